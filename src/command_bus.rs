@@ -27,7 +27,7 @@ use covault_core::{
     order::NodeId,
     port::{Entropy, random_16},
 };
-use covault_mpc::bus::{Address, Bus};
+use covault_mpc::bus::{Bus, BusAddress};
 use hkdf::Hkdf;
 use secrecy::{ExposeSecret as _, SecretString};
 use sha2::{Digest as _, Sha256};
@@ -154,10 +154,10 @@ fn header(kind: MessageKind, from: OrchestratorId) -> Vec<u8> {
 }
 
 /// Where a process listens.
-fn inbox(id: OrchestratorId) -> Address {
+fn inbox(id: OrchestratorId) -> BusAddress {
     let mut hash = Sha256::new_with_prefix(CONTEXT);
     hash.update(id.as_bytes());
-    Address::Inbox(NodeId(hash.finalize().into()))
+    BusAddress::Inbox(NodeId(hash.finalize().into()))
 }
 
 /// Ids of commands that were opened.
@@ -300,7 +300,7 @@ impl CommandBus for RedisCommandBus {
         me: OrchestratorId,
         handler: Arc<dyn CommandHandler>,
     ) -> Result<(), Fault> {
-        let Address::Inbox(address) = inbox(me) else {
+        let BusAddress::Inbox(address) = inbox(me) else {
             return Err(Fault::bug("an inbox is none"));
         };
         let mut messages = self

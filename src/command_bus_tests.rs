@@ -104,7 +104,7 @@ async fn command__should_be_done_once_and_answered() {
     one.open(id(1), nobody.clone()).await.unwrap();
     two.open(id(2), done.clone()).await.unwrap();
     // Somebody on the bus copies what is sent.
-    let Address::Inbox(address) = inbox(id(2)) else {
+    let BusAddress::Inbox(address) = inbox(id(2)) else {
         panic!("no inbox")
     };
     let mut copied = bus.subscribe(address, false).await.unwrap();

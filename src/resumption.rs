@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use covault_mpc::node::Resumption;
+use covault_mpc::node::ResumeDetector;
 use rustix::{
     io::Errno,
     net::{
@@ -106,7 +106,7 @@ impl MachineWatch {
     }
 }
 
-impl Resumption for MachineWatch {
+impl ResumeDetector for MachineWatch {
     fn noticed(&self) -> Option<String> {
         if let Some(known) = self.noticed.get() {
             return Some(known.clone());

@@ -18,7 +18,7 @@ use covault_core::{
 };
 use covault_mpc::{
     backend,
-    cluster::{Ban, Cluster, Halt, NodeStatus, Unadmitted},
+    cluster::{Ban, Cluster, HaltReason, NodeStatus, Unadmitted},
     shares,
 };
 
@@ -58,7 +58,9 @@ impl Signers for ClusterSigners {
         before: &[Proven],
         nodes: &[NodeId],
     ) -> Result<Confirmations, Fault> {
-        self.0.tell(order, proof, before, nodes).await
+        self.0
+            .distribute_activation(order, proof, before, nodes)
+            .await
     }
 
     async fn backup(&self, order: &BackupOrder) -> Result<Vec<(NodeId, NodeBackup)>, Fault> {
@@ -148,10 +150,10 @@ fn view(status: NodeStatus) -> NodeView {
     }
 }
 
-fn halt(halt: Halt) -> NodeHalt {
+fn halt(halt: HaltReason) -> NodeHalt {
     match halt {
-        Halt::Clock => NodeHalt::Clock,
-        Halt::Claims => NodeHalt::Claims,
-        Halt::Twice => NodeHalt::Twice,
+        HaltReason::Clock => NodeHalt::Clock,
+        HaltReason::Claims => NodeHalt::Claims,
+        HaltReason::Twice => NodeHalt::Twice,
     }
 }

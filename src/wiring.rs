@@ -23,7 +23,7 @@ use covault_mpc::{
     bus::{Bus, memory::MemoryBus, redis::RedisBus},
     cluster::{Cluster, ClusterConfig},
     identity::NodeIdentity,
-    node::{Bounds, Floor, KeyRules, NodeConfig, Resumption},
+    node::{KeyRules, KeygenQuota, NodeConfig, PolicyCheck, ResumeDetector},
     nonces::Watermarks,
     policy::Policy,
     pool::CpuPool,
@@ -163,8 +163,8 @@ pub struct SignerParts {
     pub peers: Option<Vec<NodeId>>,
     pub policy: Policy,
     pub nonces: Watermarks,
-    pub resumption: Arc<dyn Resumption>,
-    pub bounds: Bounds,
+    pub resumption: Arc<dyn ResumeDetector>,
+    pub keygen_quota: KeygenQuota,
 }
 
 /// What `Node::run` takes.
@@ -181,13 +181,13 @@ pub fn node_config(parts: SignerParts) -> NodeConfig {
         work_factor: parts.work_factor,
         trusted: parts.orchestrators,
         peers: parts.peers,
-        check: Arc::new(Floor(parts.policy)),
+        check: Arc::new(PolicyCheck(parts.policy)),
         backup_recipients: parts.backup_recipients,
         rules: parts.rules,
         heartbeat: HEARTBEAT,
         nonces: parts.nonces,
         resumption: parts.resumption,
-        bounds: parts.bounds,
+        keygen_quota: parts.keygen_quota,
     }
 }
 

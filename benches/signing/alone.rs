@@ -14,7 +14,7 @@ use covault_core::{
     scheme::Scheme,
     signature::{Curve, Signature},
 };
-use covault_mpc::backend::{self, Index, KeyShare, KeygenSetup, Session, SignSetup, Signer};
+use covault_mpc::backend::{self, KeyShare, KeygenSetup, Session, SignSetup, Signer, SignerIndex};
 
 use crate::Measured;
 
@@ -27,7 +27,7 @@ impl Entropy for SystemEntropy {
 }
 
 /// Feeds sessions to each other until every one is done.
-fn run<T>(mut parties: BTreeMap<Index, Box<dyn Session<T>>>) -> BTreeMap<Index, T> {
+fn run<T>(mut parties: BTreeMap<SignerIndex, Box<dyn Session<T>>>) -> BTreeMap<SignerIndex, T> {
     let mut outcomes = BTreeMap::new();
     let mut queue = Vec::new();
     for (me, session) in &mut parties {
@@ -44,7 +44,7 @@ fn run<T>(mut parties: BTreeMap<Index, Box<dyn Session<T>>>) -> BTreeMap<Index, 
     outcomes
 }
 
-fn key(curve: Curve) -> BTreeMap<Index, Arc<dyn Signer>> {
+fn key(curve: Curve) -> BTreeMap<SignerIndex, Arc<dyn Signer>> {
     let parties = (1..=3).map(|me| {
         let setup = KeygenSetup {
             context: [1; 32],
@@ -60,8 +60,8 @@ fn key(curve: Curve) -> BTreeMap<Index, Arc<dyn Signer>> {
                 .unwrap(),
         )
     });
-    let shares: BTreeMap<Index, KeyShare> = run(parties.collect());
-    let open = |(index, share): (Index, KeyShare)| {
+    let shares: BTreeMap<SignerIndex, KeyShare> = run(parties.collect());
+    let open = |(index, share): (SignerIndex, KeyShare)| {
         (
             index,
             backend::of(Scheme::default_of(curve))
@@ -73,7 +73,7 @@ fn key(curve: Curve) -> BTreeMap<Index, Arc<dyn Signer>> {
     shares.into_iter().map(open).collect()
 }
 
-fn sign(signers: &BTreeMap<Index, Arc<dyn Signer>>) -> Signature {
+fn sign(signers: &BTreeMap<SignerIndex, Arc<dyn Signer>>) -> Signature {
     let path = KeyPath::new(vec![0]).unwrap();
     let parties = [1, 2].map(|index| {
         let setup = SignSetup {

@@ -25,8 +25,8 @@ use covault_core::{
     signature::{Curve, Signature},
 };
 use covault_mpc::backend::{
-    Commitments, Dealer, Index, KeyShare, KeygenSetup, Outgoing, PreprocessedNonce, ReshareSetup,
-    Session, SignSetup, Signer, of,
+    Commitments, Dealer, KeyShare, KeygenSetup, OutgoingMessage, PreprocessedNonce, ReshareSetup,
+    Session, SignSetup, Signer, SignerIndex, of,
 };
 use criterion::{
     BatchSize, SamplingMode,
@@ -81,11 +81,16 @@ impl Entropy for SystemEntropy {
 }
 
 type Criterion = criterion::Criterion<CpuTime>;
-type Parties<T> = BTreeMap<Index, Box<dyn Session<T>>>;
+type Parties<T> = BTreeMap<SignerIndex, Box<dyn Session<T>>>;
 
 /// The first step of each, where a signature's nonces are made and committed to: what they send,
 /// and what comes of those who are done by then.
-fn commit<T>(parties: &mut Parties<T>) -> (Vec<(Index, Outgoing)>, BTreeMap<Index, T>) {
+fn commit<T>(
+    parties: &mut Parties<T>,
+) -> (
+    Vec<(SignerIndex, OutgoingMessage)>,
+    BTreeMap<SignerIndex, T>,
+) {
     let mut queue = Vec::new();
     let mut outcomes = BTreeMap::new();
     for (me, party) in parties {
@@ -96,7 +101,7 @@ fn commit<T>(parties: &mut Parties<T>) -> (Vec<(Index, Outgoing)>, BTreeMap<Inde
     (queue, outcomes)
 }
 
-fn finish<T>(mut parties: Parties<T>) -> BTreeMap<Index, T> {
+fn finish<T>(mut parties: Parties<T>) -> BTreeMap<SignerIndex, T> {
     let (mut queue, mut outcomes) = commit(&mut parties);
     while !queue.is_empty() {
         for (from, message) in std::mem::take(&mut queue) {
@@ -116,7 +121,7 @@ fn finish<T>(mut parties: Parties<T>) -> BTreeMap<Index, T> {
 }
 
 /// Known to everybody; a fourth and a fifth party use those of the first two again.
-fn primes(party: Index) -> Zeroizing<Vec<u8>> {
+fn primes(party: SignerIndex) -> Zeroizing<Vec<u8>> {
     let number = (party - 1) % 3 + 1;
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!(
         "tests/fixtures/cggmp24-primes-for-tests-only-{number}.json"
@@ -143,7 +148,7 @@ fn keygen(scheme: Scheme, threshold: u8, parties: u8) -> Parties<KeyShare> {
 /// New shares for the same holders, dealt by the first of them.
 fn refresh(
     scheme: Scheme,
-    shares: &BTreeMap<Index, KeyShare>,
+    shares: &BTreeMap<SignerIndex, KeyShare>,
     threshold: u8,
 ) -> Parties<Option<KeyShare>> {
     let backend = of(scheme).unwrap();
@@ -170,7 +175,7 @@ fn refresh(
         .collect()
 }
 
-type Signers = BTreeMap<Index, Arc<dyn Signer>>;
+type Signers = BTreeMap<SignerIndex, Arc<dyn Signer>>;
 
 fn sign_setup(scheme: Scheme, threshold: u8) -> SignSetup {
     SignSetup {
@@ -199,7 +204,10 @@ fn sign(scheme: Scheme, signers: &Signers, threshold: u8) -> Parties<Option<Sign
 fn make_ahead(
     signers: &Signers,
     threshold: u8,
-) -> (Vec<PreprocessedNonce>, BTreeMap<Index, Arc<Commitments>>) {
+) -> (
+    Vec<PreprocessedNonce>,
+    BTreeMap<SignerIndex, Arc<Commitments>>,
+) {
     let made: Vec<PreprocessedNonce> = (1..=threshold)
         .map(|me| signers[&me].make_nonce(&SystemEntropy).unwrap().unwrap())
         .collect();
@@ -215,7 +223,10 @@ fn make_ahead(
 fn sign_preprocessed(
     scheme: Scheme,
     signers: &Signers,
-    (made, commitments): (Vec<PreprocessedNonce>, BTreeMap<Index, Arc<Commitments>>),
+    (made, commitments): (
+        Vec<PreprocessedNonce>,
+        BTreeMap<SignerIndex, Arc<Commitments>>,
+    ),
 ) -> Parties<Option<Signature>> {
     let threshold = u8::try_from(made.len()).unwrap();
     let party = |(me, own)| {

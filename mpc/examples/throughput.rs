@@ -33,13 +33,13 @@ use covault_core::{
     signature::{Curve, Signature},
 };
 use covault_mpc::{
-    backend::{self, Index, KeygenSetup, Session, SignSetup, Signer},
-    node::Rebuild,
+    backend::{self, KeygenSetup, Session, SignSetup, Signer, SignerIndex},
+    node::RebuildCheck,
     nonces::{MOST, Watermarks},
 };
-use support::{Medium, SystemEntropy, TestCluster, verify};
+use support::{SystemEntropy, TestBus, TestCluster, verify};
 
-fn run<T>(mut parties: BTreeMap<Index, Box<dyn Session<T>>>) -> BTreeMap<Index, T> {
+fn run<T>(mut parties: BTreeMap<SignerIndex, Box<dyn Session<T>>>) -> BTreeMap<SignerIndex, T> {
     let mut done = BTreeMap::new();
     let mut queue = Vec::new();
     for (me, session) in &mut parties {
@@ -100,7 +100,7 @@ fn crypto_alone(curve: Curve, threads: usize, time: Duration) -> (f64, f64) {
                     let mut context = [thread as u8; 32];
                     context[..4].copy_from_slice(&count.to_be_bytes());
                     let parties = (1..=2)
-                        .map(|me: Index| {
+                        .map(|me: SignerIndex| {
                             let setup = SignSetup {
                                 context,
                                 signers: vec![1, 2],
@@ -252,13 +252,14 @@ async fn main() {
                 continue;
             }
             let medium = if name == "redis" {
-                Medium::redis()
+                TestBus::redis()
             } else {
-                Medium::memory()
+                TestBus::memory()
             };
             let low = high * 3 / 4;
             let watermarks = Watermarks { low, high };
-            let test = TestCluster::start_pooled(medium, 3, Arc::new(Rebuild), watermarks).await;
+            let test =
+                TestCluster::start_pooled(medium, 3, Arc::new(RebuildCheck), watermarks).await;
             let test = Arc::new(test);
             test.until_live(3).await;
             measure(&test, curve, name, time, high > 0).await;

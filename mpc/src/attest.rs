@@ -31,12 +31,12 @@ pub struct KeyStatements {
     /// The node: an OpenSSH line.
     pub node: String,
     /// One of each key.
-    pub keys: Vec<SignedKey>,
+    pub keys: Vec<SignedKeyStatement>,
 }
 
 /// A statement about a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SignedKey {
+pub struct SignedKeyStatement {
     /// The text that is signed ([`KeyStatement::text`]).
     pub statement: String,
     /// The node's Ed25519 signature over it, in hexadecimal.
@@ -60,7 +60,7 @@ impl KeyStatements {
     pub(crate) fn sign(identity: &NodeIdentity, keys: &[KeyStatement]) -> Self {
         let mut texts: Vec<String> = keys.iter().map(KeyStatement::text).collect();
         texts.sort_unstable();
-        let signed = |statement: String| SignedKey {
+        let signed = |statement: String| SignedKeyStatement {
             signature: hex::encode(identity.sign(statement.as_bytes())),
             statement,
         };
@@ -100,7 +100,7 @@ impl KeyStatements {
         let text = fs::read(&path).map_err(|cause| refuse("cannot be read").caused_by(cause))?;
         let found: Self =
             serde_json::from_slice(&text).map_err(|cause| refuse("is damaged").caused_by(cause))?;
-        let signed = |key: &SignedKey| {
+        let signed = |key: &SignedKeyStatement| {
             hex::decode(&key.signature)
                 .is_ok_and(|signature| has_signed(node, &key.statement, &signature))
         };

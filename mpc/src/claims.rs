@@ -8,7 +8,7 @@
 //! - What requests let go is counted for 24 hours ([`windows`]), each request once, when its first
 //!   claim is granted: whatever becomes of the signature, the count stands.
 //! - A peer that cheated in a way that leaks key material is banned from that key for good.
-//! - A file that was put back is noticed ([`Age`]): other nodes remember how much it had promised.
+//! - A file that was put back is noticed ([`ClaimsAge`]): other nodes remember how much it had promised.
 //! - A signing nonce made ahead ([`crate::nonces`]) is given out once: its deletion is in the
 //!   transaction of the claim that uses it.
 //!
@@ -41,17 +41,17 @@ use redb::{
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{oneshot, watch};
 
-pub use height::Age;
-use height::Blocked;
-pub(crate) use height::{Forgotten, PeerHeights};
+use height::BlockedEpochs;
+pub use height::ClaimsAge;
+pub(crate) use height::{LostClaims, PeerHeights};
 
 use crate::{
-    key_notes::{self, KeyNote, KeyNotes, VaultKeys},
-    nonces::table::{self as nonce_table, NonceRow, ShareEpoch, Stored, Take},
-    policy::{Counter, Spending},
+    key_records::{self, KeyRecord, KeyRecords, VaultKeys},
+    nonces::table::{self as nonce_table, NonceRow, NonceSelection, ShareEpoch, StoredNonces},
+    policy::{Spending, SpendingCounter},
     pool::CpuPool,
 };
-use windows::Windows;
+use windows::SpendingWindows;
 
 /// Request -> digest over all its inputs.
 const REQUESTS: TableDefinition<'_, &[u8; 16], &[u8; 32]> = TableDefinition::new("requests.1");
@@ -82,13 +82,13 @@ pub enum ClaimError {
     OtherAmounts,
     /// What went in 24 hours would be above the limit.
     #[error("the limit of {} in 24 hours is reached", .0.name())]
-    OverDay(Counter),
+    DailyLimitReached(SpendingCounter),
     /// What was let go lately is not known: the claims file was put back.
     #[error("promises of this node are missing here, so that its limits count as used up")]
-    SpendingForgotten,
+    SpendingUnknown,
     /// A nonce that was to be used is not there, or not any more.
     #[error("a nonce is gone")]
-    NonceGone,
+    NonceMissing,
     /// The store failed; nothing is certain.
     #[error("the claims store failed: {0}")]
     Store(String),
@@ -151,71 +151,71 @@ fn digest(order: &SigningOrder) -> [u8; 32] {
 }
 
 /// The claims file of a node that does not run; let go when dropped.
-pub(crate) struct Held {
+pub(crate) struct ClaimsLock {
     _database: Database,
 }
 
 /// The nonces that the job has taken out, which is none but for a claim that names some.
-type Outcome = Result<Vec<NonceRow>, ClaimError>;
+type ClaimResult = Result<Vec<NonceRow>, ClaimError>;
 
-enum Job {
-    Claim(Claim, Option<Take>, oneshot::Sender<Outcome>),
+enum WriteJob {
+    Claim(Claim, Option<NonceSelection>, oneshot::Sender<ClaimResult>),
     Ban {
         root: Vec<u8>,
         node: NodeId,
         now_ms: u64,
-        reply: oneshot::Sender<Outcome>,
+        reply: oneshot::Sender<ClaimResult>,
     },
-    NoteKey(Vec<u8>, Option<KeyNote>, oneshot::Sender<Outcome>),
-    NoteVaultKey((VaultId, Curve), Vec<u8>, oneshot::Sender<Outcome>),
-    KeepNonces(ShareEpoch, Vec<NonceRow>, oneshot::Sender<Outcome>),
-    BurnNonces(ShareEpoch, Vec<u64>, oneshot::Sender<Outcome>),
-    Forgotten(Forgotten, oneshot::Sender<Outcome>),
-    Remember(PeerHeights, oneshot::Sender<Outcome>),
+    NoteKey(Vec<u8>, Option<KeyRecord>, oneshot::Sender<ClaimResult>),
+    NoteVaultKey((VaultId, Curve), Vec<u8>, oneshot::Sender<ClaimResult>),
+    KeepNonces(ShareEpoch, Vec<NonceRow>, oneshot::Sender<ClaimResult>),
+    BurnNonces(ShareEpoch, Vec<u64>, oneshot::Sender<ClaimResult>),
+    LostClaims(LostClaims, oneshot::Sender<ClaimResult>),
+    Remember(PeerHeights, oneshot::Sender<ClaimResult>),
 }
 
-type Bans = HashSet<(Vec<u8>, NodeId)>;
+type BanSet = HashSet<(Vec<u8>, NodeId)>;
 
 /// What of the file is in memory, too.
 #[derive(Default)]
-struct Known {
-    bans: RwLock<Bans>,
-    blocked: RwLock<Blocked>,
-    age: RwLock<Age>,
+struct CachedClaims {
+    bans: RwLock<BanSet>,
+    blocked: RwLock<BlockedEpochs>,
+    age: RwLock<ClaimsAge>,
 }
 
 /// What a file has when it is opened.
-struct Loaded {
-    known: Known,
-    nonces: Stored,
+struct LoadedClaims {
+    known: CachedClaims,
+    nonces: StoredNonces,
     peers: PeerHeights,
-    windows: Windows,
-    key_notes: KeyNotes,
+    windows: SpendingWindows,
+    key_records: KeyRecords,
     vault_keys: VaultKeys,
 }
 
 /// The claims of one node. The file is locked while open: a folder serves one process.
 pub struct Claims {
-    writer: Writer,
-    known: Arc<Known>,
+    writer: ClaimWriter,
+    known: Arc<CachedClaims>,
     /// The nonces found when the file was opened, until somebody takes charge of them.
-    stored: Mutex<Stored>,
+    stored: Mutex<StoredNonces>,
     /// The same for the heights of other nodes.
     peers: Mutex<PeerHeights>,
     /// The same for what was noted of keys.
-    key_notes: Mutex<KeyNotes>,
+    key_records: Mutex<KeyRecords>,
     /// The same for the keys of vaults.
     vault_keys: Mutex<VaultKeys>,
     /// Closed when the writer is gone.
     alive: watch::Receiver<()>,
 }
 
-enum Writer {
+enum ClaimWriter {
     /// A thread.
-    Thread(mpsc::SyncSender<Job>),
+    Thread(mpsc::SyncSender<WriteJob>),
     /// Whoever claims; gone once the disk has failed.
     #[cfg(feature = "simulation")]
-    Caller(Mutex<Option<(Database, Windows, watch::Sender<()>)>>),
+    Caller(Mutex<Option<(Database, SpendingWindows, watch::Sender<()>)>>),
 }
 
 impl Claims {
@@ -233,7 +233,7 @@ impl Claims {
 
     /// Opens the file of a node whose folder is changed from outside: while this is held, no process
     /// has the folder. All nonces made ahead are burned; on disk when it returns.
-    pub(crate) fn hold(path: &Path, may_be_new: bool) -> Result<Held, Fault> {
+    pub(crate) fn acquire_lock(path: &Path, may_be_new: bool) -> Result<ClaimsLock, Fault> {
         let open = |path: &Path| Ok(Database::open(path)?);
         let (database, _) = Self::open_file(path, may_be_new, open)?;
         let burn = || {
@@ -246,7 +246,7 @@ impl Claims {
         burn().map_err(|cause| {
             Fault::unavailable("the nonces in the claims file could not be burned").caused_by(cause)
         })?;
-        Ok(Held {
+        Ok(ClaimsLock {
             _database: database,
         })
     }
@@ -260,11 +260,11 @@ impl Claims {
             let (database, loaded) = Self::open_file(path, may_be_new, open)?;
             let (sender, alive) = watch::channel(());
             return Ok(Self {
-                writer: Writer::Caller(Mutex::new(Some((database, loaded.windows, sender)))),
+                writer: ClaimWriter::Caller(Mutex::new(Some((database, loaded.windows, sender)))),
                 known: Arc::new(loaded.known),
                 stored: Mutex::new(loaded.nonces),
                 peers: Mutex::new(loaded.peers),
-                key_notes: Mutex::new(loaded.key_notes),
+                key_records: Mutex::new(loaded.key_records),
                 vault_keys: Mutex::new(loaded.vault_keys),
                 alive,
             });
@@ -278,7 +278,7 @@ impl Claims {
         path: &Path,
         may_be_new: bool,
         open: impl FnOnce(&Path) -> Result<Database, redb::Error>,
-    ) -> Result<(Database, Loaded), Fault> {
+    ) -> Result<(Database, LoadedClaims), Fault> {
         let refuse = |problem: &str| {
             let sentence = format!("claims file {}: {problem}", path.display());
             Fault::new(Class::Invalid, sentence)
@@ -322,7 +322,7 @@ impl Claims {
         Self::serve(database, loaded)
     }
 
-    fn serve(database: Database, loaded: Loaded) -> Result<Self, Fault> {
+    fn serve(database: Database, loaded: LoadedClaims) -> Result<Self, Fault> {
         let (known, windows) = (Arc::new(loaded.known), loaded.windows);
         let (queue, jobs) = mpsc::sync_channel(WAITING);
         let writer_known = Arc::clone(&known);
@@ -336,11 +336,11 @@ impl Claims {
             })
             .map_err(Fault::bug)?;
         Ok(Self {
-            writer: Writer::Thread(queue),
+            writer: ClaimWriter::Thread(queue),
             known,
             stored: Mutex::new(loaded.nonces),
             peers: Mutex::new(loaded.peers),
-            key_notes: Mutex::new(loaded.key_notes),
+            key_records: Mutex::new(loaded.key_records),
             vault_keys: Mutex::new(loaded.vault_keys),
             alive,
         })
@@ -363,14 +363,19 @@ impl Claims {
     /// # Errors
     /// [`ClaimError`].
     pub async fn claim(&self, claim: Claim) -> Result<(), ClaimError> {
-        self.ask(|reply| Job::Claim(claim, None, reply)).await?;
+        self.ask(|reply| WriteJob::Claim(claim, None, reply))
+            .await?;
         Ok(())
     }
 
     /// Claims, and takes the nonces that the session is to use out of the store, in one
     /// transaction; on disk when it returns. Also when the claim is refused they are gone.
-    pub(crate) async fn claim_with(&self, claim: Claim, take: Option<Take>) -> Outcome {
-        self.ask(|reply| Job::Claim(claim, take, reply)).await
+    pub(crate) async fn claim_with(
+        &self,
+        claim: Claim,
+        take: Option<NonceSelection>,
+    ) -> ClaimResult {
+        self.ask(|reply| WriteJob::Claim(claim, take, reply)).await
     }
 
     /// Adds nonces; on disk when it returns.
@@ -379,7 +384,8 @@ impl Claims {
         of: ShareEpoch,
         rows: Vec<NonceRow>,
     ) -> Result<(), ClaimError> {
-        self.ask(|reply| Job::KeepNonces(of, rows, reply)).await?;
+        self.ask(|reply| WriteJob::KeepNonces(of, rows, reply))
+            .await?;
         Ok(())
     }
 
@@ -389,18 +395,19 @@ impl Claims {
         of: ShareEpoch,
         ids: Vec<u64>,
     ) -> Result<(), ClaimError> {
-        self.ask(|reply| Job::BurnNonces(of, ids, reply)).await?;
+        self.ask(|reply| WriteJob::BurnNonces(of, ids, reply))
+            .await?;
         Ok(())
     }
 
     /// What the file held of nonces when it was opened; once.
-    pub(crate) fn stored_nonces(&self) -> Stored {
+    pub(crate) fn stored_nonces(&self) -> StoredNonces {
         let mut stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut stored)
     }
 
     /// How much the file has promised, and until when.
-    pub fn age(&self) -> Age {
+    pub fn age(&self) -> ClaimsAge {
         let age = self.known.age.read();
         *age.unwrap_or_else(PoisonError::into_inner)
     }
@@ -413,7 +420,7 @@ impl Claims {
 
     /// Notes heights of other nodes; on disk when it returns.
     pub(crate) async fn remember(&self, peers: PeerHeights) -> Result<(), ClaimError> {
-        self.ask(|reply| Job::Remember(peers, reply)).await?;
+        self.ask(|reply| WriteJob::Remember(peers, reply)).await?;
         Ok(())
     }
 
@@ -425,14 +432,15 @@ impl Claims {
     }
 
     /// Notes that promises are missing. In force at once; on disk when it returns.
-    pub(crate) async fn forgotten(&self, forgotten: Forgotten) -> Result<(), ClaimError> {
+    pub(crate) async fn forgotten(&self, forgotten: LostClaims) -> Result<(), ClaimError> {
         self.forgotten_now(&forgotten);
-        self.ask(|reply| Job::Forgotten(forgotten, reply)).await?;
+        self.ask(|reply| WriteJob::LostClaims(forgotten, reply))
+            .await?;
         Ok(())
     }
 
     /// The same until the process ends.
-    pub(crate) fn forgotten_now(&self, forgotten: &Forgotten) {
+    pub(crate) fn forgotten_now(&self, forgotten: &LostClaims) {
         for (root, node) in &forgotten.bans {
             self.ban_now(root, *node);
         }
@@ -444,8 +452,8 @@ impl Claims {
     }
 
     /// What the file held of keys when it was opened; once.
-    pub(crate) fn stored_key_notes(&self) -> KeyNotes {
-        let notes = self.key_notes.lock();
+    pub(crate) fn stored_key_records(&self) -> KeyRecords {
+        let notes = self.key_records.lock();
         std::mem::take(&mut *notes.unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -461,7 +469,8 @@ impl Claims {
         of: (VaultId, Curve),
         root: Vec<u8>,
     ) -> Result<(), ClaimError> {
-        self.ask(|reply| Job::NoteVaultKey(of, root, reply)).await?;
+        self.ask(|reply| WriteJob::NoteVaultKey(of, root, reply))
+            .await?;
         Ok(())
     }
 
@@ -469,9 +478,10 @@ impl Claims {
     pub(crate) async fn note_key(
         &self,
         root: Vec<u8>,
-        note: Option<KeyNote>,
+        note: Option<KeyRecord>,
     ) -> Result<(), ClaimError> {
-        self.ask(|reply| Job::NoteKey(root, note, reply)).await?;
+        self.ask(|reply| WriteJob::NoteKey(root, note, reply))
+            .await?;
         Ok(())
     }
 
@@ -482,7 +492,7 @@ impl Claims {
     pub async fn ban(&self, root: &[u8], node: NodeId, now_ms: u64) -> Result<(), ClaimError> {
         // In force at once, whatever becomes of the disk.
         self.ban_now(root, node);
-        self.ask(|reply| Job::Ban {
+        self.ask(|reply| WriteJob::Ban {
             root: root.to_vec(),
             node,
             now_ms,
@@ -513,7 +523,7 @@ impl Claims {
         !bans.is_empty() && bans.contains(&(root.to_vec(), *node))
     }
 
-    async fn ask(&self, job: impl FnOnce(oneshot::Sender<Outcome>) -> Job) -> Outcome {
+    async fn ask(&self, job: impl FnOnce(oneshot::Sender<ClaimResult>) -> WriteJob) -> ClaimResult {
         let (reply, outcome) = oneshot::channel();
         self.put(job(reply)).map_err(ClaimError::Store)?;
         outcome
@@ -521,17 +531,17 @@ impl Claims {
             .unwrap_or_else(|_| Err(ClaimError::Store("the writer is gone".into())))
     }
 
-    fn put(&self, job: Job) -> Result<(), String> {
+    fn put(&self, job: WriteJob) -> Result<(), String> {
         match &self.writer {
-            Writer::Thread(queue) => queue.try_send(job).map_err(|error| match error {
+            ClaimWriter::Thread(queue) => queue.try_send(job).map_err(|error| match error {
                 mpsc::TrySendError::Full(_) => "too many wait".into(),
                 mpsc::TrySendError::Disconnected(_) => "the writer is gone".into(),
             }),
             #[cfg(feature = "simulation")]
-            Writer::Caller(database) => {
+            ClaimWriter::Caller(database) => {
                 let mut database = database.lock().unwrap_or_else(PoisonError::into_inner);
                 let (file, windows, _) = database.as_mut().ok_or("the writer is gone")?;
-                if !settle(file, windows, vec![job], &self.known) {
+                if !write_batch(file, windows, vec![job], &self.known) {
                     *database = None;
                 }
                 Ok(())
@@ -568,18 +578,18 @@ fn make(path: &Path) -> Result<(), redb::Error> {
 }
 
 /// Makes the tables that are missing, and reads bans and nonces.
-fn load(database: &Database) -> Result<Loaded, redb::Error> {
+fn load(database: &Database) -> Result<LoadedClaims, redb::Error> {
     let transaction = database.begin_write()?;
     transaction.open_table(REQUESTS)?;
     transaction.open_table(TRANSACTIONS)?;
     transaction.open_table(SESSIONS)?;
     transaction.open_table(BANS)?;
-    let windows = Windows::open(&transaction)?;
+    let windows = SpendingWindows::open(&transaction)?;
     height::make(&transaction)?;
     nonce_table::make(&transaction)?;
-    key_notes::make(&transaction)?;
+    key_records::make(&transaction)?;
     transaction.commit()?;
-    let mut bans = Bans::new();
+    let mut bans = BanSet::new();
     let transaction = database.begin_read()?;
     for entry in transaction.open_table(BANS)?.iter()? {
         let (key, _) = entry?;
@@ -587,8 +597,8 @@ fn load(database: &Database) -> Result<Loaded, redb::Error> {
         bans.insert((root.to_vec(), NodeId(*node)));
     }
     let (age, blocked, peers) = height::load(&transaction)?;
-    Ok(Loaded {
-        known: Known {
+    Ok(LoadedClaims {
+        known: CachedClaims {
             bans: RwLock::new(bans),
             blocked: RwLock::new(blocked),
             age: RwLock::new(age),
@@ -596,26 +606,36 @@ fn load(database: &Database) -> Result<Loaded, redb::Error> {
         nonces: nonce_table::load(&transaction)?,
         peers,
         windows,
-        key_notes: key_notes::load(&transaction)?,
-        vault_keys: key_notes::load_vaults(&transaction)?,
+        key_records: key_records::load(&transaction)?,
+        vault_keys: key_records::load_vaults(&transaction)?,
     })
 }
 
-fn write(database: &Database, mut windows: Windows, jobs: &mpsc::Receiver<Job>, known: &Known) {
+fn write(
+    database: &Database,
+    mut windows: SpendingWindows,
+    jobs: &mpsc::Receiver<WriteJob>,
+    known: &CachedClaims,
+) {
     while let Ok(first) = jobs.recv() {
         let mut batch = vec![first];
         while batch.len() < BATCH {
             let Ok(next) = jobs.try_recv() else { break };
             batch.push(next);
         }
-        if !settle(database, &mut windows, batch, known) {
+        if !write_batch(database, &mut windows, batch, known) {
             return;
         }
     }
 }
 
 /// Writes a batch and tells who waits; false when the disk has failed.
-fn settle(database: &Database, windows: &mut Windows, batch: Vec<Job>, known: &Known) -> bool {
+fn write_batch(
+    database: &Database,
+    windows: &mut SpendingWindows,
+    batch: Vec<WriteJob>,
+    known: &CachedClaims,
+) -> bool {
     // Nobody else changes it.
     let mut age = *known.age.read().unwrap_or_else(PoisonError::into_inner);
     let committed = commit(database, windows, &batch, &mut age);
@@ -635,14 +655,14 @@ fn settle(database: &Database, windows: &mut Windows, batch: Vec<Job>, known: &K
                 .unwrap_or_else(|| Err(ClaimError::Store("lost".into()))),
         };
         let reply = match job {
-            Job::Claim(_, _, reply)
-            | Job::NoteKey(_, _, reply)
-            | Job::NoteVaultKey(_, _, reply)
-            | Job::KeepNonces(_, _, reply)
-            | Job::BurnNonces(_, _, reply)
-            | Job::Forgotten(_, reply)
-            | Job::Remember(_, reply) => reply,
-            Job::Ban {
+            WriteJob::Claim(_, _, reply)
+            | WriteJob::NoteKey(_, _, reply)
+            | WriteJob::NoteVaultKey(_, _, reply)
+            | WriteJob::KeepNonces(_, _, reply)
+            | WriteJob::BurnNonces(_, _, reply)
+            | WriteJob::LostClaims(_, reply)
+            | WriteJob::Remember(_, reply) => reply,
+            WriteJob::Ban {
                 root, node, reply, ..
             } => {
                 let bans = known.bans.write();
@@ -660,10 +680,10 @@ fn settle(database: &Database, windows: &mut Windows, batch: Vec<Job>, known: &K
 /// All jobs of a batch in one transaction; each outcome counts only when the commit succeeds.
 fn commit(
     database: &Database,
-    windows: &mut Windows,
-    batch: &[Job],
-    age: &mut Age,
-) -> Result<Vec<Outcome>, redb::Error> {
+    windows: &mut SpendingWindows,
+    batch: &[WriteJob],
+    age: &mut ClaimsAge,
+) -> Result<Vec<ClaimResult>, redb::Error> {
     let before = *age;
     let mut transaction = database.begin_write()?;
     transaction.set_durability(Durability::Immediate)?;
@@ -671,7 +691,7 @@ fn commit(
     let mut outcomes = Vec::with_capacity(batch.len());
     for job in batch {
         outcomes.push(match job {
-            Job::Claim(claim, take, _) => {
+            WriteJob::Claim(claim, take, _) => {
                 // First, and whatever becomes of the claim: what was named once is used up.
                 let taken = match take {
                     Some(take) => nonce_table::take(&transaction, take)?,
@@ -679,26 +699,26 @@ fn commit(
                 };
                 match taken {
                     Some(rows) => grant(&transaction, windows, claim, age)?.map(|()| rows),
-                    None => Err(ClaimError::NonceGone),
+                    None => Err(ClaimError::NonceMissing),
                 }
             }
-            Job::NoteKey(root, note, _) => {
-                key_notes::put(&transaction, root, note.as_ref())?;
+            WriteJob::NoteKey(root, note, _) => {
+                key_records::put(&transaction, root, note.as_ref())?;
                 Ok(Vec::new())
             }
-            Job::NoteVaultKey(of, root, _) => {
-                key_notes::put_vault(&transaction, *of, root)?;
+            WriteJob::NoteVaultKey(of, root, _) => {
+                key_records::put_vault(&transaction, *of, root)?;
                 Ok(Vec::new())
             }
-            Job::KeepNonces(of, rows, _) => {
+            WriteJob::KeepNonces(of, rows, _) => {
                 nonce_table::keep(&transaction, of, rows)?;
                 Ok(Vec::new())
             }
-            Job::BurnNonces(of, ids, _) => {
+            WriteJob::BurnNonces(of, ids, _) => {
                 nonce_table::burn(&transaction, of, ids)?;
                 Ok(Vec::new())
             }
-            Job::Ban {
+            WriteJob::Ban {
                 root, node, now_ms, ..
             } => {
                 transaction
@@ -707,11 +727,11 @@ fn commit(
                 age.height = age.height.saturating_add(1);
                 Ok(Vec::new())
             }
-            Job::Forgotten(forgotten, _) => {
+            WriteJob::LostClaims(forgotten, _) => {
                 height::forget(&transaction, forgotten, age)?;
                 Ok(Vec::new())
             }
-            Job::Remember(peers, _) => {
+            WriteJob::Remember(peers, _) => {
                 height::remember(&transaction, peers)?;
                 Ok(Vec::new())
             }
@@ -726,9 +746,9 @@ fn commit(
 
 fn grant(
     transaction: &WriteTransaction,
-    windows: &mut Windows,
+    windows: &mut SpendingWindows,
     claim: &Claim,
-    age: &mut Age,
+    age: &mut ClaimsAge,
 ) -> Result<Result<(), ClaimError>, redb::Error> {
     let mut sessions = transaction.open_table(SESSIONS)?;
     let session = (claim.session.as_bytes(), claim.attempt);
@@ -755,7 +775,7 @@ fn grant(
                 let now_ms = age.time(claim.now_ms);
                 let limited = claim.spending.iter().any(|it| it.most_per_day.is_some());
                 if limited && age.lacks_spending(now_ms) {
-                    return Ok(Err(ClaimError::SpendingForgotten));
+                    return Ok(Err(ClaimError::SpendingUnknown));
                 }
                 if let Err(over) = windows.count(transaction, &claim.spending, now_ms)? {
                     return Ok(Err(over));

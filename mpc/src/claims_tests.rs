@@ -113,12 +113,12 @@ async fn claims__should_not_be_made_anew_where_they_were_lost() {
 
 /// Memory that stops taking writes on command.
 #[derive(Debug, Default)]
-struct Disk {
+struct FullableMemory {
     memory: redb::backends::InMemoryBackend,
     full: Arc<std::sync::atomic::AtomicBool>,
 }
 
-impl redb::StorageBackend for Disk {
+impl redb::StorageBackend for FullableMemory {
     fn len(&self) -> io::Result<u64> {
         self.memory.len()
     }
@@ -145,7 +145,7 @@ impl redb::StorageBackend for Disk {
 
 #[tokio::test]
 async fn claims__should_say_that_they_are_broken_when_the_disk_fails() {
-    let disk = Disk::default();
+    let disk = FullableMemory::default();
     let full = Arc::clone(&disk.full);
     let claims = Claims::on(disk).unwrap();
     claims.claim(claim(1, 0, 7)).await.unwrap();

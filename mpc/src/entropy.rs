@@ -59,7 +59,7 @@ const MOST: usize = 255 * 32;
 /// and the newest, so neither do the bytes. The number of the start is durable: the claims file counts
 /// its openings, on disk before anything is drawn. A draw costs no write. Never printed; the secret is
 /// zeroized on drop.
-pub(crate) struct Hedge {
+pub(crate) struct EntropyHedge {
     system: Arc<dyn Entropy>,
     clock: Arc<dyn Clock>,
     secret: Zeroizing<[u8; 32]>,
@@ -70,7 +70,7 @@ pub(crate) struct Hedge {
     off: bool,
 }
 
-impl Hedge {
+impl EntropyHedge {
     /// `secret` is the node's own and good for nothing else; `start` is above that of every start
     /// before.
     pub(crate) fn new(
@@ -101,18 +101,18 @@ impl Hedge {
     }
 
     /// For one attempt of a session.
-    pub(crate) fn session(&self, (session, attempt): (SessionId, u32)) -> Hedged<'_> {
+    pub(crate) fn session(&self, (session, attempt): (SessionId, u32)) -> HedgedDraw<'_> {
         let context = [&b"session"[..], session.as_bytes(), &attempt.to_be_bytes()].concat();
-        Hedged {
+        HedgedDraw {
             hedge: self,
             context,
         }
     }
 
     /// For nonces that are made ahead for these shares.
-    pub(crate) fn preprocess(&self, of: &ShareEpoch) -> Hedged<'_> {
+    pub(crate) fn preprocess(&self, of: &ShareEpoch) -> HedgedDraw<'_> {
         let context = [&b"ahead"[..], &of.epoch.to_be_bytes(), &of.root].concat();
-        Hedged {
+        HedgedDraw {
             hedge: self,
             context,
         }
@@ -142,19 +142,19 @@ impl Hedge {
     }
 }
 
-impl Entropy for Hedge {
+impl Entropy for EntropyHedge {
     fn fill(&self, bytes: &mut [u8]) {
         self.draw(b"other", bytes);
     }
 }
 
-/// A [`Hedge`] that draws for one purpose.
-pub(crate) struct Hedged<'a> {
-    hedge: &'a Hedge,
+/// A [`EntropyHedge`] that draws for one purpose.
+pub(crate) struct HedgedDraw<'a> {
+    hedge: &'a EntropyHedge,
     context: Vec<u8>,
 }
 
-impl Entropy for Hedged<'_> {
+impl Entropy for HedgedDraw<'_> {
     fn fill(&self, bytes: &mut [u8]) {
         self.hedge.draw(&self.context, bytes);
     }
@@ -171,7 +171,7 @@ pub(crate) fn renew_thread_generator() -> bool {
     rand::rng().reseed().is_ok()
 }
 
-crate::secrets::secret!(Hedge, Hedged<'_>);
+crate::secrets::secret!(EntropyHedge, HedgedDraw<'_>);
 
 #[cfg(test)]
 #[allow(non_snake_case)]
@@ -182,28 +182,33 @@ mod tests {
 
     use super::*;
     use crate::{
-        backend::{Index, KeygenSetup, SignSetup, Signer, StepOutput, of},
+        backend::{KeygenSetup, SignSetup, Signer, SignerIndex, StepOutput, of},
         test_support::SystemEntropy,
     };
 
     /// A generator and a clock that stand still.
-    struct Stuck;
+    struct ConstantEntropy;
 
-    impl Entropy for Stuck {
+    impl Entropy for ConstantEntropy {
         fn fill(&self, bytes: &mut [u8]) {
             bytes.fill(7);
         }
     }
 
-    impl Clock for Stuck {
+    impl Clock for ConstantEntropy {
         fn now_ms(&self) -> u64 {
             1
         }
     }
 
-    fn hedge(secret: u8, start: u64) -> Hedge {
+    fn hedge(secret: u8, start: u64) -> EntropyHedge {
         let secret = Zeroizing::new([secret; 32]);
-        Hedge::new(Arc::new(Stuck), Arc::new(Stuck), secret, start)
+        EntropyHedge::new(
+            Arc::new(ConstantEntropy),
+            Arc::new(ConstantEntropy),
+            secret,
+            start,
+        )
     }
 
     fn bytes(entropy: &dyn Entropy) -> [u8; 32] {
@@ -237,9 +242,9 @@ mod tests {
         assert_eq!(seen.len(), 10);
         // Only when all of these come again, and the system's bytes too.
         assert!(!seen.insert(bytes(&hedge(1, 1))));
-        let system = Hedge::new(
+        let system = EntropyHedge::new(
             Arc::new(SystemEntropy),
-            Arc::new(Stuck),
+            Arc::new(ConstantEntropy),
             Zeroizing::new([1; 32]),
             1,
         );
@@ -290,7 +295,7 @@ mod tests {
     fn commitments(signer: &Arc<dyn Signer>, number: u64, entropy: &dyn Entropy) -> Vec<u8> {
         let mut context = [0; 32];
         context[..8].copy_from_slice(&number.to_be_bytes());
-        let signers: Vec<Index> = vec![1, 2];
+        let signers: Vec<SignerIndex> = vec![1, 2];
         let setup = SignSetup {
             context,
             signers,
@@ -306,8 +311,8 @@ mod tests {
         let signer = signer();
         // Without the hedge every session has the same nonces: two signatures give the share away.
         assert_eq!(
-            commitments(&signer, 1, &Stuck),
-            commitments(&signer, 2, &Stuck)
+            commitments(&signer, 1, &ConstantEntropy),
+            commitments(&signer, 2, &ConstantEntropy)
         );
         let mut seen = HashSet::new();
         // Five starts, the same sessions in each, and half of the nonces made ahead.

@@ -21,8 +21,8 @@ use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 use crate::{
-    bus::{Address, Bus},
-    evidence::Signed,
+    bus::{Bus, BusAddress},
+    evidence::SignedHeader,
     identity::NodeIdentity,
 };
 
@@ -42,7 +42,7 @@ const CACHED_PEERS: usize = 1024;
 /// What an envelope carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Kind {
+pub enum EnvelopeKind {
     /// Orchestrator to node: sign.
     SigningOrder = 1,
     /// Orchestrator to node: make a key.
@@ -67,7 +67,7 @@ pub enum Kind {
     Witness = 11,
 }
 
-impl Kind {
+impl EnvelopeKind {
     /// Whether who reads the bus must not read it: orders show what is going to be signed, and
     /// replies hold signatures, with which anybody could broadcast the transaction.
     fn always_sealed(self) -> bool {
@@ -91,9 +91,9 @@ impl Kind {
 
 /// Where in which conversation an envelope belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Header {
+pub struct EnvelopeHeader {
     /// What the body is.
-    pub kind: Kind,
+    pub kind: EnvelopeKind,
     /// Whether the body is sealed.
     pub sealed: bool,
     /// The generation of the shares that the session uses or makes; 0 in announcements. What is of
@@ -113,9 +113,9 @@ pub struct Header {
     pub to: NodeId,
 }
 
-impl Header {
+impl EnvelopeHeader {
     /// Of a message that belongs to no session, not sealed.
-    pub fn outside_sessions(kind: Kind, from: NodeId, to: NodeId) -> Self {
+    pub fn outside_sessions(kind: EnvelopeKind, from: NodeId, to: NodeId) -> Self {
         Self {
             kind,
             sealed: false,
@@ -150,7 +150,7 @@ pub enum EnvelopeError {
     Unopenable,
 }
 
-impl Header {
+impl EnvelopeHeader {
     /// As it stands on the wire.
     pub(crate) fn to_bytes(self) -> [u8; HEADER] {
         self.encode()
@@ -184,23 +184,23 @@ impl Header {
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut reader = Reader(bytes);
+        let mut reader = ByteReader(bytes);
         if u16::from_be_bytes(reader.take()?) != VERSION {
             return None;
         }
         let [kind] = reader.take()?;
         let kind = match kind {
-            1 => Kind::SigningOrder,
-            2 => Kind::KeygenOrder,
-            3 => Kind::Protocol,
-            4 => Kind::Reply,
-            5 => Kind::Announcement,
-            6 => Kind::ReshareOrder,
-            7 => Kind::Activate,
-            8 => Kind::BackupOrder,
-            9 => Kind::Nonces,
-            10 => Kind::AttestOrder,
-            11 => Kind::Witness,
+            1 => EnvelopeKind::SigningOrder,
+            2 => EnvelopeKind::KeygenOrder,
+            3 => EnvelopeKind::Protocol,
+            4 => EnvelopeKind::Reply,
+            5 => EnvelopeKind::Announcement,
+            6 => EnvelopeKind::ReshareOrder,
+            7 => EnvelopeKind::Activate,
+            8 => EnvelopeKind::BackupOrder,
+            9 => EnvelopeKind::Nonces,
+            10 => EnvelopeKind::AttestOrder,
+            11 => EnvelopeKind::Witness,
             _ => return None,
         };
         let [sealed] = reader.take()?;
@@ -223,9 +223,9 @@ impl Header {
     }
 }
 
-struct Reader<'a>(&'a [u8]);
+struct ByteReader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl ByteReader<'_> {
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (field, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
@@ -236,7 +236,7 @@ impl Reader<'_> {
 /// An envelope as it came from the bus: nothing in it can be believed before [`EnvelopeCodec::open`].
 pub struct Envelope {
     /// The header, unverified.
-    pub header: Header,
+    pub header: EnvelopeHeader,
     wire: Vec<u8>,
 }
 
@@ -249,7 +249,7 @@ impl Envelope {
         let header = wire
             .get(..HEADER)
             .filter(|_| wire.len() >= HEADER + SIGNATURE)
-            .and_then(Header::decode)
+            .and_then(EnvelopeHeader::decode)
             .ok_or(EnvelopeError::Malformed)?;
         Ok(Self { header, wire })
     }
@@ -276,22 +276,22 @@ impl Envelope {
 }
 
 /// A body whose sender and place are certain.
-pub struct Opened {
+pub struct OpenedEnvelope {
     /// The body in the clear.
     pub body: Zeroizing<Vec<u8>>,
     /// SHA-256 over header and body as sent: two different ones for one slot are equivocation.
     pub fingerprint: [u8; 32],
     /// The envelope without its body.
-    pub signed: Signed,
+    pub signed: SignedHeader,
 }
 
-/// Reads a header of [`Header::to_bytes`].
-pub(crate) fn read_header(bytes: &[u8]) -> Option<Header> {
-    Header::decode(bytes).filter(|_| bytes.len() == HEADER)
+/// Reads a header of [`EnvelopeHeader::to_bytes`].
+pub(crate) fn read_header(bytes: &[u8]) -> Option<EnvelopeHeader> {
+    EnvelopeHeader::decode(bytes).filter(|_| bytes.len() == HEADER)
 }
 
 /// What a sender signs: the header, and SHA-256 of the body.
-pub(crate) fn signed_parts(header: &Header, body: &[u8; 32]) -> [u8; 48] {
+pub(crate) fn signed_parts(header: &EnvelopeHeader, body: &[u8; 32]) -> [u8; 48] {
     signed_bytes(&fingerprint_of(&header.encode(), body))
 }
 
@@ -316,7 +316,7 @@ fn signed_bytes(fingerprint: &[u8; 32]) -> [u8; 48] {
     bytes
 }
 
-struct Peer {
+struct PeerKeys {
     key: VerifyingKey,
     sealing: OnceLock<ChaChaBox>,
 }
@@ -327,7 +327,7 @@ pub struct EnvelopeCodec {
     id: NodeId,
     bus: Arc<dyn Bus>,
     entropy: Arc<dyn Entropy>,
-    peers: RwLock<HashMap<NodeId, Arc<Peer>>>,
+    peers: RwLock<HashMap<NodeId, Arc<PeerKeys>>>,
 }
 
 impl EnvelopeCodec {
@@ -359,20 +359,20 @@ impl EnvelopeCodec {
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when the bus does not take it, and
     /// [`covault_core::fault::Class::Invalid`] when the recipient is not a valid identity.
-    pub fn send(&self, header: Header, body: &[u8]) -> Result<(), Fault> {
+    pub fn send(&self, header: EnvelopeHeader, body: &[u8]) -> Result<(), Fault> {
         self.send_parts(header, &[body])
     }
 
     /// The same of a body in parts.
-    pub(crate) fn send_parts(&self, header: Header, parts: &[&[u8]]) -> Result<(), Fault> {
-        let header = Header {
+    pub(crate) fn send_parts(&self, header: EnvelopeHeader, parts: &[&[u8]]) -> Result<(), Fault> {
+        let header = EnvelopeHeader {
             from: self.id,
             sealed: header.sealed || header.kind.always_sealed(),
             ..header
         };
         let address = match header.kind {
-            Kind::Announcement => Address::Announcements,
-            _ => Address::Inbox(header.to),
+            EnvelopeKind::Announcement => BusAddress::Announcements,
+            _ => BusAddress::Inbox(header.to),
         };
         let wire = self.write(&header, parts)?;
         self.bus.publish(address, wire).map_err(|cause| {
@@ -380,7 +380,7 @@ impl EnvelopeCodec {
         })
     }
 
-    fn write(&self, header: &Header, parts: &[&[u8]]) -> Result<Vec<u8>, Fault> {
+    fn write(&self, header: &EnvelopeHeader, parts: &[&[u8]]) -> Result<Vec<u8>, Fault> {
         let encoded = header.encode();
         let body = if header.sealed {
             self.seal(&header.to, parts)?
@@ -427,9 +427,9 @@ impl EnvelopeCodec {
     ///
     /// # Errors
     /// [`EnvelopeError`]; the envelope must then be ignored, since its sender is unknown.
-    pub fn open(&self, envelope: &Envelope) -> Result<Opened, EnvelopeError> {
+    pub fn open(&self, envelope: &Envelope) -> Result<OpenedEnvelope, EnvelopeError> {
         let header = &envelope.header;
-        let to_everyone = header.kind == Kind::Announcement && header.to == EVERYONE;
+        let to_everyone = header.kind == EnvelopeKind::Announcement && header.to == EVERYONE;
         if header.to != self.id && !to_everyone {
             return Err(EnvelopeError::Misdirected);
         }
@@ -456,10 +456,10 @@ impl EnvelopeCodec {
         } else {
             envelope.body().to_vec()
         };
-        Ok(Opened {
+        Ok(OpenedEnvelope {
             body: Zeroizing::new(body),
             fingerprint,
-            signed: Signed {
+            signed: SignedHeader {
                 header: *header,
                 body: hash,
                 signature: signature.to_bytes(),
@@ -467,7 +467,7 @@ impl EnvelopeCodec {
         })
     }
 
-    fn peer(&self, id: &NodeId) -> Result<Arc<Peer>, Fault> {
+    fn peer(&self, id: &NodeId) -> Result<Arc<PeerKeys>, Fault> {
         if let Some(peer) = self
             .peers
             .read()
@@ -476,7 +476,7 @@ impl EnvelopeCodec {
         {
             return Ok(Arc::clone(peer));
         }
-        let peer = Arc::new(Peer {
+        let peer = Arc::new(PeerKeys {
             key: id.verifying_key()?,
             sealing: OnceLock::new(),
         });
@@ -489,7 +489,7 @@ impl EnvelopeCodec {
         Ok(peer)
     }
 
-    fn sealing<'a>(&self, peer: &'a Peer) -> &'a ChaChaBox {
+    fn sealing<'a>(&self, peer: &'a PeerKeys) -> &'a ChaChaBox {
         peer.sealing
             .get_or_init(|| self.identity.sealing_box(&peer.key))
     }
@@ -510,9 +510,9 @@ mod tests {
         EnvelopeCodec::new(identity, MemoryBus::new(), Arc::new(SystemEntropy))
     }
 
-    fn header(from: &EnvelopeCodec, to: &EnvelopeCodec, sealed: bool) -> Header {
-        Header {
-            kind: Kind::Protocol,
+    fn header(from: &EnvelopeCodec, to: &EnvelopeCodec, sealed: bool) -> EnvelopeHeader {
+        EnvelopeHeader {
+            kind: EnvelopeKind::Protocol,
             sealed,
             epoch: 0x0b0c_0d0e,
             session: SessionId::from_bytes([3; 16]),
@@ -570,8 +570,12 @@ mod tests {
     #[test]
     fn envelope__should_never_hold_an_order_or_a_reply_in_the_clear() {
         let (alice, bob) = (codec(), codec());
-        for kind in [Kind::SigningOrder, Kind::KeygenOrder, Kind::Reply] {
-            let header = Header {
+        for kind in [
+            EnvelopeKind::SigningOrder,
+            EnvelopeKind::KeygenOrder,
+            EnvelopeKind::Reply,
+        ] {
+            let header = EnvelopeHeader {
                 kind,
                 ..header(&alice, &bob, false)
             };
@@ -591,8 +595,8 @@ mod tests {
 
     #[test]
     fn header__should_fill_its_bytes_and_stay_the_same() {
-        let header = Header {
-            kind: Kind::Reply,
+        let header = EnvelopeHeader {
+            kind: EnvelopeKind::Reply,
             sealed: true,
             epoch: 9,
             session: SessionId::from_bytes([3; 16]),
@@ -603,7 +607,7 @@ mod tests {
             to: NodeId([8; 32]),
         };
         let bytes = header.encode();
-        assert_eq!(Header::decode(&bytes), Some(header));
+        assert_eq!(EnvelopeHeader::decode(&bytes), Some(header));
         let sample = concat!(
             "00010401",
             "00000009",

@@ -23,33 +23,33 @@ use super::*;
 use crate::{
     bus::memory::MemoryBus,
     message::{
-        ActivateRequest, Announcement, AttestRequest, BackupRequest, Ban, Halt, KeygenRequest,
-        Reply, ReshareRequest, SignRequest, encode,
+        ActivateMsg, Announcement, AttestOrderMsg, BackupOrderMsg, Ban, HaltReason, KeygenOrderMsg,
+        OrderReply, ReshareOrderMsg, SignOrderMsg, encode,
     },
 };
 
 /// The same bytes always: for identities that everybody knows.
-struct Fixed(u8);
+struct ConstantEntropy(u8);
 
-impl Entropy for Fixed {
+impl Entropy for ConstantEntropy {
     fn fill(&self, bytes: &mut [u8]) {
         bytes.fill(self.0);
     }
 }
 
 fn codec(seed: u8) -> EnvelopeCodec {
-    let identity = Arc::new(NodeIdentity::generate(&Fixed(seed)));
-    EnvelopeCodec::new(identity, MemoryBus::new(), Arc::new(Fixed(seed)))
+    let identity = Arc::new(NodeIdentity::generate(&ConstantEntropy(seed)));
+    EnvelopeCodec::new(identity, MemoryBus::new(), Arc::new(ConstantEntropy(seed)))
 }
 
-fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
+fn samples() -> Vec<(&'static str, EnvelopeKind, bool, Vec<u8>)> {
     let node = codec(2).id();
     let root = RootKey {
         curve: Curve::Ed25519,
         public_key: vec![3; 32],
         chain_code: [4; 32],
     };
-    let sign = SignRequest {
+    let sign = SignOrderMsg {
         order: SigningOrder {
             request: RequestId::from_bytes([1; 16]),
             vault: VaultId::from_bytes([2; 16]),
@@ -76,7 +76,7 @@ fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
         attempt_ms: 3_000,
         sent_at_ms: 1_500,
     };
-    let keygen = KeygenRequest {
+    let keygen = KeygenOrderMsg {
         order: KeygenOrder {
             vault: VaultId::from_bytes([2; 16]),
             session: SessionId::from_bytes([7; 16]),
@@ -101,7 +101,7 @@ fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
         }],
         count: 4,
         height: 5,
-        halted: vec![Halt::Twice],
+        halted: vec![HaltReason::Twice],
         others: vec![[6; 16]],
     };
     let generation = |epoch| Generation {
@@ -120,12 +120,12 @@ fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
         issued_at_ms: 1_000,
         expires_at_ms: 2_000,
     };
-    let reshare = ReshareRequest {
+    let reshare = ReshareOrderMsg {
         order: order.clone(),
         sent_at_ms: 1_500,
     };
     let proof = ReshareProof(vec![(node, vec![5; 64])]);
-    let activate = ActivateRequest {
+    let activate = ActivateMsg {
         before: vec![Proven {
             order: order.clone(),
             proof: proof.clone(),
@@ -134,7 +134,7 @@ fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
         proof,
         sent_at_ms: 1_500,
     };
-    let backup = BackupRequest {
+    let backup = BackupOrderMsg {
         order: BackupOrder {
             vault: VaultId::from_bytes([2; 16]),
             session: SessionId::from_bytes([7; 16]),
@@ -147,7 +147,7 @@ fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
         },
         sent_at_ms: 1_500,
     };
-    let attest = AttestRequest {
+    let attest = AttestOrderMsg {
         order: AttestOrder {
             session: SessionId::from_bytes([7; 16]),
             vault: VaultId::from_bytes([2; 16]),
@@ -170,44 +170,49 @@ fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
         s: [2; 32],
         y_parity: 1,
     };
-    let failed = Reply::Failed {
+    let failed = OrderReply::Failed {
         culprits: vec![node],
         missing: vec![NodeId([9; 32])],
         reason: "timed out".into(),
         evidence: "{}".into(),
     };
-    let reply = |reply: Reply| encode(&reply).unwrap();
+    let reply = |reply: OrderReply| encode(&reply).unwrap();
     vec![
         (
             "signing-order",
-            Kind::SigningOrder,
+            EnvelopeKind::SigningOrder,
             true,
             encode(&sign).unwrap(),
         ),
         (
             "keygen-order",
-            Kind::KeygenOrder,
+            EnvelopeKind::KeygenOrder,
             true,
             encode(&keygen).unwrap(),
         ),
-        ("protocol", Kind::Protocol, false, b"a commitment".to_vec()),
+        (
+            "protocol",
+            EnvelopeKind::Protocol,
+            false,
+            b"a commitment".to_vec(),
+        ),
         (
             "protocol-sealed",
-            Kind::Protocol,
+            EnvelopeKind::Protocol,
             true,
             b"a fragment".to_vec(),
         ),
         (
             "reply-signed",
-            Kind::Reply,
+            EnvelopeKind::Reply,
             true,
-            reply(Reply::Signed(vec![signature])),
+            reply(OrderReply::Signed(vec![signature])),
         ),
         (
             "reply-key-made",
-            Kind::Reply,
+            EnvelopeKind::Reply,
             true,
-            reply(Reply::KeyMade {
+            reply(OrderReply::KeyMade {
                 root,
                 transcript: [4; 32],
                 signature: vec![5; 64],
@@ -215,57 +220,62 @@ fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
         ),
         (
             "reply-refused",
-            Kind::Reply,
+            EnvelopeKind::Reply,
             true,
-            reply(Reply::Refused(CoreFault::field("inputs", "differ"))),
+            reply(OrderReply::Refused(CoreFault::field("inputs", "differ"))),
         ),
         (
             "reshare-order",
-            Kind::ReshareOrder,
+            EnvelopeKind::ReshareOrder,
             true,
             encode(&reshare).unwrap(),
         ),
-        ("activate", Kind::Activate, true, encode(&activate).unwrap()),
+        (
+            "activate",
+            EnvelopeKind::Activate,
+            true,
+            encode(&activate).unwrap(),
+        ),
         (
             "backup-order",
-            Kind::BackupOrder,
+            EnvelopeKind::BackupOrder,
             true,
             encode(&backup).unwrap(),
         ),
         (
             "reply-prepared",
-            Kind::Reply,
+            EnvelopeKind::Reply,
             true,
-            reply(Reply::Prepared(vec![6; 64])),
+            reply(OrderReply::Prepared(vec![6; 64])),
         ),
         (
             "reply-activated",
-            Kind::Reply,
+            EnvelopeKind::Reply,
             true,
-            reply(Reply::Activated),
+            reply(OrderReply::Activated),
         ),
         (
             "reply-backup",
-            Kind::Reply,
+            EnvelopeKind::Reply,
             true,
-            reply(Reply::Backup(vec![7; 9])),
+            reply(OrderReply::Backup(vec![7; 9])),
         ),
         (
             "attest-order",
-            Kind::AttestOrder,
+            EnvelopeKind::AttestOrder,
             true,
             encode(&attest).unwrap(),
         ),
         (
             "reply-attested",
-            Kind::Reply,
+            EnvelopeKind::Reply,
             true,
-            reply(Reply::Attested(vec![8; 128])),
+            reply(OrderReply::Attested(vec![8; 128])),
         ),
-        ("reply-failed", Kind::Reply, true, reply(failed)),
+        ("reply-failed", EnvelopeKind::Reply, true, reply(failed)),
         (
             "announcement",
-            Kind::Announcement,
+            EnvelopeKind::Announcement,
             false,
             encode(&announcement).unwrap(),
         ),
@@ -277,7 +287,7 @@ fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
 fn envelope__should_open_what_old_releases_sent() {
     let (sender, recipient) = (codec(1), codec(2));
     for (name, kind, sealed, body) in samples() {
-        let header = Header {
+        let header = EnvelopeHeader {
             kind,
             sealed,
             epoch: 4,
@@ -286,7 +296,7 @@ fn envelope__should_open_what_old_releases_sent() {
             round: 2,
             sequence: 3,
             from: sender.id(),
-            to: if kind == Kind::Announcement {
+            to: if kind == EnvelopeKind::Announcement {
                 EVERYONE
             } else {
                 recipient.id()

@@ -5,13 +5,13 @@ use covault_core::order::NodeId;
 use ed25519_dalek::Signature;
 use serde::{Deserialize, Serialize};
 
-use crate::envelope::{Header, Kind, read_header, signed_parts};
+use crate::envelope::{EnvelopeHeader, EnvelopeKind, read_header, signed_parts};
 
 /// An envelope without its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Signed {
+pub struct SignedHeader {
     /// As it was sent.
-    pub(crate) header: Header,
+    pub(crate) header: EnvelopeHeader,
     /// SHA-256 of the body as it was sent.
     pub(crate) body: [u8; 32],
     /// The sender's, over both.
@@ -20,26 +20,26 @@ pub struct Signed {
 
 /// Two envelopes of one sender for one place, with different bodies.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Equivocation(Signed, Signed);
+pub struct Equivocation(SignedHeader, SignedHeader);
 
 /// As it is written: the headers and signatures in hexadecimal.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Written {
+struct EquivocationFile {
     /// OpenSSH line.
     accused: String,
-    envelopes: [WrittenEnvelope; 2],
+    envelopes: [EnvelopeFile; 2],
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct WrittenEnvelope {
+struct EnvelopeFile {
     header: String,
     body_sha256: String,
     signature: String,
 }
 
-impl Signed {
+impl SignedHeader {
     fn is_signed(&self) -> bool {
         let signed = signed_parts(&self.header, &self.body);
         let signature = Signature::from_bytes(&self.signature);
@@ -49,15 +49,15 @@ impl Signed {
             .is_ok_and(|key| key.verify_strict(&signed, &signature).is_ok())
     }
 
-    fn write(&self) -> WrittenEnvelope {
-        WrittenEnvelope {
+    fn write(&self) -> EnvelopeFile {
+        EnvelopeFile {
             header: hex::encode(self.header.to_bytes()),
             body_sha256: hex::encode(self.body),
             signature: hex::encode(self.signature),
         }
     }
 
-    fn read(written: &WrittenEnvelope) -> Option<Self> {
+    fn read(written: &EnvelopeFile) -> Option<Self> {
         let mut signed = Self {
             header: read_header(&hex::decode(&written.header).ok()?)?,
             body: [0; 32],
@@ -74,8 +74,8 @@ impl Signed {
         use covault_core::ids::SessionId;
         use ed25519_dalek::{Signer as _, SigningKey};
         let key = SigningKey::from_bytes(&[2; 32]);
-        let header = Header {
-            kind: Kind::Protocol,
+        let header = EnvelopeHeader {
+            kind: EnvelopeKind::Protocol,
             sealed: false,
             epoch: 0,
             session: SessionId::from_bytes([3; 16]),
@@ -97,7 +97,7 @@ impl Signed {
 
 impl Equivocation {
     /// `None` when the two are no evidence.
-    pub(crate) fn of(one: &Signed, other: &Signed) -> Option<Self> {
+    pub(crate) fn of(one: &SignedHeader, other: &SignedHeader) -> Option<Self> {
         let found = Self(one.clone(), other.clone());
         found.accused().map(|_| found)
     }
@@ -105,14 +105,14 @@ impl Equivocation {
     /// Who has said two things; `None` when nothing shows it.
     pub fn accused(&self) -> Option<NodeId> {
         let Self(one, other) = self;
-        let place = |header: &Header| Header {
+        let place = |header: &EnvelopeHeader| EnvelopeHeader {
             // One may have been sealed, and the other not.
             sealed: false,
             ..*header
         };
         // Only in a run's rounds has each place one message. Of others, announcements say, honest nodes
         // send many under one header.
-        let has_slots = one.header.kind == Kind::Protocol && one.header.round > 0;
+        let has_slots = one.header.kind == EnvelopeKind::Protocol && one.header.round > 0;
         let shown = has_slots
             && place(&one.header) == place(&other.header)
             && (one.body != other.body || one.header.sealed != other.header.sealed)
@@ -124,7 +124,7 @@ impl Equivocation {
     /// As text, JSON.
     pub fn write(&self) -> String {
         let Self(one, other) = self;
-        let written = Written {
+        let written = EquivocationFile {
             accused: one.header.from.openssh_line(""),
             envelopes: [one.write(), other.write()],
         };
@@ -134,11 +134,11 @@ impl Equivocation {
     /// Reads [`Equivocation::write`]; `None` when it is none. Whether it shows anything says
     /// [`Equivocation::accused`].
     pub fn read(text: &str) -> Option<Self> {
-        let Written {
+        let EquivocationFile {
             accused: _,
             envelopes: [one, other],
         } = serde_json::from_str(text).ok()?;
-        Some(Self(Signed::read(&one)?, Signed::read(&other)?))
+        Some(Self(SignedHeader::read(&one)?, SignedHeader::read(&other)?))
     }
 }
 
@@ -149,15 +149,15 @@ mod tests {
 
     #[test]
     fn evidence__should_show_who_has_said_two_things_and_nothing_else() {
-        let (one, other) = (Signed::sample(2, 1, 5), Signed::sample(2, 1, 6));
+        let (one, other) = (SignedHeader::sample(2, 1, 5), SignedHeader::sample(2, 1, 6));
         let found = Equivocation::of(&one, &other).unwrap();
         assert_eq!(found.accused(), Some(one.header.from));
         let text = found.write();
         assert_eq!(Equivocation::read(&text).unwrap(), found);
         // Twice the same, two places, or words that it has not signed.
         assert!(Equivocation::of(&one, &one).is_none());
-        assert!(Equivocation::of(&one, &Signed::sample(3, 1, 6)).is_none());
-        assert!(Equivocation::of(&one, &Signed::sample(2, 2, 6)).is_none());
+        assert!(Equivocation::of(&one, &SignedHeader::sample(3, 1, 6)).is_none());
+        assert!(Equivocation::of(&one, &SignedHeader::sample(2, 2, 6)).is_none());
         let mut forged = other.clone();
         forged.body = [7; 32];
         assert!(Equivocation::of(&one, &forged).is_none());

@@ -25,7 +25,7 @@ use sha2::{Digest as _, Sha256};
 pub use cggmp24::{cggmp24_keygen, cggmp24_samples, cggmp24_sign, expect_panics};
 pub use orders::orders;
 pub use sessions::{
-    Sample, ahead_samples, keygen, keygen_samples, preprocess, reshare, reshare_samples,
+    FuzzInput, ahead_samples, keygen, keygen_samples, preprocess, reshare, reshare_samples,
     sealed_keygen, sealed_keygen_samples, sign, sign_samples,
 };
 pub use stored::{policy, stored, stored_samples};
@@ -34,21 +34,21 @@ use crate::{
     bus::memory::MemoryBus,
     envelope::{Envelope, EnvelopeCodec},
     identity::NodeIdentity,
-    message::{self, Announcement, PreprocessMsg, Reply},
+    message::{self, Announcement, OrderReply, PreprocessMsg},
     node,
     nonces::{PeerNonces, ShareEpoch},
 };
 
 /// The same randomness every time, so that a finding can be replayed. Not for keys.
-struct Counter(Mutex<(u8, u64)>);
+struct CounterEntropy(Mutex<(u8, u64)>);
 
-impl Counter {
+impl CounterEntropy {
     fn new(name: u8) -> Self {
         Self(Mutex::new((name, 0)))
     }
 }
 
-impl Entropy for Counter {
+impl Entropy for CounterEntropy {
     fn fill(&self, bytes: &mut [u8]) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for chunk in bytes.chunks_mut(32) {
@@ -79,7 +79,7 @@ fn finding(what: impl fmt::Display) -> Result<(), Finding> {
 pub fn envelope(data: &[u8]) -> Result<(), Finding> {
     static POST: OnceLock<EnvelopeCodec> = OnceLock::new();
     let codec = POST.get_or_init(|| {
-        let entropy = Arc::new(Counter::new(0));
+        let entropy = Arc::new(CounterEntropy::new(0));
         let identity = Arc::new(NodeIdentity::generate(&*entropy));
         EnvelopeCodec::new(identity, MemoryBus::new(), entropy)
     });
@@ -106,48 +106,48 @@ pub fn messages(data: &[u8]) -> Result<(), Finding> {
         return Ok(());
     };
     let again = match which % 9 {
-        0 => message::again::<message::SignRequest>(body),
-        1 => message::again::<message::KeygenRequest>(body),
+        0 => message::reencode::<message::SignOrderMsg>(body),
+        1 => message::reencode::<message::KeygenOrderMsg>(body),
         2 => {
-            if let Some(reply) = message::decode::<Reply>(body) {
-                drop(reply.cleaned());
+            if let Some(reply) = message::decode::<OrderReply>(body) {
+                drop(reply.sanitized());
             }
-            message::again::<Reply>(body)
+            message::reencode::<OrderReply>(body)
         }
         3 => {
             if let Some(announcement) = message::decode::<Announcement>(body) {
-                drop(announcement.cleaned());
+                drop(announcement.sanitized());
             }
-            message::again::<Announcement>(body)
-                .or_else(|| message::again::<message::WitnessNews>(body))
+            message::reencode::<Announcement>(body)
+                .or_else(|| message::reencode::<message::WitnessMsg>(body))
         }
         4 => {
-            if let Some(request) = message::decode::<message::ReshareRequest>(body) {
+            if let Some(request) = message::decode::<message::ReshareOrderMsg>(body) {
                 reshare_order(&request.order)?;
             }
-            message::again::<message::ReshareRequest>(body)
+            message::reencode::<message::ReshareOrderMsg>(body)
         }
         5 => {
-            if let Some(request) = message::decode::<message::ActivateRequest>(body) {
+            if let Some(request) = message::decode::<message::ActivateMsg>(body) {
                 reshare_order(&request.order)?;
                 if node::check_proof(&request.order, &request.proof).is_ok() {
                     return finding("bytes of nobody prove that shares are on disk");
                 }
             }
-            message::again::<message::ActivateRequest>(body)
+            message::reencode::<message::ActivateMsg>(body)
         }
-        6 => message::again::<message::BackupRequest>(body),
+        6 => message::reencode::<message::BackupOrderMsg>(body),
         7 => {
-            if let Some(request) = message::decode::<message::AttestRequest>(body) {
+            if let Some(request) = message::decode::<message::AttestOrderMsg>(body) {
                 attest_order(&request.order)?;
             }
-            message::again::<message::AttestRequest>(body)
+            message::reencode::<message::AttestOrderMsg>(body)
         }
         _ => {
             if let Some(news) = message::decode::<PreprocessMsg>(body) {
                 hear(news)?;
             }
-            message::again::<PreprocessMsg>(body)
+            message::reencode::<PreprocessMsg>(body)
         }
     };
     match again {

@@ -15,7 +15,7 @@ pub mod evidence;
 #[cfg(feature = "simulation")]
 pub mod fuzz;
 pub mod identity;
-pub mod key_notes;
+pub mod key_records;
 mod message;
 pub mod meter;
 #[cfg(feature = "simulation")]

@@ -32,7 +32,7 @@ const MAX_HALTS: usize = 8;
 
 /// Orchestrator to node: sign this. The envelope's signature is the orchestrator's, over all of it.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct SignRequest {
+pub(crate) struct SignOrderMsg {
     pub order: SigningOrder,
     /// The session, which the envelope's header must name too.
     pub session: SessionId,
@@ -47,26 +47,26 @@ pub(crate) struct SignRequest {
     pub sent_at_ms: u64,
 }
 
-/// Orchestrator to node: make this key. Signed as a [`SignRequest`] is.
+/// Orchestrator to node: make this key. Signed as a [`SignOrderMsg`] is.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct KeygenRequest {
+pub(crate) struct KeygenOrderMsg {
     pub order: KeygenOrder,
     /// The orchestrator's clock, in milliseconds since the Unix epoch.
     pub sent_at_ms: u64,
 }
 
-/// Orchestrator to node: make a new generation of shares. Signed as a [`SignRequest`] is.
+/// Orchestrator to node: make a new generation of shares. Signed as a [`SignOrderMsg`] is.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct ReshareRequest {
+pub(crate) struct ReshareOrderMsg {
     pub order: ReshareOrder,
     /// The orchestrator's clock, in milliseconds since the Unix epoch.
     pub sent_at_ms: u64,
 }
 
 /// Orchestrator or node to node: take the new share into use, retire the old one. Signed as a
-/// [`SignRequest`] is.
+/// [`SignOrderMsg`] is.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct ActivateRequest {
+pub(crate) struct ActivateMsg {
     pub order: ReshareOrder,
     /// That all of its parties say that it ended well.
     pub proof: ReshareProof,
@@ -76,17 +76,17 @@ pub(crate) struct ActivateRequest {
     pub sent_at_ms: u64,
 }
 
-/// Orchestrator to node: give your share, encrypted. Signed as a [`SignRequest`] is.
+/// Orchestrator to node: give your share, encrypted. Signed as a [`SignOrderMsg`] is.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct BackupRequest {
+pub(crate) struct BackupOrderMsg {
     pub order: BackupOrder,
     /// The orchestrator's clock, in milliseconds since the Unix epoch.
     pub sent_at_ms: u64,
 }
 
-/// Orchestrator to node: state that these addresses are the vault's. Signed as a [`SignRequest`] is.
+/// Orchestrator to node: state that these addresses are the vault's. Signed as a [`SignOrderMsg`] is.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct AttestRequest {
+pub(crate) struct AttestOrderMsg {
     pub order: AttestOrder,
     /// The orchestrator's clock, in milliseconds since the Unix epoch.
     pub sent_at_ms: u64,
@@ -94,7 +94,7 @@ pub(crate) struct AttestRequest {
 
 /// Node to orchestrator.
 #[derive(Serialize, Deserialize)]
-pub(crate) enum Reply {
+pub(crate) enum OrderReply {
     /// The collector's: one signature per input.
     Signed(Vec<Signature>),
     /// The key exists, and our share of it is on disk.
@@ -185,9 +185,9 @@ impl PreprocessMsg {
     }
 }
 
-impl Reply {
+impl OrderReply {
     /// The reply with its texts cut to what logs, store and clients can be given.
-    pub fn cleaned(self) -> Self {
+    pub fn sanitized(self) -> Self {
         match self {
             Self::Refused(fault) => {
                 let class = match fault.class() {
@@ -195,7 +195,7 @@ impl Reply {
                         culprits: culprits
                             .iter()
                             .take(MAX_NAMED)
-                            .map(|text| clean(text))
+                            .map(|text| sanitize(text))
                             .collect(),
                     },
                     // These speak of the client and its token, which no node knows.
@@ -205,7 +205,7 @@ impl Reply {
                     | Class::Limited => Class::Invalid,
                     class => class.clone(),
                 };
-                Self::Refused(fault.with_class(class).map_texts(clean))
+                Self::Refused(fault.with_class(class).map_texts(sanitize))
             }
             Self::Failed {
                 mut culprits,
@@ -221,7 +221,7 @@ impl Reply {
                 Self::Failed {
                     culprits,
                     missing,
-                    reason: clean(&reason),
+                    reason: sanitize(&reason),
                     evidence,
                 }
             }
@@ -231,7 +231,7 @@ impl Reply {
 }
 
 /// A peer's text without control characters, of at most [`MAX_TEXT`] characters.
-fn clean(text: &str) -> String {
+fn sanitize(text: &str) -> String {
     cut(text, MAX_TEXT)
 }
 
@@ -261,10 +261,10 @@ pub(crate) struct Announcement {
     pub bans: Vec<Ban>,
     /// Counts the announcements of this start, from 1.
     pub count: u64,
-    /// How much its claims have promised ([`crate::claims::Age`]).
+    /// How much its claims have promised ([`crate::claims::ClaimsAge`]).
     pub height: u64,
     /// Why it does not sign.
-    pub halted: Vec<Halt>,
+    pub halted: Vec<HaltReason>,
     /// Other starts of this node that it has heard of lately, at most [`MAX_OTHERS`]. Two that name
     /// each other run at one time.
     pub others: Vec<[u8; 16]>,
@@ -272,7 +272,7 @@ pub(crate) struct Announcement {
 
 /// Why a node does not sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Halt {
+pub enum HaltReason {
     /// Its clock cannot be believed.
     Clock,
     /// Promises of it are missing in its claims file: shares of some keys must be refreshed.
@@ -283,7 +283,7 @@ pub enum Halt {
 
 /// Node to node: what do you know of me?
 #[derive(Serialize, Deserialize)]
-pub(crate) enum WitnessNews {
+pub(crate) enum WitnessMsg {
     /// The question.
     Ask {
         /// The asker's start.
@@ -298,14 +298,14 @@ pub(crate) enum WitnessNews {
         /// The announcement (an envelope) of that node which promises most; empty: none is known.
         newest: Vec<u8>,
         /// Of the one that answers; none when nobody asked.
-        now: Option<Now>,
+        now: Option<LiveStatus>,
     },
 }
 
 /// What a node is at now: without it, what it announced once could be replayed.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Now {
-    /// [`WitnessNews::Ask`]'s.
+pub(crate) struct LiveStatus {
+    /// [`WitnessMsg::Ask`]'s.
     pub question: [u8; 16],
     /// Its start.
     pub boot: [u8; 16],
@@ -326,7 +326,7 @@ pub struct Ban {
 
 impl Announcement {
     /// The announcement with its texts and lists cut to what logs and operators can be given.
-    pub fn cleaned(mut self) -> Self {
+    pub fn sanitized(mut self) -> Self {
         self.name = cut(&self.name, MAX_NAME);
         self.version = cut(&self.version, MAX_VERSION);
         self.bans.truncate(MAX_BANS);
@@ -346,7 +346,7 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
 
 /// Decodes and encodes again; for fuzz targets.
 #[cfg(feature = "simulation")]
-pub(crate) fn again<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn reencode<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Option<Vec<u8>> {
     decode::<T>(bytes).and_then(|message| encode(&message).ok())
 }
 
@@ -370,7 +370,7 @@ mod tests {
             }],
             count: 3,
             height: 4,
-            halted: vec![Halt::Clock, Halt::Claims, Halt::Twice],
+            halted: vec![HaltReason::Clock, HaltReason::Claims, HaltReason::Twice],
             others: vec![[5; 16]],
         };
         let bytes = encode(&announcement).unwrap();
@@ -391,11 +391,11 @@ mod tests {
             name: format!("\u{1b}{}", "n".repeat(500)),
             version: "v".repeat(500),
             bans: vec![announcement.bans[0].clone(); 500],
-            halted: vec![Halt::Clock; 500],
+            halted: vec![HaltReason::Clock; 500],
             others: vec![[6; 16]; 500],
             ..announcement
         }
-        .cleaned();
+        .sanitized();
         assert_eq!(
             (long.name.len(), long.version.len(), long.bans.len()),
             (MAX_NAME, MAX_VERSION, MAX_BANS)
@@ -409,25 +409,26 @@ mod tests {
     #[test]
     fn reply__should_be_cut_to_what_can_be_shown() {
         let text = format!("no\u{1b}[2J\n{}", "x".repeat(5000));
-        let reply = Reply::Refused(Fault::new(Class::Unauthenticated, text.clone())).cleaned();
-        let Reply::Refused(fault) = reply else {
+        let reply =
+            OrderReply::Refused(Fault::new(Class::Unauthenticated, text.clone())).sanitized();
+        let OrderReply::Refused(fault) = reply else {
             panic!("another reply")
         };
         assert_eq!(fault.class(), &Class::Invalid);
         assert!(fault.message().starts_with("no[2Jxxx"));
         assert_eq!(fault.message().chars().count(), MAX_TEXT);
-        let failed = Reply::Failed {
+        let failed = OrderReply::Failed {
             culprits: vec![NodeId([1; 32]); 1000],
             missing: Vec::new(),
             reason: text,
             evidence: "x".repeat(100_000),
         };
-        let Reply::Failed {
+        let OrderReply::Failed {
             culprits,
             reason,
             evidence,
             ..
-        } = failed.cleaned()
+        } = failed.sanitized()
         else {
             panic!("another reply")
         };

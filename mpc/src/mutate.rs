@@ -7,10 +7,10 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
-    envelope::Kind,
+    envelope::EnvelopeKind,
     message::{
-        ActivateRequest, Announcement, AttestRequest, BackupRequest, KeygenRequest, PreprocessMsg,
-        Reply, ReshareRequest, SignRequest, WitnessNews, decode, encode,
+        ActivateMsg, Announcement, AttestOrderMsg, BackupOrderMsg, KeygenOrderMsg, OrderReply,
+        PreprocessMsg, ReshareOrderMsg, SignOrderMsg, WitnessMsg, decode, encode,
     },
 };
 
@@ -25,19 +25,19 @@ pub struct Mutation {
 /// Every field of the body of such a message, changed in every way that still is such a message, and
 /// the fields for which there is none. `None` when the body is none of these, and for protocol
 /// messages, whose bodies are their backend's.
-pub fn mutations(kind: Kind, body: &[u8]) -> Option<(Vec<Mutation>, Vec<String>)> {
+pub fn mutations(kind: EnvelopeKind, body: &[u8]) -> Option<(Vec<Mutation>, Vec<String>)> {
     match kind {
-        Kind::SigningOrder => of::<SignRequest>(body),
-        Kind::KeygenOrder => of::<KeygenRequest>(body),
-        Kind::ReshareOrder => of::<ReshareRequest>(body),
-        Kind::Activate => of::<ActivateRequest>(body),
-        Kind::BackupOrder => of::<BackupRequest>(body),
-        Kind::AttestOrder => of::<AttestRequest>(body),
-        Kind::Nonces => of::<PreprocessMsg>(body),
-        Kind::Announcement => of::<Announcement>(body),
-        Kind::Reply => of::<Reply>(body),
-        Kind::Witness => of::<WitnessNews>(body),
-        Kind::Protocol => None,
+        EnvelopeKind::SigningOrder => of::<SignOrderMsg>(body),
+        EnvelopeKind::KeygenOrder => of::<KeygenOrderMsg>(body),
+        EnvelopeKind::ReshareOrder => of::<ReshareOrderMsg>(body),
+        EnvelopeKind::Activate => of::<ActivateMsg>(body),
+        EnvelopeKind::BackupOrder => of::<BackupOrderMsg>(body),
+        EnvelopeKind::AttestOrder => of::<AttestOrderMsg>(body),
+        EnvelopeKind::Nonces => of::<PreprocessMsg>(body),
+        EnvelopeKind::Announcement => of::<Announcement>(body),
+        EnvelopeKind::Reply => of::<OrderReply>(body),
+        EnvelopeKind::Witness => of::<WitnessMsg>(body),
+        EnvelopeKind::Protocol => None,
     }
 }
 

@@ -40,7 +40,7 @@ struct Permit {
 }
 
 /// The permits of one node.
-pub struct Permits {
+pub struct PermitStore {
     folder: PathBuf,
 }
 
@@ -48,7 +48,7 @@ fn failed(cause: io::Error) -> Fault {
     Fault::unavailable("the folder of permits cannot be read or written").caused_by(cause)
 }
 
-impl Permits {
+impl PermitStore {
     /// Those in a node's folder.
     pub fn of(node_folder: &Path) -> Self {
         Self {
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn permit__should_be_for_one_change_once_and_for_a_time() {
         let folder = tempfile::tempdir().unwrap();
-        let permits = Permits::of(folder.path());
+        let permits = PermitStore::of(folder.path());
         assert!(permits.asked().unwrap().is_empty());
         permits.ask(&change(2)).unwrap();
         permits.ask(&change(2)).unwrap();

@@ -9,7 +9,7 @@ use std::{
 use covault_core::fault::Fault;
 
 #[cfg(feature = "simulation")]
-use crate::simulated::Machine;
+use crate::simulated::SimMachine;
 
 /// What a pool runs.
 pub type Job = Box<dyn FnOnce() + Send>;
@@ -29,23 +29,23 @@ pub enum Priority {
 /// A fixed number of threads and a queue per lane. Nodes of one process share a pool, or threads
 /// would outnumber cores. Threads end when the last handle is dropped and the queues are empty.
 pub struct CpuPool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolInner>,
     /// Instead of threads.
     #[cfg(feature = "simulation")]
-    machine: Option<Machine>,
+    machine: Option<SimMachine>,
 }
 
 /// After so many signing jobs in a row a key generation that waits has its turn.
 const TURN: usize = 1024;
 
 #[derive(Default)]
-struct Shared {
-    queues: Mutex<Queues>,
+struct PoolInner {
+    queues: Mutex<JobQueues>,
     wake: Condvar,
 }
 
 #[derive(Default)]
-struct Queues {
+struct JobQueues {
     signing: VecDeque<Job>,
     keygen: VecDeque<Job>,
     idle: VecDeque<Job>,
@@ -56,7 +56,7 @@ struct Queues {
     closed: bool,
 }
 
-impl Queues {
+impl JobQueues {
     /// The next job, and whether it is an idle one.
     fn next(&mut self) -> Option<(Job, bool)> {
         let turn = self.passed >= TURN || self.signing.is_empty();
@@ -89,7 +89,7 @@ impl CpuPool {
     /// # Errors
     /// [`covault_core::fault::Class::Bug`] when the system refuses a thread.
     pub fn new(threads: usize) -> Result<Arc<Self>, Fault> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(PoolInner::default());
         for number in 0..threads.max(1) {
             let shared = Arc::clone(&shared);
             thread::Builder::new()
@@ -107,7 +107,7 @@ impl CpuPool {
     /// A pool without threads, for simulations: nodes that use it do everything on the thread of
     /// their runtime, in an order that the machine decides.
     #[cfg(feature = "simulation")]
-    pub fn simulated(machine: Machine) -> Arc<Self> {
+    pub fn simulated(machine: SimMachine) -> Arc<Self> {
         Arc::new(Self {
             shared: Arc::default(),
             machine: Some(machine),
@@ -115,7 +115,7 @@ impl CpuPool {
     }
 
     #[cfg(feature = "simulation")]
-    pub(crate) fn machine(&self) -> Option<&Machine> {
+    pub(crate) fn machine(&self) -> Option<&SimMachine> {
         self.machine.as_ref()
     }
 
@@ -174,7 +174,7 @@ impl Drop for CpuPool {
     }
 }
 
-impl Shared {
+impl PoolInner {
     fn work(&self) {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn keygen_lane__should_have_its_turn_however_much_is_to_be_signed() {
-        let mut queues = Queues::default();
+        let mut queues = JobQueues::default();
         let (done, order) = mpsc::channel();
         for _ in 0..3 * TURN {
             let done = done.clone();

@@ -26,7 +26,7 @@ pub const NONE_LEFT: &str = "this node has no primes made ahead, which a cggmp24
                              `covault node primes` with the node's configuration";
 
 /// The sets of primes in one node's folder.
-pub struct Primes {
+pub struct PrimeStore {
     folder: PathBuf,
     identity: x25519::Identity,
 }
@@ -35,7 +35,7 @@ fn failed(cause: io::Error) -> Fault {
     Fault::unavailable("the folder of primes cannot be read or written").caused_by(cause)
 }
 
-impl Primes {
+impl PrimeStore {
     pub(crate) fn open(folder: PathBuf, identity: x25519::Identity) -> Result<Self, Fault> {
         fs::DirBuilder::new()
             .recursive(true)
@@ -133,11 +133,11 @@ mod tests {
     use secrecy::SecretString;
 
     use super::*;
-    use crate::{shares::age_file::AgeFiles, test_support::SystemEntropy};
+    use crate::{shares::age_file::AgeShareStore, test_support::SystemEntropy};
 
-    fn open(folder: &Path) -> Primes {
+    fn open(folder: &Path) -> PrimeStore {
         let passphrase = SecretString::from("right".to_owned());
-        AgeFiles::open(folder, &passphrase, 4)
+        AgeShareStore::open(folder, &passphrase, 4)
             .unwrap()
             .primes()
             .unwrap()

@@ -27,7 +27,7 @@ pub(crate) const MAX_PROOFS: usize = 32;
 const VERSION: u8 = 1;
 
 /// The proofs that one node keeps.
-pub(crate) struct Proofs {
+pub(crate) struct ProofStore {
     folder: PathBuf,
 }
 
@@ -64,7 +64,7 @@ fn read(path: &Path) -> Result<Option<Proven>, Fault> {
     })
 }
 
-impl Proofs {
+impl ProofStore {
     /// Those in a node's folder.
     pub(crate) fn of(node_folder: &Path) -> Self {
         Self {
@@ -132,7 +132,7 @@ impl Proofs {
     /// Those of the key that came before, oldest first.
     ///
     /// # Errors
-    /// As [`Proofs::keep`].
+    /// As [`ProofStore::keep`].
     pub(crate) fn before(&self, order: &ReshareOrder) -> Result<Vec<Proven>, Fault> {
         let mut proven = self.known(order)?;
         proven.retain(|it| it.order.new.epoch < order.new.epoch);
@@ -142,7 +142,7 @@ impl Proofs {
     /// Those of the key, by epoch.
     ///
     /// # Errors
-    /// As [`Proofs::keep`].
+    /// As [`ProofStore::keep`].
     pub(crate) fn known(&self, order: &ReshareOrder) -> Result<Vec<Proven>, Fault> {
         let mut proven = Vec::new();
         for path in entries(&self.of_key(order))? {
@@ -156,7 +156,7 @@ impl Proofs {
     /// Those of all keys that some party has not confirmed.
     ///
     /// # Errors
-    /// As [`Proofs::keep`].
+    /// As [`ProofStore::keep`].
     pub(crate) fn open(&self) -> Result<Vec<Proven>, Fault> {
         let mut proven = Vec::new();
         for key in entries(&self.folder)? {
@@ -170,8 +170,8 @@ impl Proofs {
     /// All parties have confirmed it.
     ///
     /// # Errors
-    /// As [`Proofs::keep`].
-    pub(crate) fn settle(&self, order: &ReshareOrder) -> Result<(), Fault> {
+    /// As [`ProofStore::keep`].
+    pub(crate) fn mark_confirmed(&self, order: &ReshareOrder) -> Result<(), Fault> {
         let (from, to) = (self.path(order, OPEN)?, self.path(order, SETTLED)?);
         match fs::rename(from, to) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn proofs__should_be_kept_in_order_until_all_have_them() {
         let folder = tempfile::tempdir().unwrap();
-        let proofs = Proofs::of(folder.path());
+        let proofs = ProofStore::of(folder.path());
         assert!(proofs.open().unwrap().is_empty());
         for _ in 0..2 {
             // Neither one that is its own way, nor a later one.
@@ -229,7 +229,7 @@ mod tests {
         let before = proofs.before(&proven(11).order).unwrap();
         assert_eq!(before, [proven(9), proven(10)]);
         for _ in 0..2 {
-            proofs.settle(&proven(10).order).unwrap();
+            proofs.mark_confirmed(&proven(10).order).unwrap();
             assert_eq!(proofs.open().unwrap(), [proven(11)]);
         }
         assert_eq!(proofs.before(&proven(11).order).unwrap(), before);

@@ -7,15 +7,15 @@ use covault_core::{order::NodeId, port::Entropy, signature::Signature};
 use zeroize::Zeroizing;
 
 use crate::{
-    backend::{Abort, Index, KeyShare, Outgoing, Session},
-    evidence::{Equivocation, Signed},
+    backend::{Abort, KeyShare, OutgoingMessage, Session, SignerIndex},
+    evidence::{Equivocation, SignedHeader},
 };
 
 /// Bytes of a view.
 const VIEW: usize = 32;
 
 /// A message to be sent.
-pub(crate) struct Send {
+pub(crate) struct ProtocolMessage {
     pub to: NodeId,
     pub round: u16,
     pub sequence: u32,
@@ -36,7 +36,7 @@ pub(crate) enum Finished {
 }
 
 /// How a run ended badly.
-pub(crate) struct Failed {
+pub(crate) struct RunFailure {
     pub reason: String,
     pub culprits: Vec<NodeId>,
     pub ban: Vec<NodeId>,
@@ -46,31 +46,31 @@ pub(crate) struct Failed {
 
 /// What a step gives.
 #[derive(Default)]
-pub(crate) struct Progress {
-    pub send: Vec<Send>,
+pub(crate) struct RunProgress {
+    pub send: Vec<ProtocolMessage>,
     pub finished: Option<Finished>,
 }
 
-enum Protocol {
+enum RunSessions {
     Signing {
-        sessions: Vec<Slot<Option<Signature>>>,
+        sessions: Vec<SessionSlot<Option<Signature>>>,
         outcomes: Vec<Option<Signature>>,
     },
-    Keygen(Slot<KeyShare>),
-    Reshare(Slot<Option<KeyShare>>),
+    Keygen(SessionSlot<KeyShare>),
+    Reshare(SessionSlot<Option<KeyShare>>),
 }
 
 /// One attempt, as one node sees it.
-pub(crate) struct Run {
-    protocol: Protocol,
+pub(crate) struct ProtocolRun {
+    protocol: RunSessions,
     /// The other parties.
-    peers: HashMap<NodeId, Index>,
+    peers: HashMap<NodeId, SignerIndex>,
     /// The key that signs; `None` while it is made.
     root: Option<Vec<u8>>,
     /// The last round that has messages.
     last_round: u16,
     /// What has come, by slot: its fingerprint, and who signed it.
-    seen: HashMap<(NodeId, u16, u32), ([u8; 32], Signed)>,
+    seen: HashMap<(NodeId, u16, u32), ([u8; 32], SignedHeader)>,
     /// A hash of what was ordered, for signing: all signers say theirs, before each message. Whom an
     /// orchestrator has told something else is not heard here, and not blamed: his messages would
     /// look like those of a cheat.
@@ -79,18 +79,18 @@ pub(crate) struct Run {
     misled: BTreeSet<NodeId>,
 }
 
-impl Run {
+impl ProtocolRun {
     /// Signs one input per session.
     pub(crate) fn signing(
         sessions: Vec<Box<dyn Session<Option<Signature>>>>,
-        peers: HashMap<NodeId, Index>,
+        peers: HashMap<NodeId, SignerIndex>,
         root: Vec<u8>,
         view: [u8; VIEW],
     ) -> Self {
         let outcomes = sessions.iter().map(|_| None).collect();
         let last_round = sessions.iter().map(|it| it.last_round()).max().unwrap_or(0);
         let sessions = sessions.into_iter().map(Some).collect();
-        let protocol = Protocol::Signing { sessions, outcomes };
+        let protocol = RunSessions::Signing { sessions, outcomes };
         Self {
             protocol,
             peers,
@@ -105,11 +105,11 @@ impl Run {
     /// Makes a key.
     pub(crate) fn keygen(
         session: Box<dyn Session<KeyShare>>,
-        peers: HashMap<NodeId, Index>,
+        peers: HashMap<NodeId, SignerIndex>,
     ) -> Self {
         Self {
             last_round: session.last_round(),
-            protocol: Protocol::Keygen(Some(session)),
+            protocol: RunSessions::Keygen(Some(session)),
             peers,
             root: None,
             seen: HashMap::new(),
@@ -121,11 +121,11 @@ impl Run {
     /// Makes a new generation of shares.
     pub(crate) fn reshare(
         session: Box<dyn Session<Option<KeyShare>>>,
-        peers: HashMap<NodeId, Index>,
+        peers: HashMap<NodeId, SignerIndex>,
     ) -> Self {
         Self {
             last_round: session.last_round(),
-            protocol: Protocol::Reshare(Some(session)),
+            protocol: RunSessions::Reshare(Some(session)),
             peers,
             root: None,
             seen: HashMap::new(),
@@ -150,10 +150,10 @@ impl Run {
     }
 
     /// The first step.
-    pub(crate) fn start(&mut self, entropy: &dyn Entropy) -> Result<Progress, Failed> {
-        let mut progress = Progress::default();
+    pub(crate) fn start(&mut self, entropy: &dyn Entropy) -> Result<RunProgress, RunFailure> {
+        let mut progress = RunProgress::default();
         match &mut self.protocol {
-            Protocol::Signing { sessions, outcomes } => {
+            RunSessions::Signing { sessions, outcomes } => {
                 let slots = sessions.iter_mut().zip(outcomes.iter_mut());
                 for (sequence, (slot, outcome)) in (0_u32..).zip(slots) {
                     let Some(session) = slot else { continue };
@@ -169,10 +169,10 @@ impl Run {
                 }
                 progress.finished = signed(sessions, outcomes);
             }
-            Protocol::Keygen(slot) => {
+            RunSessions::Keygen(slot) => {
                 start_only(&self.peers, slot, entropy, &mut progress.send)?;
             }
-            Protocol::Reshare(slot) => {
+            RunSessions::Reshare(slot) => {
                 start_only(&self.peers, slot, entropy, &mut progress.send)?;
             }
         }
@@ -196,17 +196,17 @@ impl Run {
         from: NodeId,
         round: u16,
         sequence: u32,
-        (fingerprint, proof): ([u8; 32], Signed),
+        (fingerprint, proof): ([u8; 32], SignedHeader),
         mut body: Zeroizing<Vec<u8>>,
-    ) -> Result<Progress, Failed> {
-        let mut progress = Progress::default();
+    ) -> Result<RunProgress, RunFailure> {
+        let mut progress = RunProgress::default();
         let Some(index) = self.peers.get(&from).copied() else {
             return Ok(progress);
         };
         // So much can come, and no more: nothing of a peer is kept without bound.
         let (last_round, sessions) = self.slots();
         if round == 0 || round > last_round || u64::from(sequence) >= sessions {
-            return Err(Failed {
+            return Err(RunFailure {
                 reason: format!("no message of round {round} and input {sequence} is due"),
                 culprits: vec![from],
                 ban: Vec::new(),
@@ -218,7 +218,7 @@ impl Run {
             Some((known, _)) if *known == fingerprint => return Ok(progress),
             Some((_, first)) => {
                 let evidence = Equivocation::of(first, &proof).map(Box::new);
-                return Err(Failed {
+                return Err(RunFailure {
                     reason: format!("two different messages for round {round}"),
                     culprits: evidence.as_ref().map(|_| from).into_iter().collect(),
                     ban: Vec::new(),
@@ -237,7 +237,7 @@ impl Run {
                 }
                 // Whatever it was told, it would have said so.
                 None => {
-                    return Err(Failed {
+                    return Err(RunFailure {
                         reason: format!("the message of round {round} is too short"),
                         culprits: vec![from],
                         ban: Vec::new(),
@@ -247,7 +247,7 @@ impl Run {
             }
         }
         match &mut self.protocol {
-            Protocol::Signing { sessions, outcomes } => {
+            RunSessions::Signing { sessions, outcomes } => {
                 let place = usize::try_from(sequence).unwrap_or(usize::MAX);
                 let (Some(slot), Some(outcome)) =
                     (sessions.get_mut(place), outcomes.get_mut(place))
@@ -267,12 +267,12 @@ impl Run {
                     progress.finished = signed(sessions, outcomes);
                 }
             }
-            Protocol::Keygen(slot) => {
+            RunSessions::Keygen(slot) => {
                 let message = (index, round, body);
                 let done = feed_only(&self.peers, slot, message, &mut progress.send)?;
                 progress.finished = done.map(Finished::KeyMade);
             }
-            Protocol::Reshare(slot) => {
+            RunSessions::Reshare(slot) => {
                 let message = (index, round, body);
                 let done = feed_only(&self.peers, slot, message, &mut progress.send)?;
                 progress.finished = done.map(Finished::Reshared);
@@ -284,22 +284,22 @@ impl Run {
     /// The last round, and how many sessions there are.
     fn slots(&self) -> (u16, u64) {
         let sessions = match &self.protocol {
-            Protocol::Signing { sessions, .. } => sessions.len(),
-            Protocol::Keygen(_) | Protocol::Reshare(_) => 1,
+            RunSessions::Signing { sessions, .. } => sessions.len(),
+            RunSessions::Keygen(_) | RunSessions::Reshare(_) => 1,
         };
         (self.last_round, u64::try_from(sessions).unwrap_or(u64::MAX))
     }
 
     /// Whose messages are missing.
     pub(crate) fn missing(&self) -> Vec<NodeId> {
-        let mut indices: Vec<Index> = match &self.protocol {
-            Protocol::Signing { sessions, .. } => sessions
+        let mut indices: Vec<SignerIndex> = match &self.protocol {
+            RunSessions::Signing { sessions, .. } => sessions
                 .iter()
                 .flatten()
                 .flat_map(|session| session.waiting_for())
                 .collect(),
-            Protocol::Keygen(slot) => waiting_for(slot),
-            Protocol::Reshare(slot) => waiting_for(slot),
+            RunSessions::Keygen(slot) => waiting_for(slot),
+            RunSessions::Reshare(slot) => waiting_for(slot),
         };
         indices.sort_unstable();
         indices.dedup();
@@ -308,15 +308,15 @@ impl Run {
 }
 
 /// A session, until it is over.
-type Slot<T> = Option<Box<dyn Session<T>>>;
+type SessionSlot<T> = Option<Box<dyn Session<T>>>;
 
 /// The first step of a run with one session only.
 fn start_only<T>(
-    peers: &HashMap<NodeId, Index>,
-    slot: &mut Slot<T>,
+    peers: &HashMap<NodeId, SignerIndex>,
+    slot: &mut SessionSlot<T>,
     entropy: &dyn Entropy,
-    send: &mut Vec<Send>,
-) -> Result<(), Failed> {
+    send: &mut Vec<ProtocolMessage>,
+) -> Result<(), RunFailure> {
     if let Some(session) = slot {
         let output = session.start(entropy).map_err(|abort| fail(peers, abort))?;
         address(peers, 0, output.send, send);
@@ -326,11 +326,11 @@ fn start_only<T>(
 
 /// A message for a run with one session only; the outcome, once there is one.
 fn feed_only<T>(
-    peers: &HashMap<NodeId, Index>,
-    slot: &mut Slot<T>,
-    (from, round, body): (Index, u16, Zeroizing<Vec<u8>>),
-    send: &mut Vec<Send>,
-) -> Result<Option<T>, Failed> {
+    peers: &HashMap<NodeId, SignerIndex>,
+    slot: &mut SessionSlot<T>,
+    (from, round, body): (SignerIndex, u16, Zeroizing<Vec<u8>>),
+    send: &mut Vec<ProtocolMessage>,
+) -> Result<Option<T>, RunFailure> {
     let Some(session) = slot else {
         return Ok(None);
     };
@@ -344,7 +344,7 @@ fn feed_only<T>(
     Ok(output.done)
 }
 
-fn waiting_for<T>(slot: &Slot<T>) -> Vec<Index> {
+fn waiting_for<T>(slot: &SessionSlot<T>) -> Vec<SignerIndex> {
     slot.as_ref()
         .map(|session| session.waiting_for())
         .unwrap_or_default()
@@ -365,12 +365,12 @@ fn signed<T>(sessions: &[Option<T>], outcomes: &[Option<Signature>]) -> Option<F
 }
 
 fn address(
-    peers: &HashMap<NodeId, Index>,
+    peers: &HashMap<NodeId, SignerIndex>,
     sequence: u32,
-    outgoing: Vec<Outgoing>,
-    send: &mut Vec<Send>,
+    outgoing: Vec<OutgoingMessage>,
+    send: &mut Vec<ProtocolMessage>,
 ) {
-    for Outgoing {
+    for OutgoingMessage {
         to,
         round,
         private,
@@ -378,7 +378,7 @@ fn address(
     } in outgoing
     {
         if let Some((node, _)) = peers.iter().find(|(_, index)| **index == to) {
-            send.push(Send {
+            send.push(ProtocolMessage {
                 to: *node,
                 round,
                 sequence,
@@ -389,7 +389,7 @@ fn address(
     }
 }
 
-fn names(peers: &HashMap<NodeId, Index>, indices: &[Index]) -> Vec<NodeId> {
+fn names(peers: &HashMap<NodeId, SignerIndex>, indices: &[SignerIndex]) -> Vec<NodeId> {
     let mut names: Vec<NodeId> = peers
         .iter()
         .filter(|(_, index)| indices.contains(index))
@@ -399,8 +399,8 @@ fn names(peers: &HashMap<NodeId, Index>, indices: &[Index]) -> Vec<NodeId> {
     names
 }
 
-fn fail(peers: &HashMap<NodeId, Index>, abort: Abort) -> Failed {
-    Failed {
+fn fail(peers: &HashMap<NodeId, SignerIndex>, abort: Abort) -> RunFailure {
+    RunFailure {
         culprits: names(peers, &abort.culprits),
         ban: names(peers, &abort.ban),
         reason: abort.reason,
@@ -415,12 +415,12 @@ mod tests {
     use crate::{backend::StepOutput, test_support::SystemEntropy};
 
     /// Counts what it is given; done after two messages.
-    struct Counter(usize);
+    struct CounterSession(usize);
 
-    impl Session<Option<Signature>> for Counter {
+    impl Session<Option<Signature>> for CounterSession {
         fn start(&mut self, _: &dyn Entropy) -> Result<StepOutput<Option<Signature>>, Abort> {
             let body = Zeroizing::new(vec![1]);
-            let send = vec![Outgoing {
+            let send = vec![OutgoingMessage {
                 to: 2,
                 round: 1,
                 private: true,
@@ -431,7 +431,7 @@ mod tests {
 
         fn receive(
             &mut self,
-            from: Index,
+            from: SignerIndex,
             _: u16,
             _: Zeroizing<Vec<u8>>,
         ) -> Result<StepOutput<Option<Signature>>, Abort> {
@@ -443,7 +443,7 @@ mod tests {
             })
         }
 
-        fn waiting_for(&self) -> Vec<Index> {
+        fn waiting_for(&self) -> Vec<SignerIndex> {
             vec![2]
         }
 
@@ -455,27 +455,32 @@ mod tests {
     const PEER: NodeId = NodeId([2; 32]);
     const VIEWED: [u8; VIEW] = [7; VIEW];
 
-    fn run() -> Run {
+    fn run() -> ProtocolRun {
         let sessions = (0..2)
-            .map(|_| Box::new(Counter(0)) as Box<dyn Session<_>>)
+            .map(|_| Box::new(CounterSession(0)) as Box<dyn Session<_>>)
             .collect();
-        Run::signing(sessions, HashMap::from([(PEER, 2)]), vec![1], VIEWED)
+        ProtocolRun::signing(sessions, HashMap::from([(PEER, 2)]), vec![1], VIEWED)
     }
 
-    fn feed(run: &mut Run, from: NodeId, slot: (u16, u32), print: u8) -> Result<Progress, Failed> {
+    fn feed(
+        run: &mut ProtocolRun,
+        from: NodeId,
+        slot: (u16, u32),
+        print: u8,
+    ) -> Result<RunProgress, RunFailure> {
         feed_viewed(run, from, slot, print, VIEWED)
     }
 
     /// A message as the sender of that number signs it.
     fn feed_viewed(
-        run: &mut Run,
+        run: &mut ProtocolRun,
         from: NodeId,
         (round, sequence): (u16, u32),
         print: u8,
         view: [u8; VIEW],
-    ) -> Result<Progress, Failed> {
+    ) -> Result<RunProgress, RunFailure> {
         let body = Zeroizing::new([&view[..], &[print]].concat());
-        let signed = Signed::sample(round, sequence, print);
+        let signed = SignedHeader::sample(round, sequence, print);
         run.receive(from, round, sequence, ([print; 32], signed), body)
     }
 
@@ -513,7 +518,7 @@ mod tests {
             assert!(feed(&mut run, PEER, (1, 0), 1).is_ok());
             assert!(feed(&mut run, NodeId([9; 32]), (2, 0), 1).is_ok());
         }
-        let Protocol::Signing { sessions, .. } = &run.protocol else {
+        let RunSessions::Signing { sessions, .. } = &run.protocol else {
             panic!("not signing")
         };
         assert!(

@@ -18,8 +18,8 @@ use crate::pool::{Job, Priority};
 /// Runs a job, now or later, on the one thread there is.
 pub type Executor = Box<dyn Fn(Priority, Job) + Send + Sync>;
 
-/// Is called before each sync: the last chance to [`Disk::stop`].
-pub type Watcher = Box<dyn Fn() + Send + Sync>;
+/// Is called before each sync: the last chance to [`SimDisk::stop`].
+pub type SyncHook = Box<dyn Fn() + Send + Sync>;
 
 /// What nodes of this process drew, once somebody wants to know.
 static DRAWS: OnceLock<Mutex<Vec<Vec<u8>>>> = OnceLock::new();
@@ -45,11 +45,11 @@ pub(crate) fn drawn(bytes: &[u8]) {
 }
 
 /// The machine that a simulated node runs on, from one start of the node to its end.
-pub struct Machine {
+pub struct SimMachine {
     /// Takes the pool's jobs.
     pub run: Executor,
     /// Has the claims.
-    pub disk: Arc<Disk>,
+    pub disk: Arc<SimDisk>,
     /// The secret that hedges the node's randomness: one from its keyring would not come from the
     /// seed. `None`: nothing is hedged, as a planted fault.
     pub hedging: Option<[u8; 32]>,
@@ -61,17 +61,17 @@ pub struct Machine {
 /// A disk, as one life of a node sees it. What was written and not synced is lost when the power
 /// fails, or some of it is.
 #[derive(Default)]
-pub struct Disk {
+pub struct SimDisk {
     full: AtomicBool,
     off: AtomicBool,
     lies: AtomicBool,
-    watcher: OnceLock<Watcher>,
+    sync_hook: OnceLock<SyncHook>,
     /// What was not synced, in its order.
-    unsynced: Mutex<Vec<Change>>,
+    unsynced: Mutex<Vec<DiskChange>>,
 }
 
 /// A change of a file, and how to undo it.
-enum Change {
+enum DiskChange {
     Written {
         offset: u64,
         old: Vec<u8>,
@@ -85,7 +85,7 @@ enum Change {
     },
 }
 
-impl Disk {
+impl SimDisk {
     /// From now on it takes no more, or does again.
     pub fn fill(&self, full: bool) {
         self.full.store(full, Ordering::Relaxed);
@@ -97,9 +97,9 @@ impl Disk {
     }
 
     /// Somebody wants to be there when it syncs. The first who says so is.
-    pub fn watch(&self, watcher: Watcher) {
+    pub fn watch(&self, sync_hook: SyncHook) {
         // Another one is not called.
-        let _ = self.watcher.set(watcher);
+        let _ = self.sync_hook.set(sync_hook);
     }
 
     /// The process is dead: nothing is written any more.
@@ -121,8 +121,8 @@ impl Disk {
         let file = fs::OpenOptions::new().write(true).open(path)?;
         for change in changes.iter().rev() {
             match change {
-                Change::Written { offset, old, .. } => file.write_all_at(old, *offset)?,
-                Change::Resized { old, tail, new } => {
+                DiskChange::Written { offset, old, .. } => file.write_all_at(old, *offset)?,
+                DiskChange::Resized { old, tail, new } => {
                     file.set_len(*old)?;
                     file.write_all_at(tail, *new)?;
                 }
@@ -131,14 +131,14 @@ impl Disk {
         for change in &changes {
             match change {
                 _ if !survives() => {}
-                Change::Written { offset, new, .. } => file.write_all_at(new, *offset)?,
-                Change::Resized { new, .. } => file.set_len(*new)?,
+                DiskChange::Written { offset, new, .. } => file.write_all_at(new, *offset)?,
+                DiskChange::Resized { new, .. } => file.set_len(*new)?,
             }
         }
         Ok(true)
     }
 
-    fn changes(&self) -> MutexGuard<'_, Vec<Change>> {
+    fn changes(&self) -> MutexGuard<'_, Vec<DiskChange>> {
         self.unsynced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -159,21 +159,21 @@ impl Disk {
 }
 
 /// A claims file on such a disk.
-struct File {
+struct SimFile {
     file: FileBackend,
-    disk: Arc<Disk>,
+    disk: Arc<SimDisk>,
 }
 
 /// Opens the database in `path`. One process at a time has it, as outside simulations.
-pub(crate) fn open(path: &Path, disk: Arc<Disk>) -> Result<Database, redb::Error> {
+pub(crate) fn open(path: &Path, disk: Arc<SimDisk>) -> Result<Database, redb::Error> {
     let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
     // The lock belongs to the open file: it lasts as long as the backend.
     file.try_lock().map_err(io::Error::from)?;
     let file = FileBackend::new(file)?;
-    Ok(Database::builder().create_with_backend(File { file, disk })?)
+    Ok(Database::builder().create_with_backend(SimFile { file, disk })?)
 }
 
-impl File {
+impl SimFile {
     /// What is there of so many bytes.
     fn old(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
         let there = self.file.len()?.saturating_sub(offset);
@@ -184,13 +184,13 @@ impl File {
     }
 }
 
-impl fmt::Debug for File {
+impl fmt::Debug for SimFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("simulated file")
     }
 }
 
-impl StorageBackend for File {
+impl StorageBackend for SimFile {
     fn len(&self) -> io::Result<u64> {
         self.file.len()
     }
@@ -205,7 +205,7 @@ impl StorageBackend for File {
         let cut = usize::try_from(old.saturating_sub(len)).unwrap_or(usize::MAX);
         let tail = self.old(len, cut)?;
         self.file.set_len(len)?;
-        let change = Change::Resized {
+        let change = DiskChange::Resized {
             old,
             tail,
             new: len,
@@ -215,8 +215,8 @@ impl StorageBackend for File {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        if let Some(watcher) = self.disk.watcher.get() {
-            watcher();
+        if let Some(sync_hook) = self.disk.sync_hook.get() {
+            sync_hook();
         }
         self.disk.has_room()?;
         if !self.disk.lies.load(Ordering::Relaxed) {
@@ -227,7 +227,7 @@ impl StorageBackend for File {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.disk.is_on()?;
-        let change = Change::Written {
+        let change = DiskChange::Written {
             offset,
             old: self.old(offset, data.len())?,
             new: data.to_vec(),

@@ -7,13 +7,16 @@ use covault_core::{
 
 /// The signatures do not fit the order.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Mismatch;
+pub(crate) struct SignatureMismatch;
 
 /// Checks one signature per input against the order's public key: the curve, low s and the y
 /// parity of ECDSA too.
-pub(crate) fn verify(order: &SigningOrder, signatures: &[Signature]) -> Result<(), Mismatch> {
+pub(crate) fn verify(
+    order: &SigningOrder,
+    signatures: &[Signature],
+) -> Result<(), SignatureMismatch> {
     if signatures.len() != order.inputs.len() || signatures.is_empty() {
-        return Err(Mismatch);
+        return Err(SignatureMismatch);
     }
     order
         .inputs
@@ -21,7 +24,7 @@ pub(crate) fn verify(order: &SigningOrder, signatures: &[Signature]) -> Result<(
         .zip(signatures)
         .try_for_each(|(input, signature)| {
             if input.curve != signature.curve() {
-                return Err(Mismatch);
+                return Err(SignatureMismatch);
             }
             verify_one(&order.public_key, &input.message, signature)
         })
@@ -31,29 +34,33 @@ pub(crate) fn verify_one(
     public_key: &[u8],
     message: &[u8],
     signature: &Signature,
-) -> Result<(), Mismatch> {
+) -> Result<(), SignatureMismatch> {
     match signature.curve() {
         Curve::Secp256k1 => {
             use k256::ecdsa::{RecoveryId, Signature as Plain, VerifyingKey};
             let Signature::Ecdsa { r, s, y_parity } = signature else {
-                return Err(Mismatch);
+                return Err(SignatureMismatch);
             };
-            let plain = Plain::from_scalars(*r, *s).map_err(|_| Mismatch)?;
+            let plain = Plain::from_scalars(*r, *s).map_err(|_| SignatureMismatch)?;
             if *y_parity > 1 || plain.normalize_s() != plain {
-                return Err(Mismatch);
+                return Err(SignatureMismatch);
             }
             // A key that recovers to ours verifies, and the parity is right.
             let id = RecoveryId::new(*y_parity == 1, false);
-            let recovered =
-                VerifyingKey::recover_from_prehash(message, &plain, id).map_err(|_| Mismatch)?;
-            let expected = VerifyingKey::from_sec1_bytes(public_key).map_err(|_| Mismatch)?;
-            (recovered == expected).then_some(()).ok_or(Mismatch)
+            let recovered = VerifyingKey::recover_from_prehash(message, &plain, id)
+                .map_err(|_| SignatureMismatch)?;
+            let expected =
+                VerifyingKey::from_sec1_bytes(public_key).map_err(|_| SignatureMismatch)?;
+            (recovered == expected)
+                .then_some(())
+                .ok_or(SignatureMismatch)
         }
         Curve::Ed25519 => {
             use ed25519_dalek::{Signature as Plain, VerifyingKey};
-            let key = VerifyingKey::try_from(public_key).map_err(|_| Mismatch)?;
+            let key = VerifyingKey::try_from(public_key).map_err(|_| SignatureMismatch)?;
             let plain = Plain::from_bytes(&signature.to_bytes());
-            key.verify_strict(message, &plain).map_err(|_| Mismatch)
+            key.verify_strict(message, &plain)
+                .map_err(|_| SignatureMismatch)
         }
     }
 }

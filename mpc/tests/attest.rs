@@ -26,10 +26,10 @@ use covault_core::{
 };
 use covault_mpc::{
     attest::{KeyStatements, has_signed},
-    envelope::{EVERYONE, Envelope, EnvelopeCodec, Header, Kind},
+    envelope::{EVERYONE, Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
     identity::NodeIdentity,
-    node::{KeyRules, Limits},
-    permits::Permits,
+    node::{KeyRules, ThresholdLimits},
+    permits::PermitStore,
 };
 use support::*;
 use tokio::{task::JoinHandle, time::interval};
@@ -80,7 +80,7 @@ fn networks(curve: Curve) -> impl Iterator<Item = Network> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node__should_state_nothing_that_it_did_not_derive() {
-    let test = TestCluster::start(Medium::memory(), 3).await;
+    let test = TestCluster::start(TestBus::memory(), 3).await;
     test.until_live(3).await;
     let ecdsa = test.keygen(Curve::Secp256k1, 2).await;
     let eddsa = test.keygen(Curve::Ed25519, 2).await;
@@ -218,7 +218,7 @@ async fn byzantine(test: &TestCluster, place: usize) -> JoinHandle<()> {
     let mut inbox = bus.subscribe(codec.id(), false).await.unwrap();
     tokio::spawn(async move {
         let mut heartbeat = interval(Duration::from_millis(200));
-        let header = |kind, session, to| Header {
+        let header = |kind, session, to| EnvelopeHeader {
             kind,
             sealed: false,
             epoch: 0,
@@ -234,18 +234,18 @@ async fn byzantine(test: &TestCluster, place: usize) -> JoinHandle<()> {
                 _ = heartbeat.tick() => {
                     let body = announcement("byzantine node", now_ms());
                     let session = SessionId::from_bytes([0; 16]);
-                    codec.send(header(Kind::Announcement, session, EVERYONE), &body).unwrap();
+                    codec.send(header(EnvelopeKind::Announcement, session, EVERYONE), &body).unwrap();
                 }
                 message = inbox.next() => {
                     let Ok(envelope) = Envelope::parse(message.unwrap()) else { continue };
-                    let Header { kind, session, from, .. } = envelope.header;
-                    if kind != Kind::AttestOrder {
+                    let EnvelopeHeader { kind, session, from, .. } = envelope.header;
+                    if kind != EnvelopeKind::AttestOrder {
                         continue;
                     }
                     let signature = identity.sign(b"covault address statement v1\n");
                     // Reply::Attested.
                     let body = [&[8, 64][..], &signature].concat();
-                    codec.send(header(Kind::Reply, session, from), &body).unwrap();
+                    codec.send(header(EnvelopeKind::Reply, session, from), &body).unwrap();
                 }
             }
         }
@@ -254,7 +254,7 @@ async fn byzantine(test: &TestCluster, place: usize) -> JoinHandle<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_that_lies__should_be_left_out() {
-    let mut test = TestCluster::start(Medium::memory(), 3).await;
+    let mut test = TestCluster::start(TestBus::memory(), 3).await;
     test.until_live(3).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     test.stop_node(0).await;
@@ -282,7 +282,7 @@ async fn node_that_lies__should_be_left_out() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn key_statements__should_be_the_same_of_all_holders_and_follow_the_generations() {
-    let mut test = TestCluster::start(Medium::memory(), 3).await;
+    let mut test = TestCluster::start(TestBus::memory(), 3).await;
     test.until_live(3).await;
     let ecdsa = test.keygen(Curve::Secp256k1, 2).await;
     let eddsa = test.keygen(Curve::Ed25519, 2).await;
@@ -345,13 +345,13 @@ async fn key_statements__should_be_the_same_of_all_holders_and_follow_the_genera
 
 /// As deploy/signer-1.toml has it: nodes make keys that two can sign with.
 async fn start_with_least_2(nodes: usize) -> TestCluster {
-    let mut test = TestCluster::start(Medium::memory(), nodes).await;
+    let mut test = TestCluster::start(TestBus::memory(), nodes).await;
     for place in 0..nodes {
         test.stop_node(place).await;
         test.nodes[place].rules = KeyRules {
-            limits: Limits {
+            limits: ThresholdLimits {
                 least_threshold: Some(2),
-                ..Limits::default()
+                ..ThresholdLimits::default()
             },
             ..KeyRules::default()
         };
@@ -454,7 +454,7 @@ async fn nodes__should_state_no_address_of_a_key_that_one_hostile_node_can_hold_
 /// The same nodes and the same threshold: nobody is weaker by it, but a vault has one key on a curve.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes__should_state_addresses_of_one_key_of_a_vault_on_each_curve() {
-    let test = TestCluster::start(Medium::memory(), 3).await;
+    let test = TestCluster::start(TestBus::memory(), 3).await;
     test.until_live(3).await;
     // One that nothing was done with leaves no trace.
     test.keygen(Curve::Ed25519, 2).await;
@@ -476,7 +476,7 @@ async fn nodes__should_state_addresses_of_one_key_of_a_vault_on_each_curve() {
 /// first. Their operators give them the vault's own, and nobody knows that orchestrator any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_join__should_state_addresses_of_the_key_that_their_operators_gave_them() {
-    let mut test = TestCluster::start(Medium::memory(), 5).await;
+    let mut test = TestCluster::start(TestBus::memory(), 5).await;
     test.until_live(5).await;
     let ids = test.holders();
     let mut keygen = test.keygen_order(Curve::Ed25519, 2);
@@ -505,7 +505,7 @@ async fn nodes_that_join__should_state_addresses_of_the_key_that_their_operators
     reshare.old.holders = ids[..3].to_vec();
     reshare.new.holders = joined.to_vec();
     for place in [3, 4] {
-        let permits = Permits::of(&test.nodes[place].folder);
+        let permits = PermitStore::of(&test.nodes[place].folder);
         let permitted = permits.grant(&reshare.change(), now_ms() + 600_000);
         permitted.unwrap();
     }

@@ -14,16 +14,16 @@ use std::{sync::Arc, time::Duration};
 
 use covault_core::{fault::Class, ids::SessionId, order::NodeId, signature::Curve};
 use covault_mpc::{
-    envelope::{EVERYONE, Envelope, EnvelopeCodec, Header, Kind},
-    node::Rebuild,
+    envelope::{EVERYONE, Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
+    node::RebuildCheck,
     nonces::Watermarks,
 };
-use support::{Medium, SystemEntropy, TestCluster, announcement, now_ms};
+use support::{SystemEntropy, TestBus, TestCluster, announcement, now_ms};
 use tokio::{task::JoinHandle, time::interval};
 
 /// What a byzantine node does when it is asked to sign.
 #[derive(Clone, Copy, PartialEq)]
-enum Manner {
+enum Misbehavior {
     /// Nothing.
     Silent,
     /// Sends bytes that are no protocol message.
@@ -37,7 +37,7 @@ enum Manner {
 }
 
 /// Takes a node's place, with its identity, but without its code.
-async fn impersonate(test: &TestCluster, place: usize, manner: Manner) -> JoinHandle<()> {
+async fn impersonate(test: &TestCluster, place: usize, manner: Misbehavior) -> JoinHandle<()> {
     let bus = test.medium.bus();
     let identity = Arc::clone(&test.nodes[place].identity);
     let others: Vec<NodeId> = test
@@ -54,29 +54,29 @@ async fn impersonate(test: &TestCluster, place: usize, manner: Manner) -> JoinHa
                 _ = heartbeat.tick() => {
                     let body = announcement("byzantine node", now_ms());
                     let session = SessionId::from_bytes([0; 16]);
-                    let header = header(Kind::Announcement, session, 0, EVERYONE);
+                    let header = header(EnvelopeKind::Announcement, session, 0, EVERYONE);
                     codec.send(header, &body).unwrap();
                 }
                 message = inbox.next() => {
                     let Ok(envelope) = Envelope::parse(message.unwrap()) else { continue };
-                    let Header { kind, session, attempt, from, .. } = envelope.header;
-                    if kind != Kind::SigningOrder {
+                    let EnvelopeHeader { kind, session, attempt, from, .. } = envelope.header;
+                    if kind != EnvelopeKind::SigningOrder {
                         continue;
                     }
-                    let protocol = |to| header(Kind::Protocol, session, attempt, to);
+                    let protocol = |to| header(EnvelopeKind::Protocol, session, attempt, to);
                     for to in &others {
                         match manner {
-                            Manner::Garbage => codec.send(protocol(*to), b"garbage").unwrap(),
-                            Manner::TwoFaced => {
+                            Misbehavior::Garbage => codec.send(protocol(*to), b"garbage").unwrap(),
+                            Misbehavior::TwoFaced => {
                                 // For a round that is read later: neither is looked at before.
-                                let later = Header { round: 2, ..protocol(*to) };
+                                let later = EnvelopeHeader { round: 2, ..protocol(*to) };
                                 codec.send(later, b"one face").unwrap();
                                 codec.send(later, b"another").unwrap();
                             }
-                            Manner::Silent | Manner::FalseSignature | Manner::Flood => {}
+                            Misbehavior::Silent | Misbehavior::FalseSignature | Misbehavior::Flood => {}
                         }
                     }
-                    if manner == Manner::Flood {
+                    if manner == Misbehavior::Flood {
                         // Reply::Backup, which nobody has asked for; and Reply::Failed of another
                         // attempt, with words without end.
                         let large = (vec![7_u8; 1 << 20],);
@@ -85,17 +85,17 @@ async fn impersonate(test: &TestCluster, place: usize, manner: Manner) -> JoinHa
                         let long = (&nobody, &nobody, "x".repeat(10_000), "");
                         let long = [&[3][..], &bcs::to_bytes(&long).unwrap()].concat();
                         for _ in 0..10 {
-                            let _ = codec.send(header(Kind::Reply, session, attempt, from), &large);
+                            let _ = codec.send(header(EnvelopeKind::Reply, session, attempt, from), &large);
                             for _ in 0..50 {
-                                let reply = header(Kind::Reply, session, attempt + 1, from);
+                                let reply = header(EnvelopeKind::Reply, session, attempt + 1, from);
                                 let _ = codec.send(reply, &long);
                             }
                         }
                     }
-                    if manner == Manner::FalseSignature {
+                    if manner == Misbehavior::FalseSignature {
                         // Reply::Signed of one Signature::Ed25519, in BCS.
                         let body = [&[0, 1, 1][..], &[7; 64]].concat();
-                        codec.send(header(Kind::Reply, session, attempt, from), &body).unwrap();
+                        codec.send(header(EnvelopeKind::Reply, session, attempt, from), &body).unwrap();
                     }
                 }
             }
@@ -103,9 +103,9 @@ async fn impersonate(test: &TestCluster, place: usize, manner: Manner) -> JoinHa
     })
 }
 
-fn header(kind: Kind, session: SessionId, attempt: u32, to: NodeId) -> Header {
-    let round = u16::from(kind == Kind::Protocol);
-    Header {
+fn header(kind: EnvelopeKind, session: SessionId, attempt: u32, to: NodeId) -> EnvelopeHeader {
+    let round = u16::from(kind == EnvelopeKind::Protocol);
+    EnvelopeHeader {
         kind,
         sealed: false,
         epoch: 0,
@@ -118,14 +118,14 @@ fn header(kind: Kind, session: SessionId, attempt: u32, to: NodeId) -> Header {
     }
 }
 
-async fn cluster_with_byzantine_node(manner: Manner) -> (TestCluster, JoinHandle<()>) {
+async fn cluster_with_byzantine_node(manner: Misbehavior) -> (TestCluster, JoinHandle<()>) {
     // With nonces made ahead there is no later round.
     let watermarks = match manner {
-        Manner::TwoFaced => Watermarks { low: 0, high: 0 },
+        Misbehavior::TwoFaced => Watermarks { low: 0, high: 0 },
         _ => Watermarks { low: 8, high: 32 },
     };
-    let check = Arc::new(Rebuild);
-    let mut test = TestCluster::start_pooled(Medium::memory(), 3, check, watermarks).await;
+    let check = Arc::new(RebuildCheck);
+    let mut test = TestCluster::start_pooled(TestBus::memory(), 3, check, watermarks).await;
     test.until_live(3).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     test.stop_node(1).await;
@@ -151,32 +151,32 @@ async fn cluster_with_byzantine_node(manner: Manner) -> (TestCluster, JoinHandle
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster__should_sign_around_a_node_that_hangs() {
-    cluster_with_byzantine_node(Manner::Silent).await;
+    cluster_with_byzantine_node(Misbehavior::Silent).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster__should_sign_around_a_node_that_sends_garbage() {
-    cluster_with_byzantine_node(Manner::Garbage).await;
+    cluster_with_byzantine_node(Misbehavior::Garbage).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster__should_sign_around_a_node_that_equivocates() {
-    cluster_with_byzantine_node(Manner::TwoFaced).await;
+    cluster_with_byzantine_node(Misbehavior::TwoFaced).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster__should_not_take_a_false_signature() {
-    cluster_with_byzantine_node(Manner::FalseSignature).await;
+    cluster_with_byzantine_node(Misbehavior::FalseSignature).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster__should_name_those_who_broke_the_protocol() {
-    let mut test = TestCluster::start(Medium::memory(), 2).await;
+    let mut test = TestCluster::start(TestBus::memory(), 2).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     test.stop_node(1).await;
     // The real node's farewell first, or the byzantine node would be seen under its name.
     test.until_live(1).await;
-    let _byzantine = impersonate(&test, 1, Manner::Garbage).await;
+    let _byzantine = impersonate(&test, 1, Misbehavior::Garbage).await;
     test.until_live(2).await;
     let fault = test.sign(&test.order(&root), 2, 20_000).await.unwrap_err();
     let culprits = vec![test.nodes[1].identity.openssh_line("")];
@@ -190,5 +190,5 @@ async fn cluster__should_name_those_who_broke_the_protocol() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster__should_sign_around_a_node_that_floods_the_orchestrator() {
-    cluster_with_byzantine_node(Manner::Flood).await;
+    cluster_with_byzantine_node(Misbehavior::Flood).await;
 }

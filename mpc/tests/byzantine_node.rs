@@ -33,14 +33,14 @@ use covault_core::{
     signature::{Curve, Signature},
 };
 use covault_mpc::{
-    bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
-    envelope::{Envelope, EnvelopeCodec, Header, Kind},
+    bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
+    envelope::{Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
     identity::NodeIdentity,
-    node::Floor,
+    node::PolicyCheck,
     policy::Policy,
 };
 use serde::Deserialize;
-use support::{Medium, SystemEntropy, TestCluster, now_ms, verify};
+use support::{SystemEntropy, TestBus, TestCluster, now_ms, verify};
 use tokio::time::timeout;
 
 const BOB: &str = "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be";
@@ -51,16 +51,16 @@ const BLOCKHASH: &str = "B6SMJHxrVJ3t3MXbarfPBmeBKs2k8EtpjZEo2uByrReR";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A bus that notes what goes over it.
-struct Tap {
+struct RecordingBus {
     bus: Arc<MemoryBus>,
-    sent: Mutex<Vec<(Header, Address, Vec<u8>)>>,
+    sent: Mutex<Vec<(EnvelopeHeader, BusAddress, Vec<u8>)>>,
 }
 
 #[async_trait]
-impl Bus for Tap {
-    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+impl Bus for RecordingBus {
+    fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         let header = Envelope::parse(message.clone()).unwrap().header;
-        if header.kind != Kind::Announcement {
+        if header.kind != EnvelopeKind::Announcement {
             let noted = (header, to, message.clone());
             self.sent.lock().unwrap().push(noted);
         }
@@ -76,9 +76,9 @@ impl Bus for Tap {
     }
 }
 
-impl Tap {
+impl RecordingBus {
     /// Messages of a kind in a session so far.
-    fn count(&self, kind: Kind, session: SessionId) -> usize {
+    fn count(&self, kind: EnvelopeKind, session: SessionId) -> usize {
         let sent = self.sent.lock().unwrap();
         sent.iter()
             .filter(|(header, ..)| header.kind == kind && header.session == session)
@@ -89,7 +89,7 @@ impl Tap {
 /// What a node answers, as the wire has it.
 #[derive(Debug, Deserialize)]
 #[allow(dead_code)]
-enum Reply {
+enum WireReply {
     Signed(Vec<Signature>),
     KeyMade {
         root: RootKey,
@@ -107,7 +107,7 @@ enum Reply {
 
 /// What the orchestrator sends.
 #[derive(Clone)]
-struct Ask {
+struct ForgedRequest {
     order: SigningOrder,
     /// What the envelope says.
     session: SessionId,
@@ -121,7 +121,7 @@ struct Ask {
     sent_at_ms: u64,
 }
 
-impl Ask {
+impl ForgedRequest {
     /// The body of the envelope.
     fn body(&self) -> Vec<u8> {
         let fields = (
@@ -137,9 +137,9 @@ impl Ask {
 }
 
 /// Three nodes, a key of theirs, and the identity that they trust in bad hands.
-struct World {
+struct ByzantineFixture {
     test: TestCluster,
-    tap: Arc<Tap>,
+    tap: Arc<RecordingBus>,
     root: RootKey,
     /// Of the shares in use.
     epoch: u32,
@@ -147,15 +147,15 @@ struct World {
     inbox: Subscription,
 }
 
-impl World {
+impl ByzantineFixture {
     async fn start(curve: Curve, policy: &str) -> Self {
-        let tap = Arc::new(Tap {
+        let tap = Arc::new(RecordingBus {
             bus: MemoryBus::new(),
             sent: Mutex::default(),
         });
-        let medium = Medium::Other(Arc::clone(&tap) as Arc<dyn Bus>);
+        let medium = TestBus::Other(Arc::clone(&tap) as Arc<dyn Bus>);
         let policy = format!("version = 2\n{policy}");
-        let check = Arc::new(Floor(Policy::parse(&policy).unwrap()));
+        let check = Arc::new(PolicyCheck(Policy::parse(&policy).unwrap()));
         let test = TestCluster::start_with(medium, 3, check).await;
         test.until_live(3).await;
         let root = test.keygen(curve, 2).await;
@@ -286,9 +286,9 @@ impl World {
         self.order(&self.payload(eve, amount, chain_id), self.chain_data())
     }
 
-    fn ask(&self, order: SigningOrder) -> Ask {
+    fn ask(&self, order: SigningOrder) -> ForgedRequest {
         let session = SessionId::from_random(random_16(&SystemEntropy));
-        Ask {
+        ForgedRequest {
             envelope_epoch: order.epoch,
             order,
             session,
@@ -300,16 +300,16 @@ impl World {
         }
     }
 
-    fn honest(&self) -> Ask {
+    fn honest(&self) -> ForgedRequest {
         self.ask(self.transfer(false, 5, 1))
     }
 
     /// Sends to the first two nodes, whoever the order names.
-    fn send(&self, ask: &Ask) {
+    fn send(&self, ask: &ForgedRequest) {
         let body = ask.body();
         for to in &self.test.holders()[..2] {
-            let header = Header {
-                kind: Kind::SigningOrder,
+            let header = EnvelopeHeader {
+                kind: EnvelopeKind::SigningOrder,
                 sealed: true,
                 epoch: ask.envelope_epoch,
                 session: ask.session,
@@ -325,8 +325,8 @@ impl World {
 
     /// Sends an order for a key to the first node.
     fn order_key(&self, session: SessionId, order: &KeygenOrder) {
-        let header = Header {
-            kind: Kind::KeygenOrder,
+        let header = EnvelopeHeader {
+            kind: EnvelopeKind::KeygenOrder,
             sealed: true,
             epoch: 0,
             session,
@@ -341,12 +341,12 @@ impl World {
     }
 
     /// The next answer in the session.
-    async fn reply(&mut self, session: SessionId) -> (NodeId, Reply) {
+    async fn reply(&mut self, session: SessionId) -> (NodeId, WireReply) {
         loop {
             let message = timeout(PATIENCE, self.inbox.next()).await.unwrap().unwrap();
             let envelope = Envelope::parse(message).unwrap();
-            let Header { kind, from, .. } = envelope.header;
-            if kind != Kind::Reply || envelope.header.session != session {
+            let EnvelopeHeader { kind, from, .. } = envelope.header;
+            if kind != EnvelopeKind::Reply || envelope.header.session != session {
                 continue;
             }
             let opened = self.codec.open(&envelope).unwrap();
@@ -354,10 +354,10 @@ impl World {
         }
     }
 
-    async fn signed(&mut self, ask: &Ask) {
+    async fn signed(&mut self, ask: &ForgedRequest) {
         self.send(ask);
         match self.reply(ask.session).await {
-            (_, Reply::Signed(signatures)) => verify(&ask.order, &signatures),
+            (_, WireReply::Signed(signatures)) => verify(&ask.order, &signatures),
             other => panic!("{other:?}"),
         }
     }
@@ -371,7 +371,7 @@ impl World {
             self.send(&ask);
             unsettled = false;
             for _ in 0..2 {
-                if let (_, Reply::Refused(fault)) = self.reply(ask.session).await {
+                if let (_, WireReply::Refused(fault)) = self.reply(ask.session).await {
                     unsettled |= *fault.class() == Class::Unavailable;
                 }
             }
@@ -379,13 +379,13 @@ impl World {
     }
 
     /// Both nodes refuse, and neither says a word to the other.
-    async fn refused(&mut self, ask: &Ask, class: &Class, starts: &str) {
-        let before = self.tap.count(Kind::Protocol, ask.session);
+    async fn refused(&mut self, ask: &ForgedRequest, class: &Class, starts: &str) {
+        let before = self.tap.count(EnvelopeKind::Protocol, ask.session);
         self.send(ask);
         let mut refusals = BTreeMap::new();
         while refusals.len() < 2 {
             match self.reply(ask.session).await {
-                (node, Reply::Refused(fault)) => refusals.insert(node, fault),
+                (node, WireReply::Refused(fault)) => refusals.insert(node, fault),
                 (_, other) => panic!("{starts}: {other:?}"),
             };
         }
@@ -393,26 +393,26 @@ impl World {
             assert_eq!(fault.class(), class, "{starts}: {fault:?}");
             assert!(fault.message().starts_with(starts), "{starts}: {fault:?}");
         }
-        let after = self.tap.count(Kind::Protocol, ask.session);
+        let after = self.tap.count(EnvelopeKind::Protocol, ask.session);
         assert_eq!(before, after, "{starts}: a share was used");
     }
 }
 
-type Lie = fn(&mut Ask, &World);
+type Forgery = fn(&mut ForgedRequest, &ByzantineFixture);
 
 /// Shows another payload than the transaction is built from.
-fn show(ask: &mut Ask, payload: &Payload) {
+fn show(ask: &mut ForgedRequest, payload: &Payload) {
     ask.order.payload = payload.encode();
 }
 
 /// Asks for another transaction than the payload shows.
-fn exchange(ask: &mut Ask, other: SigningOrder) {
+fn exchange(ask: &mut ForgedRequest, other: SigningOrder) {
     ask.order.unsigned = other.unsigned;
     ask.order.inputs = other.inputs;
 }
 
 /// Asks for a transfer of the key at another path, which is what it says in all else.
-fn lead(ask: &mut Ask, world: &World, indices: &[u32]) {
+fn lead(ask: &mut ForgedRequest, world: &ByzantineFixture, indices: &[u32]) {
     let path = KeyPath::new(indices.to_vec()).unwrap();
     let network = world.network();
     let public_key = world.root.child(&path).unwrap().public_key;
@@ -425,12 +425,12 @@ fn lead(ask: &mut Ask, world: &World, indices: &[u32]) {
     );
 }
 
-fn epoch(ask: &mut Ask, epoch: u32) {
+fn epoch(ask: &mut ForgedRequest, epoch: u32) {
     ask.order.epoch = epoch;
     ask.envelope_epoch = epoch;
 }
 
-const LIES: &[(&str, Lie)] = &[
+const LIES: &[(&str, Forgery)] = &[
     // digest
     ("inputs[0].message: ", |ask, _| {
         ask.order.inputs[0].message[0] ^= 1
@@ -556,7 +556,7 @@ const LIES: &[(&str, Lie)] = &[
     }),
 ];
 
-const EVM_LIES: &[(&str, Lie)] = &[
+const EVM_LIES: &[(&str, Forgery)] = &[
     // chain id
     ("unsigned.chainId: ", |ask, world| {
         show(ask, &world.payload(false, 5, 10))
@@ -588,7 +588,7 @@ const EVM_LIES: &[(&str, Lie)] = &[
     }),
 ];
 
-const SOLANA_LIES: &[(&str, Lie)] = &[
+const SOLANA_LIES: &[(&str, Forgery)] = &[
     // chain id: the last byte of the payload
     ("payload.solanaSendNative.chainId: ", |ask, _| {
         let last = ask.order.payload.last_mut().unwrap();
@@ -619,8 +619,8 @@ const SOLANA_LIES: &[(&str, Lie)] = &[
 ];
 
 /// Every lie, one at a time, on an order that would be signed without it.
-async fn lies(curve: Curve, more: &[(&str, Lie)]) {
-    let mut world = World::start(curve, "").await;
+async fn lies(curve: Curve, more: &[(&str, Forgery)]) {
+    let mut world = ByzantineFixture::start(curve, "").await;
     world.refresh().await;
     for (starts, lie) in LIES.iter().chain(more) {
         let mut ask = world.honest();
@@ -630,26 +630,26 @@ async fn lies(curve: Curve, more: &[(&str, Lie)]) {
     // What is not changed is signed, by the same way: and none of the above has claimed anything.
     let ask = world.honest();
     world.signed(&ask).await;
-    assert!(world.tap.count(Kind::Protocol, ask.session) > 0);
+    assert!(world.tap.count(EnvelopeKind::Protocol, ask.session) > 0);
     replays(&mut world, ask).await;
 }
 
 /// What was signed once.
-async fn replays(world: &mut World, signed: Ask) {
+async fn replays(world: &mut ByzantineFixture, signed: ForgedRequest) {
     // The very same envelopes: not a word.
     let replayed: Vec<_> = {
         let sent = world.tap.sent.lock().unwrap();
         sent.iter()
             .filter(|(header, ..)| {
-                header.kind == Kind::SigningOrder && header.session == signed.session
+                header.kind == EnvelopeKind::SigningOrder && header.session == signed.session
             })
             .map(|(_, to, message)| (*to, message.clone()))
             .collect()
     };
     assert_eq!(replayed.len(), 2);
-    let answers = |world: &World| {
-        world.tap.count(Kind::Protocol, signed.session)
-            + world.tap.count(Kind::Reply, signed.session)
+    let answers = |world: &ByzantineFixture| {
+        world.tap.count(EnvelopeKind::Protocol, signed.session)
+            + world.tap.count(EnvelopeKind::Reply, signed.session)
     };
     let before = answers(world);
     for (to, message) in replayed {
@@ -684,9 +684,9 @@ async fn orchestrator__should_get_nothing_for_a_lie_in_any_field_ed25519() {
     lies(Curve::Ed25519, SOLANA_LIES).await;
 }
 
-type KeygenLie = fn(&mut KeygenOrder);
+type KeygenForgery = fn(&mut KeygenOrder);
 
-const KEYGEN_LIES: &[(&str, KeygenLie)] = &[
+const KEYGEN_LIES: &[(&str, KeygenForgery)] = &[
     ("session: ", |order| {
         order.session = SessionId::from_bytes([9; 16])
     }),
@@ -707,25 +707,29 @@ const KEYGEN_LIES: &[(&str, KeygenLie)] = &[
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn orchestrator__should_get_no_key_for_a_lie_in_any_field() {
-    let mut world = World::start(Curve::Ed25519, "").await;
+    let mut world = ByzantineFixture::start(Curve::Ed25519, "").await;
     for (starts, lie) in KEYGEN_LIES {
         let mut order = world.test.keygen_order(Curve::Ed25519, 2);
         let session = order.session;
         lie(&mut order);
         world.order_key(session, &order);
         match world.reply(session).await {
-            (_, Reply::Refused(fault)) => {
+            (_, WireReply::Refused(fault)) => {
                 assert!(fault.message().starts_with(starts), "{starts}: {fault:?}");
             }
             (_, other) => panic!("{starts}: {other:?}"),
         }
-        assert_eq!(world.tap.count(Kind::Protocol, session), 0, "{starts}");
+        assert_eq!(
+            world.tap.count(EnvelopeKind::Protocol, session),
+            0,
+            "{starts}"
+        );
     }
     // A session that has made a key makes no other.
     let order = world.test.keygen_order(Curve::Ed25519, 2);
     world.test.cluster.keygen(&order).await.unwrap();
-    let before = world.tap.count(Kind::Protocol, order.session);
-    let others: [(&str, KeygenLie); 4] = [
+    let before = world.tap.count(EnvelopeKind::Protocol, order.session);
+    let others: [(&str, KeygenForgery); 4] = [
         ("vault: ", |order| {
             order.vault = VaultId::from_bytes([9; 16])
         }),
@@ -740,8 +744,8 @@ async fn orchestrator__should_get_no_key_for_a_lie_in_any_field() {
         loop {
             // The answers of the key generation itself may still be there.
             match world.reply(order.session).await {
-                (_, Reply::KeyMade { .. }) => {}
-                (_, Reply::Refused(fault)) => {
+                (_, WireReply::KeyMade { .. }) => {}
+                (_, WireReply::Refused(fault)) => {
                     assert!(fault.message().starts_with(starts), "{starts}: {fault:?}");
                     break;
                 }
@@ -749,12 +753,15 @@ async fn orchestrator__should_get_no_key_for_a_lie_in_any_field() {
             }
         }
     }
-    assert_eq!(world.tap.count(Kind::Protocol, order.session), before);
+    assert_eq!(
+        world.tap.count(EnvelopeKind::Protocol, order.session),
+        before
+    );
 }
 
 /// Orders that are what they say, and that the nodes' policy forbids.
 async fn policy(curve: Curve) {
-    let mut world = World::start(
+    let mut world = ByzantineFixture::start(
         curve,
         &format!(
             "networks = [\"evm:1\", \"solana\"]\n\
@@ -822,7 +829,7 @@ async fn policy__should_hold_for_orders_that_are_true_ed25519() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn policy__should_keep_the_limits_of_vaults_apart() {
     let limits = "[[each_vault.limits]]\nasset = \"evm:1\"\nper_day = \"900000\"\n";
-    let mut world = World::start(Curve::Secp256k1, limits).await;
+    let mut world = ByzantineFixture::start(Curve::Secp256k1, limits).await;
     // Requests of the first vault that fail: each node claims one, and waits for a node that nobody
     // has asked.
     let holders = world.test.holders().to_vec();
@@ -833,10 +840,10 @@ async fn policy__should_keep_the_limits_of_vaults_apart() {
             let other = holders[1 - place];
             world.send(&failing);
             match world.reply(failing.session).await {
-                (node, Reply::Refused(_)) if node == other => {}
+                (node, WireReply::Refused(_)) if node == other => {}
                 (_, other) => panic!("{other:?}"),
             }
-            while world.tap.count(Kind::Protocol, failing.session) == 0 {
+            while world.tap.count(EnvelopeKind::Protocol, failing.session) == 0 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }
@@ -857,9 +864,9 @@ async fn policy__should_keep_the_limits_of_vaults_apart() {
 }
 
 /// Keeps what is logged.
-struct Log(Arc<Mutex<String>>);
+struct LogBuffer(Arc<Mutex<String>>);
 
-impl tracing::Subscriber for Log {
+impl tracing::Subscriber for LogBuffer {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
         *metadata.level() <= tracing::Level::WARN
     }
@@ -893,8 +900,8 @@ impl tracing::Subscriber for Log {
 async fn stranger__should_get_silence_and_a_line_in_the_log() {
     let log = Arc::new(Mutex::new(String::new()));
     // Of this process; with nextest each test has one.
-    let _ = tracing::subscriber::set_global_default(Log(Arc::clone(&log)));
-    let mut world = World::start(Curve::Ed25519, "").await;
+    let _ = tracing::subscriber::set_global_default(LogBuffer(Arc::clone(&log)));
+    let mut world = ByzantineFixture::start(Curve::Ed25519, "").await;
     let stranger = Arc::new(NodeIdentity::generate(&SystemEntropy));
     let line = stranger.openssh_line("");
     let trusted = std::mem::replace(
@@ -907,9 +914,9 @@ async fn stranger__should_get_silence_and_a_line_in_the_log() {
     // By the time this is signed the stranger's order has been looked at.
     let next = world.honest();
     world.signed(&next).await;
-    assert_eq!(world.tap.count(Kind::SigningOrder, ask.session), 2);
-    assert_eq!(world.tap.count(Kind::Protocol, ask.session), 0);
-    assert_eq!(world.tap.count(Kind::Reply, ask.session), 0);
+    assert_eq!(world.tap.count(EnvelopeKind::SigningOrder, ask.session), 2);
+    assert_eq!(world.tap.count(EnvelopeKind::Protocol, ask.session), 0);
+    assert_eq!(world.tap.count(EnvelopeKind::Reply, ask.session), 0);
     let log = log.lock().unwrap();
     let lines = log
         .lines()

@@ -12,9 +12,9 @@
 mod support;
 
 use covault_core::{fault::Class, order::KeygenOrder, scheme::Scheme, signature::Curve};
-use covault_mpc::{primes::Primes, shares::age_file::AgeFiles};
+use covault_mpc::{primes::PrimeStore, shares::age_file::AgeShareStore};
 use secrecy::SecretString;
-use support::{Medium, SystemEntropy, TestCluster, now_ms, start_cluster, verify};
+use support::{SystemEntropy, TestBus, TestCluster, now_ms, start_cluster, verify};
 
 /// Everybody knows them: for tests only.
 const PRIMES: [&[u8]; 2] = [
@@ -22,9 +22,9 @@ const PRIMES: [&[u8]; 2] = [
     include_bytes!("fixtures/cggmp24-primes-for-tests-only-2.json"),
 ];
 
-fn primes(test: &TestCluster, place: usize) -> Primes {
+fn primes(test: &TestCluster, place: usize) -> PrimeStore {
     let passphrase = SecretString::from("a passphrase");
-    AgeFiles::open(&test.nodes[place].folder, &passphrase, 2)
+    AgeShareStore::open(&test.nodes[place].folder, &passphrase, 2)
         .unwrap()
         .primes()
         .unwrap()
@@ -40,7 +40,7 @@ fn order(test: &TestCluster) -> KeygenOrder {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cggmp24__should_make_a_key_with_primes_made_ahead_and_sign_also_after_a_restart() {
-    let mut test = TestCluster::start(Medium::memory(), 2).await;
+    let mut test = TestCluster::start(TestBus::memory(), 2).await;
     test.until_live(2).await;
 
     // Without primes on every node there is no key, and it is said what to do.

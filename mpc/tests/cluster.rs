@@ -22,17 +22,17 @@ use covault_core::{
     signature::Curve,
 };
 use covault_mpc::{
-    bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
-    envelope::{Envelope, Kind},
+    bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
+    envelope::{Envelope, EnvelopeKind},
     identity::NodeIdentity,
-    node::Rebuild,
+    node::RebuildCheck,
     nonces::Watermarks,
 };
-use support::{AnyOrder, Medium, SystemEntropy, TestCluster, now_ms, start_cluster, verify};
+use support::{AcceptAnyOrder, SystemEntropy, TestBus, TestCluster, now_ms, start_cluster, verify};
 use tokio::{sync::Notify, time::timeout};
 
 /// The whole story of a vault.
-async fn story(medium: Medium) {
+async fn story(medium: TestBus) {
     let mut test = TestCluster::start(medium, 3).await;
     test.until_live(3).await;
     let mut names: Vec<_> = test
@@ -112,7 +112,7 @@ async fn story(medium: Medium) {
     let fault = test.sign(&second, 2, 20_000).await.unwrap_err();
     assert_eq!(fault.class(), &Class::WrongState, "{fault:?}");
 
-    if let Medium::Redis(server) = &mut test.medium {
+    if let TestBus::Redis(server) = &mut test.medium {
         server.restart();
         for root in &roots {
             test.sign_well(root, 2).await;
@@ -125,21 +125,21 @@ async fn story(medium: Medium) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster__should_do_its_work_over_memory() {
-    story(Medium::memory()).await;
+    story(TestBus::memory()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster__should_do_its_work_over_redis() {
-    story(Medium::redis()).await;
+    story(TestBus::redis()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes__should_refuse_what_they_should() {
-    let test = TestCluster::start(Medium::memory(), 3).await;
+    let test = TestCluster::start(TestBus::memory(), 3).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     let good = test.order(&root);
-    type Spoil = fn(&mut SigningOrder);
-    let broken: [(&str, Spoil); 8] = [
+    type OrderTampering = fn(&mut SigningOrder);
+    let broken: [(&str, OrderTampering); 8] = [
         ("address", |order| order.address.push('x')),
         ("inputs", |order| order.inputs[0].message[0] ^= 1),
         ("payload", |order| order.payload.push(1)),
@@ -175,7 +175,7 @@ async fn nodes__should_refuse_what_they_should() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes__should_not_hear_an_unadmitted_node() {
-    let test = TestCluster::start(Medium::memory(), 3).await;
+    let test = TestCluster::start(TestBus::memory(), 3).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     let stranger = Arc::new(NodeIdentity::generate(&SystemEntropy));
     let cluster = start_cluster(&test.medium, &stranger).await;
@@ -191,7 +191,7 @@ async fn nodes__should_not_hear_an_unadmitted_node() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes__should_run_a_session_once_also_after_a_restart() {
-    let mut test = TestCluster::start(Medium::memory(), 2).await;
+    let mut test = TestCluster::start(TestBus::memory(), 2).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     let order = test.order(&root);
     let session = SessionId::from_random(random_16(&SystemEntropy));
@@ -228,19 +228,19 @@ async fn nodes__should_run_a_session_once_also_after_a_restart() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes__should_survive_noise_on_the_bus() {
-    use covault_mpc::bus::Address;
-    let test = TestCluster::start(Medium::memory(), 3).await;
+    use covault_mpc::bus::BusAddress;
+    let test = TestCluster::start(TestBus::memory(), 3).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     let bus = test.medium.bus();
     for holder in test.holders() {
         for length in 0..300 {
-            bus.publish(Address::Inbox(holder), vec![0; length])
+            bus.publish(BusAddress::Inbox(holder), vec![0; length])
                 .unwrap();
             let mut almost = vec![1; length];
             if let Some(version) = almost.get_mut(0) {
                 *version = 0;
             }
-            bus.publish(Address::Inbox(holder), almost).unwrap();
+            bus.publish(BusAddress::Inbox(holder), almost).unwrap();
         }
     }
     test.sign_well(&root, 2).await;
@@ -248,8 +248,8 @@ async fn nodes__should_survive_noise_on_the_bus() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster__should_sign_many_inputs_and_many_requests_at_once() {
-    let check = Arc::new(AnyOrder);
-    let test = Arc::new(TestCluster::start_with(Medium::memory(), 3, check).await);
+    let check = Arc::new(AcceptAnyOrder);
+    let test = Arc::new(TestCluster::start_with(TestBus::memory(), 3, check).await);
     let root = Arc::new(test.keygen(Curve::Ed25519, 2).await);
     let mut order = test.order(&root);
     order.inputs = (0..20_u8)
@@ -272,7 +272,7 @@ async fn cluster__should_sign_many_inputs_and_many_requests_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keygen__should_name_the_nodes_that_are_missing() {
-    let mut test = TestCluster::start(Medium::memory(), 3).await;
+    let mut test = TestCluster::start(TestBus::memory(), 3).await;
     test.until_live(3).await;
     test.stop_node(2).await;
     test.until_live(2).await;
@@ -286,15 +286,15 @@ async fn keygen__should_name_the_nodes_that_are_missing() {
 }
 
 /// Tells when a node has spoken to another, in the midst of a run.
-struct Overheard {
+struct SpyBus {
     bus: Arc<MemoryBus>,
     spoken: Notify,
 }
 
 #[async_trait]
-impl Bus for Overheard {
-    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
-        if Envelope::parse(message.clone()).unwrap().header.kind == Kind::Protocol {
+impl Bus for SpyBus {
+    fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
+        if Envelope::parse(message.clone()).unwrap().header.kind == EnvelopeKind::Protocol {
             self.spoken.notify_one();
         }
         self.bus.publish(to, message)
@@ -311,13 +311,13 @@ impl Bus for Overheard {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn runs__should_end_soon_when_a_node_starts_again_in_the_middle() {
-    let bus = Arc::new(Overheard {
+    let bus = Arc::new(SpyBus {
         bus: MemoryBus::new(),
         spoken: Notify::new(),
     });
-    let medium = Medium::Other(Arc::clone(&bus) as Arc<dyn Bus>);
+    let medium = TestBus::Other(Arc::clone(&bus) as Arc<dyn Bus>);
     let none = Watermarks { low: 0, high: 0 };
-    let mut test = TestCluster::start_pooled(medium, 3, Arc::new(Rebuild), none).await;
+    let mut test = TestCluster::start_pooled(medium, 3, Arc::new(RebuildCheck), none).await;
     test.until_live(3).await;
     let name = test.nodes[1].identity.id().openssh_line("");
     // The order is good for two minutes.
@@ -355,9 +355,9 @@ async fn runs__should_end_soon_when_a_node_starts_again_in_the_middle() {
 }
 
 /// A machine that somebody resumes: in words, once it is so.
-struct Resumed(std::sync::atomic::AtomicBool);
+struct FakeResumeDetector(std::sync::atomic::AtomicBool);
 
-impl covault_mpc::node::Resumption for Resumed {
+impl covault_mpc::node::ResumeDetector for FakeResumeDetector {
     fn noticed(&self) -> Option<String> {
         let resumed = self.0.load(std::sync::atomic::Ordering::Relaxed);
         resumed.then(|| "in a test".to_owned())
@@ -366,11 +366,11 @@ impl covault_mpc::node::Resumption for Resumed {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn node__should_end_and_sign_nothing_when_its_machine_was_resumed() {
-    let mut test = TestCluster::start(Medium::memory(), 2).await;
+    let mut test = TestCluster::start(TestBus::memory(), 2).await;
     test.until_live(2).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     test.stop_node(0).await;
-    let resumed = Arc::new(Resumed(false.into()));
+    let resumed = Arc::new(FakeResumeDetector(false.into()));
     test.resumption = Arc::clone(&resumed) as _;
     test.start_node(0);
     test.until_live(2).await;
@@ -383,7 +383,7 @@ async fn node__should_end_and_sign_nothing_when_its_machine_was_resumed() {
     assert!(fault.to_string().contains("was resumed"), "{fault}");
 
     // A fresh start is safe: nothing of before is in its memory or used.
-    test.resumption = Arc::new(covault_mpc::node::Unwatched);
+    test.resumption = Arc::new(covault_mpc::node::NoResumeDetector);
     test.start_node(0);
     test.until_live(2).await;
     test.sign_well(&root, 2).await;

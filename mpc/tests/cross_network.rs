@@ -31,12 +31,12 @@ use covault_core::{
     signature::Curve,
 };
 use covault_mpc::{
-    node::{Floor, OrderCheck},
+    node::{OrderCheck, PolicyCheck},
     policy::Policy,
 };
 use k256::elliptic_curve::sec1::ToSec1Point as _;
 use serde_json::{Value, json};
-use support::{Medium, SystemEntropy, TestCluster, now_ms, verify};
+use support::{SystemEntropy, TestBus, TestCluster, now_ms, verify};
 
 const STELLAR_EVE: &str = "GAPM4TUV6XTYQTOIGHZ4M7NI6EYJMXRZCIBXBQFOESIYLVTHW5PZSES2";
 const SUI_EVE: &str = "0x559b58c97f8a3dee4d7e09196e8bba1e7d30b8de78b58321aa86481933dc2ea6";
@@ -63,18 +63,18 @@ const STRICT: &str = r#"
 /// All but raw signing.
 const LAX: &str = "version = 2\nraw_signing = false";
 
-fn floor(policy: &str) -> Floor {
-    Floor(Policy::parse(policy).unwrap())
+fn floor(policy: &str) -> PolicyCheck {
+    PolicyCheck(Policy::parse(policy).unwrap())
 }
 
 /// A key of a vault, and where it is.
-struct Key<'a> {
+struct WalletKey<'a> {
     root: &'a RootKey,
     path: KeyPath,
     child: ChildKey,
 }
 
-impl<'a> Key<'a> {
+impl<'a> WalletKey<'a> {
     fn at(root: &'a RootKey, path: KeyPath) -> Self {
         let child = root.child(&path).unwrap();
         Self { root, path, child }
@@ -116,7 +116,7 @@ impl<'a> Key<'a> {
         })
     }
 
-    fn check(&self, floor: &Floor, order: &SigningOrder) -> Result<(), Fault> {
+    fn check(&self, floor: &PolicyCheck, order: &SigningOrder) -> Result<(), Fault> {
         floor.check(order, self.root, &self.child).map(drop)
     }
 }
@@ -219,7 +219,7 @@ fn payment(root: &RootKey, vault: VaultId, network: Network) -> SigningOrder {
         ),
         other => panic!("{other:?}"),
     };
-    let key = Key::of_wallet(root, network);
+    let key = WalletKey::of_wallet(root, network);
     key.order(vault, network, kind, chain_data).unwrap()
 }
 
@@ -227,7 +227,7 @@ fn payment(root: &RootKey, vault: VaultId, network: Network) -> SigningOrder {
 /// and the 32 bytes that the network wants signed a message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wallet__should_sign_no_payment_as_the_message_of_another_network() {
-    let test = TestCluster::start_with(Medium::memory(), 3, Arc::new(floor(STRICT))).await;
+    let test = TestCluster::start_with(TestBus::memory(), 3, Arc::new(floor(STRICT))).await;
     test.until_live(3).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     let ask = async |order: &SigningOrder, starts: &str| {
@@ -247,7 +247,7 @@ async fn wallet__should_sign_no_payment_as_the_message_of_another_network() {
         let content = &payment.inputs[0].message;
         let called = |path: KeyPath| {
             let kind = solana_message(content);
-            let key = Key::at(&root, path);
+            let key = WalletKey::at(&root, path);
             key.order(test.vault, Network::Solana, kind, ChainData::Nothing)
                 .unwrap()
         };
@@ -266,7 +266,7 @@ async fn wallet__should_sign_no_payment_as_the_message_of_another_network() {
         ask(&own, "kind: raw signing (solanaMessage) is off").await;
     }
     // Messages are signed.
-    let key = Key::of_wallet(&root, Network::Solana);
+    let key = WalletKey::of_wallet(&root, Network::Solana);
     let off_chain = [
         &b"\xffsolana offchain\x01\x01"[..],
         &key.child.public_key[..],
@@ -282,7 +282,7 @@ async fn wallet__should_sign_no_payment_as_the_message_of_another_network() {
 }
 
 /// A transaction that a network's own library made.
-struct Transaction {
+struct ForeignTransaction {
     network: Network,
     id: String,
     /// What the network's nodes verify a signature against.
@@ -292,7 +292,7 @@ struct Transaction {
 }
 
 /// Those of tests/vectors.
-fn transactions() -> Vec<Transaction> {
+fn transactions() -> Vec<ForeignTransaction> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/vectors");
     let networks = Network::ALL.map(|network| (network.key(), network));
     let mut found = Vec::new();
@@ -320,7 +320,7 @@ fn transactions() -> Vec<Transaction> {
             contents.extend(signed.iter().cloned());
             assert!(!signed.is_empty());
             let id = case["id"].as_str().unwrap().to_owned();
-            found.push(Transaction {
+            found.push(ForeignTransaction {
                 network,
                 id,
                 signed,
@@ -454,7 +454,7 @@ fn message_kinds(network: Network, content: &[u8]) -> Vec<(&'static str, MakeKin
 }
 
 #[derive(Default)]
-struct Cell {
+struct RefusalCounts {
     refused: usize,
     other_bytes: usize,
 }
@@ -466,13 +466,13 @@ fn message__should_never_be_the_transaction_of_any_network() {
     let vault = VaultId::from_bytes([2; 16]);
     let transactions = transactions();
     let floors = [floor(STRICT), floor(LAX)];
-    let mut matrix: BTreeMap<(&str, &str, &str), Cell> = BTreeMap::new();
+    let mut matrix: BTreeMap<(&str, &str, &str), RefusalCounts> = BTreeMap::new();
     for curve in Curve::ALL {
         let root = root(curve);
         let networks = Network::ALL.into_iter();
-        let keys: BTreeMap<Network, Key<'_>> = networks
+        let keys: BTreeMap<Network, WalletKey<'_>> = networks
             .filter(|network| network.curve() == curve)
-            .map(|network| (network, Key::of_wallet(&root, network)))
+            .map(|network| (network, WalletKey::of_wallet(&root, network)))
             .collect();
         let own = || {
             let all = transactions.iter();
@@ -521,7 +521,7 @@ fn message__should_never_be_the_transaction_of_any_network() {
     let mut cases = 0;
     for (
         (of, by, kind),
-        Cell {
+        RefusalCounts {
             refused,
             other_bytes,
         },

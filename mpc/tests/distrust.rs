@@ -28,12 +28,14 @@ use covault_core::{
     signature::{Curve, Signature},
 };
 use covault_mpc::{
-    bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
+    bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
     claims::Claims,
     cluster::Cluster,
-    envelope::{EVERYONE, Envelope, EnvelopeCodec, Header, Kind},
+    envelope::{EVERYONE, Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
 };
-use support::{Medium, SystemEntropy, TestCluster, announcement, now_ms, start_cluster_on, verify};
+use support::{
+    SystemEntropy, TestBus, TestCluster, announcement, now_ms, start_cluster_on, verify,
+};
 use tokio::{
     task::JoinHandle,
     time::{interval, sleep, timeout},
@@ -56,7 +58,7 @@ async fn ban(test: &TestCluster, place: usize, root: &RootKey, peer: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster__should_sign_without_the_node_that_another_has_banned() {
-    let mut test = TestCluster::start(Medium::memory(), 3).await;
+    let mut test = TestCluster::start(TestBus::memory(), 3).await;
     test.until_live(3).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     test.stop_node(1).await;
@@ -106,12 +108,12 @@ async fn slander(test: &TestCluster, place: usize) -> (JoinHandle<()>, Arc<Atomi
                 _ = heartbeat.tick() => {
                     let body = announcement("byzantine node", now_ms());
                     let session = SessionId::from_bytes([0; 16]);
-                    codec.send(header(Kind::Announcement, session, 0, EVERYONE), &body).unwrap();
+                    codec.send(header(EnvelopeKind::Announcement, session, 0, EVERYONE), &body).unwrap();
                 }
                 message = inbox.next() => {
                     let envelope = Envelope::parse(message.unwrap()).unwrap();
-                    let Header { kind, session, attempt, from, .. } = envelope.header;
-                    if kind != Kind::SigningOrder {
+                    let EnvelopeHeader { kind, session, attempt, from, .. } = envelope.header;
+                    if kind != EnvelopeKind::SigningOrder {
                         continue;
                     }
                     counter.fetch_add(1, Ordering::Relaxed);
@@ -119,7 +121,7 @@ async fn slander(test: &TestCluster, place: usize) -> (JoinHandle<()>, Arc<Atomi
                     let none: Vec<NodeId> = Vec::new();
                     let mut body = vec![3];
                     body.extend(bcs::to_bytes(&(none, &others, "timed out", "")).unwrap());
-                    codec.send(header(Kind::Reply, session, attempt, from), &body).unwrap();
+                    codec.send(header(EnvelopeKind::Reply, session, attempt, from), &body).unwrap();
                 }
             }
         }
@@ -127,8 +129,8 @@ async fn slander(test: &TestCluster, place: usize) -> (JoinHandle<()>, Arc<Atomi
     (task, asked)
 }
 
-fn header(kind: Kind, session: SessionId, attempt: u32, to: NodeId) -> Header {
-    Header {
+fn header(kind: EnvelopeKind, session: SessionId, attempt: u32, to: NodeId) -> EnvelopeHeader {
+    EnvelopeHeader {
         kind,
         sealed: false,
         epoch: 0,
@@ -144,7 +146,7 @@ fn header(kind: Kind, session: SessionId, attempt: u32, to: NodeId) -> Header {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster__should_sign_around_a_node_that_lies_about_who_is_missing() {
     for byzantine in 0..2 {
-        let mut test = TestCluster::start(Medium::memory(), 3).await;
+        let mut test = TestCluster::start(TestBus::memory(), 3).await;
         test.until_live(3).await;
         let root = test.keygen(Curve::Ed25519, 2).await;
         test.stop_node(byzantine).await;
@@ -162,7 +164,7 @@ async fn cluster__should_sign_around_a_node_that_lies_about_who_is_missing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes__should_sign_with_clocks_that_differ() {
-    let mut test = TestCluster::start(Medium::memory(), 2).await;
+    let mut test = TestCluster::start(TestBus::memory(), 2).await;
     // Both further off than an attempt takes.
     for (place, skew_ms) in [(0, 20_000), (1, -20_000)] {
         test.stop_node(place).await;
@@ -182,7 +184,7 @@ async fn nodes__should_sign_with_clocks_that_differ() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes__should_ask_for_the_clocks_to_be_set_when_they_differ_too_much() {
-    let mut test = TestCluster::start(Medium::memory(), 2).await;
+    let mut test = TestCluster::start(TestBus::memory(), 2).await;
     test.until_live(2).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     test.stop_node(0).await;
@@ -211,7 +213,7 @@ async fn nodes__should_ask_for_the_clocks_to_be_set_when_they_differ_too_much() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn order__should_be_made_anew_when_the_clock_was_set_back() {
-    let test = TestCluster::start(Medium::memory(), 2).await;
+    let test = TestCluster::start(TestBus::memory(), 2).await;
     test.until_live(2).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     let mut order = test.order(&root);
@@ -228,14 +230,14 @@ async fn order__should_be_made_anew_when_the_clock_was_set_back() {
 }
 
 /// A bus that everybody reads, and that delivers everything twice.
-struct Leaky {
+struct LeakyBus {
     bus: Arc<MemoryBus>,
     read: Mutex<Vec<Vec<u8>>>,
 }
 
 #[async_trait]
-impl Bus for Leaky {
-    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+impl Bus for LeakyBus {
+    fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         self.read.lock().unwrap().push(message.clone());
         self.bus.publish(to, message.clone())?;
         self.bus.publish(to, message)
@@ -252,11 +254,11 @@ impl Bus for Leaky {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bus__should_neither_show_a_signature_nor_harm_when_it_repeats_itself() {
-    let leaky = Arc::new(Leaky {
+    let leaky = Arc::new(LeakyBus {
         bus: MemoryBus::new(),
         read: Mutex::default(),
     });
-    let medium = Medium::Other(Arc::clone(&leaky) as Arc<dyn Bus>);
+    let medium = TestBus::Other(Arc::clone(&leaky) as Arc<dyn Bus>);
     let test = TestCluster::start(medium, 3).await;
     test.until_live(3).await;
     for curve in Curve::ALL {
@@ -301,7 +303,7 @@ async fn sign_once(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node__should_not_start_without_its_claims_when_it_holds_shares() {
-    let mut test = TestCluster::start(Medium::memory(), 2).await;
+    let mut test = TestCluster::start(TestBus::memory(), 2).await;
     test.until_live(2).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     test.stop_node(0).await;
@@ -323,8 +325,8 @@ async fn node__should_not_start_without_its_claims_when_it_holds_shares() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes__should_refuse_a_request_that_has_grown() {
-    let check = Arc::new(support::AnyOrder);
-    let test = TestCluster::start_with(Medium::memory(), 2, check).await;
+    let check = Arc::new(support::AcceptAnyOrder);
+    let test = TestCluster::start_with(TestBus::memory(), 2, check).await;
     test.until_live(2).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     let mut order = test.order(&root);
@@ -344,7 +346,7 @@ async fn nodes__should_refuse_a_request_that_has_grown() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes__should_sign_the_largest_message_that_a_client_can_send() {
-    let test = TestCluster::start(Medium::redis(), 2).await;
+    let test = TestCluster::start(TestBus::redis(), 2).await;
     test.until_live(2).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     // A body of 1 MiB holds so much in hexadecimal.

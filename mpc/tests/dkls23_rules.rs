@@ -27,20 +27,20 @@ use covault_core::{
     fault::Class, ids::SessionId, order::NodeId, port::random_16, signature::Curve,
 };
 use covault_mpc::{
-    bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
-    envelope::{Envelope, EnvelopeCodec, Header, Kind},
+    bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
+    envelope::{Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
 };
-use support::{Medium, SystemEntropy, TestCluster, now_ms, start_cluster_on, verify};
+use support::{SystemEntropy, TestBus, TestCluster, now_ms, start_cluster_on, verify};
 
-type Meddle = Box<dyn Fn(&MemoryBus, Address, &[u8]) -> bool + Send + Sync>;
+type Interceptor = Box<dyn Fn(&MemoryBus, BusAddress, &[u8]) -> bool + Send + Sync>;
 
 /// A bus that shows each message to somebody first, who may take it.
-struct Meddled {
+struct InterceptingBus {
     bus: Arc<MemoryBus>,
-    meddle: Mutex<Option<Meddle>>,
+    meddle: Mutex<Option<Interceptor>>,
 }
 
-impl Meddled {
+impl InterceptingBus {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             bus: MemoryBus::new(),
@@ -48,11 +48,11 @@ impl Meddled {
         })
     }
 
-    fn medium(self: &Arc<Self>) -> Medium {
-        Medium::Other(Arc::clone(self) as Arc<dyn Bus>)
+    fn medium(self: &Arc<Self>) -> TestBus {
+        TestBus::Other(Arc::clone(self) as Arc<dyn Bus>)
     }
 
-    fn with(&self, meddle: impl Fn(&MemoryBus, Address, &[u8]) -> bool + Send + Sync + 'static) {
+    fn with(&self, meddle: impl Fn(&MemoryBus, BusAddress, &[u8]) -> bool + Send + Sync + 'static) {
         *self.meddle.lock().unwrap() = Some(Box::new(meddle));
     }
 
@@ -62,8 +62,8 @@ impl Meddled {
 }
 
 #[async_trait]
-impl Bus for Meddled {
-    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+impl Bus for InterceptingBus {
+    fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         let taken = match &*self.meddle.lock().unwrap() {
             Some(meddle) => meddle(&self.bus, to, &message),
             None => false,
@@ -83,9 +83,9 @@ impl Bus for Meddled {
     }
 }
 
-fn protocol(message: &[u8]) -> Option<Header> {
+fn protocol(message: &[u8]) -> Option<EnvelopeHeader> {
     let header = Envelope::parse(message.to_vec()).ok()?.header;
-    (header.kind == Kind::Protocol).then_some(header)
+    (header.kind == EnvelopeKind::Protocol).then_some(header)
 }
 
 /// Whom the nodes say they have banned, once that many do.
@@ -106,7 +106,7 @@ async fn bans(test: &TestCluster, count: usize) -> Vec<NodeId> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dkls23_rule__should_authenticate_every_message_before_a_phase_sees_it() {
-    let bus = Meddled::new();
+    let bus = InterceptingBus::new();
     let test = TestCluster::start(bus.medium(), 3).await;
     test.until_live(3).await;
     // Before every protocol message a forged one comes, for the same slot: a bit of it is another.
@@ -133,7 +133,7 @@ async fn dkls23_rule__should_authenticate_every_message_before_a_phase_sees_it()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dkls23_rule__should_persist_a_ban_and_tell_the_operator() {
-    let bus = Meddled::new();
+    let bus = InterceptingBus::new();
     let mut test = TestCluster::start(bus.medium(), 2).await;
     test.until_live(2).await;
     let root = test.keygen(Curve::Secp256k1, 2).await;
@@ -194,7 +194,7 @@ async fn dkls23_rule__should_persist_a_ban_and_tell_the_operator() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dkls23_rule__should_let_a_cheat_try_once_however_many_sessions_wait_for_it() {
     const SESSIONS: usize = 24;
-    let bus = Meddled::new();
+    let bus = InterceptingBus::new();
     let test = TestCluster::start(bus.medium(), 2).await;
     test.until_live(2).await;
     let root = test.keygen(Curve::Secp256k1, 2).await;
@@ -214,12 +214,12 @@ async fn dkls23_rule__should_let_a_cheat_try_once_however_many_sessions_wait_for
     bus.with(move |_, _, message| {
         let envelope = Envelope::parse(message.to_vec()).unwrap();
         let header = envelope.header;
-        if header.kind == Kind::Reply && header.from == victim && header.attempt == 0 {
+        if header.kind == EnvelopeKind::Reply && header.from == victim && header.attempt == 0 {
             let body = orchestrator.open(&envelope).unwrap().body;
             say.send(String::from_utf8_lossy(&body).into_owned())
                 .unwrap();
         }
-        let first = header.kind == Kind::Protocol && header.round == 1;
+        let first = header.kind == EnvelopeKind::Protocol && header.round == 1;
         if !first || (header.from, header.to) != (cheat, victim) {
             return false;
         }
@@ -272,7 +272,7 @@ fn files(folder: &Path) -> BTreeSet<(String, u64)> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dkls23_rule__should_store_no_state_and_begin_at_phase_1_after_a_crash() {
-    let bus = Meddled::new();
+    let bus = InterceptingBus::new();
     let mut test = TestCluster::start(bus.medium(), 2).await;
     test.until_live(2).await;
     let root = test.keygen(Curve::Secp256k1, 2).await;
@@ -319,7 +319,7 @@ async fn dkls23_rule__should_store_no_state_and_begin_at_phase_1_after_a_crash()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dkls23_rule__should_run_phases_off_the_async_threads() {
-    let bus = Meddled::new();
+    let bus = InterceptingBus::new();
     let test = TestCluster::start(bus.medium(), 3).await;
     test.until_live(3).await;
     // A message is sent by the thread that computed it.

@@ -25,7 +25,7 @@ use covault_core::{
     schema::{json, wire},
     scheme::Scheme,
 };
-use covault_mpc::fuzz::{self, Finding, Sample};
+use covault_mpc::fuzz::{self, Finding, FuzzInput};
 use rand::{Rng as _, RngExt as _, SeedableRng as _, rngs::StdRng};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -55,7 +55,7 @@ fn inputs(default: u32) -> u32 {
 
 /// Feeds a target: samples themselves, then each changed in many ways, then noise. Runs of a slow
 /// target go to their end with an honest message, so only one of them is.
-fn feed(count: u32, samples: &[Sample], target: impl Fn(&[u8]) -> Result<(), Finding>) {
+fn feed(count: u32, samples: &[FuzzInput], target: impl Fn(&[u8]) -> Result<(), Finding>) {
     let mut dice = StdRng::seed_from_u64(3);
     let slow = count < 100;
     for sample in samples.iter().take(if slow { 1 } else { samples.len() }) {
@@ -282,7 +282,7 @@ fn fuzz__should_find_nothing_in_orders_replies_announcements_and_news() {
 
 #[test]
 fn fuzz__should_find_nothing_in_what_orders_show() {
-    let samples: Vec<Sample> = orders()
+    let samples: Vec<FuzzInput> = orders()
         .into_iter()
         .map(|order| {
             let SigningOrder {

@@ -36,14 +36,14 @@ use covault_core::{
     signature::Curve,
 };
 use covault_mpc::{
-    bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
-    envelope::{EVERYONE, Envelope, EnvelopeCodec, Header, Kind},
+    bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
+    envelope::{EVERYONE, Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
     mutate::{Mutation, mutations},
 };
-use support::{Medium, SystemEntropy, announcement, now_ms, verify};
+use support::{SystemEntropy, TestBus, announcement, now_ms, verify};
 use tokio::time::{sleep, timeout};
-use words::Reply;
-use world::{Life, session};
+use words::OrderReply;
+use world::{LifecycleFixture, session};
 
 /// What a node that was told so signs, too: nothing of what is signed, for which key, or by whom it may
 /// be, is in these. Whatever comes of them has to be the honest order's signature.
@@ -67,34 +67,34 @@ const HARMLESS: [&str; 11] = [
 /// Activations that say the same: another time, or the same statements in another order.
 const SAME_ACTIVATION: [&str; 2] = ["sent_at_ms", "proof"];
 
-const ORDERS: [Kind; 6] = [
-    Kind::SigningOrder,
-    Kind::KeygenOrder,
-    Kind::ReshareOrder,
-    Kind::Activate,
-    Kind::BackupOrder,
-    Kind::AttestOrder,
+const ORDERS: [EnvelopeKind; 6] = [
+    EnvelopeKind::SigningOrder,
+    EnvelopeKind::KeygenOrder,
+    EnvelopeKind::ReshareOrder,
+    EnvelopeKind::Activate,
+    EnvelopeKind::BackupOrder,
+    EnvelopeKind::AttestOrder,
 ];
 
 /// A bus that keeps an honest orchestrator's orders back, and notes what nodes answer.
 #[derive(Default)]
-struct Tap {
+struct OrderHoldingBus {
     bus: Arc<MemoryBus>,
-    holds: Mutex<Option<Kind>>,
+    holds: Mutex<Option<EnvelopeKind>>,
     held: Mutex<Vec<Envelope>>,
     replies: Mutex<Vec<Envelope>>,
 }
 
 #[async_trait]
-impl Bus for Tap {
-    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+impl Bus for OrderHoldingBus {
+    fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         let envelope = Envelope::parse(message.clone()).unwrap();
         let kind = envelope.header.kind;
         if *self.holds.lock().unwrap() == Some(kind) {
             self.held.lock().unwrap().push(envelope);
             return Ok(());
         }
-        if kind == Kind::Reply {
+        if kind == EnvelopeKind::Reply {
             self.replies.lock().unwrap().push(envelope);
         }
         self.bus.publish(to, message)
@@ -110,15 +110,15 @@ impl Bus for Tap {
 }
 
 /// An order as the honest orchestrator would have sent it, to whom.
-struct Honest {
-    header: Header,
+struct HonestOrder {
+    header: EnvelopeHeader,
     body: Vec<u8>,
     to: Vec<NodeId>,
 }
 
 /// What was sent, by the session that the envelope named.
 #[derive(Default)]
-struct Sent {
+struct SentOrders {
     /// The changed field; the honest order, where it was one to sign; what was sent.
     by_session: BTreeMap<SessionId, (String, Option<SigningOrder>, Vec<u8>)>,
     /// Kind and field.
@@ -128,11 +128,11 @@ struct Sent {
     without: BTreeSet<(String, String)>,
 }
 
-struct Attack {
-    life: Life,
-    tap: Arc<Tap>,
+struct MutationAttack {
+    life: LifecycleFixture,
+    tap: Arc<OrderHoldingBus>,
     codec: EnvelopeCodec,
-    sent: Sent,
+    sent: SentOrders,
     backups: Identity,
 }
 
@@ -152,11 +152,11 @@ struct Findings {
 
 type Files = Vec<BTreeMap<String, Vec<u8>>>;
 
-impl Attack {
+impl MutationAttack {
     async fn start() -> Self {
-        let tap = Arc::new(Tap::default());
-        let medium = Medium::Other(Arc::clone(&tap) as Arc<dyn Bus>);
-        let mut life = Life::start_on(medium, Curve::Ed25519, 3, 3, 2).await;
+        let tap = Arc::new(OrderHoldingBus::default());
+        let medium = TestBus::Other(Arc::clone(&tap) as Arc<dyn Bus>);
+        let mut life = LifecycleFixture::start_on(medium, Curve::Ed25519, 3, 3, 2).await;
         let backups = Identity::generate();
         for place in 0..3 {
             life.test.nodes[place].backup_recipients = vec![backups.to_public().to_string()];
@@ -171,13 +171,13 @@ impl Attack {
             life,
             tap,
             codec,
-            sent: Sent::default(),
+            sent: SentOrders::default(),
             backups,
         }
     }
 
     /// What an honest orchestrator sends, which no node gets.
-    async fn honest<T>(&self, kind: Kind, doing: impl Future<Output = T>) -> Honest {
+    async fn honest<T>(&self, kind: EnvelopeKind, doing: impl Future<Output = T>) -> HonestOrder {
         *self.tap.holds.lock().unwrap() = Some(kind);
         let held = async {
             let mut all = Vec::new();
@@ -208,7 +208,7 @@ impl Attack {
             Arc::new(SystemEntropy),
         );
         let body = reader.open(&held[0]).unwrap().body.to_vec();
-        Honest {
+        HonestOrder {
             header,
             body,
             to: to.into_iter().collect(),
@@ -217,10 +217,10 @@ impl Attack {
 
     fn send(
         &mut self,
-        kind: Kind,
+        kind: EnvelopeKind,
         field: &str,
-        honest: &Honest,
-        header: Header,
+        honest: &HonestOrder,
+        header: EnvelopeHeader,
         body: &[u8],
         order: Option<&SigningOrder>,
     ) {
@@ -236,11 +236,13 @@ impl Attack {
             } else {
                 *to
             };
-            self.codec.send(Header { to, ..header }, body).unwrap();
+            self.codec
+                .send(EnvelopeHeader { to, ..header }, body)
+                .unwrap();
         }
     }
 
-    fn bodies(&mut self, honest: &Honest) -> Vec<Mutation> {
+    fn bodies(&mut self, honest: &HonestOrder) -> Vec<Mutation> {
         let kind = honest.header.kind;
         let (made, without) = mutations(kind, &honest.body).unwrap();
         let without = without
@@ -251,12 +253,12 @@ impl Attack {
     }
 
     /// How many ways there are to change such a message.
-    fn ways(&mut self, honest: &Honest) -> usize {
+    fn ways(&mut self, honest: &HonestOrder) -> usize {
         headers(honest).len() + self.bodies(honest).len()
     }
 
     /// Changes it in the way of this number; false when there are fewer.
-    fn change(&mut self, way: usize, honest: &Honest, order: Option<&SigningOrder>) -> bool {
+    fn change(&mut self, way: usize, honest: &HonestOrder, order: Option<&SigningOrder>) -> bool {
         let kind = honest.header.kind;
         let headers = headers(honest);
         if let Some((field, header)) = headers.get(way) {
@@ -301,7 +303,7 @@ impl Attack {
             .sum()
     }
 
-    fn reply(&self, envelope: &Envelope) -> Reply {
+    fn reply(&self, envelope: &Envelope) -> OrderReply {
         let reader = EnvelopeCodec::new(
             Arc::clone(&self.life.test.orchestrator),
             MemoryBus::new(),
@@ -325,7 +327,7 @@ impl Attack {
                 continue;
             };
             match self.reply(envelope) {
-                Reply::Signed(signed) => {
+                OrderReply::Signed(signed) => {
                     let harmless = HARMLESS.contains(&field.as_str());
                     match order {
                         Some(order) if harmless => {
@@ -338,11 +340,11 @@ impl Attack {
                         }
                     }
                 }
-                Reply::KeyMade { root, .. } => {
+                OrderReply::KeyMade { root, .. } => {
                     let known = roots.entry(session).or_insert_with(|| root.clone());
                     found.addresses += usize::from(*known != root);
                 }
-                Reply::Attested(_) => {
+                OrderReply::Attested(_) => {
                     let (asked, _): (AttestOrder, u64) = bcs::from_bytes(body).unwrap();
                     let vault = self.life.test.vault;
                     for statement in asked.statements() {
@@ -355,7 +357,7 @@ impl Attack {
                         found.stated += 1;
                     }
                 }
-                Reply::Backup(sealed) => {
+                OrderReply::Backup(sealed) => {
                     found.shares += usize::from(age::decrypt(&self.backups, &sealed).is_err());
                 }
                 _ => {}
@@ -366,34 +368,35 @@ impl Attack {
 }
 
 /// The honest envelope with another value in each field. Who sent it is signed for.
-fn headers(honest: &Honest) -> Vec<(String, Header)> {
+fn headers(honest: &HonestOrder) -> Vec<(String, EnvelopeHeader)> {
     let header = honest.header;
-    let mut all: Vec<(&str, Header)> = Vec::new();
-    for kind in ORDERS
-        .into_iter()
-        .chain([Kind::Protocol, Kind::Nonces, Kind::Announcement])
-    {
+    let mut all: Vec<(&str, EnvelopeHeader)> = Vec::new();
+    for kind in ORDERS.into_iter().chain([
+        EnvelopeKind::Protocol,
+        EnvelopeKind::Nonces,
+        EnvelopeKind::Announcement,
+    ]) {
         if kind != header.kind {
-            all.push(("kind", Header { kind, ..header }));
+            all.push(("kind", EnvelopeHeader { kind, ..header }));
         }
     }
     let (epoch, attempt) = (header.epoch + 1, header.attempt + 1);
     let (round, sequence) = (header.round + 1, header.sequence + 1);
-    all.push(("epoch", Header { epoch, ..header }));
+    all.push(("epoch", EnvelopeHeader { epoch, ..header }));
     all.push((
         "session",
-        Header {
+        EnvelopeHeader {
             session: session(),
             ..header
         },
     ));
-    all.push(("attempt", Header { attempt, ..header }));
-    all.push(("round", Header { round, ..header }));
-    all.push(("sequence", Header { sequence, ..header }));
+    all.push(("attempt", EnvelopeHeader { attempt, ..header }));
+    all.push(("round", EnvelopeHeader { round, ..header }));
+    all.push(("sequence", EnvelopeHeader { sequence, ..header }));
     let to = honest.to.iter().rev().copied().find(|to| *to != header.to);
     all.push((
         "to",
-        Header {
+        EnvelopeHeader {
             to: to.unwrap_or(EVERYONE),
             ..header
         },
@@ -404,20 +407,20 @@ fn headers(honest: &Honest) -> Vec<(String, Header)> {
 }
 
 /// Fewer statements are not the same.
-fn says_the_same(honest: &Honest, field: &str, body: &[u8]) -> bool {
+fn says_the_same(honest: &HonestOrder, field: &str, body: &[u8]) -> bool {
     SAME_ACTIVATION.contains(&field) && body.len() >= honest.body.len()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn byzantine_orchestrator__should_get_nothing_by_changing_any_field_of_any_message() {
-    let mut attack = Attack::start().await;
+    let mut attack = MutationAttack::start().await;
     let before = attack.files();
 
     // Each order to sign is a new one: a session that was run once would hide what the next could do.
     for way in 0.. {
         let order = attack.life.test.order(&attack.life.root);
         let signing = attack.life.test.sign(&order, 2, 30_000);
-        let honest = attack.honest(Kind::SigningOrder, signing).await;
+        let honest = attack.honest(EnvelopeKind::SigningOrder, signing).await;
         if !attack.change(way, &honest, Some(&order)) {
             break;
         }
@@ -425,7 +428,7 @@ async fn byzantine_orchestrator__should_get_nothing_by_changing_any_field_of_any
     for way in 0.. {
         let order = attack.life.test.keygen_order(Curve::Ed25519, 2);
         let keygen = attack.life.test.cluster.keygen(&order);
-        let honest = attack.honest(Kind::KeygenOrder, keygen).await;
+        let honest = attack.honest(EnvelopeKind::KeygenOrder, keygen).await;
         if !attack.change(way, &honest, None) {
             break;
         }
@@ -442,7 +445,7 @@ async fn byzantine_orchestrator__should_get_nothing_by_changing_any_field_of_any
             expires_at_ms: now_ms() + 60_000,
         };
         let backup = attack.life.test.cluster.backup(&order);
-        let honest = attack.honest(Kind::BackupOrder, backup).await;
+        let honest = attack.honest(EnvelopeKind::BackupOrder, backup).await;
         if !attack.change(way, &honest, None) {
             break;
         }
@@ -469,7 +472,7 @@ async fn byzantine_orchestrator__should_get_nothing_by_changing_any_field_of_any
         let holders = attack.life.test.holders();
         let cluster = Arc::clone(&attack.life.test.cluster);
         let attest = cluster.attest(&order, &holders, 2, Duration::from_secs(30));
-        let honest = attack.honest(Kind::AttestOrder, attest).await;
+        let honest = attack.honest(EnvelopeKind::AttestOrder, attest).await;
         if !attack.change(way, &honest, None) {
             break;
         }
@@ -478,10 +481,13 @@ async fn byzantine_orchestrator__should_get_nothing_by_changing_any_field_of_any
     let ask = (attack.life.root.public_key.clone(), 0_u32);
     let ask = [&[2][..], &bcs::to_bytes(&(ask, 0_u64)).unwrap()].concat();
     let announced = announcement("node-1", now_ms());
-    for (kind, body) in [(Kind::Nonces, ask), (Kind::Announcement, announced)] {
-        let header = Header::outside_sessions(kind, attack.codec.id(), attack.life.id(0));
+    for (kind, body) in [
+        (EnvelopeKind::Nonces, ask),
+        (EnvelopeKind::Announcement, announced),
+    ] {
+        let header = EnvelopeHeader::outside_sessions(kind, attack.codec.id(), attack.life.id(0));
         let to = attack.life.test.holders();
-        let honest = Honest { header, body, to };
+        let honest = HonestOrder { header, body, to };
         for way in 0..attack.ways(&honest) {
             attack.change(way, &honest, None);
         }
@@ -489,7 +495,7 @@ async fn byzantine_orchestrator__should_get_nothing_by_changing_any_field_of_any
     for way in 0.. {
         let order = attack.life.order(&[0, 1], &[0, 1, 2], 2);
         let reshare = attack.life.test.cluster.reshare(&order);
-        let honest = attack.honest(Kind::ReshareOrder, reshare).await;
+        let honest = attack.honest(EnvelopeKind::ReshareOrder, reshare).await;
         if !attack.change(way, &honest, None) {
             break;
         }
@@ -499,7 +505,7 @@ async fn byzantine_orchestrator__should_get_nothing_by_changing_any_field_of_any
     let proof = attack.life.prepare(&order).await;
     let prepared = attack.files();
     let activate = attack.life.test.cluster.activate(&order, &proof);
-    let honest = attack.honest(Kind::Activate, activate).await;
+    let honest = attack.honest(EnvelopeKind::Activate, activate).await;
     let same: Vec<Mutation> = attack.bodies(&honest);
     for way in 0..headers(&honest).len() {
         // It names a place among the node's messages alone.
@@ -516,7 +522,14 @@ async fn byzantine_orchestrator__should_get_nothing_by_changing_any_field_of_any
     }
     for Mutation { field, body } in &same {
         if !says_the_same(&honest, field, body) {
-            attack.send(Kind::Activate, field, &honest, honest.header, body, None);
+            attack.send(
+                EnvelopeKind::Activate,
+                field,
+                &honest,
+                honest.header,
+                body,
+                None,
+            );
         }
     }
 
@@ -530,7 +543,7 @@ async fn byzantine_orchestrator__should_get_nothing_by_changing_any_field_of_any
         shares,
     } = attack.judge();
     let erasures = attack.erased(&before) + attack.erased(&prepared);
-    let Sent {
+    let SentOrders {
         fields, messages, ..
     } = &attack.sent;
     eprintln!(
@@ -549,7 +562,14 @@ async fn byzantine_orchestrator__should_get_nothing_by_changing_any_field_of_any
     attack.life.signs().await;
     for Mutation { field, body } in &same {
         if says_the_same(&honest, field, body) {
-            attack.send(Kind::Activate, field, &honest, honest.header, body, None);
+            attack.send(
+                EnvelopeKind::Activate,
+                field,
+                &honest,
+                honest.header,
+                body,
+                None,
+            );
         }
     }
     // What nodes answer to these, of the same session, is no answer to what follows.

@@ -37,9 +37,9 @@ use covault_core::{
     signature::Signature,
 };
 use covault_mpc::{
-    backend::{self, Commitments, Index, KeyShare, KeygenSetup, Session, SignSetup, Signer},
+    backend::{self, Commitments, KeyShare, KeygenSetup, Session, SignSetup, Signer, SignerIndex},
     claims::{Claim, Claims},
-    nonces::{Nonces, ShareEpoch, Take},
+    nonces::{NonceSelection, NonceStore, ShareEpoch},
 };
 use zeroize::Zeroizing;
 
@@ -53,9 +53,9 @@ impl Entropy for SystemEntropy {
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014): choices that a seed repeats.
-struct Dice(u64);
+struct SplitMix64(u64);
 
-impl Dice {
+impl SplitMix64 {
     fn roll(&mut self, below: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -95,13 +95,13 @@ fn load(folder: &Path) -> (RootKey, Arc<dyn Signer>) {
 // ---- the child ----
 
 /// Counts steps, and stops for good at one of them.
-struct Steps {
+struct CrashCounter {
     count: AtomicU64,
     kill_at: u64,
 }
 
-impl Steps {
-    fn pass(&self, name: &str, disk: Option<&Disk>) {
+impl CrashCounter {
+    fn pass(&self, name: &str, disk: Option<&CrashDisk>) {
         if self.count.fetch_add(1, Ordering::SeqCst) + 1 != self.kill_at {
             return;
         }
@@ -116,20 +116,20 @@ impl Steps {
 }
 
 /// A file whose writes are sure only once they are synced.
-struct Disk {
+struct CrashDisk {
     file: File,
     waiting: Mutex<Vec<(u64, Vec<u8>)>>,
-    steps: Arc<Steps>,
-    dice: Mutex<Dice>,
+    steps: Arc<CrashCounter>,
+    dice: Mutex<SplitMix64>,
 }
 
-impl std::fmt::Debug for Disk {
+impl std::fmt::Debug for CrashDisk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Disk")
     }
 }
 
-impl Disk {
+impl CrashDisk {
     /// The power fails: of what waits, some has come to the disk, in no order.
     fn lose(&self) {
         let mut dice = self.dice.lock().unwrap();
@@ -143,7 +143,7 @@ impl Disk {
     }
 }
 
-impl redb::StorageBackend for Disk {
+impl redb::StorageBackend for CrashDisk {
     fn len(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
@@ -191,7 +191,7 @@ fn child__should_sign_until_it_is_killed() {
     };
     let number = |name: &str| std::env::var(name).unwrap().parse::<u64>().unwrap();
     let folder = Path::new(&folder);
-    let steps = Arc::new(Steps {
+    let steps = Arc::new(CrashCounter {
         count: AtomicU64::new(0),
         kill_at: number("COVAULT_NONCE_KILL_AT"),
     });
@@ -203,16 +203,16 @@ fn child__should_sign_until_it_is_killed() {
         .truncate(false)
         .open(path)
         .unwrap();
-    let disk = Disk {
+    let disk = CrashDisk {
         file,
         waiting: Mutex::default(),
         steps: Arc::clone(&steps),
-        dice: Mutex::new(Dice(number("COVAULT_NONCE_DICE"))),
+        dice: Mutex::new(SplitMix64(number("COVAULT_NONCE_DICE"))),
     };
     let (root, signer) = load(folder);
     let of = shares_of(&root);
     let claims = Claims::on(disk).unwrap();
-    let nonces = Nonces::new(b"keyring", &claims).unwrap();
+    let nonces = NonceStore::new(b"keyring", &claims).unwrap();
     if nonces.level(&of) < 4 {
         let made = (0..8).map(|_| signer.make_nonce(&SystemEntropy).unwrap().unwrap());
         let kept = nonces.keep(&claims, &of, made.collect(), &SystemEntropy);
@@ -240,7 +240,7 @@ fn child__should_sign_until_it_is_killed() {
             spending: Vec::new(),
             now_ms: 1,
         };
-        let take = Take {
+        let take = NonceSelection {
             of: of.clone(),
             ids,
         };
@@ -271,8 +271,8 @@ fn child__should_sign_until_it_is_killed() {
 
 // ---- the parent ----
 
-fn keygen() -> BTreeMap<Index, KeyShare> {
-    let mut parties: BTreeMap<Index, Box<dyn Session<KeyShare>>> = (1..=2)
+fn keygen() -> BTreeMap<SignerIndex, KeyShare> {
+    let mut parties: BTreeMap<SignerIndex, Box<dyn Session<KeyShare>>> = (1..=2)
         .map(|me| {
             let setup = KeygenSetup {
                 context: [0; 32],
@@ -301,7 +301,7 @@ fn keygen() -> BTreeMap<Index, KeyShare> {
 }
 
 /// A request that a child was sent.
-struct Asked {
+struct SentRequest {
     message: Vec<u8>,
     /// The number it was told to use.
     id: u64,
@@ -309,7 +309,7 @@ struct Asked {
 }
 
 /// A folder that children live and die in, and what they have let out.
-struct Life {
+struct CrashFixture {
     folder: tempfile::TempDir,
     root: RootKey,
     collector: Arc<dyn Signer>,
@@ -322,13 +322,13 @@ struct Life {
 }
 
 /// How a child ended.
-struct End {
+struct ChildExit {
     killed_at: Option<String>,
     shares: usize,
     refused: usize,
 }
 
-impl Life {
+impl CrashFixture {
     fn new() -> Self {
         let mut shares = keygen();
         let own = shares.remove(&1).unwrap();
@@ -367,7 +367,7 @@ impl Life {
     }
 
     /// What the child is asked: fresh numbers, and by chance some that were named before.
-    fn ask(&self, fresh: &[u64], dice: &mut Dice) -> (Asked, String) {
+    fn ask(&self, fresh: &[u64], dice: &mut SplitMix64) -> (SentRequest, String) {
         let mut message = vec![0; 32];
         SystemEntropy.fill(&mut message);
         let mut session = [0; 16];
@@ -391,7 +391,7 @@ impl Life {
             .sign_preprocessed(setup(&message), own, peers)
             .unwrap();
         collector.start(&SystemEntropy).unwrap();
-        let asked = Asked {
+        let asked = SentRequest {
             message,
             id,
             collector,
@@ -400,12 +400,12 @@ impl Life {
     }
 
     /// One child, from its start to its end; asked for four signatures.
-    fn run(&mut self, kill_at: u64, seed: u64) -> End {
-        let mut dice = Dice(seed);
+    fn run(&mut self, kill_at: u64, seed: u64) -> ChildExit {
+        let mut dice = SplitMix64(seed);
         let mut child = self.spawn(kill_at, seed);
         let mut stdin = child.stdin.take();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let mut end = End {
+        let mut end = ChildExit {
             killed_at: None,
             shares: 0,
             refused: 0,
@@ -440,7 +440,7 @@ impl Life {
                     end.refused += 1;
                 }
                 "@share" => {
-                    let Asked {
+                    let SentRequest {
                         message,
                         id,
                         mut collector,
@@ -488,14 +488,14 @@ fn nonces__should_sign_once_through_kill_9() {
     };
     let runs = number("COVAULT_NONCE_RUNS", 1000);
     let first = number("COVAULT_NONCE_SEED", 1);
-    let mut life = Life::new();
+    let mut life = CrashFixture::new();
     let mut steps = life.steps;
     let mut visited = BTreeSet::new();
     let (mut shares, mut refused) = (0, 0);
     let mut killed: BTreeMap<String, usize> = BTreeMap::new();
     for run in 0..runs {
         if run > 0 && run % 50 == 0 {
-            life = Life::new();
+            life = CrashFixture::new();
         }
         let seed = first + run;
         // Each step in turn, and once round again with other dice.

@@ -25,7 +25,7 @@ use support::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node__should_refuse_orders_that_name_others_than_its_peers() {
-    let mut cluster = TestCluster::start(Medium::memory(), 3).await;
+    let mut cluster = TestCluster::start(TestBus::memory(), 3).await;
     cluster.until_live(3).await;
     let root = cluster.keygen(Curve::Ed25519, 2).await;
     let ids = cluster.holders();
@@ -90,7 +90,7 @@ async fn node__should_refuse_orders_that_name_others_than_its_peers() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stranger__should_not_be_used_before_it_is_admitted() {
-    let cluster = TestCluster::start(Medium::memory(), 3).await;
+    let cluster = TestCluster::start(TestBus::memory(), 3).await;
     let ids = cluster.holders();
     cluster.cluster.admit(&ids[..2]);
     cluster.until_live(2).await;
@@ -113,7 +113,7 @@ async fn stranger__should_not_be_used_before_it_is_admitted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bans__should_be_shown_to_operators() {
-    let mut cluster = TestCluster::start(Medium::memory(), 2).await;
+    let mut cluster = TestCluster::start(TestBus::memory(), 2).await;
     cluster.until_live(2).await;
     let root = cluster.keygen(Curve::Ed25519, 2).await;
     let ids = cluster.holders();

@@ -26,36 +26,36 @@ use covault_core::{
     signature::Curve,
 };
 use covault_mpc::{
-    bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
+    bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
     claims::Claims,
-    envelope::{Envelope, EnvelopeCodec, Header, Kind},
-    nonces::{Nonces, Watermarks},
+    envelope::{Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
+    nonces::{NonceStore, Watermarks},
 };
-use support::{AnyOrder, Medium, SystemEntropy, TestCluster, now_ms, start_cluster, verify};
+use support::{AcceptAnyOrder, SystemEntropy, TestBus, TestCluster, now_ms, start_cluster, verify};
 
 const MARKS: Watermarks = Watermarks { low: 8, high: 64 };
 
 /// A bus that notes what it carries, and loses what it is told to.
 #[derive(Default)]
-struct Noting {
+struct RecordingBus {
     bus: Arc<MemoryBus>,
-    headers: Mutex<Vec<Header>>,
+    headers: Mutex<Vec<EnvelopeHeader>>,
     /// Messages about nonces from the one to the other are lost.
     deaf: Mutex<Option<(NodeId, NodeId)>>,
 }
 
 #[async_trait]
-impl Bus for Noting {
-    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+impl Bus for RecordingBus {
+    fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         let envelope = Envelope::parse(message.clone()).unwrap();
-        let Header {
+        let EnvelopeHeader {
             kind,
             from,
             to: node,
             ..
         } = envelope.header;
         self.headers.lock().unwrap().push(envelope.header);
-        if kind == Kind::Nonces && *self.deaf.lock().unwrap() == Some((from, node)) {
+        if kind == EnvelopeKind::Nonces && *self.deaf.lock().unwrap() == Some((from, node)) {
             return Ok(());
         }
         self.bus.publish(to, message)
@@ -70,12 +70,12 @@ impl Bus for Noting {
     }
 }
 
-impl Noting {
+impl RecordingBus {
     /// Protocol messages by round since the last call.
     fn rounds(&self) -> BTreeMap<u16, usize> {
         let mut rounds = BTreeMap::new();
         for header in self.headers.lock().unwrap().drain(..) {
-            if header.kind == Kind::Protocol {
+            if header.kind == EnvelopeKind::Protocol {
                 *rounds.entry(header.round).or_default() += 1;
             }
         }
@@ -83,12 +83,12 @@ impl Noting {
     }
 }
 
-async fn cluster(count: usize, watermarks: Watermarks) -> (Arc<Noting>, TestCluster) {
-    let noting = Arc::new(Noting::default());
-    let medium = Medium::Other(Arc::clone(&noting) as Arc<dyn Bus>);
-    let test = TestCluster::start_pooled(medium, count, Arc::new(AnyOrder), watermarks).await;
+async fn cluster(count: usize, watermarks: Watermarks) -> (Arc<RecordingBus>, TestCluster) {
+    let recording = Arc::new(RecordingBus::default());
+    let medium = TestBus::Other(Arc::clone(&recording) as Arc<dyn Bus>);
+    let test = TestCluster::start_pooled(medium, count, Arc::new(AcceptAnyOrder), watermarks).await;
     test.until_live(count).await;
-    (noting, test)
+    (recording, test)
 }
 
 /// Waits until the orchestrator knows so many nonces of every node.
@@ -121,32 +121,37 @@ fn with_inputs(test: &TestCluster, root: &RootKey, inputs: u8) -> SigningOrder {
 
 /// Signs, and gives the messages of each round that it took.
 async fn rounds_of(
-    noting: &Noting,
+    recording: &RecordingBus,
     test: &TestCluster,
     order: &SigningOrder,
     threshold: u16,
 ) -> BTreeMap<u16, usize> {
-    noting.rounds();
+    recording.rounds();
     let signatures = test.sign(order, threshold, 30_000).await.unwrap();
     verify(order, &signatures);
-    noting.rounds()
+    recording.rounds()
 }
 
 /// Signs until it takes one round only: peers hear of nonces after the orchestrator at times.
-async fn until_one_round(noting: &Noting, test: &TestCluster, root: &RootKey, threshold: u16) {
+async fn until_one_round(
+    recording: &RecordingBus,
+    test: &TestCluster,
+    root: &RootKey,
+    threshold: u16,
+) {
     let order = || test.order(root);
-    until_one_round_of(noting, test, order, threshold).await;
+    until_one_round_of(recording, test, order, threshold).await;
 }
 
 async fn until_one_round_of(
-    noting: &Noting,
+    recording: &RecordingBus,
     test: &TestCluster,
     order: impl Fn() -> SigningOrder,
     threshold: u16,
 ) {
     let one = BTreeMap::from([(2, usize::from(threshold) - 1)]);
     for _ in 0..500 {
-        if rounds_of(noting, test, &order(), threshold).await == one {
+        if rounds_of(recording, test, &order(), threshold).await == one {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -166,14 +171,14 @@ fn refreshed(test: &TestCluster, root: &RootKey) -> SigningOrder {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster__should_sign_in_one_round_with_nonces_made_ahead() {
-    let (noting, test) = cluster(3, MARKS).await;
+    let (recording, test) = cluster(3, MARKS).await;
     let root = test.keygen(Curve::Ed25519, 3).await;
     until_ready(&test, MARKS.high).await;
-    until_one_round(&noting, &test, &root, 3).await;
+    until_one_round(&recording, &test, &root, 3).await;
     // From each of the two that do not collect, one message per input.
     for inputs in [1, 1, 5, 1, 3] {
         let order = with_inputs(&test, &root, inputs);
-        let rounds = rounds_of(&noting, &test, &order, 3).await;
+        let rounds = rounds_of(&recording, &test, &order, 3).await;
         assert_eq!(rounds, BTreeMap::from([(2, 2 * usize::from(inputs))]));
     }
     // The pools are filled again when they are low.
@@ -182,46 +187,46 @@ async fn cluster__should_sign_in_one_round_with_nonces_made_ahead() {
         verify(&order, &test.sign(&order, 3, 30_000).await.unwrap());
     }
     until_ready(&test, MARKS.low).await;
-    until_one_round(&noting, &test, &root, 3).await;
+    until_one_round(&recording, &test, &root, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster__should_sign_in_two_rounds_where_no_nonces_are_left() {
-    let (noting, test) = cluster(2, Watermarks { low: 0, high: 0 }).await;
+    let (recording, test) = cluster(2, Watermarks { low: 0, high: 0 }).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     for inputs in [1, 4] {
         let order = with_inputs(&test, &root, inputs);
         let inputs = usize::from(inputs);
         // Commitments to each other, and the share of the one who does not collect.
         let two = BTreeMap::from([(1, 2 * inputs), (2, inputs)]);
-        assert_eq!(rounds_of(&noting, &test, &order, 2).await, two);
+        assert_eq!(rounds_of(&recording, &test, &order, 2).await, two);
     }
     // More inputs than there are nonces.
-    let (noting, test) = cluster(2, Watermarks { low: 1, high: 4 }).await;
+    let (recording, test) = cluster(2, Watermarks { low: 1, high: 4 }).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     until_ready(&test, 4).await;
     let order = with_inputs(&test, &root, 9);
     let two = BTreeMap::from([(1, 18), (2, 9)]);
-    assert_eq!(rounds_of(&noting, &test, &order, 2).await, two);
-    until_one_round(&noting, &test, &root, 2).await;
+    assert_eq!(rounds_of(&recording, &test, &order, 2).await, two);
+    until_one_round(&recording, &test, &root, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster__should_go_on_in_one_round_after_restarts() {
-    let (noting, mut test) = cluster(2, MARKS).await;
+    let (recording, mut test) = cluster(2, MARKS).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     until_ready(&test, MARKS.high).await;
-    until_one_round(&noting, &test, &root, 2).await;
+    until_one_round(&recording, &test, &root, 2).await;
     for place in 0..2 {
         test.stop_node(place).await;
         test.start_node(place);
         test.until_live(2).await;
-        until_one_round(&noting, &test, &root, 2).await;
+        until_one_round(&recording, &test, &root, 2).await;
     }
     // An orchestrator that knows nothing asks.
     test.cluster = start_cluster(&test.medium, &test.orchestrator).await;
     test.until_live(2).await;
-    until_one_round(&noting, &test, &root, 2).await;
+    until_one_round(&recording, &test, &root, 2).await;
 }
 
 /// The nonces in a stopped node's folder: the epoch of their shares, and the number of each.
@@ -230,7 +235,7 @@ async fn stored(test: &TestCluster, place: usize) -> Vec<(u32, u64)> {
     for _ in 0..500 {
         // The node lets go of its file a moment after it has ended.
         if let Ok(claims) = Claims::open(&path, false) {
-            let nonces = Nonces::new(b"any: nothing is opened", &claims).unwrap();
+            let nonces = NonceStore::new(b"any: nothing is opened", &claims).unwrap();
             let levels = nonces.levels().into_iter();
             let numbers = levels.flat_map(|(of, _)| {
                 let ready = nonces.ready(&of).into_iter();
@@ -246,10 +251,10 @@ async fn stored(test: &TestCluster, place: usize) -> Vec<(u32, u64)> {
 /// Nobody can tell an old copy of a folder from the folder: what either holds is not used.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node__should_use_no_nonce_of_an_old_copy_of_its_folder() {
-    let (noting, mut test) = cluster(2, MARKS).await;
+    let (recording, mut test) = cluster(2, MARKS).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     until_ready(&test, MARKS.high).await;
-    until_one_round(&noting, &test, &root, 2).await;
+    until_one_round(&recording, &test, &root, 2).await;
     test.stop_node(1).await;
     let of_before = stored(&test, 1).await;
     let claims = test.nodes[1].folder.join("claims.redb");
@@ -261,7 +266,7 @@ async fn node__should_use_no_nonce_of_an_old_copy_of_its_folder() {
     for _ in 0..MARKS.high {
         test.sign_well(&root, 2).await;
     }
-    until_one_round(&noting, &test, &root, 2).await;
+    until_one_round(&recording, &test, &root, 2).await;
     test.stop_node(1).await;
     let of_then = stored(&test, 1).await;
     // Not into the file: whoever had it open may still be writing.
@@ -277,7 +282,7 @@ async fn node__should_use_no_nonce_of_an_old_copy_of_its_folder() {
     let order = test.refresh_order(&root, 0, 2);
     let proof = test.cluster.reshare(&order).await.unwrap();
     test.cluster.activate(&order, &proof).await.unwrap();
-    until_one_round_of(&noting, &test, || refreshed(&test, &root), 2).await;
+    until_one_round_of(&recording, &test, || refreshed(&test, &root), 2).await;
     test.stop_node(1).await;
     let of_now = stored(&test, 1).await;
     let highest = of_before.iter().chain(&of_then).max();
@@ -289,29 +294,29 @@ async fn node__should_use_no_nonce_of_an_old_copy_of_its_folder() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster__should_fall_back_when_a_peer_has_not_heard_of_the_nonces() {
-    let (noting, test) = cluster(2, MARKS).await;
-    *noting.deaf.lock().unwrap() = Some((test.holders()[1], test.holders()[0]));
+    let (recording, test) = cluster(2, MARKS).await;
+    *recording.deaf.lock().unwrap() = Some((test.holders()[1], test.holders()[0]));
     let root = test.keygen(Curve::Ed25519, 2).await;
     until_ready(&test, MARKS.high).await;
     let order = test.order(&root);
-    let rounds = rounds_of(&noting, &test, &order, 2).await;
+    let rounds = rounds_of(&recording, &test, &order, 2).await;
     assert_eq!(rounds.get(&1), Some(&2), "a second attempt, of two rounds");
     // It asks, and once it is answered one round will do.
-    *noting.deaf.lock().unwrap() = None;
-    until_one_round(&noting, &test, &root, 2).await;
+    *recording.deaf.lock().unwrap() = None;
+    until_one_round(&recording, &test, &root, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes__should_burn_their_nonces_when_the_epoch_changes() {
-    let (noting, mut test) = cluster(2, MARKS).await;
+    let (recording, mut test) = cluster(2, MARKS).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     until_ready(&test, MARKS.high).await;
-    until_one_round(&noting, &test, &root, 2).await;
+    until_one_round(&recording, &test, &root, 2).await;
     let order = test.refresh_order(&root, 0, 2);
     let proof = test.cluster.reshare(&order).await.unwrap();
     test.cluster.activate(&order, &proof).await.unwrap();
     // One round again, with nonces of the new shares.
-    until_one_round_of(&noting, &test, || refreshed(&test, &root), 2).await;
+    until_one_round_of(&recording, &test, || refreshed(&test, &root), 2).await;
     for place in 0..2 {
         test.stop_node(place).await;
         let nonces = stored(&test, place).await;
@@ -320,15 +325,15 @@ async fn nodes__should_burn_their_nonces_when_the_epoch_changes() {
 }
 
 /// An orchestrator whose key the nodes trust, and that does as it likes.
-struct Hostile {
-    noting: Arc<Noting>,
+struct HostileOrchestrator {
+    recording: Arc<RecordingBus>,
     codec: EnvelopeCodec,
     inbox: Subscription,
 }
 
-impl Hostile {
-    async fn of(noting: &Arc<Noting>, test: &TestCluster) -> Self {
-        let bus = Arc::clone(noting) as Arc<dyn Bus>;
+impl HostileOrchestrator {
+    async fn of(recording: &Arc<RecordingBus>, test: &TestCluster) -> Self {
+        let bus = Arc::clone(recording) as Arc<dyn Bus>;
         let codec = EnvelopeCodec::new(
             Arc::clone(&test.orchestrator),
             Arc::clone(&bus),
@@ -336,14 +341,14 @@ impl Hostile {
         );
         let inbox = bus.subscribe(codec.id(), false).await.unwrap();
         Self {
-            noting: Arc::clone(noting),
+            recording: Arc::clone(recording),
             codec,
             inbox,
         }
     }
 
-    fn send(&self, kind: Kind, session: SessionId, to: NodeId, body: &[u8]) {
-        let header = Header {
+    fn send(&self, kind: EnvelopeKind, session: SessionId, to: NodeId, body: &[u8]) {
+        let header = EnvelopeHeader {
             kind,
             sealed: true,
             epoch: 0,
@@ -358,7 +363,7 @@ impl Hostile {
     }
 
     /// The next message of a kind from a node.
-    async fn next(&mut self, kind: Kind, from: NodeId, session: SessionId) -> Vec<u8> {
+    async fn next(&mut self, kind: EnvelopeKind, from: NodeId, session: SessionId) -> Vec<u8> {
         loop {
             let message = tokio::time::timeout(Duration::from_secs(20), self.inbox.next());
             let envelope = Envelope::parse(message.await.unwrap().unwrap()).unwrap();
@@ -376,8 +381,8 @@ impl Hostile {
         ask.extend(bcs::to_bytes(&((&root.public_key, 0_u32), 0_u64)).unwrap());
         // It does not answer the same one again at once.
         tokio::time::sleep(Duration::from_millis(300)).await;
-        self.send(Kind::Nonces, none, node, &ask);
-        let body = self.next(Kind::Nonces, node, none).await;
+        self.send(EnvelopeKind::Nonces, none, node, &ask);
+        let body = self.next(EnvelopeKind::Nonces, node, none).await;
         assert_eq!(body[0], 1);
         let (_, _, ids): ((Vec<u8>, u32), u64, Vec<u64>) = bcs::from_bytes(&body[1..]).unwrap();
         ids
@@ -388,16 +393,16 @@ impl Hostile {
         let session = SessionId::from_random(random_16(&SystemEntropy));
         let nonces = nonces.to_vec();
         let body = bcs::to_bytes(&(order, session, signers, nonces, 5_000_u64, now_ms())).unwrap();
-        self.send(Kind::SigningOrder, session, signers[1], &body);
+        self.send(EnvelopeKind::SigningOrder, session, signers[1], &body);
         session
     }
 
     /// Shares that have left.
     fn shares(&self) -> usize {
-        let headers = self.noting.headers.lock().unwrap();
+        let headers = self.recording.headers.lock().unwrap();
         let shares = headers
             .iter()
-            .filter(|header| (header.kind, header.round) == (Kind::Protocol, 2));
+            .filter(|header| (header.kind, header.round) == (EnvelopeKind::Protocol, 2));
         shares.count()
     }
 
@@ -418,28 +423,28 @@ const NO_NONCES: u8 = 7;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node__should_give_one_share_for_a_nonce_whatever_the_orchestrator_asks() {
-    let (noting, mut test) = cluster(2, Watermarks { low: 1, high: 32 }).await;
+    let (recording, mut test) = cluster(2, Watermarks { low: 1, high: 32 }).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     until_ready(&test, 32).await;
-    until_one_round(&noting, &test, &root, 2).await;
+    until_one_round(&recording, &test, &root, 2).await;
     let signers = test.holders();
     let victim = signers[1];
-    let mut hostile = Hostile::of(&noting, &test).await;
+    let mut hostile = HostileOrchestrator::of(&recording, &test).await;
     let theirs = hostile.ids(&root, signers[0]).await;
     let ids = hostile.ids(&root, victim).await;
-    noting.headers.lock().unwrap().clear();
+    recording.headers.lock().unwrap().clear();
 
     // One number for two messages.
     let (one, two) = (test.order(&root), test.order(&root));
     hostile.order(&one, &signers, [vec![theirs[0]], vec![ids[0]]]);
     hostile.until_shares(1).await;
     let session = hostile.order(&two, &signers, [vec![theirs[1]], vec![ids[0]]]);
-    let reply = hostile.next(Kind::Reply, victim, session).await;
+    let reply = hostile.next(EnvelopeKind::Reply, victim, session).await;
     assert_eq!(reply[0], NO_NONCES);
 
     // For the same message again, in another session.
     let session = hostile.order(&one, &signers, [vec![theirs[2]], vec![ids[0]]]);
-    let reply = hostile.next(Kind::Reply, victim, session).await;
+    let reply = hostile.next(EnvelopeKind::Reply, victim, session).await;
     assert_eq!(reply[0], NO_NONCES);
 
     // Many at once.
@@ -454,7 +459,8 @@ async fn node__should_give_one_share_for_a_nonce_whatever_the_orchestrator_asks(
     while refused < rivals.len() - 1 {
         let message = tokio::time::timeout(Duration::from_secs(20), hostile.inbox.next());
         let envelope = Envelope::parse(message.await.unwrap().unwrap()).unwrap();
-        if rivals.contains(&envelope.header.session) && envelope.header.kind == Kind::Reply {
+        if rivals.contains(&envelope.header.session) && envelope.header.kind == EnvelopeKind::Reply
+        {
             assert_eq!(hostile.codec.open(&envelope).unwrap().body[0], NO_NONCES);
             refused += 1;
         }
@@ -467,7 +473,7 @@ async fn node__should_give_one_share_for_a_nonce_whatever_the_orchestrator_asks(
     let far = [vec![theirs[15], theirs[16]], vec![ids[4], u64::MAX]];
     for (nonces, expected) in [(twice, NO_NONCES), (few, REFUSED), (far, NO_NONCES)] {
         let session = hostile.order(&order, &signers, nonces);
-        let reply = hostile.next(Kind::Reply, victim, session).await;
+        let reply = hostile.next(EnvelopeKind::Reply, victim, session).await;
         assert_eq!(reply[0], expected);
     }
 
@@ -481,7 +487,7 @@ async fn node__should_give_one_share_for_a_nonce_whatever_the_orchestrator_asks(
     for (place, id) in (17..).zip(&ids[0..7]) {
         let order = test.order(&root);
         let session = hostile.order(&order, &signers, [vec![theirs[place]], vec![*id]]);
-        let reply = hostile.next(Kind::Reply, victim, session).await;
+        let reply = hostile.next(EnvelopeKind::Reply, victim, session).await;
         assert_eq!(reply[0], NO_NONCES, "{id}");
     }
     assert_eq!(hostile.shares(), 2);

@@ -20,21 +20,21 @@ use covault_core::{
     signature::Curve,
 };
 use covault_mpc::{
-    node::Rebuild,
-    shares::{ShareStore as _, age_file::AgeFiles},
+    node::RebuildCheck,
+    shares::{ShareStore as _, age_file::AgeShareStore},
     simulated,
 };
 use curve25519_dalek::Scalar;
 use secrecy::SecretString;
 use sha2::{Digest as _, Sha512};
-use support::{Medium, SystemEntropy, TestCluster, log::Log, search::Secrets};
+use support::{SystemEntropy, TestBus, TestCluster, log::LogCapture, search::SecretSearch};
 use tracing_subscriber::filter::LevelFilter;
 
 /// Remembers what it gave.
 #[derive(Default)]
-struct Recorder(Mutex<Vec<Vec<u8>>>);
+struct RecordingEntropy(Mutex<Vec<Vec<u8>>>);
 
-impl Entropy for Recorder {
+impl Entropy for RecordingEntropy {
     fn fill(&self, bytes: &mut [u8]) {
         SystemEntropy.fill(bytes);
         self.0.lock().unwrap().push(bytes.to_vec());
@@ -42,11 +42,11 @@ impl Entropy for Recorder {
 }
 
 /// Shares and all that follows from them; gives them to the search.
-fn collect(secrets: &mut Secrets, test: &TestCluster, draws: &[Vec<u8>]) {
+fn collect(secrets: &mut SecretSearch, test: &TestCluster, draws: &[Vec<u8>]) {
     let passphrase = SecretString::from("a passphrase");
     let mut scalars = Vec::new();
     for node in &test.nodes {
-        let files = AgeFiles::open(&node.folder, &passphrase, 1).unwrap();
+        let files = AgeShareStore::open(&node.folder, &passphrase, 1).unwrap();
         let records = files.load_all().unwrap();
         assert_eq!(records.len(), 2, "a share of each curve");
         for record in records {
@@ -102,12 +102,12 @@ fn nonces(root: &RootKey, share: &[u8; 32], draws: &[Vec<u8>]) -> Vec<[u8; 32]> 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn logs__should_show_no_share_no_nonce_and_no_key() {
-    let log = Log::start(LevelFilter::TRACE);
+    let log = LogCapture::start(LevelFilter::TRACE);
     simulated::keep_draws();
-    let recorder = Arc::new(Recorder::default());
+    let recorder = Arc::new(RecordingEntropy::default());
     let entropy = Arc::clone(&recorder) as Arc<dyn Entropy>;
     let mut test =
-        TestCluster::start_drawing(Medium::memory(), 3, Arc::new(Rebuild), entropy).await;
+        TestCluster::start_drawing(TestBus::memory(), 3, Arc::new(RebuildCheck), entropy).await;
     test.until_live(3).await;
     let mut roots = Vec::new();
     for curve in Curve::ALL {
@@ -138,7 +138,7 @@ async fn logs__should_show_no_share_no_nonce_and_no_key() {
     assert!(!draws.is_empty());
     draws.extend(simulated::kept_draws());
     assert!(draws.iter().filter(|draw| draw.len() == 32).count() > 10);
-    let mut secrets = Secrets::default();
+    let mut secrets = SecretSearch::default();
     collect(&mut secrets, &test, &draws);
     secrets.add(b"a passphrase");
     assert_eq!(secrets.in_text(&text), None);

@@ -27,15 +27,17 @@ use covault_core::{
     signature::Curve,
 };
 use covault_mpc::{
-    backend::{self, Abort, Index, KeyShare, KeygenSetup, Outgoing, Session},
-    bus::{Address, Bus, BusError, MAX_MESSAGE, Subscription, memory::MemoryBus, redis::RedisBus},
-    envelope::{EVERYONE, Envelope, EnvelopeCodec, Header, Kind},
+    backend::{self, Abort, KeyShare, KeygenSetup, OutgoingMessage, Session, SignerIndex},
+    bus::{
+        Bus, BusAddress, BusError, MAX_MESSAGE, Subscription, memory::MemoryBus, redis::RedisBus,
+    },
+    envelope::{EVERYONE, Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
     identity::NodeIdentity,
-    node::Rebuild,
+    node::RebuildCheck,
     nonces::Watermarks,
 };
 use support::{
-    Medium, SystemEntropy, TestCluster, log::Log, now_ms, redis_server::RedisServer, verify,
+    SystemEntropy, TestBus, TestCluster, log::LogCapture, now_ms, redis_server::RedisServer, verify,
 };
 use tokio::{
     task::JoinHandle,
@@ -43,16 +45,16 @@ use tokio::{
 };
 use tracing_subscriber::filter::LevelFilter;
 
-type Tape = Vec<(Address, Vec<u8>)>;
+type Tape = Vec<(BusAddress, Vec<u8>)>;
 
 /// Keeps a copy of what is sent, and sends it in another order when told to.
-struct Tap {
+struct ReorderingBus {
     bus: Arc<dyn Bus>,
     tape: Mutex<Tape>,
     held: Mutex<Option<Tape>>,
 }
 
-impl Tap {
+impl ReorderingBus {
     fn on(bus: Arc<dyn Bus>) -> Arc<Self> {
         Arc::new(Self {
             bus,
@@ -78,9 +80,9 @@ impl Tap {
     }
 
     /// The last message of this kind to this node.
-    fn last(&self, kind: Kind, to: NodeId) -> Vec<u8> {
+    fn last(&self, kind: EnvelopeKind, to: NodeId) -> Vec<u8> {
         let tape = self.tape.lock().unwrap();
-        let of_kind = |message: &&(Address, Vec<u8>)| {
+        let of_kind = |message: &&(BusAddress, Vec<u8>)| {
             let header = Envelope::parse(message.1.clone()).unwrap().header;
             header.kind == kind && header.to == to
         };
@@ -89,8 +91,8 @@ impl Tap {
 }
 
 #[async_trait]
-impl Bus for Tap {
-    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+impl Bus for ReorderingBus {
+    fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         self.tape.lock().unwrap().push((to, message.clone()));
         if let Some(held) = &mut *self.held.lock().unwrap() {
             held.push((to, message));
@@ -108,14 +110,14 @@ impl Bus for Tap {
     }
 }
 
-fn header(kind: Kind, to: NodeId) -> Header {
-    Header {
+fn header(kind: EnvelopeKind, to: NodeId) -> EnvelopeHeader {
+    EnvelopeHeader {
         kind,
         sealed: false,
         epoch: 0,
         session: SessionId::from_random(random_16(&SystemEntropy)),
         attempt: 0,
-        round: u16::from(kind == Kind::Protocol),
+        round: u16::from(kind == EnvelopeKind::Protocol),
         sequence: 0,
         from: to,
         to,
@@ -123,12 +125,12 @@ fn header(kind: Kind, to: NodeId) -> Header {
 }
 
 /// A cluster of three on a tapped bus, with an Ed25519 key.
-async fn tapped(bus: Arc<dyn Bus>) -> (Arc<Tap>, TestCluster, RootKey) {
-    let tap = Tap::on(bus);
-    let medium = Medium::Other(Arc::clone(&tap) as Arc<dyn Bus>);
+async fn tapped(bus: Arc<dyn Bus>) -> (Arc<ReorderingBus>, TestCluster, RootKey) {
+    let tap = ReorderingBus::on(bus);
+    let medium = TestBus::Other(Arc::clone(&tap) as Arc<dyn Bus>);
     // Nothing made ahead: a replay would be refused for its used nonces, before its session.
     let none = Watermarks { low: 0, high: 0 };
-    let test = TestCluster::start_pooled(medium, 3, Arc::new(Rebuild), none).await;
+    let test = TestCluster::start_pooled(medium, 3, Arc::new(RebuildCheck), none).await;
     test.until_live(3).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     (tap, test, root)
@@ -145,13 +147,13 @@ fn redis() -> (RedisServer, Arc<dyn Bus>) {
 const FROM: std::ops::Range<usize> = 34..66;
 
 async fn forgeries_are_refused(bus: Arc<dyn Bus>) {
-    let log = Log::start(LevelFilter::INFO);
+    let log = LogCapture::start(LevelFilter::INFO);
     let (tap, mut test, root) = tapped(bus).await;
     test.sign_well(&root, 2).await;
     let victim = test.nodes[0].identity.id();
-    let inbox = Address::Inbox(victim);
+    let inbox = BusAddress::Inbox(victim);
     let publish = |message: &[u8]| tap.bus.publish(inbox, message.to_vec()).unwrap();
-    let order = tap.last(Kind::KeygenOrder, victim);
+    let order = tap.last(EnvelopeKind::KeygenOrder, victim);
 
     // Truncation, in the header and in the body.
     log.until("malformed envelope", || publish(&order[..100]))
@@ -164,16 +166,16 @@ async fn forgeries_are_refused(bus: Arc<dyn Bus>) {
 
     // A wrong sender: the stranger signs in a pinned name.
     let stranger = Arc::new(NodeIdentity::generate(&SystemEntropy));
-    let outbox = Tap::on(MemoryBus::new());
+    let outbox = ReorderingBus::on(MemoryBus::new());
     let codec = EnvelopeCodec::new(
         Arc::clone(&stranger),
         Arc::clone(&outbox) as _,
         Arc::new(SystemEntropy),
     );
     codec
-        .send(header(Kind::SigningOrder, victim), b"order")
+        .send(header(EnvelopeKind::SigningOrder, victim), b"order")
         .unwrap();
-    let mut forged = outbox.last(Kind::SigningOrder, victim);
+    let mut forged = outbox.last(EnvelopeKind::SigningOrder, victim);
     assert_eq!(forged[FROM], stranger.id().0);
     log.until("order of a stranger", || publish(&forged)).await;
     forged[FROM].copy_from_slice(&test.orchestrator.id().0);
@@ -188,12 +190,12 @@ async fn forgeries_are_refused(bus: Arc<dyn Bus>) {
     named.await.expect("who is spoken for is named");
 
     // A wrong recipient.
-    let other = tap.last(Kind::KeygenOrder, test.nodes[1].identity.id());
+    let other = tap.last(EnvelopeKind::KeygenOrder, test.nodes[1].identity.id());
     log.until("the envelope is for another node", || publish(&other))
         .await;
 
     // A replay: the session was run, and stays so after a restart.
-    let replayed = tap.last(Kind::SigningOrder, {
+    let replayed = tap.last(EnvelopeKind::SigningOrder, {
         let order = test.order(&root);
         verify(&order, &test.sign(&order, 2, 60_000).await.unwrap());
         let tape = tap.tape.lock().unwrap();
@@ -203,7 +205,7 @@ async fn forgeries_are_refused(bus: Arc<dyn Bus>) {
             .map(|(_, message)| Envelope::parse(message.clone()).unwrap().header);
         headers
             .into_iter()
-            .find(|it| it.kind == Kind::SigningOrder)
+            .find(|it| it.kind == EnvelopeKind::SigningOrder)
             .unwrap()
             .to
     });
@@ -218,7 +220,7 @@ async fn forgeries_are_refused(bus: Arc<dyn Bus>) {
     test.until_live(3).await;
     log.until("this session was run before", || {
         tap.bus
-            .publish(Address::Inbox(to), replayed.clone())
+            .publish(BusAddress::Inbox(to), replayed.clone())
             .unwrap();
     })
     .await;
@@ -242,7 +244,7 @@ async fn forgeries__should_be_refused_and_named_on_redis() {
 async fn impostor(
     bus: Arc<dyn Bus>,
     identity: &Arc<NodeIdentity>,
-    answer: impl Fn(&EnvelopeCodec, Header) + Send + 'static,
+    answer: impl Fn(&EnvelopeCodec, EnvelopeHeader) + Send + 'static,
 ) -> JoinHandle<()> {
     let codec = EnvelopeCodec::new(
         Arc::clone(identity),
@@ -256,11 +258,11 @@ async fn impostor(
             tokio::select! {
                 _ = heartbeat.tick() => {
                     let body = support::announcement("impostor", support::now_ms());
-                    codec.send(header(Kind::Announcement, EVERYONE), &body).unwrap();
+                    codec.send(header(EnvelopeKind::Announcement, EVERYONE), &body).unwrap();
                 }
                 message = inbox.next() => {
                     let Ok(envelope) = Envelope::parse(message.unwrap()) else { continue };
-                    if envelope.header.kind == Kind::SigningOrder {
+                    if envelope.header.kind == EnvelopeKind::SigningOrder {
                         answer(&codec, envelope.header);
                     }
                 }
@@ -270,7 +272,7 @@ async fn impostor(
 }
 
 async fn byzantine_nodes_are_refused(bus: Arc<dyn Bus>) {
-    let log = Log::start(LevelFilter::INFO);
+    let log = LogCapture::start(LevelFilter::INFO);
     let (tap, mut test, root) = tapped(bus).await;
     test.stop_node(2).await;
     test.until_live(2).await;
@@ -278,8 +280,8 @@ async fn byzantine_nodes_are_refused(bus: Arc<dyn Bus>) {
     let byzantine = Arc::clone(&test.nodes[2].identity);
     let task = impostor(Arc::clone(&tap) as _, &byzantine, move |codec, order| {
         for to in others {
-            let place = Header {
-                kind: Kind::Protocol,
+            let place = EnvelopeHeader {
+                kind: EnvelopeKind::Protocol,
                 sealed: false,
                 round: 1,
                 to,
@@ -288,9 +290,9 @@ async fn byzantine_nodes_are_refused(bus: Arc<dyn Bus>) {
             // Of another epoch; then two faces for a slot that is read later.
             let (epoch, round) = (order.epoch + 1, 2);
             let say = |header, body: &[u8]| codec.send(header, body).unwrap();
-            say(Header { epoch, ..place }, b"of tomorrow");
-            say(Header { round, ..place }, &[1; 64]);
-            say(Header { round, ..place }, &[2; 64]);
+            say(EnvelopeHeader { epoch, ..place }, b"of tomorrow");
+            say(EnvelopeHeader { round, ..place }, &[1; 64]);
+            say(EnvelopeHeader { round, ..place }, &[2; 64]);
         }
     })
     .await;
@@ -311,7 +313,7 @@ async fn byzantine_nodes_are_refused(bus: Arc<dyn Bus>) {
         loop {
             test.sign_well(&root, 2).await;
             // The two have signed without it, in a session that it can see on the bus.
-            let theirs = Envelope::parse(tap.last(Kind::Protocol, others[0])).unwrap();
+            let theirs = Envelope::parse(tap.last(EnvelopeKind::Protocol, others[0])).unwrap();
             if theirs.header.from == others[1] {
                 own.send(theirs.header, b"of somebody else").unwrap();
             }
@@ -370,12 +372,14 @@ async fn reordering__should_do_no_harm_on_redis() {
 
 /// Sends 25 MB to each victim, again and again.
 fn flood(bus: &Arc<dyn Bus>, identity: Arc<NodeIdentity>, victims: &[NodeId]) -> JoinHandle<()> {
-    let outbox = Tap::on(MemoryBus::new());
+    let outbox = ReorderingBus::on(MemoryBus::new());
     let codec = EnvelopeCodec::new(identity, Arc::clone(&outbox) as _, Arc::new(SystemEntropy));
     let body = vec![7; 50_000];
     for _ in 0..500 {
         for to in victims {
-            codec.send(header(Kind::Protocol, *to), &body).unwrap();
+            codec
+                .send(header(EnvelopeKind::Protocol, *to), &body)
+                .unwrap();
         }
     }
     let messages = std::mem::take(&mut *outbox.tape.lock().unwrap());
@@ -392,7 +396,7 @@ fn flood(bus: &Arc<dyn Bus>, identity: Arc<NodeIdentity>, victims: &[NodeId]) ->
 }
 
 async fn floods_hit_the_flooder(bus: Arc<dyn Bus>) {
-    let log = Log::start(LevelFilter::INFO);
+    let log = LogCapture::start(LevelFilter::INFO);
     let (tap, mut test, root) = tapped(bus).await;
     test.stop_node(2).await;
     test.until_live(2).await;
@@ -486,7 +490,7 @@ async fn redis__should_not_let_its_queue_outgrow_the_memory() {
     let mut server = RedisServer::start();
     server.stop();
     let bus = RedisBus::connect(&server.url(), "test").unwrap();
-    let to = Address::Inbox(NodeId([1; 32]));
+    let to = BusAddress::Inbox(NodeId([1; 32]));
     // Nothing can be sent: 16 messages of 4 MiB are all it keeps.
     let taken = (0..100)
         .take_while(|_| bus.publish(to, vec![0; MAX_MESSAGE]).is_ok())
@@ -533,7 +537,10 @@ async fn redis__should_read_a_large_backlog_over_a_slow_line() {
     let near = RedisBus::connect(&server.url(), "test").unwrap();
     for number in 0..COUNT {
         let message = vec![number; MAX_MESSAGE];
-        while near.publish(Address::Inbox(me), message.clone()).is_err() {
+        while near
+            .publish(BusAddress::Inbox(me), message.clone())
+            .is_err()
+        {
             sleep(Duration::from_millis(50)).await;
         }
     }
@@ -550,7 +557,7 @@ async fn redis__should_carry_the_largest_key_generation() {
     #[allow(clippy::disallowed_methods)]
     let large = std::env::var_os("COVAULT_LARGE").is_some();
     let (threshold, count) = if large { (5, 9) } else { (3, 4) };
-    let test = TestCluster::start(Medium::redis(), count).await;
+    let test = TestCluster::start(TestBus::redis(), count).await;
     test.until_live(count).await;
     let order = KeygenOrder {
         expires_at_ms: now_ms() + 590_000,
@@ -560,7 +567,7 @@ async fn redis__should_carry_the_largest_key_generation() {
     test.sign_well(&root, threshold).await;
 }
 
-type Parties = BTreeMap<(Index, bool), Box<dyn Session<KeyShare>>>;
+type Parties = BTreeMap<(SignerIndex, bool), Box<dyn Session<KeyShare>>>;
 
 /// Makes a key of three in which party 2 shows party 3, in one round, what it says in another run of
 /// itself: as valid as the truth. Gives the outcomes of the honest two.
@@ -579,18 +586,18 @@ fn two_faced_keygen(scheme: Scheme, round: u16) -> Vec<Option<Result<KeyShare, A
         .into_iter()
         .map(|who| (who, session(who.0)))
         .collect();
-    let mut queue: VecDeque<((Index, bool), Outgoing)> = VecDeque::new();
+    let mut queue: VecDeque<((SignerIndex, bool), OutgoingMessage)> = VecDeque::new();
     for (who, party) in &mut parties {
         let output = party.start(&SystemEntropy).unwrap();
         queue.extend(output.send.into_iter().map(|message| (*who, message)));
     }
-    let mut outcomes: BTreeMap<(Index, bool), Result<KeyShare, Abort>> = BTreeMap::new();
+    let mut outcomes: BTreeMap<(SignerIndex, bool), Result<KeyShare, Abort>> = BTreeMap::new();
     while let Some((from, mut message)) = queue.pop_front() {
         if (from, message.to, message.round) == ((2, false), 3, round) && round == 4 {
             // The hash of the comparison itself: another one is enough.
             message.body[0] ^= 1;
         }
-        let to: Vec<(Index, bool)> = match (from, message.to) {
+        let to: Vec<(SignerIndex, bool)> = match (from, message.to) {
             ((2, false), 3) if message.round == round && round < 4 => continue,
             ((2, true), 3) if message.round == round && round < 4 => vec![(3, false)],
             ((2, true), _) => continue,

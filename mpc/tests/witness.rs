@@ -29,21 +29,21 @@ use covault_core::{
     signature::{Curve, Signature},
 };
 use covault_mpc::{
-    bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
+    bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
     claims::Claims,
-    cluster::{Cluster, ClusterConfig, Halt, NodeStatus},
-    envelope::{EVERYONE, Envelope, EnvelopeCodec, Header, Kind},
+    cluster::{Cluster, ClusterConfig, HaltReason, NodeStatus},
+    envelope::{EVERYONE, Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
     identity::NodeIdentity,
     node::OrderCheck,
-    policy::{Counter, Scope, Spending},
+    policy::{PolicyScope, Spending, SpendingCounter},
 };
 use support::*;
 use tokio::time::sleep;
 
 /// Each order of a wallet with an odd number lets one go, of one in a day. The others let nothing go.
-struct OnePerDay;
+struct OnePerDayCheck;
 
-impl OrderCheck for OnePerDay {
+impl OrderCheck for OnePerDayCheck {
     fn check(
         &self,
         order: &SigningOrder,
@@ -52,8 +52,8 @@ impl OrderCheck for OnePerDay {
     ) -> Result<Vec<Spending>, Fault> {
         let limited = order.path.indices().last().unwrap() % 2 == 1;
         let spending = Spending {
-            counter: Counter {
-                scope: Scope::Node,
+            counter: SpendingCounter {
+                scope: PolicyScope::Node,
                 asset: "coin".into(),
             },
             amount: U256::from(1_u64),
@@ -64,7 +64,7 @@ impl OrderCheck for OnePerDay {
 }
 
 async fn cluster(count: usize) -> TestCluster {
-    let test = TestCluster::start_with(Medium::memory(), count, Arc::new(OnePerDay)).await;
+    let test = TestCluster::start_with(TestBus::memory(), count, Arc::new(OnePerDayCheck)).await;
     test.until_live(count).await;
     test
 }
@@ -102,7 +102,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn halted(nodes: &[NodeStatus], id: NodeId) -> Vec<Halt> {
+fn halted(nodes: &[NodeStatus], id: NodeId) -> Vec<HaltReason> {
     let node = nodes.iter().find(|node| node.id == id);
     node.map(|node| node.halted.clone()).unwrap_or_default()
 }
@@ -124,7 +124,7 @@ async fn refresh(test: &TestCluster, root: &RootKey, epoch: u32) {
     let proof = test.cluster.reshare(&order).await.unwrap();
     let told = test
         .cluster
-        .tell(&order, &proof, &[], &test.holders())
+        .distribute_activation(&order, &proof, &[], &test.holders())
         .await;
     for (node, confirmed) in told.unwrap() {
         assert!(confirmed.is_ok(), "{node:?}: {confirmed:?}");
@@ -166,7 +166,7 @@ async fn claims__should_give_no_second_limit_when_they_are_put_back() {
         test.until(|nodes| {
             ids[..2]
                 .iter()
-                .all(|id| halted(nodes, *id) == [Halt::Claims])
+                .all(|id| halted(nodes, *id) == [HaltReason::Claims])
         })
         .await;
         // Nor anything else.
@@ -243,7 +243,7 @@ async fn claims__should_have_their_bans_again_when_they_were_put_back() {
     let_go(&path).await;
     std::fs::copy(&kept, &path).unwrap();
     test.start_node(0);
-    test.until(|nodes| halted(nodes, ids[0]) == [Halt::Claims] && banned(nodes))
+    test.until(|nodes| halted(nodes, ids[0]) == [HaltReason::Claims] && banned(nodes))
         .await;
 }
 
@@ -263,7 +263,7 @@ async fn node__should_be_noticed_when_it_runs_twice_and_sign_nothing() {
     verify(&order, &signed.unwrap());
 
     let (shutdown, twin) = test.start_from(0, copied);
-    let noticed = test.until(|nodes| halted(nodes, ids[0]).contains(&Halt::Twice));
+    let noticed = test.until(|nodes| halted(nodes, ids[0]).contains(&HaltReason::Twice));
     tokio::time::timeout(Duration::from_secs(10), noticed)
         .await
         .expect("nobody has noticed within 10 s");
@@ -286,7 +286,7 @@ async fn node__should_be_noticed_when_it_runs_twice_and_sign_nothing() {
     twin.await.unwrap().unwrap();
     test.stop_node(0).await;
     test.start_node(0);
-    test.until(|nodes| halted(nodes, ids[0]) == [Halt::Claims])
+    test.until(|nodes| halted(nodes, ids[0]) == [HaltReason::Claims])
         .await;
     test.until_live(3).await;
     refresh(&test, &root, 0).await;
@@ -357,7 +357,7 @@ async fn clocks__should_give_no_second_limit_when_they_are_set_ahead() {
     };
     assert_eq!(
         (preprocess(0), preprocess(1)),
-        (vec![Halt::Clock], vec![Halt::Clock])
+        (vec![HaltReason::Clock], vec![HaltReason::Clock])
     );
 
     // Set right again they sign.
@@ -372,15 +372,15 @@ async fn clocks__should_give_no_second_limit_when_they_are_set_ahead() {
 }
 
 /// Keeps all announcements.
-struct Noting {
+struct RecordingBus {
     bus: Arc<MemoryBus>,
     kept: Mutex<Vec<Vec<u8>>>,
 }
 
 #[async_trait]
-impl Bus for Noting {
-    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
-        if to == Address::Announcements {
+impl Bus for RecordingBus {
+    fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
+        if to == BusAddress::Announcements {
             self.kept.lock().unwrap().push(message.clone());
         }
         self.bus.publish(to, message)
@@ -395,13 +395,13 @@ impl Bus for Noting {
     }
 }
 
-async fn noted(count: usize) -> (Arc<Noting>, TestCluster) {
-    let noting = Arc::new(Noting {
+async fn noted(count: usize) -> (Arc<RecordingBus>, TestCluster) {
+    let noting = Arc::new(RecordingBus {
         bus: MemoryBus::new(),
         kept: Mutex::default(),
     });
-    let medium = Medium::Other(Arc::clone(&noting) as Arc<dyn Bus>);
-    let test = TestCluster::start_with(medium, count, Arc::new(OnePerDay)).await;
+    let medium = TestBus::Other(Arc::clone(&noting) as Arc<dyn Bus>);
+    let test = TestCluster::start_with(medium, count, Arc::new(OnePerDayCheck)).await;
     test.until_live(count).await;
     (noting, test)
 }
@@ -431,12 +431,12 @@ async fn replays__should_stop_nobody() {
         for message in old.iter().chain(old.iter().rev()) {
             noting
                 .bus
-                .publish(Address::Announcements, message.clone())
+                .publish(BusAddress::Announcements, message.clone())
                 .unwrap();
             for id in &ids {
                 noting
                     .bus
-                    .publish(Address::Inbox(*id), message.clone())
+                    .publish(BusAddress::Inbox(*id), message.clone())
                     .unwrap();
             }
         }
@@ -525,7 +525,7 @@ async fn replays_of_an_earlier_start__should_not_be_taken_for_the_time() {
             for _ in 0..400 {
                 for node in &recorded {
                     if let Some(message) = node.get(place) {
-                        bus.publish(Address::Announcements, message.clone())
+                        bus.publish(BusAddress::Announcements, message.clone())
                             .unwrap();
                     }
                 }
@@ -550,8 +550,8 @@ struct Byzantine {
 }
 
 impl Byzantine {
-    fn send(&self, kind: Kind, to: NodeId, body: &[u8]) {
-        let header = Header::outside_sessions(kind, self.codec.id(), to);
+    fn send(&self, kind: EnvelopeKind, to: NodeId, body: &[u8]) {
+        let header = EnvelopeHeader::outside_sessions(kind, self.codec.id(), to);
         self.codec.send(header, body).unwrap();
     }
 }
@@ -603,9 +603,9 @@ async fn byzantine_node__should_not_stop_a_node_by_words_about_it() {
                 String,
                 u32,
                 Vec<([u8; 8], NodeId)>,
-                Rest,
+                AnnouncementTail,
             );
-            type Rest = (u64, u64, Vec<u8>, Vec<[u8; 16]>);
+            type AnnouncementTail = (u64, u64, Vec<u8>, Vec<[u8; 16]>);
             let said: Announced = bcs::from_bytes(&opened.body).unwrap();
             said.3
         };
@@ -616,7 +616,7 @@ async fn byzantine_node__should_not_stop_a_node_by_words_about_it() {
         for (victim, boot) in ids[..2].iter().zip(&boots) {
             // Its own words, and words in the victim's name that it has signed itself.
             let own = said([9; 16], wrong_ms, u64::MAX, &boots);
-            byzantine.send(Kind::Announcement, EVERYONE, &own);
+            byzantine.send(EnvelopeKind::Announcement, EVERYONE, &own);
             let mut forged = noting.kept.lock().unwrap().clone();
             forged.retain(|message| from(message) == *victim);
             let mut forged = forged.pop().unwrap();
@@ -627,12 +627,12 @@ async fn byzantine_node__should_not_stop_a_node_by_words_about_it() {
             for wire in [forged.clone(), own_wire.pop().unwrap(), vec![1; 300]] {
                 byzantine
                     .bus
-                    .publish(Address::Announcements, wire.clone())
+                    .publish(BusAddress::Announcements, wire.clone())
                     .unwrap();
                 // WitnessNews::Told
                 let mut told = vec![1];
                 told.extend(bcs::to_bytes(&(boot, &wire, None::<u8>)).unwrap());
-                byzantine.send(Kind::Witness, *victim, &told);
+                byzantine.send(EnvelopeKind::Witness, *victim, &told);
             }
         }
         sleep(Duration::from_millis(100)).await;
@@ -676,7 +676,7 @@ async fn heights__should_be_remembered_by_peers_that_were_started_again() {
     for place in 0..3 {
         test.start_node(place);
     }
-    test.until(|nodes| halted(nodes, ids[0]) == [Halt::Claims])
+    test.until(|nodes| halted(nodes, ids[0]) == [HaltReason::Claims])
         .await;
     let order = unlimited(&test, &root, 2);
     let fault = sign_with(&test.cluster, &order, &ids[..2], 6_000).await;
@@ -703,8 +703,8 @@ async fn orchestrator__should_not_make_honest_nodes_blame_each_other_by_two_orde
                 let order = unlimited(&test, &root, 2 * round + number);
                 let nonces = Vec::<Vec<u64>>::new();
                 let body = (&order, session, &ids, nonces, 2_000_u64, now_ms());
-                let header = Header {
-                    kind: Kind::SigningOrder,
+                let header = EnvelopeHeader {
+                    kind: EnvelopeKind::SigningOrder,
                     sealed: true,
                     epoch: 0,
                     session,
@@ -721,14 +721,14 @@ async fn orchestrator__should_not_make_honest_nodes_blame_each_other_by_two_orde
         while failed < 2 * sessions.len() {
             let message = tokio::time::timeout(Duration::from_secs(20), inbox.next()).await;
             let envelope = Envelope::parse(message.unwrap().unwrap()).unwrap();
-            let Header { kind, session, .. } = envelope.header;
-            if kind != Kind::Reply || !sessions.contains(&session) {
+            let EnvelopeHeader { kind, session, .. } = envelope.header;
+            if kind != EnvelopeKind::Reply || !sessions.contains(&session) {
                 continue;
             }
             // Reply::Failed { culprits, missing, reason, evidence }
             let body = codec.open(&envelope).unwrap().body;
-            type Failed = (Vec<NodeId>, Vec<NodeId>, String, String);
-            let (culprits, _, reason, _): Failed = match body.split_first() {
+            type FailedReply = (Vec<NodeId>, Vec<NodeId>, String, String);
+            let (culprits, _, reason, _): FailedReply = match body.split_first() {
                 Some((3, rest)) => bcs::from_bytes(rest).unwrap(),
                 _ => panic!("another reply"),
             };
@@ -743,16 +743,16 @@ async fn orchestrator__should_not_make_honest_nodes_blame_each_other_by_two_orde
 }
 
 /// Delays what nodes tell each other of their promises, by less than a start waits for it.
-struct SlowWitness {
+struct SlowWitnessBus {
     bus: Arc<MemoryBus>,
     runtime: tokio::runtime::Handle,
 }
 
 #[async_trait]
-impl Bus for SlowWitness {
-    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+impl Bus for SlowWitnessBus {
+    fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         let kind = Envelope::parse(message.clone()).map(|envelope| envelope.header.kind);
-        if kind != Ok(Kind::Witness) {
+        if kind != Ok(EnvelopeKind::Witness) {
             return self.bus.publish(to, message);
         }
         let bus = Arc::clone(&self.bus);
@@ -816,11 +816,11 @@ async fn assert_no_second_limit(test: &TestCluster, root: &RootKey) {
 /// are promises too, and soon there are as many as the peers remember.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claims__should_be_noticed_when_they_are_put_back_and_the_orchestrator_adds_promises() {
-    let medium = Medium::Other(Arc::new(SlowWitness {
+    let medium = TestBus::Other(Arc::new(SlowWitnessBus {
         bus: MemoryBus::new(),
         runtime: tokio::runtime::Handle::current(),
     }));
-    let mut test = TestCluster::start_with(medium, 3, Arc::new(OnePerDay)).await;
+    let mut test = TestCluster::start_with(medium, 3, Arc::new(OnePerDayCheck)).await;
     test.until_live(3).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     use_up_the_limit(&mut test, &root).await;
@@ -874,7 +874,7 @@ async fn replays__should_not_keep_a_node_that_has_started_from_signing() {
     heartbeats().await;
     let kept = noting.kept.lock().unwrap().clone();
     let old = kept.into_iter().find(|it| from(it) == ids[0]).unwrap();
-    let (bus, to) = (Arc::clone(&noting.bus), Address::Inbox(ids[1]));
+    let (bus, to) = (Arc::clone(&noting.bus), BusAddress::Inbox(ids[1]));
     let over = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let ended = Arc::clone(&over);
     let replay = tokio::spawn(async move {

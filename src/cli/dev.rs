@@ -15,7 +15,7 @@ use covault_actors::{
 use covault_core::{fault::Fault, order::NodeId, schema::admin};
 use covault_mpc::{
     bus::Bus,
-    node::{Bounds, KeyRules, Node, Unwatched},
+    node::{KeyRules, KeygenQuota, NoResumeDetector, Node},
     nonces::Watermarks,
     policy::Policy,
 };
@@ -218,8 +218,8 @@ impl SignerNodes {
             policy: Policy::development(),
             nonces: Watermarks::default(),
             // A laptop sleeps; keys for development are not worth a node that ends.
-            resumption: Arc::new(Unwatched),
-            bounds: Bounds::default(),
+            resumption: Arc::new(NoResumeDetector),
+            keygen_quota: KeygenQuota::default(),
         });
         self.running.spawn(Node::run(config, stop));
         Ok(())

@@ -15,7 +15,7 @@ use covault_core::{
     payload::{Payload, WireKind},
     schema::{json, wire},
 };
-use covault_mpc::policy::{Asked, Policy, Spending};
+use covault_mpc::policy::{Policy, PolicyRequest, Spending};
 
 use super::print_line;
 use crate::{files, wiring};
@@ -115,7 +115,7 @@ fn judge(policy: &Policy, json: &str, args: &CheckPolicyArgs) -> anyhow::Result<
         .collect::<Result<BTreeSet<_>, Fault>>()
         .map_err(|fault| wiring::explain(Fault::field("--own-wallet", fault.message())))?;
     let known = args.fee.or_else(|| network.rules().fixed_fee(&payload));
-    let asked = Asked {
+    let asked = PolicyRequest {
         vault: args.vault.unwrap_or(VaultId::from_bytes([0; 16])),
         network,
         payload: &payload,
@@ -123,11 +123,14 @@ fn judge(policy: &Policy, json: &str, args: &CheckPolicyArgs) -> anyhow::Result<
         own_wallets: &own_wallets,
     };
     // No transaction costs nothing, so what no fee makes allowed is never signed.
-    let least = Asked {
+    let least = PolicyRequest {
         fee: known.unwrap_or(U256::from(payload.is_transaction())),
         ..asked
     };
-    match policy.judge(&least).and_then(|_| policy.judge(&asked)) {
+    match policy
+        .evaluate(&least)
+        .and_then(|_| policy.evaluate(&asked))
+    {
         Ok(spending) => {
             print_line("allowed");
             for line in spending.iter().filter_map(describe_count) {

@@ -8,7 +8,9 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use covault_core::{derive::KeyPath, fault::Fault, ids::VaultId, network::Network, scheme::Scheme};
-use covault_mpc::shares::backup::{self, Backup, Misfit, RecoveredKey, Recovery};
+use covault_mpc::shares::backup::{
+    self, DecryptedBackup, RecoveredKey, RecoveryReport, RejectedBackup,
+};
 use zeroize::Zeroizing;
 
 use crate::{files, wiring::explain};
@@ -102,7 +104,7 @@ struct RecoveryOutput {
 
 /// The backups that can be read, with their files. The others are named: one bad file must not keep
 /// the rest from giving the key.
-fn open(args: &Args) -> anyhow::Result<(Vec<Backup>, Vec<&Path>)> {
+fn open(args: &Args) -> anyhow::Result<(Vec<DecryptedBackup>, Vec<&Path>)> {
     let mut identities = Vec::new();
     for path in &args.identities {
         let text = std::fs::read_to_string(path)
@@ -138,14 +140,14 @@ fn recover(args: &Args) -> anyhow::Result<RecoveryOutput> {
     let (backups, files) = open(args)?;
     let mut entries = Vec::new();
     let (mut given, mut missing) = (Vec::new(), Vec::new());
-    for Recovery {
+    for RecoveryReport {
         vault,
         scheme,
         key,
-        misfits,
+        rejected,
     } in backup::recover_all(&backups)
     {
-        for Misfit { place, why } in misfits {
+        for RejectedBackup { place, why } in rejected {
             if let (Some(path), Some(backup)) = (files.get(place), backups.get(place)) {
                 let node = backup.node.openssh_line("");
                 warn_skipped(path, &format!("the backup of {node}: {why}"));

@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use covault_core::{ids::VaultId, order::NodeId};
 use covault_mpc::{
     identity::NodeIdentity,
-    node::{Bounds, KeyRules, Node, VaultRules},
+    node::{KeyRules, KeygenQuota, Node, VaultRules},
     nonces::Watermarks,
     policy::Policy,
 };
@@ -176,7 +176,7 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
             high: signer.nonce_pool_high,
         },
         resumption: Arc::new(MachineWatch::start()),
-        bounds: Bounds {
+        keygen_quota: KeygenQuota {
             keys_per_vault_per_day: signer.keys_per_vault_per_day,
             keys_per_day: signer.keys_per_day,
             unused_keys: signer.unused_keys,

@@ -11,7 +11,7 @@ use std::{
 };
 
 use covault_core::ids::VaultId;
-use covault_mpc::node::Limits as KeyLimits;
+use covault_mpc::node::ThresholdLimits as KeyLimits;
 use serde::Deserialize;
 use thiserror::Error;
 use toml::{Table, Value};

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{
     secrets::{copy_of_claims, take_nonces, until_pooled},
-    support::{search::Secrets, *},
+    support::{search::SecretSearch, *},
 };
 
 /// The nonces that are ready in a signer's claims file, by the epoch of their shares.
@@ -97,7 +97,7 @@ async fn restored_node__should_sign_only_after_a_refresh_and_have_no_nonce_of_be
     // A backup holds a share: it parses to its last byte as nothing else, and no part of any nonce
     // that was ready is in it.
     stop(&mut cluster, 0);
-    let mut pool = Secrets::default();
+    let mut pool = SecretSearch::default();
     let nonces = take_nonces(&cluster, 0).await;
     assert_eq!(nonces.len(), 8);
     for (_, _, nonce) in &nonces {

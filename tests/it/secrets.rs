@@ -8,14 +8,14 @@ use covault_core::{derive::KeyPath, ids::SessionId, network::Network, signature:
 use covault_mpc::{
     backend::{self, PreprocessedNonce},
     claims::{Claim, Claims},
-    nonces::{ShareEpoch, Take},
+    nonces::{NonceSelection, ShareEpoch},
     shares::age_file::KEYRING,
 };
 use curve25519_dalek::Scalar;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Value, json};
 
-use super::support::{search::Secrets, *};
+use super::support::{search::SecretSearch, *};
 
 const PASSPHRASE: &str = "Vier gelbe Ruder treiben seewaerts";
 const EVE: &str = "0x37b5ba07902c51ef69dE0BbEa42A11a1A94e3ff6";
@@ -50,7 +50,7 @@ pub async fn take_nonces(
             spending: Vec::new(),
             now_ms: 1,
         };
-        let take = Take {
+        let take = NonceSelection {
             of: of.clone(),
             ids: ids.clone(),
         };
@@ -80,9 +80,9 @@ pub async fn until_pooled(metrics: &str, signer: &str, count: u32) {
 #[derive(Default)]
 struct KnownSecrets {
     /// In logs and on terminals.
-    texts: Secrets,
+    texts: SecretSearch,
     /// In files that hold other things by right, of which some stand beside the shares, too.
-    files: Secrets,
+    files: SecretSearch,
 }
 
 impl KnownSecrets {

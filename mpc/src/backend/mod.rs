@@ -33,12 +33,12 @@ pub(crate) use ecdsa_cggmp24::{decoder as cggmp24_decoder, read_primes as read_c
 pub use frost_ed25519::Commitments;
 
 /// A party's place in the keygen's list of signers, counted from 1.
-pub type Index = u8;
+pub type SignerIndex = u8;
 
 /// A message to another party of the session.
-pub struct Outgoing {
+pub struct OutgoingMessage {
     /// The recipient.
-    pub to: Index,
+    pub to: SignerIndex,
     /// The round it belongs to, from 1.
     pub round: u16,
     /// Whether only the recipient may read it.
@@ -50,7 +50,7 @@ pub struct Outgoing {
 /// What a session wants after a step.
 pub struct StepOutput<T> {
     /// To be sent, even when done.
-    pub send: Vec<Outgoing>,
+    pub send: Vec<OutgoingMessage>,
     /// The outcome, once there is one. The session is over then.
     pub done: Option<T>,
 }
@@ -63,7 +63,7 @@ impl<T> StepOutput<T> {
         }
     }
 
-    fn send(send: Vec<Outgoing>) -> Self {
+    fn send(send: Vec<OutgoingMessage>) -> Self {
         Self { send, done: None }
     }
 
@@ -82,10 +82,10 @@ pub struct Abort {
     /// For the log; holds no secret.
     pub reason: String,
     /// Who is to blame, where the protocol can tell.
-    pub culprits: Vec<Index>,
+    pub culprits: Vec<SignerIndex>,
     /// With whom no session on this key may ever be run again: they cheated in a way that
     /// leaks key material when repeated.
-    pub ban: Vec<Index>,
+    pub ban: Vec<SignerIndex>,
 }
 
 impl Abort {
@@ -97,7 +97,7 @@ impl Abort {
         }
     }
 
-    fn blame(culprit: Index, reason: impl Into<String>) -> Self {
+    fn blame(culprit: SignerIndex, reason: impl Into<String>) -> Self {
         Self {
             reason: reason.into(),
             culprits: vec![culprit],
@@ -121,13 +121,13 @@ pub trait Session<T>: Send {
     /// [`Abort`].
     fn receive(
         &mut self,
-        from: Index,
+        from: SignerIndex,
         round: u16,
         body: Zeroizing<Vec<u8>>,
     ) -> Result<StepOutput<T>, Abort>;
 
     /// Whose message is missing.
-    fn waiting_for(&self) -> Vec<Index>;
+    fn waiting_for(&self) -> Vec<SignerIndex>;
 
     /// The last round that has messages: there are none of later ones.
     fn last_round(&self) -> u16;
@@ -142,7 +142,7 @@ pub struct KeygenSetup {
     /// Hash of the order: binds every value to this run.
     pub context: [u8; 32],
     /// Our index.
-    pub me: Index,
+    pub me: SignerIndex,
     /// Signers needed; 2 or more.
     pub threshold: u8,
     /// Number of parties; their indices are 1 to this.
@@ -164,7 +164,7 @@ pub struct SignSetup {
     pub context: [u8; 32],
     /// Exactly threshold many indices, ours among them. The first collects: its session gives
     /// the signature, the others give none.
-    pub signers: Vec<Index>,
+    pub signers: Vec<SignerIndex>,
     /// The child key that signs.
     pub path: KeyPath,
     /// What is handed to the algorithm: the 32-byte digest for ECDSA, the message for Ed25519.
@@ -200,7 +200,7 @@ pub trait Signer: Send + Sync {
         &self,
         _setup: SignSetup,
         _own: PreprocessedNonce,
-        _peers: BTreeMap<Index, Arc<Commitments>>,
+        _peers: BTreeMap<SignerIndex, Arc<Commitments>>,
     ) -> Result<Box<dyn Session<Option<Signature>>>, Fault> {
         Err(Fault::field("nonces", "this scheme makes none ahead"))
     }
@@ -221,24 +221,24 @@ pub struct PlainShare {
     /// The key that it is a share of.
     pub root: RootKey,
     /// Our index, the place of the point.
-    pub index: Index,
+    pub index: SignerIndex,
     /// The value: 32 bytes, big-endian on secp256k1, little-endian on Ed25519.
     pub secret: Zeroizing<[u8; 32]>,
     /// The public counterparts of all holders' shares, by index, where known: 33 bytes compressed
     /// (secp256k1), 32 bytes (Ed25519).
-    pub verifying: BTreeMap<Index, Vec<u8>>,
+    pub verifying: BTreeMap<SignerIndex, Vec<u8>>,
 }
 
 /// As it is stored; the root key is stored beside it.
 #[derive(Serialize, Deserialize)]
-struct StoredPlain {
+struct StoredPlainShare {
     version: u8,
-    index: Index,
+    index: SignerIndex,
     secret: [u8; 32],
-    verifying: BTreeMap<Index, Vec<u8>>,
+    verifying: BTreeMap<SignerIndex, Vec<u8>>,
 }
 
-impl Drop for StoredPlain {
+impl Drop for StoredPlainShare {
     fn drop(&mut self) {
         self.secret.zeroize();
     }
@@ -253,7 +253,7 @@ impl PlainShare {
     /// # Errors
     /// [`covault_core::fault::Class::Bug`] when it cannot be encoded.
     pub fn encode(&self) -> Result<Zeroizing<Vec<u8>>, Fault> {
-        let stored = StoredPlain {
+        let stored = StoredPlainShare {
             version: PLAIN_VERSION,
             index: self.index,
             secret: *self.secret,
@@ -268,7 +268,7 @@ impl PlainShare {
     /// [`covault_core::fault::Class::Bug`] when it is damaged.
     pub fn decode(root: &RootKey, bytes: &[u8]) -> Result<Self, Fault> {
         let damaged = || Fault::bug("a plain share is damaged");
-        let mut stored: StoredPlain = bcs::from_bytes(bytes).map_err(|_| damaged())?;
+        let mut stored: StoredPlainShare = bcs::from_bytes(bytes).map_err(|_| damaged())?;
         if stored.version != PLAIN_VERSION {
             return Err(damaged());
         }
@@ -285,9 +285,9 @@ impl PlainShare {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dealer {
     /// Its index in this run.
-    pub party: Index,
+    pub party: SignerIndex,
     /// The index of its old share.
-    pub old: Index,
+    pub old: SignerIndex,
 }
 
 /// The frame of a new generation of shares.
@@ -296,7 +296,7 @@ pub struct ReshareSetup {
     /// Hash of the order: binds every value to this run.
     pub context: [u8; 32],
     /// Our index in this run: new holders have 1 to `holders`, dealers that leave come after.
-    pub me: Index,
+    pub me: SignerIndex,
     /// The root public key, which stays.
     pub root_public_key: Vec<u8>,
     /// New holders; their indices in the new generation are 1 to this.
@@ -408,7 +408,12 @@ fn check_keygen(setup: &KeygenSetup) -> Result<(), Fault> {
 }
 
 /// Checks the signers of a setup against a share.
-fn check_signers(setup: &SignSetup, me: Index, threshold: u8, parties: u8) -> Result<(), Fault> {
+fn check_signers(
+    setup: &SignSetup,
+    me: SignerIndex,
+    threshold: u8,
+    parties: u8,
+) -> Result<(), Fault> {
     let mut sorted = setup.signers.clone();
     sorted.sort_unstable();
     sorted.dedup();

@@ -16,8 +16,8 @@ use zeroize::Zeroizing;
 
 use super::PrimeSource;
 use super::{
-    Abort, Backend, Index, KeyShare, KeygenSetup, Outgoing, PlainShare, ReshareSetup, Session,
-    StepOutput,
+    Abort, Backend, KeyShare, KeygenSetup, OutgoingMessage, PlainShare, ReshareSetup, Session,
+    SignerIndex, StepOutput,
 };
 
 /// The round in which the keys are exchanged; the protocol's own rounds follow.
@@ -36,7 +36,7 @@ pub fn keygen(
     let me = setup.me;
     let peers = (1..=setup.parties).filter(|index| *index != me).collect();
     let inner = backend.keygen_with(setup, primes)?;
-    Ok(Box::new(Private::new(me, peers, inner)))
+    Ok(Box::new(EncryptedSession::new(me, peers, inner)))
 }
 
 /// A resharing session of `backend` whose messages only the parties of this run can read.
@@ -51,25 +51,25 @@ pub fn reshare(
     let me = setup.me;
     let peers = (1..=setup.parties()).filter(|index| *index != me).collect();
     let inner = backend.reshare(setup, share)?;
-    Ok(Box::new(Private::new(me, peers, inner)))
+    Ok(Box::new(EncryptedSession::new(me, peers, inner)))
 }
 
-struct Private<T> {
-    me: Index,
-    peers: Vec<Index>,
+struct EncryptedSession<T> {
+    me: SignerIndex,
+    peers: Vec<SignerIndex>,
     inner: Box<dyn Session<T>>,
     /// Ours, until the boxes are made.
     secret: Option<SecretKey>,
-    keys: BTreeMap<Index, [u8; 32]>,
+    keys: BTreeMap<SignerIndex, [u8; 32]>,
     /// Empty until everybody's key is here.
-    boxes: BTreeMap<Index, ChaChaBox>,
+    boxes: BTreeMap<SignerIndex, ChaChaBox>,
     /// What waits for that.
-    outgoing: Vec<Outgoing>,
-    incoming: Vec<(Index, u16, Zeroizing<Vec<u8>>)>,
+    outgoing: Vec<OutgoingMessage>,
+    incoming: Vec<(SignerIndex, u16, Zeroizing<Vec<u8>>)>,
 }
 
 /// One message per direction and round: no nonce comes twice under a key.
-fn nonce(from: Index, to: Index, round: u16) -> [u8; NONCE] {
+fn nonce(from: SignerIndex, to: SignerIndex, round: u16) -> [u8; NONCE] {
     let mut nonce = [0; NONCE];
     let [high, low] = round.to_be_bytes();
     for (place, byte) in nonce.iter_mut().zip([from, to, high, low]) {
@@ -78,8 +78,8 @@ fn nonce(from: Index, to: Index, round: u16) -> [u8; NONCE] {
     nonce
 }
 
-impl<T> Private<T> {
-    fn new(me: Index, peers: Vec<Index>, inner: Box<dyn Session<T>>) -> Self {
+impl<T> EncryptedSession<T> {
+    fn new(me: SignerIndex, peers: Vec<SignerIndex>, inner: Box<dyn Session<T>>) -> Self {
         Self {
             me,
             peers,
@@ -92,7 +92,7 @@ impl<T> Private<T> {
         }
     }
 
-    fn seal(&self, messages: Vec<Outgoing>) -> Result<Vec<Outgoing>, Abort> {
+    fn seal(&self, messages: Vec<OutgoingMessage>) -> Result<Vec<OutgoingMessage>, Abort> {
         messages
             .into_iter()
             .map(|message| {
@@ -106,7 +106,7 @@ impl<T> Private<T> {
                             .ok()
                     })
                     .ok_or_else(|| Abort::new("sealing failed"))?;
-                Ok(Outgoing {
+                Ok(OutgoingMessage {
                     round,
                     body: Zeroizing::new(body),
                     ..message
@@ -115,7 +115,12 @@ impl<T> Private<T> {
             .collect()
     }
 
-    fn feed(&mut self, from: Index, round: u16, sealed: &[u8]) -> Result<StepOutput<T>, Abort> {
+    fn feed(
+        &mut self,
+        from: SignerIndex,
+        round: u16,
+        sealed: &[u8],
+    ) -> Result<StepOutput<T>, Abort> {
         let body = self
             .boxes
             .get(&from)
@@ -132,7 +137,7 @@ impl<T> Private<T> {
         })
     }
 
-    fn key(&mut self, from: Index, body: &[u8]) -> Result<StepOutput<T>, Abort> {
+    fn key(&mut self, from: SignerIndex, body: &[u8]) -> Result<StepOutput<T>, Abort> {
         let key: [u8; 32] = body
             .try_into()
             .map_err(|_| Abort::blame(from, "malformed key"))?;
@@ -164,7 +169,7 @@ impl<T> Private<T> {
     }
 }
 
-impl<T> Session<T> for Private<T> {
+impl<T> Session<T> for EncryptedSession<T> {
     fn start(&mut self, entropy: &dyn Entropy) -> Result<StepOutput<T>, Abort> {
         let mut bytes = Zeroizing::new([0; 32]);
         entropy.fill(bytes.as_mut());
@@ -172,7 +177,7 @@ impl<T> Session<T> for Private<T> {
         let public = secret.public_key().to_bytes();
         self.secret = Some(secret);
         self.outgoing = self.inner.start(entropy)?.send;
-        let send = self.peers.iter().map(|to| Outgoing {
+        let send = self.peers.iter().map(|to| OutgoingMessage {
             to: *to,
             round: KEYS,
             private: false,
@@ -183,7 +188,7 @@ impl<T> Session<T> for Private<T> {
 
     fn receive(
         &mut self,
-        from: Index,
+        from: SignerIndex,
         round: u16,
         body: Zeroizing<Vec<u8>>,
     ) -> Result<StepOutput<T>, Abort> {
@@ -205,9 +210,9 @@ impl<T> Session<T> for Private<T> {
         Ok(StepOutput::wait())
     }
 
-    fn waiting_for(&self) -> Vec<Index> {
+    fn waiting_for(&self) -> Vec<SignerIndex> {
         if self.boxes.is_empty() {
-            let missing = |peer: &&Index| !self.keys.contains_key(*peer);
+            let missing = |peer: &&SignerIndex| !self.keys.contains_key(*peer);
             return self.peers.iter().filter(missing).copied().collect();
         }
         self.inner.waiting_for()
@@ -218,7 +223,7 @@ impl<T> Session<T> for Private<T> {
     }
 }
 
-crate::secrets::secret!(Private<KeyShare>);
+crate::secrets::secret!(EncryptedSession<KeyShare>);
 
 #[cfg(test)]
 #[allow(non_snake_case)]
@@ -229,16 +234,16 @@ mod tests {
     use crate::{backend::of, test_support::SystemEntropy};
 
     /// Says one thing to everybody, and is done when it has heard it from all.
-    struct Teller {
-        peers: Vec<Index>,
-        heard: Vec<Index>,
+    struct FixedMessages {
+        peers: Vec<SignerIndex>,
+        heard: Vec<SignerIndex>,
     }
 
     const SECRET: &[u8] = b"a fragment of a polynomial";
 
-    impl Session<()> for Teller {
+    impl Session<()> for FixedMessages {
         fn start(&mut self, _: &dyn Entropy) -> Result<StepOutput<()>, Abort> {
-            let send = self.peers.iter().map(|to| Outgoing {
+            let send = self.peers.iter().map(|to| OutgoingMessage {
                 to: *to,
                 round: 1,
                 private: true,
@@ -249,7 +254,7 @@ mod tests {
 
         fn receive(
             &mut self,
-            from: Index,
+            from: SignerIndex,
             round: u16,
             body: Zeroizing<Vec<u8>>,
         ) -> Result<StepOutput<()>, Abort> {
@@ -261,7 +266,7 @@ mod tests {
             })
         }
 
-        fn waiting_for(&self) -> Vec<Index> {
+        fn waiting_for(&self) -> Vec<SignerIndex> {
             Vec::new()
         }
 
@@ -270,17 +275,17 @@ mod tests {
         }
     }
 
-    type Parties<T> = BTreeMap<Index, Box<dyn Session<T>>>;
+    type Parties<T> = BTreeMap<SignerIndex, Box<dyn Session<T>>>;
 
-    fn tellers() -> Parties<()> {
+    fn fixed_parties() -> Parties<()> {
         (1..=3)
             .map(|me| {
-                let peers: Vec<Index> = (1..=3).filter(|index| *index != me).collect();
-                let inner = Teller {
+                let peers: Vec<SignerIndex> = (1..=3).filter(|index| *index != me).collect();
+                let inner = FixedMessages {
                     peers: peers.clone(),
                     heard: Vec::new(),
                 };
-                let session = Private::new(me, peers, Box::new(inner));
+                let session = EncryptedSession::new(me, peers, Box::new(inner));
                 (me, Box::new(session) as Box<dyn Session<()>>)
             })
             .collect()
@@ -289,8 +294,8 @@ mod tests {
     /// The last sent comes first: messages overtake the keys that open them.
     fn run<T>(
         mut parties: Parties<T>,
-        mut see: impl FnMut(Index, &mut Outgoing),
-    ) -> BTreeMap<Index, Result<T, Abort>> {
+        mut see: impl FnMut(SignerIndex, &mut OutgoingMessage),
+    ) -> BTreeMap<SignerIndex, Result<T, Abort>> {
         let mut queue = Vec::new();
         for (me, party) in &mut parties {
             let output = party.start(&SystemEntropy).unwrap();
@@ -320,7 +325,9 @@ mod tests {
     #[test]
     fn private__should_show_nothing_to_who_has_only_the_identities() {
         let mut bodies = Vec::new();
-        let outcomes = run(tellers(), |_, message| bodies.push(message.body.to_vec()));
+        let outcomes = run(fixed_parties(), |_, message| {
+            bodies.push(message.body.to_vec())
+        });
         assert_eq!(outcomes.len(), 3);
         assert!(outcomes.values().all(Result::is_ok));
         assert_eq!(bodies.len(), 12);
@@ -334,7 +341,7 @@ mod tests {
 
     #[test]
     fn private__should_name_who_sends_what_does_not_open() {
-        let outcomes = run(tellers(), |from, message| {
+        let outcomes = run(fixed_parties(), |from, message| {
             if (from, message.to, message.round) == (2, 1, 2) {
                 message.body[0] ^= 1;
             }
@@ -346,7 +353,7 @@ mod tests {
 
     #[test]
     fn private__should_keep_one_early_message_of_each_and_no_more() {
-        let mut parties = tellers();
+        let mut parties = fixed_parties();
         let party = parties.get_mut(&1).unwrap();
         party.start(&SystemEntropy).unwrap();
         let mut say = |from, round| party.receive(from, round, Zeroizing::new(vec![0; 99]));

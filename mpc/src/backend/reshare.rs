@@ -29,8 +29,8 @@ use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 use super::{
-    Abort, Dealer, Index, Outgoing, PlainShare, ReshareSetup, StepOutput,
-    round_collector::{Bodies, RoundCollector, Rounds, decode, encode},
+    Abort, Dealer, OutgoingMessage, PlainShare, ReshareSetup, SignerIndex, StepOutput,
+    round_collector::{RoundCollector, RoundMessages, RoundProtocol, decode, encode},
 };
 use crate::entropy::EntropyRng;
 
@@ -39,49 +39,49 @@ pub(super) const ROUNDS: u16 = 4;
 
 /// A dealer's first message. Who does not deal sends nothing in its place.
 #[derive(Serialize, Deserialize)]
-struct Deal {
+struct DealMessage {
     /// One point per coefficient, the constant term's first.
     commitment: Vec<Vec<u8>>,
     /// New holders know the root key from the order, but not this.
     chain_code: [u8; 32],
 }
 
-type Commitment<C> = VerifiableSecretSharingCommitment<C>;
+type VssCommitment<C> = VerifiableSecretSharingCommitment<C>;
 
 /// A ciphersuite of frost-core, of which only field and group are used here.
-pub(super) trait OnCurve: Ciphersuite + Send + 'static {
+pub(super) trait CurveCiphersuite: Ciphersuite + Send + 'static {
     /// The curve.
     const CURVE: Curve;
 }
 
-impl OnCurve for frost_ed25519::Ed25519Sha512 {
+impl CurveCiphersuite for frost_ed25519::Ed25519Sha512 {
     const CURVE: Curve = Curve::Ed25519;
 }
 
-impl OnCurve for frost_secp256k1::Secp256K1Sha256 {
+impl CurveCiphersuite for frost_secp256k1::Secp256K1Sha256 {
     const CURVE: Curve = Curve::Secp256k1;
 }
 
 /// The session. A dealer that leaves ends with `None`.
-pub(super) struct Reshare<C: OnCurve> {
+pub(super) struct ReshareSession<C: CurveCiphersuite> {
     setup: ReshareSetup,
     /// Ours, when we deal or can check dealers by it.
     share: Option<PlainShare>,
     round_collector: RoundCollector,
     /// Everybody's first message, ours too.
-    first: Bodies,
+    first: RoundMessages,
     /// What we deal, by new holder.
-    parts: BTreeMap<Index, Zeroizing<[u8; 32]>>,
-    commitments: BTreeMap<Index, Commitment<C>>,
+    parts: BTreeMap<SignerIndex, Zeroizing<[u8; 32]>>,
+    commitments: BTreeMap<SignerIndex, VssCommitment<C>>,
     root: Option<RootKey>,
     /// Of the new generation.
-    verifying: BTreeMap<Index, Vec<u8>>,
+    verifying: BTreeMap<SignerIndex, Vec<u8>>,
     echo: [u8; 32],
     made: Option<PlainShare>,
     outcome: [u8; 32],
 }
 
-fn identifier<C: Ciphersuite>(index: Index) -> Result<Identifier<C>, Abort> {
+fn identifier<C: Ciphersuite>(index: SignerIndex) -> Result<Identifier<C>, Abort> {
     Identifier::try_from(u16::from(index)).map_err(|_| Abort::new("no such index"))
 }
 
@@ -121,8 +121,8 @@ pub(super) fn check(setup: &ReshareSetup, share: Option<&PlainShare>) -> Result<
             "must be 2 or more, and at most the number of holders",
         ));
     }
-    let parties: BTreeSet<Index> = dealers.iter().map(|dealer| dealer.party).collect();
-    let old: BTreeSet<Index> = dealers.iter().map(|dealer| dealer.old).collect();
+    let parties: BTreeSet<SignerIndex> = dealers.iter().map(|dealer| dealer.party).collect();
+    let old: BTreeSet<SignerIndex> = dealers.iter().map(|dealer| dealer.old).collect();
     let distinct = parties.len() == dealers.len() && old.len() == dealers.len();
     if dealers.len() < 2 || !distinct || parties.contains(&0) || old.contains(&0) {
         return Err(invalid("dealers", "must be 2 or more different holders"));
@@ -149,11 +149,11 @@ impl ReshareSetup {
             .dealers
             .iter()
             .filter(|dealer| dealer.party > self.holders);
-        let leaving = Index::try_from(leaving.count()).unwrap_or(Index::MAX);
+        let leaving = SignerIndex::try_from(leaving.count()).unwrap_or(SignerIndex::MAX);
         self.holders.saturating_add(leaving)
     }
 
-    fn dealer(&self, party: Index) -> Option<Dealer> {
+    fn dealer(&self, party: SignerIndex) -> Option<Dealer> {
         self.dealers
             .iter()
             .find(|dealer| dealer.party == party)
@@ -165,7 +165,7 @@ impl ReshareSetup {
     }
 }
 
-impl<C: OnCurve> Reshare<C> {
+impl<C: CurveCiphersuite> ReshareSession<C> {
     /// For a setup that passed [`check`].
     pub(super) fn new(setup: ReshareSetup, share: Option<PlainShare>) -> Self {
         let peers = (1..=setup.parties())
@@ -175,7 +175,7 @@ impl<C: OnCurve> Reshare<C> {
             round_collector: RoundCollector::new(peers, ROUNDS),
             setup,
             share,
-            first: Bodies::new(),
+            first: RoundMessages::new(),
             parts: BTreeMap::new(),
             commitments: BTreeMap::new(),
             root: None,
@@ -226,7 +226,7 @@ impl<C: OnCurve> Reshare<C> {
             commitment = Some(part.commitment().clone());
         }
         let commitment = commitment.ok_or_else(|| Abort::new("no commitment"))?;
-        encode(&Deal {
+        encode(&DealMessage {
             commitment: commitment.serialize().map_err(broken)?,
             chain_code: share.root.chain_code,
         })
@@ -243,18 +243,22 @@ impl<C: OnCurve> Reshare<C> {
         Ok(Some(old.to_element() * self.lambda(dealer)?))
     }
 
-    fn read_deal(&self, from: Index, body: &[u8]) -> Result<Option<(Commitment<C>, Deal)>, Abort> {
+    fn read_deal(
+        &self,
+        from: SignerIndex,
+        body: &[u8],
+    ) -> Result<Option<(VssCommitment<C>, DealMessage)>, Abort> {
         let Some(dealer) = self.setup.dealer(from) else {
             if body.is_empty() {
                 return Ok(None);
             }
             return Err(Abort::blame(from, "dealt, but was not asked to"));
         };
-        let deal: Deal = decode(from, body)?;
+        let deal: DealMessage = decode(from, body)?;
         if deal.commitment.len() != usize::from(self.setup.threshold) {
             return Err(Abort::blame(from, "dealt for another threshold"));
         }
-        let commitment = Commitment::<C>::deserialize(&deal.commitment)
+        let commitment = VssCommitment::<C>::deserialize(&deal.commitment)
             .map_err(|_| Abort::blame(from, "malformed commitment"))?;
         let constant = commitment
             .coefficients()
@@ -277,7 +281,7 @@ impl<C: OnCurve> Reshare<C> {
         Ok(Some((commitment, deal)))
     }
 
-    fn first(&mut self, bodies: Bodies) -> Result<StepOutput<Option<PlainShare>>, Abort> {
+    fn first(&mut self, bodies: RoundMessages) -> Result<StepOutput<Option<PlainShare>>, Abort> {
         self.first.extend(bodies);
         let mut chain_codes = BTreeSet::new();
         for (from, body) in &self.first {
@@ -289,7 +293,7 @@ impl<C: OnCurve> Reshare<C> {
         let (Some(chain_code), None) = (chain_codes.pop_first(), chain_codes.first()) else {
             return Err(Abort::new("the dealers sent different chain codes"));
         };
-        let commitments: Vec<&Commitment<C>> = self.commitments.values().collect();
+        let commitments: Vec<&VssCommitment<C>> = self.commitments.values().collect();
         let sum = sum_commitments(&commitments).map_err(broken)?;
         let holders = (1..=self.setup.holders)
             .map(identifier)
@@ -326,19 +330,23 @@ impl<C: OnCurve> Reshare<C> {
         ))
     }
 
-    fn second(&mut self, bodies: &Bodies) -> Result<StepOutput<Option<PlainShare>>, Abort> {
+    fn second(&mut self, bodies: &RoundMessages) -> Result<StepOutput<Option<PlainShare>>, Abort> {
         if bodies.values().any(|body| body.as_slice() != self.echo) {
             // Either some dealer equivocated or some echo lies: nobody can be named.
             return Err(Abort::new("the parties saw different deals"));
         }
-        let send = self.round_collector.peers().iter().map(|to| Outgoing {
-            to: *to,
-            round: 3,
-            private: true,
-            body: self.parts.get(to).map_or_else(Zeroizing::default, |part| {
-                Zeroizing::new(part.as_slice().to_vec())
-            }),
-        });
+        let send = self
+            .round_collector
+            .peers()
+            .iter()
+            .map(|to| OutgoingMessage {
+                to: *to,
+                round: 3,
+                private: true,
+                body: self.parts.get(to).map_or_else(Zeroizing::default, |part| {
+                    Zeroizing::new(part.as_slice().to_vec())
+                }),
+            });
         let send = send.collect();
         let me = self.setup.me;
         self.parts.retain(|holder, _| *holder == me);
@@ -346,7 +354,7 @@ impl<C: OnCurve> Reshare<C> {
     }
 
     /// The part that a dealer gave us, when it is on the dealer's polynomial.
-    fn part(&self, from: Index, body: &[u8]) -> Result<Zeroizing<SigningShare<C>>, Abort> {
+    fn part(&self, from: SignerIndex, body: &[u8]) -> Result<Zeroizing<SigningShare<C>>, Abort> {
         let commitment = self
             .commitments
             .get(&from)
@@ -360,7 +368,7 @@ impl<C: OnCurve> Reshare<C> {
         Ok(part)
     }
 
-    fn third(&mut self, bodies: &Bodies) -> Result<StepOutput<Option<PlainShare>>, Abort> {
+    fn third(&mut self, bodies: &RoundMessages) -> Result<StepOutput<Option<PlainShare>>, Abort> {
         let me = self.setup.me;
         let own = self.parts.remove(&me);
         let root = self
@@ -417,7 +425,7 @@ impl<C: OnCurve> Reshare<C> {
         )))
     }
 
-    fn fourth(&mut self, bodies: &Bodies) -> Result<StepOutput<Option<PlainShare>>, Abort> {
+    fn fourth(&mut self, bodies: &RoundMessages) -> Result<StepOutput<Option<PlainShare>>, Abort> {
         if bodies.values().any(|body| body.as_slice() != self.outcome) {
             return Err(Abort::new("the parties made different shares"));
         }
@@ -425,14 +433,14 @@ impl<C: OnCurve> Reshare<C> {
     }
 }
 
-impl<C: OnCurve> Rounds for Reshare<C> {
+impl<C: CurveCiphersuite> RoundProtocol for ReshareSession<C> {
     type Outcome = Option<PlainShare>;
 
     fn round_collector(&self) -> &RoundCollector {
         &self.round_collector
     }
 
-    fn gather_mut(&mut self) -> &mut RoundCollector {
+    fn round_collector_mut(&mut self) -> &mut RoundCollector {
         &mut self.round_collector
     }
 
@@ -447,7 +455,7 @@ impl<C: OnCurve> Rounds for Reshare<C> {
     fn take(
         &mut self,
         round: u16,
-        bodies: Bodies,
+        bodies: RoundMessages,
     ) -> Result<StepOutput<Option<PlainShare>>, Abort> {
         match round {
             1 => self.first(bodies),

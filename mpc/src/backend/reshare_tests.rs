@@ -13,20 +13,20 @@ use proptest::prelude::*;
 use zeroize::Zeroizing;
 
 use super::{
-    Abort, Dealer, Index, KeyShare, KeygenSetup, Outgoing, PlainShare, ReshareSetup, Session,
-    SignSetup, of, private, reshare::Reshare, suite::verify,
+    Abort, Dealer, KeyShare, KeygenSetup, OutgoingMessage, PlainShare, ReshareSetup, Session,
+    SignSetup, SignerIndex, of, private, reshare::ReshareSession, suite::verify,
 };
 use crate::test_support::SystemEntropy;
 
-type Outcomes<T> = BTreeMap<Index, Result<T, Abort>>;
+type Outcomes<T> = BTreeMap<SignerIndex, Result<T, Abort>>;
 
 /// Runs sessions against each other, the last message first. `tamper` may change or drop each.
 fn run<T>(
-    mut parties: BTreeMap<Index, Box<dyn Session<T>>>,
-    mut tamper: impl FnMut(Index, &mut Outgoing) -> bool,
+    mut parties: BTreeMap<SignerIndex, Box<dyn Session<T>>>,
+    mut tamper: impl FnMut(SignerIndex, &mut OutgoingMessage) -> bool,
 ) -> Outcomes<T> {
     let mut outcomes = BTreeMap::new();
-    let mut queue: Vec<(Index, Outgoing)> = Vec::new();
+    let mut queue: Vec<(SignerIndex, OutgoingMessage)> = Vec::new();
     for (me, session) in &mut parties {
         let output = session.start(&SystemEntropy).unwrap();
         queue.extend(output.send.into_iter().map(|message| (*me, message)));
@@ -55,12 +55,12 @@ fn scheme(curve: Curve) -> Scheme {
 }
 
 /// A generation: the shares of its holders.
-struct Generation {
+struct TestGeneration {
     curve: Curve,
-    shares: BTreeMap<Index, KeyShare>,
+    shares: BTreeMap<SignerIndex, KeyShare>,
 }
 
-impl Generation {
+impl TestGeneration {
     fn first(curve: Curve, threshold: u8, holders: u8) -> Self {
         let parties = (1..=holders)
             .map(|me| {
@@ -84,7 +84,7 @@ impl Generation {
         self.shares.values().next().unwrap().root.clone()
     }
 
-    fn plain(&self, index: Index) -> PlainShare {
+    fn plain(&self, index: SignerIndex) -> PlainShare {
         of(scheme(self.curve))
             .unwrap()
             .plain(&self.shares[&index])
@@ -96,9 +96,9 @@ impl Generation {
         &self,
         threshold: u8,
         holders: u8,
-        dealers: &[Index],
-        stay: &BTreeMap<Index, Index>,
-    ) -> BTreeMap<Index, Box<dyn Session<Option<KeyShare>>>> {
+        dealers: &[SignerIndex],
+        stay: &BTreeMap<SignerIndex, SignerIndex>,
+    ) -> BTreeMap<SignerIndex, Box<dyn Session<Option<KeyShare>>>> {
         let mut next = holders;
         let dealers: Vec<Dealer> = dealers
             .iter()
@@ -139,8 +139,8 @@ impl Generation {
         &self,
         threshold: u8,
         holders: u8,
-        dealers: &[Index],
-        stay: &[(Index, Index)],
+        dealers: &[SignerIndex],
+        stay: &[(SignerIndex, SignerIndex)],
     ) -> Self {
         let stay = stay.iter().copied().collect();
         let outcomes = run(self.parties(threshold, holders, dealers, &stay), |_, _| {
@@ -164,7 +164,7 @@ impl Generation {
         }
     }
 
-    fn sign(&self, quorum: &[Index]) -> Option<Signature> {
+    fn sign(&self, quorum: &[SignerIndex]) -> Option<Signature> {
         let backend = of(scheme(self.curve)).unwrap();
         let parties = quorum
             .iter()
@@ -184,7 +184,7 @@ impl Generation {
             .find_map(|outcome| outcome.ok().flatten())
     }
 
-    fn signs(&self, quorum: &[Index]) {
+    fn signs(&self, quorum: &[SignerIndex]) {
         let signature = self.sign(quorum).expect("a signature");
         let child = self.root().child(&path()).unwrap();
         verify(&child.public_key, &message(self.curve), &signature);
@@ -204,7 +204,7 @@ fn message(curve: Curve) -> Vec<u8> {
 
 /// 2-of-3 to 3-of-5 with two of the old, to 2-of-2; each signs.
 fn other_sets(curve: Curve) {
-    let first = Generation::first(curve, 2, 3);
+    let first = TestGeneration::first(curve, 2, 3);
     // Holder 2 leaves after dealing; 1 and 3 change places among five.
     let five = first.reshare(3, 5, &[2, 3], &[(4, 1), (2, 3)]);
     five.signs(&[1, 3, 5]);
@@ -215,7 +215,7 @@ fn other_sets(curve: Curve) {
 
 /// 2-of-3, refreshed, then with another in the place of one that is lost.
 fn same_set(curve: Curve) {
-    let first = Generation::first(curve, 2, 3);
+    let first = TestGeneration::first(curve, 2, 3);
     let mut refreshed = first.reshare(2, 3, &[1, 3], &[(1, 1), (2, 2), (3, 3)]);
     refreshed.signs(&[1, 2]);
     refreshed.signs(&[3, 1]);
@@ -257,11 +257,11 @@ fn aborts<T>(outcomes: &Outcomes<T>) -> Vec<&Abort> {
 
 /// Sessions of the resharing itself, unsealed, so that messages can be forged.
 fn plain_parties(
-    first: &Generation,
+    first: &TestGeneration,
     dealers: &[Dealer],
     holders: u8,
-    share: impl Fn(Index) -> Option<PlainShare>,
-) -> BTreeMap<Index, Box<dyn Session<Option<PlainShare>>>> {
+    share: impl Fn(SignerIndex) -> Option<PlainShare>,
+) -> BTreeMap<SignerIndex, Box<dyn Session<Option<PlainShare>>>> {
     (1..=holders)
         .map(|me| {
             let setup = ReshareSetup {
@@ -272,7 +272,7 @@ fn plain_parties(
                 threshold: 2,
                 dealers: dealers.to_vec(),
             };
-            let session = Reshare::<frost_ed25519::Ed25519Sha512>::new(setup, share(me));
+            let session = ReshareSession::<frost_ed25519::Ed25519Sha512>::new(setup, share(me));
             (me, Box::new(session) as Box<dyn Session<_>>)
         })
         .collect()
@@ -282,7 +282,7 @@ const DEALERS: [Dealer; 2] = [Dealer { party: 1, old: 1 }, Dealer { party: 2, ol
 
 #[test]
 fn reshare__should_name_a_dealer_of_another_share() {
-    let first = Generation::first(Curve::Ed25519, 2, 3);
+    let first = TestGeneration::first(Curve::Ed25519, 2, 3);
     // Dealer 2 deals another secret than its share; 1 and 3 hold old shares and can tell.
     let parties = plain_parties(&first, &DEALERS, 3, |me| {
         let mut share = first.plain(me);
@@ -315,7 +315,7 @@ fn reshare__should_name_a_dealer_of_another_share() {
 
 #[test]
 fn reshare__should_name_a_dealer_whose_part_is_not_on_its_polynomial() {
-    let first = Generation::first(Curve::Ed25519, 2, 3);
+    let first = TestGeneration::first(Curve::Ed25519, 2, 3);
     let parties = plain_parties(&first, &DEALERS, 3, |me| Some(first.plain(me)));
     let outcomes = run(parties, |from, message| {
         if (from, message.to, message.round) == (2, 3, 3) {
@@ -332,9 +332,9 @@ fn reshare__should_name_a_dealer_whose_part_is_not_on_its_polynomial() {
 
 #[test]
 fn reshare__should_abort_when_a_dealer_tells_different_deals() {
-    let first = Generation::first(Curve::Ed25519, 2, 3);
+    let first = TestGeneration::first(Curve::Ed25519, 2, 3);
     // What dealer 2 says in another run is as good by itself: the same constant term.
-    let other = |from: Index| {
+    let other = |from: SignerIndex| {
         let parties = plain_parties(&first, &DEALERS, 3, |me| Some(first.plain(me)));
         let mut said = None;
         run(parties, |sender, message| {
@@ -365,7 +365,7 @@ fn reshare__should_abort_when_a_dealer_tells_different_deals() {
 
 #[test]
 fn reshare__should_refuse_who_deals_unasked_or_for_another_threshold() {
-    let first = Generation::first(Curve::Ed25519, 2, 3);
+    let first = TestGeneration::first(Curve::Ed25519, 2, 3);
     let start = || plain_parties(&first, &DEALERS, 3, |me| Some(first.plain(me)));
     let mut deal = None;
     run(start(), |from, message| {
@@ -398,7 +398,7 @@ fn reshare__should_refuse_who_deals_unasked_or_for_another_threshold() {
 
 #[test]
 fn reshare__should_refuse_impossible_setups() {
-    let first = Generation::first(Curve::Ed25519, 2, 3);
+    let first = TestGeneration::first(Curve::Ed25519, 2, 3);
     let good = ReshareSetup {
         context: [7; 32],
         me: 1,
@@ -408,7 +408,7 @@ fn reshare__should_refuse_impossible_setups() {
         dealers: DEALERS.to_vec(),
     };
     let backend = of(Scheme::FrostEd25519).unwrap();
-    let refused = |change: &dyn Fn(&mut ReshareSetup), share: Option<Index>| {
+    let refused = |change: &dyn Fn(&mut ReshareSetup), share: Option<SignerIndex>| {
         let mut setup = good.clone();
         change(&mut setup);
         backend
@@ -442,9 +442,9 @@ proptest! {
         (threshold, holders) in (2_u8..5).prop_flat_map(|t| (Just(t), t..7)),
         seed in any::<u64>(),
     ) {
-        let first = Generation::first(Curve::Ed25519, old_threshold, old_holders);
-        let pick = |count: u8, of: u8, seed: u64| -> Vec<Index> {
-            let mut all: Vec<Index> = (1..=of).collect();
+        let first = TestGeneration::first(Curve::Ed25519, old_threshold, old_holders);
+        let pick = |count: u8, of: u8, seed: u64| -> Vec<SignerIndex> {
+            let mut all: Vec<SignerIndex> = (1..=of).collect();
             let mut seed = seed;
             let mut picked = Vec::new();
             while picked.len() < usize::from(count) {
@@ -456,7 +456,7 @@ proptest! {
         let dealers = pick(old_threshold, old_holders, seed);
         // Some of the old ones stay, anywhere among the new.
         let staying = (seed % u64::from(old_holders.min(holders) + 1)) as u8;
-        let stay: Vec<(Index, Index)> = pick(staying, holders, seed >> 9)
+        let stay: Vec<(SignerIndex, SignerIndex)> = pick(staying, holders, seed >> 9)
             .into_iter()
             .zip(pick(staying, old_holders, seed >> 21))
             .collect();

@@ -6,23 +6,23 @@ use covault_core::port::Entropy;
 use serde::{Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
-use super::{Abort, Index, Outgoing, Session, StepOutput};
+use super::{Abort, OutgoingMessage, Session, SignerIndex, StepOutput};
 
 /// One message of each peer.
-pub type Bodies = BTreeMap<Index, Zeroizing<Vec<u8>>>;
+pub type RoundMessages = BTreeMap<SignerIndex, Zeroizing<Vec<u8>>>;
 
 /// Messages by round and sender. Early ones wait.
 pub struct RoundCollector {
-    peers: Vec<Index>,
+    peers: Vec<SignerIndex>,
     /// The round we wait for; 0 before the start and after the end.
     round: u16,
     last: u16,
-    bodies: BTreeMap<u16, Bodies>,
+    bodies: BTreeMap<u16, RoundMessages>,
 }
 
 impl RoundCollector {
     /// For a session with these other parties, of rounds 1 to `last`.
-    pub(super) fn new(peers: Vec<Index>, last: u16) -> Self {
+    pub(super) fn new(peers: Vec<SignerIndex>, last: u16) -> Self {
         Self {
             peers,
             round: 0,
@@ -31,7 +31,7 @@ impl RoundCollector {
         }
     }
 
-    pub(super) fn peers(&self) -> &[Index] {
+    pub(super) fn peers(&self) -> &[SignerIndex] {
         &self.peers
     }
 
@@ -43,7 +43,7 @@ impl RoundCollector {
     /// Keeps a message.
     pub(super) fn put(
         &mut self,
-        from: Index,
+        from: SignerIndex,
         round: u16,
         body: Zeroizing<Vec<u8>>,
     ) -> Result<(), Abort> {
@@ -70,7 +70,7 @@ impl RoundCollector {
     }
 
     /// The messages of the awaited round, once they are complete; the round is over then.
-    pub(super) fn complete(&mut self) -> Option<(u16, Bodies)> {
+    pub(super) fn complete(&mut self) -> Option<(u16, RoundMessages)> {
         let round = self.round;
         if round == 0 || self.bodies.get(&round).map_or(0, BTreeMap::len) < self.peers.len() {
             return None;
@@ -79,20 +79,20 @@ impl RoundCollector {
         self.bodies.remove(&round).map(|bodies| (round, bodies))
     }
 
-    pub(super) fn missing(&self) -> Vec<Index> {
+    pub(super) fn missing(&self) -> Vec<SignerIndex> {
         if self.round == 0 {
             return Vec::new();
         }
         let here = self.bodies.get(&self.round);
-        let missing = |peer: &&Index| !here.is_some_and(|bodies| bodies.contains_key(*peer));
+        let missing = |peer: &&SignerIndex| !here.is_some_and(|bodies| bodies.contains_key(*peer));
         self.peers.iter().filter(missing).copied().collect()
     }
 
     /// The same message for every peer.
-    pub(super) fn to_all(&self, round: u16, private: bool, body: &[u8]) -> Vec<Outgoing> {
+    pub(super) fn to_all(&self, round: u16, private: bool, body: &[u8]) -> Vec<OutgoingMessage> {
         self.peers
             .iter()
-            .map(|to| Outgoing {
+            .map(|to| OutgoingMessage {
                 to: *to,
                 round,
                 private,
@@ -103,7 +103,7 @@ impl RoundCollector {
 }
 
 /// A session whose rounds are each complete before the next begins.
-pub trait Rounds: Send {
+pub trait RoundProtocol: Send {
     /// What it ends with.
     type Outcome;
 
@@ -111,48 +111,52 @@ pub trait Rounds: Send {
     fn round_collector(&self) -> &RoundCollector;
 
     /// The same, to change.
-    fn gather_mut(&mut self) -> &mut RoundCollector;
+    fn round_collector_mut(&mut self) -> &mut RoundCollector;
 
     /// What is sent at the start; says with [`RoundCollector::wait_for`] which round comes first.
     fn begin(&mut self, entropy: &dyn Entropy) -> Result<StepOutput<Self::Outcome>, Abort>;
 
     /// Refuses what is out of place in this session, though it has such a round.
-    fn admit(&self, _from: Index, _round: u16) -> Result<(), Abort> {
+    fn admit(&self, _from: SignerIndex, _round: u16) -> Result<(), Abort> {
         Ok(())
     }
 
     /// Takes a round that is complete. The next one is awaited then.
-    fn take(&mut self, round: u16, bodies: Bodies) -> Result<StepOutput<Self::Outcome>, Abort>;
+    fn take(
+        &mut self,
+        round: u16,
+        bodies: RoundMessages,
+    ) -> Result<StepOutput<Self::Outcome>, Abort>;
 }
 
-impl<R: Rounds> Session<R::Outcome> for R {
+impl<R: RoundProtocol> Session<R::Outcome> for R {
     fn start(&mut self, entropy: &dyn Entropy) -> Result<StepOutput<R::Outcome>, Abort> {
         self.begin(entropy)
     }
 
     fn receive(
         &mut self,
-        from: Index,
+        from: SignerIndex,
         round: u16,
         body: Zeroizing<Vec<u8>>,
     ) -> Result<StepOutput<R::Outcome>, Abort> {
         self.admit(from, round)?;
-        self.gather_mut().put(from, round, body)?;
+        self.round_collector_mut().put(from, round, body)?;
         let mut output = StepOutput::wait();
         // Messages of the next round may have come early.
-        while let Some((round, bodies)) = self.gather_mut().complete() {
+        while let Some((round, bodies)) = self.round_collector_mut().complete() {
             let next = self.take(round, bodies)?;
             output.send.extend(next.send);
             if next.done.is_some() {
                 output.done = next.done;
                 return Ok(output);
             }
-            self.gather_mut().wait_for(round.saturating_add(1));
+            self.round_collector_mut().wait_for(round.saturating_add(1));
         }
         Ok(output)
     }
 
-    fn waiting_for(&self) -> Vec<Index> {
+    fn waiting_for(&self) -> Vec<SignerIndex> {
         self.round_collector().missing()
     }
 
@@ -172,6 +176,6 @@ pub(super) fn encode<T: Serialize>(message: &T) -> Result<Zeroizing<Vec<u8>>, Ab
 }
 
 /// Decodes a peer's message, and blames the peer when it cannot.
-pub(super) fn decode<T: DeserializeOwned>(from: Index, body: &[u8]) -> Result<T, Abort> {
+pub(super) fn decode<T: DeserializeOwned>(from: SignerIndex, body: &[u8]) -> Result<T, Abort> {
     bcs::from_bytes(body).map_err(|_| Abort::blame(from, "malformed message"))
 }

@@ -17,19 +17,21 @@ use covault_core::{
     signature::{Curve, Signature},
 };
 
-use super::{Abort, Index, KeyShare, KeygenSetup, Outgoing, Session, SignSetup, Signer, of};
+use super::{
+    Abort, KeyShare, KeygenSetup, OutgoingMessage, Session, SignSetup, Signer, SignerIndex, of,
+};
 use crate::test_support::{self, SystemEntropy};
 
-type Parties<T> = BTreeMap<Index, Box<dyn Session<T>>>;
+type Parties<T> = BTreeMap<SignerIndex, Box<dyn Session<T>>>;
 
 /// Runs sessions against each other. `tamper` may change each message, as (sender, message).
 /// Gives each party's outcome, or who aborted with what.
 fn run<T>(
     mut parties: Parties<T>,
-    mut tamper: impl FnMut(Index, &mut Outgoing),
-) -> BTreeMap<Index, Result<T, Abort>> {
+    mut tamper: impl FnMut(SignerIndex, &mut OutgoingMessage),
+) -> BTreeMap<SignerIndex, Result<T, Abort>> {
     let mut outcomes = BTreeMap::new();
-    let mut queue: Vec<(Index, Outgoing)> = Vec::new();
+    let mut queue: Vec<(SignerIndex, OutgoingMessage)> = Vec::new();
     for (me, session) in &mut parties {
         let output = session.start(&SystemEntropy).unwrap();
         assert!(output.done.is_none());
@@ -76,9 +78,9 @@ fn keygen_parties(scheme: Scheme, threshold: u8, parties: u8) -> Parties<KeyShar
         .collect()
 }
 
-type Signers = BTreeMap<Index, Arc<dyn Signer>>;
+type Signers = BTreeMap<SignerIndex, Arc<dyn Signer>>;
 
-fn make_shares(scheme: Scheme, threshold: u8, parties: u8) -> BTreeMap<Index, KeyShare> {
+fn make_shares(scheme: Scheme, threshold: u8, parties: u8) -> BTreeMap<SignerIndex, KeyShare> {
     let outcomes = run(keygen_parties(scheme, threshold, parties), |_, _| {});
     assert_eq!(outcomes.len(), usize::from(parties));
     let name = |index, abort| panic!("party {index}: {abort:?}");
@@ -88,7 +90,7 @@ fn make_shares(scheme: Scheme, threshold: u8, parties: u8) -> BTreeMap<Index, Ke
         .collect()
 }
 
-fn open(scheme: Scheme, shares: &BTreeMap<Index, KeyShare>) -> (RootKey, Signers) {
+fn open(scheme: Scheme, shares: &BTreeMap<SignerIndex, KeyShare>) -> (RootKey, Signers) {
     let root = shares[&1].root.clone();
     let signers = shares
         .iter()
@@ -113,8 +115,8 @@ fn some_key(scheme: Scheme) -> (RootKey, Signers) {
 }
 
 fn sign_parties(
-    signers: &BTreeMap<Index, Arc<dyn Signer>>,
-    quorum: &[Index],
+    signers: &BTreeMap<SignerIndex, Arc<dyn Signer>>,
+    quorum: &[SignerIndex],
     path: &KeyPath,
     message: &[u8],
 ) -> Parties<Option<Signature>> {
@@ -133,8 +135,8 @@ fn sign_parties(
 }
 
 fn signature(
-    outcomes: BTreeMap<Index, Result<Option<Signature>, Abort>>,
-    quorum: &[Index],
+    outcomes: BTreeMap<SignerIndex, Result<Option<Signature>, Abort>>,
+    quorum: &[SignerIndex],
 ) -> Signature {
     assert_eq!(outcomes.len(), quorum.len());
     let mut given = Vec::new();
@@ -175,7 +177,7 @@ fn message(curve: Curve) -> Vec<u8> {
     }
 }
 
-fn quorums(threshold: u8, parties: u8) -> Vec<Vec<Index>> {
+fn quorums(threshold: u8, parties: u8) -> Vec<Vec<SignerIndex>> {
     (0_u32..1 << parties)
         .filter(|mask| mask.count_ones() == u32::from(threshold))
         .map(|mask| {
@@ -208,7 +210,7 @@ fn outside_child(root: &RootKey, path: &KeyPath) -> Vec<u8> {
 }
 
 /// Signs with these quorums: the root key first, then children; collectors change.
-fn sign_with(root: &RootKey, signers: &Signers, quorums: &[Vec<Index>]) {
+fn sign_with(root: &RootKey, signers: &Signers, quorums: &[Vec<SignerIndex>]) {
     let message = message(root.curve);
     for (number, quorum) in (0_u32..).zip(quorums) {
         let mut quorum = quorum.clone();
@@ -232,7 +234,7 @@ fn every_quorum_signs(scheme: Scheme, threshold: u8, parties: u8) {
     if quorums.len() > SOME_QUORUMS && !tamper::thorough() {
         let step = quorums.len().div_ceil(SOME_QUORUMS);
         quorums = quorums.into_iter().step_by(step).collect();
-        let seen: BTreeSet<Index> = quorums.iter().flatten().copied().collect();
+        let seen: BTreeSet<SignerIndex> = quorums.iter().flatten().copied().collect();
         assert_eq!(seen.len(), usize::from(parties), "somebody signs nowhere");
     }
     sign_with(&root, &signers, &quorums);
@@ -266,10 +268,10 @@ fn fewer_cannot_sign(scheme: Scheme) {
         _ => (Some(()), keygen(scheme, 3, 4).1),
     };
     let threshold = if scheme == Scheme::Cggmp24 { 2 } else { 3 };
-    let quorum: Vec<Index> = (1..=threshold).collect();
+    let quorum: Vec<SignerIndex> = (1..=threshold).collect();
     for silent in quorum.clone() {
         let mut parties = sign_parties(&signers, &quorum, &path, &message);
-        let mut queue: Vec<(Index, Outgoing)> = Vec::new();
+        let mut queue: Vec<(SignerIndex, OutgoingMessage)> = Vec::new();
         for (me, session) in &mut parties {
             if *me != silent {
                 let output = session.start(&SystemEntropy).unwrap();

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use covault_core::order::NodeId;
 use tokio::time::timeout;
 
-use super::{Address, Bus, BusError, MAX_MESSAGE, Subscription};
+use super::{Bus, BusAddress, BusError, MAX_MESSAGE, Subscription};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -41,7 +41,7 @@ async fn delivers_in_order_to_one_inbox<B: Bus>(connect: &impl Fn() -> Arc<B>) {
     let mut for_bob = receiver.subscribe(bob, false).await.unwrap();
     for number in 0..1000_u32 {
         sender
-            .publish(Address::Inbox(alice), number.to_be_bytes().to_vec())
+            .publish(BusAddress::Inbox(alice), number.to_be_bytes().to_vec())
             .unwrap();
     }
     for number in 0..1000_u32 {
@@ -57,13 +57,13 @@ async fn delivers_announcements_to_all_who_asked<B: Bus>(connect: &impl Fn() -> 
     let mut first = bus.subscribe(NodeId([3; 32]), true).await.unwrap();
     let mut second = connect().subscribe(NodeId([4; 32]), true).await.unwrap();
     let mut deaf = bus.subscribe(NodeId([5; 32]), false).await.unwrap();
-    bus.publish(Address::Announcements, b"hello".to_vec())
+    bus.publish(BusAddress::Announcements, b"hello".to_vec())
         .unwrap();
     assert_eq!(next(&mut first).await, b"hello");
     assert_eq!(next(&mut second).await, b"hello");
     silent(&mut deaf).await;
     // Inbox and announcements arrive through one subscription.
-    bus.publish(Address::Inbox(NodeId([3; 32])), b"you".to_vec())
+    bus.publish(BusAddress::Inbox(NodeId([3; 32])), b"you".to_vec())
         .unwrap();
     assert_eq!(next(&mut first).await, b"you");
 }
@@ -71,14 +71,14 @@ async fn delivers_announcements_to_all_who_asked<B: Bus>(connect: &impl Fn() -> 
 async fn starts_at_the_present<B: Bus>(connect: &impl Fn() -> Arc<B>) {
     let bus = connect();
     let me = NodeId([6; 32]);
-    bus.publish(Address::Inbox(me), b"old".to_vec()).unwrap();
+    bus.publish(BusAddress::Inbox(me), b"old".to_vec()).unwrap();
     // A message through the same queue shows that the first has been sent.
     let mut other = bus.subscribe(NodeId([7; 32]), false).await.unwrap();
-    bus.publish(Address::Inbox(NodeId([7; 32])), b"marker".to_vec())
+    bus.publish(BusAddress::Inbox(NodeId([7; 32])), b"marker".to_vec())
         .unwrap();
     assert_eq!(next(&mut other).await, b"marker");
     let mut late = bus.subscribe(me, false).await.unwrap();
-    bus.publish(Address::Inbox(me), b"new".to_vec()).unwrap();
+    bus.publish(BusAddress::Inbox(me), b"new".to_vec()).unwrap();
     assert_eq!(next(&mut late).await, b"new");
 }
 
@@ -93,11 +93,11 @@ async fn carries_any_bytes_of_any_size<B: Bus>(connect: &impl Fn() -> Arc<B>) {
         vec![0xff, b'\r', b'\n', 0, b'$'],
         large,
     ] {
-        bus.publish(Address::Inbox(me), message.clone()).unwrap();
+        bus.publish(BusAddress::Inbox(me), message.clone()).unwrap();
         assert!(next(&mut inbox).await == message);
     }
     assert!(matches!(
-        bus.publish(Address::Inbox(me), vec![0; MAX_MESSAGE + 1]),
+        bus.publish(BusAddress::Inbox(me), vec![0; MAX_MESSAGE + 1]),
         Err(BusError::Refused(_))
     ));
 }
@@ -111,7 +111,7 @@ async fn takes_many_senders<B: Bus + 'static>(connect: &impl Fn() -> Arc<B>) {
         tokio::spawn(async move {
             for number in 0..EACH {
                 let message = [&[sender][..], &number.to_be_bytes(), &[0; 200]].concat();
-                bus.publish(Address::Inbox(me), message).unwrap();
+                bus.publish(BusAddress::Inbox(me), message).unwrap();
             }
             // Let the queue drain before the client goes away.
             tokio::time::sleep(Duration::from_secs(5)).await;
@@ -130,9 +130,10 @@ async fn forgets_a_dropped_subscription<B: Bus>(connect: &impl Fn() -> Arc<B>) {
     let bus = connect();
     let me = NodeId([10; 32]);
     drop(bus.subscribe(me, true).await.unwrap());
-    bus.publish(Address::Inbox(me), b"nobody".to_vec()).unwrap();
+    bus.publish(BusAddress::Inbox(me), b"nobody".to_vec())
+        .unwrap();
     let mut again = bus.subscribe(me, true).await.unwrap();
-    bus.publish(Address::Announcements, b"somebody".to_vec())
+    bus.publish(BusAddress::Announcements, b"somebody".to_vec())
         .unwrap();
     loop {
         // A bus that stores may still hand over what nobody read.

@@ -8,12 +8,12 @@ use std::{
 use async_trait::async_trait;
 use covault_core::order::NodeId;
 
-use super::{Address, Bus, BusError, Feeder, MAX_MESSAGE, Subscription};
+use super::{Bus, BusAddress, BusError, MAX_MESSAGE, Subscription, SubscriptionSender};
 
 /// A bus in memory. Messages to nodes that do not listen are lost.
 #[derive(Default)]
 pub struct MemoryBus {
-    listeners: Mutex<HashMap<Address, Vec<Feeder>>>,
+    listeners: Mutex<HashMap<BusAddress, Vec<SubscriptionSender>>>,
 }
 
 impl MemoryBus {
@@ -25,7 +25,7 @@ impl MemoryBus {
 
 #[async_trait]
 impl Bus for MemoryBus {
-    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+    fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         if message.len() > MAX_MESSAGE {
             return Err(BusError::Refused("too large"));
         }
@@ -52,12 +52,12 @@ impl Bus for MemoryBus {
             .unwrap_or_else(PoisonError::into_inner);
         if announcements {
             listeners
-                .entry(Address::Announcements)
+                .entry(BusAddress::Announcements)
                 .or_default()
                 .push(sender.clone());
         }
         listeners
-            .entry(Address::Inbox(me))
+            .entry(BusAddress::Inbox(me))
             .or_default()
             .push(sender);
         Ok(subscription)

@@ -27,7 +27,7 @@ pub(crate) const QUEUE_BYTES: usize = 64 << 20;
 
 /// Where a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Address {
+pub enum BusAddress {
     /// One node.
     Inbox(NodeId),
     /// Everyone who listens to announcements.
@@ -52,7 +52,7 @@ pub trait Bus: Send + Sync {
     ///
     /// # Errors
     /// [`BusError::Refused`] when it is too large or too many wait.
-    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError>;
+    fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError>;
 
     /// Starts to receive what is sent to `me` from now on, and announcements if asked for.
     /// While the bus is away, the subscription waits for it.
@@ -72,12 +72,12 @@ pub struct Subscription {
 
 /// The end that feeds a subscription. It holds so many messages, and so many bytes of them.
 #[derive(Clone)]
-pub(crate) struct Feeder {
+pub(crate) struct SubscriptionSender {
     messages: mpsc::Sender<(Vec<u8>, OwnedSemaphorePermit)>,
     bytes: Arc<Semaphore>,
 }
 
-impl Feeder {
+impl SubscriptionSender {
     fn size(message: &[u8]) -> u32 {
         u32::try_from(message.len()).unwrap_or(u32::MAX)
     }
@@ -118,9 +118,9 @@ impl Feeder {
 
 impl Subscription {
     /// The subscription, and the end that feeds it.
-    pub(crate) fn channel() -> (Feeder, Self) {
+    pub(crate) fn channel() -> (SubscriptionSender, Self) {
         let (sender, messages) = mpsc::channel(QUEUE);
-        let feeder = Feeder {
+        let feeder = SubscriptionSender {
             messages: sender,
             bytes: Arc::new(Semaphore::new(QUEUE_BYTES)),
         };

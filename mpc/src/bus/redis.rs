@@ -25,7 +25,8 @@ use tokio::{
 };
 
 use super::{
-    Address, Bus, BusError, Feeder, MAX_MESSAGE, QUEUE, QUEUE_BYTES, Subscription, servers::Servers,
+    Bus, BusAddress, BusError, MAX_MESSAGE, QUEUE, QUEUE_BYTES, Subscription, SubscriptionSender,
+    servers::RedisServers,
 };
 
 /// How long a read blocks in Redis.
@@ -52,16 +53,16 @@ const BATCH_BYTES: usize = 4 << 20;
 
 /// A bus over one Redis server at a time.
 pub struct RedisBus {
-    servers: Servers,
+    servers: RedisServers,
     prefix: String,
-    queue: mpsc::Sender<Outgoing>,
+    queue: mpsc::Sender<QueuedMessage>,
     /// Room for what waits to be sent, in bytes.
     room: Arc<Semaphore>,
     reachable: Arc<AtomicBool>,
 }
 
-struct Outgoing {
-    to: Address,
+struct QueuedMessage {
+    to: BusAddress,
     message: Vec<u8>,
     queued: Instant,
     _room: OwnedSemaphorePermit,
@@ -88,7 +89,7 @@ impl RedisBus {
         namespace: &str,
         expire: Duration,
     ) -> Result<Arc<Self>, BusError> {
-        let servers = Servers::of(url)?;
+        let servers = RedisServers::of(url)?;
         let (queue, outgoing) = mpsc::channel(QUEUE);
         let bus = Arc::new(Self {
             servers: servers.clone(),
@@ -97,7 +98,7 @@ impl RedisBus {
             room: Arc::new(Semaphore::new(QUEUE_BYTES)),
             reachable: Arc::new(AtomicBool::new(false)),
         });
-        let writer = Writer {
+        let writer = RedisWriter {
             servers,
             prefix: bus.prefix.clone(),
             expire,
@@ -109,16 +110,16 @@ impl RedisBus {
     }
 }
 
-fn key(prefix: &str, address: Address) -> String {
+fn key(prefix: &str, address: BusAddress) -> String {
     match address {
-        Address::Inbox(id) => format!("{prefix}:inbox:{}", hex::encode(id.0)),
-        Address::Announcements => format!("{prefix}:announcements"),
+        BusAddress::Inbox(id) => format!("{prefix}:inbox:{}", hex::encode(id.0)),
+        BusAddress::Announcements => format!("{prefix}:announcements"),
     }
 }
 
 #[async_trait]
 impl Bus for RedisBus {
-    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+    fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         if message.len() > MAX_MESSAGE {
             return Err(BusError::Refused("too large"));
         }
@@ -127,7 +128,7 @@ impl Bus for RedisBus {
             .try_acquire_many_owned(size)
             .map_err(|_| BusError::Refused("too many bytes wait"))?;
         self.queue
-            .try_send(Outgoing {
+            .try_send(QueuedMessage {
                 to,
                 message,
                 queued: Instant::now(),
@@ -138,14 +139,17 @@ impl Bus for RedisBus {
 
     async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
         let (sender, subscription) = Subscription::channel();
-        let mut streams = vec![Cursor::new(key(&self.prefix, Address::Inbox(me)), true)];
+        let mut streams = vec![StreamCursor::new(
+            key(&self.prefix, BusAddress::Inbox(me)),
+            true,
+        )];
         if announcements {
-            streams.push(Cursor::new(
-                key(&self.prefix, Address::Announcements),
+            streams.push(StreamCursor::new(
+                key(&self.prefix, BusAddress::Announcements),
                 false,
             ));
         }
-        let mut reader = Reader {
+        let mut reader = RedisReader {
             servers: self.servers.clone(),
             reachable: Arc::clone(&self.reachable),
             streams,
@@ -168,16 +172,16 @@ impl Bus for RedisBus {
     }
 }
 
-struct Writer {
-    servers: Servers,
+struct RedisWriter {
+    servers: RedisServers,
     prefix: String,
     expire: Duration,
     reachable: Arc<AtomicBool>,
     connection: Option<MultiplexedConnection>,
 }
 
-impl Writer {
-    async fn run(mut self, mut queue: mpsc::Receiver<Outgoing>) {
+impl RedisWriter {
+    async fn run(mut self, mut queue: mpsc::Receiver<QueuedMessage>) {
         while let Some(first) = queue.recv().await {
             let mut bytes = first.message.len();
             let mut batch = vec![first];
@@ -192,7 +196,7 @@ impl Writer {
 
     /// Sends a batch, however long it takes. What was sent but not acknowledged is sent again:
     /// receivers drop duplicates.
-    async fn deliver(&mut self, mut batch: Vec<Outgoing>) {
+    async fn deliver(&mut self, mut batch: Vec<QueuedMessage>) {
         let mut backoff = FIRST_BACKOFF;
         loop {
             batch.retain(|message| message.queued.elapsed() < STALE);
@@ -217,7 +221,7 @@ impl Writer {
         }
     }
 
-    async fn attempt(&mut self, batch: &[Outgoing]) -> RedisResult<()> {
+    async fn attempt(&mut self, batch: &[QueuedMessage]) -> RedisResult<()> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
             empty => empty.insert(self.servers.open(WRITE_TIMEOUT).await?),
@@ -225,8 +229,8 @@ impl Writer {
         let mut pipe = redis::pipe();
         // Or a connection that breaks in between would leave a key that never expires.
         pipe.atomic();
-        let mut keys: Vec<(Address, String)> = Vec::new();
-        for Outgoing { to, message, .. } in batch {
+        let mut keys: Vec<(BusAddress, String)> = Vec::new();
+        for QueuedMessage { to, message, .. } in batch {
             let key = match keys.iter().find(|(address, _)| address == to) {
                 Some((_, key)) => key.clone(),
                 None => {
@@ -236,8 +240,8 @@ impl Writer {
                 }
             };
             let limit = match to {
-                Address::Inbox(_) => MAX_INBOX,
-                Address::Announcements => MAX_ANNOUNCEMENTS,
+                BusAddress::Inbox(_) => MAX_INBOX,
+                BusAddress::Announcements => MAX_ANNOUNCEMENTS,
             };
             pipe.cmd("XADD")
                 .arg(key)
@@ -260,7 +264,7 @@ impl Writer {
 }
 
 /// A position in a stream: the id of the last entry read, as (milliseconds, sequence).
-struct Cursor {
+struct StreamCursor {
     key: String,
     /// Only we read it, so we may remove what we have read.
     own: bool,
@@ -268,7 +272,7 @@ struct Cursor {
     trimmed: Option<(u64, u64)>,
 }
 
-impl Cursor {
+impl StreamCursor {
     fn new(key: String, own: bool) -> Self {
         Self {
             key,
@@ -279,21 +283,21 @@ impl Cursor {
     }
 }
 
-struct Reader {
-    servers: Servers,
+struct RedisReader {
+    servers: RedisServers,
     reachable: Arc<AtomicBool>,
-    streams: Vec<Cursor>,
-    sender: Feeder,
+    streams: Vec<StreamCursor>,
+    sender: SubscriptionSender,
     /// Entries to ask for at once, of each stream.
     count: usize,
     /// Reads in a row that did not arrive in time.
     slow: u32,
 }
 
-type Entry = (String, Vec<Vec<u8>>);
-type Streams = Vec<(String, Vec<Entry>)>;
+type StreamEntry = (String, Vec<Vec<u8>>);
+type StreamReply = Vec<(String, Vec<StreamEntry>)>;
 
-impl Reader {
+impl RedisReader {
     async fn run(mut self, mut connection: Option<MultiplexedConnection>) {
         let mut backoff = FIRST_BACKOFF;
         while !self.sender.is_closed() {
@@ -350,7 +354,7 @@ impl Reader {
             return Ok(connection);
         }
         for cursor in &mut self.streams {
-            let newest: Vec<Entry> = redis::cmd("XREVRANGE")
+            let newest: Vec<StreamEntry> = redis::cmd("XREVRANGE")
                 .arg(&cursor.key)
                 .arg("+")
                 .arg("-")
@@ -401,7 +405,7 @@ impl Reader {
             let (time, sequence) = cursor.last.unwrap_or_default();
             read.arg(format!("{time}-{sequence}"));
         }
-        let (streams,): (Option<Streams>,) = pipe.query_async(connection).await?;
+        let (streams,): (Option<StreamReply>,) = pipe.query_async(connection).await?;
         self.count = self.count.saturating_mul(2).min(READ_COUNT);
         self.slow = 0;
         for (key, entries) in streams.unwrap_or_default() {
@@ -449,7 +453,7 @@ mod tests {
         // What was sent while Redis was away may be lost; what is sent later may not.
         timeout(Duration::from_secs(20), async {
             loop {
-                bus.publish(Address::Inbox(id), text.to_vec()).unwrap();
+                bus.publish(BusAddress::Inbox(id), text.to_vec()).unwrap();
                 match timeout(Duration::from_millis(200), inbox.next()).await {
                     Ok(Some(message)) if message == text => return,
                     _ => {}
@@ -491,14 +495,14 @@ mod tests {
         let id = NodeId([7; 32]);
         let mut inbox = bus.subscribe(id, true).await.unwrap();
         for number in 0..100_u8 {
-            bus.publish(Address::Inbox(id), vec![number]).unwrap();
+            bus.publish(BusAddress::Inbox(id), vec![number]).unwrap();
         }
-        bus.publish(Address::Announcements, vec![200]).unwrap();
+        bus.publish(BusAddress::Announcements, vec![200]).unwrap();
         for _ in 0..101 {
             inbox.next().await.unwrap();
         }
         let mut connection = bus.servers.open(WRITE_TIMEOUT).await.unwrap();
-        let key = key(&bus.prefix, Address::Inbox(id));
+        let key = key(&bus.prefix, BusAddress::Inbox(id));
         timeout(Duration::from_secs(10), async {
             loop {
                 let length: usize = redis::cmd("XLEN")
@@ -537,7 +541,7 @@ mod tests {
         let two = RedisBus::connect(&server.url(), "two").unwrap();
         let id = NodeId([7; 32]);
         let mut inbox = two.subscribe(id, true).await.unwrap();
-        one.publish(Address::Inbox(id), b"from one".to_vec())
+        one.publish(BusAddress::Inbox(id), b"from one".to_vec())
             .unwrap();
         until_received(&two, id, &mut inbox, b"from two").await;
         assert!(

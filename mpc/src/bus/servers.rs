@@ -25,12 +25,12 @@ const SENTINELS: &str = "redis-sentinel://";
 
 /// See the module.
 #[derive(Clone)]
-pub(super) enum Servers {
+pub(super) enum RedisServers {
     One(Client),
     Sentinels(Arc<Mutex<SentinelClient>>),
 }
 
-impl Servers {
+impl RedisServers {
     /// `redis://[user:password@]host:port[/db]`, or
     /// `redis-sentinel://[user:password@]host[:port][,host[:port]...]/name[/db]` with the Sentinels
     /// that watch over the primary of this name; user and password are the primary's.
@@ -43,7 +43,7 @@ impl Servers {
             let info = info(url).map_err(unusable)?;
             return Ok(Self::One(Client::open(info).map_err(unusable)?));
         };
-        let Parts {
+        let SentinelUrl {
             credentials,
             hosts,
             name,
@@ -99,7 +99,7 @@ fn info(url: &str) -> RedisResult<ConnectionInfo> {
 
 /// What a URL of Sentinels says.
 #[derive(Debug, PartialEq, Eq)]
-struct Parts {
+struct SentinelUrl {
     /// With the "@" behind them, where there are any.
     credentials: String,
     /// `host:port`
@@ -108,7 +108,7 @@ struct Parts {
     db: String,
 }
 
-fn parts(rest: &str) -> Result<Parts, BusError> {
+fn parts(rest: &str) -> Result<SentinelUrl, BusError> {
     let unusable = |what: &str| BusError::Unreachable(format!("{SENTINELS}...: {what}"));
     let (authority, path) = rest
         .split_once('/')
@@ -131,7 +131,7 @@ fn parts(rest: &str) -> Result<Parts, BusError> {
             (false, false) => with_ports.push(format!("{host}:{SENTINEL_PORT}")),
         }
     }
-    Ok(Parts {
+    Ok(SentinelUrl {
         credentials,
         hosts: with_ports,
         name: name.to_owned(),
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn parts__should_be_told_apart() {
         let found = parts("user:p@ss@a,b:1,[::1],[::2]:3/main/4").unwrap();
-        let expected = Parts {
+        let expected = SentinelUrl {
             credentials: "user:p@ss@".into(),
             hosts: ["a:26379", "b:1", "[::1]:26379", "[::2]:3"]
                 .map(String::from)
@@ -169,16 +169,16 @@ mod tests {
             "redis-sentinel://u:secret@host:x/main",
             "redis-sentinel://u:secret@host/main/x",
         ] {
-            let Err(refused) = Servers::of(bad) else {
+            let Err(refused) = RedisServers::of(bad) else {
                 panic!("{bad}");
             };
             assert!(!refused.to_string().contains("secret"), "{refused}");
         }
         assert!(matches!(
-            Servers::of("redis://u:p@host:1/2"),
-            Ok(Servers::One(_))
+            RedisServers::of("redis://u:p@host:1/2"),
+            Ok(RedisServers::One(_))
         ));
-        let several = Servers::of("redis-sentinel://u:p@a,b:2/main/2");
-        assert!(matches!(several, Ok(Servers::Sentinels(_))));
+        let several = RedisServers::of("redis-sentinel://u:p@a,b:2/main/2");
+        assert!(matches!(several, Ok(RedisServers::Sentinels(_))));
     }
 }

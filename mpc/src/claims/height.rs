@@ -9,7 +9,7 @@ use redb::{ReadTransaction, ReadableTable as _, TableDefinition, WriteTransactio
 
 use super::BANS;
 
-/// Height, latest time and when something was missing, of [`Age`]: one row.
+/// Height, latest time and when something was missing, of [`ClaimsAge`]: one row.
 const AGE: TableDefinition<'_, (), (u64, u64, u64)> = TableDefinition::new("age.1");
 /// Root public key -> the latest epoch whose shares must not sign.
 const BLOCKED: TableDefinition<'_, &[u8], u32> = TableDefinition::new("blocked.1");
@@ -18,11 +18,11 @@ const PEERS: TableDefinition<'_, &[u8; 32], (u64, &[u8])> = TableDefinition::new
 
 /// How long limits count as used up after spending was forgotten: as long as one looks back, 24 hours
 /// and a bucket.
-const LOOKS_BACK_MS: u64 = 86_400_000 + super::windows::BUCKET_MS;
+const SPENDING_WINDOW_MS: u64 = 86_400_000 + super::windows::BUCKET_MS;
 
 /// The age of a claims file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Age {
+pub struct ClaimsAge {
     /// Claims and bans granted so far. Never falls, unless the file is put back.
     pub height: u64,
     /// The latest time of a granted claim, in milliseconds since the Unix epoch: the time of the
@@ -32,7 +32,7 @@ pub struct Age {
     pub forgotten_ms: u64,
 }
 
-impl Age {
+impl ClaimsAge {
     /// The time that limits are counted at.
     pub(super) fn time(&self, now_ms: u64) -> u64 {
         now_ms.max(self.newest_ms)
@@ -40,7 +40,8 @@ impl Age {
 
     /// Whether something that a limit still has to count may be missing.
     pub(super) fn lacks_spending(&self, now_ms: u64) -> bool {
-        self.forgotten_ms > 0 && self.time(now_ms) < self.forgotten_ms.saturating_add(LOOKS_BACK_MS)
+        self.forgotten_ms > 0
+            && self.time(now_ms) < self.forgotten_ms.saturating_add(SPENDING_WINDOW_MS)
     }
 
     pub(super) fn granted(&mut self, now_ms: u64) {
@@ -50,13 +51,13 @@ impl Age {
 }
 
 /// Epochs by root public key: no share of them, or of one before, signs.
-pub(super) type Blocked = BTreeMap<Vec<u8>, u32>;
+pub(super) type BlockedEpochs = BTreeMap<Vec<u8>, u32>;
 /// The highest height of other nodes, with the announcement that says so.
 pub(crate) type PeerHeights = BTreeMap<NodeId, (u64, Vec<u8>)>;
 
 /// Promises of this node are missing here.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Forgotten {
+pub(crate) struct LostClaims {
     /// The height that somebody has seen.
     pub seen: u64,
     /// Shares that must not sign: root public key and epoch, and all epochs before.
@@ -76,12 +77,12 @@ pub(super) fn make(transaction: &WriteTransaction) -> Result<(), redb::Error> {
 
 pub(super) fn load(
     transaction: &ReadTransaction,
-) -> Result<(Age, Blocked, PeerHeights), redb::Error> {
-    let mut age = Age::default();
+) -> Result<(ClaimsAge, BlockedEpochs, PeerHeights), redb::Error> {
+    let mut age = ClaimsAge::default();
     if let Some(row) = transaction.open_table(AGE)?.get(())? {
         (age.height, age.newest_ms, age.forgotten_ms) = row.value();
     }
-    let mut blocked = Blocked::new();
+    let mut blocked = BlockedEpochs::new();
     for entry in transaction.open_table(BLOCKED)?.iter()? {
         let (root, epoch) = entry?;
         blocked.insert(root.value().to_vec(), epoch.value());
@@ -95,13 +96,13 @@ pub(super) fn load(
     Ok((age, blocked, peers))
 }
 
-pub(super) fn store(transaction: &WriteTransaction, age: &Age) -> Result<(), redb::Error> {
+pub(super) fn store(transaction: &WriteTransaction, age: &ClaimsAge) -> Result<(), redb::Error> {
     let mut table = transaction.open_table(AGE)?;
     table.insert((), (age.height, age.newest_ms, age.forgotten_ms))?;
     Ok(())
 }
 
-pub(super) fn block(blocked: &mut Blocked, root: &[u8], epoch: u32) -> u32 {
+pub(super) fn block(blocked: &mut BlockedEpochs, root: &[u8], epoch: u32) -> u32 {
     let until = blocked.entry(root.to_vec()).or_default();
     *until = (*until).max(epoch);
     *until
@@ -111,8 +112,8 @@ pub(super) fn block(blocked: &mut Blocked, root: &[u8], epoch: u32) -> u32 {
 /// not count twice.
 pub(super) fn forget(
     transaction: &WriteTransaction,
-    forgotten: &Forgotten,
-    age: &mut Age,
+    forgotten: &LostClaims,
+    age: &mut ClaimsAge,
 ) -> Result<(), redb::Error> {
     let mut blocked = transaction.open_table(BLOCKED)?;
     for (root, epoch) in &forgotten.blocked {
@@ -176,7 +177,7 @@ mod tests {
         let path = folder.path().join("claims.redb");
         let (root, peer) = ([5; 33], NodeId([6; 32]));
         let claims = reopen(&path).await;
-        assert_eq!(claims.age(), Age::default());
+        assert_eq!(claims.age(), ClaimsAge::default());
         claims.claim(claim(1, 5_000)).await.unwrap();
         // Its time never runs back, and what is refused is no promise.
         claims.claim(claim(2, 4_000)).await.unwrap();
@@ -186,7 +187,7 @@ mod tests {
         assert_eq!((age.height, age.newest_ms), (3, 5_000));
         let seen = PeerHeights::from([(peer, (7, vec![1, 2]))]);
         claims.remember(seen.clone()).await.unwrap();
-        let forgotten = Forgotten {
+        let forgotten = LostClaims {
             seen: 100,
             blocked: vec![(root.to_vec(), 4), (root.to_vec(), 2)],
             bans: vec![(root.to_vec(), NodeId([7; 32]))],
@@ -197,8 +198,8 @@ mod tests {
         let claims = reopen(&path).await;
         let age = claims.age();
         assert_eq!((age.height, age.forgotten_ms), (101, 5_000));
-        assert!(age.lacks_spending(5_000 + LOOKS_BACK_MS - 1));
-        assert!(!age.lacks_spending(5_000 + LOOKS_BACK_MS));
+        assert!(age.lacks_spending(5_000 + SPENDING_WINDOW_MS - 1));
+        assert!(!age.lacks_spending(5_000 + SPENDING_WINDOW_MS));
         assert!(claims.blocked(&root, 2) && claims.blocked(&root, 4));
         assert!(!claims.blocked(&root, 5) && !claims.blocked(&[4; 33], 0));
         assert!(claims.banned(&root, &NodeId([7; 32])) && claims.banned(&root, &peer));

@@ -26,22 +26,22 @@ const CACHED: usize = 16_384;
 
 /// The windows of all counters.
 #[derive(Debug, Default)]
-pub(super) struct Windows {
+pub(super) struct SpendingWindows {
     /// The last bucket that holds anything.
     last: u64,
     /// The counters that were used lately.
-    cached: HashMap<String, Window>,
+    cached: HashMap<String, SpendingWindow>,
 }
 
-/// The buckets of a counter from [`Windows::first`] on, in their order.
+/// The buckets of a counter from [`SpendingWindows::first`] on, in their order.
 #[derive(Debug, Default)]
-struct Window {
+struct SpendingWindow {
     buckets: VecDeque<(u64, U256)>,
     /// Of all of them.
     total: U256,
 }
 
-impl Window {
+impl SpendingWindow {
     fn of(buckets: VecDeque<(u64, U256)>) -> Self {
         let total = sum(buckets.iter());
         Self { buckets, total }
@@ -82,7 +82,7 @@ fn sum<'a>(buckets: impl Iterator<Item = &'a (u64, U256)>) -> U256 {
     buckets.fold(U256::ZERO, |sum, (_, amount)| sum.saturating_add(*amount))
 }
 
-impl Windows {
+impl SpendingWindows {
     /// Opens the table, and makes it where there is none.
     pub(super) fn open(transaction: &WriteTransaction) -> Result<Self, redb::Error> {
         let spent = transaction.open_table(SPENT)?;
@@ -121,7 +121,7 @@ impl Windows {
             let name = counter.name();
             let total = self.window(&spent, &name)?.total_from(first);
             if most_per_day.is_some_and(|most| total.saturating_add(*amount) > most) {
-                return Ok(Err(ClaimError::OverDay(counter.clone())));
+                return Ok(Err(ClaimError::DailyLimitReached(counter.clone())));
             }
             names.push((name, *amount));
         }
@@ -148,7 +148,7 @@ impl Windows {
         &mut self,
         spent: &Table<'_, (u64, &'static str), &'static [u8; 32]>,
         name: &str,
-    ) -> Result<&mut Window, redb::Error> {
+    ) -> Result<&mut SpendingWindow, redb::Error> {
         if self.cached.len() >= CACHED && !self.cached.contains_key(name) {
             self.cached.clear();
         }
@@ -159,7 +159,8 @@ impl Windows {
                     buckets.push_back((bucket, U256::from_be_bytes(*amount.value())));
                 }
             }
-            self.cached.insert(name.to_owned(), Window::of(buckets));
+            self.cached
+                .insert(name.to_owned(), SpendingWindow::of(buckets));
         }
         Ok(self.cached.entry(name.to_owned()).or_default())
     }

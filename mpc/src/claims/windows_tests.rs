@@ -4,7 +4,7 @@ use covault_core::ids::{RequestId, SessionId, VaultId};
 use proptest::prelude::*;
 
 use super::{super::*, *};
-use crate::policy::{Counter, Scope};
+use crate::policy::{PolicyScope, SpendingCounter};
 
 const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
@@ -12,15 +12,15 @@ const HOUR_MS: u64 = 60 * MINUTE_MS;
 const NOON_MS: u64 = 20_000 * 24 * HOUR_MS + 12 * HOUR_MS;
 const MIDNIGHT_MS: u64 = NOON_MS + 12 * HOUR_MS;
 
-fn counter(asset: &str) -> Counter {
-    Counter {
-        scope: Scope::Node,
+fn counter(asset: &str) -> SpendingCounter {
+    SpendingCounter {
+        scope: PolicyScope::Node,
         asset: asset.into(),
     }
 }
 
 fn over(asset: &str) -> Result<(), ClaimError> {
-    Err(ClaimError::OverDay(counter(asset)))
+    Err(ClaimError::DailyLimitReached(counter(asset)))
 }
 
 /// A claim of another request at `now_ms`: (asset, amount, most per day) each.
@@ -44,7 +44,7 @@ fn spending(request: u8, now_ms: u64, spends: &[(&str, u64, u64)]) -> Claim {
 
 fn of_vault(request: u8, vault: u8, amount: u64) -> Claim {
     let mut claim = spending(request, NOON_MS, &[("a", amount, 10)]);
-    claim.spending[0].counter.scope = Scope::Vault(VaultId::from_bytes([vault; 16]));
+    claim.spending[0].counter.scope = PolicyScope::Vault(VaultId::from_bytes([vault; 16]));
     claim
 }
 
@@ -159,7 +159,7 @@ async fn totals__should_be_those_of_each_vault() {
     assert_eq!(claims.claim(of_vault(1, 1, 10)).await, Ok(()));
     let refused = claims.claim(of_vault(2, 1, 1)).await;
     assert!(
-        matches!(refused, Err(ClaimError::OverDay(_))),
+        matches!(refused, Err(ClaimError::DailyLimitReached(_))),
         "{refused:?}"
     );
     assert_eq!(claims.claim(of_vault(3, 2, 10)).await, Ok(()));
@@ -198,21 +198,21 @@ async fn totals__should_not_wrap_around() {
 const MOST: u64 = 100;
 
 /// A claim of the asset "a": the time that it counts as of, the amount, whether it was granted.
-type Step = (u64, u64, bool);
+type ClaimSample = (u64, u64, bool);
 
 /// Counts one claim after the other: its time, its amount, and 0 for another asset. Reads all again
 /// from the table after every `reopen` claims.
-fn run(claims: &[(u64, u8, u8)], reopen: usize) -> Vec<Step> {
+fn run(claims: &[(u64, u8, u8)], reopen: usize) -> Vec<ClaimSample> {
     let database = redb::Database::builder()
         .create_with_backend(redb::backends::InMemoryBackend::new())
         .unwrap();
-    let mut windows = Windows::default();
+    let mut windows = SpendingWindows::default();
     let mut steps = Vec::new();
     let mut highest = 0;
     for (step, (now_ms, amount, asset)) in claims.iter().enumerate() {
         let transaction = database.begin_write().unwrap();
         if step % reopen == 0 {
-            windows = Windows::open(&transaction).unwrap();
+            windows = SpendingWindows::open(&transaction).unwrap();
         }
         let (amount, asset) = (u64::from(*amount), if *asset == 0 { "b" } else { "a" });
         let claim = spending(0, *now_ms, &[(asset, amount, MOST)]);

@@ -9,11 +9,11 @@ use covault_core::{
 };
 use tokio::time::timeout;
 
-use super::{Cluster, ExpectedReply, LOOK, Shared, select_signers::AttemptFailures};
+use super::{Cluster, ClusterInner, ExpectedReply, LOOK, select_signers::AttemptFailures};
 use crate::{
     attest::has_signed,
-    envelope::Kind,
-    message::{AttestRequest, Reply, encode},
+    envelope::EnvelopeKind,
+    message::{AttestOrderMsg, OrderReply, encode},
 };
 
 /// Bytes of a signature.
@@ -38,7 +38,7 @@ impl Cluster {
     }
 }
 
-impl Shared {
+impl ClusterInner {
     async fn attest(
         &self,
         order: &AttestOrder,
@@ -57,13 +57,13 @@ impl Shared {
             .now_ms()
             .saturating_add(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
         if silent.len() >= threshold {
-            let body = encode(&AttestRequest {
+            let body = encode(&AttestOrderMsg {
                 order: order.clone(),
                 sent_at_ms: self.clock.now_ms(),
             })?;
             for node in &silent {
                 let place = (order.epoch, order.session, 0);
-                self.send(Kind::AttestOrder, place, *node, &body)?;
+                self.send(EnvelopeKind::AttestOrder, place, *node, &body)?;
             }
         }
         let texts: Vec<String> = order.statements().map(|it| it.text()).collect();
@@ -82,7 +82,7 @@ impl Shared {
             }
             let wait = LOOK.min(Duration::from_millis(left_ms));
             match timeout(wait, call.replies.recv()).await {
-                Ok(Some((node, 0, Reply::Attested(bytes)))) if silent.remove(&node) => {
+                Ok(Some((node, 0, OrderReply::Attested(bytes)))) if silent.remove(&node) => {
                     // A hundred verifications take some milliseconds.
                     let texts = std::sync::Arc::clone(&texts);
                     let checked =
@@ -95,7 +95,7 @@ impl Shared {
                         }
                     }
                 }
-                Ok(Some((node, 0, Reply::Refused(fault)))) if silent.remove(&node) => {
+                Ok(Some((node, 0, OrderReply::Refused(fault)))) if silent.remove(&node) => {
                     let node = self.node_registry.name(&node);
                     tracing::warn!(%node, ?fault, "a node refused to state addresses");
                 }

@@ -13,8 +13,8 @@ use covault_core::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use super::{Shared, lock};
-use crate::{message::Reply, meter, proofs::MAX_PROOFS, shares::backup::MAX_BACKUP};
+use super::{ClusterInner, lock};
+use crate::{message::OrderReply, meter, proofs::MAX_PROOFS, shares::backup::MAX_BACKUP};
 
 /// Bytes of a reply without signatures and backups, as it is on the bus. An honest node needs a few
 /// hundred; its reasons may be long.
@@ -32,7 +32,7 @@ pub(super) const EACH: usize = 16;
 const EACH_LARGE: usize = 1;
 
 /// Who says what about which attempt.
-pub(super) type NodeReply = (NodeId, u32, Reply);
+pub(super) type NodeReply = (NodeId, u32, OrderReply);
 
 /// What a call asks for, and so which answers it takes beside refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,49 +71,49 @@ impl ExpectedReply {
     }
 
     /// Whether the answer is of a kind, and of a size, that can answer the call.
-    fn takes(self, reply: &Reply) -> bool {
+    fn takes(self, reply: &OrderReply) -> bool {
         match (self, reply) {
-            (_, Reply::Refused(_) | Reply::Failed { .. }) => true,
+            (_, OrderReply::Refused(_) | OrderReply::Failed { .. }) => true,
             (
                 Self::Key,
-                Reply::KeyMade {
+                OrderReply::KeyMade {
                     root, signature, ..
                 },
             ) => root.public_key.len() <= MAX_KEY && signature.len() == super::attest::SIGNATURE,
-            (Self::Signatures(count, curve), Reply::Signed(signatures)) => {
+            (Self::Signatures(count, curve), OrderReply::Signed(signatures)) => {
                 let fits = |signature: &Signature| signature.curve() == curve;
                 signatures.len() == count && signatures.iter().all(fits)
             }
-            (Self::Signatures(..), Reply::NoNonces { .. }) => true,
-            (Self::Statements, Reply::Prepared(signature)) => signature.len() <= MAX_STATEMENT,
-            (Self::Statements, Reply::NotPermitted) => true,
-            (Self::Statements, Reply::Behind { proven, .. }) => proven.len() <= MAX_PROOFS,
-            (Self::Activation, Reply::Activated) => true,
-            (Self::Backups, Reply::Backup(sealed)) => sealed.len() <= MAX_BACKUP,
-            (Self::Attestations(count), Reply::Attested(signatures)) => {
+            (Self::Signatures(..), OrderReply::NoNonces { .. }) => true,
+            (Self::Statements, OrderReply::Prepared(signature)) => signature.len() <= MAX_STATEMENT,
+            (Self::Statements, OrderReply::NotPermitted) => true,
+            (Self::Statements, OrderReply::Behind { proven, .. }) => proven.len() <= MAX_PROOFS,
+            (Self::Activation, OrderReply::Activated) => true,
+            (Self::Backups, OrderReply::Backup(sealed)) => sealed.len() <= MAX_BACKUP,
+            (Self::Attestations(count), OrderReply::Attested(signatures)) => {
                 signatures.len() == count.saturating_mul(super::attest::SIGNATURE)
             }
             (
                 _,
-                Reply::KeyMade { .. }
-                | Reply::Signed(_)
-                | Reply::NoNonces { .. }
-                | Reply::Prepared(_)
-                | Reply::Activated
-                | Reply::Backup(_)
-                | Reply::Attested(_)
-                | Reply::NotPermitted
-                | Reply::Behind { .. },
+                OrderReply::KeyMade { .. }
+                | OrderReply::Signed(_)
+                | OrderReply::NoNonces { .. }
+                | OrderReply::Prepared(_)
+                | OrderReply::Activated
+                | OrderReply::Backup(_)
+                | OrderReply::Attested(_)
+                | OrderReply::NotPermitted
+                | OrderReply::Behind { .. },
             ) => false,
         }
     }
 }
 
 /// The calls that wait, by session.
-pub(super) type Calls = HashMap<SessionId, Waiting>;
+pub(super) type PendingCalls = HashMap<SessionId, PendingCall>;
 
 /// A call that waits.
-pub(super) struct Waiting {
+pub(super) struct PendingCall {
     wanted: ExpectedReply,
     /// Of which generation of shares the answers are.
     epoch: u32,
@@ -123,7 +123,7 @@ pub(super) struct Waiting {
 }
 
 /// Where one node's answers to one call go.
-pub(super) struct Slot {
+pub(super) struct ReplySlot {
     wanted: ExpectedReply,
     places: Arc<Semaphore>,
     replies: mpsc::Sender<(NodeReply, OwnedSemaphorePermit)>,
@@ -131,7 +131,7 @@ pub(super) struct Slot {
 
 /// Why an answer is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Untaken {
+pub(super) enum ReplyError {
     #[error("flood: too many replies of this node wait")]
     Flood,
     #[error("the reply is larger than any honest one")]
@@ -140,11 +140,11 @@ pub(super) enum Untaken {
     Unasked,
 }
 
-impl Waiting {
+impl PendingCall {
     /// Where the node's answers go, if it was asked, about shares of this epoch.
-    pub(super) fn slot(&self, node: &NodeId, epoch: u32) -> Option<Slot> {
+    pub(super) fn slot(&self, node: &NodeId, epoch: u32) -> Option<ReplySlot> {
         let places = self.places.get(node).filter(|_| self.epoch == epoch)?;
-        Some(Slot {
+        Some(ReplySlot {
             wanted: self.wanted,
             places: Arc::clone(places),
             replies: self.replies.clone(),
@@ -152,44 +152,49 @@ impl Waiting {
     }
 }
 
-impl Slot {
+impl ReplySlot {
     /// Whether an answer of so many bytes is worth a verification.
-    pub(super) fn has_room(&self, bytes: usize) -> Result<(), Untaken> {
+    pub(super) fn has_room(&self, bytes: usize) -> Result<(), ReplyError> {
         if bytes > self.wanted.most_bytes() {
-            return Err(Untaken::TooLarge);
+            return Err(ReplyError::TooLarge);
         }
         if self.places.available_permits() == 0 {
-            return Err(Untaken::Flood);
+            return Err(ReplyError::Flood);
         }
         Ok(())
     }
 
     /// Hands over what the node, who is certain, has answered. The call may be over.
-    pub(super) fn give(&self, node: NodeId, attempt: u32, reply: Reply) -> Result<(), Untaken> {
+    pub(super) fn give(
+        &self,
+        node: NodeId,
+        attempt: u32,
+        reply: OrderReply,
+    ) -> Result<(), ReplyError> {
         if !self.wanted.takes(&reply) {
-            return Err(Untaken::Unasked);
+            return Err(ReplyError::Unasked);
         }
         let place = Arc::clone(&self.places).try_acquire_owned();
-        let place = place.map_err(|_| Untaken::Flood)?;
-        let said = ((node, attempt, reply.cleaned()), place);
+        let place = place.map_err(|_| ReplyError::Flood)?;
+        let said = ((node, attempt, reply.sanitized()), place);
         match self.replies.try_send(said) {
-            Err(mpsc::error::TrySendError::Full(_)) => Err(Untaken::Flood),
+            Err(mpsc::error::TrySendError::Full(_)) => Err(ReplyError::Flood),
             Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => Ok(()),
         }
     }
 }
 
 /// A registered call; ends with its scope.
-pub(super) struct Call<'a> {
-    shared: &'a Shared,
+pub(super) struct CallGuard<'a> {
+    shared: &'a ClusterInner,
     session: SessionId,
-    pub(super) replies: Replies,
+    pub(super) replies: ReplyReceiver,
 }
 
 /// What was answered and not yet taken.
-pub(super) struct Replies(mpsc::Receiver<(NodeReply, OwnedSemaphorePermit)>);
+pub(super) struct ReplyReceiver(mpsc::Receiver<(NodeReply, OwnedSemaphorePermit)>);
 
-impl Replies {
+impl ReplyReceiver {
     /// The next answer; its node may send another one from now on.
     pub(super) async fn recv(&mut self) -> Option<NodeReply> {
         self.0.recv().await.map(|(said, _)| said)
@@ -202,7 +207,7 @@ impl Replies {
 }
 
 #[cfg(test)]
-impl Call<'_> {
+impl CallGuard<'_> {
     /// How many answers of a node wait.
     pub(super) fn kept(&self, node: &NodeId) -> usize {
         let calls = lock(&self.shared.calls);
@@ -211,7 +216,7 @@ impl Call<'_> {
     }
 }
 
-impl Drop for Call<'_> {
+impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
         let mut calls = lock(&self.shared.calls);
         calls.remove(&self.session);
@@ -219,7 +224,7 @@ impl Drop for Call<'_> {
     }
 }
 
-impl Shared {
+impl ClusterInner {
     /// Registers for the answers of these nodes.
     ///
     /// # Errors
@@ -230,7 +235,7 @@ impl Shared {
         epoch: u32,
         session: SessionId,
         nodes: &[NodeId],
-    ) -> Result<Call<'_>, Fault> {
+    ) -> Result<CallGuard<'_>, Fault> {
         let each = wanted.each();
         let (sender, replies) = mpsc::channel(nodes.len().saturating_mul(each).max(1));
         let place = |node: &NodeId| (*node, Arc::new(Semaphore::new(each)));
@@ -238,7 +243,7 @@ impl Shared {
         if calls.contains_key(&session) {
             return Err(Fault::bug("two calls for one session"));
         }
-        let waiting = Waiting {
+        let waiting = PendingCall {
             wanted,
             epoch,
             places: nodes.iter().map(place).collect(),
@@ -247,10 +252,10 @@ impl Shared {
         calls.insert(session, waiting);
         meter::calls(calls.len());
         drop(calls);
-        Ok(Call {
+        Ok(CallGuard {
             shared: self,
             session,
-            replies: Replies(replies),
+            replies: ReplyReceiver(replies),
         })
     }
 }

@@ -12,19 +12,20 @@ use covault_core::{
 use tokio::time::{sleep, timeout};
 
 use super::{
-    AGAIN_MS, ExpectedReply, GRACE_MS, LOOK, NodeReply, Shared, select_signers::AttemptFailures,
+    AGAIN_MS, ClusterInner, ExpectedReply, GRACE_MS, LOOK, NodeReply,
+    select_signers::AttemptFailures,
 };
 use crate::{
     attest::has_signed,
-    envelope::Kind,
-    message::{KeygenRequest, Reply, encode},
+    envelope::EnvelopeKind,
+    message::{KeygenOrderMsg, OrderReply, encode},
     shares::FIRST_EPOCH,
 };
 
 /// What a node says of the key: the key, the run's transcript, its signature over both.
-type Made = (RootKey, [u8; 32], Vec<u8>);
+type KeygenResult = (RootKey, [u8; 32], Vec<u8>);
 
-impl Shared {
+impl ClusterInner {
     pub(super) async fn keygen(&self, order: &KeygenOrder) -> Result<MadeKey, Fault> {
         let mut call = self.call(
             ExpectedReply::Key,
@@ -49,7 +50,7 @@ impl Shared {
         // it expired.
         let repeated_until_ms = order.issued_at_ms.midpoint(order.expires_at_ms);
         let mut again_ms = Some(self.clock.now_ms());
-        let mut made: HashMap<NodeId, Made> = HashMap::new();
+        let mut made: HashMap<NodeId, KeygenResult> = HashMap::new();
         while made.len() < order.signers.len() {
             let silent = || {
                 let silent = order.signers.iter();
@@ -102,13 +103,13 @@ impl Shared {
 
     /// Sends the order. Who has it already ignores it, or says again which key came of it.
     fn send_keygen(&self, order: &KeygenOrder, to: &[NodeId]) -> Result<(), Fault> {
-        let body = encode(&KeygenRequest {
+        let body = encode(&KeygenOrderMsg {
             order: order.clone(),
             sent_at_ms: self.clock.now_ms(),
         })?;
         for signer in to {
             let place = (FIRST_EPOCH, order.session, 0);
-            self.send(Kind::KeygenOrder, place, *signer, &body)?;
+            self.send(EnvelopeKind::KeygenOrder, place, *signer, &body)?;
         }
         Ok(())
     }
@@ -125,9 +126,9 @@ impl Shared {
         &self,
         order: &KeygenOrder,
         (node, _, reply): NodeReply,
-    ) -> Result<Option<(NodeId, Made)>, Fault> {
+    ) -> Result<Option<(NodeId, KeygenResult)>, Fault> {
         match reply {
-            Reply::KeyMade {
+            OrderReply::KeyMade {
                 root,
                 transcript,
                 signature,
@@ -149,31 +150,31 @@ impl Shared {
                 Ok(Some((node, (root, transcript, signature))))
             }
             // It has begun, and was restarted before it was done.
-            Reply::Refused(fault) if fault.class() == &Class::WrongState => {
+            OrderReply::Refused(fault) if fault.class() == &Class::WrongState => {
                 Err(self.no_key(order, &[node]).caused_by(fault.message()))
             }
-            Reply::Refused(fault) => {
+            OrderReply::Refused(fault) => {
                 let name = self.node_registry.name(&node);
                 let sentence = format!("{name} refused to make a key: {}", fault.message());
                 Err(Fault::new(fault.class().clone(), sentence))
             }
-            Reply::Failed {
+            OrderReply::Failed {
                 culprits,
                 missing,
                 reason,
                 ..
             } if culprits.is_empty() => Err(self.no_key(order, &missing).caused_by(reason)),
-            Reply::Failed {
+            OrderReply::Failed {
                 culprits, reason, ..
             } => Err(self.node_registry.misbehaved(&culprits).caused_by(reason)),
-            Reply::Signed(_)
-            | Reply::Prepared(_)
-            | Reply::Activated
-            | Reply::Backup(_)
-            | Reply::Attested(_)
-            | Reply::NoNonces { .. }
-            | Reply::NotPermitted
-            | Reply::Behind { .. } => Ok(None),
+            OrderReply::Signed(_)
+            | OrderReply::Prepared(_)
+            | OrderReply::Activated
+            | OrderReply::Backup(_)
+            | OrderReply::Attested(_)
+            | OrderReply::NoNonces { .. }
+            | OrderReply::NotPermitted
+            | OrderReply::Behind { .. } => Ok(None),
         }
     }
 }

@@ -13,11 +13,11 @@ use ed25519_dalek::Signature;
 use tokio::time::{sleep, timeout};
 
 use super::{
-    AGAIN_MS, Cluster, ExpectedReply, GRACE_MS, LOOK, Shared, select_signers::AttemptFailures,
+    AGAIN_MS, Cluster, ClusterInner, ExpectedReply, GRACE_MS, LOOK, select_signers::AttemptFailures,
 };
 use crate::{
-    envelope::Kind,
-    message::{ActivateRequest, BackupRequest, Reply, ReshareRequest, encode},
+    envelope::EnvelopeKind,
+    message::{ActivateMsg, BackupOrderMsg, OrderReply, ReshareOrderMsg, encode},
     node::check_proof,
     shares::backup::check_sealed,
 };
@@ -60,7 +60,7 @@ impl Cluster {
 
     /// Has the new shares taken into use and the old ones retired. Ok when every new holder, and
     /// every old holder that lives, has confirmed. Old holders that are away are to be told later
-    /// ([`Cluster::tell`]). May be repeated for ever: the order's expiry does not matter any more.
+    /// ([`Cluster::distribute_activation`]). May be repeated for ever: the order's expiry does not matter any more.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] naming a node that has not confirmed yet,
@@ -77,7 +77,9 @@ impl Cluster {
         let needed = |node: &NodeId| {
             order.new.holders.contains(node) || self.shared.node_registry.live(node)
         };
-        let answers = self.tell(order, proof, &[], &everybody).await?;
+        let answers = self
+            .distribute_activation(order, proof, &[], &everybody)
+            .await?;
         let answers = answers.into_iter().filter(|(node, _)| needed(node));
         let mut problems: Vec<Fault> = answers.filter_map(|(_, answer)| answer.err()).collect();
         // What a node refuses says more than that another one is away.
@@ -92,14 +94,16 @@ impl Cluster {
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Bug`] when they cannot be asked at all.
-    pub async fn tell(
+    pub async fn distribute_activation(
         &self,
         order: &ReshareOrder,
         proof: &ReshareProof,
         before: &[Proven],
         nodes: &[NodeId],
     ) -> Result<Vec<(NodeId, Result<(), Fault>)>, Fault> {
-        self.shared.tell(order, proof, before, nodes).await
+        self.shared
+            .distribute_activation(order, proof, before, nodes)
+            .await
     }
 
     /// Asks holders for their shares, encrypted with age to the order's recipients. Gives each
@@ -125,7 +129,7 @@ fn says(node: &NodeId, statement: &[u8], signature: &[u8]) -> bool {
 
 /// The highest epoch that as many old holders as the old threshold say was used: one of them is honest. Who
 /// lies cannot use up epochs.
-fn said_by_enough(
+fn has_enough_statements(
     order: &ReshareOrder,
     epochs: &BTreeMap<NodeId, u32>,
     reason: Fault,
@@ -179,7 +183,7 @@ fn way_from(order: &ReshareOrder, proven: &[Proven]) -> Option<Vec<Proven>> {
     None
 }
 
-impl Shared {
+impl ClusterInner {
     fn refused(&self, node: &NodeId, what: &str, fault: &Fault) -> Fault {
         let sentence = format!(
             "{} refused {what}: {}",
@@ -266,7 +270,7 @@ impl Shared {
             }
             let Ok(Some((node, _, reply))) = reply else {
                 if let Some(reason) = behind {
-                    return said_by_enough(order, &epochs, reason);
+                    return has_enough_statements(order, &epochs, reason);
                 }
                 if !forbidden.is_empty() {
                     return Err(self.not_permitted(order, &forbidden)?);
@@ -283,22 +287,22 @@ impl Shared {
             };
             heard.insert(node);
             match reply {
-                Reply::Prepared(signature) => {
+                OrderReply::Prepared(signature) => {
                     if !says(&node, &statement, &signature) {
                         return Err(self.node_registry.misbehaved(&[node]));
                     }
                     proof.insert(node, signature);
                 }
                 // Others are about to say the same: an operator wants to know of all of them.
-                Reply::NotPermitted => {
+                OrderReply::NotPermitted => {
                     let soon_ms = self.clock.now_ms().saturating_add(GRACE_MS);
                     ends_ms = ends_ms.min(soon_ms);
                     forbidden.insert(node);
                 }
-                Reply::Refused(fault) => {
+                OrderReply::Refused(fault) => {
                     return Err(self.refused(&node, "to make new shares", &fault));
                 }
-                Reply::Behind {
+                OrderReply::Behind {
                     fault,
                     proven,
                     epoch,
@@ -319,7 +323,7 @@ impl Shared {
                     }
                     epochs.insert(node, epoch);
                 }
-                Reply::Failed {
+                OrderReply::Failed {
                     culprits,
                     missing,
                     reason: why,
@@ -335,7 +339,7 @@ impl Shared {
                         reason = Some(why);
                     }
                 }
-                Reply::Failed {
+                OrderReply::Failed {
                     culprits, reason, ..
                 } => return Err(self.node_registry.misbehaved(&culprits).caused_by(reason)),
                 _ => {}
@@ -349,18 +353,18 @@ impl Shared {
         order: &ReshareOrder,
         to: impl Iterator<Item = &'a NodeId>,
     ) -> Result<(), Fault> {
-        let body = encode(&ReshareRequest {
+        let body = encode(&ReshareOrderMsg {
             order: order.clone(),
             sent_at_ms: self.clock.now_ms(),
         })?;
         for party in to {
             let place = (order.new.epoch, order.session, 0);
-            self.send(Kind::ReshareOrder, place, *party, &body)?;
+            self.send(EnvelopeKind::ReshareOrder, place, *party, &body)?;
         }
         Ok(())
     }
 
-    async fn tell(
+    async fn distribute_activation(
         &self,
         order: &ReshareOrder,
         proof: &ReshareProof,
@@ -393,10 +397,10 @@ impl Shared {
                 break;
             }
             match timeout(LOOK, call.replies.recv()).await {
-                Ok(Some((node, ACTIVATION, Reply::Activated))) => {
+                Ok(Some((node, ACTIVATION, OrderReply::Activated))) => {
                     answers.insert(node, Ok(()));
                 }
-                Ok(Some((node, ACTIVATION, Reply::Refused(fault)))) => {
+                Ok(Some((node, ACTIVATION, OrderReply::Refused(fault)))) => {
                     let fault = self.refused(&node, "to learn of the new shares", &fault);
                     answers.insert(node, Err(fault));
                 }
@@ -422,7 +426,7 @@ impl Shared {
         before: &[Proven],
         to: impl Iterator<Item = &'a NodeId>,
     ) -> Result<(), Fault> {
-        let body = encode(&ActivateRequest {
+        let body = encode(&ActivateMsg {
             order: order.clone(),
             proof: proof.clone(),
             before: before.to_vec(),
@@ -430,7 +434,7 @@ impl Shared {
         })?;
         for node in to {
             let place = (order.new.epoch, order.session, ACTIVATION);
-            self.send(Kind::Activate, place, *node, &body)?;
+            self.send(EnvelopeKind::Activate, place, *node, &body)?;
         }
         Ok(())
     }
@@ -446,13 +450,13 @@ impl Shared {
             &order.holders,
         )?;
         let began_ms = self.clock.now_ms();
-        let body = encode(&BackupRequest {
+        let body = encode(&BackupOrderMsg {
             order: order.clone(),
             sent_at_ms: began_ms,
         })?;
         for holder in &order.holders {
             let place = (order.epoch, order.session, 0);
-            self.send(Kind::BackupOrder, place, *holder, &body)?;
+            self.send(EnvelopeKind::BackupOrder, place, *holder, &body)?;
         }
         let mut answers: BTreeMap<NodeId, Result<Vec<u8>, Fault>> = BTreeMap::new();
         loop {
@@ -465,7 +469,7 @@ impl Shared {
                 break;
             }
             match timeout(LOOK, call.replies.recv()).await {
-                Ok(Some((node, _, Reply::Backup(sealed)))) => {
+                Ok(Some((node, _, OrderReply::Backup(sealed)))) => {
                     let checked = check_sealed(&sealed, order.recipients.len());
                     let answer = checked.map(|()| sealed).map_err(|fault| {
                         let name = self.node_registry.name(&node);
@@ -478,7 +482,7 @@ impl Shared {
                     });
                     answers.insert(node, answer);
                 }
-                Ok(Some((node, _, Reply::Refused(fault)))) => {
+                Ok(Some((node, _, OrderReply::Refused(fault)))) => {
                     let fault = self.refused(&node, "to back up its share", &fault);
                     answers.insert(node, Err(fault));
                 }
@@ -541,7 +545,7 @@ mod tests {
                 .iter()
                 .map(|(node, epoch)| (nodes[*node].id(), *epoch));
             let reason = Fault::field("new.epoch", "was used");
-            match said_by_enough(&order, &said.collect(), reason) {
+            match has_enough_statements(&order, &said.collect(), reason) {
                 Ok(Reshared::Behind(later)) => Some(later.epoch),
                 _ => None,
             }

@@ -10,21 +10,21 @@ use covault_core::order::NodeId;
 use futures::FutureExt as _;
 
 use super::{
-    Shared,
-    calls::{Slot, Untaken},
+    ClusterInner,
+    calls::{ReplyError, ReplySlot},
     lock,
 };
 use crate::{
     bus::Subscription,
-    envelope::{EVERYONE, Envelope, EnvelopeError, Header, Kind},
-    message::{Announcement, MAX_ANNOUNCEMENT, PreprocessMsg, Reply, decode},
+    envelope::{EVERYONE, Envelope, EnvelopeError, EnvelopeHeader, EnvelopeKind},
+    message::{Announcement, MAX_ANNOUNCEMENT, OrderReply, PreprocessMsg, decode},
 };
 
 /// Messages, and bytes, of one sender that wait to be verified.
-const LANE: usize = 512;
-const LANE_BYTES: usize = 4 << 20;
+const MAX_QUEUED: usize = 512;
+const MAX_QUEUED_BYTES: usize = 4 << 20;
 /// Senders of whom some wait. More than a vault has holders.
-const LANES: usize = 2048;
+const MAX_SENDERS: usize = 2048;
 /// Messages that are sorted before the next one is verified.
 const SORTED: usize = 256;
 /// Bytes of a list of nonces: [`crate::nonces::MOST`] numbers and a key.
@@ -36,11 +36,11 @@ const MAX_SAID: usize = 1024;
 
 /// Why a message was dropped.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-enum Refusal {
+enum DropReason {
     #[error(transparent)]
     Envelope(#[from] EnvelopeError),
     #[error(transparent)]
-    Untaken(#[from] Untaken),
+    ReplyError(#[from] ReplyError),
     #[error("flood: too many messages of this sender wait")]
     SenderQueue,
     #[error("the message is larger than any honest one")]
@@ -50,7 +50,7 @@ enum Refusal {
 /// What waits of one sender.
 #[derive(Default)]
 struct SenderQueue {
-    messages: VecDeque<(Envelope, Option<Slot>)>,
+    messages: VecDeque<(Envelope, Option<ReplySlot>)>,
     bytes: usize,
 }
 
@@ -63,13 +63,13 @@ struct SenderQueues {
 }
 
 impl SenderQueues {
-    fn push(&mut self, sender: NodeId, envelope: Envelope, slot: Option<Slot>) -> bool {
-        if self.queues.len() >= LANES && !self.queues.contains_key(&sender) {
+    fn push(&mut self, sender: NodeId, envelope: Envelope, slot: Option<ReplySlot>) -> bool {
+        if self.queues.len() >= MAX_SENDERS && !self.queues.contains_key(&sender) {
             return false;
         }
         let queue = self.queues.entry(sender).or_default();
         let bytes = queue.bytes.saturating_add(envelope.size());
-        if queue.messages.len() >= LANE || bytes > LANE_BYTES {
+        if queue.messages.len() >= MAX_QUEUED || bytes > MAX_QUEUED_BYTES {
             return false;
         }
         queue.bytes = bytes;
@@ -78,7 +78,7 @@ impl SenderQueues {
     }
 
     /// The oldest message of the sender whose turn it is.
-    fn next(&mut self) -> Option<(Envelope, Option<Slot>)> {
+    fn next(&mut self) -> Option<(Envelope, Option<ReplySlot>)> {
         use std::ops::Bound::{Excluded, Unbounded};
         let after = self.last.map_or(Unbounded, Excluded);
         let following = self.queues.range((after, Unbounded)).next();
@@ -102,7 +102,7 @@ impl SenderQueues {
 struct DropLog(HashMap<NodeId, u64>);
 
 impl DropLog {
-    fn dropped(&mut self, shared: &Shared, from: &NodeId, why: Refusal) {
+    fn log_drop(&mut self, shared: &ClusterInner, from: &NodeId, why: DropReason) {
         let now_ms = shared.clock.now_ms();
         let quiet = |at_ms: u64| now_ms.abs_diff(at_ms) < QUIET_MS;
         if self.0.get(from).is_some_and(|at_ms| quiet(*at_ms)) {
@@ -120,9 +120,9 @@ impl DropLog {
     }
 }
 
-pub(super) async fn listen(shared: Weak<Shared>, mut inbox: Subscription) {
+pub(super) async fn listen(shared: Weak<ClusterInner>, mut inbox: Subscription) {
     let mut queues = SenderQueues::default();
-    let mut said = DropLog::default();
+    let mut drop_log = DropLog::default();
     loop {
         if queues.queues.is_empty() {
             let Some(message) = inbox.next().await else {
@@ -131,22 +131,22 @@ pub(super) async fn listen(shared: Weak<Shared>, mut inbox: Subscription) {
             let Some(shared) = shared.upgrade() else {
                 return;
             };
-            shared.sort(message, &mut queues, &mut said);
+            shared.enqueue(message, &mut queues, &mut drop_log);
         }
         let Some(shared) = shared.upgrade() else {
             return;
         };
         for _ in 0..SORTED {
             match inbox.next().now_or_never() {
-                Some(Some(message)) => shared.sort(message, &mut queues, &mut said),
+                Some(Some(message)) => shared.enqueue(message, &mut queues, &mut drop_log),
                 Some(None) => return,
                 None => break,
             }
         }
         if let Some((envelope, slot)) = queues.next()
-            && let Err(why) = shared.look_into(&envelope, slot)
+            && let Err(why) = shared.process_envelope(&envelope, slot)
         {
-            said.dropped(&shared, &envelope.header.from, why);
+            drop_log.log_drop(&shared, &envelope.header.from, why);
         }
         drop(shared);
         // Verifying takes its time; others have theirs on this thread.
@@ -154,13 +154,13 @@ pub(super) async fn listen(shared: Weak<Shared>, mut inbox: Subscription) {
     }
 }
 
-impl Shared {
+impl ClusterInner {
     /// Puts a message where its sender's wait, when it is worth a verification.
-    fn sort(&self, message: Vec<u8>, queues: &mut SenderQueues, said: &mut DropLog) {
+    fn enqueue(&self, message: Vec<u8>, queues: &mut SenderQueues, drop_log: &mut DropLog) {
         let Ok(envelope) = Envelope::parse(message) else {
             return;
         };
-        let Header {
+        let EnvelopeHeader {
             kind,
             from,
             epoch,
@@ -172,7 +172,7 @@ impl Shared {
         let fits = match kind {
             // Replies that nobody waits for are not worth a verification, nor are those of nodes
             // that were not asked, or of another epoch.
-            Kind::Reply => {
+            EnvelopeKind::Reply => {
                 let calls = lock(&self.calls);
                 let Some(found) = calls.get(&session).and_then(|call| call.slot(&from, epoch))
                 else {
@@ -180,9 +180,9 @@ impl Shared {
                 };
                 let room = found.has_room(envelope.size());
                 slot = Some(found);
-                room.map_err(Refusal::from)
+                room.map_err(DropReason::from)
             }
-            Kind::Announcement => {
+            EnvelopeKind::Announcement => {
                 if !self.node_registry.listens_to(&from) {
                     return;
                 }
@@ -192,33 +192,37 @@ impl Shared {
                 }
                 within(&envelope, MAX_ANNOUNCEMENT)
             }
-            Kind::Nonces => {
+            EnvelopeKind::Nonces => {
                 if !self.preprocess.expects(&from) {
                     return;
                 }
                 within(&envelope, MAX_NONCES)
             }
-            Kind::SigningOrder
-            | Kind::KeygenOrder
-            | Kind::ReshareOrder
-            | Kind::Activate
-            | Kind::BackupOrder
-            | Kind::AttestOrder
-            | Kind::Witness
-            | Kind::Protocol => return,
+            EnvelopeKind::SigningOrder
+            | EnvelopeKind::KeygenOrder
+            | EnvelopeKind::ReshareOrder
+            | EnvelopeKind::Activate
+            | EnvelopeKind::BackupOrder
+            | EnvelopeKind::AttestOrder
+            | EnvelopeKind::Witness
+            | EnvelopeKind::Protocol => return,
         };
         let kept = fits.and_then(|()| {
             let kept = queues.push(queue, envelope, slot);
-            kept.then_some(()).ok_or(Refusal::SenderQueue)
+            kept.then_some(()).ok_or(DropReason::SenderQueue)
         });
         if let Err(why) = kept {
-            said.dropped(self, &from, why);
+            drop_log.log_drop(self, &from, why);
         }
     }
 
     /// Verifies a message, and hands it to whom it is for.
-    fn look_into(&self, envelope: &Envelope, slot: Option<Slot>) -> Result<(), Refusal> {
-        let Header {
+    fn process_envelope(
+        &self,
+        envelope: &Envelope,
+        slot: Option<ReplySlot>,
+    ) -> Result<(), DropReason> {
+        let EnvelopeHeader {
             kind,
             from,
             attempt,
@@ -231,21 +235,21 @@ impl Shared {
         let opened = match self.codec.open(envelope) {
             Ok(opened) => opened,
             // Anybody can announce anything.
-            Err(_) if kind == Kind::Announcement => return Ok(()),
+            Err(_) if kind == EnvelopeKind::Announcement => return Ok(()),
             Err(error) => return Err(error.into()),
         };
         match (kind, slot) {
-            (Kind::Reply, Some(slot)) => {
-                if let Some(reply) = decode::<Reply>(&opened.body) {
+            (EnvelopeKind::Reply, Some(slot)) => {
+                if let Some(reply) = decode::<OrderReply>(&opened.body) {
                     slot.give(from, attempt, reply)?;
                 }
             }
-            (Kind::Announcement, _) => {
+            (EnvelopeKind::Announcement, _) => {
                 if let Some(announcement) = decode::<Announcement>(&opened.body) {
                     self.node_registry.heard(from, announcement);
                 }
             }
-            (Kind::Nonces, _) => {
+            (EnvelopeKind::Nonces, _) => {
                 if let Some(PreprocessMsg::Ready { of, floor, ids }) = decode(&opened.body) {
                     self.preprocess.heard(&from, of, floor, ids);
                 }
@@ -256,9 +260,9 @@ impl Shared {
     }
 }
 
-fn within(envelope: &Envelope, most: usize) -> Result<(), Refusal> {
+fn within(envelope: &Envelope, most: usize) -> Result<(), DropReason> {
     if envelope.size() > most {
-        return Err(Refusal::TooLarge);
+        return Err(DropReason::TooLarge);
     }
     Ok(())
 }
@@ -280,7 +284,7 @@ mod tests {
         bus::{Bus as _, memory::MemoryBus},
         cluster::{
             Cluster, ClusterConfig,
-            calls::{Call, EACH, ExpectedReply},
+            calls::{CallGuard, EACH, ExpectedReply},
         },
         envelope::EnvelopeCodec,
         identity::NodeIdentity,
@@ -288,9 +292,9 @@ mod tests {
         test_support::SystemEntropy,
     };
 
-    struct Noon;
+    struct FixedClock;
 
-    impl Clock for Noon {
+    impl Clock for FixedClock {
         fn now_ms(&self) -> u64 {
             1_000_000
         }
@@ -301,14 +305,14 @@ mod tests {
     }
 
     /// A cluster without nodes, and two who speak as nodes: the second is honest.
-    struct World {
+    struct ListenFixture {
         cluster: Arc<Cluster>,
         orchestrator: NodeId,
         hostile: EnvelopeCodec,
         honest: EnvelopeCodec,
     }
 
-    async fn world() -> World {
+    async fn world() -> ListenFixture {
         let bus = MemoryBus::new();
         let identity = || Arc::new(NodeIdentity::generate(&SystemEntropy));
         let codec =
@@ -317,13 +321,13 @@ mod tests {
         let cluster = Cluster::start(ClusterConfig {
             identity: Arc::clone(&orchestrator),
             bus: Arc::clone(&bus) as _,
-            clock: Arc::new(Noon),
+            clock: Arc::new(FixedClock),
             entropy: Arc::new(SystemEntropy),
             live_for: Duration::from_secs(3),
             attempt: Duration::from_secs(2),
         });
         assert!(bus.reachable());
-        World {
+        ListenFixture {
             cluster: cluster.await.unwrap(),
             orchestrator: orchestrator.id(),
             hostile: codec(),
@@ -331,8 +335,8 @@ mod tests {
         }
     }
 
-    impl World {
-        fn call(&self, wanted: ExpectedReply) -> Call<'_> {
+    impl ListenFixture {
+        fn call(&self, wanted: ExpectedReply) -> CallGuard<'_> {
             let nodes = [self.hostile.id(), self.honest.id()];
             self.cluster
                 .shared
@@ -340,9 +344,9 @@ mod tests {
                 .unwrap()
         }
 
-        fn say(&self, codec: &EnvelopeCodec, reply: &Reply) {
-            let header = Header {
-                kind: Kind::Reply,
+        fn say(&self, codec: &EnvelopeCodec, reply: &OrderReply) {
+            let header = EnvelopeHeader {
+                kind: EnvelopeKind::Reply,
                 sealed: true,
                 epoch: 0,
                 session: session(),
@@ -356,7 +360,7 @@ mod tests {
         }
 
         /// Waits until the call keeps so many answers of the node.
-        async fn until_kept(&self, call: &Call<'_>, codec: &EnvelopeCodec, count: usize) {
+        async fn until_kept(&self, call: &CallGuard<'_>, codec: &EnvelopeCodec, count: usize) {
             let kept = timeout(Duration::from_secs(60), async {
                 while call.kept(&codec.id()) != count {
                     sleep(Duration::from_millis(5)).await;
@@ -366,8 +370,8 @@ mod tests {
         }
     }
 
-    fn failed() -> Reply {
-        Reply::Failed {
+    fn failed() -> OrderReply {
+        OrderReply::Failed {
             culprits: Vec::new(),
             missing: Vec::new(),
             reason: "x".repeat(1000),
@@ -375,9 +379,9 @@ mod tests {
         }
     }
 
-    fn signed(count: usize) -> Reply {
+    fn signed(count: usize) -> OrderReply {
         let (r, s) = ([1; 32], [2; 32]);
-        Reply::Signed(vec![Signature::Ed25519 { r, s }; count])
+        OrderReply::Signed(vec![Signature::Ed25519 { r, s }; count])
     }
 
     #[tokio::test]
@@ -410,12 +414,12 @@ mod tests {
             signed(50_000),
             signed(2),
             signed(0),
-            Reply::Signed(vec![ecdsa]),
-            Reply::Backup(vec![7; 3 << 20]),
-            Reply::Backup(vec![7; 10]),
-            Reply::Attested(vec![7; 64]),
-            Reply::Prepared(vec![7; 64]),
-            Reply::Activated,
+            OrderReply::Signed(vec![ecdsa]),
+            OrderReply::Backup(vec![7; 3 << 20]),
+            OrderReply::Backup(vec![7; 10]),
+            OrderReply::Attested(vec![7; 64]),
+            OrderReply::Prepared(vec![7; 64]),
+            OrderReply::Activated,
         ] {
             world.say(&world.hostile, &reply);
         }
@@ -426,11 +430,11 @@ mod tests {
         drop(call);
 
         let call = world.call(ExpectedReply::Backups);
-        world.say(&world.hostile, &Reply::Backup(vec![7; 2 << 20]));
+        world.say(&world.hostile, &OrderReply::Backup(vec![7; 2 << 20]));
         for _ in 0..100 {
-            world.say(&world.hostile, &Reply::Backup(vec![7; 1 << 20]));
+            world.say(&world.hostile, &OrderReply::Backup(vec![7; 1 << 20]));
         }
-        world.say(&world.honest, &Reply::Backup(vec![8; 5000]));
+        world.say(&world.honest, &OrderReply::Backup(vec![8; 5000]));
         world.until_kept(&call, &world.honest, 1).await;
         world.until_kept(&call, &world.hostile, 1).await;
         assert_eq!(call.replies.waiting(), 2);
@@ -438,8 +442,8 @@ mod tests {
 
     /// Envelopes of a sender, that no signature holds.
     fn envelope(from: u8, size: usize) -> Envelope {
-        let header = Header {
-            kind: Kind::Nonces,
+        let header = EnvelopeHeader {
+            kind: EnvelopeKind::Nonces,
             sealed: false,
             epoch: 0,
             session: session(),
@@ -459,7 +463,7 @@ mod tests {
         let mut queues = SenderQueues::default();
         let mut push = |from: u8, size| queues.push(NodeId([from; 32]), envelope(from, size), None);
         let kept = (0..10_000).filter(|_| push(1, 10)).count();
-        assert_eq!(kept, LANE);
+        assert_eq!(kept, MAX_QUEUED);
         // By bytes too.
         let kept = (0..100).filter(|_| push(2, 1 << 20)).count();
         assert!(kept < 4, "{kept}");

@@ -29,16 +29,16 @@ use tokio::task::JoinHandle;
 
 use crate::{
     bus::Bus,
-    envelope::{EVERYONE, EnvelopeCodec, Header, Kind},
+    envelope::{EVERYONE, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
     identity::NodeIdentity,
 };
-use calls::{Call, Calls, ExpectedReply, NodeReply};
+use calls::{CallGuard, ExpectedReply, NodeReply, PendingCalls};
 use listen::listen;
 use node_registry::NodeRegistry;
-use preprocess::Preprocessed;
+use preprocess::NonceInventory;
 
 pub use self::{preprocess::NonceLevel, unadmitted::Unadmitted};
-pub use crate::message::{Ban, Halt};
+pub use crate::message::{Ban, HaltReason};
 
 /// How often a waiting call looks at which nodes live.
 const LOOK: Duration = Duration::from_millis(200);
@@ -84,24 +84,24 @@ pub struct NodeStatus {
     /// How far its clock is ahead of ours, in milliseconds; the way of the message counts as well.
     pub skew_ms: i64,
     /// Why it does not sign.
-    pub halted: Vec<Halt>,
+    pub halted: Vec<HaltReason>,
 }
 
 /// The client of the signer nodes.
 pub struct Cluster {
-    shared: Arc<Shared>,
+    shared: Arc<ClusterInner>,
     listener: JoinHandle<()>,
 }
 
-struct Shared {
+struct ClusterInner {
     codec: EnvelopeCodec,
     bus: Arc<dyn Bus>,
     clock: Arc<dyn Clock>,
     node_registry: NodeRegistry,
-    preprocess: Preprocessed,
+    preprocess: NonceInventory,
     attempt: Duration,
     /// Who waits for replies, by session.
-    calls: Mutex<Calls>,
+    calls: Mutex<PendingCalls>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -133,11 +133,11 @@ impl Cluster {
         let inbox = bus.subscribe(codec.id(), true).await.map_err(|cause| {
             Fault::unavailable("the message bus is not available").caused_by(cause)
         })?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ClusterInner {
             codec,
             bus,
             node_registry: NodeRegistry::new(Arc::clone(&clock), live_for),
-            preprocess: Preprocessed::new(Arc::clone(&clock)),
+            preprocess: NonceInventory::new(Arc::clone(&clock)),
             clock,
             attempt,
             calls: Mutex::default(),
@@ -210,17 +210,17 @@ impl Cluster {
     }
 }
 
-impl Shared {
+impl ClusterInner {
     fn send(
         &self,
-        kind: Kind,
+        kind: EnvelopeKind,
         (epoch, session, attempt): (u32, SessionId, u32),
         to: NodeId,
         body: &[u8],
     ) -> Result<(), Fault> {
         debug_assert!(to != EVERYONE);
         let from = self.codec.id();
-        let header = Header {
+        let header = EnvelopeHeader {
             kind,
             sealed: true,
             epoch,

@@ -14,17 +14,17 @@ use covault_core::{
 
 use super::{
     NodeStatus,
-    select_signers::{AttemptFailures, Candidate, Choice, SigningSet, pick},
+    select_signers::{AttemptFailures, Selection, SignerCandidate, SigningSet, pick},
     unadmitted::{Unadmitted, UnadmittedNodes},
 };
-use crate::message::{Announcement, Ban, Halt, SKEW_MS};
+use crate::message::{Announcement, Ban, HaltReason, SKEW_MS};
 
 /// How far a node's clock may be off before its announcements count as replays. Between
 /// [`SKEW_MS`] and this, it is seen, but refuses orders and says why.
 const REPLAY_MS: u64 = 2 * SKEW_MS;
 /// How long it is remembered, in milliseconds, that two nodes do not get along. A ban is for
 /// good, but its reporter may lie: later requests avoid the pair, and only while they can.
-const QUARREL_MS: u64 = 3_600_000;
+const MISTRUST_MS: u64 = 3_600_000;
 /// How suspect a node is that may not sign: more than any other.
 const HALTED: u8 = 3;
 /// How long a node that was slow or silent is asked last.
@@ -36,12 +36,12 @@ const MAX_STARTS: usize = 8;
 /// Where nobody says who is admitted, everybody is known, but not without end.
 const MAX_NODES: usize = 1000;
 
-struct Known {
+struct KnownNode {
     name: String,
     version: String,
     keys: u32,
     bans: Vec<Ban>,
-    halted: Vec<Halt>,
+    halted: Vec<HaltReason>,
     boot: [u8; 16],
     /// Our clock, when it was last heard.
     heard_ms: u64,
@@ -50,7 +50,7 @@ struct Known {
     left: bool,
 }
 
-impl Known {
+impl KnownNode {
     fn new(announcement: Announcement, heard_ms: u64) -> Self {
         let Announcement {
             name,
@@ -64,7 +64,7 @@ impl Known {
             count: _,
             height: _,
             others: _,
-        } = announcement.cleaned();
+        } = announcement.sanitized();
         Self {
             name,
             version,
@@ -91,7 +91,7 @@ impl Known {
 
 #[derive(Default)]
 struct State {
-    known: HashMap<NodeId, Known>,
+    known: HashMap<NodeId, KnownNode>,
     /// The nodes that an operator has admitted; `None` until somebody says.
     admitted: Option<HashSet<NodeId>>,
     unadmitted: UnadmittedNodes,
@@ -103,19 +103,19 @@ struct State {
     busy: HashMap<NodeId, usize>,
     turn: usize,
     /// Starts of each node that name other ones.
-    starts: HashMap<NodeId, Starts>,
+    starts: HashMap<NodeId, BootHistory>,
 }
 
 /// Which starts of a node have named which others. Two that name each other run at one time: a start
 /// is drawn at random, so that nobody can name one that has not been.
 #[derive(Default)]
-struct Starts {
+struct BootHistory {
     named: VecDeque<([u8; 16], Vec<[u8; 16]>)>,
     /// When it was last seen to run twice.
     twice_ms: Option<u64>,
 }
 
-impl Starts {
+impl BootHistory {
     /// Notes an announcement; whether it shows that the node runs twice.
     fn heard(&mut self, boot: [u8; 16], others: &[[u8; 16]], now_ms: u64) -> bool {
         self.named.retain(|(known, _)| *known != boot);
@@ -142,12 +142,12 @@ pub(super) struct NodeRegistry {
 }
 
 /// Counts a team's nodes as busy while it is held.
-pub(super) struct Busy {
+pub(super) struct BusyGuard {
     state: Arc<Mutex<State>>,
     nodes: Vec<NodeId>,
 }
 
-impl Drop for Busy {
+impl Drop for BusyGuard {
     fn drop(&mut self) {
         let mut state = lock(&self.state);
         for node in &self.nodes {
@@ -227,7 +227,7 @@ impl NodeRegistry {
         let now_ms = self.clock.now_ms();
         let apart_ms = announcement.at_ms.abs_diff(now_ms);
         let others = announcement.others.clone();
-        let announced = Known::new(announcement, now_ms);
+        let announced = KnownNode::new(announcement, now_ms);
         let mut state = lock(&self.state);
         if !is_admitted(&state, &node) {
             if apart_ms <= REPLAY_MS && !announced.left {
@@ -283,7 +283,7 @@ impl NodeRegistry {
         }
     }
 
-    fn is_live(&self, known: &Known) -> bool {
+    fn is_live(&self, known: &KnownNode) -> bool {
         let now_ms = self.clock.now_ms();
         // What it says by its own clock counts as well: a bus that holds announcements back could
         // show a node for as long as it has some left.
@@ -348,13 +348,13 @@ impl NodeRegistry {
     }
 
     /// Why the node does not sign: what it says itself, and whether we see it run twice.
-    fn halted(&self, state: &State, node: &NodeId) -> Vec<Halt> {
+    fn halted(&self, state: &State, node: &NodeId) -> Vec<HaltReason> {
         let now_ms = self.clock.now_ms();
         let known = state.known.get(node);
         let mut halted = known.map(|known| known.halted.clone()).unwrap_or_default();
         let twice_ms = state.starts.get(node).and_then(|starts| starts.twice_ms);
         if twice_ms.is_some_and(|twice_ms| now_ms.abs_diff(twice_ms) < TWICE_MS) {
-            halted.push(Halt::Twice);
+            halted.push(HaltReason::Twice);
         }
         halted.sort_unstable();
         halted.dedup();
@@ -389,14 +389,14 @@ impl NodeRegistry {
     }
 
     /// The two are not asked together for a while, when there are others.
-    pub(super) fn quarrelled(&self, reporter: &NodeId, culprit: &NodeId) {
-        let until = self.clock.now_ms().saturating_add(QUARREL_MS);
+    pub(super) fn record_mistrust(&self, reporter: &NodeId, culprit: &NodeId) {
+        let until = self.clock.now_ms().saturating_add(MISTRUST_MS);
         lock(&self.state)
             .mistrusted_pairs
             .insert((*reporter, *culprit), until);
     }
 
-    pub(super) fn well_done(&self, node: &NodeId) {
+    pub(super) fn clear_suspicion(&self, node: &NodeId) {
         lock(&self.state).suspect_until.remove(node);
     }
 
@@ -406,7 +406,7 @@ impl NodeRegistry {
         holders: &[NodeId],
         needed: usize,
         failures: &AttemptFailures,
-    ) -> Choice {
+    ) -> Selection {
         let now_ms = self.clock.now_ms();
         let mut state = lock(&self.state);
         state.wanted.extend(holders);
@@ -423,14 +423,14 @@ impl NodeRegistry {
                 let suspect = state.suspect_until.get(node);
                 let suspect = suspect.filter(|(until, _)| now_ms < *until);
                 // Shares of other keys may be good: it is asked last.
-                let level = match halted.contains(&Halt::Claims) {
+                let level = match halted.contains(&HaltReason::Claims) {
                     true => HALTED,
                     false => suspect.map_or(0, |(_, level)| *level),
                 };
-                Candidate {
+                SignerCandidate {
                     node: *node,
                     live: known.is_some_and(|known| self.is_live(known))
-                        && !halted.iter().any(|halt| *halt != Halt::Claims),
+                        && !halted.iter().any(|halt| *halt != HaltReason::Claims),
                     order: (
                         level,
                         state.busy.get(node).copied().unwrap_or(0),
@@ -447,11 +447,11 @@ impl NodeRegistry {
                 for node in &signers {
                     *state.busy.entry(*node).or_default() += 1;
                 }
-                let busy = Busy {
+                let busy = BusyGuard {
                     state: Arc::clone(&self.state),
                     nodes: signers.clone(),
                 };
-                Choice::SigningSet(SigningSet {
+                Selection::SigningSet(SigningSet {
                     signers,
                     _busy: busy,
                 })
@@ -461,7 +461,7 @@ impl NodeRegistry {
     }
 
     /// Those that do not sign, and why.
-    fn halted_with<'a>(&self, nodes: &'a [NodeId]) -> Vec<(&'a NodeId, Vec<Halt>)> {
+    fn halted_with<'a>(&self, nodes: &'a [NodeId]) -> Vec<(&'a NodeId, Vec<HaltReason>)> {
         let state = lock(&self.state);
         let nodes = nodes.iter().map(|node| (node, self.halted(&state, node)));
         nodes.filter(|(_, halts)| !halts.is_empty()).collect()
@@ -504,12 +504,12 @@ impl NodeRegistry {
         list("check the clocks of", &self.out_of_time(&missing));
         let halted = self.halted_with(holders);
         for (title, halt) in [
-            ("signing nothing for their clocks", Halt::Clock),
+            ("signing nothing for their clocks", HaltReason::Clock),
             (
                 "to be refreshed: promises missing in their claims",
-                Halt::Claims,
+                HaltReason::Claims,
             ),
-            ("running twice", Halt::Twice),
+            ("running twice", HaltReason::Twice),
         ] {
             let nodes: Vec<&NodeId> = halted
                 .iter()
@@ -545,9 +545,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Hand(AtomicU64);
+    struct ManualClock(AtomicU64);
 
-    impl Clock for Hand {
+    impl Clock for ManualClock {
         fn now_ms(&self) -> u64 {
             self.0.load(Ordering::Relaxed)
         }
@@ -569,8 +569,8 @@ mod tests {
         }
     }
 
-    fn node_registry() -> (Arc<Hand>, NodeRegistry) {
-        let clock = Arc::new(Hand::default());
+    fn node_registry() -> (Arc<ManualClock>, NodeRegistry) {
+        let clock = Arc::new(ManualClock::default());
         clock.0.store(1_000_000, Ordering::Relaxed);
         let node_registry =
             NodeRegistry::new(Arc::clone(&clock) as Arc<dyn Clock>, Duration::from_secs(3));
@@ -599,7 +599,7 @@ mod tests {
             others: others.iter().map(|other| [*other; 16]).collect(),
             ..announcement(clock.now_ms())
         };
-        let twice = || node_registry.nodes()[0].halted == [Halt::Twice];
+        let twice = || node_registry.nodes()[0].halted == [HaltReason::Twice];
         // It starts again twice; each start has heard of the ones before, in whatever order they are
         // shown again.
         for announcement in [said(1, &[]), said(2, &[1]), said(3, &[1, 2]), said(2, &[1])] {
@@ -609,7 +609,7 @@ mod tests {
         assert!(!twice());
         let signing_set = |node_registry: &NodeRegistry| {
             let choice = node_registry.select_signers(&[node], 1, &AttemptFailures::default());
-            matches!(choice, Choice::SigningSet(_))
+            matches!(choice, Selection::SigningSet(_))
         };
         assert!(signing_set(&node_registry));
         // The second and the third name each other.
@@ -697,7 +697,7 @@ mod tests {
         // Nobody is picked who is not admitted.
         let choice =
             node_registry.select_signers(&[ours, stranger], 2, &AttemptFailures::default());
-        assert!(!matches!(choice, Choice::SigningSet(_)));
+        assert!(!matches!(choice, Selection::SigningSet(_)));
 
         node_registry.admit(&[ours, stranger]);
         clock.0.fetch_add(1, Ordering::Relaxed);

@@ -7,13 +7,13 @@ use std::time::Duration;
 use covault_core::{fault::Fault, order::NodeId};
 use tokio::time::sleep;
 
-use super::{GRACE_MS, LOOK, Shared, select_signers::AttemptFailures};
+use super::{ClusterInner, GRACE_MS, LOOK, select_signers::AttemptFailures};
 
 /// A node that was not heard for so long, in milliseconds, is waited for no longer. More than a bus
 /// takes that starts again.
 const AWAY_MS: u64 = 15_000;
 
-impl Shared {
+impl ClusterInner {
     /// What becomes of `run`, or sooner that one of its nodes has left it.
     pub(super) async fn unless_offline<T>(
         &self,

@@ -13,7 +13,7 @@ use crate::nonces::MOST;
 const ASK_MS: u64 = 1_000;
 /// How long a node's nonces are left alone after another did not know them, in milliseconds: it
 /// has asked for them.
-const SHUN_MS: u64 = 1_000;
+const SKIP_MS: u64 = 1_000;
 /// Keys whose nonces are known. More are signed with in two rounds.
 const MAX_KEYS: usize = 10_000;
 
@@ -31,49 +31,49 @@ pub struct NonceLevel {
 }
 
 /// To be asked of a node: which nonces it has, that it may forget those below this number.
-pub(super) struct Ask {
+pub(super) struct NonceQuery {
     pub node: NodeId,
     pub spent_below: u64,
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownNonces {
     ids: BTreeSet<u64>,
     /// No lower number is ever named: numbers grow, and are named in their order.
     spent_below: u64,
     asked_ms: Option<u64>,
-    shunned_until_ms: u64,
+    skipped_until_ms: u64,
 }
 
-struct Pool {
+struct KeyNonces {
     epoch: u32,
     /// In order: whom to ask must not depend on chance.
-    nodes: BTreeMap<NodeId, Known>,
+    nodes: BTreeMap<NodeId, KnownNonces>,
 }
 
 /// What is known of all keys that sign.
-pub(super) struct Preprocessed {
+pub(super) struct NonceInventory {
     clock: Arc<dyn Clock>,
-    pools: Mutex<HashMap<Vec<u8>, Pool>>,
+    pools: Mutex<HashMap<Vec<u8>, KeyNonces>>,
     /// Whose nonces are of interest.
     nodes: RwLock<HashSet<NodeId>>,
 }
 
-impl Known {
-    fn ask(&mut self, node: NodeId, now_ms: u64) -> Option<Ask> {
+impl KnownNonces {
+    fn ask(&mut self, node: NodeId, now_ms: u64) -> Option<NonceQuery> {
         let lately = |asked_ms: u64| now_ms.abs_diff(asked_ms) < ASK_MS;
         if self.asked_ms.is_some_and(lately) {
             return None;
         }
         self.asked_ms = Some(now_ms);
-        Some(Ask {
+        Some(NonceQuery {
             node,
             spent_below: self.spent_below,
         })
     }
 }
 
-impl Preprocessed {
+impl NonceInventory {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
@@ -82,7 +82,7 @@ impl Preprocessed {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Pool>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, KeyNonces>> {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -92,7 +92,7 @@ impl Preprocessed {
         if pools.len() >= MAX_KEYS && !pools.contains_key(root) {
             return;
         }
-        let pool = pools.entry(root.to_vec()).or_insert_with(|| Pool {
+        let pool = pools.entry(root.to_vec()).or_insert_with(|| KeyNonces {
             epoch,
             nodes: BTreeMap::new(),
         });
@@ -108,7 +108,7 @@ impl Preprocessed {
             if pool.nodes.contains_key(holder) {
                 continue;
             }
-            pool.nodes.insert(*holder, Known::default());
+            pool.nodes.insert(*holder, KnownNonces::default());
             self.nodes
                 .write()
                 .unwrap_or_else(PoisonError::into_inner)
@@ -155,7 +155,7 @@ impl Preprocessed {
         root: &[u8],
         signers: &[NodeId],
         inputs: usize,
-    ) -> (Vec<Vec<u64>>, Vec<Ask>) {
+    ) -> (Vec<Vec<u64>>, Vec<NonceQuery>) {
         let now_ms = self.clock.now_ms();
         let mut pools = self.lock();
         let Some(pool) = pools.get_mut(root) else {
@@ -172,7 +172,7 @@ impl Preprocessed {
                 enough = false;
                 asks.extend(known.ask(*signer, now_ms));
             }
-            enough &= now_ms >= known.shunned_until_ms;
+            enough &= now_ms >= known.skipped_until_ms;
         }
         if !enough {
             return (Vec::new(), asks);
@@ -196,7 +196,7 @@ impl Preprocessed {
     }
 
     /// `reporter` could not use nonces of `of`.
-    pub(super) fn lacking(&self, root: &[u8], reporter: NodeId, of: NodeId) -> Option<Ask> {
+    pub(super) fn lacking(&self, root: &[u8], reporter: NodeId, of: NodeId) -> Option<NonceQuery> {
         let now_ms = self.clock.now_ms();
         let mut pools = self.lock();
         let known = pools.get_mut(root)?.nodes.get_mut(&of)?;
@@ -205,7 +205,7 @@ impl Preprocessed {
             known.ids.clear();
             return known.ask(of, now_ms);
         }
-        known.shunned_until_ms = now_ms.saturating_add(SHUN_MS);
+        known.skipped_until_ms = now_ms.saturating_add(SKIP_MS);
         None
     }
 
@@ -223,7 +223,7 @@ impl Preprocessed {
     }
 
     /// Asks every holder, as after a start.
-    pub(super) fn ask_all(&self, root: &[u8]) -> Vec<Ask> {
+    pub(super) fn ask_all(&self, root: &[u8]) -> Vec<NonceQuery> {
         let now_ms = self.clock.now_ms();
         let mut pools = self.lock();
         let nodes = pools
@@ -244,9 +244,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Hand(AtomicU64);
+    struct ManualClock(AtomicU64);
 
-    impl Clock for Hand {
+    impl Clock for ManualClock {
         fn now_ms(&self) -> u64 {
             self.0.load(Ordering::Relaxed)
         }
@@ -258,15 +258,15 @@ mod tests {
         NodeId([number; 32])
     }
 
-    fn preprocess() -> (Arc<Hand>, Preprocessed) {
-        let clock = Arc::new(Hand::default());
+    fn preprocess() -> (Arc<ManualClock>, NonceInventory) {
+        let clock = Arc::new(ManualClock::default());
         clock.0.store(1_000_000, Ordering::Relaxed);
-        let preprocess = Preprocessed::new(Arc::clone(&clock) as Arc<dyn Clock>);
+        let preprocess = NonceInventory::new(Arc::clone(&clock) as Arc<dyn Clock>);
         preprocess.want(ROOT, 0, &[node(1), node(2)]);
         (clock, preprocess)
     }
 
-    fn hear(preprocess: &Preprocessed, from: u8, ids: std::ops::Range<u64>) {
+    fn hear(preprocess: &NonceInventory, from: u8, ids: std::ops::Range<u64>) {
         preprocess.heard(&node(from), (ROOT.to_vec(), 0), 0, ids.collect());
     }
 
@@ -332,7 +332,7 @@ mod tests {
         hear(&preprocess, 2, 0..9);
         assert!(preprocess.lacking(ROOT, node(1), node(2)).is_none());
         assert!(preprocess.name(ROOT, &signers, 1).0.is_empty());
-        clock.0.fetch_add(SHUN_MS, Ordering::Relaxed);
+        clock.0.fetch_add(SKIP_MS, Ordering::Relaxed);
         assert_eq!(preprocess.name(ROOT, &signers, 1).0, [[0], [0]]);
         assert_eq!(
             preprocess

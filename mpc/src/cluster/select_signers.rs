@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use covault_core::{fault::Fault, order::NodeId};
 
-use super::node_registry::Busy;
+use super::node_registry::BusyGuard;
 
 /// A team, and the mark that its nodes are busy.
 pub(super) struct SigningSet {
     pub signers: Vec<NodeId>,
-    pub _busy: Busy,
+    pub _busy: BusyGuard,
 }
 
 /// What can be done now.
-pub(super) enum Choice {
+pub(super) enum Selection {
     /// These can sign; the first collects.
     SigningSet(SigningSet),
     /// Not enough live nodes; more may come.
@@ -23,7 +23,7 @@ pub(super) enum Choice {
 }
 
 /// A share holder.
-pub(super) struct Candidate {
+pub(super) struct SignerCandidate {
     pub node: NodeId,
     pub live: bool,
     /// Smaller goes first: (how suspect, sessions it is in, whose turn).
@@ -44,7 +44,7 @@ pub(super) struct AttemptFailures {
 /// How much of what has gone wrong a choice heeds. Whoever is to blame must be in every team
 /// that failed, so teams that share no pair with those come first, then those not tried yet.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
-enum Care {
+enum Strictness {
     Least,
     NewSet,
     NewPairs,
@@ -115,7 +115,7 @@ impl AttemptFailures {
 const STEPS: usize = 4_000;
 
 /// What a search has found.
-enum Found {
+enum SearchResult {
     SigningSet(Vec<NodeId>),
     /// There is no such team.
     None,
@@ -124,11 +124,11 @@ enum Found {
 }
 
 /// Searches for a team of `needed` nodes.
-struct Search<'a> {
+struct SetSearch<'a> {
     nodes: &'a [NodeId],
     needed: usize,
     failures: &'a AttemptFailures,
-    care: Care,
+    strictness: Strictness,
     /// Whether two nodes get along, by their places in `nodes`.
     fits: Vec<Vec<bool>>,
     /// How many more it may take.
@@ -137,24 +137,24 @@ struct Search<'a> {
 
 /// Picks `needed` candidates that get along, the preferred ones first.
 pub(super) fn pick(
-    candidates: Vec<Candidate>,
+    candidates: Vec<SignerCandidate>,
     needed: usize,
     failures: &AttemptFailures,
     old: &BTreeSet<(NodeId, NodeId)>,
-) -> Result<Vec<NodeId>, Choice> {
+) -> Result<Vec<NodeId>, Selection> {
     count_and_pick(candidates, needed, failures, old).0
 }
 
 /// As [`pick`], with how many steps it took.
 fn count_and_pick(
-    mut candidates: Vec<Candidate>,
+    mut candidates: Vec<SignerCandidate>,
     needed: usize,
     failures: &AttemptFailures,
     old: &BTreeSet<(NodeId, NodeId)>,
-) -> (Result<Vec<NodeId>, Choice>, usize) {
+) -> (Result<Vec<NodeId>, Selection>, usize) {
     let mut taken = 0_usize;
-    let mut search = |nodes: &[NodeId], care| {
-        let mut search = Search::new(nodes, needed, failures, old, care);
+    let mut search = |nodes: &[NodeId], strictness| {
+        let mut search = SetSearch::new(nodes, needed, failures, old, strictness);
         let found = search.run();
         taken = taken.saturating_add(STEPS.saturating_sub(search.steps));
         found
@@ -166,34 +166,34 @@ fn count_and_pick(
         .map(|candidate| candidate.node)
         .collect();
     let cares = [
-        Care::NoMistrustedPairs,
-        Care::NewPairs,
-        Care::NewSet,
-        Care::Least,
+        Strictness::NoMistrustedPairs,
+        Strictness::NewPairs,
+        Strictness::NewSet,
+        Strictness::Least,
     ];
     let signing_set = cares
         .into_iter()
-        .find_map(|care| match search(&live, care) {
-            Found::SigningSet(signing_set) => Some(signing_set),
-            Found::None | Found::TooLong => None,
+        .find_map(|strictness| match search(&live, strictness) {
+            SearchResult::SigningSet(signing_set) => Some(signing_set),
+            SearchResult::None | SearchResult::TooLong => None,
         });
     let picked = signing_set.ok_or_else(|| {
         let all: Vec<NodeId> = candidates.iter().map(|candidate| candidate.node).collect();
-        match search(&all, Care::Least) {
-            Found::None => Choice::Never,
-            Found::SigningSet(_) | Found::TooLong => Choice::Wait,
+        match search(&all, Strictness::Least) {
+            SearchResult::None => Selection::Never,
+            SearchResult::SigningSet(_) | SearchResult::TooLong => Selection::Wait,
         }
     });
     (picked, taken)
 }
 
-impl<'a> Search<'a> {
+impl<'a> SetSearch<'a> {
     fn new(
         nodes: &'a [NodeId],
         needed: usize,
         failures: &'a AttemptFailures,
         old: &BTreeSet<(NodeId, NodeId)>,
-        care: Care,
+        strictness: Strictness,
     ) -> Self {
         let mut fits = vec![vec![true; nodes.len()]; nodes.len()];
         let places: BTreeMap<&NodeId, usize> = nodes.iter().zip(0..).collect();
@@ -209,7 +209,7 @@ impl<'a> Search<'a> {
         for (one, other) in &failures.mistrusted_pairs {
             part(one, other);
         }
-        if care >= Care::NewPairs {
+        if strictness >= Strictness::NewPairs {
             for signing_set in &failures.failed {
                 for (one, other) in signing_set
                     .iter()
@@ -219,7 +219,7 @@ impl<'a> Search<'a> {
                 }
             }
         }
-        if care >= Care::NoMistrustedPairs {
+        if strictness >= Strictness::NoMistrustedPairs {
             for (one, other) in old {
                 part(one, other);
             }
@@ -228,13 +228,13 @@ impl<'a> Search<'a> {
             nodes,
             needed,
             failures,
-            care,
+            strictness,
             fits,
             steps: STEPS,
         }
     }
 
-    fn run(&mut self) -> Found {
+    fn run(&mut self) -> SearchResult {
         let rest = (0_usize..).zip(self.nodes);
         let rest: Vec<usize> = rest
             .filter(|(_, node)| self.failures.takes(node))
@@ -245,16 +245,16 @@ impl<'a> Search<'a> {
 
     /// Completes a team from `rest`, who get along with all of it, going back where it does not
     /// work out.
-    fn complete(&mut self, rest: &[usize], signing_set: &mut Vec<usize>) -> Found {
+    fn complete(&mut self, rest: &[usize], signing_set: &mut Vec<usize>) -> SearchResult {
         if signing_set.len() == self.needed {
             let nodes = signing_set
                 .iter()
                 .filter_map(|place| self.nodes.get(*place));
             let nodes: Vec<NodeId> = nodes.copied().collect();
             return if self.may_be_tried(&nodes) {
-                Found::SigningSet(nodes)
+                SearchResult::SigningSet(nodes)
             } else {
-                Found::None
+                SearchResult::None
             };
         }
         let mut rest = rest;
@@ -263,7 +263,7 @@ impl<'a> Search<'a> {
                 break;
             }
             let Some(left) = self.steps.checked_sub(1) else {
-                return Found::TooLong;
+                return SearchResult::TooLong;
             };
             self.steps = left;
             let fits = |other: &&usize| {
@@ -273,17 +273,17 @@ impl<'a> Search<'a> {
             let fitting: Vec<usize> = after.iter().filter(fits).copied().collect();
             signing_set.push(*next);
             match self.complete(&fitting, signing_set) {
-                Found::None => {}
+                SearchResult::None => {}
                 found => return found,
             }
             signing_set.pop();
             rest = after;
         }
-        Found::None
+        SearchResult::None
     }
 
     fn may_be_tried(&self, signing_set: &[NodeId]) -> bool {
-        if self.care < Care::NewSet {
+        if self.strictness < Strictness::NewSet {
             return true;
         }
         let mut signing_set = signing_set.to_vec();
@@ -303,10 +303,10 @@ mod tests {
         NodeId([number; 32])
     }
 
-    fn candidates(live: &[bool]) -> Vec<Candidate> {
+    fn candidates(live: &[bool]) -> Vec<SignerCandidate> {
         (0_u8..)
             .zip(live)
-            .map(|(number, live)| Candidate {
+            .map(|(number, live)| SignerCandidate {
                 node: node(number),
                 live: *live,
                 order: (0, 0, number.into()),
@@ -338,7 +338,7 @@ mod tests {
                 &AttemptFailures::default(),
                 &BTreeSet::new()
             ),
-            Err(Choice::Wait)
+            Err(Selection::Wait)
         ));
         let mut failures = AttemptFailures::default();
         failures.refused(node(1), refusal());
@@ -349,7 +349,7 @@ mod tests {
                 &failures,
                 &BTreeSet::new()
             ),
-            Err(Choice::Wait)
+            Err(Selection::Wait)
         ));
         failures.refused(node(2), refusal());
         assert!(matches!(
@@ -359,7 +359,7 @@ mod tests {
                 &failures,
                 &BTreeSet::new()
             ),
-            Err(Choice::Never)
+            Err(Selection::Never)
         ));
     }
 
@@ -383,7 +383,7 @@ mod tests {
         failures.misbehaved(node(2), node(1));
         assert!(matches!(
             pick(candidates(&[true; 3]), 2, &failures, &BTreeSet::new()),
-            Err(Choice::Never)
+            Err(Selection::Never)
         ));
         assert_eq!(failures.culprits(), [node(0), node(1)]);
     }

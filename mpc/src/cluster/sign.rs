@@ -11,27 +11,27 @@ use covault_core::{
 use tokio::time::timeout;
 
 use super::{
-    Call, ExpectedReply, GRACE_MS, LOOK, Shared,
-    preprocess::Ask,
-    select_signers::{AttemptFailures, Choice},
+    CallGuard, ClusterInner, ExpectedReply, GRACE_MS, LOOK,
+    preprocess::NonceQuery,
+    select_signers::{AttemptFailures, Selection},
 };
 use crate::{
-    envelope::Kind,
+    envelope::EnvelopeKind,
     evidence::Equivocation,
-    message::{PreprocessMsg, Reply, SKEW_MS, SignRequest, encode},
+    message::{OrderReply, PreprocessMsg, SKEW_MS, SignOrderMsg, encode},
     meter,
     verify::verify,
 };
 
 /// How an attempt has ended.
-enum Ended {
+enum AttemptOutcome {
     Signed(Vec<Signature>),
     /// With the same nodes, but without nonces made ahead, it may go well.
     NoNonces,
     Failed,
 }
 
-impl Shared {
+impl ClusterInner {
     pub(super) async fn sign(
         &self,
         order: &SigningOrder,
@@ -42,7 +42,7 @@ impl Shared {
     ) -> Result<Vec<Signature>, Fault> {
         let deadline_ms = deadline_ms.min(order.expires_at_ms);
         let needed = usize::from(threshold);
-        let mut request = SignRequest {
+        let mut request = SignOrderMsg {
             order: order.clone(),
             session,
             signers: Vec::new(),
@@ -75,15 +75,15 @@ impl Shared {
                 .node_registry
                 .select_signers(holders, needed, &failures)
             {
-                Choice::SigningSet(signing_set) => signing_set,
-                Choice::Wait => {
+                Selection::SigningSet(signing_set) => signing_set,
+                Selection::Wait => {
                     let left = Duration::from_millis(deadline_ms.saturating_sub(now_ms));
                     match late(order, &mut call, LOOK.min(left)).await {
                         Some(signatures) => return Ok(signatures),
                         None => continue,
                     }
                 }
-                Choice::Never => return Err(self.give_up(holders, needed, failures)),
+                Selection::Never => return Err(self.give_up(holders, needed, failures)),
             };
             // What is slow, a backend or a machine, gets more time after two tries.
             let longer = 1 << (attempt / 2).min(3);
@@ -101,17 +101,17 @@ impl Shared {
             let body = encode(&request)?;
             for signer in &signing_set.signers {
                 let place = (order.epoch, session, attempt);
-                self.send(Kind::SigningOrder, place, *signer, &body)?;
+                self.send(EnvelopeKind::SigningOrder, place, *signer, &body)?;
             }
             let ended = self
                 .await_attempt(order, &mut call, &request, attempt, &mut failures)
                 .await;
-            meter::attempted(matches!(ended, Ended::Signed(_)));
+            meter::attempted(matches!(ended, AttemptOutcome::Signed(_)));
             match ended {
-                Ended::Signed(signatures) => return Ok(signatures),
+                AttemptOutcome::Signed(signatures) => return Ok(signatures),
                 // Nobody's fault: the nodes commit anew.
-                Ended::NoNonces => preprocess = false,
-                Ended::Failed => {
+                AttemptOutcome::NoNonces => preprocess = false,
+                AttemptOutcome::Failed => {
                     failures.failed(&signing_set.signers);
                     // The second try comes at once; what fails again and again must not spin.
                     if attempt > 0
@@ -135,12 +135,12 @@ impl Shared {
         nonces
     }
 
-    pub(super) fn ask(&self, root: &[u8], epoch: u32, asks: impl IntoIterator<Item = Ask>) {
-        for Ask { node, spent_below } in asks {
+    pub(super) fn ask(&self, root: &[u8], epoch: u32, asks: impl IntoIterator<Item = NonceQuery>) {
+        for NonceQuery { node, spent_below } in asks {
             let of = (root.to_vec(), epoch);
             let sent = encode(&PreprocessMsg::Ask { of, spent_below }).and_then(|body| {
                 self.send(
-                    Kind::Nonces,
+                    EnvelopeKind::Nonces,
                     (epoch, SessionId::from_bytes([0; 16]), 0),
                     node,
                     &body,
@@ -156,11 +156,11 @@ impl Shared {
     async fn await_attempt(
         &self,
         order: &SigningOrder,
-        call: &mut Call<'_>,
-        request: &SignRequest,
+        call: &mut CallGuard<'_>,
+        request: &SignOrderMsg,
         attempt: u32,
         failures: &mut AttemptFailures,
-    ) -> Ended {
+    ) -> AttemptOutcome {
         let signing_set = request.signers.as_slice();
         let ends_ms = request.sent_at_ms.saturating_add(request.attempt_ms);
         let mut reported: Vec<NodeId> = Vec::new();
@@ -185,7 +185,7 @@ impl Shared {
                     if !gone.is_empty() {
                         // Do not penalise signers that are still live.
                         self.suspect(&gone, failures);
-                        return Ended::Failed;
+                        return AttemptOutcome::Failed;
                     }
                     // With nonces made ahead only the collector has anything to say: the others are
                     // done once they have sent their shares.
@@ -200,27 +200,27 @@ impl Shared {
                         .copied()
                         .collect();
                     self.failed(signing_set, &silent, failures);
-                    return Ended::Failed;
+                    return AttemptOutcome::Failed;
                 }
                 // Of whichever attempt: what verifies is good.
-                Ok(Some((node, of, Reply::Signed(signatures)))) => {
+                Ok(Some((node, of, OrderReply::Signed(signatures)))) => {
                     if verify(order, &signatures).is_ok() {
                         // All of them: the collector could not have done it alone.
                         if of == attempt {
                             for node in signing_set {
-                                self.node_registry.well_done(node);
+                                self.node_registry.clear_suspicion(node);
                             }
                         }
-                        return Ended::Signed(signatures);
+                        return AttemptOutcome::Signed(signatures);
                     }
                     tracing::warn!(?node, "a node sent signatures that do not verify");
                     failures.misbehaved(node, node);
                     self.suspect(&[node], failures);
                     if signing_set.contains(&node) {
-                        return Ended::Failed;
+                        return AttemptOutcome::Failed;
                     }
                 }
-                Ok(Some((node, of, Reply::Refused(fault))))
+                Ok(Some((node, of, OrderReply::Refused(fault))))
                     if of == attempt && signing_set.contains(&node) =>
                 {
                     tracing::warn!(?node, ?fault, "a node refused an order");
@@ -241,7 +241,7 @@ impl Shared {
                                 .collect();
                             for other in &banned {
                                 failures.misbehaved(node, *other);
-                                self.node_registry.quarrelled(&node, other);
+                                self.node_registry.record_mistrust(&node, other);
                             }
                             if banned.is_empty() {
                                 failures.refused(node, fault);
@@ -249,12 +249,12 @@ impl Shared {
                         }
                         _ => failures.refused(node, fault),
                     }
-                    return Ended::Failed;
+                    return AttemptOutcome::Failed;
                 }
                 Ok(Some((
                     node,
                     of,
-                    Reply::Failed {
+                    OrderReply::Failed {
                         culprits,
                         missing,
                         reason,
@@ -273,11 +273,11 @@ impl Shared {
                         .filter(|culprit| signing_set.contains(culprit))
                     {
                         failures.misbehaved(node, *culprit);
-                        self.node_registry.quarrelled(&node, culprit);
+                        self.node_registry.record_mistrust(&node, culprit);
                         named = true;
                     }
                     if named {
-                        return Ended::Failed;
+                        return AttemptOutcome::Failed;
                     }
                     let missing: Vec<NodeId> = missing
                         .into_iter()
@@ -286,16 +286,16 @@ impl Shared {
                     if missing.is_empty() {
                         // Nobody can be named: try whom we have not tried.
                         self.failed(signing_set, signing_set, failures);
-                        return Ended::Failed;
+                        return AttemptOutcome::Failed;
                     }
                     // A word against a word: whoever lies, this team does not work.
                     self.failed(signing_set, &missing, failures);
                     reported.push(node);
                     if reported.len() == signing_set.len() {
-                        return Ended::Failed;
+                        return AttemptOutcome::Failed;
                     }
                 }
-                Ok(Some((node, at, Reply::NoNonces { of })))
+                Ok(Some((node, at, OrderReply::NoNonces { of })))
                     if at == attempt && signing_set.contains(&node) =>
                 {
                     tracing::info!(?node, ?of, "nonces made ahead are not there");
@@ -304,9 +304,9 @@ impl Shared {
                     // Said of a request that names none it would be a way to stop us.
                     if request.nonces.is_empty() {
                         self.failed(signing_set, &[node], failures);
-                        return Ended::Failed;
+                        return AttemptOutcome::Failed;
                     }
-                    return Ended::NoNonces;
+                    return AttemptOutcome::NoNonces;
                 }
                 // Of an earlier attempt.
                 Ok(Some(_)) => {}
@@ -361,13 +361,15 @@ fn is_future(at_ms: u64, now_ms: u64) -> bool {
 /// Waits while there is nobody to ask, and takes the signatures of an earlier attempt if they come.
 async fn late(
     order: &SigningOrder,
-    call: &mut Call<'_>,
+    call: &mut CallGuard<'_>,
     patience: Duration,
 ) -> Option<Vec<Signature>> {
     let signed = async {
         loop {
             match call.replies.recv().await {
-                Some((_, _, Reply::Signed(signatures))) if verify(order, &signatures).is_ok() => {
+                Some((_, _, OrderReply::Signed(signatures)))
+                    if verify(order, &signatures).is_ok() =>
+                {
                     return signatures;
                 }
                 Some(_) => {}

@@ -7,7 +7,7 @@ use covault_core::order::NodeId;
 
 /// Strangers that are remembered. More wait until one is forgotten; an operator who has a node's
 /// key admits it all the same.
-pub(super) const MAX_STRANGERS: usize = 64;
+pub(super) const MAX_UNADMITTED: usize = 64;
 /// How long one is remembered, and logged no second time, in milliseconds.
 const REMEMBERED_MS: u64 = 3_600_000;
 /// How long one that falls silent is still shown as wanting to join, in milliseconds.
@@ -24,7 +24,7 @@ pub struct Unadmitted {
     pub last_seen_ms: u64,
 }
 
-struct Met {
+struct Sighting {
     name: String,
     heard_ms: u64,
     logged_ms: u64,
@@ -32,7 +32,7 @@ struct Met {
 
 #[derive(Default)]
 pub(super) struct UnadmittedNodes {
-    met: HashMap<NodeId, Met>,
+    met: HashMap<NodeId, Sighting>,
     /// When it was last logged that there are too many.
     too_many_ms: Option<u64>,
 }
@@ -40,7 +40,7 @@ pub(super) struct UnadmittedNodes {
 impl UnadmittedNodes {
     /// Whether an announcement of this node is worth verifying.
     pub(super) fn wants(&self, node: &NodeId, now_ms: u64) -> bool {
-        self.met.len() < MAX_STRANGERS
+        self.met.len() < MAX_UNADMITTED
             || self.met.contains_key(node)
             || self.met.values().any(|met| forgotten(met, now_ms))
     }
@@ -57,11 +57,11 @@ impl UnadmittedNodes {
             return;
         }
         self.met.retain(|_, met| !forgotten(met, now_ms));
-        if self.met.len() >= MAX_STRANGERS {
+        if self.met.len() >= MAX_UNADMITTED {
             return self.full(now_ms);
         }
         log(&node, &name);
-        let met = Met {
+        let met = Sighting {
             name,
             heard_ms: now_ms,
             logged_ms: now_ms,
@@ -75,7 +75,7 @@ impl UnadmittedNodes {
         if self.too_many_ms.is_none_or(due) {
             self.too_many_ms = Some(now_ms);
             tracing::warn!(
-                "more than {MAX_STRANGERS} unknown nodes announce themselves; the others are not listed"
+                "more than {MAX_UNADMITTED} unknown nodes announce themselves; the others are not listed"
             );
         }
     }
@@ -102,7 +102,7 @@ impl UnadmittedNodes {
     }
 }
 
-fn forgotten(met: &Met, now_ms: u64) -> bool {
+fn forgotten(met: &Sighting, now_ms: u64) -> bool {
     now_ms >= met.logged_ms.saturating_add(REMEMBERED_MS)
 }
 
@@ -136,8 +136,8 @@ mod tests {
                 unadmitted.full(5);
             }
         }
-        assert_eq!(unadmitted.met.len(), MAX_STRANGERS);
-        assert_eq!(unadmitted.list(6).len(), MAX_STRANGERS);
+        assert_eq!(unadmitted.met.len(), MAX_UNADMITTED);
+        assert_eq!(unadmitted.list(6).len(), MAX_UNADMITTED);
         assert!(unadmitted.list(5 + SHOWN_MS).is_empty());
         // An hour later there is room again.
         let later = 5 + REMEMBERED_MS;

@@ -9,11 +9,11 @@ use secrecy::SecretString;
 
 use super::{
     Finding, finding,
-    sessions::{self, PEER, Sample},
+    sessions::{self, FuzzInput, PEER},
 };
 use crate::{
     backend::{Abort, KeyShare, cggmp24_decoder as decoder, read_cggmp24_primes},
-    shares::{ShareStore as _, age_file::AgeFiles},
+    shares::{ShareStore as _, age_file::AgeShareStore},
 };
 
 /// The name of the threads that the crate may panic on: its sessions' own, and ours.
@@ -74,7 +74,7 @@ fn shares() -> Result<Vec<KeyShare>, Finding> {
         let folder = format!("../tests/wire/node-v1-{party}");
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(folder);
         let passphrase = SecretString::from("for tests only");
-        let records = AgeFiles::open(&folder, &passphrase, 2)
+        let records = AgeShareStore::open(&folder, &passphrase, 2)
             .and_then(|files| files.load_all())
             .map_err(|fault| format!("{fault:?}"))?;
         let mut records = records.into_iter();
@@ -84,14 +84,14 @@ fn shares() -> Result<Vec<KeyShare>, Finding> {
     [1, 2].into_iter().map(share).collect()
 }
 
-struct Signing {
-    decoder: decoder::Signing,
+struct SigningTarget {
+    decoder: decoder::SigningDecoder,
     /// The honest peer's of the first two rounds, which it sends before it has heard anything.
     said: Vec<Vec<u8>>,
 }
 
-fn signing() -> Result<&'static Signing, Finding> {
-    static MADE: OnceLock<Result<Signing, Finding>> = OnceLock::new();
+fn signing() -> Result<&'static SigningTarget, Finding> {
+    static MADE: OnceLock<Result<SigningTarget, Finding>> = OnceLock::new();
     let made = MADE.get_or_init(|| {
         let shares = shares()?;
         let (context, said) = sessions::said_in_signing(Scheme::Cggmp24, &shares, false)?;
@@ -99,8 +99,9 @@ fn signing() -> Result<&'static Signing, Finding> {
             return Err("another protocol".into());
         }
         let share = shares.first().ok_or("no share")?;
-        let decoder = decoder::Signing::new(context, share).ok_or("a share cannot be read")?;
-        Ok(Signing { decoder, said })
+        let decoder =
+            decoder::SigningDecoder::new(context, share).ok_or("a share cannot be read")?;
+        Ok(SigningTarget { decoder, said })
     });
     made.as_ref().map_err(Clone::clone)
 }
@@ -137,9 +138,9 @@ pub(super) fn primes(body: &[u8]) {
 ///
 /// # Errors
 /// What should not have happened.
-pub fn cggmp24_samples() -> Result<(Vec<Sample>, Vec<Sample>), Finding> {
+pub fn cggmp24_samples() -> Result<(Vec<FuzzInput>, Vec<FuzzInput>), Finding> {
     let mut keygen = sessions::said_until_it_ends(Scheme::Cggmp24)?;
-    let decoded: Vec<Sample> = keygen
+    let decoded: Vec<FuzzInput> = keygen
         .iter()
         .filter_map(|sample| {
             let (first, body) = sample.split_first()?;

@@ -14,13 +14,13 @@ use serde::Deserialize;
 use super::{Finding, finding};
 use crate::{
     message,
-    node::{Floor, OrderCheck as _},
+    node::{OrderCheck as _, PolicyCheck},
     policy::Policy,
 };
 
 /// The fields that nodes decode or rebuild. The others are made to fit, so that these are reached.
 #[derive(Deserialize)]
-struct Shown {
+struct OrderFields {
     network: Network,
     public_key: Vec<u8>,
     payload: Vec<u8>,
@@ -30,8 +30,8 @@ struct Shown {
 }
 
 /// Policies that ask all that can be asked.
-fn floors() -> &'static [Floor] {
-    static FLOORS: OnceLock<Vec<Floor>> = OnceLock::new();
+fn floors() -> &'static [PolicyCheck] {
+    static FLOORS: OnceLock<Vec<PolicyCheck>> = OnceLock::new();
     const STRICT: &str = r#"
         version = 2
         raw_signing = true
@@ -56,8 +56,11 @@ fn floors() -> &'static [Floor] {
         recipients.solana = []
     "#;
     FLOORS.get_or_init(|| {
-        let mut floors = vec![Floor(Policy::production()), Floor(Policy::development())];
-        floors.extend(Policy::parse(STRICT).map(Floor));
+        let mut floors = vec![
+            PolicyCheck(Policy::production()),
+            PolicyCheck(Policy::development()),
+        ];
+        floors.extend(Policy::parse(STRICT).map(PolicyCheck));
         floors
     })
 }
@@ -71,10 +74,10 @@ pub fn orders(data: &[u8]) -> Result<(), Finding> {
     if floors().len() != 3 {
         return finding("a policy cannot be read");
     }
-    let Some(shown) = message::decode::<Shown>(data) else {
+    let Some(shown) = message::decode::<OrderFields>(data) else {
         return Ok(());
     };
-    let Shown {
+    let OrderFields {
         network,
         public_key,
         payload,

@@ -14,22 +14,22 @@ use covault_core::{
 };
 use zeroize::Zeroizing;
 
-use super::{Counter, Finding, finding};
+use super::{CounterEntropy, Finding, finding};
 use crate::{
     backend::{
-        self, Abort, Backend, Commitments, Dealer, Index, KeyShare, KeygenSetup, Outgoing,
-        PreprocessedNonce, ReshareSetup, Session, SignSetup, Signer,
+        self, Abort, Backend, Commitments, Dealer, KeyShare, KeygenSetup, OutgoingMessage,
+        PreprocessedNonce, ReshareSetup, Session, SignSetup, Signer, SignerIndex,
     },
     verify::verify_one,
 };
 
 /// The target's own index; the hostile peer's.
-const ME: Index = 1;
-pub(super) const PEER: Index = 2;
+const ME: SignerIndex = 1;
+pub(super) const PEER: SignerIndex = 2;
 
 /// An input as a target takes it.
-pub type Sample = Vec<u8>;
-type Parties<T> = BTreeMap<Index, Box<dyn Session<T>>>;
+pub type FuzzInput = Vec<u8>;
+type Parties<T> = BTreeMap<SignerIndex, Box<dyn Session<T>>>;
 
 fn broken(abort: &Abort) -> Finding {
     format!("the honest run failed: {abort:?}")
@@ -40,13 +40,13 @@ fn refused(fault: &Fault) -> Finding {
 }
 
 /// A run of parties that are fed by hand.
-struct Run<T> {
+struct FuzzRun<T> {
     parties: Parties<T>,
-    queue: VecDeque<(Index, Outgoing)>,
-    done: BTreeMap<Index, T>,
+    queue: VecDeque<(SignerIndex, OutgoingMessage)>,
+    done: BTreeMap<SignerIndex, T>,
 }
 
-impl<T> Run<T> {
+impl<T> FuzzRun<T> {
     fn new(parties: Parties<T>) -> Self {
         Self {
             parties,
@@ -55,10 +55,10 @@ impl<T> Run<T> {
         }
     }
 
-    fn start(&mut self, which: impl Fn(Index) -> bool) -> Result<(), Abort> {
+    fn start(&mut self, which: impl Fn(SignerIndex) -> bool) -> Result<(), Abort> {
         for (index, party) in &mut self.parties {
             if which(*index) {
-                let output = party.start(&Counter::new(*index))?;
+                let output = party.start(&CounterEntropy::new(*index))?;
                 let sent = output.send.into_iter().map(|message| (*index, message));
                 self.queue.extend(sent);
                 self.done.extend(output.done.map(|done| (*index, done)));
@@ -68,7 +68,7 @@ impl<T> Run<T> {
     }
 
     /// Feeds a party, unless it has ended.
-    fn feed(&mut self, from: Index, message: Outgoing) -> Result<(), Abort> {
+    fn feed(&mut self, from: SignerIndex, message: OutgoingMessage) -> Result<(), Abort> {
         let to = message.to;
         let Some(party) = self.parties.get_mut(&to) else {
             return Ok(());
@@ -108,14 +108,14 @@ fn hostile<T>(
     data: &[u8],
     outcome: impl FnOnce(T) -> Result<(), Finding>,
 ) -> Result<(), Finding> {
-    let mut run = Run::new(parties);
+    let mut run = FuzzRun::new(parties);
     run.start(|index| index == ME)
         .map_err(|abort| broken(&abort))?;
     let (mut begun, mut given, mut next) = (false, false, begins);
     loop {
         if !given && (next >= round || (begun && run.queue.is_empty())) {
             given = true;
-            let message = Outgoing {
+            let message = OutgoingMessage {
                 to: ME,
                 round,
                 private: false,
@@ -161,8 +161,8 @@ fn hostile<T>(
 
 /// What the peer says to the target in a key generation that ends for want of primes.
 #[cfg(feature = "cggmp24")]
-pub(super) fn said_until_it_ends(scheme: Scheme) -> Result<Vec<Sample>, Finding> {
-    let mut run = Run::new(keygen_parties(scheme, 2)?);
+pub(super) fn said_until_it_ends(scheme: Scheme) -> Result<Vec<FuzzInput>, Finding> {
+    let mut run = FuzzRun::new(keygen_parties(scheme, 2)?);
     let mut said = Vec::new();
     run.start(|_| true).map_err(|abort| broken(&abort))?;
     while let Some((from, message)) = run.queue.pop_front() {
@@ -209,7 +209,7 @@ pub(super) fn said_in_signing(
         talk(parties)?.0
     } else {
         parties.remove(&ME);
-        let mut run = Run::new(parties);
+        let mut run = FuzzRun::new(parties);
         run.start(|_| true).map_err(|abort| broken(&abort))?;
         run.queue.into_iter().map(|(_, message)| message).collect()
     };
@@ -218,8 +218,8 @@ pub(super) fn said_in_signing(
     Ok((context, said))
 }
 
-fn copy(message: &Outgoing) -> Outgoing {
-    Outgoing {
+fn copy(message: &OutgoingMessage) -> OutgoingMessage {
+    OutgoingMessage {
         to: message.to,
         round: message.round,
         private: message.private,
@@ -228,8 +228,10 @@ fn copy(message: &Outgoing) -> Outgoing {
 }
 
 /// Runs honest parties to the end. Gives what the peer said to the target, and how all ended.
-fn talk<T>(parties: Parties<T>) -> Result<(Vec<Outgoing>, BTreeMap<Index, T>), Finding> {
-    let mut run = Run::new(parties);
+fn talk<T>(
+    parties: Parties<T>,
+) -> Result<(Vec<OutgoingMessage>, BTreeMap<SignerIndex, T>), Finding> {
+    let mut run = FuzzRun::new(parties);
     let mut said = Vec::new();
     run.start(|_| true).map_err(|abort| broken(&abort))?;
     while let Some((from, message)) = run.queue.pop_front() {
@@ -252,7 +254,7 @@ fn choose(rest: &mut u8, count: u8) -> u8 {
 }
 
 /// What the peer said in a variant of a protocol with so many rounds, as its target takes it.
-fn as_inputs(said: Vec<Outgoing>, rounds: u8, variant: u8) -> Vec<Sample> {
+fn as_inputs(said: Vec<OutgoingMessage>, rounds: u8, variant: u8) -> Vec<FuzzInput> {
     said.into_iter()
         .map(|message| {
             let round = u8::try_from(message.round.saturating_sub(1)).unwrap_or(u8::MAX);
@@ -273,7 +275,7 @@ fn parties(scheme: Scheme) -> u8 {
     }
 }
 
-fn keygen_setup(me: Index, parties: u8) -> KeygenSetup {
+fn keygen_setup(me: SignerIndex, parties: u8) -> KeygenSetup {
     KeygenSetup {
         context: [7; 32],
         me,
@@ -324,7 +326,7 @@ pub fn keygen(scheme: Scheme, data: &[u8]) -> Result<(), Finding> {
 ///
 /// # Errors
 /// What should not have happened.
-pub fn keygen_samples(scheme: Scheme) -> Result<Vec<Sample>, Finding> {
+pub fn keygen_samples(scheme: Scheme) -> Result<Vec<FuzzInput>, Finding> {
     let (said, _) = talk(keygen_parties(scheme, parties(scheme))?)?;
     Ok(as_inputs(said, KEYGEN, 0))
 }
@@ -357,21 +359,21 @@ pub fn sealed_keygen(scheme: Scheme, data: &[u8]) -> Result<(), Finding> {
 ///
 /// # Errors
 /// What should not have happened.
-pub fn sealed_keygen_samples(scheme: Scheme) -> Result<Vec<Sample>, Finding> {
+pub fn sealed_keygen_samples(scheme: Scheme) -> Result<Vec<FuzzInput>, Finding> {
     let (said, _) = talk(sealed_parties(scheme)?)?;
     Ok(as_inputs(said, KEYGEN, 0))
 }
 
 /// A 2-of-2 key and its loaded shares.
-pub(super) struct Key {
+pub(super) struct FuzzKey {
     pub root: RootKey,
-    pub shares: BTreeMap<Index, KeyShare>,
-    signers: BTreeMap<Index, Arc<dyn Signer>>,
+    pub shares: BTreeMap<SignerIndex, KeyShare>,
+    signers: BTreeMap<SignerIndex, Arc<dyn Signer>>,
 }
 
 /// One key per scheme, made once.
-pub(super) fn key(scheme: Scheme) -> Result<Arc<Key>, Finding> {
-    static MADE: Mutex<Vec<(Scheme, Arc<Key>)>> = Mutex::new(Vec::new());
+pub(super) fn key(scheme: Scheme) -> Result<Arc<FuzzKey>, Finding> {
+    static MADE: Mutex<Vec<(Scheme, Arc<FuzzKey>)>> = Mutex::new(Vec::new());
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, key)) = made.iter().find(|(known, _)| *known == scheme) {
         return Ok(Arc::clone(key));
@@ -386,7 +388,7 @@ pub(super) fn key(scheme: Scheme) -> Result<Arc<Key>, Finding> {
         );
     }
     let root = shares.values().next().map(|share| share.root.clone());
-    let key = Arc::new(Key {
+    let key = Arc::new(FuzzKey {
         root: root.ok_or("no key was made")?,
         shares,
         signers,
@@ -408,7 +410,7 @@ fn sign_setup() -> Result<SignSetup, Fault> {
     })
 }
 
-fn sign_parties(key: &Key) -> Result<Parties<Option<Signature>>, Finding> {
+fn sign_parties(key: &FuzzKey) -> Result<Parties<Option<Signature>>, Finding> {
     let mut parties = Parties::new();
     for (index, signer) in &key.signers {
         let session = sign_setup().and_then(|setup| signer.sign(setup));
@@ -418,7 +420,7 @@ fn sign_parties(key: &Key) -> Result<Parties<Option<Signature>>, Finding> {
 }
 
 /// What the collector gives verifies.
-fn verifies(key: &Key, signature: Option<Signature>) -> Result<(), Finding> {
+fn verifies(key: &FuzzKey, signature: Option<Signature>) -> Result<(), Finding> {
     let Some(signature) = signature else {
         return finding("the collector gave no signature");
     };
@@ -450,23 +452,26 @@ pub fn sign(scheme: Scheme, data: &[u8]) -> Result<(), Finding> {
 ///
 /// # Errors
 /// What should not have happened.
-pub fn sign_samples(scheme: Scheme) -> Result<Vec<Sample>, Finding> {
+pub fn sign_samples(scheme: Scheme) -> Result<Vec<FuzzInput>, Finding> {
     let (said, _) = talk(sign_parties(&*key(scheme)?)?)?;
     Ok(as_inputs(said, SIGN, 0))
 }
 
 /// The nonces of both, made ahead: the same ones every time. Nothing of these keys is worth hiding.
-fn nonces(key: &Key) -> Result<BTreeMap<Index, PreprocessedNonce>, Finding> {
+fn nonces(key: &FuzzKey) -> Result<BTreeMap<SignerIndex, PreprocessedNonce>, Finding> {
     let mut nonces = BTreeMap::new();
     for (index, signer) in &key.signers {
-        let made = signer.make_nonce(&Counter::new(*index));
+        let made = signer.make_nonce(&CounterEntropy::new(*index));
         let made = made.ok_or("the scheme makes no nonces ahead")?;
         nonces.insert(*index, made.map_err(|fault| refused(&fault))?);
     }
     Ok(nonces)
 }
 
-fn ahead_parties(key: &Key, told: Vec<u8>) -> Result<Option<Parties<Option<Signature>>>, Finding> {
+fn ahead_parties(
+    key: &FuzzKey,
+    told: Vec<u8>,
+) -> Result<Option<Parties<Option<Signature>>>, Finding> {
     let mut nonces = nonces(key)?;
     let mine = nonces.get(&ME).map(|nonce| nonce.commitments.clone());
     let theirs = Commitments::parse(told);
@@ -519,7 +524,7 @@ pub fn preprocess(data: &[u8]) -> Result<(), Finding> {
 ///
 /// # Errors
 /// What should not have happened.
-pub fn ahead_samples() -> Result<Vec<Sample>, Finding> {
+pub fn ahead_samples() -> Result<Vec<FuzzInput>, Finding> {
     let key = key(Scheme::FrostEd25519)?;
     let told = nonces(&key)?.remove(&PEER).ok_or("no nonce")?.commitments;
     let length = u8::try_from(told.len()).map_err(|error| error.to_string())?;
@@ -538,7 +543,7 @@ pub fn ahead_samples() -> Result<Vec<Sample>, Finding> {
 const RESHARE: u8 = 9;
 
 /// Who holds a share of the next generation, and deals, as (party, old index).
-const RESHARES: [(u8, &[(Index, Index)]); 3] = [
+const RESHARES: [(u8, &[(SignerIndex, SignerIndex)]); 3] = [
     // A refresh: everybody knows who may deal what.
     (2, &[(1, 1), (2, 2)]),
     // The target is new and knows nothing; a dealer leaves.
@@ -620,7 +625,7 @@ pub fn reshare(scheme: Scheme, data: &[u8]) -> Result<(), Finding> {
 ///
 /// # Errors
 /// What should not have happened.
-pub fn reshare_samples(scheme: Scheme) -> Result<Vec<Sample>, Finding> {
+pub fn reshare_samples(scheme: Scheme) -> Result<Vec<FuzzInput>, Finding> {
     let mut samples = Vec::new();
     for variant in 0..reshare_variants(scheme) {
         let (said, _) = talk(reshare_parties(scheme, variant)?)?;

@@ -11,16 +11,16 @@ use covault_core::{
 };
 
 use super::{
-    Counter, Finding, finding,
-    sessions::{Key, Sample, key},
+    CounterEntropy, Finding, finding,
+    sessions::{FuzzInput, FuzzKey, key},
 };
 use crate::{
-    backend::{self, Index, KeyShare, PlainShare},
-    nonces::{Sealer, ShareEpoch},
+    backend::{self, KeyShare, PlainShare, SignerIndex},
+    nonces::{NonceSealer, ShareEpoch},
     policy::Policy,
     shares::{
         ShareRecord, age_file,
-        backup::{self, Backup},
+        backup::{self, DecryptedBackup},
     },
 };
 
@@ -30,8 +30,8 @@ const NONCE: u64 = 7;
 const COMMITMENTS: &[u8] = b"commitments";
 
 /// One step: what it is called in the first byte of an input is its place.
-type Step = fn(&[u8]) -> Result<(), Finding>;
-const STEPS: [Step; 10] = [
+type FuzzStep = fn(&[u8]) -> Result<(), Finding>;
+const STEPS: [FuzzStep; 10] = [
     share_file,
     |body| share(Scheme::FrostEd25519, body),
     |body| share(Scheme::Dkls23, body),
@@ -74,7 +74,7 @@ pub fn policy(data: &[u8]) -> Result<(), Finding> {
 
 /// The plaintext of a share file, without its version.
 fn share_file(body: &[u8]) -> Result<(), Finding> {
-    match age_file::again(body) {
+    match age_file::reencode(body) {
         Some(bytes) if bytes != body => finding("a share reads back differently"),
         _ => Ok(()),
     }
@@ -110,7 +110,7 @@ fn plain_share(body: &[u8]) -> Result<(), Finding> {
 }
 
 /// What an operator does with a backup: the private key, and a child of it.
-fn recover(backup: Backup) -> Result<(), Finding> {
+fn recover(backup: DecryptedBackup) -> Result<(), Finding> {
     if let Ok(key) = backup::recover(&[backup]) {
         drop((key.private_hex(), key.xprv()));
         let path = KeyPath::new(vec![0, 1]).map_err(|fault| format!("{fault:?}"))?;
@@ -133,14 +133,14 @@ fn backup_file(body: &[u8]) -> Result<(), Finding> {
 
 /// A sealed nonce beside its row in the claims database.
 fn nonce(body: &[u8]) -> Result<(), Finding> {
-    static SEALED: OnceLock<Option<(Sealer, Vec<u8>)>> = OnceLock::new();
+    static SEALED: OnceLock<Option<(NonceSealer, Vec<u8>)>> = OnceLock::new();
     let of = ShareEpoch {
         root: vec![5; 32],
         epoch: 1,
     };
     let made = SEALED.get_or_init(|| {
-        let sealer = Sealer::new(b"keyring")?;
-        let sealed = sealer.seal(&of, NONCE, COMMITMENTS, b"a nonce", &Counter::new(9))?;
+        let sealer = NonceSealer::new(b"keyring")?;
+        let sealed = sealer.seal(&of, NONCE, COMMITMENTS, b"a nonce", &CounterEntropy::new(9))?;
         Some((sealer, sealed))
     });
     let (sealer, sealed) = made.as_ref().ok_or("a nonce cannot be sealed")?;
@@ -168,7 +168,7 @@ fn primes(body: &[u8]) -> Result<(), Finding> {
     Ok(())
 }
 
-fn record(scheme: Scheme, key: &Key, share: &KeyShare) -> ShareRecord {
+fn record(scheme: Scheme, key: &FuzzKey, share: &KeyShare) -> ShareRecord {
     ShareRecord {
         vault: VaultId::from_bytes([1; 16]),
         epoch: 1,
@@ -177,7 +177,7 @@ fn record(scheme: Scheme, key: &Key, share: &KeyShare) -> ShareRecord {
         threshold: 2,
         holders: vec![NodeId([1; 32]), NodeId([2; 32])],
         order: Some([4; 32]),
-        lineage: crate::shares::Lineage {
+        lineage: crate::shares::ShareLineage {
             known: vec![[5; 32]],
             sure: true,
         },
@@ -189,10 +189,10 @@ fn record(scheme: Scheme, key: &Key, share: &KeyShare) -> ShareRecord {
     }
 }
 
-fn samples_of(scheme: Scheme, step: u8) -> Result<Vec<Sample>, Finding> {
+fn samples_of(scheme: Scheme, step: u8) -> Result<Vec<FuzzInput>, Finding> {
     let key = key(scheme)?;
     let failed = |fault| format!("{fault:?}");
-    let first: Index = 1;
+    let first: SignerIndex = 1;
     let share = key.shares.get(&first).ok_or("no share")?;
     let backend = backend::of(scheme).map_err(failed)?;
     let plain = backend.plain(share).map_err(failed)?;
@@ -218,7 +218,7 @@ fn samples_of(scheme: Scheme, step: u8) -> Result<Vec<Sample>, Finding> {
 ///
 /// # Errors
 /// What should not have happened.
-pub fn stored_samples() -> Result<Vec<Sample>, Finding> {
+pub fn stored_samples() -> Result<Vec<FuzzInput>, Finding> {
     let mut samples = samples_of(Scheme::FrostEd25519, 1)?;
     samples.extend(samples_of(Scheme::Dkls23, 2)?);
     samples.push([&[8], IDENTITY.as_bytes()].concat());

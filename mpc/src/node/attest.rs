@@ -10,17 +10,17 @@ use covault_core::{
     fault::Fault,
 };
 
-use super::{Node, bounds::Noted, lock, orders::Key};
+use super::{Node, keygen_quota::RecordStatus, lock, orders::LoadedKey};
 use crate::{
     attest::KeyStatements,
-    envelope::Header,
-    message::{AttestRequest, Reply},
+    envelope::EnvelopeHeader,
+    message::{AttestOrderMsg, OrderReply},
 };
 
 /// Where the node's statements about its keys are, one writer at a time.
-pub(super) struct Statements(Mutex<PathBuf>);
+pub(super) struct StatementsFolder(Mutex<PathBuf>);
 
-impl Statements {
+impl StatementsFolder {
     pub(super) fn new(folder: PathBuf) -> Self {
         Self(Mutex::new(folder))
     }
@@ -40,9 +40,9 @@ impl Node {
     }
 
     /// That the share of this key is on disk.
-    pub(super) fn key_made(&self, key: &Key) -> Reply {
+    pub(super) fn key_made(&self, key: &LoadedKey) -> OrderReply {
         let text = key.statement().text();
-        Reply::KeyMade {
+        OrderReply::KeyMade {
             root: key.record().key.root.clone(),
             transcript: key.transcript,
             signature: self.codec.identity().sign(text.as_bytes()).to_vec(),
@@ -53,10 +53,10 @@ impl Node {
     /// it is known that all holders have their shares.
     pub(super) fn attest_order(
         self: &Arc<Self>,
-        header: &Header,
-        request: &AttestRequest,
+        header: &EnvelopeHeader,
+        request: &AttestOrderMsg,
     ) -> Result<(), Fault> {
-        let AttestRequest { order, sent_at_ms } = request;
+        let AttestOrderMsg { order, sent_at_ms } = request;
         let AttestOrder {
             session,
             vault,
@@ -92,8 +92,10 @@ impl Node {
             return Err(Fault::field("holders", "others hold shares of the key"));
         }
         key.check_confirmed(confirmed)?;
-        let noted = self.ledger.note_vault(record.vault, &record.key.root);
-        if noted == Noted::Other {
+        let noted = self
+            .quota_tracker
+            .note_vault(record.vault, &record.key.root);
+        if noted == RecordStatus::Other {
             return Err(Fault::field(
                 "rootPublicKey",
                 "this node has stated addresses of another key of the vault, or signed with it; \
@@ -107,22 +109,22 @@ impl Node {
                 .map_err(|fault| fault.with_prefix("addresses"))?;
             signatures.extend(self.codec.identity().sign(statement.text().as_bytes()));
         }
-        let Header {
+        let EnvelopeHeader {
             from,
             epoch,
             session,
             attempt,
             ..
         } = *header;
-        let reply = Reply::Attested(signatures);
-        if noted == Noted::OnDisk {
+        let reply = OrderReply::Attested(signatures);
+        if noted == RecordStatus::OnDisk {
             self.reply(from, epoch, session, attempt, &reply);
             return Ok(());
         }
         // Nobody hears of an address before it is on disk that there is no other key.
         let node = Arc::clone(self);
         self.runtime.spawn(async move {
-            match node.keep_vault_note(&key).await {
+            match node.save_vault_key(&key).await {
                 Ok(()) => node.reply(from, epoch, session, attempt, &reply),
                 Err(error) => {
                     let fault = Fault::unavailable("a signer's disk failed").caused_by(error);

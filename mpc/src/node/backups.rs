@@ -8,8 +8,8 @@ use super::{
     orders::{refused, wrong_epoch},
 };
 use crate::{
-    envelope::Header,
-    message::{BackupRequest, Reply},
+    envelope::EnvelopeHeader,
+    message::{BackupOrderMsg, OrderReply},
     shares::backup::{self, plain},
 };
 
@@ -17,10 +17,10 @@ impl Node {
     /// Gives our share, encrypted to recipients that our own configuration names.
     pub(super) fn backup_order(
         &self,
-        header: &Header,
-        request: &BackupRequest,
+        header: &EnvelopeHeader,
+        request: &BackupOrderMsg,
     ) -> Result<(), Fault> {
-        let BackupRequest { order, sent_at_ms } = request;
+        let BackupOrderMsg { order, sent_at_ms } = request;
         if order.session != header.session {
             return Err(Fault::field("session", "the order is for another session"));
         }
@@ -76,7 +76,7 @@ impl Node {
             header.epoch,
             header.session,
             header.attempt,
-            &Reply::Backup(sealed),
+            &OrderReply::Backup(sealed),
         );
         Ok(())
     }

@@ -7,15 +7,15 @@ use covault_core::{fault::Fault, ids::SessionId};
 
 use super::{
     Node,
-    orders::{Key, MAX_INPUTS, refused},
+    orders::{LoadedKey, MAX_INPUTS, refused},
 };
-use crate::{backend::Index, message::SignRequest, policy::Spending};
+use crate::{backend::SignerIndex, message::SignOrderMsg, policy::Spending};
 
 /// An order that may be signed.
-pub(super) struct Checked {
-    pub key: Arc<Key>,
+pub(super) struct CheckedOrder {
+    pub key: Arc<LoadedKey>,
     /// Of the signers, in their order.
-    pub indices: Vec<Index>,
+    pub indices: Vec<SignerIndex>,
     /// To be counted with the claim.
     pub spending: Vec<Spending>,
 }
@@ -25,7 +25,7 @@ impl Node {
     pub(super) fn check_request(
         &self,
         session: SessionId,
-        request: &SignRequest,
+        request: &SignOrderMsg,
     ) -> Result<(), Fault> {
         if request.session != session {
             return Err(Fault::field("session", "the order is for another session"));
@@ -36,7 +36,7 @@ impl Node {
 
     /// Checks the order against the share that it names, rebuilds what it shows, and applies the
     /// node's policy.
-    pub(super) fn check_order(&self, request: &SignRequest) -> Result<Checked, Fault> {
+    pub(super) fn check_order(&self, request: &SignOrderMsg) -> Result<CheckedOrder, Fault> {
         let (order, signers) = (&request.order, &request.signers);
         let key = self
             .keys
@@ -76,7 +76,7 @@ impl Node {
         order.check_path(&record.key.root)?;
         let child = key.child(&order.path)?;
         let spending = self.check.check(order, &record.key.root, &child)?;
-        Ok(Checked {
+        Ok(CheckedOrder {
             key,
             indices,
             spending,

@@ -15,7 +15,7 @@ const BACK_MS: u64 = 300_000;
 const DRIFT: u64 = 1_000;
 
 /// The time of a peer.
-struct Heard {
+struct PeerTime {
     boot: [u8; 16],
     count: u64,
     at_ms: u64,
@@ -23,21 +23,21 @@ struct Heard {
 }
 
 /// What is known of the time. The steady time is counted from the start of the node.
-pub(super) struct Clocks {
+pub(super) struct ClockMonitor {
     /// A moment at which nothing spoke against the wall clock: that, and the steady time.
     anchor: (u64, u64),
-    peers: BTreeMap<NodeId, Heard>,
+    peers: BTreeMap<NodeId, PeerTime>,
 }
 
 /// How many of the peers that were heard lately have our time, and how many another.
-struct Votes {
+struct ClockVotes {
     agree: usize,
     object: usize,
     /// All peers, heard or not.
     peers: usize,
 }
 
-impl Votes {
+impl ClockVotes {
     /// More than half of all peers: of those that are heard alone, a bus that keeps others away would
     /// choose who is a majority.
     fn confirm(&self) -> bool {
@@ -51,7 +51,7 @@ impl Votes {
     }
 }
 
-impl Clocks {
+impl ClockMonitor {
     pub(super) fn new(wall_ms: u64) -> Self {
         Self {
             anchor: (wall_ms, 0),
@@ -71,7 +71,7 @@ impl Clocks {
         let known = self.peers.get_mut(&peer).filter(|it| it.boot == boot);
         let Some(known) = known else { return false };
         if count > known.count {
-            *known = Heard {
+            *known = PeerTime {
                 boot,
                 count,
                 at_ms,
@@ -90,7 +90,7 @@ impl Clocks {
         at_ms: u64,
         steady_ms: u64,
     ) {
-        let heard = Heard {
+        let heard = PeerTime {
             boot,
             count,
             at_ms,
@@ -105,7 +105,7 @@ impl Clocks {
         known.is_some_and(|known| steady_ms.saturating_sub(known.steady_ms) < FRESH_MS)
     }
 
-    fn votes(&self, wall_ms: u64, steady_ms: u64, peers: usize) -> Votes {
+    fn votes(&self, wall_ms: u64, steady_ms: u64, peers: usize) -> ClockVotes {
         let (mut agree, mut object) = (0_usize, 0_usize);
         for known in self.peers.values() {
             let since = steady_ms.saturating_sub(known.steady_ms);
@@ -119,7 +119,7 @@ impl Clocks {
             };
             *count = count.saturating_add(1);
         }
-        Votes {
+        ClockVotes {
             agree,
             object,
             peers,
@@ -183,7 +183,7 @@ mod tests {
     const HOUR: u64 = 3_600_000;
 
     /// The peers say so, who have answered before.
-    fn hear(clocks: &mut Clocks, steady_ms: u64, times: &[u64]) {
+    fn hear(clocks: &mut ClockMonitor, steady_ms: u64, times: &[u64]) {
         for (number, at_ms) in (1_u8..).zip(times) {
             let (peer, boot) = (NodeId([number; 32]), [1; 16]);
             if !clocks.peers.contains_key(&peer) {
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn clock__should_be_refused_after_a_step_that_the_peers_do_not_confirm() {
         for wall_ms in [NOON + HOUR, NOON - HOUR, NOON + 86_400_000] {
-            let mut clocks = Clocks::new(NOON);
+            let mut clocks = ClockMonitor::new(NOON);
             // Nobody is heard.
             assert!(sentence(clocks.check(wall_ms, 1_000, 0, 2)).contains("was moved"));
             // One has the same new time, one has not: two clocks that were set are no majority.
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn clock__should_not_creep_away_in_small_steps() {
-        let mut clocks = Clocks::new(NOON);
+        let mut clocks = ClockMonitor::new(NOON);
         let mut refused = false;
         for step in 1..100_u64 {
             // 30 s more than have passed, each time.
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn clock__should_be_refused_when_most_peers_have_another_time() {
-        let mut clocks = Clocks::new(NOON);
+        let mut clocks = ClockMonitor::new(NOON);
         hear(&mut clocks, 0, &[NOON + HOUR, NOON + HOUR, NOON]);
         assert!(sentence(clocks.check(NOON, 0, 0, 3)).contains("most of its peers"));
         // What they said long ago is no measure.
@@ -246,7 +246,7 @@ mod tests {
             // The others are not heard: two of six are no measure.
             (&[NOON + HOUR, NOON + HOUR][..], 6),
         ] {
-            let mut clocks = Clocks::new(NOON);
+            let mut clocks = ClockMonitor::new(NOON);
             hear(&mut clocks, 0, times);
             assert_eq!(clocks.check(NOON, 0, 0, peers), Ok(()), "{times:?}");
             // Nor do they confirm a step, where there are more than one, whoever else is not heard.
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn replays__should_say_nothing_of_the_time() {
-        let mut clocks = Clocks::new(NOON);
+        let mut clocks = ClockMonitor::new(NOON);
         hear(&mut clocks, 5_000, &[NOON + 5_000, NOON + 5_000]);
         for number in [1, 2] {
             let peer = NodeId([number; 32]);
@@ -267,7 +267,7 @@ mod tests {
         }
         assert_eq!(clocks.check(NOON + 6_000, 6_000, 0, 2), Ok(()));
         // Nor when the peers have fallen silent, and to who has just started.
-        for mut clocks in [clocks, Clocks::new(NOON)] {
+        for mut clocks in [clocks, ClockMonitor::new(NOON)] {
             for number in [1, 2] {
                 let peer = NodeId([number; 32]);
                 assert!(!clocks.heard(peer, ([2; 16], 9_999), NOON - HOUR, 60_000));
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn clock__should_be_refused_behind_the_claims_unless_the_peers_confirm_it() {
-        let mut clocks = Clocks::new(NOON);
+        let mut clocks = ClockMonitor::new(NOON);
         assert_eq!(clocks.check(NOON, 0, NOON + BACK_MS, 2), Ok(()));
         let newest = NOON + HOUR;
         assert!(sentence(clocks.check(NOON, 0, newest, 2)).contains("behind its own claims"));

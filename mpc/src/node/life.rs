@@ -10,11 +10,11 @@
 //! one is honest, and has said so only after a run in which it dealt its own share, and which it
 //! allowed by its own rules. A node gives its share up for what is proven to follow the generation of
 //! that share, and for nothing else (`docs/decisions/0009-resharing.md`). It keeps the proof, and shows
-//! it to the other parties itself ([`spread`]).
+//! it to the other parties itself ([`gossip`]).
 
 mod activation;
-mod spread;
-mod waiting;
+mod gossip;
+mod pending_shares;
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -25,23 +25,23 @@ use covault_core::{
     order::{Generation, NodeId, ReshareOrder},
     scheme::Scheme,
 };
-pub(super) use waiting::Life;
-use waiting::Pending;
+pub(super) use pending_shares::Lifecycle;
+use pending_shares::PendingShare;
 
 use super::{
     Node,
     orders::{MAX_KEYGEN_MS, refused, wrong_epoch},
-    sessions::Begin,
+    sessions::SessionStart,
 };
 use crate::{
-    backend::{self, Dealer, Index, KeyShare, PlainShare, ReshareSetup, SignSetup, Signer},
-    envelope::Header,
-    message::{Reply, ReshareRequest},
+    backend::{self, Dealer, KeyShare, PlainShare, ReshareSetup, SignSetup, Signer, SignerIndex},
+    envelope::EnvelopeHeader,
+    message::{OrderReply, ReshareOrderMsg},
     meter,
     permits::not_permitted,
     pool::Priority,
-    runner::Run,
-    shares::{Lineage, ShareRecord, backup::plain},
+    runner::ProtocolRun,
+    shares::{ShareLineage, ShareRecord, backup::plain},
 };
 
 /// Prepared generations of one key that are kept, until one is activated. An honest orchestrator
@@ -62,9 +62,9 @@ const ERASE_EVERY_MS: u64 = 3_600_000;
 const ERASE_AFTER_MS: u64 = 3_600_000;
 
 /// In the place of the signer of a share that was put back from a backup.
-pub(super) struct Restored;
+pub(super) struct RestoredSigner;
 
-impl Signer for Restored {
+impl Signer for RestoredSigner {
     fn sign(
         &self,
         _: SignSetup,
@@ -75,11 +75,11 @@ impl Signer for Restored {
     }
 }
 
-fn index_of(nodes: &[NodeId], node: &NodeId) -> Result<Index, Fault> {
+fn index_of(nodes: &[NodeId], node: &NodeId) -> Result<SignerIndex, Fault> {
     nodes
         .iter()
         .position(|other| other == node)
-        .and_then(|place| Index::try_from(place.checked_add(1)?).ok())
+        .and_then(|place| SignerIndex::try_from(place.checked_add(1)?).ok())
         .ok_or_else(|| refused("a node is not one of the parties, or there are too many"))
 }
 
@@ -91,12 +91,12 @@ impl Node {
     /// Makes a new generation of shares. The envelope, and so the order, is the orchestrator's.
     pub(super) fn reshare_order(
         self: &Arc<Self>,
-        header: &Header,
-        request: ReshareRequest,
+        header: &EnvelopeHeader,
+        request: ReshareOrderMsg,
         received_ms: u64,
     ) -> Result<(), Fault> {
         let (from, session) = (header.from, header.session);
-        let ReshareRequest { order, sent_at_ms } = request;
+        let ReshareOrderMsg { order, sent_at_ms } = request;
         order.check()?;
         if order.session != session {
             return Err(Fault::field("session", "the order is for another session"));
@@ -107,7 +107,7 @@ impl Node {
         let id = order.id()?;
         if self.has_prepared(&order, &id) {
             // It has succeeded before.
-            let reply = Reply::Prepared(self.statement(&order)?);
+            let reply = OrderReply::Prepared(self.statement(&order)?);
             self.reply(from, header.epoch, session, 0, &reply);
             return Ok(());
         }
@@ -116,7 +116,7 @@ impl Node {
             return Ok(());
         }
         self.check_time(sent_at_ms, order.issued_at_ms, order.expires_at_ms)?;
-        self.check_single()?;
+        self.check_not_duplicated()?;
         self.check_peers(order.vault, "new.holders", &order.new.holders)?;
         self.check_peers(order.vault, "dealers", &order.dealers)?;
         let parties = order.parties();
@@ -140,12 +140,12 @@ impl Node {
             context: id,
             me,
             root_public_key: order.root_public_key.clone(),
-            holders: Index::try_from(order.new.holders.len()).map_err(small)?,
-            threshold: Index::try_from(order.new.threshold).map_err(small)?,
+            holders: SignerIndex::try_from(order.new.holders.len()).map_err(small)?,
+            threshold: SignerIndex::try_from(order.new.threshold).map_err(small)?,
             dealers,
         };
-        let indices: Vec<Index> = (1..=setup.parties()).collect();
-        let peers: HashMap<NodeId, Index> = parties
+        let indices: Vec<SignerIndex> = (1..=setup.parties()).collect();
+        let peers: HashMap<NodeId, SignerIndex> = parties
             .iter()
             .copied()
             .zip(indices)
@@ -155,17 +155,17 @@ impl Node {
         let left_ms = order.expires_at_ms.saturating_sub(sent_at_ms);
         let until_ms = received_ms.saturating_add(left_ms.min(MAX_KEYGEN_MS));
         let room = match self.keys.get(&order.root_public_key) {
-            Some(_) => self.ledger.session(from, 0)?,
+            Some(_) => self.quota_tracker.session(from, 0)?,
             // One more key for us, whoever made it.
             None => self.room_for_key(from, order.vault)?,
         };
         if !self.sessions.accept((session, 0), id, until_ms) {
             return Ok(());
         }
-        let begin = Begin {
+        let begin = SessionStart {
             room,
             key: (session, 0),
-            run: Run::reshare(session_of, peers),
+            run: ProtocolRun::reshare(session_of, peers),
             orchestrator: from,
             epoch: header.epoch,
             until_ms,
@@ -181,7 +181,7 @@ impl Node {
     /// up epochs or had a generation proven to us, is shown that; it could never make new shares else.
     fn refuse_reshare(
         &self,
-        header: &Header,
+        header: &EnvelopeHeader,
         order: &ReshareOrder,
         fault: Fault,
     ) -> Result<(), Fault> {
@@ -189,7 +189,7 @@ impl Node {
             return Err(fault);
         };
         let record = key.record();
-        let highest = self.life.waiting().highest(order);
+        let highest = self.life.pending_shares().highest(order);
         let epoch = highest.unwrap_or_default().max(record.epoch);
         let later = record.epoch > order.old.epoch;
         if record.vault != order.vault || !(later || epoch >= order.new.epoch) {
@@ -203,7 +203,7 @@ impl Node {
         proven.retain(|it| epochs.contains(&it.order.new.epoch));
         tracing::warn!(node = %self.name, session = %order.session, ?fault, "order refused");
         meter::node_refused(&self.name, &fault);
-        let reply = Reply::Behind {
+        let reply = OrderReply::Behind {
             fault,
             proven,
             epoch,
@@ -307,7 +307,7 @@ impl Node {
     /// Where a new share comes from. What is old by the word of an orchestrator alone is not sure. Of
     /// a key that we have a share of it is: a run that ended well had an honest dealer, which holds
     /// what the order calls old.
-    fn lineage(&self, order: &ReshareOrder) -> Result<Lineage, Fault> {
+    fn lineage(&self, order: &ReshareOrder) -> Result<ShareLineage, Fault> {
         let old = order.old.id()?;
         let key = self.keys.get(&order.root_public_key);
         let record = key.as_ref().map(|key| key.record());
@@ -315,7 +315,7 @@ impl Node {
             Some(record) if record.generation() == order.old => record.lineage.known.clone(),
             other => {
                 let permitted = self.permits.holds(&order.change(), self.clock.now_ms())?;
-                return Ok(Lineage {
+                return Ok(ShareLineage {
                     known: vec![old],
                     sure: permitted || other.is_some() || self.needs_permit(order, other),
                 });
@@ -324,7 +324,7 @@ impl Node {
         known.push(old);
         let excess = known.len().saturating_sub(MAX_KNOWN);
         known.drain(..excess);
-        Ok(Lineage { known, sure: true })
+        Ok(ShareLineage { known, sure: true })
     }
 
     /// Whoever gets a threshold of shares has the key, and whoever proves a generation has earlier
@@ -373,13 +373,13 @@ impl Node {
     fn check_new_epoch(&self, order: &ReshareOrder) -> Result<(), Fault> {
         let refused_epoch = |problem| Err(Fault::field("new.epoch", problem));
         let key = self.keys.get(&order.root_public_key);
-        let mut waiting = self.life.waiting();
+        let mut pending_shares = self.life.pending_shares();
         if key.is_none() {
             // Our operator has permitted what the order calls old. What others have shown us of a key
             // that we know nothing of counts no more: they could make us refuse every real epoch.
-            waiting.forget(order);
+            pending_shares.forget(order);
         }
-        let (highest, new) = (waiting.highest(order), order.new.epoch);
+        let (highest, new) = (pending_shares.highest(order), order.new.epoch);
         if let Some(epoch) = highest.filter(|epoch| *epoch >= new) {
             return refused_epoch(format!("must be above {epoch}, which was prepared before"));
         }
@@ -390,7 +390,11 @@ impl Node {
                 "must be at most {most}: {known} is the last one known"
             ));
         }
-        let of_key = waiting.shares.iter().filter(|it| it.is_of(order)).count();
+        let of_key = pending_shares
+            .shares
+            .iter()
+            .filter(|it| it.is_of(order))
+            .count();
         if of_key >= MAX_PENDING {
             return Err(refused(
                 "too many generations are prepared and not activated; `covault node forget-prepared --help` tells how to clear them",
@@ -411,12 +415,14 @@ impl Node {
 
     /// Whether this very run has ended well here, and our new share is on disk if we get one.
     fn has_prepared(&self, order: &ReshareOrder, id: &[u8; 32]) -> bool {
-        let waiting = self.life.waiting();
+        let pending_shares = self.life.pending_shares();
         let in_use = self
             .keys
             .get(&order.root_public_key)
             .is_some_and(|key| key.record().order == Some(*id));
-        in_use || waiting.has_dealt(id) || waiting.shares.iter().any(|it| it.order == *id)
+        in_use
+            || pending_shares.has_dealt(id)
+            || pending_shares.shares.iter().any(|it| it.order == *id)
     }
 
     fn statement(&self, order: &ReshareOrder) -> Result<Vec<u8>, Fault> {
@@ -428,21 +434,21 @@ impl Node {
         &self,
         order: ReshareOrder,
         share: Option<KeyShare>,
-    ) -> Result<Reply, Fault> {
+    ) -> Result<OrderReply, Fault> {
         let statement = self.statement(&order)?;
         let id = order.id()?;
-        let mut waiting = self.life.waiting();
+        let mut pending_shares = self.life.pending_shares();
         let in_use = self.keys.get(&order.root_public_key);
         let in_use = in_use.map(|key| key.record().epoch);
-        if let Some(epoch) = in_use.max(waiting.highest(&order))
+        if let Some(epoch) = in_use.max(pending_shares.highest(&order))
             && epoch >= order.new.epoch
         {
             return Err(stale(epoch));
         }
         let Some(key) = share else {
             // We leave; our old share works until the activation.
-            waiting.dealt(id);
-            return Ok(Reply::Prepared(statement));
+            pending_shares.dealt(id);
+            return Ok(OrderReply::Prepared(statement));
         };
         let lineage = self.lineage(&order)?;
         let record = ShareRecord {
@@ -459,8 +465,8 @@ impl Node {
         };
         self.shares.save_pending(&record)?;
         tracing::info!(node = %self.name, epoch = record.epoch, "new share stored, not yet in use");
-        waiting.shares.extend(Pending::of(&record)?);
-        Ok(Reply::Prepared(statement))
+        pending_shares.shares.extend(PendingShare::of(&record)?);
+        Ok(OrderReply::Prepared(statement))
     }
 
     /// Erases what has been retired for long enough, by a clock that nobody disputes. Looks now and
@@ -475,10 +481,10 @@ impl Node {
             return;
         }
         let before_ms = self.clock.now_ms().saturating_sub(keep_ms);
-        let waiting = self.life.prepared_keys();
+        let pending_shares = self.life.prepared_keys();
         let node = Arc::clone(self);
         self.pool.spawn(Priority::Keygen, move || {
-            match node.shares.erase_retired(before_ms, &waiting) {
+            match node.shares.erase_retired(before_ms, &pending_shares) {
                 Ok(0) => {}
                 Ok(erased) => {
                     tracing::info!(node = %node.name, erased, "retired shares erased: their time is over");
@@ -502,7 +508,7 @@ pub(super) fn signer(record: &ShareRecord) -> Result<Arc<dyn Signer>, Fault> {
     if record.restored {
         // Damaged or not, now is the time to know.
         PlainShare::decode(&record.key.root, &record.key.secret)?;
-        return Ok(Arc::new(Restored));
+        return Ok(Arc::new(RestoredSigner));
     }
     let scheme: Scheme = record.scheme;
     backend::of(scheme)?.open(&record.key)

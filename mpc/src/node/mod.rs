@@ -6,9 +6,9 @@
 
 mod attest;
 mod backups;
-mod bounds;
 mod check;
 mod clock;
+mod keygen_quota;
 mod life;
 mod orders;
 mod peers;
@@ -45,33 +45,33 @@ use tokio::{
 use crate::{
     bus::Bus,
     claims::Claims,
-    entropy::Hedge,
-    envelope::{EVERYONE, Envelope, EnvelopeCodec, EnvelopeError, Header, Kind},
+    entropy::EntropyHedge,
+    envelope::{EVERYONE, Envelope, EnvelopeCodec, EnvelopeError, EnvelopeHeader, EnvelopeKind},
     identity::NodeIdentity,
-    message::{Announcement, MAX_ANNOUNCEMENT, Reply, SKEW_MS, encode},
+    message::{Announcement, MAX_ANNOUNCEMENT, OrderReply, SKEW_MS, encode},
     meter,
     nonces::Watermarks,
-    permits::Permits,
+    permits::PermitStore,
     policy::{Policy, Spending},
     pool::{CpuPool, Priority},
-    primes::Primes,
-    proofs::Proofs,
-    shares::{ShareStore, age_file::AgeFiles},
+    primes::PrimeStore,
+    proofs::ProofStore,
+    shares::{ShareStore, age_file::AgeShareStore},
 };
-pub use bounds::Bounds;
-use bounds::Ledger;
-use life::Life;
+pub use keygen_quota::KeygenQuota;
+use keygen_quota::QuotaTracker;
+use life::Lifecycle;
 pub(crate) use life::check_proof;
-use orders::Keys;
-use preprocess::Pools;
-use refusals::{Refusal, Refusals};
-use rules::Rules;
-pub use rules::{KeyRules, Limits, VaultRules};
+use orders::LoadedKeys;
+use preprocess::NoncePools;
+use refusals::{MessageRefusal, MessageRefusals};
+use rules::EffectiveKeyRules;
+pub use rules::{KeyRules, ThresholdLimits, VaultRules};
 use sessions::Sessions;
 use witness::{Witness, WitnessReport};
 
 /// How often deadlines are looked at.
-const REAP: Duration = Duration::from_millis(100);
+const EXPIRE_INTERVAL: Duration = Duration::from_millis(100);
 /// How long an earlier process of the same folder has to let go of it.
 const TAKEOVER: Duration = Duration::from_secs(5);
 
@@ -101,9 +101,9 @@ pub trait OrderCheck: Send + Sync {
 
 /// The check of every real node: rebuilds everything from payload and chain data
 /// ([`SigningOrder::verify`]), then applies the node's own policy.
-pub struct Floor(pub Policy);
+pub struct PolicyCheck(pub Policy);
 
-impl OrderCheck for Floor {
+impl OrderCheck for PolicyCheck {
     fn check(
         &self,
         order: &SigningOrder,
@@ -115,11 +115,11 @@ impl OrderCheck for Floor {
     }
 }
 
-/// Rebuilds everything, and allows whatever is what it says it is: [`Floor`] without a floor, for
+/// Rebuilds everything, and allows whatever is what it says it is: [`PolicyCheck`] without a floor, for
 /// simulations.
-pub struct Rebuild;
+pub struct RebuildCheck;
 
-impl OrderCheck for Rebuild {
+impl OrderCheck for RebuildCheck {
     fn check(
         &self,
         order: &SigningOrder,
@@ -135,15 +135,15 @@ impl OrderCheck for Rebuild {
 /// Tells a node that its process did not simply run on: that its machine was suspended, or was resumed
 /// from a snapshot with all its memory. Whatever is in memory may then be in a second machine too:
 /// nonces that both would use, sessions that both would answer.
-pub trait Resumption: Send + Sync {
+pub trait ResumeDetector: Send + Sync {
     /// What has shown it, in words, from then on; asked before every step of a session.
     fn noticed(&self) -> Option<String>;
 }
 
 /// Nothing is watched.
-pub struct Unwatched;
+pub struct NoResumeDetector;
 
-impl Resumption for Unwatched {
+impl ResumeDetector for NoResumeDetector {
     fn noticed(&self) -> Option<String> {
         None
     }
@@ -174,7 +174,7 @@ pub struct NodeConfig {
     pub trusted: Vec<NodeId>,
     /// The nodes it takes part in keys and signatures with; `None`: any that an orchestrator names.
     pub peers: Option<Vec<NodeId>>,
-    /// What is checked before a share is used; [`Floor`] outside tests.
+    /// What is checked before a share is used; [`PolicyCheck`] outside tests.
     pub check: Arc<dyn OrderCheck>,
     /// To whom alone it encrypts backups of its shares: age recipients (`age1...`). None: it makes
     /// no backups.
@@ -186,9 +186,9 @@ pub struct NodeConfig {
     /// How many signing nonces it makes ahead, per key.
     pub nonces: Watermarks,
     /// Notices that its machine was resumed: the node then ends, and a fresh start is safe.
-    pub resumption: Arc<dyn Resumption>,
+    pub resumption: Arc<dyn ResumeDetector>,
     /// How many keys it makes for an orchestrator.
-    pub bounds: Bounds,
+    pub keygen_quota: KeygenQuota,
 }
 
 /// A signer node.
@@ -196,32 +196,32 @@ pub struct Node {
     name: String,
     codec: EnvelopeCodec,
     clock: Arc<dyn Clock>,
-    entropy: Arc<Hedge>,
+    entropy: Arc<EntropyHedge>,
     pool: Arc<CpuPool>,
     trusted: Vec<NodeId>,
     peers: Option<HashSet<NodeId>>,
-    rules: Rules,
-    permits: Permits,
-    proofs: Proofs,
+    rules: EffectiveKeyRules,
+    permits: PermitStore,
+    proofs: ProofStore,
     check: Arc<dyn OrderCheck>,
     shares: Box<dyn ShareStore>,
     /// Made ahead for the backend that needs some.
-    primes: Arc<Primes>,
+    primes: Arc<PrimeStore>,
     claims: Claims,
-    statements: attest::Statements,
-    keys: Keys,
-    life: Life,
-    pools: Pools,
-    ledger: Ledger,
+    statements: attest::StatementsFolder,
+    keys: LoadedKeys,
+    life: Lifecycle,
+    pools: NoncePools,
+    quota_tracker: QuotaTracker,
     sessions: Sessions,
     /// Bytes of messages whose signature has not been looked at.
     unverified: AtomicUsize,
     /// The same for each sender that they name: messages, bytes.
     waiting: Mutex<HashMap<NodeId, (usize, usize)>>,
-    refusals: Refusals,
+    refusals: MessageRefusals,
     /// The time of the last announcement.
     announced_ms: AtomicU64,
-    resumption: Arc<dyn Resumption>,
+    resumption: Arc<dyn ResumeDetector>,
     /// Names this start of the node.
     boot: [u8; 16],
     witness: Witness,
@@ -266,8 +266,8 @@ impl Node {
             })?;
         let mut heartbeat = interval(heartbeat);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut reap = interval(REAP);
-        reap.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut expire_sessions = interval(EXPIRE_INTERVAL);
+        expire_sessions.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tracing::info!(node = %node.name, keys = node.keys.count(), "signer node is up");
         node.replenish(true);
         loop {
@@ -281,9 +281,9 @@ impl Node {
                 changed = shutdown.changed() => if changed.is_err() { break },
                 _ = heartbeat.tick() => {
                     node.announce(false);
-                    node.tend_witness();
+                    node.poll_witnesses();
                 }
-                _ = reap.tick() => {
+                _ = expire_sessions.tick() => {
                     if let Some(what) = node.resumption.noticed() {
                         tracing::error!(node = %node.name, what, "this machine was resumed");
                         node.announce(true);
@@ -292,9 +292,9 @@ impl Node {
                              machine too, so the node ends: start it again"
                         )));
                     }
-                    node.reap();
+                    node.expire_sessions();
                     node.erase_retired();
-                    node.pass_on_again();
+                    node.resend_proofs();
                     node.replenish(false);
                 }
                 () = node.claims.broken() => {
@@ -335,17 +335,17 @@ impl Node {
             heartbeat: _,
             nonces: watermarks,
             resumption,
-            bounds,
+            keygen_quota,
         } = config;
         let runtime = Handle::current();
         let evidence = folder.join("evidence");
-        let permits = Permits::of(&folder);
-        let proofs = Proofs::of(&folder);
+        let permits = PermitStore::of(&folder);
+        let proofs = ProofStore::of(&folder);
         let now_ms = clock.now_ms();
         // scrypt and the disk take their time.
         let opened = pool.block_on(move || {
-            let shares = AgeFiles::open(&folder, &passphrase, work_factor)?;
-            let statements = attest::Statements::new(folder.clone());
+            let shares = AgeShareStore::open(&folder, &passphrase, work_factor)?;
+            let statements = attest::StatementsFolder::new(folder.clone());
             let primes = shares.primes()?;
             let new = !shares.any()?;
             Ok::<_, Fault>((shares, primes, new, statements, folder.join("claims.redb")))
@@ -358,22 +358,22 @@ impl Node {
                 Ok(claims) => break claims,
                 Err(fault) if waited >= TAKEOVER => return Err(fault),
                 Err(_) => {
-                    sleep(REAP).await;
-                    waited += REAP;
+                    sleep(EXPIRE_INTERVAL).await;
+                    waited += EXPIRE_INTERVAL;
                 }
             }
         };
         let loaded = pool.block_on(move || {
             shares.sweep()?;
-            let keys = Keys::load(shares.load_all()?)?;
+            let keys = LoadedKeys::load(shares.load_all()?)?;
             // An activation that was interrupted is finished. A clock that is behind takes nothing from
             // the time that the shares are kept.
             let retired_ms = now_ms.max(claims.age().newest_ms);
             for (vault, root, epoch) in keys.epochs() {
                 shares.retire(vault, &root, epoch, retired_ms)?;
             }
-            let life = Life::new(shares.load_pending()?, backup_recipients, proofs.open()?)?;
-            let pools = Pools::new(shares.nonces(&claims)?, watermarks);
+            let life = Lifecycle::new(shares.load_pending()?, backup_recipients, proofs.open()?)?;
+            let pools = NoncePools::new(shares.nonces(&claims)?, watermarks);
             Ok::<_, Fault>((shares, proofs, claims, keys, life, pools))
         });
         let (shares, proofs, claims, keys, life, pools) = loaded.await??;
@@ -392,15 +392,16 @@ impl Node {
             None => hedge,
         };
         let entropy = Arc::new(hedge);
-        let notes = (claims.stored_key_notes(), claims.stored_vault_keys());
-        let ledger = Ledger::open(bounds, notes, &claims, &keys, clock.now_ms()).await;
+        let notes = (claims.stored_key_records(), claims.stored_vault_keys());
+        let quota_tracker =
+            QuotaTracker::open(keygen_quota, notes, &claims, &keys, clock.now_ms()).await;
         let boot = random_16(&*entropy);
         #[cfg(feature = "simulation")]
         let guarded = pool.machine().is_none_or(|machine| !machine.unguarded);
         #[cfg(not(feature = "simulation"))]
         let guarded = true;
         let peers: Option<HashSet<NodeId>> = peers.map(HashSet::from_iter);
-        let rules = Rules::new(rules);
+        let rules = EffectiveKeyRules::new(rules);
         // Without shares there is no promise that could be missing.
         let expected = match keys.count() {
             0 => BTreeSet::new(),
@@ -432,11 +433,11 @@ impl Node {
             keys,
             life,
             pools,
-            ledger,
+            quota_tracker,
             sessions: Sessions::default(),
             unverified: AtomicUsize::new(0),
             waiting: Mutex::default(),
-            refusals: Refusals::default(),
+            refusals: MessageRefusals::default(),
             announced_ms: AtomicU64::new(0),
             runtime,
         })
@@ -455,7 +456,7 @@ impl Node {
             height,
             halted,
             others,
-        } = self.said(at_ms);
+        } = self.witness_report(at_ms);
         let announcement = Announcement {
             name: self.name.clone(),
             at_ms,
@@ -469,7 +470,8 @@ impl Node {
             halted,
             others,
         };
-        let header = Header::outside_sessions(Kind::Announcement, self.codec.id(), EVERYONE);
+        let header =
+            EnvelopeHeader::outside_sessions(EnvelopeKind::Announcement, self.codec.id(), EVERYONE);
         let sent = encode(&announcement).and_then(|body| self.codec.send(header, &body));
         if let Err(fault) = sent {
             tracing::warn!(node = %self.name, ?fault, "cannot announce");
@@ -483,9 +485,9 @@ impl Node {
             // It does not even say whose it is.
             Err(error) => return self.drop_message(&EVERYONE, error.into()),
         };
-        let Header { kind, from, to, .. } = envelope.header;
+        let EnvelopeHeader { kind, from, to, .. } = envelope.header;
         match kind {
-            Kind::Announcement => {
+            EnvelopeKind::Announcement => {
                 let known = from == self.codec.id() || self.is_watched(&from);
                 if to != EVERYONE || !known || envelope.size() > MAX_ANNOUNCEMENT {
                     return;
@@ -494,35 +496,35 @@ impl Node {
             _ if to != self.codec.id() => {
                 return self.drop_message(&from, EnvelopeError::Misdirected.into());
             }
-            Kind::SigningOrder
-            | Kind::KeygenOrder
-            | Kind::ReshareOrder
-            | Kind::BackupOrder
-            | Kind::AttestOrder => {
+            EnvelopeKind::SigningOrder
+            | EnvelopeKind::KeygenOrder
+            | EnvelopeKind::ReshareOrder
+            | EnvelopeKind::BackupOrder
+            | EnvelopeKind::AttestOrder => {
                 if !self.trusted.contains(&from) {
-                    return self.drop_message(&from, Refusal::Unadmitted);
+                    return self.drop_message(&from, MessageRefusal::Unadmitted);
                 }
             }
             // A proof stands for itself, whoever shows it.
-            Kind::Activate if self.trusted.contains(&from) => {}
+            EnvelopeKind::Activate if self.trusted.contains(&from) => {}
             // Peers answer to those that we have shown them.
-            Kind::Activate | Kind::Reply | Kind::Protocol => {
+            EnvelopeKind::Activate | EnvelopeKind::Reply | EnvelopeKind::Protocol => {
                 if !self.is_peer(&from) {
-                    return self.drop_message(&from, Refusal::NoPeer);
+                    return self.drop_message(&from, MessageRefusal::NoPeer);
                 }
             }
-            Kind::Nonces => {
+            EnvelopeKind::Nonces => {
                 let trusted = self.trusted.contains(&from);
                 if !trusted && !self.keys.is_holder(&from) {
-                    return self.drop_message(&from, Refusal::NoHolder);
+                    return self.drop_message(&from, MessageRefusal::NoHolder);
                 }
                 if !trusted && !self.is_peer(&from) {
-                    return self.drop_message(&from, Refusal::NoPeer);
+                    return self.drop_message(&from, MessageRefusal::NoPeer);
                 }
             }
-            Kind::Witness => {
+            EnvelopeKind::Witness => {
                 if !self.is_watched(&from) {
-                    return self.drop_message(&from, Refusal::NoPeer);
+                    return self.drop_message(&from, MessageRefusal::NoPeer);
                 }
             }
         }
@@ -537,24 +539,30 @@ impl Node {
         self.pool.spawn(Priority::Signing, move || {
             node.admitted(from, size);
             match node.codec.open(&envelope) {
-                Ok(opened) if kind == Kind::Announcement => node.announced(&envelope, &opened),
+                Ok(opened) if kind == EnvelopeKind::Announcement => {
+                    node.announced(&envelope, &opened)
+                }
                 // Anybody can announce anything.
-                Err(_) if kind == Kind::Announcement => {}
-                Ok(opened) if kind == Kind::Witness => node.witness_news(from, &opened),
-                Ok(opened) if kind == Kind::Nonces => node.nonce_news(from, &opened),
-                Ok(opened) if kind == Kind::Reply => node.confirmed(&envelope.header, &opened),
+                Err(_) if kind == EnvelopeKind::Announcement => {}
+                Ok(opened) if kind == EnvelopeKind::Witness => node.on_witness_msg(from, &opened),
+                Ok(opened) if kind == EnvelopeKind::Nonces => node.on_preprocess_msg(from, &opened),
+                Ok(opened) if kind == EnvelopeKind::Reply => {
+                    node.confirmed(&envelope.header, &opened)
+                }
                 // Long, and nothing is signed with a share meanwhile; or of a peer, who shows as many as
                 // it likes.
                 Ok(opened)
-                    if kind == Kind::AttestOrder
-                        || (kind == Kind::Activate && !node.trusted.contains(&from)) =>
+                    if kind == EnvelopeKind::AttestOrder
+                        || (kind == EnvelopeKind::Activate && !node.trusted.contains(&from)) =>
                 {
                     let pool = Arc::clone(&node.pool);
                     pool.spawn(Priority::Keygen, move || {
                         node.order(&envelope.header, &opened, received_ms);
                     });
                 }
-                Ok(opened) if kind == Kind::Protocol => node.protocol(envelope.header, opened),
+                Ok(opened) if kind == EnvelopeKind::Protocol => {
+                    node.protocol(envelope.header, opened)
+                }
                 Ok(opened) => node.order(&envelope.header, &opened, received_ms),
                 Err(error) => node.drop_message(&from, error.into()),
             }
@@ -562,16 +570,16 @@ impl Node {
     }
 
     /// Makes room for a message that waits to be verified.
-    fn admit(&self, from: NodeId, size: usize) -> Result<(), Refusal> {
+    fn admit(&self, from: NodeId, size: usize) -> Result<(), MessageRefusal> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let (messages, bytes) = waiting.get(&from).copied().unwrap_or_default();
         let (messages, bytes) = (messages.saturating_add(1), bytes.saturating_add(size));
         if messages > MAX_WAITING_EACH || bytes > MAX_UNVERIFIED_EACH {
-            return Err(Refusal::Flood);
+            return Err(MessageRefusal::Flood);
         }
         let all = self.unverified.load(Ordering::Relaxed).saturating_add(size);
         if all > MAX_UNVERIFIED {
-            return Err(Refusal::Full);
+            return Err(MessageRefusal::Full);
         }
         self.unverified.fetch_add(size, Ordering::Relaxed);
         waiting.insert(from, (messages, bytes));
@@ -593,9 +601,9 @@ impl Node {
     }
 
     /// Answers an orchestrator.
-    fn reply(&self, to: NodeId, epoch: u32, session: SessionId, attempt: u32, reply: &Reply) {
-        let header = Header {
-            kind: Kind::Reply,
+    fn reply(&self, to: NodeId, epoch: u32, session: SessionId, attempt: u32, reply: &OrderReply) {
+        let header = EnvelopeHeader {
+            kind: EnvelopeKind::Reply,
             sealed: true,
             epoch,
             session,

@@ -20,24 +20,24 @@ use tokio::time::Instant;
 
 use super::{
     Node,
-    check::Checked,
+    check::CheckedOrder,
     life,
-    preprocess::{Lack, Preprocessed},
-    sessions::Begin,
+    preprocess::{NamedNonces, NonceLookupError},
+    sessions::SessionStart,
 };
 use crate::{
     attest::{has_signed, statement, transcript},
-    backend::{self, Index, KeygenSetup, PreprocessedNonce, SignSetup, Signer},
+    backend::{self, KeygenSetup, PreprocessedNonce, SignSetup, Signer, SignerIndex},
     claims::{Claim, ClaimError},
-    envelope::{Header, Kind, Opened},
-    message::{KeygenRequest, Reply, SKEW_MS, SignRequest, decode, encode},
+    envelope::{EnvelopeHeader, EnvelopeKind, OpenedEnvelope},
+    message::{KeygenOrderMsg, OrderReply, SKEW_MS, SignOrderMsg, decode, encode},
     meter,
-    nonces::Take,
+    nonces::NonceSelection,
     policy::over_day,
     pool::Priority,
     primes,
-    runner::Run,
-    shares::{FIRST_EPOCH, Lineage, ShareRecord},
+    runner::ProtocolRun,
+    shares::{FIRST_EPOCH, ShareLineage, ShareRecord},
 };
 
 /// More inputs than a transaction needs; the queue of a session has room for the messages of all.
@@ -49,10 +49,10 @@ pub(super) const MAX_KEYGEN_MS: u64 = 600_000;
 const CACHED_CHILDREN: usize = 4096;
 
 /// Makes a run, of the nonces that were taken out for it.
-type MakeRun = Box<dyn FnOnce(Vec<PreprocessedNonce>) -> Result<Run, Fault> + Send>;
+type RunFactory = Box<dyn FnOnce(Vec<PreprocessedNonce>) -> Result<ProtocolRun, Fault> + Send>;
 
 /// A key that the node holds a share of.
-pub(super) struct Key {
+pub(super) struct LoadedKey {
     pub(super) record: ShareRecord,
     pub(super) signer: Arc<dyn Signer>,
     /// Of the run that made the share.
@@ -62,7 +62,7 @@ pub(super) struct Key {
     children: Mutex<HashMap<KeyPath, Arc<ChildKey>>>,
 }
 
-impl Key {
+impl LoadedKey {
     pub(super) fn record(&self) -> &ShareRecord {
         &self.record
     }
@@ -112,13 +112,13 @@ impl Key {
 
 /// The keys of a node.
 #[derive(Default)]
-pub(super) struct Keys {
-    by_root: RwLock<HashMap<Vec<u8>, Arc<Key>>>,
+pub(super) struct LoadedKeys {
+    by_root: RwLock<HashMap<Vec<u8>, Arc<LoadedKey>>>,
     /// Who holds shares of these keys too.
     holders: RwLock<HashSet<NodeId>>,
 }
 
-impl Keys {
+impl LoadedKeys {
     pub(super) fn load(records: Vec<ShareRecord>) -> Result<Self, Fault> {
         let keys = Self::default();
         for record in records {
@@ -133,12 +133,12 @@ impl Keys {
     }
 
     /// Loads a share.
-    pub(super) fn open(mut record: ShareRecord) -> Result<Key, Fault> {
+    pub(super) fn open(mut record: ShareRecord) -> Result<LoadedKey, Fault> {
         let signer = life::signer(&record)?;
         let transcript = transcript(&record)?;
         // The signer has it now; one copy is enough.
         record.key.secret = Vec::new().into();
-        Ok(Key {
+        Ok(LoadedKey {
             record,
             signer,
             transcript,
@@ -148,7 +148,7 @@ impl Keys {
     }
 
     /// Takes a share into use, unless there is one of a later epoch.
-    pub(super) fn put(&self, key: Key) {
+    pub(super) fn put(&self, key: LoadedKey) {
         let root = key.record.key.root.public_key.clone();
         self.holders
             .write()
@@ -184,7 +184,7 @@ impl Keys {
     }
 
     /// Those in use.
-    pub(super) fn all(&self) -> Vec<Arc<Key>> {
+    pub(super) fn all(&self) -> Vec<Arc<LoadedKey>> {
         let keys = self.by_root.read().unwrap_or_else(PoisonError::into_inner);
         keys.values().cloned().collect()
     }
@@ -195,7 +195,7 @@ impl Keys {
         keys.keys().cloned().collect()
     }
 
-    pub(super) fn get(&self, root: &[u8]) -> Option<Arc<Key>> {
+    pub(super) fn get(&self, root: &[u8]) -> Option<Arc<LoadedKey>> {
         self.by_root
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -218,7 +218,7 @@ impl Keys {
         holders.iter().copied().collect()
     }
 
-    fn of_session(&self, session: SessionId) -> Option<Arc<Key>> {
+    fn of_session(&self, session: SessionId) -> Option<Arc<LoadedKey>> {
         let keys = self.by_root.read().unwrap_or_else(PoisonError::into_inner);
         keys.values()
             .find(|key| key.record.session == session)
@@ -255,13 +255,18 @@ impl Node {
 
     /// Handles an order of a trusted orchestrator, on a pool thread. Its envelope, and so the order,
     /// is signed by the orchestrator.
-    pub(super) fn order(self: &Arc<Self>, header: &Header, opened: &Opened, received_ms: u64) {
+    pub(super) fn order(
+        self: &Arc<Self>,
+        header: &EnvelopeHeader,
+        opened: &OpenedEnvelope,
+        received_ms: u64,
+    ) {
         let unreadable = || refused("the order cannot be read; are all nodes of one version?");
         let outcome = match header.kind {
-            Kind::SigningOrder => {
+            EnvelopeKind::SigningOrder => {
                 decode(&opened.body)
                     .ok_or_else(unreadable)
-                    .and_then(|request: SignRequest| {
+                    .and_then(|request: SignOrderMsg| {
                         let attempt_ms = request.attempt_ms.min(MAX_ATTEMPT_MS);
                         let until_ms = received_ms
                             .saturating_add(attempt_ms)
@@ -272,16 +277,16 @@ impl Node {
                             .inspect_err(|_| self.burn_named(&root, &signers, &nonces))
                     })
             }
-            Kind::ReshareOrder => decode(&opened.body)
+            EnvelopeKind::ReshareOrder => decode(&opened.body)
                 .ok_or_else(unreadable)
                 .and_then(|request| self.reshare_order(header, request, received_ms)),
-            Kind::Activate => decode(&opened.body)
+            EnvelopeKind::Activate => decode(&opened.body)
                 .ok_or_else(unreadable)
                 .and_then(|request| self.activate_order(header, request)),
-            Kind::BackupOrder => decode(&opened.body)
+            EnvelopeKind::BackupOrder => decode(&opened.body)
                 .ok_or_else(unreadable)
                 .and_then(|request| self.backup_order(header, &request)),
-            Kind::AttestOrder => decode(&opened.body)
+            EnvelopeKind::AttestOrder => decode(&opened.body)
                 .ok_or_else(unreadable)
                 .and_then(|request| self.attest_order(header, &request)),
             _ => decode(&opened.body)
@@ -289,17 +294,17 @@ impl Node {
                 .and_then(|request| self.keygen_order(header, request, received_ms)),
         };
         if let Err(fault) = outcome {
-            let Header {
+            let EnvelopeHeader {
                 epoch,
                 session,
                 attempt,
                 from,
                 ..
             } = *header;
-            if header.kind == Kind::ReshareOrder && *fault.class() == Class::Forbidden {
+            if header.kind == EnvelopeKind::ReshareOrder && *fault.class() == Class::Forbidden {
                 tracing::warn!(node = %self.name, %session, ?fault, "order refused");
-                self.reply(from, epoch, session, attempt, &Reply::NotPermitted);
-            } else if header.kind == Kind::Activate {
+                self.reply(from, epoch, session, attempt, &OrderReply::NotPermitted);
+            } else if header.kind == EnvelopeKind::Activate {
                 self.refuse_activation(header, fault);
             } else {
                 self.refuse(from, epoch, session, attempt, fault);
@@ -317,7 +322,7 @@ impl Node {
     ) {
         tracing::warn!(node = %self.name, %session, attempt, ?fault, "order refused");
         meter::node_refused(&self.name, &fault);
-        self.reply(to, epoch, session, attempt, &Reply::Refused(fault));
+        self.reply(to, epoch, session, attempt, &OrderReply::Refused(fault));
     }
 
     pub(super) fn check_time(
@@ -353,9 +358,9 @@ impl Node {
 
     fn signing_order(
         self: &Arc<Self>,
-        header: &Header,
+        header: &EnvelopeHeader,
         fingerprint: [u8; 32],
-        request: SignRequest,
+        request: SignOrderMsg,
         until_ms: u64,
     ) -> Result<(), Fault> {
         let (session, attempt, orchestrator) = (header.session, header.attempt, header.from);
@@ -365,7 +370,7 @@ impl Node {
         }
         self.check_request(session, &request)?;
         let inputs = request.order.inputs.len();
-        let room = self.ledger.session(orchestrator, inputs)?;
+        let room = self.quota_tracker.session(orchestrator, inputs)?;
         if self.clock.now_ms() >= until_ms {
             // It waited too long here; the orchestrator asks others by now.
             return Ok(());
@@ -373,12 +378,12 @@ impl Node {
         if header.epoch != request.order.epoch {
             return Err(wrong_epoch());
         }
-        let Checked {
+        let CheckedOrder {
             key,
             indices,
             spending,
         } = self.check_order(&request)?;
-        let SignRequest {
+        let SignOrderMsg {
             order,
             signers,
             nonces,
@@ -414,31 +419,31 @@ impl Node {
         let parts = (signers.as_slice(), indices.as_slice());
         let preprocess = match self.preprocess(&key, parts, order.inputs.len(), &nonces) {
             Ok(preprocess) => preprocess,
-            Err(Lack::Misfit) => {
+            Err(NonceLookupError::Misfit) => {
                 return Err(Fault::field(
                     "nonces",
                     "do not fit the signers and the inputs",
                 ));
             }
-            Err(Lack::Of(of)) => {
+            Err(NonceLookupError::Of(of)) => {
                 tracing::info!(node = %self.name, %session, attempt, ?of, "nonces made ahead are not there");
                 self.burn_named(&order.root_public_key, &signers, &nonces);
-                let reply = Reply::NoNonces { of };
+                let reply = OrderReply::NoNonces { of };
                 self.reply(orchestrator, order.epoch, session, attempt, &reply);
                 return Ok(());
             }
         };
         let peers = self.peers(&signers, &indices);
         let root = order.root_public_key.clone();
-        let (take, run): (_, MakeRun) = match preprocess {
+        let (take, run): (_, RunFactory) = match preprocess {
             None => {
                 let sessions = setups
                     .map(|setup| key.signer.sign(setup))
                     .collect::<Result<Vec<_>, Fault>>()?;
-                let run = Run::signing(sessions, peers, root, view);
+                let run = ProtocolRun::signing(sessions, peers, root, view);
                 (None, Box::new(move |_| Ok(run)))
             }
-            Some(Preprocessed { take, peers: made }) => {
+            Some(NamedNonces { take, peers: made }) => {
                 let setups: Vec<SignSetup> = setups.collect();
                 let signer = Arc::clone(&key.signer);
                 let run = move |own: Vec<PreprocessedNonce>| {
@@ -446,7 +451,7 @@ impl Node {
                     let sessions = parts
                         .map(|((setup, own), made)| signer.sign_preprocessed(setup, own, made))
                         .collect::<Result<Vec<_>, Fault>>()?;
-                    Ok(Run::signing(sessions, peers, root, view))
+                    Ok(ProtocolRun::signing(sessions, peers, root, view))
                 };
                 (Some(take), Box::new(run))
             }
@@ -460,7 +465,7 @@ impl Node {
         }
         let epoch = order.epoch;
         let begin = move |own| {
-            Ok(Begin {
+            Ok(SessionStart {
                 room,
                 key: (session, attempt),
                 run: run(own)?,
@@ -489,7 +494,7 @@ impl Node {
         &self,
         record: &ShareRecord,
         signers: &[NodeId],
-    ) -> Result<Vec<Index>, Fault> {
+    ) -> Result<Vec<SignerIndex>, Fault> {
         let refused = |problem| Fault::field("signers", problem);
         if signers.len() != usize::from(record.threshold) || !signers.contains(&self.codec.id()) {
             return Err(refused("the order names other signers than needed"));
@@ -518,7 +523,7 @@ impl Node {
             .collect()
     }
 
-    fn peers(&self, signers: &[NodeId], indices: &[Index]) -> HashMap<NodeId, Index> {
+    fn peers(&self, signers: &[NodeId], indices: &[SignerIndex]) -> HashMap<NodeId, SignerIndex> {
         let pairs = signers.iter().copied().zip(indices.iter().copied());
         pairs
             .filter(|(signer, _)| *signer != self.codec.id())
@@ -527,12 +532,12 @@ impl Node {
 
     fn keygen_order(
         self: &Arc<Self>,
-        header: &Header,
-        request: KeygenRequest,
+        header: &EnvelopeHeader,
+        request: KeygenOrderMsg,
         received_ms: u64,
     ) -> Result<(), Fault> {
         let (from, session) = (header.from, header.session);
-        let KeygenRequest { order, sent_at_ms } = request;
+        let KeygenOrderMsg { order, sent_at_ms } = request;
         let context: [u8; 32] = Sha256::digest(order.canonical_bytes()?).into();
         if order.session != session {
             return Err(Fault::field("session", "the order is for another session"));
@@ -560,7 +565,7 @@ impl Node {
             return Ok(());
         }
         self.check_time(sent_at_ms, order.issued_at_ms, order.expires_at_ms)?;
-        self.check_single()?;
+        self.check_not_duplicated()?;
         self.check_peers(order.vault, "signers", &order.signers)?;
         let limits = self.rules.limits(order.vault);
         limits.check(order.threshold, order.signers.len(), None)?;
@@ -575,9 +580,9 @@ impl Node {
             signers,
             ..
         } = order;
-        let parties =
-            Index::try_from(signers.len()).map_err(|_| Fault::field("signers", "are too many"))?;
-        let indices: Vec<Index> = (1..=parties).collect();
+        let parties = SignerIndex::try_from(signers.len())
+            .map_err(|_| Fault::field("signers", "are too many"))?;
+        let indices: Vec<SignerIndex> = (1..=parties).collect();
         let mut distinct = signers.clone();
         distinct.sort_unstable();
         distinct.dedup();
@@ -591,7 +596,7 @@ impl Node {
         let setup = KeygenSetup {
             context,
             me,
-            threshold: Index::try_from(threshold)
+            threshold: SignerIndex::try_from(threshold)
                 .map_err(|_| Fault::field("threshold", "is too high"))?,
             parties,
         };
@@ -601,7 +606,7 @@ impl Node {
         }
         let primes = Arc::clone(&self.primes);
         let source = Box::new(move || primes.take());
-        let run = Run::keygen(
+        let run = ProtocolRun::keygen(
             backend::private::keygen(backend, setup, source)?,
             self.peers(&signers, &indices),
         );
@@ -613,14 +618,14 @@ impl Node {
             threshold,
             holders: signers,
             order: None,
-            lineage: Lineage::default(),
+            lineage: ShareLineage::default(),
             restored: false,
             key,
         };
         if !self.sessions.accept((session, 0), context, until_ms) {
             return Ok(());
         }
-        let begin = Begin {
+        let begin = SessionStart {
             room,
             key: (session, 0),
             run,
@@ -636,7 +641,7 @@ impl Node {
     }
 
     /// As [`Node::claim_then_begin`], for a run that uses no nonces and spends nothing.
-    pub(super) fn claim_plain(self: &Arc<Self>, begin: Begin) {
+    pub(super) fn claim_plain(self: &Arc<Self>, begin: SessionStart) {
         let (session, attempt) = begin.key;
         let claim = Claim {
             session,
@@ -655,11 +660,11 @@ impl Node {
     fn claim_then_begin(
         self: &Arc<Self>,
         claim: Claim,
-        take: Option<Take>,
+        take: Option<NonceSelection>,
         uses: Option<Vec<u8>>,
         orchestrator: NodeId,
         (epoch, priority): (u32, Priority),
-        begin: impl FnOnce(Vec<PreprocessedNonce>) -> Result<Begin, Fault> + Send + 'static,
+        begin: impl FnOnce(Vec<PreprocessedNonce>) -> Result<SessionStart, Fault> + Send + 'static,
     ) {
         let node = Arc::clone(self);
         let (session, attempt) = (claim.session, claim.attempt);
@@ -688,10 +693,10 @@ impl Node {
                         }
                     });
                 }
-                Err(ClaimError::NonceGone) => {
+                Err(ClaimError::NonceMissing) => {
                     tracing::warn!(node = %node.name, %session, attempt, "a nonce was asked for twice");
                     let of = node.codec.id();
-                    node.reply(orchestrator, epoch, session, attempt, &Reply::NoNonces { of });
+                    node.reply(orchestrator, epoch, session, attempt, &OrderReply::NoNonces { of });
                 }
                 Err(error) => {
                     let fault = refused_claim(&error).caused_by(&error);
@@ -719,9 +724,9 @@ fn refused_claim(error: &ClaimError) -> Fault {
             "chainData: other amounts were shown for the inputs of this transaction before; if those were \
              wrong, ask for another amount or fee, which makes another transaction",
         ),
-        ClaimError::OverDay(counter) => over_day(counter),
-        ClaimError::SpendingForgotten => Fault::field("policy", SPENDING_FORGOTTEN),
-        ClaimError::NonceGone | ClaimError::Store(_) => {
+        ClaimError::DailyLimitReached(counter) => over_day(counter),
+        ClaimError::SpendingUnknown => Fault::field("policy", SPENDING_FORGOTTEN),
+        ClaimError::NonceMissing | ClaimError::Store(_) => {
             Fault::unavailable("a signer's disk failed")
         }
     }

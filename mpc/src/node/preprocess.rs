@@ -10,14 +10,14 @@ use covault_core::order::NodeId;
 
 use super::{
     Node,
-    orders::{Key, MAX_INPUTS},
-    refusals::Refusal,
+    orders::{LoadedKey, MAX_INPUTS},
+    refusals::MessageRefusal,
 };
 use crate::{
-    backend::{Commitments, Index, PreprocessedNonce},
-    envelope::{Header, Kind, Opened},
+    backend::{Commitments, PreprocessedNonce, SignerIndex},
+    envelope::{EnvelopeHeader, EnvelopeKind, OpenedEnvelope},
     message::{PreprocessMsg, decode, encode},
-    nonces::{MOST, Nonces, PeerNonces, ShareEpoch, Take, Watermarks},
+    nonces::{MOST, NonceSelection, NonceStore, PeerNonces, ShareEpoch, Watermarks},
     pool::Priority,
 };
 
@@ -28,11 +28,11 @@ const BATCH: usize = 64;
 /// How often the pools are looked at, in milliseconds.
 const REPLENISH_MS: u64 = 1_000;
 /// How often one peer is asked or answered about one key, in milliseconds.
-const TALK_MS: u64 = 250;
+const MIN_SEND_INTERVAL_MS: u64 = 250;
 
 /// The pools of a node.
-pub(super) struct Pools {
-    pub nonces: Nonces,
+pub(super) struct NoncePools {
+    pub nonces: NonceStore,
     peers: PeerNonces,
     watermarks: Watermarks,
     state: Mutex<State>,
@@ -43,22 +43,22 @@ struct State {
     replenished_ms: u64,
     /// The shares in use, as last seen.
     current: Vec<ShareEpoch>,
-    /// Pools that are being filled. See [`Filling`].
+    /// Pools that are being filled. See [`FillGuard`].
     filling: HashSet<ShareEpoch>,
-    /// Peers whose commitments are being parsed. See [`Parsing`].
+    /// Peers whose commitments are being parsed. See [`ParseGuard`].
     parsing: HashSet<(ShareEpoch, NodeId)>,
     /// When a peer was last asked (true) or answered (false).
-    talked: HashMap<(ShareEpoch, NodeId, bool), u64>,
+    last_sent: HashMap<(ShareEpoch, NodeId, bool), u64>,
 }
 
 /// Work on one pool: nobody else begins with it until this is dropped, however it ends.
-struct Filling {
+struct FillGuard {
     node: Weak<Node>,
-    key: Arc<Key>,
+    key: Arc<LoadedKey>,
     of: ShareEpoch,
 }
 
-impl Drop for Filling {
+impl Drop for FillGuard {
     fn drop(&mut self) {
         if let Some(node) = self.node.upgrade() {
             node.pools.lock().filling.remove(&self.of);
@@ -67,13 +67,13 @@ impl Drop for Filling {
 }
 
 /// The same for what one peer has committed to.
-struct Parsing {
+struct ParseGuard {
     node: Weak<Node>,
     of: ShareEpoch,
     peer: NodeId,
 }
 
-impl Drop for Parsing {
+impl Drop for ParseGuard {
     fn drop(&mut self) {
         if let Some(node) = self.node.upgrade() {
             let place = (self.of.clone(), self.peer);
@@ -83,23 +83,23 @@ impl Drop for Parsing {
 }
 
 /// Nonces that a request names, found.
-pub(super) struct Preprocessed {
+pub(super) struct NamedNonces {
     /// Ours, to be taken out with the claim.
-    pub take: Take,
+    pub take: NonceSelection,
     /// The other signers' commitments, per input.
-    pub peers: Vec<BTreeMap<Index, Arc<Commitments>>>,
+    pub peers: Vec<BTreeMap<SignerIndex, Arc<Commitments>>>,
 }
 
 /// Why the nonces of a request cannot be used.
-pub(super) enum Lack {
+pub(super) enum NonceLookupError {
     /// They do not fit signers and inputs.
     Misfit,
     /// This node's: ours are gone, or a peer's are not known.
     Of(NodeId),
 }
 
-impl Pools {
-    pub(super) fn new(nonces: Nonces, watermarks: Watermarks) -> Self {
+impl NoncePools {
+    pub(super) fn new(nonces: NonceStore, watermarks: Watermarks) -> Self {
         let high = watermarks.high.min(MOST);
         let watermarks = Watermarks {
             low: watermarks.low.min(high),
@@ -118,10 +118,10 @@ impl Pools {
     }
 
     /// Whether it is time to ask or answer again; notes that it is done.
-    fn may_talk(&self, of: &ShareEpoch, peer: NodeId, ask: bool, now_ms: u64) -> bool {
+    fn may_send(&self, of: &ShareEpoch, peer: NodeId, ask: bool, now_ms: u64) -> bool {
         let mut state = self.lock();
-        let last = state.talked.entry((of.clone(), peer, ask)).or_insert(0);
-        if *last > 0 && now_ms.abs_diff(*last) < TALK_MS {
+        let last = state.last_sent.entry((of.clone(), peer, ask)).or_insert(0);
+        if *last > 0 && now_ms.abs_diff(*last) < MIN_SEND_INTERVAL_MS {
             return false;
         }
         *last = now_ms;
@@ -129,7 +129,7 @@ impl Pools {
     }
 }
 
-fn share_epoch(key: &Key) -> ShareEpoch {
+fn share_epoch(key: &LoadedKey) -> ShareEpoch {
     ShareEpoch {
         root: key.record.key.root.public_key.clone(),
         epoch: key.record.epoch,
@@ -146,7 +146,7 @@ impl Node {
     /// are made known, low ones are filled. Called now and then; `at_once` when keys have changed.
     pub(super) fn replenish(self: &Arc<Self>, at_once: bool) {
         let now_ms = self.clock.now_ms();
-        let keys: Vec<(ShareEpoch, Arc<Key>)> = {
+        let keys: Vec<(ShareEpoch, Arc<LoadedKey>)> = {
             let mut state = self.pools.lock();
             if !at_once && now_ms.abs_diff(state.replenished_ms) < REPLENISH_MS {
                 return;
@@ -165,7 +165,7 @@ impl Node {
         let before = {
             let mut state = self.pools.lock();
             if state.current != current {
-                state.talked.retain(|(of, _, _), _| current.contains(of));
+                state.last_sent.retain(|(of, _, _), _| current.contains(of));
             }
             std::mem::replace(&mut state.current, current.clone())
         };
@@ -182,7 +182,7 @@ impl Node {
         for (of, key) in keys {
             if !before.contains(&of) {
                 // We may have been away, and they too.
-                self.tell(&key, &of, self.pools.nonces.ready(&of));
+                self.broadcast_nonces(&key, &of, self.pools.nonces.ready(&of));
                 for holder in key.record.holders.iter().copied() {
                     if holder != self.codec.id() {
                         self.ask(&of, holder);
@@ -194,19 +194,19 @@ impl Node {
     }
 
     /// Starts to fill a pool that is low, unless somebody is at it.
-    fn fill_if_low(self: &Arc<Self>, key: Arc<Key>, of: ShareEpoch) {
+    fn fill_if_low(self: &Arc<Self>, key: Arc<LoadedKey>, of: ShareEpoch) {
         let level = self.pools.nonces.level(&of);
         let Watermarks { low, high } = self.pools.watermarks;
         let begin = level < low.max(1).min(high);
         if begin && self.pools.lock().filling.insert(of.clone()) {
             // A node that has ended is not kept alive for this.
             let node = Arc::downgrade(self);
-            self.fill(Filling { node, key, of }, Vec::new());
+            self.fill(FillGuard { node, key, of }, Vec::new());
         }
     }
 
     /// One chunk, then the next: each is begun only when nothing else waits.
-    fn fill(self: &Arc<Self>, filling: Filling, mut made: Vec<PreprocessedNonce>) {
+    fn fill(self: &Arc<Self>, filling: FillGuard, mut made: Vec<PreprocessedNonce>) {
         self.pool.spawn(Priority::Idle, move || {
             let Some(node) = filling.node.upgrade() else {
                 return;
@@ -233,7 +233,7 @@ impl Node {
         });
     }
 
-    async fn store(self: &Arc<Self>, filling: Filling, made: Vec<PreprocessedNonce>) {
+    async fn store(self: &Arc<Self>, filling: FillGuard, made: Vec<PreprocessedNonce>) {
         let some = !made.is_empty();
         let (key, of) = (&filling.key, &filling.of);
         let nonces = &self.pools.nonces;
@@ -244,7 +244,7 @@ impl Node {
             (state.current.contains(of), enough)
         };
         match kept {
-            Ok(batch) if in_use => self.tell(key, of, batch),
+            Ok(batch) if in_use => self.broadcast_nonces(key, of, batch),
             Ok(_) => {
                 // Burned while they were made.
                 if let Err(error) = nonces.burn_epoch(&self.claims, of, None).await {
@@ -259,7 +259,7 @@ impl Node {
     }
 
     /// Tells the other holders the commitments, and the orchestrators the numbers.
-    fn tell(&self, key: &Key, of: &ShareEpoch, batch: Vec<(u64, Vec<u8>)>) {
+    fn broadcast_nonces(&self, key: &LoadedKey, of: &ShareEpoch, batch: Vec<(u64, Vec<u8>)>) {
         if batch.is_empty() {
             return;
         }
@@ -268,12 +268,12 @@ impl Node {
         // Holders first: who is told a number soon uses it.
         for holder in key.record.holders.iter().copied() {
             if holder != self.codec.id() {
-                self.send_news(holder, &made);
+                self.send_preprocess_msg(holder, &made);
             }
         }
         let ready = self.ready(of, ids);
         for orchestrator in self.trusted.iter().copied() {
-            self.send_news(orchestrator, &ready);
+            self.send_preprocess_msg(orchestrator, &ready);
         }
     }
 
@@ -297,19 +297,19 @@ impl Node {
     }
 
     fn ask(&self, of: &ShareEpoch, peer: NodeId) {
-        if self.pools.may_talk(of, peer, true, self.clock.now_ms()) {
+        if self.pools.may_send(of, peer, true, self.clock.now_ms()) {
             let news = PreprocessMsg::Ask {
                 of: (of.root.clone(), of.epoch),
                 spent_below: 0,
             };
-            self.send_news(peer, &news);
+            self.send_preprocess_msg(peer, &news);
         }
     }
 
-    fn send_news(&self, to: NodeId, news: &PreprocessMsg) {
-        let header = Header {
+    fn send_preprocess_msg(&self, to: NodeId, news: &PreprocessMsg) {
+        let header = EnvelopeHeader {
             epoch: news.epoch(),
-            ..Header::outside_sessions(Kind::Nonces, self.codec.id(), to)
+            ..EnvelopeHeader::outside_sessions(EnvelopeKind::Nonces, self.codec.id(), to)
         };
         let sent = encode(news).and_then(|body| self.codec.send(header, &body));
         if let Err(fault) = sent {
@@ -318,9 +318,9 @@ impl Node {
     }
 
     /// Takes a message about nonces, whose sender is certain, on a pool thread.
-    pub(super) fn nonce_news(self: &Arc<Self>, from: NodeId, opened: &Opened) {
+    pub(super) fn on_preprocess_msg(self: &Arc<Self>, from: NodeId, opened: &OpenedEnvelope) {
         let Some(news) = decode::<PreprocessMsg>(&opened.body) else {
-            return self.drop_message(&from, Refusal::Unreadable);
+            return self.drop_message(&from, MessageRefusal::Unreadable);
         };
         let (PreprocessMsg::Made { of, .. }
         | PreprocessMsg::Ready { of, .. }
@@ -345,13 +345,13 @@ impl Node {
                 self.parse(of, from);
             }
             PreprocessMsg::Ask { spent_below, .. } if holder || trusted => {
-                if !self.pools.may_talk(&of, from, false, self.clock.now_ms()) {
+                if !self.pools.may_send(&of, from, false, self.clock.now_ms()) {
                     return;
                 }
                 if !trusted {
                     let nonces = self.pools.nonces.ready(&of);
                     if !nonces.is_empty() {
-                        self.send_news(from, &self.made(&of, nonces));
+                        self.send_preprocess_msg(from, &self.made(&of, nonces));
                     }
                     return;
                 }
@@ -365,12 +365,12 @@ impl Node {
                     }
                     let ids: Vec<u64> = nonces.ready(&of).into_iter().map(|(id, _)| id).collect();
                     if !ids.is_empty() {
-                        node.send_news(from, &node.ready(&of, ids));
+                        node.send_preprocess_msg(from, &node.ready(&of, ids));
                     }
                     node.fill_if_low(key, of);
                 });
             }
-            _ => self.drop_message(&from, Refusal::NoHolder),
+            _ => self.drop_message(&from, MessageRefusal::NoHolder),
         }
     }
 
@@ -379,11 +379,11 @@ impl Node {
         let begin = (of.clone(), peer);
         if self.pools.lock().parsing.insert(begin) {
             let node = Arc::downgrade(self);
-            self.parse_on(Parsing { node, of, peer });
+            self.parse_on(ParseGuard { node, of, peer });
         }
     }
 
-    fn parse_on(self: &Arc<Self>, parsing: Parsing) {
+    fn parse_on(self: &Arc<Self>, parsing: ParseGuard) {
         self.pool.spawn(Priority::Idle, move || {
             let Some(node) = parsing.node.upgrade() else {
                 return;
@@ -398,43 +398,43 @@ impl Node {
     /// Finds the nonces that a request names; `None` when it names none.
     pub(super) fn preprocess(
         self: &Arc<Self>,
-        key: &Key,
-        (signers, indices): (&[NodeId], &[Index]),
+        key: &LoadedKey,
+        (signers, indices): (&[NodeId], &[SignerIndex]),
         inputs: usize,
         nonces: &[Vec<u64>],
-    ) -> Result<Option<Preprocessed>, Lack> {
+    ) -> Result<Option<NamedNonces>, NonceLookupError> {
         if nonces.is_empty() {
             return Ok(None);
         }
         let complete = nonces.iter().all(|ids| ids.len() == inputs);
         if nonces.len() != signers.len() || !complete || !key.signer.makes_nonces() {
-            return Err(Lack::Misfit);
+            return Err(NonceLookupError::Misfit);
         }
         let (of, me) = (share_epoch(key), self.codec.id());
         let mut own = None;
-        let mut peers: Vec<BTreeMap<Index, Arc<Commitments>>> = vec![BTreeMap::new(); inputs];
+        let mut peers: Vec<BTreeMap<SignerIndex, Arc<Commitments>>> = vec![BTreeMap::new(); inputs];
         for ((signer, index), ids) in signers.iter().zip(indices).zip(nonces) {
             if *signer == me {
-                let take = Take {
+                let take = NonceSelection {
                     of: of.clone(),
                     ids: ids.clone(),
                 };
                 if !self.pools.nonces.has(&take) {
-                    return Err(Lack::Of(me));
+                    return Err(NonceLookupError::Of(me));
                 }
                 own = Some(take);
                 continue;
             }
             let Some(found) = self.pools.peers.take(&of, *signer, ids) else {
                 self.ask(&of, *signer);
-                return Err(Lack::Of(*signer));
+                return Err(NonceLookupError::Of(*signer));
             };
             for (input, commitments) in peers.iter_mut().zip(found) {
                 input.insert(*index, commitments);
             }
         }
-        let take = own.ok_or(Lack::Misfit)?;
-        Ok(Some(Preprocessed { take, peers }))
+        let take = own.ok_or(NonceLookupError::Misfit)?;
+        Ok(Some(NamedNonces { take, peers }))
     }
 
     /// Our nonces that a request names will not be named again, whatever becomes of it: when it is

@@ -18,7 +18,7 @@ const QUIET_MS: u64 = 1_000;
 
 /// Why a message was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum MessageRefusal {
     /// Malformed, misdirected, unsealed, unopenable, or not signed by whom it names.
     #[error(transparent)]
     Envelope(#[from] EnvelopeError),
@@ -61,8 +61,8 @@ pub(super) enum Refusal {
 
 /// How often each reason came up.
 #[derive(Default)]
-pub(super) struct Refusals {
-    said: Mutex<HashMap<Discriminant<Refusal>, RefusalCount>>,
+pub(super) struct MessageRefusals {
+    said: Mutex<HashMap<Discriminant<MessageRefusal>, RefusalCount>>,
 }
 
 #[derive(Default)]
@@ -71,9 +71,9 @@ struct RefusalCount {
     unsaid: u64,
 }
 
-impl Refusals {
+impl MessageRefusals {
     /// Counts one; how many went unsaid when it is time to say so.
-    fn count(&self, why: Refusal, now_ms: u64) -> Option<u64> {
+    fn count(&self, why: MessageRefusal, now_ms: u64) -> Option<u64> {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         let said = said.entry(discriminant(&why)).or_default();
         if said
@@ -91,7 +91,7 @@ impl Refusals {
 impl Node {
     /// Says why a message was dropped. `from` is who it says it is from: nobody knows before its
     /// signature was verified.
-    pub(super) fn drop_message(&self, from: &NodeId, why: Refusal) {
+    pub(super) fn drop_message(&self, from: &NodeId, why: MessageRefusal) {
         if let Some(unsaid) = self.refusals.count(why, self.clock.now_ms()) {
             let node = &self.name;
             let from = from.openssh_line("");
@@ -101,7 +101,7 @@ impl Node {
 
     /// Says why a proof that a peer shows is refused.
     pub(super) fn drop_proof(&self, from: &NodeId, fault: &Fault) {
-        let why = Refusal::Proof;
+        let why = MessageRefusal::Proof;
         if let Some(unsaid) = self.refusals.count(why, self.clock.now_ms()) {
             let node = &self.name;
             let from = from.openssh_line("");
@@ -117,12 +117,12 @@ mod tests {
 
     #[test]
     fn refusals__should_be_said_once_a_second_for_each_reason() {
-        let refusals = Refusals::default();
-        assert_eq!(refusals.count(Refusal::Flood, 10_000), Some(0));
+        let refusals = MessageRefusals::default();
+        assert_eq!(refusals.count(MessageRefusal::Flood, 10_000), Some(0));
         for at_ms in 10_000..10_999 {
-            assert_eq!(refusals.count(Refusal::Flood, at_ms), None);
+            assert_eq!(refusals.count(MessageRefusal::Flood, at_ms), None);
         }
-        assert_eq!(refusals.count(Refusal::WrongEpoch, 10_500), Some(0));
-        assert_eq!(refusals.count(Refusal::Flood, 11_000), Some(999));
+        assert_eq!(refusals.count(MessageRefusal::WrongEpoch, 10_500), Some(0));
+        assert_eq!(refusals.count(MessageRefusal::Flood, 11_000), Some(999));
     }
 }

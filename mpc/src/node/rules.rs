@@ -12,7 +12,7 @@ const KEEP_RETIRED: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// How many shares a key may need, and have to spare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct ThresholdLimits {
     /// The lowest threshold. `None`: of a key that is there, the present one.
     pub least_threshold: Option<u16>,
     /// The highest threshold. `None`: of a key that is there, the present one.
@@ -22,7 +22,7 @@ pub struct Limits {
     pub least_spare: Option<u16>,
 }
 
-impl Limits {
+impl ThresholdLimits {
     /// Checks a generation to be made. A floor above what a key has `now` (its threshold and number
     /// of holders) does not keep it from being refreshed.
     ///
@@ -81,14 +81,14 @@ pub struct VaultRules {
     /// The nodes that may hold its shares; `None`: the peers of the node.
     pub peers: Option<Vec<NodeId>>,
     /// What is `None` here is as for all vaults.
-    pub limits: Limits,
+    pub limits: ThresholdLimits,
 }
 
 /// What a node lets an orchestrator make of keys.
 #[derive(Clone, Debug)]
 pub struct KeyRules {
     /// For all vaults.
-    pub limits: Limits,
+    pub limits: ThresholdLimits,
     /// For some vaults.
     pub vaults: HashMap<VaultId, VaultRules>,
     /// Whether its operator has to permit other holders or another threshold of a key, change by
@@ -101,7 +101,7 @@ pub struct KeyRules {
 impl Default for KeyRules {
     fn default() -> Self {
         Self {
-            limits: Limits::default(),
+            limits: ThresholdLimits::default(),
             vaults: HashMap::new(),
             permits: true,
             keep_retired: KEEP_RETIRED,
@@ -110,14 +110,14 @@ impl Default for KeyRules {
 }
 
 /// The same, as the node looks at it.
-pub(super) struct Rules {
-    limits: Limits,
-    vaults: HashMap<VaultId, (Option<HashSet<NodeId>>, Limits)>,
+pub(super) struct EffectiveKeyRules {
+    limits: ThresholdLimits,
+    vaults: HashMap<VaultId, (Option<HashSet<NodeId>>, ThresholdLimits)>,
     pub(super) permits: bool,
     pub(super) keep_retired_ms: u64,
 }
 
-impl Rules {
+impl EffectiveKeyRules {
     pub(super) fn new(rules: KeyRules) -> Self {
         let vaults = rules.vaults.into_iter();
         Self {
@@ -130,8 +130,8 @@ impl Rules {
         }
     }
 
-    pub(super) fn limits(&self, vault: VaultId) -> Limits {
-        let Limits {
+    pub(super) fn limits(&self, vault: VaultId) -> ThresholdLimits {
+        let ThresholdLimits {
             least_threshold,
             most_threshold,
             least_spare,
@@ -140,7 +140,7 @@ impl Rules {
             .get(&vault)
             .map(|(_, limits)| *limits)
             .unwrap_or_default();
-        Limits {
+        ThresholdLimits {
             least_threshold: least_threshold.or(self.limits.least_threshold),
             most_threshold: most_threshold.or(self.limits.most_threshold),
             least_spare: least_spare.or(self.limits.least_spare),
@@ -166,9 +166,10 @@ mod tests {
 
     #[test]
     fn limits__should_keep_a_key_as_safe_as_it_is_unless_configured() {
-        let check =
-            |limits: Limits, new: (u16, usize), now| limits.check(new.0, new.1, now).is_ok();
-        let none = Limits::default();
+        let check = |limits: ThresholdLimits, new: (u16, usize), now| {
+            limits.check(new.0, new.1, now).is_ok()
+        };
+        let none = ThresholdLimits::default();
         let now = Some((2, 3));
         assert!(check(none, (2, 3), now) && check(none, (2, 5), now));
         // Fewer are enough; more are needed; none is left to spare.
@@ -180,7 +181,7 @@ mod tests {
         ] {
             assert!(!check(none, new, now), "{new:?} {now:?}");
         }
-        let set = Limits {
+        let set = ThresholdLimits {
             least_threshold: Some(2),
             most_threshold: Some(3),
             least_spare: Some(1),
@@ -192,7 +193,7 @@ mod tests {
         // A new key has nothing to compare with.
         assert!(check(none, (2, 2), None));
         assert!(check(set, (2, 3), None) && !check(set, (2, 2), None) && !check(set, (4, 5), None));
-        let three = Limits {
+        let three = ThresholdLimits {
             least_threshold: Some(3),
             ..none
         };

@@ -15,14 +15,17 @@ use covault_core::{
 
 use tokio::time::sleep;
 
-use super::{Node, REAP, bounds::Room, orders::MAX_INPUTS, refusals::Refusal};
+use super::{
+    EXPIRE_INTERVAL, Node, keygen_quota::SessionReservation, orders::MAX_INPUTS,
+    refusals::MessageRefusal,
+};
 use crate::{
-    envelope::{Header, Kind, Opened},
+    envelope::{EnvelopeHeader, EnvelopeKind, OpenedEnvelope},
     evidence::Equivocation,
-    message::Reply,
+    message::OrderReply,
     meter,
     pool::Priority,
-    runner::{Failed, Finished, Progress, Run, Send},
+    runner::{Finished, ProtocolMessage, ProtocolRun, RunFailure, RunProgress},
     shares::ShareRecord,
 };
 
@@ -37,7 +40,7 @@ const REPEATED_MS: u64 = 60_000;
 const MAX_SESSIONS: usize = 50_000;
 const MAX_EARLY_BYTES: usize = 64 << 20;
 /// Of those that share no key with us: everybody before the first key, and strangers.
-const MAX_STRANGE_BYTES: usize = 16 << 20;
+const MAX_NON_HOLDER_BYTES: usize = 16 << 20;
 /// Of one sender, whoever it is: bytes, and sessions that it was the first to speak in.
 const MAX_EARLY_EACH: usize = 16 << 20;
 const MAX_SESSIONS_EACH: usize = 10_000;
@@ -50,28 +53,28 @@ const MAX_EVIDENCE: usize = 1_000;
 /// What a message costs besides its body, about.
 const OVERHEAD: usize = 256;
 
-type Key = (SessionId, u32);
+type AttemptId = (SessionId, u32);
 
 /// Sessions by id and attempt. Locks are taken in this order: work, table, mail.
 #[derive(Default)]
 pub(super) struct Sessions {
-    table: Mutex<Table>,
+    table: Mutex<SessionTable>,
     /// Orders that were accepted: fingerprint, and when to forget.
-    accepted: Mutex<HashMap<Key, ([u8; 32], u64)>>,
+    accepted: Mutex<HashMap<AttemptId, ([u8; 32], u64)>>,
 }
 
 #[derive(Default)]
-struct Table {
-    cells: HashMap<Key, Arc<Cell>>,
+struct SessionTable {
+    cells: HashMap<AttemptId, Arc<SessionCell>>,
     /// What waits for its order, of whom. In all: bytes of holders of our keys, and of others.
-    early: HashMap<NodeId, Early>,
+    early: HashMap<NodeId, EarlyMessages>,
     holders: usize,
     unadmitted: usize,
 }
 
 /// What of one sender waits for orders.
 #[derive(Default, Clone, Copy)]
-struct Early {
+struct EarlyMessages {
     holder: bool,
     bytes: usize,
     /// Sessions that nobody else has spoken in before.
@@ -79,19 +82,19 @@ struct Early {
 }
 
 /// One session.
-struct Cell {
-    key: Key,
-    mail: Mutex<Mail>,
+struct SessionCell {
+    key: AttemptId,
+    mail: Mutex<Mailbox>,
     /// Held by the one thread that works.
-    work: Mutex<Work>,
+    work: Mutex<SessionState>,
 }
 
-struct Mail {
-    queue: VecDeque<(Header, Opened)>,
+struct Mailbox {
+    queue: VecDeque<(EnvelopeHeader, OpenedEnvelope)>,
     /// What of each sender is in the queue: messages, bytes.
     queued: HashMap<NodeId, (usize, usize)>,
     /// What is counted as early here; empty once the order has come.
-    early: HashMap<NodeId, Early>,
+    early: HashMap<NodeId, EarlyMessages>,
     epoch: u32,
     /// A job for the queue is waiting or running.
     scheduled: bool,
@@ -102,16 +105,16 @@ struct Mail {
     until_ms: u64,
 }
 
-enum Work {
+enum SessionState {
     Waiting,
-    Running(Box<Running>),
+    Running(Box<RunningSession>),
     Finished,
 }
 
-struct Running {
+struct RunningSession {
     /// Taken while it runs.
-    _room: Room,
-    run: Run,
+    _room: SessionReservation,
+    run: ProtocolRun,
     orchestrator: NodeId,
     epoch: u32,
     /// For key generation: what to store with the share.
@@ -120,7 +123,7 @@ struct Running {
     reshare: Option<Box<ReshareOrder>>,
 }
 
-impl Running {
+impl RunningSession {
     /// What the session is for, as metrics call it.
     fn kind(&self) -> &'static str {
         if self.record.is_some() {
@@ -132,10 +135,10 @@ impl Running {
 }
 
 /// A run that is about to begin.
-pub(super) struct Begin {
-    pub room: Room,
-    pub key: Key,
-    pub run: Run,
+pub(super) struct SessionStart {
+    pub room: SessionReservation,
+    pub key: AttemptId,
+    pub run: ProtocolRun,
     pub orchestrator: NodeId,
     /// The generation of shares it uses or makes.
     pub epoch: u32,
@@ -150,9 +153,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Mail {
+impl Mailbox {
     /// Queues a message; false when its sender has too much there.
-    fn put(&mut self, header: Header, opened: Opened) -> bool {
+    fn put(&mut self, header: EnvelopeHeader, opened: OpenedEnvelope) -> bool {
         let (messages, bytes) = self.queued.entry(header.from).or_default();
         let more = bytes.saturating_add(cost(&opened));
         if *messages >= MAX_QUEUED || more > MAX_QUEUED_BYTES {
@@ -165,7 +168,7 @@ impl Mail {
     }
 
     /// The next message.
-    fn pop(&mut self) -> Option<(Header, Opened)> {
+    fn pop(&mut self) -> Option<(EnvelopeHeader, OpenedEnvelope)> {
         let (header, opened) = self.queue.pop_front()?;
         if let Some((messages, bytes)) = self.queued.get_mut(&header.from) {
             *messages = messages.saturating_sub(1);
@@ -176,17 +179,17 @@ impl Mail {
 }
 
 /// What a message takes of memory, in bytes.
-fn cost(opened: &Opened) -> usize {
+fn cost(opened: &OpenedEnvelope) -> usize {
     opened.body.len().saturating_add(OVERHEAD)
 }
 
-impl Table {
+impl SessionTable {
     /// The cell of a session; made when missing.
-    fn cell(&mut self, key: Key, until_ms: u64) -> Arc<Cell> {
+    fn cell(&mut self, key: AttemptId, until_ms: u64) -> Arc<SessionCell> {
         let make = || {
-            Arc::new(Cell {
+            Arc::new(SessionCell {
                 key,
-                mail: Mutex::new(Mail {
+                mail: Mutex::new(Mailbox {
                     queue: VecDeque::new(),
                     queued: HashMap::new(),
                     early: HashMap::new(),
@@ -196,28 +199,28 @@ impl Table {
                     priority: Priority::Signing,
                     until_ms,
                 }),
-                work: Mutex::new(Work::Waiting),
+                work: Mutex::new(SessionState::Waiting),
             })
         };
         Arc::clone(self.cells.entry(key).or_insert_with(make))
     }
 
     /// Counts what `from` wants to have waiting for an order, if there is room for it.
-    fn wait(&mut self, from: NodeId, more: Early) -> Result<(), Refusal> {
+    fn wait(&mut self, from: NodeId, more: EarlyMessages) -> Result<(), MessageRefusal> {
         let (all, limit) = if more.holder {
             (&mut self.holders, MAX_EARLY_BYTES)
         } else {
-            (&mut self.unadmitted, MAX_STRANGE_BYTES)
+            (&mut self.unadmitted, MAX_NON_HOLDER_BYTES)
         };
         let own = self.early.get(&from).copied().unwrap_or_default();
         let bytes = own.bytes.saturating_add(more.bytes);
         let sessions = own.sessions.saturating_add(more.sessions);
         let sum = all.saturating_add(more.bytes);
         if sum > limit || bytes > MAX_EARLY_EACH || sessions > MAX_SESSIONS_EACH {
-            return Err(Refusal::Early);
+            return Err(MessageRefusal::Early);
         }
         *all = sum;
-        let own = Early {
+        let own = EarlyMessages {
             holder: more.holder,
             bytes,
             sessions,
@@ -227,7 +230,7 @@ impl Table {
     }
 
     /// These wait no more.
-    fn free(&mut self, early: HashMap<NodeId, Early>) {
+    fn free(&mut self, early: HashMap<NodeId, EarlyMessages>) {
         for (from, gone) in early {
             let all = if gone.holder {
                 &mut self.holders
@@ -249,14 +252,14 @@ impl Table {
 
 impl Sessions {
     /// The fingerprint of the order that was accepted for this attempt.
-    pub(super) fn accepted(&self, key: Key) -> Option<[u8; 32]> {
+    pub(super) fn accepted(&self, key: AttemptId) -> Option<[u8; 32]> {
         lock(&self.accepted)
             .get(&key)
             .map(|(fingerprint, _)| *fingerprint)
     }
 
     /// Notes an order; false when this very one is noted already.
-    pub(super) fn accept(&self, key: Key, fingerprint: [u8; 32], until_ms: u64) -> bool {
+    pub(super) fn accept(&self, key: AttemptId, fingerprint: [u8; 32], until_ms: u64) -> bool {
         let forget_ms = until_ms.saturating_add(REPEATED_MS);
         lock(&self.accepted)
             .insert(key, (fingerprint, forget_ms))
@@ -266,8 +269,8 @@ impl Sessions {
 
 impl Node {
     /// Takes a protocol message, whose sender is certain, on a pool thread.
-    pub(super) fn protocol(self: &Arc<Self>, header: Header, opened: Opened) {
-        let Header {
+    pub(super) fn protocol(self: &Arc<Self>, header: EnvelopeHeader, opened: OpenedEnvelope) {
+        let EnvelopeHeader {
             epoch,
             session,
             attempt,
@@ -278,9 +281,9 @@ impl Node {
         let mut table = lock(&self.sessions.table);
         let new = !table.cells.contains_key(&key);
         if new && table.cells.len() >= MAX_SESSIONS {
-            return self.drop_message(&from, Refusal::Early);
+            return self.drop_message(&from, MessageRefusal::Early);
         }
-        let mut early = Early {
+        let mut early = EarlyMessages {
             holder: self.keys.is_holder(&from),
             bytes: cost(&opened),
             sessions: usize::from(new),
@@ -292,10 +295,10 @@ impl Node {
         let mut mail = lock(&cell.mail);
         match &mail.peers {
             Some(peers) if !peers.contains(&from) => {
-                return self.drop_message(&from, Refusal::NotInSession);
+                return self.drop_message(&from, MessageRefusal::NotInSession);
             }
             Some(_) if mail.epoch != epoch => {
-                return self.drop_message(&from, Refusal::WrongEpoch);
+                return self.drop_message(&from, MessageRefusal::WrongEpoch);
             }
             Some(_) => {}
             None => {
@@ -313,7 +316,7 @@ impl Node {
             }
         }
         if !mail.put(header, opened) {
-            return self.drop_message(&from, Refusal::Queue);
+            return self.drop_message(&from, MessageRefusal::Queue);
         }
         drop(table);
         if mail.peers.is_some() && !mail.scheduled {
@@ -322,31 +325,31 @@ impl Node {
             drop(mail);
             if priority == Priority::Signing {
                 // We are on a pool thread already.
-                self.guarded(&cell, || self.work_off(&cell));
+                self.guarded(&cell, || self.drain_mailbox(&cell));
             } else {
                 self.schedule(priority, cell);
             }
         }
     }
 
-    fn schedule(self: &Arc<Self>, priority: Priority, cell: Arc<Cell>) {
+    fn schedule(self: &Arc<Self>, priority: Priority, cell: Arc<SessionCell>) {
         let node = Arc::clone(self);
         self.pool.spawn(priority, move || {
-            node.guarded(&cell, || node.work_off(&cell))
+            node.guarded(&cell, || node.drain_mailbox(&cell))
         });
     }
 
     /// Runs a step. Should a library panic on what a peer sent, the session ends, not the node.
-    fn guarded(self: &Arc<Self>, cell: &Arc<Cell>, step: impl FnOnce()) {
+    fn guarded(self: &Arc<Self>, cell: &Arc<SessionCell>, step: impl FnOnce()) {
         if catch_unwind(AssertUnwindSafe(step)).is_ok() {
             return;
         }
         lock(&cell.mail).scheduled = false;
-        let work = std::mem::replace(&mut *lock(&cell.work), Work::Finished);
+        let work = std::mem::replace(&mut *lock(&cell.work), SessionState::Finished);
         let (session, attempt) = cell.key;
         tracing::error!(node = %self.name, %session, attempt, "a session panicked");
-        if let Work::Running(running) = work {
-            let reply = Reply::Failed {
+        if let SessionState::Running(running) = work {
+            let reply = OrderReply::Failed {
                 culprits: Vec::new(),
                 missing: Vec::new(),
                 reason: "the session panicked".into(),
@@ -363,8 +366,8 @@ impl Node {
     }
 
     /// Begins a claimed run, on a pool thread: its first step, then whatever came early.
-    pub(super) fn begin(self: &Arc<Self>, begin: Begin) {
-        let Begin {
+    pub(super) fn begin(self: &Arc<Self>, begin: SessionStart) {
+        let SessionStart {
             room,
             key,
             run,
@@ -397,8 +400,8 @@ impl Node {
                     break;
                 };
                 let refusal = match header {
-                    header if !run.is_peer(&header.from) => Refusal::NotInSession,
-                    header if header.epoch != epoch => Refusal::WrongEpoch,
+                    header if !run.is_peer(&header.from) => MessageRefusal::NotInSession,
+                    header if header.epoch != epoch => MessageRefusal::WrongEpoch,
                     header => {
                         mail.put(header, opened);
                         continue;
@@ -415,7 +418,7 @@ impl Node {
             drop(mail);
             cell
         };
-        let running = Running {
+        let running = RunningSession {
             _room: room,
             run,
             orchestrator,
@@ -423,24 +426,24 @@ impl Node {
             record,
             reshare,
         };
-        *lock(&cell.work) = Work::Running(Box::new(running));
+        *lock(&cell.work) = SessionState::Running(Box::new(running));
         self.guarded(&cell, || {
             {
                 let mut work = lock(&cell.work);
-                if let Work::Running(running) = &mut *work {
+                if let SessionState::Running(running) = &mut *work {
                     let outcome = match self.banned_in(&running.run) {
                         Some(failed) => Err(failed),
                         None => running.run.start(&self.entropy.session(key)),
                     };
-                    self.proceed(&cell, &mut work, outcome);
+                    self.apply_outcome(&cell, &mut work, outcome);
                 }
             }
-            self.work_off(&cell);
+            self.drain_mailbox(&cell);
         });
     }
 
     /// Works off a cell's queue until it is empty.
-    fn work_off(self: &Arc<Self>, cell: &Arc<Cell>) {
+    fn drain_mailbox(self: &Arc<Self>, cell: &Arc<SessionCell>) {
         loop {
             let (next, until_ms) = {
                 let mut mail = lock(&cell.mail);
@@ -452,7 +455,7 @@ impl Node {
             };
             let Some((header, opened)) = next else { return };
             let mut work = lock(&cell.work);
-            let Work::Running(running) = &mut *work else {
+            let SessionState::Running(running) = &mut *work else {
                 continue;
             };
             if self.resumption.noticed().is_some() {
@@ -463,7 +466,7 @@ impl Node {
                 // The reaper says so; computing on would only make others late.
                 continue;
             }
-            let Header {
+            let EnvelopeHeader {
                 from,
                 round,
                 sequence,
@@ -485,16 +488,16 @@ impl Node {
                     )
                     .and_then(|progress| self.banned_in(&running.run).map_or(Ok(progress), Err)),
             };
-            self.proceed(cell, &mut work, outcome);
+            self.apply_outcome(cell, &mut work, outcome);
         }
     }
 
     /// How a run ends in which a party is banned from the key.
-    fn banned_in(&self, run: &Run) -> Option<Failed> {
+    fn banned_in(&self, run: &ProtocolRun) -> Option<RunFailure> {
         let root = run.root()?;
         let mut peers = run.peers().into_iter();
         let banned = peers.find(|peer| self.claims.banned(root, peer))?;
-        Some(Failed {
+        Some(RunFailure {
             reason: "a party is banned from this key".into(),
             culprits: vec![banned],
             ban: Vec::new(),
@@ -502,11 +505,16 @@ impl Node {
         })
     }
 
-    fn proceed(self: &Arc<Self>, cell: &Cell, work: &mut Work, outcome: Result<Progress, Failed>) {
+    fn apply_outcome(
+        self: &Arc<Self>,
+        cell: &SessionCell,
+        work: &mut SessionState,
+        outcome: Result<RunProgress, RunFailure>,
+    ) {
         let (session, attempt) = cell.key;
         match outcome {
-            Ok(Progress { send, finished }) => {
-                let Work::Running(running) = &*work else {
+            Ok(RunProgress { send, finished }) => {
+                let SessionState::Running(running) = &*work else {
                     return;
                 };
                 let epoch = running.epoch;
@@ -514,14 +522,16 @@ impl Node {
                     self.send(epoch, cell.key, running.run.view(), &message);
                 }
                 let Some(finished) = finished else { return };
-                let Work::Running(running) = std::mem::replace(work, Work::Finished) else {
+                let SessionState::Running(running) =
+                    std::mem::replace(work, SessionState::Finished)
+                else {
                     return;
                 };
                 meter::session_ended(&self.name, running.kind(), "done");
                 match finished {
                     Finished::Contributed => {}
                     Finished::Signed(signatures) => {
-                        let reply = Reply::Signed(signatures);
+                        let reply = OrderReply::Signed(signatures);
                         self.reply(running.orchestrator, epoch, session, attempt, &reply);
                     }
                     Finished::KeyMade(share) => {
@@ -532,24 +542,26 @@ impl Node {
                         let Some(order) = running.reshare else { return };
                         let reply = self.prepared(*order, share).unwrap_or_else(|fault| {
                             tracing::error!(node = %self.name, ?fault, "new share not stored");
-                            Reply::Refused(fault)
+                            OrderReply::Refused(fault)
                         });
                         self.reply(running.orchestrator, epoch, session, attempt, &reply);
                     }
                 }
             }
-            Err(Failed {
+            Err(RunFailure {
                 reason,
                 culprits,
                 ban,
                 evidence,
             }) => {
-                let Work::Running(running) = std::mem::replace(work, Work::Finished) else {
+                let SessionState::Running(running) =
+                    std::mem::replace(work, SessionState::Finished)
+                else {
                     return;
                 };
                 tracing::warn!(node = %self.name, %session, attempt, %reason, ?culprits, "session aborted");
                 meter::session_ended(&self.name, running.kind(), "failed");
-                let reply = Reply::Failed {
+                let reply = OrderReply::Failed {
                     culprits,
                     missing: Vec::new(),
                     reason,
@@ -562,7 +574,7 @@ impl Node {
     }
 
     /// Writes what shows that somebody has said two things into the node's folder, as text.
-    fn keep_evidence(&self, (session, attempt): Key, found: &Equivocation) -> String {
+    fn keep_evidence(&self, (session, attempt): AttemptId, found: &Equivocation) -> String {
         let text = found.write();
         let path = self.evidence.join(format!("{session}-{attempt}.json"));
         let written = fs::create_dir_all(&self.evidence).and_then(|()| {
@@ -586,14 +598,14 @@ impl Node {
         record: ShareRecord,
         orchestrator: NodeId,
         epoch: u32,
-        (session, attempt): Key,
+        (session, attempt): AttemptId,
     ) {
         let vault = record.vault;
         let root = match self.keep(record) {
             Ok(root) => root,
             Err(fault) => {
                 tracing::error!(node = %self.name, ?fault, "share not stored");
-                let reply = Reply::Refused(fault);
+                let reply = OrderReply::Refused(fault);
                 return self.reply(orchestrator, epoch, session, attempt, &reply);
             }
         };
@@ -607,9 +619,9 @@ impl Node {
                     None => return,
                 },
                 // The node ends; the share is there, and counts from the next start on.
-                Err(error) => {
-                    Reply::Refused(Fault::unavailable("a signer's disk failed").caused_by(error))
-                }
+                Err(error) => OrderReply::Refused(
+                    Fault::unavailable("a signer's disk failed").caused_by(error),
+                ),
             };
             node.reply(orchestrator, epoch, session, attempt, &reply);
         });
@@ -618,10 +630,10 @@ impl Node {
     /// A ban is on disk before anybody hears of the failure: the next attempt may come at once.
     fn ban_then_reply(
         self: &Arc<Self>,
-        (session, attempt): Key,
-        running: &Running,
+        (session, attempt): AttemptId,
+        running: &RunningSession,
         ban: Vec<NodeId>,
-        reply: Reply,
+        reply: OrderReply,
     ) {
         let (orchestrator, epoch) = (running.orchestrator, running.epoch);
         let root = match running.run.root() {
@@ -642,16 +654,22 @@ impl Node {
                         // The node ends. Nobody hears of the failure from it.
                         return;
                     }
-                    sleep(REAP).await;
+                    sleep(EXPIRE_INTERVAL).await;
                 }
             }
             node.reply(orchestrator, epoch, session, attempt, &reply);
         });
     }
 
-    fn send(&self, epoch: u32, (session, attempt): Key, view: &[u8], message: &Send) {
-        let header = Header {
-            kind: Kind::Protocol,
+    fn send(
+        &self,
+        epoch: u32,
+        (session, attempt): AttemptId,
+        view: &[u8],
+        message: &ProtocolMessage,
+    ) {
+        let header = EnvelopeHeader {
+            kind: EnvelopeKind::Protocol,
             sealed: message.private,
             epoch,
             session,
@@ -667,10 +685,10 @@ impl Node {
     }
 
     /// Ends what is past its deadline, and forgets what ended long ago.
-    pub(super) fn reap(self: &Arc<Self>) {
+    pub(super) fn expire_sessions(self: &Arc<Self>) {
         let now_ms = self.clock.now_ms();
         lock(&self.sessions.accepted).retain(|_, (_, forget_ms)| now_ms < *forget_ms);
-        let due: Vec<Arc<Cell>> = {
+        let due: Vec<Arc<SessionCell>> = {
             let mut table = lock(&self.sessions.table);
             let mut freed = Vec::new();
             let mut due = Vec::new();
@@ -683,7 +701,7 @@ impl Node {
                     let over = cell
                         .work
                         .try_lock()
-                        .is_ok_and(|work| matches!(*work, Work::Finished));
+                        .is_ok_and(|work| matches!(*work, SessionState::Finished));
                     running = running.saturating_add(usize::from(!over));
                     if now_ms >= mail.until_ms {
                         due.push(Arc::clone(cell));
@@ -711,7 +729,7 @@ impl Node {
                 // Being worked on: looked at next time.
                 Err(TryLockError::WouldBlock) => continue,
             };
-            let Work::Running(running) = &*work else {
+            let SessionState::Running(running) = &*work else {
                 continue;
             };
             let (session, attempt) = cell.key;
@@ -726,7 +744,7 @@ impl Node {
             };
             meter::session_ended(&self.name, running.kind(), "timed_out");
             tracing::info!(node = %self.name, %session, attempt, ?missing, "session timed out");
-            let reply = Reply::Failed {
+            let reply = OrderReply::Failed {
                 culprits: Vec::new(),
                 missing,
                 reason: reason.into(),
@@ -739,7 +757,7 @@ impl Node {
                 attempt,
                 &reply,
             );
-            *work = Work::Finished;
+            *work = SessionState::Finished;
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What other nodes know of this one, and what this one knows of them.
 //!
-//! Each announcement says how much its node has promised ([`crate::claims::Age`]). Peers keep the one
+//! Each announcement says how much its node has promised ([`crate::claims::ClaimsAge`]). Peers keep the one
 //! with the most, on disk too, and show it to its node when that starts, and when it announces less.
 //! It is evidence: the node's own signature is on it, so that nobody can make a node believe that it
 //! has forgotten something. A node that has does not sign with the shares it had then: it has to be
@@ -19,16 +19,18 @@ use covault_core::{
 use tokio::time::{Instant, sleep};
 
 use super::{
-    Node, REAP,
-    clock::Clocks,
-    orders::{Key, Keys},
-    refusals::Refusal,
-    rules::Rules,
+    EXPIRE_INTERVAL, Node,
+    clock::ClockMonitor,
+    orders::{LoadedKey, LoadedKeys},
+    refusals::MessageRefusal,
+    rules::EffectiveKeyRules,
 };
 use crate::{
-    claims::{Age, Forgotten, PeerHeights},
-    envelope::{EVERYONE, Envelope, Header, Kind, Opened},
-    message::{Announcement, Ban, Halt, MAX_OTHERS, Now, SKEW_MS, WitnessNews, decode, encode},
+    claims::{ClaimsAge, LostClaims, PeerHeights},
+    envelope::{EVERYONE, Envelope, EnvelopeHeader, EnvelopeKind, OpenedEnvelope},
+    message::{
+        Announcement, Ban, HaltReason, LiveStatus, MAX_OTHERS, SKEW_MS, WitnessMsg, decode, encode,
+    },
 };
 
 /// How long a start waits for those that do not answer, in milliseconds.
@@ -63,7 +65,7 @@ pub(super) struct Witness {
 }
 
 struct State {
-    clocks: Clocks,
+    clocks: ClockMonitor,
     /// By peer, the announcement with the most promises.
     newest: PeerHeights,
     /// Whose is not on disk yet.
@@ -89,7 +91,7 @@ struct State {
 pub(super) struct WitnessReport {
     pub count: u64,
     pub height: u64,
-    pub halted: Vec<Halt>,
+    pub halted: Vec<HaltReason>,
     pub others: Vec<[u8; 16]>,
 }
 
@@ -105,7 +107,7 @@ impl Witness {
             opened_height,
             expected,
             state: Mutex::new(State {
-                clocks: Clocks::new(wall_ms),
+                clocks: ClockMonitor::new(wall_ms),
                 newest,
                 unsaved: BTreeSet::new(),
                 saved_ms: 0,
@@ -137,8 +139,8 @@ impl Witness {
 pub(super) fn watched(
     me: NodeId,
     peers: Option<&HashSet<NodeId>>,
-    rules: &Rules,
-    keys: &Keys,
+    rules: &EffectiveKeyRules,
+    keys: &LoadedKeys,
 ) -> BTreeSet<NodeId> {
     let mut watched: BTreeSet<NodeId> = match peers {
         Some(peers) => peers.iter().copied().collect(),
@@ -170,7 +172,7 @@ impl Node {
     }
 
     fn check_clock(&self, state: &mut State) -> Result<(), Fault> {
-        let Age { newest_ms, .. } = self.claims.age();
+        let ClaimsAge { newest_ms, .. } = self.claims.age();
         let steady_ms = self.witness.steady_ms();
         let peers = self.watched().len();
         state
@@ -195,7 +197,7 @@ impl Node {
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`].
-    pub(super) fn check_single(&self) -> Result<(), Fault> {
+    pub(super) fn check_not_duplicated(&self) -> Result<(), Fault> {
         match self.witness.lock().twice {
             true => Err(Fault::unavailable(TWICE)),
             false => Ok(()),
@@ -208,11 +210,11 @@ impl Node {
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when it may change by itself,
     /// [`covault_core::fault::Class::Invalid`] when the share never signs again.
-    pub(super) fn check_fit(&self, key: &Key, signers: &[NodeId]) -> Result<(), Fault> {
+    pub(super) fn check_fit(&self, key: &LoadedKey, signers: &[NodeId]) -> Result<(), Fault> {
         if !self.guarded {
             return Ok(());
         }
-        self.check_single()?;
+        self.check_not_duplicated()?;
         let record = key.record();
         if self
             .claims
@@ -238,7 +240,7 @@ impl Node {
     }
 
     /// What the next announcement says.
-    pub(super) fn said(&self, at_ms: u64) -> WitnessReport {
+    pub(super) fn witness_report(&self, at_ms: u64) -> WitnessReport {
         let steady_ms = self.witness.steady_ms();
         let mut halted = Vec::new();
         let mut state = self.witness.lock();
@@ -251,18 +253,18 @@ impl Node {
             }
         }
         if clock.is_err() {
-            halted.push(Halt::Clock);
+            halted.push(HaltReason::Clock);
         }
         if state.twice {
-            halted.push(Halt::Twice);
+            halted.push(HaltReason::Twice);
         }
-        let blocked = |key: &Arc<Key>| {
+        let blocked = |key: &Arc<LoadedKey>| {
             let record = key.record();
             self.claims
                 .blocked(&record.key.root.public_key, record.epoch)
         };
         if self.keys.all().iter().any(blocked) {
-            halted.push(Halt::Claims);
+            halted.push(HaltReason::Claims);
         }
         state
             .others
@@ -282,7 +284,7 @@ impl Node {
     }
 
     /// Looks after it, now and then: asks who has not answered, and has what was heard written.
-    pub(super) fn tend_witness(self: &Arc<Self>) {
+    pub(super) fn poll_witnesses(self: &Arc<Self>) {
         let steady_ms = self.witness.steady_ms();
         let (ask, due) = {
             let state = self.witness.lock();
@@ -333,11 +335,11 @@ impl Node {
             *question.get_or_insert_with(|| random_16(&*self.entropy))
         };
         let boot = self.boot;
-        self.send_witness(node, &WitnessNews::Ask { boot, question });
+        self.send_witness(node, &WitnessMsg::Ask { boot, question });
     }
 
-    fn send_witness(&self, to: NodeId, news: &WitnessNews) {
-        let header = Header::outside_sessions(Kind::Witness, self.codec.id(), to);
+    fn send_witness(&self, to: NodeId, news: &WitnessMsg) {
+        let header = EnvelopeHeader::outside_sessions(EnvelopeKind::Witness, self.codec.id(), to);
         let sent = encode(news).and_then(|body| self.codec.send(header, &body));
         if let Err(fault) = sent {
             tracing::warn!(node = %self.name, ?fault, "cannot ask or answer a peer");
@@ -360,7 +362,7 @@ impl Node {
             state.told.insert(telling, steady_ms);
             let newest = state.newest.get(&to);
             let newest = newest.map(|(_, wire)| wire.clone()).unwrap_or_default();
-            let now = question.map(|question| Now {
+            let now = question.map(|question| LiveStatus {
                 question,
                 boot: self.boot,
                 count: state.count,
@@ -368,21 +370,21 @@ impl Node {
             });
             (newest, now)
         };
-        self.send_witness(to, &WitnessNews::Told { boot, newest, now });
+        self.send_witness(to, &WitnessMsg::Told { boot, newest, now });
     }
 
     /// Takes a question or an answer, whose sender is certain, on a pool thread.
-    pub(super) fn witness_news(self: &Arc<Self>, from: NodeId, opened: &Opened) {
-        match decode::<WitnessNews>(&opened.body) {
-            None => self.drop_message(&from, Refusal::Unreadable),
-            Some(WitnessNews::Ask { boot, question }) => {
+    pub(super) fn on_witness_msg(self: &Arc<Self>, from: NodeId, opened: &OpenedEnvelope) {
+        match decode::<WitnessMsg>(&opened.body) {
+            None => self.drop_message(&from, MessageRefusal::Unreadable),
+            Some(WitnessMsg::Ask { boot, question }) => {
                 self.tell_witness(from, boot, Some(question));
             }
             // To an earlier start of ours.
-            Some(WitnessNews::Told { boot, .. }) if boot != self.boot => {}
-            Some(WitnessNews::Told { newest, now, .. }) => {
+            Some(WitnessMsg::Told { boot, .. }) if boot != self.boot => {}
+            Some(WitnessMsg::Told { newest, now, .. }) => {
                 if !newest.is_empty() && !self.shown(newest) {
-                    return self.drop_message(&from, Refusal::Unreadable);
+                    return self.drop_message(&from, MessageRefusal::Unreadable);
                 }
                 let steady_ms = self.witness.steady_ms();
                 let mut state = self.witness.lock();
@@ -404,15 +406,15 @@ impl Node {
         let Ok(envelope) = Envelope::parse(wire) else {
             return false;
         };
-        let Header { kind, from, to, .. } = envelope.header;
-        if (kind, from, to) != (Kind::Announcement, self.codec.id(), EVERYONE) {
+        let EnvelopeHeader { kind, from, to, .. } = envelope.header;
+        if (kind, from, to) != (EnvelopeKind::Announcement, self.codec.id(), EVERYONE) {
             return false;
         }
         let opened = self.codec.open(&envelope).ok();
         let announcement = opened.and_then(|opened| decode::<Announcement>(&opened.body));
         match announcement {
             Some(announcement) => {
-                self.heard_of_self(&announcement);
+                self.on_own_announcement(&announcement);
                 true
             }
             None => false,
@@ -420,13 +422,13 @@ impl Node {
     }
 
     /// Takes an announcement of a peer or of this node, whose sender is certain, on a pool thread.
-    pub(super) fn announced(self: &Arc<Self>, envelope: &Envelope, opened: &Opened) {
+    pub(super) fn announced(self: &Arc<Self>, envelope: &Envelope, opened: &OpenedEnvelope) {
         let from = envelope.header.from;
         let Some(announcement) = decode::<Announcement>(&opened.body) else {
             return;
         };
         if from == self.codec.id() {
-            return self.heard_of_self(&announcement);
+            return self.on_own_announcement(&announcement);
         }
         let Announcement {
             at_ms,
@@ -460,7 +462,7 @@ impl Node {
 
     /// What was announced in our name: by this process, by an earlier one, or by one that should not
     /// be.
-    fn heard_of_self(self: &Arc<Self>, announcement: &Announcement) {
+    fn on_own_announcement(self: &Arc<Self>, announcement: &Announcement) {
         if !self.guarded {
             return;
         }
@@ -487,7 +489,7 @@ impl Node {
             // A process that went on from a copy of our memory.
             let first = state.sent.front().map(|(count, _)| *count);
             state.twice = *count > state.count
-                || announcement.halted.contains(&Halt::Twice)
+                || announcement.halted.contains(&HaltReason::Twice)
                 || (first.is_some_and(|first| *count >= first)
                     && !state.sent.contains(&(*count, *at_ms)));
         } else {
@@ -505,12 +507,12 @@ impl Node {
             tracing::error!(node = %self.name, "{TWICE}");
         }
         if twice || *height > known {
-            self.promises_are_missing(*height, bans);
+            self.on_claims_lost(*height, bans);
         }
     }
 
     /// Somebody has seen more promises of us than we know: the shares of now never sign again.
-    fn promises_are_missing(self: &Arc<Self>, seen: u64, bans: &[Ban]) {
+    fn on_claims_lost(self: &Arc<Self>, seen: u64, bans: &[Ban]) {
         {
             let mut state = self.witness.lock();
             if seen <= state.noted && !state.twice {
@@ -529,7 +531,7 @@ impl Node {
             let of_key = bans.iter().filter(|ban| root.starts_with(&ban.key));
             of_bans.extend(of_key.map(|ban| (root.clone(), ban.peer)));
         }
-        let forgotten = Forgotten {
+        let forgotten = LostClaims {
             seen,
             blocked,
             bans: of_bans,
@@ -544,7 +546,7 @@ impl Node {
                 if node.claims.is_broken() {
                     return;
                 }
-                sleep(REAP).await;
+                sleep(EXPIRE_INTERVAL).await;
             }
         });
     }

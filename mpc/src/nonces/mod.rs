@@ -7,7 +7,7 @@
 //! happens to the process, a nonce signs one message at most. Numbers grow for ever.
 //!
 //! None is ever in a backup. An old copy of a folder that was put back holds nonces that were used
-//! since, and looks like any other start: therefore a node begins with [`Nonces::begin_anew`], and
+//! since, and looks like any other start: therefore a node begins with [`NonceStore::begin_anew`], and
 //! uses only what it has made since. To make them again takes milliseconds.
 
 mod peers;
@@ -32,16 +32,16 @@ use zeroize::Zeroizing;
 
 pub(crate) use peers::PeerNonces;
 #[cfg(not(feature = "simulation"))]
-use seal::Sealer;
+use seal::NonceSealer;
 #[cfg(feature = "simulation")]
-pub(crate) use seal::Sealer;
-use table::{NonceRow, Stored};
-pub use table::{ShareEpoch, Take};
+pub(crate) use seal::NonceSealer;
+use table::{NonceRow, StoredNonces};
+pub use table::{NonceSelection, ShareEpoch};
 
 use crate::{
     backend::PreprocessedNonce,
     claims::{Claim, ClaimError, Claims},
-    entropy::Hedge,
+    entropy::EntropyHedge,
 };
 
 /// How many nonces a node keeps ready for a key.
@@ -62,33 +62,33 @@ impl Default for Watermarks {
     }
 }
 
-/// What a claim took out of the store, still sealed. Opened by [`Nonces::open`].
-pub struct Taken {
+/// What a claim took out of the store, still sealed. Opened by [`NonceStore::open`].
+pub struct TakenNonces {
     of: Option<ShareEpoch>,
     rows: Vec<NonceRow>,
 }
 
 /// Numbers and commitments by shares: what the store holds, to look at without touching it.
-type Ready = BTreeMap<ShareEpoch, BTreeMap<u64, Vec<u8>>>;
+type ReadyNonces = BTreeMap<ShareEpoch, BTreeMap<u64, Vec<u8>>>;
 
 /// The nonces of one node.
-pub struct Nonces {
-    sealer: Sealer,
+pub struct NonceStore {
+    sealer: NonceSealer,
     hedging: Zeroizing<[u8; 32]>,
     start: u64,
     next: AtomicU64,
-    ready: Mutex<Ready>,
+    ready: Mutex<ReadyNonces>,
 }
 
-impl Nonces {
+impl NonceStore {
     /// Takes charge of what is in `claims`. `secret` seals, and hedges what is drawn: it must come
     /// back at every start, and must be nowhere near the claims file in the clear.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Bug`] when there is no such cipher.
     pub fn new(secret: &[u8], claims: &Claims) -> Result<Self, Fault> {
-        let Stored { next, start, ready } = claims.stored_nonces();
-        let sealer = Sealer::new(secret).ok_or_else(|| Fault::bug("no key for the nonces"))?;
+        let StoredNonces { next, start, ready } = claims.stored_nonces();
+        let sealer = NonceSealer::new(secret).ok_or_else(|| Fault::bug("no key for the nonces"))?;
         let mut hedging = Zeroizing::new([0; 32]);
         Hkdf::<Sha256>::new(None, secret)
             .expand(b"covault/hedge/1", hedging.as_mut_slice())
@@ -104,11 +104,11 @@ impl Nonces {
 
     /// The node's randomness from its start to its end, hedged with a secret made from `secret` and
     /// the number of this start.
-    pub(crate) fn hedge(&self, system: Arc<dyn Entropy>, clock: Arc<dyn Clock>) -> Hedge {
-        Hedge::new(system, clock, self.hedging.clone(), self.start)
+    pub(crate) fn hedge(&self, system: Arc<dyn Entropy>, clock: Arc<dyn Clock>) -> EntropyHedge {
+        EntropyHedge::new(system, clock, self.hedging.clone(), self.start)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Ready> {
+    fn lock(&self) -> MutexGuard<'_, ReadyNonces> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -143,7 +143,7 @@ impl Nonces {
     }
 
     /// Whether all of these are ready, none of them named twice.
-    pub fn has(&self, take: &Take) -> bool {
+    pub fn has(&self, take: &NonceSelection) -> bool {
         let mut ids = take.ids.clone();
         ids.sort_unstable();
         ids.dedup();
@@ -205,14 +205,14 @@ impl Nonces {
         &self,
         claims: &Claims,
         claim: Claim,
-        take: Option<Take>,
-    ) -> Result<Taken, ClaimError> {
+        take: Option<NonceSelection>,
+    ) -> Result<TakenNonces, ClaimError> {
         let named = take.clone();
         let rows = claims.claim_with(claim, take).await;
-        if let Some(Take { of, ids }) = &named {
+        if let Some(NonceSelection { of, ids }) = &named {
             self.forget(of, ids);
         }
-        Ok(Taken {
+        Ok(TakenNonces {
             of: named.map(|take| take.of),
             rows: rows?,
         })
@@ -223,8 +223,8 @@ impl Nonces {
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when it is damaged, or was sealed by another
     /// keyring.
-    pub fn open(&self, taken: Taken) -> Result<Vec<PreprocessedNonce>, Fault> {
-        let Taken { of, rows } = taken;
+    pub fn open(&self, taken: TakenNonces) -> Result<Vec<PreprocessedNonce>, Fault> {
+        let TakenNonces { of, rows } = taken;
         let Some(of) = of else { return Ok(Vec::new()) };
         rows.into_iter()
             .map(|row| {

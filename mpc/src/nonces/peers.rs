@@ -16,19 +16,19 @@ const CHUNK: usize = 16;
 const MAX_COMMITMENTS: usize = 128;
 
 #[derive(Clone)]
-enum Heard {
+enum PeerNonce {
     Raw(Vec<u8>),
     Parsed(Arc<Commitments>),
 }
 
-type ByPeer = HashMap<(ShareEpoch, NodeId), BTreeMap<u64, Heard>>;
+type NoncesByPeer = HashMap<(ShareEpoch, NodeId), BTreeMap<u64, PeerNonce>>;
 
 /// Commitments of peers by number, in memory: at most [`MOST`] of each peer and key.
 #[derive(Default)]
-pub(crate) struct PeerNonces(Mutex<ByPeer>);
+pub(crate) struct PeerNonces(Mutex<NoncesByPeer>);
 
 impl PeerNonces {
-    fn lock(&self) -> MutexGuard<'_, ByPeer> {
+    fn lock(&self) -> MutexGuard<'_, NoncesByPeer> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -46,7 +46,7 @@ impl PeerNonces {
         *known = known.split_off(&floor);
         for (id, commitments) in nonces {
             if id >= floor && commitments.len() <= MAX_COMMITMENTS {
-                known.entry(id).or_insert(Heard::Raw(commitments));
+                known.entry(id).or_insert(PeerNonce::Raw(commitments));
             }
         }
         while known.len() > MOST {
@@ -62,8 +62,8 @@ impl PeerNonces {
             Some(known) => known
                 .iter()
                 .filter_map(|(id, heard)| match heard {
-                    Heard::Raw(bytes) => Some((*id, bytes.clone())),
-                    Heard::Parsed(_) => None,
+                    PeerNonce::Raw(bytes) => Some((*id, bytes.clone())),
+                    PeerNonce::Parsed(_) => None,
                 })
                 .take(CHUNK)
                 .collect(),
@@ -81,7 +81,9 @@ impl PeerNonces {
         let mut unreadable = 0_usize;
         for (id, commitments) in parsed {
             match (known.get_mut(&id), commitments) {
-                (Some(heard), Some(commitments)) => *heard = Heard::Parsed(Arc::new(commitments)),
+                (Some(heard), Some(commitments)) => {
+                    *heard = PeerNonce::Parsed(Arc::new(commitments))
+                }
                 (Some(_), None) => {
                     unreadable = unreadable.saturating_add(1);
                     known.remove(&id);
@@ -103,7 +105,7 @@ impl PeerNonces {
         peer: NodeId,
         ids: &[u64],
     ) -> Option<Vec<Arc<Commitments>>> {
-        let found: Vec<Heard> = {
+        let found: Vec<PeerNonce> = {
             let mut peers = self.lock();
             let known = peers.get_mut(&(of.clone(), peer))?;
             let found: Option<Vec<_>> = ids.iter().map(|id| known.get(id).cloned()).collect();
@@ -116,8 +118,8 @@ impl PeerNonces {
         found
             .into_iter()
             .map(|heard| match heard {
-                Heard::Parsed(commitments) => Some(commitments),
-                Heard::Raw(bytes) => Commitments::parse(bytes).map(Arc::new),
+                PeerNonce::Parsed(commitments) => Some(commitments),
+                PeerNonce::Raw(bytes) => Commitments::parse(bytes).map(Arc::new),
             })
             .collect()
     }

@@ -17,9 +17,9 @@ const VERSION: u8 = 1;
 const NONCE: usize = 24;
 
 /// Seals and opens. Never printed; the cipher clears its key on drop.
-pub(crate) struct Sealer(XChaCha20Poly1305);
+pub(crate) struct NonceSealer(XChaCha20Poly1305);
 
-impl Sealer {
+impl NonceSealer {
     /// With a key that is made from `secret` (HKDF-SHA256, RFC 5869) and good for nothing else.
     /// `None` never happens: the length fits.
     pub fn new(secret: &[u8]) -> Option<Self> {
@@ -103,21 +103,22 @@ mod tests {
 
     #[test]
     fn sealed__should_open_in_its_own_place_only() {
-        let sealer = Sealer::new(b"keyring").unwrap();
+        let sealer = NonceSealer::new(b"keyring").unwrap();
         let sealed = sealer
             .seal(&of(3), 9, b"commitments", b"secret", &SystemEntropy)
             .unwrap();
-        let open = |sealer: &Sealer, of: &ShareEpoch, id, commitments: &[u8], sealed: &[u8]| {
-            sealer
-                .open(of, id, commitments, sealed)
-                .map(|secret| secret.to_vec())
-        };
+        let open =
+            |sealer: &NonceSealer, of: &ShareEpoch, id, commitments: &[u8], sealed: &[u8]| {
+                sealer
+                    .open(of, id, commitments, sealed)
+                    .map(|secret| secret.to_vec())
+            };
         let right = open(&sealer, &of(3), 9, b"commitments", &sealed);
         assert_eq!(right.as_deref(), Some(&b"secret"[..]));
         assert_eq!(open(&sealer, &of(4), 9, b"commitments", &sealed), None);
         assert_eq!(open(&sealer, &of(3), 8, b"commitments", &sealed), None);
         assert_eq!(open(&sealer, &of(3), 9, b"commitment", &sealed), None);
-        let other = Sealer::new(b"another keyring").unwrap();
+        let other = NonceSealer::new(b"another keyring").unwrap();
         assert_eq!(open(&other, &of(3), 9, b"commitments", &sealed), None);
         for at in 0..sealed.len() {
             let mut harmed = sealed.clone();
@@ -135,7 +136,7 @@ mod tests {
     fn sealed__should_open_as_it_was_written_by_version_1() {
         let sealed = hex::decode(include_str!("../../../tests/wire/nonce-v1-sealed.hex").trim());
         let opened =
-            Sealer::new(b"keyring")
+            NonceSealer::new(b"keyring")
                 .unwrap()
                 .open(&of(3), 9, b"commitments", &sealed.unwrap());
         assert_eq!(opened.unwrap().as_slice(), b"secret");

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use redb::{ReadTransaction, ReadableTable as _, TableDefinition, WriteTransaction};
 
 /// (root public key, epoch, number) -> (commitments, sealed secret).
-type Rows<'a> = TableDefinition<'a, (&'static [u8], u32, u64), (&'static [u8], &'static [u8])>;
-const NONCES: Rows<'_> = TableDefinition::new("nonces.1");
+type NonceTable<'a> =
+    TableDefinition<'a, (&'static [u8], u32, u64), (&'static [u8], &'static [u8])>;
+const NONCES: NonceTable<'_> = TableDefinition::new("nonces.1");
 /// The number that the next nonce gets: never a smaller one, whatever was deleted.
 const NEXT: TableDefinition<'_, (), u64> = TableDefinition::new("next-nonce.1");
 /// How often the file was opened to be written.
@@ -24,7 +25,7 @@ pub struct ShareEpoch {
 
 /// Which nonces a session is to use.
 #[derive(Clone, Debug)]
-pub struct Take {
+pub struct NonceSelection {
     /// The shares that they were made for.
     pub of: ShareEpoch,
     /// Their numbers, one per input.
@@ -40,7 +41,7 @@ pub(crate) struct NonceRow {
 
 /// What a file holds of nonces: numbers and commitments.
 #[derive(Default)]
-pub(crate) struct Stored {
+pub(crate) struct StoredNonces {
     /// The number that the next one gets.
     pub next: u64,
     /// Which opening of the file this is: never the same number twice.
@@ -60,8 +61,8 @@ pub(crate) fn make(transaction: &WriteTransaction) -> Result<(), redb::Error> {
 }
 
 /// Reads numbers and commitments; no secret.
-pub(crate) fn load(transaction: &ReadTransaction) -> Result<Stored, redb::Error> {
-    let mut stored = Stored::default();
+pub(crate) fn load(transaction: &ReadTransaction) -> Result<StoredNonces, redb::Error> {
+    let mut stored = StoredNonces::default();
     if let Some(next) = transaction.open_table(NEXT)?.get(())? {
         stored.next = next.value();
     }
@@ -112,7 +113,7 @@ pub(crate) fn keep(
 /// all the same.
 pub(crate) fn take(
     transaction: &WriteTransaction,
-    take: &Take,
+    take: &NonceSelection,
 ) -> Result<Option<Vec<NonceRow>>, redb::Error> {
     let mut table = transaction.open_table(NONCES)?;
     let mut rows = Vec::with_capacity(take.ids.len());

@@ -15,12 +15,12 @@ use crate::test_support::SystemEntropy;
 
 /// Memory that outlives the database on it, and says when the database has let go of it.
 #[derive(Debug)]
-struct Memory {
+struct SharedMemory {
     bytes: Arc<redb::backends::InMemoryBackend>,
     closed: mpsc::Sender<()>,
 }
 
-impl redb::StorageBackend for Memory {
+impl redb::StorageBackend for SharedMemory {
     fn len(&self) -> io::Result<u64> {
         self.bytes.len()
     }
@@ -49,13 +49,13 @@ impl redb::StorageBackend for Memory {
 }
 
 /// A store that can be restarted.
-struct Store {
+struct TestStore {
     bytes: Arc<redb::backends::InMemoryBackend>,
-    open: Option<(Claims, Nonces, mpsc::Receiver<()>)>,
+    open: Option<(Claims, NonceStore, mpsc::Receiver<()>)>,
     sessions: u32,
 }
 
-impl Store {
+impl TestStore {
     fn new() -> Self {
         let mut store = Self {
             bytes: Arc::default(),
@@ -72,16 +72,16 @@ impl Store {
             closed.recv().unwrap();
         }
         let (sender, closed) = mpsc::channel();
-        let claims = Claims::on(Memory {
+        let claims = Claims::on(SharedMemory {
             bytes: Arc::clone(&self.bytes),
             closed: sender,
         })
         .unwrap();
-        let nonces = Nonces::new(b"keyring", &claims).unwrap();
+        let nonces = NonceStore::new(b"keyring", &claims).unwrap();
         self.open = Some((claims, nonces, closed));
     }
 
-    fn parts(&self) -> (&Claims, &Nonces) {
+    fn parts(&self) -> (&Claims, &NonceStore) {
         let (claims, nonces, _) = self.open.as_ref().unwrap();
         (claims, nonces)
     }
@@ -115,7 +115,7 @@ impl Store {
             spending: Vec::new(),
             now_ms: 1,
         };
-        let take = Take {
+        let take = NonceSelection {
             of: of.clone(),
             ids: ids.to_vec(),
         };
@@ -141,7 +141,7 @@ fn made(text: &str) -> PreprocessedNonce {
 
 #[test]
 fn nonces__should_come_out_once_and_not_after_a_restart() {
-    let mut store = Store::new();
+    let mut store = TestStore::new();
     let ids = store.keep(&shares(0), vec![made("a"), made("b"), made("c")]);
     assert_eq!(ids, [0, 1, 2]);
     let taken = store.take(&shares(0), &[1]).unwrap();
@@ -149,7 +149,7 @@ fn nonces__should_come_out_once_and_not_after_a_restart() {
     assert_eq!(taken[0].commitments, b"commitments of b");
     for _ in 0..2 {
         let again = store.take(&shares(0), &[1]);
-        assert_eq!(again.err(), Some(ClaimError::NonceGone));
+        assert_eq!(again.err(), Some(ClaimError::NonceMissing));
         store.restart();
     }
     // What was left is still there, in its order.
@@ -164,26 +164,26 @@ fn nonces__should_come_out_once_and_not_after_a_restart() {
 
 #[test]
 fn nonces__should_be_gone_when_their_claim_is_refused() {
-    let mut store = Store::new();
+    let mut store = TestStore::new();
     store.keep(&shares(0), (0..6).map(|_| made("any")).collect());
     store.take_in(1, &shares(0), &[0]).unwrap();
     // The session was run; a number is named twice; one of them is not there.
     let refused = store.take_in(1, &shares(0), &[1]);
     assert_eq!(refused.err(), Some(ClaimError::SessionUsed));
     let refused = store.take(&shares(0), &[2, 2]);
-    assert_eq!(refused.err(), Some(ClaimError::NonceGone));
+    assert_eq!(refused.err(), Some(ClaimError::NonceMissing));
     let refused = store.take(&shares(0), &[3, 99]);
-    assert_eq!(refused.err(), Some(ClaimError::NonceGone));
+    assert_eq!(refused.err(), Some(ClaimError::NonceMissing));
     for id in 0..4 {
         let refused = store.take(&shares(0), &[id]);
-        assert_eq!(refused.err(), Some(ClaimError::NonceGone), "{id}");
+        assert_eq!(refused.err(), Some(ClaimError::NonceMissing), "{id}");
     }
     assert!(store.take(&shares(0), &[4, 5]).is_ok());
 }
 
 #[test]
 fn nonces__should_be_bound_to_their_epoch_and_key() {
-    let mut store = Store::new();
+    let mut store = TestStore::new();
     store.keep(&shares(0), vec![made("old"), made("older")]);
     store.keep(&shares(1), vec![made("new")]);
     let other = ShareEpoch {
@@ -192,7 +192,7 @@ fn nonces__should_be_bound_to_their_epoch_and_key() {
     };
     for of in [&shares(1), &other] {
         let refused = store.take(of, &[0]);
-        assert_eq!(refused.err(), Some(ClaimError::NonceGone));
+        assert_eq!(refused.err(), Some(ClaimError::NonceMissing));
     }
     // A new epoch burns the old one's, for good.
     let (claims, nonces) = store.parts();
@@ -200,7 +200,7 @@ fn nonces__should_be_bound_to_their_epoch_and_key() {
     assert_eq!(nonces.levels(), [(shares(1), 1)]);
     for _ in 0..2 {
         let refused = store.take(&shares(0), &[0]);
-        assert_eq!(refused.err(), Some(ClaimError::NonceGone));
+        assert_eq!(refused.err(), Some(ClaimError::NonceMissing));
         store.restart();
     }
     assert_eq!(store.parts().1.levels(), [(shares(1), 1)]);
@@ -214,7 +214,7 @@ fn nonces__should_be_bound_to_their_epoch_and_key() {
 
 #[test]
 fn nonces__should_go_when_they_are_below_what_will_be_named() {
-    let store = Store::new();
+    let store = TestStore::new();
     store.keep(&shares(0), (0..8).map(|_| made("any")).collect());
     let (claims, nonces) = store.parts();
     let of = shares(0);
@@ -229,7 +229,7 @@ fn nonces__should_not_lie_open_on_disk() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("claims.redb");
     let claims = Claims::open(&path, true).unwrap();
-    let nonces = Nonces::new(b"keyring", &claims).unwrap();
+    let nonces = NonceStore::new(b"keyring", &claims).unwrap();
     let secrets: Vec<[u8; 64]> = (0..50)
         .map(|_| {
             let mut secret = [0; 64];
@@ -252,7 +252,7 @@ fn nonces__should_not_lie_open_on_disk() {
         assert!(!secret.windows(16).any(|part| windows.contains(part)));
     }
     // Nor do they open with another keyring.
-    let take = Take {
+    let take = NonceSelection {
         of: shares(0),
         ids: vec![0],
     };
@@ -265,12 +265,12 @@ fn nonces__should_not_lie_open_on_disk() {
         now_ms: 1,
     };
     let taken = futures::executor::block_on(nonces.claim(&claims, claim, Some(take))).unwrap();
-    let thief = Nonces::new(b"another keyring", &claims).unwrap();
+    let thief = NonceStore::new(b"another keyring", &claims).unwrap();
     assert!(thief.open(taken).is_err());
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum StoreStep {
     Make(u8, u8),
     /// Some of the numbers that there ever were, and of those that there were not.
     Take(u8, Vec<u64>),
@@ -278,14 +278,14 @@ enum Step {
     Restart,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = StoreStep> {
     let epoch = 0..3_u8;
     prop_oneof![
-        3 => (epoch.clone(), 1..6_u8).prop_map(|(epoch, count)| Step::Make(epoch, count)),
+        3 => (epoch.clone(), 1..6_u8).prop_map(|(epoch, count)| StoreStep::Make(epoch, count)),
         6 => (epoch.clone(), prop::collection::vec(0..40_u64, 1..4))
-            .prop_map(|(epoch, ids)| Step::Take(epoch, ids)),
-        1 => epoch.prop_map(Step::Burn),
-        2 => Just(Step::Restart),
+            .prop_map(|(epoch, ids)| StoreStep::Take(epoch, ids)),
+        1 => epoch.prop_map(StoreStep::Burn),
+        2 => Just(StoreStep::Restart),
     ]
 }
 
@@ -294,14 +294,14 @@ proptest! {
 
     #[test]
     fn nonces__should_never_come_out_twice(steps in prop::collection::vec(step(), 1..60)) {
-        let mut store = Store::new();
+        let mut store = TestStore::new();
         let mut next = 0;
         // What should be there: number -> (epoch, name).
         let mut model: BTreeMap<u64, (u8, String)> = BTreeMap::new();
         let mut out: BTreeSet<Vec<u8>> = BTreeSet::new();
         for step in steps {
             match step {
-                Step::Make(epoch, count) => {
+                StoreStep::Make(epoch, count) => {
                     let names: Vec<String> =
                         (0..u64::from(count)).map(|more| format!("nonce {}", next + more)).collect();
                     let ids = store.keep(
@@ -314,7 +314,7 @@ proptest! {
                         model.insert(id, (epoch, name));
                     }
                 }
-                Step::Take(epoch, ids) => {
+                StoreStep::Take(epoch, ids) => {
                     let distinct: BTreeSet<u64> = ids.iter().copied().collect();
                     let there = distinct.len() == ids.len()
                         && ids.iter().all(|id| model.get(id).is_some_and(|(of, _)| *of == epoch));
@@ -325,14 +325,14 @@ proptest! {
                     }
                     model.retain(|id, (of, _)| *of != epoch || !distinct.contains(id));
                 }
-                Step::Burn(epoch) => {
+                StoreStep::Burn(epoch) => {
                     let (claims, nonces) = store.parts();
                     let of = shares(epoch.into());
                     let burned = nonces.burn_epoch(claims, &of, None);
                     futures::executor::block_on(burned).unwrap();
                     model.retain(|_, (of, _)| *of != epoch);
                 }
-                Step::Restart => store.restart(),
+                StoreStep::Restart => store.restart(),
             }
             let ready: BTreeSet<u64> = store
                 .parts()

@@ -21,7 +21,7 @@ use toml::{Table, Value};
 
 use super::{
     Policy,
-    rules::{Limit, Rules},
+    rules::{AmountLimit, ScopeRules},
 };
 
 /// The version of the file, which has to say it.
@@ -65,14 +65,14 @@ impl Policy {
             let sentence = format!("line {line} is not TOML: {}", error.message());
             Fault::new(Class::Invalid, sentence)
         })?;
-        let mut keys = Keys::of(String::new(), table);
+        let mut keys = TableReader::of(String::new(), table);
         match keys.take("version") {
             Some((_, Value::Integer(VERSION))) => {}
             Some((path, _)) => return Err(wrong(path, NOT_TWO)),
             None => return Err(wrong("version", NOT_TWO)),
         }
         let policy = Self {
-            node: Rules::take(&mut keys)?,
+            node: ScopeRules::take(&mut keys)?,
             each_vault: keys.rules("each_vault")?,
             vaults: vaults(&mut keys)?,
             each_wallet: keys.rules("each_wallet")?,
@@ -86,9 +86,9 @@ impl Policy {
 const NOT_TWO: &str = "must be 2: this Covault reads policy files that begin with version = 2 \
                        (docs/policy-floor.md says what that means)";
 
-impl Rules {
+impl ScopeRules {
     /// Takes the keys that every scope has.
-    fn take(keys: &mut Keys) -> Result<Self, Fault> {
+    fn take(keys: &mut TableReader) -> Result<Self, Fault> {
         Ok(Self {
             networks: keys.list("networks", place)?,
             kinds: keys.list("kinds", kind)?,
@@ -108,7 +108,7 @@ impl Rules {
     }
 }
 
-fn vaults(keys: &mut Keys) -> Result<BTreeMap<VaultId, Rules>, Fault> {
+fn vaults(keys: &mut TableReader) -> Result<BTreeMap<VaultId, ScopeRules>, Fault> {
     let mut vaults = BTreeMap::new();
     for (path, key, rules) in keys.scopes("vaults")? {
         let vault = key
@@ -122,7 +122,7 @@ fn vaults(keys: &mut Keys) -> Result<BTreeMap<VaultId, Rules>, Fault> {
 }
 
 /// An address that is one on several networks (Aptos, Sui) is a wallet on each of them.
-fn wallets(keys: &mut Keys) -> Result<BTreeMap<(Network, String), Rules>, Fault> {
+fn wallets(keys: &mut TableReader) -> Result<BTreeMap<(Network, String), ScopeRules>, Fault> {
     let mut wallets = BTreeMap::new();
     for (path, key, rules) in keys.scopes("wallets")? {
         let mut known = false;
@@ -142,7 +142,7 @@ fn wallets(keys: &mut Keys) -> Result<BTreeMap<(Network, String), Rules>, Fault>
     Ok(wallets)
 }
 
-fn recipients(keys: &mut Keys) -> Result<BTreeMap<ChainScope, BTreeSet<String>>, Fault> {
+fn recipients(keys: &mut TableReader) -> Result<BTreeMap<ChainScope, BTreeSet<String>>, Fault> {
     let mut lists = BTreeMap::new();
     for (path, at, value) in keys.by_place("recipients")? {
         let chain = at.network.rules();
@@ -151,14 +151,14 @@ fn recipients(keys: &mut Keys) -> Result<BTreeMap<ChainScope, BTreeSet<String>>,
     Ok(lists)
 }
 
-fn most_fee(keys: &mut Keys) -> Result<BTreeMap<ChainScope, U256>, Fault> {
+fn most_fee(keys: &mut TableReader) -> Result<BTreeMap<ChainScope, U256>, Fault> {
     keys.by_place("most_fee")?
         .into_iter()
         .map(|(path, at, value)| Ok((at, amount(&path, &value)?)))
         .collect()
 }
 
-fn limits(keys: &mut Keys) -> Result<BTreeMap<Asset, Limit>, Fault> {
+fn limits(keys: &mut TableReader) -> Result<BTreeMap<Asset, AmountLimit>, Fault> {
     let mut limits = BTreeMap::new();
     let Some((path, value)) = keys.take("limits") else {
         return Ok(limits);
@@ -171,7 +171,7 @@ fn limits(keys: &mut Keys) -> Result<BTreeMap<Asset, Limit>, Fault> {
         let Value::Table(table) = entry else {
             return Err(wrong(&path, "must be a table under [[limits]]"));
         };
-        let mut keys = Keys::of(format!("{path}."), table);
+        let mut keys = TableReader::of(format!("{path}."), table);
         let (at, asset) = keys
             .take("asset")
             .ok_or_else(|| wrong(format_args!("{path}.asset"), "is required, e.g. \"evm:1\""))?;
@@ -181,12 +181,12 @@ fn limits(keys: &mut Keys) -> Result<BTreeMap<Asset, Limit>, Fault> {
             let taken = keys.take(key);
             taken.map(|(path, value)| amount(&path, &value)).transpose()
         };
-        let limit = Limit {
+        let limit = AmountLimit {
             per_request: most("per_request")?,
             per_day: most("per_day")?,
         };
         keys.finish()?;
-        if limit == Limit::default() {
+        if limit == AmountLimit::default() {
             return Err(wrong(
                 &path,
                 "limits nothing: give per_request, per_day or both",
@@ -200,14 +200,14 @@ fn limits(keys: &mut Keys) -> Result<BTreeMap<Asset, Limit>, Fault> {
 }
 
 /// A table whose keys are taken one by one; what is left is unknown.
-struct Keys {
+struct TableReader {
     /// What stands before each key.
     path: String,
     table: Table,
     known: Vec<&'static str>,
 }
 
-impl Keys {
+impl TableReader {
     fn of(path: String, table: Table) -> Self {
         Self {
             path,
@@ -217,15 +217,15 @@ impl Keys {
     }
 
     /// The rules in a table of this name; none where it is left out.
-    fn rules(&mut self, key: &'static str) -> Result<Rules, Fault> {
+    fn rules(&mut self, key: &'static str) -> Result<ScopeRules, Fault> {
         match self.take(key) {
-            None => Ok(Rules::default()),
+            None => Ok(ScopeRules::default()),
             Some((path, value)) => rules(&path, value),
         }
     }
 
     /// Tables of rules, each with its path and its key.
-    fn scopes(&mut self, key: &'static str) -> Result<Vec<(String, String, Rules)>, Fault> {
+    fn scopes(&mut self, key: &'static str) -> Result<Vec<(String, String, ScopeRules)>, Fault> {
         let Some((path, value)) = self.take(key) else {
             return Ok(Vec::new());
         };
@@ -295,12 +295,12 @@ impl Keys {
     }
 }
 
-fn rules(path: &str, value: Value) -> Result<Rules, Fault> {
+fn rules(path: &str, value: Value) -> Result<ScopeRules, Fault> {
     let Value::Table(table) = value else {
         return Err(wrong(path, "must be a table of rules"));
     };
-    let mut keys = Keys::of(format!("{path}."), table);
-    let rules = Rules::take(&mut keys)?;
+    let mut keys = TableReader::of(format!("{path}."), table);
+    let rules = ScopeRules::take(&mut keys)?;
     keys.finish()?;
     Ok(rules)
 }

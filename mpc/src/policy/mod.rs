@@ -8,11 +8,11 @@
 //! each, and each has counters of its own: what one vault spends or fails to spend takes nothing of
 //! another's limits.
 
+mod explain;
 mod file;
 mod rules;
 #[cfg(test)]
 mod tests;
-mod words;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,24 +29,24 @@ use covault_core::{
     payload::{Payload, outflow::AccountChange},
 };
 
-use rules::Rules;
+use rules::ScopeRules;
 
 /// What a node signs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    node: Rules,
+    node: ScopeRules,
     /// Of every vault without rules of its own.
-    each_vault: Rules,
-    vaults: BTreeMap<VaultId, Rules>,
+    each_vault: ScopeRules,
+    vaults: BTreeMap<VaultId, ScopeRules>,
     /// Of every wallet without rules of its own.
-    each_wallet: Rules,
+    each_wallet: ScopeRules,
     /// By network and address.
-    wallets: BTreeMap<(Network, String), Rules>,
+    wallets: BTreeMap<(Network, String), ScopeRules>,
 }
 
 /// Whose rules and counters they are. Printed as refusals name them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum PolicyScope {
     /// All that the node signs.
     Node,
     /// One vault.
@@ -55,41 +55,41 @@ pub enum Scope {
     Wallet(String),
 }
 
-impl fmt::Display for Scope {
+impl fmt::Display for PolicyScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("this signer's policy")?;
         match self {
-            Scope::Node => Ok(()),
-            Scope::Vault(vault) => write!(f, " (vault {vault})"),
-            Scope::Wallet(address) => write!(f, " (wallet {address})"),
+            PolicyScope::Node => Ok(()),
+            PolicyScope::Vault(vault) => write!(f, " (vault {vault})"),
+            PolicyScope::Wallet(address) => write!(f, " (wallet {address})"),
         }
     }
 }
 
 /// What is counted: an asset in a scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counter {
+pub struct SpendingCounter {
     /// Whose counter it is.
-    pub scope: Scope,
+    pub scope: PolicyScope,
     /// The asset, e.g. `evm:1`.
     pub asset: String,
 }
 
-impl Counter {
+impl SpendingCounter {
     /// The name under which the claims keep it.
     pub fn name(&self) -> String {
         let asset = &self.asset;
         match &self.scope {
-            Scope::Node => asset.clone(),
-            Scope::Vault(vault) => format!("vault {vault} {asset}"),
-            Scope::Wallet(address) => format!("wallet {address} {asset}"),
+            PolicyScope::Node => asset.clone(),
+            PolicyScope::Vault(vault) => format!("vault {vault} {asset}"),
+            PolicyScope::Wallet(address) => format!("wallet {address} {asset}"),
         }
     }
 }
 
 /// What somebody wants to have signed.
 #[derive(Clone, Copy)]
-pub struct Asked<'a> {
+pub struct PolicyRequest<'a> {
     /// The vault of the wallet, whose address the payload names.
     pub vault: VaultId,
     /// The network of the wallet.
@@ -107,7 +107,7 @@ pub struct Asked<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spending {
     /// What counts it.
-    pub counter: Counter,
+    pub counter: SpendingCounter,
     /// In its smallest unit.
     pub amount: U256,
     /// What may go in any 24 hours.
@@ -148,7 +148,7 @@ impl Policy {
     ) -> Result<Vec<Spending>, Fault> {
         let own_wallets = order.own_recipients(root, payload)?;
         let fee = order.network.rules().most_fee(&order.unsigned)?;
-        self.judge(&Asked {
+        self.evaluate(&PolicyRequest {
             vault: order.vault,
             network: order.network,
             payload,
@@ -161,15 +161,15 @@ impl Policy {
     ///
     /// # Errors
     /// As [`Policy::check`].
-    pub fn judge(&self, asked: &Asked<'_>) -> Result<Vec<Spending>, Fault> {
+    pub fn evaluate(&self, asked: &PolicyRequest<'_>) -> Result<Vec<Spending>, Fault> {
         let outflow = asked.payload.outflow(asked.network);
         let of_vault = self.vaults.get(&asked.vault).unwrap_or(&self.each_vault);
         let wallet = (asked.network, asked.payload.from().to_owned());
         let of_wallet = self.wallets.get(&wallet).unwrap_or(&self.each_wallet);
         let scopes = [
-            (Scope::Node, &self.node),
-            (Scope::Vault(asked.vault), of_vault),
-            (Scope::Wallet(wallet.1), of_wallet),
+            (PolicyScope::Node, &self.node),
+            (PolicyScope::Vault(asked.vault), of_vault),
+            (PolicyScope::Wallet(wallet.1), of_wallet),
         ];
         let mut spending = Vec::new();
         for (scope, rules) in scopes {
@@ -180,8 +180,8 @@ impl Policy {
 }
 
 /// The refusal when the total of 24 hours would be too high.
-pub(crate) fn over_day(counter: &Counter) -> Fault {
-    let Counter { scope, asset } = counter;
+pub(crate) fn over_day(counter: &SpendingCounter) -> Fault {
+    let SpendingCounter { scope, asset } = counter;
     let sentence = format_args!("with the fee, more {asset} than {scope} allows in 24 hours");
     Fault::field("amount", sentence)
 }

@@ -15,11 +15,11 @@ use covault_core::{
     },
 };
 
-use super::{Asked, Counter, Scope, Spending, over_day};
+use super::{PolicyRequest, PolicyScope, Spending, SpendingCounter, over_day};
 
 /// What one scope (the node, a vault, a wallet) allows. What is left out is no rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Rules {
+pub(super) struct ScopeRules {
     /// `None`: everywhere.
     pub(super) networks: Option<BTreeSet<ChainScope>>,
     /// `None`: all.
@@ -43,12 +43,12 @@ pub(super) struct Rules {
     /// An empty list is nobody.
     pub(super) recipients: BTreeMap<ChainScope, BTreeSet<String>>,
     pub(super) most_fee: BTreeMap<ChainScope, U256>,
-    pub(super) limits: BTreeMap<Asset, Limit>,
+    pub(super) limits: BTreeMap<Asset, AmountLimit>,
 }
 
 /// The most of one asset, in its smallest unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Limit {
+pub(super) struct AmountLimit {
     pub(super) per_request: Option<U256>,
     pub(super) per_day: Option<U256>,
 }
@@ -76,12 +76,12 @@ pub(super) fn default_most_fee(network: Network) -> U256 {
     })
 }
 
-impl Rules {
+impl ScopeRules {
     /// Judges by these rules, which are of `scope`. What has to be counted.
     pub(super) fn check(
         &self,
-        scope: &Scope,
-        asked: &Asked<'_>,
+        scope: &PolicyScope,
+        asked: &PolicyRequest<'_>,
         outflow: &Outflow,
     ) -> Result<Vec<Spending>, Fault> {
         self.check_kind(scope, asked.payload.which(), outflow)?;
@@ -92,7 +92,7 @@ impl Rules {
         self.check_amounts(scope, asked.fee, outflow)
     }
 
-    fn check_network(&self, scope: &Scope, outflow: &Outflow) -> Result<(), Fault> {
+    fn check_network(&self, scope: &PolicyScope, outflow: &Outflow) -> Result<(), Fault> {
         let Some(allowed) = &self.networks else {
             return Ok(());
         };
@@ -114,7 +114,7 @@ impl Rules {
         Err(Fault::field("network", sentence))
     }
 
-    fn check_kind(&self, scope: &Scope, kind: Kind, outflow: &Outflow) -> Result<(), Fault> {
+    fn check_kind(&self, scope: &PolicyScope, kind: Kind, outflow: &Outflow) -> Result<(), Fault> {
         let forbidden = |why: fmt::Arguments<'_>| Err(Fault::field("kind", why));
         let name = kind.name();
         if let Some(kinds) = &self.kinds
@@ -152,10 +152,10 @@ impl Rules {
     }
 
     /// Whoever has the account needs no more signatures, so no other rule would hold after it.
-    fn check_account_changes(&self, scope: &Scope, payload: &Payload) -> Result<(), Fault> {
+    fn check_account_changes(&self, scope: &PolicyScope, payload: &Payload) -> Result<(), Fault> {
         let allowed = match &self.account_changes {
             Some(allowed) => allowed,
-            None if *scope == Scope::Node => &BTreeSet::new(),
+            None if *scope == PolicyScope::Node => &BTreeSet::new(),
             None => return Ok(()),
         };
         let changes = payload.account_changes();
@@ -172,9 +172,9 @@ impl Rules {
 
     /// Whether bytes that may be anything are signed. Of a vault or wallet, also what it says of
     /// recipients and amounts speaks against it.
-    fn raw(&self, scope: &Scope, place: &ChainScope) -> bool {
+    fn raw(&self, scope: &PolicyScope, place: &ChainScope) -> bool {
         self.raw_signing
-            .unwrap_or(*scope != Scope::Node && !self.limited(place))
+            .unwrap_or(*scope != PolicyScope::Node && !self.limited(place))
     }
 
     /// Whether amounts or recipients are limited for something that is good at `place`.
@@ -192,7 +192,7 @@ impl Rules {
 
     fn check_recipients(
         &self,
-        scope: &Scope,
+        scope: &PolicyScope,
         own_wallets: &BTreeSet<String>,
         outflow: &Outflow,
     ) -> Result<(), Fault> {
@@ -231,10 +231,10 @@ impl Rules {
 
     /// The highest fees that hold for a place: what is written, and for a node that writes nothing
     /// of it, the default.
-    fn most_fees(&self, scope: &Scope, at: &ChainScope) -> Vec<(ChainScope, U256)> {
+    fn most_fees(&self, scope: &PolicyScope, at: &ChainScope) -> Vec<(ChainScope, U256)> {
         let meets = self.most_fee.iter().filter(|(place, _)| place.meets(at));
         let mut written: Vec<_> = meets.map(|(place, most)| (*place, *most)).collect();
-        if written.is_empty() && *scope == Scope::Node {
+        if written.is_empty() && *scope == PolicyScope::Node {
             written.push((
                 ChainScope::network(at.network),
                 default_most_fee(at.network),
@@ -243,7 +243,7 @@ impl Rules {
         written
     }
 
-    fn check_fee(&self, scope: &Scope, fee: U256, at: &ChainScope) -> Result<(), Fault> {
+    fn check_fee(&self, scope: &PolicyScope, fee: U256, at: &ChainScope) -> Result<(), Fault> {
         for (place, most) in self.most_fees(scope, at) {
             if fee > most {
                 let sentence = format_args!(
@@ -259,7 +259,7 @@ impl Rules {
     /// The fee counts as an amount of the coin: whoever sets it may be who gets it.
     fn check_amounts(
         &self,
-        scope: &Scope,
+        scope: &PolicyScope,
         fee: U256,
         outflow: &Outflow,
     ) -> Result<Vec<Spending>, Fault> {
@@ -297,7 +297,7 @@ impl Rules {
         let mut spending = Vec::with_capacity(totals.len());
         for (asset, amount) in totals {
             let limit = self.limits.get(&asset).copied().unwrap_or_default();
-            let counter = Counter {
+            let counter = SpendingCounter {
                 scope: scope.clone(),
                 asset: asset.to_string(),
             };
@@ -311,7 +311,7 @@ impl Rules {
             }
             // Of a node and its vaults also what is not limited yet: a limit that is set later
             // finds it. There may be too many wallets for that.
-            if limit.per_day.is_some() || !matches!(scope, Scope::Wallet(_)) {
+            if limit.per_day.is_some() || !matches!(scope, PolicyScope::Wallet(_)) {
                 spending.push(Spending {
                     counter,
                     amount,

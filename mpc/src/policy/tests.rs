@@ -171,7 +171,7 @@ fn policy(text: &str) -> Policy {
 
 /// Asset, amount and limit of the counters of the node.
 fn of_node(spending: &[Spending]) -> Vec<(String, U256, Option<U256>)> {
-    let of_node = |spending: &&Spending| spending.counter.scope == Scope::Node;
+    let of_node = |spending: &&Spending| spending.counter.scope == PolicyScope::Node;
     let counted = spending.iter().filter(of_node);
     counted
         .map(

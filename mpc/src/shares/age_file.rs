@@ -25,9 +25,10 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize as _, Zeroizing};
 
-use super::{Lineage, Retired, ShareRecord, ShareStore};
+use super::{RetiredShare, ShareLineage, ShareRecord, ShareStore};
 use crate::{
-    backend::KeyShare, claims::Claims, identity::write_private, nonces::Nonces, primes::Primes,
+    backend::KeyShare, claims::Claims, identity::write_private, nonces::NonceStore,
+    primes::PrimeStore,
 };
 
 /// The name of the keyring in a node's folder.
@@ -44,13 +45,13 @@ const VERSION: u8 = 1;
 const MAX_WORK_FACTOR: u8 = 22;
 
 /// The shares of one node's folder.
-pub struct AgeFiles {
+pub struct AgeShareStore {
     folder: PathBuf,
     identity: x25519::Identity,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredShareRecord {
     vault: VaultId,
     epoch: u32,
     scheme: Scheme,
@@ -58,13 +59,13 @@ struct Stored {
     threshold: u16,
     holders: Vec<NodeId>,
     order: Option<[u8; 32]>,
-    lineage: Lineage,
+    lineage: ShareLineage,
     restored: bool,
     root: RootKey,
     secret: Vec<u8>,
 }
 
-impl Stored {
+impl StoredShareRecord {
     fn of(record: &ShareRecord) -> Self {
         Self {
             vault: record.vault,
@@ -82,13 +83,13 @@ impl Stored {
     }
 }
 
-impl Drop for Stored {
+impl Drop for StoredShareRecord {
     fn drop(&mut self) {
         self.secret.zeroize();
     }
 }
 
-impl AgeFiles {
+impl AgeShareStore {
     /// Opens a node's folder; makes folder and keyring when missing. `work_factor` is scrypt's
     /// log2 N for a new keyring (1 to 22; 18 takes about a second).
     ///
@@ -161,17 +162,17 @@ impl AgeFiles {
     /// The node's nonces in `claims`, sealed with a key that is made from the keyring.
     ///
     /// # Errors
-    /// As [`Nonces::new`].
-    pub fn nonces(&self, claims: &Claims) -> Result<Nonces, Fault> {
-        Nonces::new(self.identity.to_string().expose_secret().as_bytes(), claims)
+    /// As [`NonceStore::new`].
+    pub fn nonces(&self, claims: &Claims) -> Result<NonceStore, Fault> {
+        NonceStore::new(self.identity.to_string().expose_secret().as_bytes(), claims)
     }
 
     /// The primes of the same folder, encrypted to the same keyring.
     ///
     /// # Errors
     /// [`Class::Unavailable`] when their folder cannot be made.
-    pub fn primes(&self) -> Result<Primes, Fault> {
-        Primes::open(self.folder.with_file_name(PRIMES), self.identity.clone())
+    pub fn primes(&self) -> Result<PrimeStore, Fault> {
+        PrimeStore::open(self.folder.with_file_name(PRIMES), self.identity.clone())
     }
 
     /// Erases what interrupted writes and takings have left behind: a whole share may be in a file
@@ -258,7 +259,7 @@ impl AgeFiles {
             .map(Zeroizing::new)
             .map_err(|cause| refuse().caused_by(cause))?;
         let stored = match plain.split_first() {
-            Some((&VERSION, rest)) => bcs::from_bytes::<Stored>(rest),
+            Some((&VERSION, rest)) => bcs::from_bytes::<StoredShareRecord>(rest),
             _ => return Err(refuse().caused_by("unknown version")),
         };
         // The decoder's message could quote the content.
@@ -284,16 +285,16 @@ impl AgeFiles {
 
 /// Decodes the plaintext of a share without its version, and encodes it again; for fuzz targets.
 #[cfg(feature = "simulation")]
-pub(crate) fn again(plain: &[u8]) -> Option<Vec<u8>> {
-    bcs::from_bytes::<Stored>(plain)
+pub(crate) fn reencode(plain: &[u8]) -> Option<Vec<u8>> {
+    bcs::from_bytes::<StoredShareRecord>(plain)
         .and_then(|stored| bcs::to_bytes(&stored))
         .ok()
 }
 
-/// What [`again`] reads; for fuzz targets.
+/// What [`reencode`] reads; for fuzz targets.
 #[cfg(feature = "simulation")]
 pub(crate) fn plaintext(record: &ShareRecord) -> Option<Vec<u8>> {
-    bcs::to_bytes(&Stored::of(record)).ok()
+    bcs::to_bytes(&StoredShareRecord::of(record)).ok()
 }
 
 /// What the files are called that are in use, and those that are not yet.
@@ -321,7 +322,7 @@ fn disk(cause: io::Error) -> Fault {
     Fault::unavailable("a share could not be stored or erased").caused_by(cause)
 }
 
-impl AgeFiles {
+impl AgeShareStore {
     fn path(&self, vault: VaultId, root: &RootKey, epoch: u32, extension: &str) -> PathBuf {
         let (before, after) = place(vault, root);
         self.folder
@@ -337,7 +338,7 @@ impl AgeFiles {
                 "there is a share for this key already",
             ));
         }
-        let stored = Stored::of(record);
+        let stored = StoredShareRecord::of(record);
         // Of its final size: a buffer that grows leaves copies behind.
         let size = bcs::serialized_size(&stored)
             .map_err(|_| Fault::bug("a share cannot be encoded"))?
@@ -378,11 +379,11 @@ impl AgeFiles {
     ///
     /// # Errors
     /// [`Class::Invalid`] naming the one that cannot be read.
-    pub fn retired(&self) -> Result<Vec<Retired>, Fault> {
+    pub fn retired(&self) -> Result<Vec<RetiredShare>, Fault> {
         let files = self.retired_files()?.into_iter();
         let mut retired = files
             .map(|(path, at_ms, was_in_use)| {
-                Ok(Retired {
+                Ok(RetiredShare {
                     record: self.read(&path)?,
                     at_ms,
                     was_in_use,
@@ -430,13 +431,13 @@ fn sync_folder(folder: &Path) -> Result<(), Fault> {
         .map_err(disk)
 }
 
-impl AgeFiles {
+impl AgeShareStore {
     fn sync(&self) -> Result<(), Fault> {
         sync_folder(&self.folder)
     }
 }
 
-impl ShareStore for AgeFiles {
+impl ShareStore for AgeShareStore {
     fn save(&self, record: &ShareRecord) -> Result<(), Fault> {
         self.write(record, IN_USE)
     }
@@ -536,7 +537,7 @@ impl ShareStore for AgeFiles {
     }
 }
 
-crate::secrets::secret_form!(Stored);
+crate::secrets::secret_form!(StoredShareRecord);
 
 #[cfg(test)]
 #[path = "age_file_tests.rs"]

@@ -14,7 +14,7 @@ fn record() -> ShareRecord {
         threshold: 2,
         holders: vec![NodeId([3; 32]), NodeId([4; 32])],
         order: None,
-        lineage: Lineage::default(),
+        lineage: ShareLineage::default(),
         restored: false,
         key: KeyShare {
             root: RootKey {
@@ -27,8 +27,8 @@ fn record() -> ShareRecord {
     }
 }
 
-fn open(folder: &Path, passphrase: &str) -> Result<AgeFiles, Fault> {
-    AgeFiles::open(folder, &SecretString::from(passphrase.to_owned()), 4)
+fn open(folder: &Path, passphrase: &str) -> Result<AgeShareStore, Fault> {
+    AgeShareStore::open(folder, &SecretString::from(passphrase.to_owned()), 4)
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn shares__should_be_pending_until_activated_and_retired_with_the_next() {
     assert_eq!(epochs(&files.load_all().unwrap()), [0]);
     assert!(files.load_pending().unwrap().is_empty());
     // They are all there, sealed as they were, until their time has come.
-    let retired = |files: &AgeFiles| -> Vec<(u32, u64, bool)> {
+    let retired = |files: &AgeShareStore| -> Vec<(u32, u64, bool)> {
         let retired = files.retired().unwrap();
         let retired = retired.iter();
         retired

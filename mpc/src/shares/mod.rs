@@ -12,7 +12,7 @@ use covault_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{Index, KeyShare};
+use crate::backend::{KeyShare, SignerIndex};
 
 /// The epoch of a share that was made by key generation.
 pub const FIRST_EPOCH: u32 = 0;
@@ -34,7 +34,7 @@ pub struct ShareRecord {
     /// The id of the reshare order that made it; none for key generation.
     pub order: Option<[u8; 32]>,
     /// The generations that it comes from.
-    pub lineage: Lineage,
+    pub lineage: ShareLineage,
     /// Whether it was put back from a backup. Such a share deals in the next refresh, and does not
     /// sign before: what was signed and claimed after the backup is not known here. Its secret is
     /// the plain share ([`crate::backend::PlainShare::encode`]), not the backend's encoding.
@@ -45,7 +45,7 @@ pub struct ShareRecord {
 
 /// The generations that a generation comes from, as its holder knows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lineage {
+pub struct ShareLineage {
     /// Their ids ([`Generation::id`]), the last one's last.
     pub known: Vec<[u8; 32]>,
     /// The holder had a share of the last one, or its operator has permitted the change of it: it is
@@ -54,7 +54,7 @@ pub struct Lineage {
 }
 
 /// A share that a later generation has replaced. It signs nothing and is kept for recovery.
-pub struct Retired {
+pub struct RetiredShare {
     /// The share.
     pub record: ShareRecord,
     /// When it was retired, in milliseconds since the Unix epoch.
@@ -74,9 +74,9 @@ impl ShareRecord {
     }
 
     /// A holder's index.
-    pub fn index_of(&self, node: &NodeId) -> Option<Index> {
+    pub fn index_of(&self, node: &NodeId) -> Option<SignerIndex> {
         let place = self.holders.iter().position(|holder| holder == node)?;
-        Index::try_from(place.checked_add(1)?).ok()
+        SignerIndex::try_from(place.checked_add(1)?).ok()
     }
 }
 

@@ -14,20 +14,20 @@ use covault_core::{
 };
 use covault_mpc::{
     attest::has_signed,
-    node::{KeyRules, Limits, VaultRules},
-    permits::Permits,
-    shares::{ShareStore as _, age_file::AgeFiles, backup},
+    node::{KeyRules, ThresholdLimits, VaultRules},
+    permits::PermitStore,
+    shares::{ShareStore as _, age_file::AgeShareStore, backup},
 };
 use secrecy::SecretString;
 
 use crate::{
     backup::check_private,
     support::{free, now_ms},
-    world::{Life, session},
+    world::{LifecycleFixture, session},
 };
 
 /// The statements of the nodes at these places.
-fn statements(life: &Life, order: &ReshareOrder, places: &[usize]) -> ReshareProof {
+fn statements(life: &LifecycleFixture, order: &ReshareOrder, places: &[usize]) -> ReshareProof {
     let statement = order.statement().unwrap();
     let sign = |place: &usize| {
         let identity = &life.test.nodes[*place].identity;
@@ -36,11 +36,11 @@ fn statements(life: &Life, order: &ReshareOrder, places: &[usize]) -> ResharePro
     ReshareProof(places.iter().map(sign).collect())
 }
 
-fn permits(life: &Life, place: usize) -> Permits {
-    Permits::of(&life.test.nodes[place].folder)
+fn permits(life: &LifecycleFixture, place: usize) -> PermitStore {
+    PermitStore::of(&life.test.nodes[place].folder)
 }
 
-fn grant(life: &Life, order: &ReshareOrder, places: &[usize]) {
+fn grant(life: &LifecycleFixture, order: &ReshareOrder, places: &[usize]) {
     for place in places {
         let until_ms = now_ms() + 600_000;
         permits(life, *place)
@@ -50,7 +50,7 @@ fn grant(life: &Life, order: &ReshareOrder, places: &[usize]) {
 }
 
 /// Whether the share files are as they were: of epoch 0 with the first `count` nodes, none retired.
-fn untouched(life: &Life, count: usize) -> bool {
+fn untouched(life: &LifecycleFixture, count: usize) -> bool {
     (0..count).all(|place| life.files(place) == (vec![0], vec![]) && life.retired(place).is_empty())
 }
 
@@ -58,7 +58,7 @@ fn untouched(life: &Life, count: usize) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shares__should_not_be_retired_on_the_word_of_pinned_nodes_that_have_no_share() {
     // Five hold shares, three are needed. Nodes 5 and 6 are pinned by all and hold none.
-    let mut life = Life::start(Curve::Ed25519, 7, 5, 3).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 7, 5, 3).await;
     let everybody: Vec<NodeId> = (0..7).map(|place| life.id(place)).collect();
     let mut forged = Vec::new();
     // An order as it would be, and the statements of its new holders; then of hostile old ones, too,
@@ -94,7 +94,7 @@ async fn shares__should_not_be_retired_on_the_word_of_pinned_nodes_that_have_no_
             let told = life
                 .test
                 .cluster
-                .tell(order, proof, before, &everybody)
+                .distribute_activation(order, proof, before, &everybody)
                 .await;
             for (node, answer) in &told.unwrap()[..5] {
                 assert!(answer.is_err(), "{node:?} has taken {order:?}");
@@ -119,20 +119,20 @@ async fn shares__should_not_be_retired_on_the_word_of_pinned_nodes_that_have_no_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reshare__should_not_make_a_key_fragile_nor_one_be_made_so() {
     // Node 2 is the orchestrator's. It wants to be needed, and then to fall silent.
-    let mut life = Life::start(Curve::Ed25519, 3, 3, 2).await;
-    let set = async |life: &mut Life, rules: KeyRules| {
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 3, 2).await;
+    let set = async |life: &mut LifecycleFixture, rules: KeyRules| {
         for place in 0..2 {
             life.test.nodes[place].rules = rules.clone();
             life.restart(place).await;
         }
     };
-    let limits = |most_threshold, least_spare| Limits {
+    let limits = |most_threshold, least_spare| ThresholdLimits {
         least_threshold: None,
         most_threshold,
         least_spare,
     };
     for (permits, limits, says) in [
-        (true, Limits::default(), "signer.most_threshold"),
+        (true, ThresholdLimits::default(), "signer.most_threshold"),
         (true, limits(Some(3), None), "signer.least_spare"),
         (true, limits(Some(3), Some(0)), "covault node permit"),
         (false, limits(Some(3), Some(1)), "signer.least_spare"),
@@ -156,9 +156,9 @@ async fn reshare__should_not_make_a_key_fragile_nor_one_be_made_so() {
     life.crash(2).await;
     life.signs().await;
     // A new key is held to the same: no two of two where three have to be needed.
-    let three = Limits {
+    let three = ThresholdLimits {
         least_threshold: Some(3),
-        ..Limits::default()
+        ..ThresholdLimits::default()
     };
     set(
         &mut life,
@@ -179,7 +179,7 @@ async fn reshare__should_not_make_a_key_fragile_nor_one_be_made_so() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permit__should_be_for_one_change_and_used_up_by_it() {
-    let mut life = Life::start(Curve::Ed25519, 4, 3, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 4, 3, 2).await;
     for place in 0..4 {
         life.test.nodes[place].rules.permits = true;
         life.restart(place).await;
@@ -251,11 +251,11 @@ async fn permit__should_be_for_one_change_and_used_up_by_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn vault__should_not_fall_to_nodes_that_are_pinned_for_others() {
     // Nodes 3 and 4 are everybody's peers, but not this vault's.
-    let mut life = Life::start(Curve::Ed25519, 5, 3, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 5, 3, 2).await;
     let own = (0..3).map(|place| life.id(place)).collect::<Vec<_>>();
     let rules = VaultRules {
         peers: Some(own),
-        limits: Limits::default(),
+        limits: ThresholdLimits::default(),
     };
     let vaults = HashMap::from([(life.test.vault, rules)]);
     for place in 0..3 {
@@ -270,7 +270,9 @@ async fn vault__should_not_fall_to_nodes_that_are_pinned_for_others() {
     // Node 1 deals although it should not, and node 2 has left: it does not give its share up.
     let order = life.order(&[0, 1], &[3, 4], 2);
     let proof = statements(&life, &order, &[0, 1, 3, 4]);
-    let told = life.tell(&order, &proof, &[life.id(2)]).await;
+    let told = life
+        .distribute_activation(&order, &proof, &[life.id(2)])
+        .await;
     let fault = told[0].1.as_ref().unwrap_err();
     assert!(fault.message().contains("signer.vaults."), "{fault:?}");
     assert!(untouched(&life, 3));
@@ -283,7 +285,7 @@ async fn vault__should_not_fall_to_nodes_that_are_pinned_for_others() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retired_shares__should_give_the_key_back_after_a_reshare_that_was_a_mistake() {
-    let mut life = Life::start(Curve::Ed25519, 5, 3, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 5, 3, 2).await;
     for place in 0..3 {
         life.test.nodes[place].rules.permits = true;
         life.restart(place).await;
@@ -314,7 +316,7 @@ async fn retired_shares__should_give_the_key_back_after_a_reshare_that_was_a_mis
         .iter()
         .map(|place| {
             let node = &life.test.nodes[*place];
-            let files = AgeFiles::open(&node.folder, &passphrase, 2).unwrap();
+            let files = AgeShareStore::open(&node.folder, &passphrase, 2).unwrap();
             let retired = files.retired().unwrap();
             assert!(retired.len() == 1 && retired[0].was_in_use);
             let sealed = backup::of_retired(&retired[0], &node.identity.id(), &recipients);
@@ -339,13 +341,15 @@ async fn retired_shares__should_give_the_key_back_after_a_reshare_that_was_a_mis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_that_was_away__should_follow_proof_by_proof_and_no_other_way() {
     // Node 3 is away while it leaves, and while the others go on.
-    let mut life = Life::start(Curve::Ed25519, 4, 4, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 4, 4, 2).await;
     life.crash(3).await;
     let mut before = Vec::new();
     for _ in 0..3 {
         let order = life.order(&[0, 1], &[0, 1, 2], 2);
         let proof = life.prepare(&order).await;
-        let told = life.tell(&order, &proof, &order.new.holders).await;
+        let told = life
+            .distribute_activation(&order, &proof, &order.new.holders)
+            .await;
         assert!(told.iter().all(|(_, answer)| answer.is_ok()), "{told:?}");
         life.generation = order.new.clone();
         before.push(Proven { order, proof });
@@ -356,12 +360,16 @@ async fn node_that_was_away__should_follow_proof_by_proof_and_no_other_way() {
     let node = [life.id(3)];
     let cluster = &life.test.cluster;
     for before in [&[][..], &before[..1], &before[1..]] {
-        let told = cluster.tell(&last.order, &last.proof, before, &node).await;
+        let told = cluster
+            .distribute_activation(&last.order, &last.proof, before, &node)
+            .await;
         let fault = told.unwrap()[0].1.clone().unwrap_err();
         assert!(fault.message().contains("keeps its share"), "{fault:?}");
         assert_eq!(life.files(3), (vec![0], vec![]));
     }
-    let told = cluster.tell(&last.order, &last.proof, &before, &node).await;
+    let told = cluster
+        .distribute_activation(&last.order, &last.proof, &before, &node)
+        .await;
     told.unwrap()[0].1.clone().unwrap();
     assert_eq!(life.files(3), (vec![], vec![]));
     assert_eq!(life.retired(3), [0]);
@@ -372,9 +380,9 @@ async fn node_that_was_away__should_follow_proof_by_proof_and_no_other_way() {
 /// they hold nothing of the vault). They have a key of their own, and have it "refreshed": the others are to have been holders of it before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node__should_take_no_share_of_a_key_that_its_operator_never_permitted() {
-    let mut life = Life::start(Curve::Ed25519, 5, 5, 3).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 5, 5, 3).await;
     let honest = KeyRules {
-        limits: Limits {
+        limits: ThresholdLimits {
             least_threshold: Some(2),
             most_threshold: None,
             least_spare: Some(1),
@@ -394,11 +402,11 @@ async fn node__should_take_no_share_of_a_key_that_its_operator_never_permitted()
     for place in [3, 4] {
         life.test.stop_node(place).await;
         let folder = life.test.nodes[place].folder.clone();
-        let files = AgeFiles::open(&folder, &passphrase, 2).unwrap();
+        let files = AgeShareStore::open(&folder, &passphrase, 2).unwrap();
         let mut record = files.load_all().unwrap().remove(0);
         record.holders.clone_from(&holders);
         std::fs::remove_dir_all(folder.join("shares")).unwrap();
-        AgeFiles::open(&folder, &passphrase, 2)
+        AgeShareStore::open(&folder, &passphrase, 2)
             .unwrap()
             .save(&record)
             .unwrap();
@@ -418,7 +426,7 @@ async fn node__should_take_no_share_of_a_key_that_its_operator_never_permitted()
     let Ok(proof) = life.test.cluster.reshare(&order).await else {
         return;
     };
-    let told = life.tell(&order, &proof, &holders).await;
+    let told = life.distribute_activation(&order, &proof, &holders).await;
     assert!(told.iter().all(|(_, answer)| answer.is_ok()), "{told:?}");
     // The honest nodes, all holders of the vault's own key, state an address to which nodes 3 and 4 have
     // the key.
@@ -462,7 +470,7 @@ async fn node__should_take_no_share_of_a_key_that_its_operator_never_permitted()
 /// Nodes 3 and 4 are hostile, and call a generation of their own the last one that there can be.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_without_a_share__should_not_be_made_to_refuse_real_epochs() {
-    let mut life = Life::start(Curve::Ed25519, 6, 3, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 6, 3, 2).await;
     let mut order = life.order(&[3, 4], &[3, 4], 2);
     order.old = Generation {
         epoch: u32::MAX - 1,
@@ -471,7 +479,8 @@ async fn node_without_a_share__should_not_be_made_to_refuse_real_epochs() {
     };
     order.new.epoch = u32::MAX;
     let proof = statements(&life, &order, &[3, 4]);
-    life.tell(&order, &proof, &[life.id(5)]).await;
+    life.distribute_activation(&order, &proof, &[life.id(5)])
+        .await;
     life.reshare(&[0, 1], &[0, 1, 5], 2).await;
     life.signs().await;
 }

@@ -9,10 +9,10 @@ use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::{
     support::now_ms,
-    world::{Life, session},
+    world::{LifecycleFixture, session},
 };
 
-fn backup_order(life: &Life, recipients: Vec<String>) -> BackupOrder {
+fn backup_order(life: &LifecycleFixture, recipients: Vec<String>) -> BackupOrder {
     BackupOrder {
         vault: life.test.vault,
         session: session(),
@@ -27,7 +27,7 @@ fn backup_order(life: &Life, recipients: Vec<String>) -> BackupOrder {
 
 /// Backup, recovery from nothing else, restoration of a node, and the refresh that it needs.
 async fn backup_story(curve: Curve) {
-    let mut life = Life::start(curve, 3, 3, 2).await;
+    let mut life = LifecycleFixture::start(curve, 3, 3, 2).await;
     let (alice, bob) = (Identity::generate(), Identity::generate());
     let lines: Vec<String> = [&alice, &bob]
         .map(|identity| identity.to_public().to_string())

@@ -20,41 +20,41 @@ use covault_core::{
 };
 use covault_mpc::{
     attest::{KeyStatements, has_signed},
-    bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
-    envelope::{Envelope, Header, Kind},
-    shares::{ShareStore as _, age_file::AgeFiles},
+    bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
+    envelope::{Envelope, EnvelopeHeader, EnvelopeKind},
+    shares::{ShareStore as _, age_file::AgeShareStore},
 };
 use secrecy::SecretString;
 use tokio::sync::watch;
 
 use crate::{
-    support::{Medium, TestCluster, now_ms, verify},
-    world::{Life, session},
+    support::{TestBus, TestCluster, now_ms, verify},
+    world::{LifecycleFixture, session},
 };
 
 /// A bus that keeps what some sender sends in one round of a protocol, to all or to one.
-struct Cut {
+struct HoldingBus {
     bus: Arc<MemoryBus>,
     round: AtomicU16,
     from: Mutex<Option<NodeId>>,
     to: Mutex<Option<NodeId>>,
-    kept: Mutex<Vec<(Address, Vec<u8>)>>,
+    kept: Mutex<Vec<(BusAddress, Vec<u8>)>>,
     /// Messages that it has kept.
     cut: watch::Sender<usize>,
 }
 
 #[async_trait]
-impl Bus for Cut {
-    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+impl Bus for HoldingBus {
+    fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         let envelope = Envelope::parse(message.clone()).unwrap();
-        let Header {
+        let EnvelopeHeader {
             kind,
             round,
             from,
             to: recipient,
             ..
         } = envelope.header;
-        let cut = kind == Kind::Protocol
+        let cut = kind == EnvelopeKind::Protocol
             && round == self.round.load(Ordering::Relaxed)
             && Some(from) == *self.from.lock().unwrap()
             && self.to.lock().unwrap().is_none_or(|to| to == recipient);
@@ -75,7 +75,7 @@ impl Bus for Cut {
     }
 }
 
-impl Cut {
+impl HoldingBus {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             bus: MemoryBus::new(),
@@ -102,9 +102,9 @@ async fn cut_story(
     rounds: RangeInclusive<u16>,
     patience_ms: Option<u64>,
 ) {
-    let bus = Cut::new();
-    let medium = Medium::Other(Arc::clone(&bus) as Arc<dyn Bus>);
-    let mut life = Life::start_on(medium, curve, 4, 3, 2).await;
+    let bus = HoldingBus::new();
+    let medium = TestBus::Other(Arc::clone(&bus) as Arc<dyn Bus>);
+    let mut life = LifecycleFixture::start_on(medium, curve, 4, 3, 2).await;
     *bus.from.lock().unwrap() = Some(life.id(1));
     let last = *rounds.end();
     for round in rounds {
@@ -166,9 +166,9 @@ async fn life__should_leave_the_old_shares_working_when_cut_off_at_any_round_on_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_that_ends_late__should_leave_no_share_of_before() {
-    let bus = Cut::new();
-    let medium = Medium::Other(Arc::clone(&bus) as Arc<dyn Bus>);
-    let mut life = Life::start_on(medium, Curve::Ed25519, 4, 2, 2).await;
+    let bus = HoldingBus::new();
+    let medium = TestBus::Other(Arc::clone(&bus) as Arc<dyn Bus>);
+    let mut life = LifecycleFixture::start_on(medium, Curve::Ed25519, 4, 2, 2).await;
     // Node 3 waits for the last message of a run when it is told of a later generation, in which it
     // has no share.
     *bus.from.lock().unwrap() = Some(life.id(1));
@@ -181,7 +181,7 @@ async fn run_that_ends_late__should_leave_no_share_of_before() {
         let mut cut = bus.cut.subscribe();
         cut.wait_for(|messages| *messages > 0).await.unwrap();
         let proof = life.prepare(&next).await;
-        let told = life.tell(&next, &proof, &everybody).await;
+        let told = life.distribute_activation(&next, &proof, &everybody).await;
         assert!(told.iter().all(|(_, answer)| answer.is_ok()), "{told:?}");
         bus.release();
     };
@@ -195,7 +195,7 @@ async fn run_that_ends_late__should_leave_no_share_of_before() {
 
 /// Node 2 is hostile, and with the orchestrator: in the last round of a key generation it tells node 0
 /// that all is well, and node 1 nothing. What comes of it: the key, which node 2 tells the orchestrator.
-async fn key_of_two(test: &TestCluster, bus: &Cut) -> RootKey {
+async fn key_of_two(test: &TestCluster, bus: &HoldingBus) -> RootKey {
     *bus.from.lock().unwrap() = Some(test.nodes[2].identity.id());
     *bus.to.lock().unwrap() = Some(test.nodes[1].identity.id());
     bus.round.store(5, Ordering::Relaxed);
@@ -211,7 +211,7 @@ async fn key_of_two(test: &TestCluster, bus: &Cut) -> RootKey {
     };
     assert_eq!([has(0), has(1), has(2)], [1, 0, 1]);
     let passphrase = SecretString::from("a passphrase");
-    let shares = AgeFiles::open(&test.nodes[2].folder, &passphrase, 2).unwrap();
+    let shares = AgeShareStore::open(&test.nodes[2].folder, &passphrase, 2).unwrap();
     shares.load_all().unwrap().remove(0).key.root
 }
 
@@ -251,8 +251,8 @@ async fn is_stated(test: &TestCluster, root: &RootKey, confirmed: Vec<Vec<u8>>) 
 /// node states anything.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn address__should_not_be_stated_of_a_key_that_too_few_have() {
-    let bus = Cut::new();
-    let medium = Medium::Other(Arc::clone(&bus) as Arc<dyn Bus>);
+    let bus = HoldingBus::new();
+    let medium = TestBus::Other(Arc::clone(&bus) as Arc<dyn Bus>);
     let test = TestCluster::start(medium, 3).await;
     test.until_live(3).await;
     let root = key_of_two(&test, &bus).await;
@@ -275,8 +275,8 @@ async fn address__should_not_be_stated_of_a_key_that_too_few_have() {
 /// The same: what is paid to an address must not be gone with node 2.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn key__should_sign_without_the_hostile_node_once_its_address_is_stated() {
-    let bus = Cut::new();
-    let medium = Medium::Other(Arc::clone(&bus) as Arc<dyn Bus>);
+    let bus = HoldingBus::new();
+    let medium = TestBus::Other(Arc::clone(&bus) as Arc<dyn Bus>);
     let mut test = TestCluster::start(medium, 3).await;
     test.until_live(3).await;
     let of_two = key_of_two(&test, &bus).await;

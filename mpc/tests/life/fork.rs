@@ -10,31 +10,36 @@ use covault_core::{
     order::{Generation, NodeId, Proven, ReshareOrder, ReshareProof},
     signature::Curve,
 };
-use covault_mpc::permits::Permits;
+use covault_mpc::permits::PermitStore;
 
 use crate::{
     support::{now_ms, start_cluster},
-    world::Life,
+    world::LifecycleFixture,
 };
 
-fn grant(life: &Life, order: &ReshareOrder, places: &[usize]) {
+fn grant(life: &LifecycleFixture, order: &ReshareOrder, places: &[usize]) {
     for place in places {
-        Permits::of(&life.test.nodes[*place].folder)
+        PermitStore::of(&life.test.nodes[*place].folder)
             .grant(&order.change(), now_ms() + 600_000)
             .unwrap();
     }
 }
 
 /// Shows it to these nodes, which take it.
-async fn show(life: &Life, order: &ReshareOrder, proof: &ReshareProof, places: &[usize]) {
+async fn show(
+    life: &LifecycleFixture,
+    order: &ReshareOrder,
+    proof: &ReshareProof,
+    places: &[usize],
+) {
     let nodes: Vec<NodeId> = places.iter().map(|place| life.id(*place)).collect();
-    let told = life.tell(order, proof, &nodes).await;
+    let told = life.distribute_activation(order, proof, &nodes).await;
     assert!(told.iter().all(|(_, answer)| answer.is_ok()), "{told:?}");
 }
 
 /// Nodes 0 to 2 hold a key; a change of holders needs permits.
-async fn start_with_permits(nodes: usize) -> Life {
-    let mut life = Life::start(Curve::Ed25519, nodes, 3, 2).await;
+async fn start_with_permits(nodes: usize) -> LifecycleFixture {
+    let mut life = LifecycleFixture::start(Curve::Ed25519, nodes, 3, 2).await;
     for place in 0..nodes {
         life.test.nodes[place].rules.permits = true;
         life.restart(place).await;
@@ -45,7 +50,7 @@ async fn start_with_permits(nodes: usize) -> Life {
 /// The operators give the key from nodes 0 to 2 to nodes 3 to 5, and permit that. The orchestrator
 /// has a refresh of the old nodes prepared meanwhile, and keeps its proof. All are told of the new
 /// holders and confirm. The order that was permitted, and the refresh with its proof.
-async fn two_generations() -> (Life, ReshareOrder, ReshareOrder, ReshareProof) {
+async fn two_generations() -> (LifecycleFixture, ReshareOrder, ReshareOrder, ReshareProof) {
     let mut life = start_with_permits(6).await;
     let permitted = life.order(&[0, 1], &[3, 4, 5], 2);
     grant(&life, &permitted, &[0, 1, 3, 4, 5]);
@@ -70,7 +75,9 @@ async fn shares__should_not_be_retired_for_a_generation_beside_theirs_that_nobod
         life.crash(place).await;
     }
     let nodes: Vec<NodeId> = (3..6).map(|place| life.id(place)).collect();
-    let told = life.tell(&beside, &beside_proof, &nodes).await;
+    let told = life
+        .distribute_activation(&beside, &beside_proof, &nodes)
+        .await;
     let have: Vec<_> = (3..6)
         .map(|place| (life.files(place), life.retired(place)))
         .collect();
@@ -93,7 +100,8 @@ async fn reshare__should_not_be_undone_without_a_permit() {
     let beside_proof = life.prepare(&beside).await;
     show(&life, &permitted, &permitted_proof, &[0, 1, 2, 3]).await;
     let nodes: Vec<NodeId> = (0..4).map(|place| life.id(place)).collect();
-    life.tell(&beside, &beside_proof, &nodes).await;
+    life.distribute_activation(&beside, &beside_proof, &nodes)
+        .await;
     let has: Vec<_> = (0..4).map(|place| life.files(place).0).collect();
     assert_ne!(
         has,
@@ -106,7 +114,7 @@ async fn reshare__should_not_be_undone_without_a_permit() {
 /// gone with all it knew. Whoever comes after it has the nodes, and what they know.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn orchestrator_that_is_gone__should_not_leave_each_node_with_an_epoch_of_its_own() {
-    let mut life = Life::start(Curve::Ed25519, 3, 3, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 3, 2).await;
     let old = life.generation.clone();
     let first = life.order(&[0, 1], &[0, 1, 2], 2);
     let first_proof = life.prepare(&first).await;
@@ -148,7 +156,7 @@ async fn orchestrator_that_is_gone__should_not_leave_each_node_with_an_epoch_of_
 /// says itself that its clock is wrong, and signs nothing; it must erase nothing either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retired_shares__should_not_be_erased_by_a_clock_that_is_not_believed() {
-    let mut life = Life::start(Curve::Ed25519, 3, 3, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 3, 2).await;
     let keep = Duration::from_secs(8);
     life.test.nodes[0].rules.keep_retired = keep;
     life.restart(0).await;
@@ -180,7 +188,8 @@ async fn retired_shares__should_not_be_erased_by_a_clock_that_is_not_believed() 
 async fn orchestrator_that_is_gone__should_not_leave_all_shares_retired_or_prepared() {
     let (life, _, beside, beside_proof) = two_generations().await;
     let nodes: Vec<NodeId> = (3..6).map(|place| life.id(place)).collect();
-    life.tell(&beside, &beside_proof, &nodes).await;
+    life.distribute_activation(&beside, &beside_proof, &nodes)
+        .await;
     let has: Vec<_> = (0..6)
         .map(|place| (life.files(place), life.retired(place)))
         .collect();
@@ -193,7 +202,7 @@ async fn orchestrator_that_is_gone__should_not_leave_all_shares_retired_or_prepa
 /// Node 2 is away when the others are shown a generation. When it is back, no orchestrator says a word.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_that_was_away__should_be_shown_proofs_by_the_others() {
-    let mut life = Life::start(Curve::Ed25519, 3, 3, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 3, 2).await;
     let order = life.order(&[0, 1], &[0, 1, 2], 2);
     let proof = life.prepare(&order).await;
     life.crash(2).await;
@@ -218,7 +227,7 @@ async fn node_that_was_away__should_be_shown_proofs_by_the_others() {
 /// The orchestrator shows one node a generation as what came before itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn proof__should_be_passed_on_whatever_was_shown_with_it() {
-    let mut life = Life::start(Curve::Ed25519, 3, 3, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 3, 2).await;
     let order = life.order(&[0, 1], &[0, 1, 2], 2);
     let proof = life.prepare(&order).await;
     let before = [Proven {
@@ -226,7 +235,11 @@ async fn proof__should_be_passed_on_whatever_was_shown_with_it() {
         proof: proof.clone(),
     }];
     let node = [life.id(0)];
-    let told = life.test.cluster.tell(&order, &proof, &before, &node).await;
+    let told = life
+        .test
+        .cluster
+        .distribute_activation(&order, &proof, &before, &node)
+        .await;
     told.unwrap()[0].1.clone().unwrap();
     for _ in 0..200 {
         if (0..3).all(|place| life.files(place) == (vec![1], vec![])) {
@@ -241,7 +254,7 @@ async fn proof__should_be_passed_on_whatever_was_shown_with_it() {
 /// comes after it has the store, which says that epoch 1 is the next one, and refreshes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refresh__should_get_through_whatever_epoch_was_prepared_before() {
-    let mut life = Life::start(Curve::Ed25519, 3, 3, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 3, 2).await;
     let mut store = life.first_store();
     for epoch in [1024, 2048, 2049] {
         let mut hostile = life.order(&[0, 1], &[0, 1, 2], 2);
@@ -256,7 +269,7 @@ async fn refresh__should_get_through_whatever_epoch_was_prepared_before() {
 /// The same, and each of two proofs was shown to some nodes: they use what the store has not heard of.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refresh__should_go_on_from_the_generation_that_the_nodes_prove() {
-    let mut life = Life::start(Curve::Ed25519, 3, 3, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 3, 2).await;
     let mut store = life.first_store();
     let mut shown = Vec::new();
     for epoch in [3, 7] {
@@ -273,7 +286,7 @@ async fn refresh__should_go_on_from_the_generation_that_the_nodes_prove() {
     // The other one is void.
     let (order, proof) = &shown[1];
     let nodes: Vec<NodeId> = (0..3).map(|place| life.id(place)).collect();
-    let told = life.tell(order, proof, &nodes).await;
+    let told = life.distribute_activation(order, proof, &nodes).await;
     assert!(told.iter().all(|(_, answer)| answer.is_err()), "{told:?}");
     life.signs().await;
 }
@@ -281,7 +294,7 @@ async fn refresh__should_go_on_from_the_generation_that_the_nodes_prove() {
 /// A generation is in use, and one beside it, which some orchestrator had prepared, takes its place.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refresh__should_go_on_from_a_generation_beside_the_one_in_the_store() {
-    let mut life = Life::start(Curve::Ed25519, 3, 3, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 3, 2).await;
     let mut store = life.first_store();
     let order = life.order(&[0, 1], &[0, 1, 2], 2);
     let proof = life.prepare(&order).await;

@@ -10,12 +10,12 @@ use covault_mpc::{claims::Claims, identity::NodeIdentity};
 
 use crate::{
     support::{SystemEntropy, now_ms},
-    world::Life,
+    world::LifecycleFixture,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn life__should_not_hand_the_key_to_nodes_that_nobody_pinned() {
-    let mut life = Life::start(Curve::Ed25519, 4, 3, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 4, 3, 2).await;
     // Nodes 0 to 2 know each other, or pin nobody at all; node 3 is the orchestrator's own.
     let pins = (0..3).map(|place| life.id(place)).collect::<Vec<_>>();
     life.test.nodes[0].peers = Some(pins.clone());
@@ -51,14 +51,15 @@ async fn life__should_not_hand_the_key_to_nodes_that_nobody_pinned() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn life__should_refuse_orders_that_do_not_fit_what_is_held() {
-    let mut life = Life::start(Curve::Ed25519, 3, 3, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 3, 2).await;
     life.reshare(&[0, 1], &[0, 1, 2], 2).await;
     let mut lies: Vec<(ReshareOrder, &str)> = Vec::new();
-    let mut lie = |life: &mut Life, change: &dyn Fn(&mut ReshareOrder), says: &'static str| {
-        let mut order = life.order(&[0, 1], &[0, 1, 2], 2);
-        change(&mut order);
-        lies.push((order, says));
-    };
+    let mut lie =
+        |life: &mut LifecycleFixture, change: &dyn Fn(&mut ReshareOrder), says: &'static str| {
+            let mut order = life.order(&[0, 1], &[0, 1, 2], 2);
+            change(&mut order);
+            lies.push((order, says));
+        };
     lie(&mut life, &|order| order.old.epoch = 0, "epoch 1");
     lie(&mut life, &|order| order.old.holders.swap(0, 2), "old");
     lie(
@@ -84,7 +85,7 @@ async fn life__should_refuse_orders_that_do_not_fit_what_is_held() {
 }
 
 /// What an orchestrator can write by itself: a generation of strangers, with all their statements.
-fn forged(life: &Life, old: Generation, epoch: u32) -> (ReshareOrder, ReshareProof) {
+fn forged(life: &LifecycleFixture, old: Generation, epoch: u32) -> (ReshareOrder, ReshareProof) {
     let unadmitted = [(); 2].map(|()| NodeIdentity::generate(&SystemEntropy));
     // Also what was before is theirs: no statement is missing.
     let old = Generation {
@@ -114,7 +115,7 @@ fn forged(life: &Life, old: Generation, epoch: u32) -> (ReshareOrder, ResharePro
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn prepared_shares__should_not_be_retired_on_the_word_of_unadmitted_nodes() {
     // From nodes 0 and 1 to 2 and 3. Node 3 is told about by an older one, and pins nobody later.
-    let mut life = Life::start(Curve::Ed25519, 4, 2, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 4, 2, 2).await;
     let order = life.order(&[0, 1], &[2, 3], 2);
     let proof = life.prepare(&order).await;
     life.test.nodes[3].peers = None;
@@ -125,11 +126,15 @@ async fn prepared_shares__should_not_be_retired_on_the_word_of_unadmitted_nodes(
         threshold: 2,
         holders,
     };
-    let erased =
-        |life: &Life| [2, 3].map(|place| life.files(place)) != [(); 2].map(|()| (vec![], vec![1]));
+    let erased = |life: &LifecycleFixture| {
+        [2, 3].map(|place| life.files(place)) != [(); 2].map(|()| (vec![], vec![1]))
+    };
     for epoch in [2, 99, u32::MAX] {
         let (order, proof) = forged(&life, old.clone(), epoch);
-        for (_, answer) in life.tell(&order, &proof, &old.holders).await {
+        for (_, answer) in life
+            .distribute_activation(&order, &proof, &old.holders)
+            .await
+        {
             let fault = answer.unwrap_err();
             // What they call the old generation is none that follows from the one prepared here.
             assert!(fault.message().contains("keeps its share"), "{fault:?}");
@@ -146,7 +151,9 @@ async fn prepared_shares__should_not_be_retired_on_the_word_of_unadmitted_nodes(
     // Nor is a share in use erased so.
     for epoch in [2, 99, u32::MAX] {
         let (order, proof) = forged(&life, life.generation.clone(), epoch);
-        let told = life.tell(&order, &proof, &life.generation.holders).await;
+        let told = life
+            .distribute_activation(&order, &proof, &life.generation.holders)
+            .await;
         assert!(told.iter().all(|(_, answer)| answer.is_err()), "{told:?}");
     }
     life.signs().await;
@@ -154,7 +161,7 @@ async fn prepared_shares__should_not_be_retired_on_the_word_of_unadmitted_nodes(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_that_pins_nobody__should_not_join_a_key() {
-    let mut life = Life::start(Curve::Ed25519, 3, 2, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 2, 2).await;
     life.test.nodes[2].peers = None;
     life.restart(2).await;
     let order = life.order(&[0, 1], &[0, 2], 2);
@@ -167,14 +174,16 @@ async fn node_that_pins_nobody__should_not_join_a_key() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn prepared_shares__should_be_retired_once_a_later_generation_is_proven() {
     // Nodes 2 to 4 have a quorum of a run that nobody wants any more.
-    let mut life = Life::start(Curve::Ed25519, 5, 3, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 5, 3, 2).await;
     let dropped = life.order(&[0, 1], &[2, 3, 4], 2);
     let proof = life.prepare(&dropped).await;
     life.crash(4).await;
     let next = life.order(&[0, 1], &[0, 1, 2], 2);
     let next_proof = life.prepare(&next).await;
     let everybody: Vec<NodeId> = (0..5).map(|place| life.id(place)).collect();
-    let told = life.tell(&next, &next_proof, &everybody).await;
+    let told = life
+        .distribute_activation(&next, &next_proof, &everybody)
+        .await;
     assert_eq!(told.iter().filter(|(_, answer)| answer.is_ok()).count(), 4);
     assert!(matches!(&told[4], (node, Err(_)) if *node == everybody[4]));
     for (place, files) in [(0, vec![2]), (1, vec![2]), (2, vec![2]), (3, vec![])] {
@@ -185,7 +194,9 @@ async fn prepared_shares__should_be_retired_once_a_later_generation_is_proven() 
     life.test.start_node(4);
     life.test.until_live(5).await;
     for _ in 0..2 {
-        let told = life.tell(&next, &next_proof, &everybody).await;
+        let told = life
+            .distribute_activation(&next, &next_proof, &everybody)
+            .await;
         assert!(told.iter().all(|(_, answer)| answer.is_ok()), "{told:?}");
     }
     assert_eq!(life.files(4), (vec![], vec![]));
@@ -199,16 +210,17 @@ async fn prepared_shares__should_be_retired_once_a_later_generation_is_proven() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_generations_of_one_epoch__should_both_keep_their_shares() {
     // Two halves of the holders are made to reshare apart, and each is shown the other's proof first.
-    let mut life = Life::start(Curve::Ed25519, 4, 4, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 4, 4, 2).await;
     let first = life.order(&[0, 1], &[0, 1], 2);
     life.tried = 0;
     let second = life.order(&[2, 3], &[2, 3], 2);
     let proofs = [life.prepare(&first).await, life.prepare(&second).await];
     let (left, right) = ([life.id(0), life.id(1)], [life.id(2), life.id(3)]);
-    life.tell(&first, &proofs[0], &right).await;
-    life.tell(&second, &proofs[1], &left).await;
-    life.tell(&first, &proofs[0], &left).await;
-    life.tell(&second, &proofs[1], &right).await;
+    life.distribute_activation(&first, &proofs[0], &right).await;
+    life.distribute_activation(&second, &proofs[1], &left).await;
+    life.distribute_activation(&first, &proofs[0], &left).await;
+    life.distribute_activation(&second, &proofs[1], &right)
+        .await;
     for place in 0..4 {
         assert_eq!(life.files(place), (vec![1], vec![]), "{place}");
     }
@@ -219,7 +231,7 @@ async fn two_generations_of_one_epoch__should_both_keep_their_shares() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn runs_that_failed__should_not_be_in_the_way_of_a_good_one() {
-    let mut life = Life::start(Curve::Ed25519, 3, 2, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 2, 2).await;
     // More than any list of a node had room for once. Each leaves shares with nodes 0 and 1.
     for _ in 0..35 {
         let order = life.order(&[0, 1], &[1, 0], 2);
@@ -235,7 +247,7 @@ async fn runs_that_failed__should_not_be_in_the_way_of_a_good_one() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn epochs__should_not_be_used_up_all_at_once() {
-    let mut life = Life::start(Curve::Ed25519, 2, 2, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 2, 2, 2).await;
     for epoch in [1_025, u32::MAX] {
         let mut order = life.order(&[0, 1], &[0, 1], 2);
         order.new.epoch = epoch;
@@ -255,12 +267,12 @@ async fn epochs__should_not_be_used_up_all_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn threshold__should_go_down_only_as_far_as_each_node_allows() {
-    let mut life = Life::start(Curve::Ed25519, 4, 4, 4).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 4, 4, 4).await;
     for place in 0..4 {
         life.test.nodes[place].rules.limits.least_threshold = None;
         life.restart(place).await;
     }
-    let lower = async |life: &mut Life, threshold| {
+    let lower = async |life: &mut LifecycleFixture, threshold| {
         let order = life.order(&[0, 1, 2, 3], &[0, 1, 2, 3], threshold);
         let fault = life.test.cluster.reshare(&order).await.unwrap_err();
         assert!(fault.message().contains("threshold"), "{fault:?}");
@@ -287,7 +299,7 @@ async fn threshold__should_go_down_only_as_far_as_each_node_allows() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn banned_node__should_deal_when_it_leaves_and_not_stay() {
     // Both shares are needed, and node 0 has seen node 1 cheat.
-    let mut life = Life::start(Curve::Secp256k1, 3, 2, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Secp256k1, 3, 2, 2).await;
     life.test.stop_node(0).await;
     life.test.until_live(2).await;
     let path = life.test.nodes[0].folder.join("claims.redb");

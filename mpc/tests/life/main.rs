@@ -23,11 +23,11 @@ use std::fs;
 use covault_core::{fault::Class, order::ReshareProof, signature::Curve};
 use covault_mpc::identity::NodeIdentity;
 use support::{SystemEntropy, start_cluster};
-use world::{Life, Statements};
+use world::{LifecycleFixture, Statements};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn life__should_refresh_and_reshare_and_retire_what_is_old() {
-    let mut life = Life::start(Curve::Ed25519, 5, 3, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 5, 3, 2).await;
     life.signs().await;
     let first = life.generation.clone();
     life.reshare(&[0, 2], &[0, 1, 2], 2).await;
@@ -58,7 +58,7 @@ async fn life__should_refresh_and_reshare_and_retire_what_is_old() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn life__should_replace_a_lost_node_and_repair_a_lost_share_on_secp256k1() {
-    let mut life = Life::start(Curve::Secp256k1, 4, 3, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Secp256k1, 4, 3, 2).await;
     // Node 1 is gone with all it had; node 3 takes its place.
     life.crash(1).await;
     life.reshare(&[0, 2], &[0, 3, 2], 2).await;
@@ -78,10 +78,11 @@ async fn life__should_replace_a_lost_node_and_repair_a_lost_share_on_secp256k1()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn life__should_leave_the_old_shares_working_until_all_is_proven() {
-    let mut life = Life::start(Curve::Ed25519, 4, 3, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 4, 3, 2).await;
     let order = life.order(&[0, 1], &[0, 1, 3], 2);
     let proof = life.prepare(&order).await;
-    let files = |life: &Life| -> Vec<_> { (0..4).map(|place| life.files(place)).collect() };
+    let files =
+        |life: &LifecycleFixture| -> Vec<_> { (0..4).map(|place| life.files(place)).collect() };
     let prepared = [
         (vec![0], vec![1]),
         (vec![0], vec![1]),
@@ -156,7 +157,7 @@ async fn life__should_leave_the_old_shares_working_until_all_is_proven() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn life__should_finish_an_activation_that_was_cut_off() {
-    let mut life = Life::start(Curve::Ed25519, 3, 3, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 3, 2).await;
     let order = life.order(&[0, 1], &[0, 1, 2], 2);
     let proof = life.prepare(&order).await;
     // Node 0 dies between the rename and the erasure, node 1 before both.
@@ -193,7 +194,7 @@ async fn life__should_finish_an_activation_that_was_cut_off() {
 async fn life__should_keep_every_prepared_share_until_a_later_one_is_in_use() {
     // Two generations are prepared, and a hostile orchestrator shows one proof to one node and the
     // other to the other: the later one has both its shares all the same.
-    let mut life = Life::start(Curve::Ed25519, 2, 2, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 2, 2, 2).await;
     let first = life.order(&[0, 1], &[0, 1], 2);
     let first_proof = life.prepare(&first).await;
     let second = life.order(&[1, 0], &[1, 0], 2);

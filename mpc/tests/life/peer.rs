@@ -7,25 +7,25 @@ use covault_core::{
     signature::Curve,
 };
 use covault_mpc::{
-    envelope::{EnvelopeCodec, Header, Kind},
+    envelope::{EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
     identity::NodeIdentity,
-    permits::Permits,
+    permits::PermitStore,
 };
 use tokio::time::sleep;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::{
-    support::{SystemEntropy, log::Log, now_ms, start_cluster},
-    world::{Life, session},
+    support::{SystemEntropy, log::LogCapture, now_ms, start_cluster},
+    world::{LifecycleFixture, session},
 };
 
 /// Node 2 shows a proof to another one.
-fn show(life: &Life, to: usize, order: &ReshareOrder, proof: &ReshareProof) {
+fn show(life: &LifecycleFixture, to: usize, order: &ReshareOrder, proof: &ReshareProof) {
     let identity = Arc::clone(&life.test.nodes[2].identity);
     let codec = EnvelopeCodec::new(identity, life.test.medium.bus(), Arc::new(SystemEntropy));
     let body = bcs::to_bytes(&(order, proof, Vec::<Proven>::new(), now_ms())).unwrap();
-    let header = Header {
-        kind: Kind::Activate,
+    let header = EnvelopeHeader {
+        kind: EnvelopeKind::Activate,
         sealed: true,
         epoch: order.new.epoch,
         session: order.session,
@@ -39,7 +39,7 @@ fn show(life: &Life, to: usize, order: &ReshareOrder, proof: &ReshareProof) {
 }
 
 /// A generation of the key that two invented nodes have made for themselves, and their statements.
-fn invented(life: &mut Life, epoch: u32) -> (ReshareOrder, ReshareProof) {
+fn invented(life: &mut LifecycleFixture, epoch: u32) -> (ReshareOrder, ReshareProof) {
     let unadmitted = [(); 2].map(|()| NodeIdentity::generate(&SystemEntropy));
     let ids: Vec<NodeId> = unadmitted.iter().map(NodeIdentity::id).collect();
     let generation = |epoch| Generation {
@@ -69,13 +69,13 @@ fn signed<'a>(
 /// What the operator of node 0 is about to permit is forgotten, and what node 2 has made up is shown.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn changes_that_wait_for_a_permit__should_not_be_replaced_by_what_a_peer_makes_up() {
-    let mut life = Life::start(Curve::Ed25519, 4, 3, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 4, 3, 2).await;
     life.test.nodes[0].rules.permits = true;
     life.restart(0).await;
     let order = life.order(&[0, 1], &[0, 1, 3], 2);
     life.test.cluster.reshare(&order).await.unwrap_err();
-    let asked = |life: &Life| {
-        let permits = Permits::of(&life.test.nodes[0].folder);
+    let asked = |life: &LifecycleFixture| {
+        let permits = PermitStore::of(&life.test.nodes[0].folder);
         permits.asked().unwrap()
     };
     assert_eq!(asked(&life), [order.change()]);
@@ -94,8 +94,8 @@ async fn changes_that_wait_for_a_permit__should_not_be_replaced_by_what_a_peer_m
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn peer__should_not_fill_the_log_with_proofs_that_are_refused() {
-    let mut life = Life::start(Curve::Ed25519, 3, 3, 2).await;
-    let log = Log::start(LevelFilter::WARN);
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 3, 2).await;
+    let log = LogCapture::start(LevelFilter::WARN);
     for epoch in 10..310 {
         let (order, proof) = invented(&mut life, epoch);
         show(&life, 0, &order, &proof);
@@ -109,7 +109,7 @@ async fn peer__should_not_fill_the_log_with_proofs_that_are_refused() {
 /// one text, sent a few times. A key has 255 holders at most.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes__should_sign_while_a_peer_shows_generations_with_very_many_holders() {
-    let mut life = Life::start(Curve::Ed25519, 3, 3, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 3, 2).await;
     life.signs().await;
     // A message has room for 60,000. Unoptimized, as core is in tests, a third takes as long.
     let many: Vec<NodeId> = (0..20_000_u64)
@@ -147,7 +147,7 @@ async fn nodes__should_sign_while_a_peer_shows_generations_with_very_many_holder
 /// permitted, they show it a generation of their own again and again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_that_joins__should_not_be_kept_from_it_by_what_peers_show_meanwhile() {
-    let mut life = Life::start(Curve::Ed25519, 5, 2, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 5, 2, 2).await;
     let theirs = [life.id(2), life.id(4)];
     let mut forged = life.order(&[2, 4], &[2, 4], 2);
     forged.old = Generation {
@@ -183,7 +183,7 @@ async fn node_that_joins__should_not_be_kept_from_it_by_what_peers_show_meanwhil
 /// orchestrator of now knows nothing of that generation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn vault__should_sign_after_a_refresh_whatever_a_peer_shows_that_was_prepared_before() {
-    let mut life = Life::start(Curve::Ed25519, 3, 3, 2).await;
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 3, 2).await;
     let mut store = life.first_store();
     let hostile = life.order(&[0, 1], &[0, 1, 2], 2);
     let proof = life.prepare(&hostile).await;

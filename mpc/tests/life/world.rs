@@ -14,10 +14,10 @@ use covault_core::{
     wallet::generation::{LiveKey, Target},
 };
 
-use crate::support::{Medium, SystemEntropy, TestCluster, now_ms, verify};
+use crate::support::{SystemEntropy, TestBus, TestCluster, now_ms, verify};
 
 /// A cluster, one key of it, and who holds its shares.
-pub struct Life {
+pub struct LifecycleFixture {
     pub test: TestCluster,
     pub root: RootKey,
     pub generation: Generation,
@@ -31,14 +31,14 @@ pub fn session() -> SessionId {
     SessionId::from_random(random_16(&SystemEntropy))
 }
 
-impl Life {
+impl LifecycleFixture {
     /// `nodes` nodes, of which the first `holders` get a key.
     pub async fn start(curve: Curve, nodes: usize, holders: usize, threshold: u16) -> Self {
-        Self::start_on(Medium::memory(), curve, nodes, holders, threshold).await
+        Self::start_on(TestBus::memory(), curve, nodes, holders, threshold).await
     }
 
     pub async fn start_on(
-        medium: Medium,
+        medium: TestBus,
         curve: Curve,
         nodes: usize,
         holders: usize,
@@ -91,7 +91,7 @@ impl Life {
     }
 
     /// Shows the nodes a proof.
-    pub async fn tell(
+    pub async fn distribute_activation(
         &self,
         order: &ReshareOrder,
         proof: &ReshareProof,
@@ -99,7 +99,7 @@ impl Life {
     ) -> Vec<(NodeId, Result<(), Fault>)> {
         self.test
             .cluster
-            .tell(order, proof, &[], nodes)
+            .distribute_activation(order, proof, &[], nodes)
             .await
             .unwrap()
     }

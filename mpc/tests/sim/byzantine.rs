@@ -12,20 +12,20 @@ use std::{
 use async_trait::async_trait;
 use covault_core::order::NodeId;
 use covault_mpc::{
-    bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
-    envelope::{Envelope, EnvelopeCodec, Header, Kind},
+    bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
+    envelope::{Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
     identity::NodeIdentity,
 };
 
-use crate::world::Dice;
+use crate::world::SeededRng;
 
 /// Keeps what a post sends, so that somebody else can.
 #[derive(Default)]
-struct Outbox(Mutex<Vec<(Address, Vec<u8>)>>);
+struct CapturingBus(Mutex<Vec<(BusAddress, Vec<u8>)>>);
 
 #[async_trait]
-impl Bus for Outbox {
-    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+impl Bus for CapturingBus {
+    fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         self.0.lock().unwrap().push((to, message));
         Ok(())
     }
@@ -41,9 +41,9 @@ impl Bus for Outbox {
 
 /// the byzantine node.
 pub struct Byzantine {
-    dice: Arc<Dice>,
+    rng: Arc<SeededRng>,
     active: AtomicBool,
-    outbox: Arc<Outbox>,
+    outbox: Arc<CapturingBus>,
     codec: EnvelopeCodec,
     /// Opens what it sends, with the recipients' keys: it wrote it, so it knows it.
     readers: BTreeMap<NodeId, EnvelopeCodec>,
@@ -54,12 +54,12 @@ pub struct Byzantine {
 
 impl Byzantine {
     pub fn new(
-        dice: Arc<Dice>,
+        rng: Arc<SeededRng>,
         me: &Arc<NodeIdentity>,
         everybody: &[Arc<NodeIdentity>],
     ) -> Arc<Self> {
-        let outbox = Arc::new(Outbox::default());
-        let entropy = Arc::new(Dice::new(dice.between(0, u64::MAX), 77));
+        let outbox = Arc::new(CapturingBus::default());
+        let entropy = Arc::new(SeededRng::new(rng.between(0, u64::MAX), 77));
         let readers = everybody
             .iter()
             .map(|identity| {
@@ -69,7 +69,7 @@ impl Byzantine {
             })
             .collect();
         Arc::new(Self {
-            dice,
+            rng,
             active: AtomicBool::new(false),
             codec: EnvelopeCodec::new(
                 Arc::clone(me),
@@ -92,12 +92,12 @@ impl Byzantine {
         self.active.store(true, Ordering::Relaxed);
     }
 
-    fn say(&self, header: Header, body: &[u8]) {
+    fn say(&self, header: EnvelopeHeader, body: &[u8]) {
         self.codec.send(header, body).unwrap();
     }
 
     /// What it sends instead of a message that an honest node would send.
-    pub fn instead_of(&self, to: Address, message: Vec<u8>) -> Vec<(Address, Vec<u8>)> {
+    pub fn instead_of(&self, to: BusAddress, message: Vec<u8>) -> Vec<(BusAddress, Vec<u8>)> {
         if !self.active.load(Ordering::Relaxed) {
             return vec![(to, message)];
         }
@@ -116,10 +116,10 @@ impl Byzantine {
         };
         let mut harmed = body.clone();
         if !harmed.is_empty() {
-            let at = self.dice.below(harmed.len());
-            harmed[at] ^= 1 << self.dice.below(8);
+            let at = self.rng.below(harmed.len());
+            harmed[at] ^= 1 << self.rng.below(8);
         }
-        match self.dice.below(11) {
+        match self.rng.below(11) {
             // It behaves, so that it gets far enough to do harm.
             0..=2 => self.say(header, &body),
             // It withholds.
@@ -132,19 +132,19 @@ impl Byzantine {
                 self.say(header, &harmed);
             }
             6 => {
-                let length = self.dice.below(2_000);
-                self.say(header, &self.dice.bytes(length));
+                let length = self.rng.below(2_000);
+                self.say(header, &self.rng.bytes(length));
             }
             // Something from another time.
             7 => {
                 let said = self.said.lock().unwrap();
-                let old = said.get(self.dice.below(said.len().max(1)));
+                let old = said.get(self.rng.below(said.len().max(1)));
                 self.say(header, old.unwrap_or(&harmed));
             }
             // Another place than it belongs to.
             8 => {
                 let mut header = header;
-                match self.dice.below(4) {
+                match self.rng.below(4) {
                     0 => header.epoch += 1,
                     1 => header.round += 1,
                     2 => header.sequence += 1,
@@ -153,9 +153,9 @@ impl Byzantine {
                 self.say(header, &body);
             }
             // Others are to blame: Reply::Failed { culprits, missing, reason, evidence }.
-            9 if header.kind == Kind::Reply => {
+            9 if header.kind == EnvelopeKind::Reply => {
                 let mut body = vec![3];
-                let (culprits, missing) = if self.dice.chance(500) {
+                let (culprits, missing) = if self.rng.chance(500) {
                     (self.others.clone(), Vec::new())
                 } else {
                     (Vec::new(), self.others.clone())
@@ -164,12 +164,12 @@ impl Byzantine {
                 self.say(header, &body);
             }
             // A signature that is none: Reply::Signed of one Signature::Ed25519.
-            10 if header.kind == Kind::Reply => {
+            10 if header.kind == EnvelopeKind::Reply => {
                 self.say(header, &[&[0, 1, 1][..], &[7; 64]].concat());
             }
             _ => {
                 // Many times.
-                for _ in 0..self.dice.below(20) {
+                for _ in 0..self.rng.below(20) {
                     self.say(header, &body);
                 }
             }

@@ -19,11 +19,11 @@ use covault_core::{
     signature::Signature,
 };
 use covault_mpc::{
-    bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
+    bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
     cluster::{Cluster, ClusterConfig},
-    envelope::{Envelope, Kind},
+    envelope::{Envelope, EnvelopeKind},
     identity::NodeIdentity,
-    node::{Bounds, Node, NodeConfig, Rebuild, Unwatched},
+    node::{KeygenQuota, NoResumeDetector, Node, NodeConfig, RebuildCheck},
     nonces::Watermarks,
     pool::CpuPool,
 };
@@ -32,25 +32,25 @@ use tokio::{sync::watch, task::JoinHandle, time::sleep};
 
 use crate::{
     support::{raw_message, verify},
-    world::{Dice, Life, SimClock, machine, ms},
+    world::{ProcessLife, SeededRng, SimClock, machine, ms},
 };
 
 /// The bus of one life, which ends instead of sending the first protocol message, if armed. Loses
 /// one message, if somebody says of which kind.
-struct Deadly {
+struct CrashingBus {
     bus: Arc<MemoryBus>,
-    life: Arc<Life>,
+    life: Arc<ProcessLife>,
     armed: Arc<AtomicBool>,
-    loses: Loses,
+    loses: LossRule,
 }
 
-type Loses = Arc<Mutex<Option<Kind>>>;
+type LossRule = Arc<Mutex<Option<EnvelopeKind>>>;
 
 #[async_trait]
-impl Bus for Deadly {
-    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+impl Bus for CrashingBus {
+    fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         let kind = Envelope::parse(message.clone()).unwrap().header.kind;
-        if kind == Kind::Protocol && self.armed.swap(false, Ordering::Relaxed) {
+        if kind == EnvelopeKind::Protocol && self.armed.swap(false, Ordering::Relaxed) {
             self.life.end();
         }
         let lost = self.loses.lock().unwrap().take_if(|lost| *lost == kind);
@@ -70,59 +70,59 @@ impl Bus for Deadly {
 }
 
 /// Two nodes and their orchestrator. What goes wrong with a node goes wrong with node 1.
-pub struct Pair {
+pub struct CrashPair {
     pub clock: SimClock,
-    pub dice: Arc<Dice>,
+    pub rng: Arc<SeededRng>,
     bus: Arc<MemoryBus>,
     identities: Vec<Arc<NodeIdentity>>,
     folder: tempfile::TempDir,
     armed: Arc<AtomicBool>,
     /// What of the orchestrator's is lost, and what of node 1's.
-    pub lost_orders: Loses,
-    pub lost_answers: Loses,
+    pub lost_orders: LossRule,
+    pub lost_answers: LossRule,
     pub cluster: Arc<Cluster>,
     pub vault: VaultId,
 }
 
 type Running = (
-    Arc<Life>,
+    Arc<ProcessLife>,
     watch::Sender<bool>,
     JoinHandle<Result<(), Fault>>,
 );
 
-impl Pair {
+impl CrashPair {
     pub async fn new(seed: u64) -> Self {
-        let dice = Arc::new(Dice::new(seed, 0));
+        let rng = Arc::new(SeededRng::new(seed, 0));
         let clock = SimClock::start();
         let bus = MemoryBus::new();
         let identities: Vec<_> = (0..3)
-            .map(|_| Arc::new(NodeIdentity::generate(&*dice)))
+            .map(|_| Arc::new(NodeIdentity::generate(&*rng)))
             .collect();
-        let lost_orders = Loses::default();
+        let lost_orders = LossRule::default();
         let cluster = Cluster::start(ClusterConfig {
             identity: Arc::clone(&identities[0]),
-            bus: Arc::new(Deadly {
+            bus: Arc::new(CrashingBus {
                 bus: Arc::clone(&bus),
                 life: Arc::default(),
                 armed: Arc::default(),
                 loses: Arc::clone(&lost_orders),
             }),
             clock: Arc::new(clock),
-            entropy: Arc::clone(&dice) as _,
+            entropy: Arc::clone(&rng) as _,
             live_for: ms(3_500),
             attempt: ms(2_000),
         });
         Self {
             cluster: cluster.await.unwrap(),
-            vault: VaultId::from_random(random_16(&*dice)),
+            vault: VaultId::from_random(random_16(&*rng)),
             clock,
-            dice,
+            rng,
             bus,
             identities,
             folder: tempfile::tempdir().unwrap(),
             armed: Arc::default(),
             lost_orders,
-            lost_answers: Loses::default(),
+            lost_answers: LossRule::default(),
         }
     }
 
@@ -132,24 +132,24 @@ impl Pair {
 
     /// Starts node 1 or 2.
     pub fn start(&self, place: usize) -> Running {
-        let life = Arc::new(Life::default());
+        let life = Arc::new(ProcessLife::default());
         let (armed, loses) = match place {
             1 => (Arc::clone(&self.armed), Arc::clone(&self.lost_answers)),
-            _ => (Arc::default(), Loses::default()),
+            _ => (Arc::default(), LossRule::default()),
         };
         let config = NodeConfig {
-            bounds: Bounds::default(),
+            keygen_quota: KeygenQuota::default(),
             name: format!("node-{place}"),
             identity: Arc::clone(&self.identities[place]),
-            bus: Arc::new(Deadly {
+            bus: Arc::new(CrashingBus {
                 bus: Arc::clone(&self.bus),
                 life: Arc::clone(&life),
                 armed,
                 loses,
             }),
             clock: Arc::new(self.clock),
-            entropy: Arc::clone(&self.dice) as _,
-            pool: CpuPool::simulated(machine(&self.dice, &life, Some([place as u8; 32]), false)),
+            entropy: Arc::clone(&self.rng) as _,
+            pool: CpuPool::simulated(machine(&self.rng, &life, Some([place as u8; 32]), false)),
             folder: self.folder(place),
             passphrase: SecretString::from("a passphrase"),
             work_factor: 1,
@@ -157,10 +157,10 @@ impl Pair {
             peers: None,
             backup_recipients: Vec::new(),
             rules: crate::support::free(),
-            check: Arc::new(Rebuild),
+            check: Arc::new(RebuildCheck),
             heartbeat: ms(1_000),
             nonces: Watermarks { low: 0, high: 0 },
-            resumption: Arc::new(Unwatched),
+            resumption: Arc::new(NoResumeDetector),
         };
         let (shutdown, receiver) = watch::channel(false);
         (life, shutdown, tokio::spawn(Node::run(config, receiver)))
@@ -174,7 +174,7 @@ impl Pair {
         let now_ms = self.clock.now_ms();
         let order = KeygenOrder {
             vault: self.vault,
-            session: SessionId::from_random(random_16(&*self.dice)),
+            session: SessionId::from_random(random_16(&*self.rng)),
             scheme: Scheme::FrostEd25519,
             threshold: 2,
             signers: self.holders(),
@@ -196,7 +196,7 @@ impl Pair {
         order: &SigningOrder,
         patience_ms: u64,
     ) -> Result<Vec<Signature>, Fault> {
-        let session = SessionId::from_random(random_16(&*self.dice));
+        let session = SessionId::from_random(random_16(&*self.rng));
         let deadline_ms = self.clock.now_ms() + patience_ms;
         let holders = self.holders();
         let cluster = &self.cluster;
@@ -217,7 +217,7 @@ pub fn run<F: Future<Output = ()>>(story: F) {
 fn node__should_keep_its_claim_when_it_dies_before_its_first_message_leaves() {
     for seed in 0..20 {
         run(async {
-            let pair = Pair::new(seed).await;
+            let pair = CrashPair::new(seed).await;
             let (life, _first, node) = pair.start(1);
             let _second = pair.start(2);
             let root = pair.keygen().await;
@@ -246,7 +246,7 @@ fn node__should_keep_its_claim_when_it_dies_before_its_first_message_leaves() {
 #[test]
 fn node__should_end_when_its_disk_fails_and_come_back_when_it_works() {
     run(async {
-        let pair = Pair::new(7).await;
+        let pair = CrashPair::new(7).await;
         let (life, _first, node) = pair.start(1);
         let _second = pair.start(2);
         let root = pair.keygen().await;

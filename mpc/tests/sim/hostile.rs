@@ -16,9 +16,9 @@ use covault_core::{
     port::{Clock as _, random_16},
 };
 use covault_mpc::{
-    node::{KeyRules, Limits},
-    permits::Permits,
-    shares::{Retired, ShareStore as _, age_file::AgeFiles, backup},
+    node::{KeyRules, ThresholdLimits},
+    permits::PermitStore,
+    shares::{RetiredShare, ShareStore as _, age_file::AgeShareStore, backup},
     simulated,
 };
 use secrecy::SecretString;
@@ -28,16 +28,16 @@ use tokio::{
 };
 
 use crate::{
-    machines::World,
+    machines::SimWorld,
     orchestrator::Orchestrator,
-    story::{Report, Setting},
+    story::{SimConfig, SimReport},
     support::free,
     world::ms,
 };
 
 /// What is switched off in the honest nodes, to see that the oracle sees it.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Planted {
+pub enum DisabledCheck {
     Nothing,
     /// Floors, ceilings and permits.
     Floors,
@@ -45,13 +45,13 @@ pub enum Planted {
     Statements,
 }
 
-impl Planted {
+impl DisabledCheck {
     pub fn rules(self) -> KeyRules {
         match self {
             Self::Nothing => KeyRules::default(),
             Self::Floors => free(),
             Self::Statements => KeyRules {
-                limits: Limits {
+                limits: ThresholdLimits {
                     least_threshold: Some(2),
                     most_threshold: Some(u16::MAX),
                     least_spare: Some(0),
@@ -62,9 +62,9 @@ impl Planted {
     }
 }
 
-pub fn run(setting: Setting) -> Report {
-    let planted = setting.hostile.unwrap_or(Planted::Nothing);
-    simulated::believe_new_holders(planted == Planted::Statements);
+pub fn run(setting: SimConfig) -> SimReport {
+    let planted = setting.hostile.unwrap_or(DisabledCheck::Nothing);
+    simulated::believe_new_holders(planted == DisabledCheck::Statements);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -76,8 +76,8 @@ pub fn run(setting: Setting) -> Report {
 }
 
 /// What the attacker knows.
-struct Attack {
-    world: Arc<World>,
+struct ReshareAttack {
+    world: Arc<SimWorld>,
     orchestrator: Arc<Orchestrator>,
     root: Vec<u8>,
     /// Generations that there are, or that it says there are.
@@ -87,8 +87,8 @@ struct Attack {
     epoch: u32,
 }
 
-async fn story(setting: Setting) -> Report {
-    let world = World::new(setting);
+async fn story(setting: SimConfig) -> SimReport {
+    let world = SimWorld::new(setting);
     let orchestrator = Orchestrator::new(&world);
     world.calm();
     let mut lives: Vec<JoinHandle<()>> = (1..=world.nodes.len())
@@ -103,7 +103,7 @@ async fn story(setting: Setting) -> Report {
             .violation("no key is made in good weather".into());
         return report(&world, 0);
     };
-    let mut attack = Attack {
+    let mut attack = ReshareAttack {
         root: root.public_key.clone(),
         known: vec![world.first.clone()],
         proven: Vec::new(),
@@ -112,7 +112,7 @@ async fn story(setting: Setting) -> Report {
         world: Arc::clone(&world),
         orchestrator: Arc::clone(&orchestrator),
     };
-    for _ in 0..world.dice.between(8, 20) {
+    for _ in 0..world.rng.between(8, 20) {
         attack.step().await;
     }
     // The orchestrator is gone. Nodes show each other what was proven, again every minute.
@@ -136,12 +136,12 @@ async fn story(setting: Setting) -> Report {
     report(&world, attack.proven.len() as u64)
 }
 
-impl Attack {
+impl ReshareAttack {
     fn some(&self, of: &[NodeId], count: usize) -> Vec<NodeId> {
         let mut of = of.to_vec();
         let mut some = Vec::new();
         while some.len() < count && !of.is_empty() {
-            some.push(of.swap_remove(self.world.dice.below(of.len())));
+            some.push(of.swap_remove(self.world.rng.below(of.len())));
         }
         some
     }
@@ -155,7 +155,7 @@ impl Attack {
     fn some_holders(&self) -> (u16, Vec<NodeId>) {
         let (world, all) = (&self.world, &self.world.ids[1..]);
         let hostile = self.hostile();
-        let mut holders = if world.dice.chance(600) {
+        let mut holders = if world.rng.chance(600) {
             hostile
         } else {
             Vec::new()
@@ -166,24 +166,24 @@ impl Attack {
             .copied()
             .collect();
         let least = 2_usize.saturating_sub(holders.len());
-        let more = least + world.dice.below(others.len() + 1 - least);
-        let more = if holders.len() >= 2 && world.dice.chance(500) {
+        let more = least + world.rng.below(others.len() + 1 - least);
+        let more = if holders.len() >= 2 && world.rng.chance(500) {
             0
         } else {
             more
         };
         holders.extend(self.some(&others, more));
-        let threshold = 2 + world.dice.below(holders.len() - 1);
+        let threshold = 2 + world.rng.below(holders.len() - 1);
         (threshold as u16, holders)
     }
 
     fn order(&mut self, old: Generation, (threshold, holders): (u16, Vec<NodeId>)) -> ReshareOrder {
         let world = &self.world;
-        self.epoch += 1 + u32::from(world.dice.chance(200)) * 50;
+        self.epoch += 1 + u32::from(world.rng.chance(200)) * 50;
         let now_ms = world.clock.now_ms();
         ReshareOrder {
             vault: world.vault,
-            session: SessionId::from_random(random_16(&*world.dice)),
+            session: SessionId::from_random(random_16(&*world.rng)),
             scheme: world.setting.scheme,
             root_public_key: self.root.clone(),
             dealers: self.some(&old.holders, old.threshold.into()),
@@ -199,34 +199,34 @@ impl Attack {
     }
 
     fn some_known(&self) -> Generation {
-        let dice = &self.world.dice;
+        let rng = &self.world.rng;
         // Mostly the last one, of which most is to be had.
-        let place = if dice.chance(600) {
+        let place = if rng.chance(600) {
             self.known.len() - 1
         } else {
-            dice.below(self.known.len())
+            rng.below(self.known.len())
         };
         self.known[place].clone()
     }
 
     async fn step(&mut self) {
         let world = Arc::clone(&self.world);
-        match world.dice.below(8) {
+        match world.rng.below(8) {
             0..=2 => self.forge().await,
             3..=5 => self.ask().await,
             6 => self.permit(),
             _ => {
-                let place = 1 + world.dice.below(world.nodes.len());
+                let place = 1 + world.rng.below(world.nodes.len());
                 world.kill(place);
                 sleep(ms(1_500)).await;
             }
         }
-        if !self.proven.is_empty() && world.dice.chance(700) {
+        if !self.proven.is_empty() && world.rng.chance(700) {
             let last = self.proven.len() - 1;
-            let place = if world.dice.chance(600) {
+            let place = if world.rng.chance(600) {
                 last
             } else {
-                world.dice.below(last + 1)
+                world.rng.below(last + 1)
             };
             self.show(self.proven[place].clone()).await;
         }
@@ -236,7 +236,7 @@ impl Attack {
     async fn forge(&mut self) {
         let mut old = self.some_known();
         let hostile = self.hostile();
-        if hostile.len() >= 2 && self.world.dice.chance(500) {
+        if hostile.len() >= 2 && self.world.rng.chance(500) {
             // What was before is theirs, too.
             old.holders.clone_from(&hostile);
             old.threshold = 2;
@@ -257,9 +257,9 @@ impl Attack {
     /// A run that the nodes are really asked for.
     async fn ask(&mut self) {
         let old = self.some_known();
-        let dice = Arc::clone(&self.world.dice);
+        let rng = Arc::clone(&self.world.rng);
         let permitted = self.permitted.last().filter(|change| change.old == old);
-        let to = match (permitted, dice.below(3)) {
+        let to = match (permitted, rng.below(3)) {
             (Some(change), 0..=1) => (change.threshold, change.holders.clone()),
             (_, 1) => self.some_holders(),
             _ => (old.threshold, old.holders.clone()),
@@ -296,7 +296,9 @@ impl Attack {
         };
         let until_ms = self.world.clock.now_ms() + 3_600_000;
         for node in &self.world.nodes {
-            Permits::of(&node.folder).grant(&change, until_ms).unwrap();
+            PermitStore::of(&node.folder)
+                .grant(&change, until_ms)
+                .unwrap();
         }
         self.permitted.push(change);
     }
@@ -306,39 +308,39 @@ impl Attack {
         let world = &self.world;
         world.trace.note(format_args!("shown: {order:?}"));
         let all = &world.ids[1..];
-        let count = if world.dice.chance(500) {
+        let count = if world.rng.chance(500) {
             all.len()
         } else {
-            1 + world.dice.below(all.len())
+            1 + world.rng.below(all.len())
         };
         let nodes = self.some(all, count);
-        let before = if world.dice.chance(500) {
+        let before = if world.rng.chance(500) {
             self.proven.clone()
         } else {
             Vec::new()
         };
         let cluster = self.orchestrator.cluster().await;
-        let call = cluster.tell(&order, &proof, &before, &nodes);
+        let call = cluster.distribute_activation(&order, &proof, &before, &nodes);
         let told = timeout(ms(20_000), call).await;
         world.trace.note(format_args!("{told:?}"));
     }
 }
 
 /// Whether the shares of these nodes that are in use, or prepared ones too, give the key.
-fn recovers(world: &World, places: &[usize], prepared: bool, root: &[u8]) -> bool {
+fn recovers(world: &SimWorld, places: &[usize], prepared: bool, root: &[u8]) -> bool {
     let offline = Identity::generate();
     let recipients = [offline.to_public().to_string()];
     let passphrase = SecretString::from("a passphrase");
-    let mut groups: BTreeMap<Option<[u8; 32]>, Vec<backup::Backup>> = BTreeMap::new();
+    let mut groups: BTreeMap<Option<[u8; 32]>, Vec<backup::DecryptedBackup>> = BTreeMap::new();
     for place in places {
-        let files = AgeFiles::open(&world.nodes[place - 1].folder, &passphrase, 1).unwrap();
+        let files = AgeShareStore::open(&world.nodes[place - 1].folder, &passphrase, 1).unwrap();
         let mut records = files.load_all().unwrap();
         if prepared {
             records.extend(files.load_pending().unwrap());
         }
         for record in records {
             let order = record.order;
-            let share = Retired {
+            let share = RetiredShare {
                 record,
                 at_ms: 0,
                 was_in_use: true,
@@ -354,16 +356,16 @@ fn recovers(world: &World, places: &[usize], prepared: bool, root: &[u8]) -> boo
     })
 }
 
-fn report(world: &World, reshares: u64) -> Report {
+fn report(world: &SimWorld, reshares: u64) -> SimReport {
     let (trace, events) = world.trace.finish();
     assert!(world.folder.path().exists());
-    Report {
+    SimReport {
         trace,
         events,
         reshares,
         byzantine_nodes: world.hostile.len() as u64,
         violations: world.oracle.violations(),
-        ..Report::default()
+        ..SimReport::default()
     }
 }
 
@@ -372,9 +374,9 @@ fn report(world: &World, reshares: u64) -> Report {
 fn simulation__should_leave_the_key_to_its_holders_whatever_a_hostile_orchestrator_does() {
     let runs = crate::number("COVAULT_SIM_HOSTILE_RUNS").unwrap_or(60);
     let first = crate::number("COVAULT_SIM_FIRST").unwrap_or(0);
-    let sum = Mutex::new(Report::default());
+    let sum = Mutex::new(SimReport::default());
     for seed in first..first + runs {
-        let report = run(world_of(seed, Planted::Nothing));
+        let report = run(world_of(seed, DisabledCheck::Nothing));
         assert!(
             report.violations.is_empty(),
             "seed {seed}: {:?}",
@@ -390,15 +392,15 @@ fn simulation__should_leave_the_key_to_its_holders_whatever_a_hostile_orchestrat
     assert!(runs < 50 || (sum.reshares > runs / 2 && sum.byzantine_nodes > runs / 3));
 }
 
-fn world_of(seed: u64, planted: Planted) -> Setting {
-    Setting {
+fn world_of(seed: u64, planted: DisabledCheck) -> SimConfig {
+    SimConfig {
         verbose: crate::number("COVAULT_SIM_SEED").is_some(),
         hostile: Some(planted),
         ..crate::setting(seed)
     }
 }
 
-fn notices(planted: Planted, what: &str) {
+fn notices(planted: DisabledCheck, what: &str) {
     let seen = (0..150).any(|seed| {
         let report = run(world_of(seed, planted));
         report.violations.iter().any(|it| it.contains(what))
@@ -408,11 +410,11 @@ fn notices(planted: Planted, what: &str) {
 
 #[test]
 fn simulation__should_notice_shares_that_are_retired_without_the_word_of_their_dealers() {
-    notices(Planted::Statements, "cannot sign");
+    notices(DisabledCheck::Statements, "cannot sign");
 }
 
 #[test]
 fn simulation__should_notice_a_key_that_was_made_fragile_or_given_away() {
-    notices(Planted::Floors, "cannot sign");
-    notices(Planted::Floors, "others can sign");
+    notices(DisabledCheck::Floors, "cannot sign");
+    notices(DisabledCheck::Floors, "others can sign");
 }

@@ -7,10 +7,10 @@ use covault_core::{
     port::{Clock as _, random_16},
     scheme::Scheme,
 };
-use covault_mpc::envelope::Kind;
+use covault_mpc::envelope::EnvelopeKind;
 
 use crate::{
-    crash::{Pair, run},
+    crash::{CrashPair, run},
     support::verify,
 };
 
@@ -18,22 +18,22 @@ use crate::{
 const SOON_MS: u64 = 10_000;
 
 /// The next order of this kind is lost; without one: the next answer. Gives the time.
-fn lose(pair: &Pair, order: Option<Kind>) -> u64 {
+fn lose(pair: &CrashPair, order: Option<EnvelopeKind>) -> u64 {
     match order {
         Some(_) => *pair.lost_orders.lock().unwrap() = order,
-        None => *pair.lost_answers.lock().unwrap() = Some(Kind::Reply),
+        None => *pair.lost_answers.lock().unwrap() = Some(EnvelopeKind::Reply),
     }
     pair.clock.age_ms()
 }
 
 /// Something was lost, and not waited for.
-fn came_soon(pair: &Pair, began_ms: u64) {
+fn came_soon(pair: &CrashPair, began_ms: u64) {
     assert!(pair.lost_orders.lock().unwrap().is_none());
     assert!(pair.lost_answers.lock().unwrap().is_none());
     assert!(pair.clock.age_ms() < began_ms + SOON_MS);
 }
 
-async fn signs(pair: &Pair, root: &RootKey, epoch: u32) {
+async fn signs(pair: &CrashPair, root: &RootKey, epoch: u32) {
     let mut order = pair.order(root, b"after all");
     order.epoch = epoch;
     verify(&order, &pair.sign(&order, 20_000).await.unwrap());
@@ -43,10 +43,10 @@ async fn signs(pair: &Pair, root: &RootKey, epoch: u32) {
 fn keygen__should_send_a_lost_order_again_and_hear_a_lost_answer() {
     for order in [true, false] {
         run(async {
-            let pair = Pair::new(1).await;
+            let pair = CrashPair::new(1).await;
             let (_, _one, _) = pair.start(1);
             let (_, _two, _) = pair.start(2);
-            let began_ms = lose(&pair, order.then_some(Kind::KeygenOrder));
+            let began_ms = lose(&pair, order.then_some(EnvelopeKind::KeygenOrder));
             let root = pair.keygen().await;
             came_soon(&pair, began_ms);
             signs(&pair, &root, 0).await;
@@ -58,7 +58,7 @@ fn keygen__should_send_a_lost_order_again_and_hear_a_lost_answer() {
 fn reshare__should_send_a_lost_order_again_and_hear_a_lost_answer() {
     for order in [true, false] {
         run(async {
-            let pair = Pair::new(2).await;
+            let pair = CrashPair::new(2).await;
             let (_, _one, _) = pair.start(1);
             let (_, _two, _) = pair.start(2);
             let root = pair.keygen().await;
@@ -70,7 +70,7 @@ fn reshare__should_send_a_lost_order_again_and_hear_a_lost_answer() {
             };
             let refresh = ReshareOrder {
                 vault: pair.vault,
-                session: SessionId::from_random(random_16(&*pair.dice)),
+                session: SessionId::from_random(random_16(&*pair.rng)),
                 scheme: Scheme::FrostEd25519,
                 root_public_key: root.public_key.clone(),
                 old: generation(0),
@@ -79,10 +79,10 @@ fn reshare__should_send_a_lost_order_again_and_hear_a_lost_answer() {
                 issued_at_ms: now_ms,
                 expires_at_ms: now_ms + 60_000,
             };
-            let began_ms = lose(&pair, order.then_some(Kind::ReshareOrder));
+            let began_ms = lose(&pair, order.then_some(EnvelopeKind::ReshareOrder));
             let proof = pair.cluster.reshare(&refresh).await.unwrap();
             came_soon(&pair, began_ms);
-            let began_ms = lose(&pair, order.then_some(Kind::Activate));
+            let began_ms = lose(&pair, order.then_some(EnvelopeKind::Activate));
             pair.cluster.activate(&refresh, &proof).await.unwrap();
             came_soon(&pair, began_ms);
             signs(&pair, &root, 1).await;

@@ -18,7 +18,7 @@ use covault_core::{
 };
 use covault_mpc::{
     identity::NodeIdentity,
-    node::{Bounds, Node, NodeConfig, Rebuild, Unwatched},
+    node::{KeygenQuota, NoResumeDetector, Node, NodeConfig, RebuildCheck},
     nonces::Watermarks,
     pool::CpuPool,
 };
@@ -27,11 +27,11 @@ use tokio::{sync::watch, time::sleep};
 
 use crate::{
     byzantine::Byzantine,
-    net::{Net, Port, Weather},
+    net::{NetworkFaults, SimBus, SimNetwork},
     oracle::Oracle,
-    story::{Pools, Sabotage, Setting},
+    story::{PreprocessMode, Sabotage, SimConfig},
     support::free,
-    world::{Dice, Life, SimClock, Stuck, Trace, machine, ms},
+    world::{ConstantEntropy, ProcessLife, SeededRng, SimClock, Trace, machine, ms},
 };
 
 const HEARTBEAT_MS: u64 = 1_000;
@@ -39,7 +39,7 @@ pub const LIVE_MS: u64 = 3 * HEARTBEAT_MS + 500;
 
 /// What happened how often.
 #[derive(Default)]
-pub struct Counts {
+pub struct CrashCounts {
     /// Nodes that ended, for whatever reason.
     pub crashes: AtomicU64,
     /// Of these with the power.
@@ -49,12 +49,12 @@ pub struct Counts {
 }
 
 /// The parts of a cluster in its world.
-pub struct World {
-    pub setting: Setting,
+pub struct SimWorld {
+    pub setting: SimConfig,
     pub clock: SimClock,
-    pub dice: Arc<Dice>,
+    pub rng: Arc<SeededRng>,
     pub trace: Arc<Trace>,
-    pub net: Arc<Net>,
+    pub net: Arc<SimNetwork>,
     pub oracle: Arc<Oracle>,
     pub identities: Vec<Arc<NodeIdentity>>,
     /// The first is the orchestrator's.
@@ -69,24 +69,24 @@ pub struct World {
     pub reshare_ms: u64,
     pub nodes: Vec<SimNode>,
     pub folder: tempfile::TempDir,
-    pub counts: Counts,
+    pub counts: CrashCounts,
     watermarks: Watermarks,
     stormy: AtomicBool,
 }
 
 /// What of a node outlives its crashes.
 pub struct SimNode {
-    entropy: Mutex<Arc<Dice>>,
+    entropy: Mutex<Arc<SeededRng>>,
     skew_ms: i64,
     pub folder: PathBuf,
     full: AtomicBool,
-    life: Mutex<Arc<Life>>,
+    life: Mutex<Arc<ProcessLife>>,
     /// How long it stays down.
     down_ms: AtomicU64,
 }
 
 impl SimNode {
-    fn life(&self) -> Arc<Life> {
+    fn life(&self) -> Arc<ProcessLife> {
         Arc::clone(&self.life.lock().unwrap())
     }
 
@@ -129,30 +129,30 @@ fn folder() -> tempfile::TempDir {
     made.unwrap_or_else(|_| tempfile::tempdir().unwrap())
 }
 
-impl World {
-    pub fn new(setting: Setting) -> Arc<Self> {
-        let dice = Arc::new(Dice::new(setting.seed, 0));
+impl SimWorld {
+    pub fn new(setting: SimConfig) -> Arc<Self> {
+        let rng = Arc::new(SeededRng::new(setting.seed, 0));
         let clock = SimClock::start();
         let trace = Arc::new(Trace::new(clock, setting.verbose));
-        let (threshold, count) = match dice.below(10) {
+        let (threshold, count) = match rng.below(10) {
             0 => (2, 2),
             // ECDSA would make keys for a long time.
             1..=2 if setting.scheme == Scheme::FrostEd25519 => (3, 5),
             _ => (2, 3),
         };
         // Some have a node more than hold shares at first.
-        let spare = usize::from(dice.chance(400));
+        let spare = usize::from(rng.chance(400));
         // With a hostile orchestrator there are nodes that everybody pins and that hold nothing.
         let spare = if setting.hostile.is_some() { 2 } else { spare };
         let identities: Vec<_> = (0..=count + spare)
-            .map(|_| Arc::new(NodeIdentity::generate(&*dice)))
+            .map(|_| Arc::new(NodeIdentity::generate(&*rng)))
             .collect();
         let ids: Vec<NodeId> = identities.iter().map(|identity| identity.id()).collect();
         // The others must be enough without it.
-        let byzantine_index = (count > usize::from(threshold) && dice.chance(600))
-            .then(|| 1 + dice.below(count + spare));
+        let byzantine_index = (count > usize::from(threshold) && rng.chance(600))
+            .then(|| 1 + rng.below(count + spare));
         let byzantine = byzantine_index.map(|place| {
-            let byzantine = Byzantine::new(Arc::clone(&dice), &identities[place], &identities);
+            let byzantine = Byzantine::new(Arc::clone(&rng), &identities[place], &identities);
             (place, byzantine)
         });
         let oracle = Arc::new(Oracle::new(
@@ -161,42 +161,42 @@ impl World {
             byzantine_index.map(|place| ids[place]),
             setting.scheme == Scheme::FrostEd25519,
         ));
-        let net = Net::new(
+        let net = SimNetwork::new(
             &ids,
-            Arc::clone(&dice),
+            Arc::clone(&rng),
             Arc::clone(&trace),
             Arc::clone(&oracle),
         );
         let pools = match setting.pools {
-            Pools::Some => dice.chance(850),
-            Pools::All => true,
+            PreprocessMode::Some => rng.chance(850),
+            PreprocessMode::All => true,
         };
         let watermarks = match pools {
             true => Watermarks {
-                low: dice.between(1, 4) as usize,
-                high: dice.between(4, 8) as usize,
+                low: rng.between(1, 4) as usize,
+                high: rng.between(4, 8) as usize,
             },
             false => Watermarks { low: 0, high: 0 },
         };
         // How wrong clocks are: an order has to live longer.
-        let skew_ms = [100, 3_000, 20_000][dice.below(3)];
+        let skew_ms = [100, 3_000, 20_000][rng.below(3)];
         let folder = folder();
         let nodes = (1..=count + spare)
             .map(|place| SimNode {
-                entropy: Mutex::new(Arc::new(Dice::new(setting.seed, place as u64))),
-                skew_ms: dice.between(0, 2 * skew_ms) as i64 - skew_ms as i64,
+                entropy: Mutex::new(Arc::new(SeededRng::new(setting.seed, place as u64))),
+                skew_ms: rng.between(0, 2 * skew_ms) as i64 - skew_ms as i64,
                 folder: folder.path().join(place.to_string()),
                 full: AtomicBool::default(),
                 life: Mutex::default(),
                 down_ms: AtomicU64::default(),
             })
             .collect();
-        let vault = VaultId::from_random(random_16(&*dice));
+        let vault = VaultId::from_random(random_16(&*rng));
         let mut hostile = Vec::new();
         if setting.hostile.is_some() {
             let mut places: Vec<usize> = (1..=count + spare).collect();
-            for _ in 0..dice.below(usize::from(threshold)) + usize::from(threshold) / 3 {
-                hostile.push(places.swap_remove(dice.below(places.len())));
+            for _ in 0..rng.below(usize::from(threshold)) + usize::from(threshold) / 3 {
+                hostile.push(places.swap_remove(rng.below(places.len())));
             }
             hostile.truncate(usize::from(threshold) - 1);
             // A key that needs all of its holders is lost by the silence of one.
@@ -213,7 +213,7 @@ impl World {
         Arc::new(Self {
             setting,
             clock,
-            dice,
+            rng,
             trace,
             net,
             oracle,
@@ -230,7 +230,7 @@ impl World {
             reshare_ms: skew_ms + 9_000,
             nodes,
             folder,
-            counts: Counts::default(),
+            counts: CrashCounts::default(),
             watermarks,
             stormy: AtomicBool::default(),
         })
@@ -254,9 +254,9 @@ impl World {
         &self.nodes[place - 1]
     }
 
-    pub fn port(self: &Arc<Self>, place: usize, life: &Arc<Life>) -> Arc<Port> {
+    pub fn port(self: &Arc<Self>, place: usize, life: &Arc<ProcessLife>) -> Arc<SimBus> {
         let byzantine = self.byzantine.as_ref();
-        Arc::new(Port {
+        Arc::new(SimBus {
             net: Arc::clone(&self.net),
             place,
             life: Arc::clone(life),
@@ -266,21 +266,21 @@ impl World {
         })
     }
 
-    fn config(self: &Arc<Self>, place: usize, life: &Arc<Life>) -> NodeConfig {
+    fn config(self: &Arc<Self>, place: usize, life: &Arc<ProcessLife>) -> NodeConfig {
         let node = self.node(place);
         let hedged = self.setting.sabotage != Sabotage::RepeatedRandomness;
         let hedging = hedged.then_some([place as u8; 32]);
         NodeConfig {
-            bounds: Bounds::default(),
+            keygen_quota: KeygenQuota::default(),
             name: format!("node-{place}"),
             identity: Arc::clone(&self.identities[place]),
             bus: self.port(place, life),
             clock: Arc::new(self.clock.skewed(node.skew_ms)),
             entropy: match self.setting.sabotage.stuck() {
-                true => Arc::new(Stuck),
+                true => Arc::new(ConstantEntropy),
                 false => Arc::clone(&*node.entropy.lock().unwrap()) as _,
             },
-            pool: CpuPool::simulated(machine(&self.dice, life, hedging, self.setting.unguarded)),
+            pool: CpuPool::simulated(machine(&self.rng, life, hedging, self.setting.unguarded)),
             folder: node.folder.clone(),
             passphrase: SecretString::from("a passphrase"),
             work_factor: 1,
@@ -293,10 +293,10 @@ impl World {
                 Some(planted) if !self.hostile.contains(&place) => planted.rules(),
                 _ => free(),
             },
-            check: Arc::new(Rebuild),
+            check: Arc::new(RebuildCheck),
             heartbeat: ms(HEARTBEAT_MS),
             nonces: self.watermarks,
-            resumption: Arc::new(Unwatched),
+            resumption: Arc::new(NoResumeDetector),
         }
     }
 
@@ -305,7 +305,7 @@ impl World {
         let node = self.node(place);
         let sabotage = self.setting.sabotage;
         loop {
-            let life = Arc::new(Life::default());
+            let life = Arc::new(ProcessLife::default());
             *node.life.lock().unwrap() = Arc::clone(&life);
             life.disk.fill(node.full.load(Ordering::Relaxed));
             self.watch_disk(place, &life);
@@ -314,7 +314,7 @@ impl World {
             }
             if sabotage == Sabotage::RepeatedRandomness {
                 *node.entropy.lock().unwrap() =
-                    Arc::new(Dice::new(self.setting.seed, place as u64));
+                    Arc::new(SeededRng::new(self.setting.seed, place as u64));
             }
             if sabotage.restores() && node.kept().exists() {
                 std::fs::remove_dir_all(&node.folder).unwrap();
@@ -346,16 +346,16 @@ impl World {
     }
 
     /// The power also fails in the middle of a transaction.
-    fn watch_disk(self: &Arc<Self>, place: usize, life: &Arc<Life>) {
+    fn watch_disk(self: &Arc<Self>, place: usize, life: &Arc<ProcessLife>) {
         // Of its own: how often a disk syncs is the database's business.
-        let dice = Dice::new(self.dice.between(0, u64::MAX), 79);
+        let rng = SeededRng::new(self.rng.between(0, u64::MAX), 79);
         let (world, life_of) = (Arc::downgrade(self), Arc::downgrade(life));
         life.disk.watch(Box::new(move || {
             let (Some(world), Some(life)) = (world.upgrade(), life_of.upgrade()) else {
                 return;
             };
-            let rate = world.net.weather.lock().unwrap().die;
-            if life.alive() && dice.chance(rate / 2) {
+            let rate = world.net.network_faults.lock().unwrap().die;
+            if life.alive() && rng.chance(rate / 2) {
                 world
                     .trace
                     .note(format_args!("power off {place}, while it writes"));
@@ -365,15 +365,15 @@ impl World {
     }
 
     /// Some of what was not synced has reached the disk, in whatever order.
-    fn power_failed(&self, place: usize, life: &Life) {
+    fn power_failed(&self, place: usize, life: &ProcessLife) {
         // Of its own, as above.
-        let dice = Dice::new(self.dice.between(0, u64::MAX), 78);
+        let rng = SeededRng::new(self.rng.between(0, u64::MAX), 78);
         let rate = match self.setting.sabotage {
             Sabotage::LyingDisks => 0,
-            _ => [0, 300, 700, 1_000][dice.below(4)],
+            _ => [0, 300, 700, 1_000][rng.below(4)],
         };
         let path = self.node(place).path();
-        let torn = life.disk.lose_power(&path, || dice.chance(rate)).unwrap();
+        let torn = life.disk.lose_power(&path, || rng.chance(rate)).unwrap();
         self.trace
             .note(format_args!("{place} has lost what it wrote: {torn}"));
         self.counts.power_losses.fetch_add(1, Ordering::Relaxed);
@@ -381,15 +381,15 @@ impl World {
     }
 
     /// A moment's weather.
-    pub fn set_weather(&self, weather: Weather) {
+    pub fn set_weather(&self, network_faults: NetworkFaults) {
         self.stormy.store(true, Ordering::Relaxed);
-        *self.net.weather.lock().unwrap() = weather;
+        *self.net.network_faults.lock().unwrap() = network_faults;
     }
 
     pub fn calm(&self) {
-        self.set_weather(Weather {
+        self.set_weather(NetworkFaults {
             delay_ms: 5,
-            ..Weather::default()
+            ..NetworkFaults::default()
         });
         self.stormy.store(false, Ordering::Relaxed);
         for node in &self.nodes {
@@ -402,22 +402,22 @@ impl World {
         self.stormy.load(Ordering::Relaxed)
     }
 
-    pub fn storm(&self) -> Weather {
-        let dice = &self.dice;
+    pub fn storm(&self) -> NetworkFaults {
+        let rng = &self.rng;
         // Some worlds are rough in one way only.
         let rate = |limit: u64| {
-            if dice.chance(600) {
-                dice.between(0, limit)
+            if rng.chance(600) {
+                rng.between(0, limit)
             } else {
                 0
             }
         };
-        Weather {
+        NetworkFaults {
             drop: rate(150),
             repeat: rate(200),
             corrupt: rate(60),
             replay: rate(150),
-            delay_ms: [5, 50, 300, 1_500][dice.below(4)],
+            delay_ms: [5, 50, 300, 1_500][rng.below(4)],
             die: rate(15),
             cut: BTreeSet::new(),
         }
@@ -436,13 +436,13 @@ impl World {
     pub async fn chaos(self: Arc<Self>, until_ms: u64) {
         let count = self.nodes.len();
         while self.clock.age_ms() < until_ms {
-            sleep(ms(self.dice.between(100, 3_000))).await;
-            let place = 1 + self.dice.below(count);
-            let other = self.dice.below(count + 1);
+            sleep(ms(self.rng.between(100, 3_000))).await;
+            let place = 1 + self.rng.below(count);
+            let other = self.rng.below(count + 1);
             let node = self.node(place);
-            let down_ms = self.dice.between(50, 4_000);
+            let down_ms = self.rng.between(50, 4_000);
             node.down_ms.store(down_ms, Ordering::Relaxed);
-            match self.dice.below(8) {
+            match self.rng.below(8) {
                 0 => {
                     self.trace.note(format_args!("power off {place}"));
                     node.life().lose_power();
@@ -453,10 +453,10 @@ impl World {
                 }
                 3..=4 => {
                     self.trace.note(format_args!("cut {place} {other}"));
-                    let mut weather = self.net.weather.lock().unwrap();
-                    weather.cut.insert((place, other));
-                    if self.dice.chance(700) {
-                        weather.cut.insert((other, place));
+                    let mut network_faults = self.net.network_faults.lock().unwrap();
+                    network_faults.cut.insert((place, other));
+                    if self.rng.chance(700) {
+                        network_faults.cut.insert((other, place));
                     }
                 }
                 5 => {
@@ -464,14 +464,14 @@ impl World {
                     node.fill_disk(true);
                 }
                 6 => node.fill_disk(false),
-                _ => self.net.weather.lock().unwrap().cut.clear(),
+                _ => self.net.network_faults.lock().unwrap().cut.clear(),
             }
         }
     }
 
     /// Who could hold the next shares. Always so many are honest that they can sign alone.
     pub fn some_target(&self, now: &Generation) -> Target {
-        if self.dice.chance(400) {
+        if self.rng.chance(400) {
             // A refresh.
             return Target {
                 threshold: now.threshold,
@@ -481,14 +481,14 @@ impl World {
         }
         let mut all = self.ids[1..].to_vec();
         let mut holders = Vec::new();
-        let count = 2 + self.dice.below(all.len() - 1);
+        let count = 2 + self.rng.below(all.len() - 1);
         while holders.len() < count || self.honest(&holders) < 2 {
-            holders.push(all.swap_remove(self.dice.below(all.len())));
+            holders.push(all.swap_remove(self.rng.below(all.len())));
         }
         let most = self.honest(&holders);
-        let threshold = 2 + self.dice.below(most - 1);
+        let threshold = 2 + self.rng.below(most - 1);
         // Somebody may have lost its share, or so an operator believes.
-        let lost = now.holders[self.dice.below(now.holders.len())];
+        let lost = now.holders[self.rng.below(now.holders.len())];
         let others: Vec<NodeId> = now
             .holders
             .iter()
@@ -499,7 +499,7 @@ impl World {
         Target {
             threshold: threshold as u16,
             holders,
-            lost: if enough && self.dice.chance(200) {
+            lost: if enough && self.rng.chance(200) {
                 vec![lost]
             } else {
                 Vec::new()
@@ -512,10 +512,10 @@ impl World {
         let byzantine = self.byzantine();
         let mut holders = self.ids[1..].to_vec();
         holders.retain(|node| Some(*node) != byzantine);
-        while holders.len() > 2 && self.dice.chance(300) {
-            holders.swap_remove(self.dice.below(holders.len()));
+        while holders.len() > 2 && self.rng.chance(300) {
+            holders.swap_remove(self.rng.below(holders.len()));
         }
-        let threshold = 2 + self.dice.below(holders.len() - 1);
+        let threshold = 2 + self.rng.below(holders.len() - 1);
         Target {
             threshold: threshold as u16,
             holders,

@@ -39,36 +39,36 @@ use std::{
 };
 
 use covault_core::scheme::Scheme;
-use story::{Pools, Report, Sabotage, Setting};
+use story::{PreprocessMode, Sabotage, SimConfig, SimReport};
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
-fn setting(seed: u64) -> Setting {
-    Setting {
+fn setting(seed: u64) -> SimConfig {
+    SimConfig {
         seed,
         scheme: Scheme::FrostEd25519,
         verbose: false,
         sabotage: Sabotage::None,
         unguarded: false,
-        pools: Pools::Some,
+        pools: PreprocessMode::Some,
         hostile: None,
     }
 }
 
 /// A panic anywhere in a world is a finding, too.
-fn run(setting: Setting) -> Report {
-    catch_unwind(AssertUnwindSafe(|| story::run(setting))).unwrap_or_else(|_| Report {
+fn run(setting: SimConfig) -> SimReport {
+    catch_unwind(AssertUnwindSafe(|| story::run(setting))).unwrap_or_else(|_| SimReport {
         violations: vec!["a panic".into()],
-        ..Report::default()
+        ..SimReport::default()
     })
 }
 
 #[test]
 fn simulation__should_hold_its_invariants_whatever_the_seed() {
     if let Some(seed) = number("COVAULT_SIM_SEED") {
-        let report = run(Setting {
+        let report = run(SimConfig {
             verbose: true,
             ..setting(seed)
         });
@@ -79,7 +79,7 @@ fn simulation__should_hold_its_invariants_whatever_the_seed() {
     let runs = number("COVAULT_SIM_RUNS").unwrap_or(150);
     let first = number("COVAULT_SIM_FIRST").unwrap_or(0);
     let next = AtomicU64::new(first);
-    let sum = Mutex::new(Report::default());
+    let sum = Mutex::new(SimReport::default());
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
@@ -101,7 +101,7 @@ fn simulation__should_hold_its_invariants_whatever_the_seed() {
         }
     });
     let sum = sum.into_inner().unwrap();
-    let Report {
+    let SimReport {
         events,
         signed,
         one_round,
@@ -137,7 +137,7 @@ fn simulation__should_hold_its_invariants_with_ecdsa_too() {
     let runs = number("COVAULT_SIM_ECDSA_RUNS").unwrap_or(2);
     let mut signed = 0;
     for seed in 0..runs {
-        let report = run(Setting {
+        let report = run(SimConfig {
             scheme: Scheme::Dkls23,
             ..setting(seed)
         });
@@ -160,10 +160,10 @@ fn simulation__should_be_the_same_for_the_same_seed() {
 /// An oracle that sees nothing would be content with everything.
 fn sees(sabotage: Sabotage, what: &str) {
     let seen = (0..60).any(|seed| {
-        let report = run(Setting {
+        let report = run(SimConfig {
             sabotage,
             unguarded: true,
-            pools: Pools::All,
+            pools: PreprocessMode::All,
             ..setting(seed)
         });
         report.violations.iter().any(|it| it.contains(what))
@@ -185,15 +185,15 @@ fn simulation__should_notice_a_nonce_that_is_used_twice() {
 /// back besides.
 #[test]
 fn simulation__should_use_no_nonce_twice_when_the_generator_stands_still() {
-    let mut sum = Report::default();
+    let mut sum = SimReport::default();
     for seed in 0..40 {
         let sabotage = match seed % 2 {
             0 => Sabotage::ConstantRandomness,
             _ => Sabotage::ConstantAndRestored,
         };
-        let report = run(Setting {
+        let report = run(SimConfig {
             sabotage,
-            pools: Pools::All,
+            pools: PreprocessMode::All,
             ..setting(seed)
         });
         let twice = |it: &&String| it.contains("uses a nonce") || it.contains("one commitment");
@@ -215,10 +215,10 @@ fn simulation__should_notice_a_second_digest() {
 fn simulation__should_have_few_second_digests_where_old_claims_are_noticed() {
     let worlds = |unguarded| {
         let second = (0..60).filter(|seed| {
-            let report = run(Setting {
+            let report = run(SimConfig {
                 sabotage: Sabotage::RestoredFolders,
                 unguarded,
-                pools: Pools::All,
+                pools: PreprocessMode::All,
                 ..setting(*seed)
             });
             let second = |it: &String| it.contains("signs a second digest");
@@ -234,12 +234,12 @@ fn simulation__should_have_few_second_digests_where_old_claims_are_noticed() {
 /// A start deletes what was made ahead: nobody can tell an old copy of a folder from the folder.
 #[test]
 fn simulation__should_use_no_nonce_twice_when_old_folders_are_put_back() {
-    let mut sum = Report::default();
+    let mut sum = SimReport::default();
     for seed in 0..20 {
-        let report = run(Setting {
+        let report = run(SimConfig {
             sabotage: Sabotage::RestoredFolders,
             unguarded: true,
-            pools: Pools::All,
+            pools: PreprocessMode::All,
             ..setting(seed)
         });
         let nonces = |it: &&String| it.contains("uses a nonce");

@@ -9,7 +9,7 @@ use std::{
 use async_trait::async_trait;
 use covault_core::order::NodeId;
 use covault_mpc::{
-    bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
+    bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
     envelope::Envelope,
 };
 use tokio::time::sleep;
@@ -17,12 +17,12 @@ use tokio::time::sleep;
 use crate::{
     byzantine::Byzantine,
     oracle::Oracle,
-    world::{Dice, Life, Trace, ms},
+    world::{ProcessLife, SeededRng, Trace, ms},
 };
 
 /// How bad it is; rates are of a thousand messages.
 #[derive(Clone, Default)]
-pub struct Weather {
+pub struct NetworkFaults {
     pub drop: u64,
     pub repeat: u64,
     pub corrupt: u64,
@@ -36,88 +36,88 @@ pub struct Weather {
 }
 
 /// The network of one world.
-pub struct Net {
-    pub dice: Arc<Dice>,
+pub struct SimNetwork {
+    pub rng: Arc<SeededRng>,
     pub trace: Arc<Trace>,
     pub oracle: Arc<Oracle>,
-    pub weather: Mutex<Weather>,
+    pub network_faults: Mutex<NetworkFaults>,
     memory: Arc<MemoryBus>,
     places: HashMap<NodeId, usize>,
     /// What an eavesdropper has kept.
-    kept: Mutex<Vec<(Address, Vec<u8>)>>,
+    kept: Mutex<Vec<(BusAddress, Vec<u8>)>>,
 }
 
 /// Messages that an eavesdropper keeps.
 const KEPT: usize = 64;
 
-impl Net {
+impl SimNetwork {
     /// A network of these participants; the orchestrator first.
     pub fn new(
         participants: &[NodeId],
-        dice: Arc<Dice>,
+        rng: Arc<SeededRng>,
         trace: Arc<Trace>,
         oracle: Arc<Oracle>,
     ) -> Arc<Self> {
         let places = participants.iter().copied().zip(0..).collect();
         Arc::new(Self {
-            dice,
+            rng,
             trace,
             oracle,
-            weather: Mutex::default(),
+            network_faults: Mutex::default(),
             memory: MemoryBus::new(),
             places,
             kept: Mutex::default(),
         })
     }
 
-    fn weather(&self) -> Weather {
-        self.weather.lock().unwrap().clone()
+    fn network_faults(&self) -> NetworkFaults {
+        self.network_faults.lock().unwrap().clone()
     }
 
-    fn place(&self, address: Address) -> usize {
+    fn place(&self, address: BusAddress) -> usize {
         match address {
             // Only the orchestrator listens to announcements.
-            Address::Announcements => 0,
-            Address::Inbox(id) => self.places.get(&id).copied().unwrap_or(usize::MAX),
+            BusAddress::Announcements => 0,
+            BusAddress::Inbox(id) => self.places.get(&id).copied().unwrap_or(usize::MAX),
         }
     }
 
     /// Carries a message, or does not.
-    pub fn carry(self: &Arc<Self>, from: usize, to: Address, message: Vec<u8>) {
-        let weather = self.weather();
+    pub fn carry(self: &Arc<Self>, from: usize, to: BusAddress, message: Vec<u8>) {
+        let network_faults = self.network_faults();
         let place = self.place(to);
         let what = describe(&message);
-        if weather.cut.contains(&(from, place)) {
+        if network_faults.cut.contains(&(from, place)) {
             return self.trace.note(format_args!("{from}->{place} cut {what}"));
         }
-        if self.dice.chance(weather.drop) {
+        if self.rng.chance(network_faults.drop) {
             return self.trace.note(format_args!("{from}->{place} lost {what}"));
         }
-        let copies = 1 + u64::from(self.dice.chance(weather.repeat));
+        let copies = 1 + u64::from(self.rng.chance(network_faults.repeat));
         for _ in 0..copies {
             let mut message = message.clone();
-            if self.dice.chance(weather.corrupt) {
+            if self.rng.chance(network_faults.corrupt) {
                 self.spoil(&mut message);
             }
-            self.deliver(to, message, self.dice.between(0, weather.delay_ms));
+            self.deliver(to, message, self.rng.between(0, network_faults.delay_ms));
         }
         self.trace
             .note(format_args!("{from}->{place} {copies} {what}"));
-        if weather.replay > 0 {
+        if network_faults.replay > 0 {
             let mut kept = self.kept.lock().unwrap();
-            let place = self.dice.below(KEPT);
+            let place = self.rng.below(KEPT);
             match kept.get_mut(place) {
                 Some(old) => *old = (to, message),
                 None => kept.push((to, message)),
             }
-            if self.dice.chance(weather.replay) {
-                let (first, old) = kept[self.dice.below(kept.len())].clone();
-                let (other, _) = kept[self.dice.below(kept.len())];
-                let to = if self.dice.chance(500) { first } else { other };
+            if self.rng.chance(network_faults.replay) {
+                let (first, old) = kept[self.rng.below(kept.len())].clone();
+                let (other, _) = kept[self.rng.below(kept.len())];
+                let to = if self.rng.chance(500) { first } else { other };
                 drop(kept);
                 self.trace
                     .note(format_args!("replay to {}", self.place(to)));
-                self.deliver(to, old, self.dice.between(0, 5_000));
+                self.deliver(to, old, self.rng.between(0, 5_000));
             }
         }
     }
@@ -126,22 +126,22 @@ impl Net {
         if message.is_empty() {
             return;
         }
-        let at = self.dice.below(message.len());
-        match self.dice.below(3) {
+        let at = self.rng.below(message.len());
+        match self.rng.below(3) {
             0 => message.truncate(at),
             1 => message.extend_from_slice(&[0; 7]),
-            _ => message[at] ^= 1 << self.dice.below(8),
+            _ => message[at] ^= 1 << self.rng.below(8),
         }
     }
 
-    fn deliver(self: &Arc<Self>, to: Address, message: Vec<u8>, delay_ms: u64) {
+    fn deliver(self: &Arc<Self>, to: BusAddress, message: Vec<u8>, delay_ms: u64) {
         let net = Arc::clone(self);
         tokio::spawn(async move {
             sleep(ms(delay_ms)).await;
             let reader = match to {
-                Address::Inbox(id) => Some(id),
+                BusAddress::Inbox(id) => Some(id),
                 // Nodes listen there, too: what is meant for one of them reaches it.
-                Address::Announcements => Envelope::parse(message.clone())
+                BusAddress::Announcements => Envelope::parse(message.clone())
                     .ok()
                     .map(|envelope| envelope.header.to),
             };
@@ -172,18 +172,18 @@ fn describe(message: &[u8]) -> String {
 }
 
 /// One participant's place on the network, for one life.
-pub struct Port {
-    pub net: Arc<Net>,
+pub struct SimBus {
+    pub net: Arc<SimNetwork>,
     pub place: usize,
-    pub life: Arc<Life>,
+    pub life: Arc<ProcessLife>,
     /// Changes what is sent.
     pub byzantine: Option<Arc<Byzantine>>,
 }
 
-impl Port {
+impl SimBus {
     fn die(&self) {
         self.net.trace.note(format_args!("{} dies", self.place));
-        if self.net.dice.chance(500) {
+        if self.net.rng.chance(500) {
             self.life.lose_power();
         } else {
             self.life.end();
@@ -192,16 +192,16 @@ impl Port {
 }
 
 #[async_trait]
-impl Bus for Port {
-    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+impl Bus for SimBus {
+    fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         if !self.life.alive() {
             return Ok(());
         }
-        let dice = &self.net.dice;
-        let die = self.net.weather.lock().unwrap().die;
-        let dies = self.place > 0 && dice.chance(die);
+        let rng = &self.net.rng;
+        let die = self.net.network_faults.lock().unwrap().die;
+        let dies = self.place > 0 && rng.chance(die);
         // Before it is sent, or when it is on its way.
-        let before = dies && dice.chance(500);
+        let before = dies && rng.chance(500);
         if before {
             self.die();
             return Ok(());

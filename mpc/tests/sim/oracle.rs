@@ -12,23 +12,23 @@ use covault_core::{
 };
 use covault_mpc::{
     bus::memory::MemoryBus,
-    envelope::{Envelope, EnvelopeCodec, Header, Kind, Opened},
+    envelope::{Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind, OpenedEnvelope},
     identity::NodeIdentity,
 };
 
 use crate::{
-    words::{self, News, Reply, SignRequest},
-    world::Dice,
+    words::{self, OrderReply, PreprocessMsg, SignOrderMsg},
+    world::SeededRng,
 };
 
 /// A run of a signing protocol for one input: session, attempt, input.
-type Slot = (SessionId, u32, u32);
+type RunSlot = (SessionId, u32, u32);
 /// Root public key and epoch.
-type Shares = (Vec<u8>, u32);
+type ShareGeneration = (Vec<u8>, u32);
 
 /// A session that the orchestrator runs.
 #[derive(Clone)]
-struct Expected {
+struct ExpectedSession {
     request: RequestId,
     /// Names the content.
     content: Vec<u8>,
@@ -36,8 +36,8 @@ struct Expected {
 }
 
 #[derive(Default)]
-struct Seen {
-    sessions: BTreeMap<SessionId, Expected>,
+struct Observations {
+    sessions: BTreeMap<SessionId, ExpectedSession>,
     /// Orders that have reached a node: node, session, attempt.
     ordered: BTreeSet<(NodeId, SessionId, u32)>,
     /// Those of shares that the node had said it has given up.
@@ -48,17 +48,17 @@ struct Seen {
     digests: BTreeMap<(NodeId, RequestId), Vec<u8>>,
     /// The nonces that an order names, by session, attempt and node: of which shares, and the
     /// number for each input.
-    named: BTreeMap<(SessionId, u32, NodeId), (Shares, Vec<u64>)>,
+    named: BTreeMap<(SessionId, u32, NodeId), (ShareGeneration, Vec<u64>)>,
     /// Nonces made ahead: the shares they are for, and the commitments, by node and number.
-    numbers: BTreeMap<(NodeId, u64), (Shares, Vec<u8>)>,
+    numbers: BTreeMap<(NodeId, u64), (ShareGeneration, Vec<u8>)>,
     /// The number of each commitment that was made ahead, by node.
     preprocess: BTreeMap<(NodeId, Vec<u8>), u64>,
     /// Where each commitment of a first round was shown, by node.
-    shown: BTreeMap<(NodeId, Vec<u8>), Slot>,
+    shown: BTreeMap<(NodeId, Vec<u8>), RunSlot>,
     /// Where each commitment's nonce was used for a share, by node.
-    used: BTreeMap<(NodeId, Vec<u8>), Slot>,
+    used: BTreeMap<(NodeId, Vec<u8>), RunSlot>,
     /// The commitment and the signature share of each node in each slot.
-    messages: BTreeMap<(NodeId, Slot, u16), Vec<u8>>,
+    messages: BTreeMap<(NodeId, RunSlot, u16), Vec<u8>>,
     /// The nonce point of each signature, and what it signs.
     points: BTreeMap<Vec<u8>, (Vec<u8>, Vec<u8>)>,
     /// What was signed for each request, and with which shares.
@@ -77,16 +77,16 @@ pub struct Oracle {
     byzantine: Option<NodeId>,
     /// FROST shows its commitments; other protocols are not looked into.
     frost: bool,
-    seen: Mutex<Seen>,
+    seen: Mutex<Observations>,
 }
 
-impl Seen {
+impl Observations {
     fn violated(&mut self, what: String) {
         self.violations.push(what);
     }
 
     /// A node uses the nonce of a commitment for a share.
-    fn uses(&mut self, from: NodeId, commitment: Vec<u8>, slot: Slot) {
+    fn uses(&mut self, from: NodeId, commitment: Vec<u8>, slot: RunSlot) {
         let place = (from, commitment);
         let preprocess = self.preprocess.contains_key(&place);
         let first = *self.used.entry(place).or_insert(slot);
@@ -99,7 +99,7 @@ impl Seen {
     }
 
     /// A node uses the nonce that it was told to; false when it was told to use none.
-    fn uses_named(&mut self, from: NodeId, slot: Slot) -> bool {
+    fn uses_named(&mut self, from: NodeId, slot: RunSlot) -> bool {
         let (session, attempt, input) = slot;
         let Some((shares, ids)) = self.named.get(&(session, attempt, from)).cloned() else {
             return false;
@@ -122,7 +122,7 @@ impl Seen {
     }
 
     /// A node tells of a nonce that it has made ahead.
-    fn made(&mut self, from: NodeId, of: &Shares, id: u64, commitment: Vec<u8>) {
+    fn made(&mut self, from: NodeId, of: &ShareGeneration, id: u64, commitment: Vec<u8>) {
         let known = *self
             .preprocess
             .entry((from, commitment.clone()))
@@ -150,8 +150,8 @@ impl Oracle {
         let posts = nodes
             .iter()
             .map(|identity| {
-                let dice = Arc::new(Dice::new(0, 0));
-                let codec = EnvelopeCodec::new(Arc::clone(identity), MemoryBus::new(), dice);
+                let rng = Arc::new(SeededRng::new(0, 0));
+                let codec = EnvelopeCodec::new(Arc::clone(identity), MemoryBus::new(), rng);
                 (identity.id(), codec)
             })
             .collect();
@@ -164,7 +164,7 @@ impl Oracle {
         }
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, Observations> {
         self.seen.lock().unwrap()
     }
 
@@ -189,7 +189,7 @@ impl Oracle {
 
     /// A session that the orchestrator is going to run.
     pub fn expect(&self, session: SessionId, order: &SigningOrder) {
-        let expected = Expected {
+        let expected = ExpectedSession {
             request: order.request,
             content: content(order),
             epoch: order.epoch,
@@ -198,7 +198,7 @@ impl Oracle {
     }
 
     /// Only what its recipient can open was said.
-    fn open(&self, to: &NodeId, envelope: &Envelope) -> Option<Opened> {
+    fn open(&self, to: &NodeId, envelope: &Envelope) -> Option<OpenedEnvelope> {
         self.posts.get(to)?.open(envelope).ok()
     }
 
@@ -207,7 +207,7 @@ impl Oracle {
         let Ok(envelope) = Envelope::parse(message.to_vec()) else {
             return;
         };
-        let Header {
+        let EnvelopeHeader {
             kind,
             epoch,
             session,
@@ -217,7 +217,7 @@ impl Oracle {
         } = envelope.header;
         let order = matches!(
             kind,
-            Kind::SigningOrder | Kind::KeygenOrder | Kind::ReshareOrder
+            EnvelopeKind::SigningOrder | EnvelopeKind::KeygenOrder | EnvelopeKind::ReshareOrder
         );
         if !order || from != self.orchestrator || self.open(&to, &envelope).is_none() {
             return;
@@ -226,7 +226,7 @@ impl Oracle {
         let place = (to, session, attempt);
         let first = seen.ordered.insert(place);
         let gone = seen.in_use.get(&to).is_some_and(|known| epoch < *known);
-        if first && gone && kind == Kind::SigningOrder {
+        if first && gone && kind == EnvelopeKind::SigningOrder {
             seen.stale.insert(place);
         }
     }
@@ -236,39 +236,39 @@ impl Oracle {
         let Ok(envelope) = Envelope::parse(message.to_vec()) else {
             return;
         };
-        let Header { kind, from, to, .. } = envelope.header;
+        let EnvelopeHeader { kind, from, to, .. } = envelope.header;
         if Some(from) == self.byzantine {
             return;
         }
         let opened = || self.open(&to, &envelope);
         match kind {
-            Kind::SigningOrder if from == self.orchestrator => {
+            EnvelopeKind::SigningOrder if from == self.orchestrator => {
                 if let Some(opened) = opened() {
                     self.order(&envelope.header, &opened.body);
                 }
             }
-            Kind::Nonces if from != self.orchestrator => {
+            EnvelopeKind::Nonces if from != self.orchestrator => {
                 let body = opened().map(|opened| opened.body);
                 let news = body.and_then(|body| words::read(&body));
-                if let Some(News::Made { of, nonces, .. }) = news {
+                if let Some(PreprocessMsg::Made { of, nonces, .. }) = news {
                     let mut seen = self.seen();
                     for (id, commitment) in nonces {
                         seen.made(from, &of, id, commitment);
                     }
                 }
             }
-            Kind::Reply => {
+            EnvelopeKind::Reply => {
                 if let Some(opened) = opened() {
                     self.reply(&envelope.header, &opened.body);
                 }
             }
-            Kind::Protocol => self.protocol(&envelope.header, opened),
+            EnvelopeKind::Protocol => self.protocol(&envelope.header, opened),
             _ => {}
         }
     }
 
-    fn order(&self, header: &Header, body: &[u8]) {
-        let Some(request) = words::read::<SignRequest>(body) else {
+    fn order(&self, header: &EnvelopeHeader, body: &[u8]) {
+        let Some(request) = words::read::<SignOrderMsg>(body) else {
             return self.violation("an order that nobody can read".into());
         };
         let shares = (request.order.root_public_key, request.order.epoch);
@@ -283,8 +283,8 @@ impl Oracle {
         }
     }
 
-    fn reply(&self, header: &Header, body: &[u8]) {
-        let Header {
+    fn reply(&self, header: &EnvelopeHeader, body: &[u8]) {
+        let EnvelopeHeader {
             epoch,
             session,
             attempt,
@@ -294,12 +294,12 @@ impl Oracle {
         let mut seen = self.seen();
         match words::read(body) {
             // The collector has used its nonces, and has not shown its shares.
-            Some(Reply::Signed(signatures)) if self.frost => {
+            Some(OrderReply::Signed(signatures)) if self.frost => {
                 for input in (0..).take(signatures.len()) {
                     seen.uses_named(from, (session, attempt, input));
                 }
             }
-            Some(Reply::Activated) => {
+            Some(OrderReply::Activated) => {
                 let known = seen.in_use.entry(from).or_insert(epoch);
                 *known = epoch.max(*known);
             }
@@ -308,8 +308,8 @@ impl Oracle {
         }
     }
 
-    fn protocol(&self, header: &Header, opened: impl FnOnce() -> Option<Opened>) {
-        let Header {
+    fn protocol(&self, header: &EnvelopeHeader, opened: impl FnOnce() -> Option<OpenedEnvelope>) {
+        let EnvelopeHeader {
             epoch,
             session,
             attempt,
@@ -382,7 +382,7 @@ impl Oracle {
 
 /// Round 1 shows the commitments, round 2 the signature share made with their nonces. With nonces
 /// made ahead there is no round 1.
-fn frost_message(seen: &mut Seen, from: NodeId, slot: Slot, round: u16, body: Vec<u8>) {
+fn frost_message(seen: &mut Observations, from: NodeId, slot: RunSlot, round: u16, body: Vec<u8>) {
     let known = seen
         .messages
         .entry((from, slot, round))

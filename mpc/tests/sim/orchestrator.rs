@@ -25,8 +25,8 @@ use tokio::{
 };
 
 use crate::{
-    machines::{LIVE_MS, World},
-    world::{Dice, Life, ms},
+    machines::{LIVE_MS, SimWorld},
+    world::{ProcessLife, SeededRng, ms},
 };
 
 /// What a call may take beyond its deadline: the nodes' last words, and one look.
@@ -36,7 +36,7 @@ const TELLING_MS: u64 = 15_000;
 
 /// What the other parts see of it.
 #[derive(Clone, Default)]
-pub struct Shown {
+pub struct OrchestratorView {
     /// Of the process that runs.
     pub cluster: Option<Arc<Cluster>>,
     /// Which process that is.
@@ -47,7 +47,7 @@ pub struct Shown {
     told: bool,
 }
 
-impl Shown {
+impl OrchestratorView {
     /// The shares to sign with, once their nodes were told.
     pub fn in_use(&self) -> Option<(Arc<Cluster>, Generation)> {
         let key = self.key.as_ref()?;
@@ -59,23 +59,23 @@ impl Shown {
 
 /// Where it is shown. Not a `watch` channel: that wakes who waits in an order without a seed.
 #[derive(Default)]
-pub struct Board {
-    shown: Mutex<Shown>,
+pub struct ViewBoard {
+    shown: Mutex<OrchestratorView>,
     changed: Notify,
 }
 
-impl Board {
-    pub fn now(&self) -> Shown {
+impl ViewBoard {
+    pub fn now(&self) -> OrchestratorView {
         self.shown.lock().unwrap().clone()
     }
 
-    fn change(&self, change: impl FnOnce(&mut Shown)) {
+    fn change(&self, change: impl FnOnce(&mut OrchestratorView)) {
         change(&mut self.shown.lock().unwrap());
         self.changed.notify_waiters();
     }
 
     /// Waits until it is so.
-    pub async fn until(&self, is: impl Fn(&Shown) -> bool) -> Shown {
+    pub async fn until(&self, is: impl Fn(&OrchestratorView) -> bool) -> OrchestratorView {
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
@@ -89,22 +89,22 @@ impl Board {
 }
 
 pub struct Orchestrator {
-    world: Arc<World>,
-    pub shown: Board,
-    life: Mutex<Arc<Life>>,
-    entropy: Arc<Dice>,
+    world: Arc<SimWorld>,
+    pub shown: ViewBoard,
+    life: Mutex<Arc<ProcessLife>>,
+    entropy: Arc<SeededRng>,
     pub crashes: AtomicU64,
     /// Generations that were taken into use.
     pub reshares: AtomicU64,
 }
 
 impl Orchestrator {
-    pub fn new(world: &Arc<World>) -> Arc<Self> {
+    pub fn new(world: &Arc<SimWorld>) -> Arc<Self> {
         Arc::new(Self {
             world: Arc::clone(world),
-            shown: Board::default(),
+            shown: ViewBoard::default(),
             life: Mutex::default(),
-            entropy: Arc::new(Dice::new(world.setting.seed, 1_000)),
+            entropy: Arc::new(SeededRng::new(world.setting.seed, 1_000)),
             crashes: AtomicU64::default(),
             reshares: AtomicU64::default(),
         })
@@ -114,7 +114,7 @@ impl Orchestrator {
     pub async fn live(self: Arc<Self>) {
         let world = Arc::clone(&self.world);
         loop {
-            let life = Arc::new(Life::default());
+            let life = Arc::new(ProcessLife::default());
             *self.life.lock().unwrap() = Arc::clone(&life);
             let cluster = Cluster::start(ClusterConfig {
                 identity: Arc::clone(&world.identities[0]),
@@ -141,7 +141,7 @@ impl Orchestrator {
             self.shown.change(|shown| shown.cluster = None);
             self.crashes.fetch_add(1, Ordering::Relaxed);
             world.trace.note("the orchestrator is down");
-            sleep(ms(world.dice.between(50, 2_000))).await;
+            sleep(ms(world.rng.between(50, 2_000))).await;
         }
     }
 
@@ -183,7 +183,7 @@ impl Orchestrator {
 
     /// Before or after a commit is when it hurts.
     async fn may_crash(&self) {
-        if self.world.stormy() && self.world.dice.chance(100) {
+        if self.world.stormy() && self.world.rng.chance(100) {
             self.world.trace.note("the orchestrator dies");
             self.crash();
             pending::<()>().await;
@@ -195,7 +195,7 @@ impl Orchestrator {
         let now_ms = world.clock.now_ms();
         let order = KeygenOrder {
             vault: world.vault,
-            session: SessionId::from_random(random_16(&*world.dice)),
+            session: SessionId::from_random(random_16(&*world.rng)),
             scheme: world.setting.scheme,
             threshold: world.first.threshold,
             signers: world.first.holders.clone(),
@@ -251,7 +251,7 @@ impl Orchestrator {
     async fn make(&self, cluster: &Cluster) {
         let mut failed = 0_u64;
         loop {
-            let wanted = |shown: &Shown| {
+            let wanted = |shown: &OrchestratorView| {
                 let key = shown.key.as_ref();
                 key.is_some_and(|key| key.reshare != Reshare::Idle)
             };
@@ -296,7 +296,7 @@ impl Orchestrator {
         dealers.retain(|node| live(node) && !target.lost.contains(node));
         let needed = usize::from(key.generation.threshold);
         while others && dealers.len() > needed {
-            dealers.swap_remove(world.dice.below(dealers.len()));
+            dealers.swap_remove(world.rng.below(dealers.len()));
         }
         dealers.truncate(needed);
         if dealers.len() < needed {
@@ -304,7 +304,7 @@ impl Orchestrator {
         }
         let order = ReshareOrder {
             vault: world.vault,
-            session: SessionId::from_random(random_16(&*world.dice)),
+            session: SessionId::from_random(random_16(&*world.rng)),
             scheme: world.setting.scheme,
             root_public_key: key.root.public_key.clone(),
             old: key.generation.clone(),
@@ -358,7 +358,7 @@ impl Orchestrator {
 
     /// Tells the nodes to use what is there, until all have confirmed.
     async fn tell(&self, cluster: &Cluster) {
-        let activation = |shown: &Shown| shown.key.as_ref()?.activation.clone();
+        let activation = |shown: &OrchestratorView| shown.key.as_ref()?.activation.clone();
         loop {
             let now = self.shown.until(|shown| activation(shown).is_some()).await;
             let Some(now) = activation(&now) else {
@@ -385,7 +385,7 @@ impl Orchestrator {
     /// Who has confirmed.
     async fn tell_once(&self, cluster: &Cluster, now: &Activation) -> Vec<NodeId> {
         let world = &self.world;
-        let call = cluster.tell(&now.order, &now.proof, &now.before, &now.untold);
+        let call = cluster.distribute_activation(&now.order, &now.proof, &now.before, &now.untold);
         let outcome = timeout(ms(TELLING_MS + SLACK_MS), call).await;
         let epoch = now.order.new.epoch;
         match outcome {

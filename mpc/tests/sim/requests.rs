@@ -11,23 +11,23 @@ use covault_core::{
     signature::Signature,
 };
 use covault_mpc::{
-    bus::{Address, Bus as _},
-    envelope::{EnvelopeCodec, Header, Kind},
+    bus::{Bus as _, BusAddress},
+    envelope::{EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
     identity::NodeIdentity,
 };
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    machines::World,
-    net::Port,
-    orchestrator::{Orchestrator, SLACK_MS, Shown},
+    machines::SimWorld,
+    net::SimBus,
+    orchestrator::{Orchestrator, OrchestratorView, SLACK_MS},
     support::{raw_message, verify},
-    world::{Life, ms},
+    world::{ProcessLife, ms},
 };
 
-pub fn order(world: &World, root: &RootKey, content: &[u8]) -> SigningOrder {
+pub fn order(world: &SimWorld, root: &RootKey, content: &[u8]) -> SigningOrder {
     let mut order = raw_message(world.vault, root, 3, content);
-    order.request = RequestId::from_random(random_16(&*world.dice));
+    order.request = RequestId::from_random(random_16(&*world.rng));
     order.issued_at_ms = world.clock.now_ms();
     order.expires_at_ms = order.issued_at_ms + 240_000;
     order
@@ -36,7 +36,7 @@ pub fn order(world: &World, root: &RootKey, content: &[u8]) -> SigningOrder {
 /// Has it signed with the shares in use, and sees that it ends in time. Begins again when the
 /// orchestrator crashes; and when it fails, if it is `patient`.
 pub async fn sign(
-    world: &World,
+    world: &SimWorld,
     orchestrator: &Orchestrator,
     order: &SigningOrder,
     patience_ms: u64,
@@ -54,7 +54,8 @@ pub async fn sign(
         let (cluster, generation) = in_use;
         let mut order = order.clone();
         order.epoch = generation.epoch;
-        let crashed = |shown: &Shown| shown.process != process || shown.cluster.is_none();
+        let crashed =
+            |shown: &OrchestratorView| shown.process != process || shown.cluster.is_none();
         let attempt = async move { once(world, &cluster, &order, &generation, deadline_ms).await };
         let outcome = tokio::select! {
             biased;
@@ -71,13 +72,13 @@ pub async fn sign(
 
 /// One call, with shares that need not be those in use.
 pub async fn once(
-    world: &World,
+    world: &SimWorld,
     cluster: &covault_mpc::cluster::Cluster,
     order: &SigningOrder,
     generation: &Generation,
     deadline_ms: u64,
 ) -> Result<Vec<Signature>, Fault> {
-    let session = SessionId::from_random(random_16(&*world.dice));
+    let session = SessionId::from_random(random_16(&*world.rng));
     world.oracle.expect(session, order);
     let Generation {
         threshold, holders, ..
@@ -112,16 +113,16 @@ pub async fn once(
 /// A request; sometimes two for the same id, of which one at most may be signed. How many were
 /// signed, and how many not.
 pub async fn request(
-    world: Arc<World>,
+    world: Arc<SimWorld>,
     orchestrator: Arc<Orchestrator>,
     root: RootKey,
 ) -> (u64, u64) {
-    sleep(ms(world.dice.between(0, 12_000))).await;
-    let content = world.dice.bytes(40);
+    sleep(ms(world.rng.between(0, 12_000))).await;
+    let content = world.rng.bytes(40);
     let first = order(&world, &root, &content);
-    let patience_ms = world.dice.between(500, 12_000);
-    let patient = world.dice.chance(300);
-    let rival = world.dice.chance(350).then(|| {
+    let patience_ms = world.rng.between(500, 12_000);
+    let patient = world.rng.chance(300);
+    let rival = world.rng.chance(350).then(|| {
         let mut rival = order(&world, &root, &[&content[..], b"!"].concat());
         rival.request = first.request;
         rival
@@ -129,7 +130,7 @@ pub async fn request(
     let one = sign(&world, &orchestrator, &first, patience_ms, patient);
     let other = async {
         let rival = rival.as_ref()?;
-        sleep(ms(world.dice.between(0, 4_000))).await;
+        sleep(ms(world.rng.between(0, 4_000))).await;
         Some(sign(&world, &orchestrator, rival, patience_ms, patient).await)
     };
     let (one, other) = tokio::join!(biased; one, other);
@@ -139,15 +140,15 @@ pub async fn request(
 }
 
 /// Somebody whose key no node pins orders a signature, in the orchestrator's words.
-pub async fn strange_order(world: Arc<World>, root: RootKey) {
-    let identity = Arc::new(NodeIdentity::generate(&*world.dice));
-    let bus = Arc::new(Port {
+pub async fn strange_order(world: Arc<SimWorld>, root: RootKey) {
+    let identity = Arc::new(NodeIdentity::generate(&*world.rng));
+    let bus = Arc::new(SimBus {
         net: Arc::clone(&world.net),
         place: 0,
-        life: Arc::new(Life::default()),
+        life: Arc::new(ProcessLife::default()),
         byzantine: None,
     });
-    let codec = EnvelopeCodec::new(identity, bus, Arc::clone(&world.dice) as _);
+    let codec = EnvelopeCodec::new(identity, bus, Arc::clone(&world.rng) as _);
     let order = order(&world, &root, b"all your coins");
     let signers: Vec<NodeId> = world
         .first
@@ -156,13 +157,13 @@ pub async fn strange_order(world: Arc<World>, root: RootKey) {
         .copied()
         .take(world.first.threshold.into())
         .collect();
-    let session = SessionId::from_random(random_16(&*world.dice));
+    let session = SessionId::from_random(random_16(&*world.rng));
     let now_ms = world.clock.now_ms();
     let nonces = Vec::<Vec<u64>>::new();
     let body = bcs::to_bytes(&(&order, session, &signers, nonces, 2_000_u64, now_ms)).unwrap();
     for to in &signers {
-        let header = Header {
-            kind: Kind::SigningOrder,
+        let header = EnvelopeHeader {
+            kind: EnvelopeKind::SigningOrder,
             sealed: true,
             epoch: 0,
             session,
@@ -175,7 +176,7 @@ pub async fn strange_order(world: Arc<World>, root: RootKey) {
         codec.send(header, &body).unwrap();
     }
     // Noise, too.
-    let noise = world.dice.bytes(300);
+    let noise = world.rng.bytes(300);
     let bus = world.port(0, &Arc::default());
-    bus.publish(Address::Inbox(signers[0]), noise).unwrap();
+    bus.publish(BusAddress::Inbox(signers[0]), noise).unwrap();
 }

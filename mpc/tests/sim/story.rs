@@ -17,8 +17,8 @@ use tokio::{
 };
 
 use crate::{
-    hostile::Planted,
-    machines::{LIVE_MS, World},
+    hostile::DisabledCheck,
+    machines::{LIVE_MS, SimWorld},
     orchestrator::Orchestrator,
     requests::{once, order, request, sign, strange_order},
     world::ms,
@@ -70,7 +70,7 @@ impl Sabotage {
 
 /// In which worlds nonces are made ahead.
 #[derive(Clone, Copy)]
-pub enum Pools {
+pub enum PreprocessMode {
     /// As the seed has it: in most.
     Some,
     All,
@@ -78,21 +78,21 @@ pub enum Pools {
 
 /// What kind of world.
 #[derive(Clone, Copy)]
-pub struct Setting {
+pub struct SimConfig {
     pub seed: u64,
     pub scheme: Scheme,
     pub verbose: bool,
     pub sabotage: Sabotage,
     /// Nodes do not notice that their claims were put back.
     pub unguarded: bool,
-    pub pools: Pools,
+    pub pools: PreprocessMode,
     /// The orchestrator is hostile, and some nodes are; what is switched off in the others.
-    pub hostile: Option<Planted>,
+    pub hostile: Option<DisabledCheck>,
 }
 
 /// What came of a world.
 #[derive(Default, Debug, Clone, PartialEq)]
-pub struct Report {
+pub struct SimReport {
     pub trace: [u8; 32],
     pub events: u64,
     pub signed: u64,
@@ -108,7 +108,7 @@ pub struct Report {
     pub violations: Vec<String>,
 }
 
-impl Report {
+impl SimReport {
     /// Counts another world, but for its violations.
     pub fn add(&mut self, other: &Self) {
         self.events += other.events;
@@ -125,7 +125,7 @@ impl Report {
 }
 
 /// Runs a world on this thread until its end.
-pub fn run(setting: Setting) -> Report {
+pub fn run(setting: SimConfig) -> SimReport {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -134,8 +134,8 @@ pub fn run(setting: Setting) -> Report {
     runtime.block_on(story(setting))
 }
 
-async fn story(setting: Setting) -> Report {
-    let world = World::new(setting);
+async fn story(setting: SimConfig) -> SimReport {
+    let world = SimWorld::new(setting);
     let orchestrator = Orchestrator::new(&world);
     world.calm();
     let mut lives: Vec<JoinHandle<()>> = (1..=world.nodes.len())
@@ -164,12 +164,12 @@ async fn story(setting: Setting) -> Report {
     // stop them.
     world.calm();
     until_live(&world, &orchestrator).await;
-    if world.dice.chance(500) {
+    if world.rng.chance(500) {
         orchestrator.cancel();
     }
     counts.0 += signs(&world, &orchestrator, &root).await;
     // They finish a reshare; then the new shares sign, and the old ones do not.
-    if setting.scheme == Scheme::FrostEd25519 || world.dice.chance(500) {
+    if setting.scheme == Scheme::FrostEd25519 || world.rng.chance(500) {
         if setting.sabotage == Sabotage::RestoredShares {
             world.nodes.iter().for_each(|node| node.keep());
         }
@@ -192,8 +192,8 @@ async fn story(setting: Setting) -> Report {
 }
 
 /// Some keys are made in bad weather, or not made.
-async fn key(world: &World, orchestrator: &Orchestrator) -> Option<MadeKey> {
-    if world.dice.chance(400) {
+async fn key(world: &SimWorld, orchestrator: &Orchestrator) -> Option<MadeKey> {
+    if world.rng.chance(400) {
         world.set_weather(world.storm());
         let made = orchestrator.keygen(25_000).await;
         world.calm();
@@ -206,7 +206,11 @@ async fn key(world: &World, orchestrator: &Orchestrator) -> Option<MadeKey> {
 }
 
 /// How many requests were signed, and how many not.
-async fn storm(world: &Arc<World>, orchestrator: &Arc<Orchestrator>, root: &RootKey) -> (u64, u64) {
+async fn storm(
+    world: &Arc<SimWorld>,
+    orchestrator: &Arc<Orchestrator>,
+    root: &RootKey,
+) -> (u64, u64) {
     if let Some((_, byzantine)) = &world.byzantine {
         byzantine.begin();
     }
@@ -218,7 +222,7 @@ async fn storm(world: &Arc<World>, orchestrator: &Arc<Orchestrator>, root: &Root
         Arc::clone(orchestrator),
         until_ms,
     ));
-    let requests: Vec<_> = (0..world.dice.between(3, 7))
+    let requests: Vec<_> = (0..world.rng.between(3, 7))
         .map(|_| {
             let (world, orchestrator) = (Arc::clone(world), Arc::clone(orchestrator));
             tokio::spawn(request(world, orchestrator, root.clone()))
@@ -237,15 +241,15 @@ async fn storm(world: &Arc<World>, orchestrator: &Arc<Orchestrator>, root: &Root
 }
 
 /// What an operator wants meanwhile, and what happens to the orchestrator.
-async fn wishes(world: Arc<World>, orchestrator: Arc<Orchestrator>, until_ms: u64) {
+async fn wishes(world: Arc<SimWorld>, orchestrator: Arc<Orchestrator>, until_ms: u64) {
     // ECDSA would make shares for a long time.
     let often = match world.setting.scheme {
-        Scheme::FrostEd25519 => world.dice.between(500, 6_000),
+        Scheme::FrostEd25519 => world.rng.between(500, 6_000),
         _ => 10_000,
     };
     while world.clock.age_ms() < until_ms {
-        sleep(ms(world.dice.between(100, often))).await;
-        match world.dice.below(6) {
+        sleep(ms(world.rng.between(100, often))).await;
+        match world.rng.below(6) {
             0 => orchestrator.crash(),
             1 => orchestrator.cancel(),
             _ => {
@@ -258,7 +262,7 @@ async fn wishes(world: Arc<World>, orchestrator: Arc<Orchestrator>, until_ms: u6
 }
 
 /// Waits until nobody is taken for alive who is not, and all are.
-async fn until_live(world: &World, orchestrator: &Orchestrator) {
+async fn until_live(world: &SimWorld, orchestrator: &Orchestrator) {
     sleep(ms(LIVE_MS + 500)).await;
     for _ in 0..600 {
         let nodes = orchestrator.cluster().await.nodes();
@@ -271,8 +275,8 @@ async fn until_live(world: &World, orchestrator: &Orchestrator) {
     world.oracle.violation("nodes do not come back".into());
 }
 
-async fn signs(world: &World, orchestrator: &Orchestrator, root: &RootKey) -> u64 {
-    let content = world.dice.bytes(40);
+async fn signs(world: &SimWorld, orchestrator: &Orchestrator, root: &RootKey) -> u64 {
+    let content = world.rng.bytes(40);
     let order = order(world, root, &content);
     match sign(world, orchestrator, &order, CALM_MS, true).await {
         Ok(_) => 1,
@@ -285,7 +289,7 @@ async fn signs(world: &World, orchestrator: &Orchestrator, root: &RootKey) -> u6
 }
 
 /// Gives the generation before.
-async fn reshares(world: &World, orchestrator: &Orchestrator) -> Option<Generation> {
+async fn reshares(world: &SimWorld, orchestrator: &Orchestrator) -> Option<Generation> {
     orchestrator.cancel();
     let old = orchestrator.generation();
     let target = world.safe_target(&old);
@@ -331,7 +335,12 @@ async fn reshares(world: &World, orchestrator: &Orchestrator) -> Option<Generati
 }
 
 /// What was given up does not sign, whoever asks.
-async fn signs_not(world: &World, orchestrator: &Orchestrator, root: &RootKey, old: &Generation) {
+async fn signs_not(
+    world: &SimWorld,
+    orchestrator: &Orchestrator,
+    root: &RootKey,
+    old: &Generation,
+) {
     let mut order = order(world, root, b"with shares of yesterday");
     order.epoch = old.epoch;
     let cluster = orchestrator.cluster().await;
@@ -342,12 +351,16 @@ async fn signs_not(world: &World, orchestrator: &Orchestrator, root: &RootKey, o
     }
 }
 
-fn report(world: &World, orchestrator: &Orchestrator, (signed, faults): (u64, u64)) -> Report {
+fn report(
+    world: &SimWorld,
+    orchestrator: &Orchestrator,
+    (signed, faults): (u64, u64),
+) -> SimReport {
     let (trace, events) = world.trace.finish();
     // Held so long: the nodes' folders.
     assert!(world.folder.path().exists());
     let counts = &world.counts;
-    Report {
+    SimReport {
         trace,
         events,
         signed,

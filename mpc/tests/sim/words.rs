@@ -14,7 +14,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 
 /// Orchestrator to node.
 #[derive(Deserialize)]
-pub struct SignRequest {
+pub struct SignOrderMsg {
     pub order: SigningOrder,
     pub session: SessionId,
     pub signers: Vec<NodeId>,
@@ -25,7 +25,7 @@ pub struct SignRequest {
 
 /// About nonces made ahead. The oracle reads nothing else of it.
 #[derive(Deserialize)]
-pub enum News {
+pub enum PreprocessMsg {
     Made {
         of: (Vec<u8>, u32),
         floor: u64,
@@ -35,7 +35,7 @@ pub enum News {
 
 /// Node to orchestrator.
 #[derive(Deserialize)]
-pub enum Reply {
+pub enum OrderReply {
     Signed(Vec<Signature>),
     KeyMade {
         root: RootKey,

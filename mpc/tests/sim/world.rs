@@ -12,7 +12,7 @@ use std::{
 use covault_core::port::{Clock, Entropy};
 use covault_mpc::{
     pool::Priority,
-    simulated::{Disk, Machine},
+    simulated::{SimDisk, SimMachine},
 };
 use rand::{Rng as _, RngExt as _, SeedableRng as _, rngs::StdRng};
 use sha2::{Digest as _, Sha256};
@@ -29,9 +29,9 @@ pub fn ms(ms: u64) -> Duration {
 }
 
 /// What the seed decides.
-pub struct Dice(Mutex<StdRng>);
+pub struct SeededRng(Mutex<StdRng>);
 
-impl Dice {
+impl SeededRng {
     pub fn new(seed: u64, salt: u64) -> Self {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -61,15 +61,15 @@ impl Dice {
 }
 
 /// A generator that stands still.
-pub struct Stuck;
+pub struct ConstantEntropy;
 
-impl Entropy for Stuck {
+impl Entropy for ConstantEntropy {
     fn fill(&self, bytes: &mut [u8]) {
         bytes.fill(7);
     }
 }
 
-impl Entropy for Dice {
+impl Entropy for SeededRng {
     fn fill(&self, bytes: &mut [u8]) {
         self.0.lock().unwrap().fill_bytes(bytes);
     }
@@ -109,16 +109,16 @@ impl Clock for SimClock {
 /// From a start of a node, or of the orchestrator, to its end. What it does after its death does
 /// not happen.
 #[derive(Default)]
-pub struct Life {
+pub struct ProcessLife {
     dead: AtomicBool,
     death: Notify,
     /// Not only the process has ended.
     power_failed: AtomicBool,
     /// What it writes to.
-    pub disk: Arc<Disk>,
+    pub disk: Arc<SimDisk>,
 }
 
-impl Life {
+impl ProcessLife {
     pub fn alive(&self) -> bool {
         !self.dead.load(Ordering::Relaxed)
     }
@@ -150,18 +150,18 @@ impl Life {
 /// The machine of one life of a node: jobs take a moment, and overtake each other. Idle jobs are
 /// begun one at a time, when nothing else waits.
 pub fn machine(
-    dice: &Arc<Dice>,
-    life: &Arc<Life>,
+    rng: &Arc<SeededRng>,
+    life: &Arc<ProcessLife>,
     hedging: Option<[u8; 32]>,
     unguarded: bool,
-) -> Machine {
-    let (dice, disk) = (Arc::clone(dice), Arc::clone(&life.disk));
+) -> SimMachine {
+    let (rng, disk) = (Arc::clone(rng), Arc::clone(&life.disk));
     let life = Arc::clone(life);
     let waiting = Arc::new(AtomicUsize::new(0));
     let output = Arc::new(tokio::sync::Mutex::new(()));
-    Machine {
+    SimMachine {
         run: Box::new(move |lane, job| {
-            let (delay, life) = (dice.between(0, 3), Arc::clone(&life));
+            let (delay, life) = (rng.between(0, 3), Arc::clone(&life));
             let (waiting, output) = (Arc::clone(&waiting), Arc::clone(&output));
             if lane != Priority::Idle {
                 waiting.fetch_add(1, Ordering::Relaxed);

@@ -11,9 +11,9 @@ use tracing_subscriber::filter::LevelFilter;
 
 /// What was logged since it was started.
 #[derive(Clone, Default)]
-pub struct Log(Arc<Mutex<Vec<u8>>>);
+pub struct LogCapture(Arc<Mutex<Vec<u8>>>);
 
-impl io::Write for Log {
+impl io::Write for LogCapture {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -24,7 +24,7 @@ impl io::Write for Log {
     }
 }
 
-impl Log {
+impl LogCapture {
     /// One test, one process (nextest), one log.
     pub fn start(level: LevelFilter) -> Self {
         let log = Self::default();

@@ -34,7 +34,8 @@ use covault_mpc::{
     cluster::{Cluster, ClusterConfig, NodeStatus},
     identity::NodeIdentity,
     node::{
-        Bounds, KeyRules, Limits, Node, NodeConfig, OrderCheck, Rebuild, Resumption, Unwatched,
+        KeyRules, KeygenQuota, NoResumeDetector, Node, NodeConfig, OrderCheck, RebuildCheck,
+        ResumeDetector, ThresholdLimits,
     },
     nonces::Watermarks,
     policy::Spending,
@@ -76,7 +77,7 @@ impl Clock for SkewedClock {
 /// Rules for keys whose thresholds and holders go up and down.
 pub fn free() -> KeyRules {
     KeyRules {
-        limits: Limits {
+        limits: ThresholdLimits {
             least_threshold: Some(2),
             most_threshold: Some(u16::MAX),
             least_spare: Some(0),
@@ -91,9 +92,9 @@ pub fn now_ms() -> u64 {
 }
 
 /// Lets everything pass, for orders that no chain would build.
-pub struct AnyOrder;
+pub struct AcceptAnyOrder;
 
-impl OrderCheck for AnyOrder {
+impl OrderCheck for AcceptAnyOrder {
     fn check(
         &self,
         _order: &SigningOrder,
@@ -105,13 +106,13 @@ impl OrderCheck for AnyOrder {
 }
 
 /// Which bus a cluster runs on.
-pub enum Medium {
+pub enum TestBus {
     Memory(Arc<MemoryBus>),
     Redis(RedisServer),
     Other(Arc<dyn Bus>),
 }
 
-impl Medium {
+impl TestBus {
     pub fn memory() -> Self {
         Self::Memory(MemoryBus::new())
     }
@@ -130,7 +131,7 @@ impl Medium {
     }
 }
 
-pub type Running = (watch::Sender<bool>, JoinHandle<Result<(), Fault>>);
+pub type RunningNode = (watch::Sender<bool>, JoinHandle<Result<(), Fault>>);
 
 /// A node that can be stopped and started.
 pub struct TestNode {
@@ -147,11 +148,11 @@ pub struct TestNode {
     /// Whom it knows; everybody when empty, and nobody is pinned when `None`.
     pub peers: Option<Vec<NodeId>>,
     name: String,
-    running: Option<Running>,
+    running: Option<RunningNode>,
 }
 
 pub struct TestCluster {
-    pub medium: Medium,
+    pub medium: TestBus,
     pub cluster: Arc<Cluster>,
     pub orchestrator: Arc<NodeIdentity>,
     pub nodes: Vec<TestNode>,
@@ -159,29 +160,29 @@ pub struct TestCluster {
     /// Nonces that a node which is started makes ahead.
     pub watermarks: Watermarks,
     /// How many keys a node which is started makes.
-    pub bounds: Bounds,
+    pub keygen_quota: KeygenQuota,
     /// Other orchestrators that such a node obeys.
     pub also_trusted: Vec<NodeId>,
     pool: Arc<CpuPool>,
     check: Arc<dyn OrderCheck>,
     entropy: Arc<dyn Entropy>,
     /// What tells nodes that are started that their machine was resumed.
-    pub resumption: Arc<dyn Resumption>,
+    pub resumption: Arc<dyn ResumeDetector>,
     _folder: tempfile::TempDir,
 }
 
 impl TestCluster {
-    pub async fn start(medium: Medium, count: usize) -> Self {
-        Self::start_with(medium, count, Arc::new(Rebuild)).await
+    pub async fn start(medium: TestBus, count: usize) -> Self {
+        Self::start_with(medium, count, Arc::new(RebuildCheck)).await
     }
 
-    pub async fn start_with(medium: Medium, count: usize, check: Arc<dyn OrderCheck>) -> Self {
+    pub async fn start_with(medium: TestBus, count: usize, check: Arc<dyn OrderCheck>) -> Self {
         let watermarks = Watermarks { low: 8, high: 32 };
         Self::start_pooled(medium, count, check, watermarks).await
     }
 
     pub async fn start_pooled(
-        medium: Medium,
+        medium: TestBus,
         count: usize,
         check: Arc<dyn OrderCheck>,
         watermarks: Watermarks,
@@ -191,7 +192,7 @@ impl TestCluster {
 
     /// Nodes that draw their randomness from this.
     pub async fn start_drawing(
-        medium: Medium,
+        medium: TestBus,
         count: usize,
         check: Arc<dyn OrderCheck>,
         entropy: Arc<dyn Entropy>,
@@ -201,7 +202,7 @@ impl TestCluster {
     }
 
     async fn start_made(
-        medium: Medium,
+        medium: TestBus,
         count: usize,
         check: Arc<dyn OrderCheck>,
         watermarks: Watermarks,
@@ -230,7 +231,7 @@ impl TestCluster {
             nodes,
             vault: VaultId::from_random(random_16(&SystemEntropy)),
             watermarks,
-            bounds: Bounds {
+            keygen_quota: KeygenQuota {
                 keys_per_vault_per_day: 10_000,
                 keys_per_day: 10_000,
                 unused_keys: 10_000,
@@ -239,7 +240,7 @@ impl TestCluster {
             pool: CpuPool::per_core().unwrap(),
             check,
             entropy,
-            resumption: Arc::new(Unwatched),
+            resumption: Arc::new(NoResumeDetector),
             _folder: folder,
         };
         for place in 0..count {
@@ -255,7 +256,7 @@ impl TestCluster {
     }
 
     /// Starts a process of a node from this folder.
-    pub fn start_from(&self, place: usize, folder: PathBuf) -> Running {
+    pub fn start_from(&self, place: usize, folder: PathBuf) -> RunningNode {
         let (shutdown, receiver) = watch::channel(false);
         let everybody = self.holders();
         let node = &self.nodes[place];
@@ -264,7 +265,7 @@ impl TestCluster {
             _ => peers,
         });
         let config = NodeConfig {
-            bounds: self.bounds,
+            keygen_quota: self.keygen_quota,
             name: node.name.clone(),
             identity: Arc::clone(&node.identity),
             bus: self.medium.bus(),
@@ -464,7 +465,7 @@ pub fn announcement(name: &str, at_ms: u64) -> Vec<u8> {
     bcs::to_bytes(&(name, at_ms, leaving, boot, version, keys, bans, claims)).unwrap()
 }
 
-pub async fn start_cluster(medium: &Medium, orchestrator: &Arc<NodeIdentity>) -> Arc<Cluster> {
+pub async fn start_cluster(medium: &TestBus, orchestrator: &Arc<NodeIdentity>) -> Arc<Cluster> {
     start_cluster_on(medium.bus(), orchestrator).await
 }
 

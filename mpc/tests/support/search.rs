@@ -12,13 +12,13 @@ pub const WINDOW: usize = 12;
 const STARTS: usize = 1 << 24;
 
 /// Every piece of every secret.
-pub struct Secrets {
+pub struct SecretSearch {
     pieces: HashSet<[u8; WINDOW]>,
     /// Whether a piece begins with these three bytes.
     starts: Vec<bool>,
 }
 
-impl Default for Secrets {
+impl Default for SecretSearch {
     fn default() -> Self {
         Self {
             pieces: HashSet::new(),
@@ -31,7 +31,7 @@ fn start(bytes: &[u8]) -> usize {
     usize::from(bytes[0]) << 16 | usize::from(bytes[1]) << 8 | usize::from(bytes[2])
 }
 
-impl Secrets {
+impl SecretSearch {
     pub fn add(&mut self, secret: &[u8]) {
         assert!(secret.len() >= WINDOW, "too short to be looked for");
         for piece in secret.windows(WINDOW).filter(|piece| tells(piece)) {

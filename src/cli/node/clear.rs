@@ -8,8 +8,8 @@ use std::{
 use anyhow::Context as _;
 use covault_core::{ids::VaultId, port::Clock as _};
 use covault_mpc::{
-    key_notes::{self, KeyNote},
-    shares::{ShareRecord, ShareStore as _, age_file::AgeFiles},
+    key_records::{self, KeyRecord},
+    shares::{ShareRecord, ShareStore as _, age_file::AgeShareStore},
 };
 
 use super::{keyring, list::ago};
@@ -56,16 +56,16 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         .collect::<anyhow::Result<_>>()?;
     let _folder_lock = files::lock_node_folder(&node.data_dir)?;
     let passphrase = passphrase::obtain(node, &keyring(node))?;
-    let shares = AgeFiles::open(&node.data_dir, &passphrase.secret, passphrase.work_factor)
+    let shares = AgeShareStore::open(&node.data_dir, &passphrase.secret, passphrase.work_factor)
         .map_err(explain)?;
     let records = shares.load_all().map_err(explain)?;
     let notes = if records.is_empty() {
         HashMap::new()
     } else {
-        key_notes::of_stopped_node(&node.data_dir.join("claims.redb")).map_err(explain)?
+        key_records::of_stopped_node(&node.data_dir.join("claims.redb")).map_err(explain)?
     };
     let now_ms = SystemClock.now_ms();
-    let mut by_vault: BTreeMap<VaultId, Vec<(&ShareRecord, Option<&KeyNote>)>> = BTreeMap::new();
+    let mut by_vault: BTreeMap<VaultId, Vec<(&ShareRecord, Option<&KeyRecord>)>> = BTreeMap::new();
     for record in &records {
         let note = notes.get(&record.key.root.public_key);
         by_vault
@@ -108,7 +108,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// Made here by key generation, and never asked for a signature.
-fn is_unused(record: &ShareRecord, note: Option<&KeyNote>) -> bool {
+fn is_unused(record: &ShareRecord, note: Option<&KeyRecord>) -> bool {
     match note {
         Some(note) => note.used_ms.is_none(),
         // The node ended before it had noted the key. What came by a reshare may be used elsewhere.
@@ -117,11 +117,11 @@ fn is_unused(record: &ShareRecord, note: Option<&KeyNote>) -> bool {
 }
 
 /// One whose age is not known is cleared by its vault only.
-fn is_older(note: Option<&KeyNote>, days: u64, now_ms: u64) -> bool {
+fn is_older(note: Option<&KeyRecord>, days: u64, now_ms: u64) -> bool {
     note.is_some_and(|note| now_ms.saturating_sub(note.made_ms) > days.saturating_mul(DAY_MS))
 }
 
-fn describe(record: &ShareRecord, note: Option<&KeyNote>, now_ms: u64) -> String {
+fn describe(record: &ShareRecord, note: Option<&KeyRecord>, now_ms: u64) -> String {
     let since = |ms: u64| ago(now_ms.saturating_sub(ms));
     let (made, used) = match note {
         Some(note) => (

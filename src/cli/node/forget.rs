@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use covault_core::{ids::VaultId, scheme::Scheme};
-use covault_mpc::shares::age_file::AgeFiles;
+use covault_mpc::shares::age_file::AgeShareStore;
 
 use super::keyring;
 use crate::{cli::print_line, config::Config, files, passphrase, wiring::explain};
@@ -43,7 +43,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let scheme = Scheme::parse(&args.scheme).context("--scheme is unknown")?;
     let _folder_lock = files::lock_node_folder(&node.data_dir)?;
     let passphrase = passphrase::obtain(node, &keyring(node))?;
-    let shares = AgeFiles::open(&node.data_dir, &passphrase.secret, passphrase.work_factor)
+    let shares = AgeShareStore::open(&node.data_dir, &passphrase.secret, passphrase.work_factor)
         .map_err(explain)?;
     let forgotten = shares
         .forget_prepared(vault, scheme, args.in_use)

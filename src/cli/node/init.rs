@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use covault_mpc::shares::age_file::AgeFiles;
+use covault_mpc::shares::age_file::AgeShareStore;
 
 use super::print_line;
 use crate::{
@@ -42,7 +42,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     } else {
         let _folder_lock = files::lock_node_folder(&signer.data_dir)?;
         let passphrase = passphrase::obtain(signer, &keyring)?;
-        AgeFiles::open(&signer.data_dir, &passphrase.secret, passphrase.work_factor)
+        AgeShareStore::open(&signer.data_dir, &passphrase.secret, passphrase.work_factor)
             .map_err(wiring::explain)?;
         let line = wiring::identity(&identity, name)?.openssh_line(name);
         eprintln!(

@@ -7,7 +7,7 @@ use covault_core::{
     order::{Change, NodeId},
     port::Clock as _,
 };
-use covault_mpc::permits::Permits;
+use covault_mpc::permits::PermitStore;
 
 use super::print_line;
 use crate::{adapters::SystemClock, config::Config, wiring::explain};
@@ -38,7 +38,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<()> {
     let (config, _) = Config::load_for_signer(args.config.as_deref())?;
-    let permits = Permits::of(&config.signer.data_dir);
+    let permits = PermitStore::of(&config.signer.data_dir);
     let now_ms = SystemClock.now_ms();
     let mut found = None;
     for change in permits.asked().map_err(explain)? {

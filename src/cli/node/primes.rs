@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use covault_core::scheme::Scheme;
-use covault_mpc::{backend, shares::age_file::AgeFiles};
+use covault_mpc::{backend, shares::age_file::AgeShareStore};
 
 use super::print_line;
 use crate::{
@@ -42,7 +42,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         );
     }
     let passphrase = passphrase::obtain(signer, &keyring)?;
-    let primes = AgeFiles::open(&signer.data_dir, &passphrase.secret, passphrase.work_factor)
+    let primes = AgeShareStore::open(&signer.data_dir, &passphrase.secret, passphrase.work_factor)
         .and_then(|files| files.primes())
         .map_err(wiring::explain)?;
     for number in 1..=args.count {

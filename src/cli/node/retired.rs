@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use covault_mpc::{
     identity::NodeIdentity,
-    shares::{ShareStore as _, age_file::AgeFiles, backup},
+    shares::{ShareStore as _, age_file::AgeShareStore, backup},
 };
 
 use super::{keyring, print_line};
@@ -43,7 +43,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let signer = &config.signer;
     let identity = NodeIdentity::load(&signer.identity_file()).map_err(explain)?;
     let passphrase = passphrase::obtain(signer, &keyring(signer))?;
-    let shares = AgeFiles::open(&signer.data_dir, &passphrase.secret, passphrase.work_factor)
+    let shares = AgeShareStore::open(&signer.data_dir, &passphrase.secret, passphrase.work_factor)
         .map_err(explain)?;
     if args.erase {
         print_line(shares.erase_retired(u64::MAX, &[]).map_err(explain)?);

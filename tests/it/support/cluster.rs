@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use covault_mpc::shares::{ShareRecord, ShareStore as _, age_file::AgeFiles};
+use covault_mpc::shares::{ShareRecord, ShareStore as _, age_file::AgeShareStore};
 use secrecy::SecretString;
 use serde_json::{Value, json};
 
@@ -217,10 +217,10 @@ impl TestCluster {
     }
 
     /// A signer's keyring and files.
-    pub fn files(&self, index: usize) -> AgeFiles {
+    pub fn files(&self, index: usize) -> AgeShareStore {
         let folder = self.signer_folder(index);
         let passphrase = fs::read_to_string(folder.join("passphrase")).unwrap();
-        AgeFiles::open(&folder, &SecretString::from(passphrase.trim()), 1).unwrap()
+        AgeShareStore::open(&folder, &SecretString::from(passphrase.trim()), 1).unwrap()
     }
 
     /// A signer's OpenSSH line, once it has made its identity.

@@ -4,21 +4,21 @@ use cggmp24::KeyShare as Share;
 use zeroize::Zeroizing;
 
 use super::{
-    Curve, Level,
+    Secp256k1, SecurityLevel128,
     keygen::{CORE_LAST, aux_fits, aux_wire, core_wire},
-    machine::{Message, read},
+    machine::{InboundMessage, read},
     place,
-    ranges::Ranges,
+    range_proofs::RangeProofs,
     read_share, sign,
 };
-use crate::backend::{Abort, Index, KeyShare};
+use crate::backend::{Abort, KeyShare, SignerIndex};
 
 /// The two who talk, and the one who is not us.
-const ORDER: [Index; 2] = [1, 2];
-const PEER: Index = 2;
+const ORDER: [SignerIndex; 2] = [1, 2];
+const PEER: SignerIndex = 2;
 
-fn message(round: u16, body: &[u8]) -> Message {
-    Message {
+fn message(round: u16, body: &[u8]) -> InboundMessage {
+    InboundMessage {
         from: PEER,
         round,
         body: Zeroizing::new(body.to_vec()),
@@ -37,12 +37,12 @@ pub(crate) fn keygen(round: u16, body: &[u8]) -> Result<(), Abort> {
 }
 
 /// The decoder of a signing session of parties 1 and 2, as the first sees it.
-pub(crate) struct Signing {
+pub(crate) struct SigningDecoder {
     context: [u8; 32],
-    share: Share<Curve, Level>,
+    share: Share<Secp256k1, SecurityLevel128>,
 }
 
-impl Signing {
+impl SigningDecoder {
     /// `None` when the share is damaged.
     pub(crate) fn new(context: [u8; 32], share: &KeyShare) -> Option<Self> {
         let share = read_share(share).ok()?;
@@ -53,11 +53,11 @@ impl Signing {
     /// what they are about is there. Gives what became of the last one.
     pub(crate) fn read(&self, messages: &[(u16, &[u8])]) -> Result<(), Abort> {
         let wire = sign::wire(ORDER.to_vec(), None);
-        let mut ranges = Ranges::new(self.context, &self.share, &ORDER.map(place))
+        let mut range_proofs = RangeProofs::new(self.context, &self.share, &ORDER.map(place))
             .ok_or_else(|| Abort::new("the share does not know a signer"))?;
         let mut outcome = Ok(());
         for (round, body) in messages {
-            let proven = &mut |from, msg: &_| ranges.hold(from, msg);
+            let proven = &mut |from, msg: &_| range_proofs.hold(from, msg);
             outcome = read(&wire, &message(*round, body), 1, proven).map(drop);
         }
         outcome

@@ -10,14 +10,14 @@ use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 use super::{
-    Curve, Level, MAX_SHARE, SHARE_VERSION,
-    machine::{Link, Threaded, Wire, drive},
+    MAX_SHARE, SHARE_VERSION, Secp256k1, SecurityLevel128,
+    machine::{ThreadChannel, ThreadedSession, WireFormat, drive},
     place, read_primes,
 };
-use crate::backend::{Abort, Index, KeyShare, KeygenSetup, PrimeSource, Session};
+use crate::backend::{Abort, KeyShare, KeygenSetup, PrimeSource, Session, SignerIndex};
 
-pub(super) type CoreMsg = core::Msg<Curve, Level, Sha256>;
-pub(super) type AuxMsg = aux::Msg<Sha256, Level>;
+pub(super) type CoreMsg = core::Msg<Secp256k1, SecurityLevel128, Sha256>;
+pub(super) type AuxMsg = aux::Msg<Sha256, SecurityLevel128>;
 
 /// Rounds of the key, and of what follows.
 pub(super) const CORE_LAST: u16 = 5;
@@ -49,7 +49,7 @@ fn aux_round(msg: &AuxMsg) -> u16 {
 /// The crate refuses a modulus that is too short. One that is too long would keep us busy for
 /// hours.
 pub(super) fn aux_fits(msg: &AuxMsg) -> bool {
-    let most = u64::from(Level::RSA_PRIME_BITLEN) * 2;
+    let most = u64::from(SecurityLevel128::RSA_PRIME_BITLEN) * 2;
     match msg {
         aux::Msg::Round2(second) => [&second.N, &second.hat_N, &second.s, &second.t]
             .into_iter()
@@ -59,8 +59,8 @@ pub(super) fn aux_fits(msg: &AuxMsg) -> bool {
 }
 
 /// How the messages of the key look.
-pub(super) fn core_wire(order: Vec<Index>) -> Wire<CoreMsg> {
-    Wire {
+pub(super) fn core_wire(order: Vec<SignerIndex>) -> WireFormat<CoreMsg> {
+    WireFormat {
         order,
         round: core_round,
         to_one: &[4],
@@ -71,8 +71,8 @@ pub(super) fn core_wire(order: Vec<Index>) -> Wire<CoreMsg> {
 }
 
 /// How the messages of what follows look.
-pub(super) fn aux_wire(order: Vec<Index>) -> Wire<AuxMsg> {
-    Wire {
+pub(super) fn aux_wire(order: Vec<SignerIndex>) -> WireFormat<AuxMsg> {
+    WireFormat {
         order,
         round: aux_round,
         to_one: &[AUX_LAST],
@@ -83,10 +83,10 @@ pub(super) fn aux_wire(order: Vec<Index>) -> Wire<AuxMsg> {
 }
 
 pub(super) fn session(setup: KeygenSetup, primes: PrimeSource) -> impl Session<KeyShare> {
-    let peers: Vec<Index> = (1..=setup.parties)
+    let peers: Vec<SignerIndex> = (1..=setup.parties)
         .filter(|index| *index != setup.me)
         .collect();
-    Threaded::new(
+    ThreadedSession::new(
         setup.me,
         peers,
         (1..=OUTCOME).collect(),
@@ -98,14 +98,14 @@ fn run(
     setup: &KeygenSetup,
     primes: PrimeSource,
     rng: &mut ChaCha20Rng,
-    link: &mut Link<KeyShare>,
+    link: &mut ThreadChannel<KeyShare>,
 ) -> Result<KeyShare, Abort> {
     let (me, parties) = (place(setup.me), u16::from(setup.parties));
-    let order: Vec<Index> = (1..=setup.parties).collect();
+    let order: Vec<SignerIndex> = (1..=setup.parties).collect();
     let over = || Abort::new("the protocol ended early");
     let wire = core_wire(order.clone());
     let id = execution(b"covault/cggmp24/key", setup);
-    let machine = cggmp24::keygen::<Curve>(ExecutionId::new(&id), me, parties)
+    let machine = cggmp24::keygen::<Secp256k1>(ExecutionId::new(&id), me, parties)
         .set_threshold(setup.threshold.into())
         .enforce_reliable_broadcast(true)
         .hd_wallet(true)
@@ -154,7 +154,11 @@ fn execution(tag: &[u8], setup: &KeygenSetup) -> [u8; 32] {
 }
 
 /// Hash of everything that should be the same for all.
-fn outcome(setup: &KeygenSetup, root: &RootKey, share: &Share<Curve, Level>) -> [u8; 32] {
+fn outcome(
+    setup: &KeygenSetup,
+    root: &RootKey,
+    share: &Share<Secp256k1, SecurityLevel128>,
+) -> [u8; 32] {
     let mut hash = Sha256::new()
         .chain_update(execution(b"covault/cggmp24/outcome", setup))
         .chain_update(&root.public_key)

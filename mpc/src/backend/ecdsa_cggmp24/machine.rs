@@ -21,34 +21,34 @@ use serde::{Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
 use crate::backend::{
-    Abort, Index, Outgoing, Session, StepOutput,
+    Abort, OutgoingMessage, Session, SignerIndex, StepOutput,
     round_collector::{decode, encode},
 };
 
 /// A message on its way to the thread.
-pub(super) struct Message {
-    pub from: Index,
+pub(super) struct InboundMessage {
+    pub from: SignerIndex,
     pub round: u16,
     pub body: Zeroizing<Vec<u8>>,
 }
 
 /// What the thread says.
 enum Event<T> {
-    Send(Vec<Outgoing>),
+    Send(Vec<OutgoingMessage>),
     /// It needs one more message.
     Waits,
     Ended(Result<T, Abort>),
 }
 
 /// The thread's end.
-pub(super) struct Link<T> {
-    me: Index,
+pub(super) struct ThreadChannel<T> {
+    me: SignerIndex,
     /// All others, ascending.
-    peers: Vec<Index>,
-    inbox: Receiver<Message>,
+    peers: Vec<SignerIndex>,
+    inbox: Receiver<InboundMessage>,
     events: Sender<Event<T>>,
     /// Messages of rounds that are not awaited yet.
-    early: Vec<Message>,
+    early: Vec<InboundMessage>,
 }
 
 /// Nobody listens any more: the session was dropped.
@@ -56,17 +56,17 @@ fn dropped<E>(_: E) -> Abort {
     Abort::new("the session was dropped")
 }
 
-impl<T> Link<T> {
-    pub(super) fn peers(&self) -> &[Index] {
+impl<T> ThreadChannel<T> {
+    pub(super) fn peers(&self) -> &[SignerIndex] {
         &self.peers
     }
 
-    pub(super) fn send(&self, messages: Vec<Outgoing>) -> Result<(), Abort> {
+    pub(super) fn send(&self, messages: Vec<OutgoingMessage>) -> Result<(), Abort> {
         self.events.send(Event::Send(messages)).map_err(dropped)
     }
 
     pub(super) fn send_to_all(&self, round: u16, private: bool, body: &[u8]) -> Result<(), Abort> {
-        let messages = self.peers.iter().map(|to| Outgoing {
+        let messages = self.peers.iter().map(|to| OutgoingMessage {
             to: *to,
             round,
             private,
@@ -76,7 +76,7 @@ impl<T> Link<T> {
     }
 
     /// The next message of the rounds up to `last`.
-    fn next(&mut self, last: u16) -> Result<Message, Abort> {
+    fn next(&mut self, last: u16) -> Result<InboundMessage, Abort> {
         if let Some(place) = self.early.iter().position(|early| early.round <= last) {
             return Ok(self.early.swap_remove(place));
         }
@@ -104,9 +104,9 @@ impl<T> Link<T> {
 }
 
 /// How a protocol's messages look on the wire.
-pub(super) struct Wire<M> {
+pub(super) struct WireFormat<M> {
     /// The parties in the protocol's order; a party's place is its index there.
-    pub order: Vec<Index>,
+    pub order: Vec<SignerIndex>,
     /// The round of a message.
     pub round: fn(&M) -> u16,
     /// The rounds whose messages go to one party each; the others are broadcasts.
@@ -117,15 +117,15 @@ pub(super) struct Wire<M> {
     pub max_bytes: fn(u16) -> usize,
     /// Where the messages of the last round go when not to everybody: the party that gives
     /// the outcome. Who is not that party is done when it has sent its own.
-    pub collector: Option<Index>,
+    pub collector: Option<SignerIndex>,
 }
 
 /// Runs a protocol to its end; `None` when the outcome is the collector's. `sound` sees each message
 /// before the protocol does, with its sender's place, and says whether it may.
 pub(super) fn drive<S, M, O, E, T>(
     mut machine: S,
-    wire: &Wire<M>,
-    link: &mut Link<T>,
+    wire: &WireFormat<M>,
+    link: &mut ThreadChannel<T>,
     mut sound: impl FnMut(u16, &M) -> bool,
 ) -> Result<Option<O>, Abort>
 where
@@ -146,7 +146,7 @@ where
                             .order
                             .get(usize::from(place))
                             .ok_or_else(|| Abort::new("a message to nobody"))?;
-                        link.send(vec![Outgoing {
+                        link.send(vec![OutgoingMessage {
                             to,
                             round,
                             private: true,
@@ -157,7 +157,7 @@ where
                         if to == link.me {
                             continue;
                         }
-                        link.send(vec![Outgoing {
+                        link.send(vec![OutgoingMessage {
                             to,
                             round,
                             private: true,
@@ -187,8 +187,8 @@ where
 
 /// Decodes a message, and asks whether it is sound.
 pub(super) fn read<M: DeserializeOwned>(
-    wire: &Wire<M>,
-    message: &Message,
+    wire: &WireFormat<M>,
+    message: &InboundMessage,
     id: u64,
     sound: &mut impl FnMut(u16, &M) -> bool,
 ) -> Result<Incoming<M>, Abort> {
@@ -202,11 +202,11 @@ pub(super) fn read<M: DeserializeOwned>(
 }
 
 fn incoming<M: DeserializeOwned>(
-    wire: &Wire<M>,
-    message: &Message,
+    wire: &WireFormat<M>,
+    message: &InboundMessage,
     id: u64,
 ) -> Result<Incoming<M>, Abort> {
-    let Message { from, round, body } = message;
+    let InboundMessage { from, round, body } = message;
     let malformed = || Abort::blame(*from, "malformed message");
     if body.len() > (wire.max_bytes)(*round) {
         return Err(Abort::blame(*from, "a message is too long"));
@@ -237,7 +237,7 @@ fn incoming<M: DeserializeOwned>(
 }
 
 /// The crate's errors are opaque, but their debug text names who is to blame.
-fn failed(error: &dyn std::error::Error, order: &[Index], peers: &[Index]) -> Abort {
+fn failed(error: &dyn std::error::Error, order: &[SignerIndex], peers: &[SignerIndex]) -> Abort {
     let mut reason = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {
@@ -245,7 +245,7 @@ fn failed(error: &dyn std::error::Error, order: &[Index], peers: &[Index]) -> Ab
         cause = inner.source();
     }
     let text = format!("{error:?}");
-    let mut culprits: Vec<Index> = if text.contains("NotReliable") {
+    let mut culprits: Vec<SignerIndex> = if text.contains("NotReliable") {
         // Two saw different broadcasts: who sent them, or who says so, cannot be told.
         Vec::new()
     } else {
@@ -286,31 +286,32 @@ fn blamed(text: &str) -> Vec<u16> {
     places
 }
 
-type Body<T> = Box<dyn FnOnce(&mut ChaCha20Rng, &mut Link<T>) -> Result<T, Abort> + Send>;
+type ProtocolFn<T> =
+    Box<dyn FnOnce(&mut ChaCha20Rng, &mut ThreadChannel<T>) -> Result<T, Abort> + Send>;
 
 enum State<T> {
-    New(Body<T>),
-    Running(Sender<Message>, Receiver<Event<T>>),
+    New(ProtocolFn<T>),
+    Running(Sender<InboundMessage>, Receiver<Event<T>>),
     Finished,
 }
 
 /// A session whose protocol runs on a thread.
-pub(super) struct Threaded<T> {
-    me: Index,
-    peers: Vec<Index>,
+pub(super) struct ThreadedSession<T> {
+    me: SignerIndex,
+    peers: Vec<SignerIndex>,
     /// The rounds in which we hear from every peer.
     rounds: Vec<u16>,
-    seen: BTreeSet<(u16, Index)>,
+    seen: BTreeSet<(u16, SignerIndex)>,
     state: State<T>,
 }
 
-impl<T: Send + 'static> Threaded<T> {
+impl<T: Send + 'static> ThreadedSession<T> {
     /// `peers` ascending; `rounds` are those in which every peer sends us a message.
     pub(super) fn new(
-        me: Index,
-        peers: Vec<Index>,
+        me: SignerIndex,
+        peers: Vec<SignerIndex>,
         rounds: Vec<u16>,
-        body: impl FnOnce(&mut ChaCha20Rng, &mut Link<T>) -> Result<T, Abort> + Send + 'static,
+        body: impl FnOnce(&mut ChaCha20Rng, &mut ThreadChannel<T>) -> Result<T, Abort> + Send + 'static,
     ) -> Self {
         Self {
             me,
@@ -345,7 +346,7 @@ impl<T: Send + 'static> Threaded<T> {
     }
 }
 
-impl<T: Send + 'static> Session<T> for Threaded<T> {
+impl<T: Send + 'static> Session<T> for ThreadedSession<T> {
     fn start(&mut self, entropy: &dyn Entropy) -> Result<StepOutput<T>, Abort> {
         let State::New(body) = std::mem::replace(&mut self.state, State::Finished) else {
             return Err(Abort::new("the session is over"));
@@ -354,7 +355,7 @@ impl<T: Send + 'static> Session<T> for Threaded<T> {
         entropy.fill(seed.as_mut());
         let (send, inbox) = channel();
         let (events, heard) = channel();
-        let mut link = Link {
+        let mut link = ThreadChannel {
             me: self.me,
             peers: self.peers.clone(),
             inbox,
@@ -376,7 +377,7 @@ impl<T: Send + 'static> Session<T> for Threaded<T> {
 
     fn receive(
         &mut self,
-        from: Index,
+        from: SignerIndex,
         round: u16,
         body: Zeroizing<Vec<u8>>,
     ) -> Result<StepOutput<T>, Abort> {
@@ -396,13 +397,13 @@ impl<T: Send + 'static> Session<T> for Threaded<T> {
             return Err(Abort::new("the session is over"));
         };
         // A thread that is gone says nothing more: the pump finds out.
-        let _ = send.send(Message { from, round, body });
+        let _ = send.send(InboundMessage { from, round, body });
         self.pump()
     }
 
-    fn waiting_for(&self) -> Vec<Index> {
-        let missing = |round: &u16| -> Vec<Index> {
-            let absent = |peer: &&Index| !self.seen.contains(&(*round, **peer));
+    fn waiting_for(&self) -> Vec<SignerIndex> {
+        let missing = |round: &u16| -> Vec<SignerIndex> {
+            let absent = |peer: &&SignerIndex| !self.seen.contains(&(*round, **peer));
             self.peers.iter().filter(absent).copied().collect()
         };
         self.rounds

@@ -19,7 +19,7 @@
 pub(crate) mod decoder;
 mod keygen;
 mod machine;
-mod ranges;
+mod range_proofs;
 mod sign;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -32,8 +32,8 @@ use covault_core::{fault::Fault, port::Entropy};
 use zeroize::Zeroizing;
 
 use super::{
-    Abort, Backend, Index, KeyShare, KeygenSetup, PlainShare, PrimeSource, ReshareSetup, Session,
-    Signer, check_keygen,
+    Abort, Backend, KeyShare, KeygenSetup, PlainShare, PrimeSource, ReshareSetup, Session, Signer,
+    SignerIndex, check_keygen,
 };
 use crate::entropy::EntropyRng;
 
@@ -44,9 +44,9 @@ const PRIMES_VERSION: u8 = 1;
 /// Bytes that a stored share stays below; its buffer never grows.
 const MAX_SHARE: usize = 1 << 20;
 
-type Curve = cggmp24::supported_curves::Secp256k1;
-type Level = cggmp24::security_level::SecurityLevel128;
-type Primes = cggmp24::PregeneratedPrimes<Level>;
+type Secp256k1 = cggmp24::supported_curves::Secp256k1;
+type SecurityLevel128 = cggmp24::security_level::SecurityLevel128;
+type PregeneratedPrimes = cggmp24::PregeneratedPrimes<SecurityLevel128>;
 
 /// The backend.
 pub(super) struct Cggmp24;
@@ -92,7 +92,7 @@ impl Backend for Cggmp24 {
                 "the parties of a cggmp24 key are not where they should be",
             ));
         }
-        let value: &Scalar<Curve> = key.core.x.as_ref();
+        let value: &Scalar<Secp256k1> = key.core.x.as_ref();
         let value = Zeroizing::new(value.to_be_bytes().as_bytes().to_vec());
         let mut secret = Zeroizing::new([0; 32]);
         secret.copy_from_slice(&value);
@@ -110,14 +110,15 @@ impl Backend for Cggmp24 {
     }
 }
 
-fn read_share(share: &KeyShare) -> Result<cggmp24::KeyShare<Curve, Level>, Fault> {
+fn read_share(share: &KeyShare) -> Result<cggmp24::KeyShare<Secp256k1, SecurityLevel128>, Fault> {
     // The decoder's message could quote the content.
     let damaged = || Fault::bug("a cggmp24 share is damaged");
     let (version, body) = share.secret.split_first().ok_or_else(damaged)?;
     if *version != SHARE_VERSION {
         return Err(Fault::bug("a cggmp24 share has an unknown version"));
     }
-    let key: DirtyKeyShare<Curve, Level> = serde_json::from_slice(body).map_err(|_| damaged())?;
+    let key: DirtyKeyShare<Secp256k1, SecurityLevel128> =
+        serde_json::from_slice(body).map_err(|_| damaged())?;
     if usize::from(key.core.i) >= key.aux.N.len() {
         return Err(damaged());
     }
@@ -136,10 +137,11 @@ pub(super) fn make_primes(
     let primes = [(); 4].map(|()| {
         made(count);
         count += 1;
-        Integer::generate_safe_prime(&mut rng, Level::RSA_PRIME_BITLEN)
+        Integer::generate_safe_prime(&mut rng, SecurityLevel128::RSA_PRIME_BITLEN)
     });
     made(count);
-    let primes = Primes::try_from(primes).map_err(|_| Fault::bug("a prime is too small"))?;
+    let primes =
+        PregeneratedPrimes::try_from(primes).map_err(|_| Fault::bug("a prime is too small"))?;
     let mut body = Zeroizing::new(Vec::with_capacity(MAX_SHARE));
     body.push(PRIMES_VERSION);
     serde_json::to_writer(&mut *body, &primes)
@@ -147,7 +149,7 @@ pub(super) fn make_primes(
     Ok(body)
 }
 
-pub(crate) fn read_primes(set: &[u8]) -> Result<Primes, Abort> {
+pub(crate) fn read_primes(set: &[u8]) -> Result<PregeneratedPrimes, Abort> {
     match set.split_first() {
         Some((&PRIMES_VERSION, body)) => serde_json::from_slice(body).ok(),
         _ => None,
@@ -155,11 +157,11 @@ pub(crate) fn read_primes(set: &[u8]) -> Result<Primes, Abort> {
     .ok_or_else(|| Abort::new("a set of primes is damaged"))
 }
 
-fn index(place: u16) -> Result<Index, Fault> {
-    Index::try_from(place.saturating_add(1)).map_err(Fault::bug)
+fn index(place: u16) -> Result<SignerIndex, Fault> {
+    SignerIndex::try_from(place.saturating_add(1)).map_err(Fault::bug)
 }
 
 /// The crate counts parties from 0.
-fn place(index: Index) -> u16 {
+fn place(index: SignerIndex) -> u16 {
     u16::from(index).saturating_sub(1)
 }

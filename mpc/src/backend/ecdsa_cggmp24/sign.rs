@@ -14,14 +14,14 @@ use rand_chacha_03::ChaCha20Rng;
 use sha2::Sha256;
 
 use super::{
-    Curve, Level, index,
-    machine::{Link, Threaded, Wire, drive},
+    Secp256k1, SecurityLevel128, index,
+    machine::{ThreadChannel, ThreadedSession, WireFormat, drive},
     place,
-    ranges::Ranges,
+    range_proofs::RangeProofs,
 };
-use crate::backend::{Abort, Index, Session, SignSetup, Signer, check_signers};
+use crate::backend::{Abort, Session, SignSetup, Signer, SignerIndex, check_signers};
 
-pub(super) type SignMsg = Msg<Curve, Sha256>;
+pub(super) type SignMsg = Msg<Secp256k1, Sha256>;
 
 /// Rounds of signing.
 const LAST: u16 = 6;
@@ -31,10 +31,10 @@ const MAX_BODY: usize = 64 << 10;
 /// A loaded share.
 pub(super) struct Cggmp24Signer {
     root: RootKey,
-    share: Arc<Share<Curve, Level>>,
-    me: Index,
-    threshold: Index,
-    parties: Index,
+    share: Arc<Share<Secp256k1, SecurityLevel128>>,
+    me: SignerIndex,
+    threshold: SignerIndex,
+    parties: SignerIndex,
 }
 
 fn round(msg: &SignMsg) -> u16 {
@@ -49,8 +49,8 @@ fn round(msg: &SignMsg) -> u16 {
 }
 
 /// How the messages of signing look.
-pub(super) fn wire(order: Vec<Index>, collector: Option<Index>) -> Wire<SignMsg> {
-    Wire {
+pub(super) fn wire(order: Vec<SignerIndex>, collector: Option<SignerIndex>) -> WireFormat<SignMsg> {
+    WireFormat {
         order,
         round,
         to_one: &[2, 4],
@@ -61,8 +61,11 @@ pub(super) fn wire(order: Vec<Index>, collector: Option<Index>) -> Wire<SignMsg>
 }
 
 impl Cggmp24Signer {
-    pub(super) fn new(root: RootKey, share: Share<Curve, Level>) -> Result<Self, Fault> {
-        let count = |number: u16| Index::try_from(number).map_err(Fault::bug);
+    pub(super) fn new(
+        root: RootKey,
+        share: Share<Secp256k1, SecurityLevel128>,
+    ) -> Result<Self, Fault> {
+        let count = |number: u16| SignerIndex::try_from(number).map_err(Fault::bug);
         let public_key = share.shared_public_key().to_bytes(true);
         if root.public_key != public_key.as_bytes()
             || share.core.chain_code != Some(root.chain_code)
@@ -104,7 +107,7 @@ impl Signer for Cggmp24Signer {
         } else {
             LAST - 1
         };
-        let job = Job {
+        let job = SigningJob {
             share: Arc::clone(&self.share),
             me: self.me,
             order,
@@ -114,7 +117,7 @@ impl Signer for Cggmp24Signer {
             digest,
             verifier,
         };
-        Ok(Box::new(Threaded::new(
+        Ok(Box::new(ThreadedSession::new(
             self.me,
             peers,
             (1..=last).collect(),
@@ -123,22 +126,22 @@ impl Signer for Cggmp24Signer {
     }
 }
 
-struct Job {
-    share: Arc<Share<Curve, Level>>,
-    me: Index,
-    order: Vec<Index>,
-    collector: Option<Index>,
+struct SigningJob {
+    share: Arc<Share<Secp256k1, SecurityLevel128>>,
+    me: SignerIndex,
+    order: Vec<SignerIndex>,
+    collector: Option<SignerIndex>,
     path: Vec<u32>,
     context: [u8; 32],
     digest: [u8; 32],
     verifier: VerifyingKey,
 }
 
-impl Job {
+impl SigningJob {
     fn run(
         self,
         rng: &mut ChaCha20Rng,
-        link: &mut Link<Option<Signature>>,
+        link: &mut ThreadChannel<Option<Signature>>,
     ) -> Result<Option<Signature>, Abort> {
         let place_of_me = self
             .order
@@ -147,10 +150,11 @@ impl Job {
             .and_then(|at| u16::try_from(at).ok())
             .ok_or_else(|| Abort::new("we are not one of the signers"))?;
         let at_keygen: Vec<u16> = self.order.iter().map(|index| place(*index)).collect();
-        let mut ranges = Ranges::new(self.context, &self.share, &at_keygen)
+        let mut range_proofs = RangeProofs::new(self.context, &self.share, &at_keygen)
             .ok_or_else(|| Abort::new("the share does not know a signer"))?;
-        let data =
-            PrehashedDataToSign::from_scalar(Scalar::<Curve>::from_be_bytes_mod_order(self.digest));
+        let data = PrehashedDataToSign::from_scalar(Scalar::<Secp256k1>::from_be_bytes_mod_order(
+            self.digest,
+        ));
         let wire = wire(self.order, self.collector);
         let machine = cggmp24::signing(
             ExecutionId::new(&self.context),
@@ -162,7 +166,7 @@ impl Job {
         .set_derivation_path(self.path)
         .map_err(|_| Abort::new("the path cannot be derived"))?
         .sign_sync(rng, &data);
-        let proven = |from, msg: &SignMsg| ranges.hold(from, msg);
+        let proven = |from, msg: &SignMsg| range_proofs.hold(from, msg);
         let Some(signature) = drive(machine, &wire, link, proven)? else {
             return Ok(None);
         };

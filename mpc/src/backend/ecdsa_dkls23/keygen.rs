@@ -25,48 +25,48 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use super::{abort, between, blame_only, party_index, renew, store};
 use crate::backend::{
-    Abort, Index, KeyShare, KeygenSetup, Outgoing, StepOutput,
-    round_collector::{Bodies, RoundCollector, Rounds, decode, encode},
+    Abort, KeyShare, KeygenSetup, OutgoingMessage, SignerIndex, StepOutput,
+    round_collector::{RoundCollector, RoundMessages, RoundProtocol, decode, encode},
 };
 
 #[derive(Serialize, Deserialize)]
-struct Second {
+struct KeygenRound2 {
     commitment: HashOutput,
     derivation: BroadcastDerivationPhase2to4,
     zero: TransmitInitZeroSharePhase2to4,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Third {
+struct KeygenRound3 {
     proof: DLogProof<Secp256k1>,
     derivation: BroadcastDerivationPhase3to4,
     zero: TransmitInitZeroSharePhase3to4,
     multiplication: TransmitInitMulPhase3to4<Secp256k1>,
 }
 
-pub(super) struct Keygen {
+pub(super) struct DklsKeygen {
     setup: KeygenSetup,
     round_collector: RoundCollector,
     session: Option<DkgSession<Secp256k1>>,
     /// Our own fragment of our polynomial.
     fragment: Option<Zeroizing<[u8; 32]>>,
-    commitments: BTreeMap<Index, HashOutput>,
+    commitments: BTreeMap<SignerIndex, HashOutput>,
     /// Ours, until everybody's commitment has arrived.
     proof: Option<ProofCommitment<Secp256k1>>,
-    proofs: BTreeMap<Index, ProofCommitment<Secp256k1>>,
+    proofs: BTreeMap<SignerIndex, ProofCommitment<Secp256k1>>,
     derivation: BTreeMap<PartyIndex, BroadcastDerivationPhase2to4>,
     openings: BTreeMap<PartyIndex, BroadcastDerivationPhase3to4>,
     zero: Vec<TransmitInitZeroSharePhase2to4>,
     outcome: Option<(KeyShare, [u8; 32])>,
 }
 
-pub(super) fn scalar(from: Index, bytes: &[u8]) -> Result<Scalar, Abort> {
+pub(super) fn scalar(from: SignerIndex, bytes: &[u8]) -> Result<Scalar, Abort> {
     let malformed = || Abort::blame(from, "malformed fragment");
     let bytes: [u8; 32] = bytes.try_into().map_err(|_| malformed())?;
     Option::from(Scalar::from_repr(bytes.into())).ok_or_else(malformed)
 }
 
-impl Keygen {
+impl DklsKeygen {
     pub(super) fn new(setup: KeygenSetup) -> Result<Self, Fault> {
         let parameters = Parameters::new(setup.threshold, setup.parties).map_err(Fault::bug)?;
         let me = PartyIndex::new(setup.me).map_err(Fault::bug)?;
@@ -97,7 +97,7 @@ impl Keygen {
 
     fn first(
         &mut self,
-        bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
+        bodies: &BTreeMap<SignerIndex, Zeroizing<Vec<u8>>>,
     ) -> Result<StepOutput<KeyShare>, Abort> {
         let me = self.setup.me;
         let own = self
@@ -115,12 +115,12 @@ impl Keygen {
         let mut send = Vec::new();
         for zero in zero {
             let to = zero.parties.receiver.as_u8();
-            let second = Second {
+            let second = KeygenRound2 {
                 commitment: proof.commitment,
                 derivation: derivation.clone(),
                 zero,
             };
-            send.push(Outgoing {
+            send.push(OutgoingMessage {
                 to,
                 round: 2,
                 private: true,
@@ -136,11 +136,11 @@ impl Keygen {
 
     fn second(
         &mut self,
-        bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
+        bodies: &BTreeMap<SignerIndex, Zeroizing<Vec<u8>>>,
     ) -> Result<StepOutput<KeyShare>, Abort> {
         let me = self.setup.me;
         for (from, body) in bodies {
-            let second: Second = decode(*from, body)?;
+            let second: KeygenRound2 = decode(*from, body)?;
             let sender = party_index(*from)?;
             between(*from, me, &second.zero.parties)?;
             if second.derivation.sender_index != sender {
@@ -175,7 +175,7 @@ impl Keygen {
             let zero = zero
                 .remove(&receiver)
                 .ok_or_else(|| Abort::new("no seed for a peer"))?;
-            let mut third = Third {
+            let mut third = KeygenRound3 {
                 proof: proof.proof.clone(),
                 derivation: derivation.clone(),
                 zero,
@@ -184,7 +184,7 @@ impl Keygen {
             let body = encode(&third)?;
             third.zero.seed.zeroize();
             third.zero.salt.zeroize();
-            send.push(Outgoing {
+            send.push(OutgoingMessage {
                 to: receiver.as_u8(),
                 round: 3,
                 private: true,
@@ -198,11 +198,11 @@ impl Keygen {
 
     fn third(
         &mut self,
-        bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
+        bodies: &BTreeMap<SignerIndex, Zeroizing<Vec<u8>>>,
     ) -> Result<StepOutput<KeyShare>, Abort> {
         let (mut zero, mut multiplication) = (Vec::new(), Vec::new());
         for (from, body) in bodies {
-            let third: Third = decode(*from, body)?;
+            let third: KeygenRound3 = decode(*from, body)?;
             let sender = party_index(*from)?;
             between(*from, self.setup.me, &third.zero.parties)?;
             between(*from, self.setup.me, &third.multiplication.parties)?;
@@ -272,7 +272,7 @@ impl Keygen {
 
     fn fourth(
         &mut self,
-        bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
+        bodies: &BTreeMap<SignerIndex, Zeroizing<Vec<u8>>>,
     ) -> Result<StepOutput<KeyShare>, Abort> {
         let (share, outcome) = self
             .outcome
@@ -287,14 +287,14 @@ impl Keygen {
     }
 }
 
-impl Rounds for Keygen {
+impl RoundProtocol for DklsKeygen {
     type Outcome = KeyShare;
 
     fn round_collector(&self) -> &RoundCollector {
         &self.round_collector
     }
 
-    fn gather_mut(&mut self) -> &mut RoundCollector {
+    fn round_collector_mut(&mut self) -> &mut RoundCollector {
         &mut self.round_collector
     }
 
@@ -309,7 +309,7 @@ impl Rounds for Keygen {
                 self.fragment = Some(bytes);
             } else {
                 let body = Zeroizing::new(bytes.to_vec());
-                send.push(Outgoing {
+                send.push(OutgoingMessage {
                     to,
                     round: 1,
                     private: true,
@@ -321,7 +321,7 @@ impl Rounds for Keygen {
         Ok(StepOutput::send(send))
     }
 
-    fn take(&mut self, round: u16, bodies: Bodies) -> Result<StepOutput<KeyShare>, Abort> {
+    fn take(&mut self, round: u16, bodies: RoundMessages) -> Result<StepOutput<KeyShare>, Abort> {
         renew()?;
         match round {
             1 => self.first(&bodies),
@@ -332,5 +332,5 @@ impl Rounds for Keygen {
     }
 }
 
-crate::secrets::secret!(Keygen);
-crate::secrets::secret_form!(Third);
+crate::secrets::secret!(DklsKeygen);
+crate::secrets::secret_form!(KeygenRound3);

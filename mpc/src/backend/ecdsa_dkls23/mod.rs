@@ -29,11 +29,11 @@ use k256::{Secp256k1, elliptic_curve::sec1::ToSec1Point as _};
 use zeroize::Zeroizing;
 
 use super::{
-    Abort, Backend, Index, KeyShare, KeygenSetup, PlainShare, ReshareSetup, Session, Signer,
+    Abort, Backend, KeyShare, KeygenSetup, PlainShare, ReshareSetup, Session, Signer, SignerIndex,
     check_keygen, reshare, round_collector::encode,
 };
-use keygen::Keygen;
-use resharing::Resharing;
+use keygen::DklsKeygen;
+use resharing::DklsResharing;
 use sign::DklsSigner;
 
 /// Version of the stored share.
@@ -45,7 +45,7 @@ pub(super) struct Dkls23;
 impl Backend for Dkls23 {
     fn keygen(&self, setup: KeygenSetup) -> Result<Box<dyn Session<KeyShare>>, Fault> {
         check_keygen(&setup)?;
-        Ok(Box::new(Keygen::new(setup)?))
+        Ok(Box::new(DklsKeygen::new(setup)?))
     }
 
     fn reshare(
@@ -54,7 +54,7 @@ impl Backend for Dkls23 {
         share: Option<PlainShare>,
     ) -> Result<Box<dyn Session<Option<KeyShare>>>, Fault> {
         reshare::check(&setup, share.as_ref())?;
-        Ok(Box::new(Resharing::new(setup, share)?))
+        Ok(Box::new(DklsResharing::new(setup, share)?))
     }
 
     fn plain(&self, share: &KeyShare) -> Result<PlainShare, Fault> {
@@ -112,12 +112,12 @@ fn renew() -> Result<(), Abort> {
     }
 }
 
-fn party_index(index: Index) -> Result<PartyIndex, Abort> {
+fn party_index(index: SignerIndex) -> Result<PartyIndex, Abort> {
     PartyIndex::new(index).map_err(|_| Abort::new("no such index"))
 }
 
 /// Refuses a message that says it is of others than its sender and us.
-fn between(from: Index, me: Index, parties: &PartiesMessage) -> Result<(), Abort> {
+fn between(from: SignerIndex, me: SignerIndex, parties: &PartiesMessage) -> Result<(), Abort> {
     if parties.sender.as_u8() == from && parties.receiver.as_u8() == me {
         return Ok(());
     }
@@ -125,7 +125,7 @@ fn between(from: Index, me: Index, parties: &PartiesMessage) -> Result<(), Abort
 }
 
 /// The protocol cannot always name who spoilt a step; with one other party, there is no question.
-fn blame_only(mut abort: Abort, peers: &[Index]) -> Abort {
+fn blame_only(mut abort: Abort, peers: &[SignerIndex]) -> Abort {
     if let ([peer], []) = (peers, abort.culprits.as_slice()) {
         abort.culprits.push(*peer);
     }

@@ -23,44 +23,44 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use super::{abort, between, blame_only, keygen::scalar, party_index, renew, store};
 use crate::backend::{
-    Abort, Index, KeyShare, Outgoing, PlainShare, ReshareSetup, Session, StepOutput,
-    reshare::{ROUNDS, Reshare},
-    round_collector::{Bodies, RoundCollector, Rounds, decode, encode},
+    Abort, KeyShare, OutgoingMessage, PlainShare, ReshareSetup, Session, SignerIndex, StepOutput,
+    reshare::{ROUNDS, ReshareSession},
+    round_collector::{RoundCollector, RoundMessages, RoundProtocol, decode, encode},
 };
 
 /// Those of the first half, and four of the second.
 const LAST_ROUND: u16 = ROUNDS + 4;
 
 #[derive(Serialize, Deserialize)]
-struct Sixth {
+struct RefreshRound6 {
     commitment: HashOutput,
     zero: TransmitInitZeroSharePhase2to4,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Seventh {
+struct RefreshRound7 {
     proof: DLogProof<Secp256k1>,
     zero: TransmitInitZeroSharePhase3to4,
     multiplication: TransmitInitMulPhase3to4<Secp256k1>,
 }
 
 /// The session.
-pub(super) struct Resharing {
+pub(super) struct DklsResharing {
     context: [u8; 32],
     parameters: Parameters,
     /// The first half, until it is over.
-    plain: Option<Reshare<Secp256K1Sha256>>,
+    plain: Option<ReshareSession<Secp256K1Sha256>>,
     /// Messages of the second half that came early.
-    early: Vec<(Index, u16, Zeroizing<Vec<u8>>)>,
-    refresh: Option<Refresh>,
+    early: Vec<(SignerIndex, u16, Zeroizing<Vec<u8>>)>,
+    refresh: Option<DklsRefresh>,
 }
 
-impl Resharing {
+impl DklsResharing {
     pub(super) fn new(setup: ReshareSetup, share: Option<PlainShare>) -> Result<Self, Fault> {
         Ok(Self {
             context: setup.context,
             parameters: Parameters::new(setup.threshold, setup.holders).map_err(Fault::bug)?,
-            plain: Some(Reshare::new(setup, share)),
+            plain: Some(ReshareSession::new(setup, share)),
             early: Vec::new(),
             refresh: None,
         })
@@ -83,7 +83,7 @@ impl Resharing {
             Some(Some(share)) => share,
         };
         self.plain = None;
-        let mut refresh = Refresh::new(&share, self.context, self.parameters.clone())?;
+        let mut refresh = DklsRefresh::new(&share, self.context, self.parameters.clone())?;
         send.append(&mut refresh.fragments()?);
         self.refresh = Some(refresh);
         let mut done = None;
@@ -96,7 +96,7 @@ impl Resharing {
     }
 }
 
-impl Session<Option<KeyShare>> for Resharing {
+impl Session<Option<KeyShare>> for DklsResharing {
     fn start(&mut self, entropy: &dyn Entropy) -> Result<StepOutput<Option<KeyShare>>, Abort> {
         let plain = self
             .plain
@@ -108,7 +108,7 @@ impl Session<Option<KeyShare>> for Resharing {
 
     fn receive(
         &mut self,
-        from: Index,
+        from: SignerIndex,
         round: u16,
         body: Zeroizing<Vec<u8>>,
     ) -> Result<StepOutput<Option<KeyShare>>, Abort> {
@@ -127,7 +127,7 @@ impl Session<Option<KeyShare>> for Resharing {
         self.next(output)
     }
 
-    fn waiting_for(&self) -> Vec<Index> {
+    fn waiting_for(&self) -> Vec<SignerIndex> {
         match (&self.refresh, &self.plain) {
             (Some(refresh), _) => refresh.round_collector.missing(),
             (None, Some(plain)) => plain.waiting_for(),
@@ -141,8 +141,8 @@ impl Session<Option<KeyShare>> for Resharing {
 }
 
 /// The second half, among the new holders.
-struct Refresh {
-    me: Index,
+struct DklsRefresh {
+    me: SignerIndex,
     context: [u8; 32],
     root: RootKey,
     round_collector: RoundCollector,
@@ -153,7 +153,7 @@ struct Refresh {
     own: Zeroizing<[u8; 32]>,
     /// Ours, until everybody's commitment has arrived.
     proof: Option<ProofCommitment<Secp256k1>>,
-    commitments: BTreeMap<Index, HashOutput>,
+    commitments: BTreeMap<SignerIndex, HashOutput>,
     zero: Vec<TransmitInitZeroSharePhase2to4>,
     kept_zero_first: BTreeMap<PartyIndex, KeepInitZeroSharePhase2to3>,
     kept_zero: BTreeMap<PartyIndex, KeepInitZeroSharePhase3to4>,
@@ -161,7 +161,7 @@ struct Refresh {
     outcome: Option<(KeyShare, [u8; 32])>,
 }
 
-impl Drop for Refresh {
+impl Drop for DklsRefresh {
     fn drop(&mut self) {
         // The crate does not clear these.
         for kept in self.kept_zero_first.values_mut() {
@@ -187,7 +187,7 @@ fn point(bytes: &[u8]) -> Result<AffinePoint, Abort> {
         .map_err(|_| Abort::new("not a point"))
 }
 
-impl Refresh {
+impl DklsRefresh {
     /// Assembles the party as the crate's repair does: with its share, without state for signing.
     fn new(share: &PlainShare, context: [u8; 32], parameters: Parameters) -> Result<Self, Abort> {
         let me = share.index;
@@ -237,16 +237,16 @@ impl Refresh {
         })
     }
 
-    fn fragments(&mut self) -> Result<Vec<Outgoing>, Abort> {
+    fn fragments(&mut self) -> Result<Vec<OutgoingMessage>, Abort> {
         renew()?;
         let points = Zeroizing::new(self.hollow.refresh_complete_phase1());
         let mut send = Vec::new();
-        for (to, point) in (1..=Index::MAX).zip(points.iter()) {
+        for (to, point) in (1..=SignerIndex::MAX).zip(points.iter()) {
             let bytes = Zeroizing::new(<[u8; 32]>::from(point.to_bytes()));
             if to == self.me {
                 self.own = bytes;
             } else {
-                send.push(Outgoing {
+                send.push(OutgoingMessage {
                     to,
                     round: ROUNDS + 1,
                     private: true,
@@ -258,7 +258,7 @@ impl Refresh {
         Ok(send)
     }
 
-    fn fifth(&mut self, bodies: &Bodies) -> Result<Vec<Outgoing>, Abort> {
+    fn fifth(&mut self, bodies: &RoundMessages) -> Result<Vec<OutgoingMessage>, Abort> {
         let mut fragments = Zeroizing::new(vec![scalar(self.me, self.own.as_slice())?]);
         for (from, body) in bodies {
             fragments.push(scalar(*from, body)?);
@@ -271,11 +271,11 @@ impl Refresh {
         let mut send = Vec::new();
         for zero in zero {
             let to = zero.parties.receiver.as_u8();
-            let sixth = Sixth {
+            let sixth = RefreshRound6 {
                 commitment: proof.commitment,
                 zero,
             };
-            send.push(Outgoing {
+            send.push(OutgoingMessage {
                 to,
                 round: ROUNDS + 2,
                 private: true,
@@ -288,9 +288,9 @@ impl Refresh {
         Ok(send)
     }
 
-    fn sixth(&mut self, bodies: &Bodies) -> Result<Vec<Outgoing>, Abort> {
+    fn sixth(&mut self, bodies: &RoundMessages) -> Result<Vec<OutgoingMessage>, Abort> {
         for (from, body) in bodies {
-            let sixth: Sixth = decode(*from, body)?;
+            let sixth: RefreshRound6 = decode(*from, body)?;
             between(*from, self.me, &sixth.zero.parties)?;
             self.commitments.insert(*from, sixth.commitment);
             self.zero.push(sixth.zero);
@@ -314,7 +314,7 @@ impl Refresh {
             let zero = zero
                 .remove(&receiver)
                 .ok_or_else(|| Abort::new("no seed for a peer"))?;
-            let mut seventh = Seventh {
+            let mut seventh = RefreshRound7 {
                 proof: proof.proof.clone(),
                 zero,
                 multiplication,
@@ -322,7 +322,7 @@ impl Refresh {
             let body = encode(&seventh)?;
             seventh.zero.seed.zeroize();
             seventh.zero.salt.zeroize();
-            send.push(Outgoing {
+            send.push(OutgoingMessage {
                 to: receiver.as_u8(),
                 round: ROUNDS + 3,
                 private: true,
@@ -332,7 +332,7 @@ impl Refresh {
         Ok(send)
     }
 
-    fn seventh(&mut self, bodies: &Bodies) -> Result<Vec<Outgoing>, Abort> {
+    fn seventh(&mut self, bodies: &RoundMessages) -> Result<Vec<OutgoingMessage>, Abort> {
         let own = self
             .proof
             .take()
@@ -340,7 +340,7 @@ impl Refresh {
         let mut proofs = BTreeMap::from([(self.me, own)]);
         let (mut zero, mut multiplication) = (Vec::new(), Vec::new());
         for (from, body) in bodies {
-            let seventh: Seventh = decode(*from, body)?;
+            let seventh: RefreshRound7 = decode(*from, body)?;
             between(*from, self.me, &seventh.zero.parties)?;
             between(*from, self.me, &seventh.multiplication.parties)?;
             let commitment = *self
@@ -405,7 +405,7 @@ impl Refresh {
     }
 
     /// What everybody says of the outcome must be the same.
-    fn eighth(&mut self, bodies: &Bodies) -> Result<StepOutput<Option<KeyShare>>, Abort> {
+    fn eighth(&mut self, bodies: &RoundMessages) -> Result<StepOutput<Option<KeyShare>>, Abort> {
         let (share, outcome) = self
             .outcome
             .take()
@@ -417,14 +417,14 @@ impl Refresh {
     }
 }
 
-impl Rounds for Refresh {
+impl RoundProtocol for DklsRefresh {
     type Outcome = Option<KeyShare>;
 
     fn round_collector(&self) -> &RoundCollector {
         &self.round_collector
     }
 
-    fn gather_mut(&mut self) -> &mut RoundCollector {
+    fn round_collector_mut(&mut self) -> &mut RoundCollector {
         &mut self.round_collector
     }
 
@@ -432,14 +432,18 @@ impl Rounds for Refresh {
         self.fragments().map(StepOutput::send)
     }
 
-    fn admit(&self, from: Index, round: u16) -> Result<(), Abort> {
+    fn admit(&self, from: SignerIndex, round: u16) -> Result<(), Abort> {
         if round <= ROUNDS {
             return Err(Abort::blame(from, "message of a round that is over"));
         }
         Ok(())
     }
 
-    fn take(&mut self, round: u16, bodies: Bodies) -> Result<StepOutput<Option<KeyShare>>, Abort> {
+    fn take(
+        &mut self,
+        round: u16,
+        bodies: RoundMessages,
+    ) -> Result<StepOutput<Option<KeyShare>>, Abort> {
         renew()?;
         match round.saturating_sub(ROUNDS) {
             1 => self.fifth(&bodies).map(StepOutput::send),

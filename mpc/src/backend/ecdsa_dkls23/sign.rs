@@ -21,8 +21,8 @@ use zeroize::Zeroizing;
 
 use super::{abort, between, blame_only, renew};
 use crate::backend::{
-    Abort, Index, Outgoing, Session, SignSetup, Signer, StepOutput, check_signers,
-    round_collector::{Bodies, RoundCollector, Rounds, decode, encode},
+    Abort, OutgoingMessage, Session, SignSetup, Signer, SignerIndex, StepOutput, check_signers,
+    round_collector::{RoundCollector, RoundMessages, RoundProtocol, decode, encode},
 };
 
 /// Child keys kept ready per root key; each takes up to half a megabyte.
@@ -82,7 +82,7 @@ impl Signer for DklsSigner {
             .as_slice()
             .try_into()
             .map_err(|_| Fault::field("message", "must be a digest of 32 bytes"))?;
-        let peers: Vec<Index> = setup
+        let peers: Vec<SignerIndex> = setup
             .signers
             .iter()
             .copied()
@@ -102,26 +102,26 @@ impl Signer for DklsSigner {
             .first()
             .copied()
             .filter(|collector| *collector != me);
-        Ok(Box::new(Sign {
+        Ok(Box::new(DklsSigning {
             party: self.child(&setup.path)?,
             data,
             collector,
             round_collector: RoundCollector::new(peers, 3),
-            state: SignState::New,
+            state: DklsSignState::New,
         }))
     }
 }
 
-struct Sign {
+struct DklsSigning {
     party: Arc<Party<Secp256k1>>,
     data: SignData,
     /// `None` when we collect.
-    collector: Option<Index>,
+    collector: Option<SignerIndex>,
     round_collector: RoundCollector,
-    state: SignState,
+    state: DklsSignState,
 }
 
-enum SignState {
+enum DklsSignState {
     New,
     First(
         UniqueKeep1to2<Secp256k1>,
@@ -138,17 +138,17 @@ enum SignState {
     Finished,
 }
 
-impl Sign {
-    fn between_us(&self, from: Index, parties: &PartiesMessage) -> Result<(), Abort> {
+impl DklsSigning {
+    fn between_us(&self, from: SignerIndex, parties: &PartiesMessage) -> Result<(), Abort> {
         between(from, self.party.party_index.as_u8(), parties)
     }
 
     fn first(
         &mut self,
-        bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
+        bodies: &BTreeMap<SignerIndex, Zeroizing<Vec<u8>>>,
     ) -> Result<StepOutput<Option<Signature>>, Abort> {
-        let SignState::First(unique, kept) =
-            std::mem::replace(&mut self.state, SignState::Finished)
+        let DklsSignState::First(unique, kept) =
+            std::mem::replace(&mut self.state, DklsSignState::Finished)
         else {
             return Err(Abort::new("out of order"));
         };
@@ -164,12 +164,12 @@ impl Sign {
             .party
             .sign_phase2(&self.data, unique, kept, &received)
             .map_err(|error| blame_only(abort(&error), self.round_collector.peers()))?;
-        self.state = SignState::Second(unique, kept);
+        self.state = DklsSignState::Second(unique, kept);
         let send = transmit
             .iter()
             .map(|message| {
                 let to = message.parties.receiver.as_u8();
-                Ok(Outgoing {
+                Ok(OutgoingMessage {
                     to,
                     round: 2,
                     private: true,
@@ -182,10 +182,10 @@ impl Sign {
 
     fn second(
         &mut self,
-        bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
+        bodies: &BTreeMap<SignerIndex, Zeroizing<Vec<u8>>>,
     ) -> Result<StepOutput<Option<Signature>>, Abort> {
-        let SignState::Second(unique, kept) =
-            std::mem::replace(&mut self.state, SignState::Finished)
+        let DklsSignState::Second(unique, kept) =
+            std::mem::replace(&mut self.state, DklsSignState::Finished)
         else {
             return Err(Abort::new("out of order"));
         };
@@ -203,11 +203,11 @@ impl Sign {
             .map_err(|error| blame_only(abort(&error), self.round_collector.peers()))?;
         match self.collector {
             None => {
-                self.state = SignState::Collecting { x, own };
+                self.state = DklsSignState::Collecting { x, own };
                 Ok(StepOutput::wait())
             }
             Some(to) => Ok(StepOutput {
-                send: vec![Outgoing {
+                send: vec![OutgoingMessage {
                     to,
                     round: 3,
                     private: true,
@@ -220,10 +220,10 @@ impl Sign {
 
     fn third(
         &mut self,
-        bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
+        bodies: &BTreeMap<SignerIndex, Zeroizing<Vec<u8>>>,
     ) -> Result<StepOutput<Option<Signature>>, Abort> {
-        let SignState::Collecting { x, own } =
-            std::mem::replace(&mut self.state, SignState::Finished)
+        let DklsSignState::Collecting { x, own } =
+            std::mem::replace(&mut self.state, DklsSignState::Finished)
         else {
             return Err(Abort::new("out of order"));
         };
@@ -252,33 +252,33 @@ impl Sign {
     }
 }
 
-impl Rounds for Sign {
+impl RoundProtocol for DklsSigning {
     type Outcome = Option<Signature>;
 
     fn round_collector(&self) -> &RoundCollector {
         &self.round_collector
     }
 
-    fn gather_mut(&mut self) -> &mut RoundCollector {
+    fn round_collector_mut(&mut self) -> &mut RoundCollector {
         &mut self.round_collector
     }
 
     fn begin(&mut self, _entropy: &dyn Entropy) -> Result<StepOutput<Option<Signature>>, Abort> {
         renew()?;
-        if !matches!(self.state, SignState::New) {
+        if !matches!(self.state, DklsSignState::New) {
             return Err(Abort::new("out of order"));
         }
         let (unique, kept, transmit) = self
             .party
             .sign_phase1(&self.data)
             .map_err(|error| abort(&error))?;
-        self.state = SignState::First(unique, kept);
+        self.state = DklsSignState::First(unique, kept);
         self.round_collector.wait_for(1);
         let send = transmit
             .iter()
             .map(|message| {
                 let to = message.parties.receiver.as_u8();
-                Ok(Outgoing {
+                Ok(OutgoingMessage {
                     to,
                     round: 1,
                     private: true,
@@ -289,7 +289,11 @@ impl Rounds for Sign {
         Ok(StepOutput::send(send))
     }
 
-    fn take(&mut self, round: u16, bodies: Bodies) -> Result<StepOutput<Option<Signature>>, Abort> {
+    fn take(
+        &mut self,
+        round: u16,
+        bodies: RoundMessages,
+    ) -> Result<StepOutput<Option<Signature>>, Abort> {
         renew()?;
         match round {
             1 => self.first(&bodies),
@@ -299,4 +303,4 @@ impl Rounds for Sign {
     }
 }
 
-crate::secrets::secret!(DklsSigner, Sign, SignState);
+crate::secrets::secret!(DklsSigner, DklsSigning, DklsSignState);

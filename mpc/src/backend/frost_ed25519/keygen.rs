@@ -11,34 +11,34 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use zeroize::{Zeroize as _, Zeroizing};
 
-use super::{SHARE_VERSION, Stored, abort, identifier};
+use super::{SHARE_VERSION, StoredShare, abort, identifier};
 use crate::{
     backend::{
-        Abort, Index, KeyShare, KeygenSetup, Outgoing, StepOutput,
-        round_collector::{Bodies, RoundCollector, Rounds, decode, encode},
+        Abort, KeyShare, KeygenSetup, OutgoingMessage, SignerIndex, StepOutput,
+        round_collector::{RoundCollector, RoundMessages, RoundProtocol, decode, encode},
     },
     entropy::EntropyRng,
 };
 
 #[derive(Serialize, Deserialize)]
-struct First {
+struct KeygenRound1 {
     package: Vec<u8>,
     chain_commitment: [u8; 32],
 }
 
 #[derive(Serialize, Deserialize)]
-struct Third {
+struct KeygenRound3 {
     package: Vec<u8>,
     chain_part: [u8; 32],
     chain_salt: [u8; 32],
 }
 
-pub(super) struct Keygen {
+pub(super) struct FrostKeygen {
     setup: KeygenSetup,
     round_collector: RoundCollector,
     state: KeygenState,
     /// Everybody's first message, ours too.
-    own: BTreeMap<Index, Zeroizing<Vec<u8>>>,
+    own: BTreeMap<SignerIndex, Zeroizing<Vec<u8>>>,
 }
 
 enum KeygenState {
@@ -54,14 +54,14 @@ enum KeygenState {
         chain_salt: [u8; 32],
         echo: [u8; 32],
         packages: BTreeMap<Identifier, dkg1::Package>,
-        chain_commitments: BTreeMap<Index, [u8; 32]>,
+        chain_commitments: BTreeMap<SignerIndex, [u8; 32]>,
     },
     Shared {
         secret: Box<dkg2::SecretPackage>,
         chain_part: [u8; 32],
         echo: [u8; 32],
         packages: BTreeMap<Identifier, dkg1::Package>,
-        chain_commitments: BTreeMap<Index, [u8; 32]>,
+        chain_commitments: BTreeMap<SignerIndex, [u8; 32]>,
     },
     Made {
         share: KeyShare,
@@ -70,7 +70,7 @@ enum KeygenState {
     Finished,
 }
 
-impl Keygen {
+impl FrostKeygen {
     pub(super) fn new(setup: KeygenSetup) -> Self {
         let peers = (1..=setup.parties)
             .filter(|index| *index != setup.me)
@@ -84,7 +84,7 @@ impl Keygen {
         }
     }
 
-    fn chain_commitment(&self, index: Index, part: &[u8; 32], salt: &[u8; 32]) -> [u8; 32] {
+    fn chain_commitment(&self, index: SignerIndex, part: &[u8; 32], salt: &[u8; 32]) -> [u8; 32] {
         Sha256::new()
             .chain_update(b"covault/frost/chain-code-part")
             .chain_update(self.setup.context)
@@ -109,7 +109,7 @@ impl Keygen {
 
     fn first(
         &mut self,
-        bodies: BTreeMap<Index, Zeroizing<Vec<u8>>>,
+        bodies: BTreeMap<SignerIndex, Zeroizing<Vec<u8>>>,
     ) -> Result<StepOutput<KeyShare>, Abort> {
         let KeygenState::Committed {
             secret,
@@ -121,7 +121,7 @@ impl Keygen {
         };
         let (mut packages, mut chain_commitments) = (BTreeMap::new(), BTreeMap::new());
         for (from, body) in bodies {
-            let first: First = decode(from, &body)?;
+            let first: KeygenRound1 = decode(from, &body)?;
             let package = dkg1::Package::deserialize(&first.package)
                 .map_err(|_| Abort::blame(from, "malformed package"))?;
             packages.insert(identifier(from)?, package);
@@ -144,7 +144,7 @@ impl Keygen {
 
     fn second(
         &mut self,
-        bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
+        bodies: &BTreeMap<SignerIndex, Zeroizing<Vec<u8>>>,
     ) -> Result<StepOutput<KeyShare>, Abort> {
         let KeygenState::Echoed {
             secret,
@@ -169,14 +169,14 @@ impl Keygen {
                 .ok_or_else(|| Abort::new("no package for a peer"))?
                 .serialize()
                 .map_err(|error| abort(&error))?;
-            let mut third = Third {
+            let mut third = KeygenRound3 {
                 package,
                 chain_part,
                 chain_salt,
             };
             let body = encode(&third)?;
             third.package.zeroize();
-            send.push(Outgoing {
+            send.push(OutgoingMessage {
                 to: *to,
                 round: 3,
                 private: true,
@@ -195,7 +195,7 @@ impl Keygen {
 
     fn third(
         &mut self,
-        bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
+        bodies: &BTreeMap<SignerIndex, Zeroizing<Vec<u8>>>,
     ) -> Result<StepOutput<KeyShare>, Abort> {
         let KeygenState::Shared {
             secret,
@@ -210,7 +210,7 @@ impl Keygen {
         let mut received = BTreeMap::new();
         let mut chain_parts = BTreeMap::from([(self.setup.me, chain_part)]);
         for (from, body) in bodies {
-            let mut third: Third = decode(*from, body)?;
+            let mut third: KeygenRound3 = decode(*from, body)?;
             let package = dkg2::Package::deserialize(&third.package);
             third.package.zeroize();
             received.insert(
@@ -242,7 +242,7 @@ impl Keygen {
             .verifying_key()
             .serialize()
             .map_err(|error| abort(&error))?;
-        let mut stored = Stored {
+        let mut stored = StoredShare {
             version: SHARE_VERSION,
             key: key.serialize().map_err(|error| abort(&error))?,
             public: public.serialize().map_err(|error| abort(&error))?,
@@ -272,7 +272,7 @@ impl Keygen {
 
     fn fourth(
         &mut self,
-        bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
+        bodies: &BTreeMap<SignerIndex, Zeroizing<Vec<u8>>>,
     ) -> Result<StepOutput<KeyShare>, Abort> {
         let KeygenState::Made { share, outcome } =
             std::mem::replace(&mut self.state, KeygenState::Finished)
@@ -286,14 +286,14 @@ impl Keygen {
     }
 }
 
-impl Rounds for Keygen {
+impl RoundProtocol for FrostKeygen {
     type Outcome = KeyShare;
 
     fn round_collector(&self) -> &RoundCollector {
         &self.round_collector
     }
 
-    fn gather_mut(&mut self) -> &mut RoundCollector {
+    fn round_collector_mut(&mut self) -> &mut RoundCollector {
         &mut self.round_collector
     }
 
@@ -310,7 +310,7 @@ impl Rounds for Keygen {
         let (mut chain_part, mut chain_salt) = ([0; 32], [0; 32]);
         entropy.fill(&mut chain_part);
         entropy.fill(&mut chain_salt);
-        let first = First {
+        let first = KeygenRound1 {
             package: package.serialize().map_err(|error| abort(&error))?,
             chain_commitment: self.chain_commitment(me, &chain_part, &chain_salt),
         };
@@ -326,7 +326,7 @@ impl Rounds for Keygen {
         Ok(StepOutput::send(send))
     }
 
-    fn take(&mut self, round: u16, bodies: Bodies) -> Result<StepOutput<KeyShare>, Abort> {
+    fn take(&mut self, round: u16, bodies: RoundMessages) -> Result<StepOutput<KeyShare>, Abort> {
         match round {
             1 => self.first(bodies),
             2 => self.second(&bodies),
@@ -336,5 +336,5 @@ impl Rounds for Keygen {
     }
 }
 
-crate::secrets::secret!(Keygen, KeygenState);
-crate::secrets::secret_form!(Third);
+crate::secrets::secret!(FrostKeygen, KeygenState);
+crate::secrets::secret_form!(KeygenRound3);

@@ -28,13 +28,13 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::{
-    Abort, Backend, Index, KeyShare, KeygenSetup, PlainShare, ReshareSetup, Session, Signer,
+    Abort, Backend, KeyShare, KeygenSetup, PlainShare, ReshareSetup, Session, Signer, SignerIndex,
     check_keygen, reshare,
 };
-use keygen::Keygen;
+use keygen::FrostKeygen;
 pub use preprocess::Commitments;
-use resharing::Resharing;
-use sign::{FrostSigner, Shared};
+use resharing::FrostResharing;
+use sign::{FrostSigner, LoadedShare};
 
 /// Version of the stored share.
 const SHARE_VERSION: u8 = 1;
@@ -45,7 +45,7 @@ pub(in crate::backend) struct Frost;
 impl Backend for Frost {
     fn keygen(&self, setup: KeygenSetup) -> Result<Box<dyn Session<KeyShare>>, Fault> {
         check_keygen(&setup)?;
-        Ok(Box::new(Keygen::new(setup)))
+        Ok(Box::new(FrostKeygen::new(setup)))
     }
 
     fn reshare(
@@ -54,7 +54,7 @@ impl Backend for Frost {
         share: Option<PlainShare>,
     ) -> Result<Box<dyn Session<Option<KeyShare>>>, Fault> {
         reshare::check(&setup, share.as_ref())?;
-        Ok(Box::new(Resharing::new(setup, share)))
+        Ok(Box::new(FrostResharing::new(setup, share)))
     }
 
     fn plain(&self, share: &KeyShare) -> Result<PlainShare, Fault> {
@@ -82,7 +82,7 @@ impl Backend for Frost {
 
     fn open(&self, share: &KeyShare) -> Result<Arc<dyn Signer>, Fault> {
         let (key, public, me) = load(share)?;
-        Ok(Arc::new(FrostSigner::new(Shared {
+        Ok(Arc::new(FrostSigner::new(LoadedShare {
             root: share.root.clone(),
             key,
             public,
@@ -92,9 +92,9 @@ impl Backend for Frost {
 }
 
 /// The packages of a stored share, and its index.
-fn load(share: &KeyShare) -> Result<(KeyPackage, PublicKeyPackage, Index), Fault> {
+fn load(share: &KeyShare) -> Result<(KeyPackage, PublicKeyPackage, SignerIndex), Fault> {
     let damaged = |_| Fault::bug("a FROST share is damaged");
-    let stored: Stored =
+    let stored: StoredShare =
         bcs::from_bytes(&share.secret).map_err(|_| Fault::bug("a FROST share is damaged"))?;
     if stored.version != SHARE_VERSION {
         return Err(Fault::bug("a FROST share has an unknown version"));
@@ -107,26 +107,26 @@ fn load(share: &KeyShare) -> Result<(KeyPackage, PublicKeyPackage, Index), Fault
 }
 
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredShare {
     version: u8,
     key: Vec<u8>,
     public: Vec<u8>,
 }
 
-impl Drop for Stored {
+impl Drop for StoredShare {
     fn drop(&mut self) {
         self.key.zeroize();
     }
 }
 
-fn identifier(index: Index) -> Result<Identifier, Abort> {
+fn identifier(index: SignerIndex) -> Result<Identifier, Abort> {
     Identifier::try_from(u16::from(index)).map_err(|_| Abort::new("no such index"))
 }
 
-fn index_of(identifier: &Identifier, parties: u16) -> Option<Index> {
+fn index_of(identifier: &Identifier, parties: u16) -> Option<SignerIndex> {
     (1..=parties)
         .find(|index| Identifier::try_from(*index).as_ref() == Ok(identifier))
-        .and_then(|index| Index::try_from(index).ok())
+        .and_then(|index| SignerIndex::try_from(index).ok())
 }
 
 /// Blames those whom the library names.
@@ -134,7 +134,7 @@ fn abort(error: &Error) -> Abort {
     let culprits = error
         .culprits()
         .iter()
-        .filter_map(|id| index_of(id, Index::MAX.into()))
+        .filter_map(|id| index_of(id, SignerIndex::MAX.into()))
         .collect();
     Abort {
         reason: error.to_string(),
@@ -143,4 +143,4 @@ fn abort(error: &Error) -> Abort {
     }
 }
 
-crate::secrets::secret_form!(Stored);
+crate::secrets::secret_form!(StoredShare);

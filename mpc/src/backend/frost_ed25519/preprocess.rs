@@ -56,18 +56,18 @@ mod tests {
     use super::*;
     use crate::{
         backend::{
-            Abort, Index, KeyShare, KeygenSetup, Outgoing, Session, SignSetup, Signer, of,
-            suite::verify,
+            Abort, KeyShare, KeygenSetup, OutgoingMessage, Session, SignSetup, Signer, SignerIndex,
+            of, suite::verify,
         },
         test_support::SystemEntropy,
     };
 
-    type Parties<T> = BTreeMap<Index, Box<dyn Session<T>>>;
+    type Parties<T> = BTreeMap<SignerIndex, Box<dyn Session<T>>>;
 
     fn run<T>(
         mut parties: Parties<T>,
-        mut tamper: impl FnMut(Index, &mut Outgoing),
-    ) -> (usize, BTreeMap<Index, Result<T, Abort>>) {
+        mut tamper: impl FnMut(SignerIndex, &mut OutgoingMessage),
+    ) -> (usize, BTreeMap<SignerIndex, Result<T, Abort>>) {
         let (mut sent, mut outcomes, mut queue) = (0, BTreeMap::new(), Vec::new());
         for (me, session) in &mut parties {
             let output = session.start(&SystemEntropy).unwrap();
@@ -95,7 +95,7 @@ mod tests {
         (sent, outcomes)
     }
 
-    fn signers(threshold: u8, parties: u8) -> (KeyShare, BTreeMap<Index, Arc<dyn Signer>>) {
+    fn signers(threshold: u8, parties: u8) -> (KeyShare, BTreeMap<SignerIndex, Arc<dyn Signer>>) {
         let backend = of(Scheme::FrostEd25519).unwrap();
         let sessions = (1..=parties).map(|me| {
             let setup = KeygenSetup {
@@ -107,7 +107,7 @@ mod tests {
             (me, backend.keygen(setup).unwrap())
         });
         let (_, shares) = run(sessions.collect(), |_, _| {});
-        let mut shares: BTreeMap<Index, KeyShare> = shares
+        let mut shares: BTreeMap<SignerIndex, KeyShare> = shares
             .into_iter()
             .map(|(index, share)| (index, share.ok().unwrap()))
             .collect();
@@ -118,7 +118,7 @@ mod tests {
         (shares.remove(&1).unwrap(), signers)
     }
 
-    fn setup(quorum: &[Index]) -> SignSetup {
+    fn setup(quorum: &[SignerIndex]) -> SignSetup {
         SignSetup {
             context: [1; 32],
             signers: quorum.to_vec(),
@@ -128,14 +128,14 @@ mod tests {
     }
 
     fn sessions(
-        signers: &BTreeMap<Index, Arc<dyn Signer>>,
-        quorum: &[Index],
+        signers: &BTreeMap<SignerIndex, Arc<dyn Signer>>,
+        quorum: &[SignerIndex],
     ) -> Parties<Option<Signature>> {
-        let made: BTreeMap<Index, PreprocessedNonce> = quorum
+        let made: BTreeMap<SignerIndex, PreprocessedNonce> = quorum
             .iter()
             .map(|index| (*index, make_one(&signers[index])))
             .collect();
-        let commitments: BTreeMap<Index, Arc<Commitments>> = made
+        let commitments: BTreeMap<SignerIndex, Arc<Commitments>> = made
             .iter()
             .map(|(index, nonce)| (*index, parsed(nonce)))
             .collect();

@@ -9,23 +9,23 @@ use frost_ed25519::{
 };
 use zeroize::{Zeroize as _, Zeroizing};
 
-use super::{SHARE_VERSION, Stored, abort, identifier};
+use super::{SHARE_VERSION, StoredShare, abort, identifier};
 use crate::backend::{
-    Abort, Index, KeyShare, PlainShare, ReshareSetup, Session, StepOutput, reshare::Reshare,
-    round_collector::encode,
+    Abort, KeyShare, PlainShare, ReshareSetup, Session, SignerIndex, StepOutput,
+    reshare::ReshareSession, round_collector::encode,
 };
 
-/// [`Reshare`], with its outcome as this backend stores it.
-pub(super) struct Resharing {
-    plain: Reshare<Ed25519Sha512>,
+/// [`ReshareSession`], with its outcome as this backend stores it.
+pub(super) struct FrostResharing {
+    plain: ReshareSession<Ed25519Sha512>,
     threshold: u8,
 }
 
-impl Resharing {
+impl FrostResharing {
     pub(super) fn new(setup: ReshareSetup, share: Option<PlainShare>) -> Self {
         let threshold = setup.threshold;
         Self {
-            plain: Reshare::new(setup, share),
+            plain: ReshareSession::new(setup, share),
             threshold,
         }
     }
@@ -63,7 +63,7 @@ impl Resharing {
             threshold,
         );
         let public = PublicKeyPackage::new(verifying, verifying_key, Some(threshold));
-        let mut stored = Stored {
+        let mut stored = StoredShare {
             version: SHARE_VERSION,
             key: key.serialize().map_err(failed)?,
             public: public.serialize().map_err(failed)?,
@@ -77,7 +77,7 @@ impl Resharing {
     }
 }
 
-impl Session<Option<KeyShare>> for Resharing {
+impl Session<Option<KeyShare>> for FrostResharing {
     fn start(&mut self, entropy: &dyn Entropy) -> Result<StepOutput<Option<KeyShare>>, Abort> {
         let output = self.plain.start(entropy)?;
         self.stored(output)
@@ -85,7 +85,7 @@ impl Session<Option<KeyShare>> for Resharing {
 
     fn receive(
         &mut self,
-        from: Index,
+        from: SignerIndex,
         round: u16,
         body: Zeroizing<Vec<u8>>,
     ) -> Result<StepOutput<Option<KeyShare>>, Abort> {
@@ -93,7 +93,7 @@ impl Session<Option<KeyShare>> for Resharing {
         self.stored(output)
     }
 
-    fn waiting_for(&self) -> Vec<Index> {
+    fn waiting_for(&self) -> Vec<SignerIndex> {
         self.plain.waiting_for()
     }
 

@@ -28,9 +28,9 @@ use super::{
 };
 use crate::{
     backend::{
-        Abort, Index, Outgoing, PreprocessedNonce, Session, SignSetup, Signer, StepOutput,
-        check_signers,
-        round_collector::{Bodies, RoundCollector, Rounds, decode, encode},
+        Abort, OutgoingMessage, PreprocessedNonce, Session, SignSetup, Signer, SignerIndex,
+        StepOutput, check_signers,
+        round_collector::{RoundCollector, RoundMessages, RoundProtocol, decode, encode},
     },
     entropy::EntropyRng,
 };
@@ -39,28 +39,28 @@ use crate::{
 const CACHED_CHILDREN: usize = 1024;
 
 /// A loaded share.
-pub(super) struct Shared {
+pub(super) struct LoadedShare {
     pub root: RootKey,
     pub key: KeyPackage,
     pub public: PublicKeyPackage,
-    pub me: Index,
+    pub me: SignerIndex,
 }
 
 pub(super) struct FrostSigner {
-    shared: Arc<Shared>,
-    children: Mutex<HashMap<KeyPath, Arc<Child>>>,
+    shared: Arc<LoadedShare>,
+    children: Mutex<HashMap<KeyPath, Arc<ChildShare>>>,
 }
 
 /// A share of a child key.
-struct Child {
+struct ChildShare {
     /// Our share with the tweak added.
     key: KeyPackage,
     verifying_key: VerifyingKey,
     tweak: Scalar,
 }
 
-impl Shared {
-    fn child(&self, path: &KeyPath) -> Result<Child, Fault> {
+impl LoadedShare {
+    fn child(&self, path: &KeyPath) -> Result<ChildShare, Fault> {
         let ChildKey { public_key, tweak } = self.root.child(path)?;
         let broken = |_| Fault::bug("a FROST child key cannot be made");
         let tweak = Option::<Scalar>::from(Scalar::from_canonical_bytes(tweak))
@@ -84,7 +84,7 @@ impl Shared {
             verifying_key,
             *self.key.min_signers(),
         );
-        Ok(Child {
+        Ok(ChildShare {
             key,
             verifying_key,
             tweak,
@@ -111,7 +111,7 @@ impl Shared {
 }
 
 impl FrostSigner {
-    pub(super) fn new(shared: Shared) -> Self {
+    pub(super) fn new(shared: LoadedShare) -> Self {
         Self {
             shared: Arc::new(shared),
             children: Mutex::default(),
@@ -120,9 +120,11 @@ impl FrostSigner {
 }
 
 impl FrostSigner {
-    fn session(&self, setup: SignSetup, state: SignState) -> Result<Sign, Fault> {
-        let threshold = Index::try_from(*self.shared.key.min_signers()).map_err(Fault::bug)?;
-        let parties = Index::try_from(self.shared.public.max_signers()).map_err(Fault::bug)?;
+    fn session(&self, setup: SignSetup, state: FrostSignState) -> Result<FrostSigning, Fault> {
+        let threshold =
+            SignerIndex::try_from(*self.shared.key.min_signers()).map_err(Fault::bug)?;
+        let parties =
+            SignerIndex::try_from(self.shared.public.max_signers()).map_err(Fault::bug)?;
         check_signers(&setup, self.shared.me, threshold, parties)?;
         let child = self.child(&setup.path)?;
         let peers = setup
@@ -132,10 +134,10 @@ impl FrostSigner {
             .filter(|index| *index != self.shared.me)
             .collect();
         let begins = match state {
-            SignState::Ahead(_) => 2,
+            FrostSignState::Ahead(_) => 2,
             _ => 1,
         };
-        Ok(Sign {
+        Ok(FrostSigning {
             shared: Arc::clone(&self.shared),
             child,
             setup,
@@ -145,7 +147,7 @@ impl FrostSigner {
         })
     }
 
-    fn child(&self, path: &KeyPath) -> Result<Arc<Child>, Fault> {
+    fn child(&self, path: &KeyPath) -> Result<Arc<ChildShare>, Fault> {
         let children = || self.children.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(child) = children().get(path) {
             return Ok(Arc::clone(child));
@@ -162,7 +164,7 @@ impl FrostSigner {
 
 impl Signer for FrostSigner {
     fn sign(&self, setup: SignSetup) -> Result<Box<dyn Session<Option<Signature>>>, Fault> {
-        Ok(Box::new(self.session(setup, SignState::New)?))
+        Ok(Box::new(self.session(setup, FrostSignState::New)?))
     }
 
     fn makes_nonces(&self) -> bool {
@@ -177,7 +179,7 @@ impl Signer for FrostSigner {
         &self,
         setup: SignSetup,
         own: PreprocessedNonce,
-        peers: BTreeMap<Index, Arc<Commitments>>,
+        peers: BTreeMap<SignerIndex, Arc<Commitments>>,
     ) -> Result<Box<dyn Session<Option<Signature>>>, Fault> {
         let mut others = setup.signers.clone();
         others.retain(|index| *index != self.shared.me);
@@ -187,28 +189,28 @@ impl Signer for FrostSigner {
         }
         let nonces =
             preprocess::read(&own.secret).ok_or_else(|| Fault::bug("a stored nonce is damaged"))?;
-        let state = SignState::Ahead(Box::new((nonces, own.commitments, peers)));
+        let state = FrostSignState::Ahead(Box::new((nonces, own.commitments, peers)));
         Ok(Box::new(self.session(setup, state)?))
     }
 }
 
-struct Sign {
-    shared: Arc<Shared>,
-    child: Arc<Child>,
+struct FrostSigning {
+    shared: Arc<LoadedShare>,
+    child: Arc<ChildShare>,
     setup: SignSetup,
     round_collector: RoundCollector,
     /// The first round there is: 2 when the commitments were made ahead.
     begins: u16,
-    state: SignState,
+    state: FrostSignState,
 }
 
 /// Commitments of the other signers.
-type Theirs = BTreeMap<Index, Arc<Commitments>>;
+type PeerCommitments = BTreeMap<SignerIndex, Arc<Commitments>>;
 
-enum SignState {
+enum FrostSignState {
     New,
     /// Our nonces and commitments, made ahead, and those of the peers.
-    Ahead(Box<(SigningNonces, Vec<u8>, Theirs)>),
+    Ahead(Box<(SigningNonces, Vec<u8>, PeerCommitments)>),
     Committed(Box<(SigningNonces, SigningCommitments)>),
     Collecting {
         package: SigningPackage,
@@ -220,23 +222,23 @@ enum SignState {
 
 /// To the collector.
 #[derive(Serialize, Deserialize)]
-struct Second {
+struct SignRound2 {
     /// Hash of everybody's commitments, as the sender saw them.
     view: [u8; 32],
     share: Vec<u8>,
 }
 
-impl Sign {
-    fn collector(&self) -> Option<Index> {
+impl FrostSigning {
+    fn collector(&self) -> Option<SignerIndex> {
         self.setup.signers.first().copied()
     }
 
     fn first(
         &mut self,
-        bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
+        bodies: &BTreeMap<SignerIndex, Zeroizing<Vec<u8>>>,
     ) -> Result<StepOutput<Option<Signature>>, Abort> {
-        let SignState::Committed(committed) =
-            std::mem::replace(&mut self.state, SignState::Finished)
+        let FrostSignState::Committed(committed) =
+            std::mem::replace(&mut self.state, FrostSignState::Finished)
         else {
             return Err(Abort::new("out of order"));
         };
@@ -257,7 +259,7 @@ impl Sign {
         &mut self,
         nonces: &SigningNonces,
         own: &[u8],
-        theirs: &BTreeMap<Index, Arc<Commitments>>,
+        theirs: &BTreeMap<SignerIndex, Arc<Commitments>>,
     ) -> Result<StepOutput<Option<Signature>>, Abort> {
         let mut commitments =
             BTreeMap::from([(*self.child.key.identifier(), *nonces.commitments())]);
@@ -284,19 +286,19 @@ impl Sign {
             .collector()
             .filter(|collector| *collector != self.shared.me)
         else {
-            self.state = SignState::Collecting {
+            self.state = FrostSignState::Collecting {
                 package,
                 share,
                 view,
             };
             return Ok(StepOutput::wait());
         };
-        let body = encode(&Second {
+        let body = encode(&SignRound2 {
             view,
             share: share.serialize(),
         })?;
         Ok(StepOutput {
-            send: vec![Outgoing {
+            send: vec![OutgoingMessage {
                 to: collector,
                 round: 2,
                 private: true,
@@ -308,19 +310,19 @@ impl Sign {
 
     fn second(
         &mut self,
-        bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
+        bodies: &BTreeMap<SignerIndex, Zeroizing<Vec<u8>>>,
     ) -> Result<StepOutput<Option<Signature>>, Abort> {
-        let SignState::Collecting {
+        let FrostSignState::Collecting {
             package,
             share,
             view,
-        } = std::mem::replace(&mut self.state, SignState::Finished)
+        } = std::mem::replace(&mut self.state, FrostSignState::Finished)
         else {
             return Err(Abort::new("out of order"));
         };
         let mut shares = BTreeMap::from([(*self.child.key.identifier(), share)]);
         for (from, body) in bodies {
-            let second: Second = decode(*from, body)?;
+            let second: SignRound2 = decode(*from, body)?;
             if second.view != view {
                 // Some signer sent different commitments to different peers, or this one lies:
                 // the shares do not fit, and their check would blame the wrong one.
@@ -352,21 +354,21 @@ impl Sign {
     }
 }
 
-impl Rounds for Sign {
+impl RoundProtocol for FrostSigning {
     type Outcome = Option<Signature>;
 
     fn round_collector(&self) -> &RoundCollector {
         &self.round_collector
     }
 
-    fn gather_mut(&mut self) -> &mut RoundCollector {
+    fn round_collector_mut(&mut self) -> &mut RoundCollector {
         &mut self.round_collector
     }
 
     fn begin(&mut self, entropy: &dyn Entropy) -> Result<StepOutput<Option<Signature>>, Abort> {
-        match std::mem::replace(&mut self.state, SignState::Finished) {
-            SignState::New => {}
-            SignState::Ahead(preprocess) => {
+        match std::mem::replace(&mut self.state, FrostSignState::Finished) {
+            FrostSignState::New => {}
+            FrostSignState::Ahead(preprocess) => {
                 let (nonces, own, theirs) = &*preprocess;
                 let output = self.contribute(nonces, own, theirs)?;
                 self.round_collector.wait_for(2);
@@ -377,14 +379,14 @@ impl Rounds for Sign {
         let mut rng = EntropyRng(entropy);
         let (nonces, commitments) = round1::commit(self.child.key.signing_share(), &mut rng);
         let body = commitments.serialize().map_err(|error| abort(&error))?;
-        self.state = SignState::Committed(Box::new((nonces, commitments)));
+        self.state = FrostSignState::Committed(Box::new((nonces, commitments)));
         self.round_collector.wait_for(1);
         Ok(StepOutput::send(
             self.round_collector.to_all(1, false, &body),
         ))
     }
 
-    fn admit(&self, from: Index, round: u16) -> Result<(), Abort> {
+    fn admit(&self, from: SignerIndex, round: u16) -> Result<(), Abort> {
         if round < self.begins {
             // Unless whoever asked has told the two of us different things, and then he hears it.
             return Err(Abort::blame(from, "commitments where they were made ahead"));
@@ -392,7 +394,11 @@ impl Rounds for Sign {
         Ok(())
     }
 
-    fn take(&mut self, round: u16, bodies: Bodies) -> Result<StepOutput<Option<Signature>>, Abort> {
+    fn take(
+        &mut self,
+        round: u16,
+        bodies: RoundMessages,
+    ) -> Result<StepOutput<Option<Signature>>, Abort> {
         match round {
             1 => self.first(&bodies),
             _ => self.second(&bodies),
@@ -400,4 +406,10 @@ impl Rounds for Sign {
     }
 }
 
-crate::secrets::secret!(Shared, FrostSigner, Child, Sign, SignState);
+crate::secrets::secret!(
+    LoadedShare,
+    FrostSigner,
+    ChildShare,
+    FrostSigning,
+    FrostSignState
+);

@@ -55,10 +55,10 @@ fn cggmp24__should_name_who_sends_more_than_it_may() {
 type SignMsg = Msg<cggmp24::supported_curves::Secp256k1, Sha256>;
 /// Puts a proof of another run in the place of the same proof: it can be read, and proves something
 /// else.
-type Exchange = fn(&mut SignMsg, SignMsg);
+type FieldSwap = fn(&mut SignMsg, SignMsg);
 
 /// Every proof of signing: its round, how it is exchanged, and what the refusal says of it.
-fn exchanges() -> [(u16, Exchange, &'static str); 6] {
+fn exchanges() -> [(u16, FieldSwap, &'static str); 6] {
     [
         (
             2,

@@ -11,16 +11,16 @@ use k256::Secp256k1;
 
 use super::{
     Parties, keygen, keygen_parties, make_shares, open, run, sign_parties, sign_with,
-    tamper::{Harm, harm},
+    tamper::{Tampering, harm},
 };
 use crate::{
-    backend::{Abort, Index, KeyShare, KeygenSetup, Outgoing, SignSetup, of},
+    backend::{Abort, KeyShare, KeygenSetup, OutgoingMessage, SignSetup, SignerIndex, of},
     test_support::SystemEntropy,
 };
 
 const SCHEME: Scheme = Scheme::Dkls23;
 
-fn start<T>(parties: &mut Parties<T>) -> Vec<(Index, Outgoing)> {
+fn start<T>(parties: &mut Parties<T>) -> Vec<(SignerIndex, OutgoingMessage)> {
     let mut queue = Vec::new();
     for (me, session) in parties {
         let output = session.start(&SystemEntropy).unwrap();
@@ -93,7 +93,7 @@ fn dkls23_rule__should_ask_for_a_ban_when_a_peer_cheats_in_the_multiplication() 
     let parties = sign_parties(&signers, &[1, 2], &path, &[3; 32]);
     let outcomes = run(parties, |from, message| {
         if from == 2 && message.round == 1 {
-            harm(&mut message.body, Harm::Flip(2));
+            harm(&mut message.body, Tampering::Flip(2));
         }
     });
     let abort = outcomes[&1].as_ref().err().unwrap();
@@ -125,7 +125,7 @@ fn dkls23_rule__should_use_the_state_between_phases_once() {
     let session = parties.get_mut(&1).unwrap();
     let (_, mut message) = queue.into_iter().find(|(from, _)| *from == 2).unwrap();
     let good = message.body.clone();
-    harm(&mut message.body, Harm::Cut);
+    harm(&mut message.body, Tampering::Cut);
     assert!(session.receive(2, 1, message.body).is_err());
     let output = session.receive(2, 1, good);
     assert!(
@@ -158,7 +158,7 @@ fn dkls23_rule__should_show_proofs_only_after_all_commitments() {
         queue.extend(output.send.into_iter().map(|message| (to, message)));
     }
     // 3 has everybody's, and goes on.
-    let makers = |messages: &[(Index, Vec<u8>)]| -> BTreeSet<Index> {
+    let makers = |messages: &[(SignerIndex, Vec<u8>)]| -> BTreeSet<SignerIndex> {
         messages.iter().map(|(from, _)| *from).collect()
     };
     assert_eq!(makers(&second), BTreeSet::from([1, 2, 3]));
@@ -235,7 +235,7 @@ fn dkls23_rule__should_compare_all_broadcasts_in_a_final_round() {
     // Whoever hears another outcome has no key, whatever else is in order.
     let outcomes = run(keygen_parties(SCHEME, 2, 3), |from, message| {
         if (from, message.to, message.round) == (2, 1, 4) {
-            harm(&mut message.body, Harm::Flip(1));
+            harm(&mut message.body, Tampering::Flip(1));
         }
     });
     let abort = outcomes[&1].as_ref().err().unwrap();

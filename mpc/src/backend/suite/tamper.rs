@@ -7,11 +7,11 @@ use covault_core::{derive::KeyPath, scheme::Scheme};
 use zeroize::Zeroizing;
 
 use super::{Parties, keygen, keygen_parties, message, run, sign_parties, some_key};
-use crate::backend::{Abort, Index};
+use crate::backend::{Abort, SignerIndex};
 
 /// Who is named for a message that was harmed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Named {
+pub(super) enum Blame {
     /// Always its sender.
     Sender,
     /// Its sender, where the harm falls on what proves it.
@@ -19,20 +19,20 @@ pub(super) enum Named {
     /// Nobody: the protocol cannot tell.
     Nobody,
 }
-use Named::{Nobody, Perhaps, Sender};
+use Blame::{Nobody, Perhaps, Sender};
 
 /// For each round: who is named for a message that cannot be read, and for one that can be but is
 /// not what the protocol's code sent.
-type Rounds = &'static [(Named, Named)];
+type BlameByRound = &'static [(Blame, Blame)];
 
 /// What a backend promises.
-pub(super) struct Table {
-    pub keygen: Rounds,
-    pub signing: Rounds,
+pub(super) struct BlameTable {
+    pub keygen: BlameByRound,
+    pub signing: BlameByRound,
 }
 
 /// FROST: key generation with commitments, their echo, sealed shares, hash of the outcome.
-pub(super) const FROST: Table = Table {
+pub(super) const FROST: BlameTable = BlameTable {
     keygen: &[
         (Sender, Perhaps),
         (Nobody, Nobody),
@@ -42,7 +42,7 @@ pub(super) const FROST: Table = Table {
     signing: &[(Sender, Perhaps), (Sender, Perhaps)],
 };
 
-pub(super) const DKLS23: Table = Table {
+pub(super) const DKLS23: BlameTable = BlameTable {
     keygen: &[
         (Sender, Perhaps),
         (Sender, Perhaps),
@@ -53,7 +53,7 @@ pub(super) const DKLS23: Table = Table {
 };
 
 #[cfg(feature = "cggmp24")]
-pub(super) const CGGMP24: Table = Table {
+pub(super) const CGGMP24: BlameTable = BlameTable {
     keygen: &[
         (Sender, Perhaps),
         (Sender, Perhaps),
@@ -78,19 +78,19 @@ pub(super) const CGGMP24: Table = Table {
 
 /// What is done to a message.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Harm {
+pub(super) enum Tampering {
     /// The last byte is missing: it cannot be read.
     Cut,
     /// One bit is another, at so many quarters of the length: it may still be read.
     Flip(usize),
 }
 
-pub(super) fn harm(body: &mut Zeroizing<Vec<u8>>, harm: Harm) {
+pub(super) fn harm(body: &mut Zeroizing<Vec<u8>>, harm: Tampering) {
     match harm {
-        Harm::Cut => {
+        Tampering::Cut => {
             body.pop();
         }
-        Harm::Flip(quarters) => {
+        Tampering::Flip(quarters) => {
             let at = (body.len() * quarters / 4).min(body.len() - 1);
             body[at] ^= 0x10;
         }
@@ -101,10 +101,10 @@ pub(super) fn harm(body: &mut Zeroizing<Vec<u8>>, harm: Harm) {
 /// polynomial is as good.) Gives the names that came up.
 fn culprits<T>(
     parties: Parties<T>,
-    (sender, recipient): (Index, Index),
+    (sender, recipient): (SignerIndex, SignerIndex),
     round: u16,
-    how: Harm,
-) -> BTreeSet<Index> {
+    how: Tampering,
+) -> BTreeSet<SignerIndex> {
     let honest = parties.len() - 1;
     let mut touched = 0;
     let outcomes = run(parties, |from, message| {
@@ -130,7 +130,7 @@ fn culprits<T>(
         .collect()
 }
 
-fn check(what: &str, named: Named, sender: Index, found: &BTreeSet<Index>) {
+fn check(what: &str, named: Blame, sender: SignerIndex, found: &BTreeSet<SignerIndex>) {
     let of_sender = BTreeSet::from([sender]);
     let right = match named {
         Sender => *found == of_sender,
@@ -145,7 +145,7 @@ pub(super) fn thorough() -> bool {
     std::env::var_os("COVAULT_LONG_SUITE").is_some()
 }
 
-fn pairs(parties: &[Index]) -> Vec<(Index, Index)> {
+fn pairs(parties: &[SignerIndex]) -> Vec<(SignerIndex, SignerIndex)> {
     let all = parties
         .iter()
         .flat_map(|from| parties.iter().map(|to| (*from, *to)))
@@ -157,7 +157,7 @@ fn pairs(parties: &[Index]) -> Vec<(Index, Index)> {
     }
 }
 
-pub(super) fn keygen_is_guarded(scheme: Scheme, rounds: Rounds) {
+pub(super) fn keygen_is_guarded(scheme: Scheme, rounds: BlameByRound) {
     let make = || keygen_parties(scheme, 2, 3);
     for (round, (cut, flipped)) in (1..).zip(rounds) {
         if scheme == Scheme::Cggmp24 && round > 5 && !thorough() {
@@ -166,16 +166,16 @@ pub(super) fn keygen_is_guarded(scheme: Scheme, rounds: Rounds) {
         }
         for pair in pairs(&[1, 2, 3]) {
             let what = format!("{}, keygen round {round}", scheme.name());
-            let found = culprits(make(), pair, round, Harm::Cut);
+            let found = culprits(make(), pair, round, Tampering::Cut);
             check(&what, *cut, pair.0, &found);
-            let found = culprits(make(), pair, round, Harm::Flip(2));
+            let found = culprits(make(), pair, round, Tampering::Flip(2));
             check(&what, *flipped, pair.0, &found);
         }
     }
 }
 
 /// Messages that the others send to the collector, and to each other.
-pub(super) fn signing_is_guarded(scheme: Scheme, rounds: Rounds) {
+pub(super) fn signing_is_guarded(scheme: Scheme, rounds: BlameByRound) {
     let slow = scheme == Scheme::Cggmp24;
     let path = KeyPath::new(vec![4, 2]).unwrap();
     let message = message(scheme.curve());
@@ -194,11 +194,11 @@ pub(super) fn signing_is_guarded(scheme: Scheme, rounds: Rounds) {
             {
                 let what = format!("{}, signing round {round} of {quorum:?}", scheme.name());
                 let parties = || sign_parties(signers, quorum, &path, &message);
-                let found = culprits(parties(), pair, round, Harm::Cut);
+                let found = culprits(parties(), pair, round, Tampering::Cut);
                 check(&what, *cut, pair.0, &found);
                 let places = if slow && !thorough() { 2..=2 } else { 0..=4 };
                 for quarters in places {
-                    let found = culprits(parties(), pair, round, Harm::Flip(quarters));
+                    let found = culprits(parties(), pair, round, Tampering::Flip(quarters));
                     check(&what, *flipped, pair.0, &found);
                 }
             }

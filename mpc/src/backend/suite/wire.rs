@@ -15,16 +15,16 @@ use secrecy::SecretString;
 
 use super::{make_shares, open, quorums, sign_with};
 use crate::{
-    backend::{Index, KeyShare},
-    shares::{Lineage, ShareRecord, ShareStore as _, age_file::AgeFiles},
+    backend::{KeyShare, SignerIndex},
+    shares::{ShareLineage, ShareRecord, ShareStore as _, age_file::AgeShareStore},
 };
 
-fn folder(party: Index) -> PathBuf {
+fn folder(party: SignerIndex) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("../tests/wire/node-v1-{party}"))
 }
 
-fn node(party: Index) -> AgeFiles {
-    AgeFiles::open(&folder(party), &SecretString::from("for tests only"), 2).unwrap()
+fn node(party: SignerIndex) -> AgeShareStore {
+    AgeShareStore::open(&folder(party), &SecretString::from("for tests only"), 2).unwrap()
 }
 
 /// DKLs23 shares are large: of two parties only.
@@ -32,7 +32,7 @@ fn parties(scheme: Scheme) -> u8 {
     if scheme == Scheme::Dkls23 { 2 } else { 3 }
 }
 
-pub(super) fn old_shares(scheme: Scheme) -> BTreeMap<Index, KeyShare> {
+pub(super) fn old_shares(scheme: Scheme) -> BTreeMap<SignerIndex, KeyShare> {
     (1..=parties(scheme))
         .map(|party| {
             assert!(
@@ -78,7 +78,7 @@ fn wire__record_nodes() {
                 threshold: 2,
                 holders: (1..=parties(scheme)).map(|it| NodeId([it; 32])).collect(),
                 order: None,
-                lineage: Lineage::default(),
+                lineage: ShareLineage::default(),
                 restored: false,
                 key,
             };

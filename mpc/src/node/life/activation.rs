@@ -12,16 +12,16 @@ use ed25519_dalek::Signature;
 use super::{
     super::{
         Node,
-        orders::{Keys, refused, wrong_epoch},
+        orders::{LoadedKeys, refused, wrong_epoch},
     },
+    pending_shares::{PendingShare, PendingShares},
     stale,
-    waiting::{Pending, Waiting},
 };
 #[cfg(feature = "simulation")]
 use crate::simulated::believes_new_holders;
 use crate::{
-    envelope::Header,
-    message::{ActivateRequest, Reply},
+    envelope::EnvelopeHeader,
+    message::{ActivateMsg, OrderReply},
     meter,
     permits::not_permitted,
     pool::Priority,
@@ -32,10 +32,10 @@ impl Node {
     /// Takes a prepared share into use, or learns that others have one; retires those of before.
     pub(in crate::node) fn activate_order(
         self: &Arc<Self>,
-        header: &Header,
-        request: ActivateRequest,
+        header: &EnvelopeHeader,
+        request: ActivateMsg,
     ) -> Result<(), Fault> {
-        let ActivateRequest {
+        let ActivateMsg {
             order,
             proof,
             before,
@@ -58,7 +58,7 @@ impl Node {
         self.check_time(sent_at_ms, order.issued_at_ms, u64::MAX)?;
         check_proof(&order, &proof)?;
         let id = order.id()?;
-        let mut waiting = self.life.waiting();
+        let mut pending_shares = self.life.pending_shares();
         let current = self.keys.get(&order.root_public_key);
         let record = current.as_ref().map(|key| key.record());
         let again = record.is_some_and(|record| record.order == Some(id));
@@ -75,12 +75,12 @@ impl Node {
                 return Err(stale(record.epoch));
             }
         }
-        let prepared = waiting.shares.iter().find(|it| it.is_of(&order));
+        let prepared = pending_shares.shares.iter().find(|it| it.is_of(&order));
         let prepared = prepared.map(|it| it.root.clone());
         let stays = order.new.holders.contains(&self.codec.id());
         let way = match again {
             true => Some(Vec::new()),
-            false => self.way_from_here(&order, &before, record, &waiting, stays)?,
+            false => self.way_from_here(&order, &before, record, &pending_shares, stays)?,
         };
         let way = match way {
             Some(way) => way,
@@ -89,11 +89,11 @@ impl Node {
                 Vec::new()
             }
         };
-        let joins = record.is_none() && waiting.shares.iter().any(|it| it.order == id);
+        let joins = record.is_none() && pending_shares.shares.iter().any(|it| it.order == id);
         if joins && self.permits.holds(&order.change(), self.clock.now_ms())? {
             let of = (order.vault, order.scheme.curve());
-            if !self.ledger.is_noted(of, &order.root_public_key) {
-                let request = ActivateRequest {
+            if !self.quota_tracker.is_noted(of, &order.root_public_key) {
+                let request = ActivateMsg {
                     order,
                     proof,
                     before,
@@ -120,7 +120,7 @@ impl Node {
                 // Of a key that we know nothing of, peers could show us what nobody else knows of, and
                 // keep us from every run that our operator has permitted.
                 Ok(()) if !here && !trusted => {}
-                Ok(()) => waiting.remember(order),
+                Ok(()) => pending_shares.remember(order),
                 // Nothing is here that could be given up.
                 Err(_) if !here => {}
                 // To what our own rules do not allow, nothing is: not a share in use, and not one
@@ -134,7 +134,7 @@ impl Node {
             self.proofs.keep(&proven, &way)?;
         }
         if stays {
-            self.take_into_use(order, &waiting.shares)?;
+            self.take_into_use(order, &pending_shares.shares)?;
         }
         let root = record.map(|record| record.key.root.clone()).or(prepared);
         if let Some(root) = root {
@@ -148,10 +148,10 @@ impl Node {
         }
         self.permits.use_up(&order.change())?;
         // Of the same epoch may be one of another run: its file is still there, and may be needed.
-        waiting
+        pending_shares
             .shares
             .retain(|it| !it.is_of(order) || (it.epoch >= order.new.epoch && it.order != id));
-        drop(waiting);
+        drop(pending_shares);
         if here {
             self.on_epoch_change();
             self.state_keys();
@@ -159,27 +159,27 @@ impl Node {
         }
         self.reply_activated(header);
         if taken {
-            self.pass_on(proven);
+            self.gossip_proof(proven);
         }
         Ok(())
     }
 
-    fn reply_activated(&self, header: &Header) {
+    fn reply_activated(&self, header: &EnvelopeHeader) {
         let (epoch, session) = (header.epoch, header.session);
-        let reply = Reply::Activated;
+        let reply = OrderReply::Activated;
         self.reply(header.from, epoch, session, header.attempt, &reply);
     }
 
     /// Activates once it is on disk that this is the vault's key: the operator has permitted a share of
     /// it to a node that had none. Before, the node may have stated an address of a key that an
     /// orchestrator alone called the vault's.
-    fn note_then_activate(self: &Arc<Self>, header: Header, request: ActivateRequest) {
+    fn note_then_activate(self: &Arc<Self>, header: EnvelopeHeader, request: ActivateMsg) {
         let node = Arc::clone(self);
         let order = &request.order;
         let of = (order.vault, order.scheme.curve());
         let root = order.root_public_key.clone();
         self.runtime.spawn(async move {
-            let noted = node.put_vault_note(of, root).await;
+            let noted = node.write_vault_key(of, root).await;
             let again = Arc::clone(&node);
             node.pool.spawn(Priority::Keygen, move || {
                 let failed = |error| Fault::unavailable("a signer's disk failed").caused_by(error);
@@ -193,8 +193,8 @@ impl Node {
     }
 
     /// Refuses a generation. Peers wait for no such answer, and show as many as they like.
-    pub(in crate::node) fn refuse_activation(&self, header: &Header, fault: Fault) {
-        let Header {
+    pub(in crate::node) fn refuse_activation(&self, header: &EnvelopeHeader, fault: Fault) {
+        let EnvelopeHeader {
             epoch,
             session,
             attempt,
@@ -250,13 +250,17 @@ impl Node {
         order: &ReshareOrder,
         before: &'a [Proven],
         record: Option<&ShareRecord>,
-        waiting: &Waiting,
+        pending_shares: &PendingShares,
         stays: bool,
     ) -> Result<Option<Vec<&'a Proven>>, Fault> {
         if believes_new_holders() {
             return Ok(Some(Vec::new()));
         }
-        let pending: Vec<&Pending> = waiting.shares.iter().filter(|it| it.is_of(order)).collect();
+        let pending: Vec<&PendingShare> = pending_shares
+            .shares
+            .iter()
+            .filter(|it| it.is_of(order))
+            .collect();
         match record {
             Some(record) => {
                 let present = record.generation().id()?;
@@ -286,7 +290,7 @@ impl Node {
         }
     }
 
-    fn take_into_use(&self, order: &ReshareOrder, pending: &[Pending]) -> Result<(), Fault> {
+    fn take_into_use(&self, order: &ReshareOrder, pending: &[PendingShare]) -> Result<(), Fault> {
         let id = order.id()?;
         let epoch = order.new.epoch;
         if self
@@ -303,7 +307,7 @@ impl Node {
             .shares
             .load(prepared.vault, &prepared.root, epoch, true)?;
         // Opened first: should it not open, the old one stays.
-        let key = Keys::open(record)?;
+        let key = LoadedKeys::open(record)?;
         self.shares
             .activate(prepared.vault, &prepared.root, epoch)?;
         self.keys.put(key);
@@ -316,7 +320,7 @@ impl Node {
 fn way_to<'a>(
     order: &ReshareOrder,
     mut known: HashSet<[u8; 32]>,
-    pending: &[&Pending],
+    pending: &[&PendingShare],
     before: &'a [Proven],
 ) -> Result<Option<Vec<&'a Proven>>, Fault> {
     // What we have prepared after something known is known, too. Their epochs go up.

@@ -201,8 +201,8 @@ fn permits__should_count_as_spends_for_who_may_take() {
     let (limit, list) = strict();
     let domain = format!(r#"{{"chainId": 1, "verifyingContract": "{TOKEN}"}}"#);
     let spender = r#"{"name": "spender", "type": "address"}"#;
-    type Form<'a> = &'a dyn Fn(&str, &str) -> (SigningOrder, Payload);
-    let forms: [Form<'_>; 3] = [
+    type OrderBuilder<'a> = &'a dyn Fn(&str, &str) -> (SigningOrder, Payload);
+    let forms: [OrderBuilder<'_>; 3] = [
         &|to, amount| permit(&domain, to, amount),
         &permit2,
         &|to, amount| witness(to, amount, spender),
@@ -250,7 +250,7 @@ fn unseen_recipients__should_satisfy_no_list_unless_they_are_named() {
 }
 
 fn judged(policy: &Policy, network: Network, payload: &Payload) -> Result<Vec<Spending>, Fault> {
-    policy.judge(&Asked {
+    policy.evaluate(&PolicyRequest {
         vault: VaultId::from_bytes([2; 16]),
         network,
         payload,

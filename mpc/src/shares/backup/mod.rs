@@ -26,12 +26,14 @@ use covault_core::{
     order::NodeId,
     scheme::Scheme,
 };
-pub use recover::{Misfit, RecoveredChild, RecoveredKey, Recovery, recover, recover_all};
+pub use recover::{
+    RecoveredChild, RecoveredKey, RecoveryReport, RejectedBackup, recover, recover_all,
+};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize as _, Zeroizing};
 
-use super::{Lineage, Retired, ShareRecord, ShareStore as _, age_file::AgeFiles};
+use super::{RetiredShare, ShareLineage, ShareRecord, ShareStore as _, age_file::AgeShareStore};
 use crate::{
     backend::{self, KeyShare, PlainShare},
     claims::Claims,
@@ -54,7 +56,7 @@ pub const MAX_BACKUP: usize = (1 << 20) + (64 << 10);
 const MIN_BODY: usize = 16 + 16 + 100;
 
 /// One node's share as a backup holds it. Never printed; zeroized on drop.
-pub struct Backup {
+pub struct DecryptedBackup {
     /// The vault.
     pub vault: VaultId,
     /// The scheme of the key.
@@ -74,7 +76,7 @@ pub struct Backup {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredBackup {
     vault: VaultId,
     scheme: Scheme,
     epoch: u32,
@@ -86,7 +88,7 @@ struct Stored {
     share: Vec<u8>,
 }
 
-impl Drop for Stored {
+impl Drop for StoredBackup {
     fn drop(&mut self) {
         self.share.zeroize();
     }
@@ -144,7 +146,7 @@ pub(crate) fn export(
     recipients: &[Recipient],
 ) -> Result<Vec<u8>, Fault> {
     let failed = |_| Fault::bug("a backup cannot be made");
-    let stored = Stored {
+    let stored = StoredBackup {
         vault: record.vault,
         scheme: record.scheme,
         epoch: record.epoch,
@@ -174,7 +176,7 @@ pub(crate) fn export(
 /// # Errors
 /// [`Class::Invalid`] naming a recipient that is none.
 pub fn of_retired(
-    retired: &Retired,
+    retired: &RetiredShare,
     node: &NodeId,
     recipients: &[String],
 ) -> Result<Vec<u8>, Fault> {
@@ -232,7 +234,7 @@ pub fn check_sealed(sealed: &[u8], recipients: usize) -> Result<(), Fault> {
 ///
 /// # Errors
 /// [`Class::Invalid`] when none fits, or the file is damaged.
-pub fn open(sealed: &[u8], identities: &[Identity]) -> Result<Backup, Fault> {
+pub fn open(sealed: &[u8], identities: &[Identity]) -> Result<DecryptedBackup, Fault> {
     let damaged = || invalid(DAMAGED);
     let mut header = sealed.get(..MAX_HEADER).unwrap_or(sealed).windows(4);
     if !header.any(|window| window == b"\n---") {
@@ -252,7 +254,7 @@ pub fn open(sealed: &[u8], identities: &[Identity]) -> Result<Backup, Fault> {
 }
 
 /// Reads the plaintext of a backup.
-pub(crate) fn read(plain: &[u8]) -> Result<Backup, Fault> {
+pub(crate) fn read(plain: &[u8]) -> Result<DecryptedBackup, Fault> {
     let damaged = || invalid(DAMAGED);
     let (version, body) = plain
         .strip_prefix(TAG)
@@ -264,10 +266,10 @@ pub(crate) fn read(plain: &[u8]) -> Result<Backup, Fault> {
         ));
     }
     // The decoder's message could quote the content.
-    let mut stored: Stored = bcs::from_bytes(body).map_err(|_| damaged())?;
+    let mut stored: StoredBackup = bcs::from_bytes(body).map_err(|_| damaged())?;
     let root = stored.root.clone();
     let share = PlainShare::decode(&root, &stored.share).map_err(|_| damaged())?;
-    let backup = Backup {
+    let backup = DecryptedBackup {
         vault: stored.vault,
         scheme: stored.scheme,
         epoch: stored.epoch,
@@ -308,7 +310,7 @@ pub fn restore(
     passphrase: &SecretString,
     work_factor: u8,
     node: &NodeId,
-    backup: &Backup,
+    backup: &DecryptedBackup,
 ) -> Result<(), Fault> {
     if backup.node != *node {
         return Err(invalid("the backup is of another node's share"));
@@ -316,7 +318,7 @@ pub fn restore(
     if !backup.scheme.reshares() {
         return Err(Fault::new(Class::WrongState, unrestorable(backup.scheme)));
     }
-    let shares = AgeFiles::open(folder, passphrase, work_factor)?;
+    let shares = AgeShareStore::open(folder, passphrase, work_factor)?;
     let known = shares.load_all()?;
     if known
         .iter()
@@ -329,7 +331,7 @@ pub fn restore(
     }
     // Locks the folder, and burns what was made ahead. Without shares it may be new: the one that is
     // put back does not sign.
-    let claims = Claims::hold(&folder.join("claims.redb"), !shares.any()?)?;
+    let claims = Claims::acquire_lock(&folder.join("claims.redb"), !shares.any()?)?;
     shares.save(&ShareRecord {
         vault: backup.vault,
         epoch: backup.epoch,
@@ -338,7 +340,7 @@ pub fn restore(
         threshold: backup.threshold,
         holders: backup.holders.clone(),
         order: None,
-        lineage: Lineage::default(),
+        lineage: ShareLineage::default(),
         restored: true,
         key: KeyShare {
             root: backup.root.clone(),

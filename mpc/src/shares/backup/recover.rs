@@ -22,7 +22,7 @@ use frost_secp256k1::Secp256K1Sha256;
 use k256::elliptic_curve::{PrimeField as _, sec1::ToSec1Point as _};
 use zeroize::Zeroizing;
 
-use super::{Backup, invalid};
+use super::{DecryptedBackup, invalid};
 use crate::backend::PlainShare;
 
 /// The version bytes of an extended private key (BIP-32, main network).
@@ -44,7 +44,7 @@ pub struct RecoveredChild {
 
 /// A backup that a key was not made of, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Misfit {
+pub struct RejectedBackup {
     /// Its place in the list that was given.
     pub place: usize,
     /// Without secrets.
@@ -52,7 +52,7 @@ pub struct Misfit {
 }
 
 /// What the backups of one key give.
-pub struct Recovery {
+pub struct RecoveryReport {
     /// The vault that they name.
     pub vault: VaultId,
     /// The scheme of the key.
@@ -61,7 +61,7 @@ pub struct Recovery {
     pub key: Result<RecoveredKey, Fault>,
     /// Backups of this key that do not belong to those that gave it: of other generations, or with
     /// a wrong share, which a hostile node may have given. Empty when there is no key.
-    pub misfits: Vec<Misfit>,
+    pub rejected: Vec<RejectedBackup>,
 }
 
 /// The private root key, from the backups of `threshold` nodes. More may be given, among them some
@@ -70,7 +70,7 @@ pub struct Recovery {
 /// # Errors
 /// [`covault_core::fault::Class::Invalid`] when they are of different keys, or of no generation
 /// there are `threshold` that give the key.
-pub fn recover(backups: &[Backup]) -> Result<RecoveredKey, Fault> {
+pub fn recover(backups: &[DecryptedBackup]) -> Result<RecoveredKey, Fault> {
     let mut found = recover_all(backups);
     let Some(last) = found.pop() else {
         return Err(invalid("there are no backups"));
@@ -83,39 +83,39 @@ pub fn recover(backups: &[Backup]) -> Result<RecoveredKey, Fault> {
 
 /// Every private root key that the backups give, one entry for each vault and public key that they
 /// name.
-pub fn recover_all(backups: &[Backup]) -> Vec<Recovery> {
-    let mut keys: BTreeMap<_, Vec<Candidate<'_>>> = BTreeMap::new();
+pub fn recover_all(backups: &[DecryptedBackup]) -> Vec<RecoveryReport> {
+    let mut keys: BTreeMap<_, Vec<BackupCandidate<'_>>> = BTreeMap::new();
     for (place, backup) in backups.iter().enumerate() {
         let key = (backup.vault, backup.scheme.name(), &backup.root.public_key);
-        let candidate = Candidate { place, backup };
+        let candidate = BackupCandidate { place, backup };
         keys.entry(key).or_default().push(candidate);
     }
     let found = keys.into_values().filter_map(|candidates| {
         let first = candidates.first()?.backup;
-        let (key, misfits) = match one_key(&candidates) {
-            Ok((key, misfits)) => (Ok(key), misfits),
+        let (key, rejected) = match one_key(&candidates) {
+            Ok((key, rejected)) => (Ok(key), rejected),
             Err(fault) => (Err(fault), Vec::new()),
         };
-        Some(Recovery {
+        Some(RecoveryReport {
             vault: first.vault,
             scheme: first.scheme,
             key,
-            misfits,
+            rejected,
         })
     });
     found.collect()
 }
 
 #[derive(Clone, Copy)]
-struct Candidate<'a> {
+struct BackupCandidate<'a> {
     place: usize,
-    backup: &'a Backup,
+    backup: &'a DecryptedBackup,
 }
 
-impl Candidate<'_> {
+impl BackupCandidate<'_> {
     /// Shares fit together only where all of this is the same.
     fn generation(&self) -> (u32, u16, &[NodeId], &[u8; 32]) {
-        let Backup {
+        let DecryptedBackup {
             epoch,
             threshold,
             holders,
@@ -131,14 +131,16 @@ impl Candidate<'_> {
 }
 
 /// The key from backups that all name it, and those that do not belong.
-fn one_key(candidates: &[Candidate<'_>]) -> Result<(RecoveredKey, Vec<Misfit>), Fault> {
-    let mut generations: BTreeMap<_, Vec<Candidate<'_>>> = BTreeMap::new();
+fn one_key(
+    candidates: &[BackupCandidate<'_>],
+) -> Result<(RecoveredKey, Vec<RejectedBackup>), Fault> {
+    let mut generations: BTreeMap<_, Vec<BackupCandidate<'_>>> = BTreeMap::new();
     for candidate in candidates {
         let generation = generations.entry(candidate.generation()).or_default();
         generation.push(*candidate);
     }
     // What most say first.
-    let mut generations: Vec<Vec<Candidate<'_>>> = generations.into_values().rev().collect();
+    let mut generations: Vec<Vec<BackupCandidate<'_>>> = generations.into_values().rev().collect();
     generations.sort_by_key(|generation| std::cmp::Reverse(generation.len()));
     let mut faults = Vec::new();
     for generation in &generations {
@@ -150,11 +152,11 @@ fn one_key(candidates: &[Candidate<'_>]) -> Result<(RecoveredKey, Vec<Misfit>), 
             Curve::Secp256k1 => fit::<Secp256K1Sha256>(generation),
         };
         match fitted {
-            Ok((secret, mut misfits)) => {
+            Ok((secret, mut rejected)) => {
                 let others = candidates.iter().filter(|candidate| {
                     !generation.iter().any(|kept| kept.place == candidate.place)
                 });
-                misfits.extend(others.map(|other| Misfit {
+                rejected.extend(others.map(|other| RejectedBackup {
                     place: other.place,
                     why: if other.backup.epoch == first.epoch {
                         "it names another threshold, other holders or another chain code than the \
@@ -167,9 +169,9 @@ fn one_key(candidates: &[Candidate<'_>]) -> Result<(RecoveredKey, Vec<Misfit>), 
                         )
                     },
                 }));
-                misfits.sort_by_key(|misfit| misfit.place);
+                rejected.sort_by_key(|misfit| misfit.place);
                 let root = first.root.clone();
-                return Ok((RecoveredKey { root, secret }, misfits));
+                return Ok((RecoveredKey { root, secret }, rejected));
             }
             Err(fault) => faults.push((first, fault)),
         }
@@ -200,18 +202,18 @@ const MAX_TRIES: usize = 20_000;
 
 /// The private key from backups of one generation, some of which may hold a wrong share; and those.
 fn fit<C: Ciphersuite>(
-    generation: &[Candidate<'_>],
-) -> Result<(Zeroizing<[u8; 32]>, Vec<Misfit>), Fault> {
+    generation: &[BackupCandidate<'_>],
+) -> Result<(Zeroizing<[u8; 32]>, Vec<RejectedBackup>), Fault> {
     let first = generation
         .first()
         .ok_or_else(|| invalid("there are no backups"))?;
     let needed = first.needed();
     let root = &first.backup.root;
     // The same file twice is one.
-    let mut distinct: Vec<Candidate<'_>> = Vec::new();
+    let mut distinct: Vec<BackupCandidate<'_>> = Vec::new();
     for candidate in generation {
         let share = &candidate.backup.share;
-        let known = |other: &Candidate<'_>| {
+        let known = |other: &BackupCandidate<'_>| {
             let other = &other.backup.share;
             other.index == share.index && *other.secret == *share.secret
         };
@@ -229,7 +231,7 @@ fn fit<C: Ciphersuite>(
             holders.len()
         )));
     }
-    let give = |shares: &[Candidate<'_>]| {
+    let give = |shares: &[BackupCandidate<'_>]| {
         let shares: Vec<&PlainShare> = shares.iter().map(|one| &one.backup.share).collect();
         interpolate::<C>(root, &shares)
     };
@@ -244,9 +246,9 @@ fn fit<C: Ciphersuite>(
             ))
         })?;
     // A share is right when it gives the key together with right ones.
-    let right = |candidate: &Candidate<'_>| {
+    let right = |candidate: &BackupCandidate<'_>| {
         let share = &candidate.backup.share;
-        let same = |other: &&Candidate<'_>| other.backup.share.index == share.index;
+        let same = |other: &&BackupCandidate<'_>| other.backup.share.index == share.index;
         if let Some(known) = good.iter().find(same) {
             return *known.backup.share.secret == *share.secret;
         }
@@ -256,26 +258,26 @@ fn fit<C: Ciphersuite>(
         give(&with).is_ok()
     };
     let wrong = generation.iter().filter(|candidate| !right(candidate));
-    let misfits = wrong.map(|wrong| Misfit {
+    let rejected = wrong.map(|wrong| RejectedBackup {
         place: wrong.place,
         why: "its share is wrong: it does not belong to the key. Its node may be hostile, or its \
               disk bad"
             .into(),
     });
-    Ok((secret, misfits.collect()))
+    Ok((secret, rejected.collect()))
 }
 
 /// Shares that are as most others know them in public.
 fn told_by_peers<'a, C: Ciphersuite>(
-    candidates: &[Candidate<'a>],
+    candidates: &[BackupCandidate<'a>],
     needed: usize,
-    give: impl Fn(&[Candidate<'_>]) -> Result<Zeroizing<[u8; 32]>, Fault>,
-) -> Option<(Vec<Candidate<'a>>, Zeroizing<[u8; 32]>)> {
+    give: impl Fn(&[BackupCandidate<'_>]) -> Result<Zeroizing<[u8; 32]>, Fault>,
+) -> Option<(Vec<BackupCandidate<'a>>, Zeroizing<[u8; 32]>)> {
     let public = |share: &PlainShare| {
         let secret = SigningShare::<C>::deserialize(share.secret.as_slice()).ok()?;
         VerifyingShare::from(secret).serialize().ok()
     };
-    let shown: Vec<(Candidate<'a>, Vec<u8>)> = candidates
+    let shown: Vec<(BackupCandidate<'a>, Vec<u8>)> = candidates
         .iter()
         .filter_map(|candidate| Some((*candidate, public(&candidate.backup.share)?)))
         .collect();
@@ -284,14 +286,14 @@ fn told_by_peers<'a, C: Ciphersuite>(
         .map(|candidate| &candidate.backup.share.verifying)
         .collect();
     views.into_iter().find_map(|view| {
-        let mut fitting: BTreeMap<u8, Candidate<'a>> = BTreeMap::new();
+        let mut fitting: BTreeMap<u8, BackupCandidate<'a>> = BTreeMap::new();
         for (candidate, public) in &shown {
             let index = candidate.backup.share.index;
             if view.get(&index) == Some(public) {
                 fitting.insert(index, *candidate);
             }
         }
-        let fitting: Vec<Candidate<'a>> = fitting.into_values().take(needed).collect();
+        let fitting: Vec<BackupCandidate<'a>> = fitting.into_values().take(needed).collect();
         if fitting.len() < needed {
             return None;
         }
@@ -302,12 +304,12 @@ fn told_by_peers<'a, C: Ciphersuite>(
 
 /// The first `needed` of the candidates that give the key, whichever they are.
 fn try_all<'a>(
-    rest: &[Candidate<'a>],
+    rest: &[BackupCandidate<'a>],
     needed: usize,
-    set: &mut Vec<Candidate<'a>>,
+    set: &mut Vec<BackupCandidate<'a>>,
     tries: &mut usize,
-    give: &impl Fn(&[Candidate<'_>]) -> Result<Zeroizing<[u8; 32]>, Fault>,
-) -> Option<(Vec<Candidate<'a>>, Zeroizing<[u8; 32]>)> {
+    give: &impl Fn(&[BackupCandidate<'_>]) -> Result<Zeroizing<[u8; 32]>, Fault>,
+) -> Option<(Vec<BackupCandidate<'a>>, Zeroizing<[u8; 32]>)> {
     if set.len() == needed {
         *tries = tries.checked_sub(1)?;
         return give(set).ok().map(|secret| (set.clone(), secret));

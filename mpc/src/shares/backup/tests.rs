@@ -56,7 +56,7 @@ fn shared(threshold: u16, count: u8, known: bool) -> Vec<(ShareRecord, PlainShar
                 threshold,
                 holders: (1..=count).map(|node| NodeId([node; 32])).collect(),
                 order: None,
-                lineage: Lineage::default(),
+                lineage: ShareLineage::default(),
                 restored: false,
                 key: KeyShare {
                     root: root.clone(),
@@ -73,14 +73,14 @@ fn sealed(record: &ShareRecord, plain: &PlainShare, identity: &Identity) -> Vec<
     export(record, plain, &node, &[identity.to_public()]).unwrap()
 }
 
-fn backups(change: impl Fn(usize, &mut ShareRecord, &mut PlainShare)) -> Vec<Backup> {
+fn backups(change: impl Fn(usize, &mut ShareRecord, &mut PlainShare)) -> Vec<DecryptedBackup> {
     backups_of(records(), change)
 }
 
 fn backups_of(
     mut records: Vec<(ShareRecord, PlainShare)>,
     change: impl Fn(usize, &mut ShareRecord, &mut PlainShare),
-) -> Vec<Backup> {
+) -> Vec<DecryptedBackup> {
     let identity = Identity::generate();
     for (place, (record, plain)) in records.iter_mut().enumerate() {
         change(place, record, plain);
@@ -131,7 +131,7 @@ fn recover__should_give_the_key_from_any_threshold_of_backups() {
 
 #[test]
 fn recover__should_say_why_there_is_no_key() {
-    let says = |backups: &[Backup], words: &str| {
+    let says = |backups: &[DecryptedBackup], words: &str| {
         let fault = recover(backups).err().unwrap();
         assert!(fault.message().contains(words), "{fault:?}");
     };
@@ -157,10 +157,10 @@ fn recover__should_say_why_there_is_no_key() {
 }
 
 /// What one node's backup may be, as (epoch, threshold, chain code, secret) of a lying node.
-type Lie = fn(&mut ShareRecord, &mut PlainShare);
+type BackupForgery = fn(&mut ShareRecord, &mut PlainShare);
 
 /// Lies of one node, and how each is called.
-const LIES: [(Lie, &str); 7] = [
+const LIES: [(BackupForgery, &str); 7] = [
     (|_, plain| plain.secret[0] ^= 1, "is wrong"),
     // Not a scalar at all.
     (|_, plain| *plain.secret = [0xff; 32], "is wrong"),
@@ -195,11 +195,11 @@ fn recover__should_give_the_key_although_one_node_lies_and_name_it() {
                 let case = format!("{threshold}-of-{count}, {words}, node {byzantine}");
                 let mut found = recover_all(&backups);
                 assert_eq!(found.len(), 1, "{case}");
-                let Recovery { key, misfits, .. } = found.pop().unwrap();
+                let RecoveryReport { key, rejected, .. } = found.pop().unwrap();
                 assert!(key.unwrap().private_hex().starts_with("2a0000"), "{case}");
-                assert_eq!(misfits.len(), 1, "{case}: {misfits:?}");
-                assert_eq!(misfits[0].place, byzantine, "{case}");
-                assert!(misfits[0].why.contains(words), "{case}: {misfits:?}");
+                assert_eq!(rejected.len(), 1, "{case}: {rejected:?}");
+                assert_eq!(rejected[0].place, byzantine, "{case}");
+                assert!(rejected[0].why.contains(words), "{case}: {rejected:?}");
             }
         }
     }
@@ -216,7 +216,7 @@ fn recover__should_take_the_generation_that_is_whole() {
     });
     let found = recover_all(&other).pop().unwrap();
     assert!(found.key.is_ok());
-    assert_eq!(found.misfits[0].place, 0);
+    assert_eq!(found.rejected[0].place, 0);
     // Somebody's share of another key, in the same vault's name.
     let other = backups(|place, record, _| {
         if place == 1 {
@@ -238,7 +238,7 @@ fn recover__should_take_the_generation_that_is_whole() {
     all.rotate_left(1);
     let found = recover_all(&all).pop().unwrap();
     assert!(found.key.is_ok());
-    let places: Vec<usize> = found.misfits.iter().map(|misfit| misfit.place).collect();
+    let places: Vec<usize> = found.rejected.iter().map(|misfit| misfit.place).collect();
     assert_eq!(places, [1, 2]);
 }
 
@@ -328,7 +328,7 @@ fn backup__should_open_from_its_sample() {
     });
     let mut lines = sample.lines();
     let identities = identities(lines.next().unwrap()).unwrap();
-    let backups: Vec<Backup> = lines
+    let backups: Vec<DecryptedBackup> = lines
         .map(|line| open(&hex::decode(line).unwrap(), &identities).unwrap())
         .collect();
     assert_eq!((backups[0].epoch, backups[0].threshold), (3, 2));

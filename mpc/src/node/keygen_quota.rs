@@ -10,11 +10,11 @@ use covault_core::{derive::RootKey, fault::Fault, ids::VaultId, order::NodeId, s
 
 use super::{
     Node,
-    orders::{Key, Keys, refused},
+    orders::{LoadedKey, LoadedKeys, refused},
 };
 use crate::{
     claims::{ClaimError, Claims},
-    key_notes::{KeyNote, KeyNotes, VaultKeys},
+    key_records::{KeyRecord, KeyRecords, VaultKeys},
 };
 
 /// Milliseconds of a day.
@@ -29,7 +29,7 @@ const MAX_KEYGENS: usize = 64;
 
 /// How many keys a node makes for its orchestrators. Settings of its operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct KeygenQuota {
     /// For one vault within 24 hours. A vault has two keys; each try to make one counts that made a
     /// share here.
     pub keys_per_vault_per_day: usize,
@@ -40,7 +40,7 @@ pub struct Bounds {
     pub unused_keys: usize,
 }
 
-impl Default for Bounds {
+impl Default for KeygenQuota {
     fn default() -> Self {
         Self {
             keys_per_vault_per_day: 16,
@@ -51,22 +51,22 @@ impl Default for Bounds {
 }
 
 /// What is kept of keys, and what runs.
-pub(super) struct Ledger {
-    bounds: Bounds,
-    notes: Mutex<KeyNotes>,
-    vaults: Mutex<HashMap<(VaultId, Curve), VaultNote>>,
-    running: Arc<Mutex<HashMap<NodeId, Running>>>,
+pub(super) struct QuotaTracker {
+    keygen_quota: KeygenQuota,
+    notes: Mutex<KeyRecords>,
+    vaults: Mutex<HashMap<(VaultId, Curve), VaultKeyRecord>>,
+    running: Arc<Mutex<HashMap<NodeId, RunningSessions>>>,
 }
 
 /// Which key of a curve is a vault's.
-struct VaultNote {
+struct VaultKeyRecord {
     root: Vec<u8>,
     on_disk: bool,
 }
 
 /// What is known of a key once it was to be noted as its vault's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Noted {
+pub(super) enum RecordStatus {
     /// It is the vault's.
     OnDisk,
     /// It is, and that is not on disk yet.
@@ -77,7 +77,7 @@ pub(super) enum Noted {
 
 /// What runs of one orchestrator.
 #[derive(Default)]
-struct Running {
+struct RunningSessions {
     sessions: usize,
     inputs: usize,
     /// For which vaults.
@@ -85,14 +85,14 @@ struct Running {
 }
 
 /// Room that a session takes until this is dropped.
-pub(super) struct Room {
-    running: Arc<Mutex<HashMap<NodeId, Running>>>,
+pub(super) struct SessionReservation {
+    running: Arc<Mutex<HashMap<NodeId, RunningSessions>>>,
     orchestrator: NodeId,
     inputs: usize,
     keygen: Option<VaultId>,
 }
 
-impl Drop for Room {
+impl Drop for SessionReservation {
     fn drop(&mut self) {
         let mut running = lock(&self.running);
         let Some(own) = running.get_mut(&self.orchestrator) else {
@@ -116,18 +116,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Ledger {
+impl QuotaTracker {
     /// The ledger of a start, from what is on disk.
     pub(super) async fn open(
-        bounds: Bounds,
-        (mut notes, vaults): (KeyNotes, VaultKeys),
+        keygen_quota: KeygenQuota,
+        (mut notes, vaults): (KeyRecords, VaultKeys),
         claims: &Claims,
-        keys: &Keys,
+        keys: &LoadedKeys,
         now_ms: u64,
     ) -> Self {
         let held = keys.roots();
         // Shares that left, or were cleared. Those of today still count.
-        let is_over = |root: &Vec<u8>, note: &KeyNote| {
+        let is_over = |root: &Vec<u8>, note: &KeyRecord| {
             !held.contains(root) && now_ms.abs_diff(note.made_ms) >= DAY_MS
         };
         let over = notes.extract_if(|root, note| is_over(root, note));
@@ -142,7 +142,7 @@ impl Ledger {
             if record.order.is_none() && !record.restored {
                 notes
                     .entry(record.key.root.public_key.clone())
-                    .or_insert(KeyNote {
+                    .or_insert(KeyRecord {
                         orchestrator: NodeId([0; 32]),
                         vault: record.vault,
                         made_ms: now_ms,
@@ -152,10 +152,10 @@ impl Ledger {
         }
         let on_disk = |(of, root)| {
             let on_disk = true;
-            (of, VaultNote { root, on_disk })
+            (of, VaultKeyRecord { root, on_disk })
         };
         Self {
-            bounds,
+            keygen_quota,
             notes: Mutex::new(notes),
             vaults: Mutex::new(vaults.into_iter().map(on_disk).collect()),
             running: Arc::default(),
@@ -164,31 +164,35 @@ impl Ledger {
 
     /// Notes that this is the key of the vault on its curve, unless another one is: the first that
     /// addresses are stated of, or that signs, while the operator has permitted none
-    /// ([`Node::put_vault_note`]).
-    pub(super) fn note_vault(&self, vault: VaultId, root: &RootKey) -> Noted {
+    /// ([`Node::write_vault_key`]).
+    pub(super) fn note_vault(&self, vault: VaultId, root: &RootKey) -> RecordStatus {
         let mut vaults = lock(&self.vaults);
         let note = vaults
             .entry((vault, root.curve))
-            .or_insert_with(|| VaultNote {
+            .or_insert_with(|| VaultKeyRecord {
                 root: root.public_key.clone(),
                 on_disk: false,
             });
         match note {
-            VaultNote { root: known, .. } if *known != root.public_key => Noted::Other,
-            VaultNote { on_disk: true, .. } => Noted::OnDisk,
-            VaultNote { .. } => Noted::InMemory,
+            VaultKeyRecord { root: known, .. } if *known != root.public_key => RecordStatus::Other,
+            VaultKeyRecord { on_disk: true, .. } => RecordStatus::OnDisk,
+            VaultKeyRecord { .. } => RecordStatus::InMemory,
         }
     }
 
     /// Whether this key is the vault's on its curve, and that is on disk.
     pub(super) fn is_noted(&self, of: (VaultId, Curve), root: &[u8]) -> bool {
         let vaults = lock(&self.vaults);
-        let is_it = |note: &VaultNote| note.on_disk && note.root == root;
+        let is_it = |note: &VaultKeyRecord| note.on_disk && note.root == root;
         vaults.get(&of).is_some_and(is_it)
     }
 
     /// Room for a session that signs so many inputs.
-    pub(super) fn session(&self, orchestrator: NodeId, inputs: usize) -> Result<Room, Fault> {
+    pub(super) fn session(
+        &self,
+        orchestrator: NodeId,
+        inputs: usize,
+    ) -> Result<SessionReservation, Fault> {
         self.room(orchestrator, inputs, None)
     }
 
@@ -197,7 +201,7 @@ impl Ledger {
         orchestrator: NodeId,
         inputs: usize,
         keygen: Option<VaultId>,
-    ) -> Result<Room, Fault> {
+    ) -> Result<SessionReservation, Fault> {
         let mut running = lock(&self.running);
         let own = running.entry(orchestrator).or_default();
         if own.sessions >= MAX_SESSIONS || own.inputs.saturating_add(inputs) > MAX_INPUTS {
@@ -209,7 +213,7 @@ impl Ledger {
         own.inputs = own.inputs.saturating_add(inputs);
         own.keygens.extend(keygen);
         drop(running);
-        Ok(Room {
+        Ok(SessionReservation {
             running: Arc::clone(&self.running),
             orchestrator,
             inputs,
@@ -227,7 +231,7 @@ impl Ledger {
         vault: VaultId,
         held: &HashSet<Vec<u8>>,
         now_ms: u64,
-    ) -> Result<Room, Fault> {
+    ) -> Result<SessionReservation, Fault> {
         let notes = lock(&self.notes);
         let (in_work, of_vault, in_all) = {
             let running = lock(&self.running);
@@ -240,19 +244,19 @@ impl Ledger {
             let of_vault = of_vault.filter(|of| **of == vault).count();
             (own.map_or(0, Vec::len), of_vault, all)
         };
-        let today = |note: &&KeyNote| now_ms.abs_diff(note.made_ms) < DAY_MS;
-        let own = |note: &&KeyNote| note.orchestrator == orchestrator;
+        let today = |note: &&KeyRecord| now_ms.abs_diff(note.made_ms) < DAY_MS;
+        let own = |note: &&KeyRecord| note.orchestrator == orchestrator;
         let unused = || {
             let unused = notes
                 .iter()
                 .filter(|(root, note)| note.used_ms.is_none() && held.contains(*root));
             unused.map(|(_, note)| note)
         };
-        let Bounds {
+        let KeygenQuota {
             keys_per_vault_per_day,
             keys_per_day,
             unused_keys,
-        } = self.bounds;
+        } = self.keygen_quota;
         let made = notes
             .values()
             .filter(today)
@@ -294,10 +298,15 @@ impl Node {
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Invalid`] with what the operator of the node can do.
-    pub(super) fn room_for_key(&self, orchestrator: NodeId, vault: VaultId) -> Result<Room, Fault> {
+    pub(super) fn room_for_key(
+        &self,
+        orchestrator: NodeId,
+        vault: VaultId,
+    ) -> Result<SessionReservation, Fault> {
         let held = self.keys.roots();
         let now_ms = self.clock.now_ms();
-        self.ledger.keygen(orchestrator, vault, &held, now_ms)
+        self.quota_tracker
+            .keygen(orchestrator, vault, &held, now_ms)
     }
 
     /// Notes a key that was just made; on disk when it returns.
@@ -307,7 +316,7 @@ impl Node {
         orchestrator: NodeId,
         vault: VaultId,
     ) -> Result<(), ClaimError> {
-        let note = KeyNote {
+        let note = KeyRecord {
             orchestrator,
             vault,
             made_ms: self.clock.now_ms(),
@@ -322,11 +331,15 @@ impl Node {
         if let Some(key) = self.keys.get(root) {
             let record = key.record();
             // Another one may sign, and has no addresses.
-            if self.ledger.note_vault(record.vault, &record.key.root) == Noted::InMemory {
-                self.keep_vault_note(&key).await?;
+            if self
+                .quota_tracker
+                .note_vault(record.vault, &record.key.root)
+                == RecordStatus::InMemory
+            {
+                self.save_vault_key(&key).await?;
             }
         }
-        let note = lock(&self.ledger.notes).get(root).copied();
+        let note = lock(&self.quota_tracker.notes).get(root).copied();
         // What came by a reshare was made elsewhere.
         let Some(mut note) = note else { return Ok(()) };
         if note
@@ -339,33 +352,33 @@ impl Node {
         self.note(root.to_vec(), note).await
     }
 
-    /// Has it on disk that this is its vault's key, which [`Ledger::note_vault`] has said.
-    pub(super) async fn keep_vault_note(&self, key: &Key) -> Result<(), ClaimError> {
+    /// Has it on disk that this is its vault's key, which [`QuotaTracker::note_vault`] has said.
+    pub(super) async fn save_vault_key(&self, key: &LoadedKey) -> Result<(), ClaimError> {
         let record = key.record();
         let of = (record.vault, record.key.root.curve);
         let root = record.key.root.public_key.clone();
         self.claims.note_vault_key(of, root).await?;
-        if let Some(note) = lock(&self.ledger.vaults).get_mut(&of) {
+        if let Some(note) = lock(&self.quota_tracker.vaults).get_mut(&of) {
             note.on_disk = true;
         }
         Ok(())
     }
 
     /// Notes that this is the key of the vault, whichever was before; on disk when it returns.
-    pub(super) async fn put_vault_note(
+    pub(super) async fn write_vault_key(
         &self,
         of: (VaultId, Curve),
         root: Vec<u8>,
     ) -> Result<(), ClaimError> {
         self.claims.note_vault_key(of, root.clone()).await?;
         let on_disk = true;
-        lock(&self.ledger.vaults).insert(of, VaultNote { root, on_disk });
+        lock(&self.quota_tracker.vaults).insert(of, VaultKeyRecord { root, on_disk });
         Ok(())
     }
 
-    async fn note(&self, root: Vec<u8>, note: KeyNote) -> Result<(), ClaimError> {
+    async fn note(&self, root: Vec<u8>, note: KeyRecord) -> Result<(), ClaimError> {
         // In force at once, whatever becomes of the disk.
-        lock(&self.ledger.notes).insert(root.clone(), note);
+        lock(&self.quota_tracker.notes).insert(root.clone(), note);
         self.claims.note_key(root, Some(note)).await
     }
 }
@@ -377,35 +390,38 @@ mod tests {
 
     #[test]
     fn room__should_be_bounded_and_come_back() {
-        let ledger = Ledger {
-            bounds: Bounds::default(),
+        let quota_tracker = QuotaTracker {
+            keygen_quota: KeygenQuota::default(),
             notes: Mutex::default(),
             vaults: Mutex::default(),
             running: Arc::default(),
         };
         let (one, other) = (NodeId([1; 32]), NodeId([2; 32]));
         let mut rooms = Vec::new();
-        while let Ok(room) = ledger.session(one, 1) {
+        while let Ok(room) = quota_tracker.session(one, 1) {
             rooms.push(room);
         }
         assert_eq!(rooms.len(), MAX_SESSIONS);
         // Of another one there is room all the same.
-        drop(ledger.session(other, MAX_INPUTS).unwrap());
+        drop(quota_tracker.session(other, MAX_INPUTS).unwrap());
         rooms.clear();
-        assert!(lock(&ledger.running).is_empty());
+        assert!(lock(&quota_tracker.running).is_empty());
 
-        let most = ledger.session(one, MAX_INPUTS).unwrap();
-        ledger.session(one, 1).map(drop).unwrap_err();
+        let most = quota_tracker.session(one, MAX_INPUTS).unwrap();
+        quota_tracker.session(one, 1).map(drop).unwrap_err();
         drop(most);
-        ledger.session(one, 1).map(drop).unwrap();
+        quota_tracker.session(one, 1).map(drop).unwrap();
 
         let vault = VaultId::from_bytes([7; 16]);
-        let key = || ledger.keygen(one, vault, &HashSet::new(), 5);
+        let key = || quota_tracker.keygen(one, vault, &HashSet::new(), 5);
         let mut rooms = Vec::new();
         while let Ok(room) = key() {
             rooms.push(room);
         }
-        assert_eq!(rooms.len(), ledger.bounds.keys_per_vault_per_day);
+        assert_eq!(
+            rooms.len(),
+            quota_tracker.keygen_quota.keys_per_vault_per_day
+        );
         rooms.pop();
         rooms.push(key().unwrap());
         key().map(drop).unwrap_err();

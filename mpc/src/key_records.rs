@@ -17,17 +17,17 @@ use redb::{
 
 /// Root public key -> (orchestrator, vault, made, last used), times in milliseconds since the Unix epoch;
 /// 0: never.
-const KEYS: TableDefinition<'_, &[u8], Row<'_>> = TableDefinition::new("keys.1");
+const KEYS: TableDefinition<'_, &[u8], KeyRow<'_>> = TableDefinition::new("keys.1");
 
 /// (vault, curve) -> root public key: the first one that this node stated an address of, or signed with; or the last
 /// one that it was given a share of with a permit of its operator.
 const VAULTS: TableDefinition<'_, (&[u8; 16], &str), &[u8]> = TableDefinition::new("vault_keys.1");
 
-type Row<'a> = (&'a [u8; 32], &'a [u8; 16], u64, u64);
+type KeyRow<'a> = (&'a [u8; 32], &'a [u8; 16], u64, u64);
 
 /// A key that was made by key generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeyNote {
+pub struct KeyRecord {
     /// The orchestrator that ordered it.
     pub orchestrator: NodeId,
     /// The vault that it was made for.
@@ -39,7 +39,7 @@ pub struct KeyNote {
 }
 
 /// Notes by root public key.
-pub(crate) type KeyNotes = HashMap<Vec<u8>, KeyNote>;
+pub(crate) type KeyRecords = HashMap<Vec<u8>, KeyRecord>;
 
 /// The keys of vaults, by root public key.
 pub(crate) type VaultKeys = HashMap<(VaultId, Curve), Vec<u8>>;
@@ -73,17 +73,17 @@ pub(crate) fn put_vault(
     Ok(())
 }
 
-pub(crate) fn load(transaction: &ReadTransaction) -> Result<KeyNotes, redb::Error> {
+pub(crate) fn load(transaction: &ReadTransaction) -> Result<KeyRecords, redb::Error> {
     let table = match transaction.open_table(KEYS) {
         Ok(table) => table,
-        Err(TableError::TableDoesNotExist(_)) => return Ok(KeyNotes::new()),
+        Err(TableError::TableDoesNotExist(_)) => return Ok(KeyRecords::new()),
         Err(error) => return Err(error.into()),
     };
-    let mut notes = KeyNotes::new();
+    let mut notes = KeyRecords::new();
     for entry in table.iter()? {
         let (root, row) = entry?;
         let (orchestrator, vault, made_ms, used_ms) = row.value();
-        let note = KeyNote {
+        let note = KeyRecord {
             orchestrator: NodeId(*orchestrator),
             vault: VaultId::from_bytes(*vault),
             made_ms,
@@ -98,7 +98,7 @@ pub(crate) fn load(transaction: &ReadTransaction) -> Result<KeyNotes, redb::Erro
 pub(crate) fn put(
     transaction: &WriteTransaction,
     root: &[u8],
-    note: Option<&KeyNote>,
+    note: Option<&KeyRecord>,
 ) -> Result<(), redb::Error> {
     let mut table = transaction.open_table(KEYS)?;
     let Some(note) = note else {
@@ -120,7 +120,7 @@ pub(crate) fn put(
 ///
 /// # Errors
 /// [`Class::Invalid`] when the file is missing, damaged, or in use.
-pub fn of_stopped_node(claims: &Path) -> Result<HashMap<Vec<u8>, KeyNote>, Fault> {
+pub fn of_stopped_node(claims: &Path) -> Result<HashMap<Vec<u8>, KeyRecord>, Fault> {
     let failed = |cause: redb::Error| {
         let sentence = format!("claims file {}: cannot be read", claims.display());
         Fault::new(Class::Invalid, sentence).caused_by(cause)

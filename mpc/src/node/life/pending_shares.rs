@@ -15,8 +15,8 @@ use covault_core::{
     order::{Proven, ReshareOrder},
 };
 
-use super::spread::Spread;
-use crate::shares::{Lineage, ShareRecord, backup};
+use super::gossip::ProofGossip;
+use crate::shares::{ShareLineage, ShareRecord, backup};
 
 /// Keys whose latest proof is remembered although no share of them is left here.
 const MAX_TOLD: usize = 4096;
@@ -24,20 +24,20 @@ const MAX_TOLD: usize = 4096;
 const MAX_DEALT: usize = 256;
 
 /// What is prepared, and what the node's own configuration says about its shares.
-pub(in crate::node) struct Life {
+pub(in crate::node) struct Lifecycle {
     /// Held while shares change their place.
-    waiting: Mutex<Waiting>,
+    pending_shares: Mutex<PendingShares>,
     /// age recipients, as the configuration has them.
     pub(in crate::node) recipients: Vec<String>,
     /// Proofs that are shown to other nodes.
-    pub(super) spread: Mutex<Spread>,
+    pub(super) gossip: Mutex<ProofGossip>,
     /// When it is to be looked next what may be erased, by the steady clock.
     due_ms: AtomicU64,
 }
 
 /// What waits for its activation.
-pub(super) struct Waiting {
-    pub(super) shares: Vec<Pending>,
+pub(super) struct PendingShares {
+    pub(super) shares: Vec<PendingShare>,
     /// The latest generation that was proven to us as others', by key. A run that began before must
     /// not leave a share of an earlier one behind; runs end with the process.
     told: HashMap<(VaultId, Vec<u8>), u32>,
@@ -47,17 +47,17 @@ pub(super) struct Waiting {
 }
 
 /// A share that waits for its activation on disk.
-pub(super) struct Pending {
+pub(super) struct PendingShare {
     pub(super) vault: VaultId,
     pub(super) root: RootKey,
     pub(super) epoch: u32,
     pub(super) order: [u8; 32],
     /// The id of its generation.
     pub(super) generation: [u8; 32],
-    pub(super) lineage: Lineage,
+    pub(super) lineage: ShareLineage,
 }
 
-impl Life {
+impl Lifecycle {
     /// # Errors
     /// [`covault_core::fault::Class::Invalid`] naming a recipient that is none.
     pub(in crate::node) fn new(
@@ -68,10 +68,10 @@ impl Life {
         backup::recipients(&recipients)?;
         let mut shares = Vec::new();
         for record in records {
-            shares.extend(Pending::of(&record)?);
+            shares.extend(PendingShare::of(&record)?);
         }
         Ok(Self {
-            waiting: Mutex::new(Waiting {
+            pending_shares: Mutex::new(PendingShares {
                 shares,
                 told: HashMap::new(),
                 dealt: VecDeque::new(),
@@ -80,23 +80,23 @@ impl Life {
                 .iter()
                 .map(|line| line.trim().to_owned())
                 .collect(),
-            spread: Mutex::new(Spread::new(unconfirmed)),
+            gossip: Mutex::new(ProofGossip::new(unconfirmed)),
             due_ms: AtomicU64::new(0),
         })
     }
 
     /// Key and epoch of what is prepared.
     pub(in crate::node) fn prepared_epochs(&self) -> Vec<(Vec<u8>, u32)> {
-        let waiting = self.waiting();
-        let of = |it: &Pending| (it.root.public_key.clone(), it.epoch);
-        waiting.shares.iter().map(of).collect()
+        let pending_shares = self.pending_shares();
+        let of = |it: &PendingShare| (it.root.public_key.clone(), it.epoch);
+        pending_shares.shares.iter().map(of).collect()
     }
 
     /// The keys that shares are prepared of.
     pub(super) fn prepared_keys(&self) -> Vec<(VaultId, RootKey)> {
-        let waiting = self.waiting();
-        let of = |it: &Pending| (it.vault, it.root.clone());
-        waiting.shares.iter().map(of).collect()
+        let pending_shares = self.pending_shares();
+        let of = |it: &PendingShare| (it.vault, it.root.clone());
+        pending_shares.shares.iter().map(of).collect()
     }
 
     /// Whether it is time to look, so long after the last time. By the steady clock.
@@ -109,12 +109,14 @@ impl Life {
         due
     }
 
-    pub(super) fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn pending_shares(&self) -> MutexGuard<'_, PendingShares> {
+        self.pending_shares
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Waiting {
+impl PendingShares {
     /// The highest epoch of the key that is known here and has no share in use.
     pub(super) fn highest(&self, order: &ReshareOrder) -> Option<u32> {
         let shares = self.shares.iter().filter(|it| it.is_of(order));
@@ -151,7 +153,7 @@ impl Waiting {
     }
 }
 
-impl Pending {
+impl PendingShare {
     /// None of a share that no order has made.
     pub(super) fn of(record: &ShareRecord) -> Result<Option<Self>, Fault> {
         let Some(order) = record.order else {

@@ -18,8 +18,8 @@ use covault_core::{
     port::random_16,
     signature::Curve,
 };
-use covault_mpc::{identity::NodeIdentity, node::Bounds};
-use support::{Medium, SystemEntropy, TestCluster, start_cluster, verify};
+use covault_mpc::{identity::NodeIdentity, node::KeygenQuota};
+use support::{SystemEntropy, TestBus, TestCluster, start_cluster, verify};
 
 /// Share files of a node, which every start loads.
 fn files(test: &TestCluster, place: usize) -> usize {
@@ -52,10 +52,10 @@ async fn restart(test: &mut TestCluster) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys__should_be_bounded_whatever_an_orchestrator_asks_for() {
-    let mut test = TestCluster::start(Medium::memory(), 2).await;
+    let mut test = TestCluster::start(TestBus::memory(), 2).await;
     let honest = Arc::new(NodeIdentity::generate(&SystemEntropy));
     test.also_trusted.push(honest.id());
-    test.bounds = Bounds {
+    test.keygen_quota = KeygenQuota {
         keys_per_vault_per_day: 3,
         keys_per_day: 100,
         unused_keys: 10,
@@ -112,8 +112,8 @@ async fn keys__should_be_bounded_whatever_an_orchestrator_asks_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys__should_be_bounded_when_all_are_asked_for_at_once() {
-    let mut test = TestCluster::start(Medium::memory(), 2).await;
-    test.bounds.unused_keys = 5;
+    let mut test = TestCluster::start(TestBus::memory(), 2).await;
+    test.keygen_quota.unused_keys = 5;
     restart(&mut test).await;
     let asked: Vec<_> = (0..200)
         .map(|_| {

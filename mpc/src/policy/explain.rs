@@ -9,7 +9,7 @@ use covault_core::{network::Network, payload::outflow::ChainScope};
 
 use super::{
     Policy,
-    rules::{Limit, Rules, default_most_fee},
+    rules::{AmountLimit, ScopeRules, default_most_fee},
 };
 
 /// One line for the log.
@@ -41,8 +41,8 @@ impl fmt::Display for Policy {
             node.most_fee.len(),
             self.vaults.len(),
             self.wallets.len(),
-            on(self.each_vault != Rules::default()),
-            on(self.each_wallet != Rules::default()),
+            on(self.each_vault != ScopeRules::default()),
+            on(self.each_wallet != ScopeRules::default()),
         )
     }
 }
@@ -60,7 +60,7 @@ impl Policy {
             ("wallet", &self.each_wallet, self.wallets.len()),
         ];
         for (what, rules, named) in each {
-            if *rules != Rules::default() {
+            if *rules != ScopeRules::default() {
                 let others = only(named > 0, " that is not named below");
                 lines.push(format!("Each {what}{others}, by itself:"));
                 lines.extend(rules.explain(false));
@@ -78,7 +78,7 @@ impl Policy {
     }
 }
 
-impl Rules {
+impl ScopeRules {
     /// The rules in words. `node`: they are the node's, for which what is left out has a meaning of
     /// its own.
     fn explain(&self, node: bool) -> Vec<String> {
@@ -133,7 +133,7 @@ impl Rules {
         self.explain_fees(node, &mut say);
         for (
             asset,
-            Limit {
+            AmountLimit {
                 per_request,
                 per_day,
             },

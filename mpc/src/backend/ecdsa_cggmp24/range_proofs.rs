@@ -18,31 +18,35 @@ use cggmp24::{
 use paillier_zk::paillier_encryption_in_range_with_el_gamal as range;
 use sha2::Sha256;
 
-use super::{Curve, Level};
+use super::{Secp256k1, SecurityLevel128};
 
 /// What the crate binds these proofs to, with its tag and its field names.
 #[derive(udigest::Digestable)]
 #[udigest(tag = "dfns.cggmp24.signing.proof_enc")]
-struct Bound<'a> {
+struct ProofBinding<'a> {
     sid: ExecutionId<'a>,
     prover: u16,
     num: u8,
 }
 
 /// The proofs of one session. Parties are named by their places among its signers.
-pub(super) struct Ranges {
+pub(super) struct RangeProofs {
     sid: [u8; 32],
     /// Our parameters, under which all prove.
     ours: range::Aux,
     keys: Vec<EncryptionKey>,
-    first: BTreeMap<u16, MsgRound1a<Curve>>,
-    second: BTreeMap<u16, MsgRound1b<Curve>>,
+    first: BTreeMap<u16, MsgRound1a<Secp256k1>>,
+    second: BTreeMap<u16, MsgRound1b<Secp256k1>>,
 }
 
-impl Ranges {
+impl RangeProofs {
     /// `signers` are the places that the signers had at key generation. `None` when the share does
     /// not know one.
-    pub(super) fn new(sid: [u8; 32], share: &Share<Curve, Level>, signers: &[u16]) -> Option<Self> {
+    pub(super) fn new(
+        sid: [u8; 32],
+        share: &Share<Secp256k1, SecurityLevel128>,
+        signers: &[u16],
+    ) -> Option<Self> {
         let ours = share.aux.pedersen_params.get(usize::from(share.core.i))?;
         let keys = signers
             .iter()
@@ -61,7 +65,7 @@ impl Ranges {
     }
 
     /// Takes note of a message; false when it completes what is proven and a proof is wrong.
-    pub(super) fn hold(&mut self, from: u16, msg: &Msg<Curve, Sha256>) -> bool {
+    pub(super) fn hold(&mut self, from: u16, msg: &Msg<Secp256k1, Sha256>) -> bool {
         match msg {
             Msg::Round1a(first) => drop(self.first.insert(from, first.clone())),
             Msg::Round1b(second) => drop(self.second.insert(from, second.clone())),
@@ -74,8 +78,8 @@ impl Ranges {
             return false;
         };
         let security = range::SecurityParams {
-            l: Level::ELL,
-            epsilon: Level::EPSILON,
+            l: SecurityLevel128::ELL,
+            epsilon: SecurityLevel128::EPSILON,
         };
         [
             (0, &first.K, &first.A1, &first.A2, &second.psi0),
@@ -83,7 +87,7 @@ impl Ranges {
         ]
         .into_iter()
         .all(|(num, ciphertext, b, x, proof)| {
-            let bound = Bound {
+            let bound = ProofBinding {
                 sid: ExecutionId::new(&self.sid),
                 prover: from,
                 num,
@@ -95,7 +99,7 @@ impl Ranges {
                 b,
                 x,
             };
-            range::non_interactive::verify::<Curve, Sha256>(
+            range::non_interactive::verify::<Secp256k1, Sha256>(
                 &bound, &self.ours, data, proof, &security,
             )
             .is_ok()

@@ -13,10 +13,10 @@ use std::{
 
 use covault_core::order::{NodeId, Proven};
 
-use super::super::{Node, refusals::Refusal};
+use super::super::{Node, refusals::MessageRefusal};
 use crate::{
-    envelope::{Header, Kind, Opened},
-    message::{ActivateRequest, Reply, decode, encode},
+    envelope::{EnvelopeHeader, EnvelopeKind, OpenedEnvelope},
+    message::{ActivateMsg, OrderReply, decode, encode},
     pool::Priority,
     proofs::MAX_PROOFS,
 };
@@ -27,31 +27,31 @@ const AGAIN_MS: u64 = 60_000;
 const MAX_AGAIN: usize = 256;
 
 /// What some party has not confirmed yet.
-pub(super) struct Spread {
-    unconfirmed: VecDeque<Unconfirmed>,
+pub(super) struct ProofGossip {
+    unconfirmed: VecDeque<UnconfirmedProof>,
     /// When they are shown next, by the steady clock.
     due_ms: u64,
 }
 
-struct Unconfirmed {
+struct UnconfirmedProof {
     proven: Proven,
     confirmed: BTreeSet<NodeId>,
 }
 
-impl Spread {
+impl ProofGossip {
     pub(super) fn new(proven: Vec<Proven>) -> Self {
-        let mut spread = Self {
+        let mut gossip = Self {
             unconfirmed: VecDeque::new(),
             due_ms: 0,
         };
-        proven.into_iter().for_each(|it| spread.add(it));
-        spread
+        proven.into_iter().for_each(|it| gossip.add(it));
+        gossip
     }
 
     /// As many of a key as are kept on disk.
     fn add(&mut self, proven: Proven) {
         let order = &proven.order;
-        let of_key = |it: &&Unconfirmed| {
+        let of_key = |it: &&UnconfirmedProof| {
             let other = &it.proven.order;
             (other.vault, &other.root_public_key) == (order.vault, &order.root_public_key)
         };
@@ -66,7 +66,7 @@ impl Spread {
             self.unconfirmed
                 .retain(|it| !of_key(&it) || Some(it.proven.order.new.epoch) != first);
         }
-        self.unconfirmed.push_back(Unconfirmed {
+        self.unconfirmed.push_back(UnconfirmedProof {
             proven,
             confirmed: BTreeSet::new(),
         });
@@ -82,28 +82,28 @@ impl Node {
     }
 
     /// Shows a proof that we have taken to its other parties.
-    pub(super) fn pass_on(&self, proven: Proven) {
+    pub(super) fn gossip_proof(&self, proven: Proven) {
         {
-            let spread = self.life.spread.lock();
-            let mut spread = spread.unwrap_or_else(PoisonError::into_inner);
-            spread.add(proven.clone());
+            let gossip = self.life.gossip.lock();
+            let mut gossip = gossip.unwrap_or_else(PoisonError::into_inner);
+            gossip.add(proven.clone());
         }
         self.show(&proven, &BTreeSet::new());
     }
 
     /// Shows what was not confirmed again, now and then.
-    pub(in crate::node) fn pass_on_again(self: &Arc<Self>) {
+    pub(in crate::node) fn resend_proofs(self: &Arc<Self>) {
         let steady_ms = self.steady_ms();
         let shown: Vec<(Proven, BTreeSet<NodeId>)> = {
-            let spread = self.life.spread.lock();
-            let mut spread = spread.unwrap_or_else(PoisonError::into_inner);
-            if steady_ms < spread.due_ms {
+            let gossip = self.life.gossip.lock();
+            let mut gossip = gossip.unwrap_or_else(PoisonError::into_inner);
+            if steady_ms < gossip.due_ms {
                 return;
             }
-            spread.due_ms = steady_ms.saturating_add(AGAIN_MS);
-            let count = spread.unconfirmed.len().min(MAX_AGAIN);
-            spread.unconfirmed.rotate_left(count);
-            let last = spread.unconfirmed.iter().rev().take(count);
+            gossip.due_ms = steady_ms.saturating_add(AGAIN_MS);
+            let count = gossip.unconfirmed.len().min(MAX_AGAIN);
+            gossip.unconfirmed.rotate_left(count);
+            let last = gossip.unconfirmed.iter().rev().take(count);
             last.map(|it| (it.proven.clone(), it.confirmed.clone()))
                 .collect()
         };
@@ -124,15 +124,15 @@ impl Node {
             tracing::warn!(node = %self.name, ?fault, "earlier proofs cannot be read");
             Vec::new()
         });
-        let body = encode(&ActivateRequest {
+        let body = encode(&ActivateMsg {
             order: order.clone(),
             proof: proof.clone(),
             before,
             sent_at_ms: self.clock.now_ms(),
         });
         for to in self.told_of(proven).difference(confirmed) {
-            let header = Header {
-                kind: Kind::Activate,
+            let header = EnvelopeHeader {
+                kind: EnvelopeKind::Activate,
                 sealed: true,
                 epoch: order.new.epoch,
                 session: order.session,
@@ -150,30 +150,30 @@ impl Node {
     }
 
     /// Takes the answer of a peer, whose sender is certain, on a pool thread.
-    pub(in crate::node) fn confirmed(&self, header: &Header, opened: &Opened) {
+    pub(in crate::node) fn confirmed(&self, header: &EnvelopeHeader, opened: &OpenedEnvelope) {
         match decode(&opened.body) {
-            Some(Reply::Activated) => {}
+            Some(OrderReply::Activated) => {}
             Some(_) => return,
-            None => return self.drop_message(&header.from, Refusal::Unreadable),
+            None => return self.drop_message(&header.from, MessageRefusal::Unreadable),
         }
         let over = {
-            let spread = self.life.spread.lock();
-            let mut spread = spread.unwrap_or_else(PoisonError::into_inner);
-            let of_header = |it: &Unconfirmed| it.proven.order.session == header.session;
-            let Some(place) = spread.unconfirmed.iter().position(of_header) else {
+            let gossip = self.life.gossip.lock();
+            let mut gossip = gossip.unwrap_or_else(PoisonError::into_inner);
+            let of_header = |it: &UnconfirmedProof| it.proven.order.session == header.session;
+            let Some(place) = gossip.unconfirmed.iter().position(of_header) else {
                 return;
             };
-            let Some(it) = spread.unconfirmed.get_mut(place) else {
+            let Some(it) = gossip.unconfirmed.get_mut(place) else {
                 return;
             };
             it.confirmed.insert(header.from);
             if !self.told_of(&it.proven).is_subset(&it.confirmed) {
                 return;
             }
-            spread.unconfirmed.remove(place)
+            gossip.unconfirmed.remove(place)
         };
         if let Some(it) = over
-            && let Err(fault) = self.proofs.settle(&it.proven.order)
+            && let Err(fault) = self.proofs.mark_confirmed(&it.proven.order)
         {
             tracing::warn!(node = %self.name, ?fault, "a proof is shown once more after the next start");
         }
