@@ -70,12 +70,12 @@ pub struct Fault {
     class: Class,
     code: Code,
     /// The JSON path of the field that is wrong.
-    path: Option<String>,
+    path: Option<Box<str>>,
     /// With the path first, where there is one.
     message: String,
     execute_code: ExecuteCode,
     #[serde(skip)]
-    cause: Option<String>,
+    cause: Option<Box<str>>,
 }
 
 impl Fault {
@@ -101,7 +101,7 @@ impl Fault {
     pub fn at(mut self, path: impl fmt::Display) -> Self {
         let path = path.to_string();
         self.message = format!("{path}: {}", self.message);
-        self.path = Some(path);
+        self.path = Some(path.into());
         self
     }
 
@@ -134,7 +134,7 @@ impl Fault {
     /// Attaches what the log should know. Never give it a secret.
     #[must_use]
     pub fn caused_by(mut self, cause: impl fmt::Display) -> Self {
-        self.cause = Some(cause.to_string());
+        self.cause = Some(cause.to_string().into());
         self
     }
 
@@ -157,7 +157,7 @@ impl Fault {
     pub fn with_prefix(mut self, prefix: &str) -> Self {
         if self.class == Class::Invalid {
             self.message = format!("{prefix}.{}", self.message);
-            self.path = self.path.map(|path| format!("{prefix}.{path}"));
+            self.path = self.path.map(|path| format!("{prefix}.{path}").into());
         }
         self
     }
@@ -166,7 +166,7 @@ impl Fault {
     #[must_use]
     pub fn map_texts(mut self, text: impl Fn(&str) -> String) -> Self {
         self.message = text(&self.message);
-        self.path = self.path.map(|path| text(&path));
+        self.path = self.path.map(|path| text(&path).into());
         self
     }
 

@@ -117,7 +117,7 @@ fn document__should_say_which_operations_take_a_key() {
     let document = document().expect("document");
     let mut with_key = Vec::new();
     for operation in service::operations().expect("operations") {
-        let post = post(&document, &operation.http_path());
+        let post = post(&document, operation.http_path());
         let named = &post["parameters"][0]["name"];
         let is_refused = post["responses"]["422"].is_object();
         assert_eq!(
