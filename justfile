@@ -43,7 +43,7 @@ crash rounds="200":
 
 # kill -9 at every step around the use of a signing nonce: twenty thousand seeded runs, not a thousand
 nonce-crash-long runs="20000" seed="1":
-    COVAULT_NONCE_RUNS={{runs}} COVAULT_NONCE_SEED={{seed}} cargo nextest run --profile long --workspace --features cggmp24 --test nonce_crash --no-capture
+    COVAULT_NONCE_RUNS={{runs}} COVAULT_NONCE_SEED={{seed}} cargo nextest run --profile long --workspace --features cggmp24 --test it --no-capture nonce_crash::
 
 # The tests of the build as it is without features: tests/run has the second ECDSA backend in
 test-default *arguments:
@@ -60,7 +60,7 @@ primes:
 
 # An ECDSA key of 5 of 9 nodes over a real Redis, and a signature
 large:
-    COVAULT_LARGE=1 cargo nextest run --profile long --workspace --features cggmp24 --test transport largest_key_generation
+    COVAULT_LARGE=1 cargo nextest run --profile long --workspace --features cggmp24 --test it largest_key_generation
 
 # Every message of every round harmed between every pair, with all backends: an hour or so
 suite-long:
@@ -81,7 +81,7 @@ sim runs="10000" first="0" hostile="1000":
 
 # Fuzz targets, so many seconds each: envelopes and every decoder of what a peer can send
 fuzz seconds="600" *targets="":
-    COVAULT_FUZZ_SEEDS="$PWD/target/fuzz-seeds" cargo nextest run --workspace --features cggmp24 --test fuzz
+    COVAULT_FUZZ_SEEDS="$PWD/target/fuzz-seeds" cargo nextest run -p covault-mpc --features cggmp24 --test it fuzz::
     bash tests/fuzz mpc {{seconds}} {{targets}}
 
 # The same for what clients send: addresses and payloads made elsewhere, of every network

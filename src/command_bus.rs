@@ -301,7 +301,7 @@ impl CommandBus for RedisCommandBus {
         handler: Arc<dyn CommandHandler>,
     ) -> Result<(), Fault> {
         let BusAddress::Inbox(address) = inbox(me) else {
-            return Err(Fault::bug("an inbox is none"));
+            return Err(Fault::bug("not an inbox address"));
         };
         let mut messages = self
             .state

@@ -385,7 +385,7 @@ fn store_url(store: &config::StoreSettings) -> anyhow::Result<SecretString> {
 fn terms(serve: &ServeSettings, limits: &RateLimits) -> AdmissionLimits {
     AdmissionLimits {
         max_in_flight: serve.max_in_flight.get(),
-        // The largest body always finds room when nothing else is in work.
+        // The largest body always finds room when nothing else is in progress.
         max_in_flight_bytes: serve
             .max_in_flight_bytes
             .max(serve.max_body_bytes.saturating_add(grpc::PREFIX)),

@@ -380,7 +380,7 @@ pub async fn restore<R: io::Read>(
     Ok(imported)
 }
 
-/// Rows that say nothing of vaults: who is there, and who has what in work.
+/// Rows that say nothing of vaults: who is there, and who has what in progress.
 fn of_processes(space: Space) -> bool {
     matches!(space, Space::Probe | Space::Lease | Space::Member)
 }
@@ -425,7 +425,7 @@ async fn commit(store: &dyn Store, batch: Batch) -> Result<(), Fault> {
         Ok(()) => Ok(()),
         Err(CommitError::Conflict(_)) => Err(Fault::new(
             Class::Conflict,
-            "somebody else writes to the store: a backup is restored only into one that nobody uses",
+            "another process writes to the store: a backup is restored only into an unused one",
         )),
         Err(error) => Err(error.into()),
     }

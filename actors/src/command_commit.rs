@@ -24,7 +24,7 @@ pub struct CommandCommit {
 
 impl CommandCommit {
     /// `by` is who asked; `token` is the row of the caller's token in the version in which it was
-    /// found good, where it has one; `permit` is that of a command in work.
+    /// found good, where it has one; `permit` is that of a command in progress.
     pub fn new(
         by: By,
         token: Option<(Key, u64)>,

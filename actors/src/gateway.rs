@@ -71,7 +71,7 @@ pub(crate) struct Inner {
     pub(crate) directory: watch::Receiver<DirectoryAddress>,
     pub(crate) in_work: InWork,
     pub(crate) command_bus: Arc<dyn CommandBus>,
-    /// One permit per command in work, also when whoever asked has stopped waiting for it.
+    /// One permit per command in progress, also when whoever asked has stopped waiting for it.
     commands: Arc<Semaphore>,
     closing: AtomicBool,
 }
@@ -137,7 +137,7 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Stops: refuses new commands, lets those in work come to their end, and stops every
+    /// Stops: refuses new commands, lets those in progress come to their end, and stops every
     /// actor. Requests that are not final are on disk and go on at the next start.
     pub async fn stop(&self) {
         self.inner.closing.store(true, Ordering::SeqCst);
@@ -151,7 +151,7 @@ impl Gateway {
         let all = u32::try_from(all).unwrap_or(u32::MAX);
         let in_work = self.inner.commands.acquire_many(all);
         if tokio::time::timeout(STOP_PATIENCE, in_work).await.is_err() {
-            tracing::warn!("commands are still in work; stopping all the same");
+            tracing::warn!("commands are still in progress; stopping anyway");
         }
         if let Err(error) = self
             .inner
@@ -380,5 +380,5 @@ fn starting() -> Fault {
 
 /// The service has as much to do as it may take on; no limit of a caller's.
 pub(crate) fn too_many() -> Fault {
-    Fault::unavailable("too many requests are in work; try again later")
+    Fault::unavailable("too many requests are in progress; try again later")
 }

@@ -101,7 +101,7 @@ pub async fn look_again(
     })
 }
 
-/// Keys of calls that are in work: a second call waits for the first.
+/// Keys of calls that are in progress: a second call waits for the first.
 #[derive(Default)]
 pub struct InWork {
     turns: Arc<Mutex<HashMap<Key, Arc<AsyncMutex<()>>>>>,

@@ -120,9 +120,8 @@ pub async fn hold(
     for node in nodes {
         let key = rows::node(node);
         let row = context.store.get(&key).await?;
-        let row = row.ok_or_else(|| {
-            Fault::unavailable("a signer node is being removed just now; try again")
-        })?;
+        let row =
+            row.ok_or_else(|| Fault::unavailable("a signer node is being removed; try again"))?;
         batch.put(key, Expect::Version(row.version), row.value);
     }
     Ok(())
@@ -276,7 +275,7 @@ async fn commit(context: &Context, batch: Batch) -> Result<(), Fault> {
         Ok(()) => Ok(()),
         Err(CommitError::Conflict(_)) => Err(Fault::new(
             Class::Conflict,
-            "the node was changed by somebody else at the same time; look again",
+            "the node was changed by another call at the same time; read it again",
         )),
         Err(error) => Err(error.into()),
     }

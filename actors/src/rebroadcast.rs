@@ -418,7 +418,7 @@ async fn send_again(
             }
             Broadcast::Refused(Refusal { reason, .. }) => {
                 context.rebroadcast_cache.counts().refused += 1;
-                let detail = format!("no node takes {hash} any more: {reason}");
+                let detail = format!("no node accepts {hash} now: {reason}");
                 ("SentAgain", detail, Some(reason))
             }
             Broadcast::Unknown(reason) => {

@@ -209,7 +209,7 @@ async fn end_requests(context: &Context, imported: Imported) -> Result<u64, Faul
     Ok(ended)
 }
 
-/// Leaves to operators what was in work for keys, and passes epochs and numbers of wallets. Returns how
+/// Leaves to operators what was in progress for keys, and passes epochs and numbers of wallets. Returns how
 /// many vaults there are.
 async fn settle_vaults(context: &Context) -> Result<u64, Fault> {
     let mut vaults = 0_u64;

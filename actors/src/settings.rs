@@ -82,7 +82,7 @@ pub struct Settings {
     pub calls: Calls,
     /// Whether transactions are tried on a node while they are signed.
     pub simulate: bool,
-    /// Most commands that may be in work at once; more are refused with 503.
+    /// Most commands that may be in progress at once; more are refused with 503.
     pub max_commands: usize,
     /// How long a command may wait for its actor, in milliseconds.
     pub command_timeout_ms: u64,

@@ -157,7 +157,7 @@ async fn store(
         }
         Err(CommitError::Conflict(key)) if key.space == Space::WalletRef => Err(duplicate_ref()),
         Err(CommitError::Conflict(key)) if key.space == Space::Idempotency => Err(
-            Fault::unavailable("another call with this idempotency key is in work; try again"),
+            Fault::unavailable("another call with this idempotency key is in progress; try again"),
         ),
         Err(error) => Err(error.into()),
     }

@@ -1,4 +1,4 @@
-//! Admission: how many calls are in work at once, and how fast an address and a token may call.
+//! Admission: how many calls are in progress at once, and how fast an address and a token may call.
 
 use std::{
     collections::HashMap,
@@ -42,7 +42,7 @@ pub struct Rate {
 /// What is admitted.
 #[derive(Clone, Copy, Debug)]
 pub struct AdmissionLimits {
-    /// Calls in work at once, those whose body is still being read included.
+    /// Calls in progress at once, those whose body is still being read included.
     pub max_in_flight: usize,
     /// Bytes of their bodies, together.
     pub max_in_flight_bytes: usize,
@@ -79,7 +79,7 @@ pub struct Admission {
     addresses: Option<Limiter<IpAddr>>,
 }
 
-/// A call in work; dropped when it is done.
+/// A call in progress; dropped when it is done.
 #[derive(Debug)]
 pub struct InFlight {
     _place: OwnedSemaphorePermit,
@@ -97,7 +97,7 @@ impl InFlight {
             .ok()
             .and_then(|bytes| Arc::clone(&self.free).try_acquire_many_owned(bytes).ok())
             .ok_or_else(|| {
-                Fault::unavailable("the requests in work are too large together; try again")
+                Fault::unavailable("the requests in progress are too large together; try again")
             })?;
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *held {
@@ -126,14 +126,14 @@ impl Admission {
         }
     }
 
-    /// Takes a place among the calls in work.
+    /// Takes a place among the calls in progress.
     ///
     /// # Errors
     /// [`Class::Unavailable`] when there is none.
     pub fn enter(&self) -> Result<InFlight, Refusal> {
         let place = Arc::clone(&self.in_flight)
             .try_acquire_owned()
-            .map_err(|_| Fault::unavailable("too many requests are in work; try again"))?;
+            .map_err(|_| Fault::unavailable("too many requests are in progress; try again"))?;
         Ok(InFlight {
             _place: place,
             free: Arc::clone(&self.bytes),

@@ -147,7 +147,7 @@ fn print_findings(findings: &Findings) -> anyhow::Result<()> {
         broken = broken.saturating_add(1);
     }
     if broken > 0 {
-        let alarm = format!("the audit log is not whole: {broken} problems");
+        let alarm = format!("the audit log is broken: {broken} problems");
         return Err(IntegrityError::new(alarm).into());
     }
     let entries = findings.chains.iter().map(|chain| chain.entries);

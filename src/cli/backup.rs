@@ -232,7 +232,7 @@ fn verify(args: &VerifyBackupArgs) -> anyhow::Result<()> {
     let broken = print_heads(&contents.audit);
     print_summary(&contents);
     if broken > 0 {
-        let alarm = format!("the audit log in the backup is not whole: {broken} problems");
+        let alarm = format!("the audit log in the backup is broken: {broken} problems");
         return Err(IntegrityError::new(alarm).into());
     }
     Ok(())

@@ -76,7 +76,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
     let RecoveryOutput { keys, missing } = recover(&args)?;
     eprintln!(
-        "WARNING: these are whole private keys. Whoever sees them has the funds: move the funds to new keys now, and erase these"
+        "WARNING: these are whole private keys. Anyone who sees them controls the funds: move the funds to new keys now, and erase these"
     );
     match &args.out {
         Some(path) => {

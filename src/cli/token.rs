@@ -32,7 +32,7 @@ pub enum Command {
     },
     /// Revoke a token: it is refused from the next call on. There is no way back.
     ///
-    /// What it had been given before (requests that are in work, deposit addresses) stays.
+    /// What it had been given before (requests that are in progress, deposit addresses) stays.
     Revoke {
         /// Its id, or its name.
         #[arg(value_name = "TOKEN")]

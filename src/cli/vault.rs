@@ -56,7 +56,7 @@ pub enum Command {
         #[command(flatten)]
         target: ConnectionArgs,
     },
-    /// Show a vault: each key's scheme, epoch, threshold, holders, and what is in work.
+    /// Show a vault: each key's scheme, epoch, threshold, holders, and what is in progress.
     Show {
         #[command(flatten)]
         which: VaultSelector,
@@ -235,7 +235,7 @@ async fn list(target: ConnectionArgs) -> anyhow::Result<()> {
         } = vault;
         let state = match (ready, failed_reason, problem) {
             (true, ..) if keys.iter().any(|key| key.work.is_some()) => {
-                "ready; new shares are in work (covault vault show)".to_owned()
+                "ready; new shares are in progress (covault vault show)".to_owned()
             }
             (true, ..) => "ready".to_owned(),
             (false, Some(reason), _) => format!("failed: {reason}"),

@@ -61,7 +61,7 @@ pub enum HttpVersion {
 pub struct ServerLimits {
     /// For the headers of a request. HTTP/1.1: also how long an idle connection is kept.
     pub headers: Duration,
-    /// How long a connection without a request in work is kept, up to twice this.
+    /// How long a connection without a request in progress is kept, up to twice this.
     pub idle: Duration,
     /// For requests in flight once the process should stop.
     pub stopping: Duration,
@@ -220,7 +220,7 @@ async fn drive_connection(
 /// What happens on a connection.
 #[derive(Default)]
 struct ConnectionActivity {
-    /// Requests in work.
+    /// Requests in progress.
     open: AtomicUsize,
     /// Grows with each beginning and end of one.
     transitions: AtomicU64,
@@ -232,7 +232,7 @@ impl ConnectionActivity {
         self.transitions.load(Ordering::SeqCst) == 0
     }
 
-    /// Returns once nothing has happened, and nothing been in work, for `patience`.
+    /// Returns once nothing has happened, and nothing been in progress, for `patience`.
     async fn idle(&self, patience: Duration) {
         let mut seen = self.transitions.load(Ordering::SeqCst);
         loop {
@@ -246,7 +246,7 @@ impl ConnectionActivity {
     }
 }
 
-/// A request in work: while it is there, its connection is not idle. An extension of every
+/// A request in progress: while it is there, its connection is not idle. An extension of every
 /// request, for those whose answer is a stream.
 #[derive(Clone)]
 pub struct RequestGuard(#[expect(dead_code, reason = "is only held")] Arc<ActivityGuard>);

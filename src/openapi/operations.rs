@@ -187,7 +187,7 @@ const STATUSES: &[(&str, &str)] = &[
     ),
     (
         "503",
-        "Signers, store, bus or chain nodes cannot be reached, or too much is in work: try again.",
+        "Signers, store, bus or chain nodes cannot be reached, or too much is in progress: try again.",
     ),
 ];
 

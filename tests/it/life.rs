@@ -37,7 +37,7 @@ async fn vault__should_keep_its_addresses_while_nodes_and_shares_change() {
     assert_eq!([0, 1, 2].map(|index| shares(&cluster, index)), [2, 2, 2]);
     cluster.assert_signs(&evm, &solana, "refreshed").await;
 
-    // kill -9 of the orchestrator with a run in work: it cannot end while a node stands still.
+    // kill -9 of the orchestrator with a run in progress: it cannot end while a node stands still.
     cluster.signers[2].signal("STOP");
     let refreshing = {
         let mut command = cluster.vault_command(&["refresh", "--vault", &vault]);
@@ -53,7 +53,7 @@ async fn vault__should_keep_its_addresses_while_nodes_and_shares_change() {
     .await;
     let shown = cluster.run(&["show", "--vault", &vault]);
     assert!(
-        shown.contains("in work") && !shown.contains("epoch 2"),
+        shown.contains("in progress") && !shown.contains("epoch 2"),
         "{shown}"
     );
     cluster.serve.kill();

@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::LeaseScope;
 
-/// Most commands that may be in work on one vault; the gateway has a smaller limit for all.
+/// Most commands that may be in progress on one vault; the gateway has a smaller limit for all.
 const MOST: u32 = 1 << 20;
 
 /// One period of lease ownership.
@@ -23,7 +23,7 @@ pub struct Lease {
     scope: LeaseScope,
     version: u64,
     over: AtomicBool,
-    /// One permit per command in work.
+    /// One permit per command in progress.
     commands: Arc<Semaphore>,
 }
 
@@ -33,7 +33,7 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// A command in work: the vault is not given back meanwhile, though it may be lost.
+/// A command in progress: the vault is not given back meanwhile, though it may be lost.
 pub struct LeaseGuard {
     lease: Arc<Lease>,
     _permit: OwnedSemaphorePermit,
@@ -72,7 +72,7 @@ impl Lease {
         self.over.load(Ordering::SeqCst)
     }
 
-    /// Waits until the commands that are in work have ended, and lets no other begin.
+    /// Waits until the commands that are in progress have ended, and lets no other begin.
     pub async fn drain(&self, patience: Duration) {
         let all = self.commands.acquire_many(MOST);
         if tokio::time::timeout(patience, all).await.is_err() {

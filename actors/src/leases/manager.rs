@@ -27,7 +27,7 @@ use crate::{
 
 /// Vaults that are emptied for others at the same time.
 const MOVES_AT_ONCE: usize = 4;
-/// How long commands may take that are in work on a vault that is for another orchestrator.
+/// How long commands may take that are in progress on a vault that is for another orchestrator.
 const DRAIN: Duration = Duration::from_secs(5);
 /// After so many rounds everything is looked at, whether something has changed or not.
 const ROUNDS: u32 = 20;

@@ -104,7 +104,7 @@ impl Operation for ConfigureSweep {
                 Err(CommitError::Conflict(_)) => {
                     return Err(Fault::new(
                         Class::Conflict,
-                        "the configuration was changed by somebody else at the same time; look again",
+                        "the configuration was changed by another call at the same time; read it again",
                     ));
                 }
                 Err(error) => return Err(error.into()),

@@ -71,9 +71,11 @@ impl Live {
                 let calls = &context.settings.calls;
                 Ok(self.now()?.request.to_wire(calls, Vec::new()))
             }
-            (Err(Problem::Conflict(key)), _) if key.space == Space::Idempotency => Err(
-                Fault::unavailable("another call with this idempotency key is in work; try again"),
-            ),
+            (Err(Problem::Conflict(key)), _) if key.space == Space::Idempotency => {
+                Err(Fault::unavailable(
+                    "another call with this idempotency key is in progress; try again",
+                ))
+            }
             (Err(problem), Some(draft)) => {
                 let reason = stored.taken(&context, &draft, problem).await?;
                 let kind = stored.payload.kind();

@@ -420,7 +420,7 @@ impl From<CommitError> for Fault {
             && key.space == Space::Token
         {
             // A command's commit demands that its token was not revoked.
-            return Fault::unauthenticated().caused_by("the token was revoked meanwhile");
+            return Fault::unauthenticated().caused_by("the token was revoked during the call");
         }
         let sentence = match error {
             CommitError::NotOwner => "the vault went to another orchestrator; repeat the call",

@@ -29,7 +29,7 @@ pub(super) struct Keygen {
     /// The run that the cluster is asked for. It ends with the actor: the next one asks again.
     run: Option<(SessionId, AbortOnDrop)>,
     tries: u32,
-    /// The key was asked for anew while the run was in work: what refuses that is older than the call.
+    /// The key was asked for anew while the run was in progress: what refuses that is older than the call.
     again: bool,
 }
 

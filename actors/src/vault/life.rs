@@ -210,7 +210,7 @@ impl Live {
         }
     }
 
-    /// Goes on with what the store says is in work, where nothing is at it.
+    /// Goes on with what the store says is in progress, where nothing is at it.
     pub(super) fn resume_life(&self, myself: &ActorRef<VaultMsg>) {
         for key in &self.vault.keys {
             let KeyState::Ready(live) = &key.state else {
@@ -352,7 +352,7 @@ impl Live {
         let missing = away(&target.holders);
         if !missing.is_empty() {
             return Err(Fault::unavailable(format!(
-                "nodes that are to hold the new shares are away: {}. Start them, or cancel and reshare to other nodes",
+                "nodes that would hold the new shares are offline: {}. Start them, or cancel and reshare to other nodes",
                 missing.join(", ")
             )));
         }

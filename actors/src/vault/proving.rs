@@ -15,7 +15,7 @@ use crate::{
 /// What this process does for missing proofs.
 #[derive(Default)]
 pub(super) struct Proving {
-    /// A try is due, or in work.
+    /// A try is due, or in progress.
     due: bool,
     work: Option<AbortOnDrop>,
     tries: u32,

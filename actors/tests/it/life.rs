@@ -109,7 +109,7 @@ pub fn idle(vault: &Vault) -> bool {
     vault.ready && vault.keys.iter().all(|key| key.work.is_none())
 }
 
-/// Nothing in work, and every node knows of the shares that sign.
+/// Nothing in progress, and every node knows of the shares that sign.
 pub fn known(vault: &Vault) -> bool {
     idle(vault) && vault.keys.iter().all(|key| key.unconfirmed.is_empty())
 }

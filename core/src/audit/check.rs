@@ -86,7 +86,7 @@ impl fmt::Display for Break {
             What::Changed => f.write_str("was changed: its hash is not that of its content"),
             What::Missing { .. } => f.write_str("is missing"),
             What::Swapped { after } => write!(f, "is out of its place: it comes after {after}"),
-            What::Forked => f.write_str("is there twice: the chain is forked"),
+            What::Forked => f.write_str("appears twice: the chain is forked"),
             What::Unlinked => f.write_str(
                 "does not follow the one before it: one of the two was replaced, or one was taken out",
             ),

@@ -286,7 +286,7 @@ fn reader__should_name_chain_and_entry() {
     says(&with, &format!("{vault}: entry 2 was changed"));
     let mut twice = lines.clone();
     twice.insert(6, lines[6]);
-    says(&twice, &format!("{vault}: entry 2 is there twice"));
+    says(&twice, &format!("{vault}: entry 2 appears twice"));
     let without: Vec<&str> = lines
         .iter()
         .filter(|line| !line.contains(&vault.to_string()) || line.contains("\"service\""))

@@ -166,7 +166,7 @@ impl LiveKey {
             }
             Reshare::Wanted(_) | Reshare::Preparing { .. } => Err(Fault::new(
                 Class::WrongState,
-                "another refresh or reshare of this vault is in work: wait for its end, or cancel it",
+                "another refresh or reshare of this vault is in progress: wait for its end, or cancel it",
             )),
         }
     }
@@ -348,7 +348,7 @@ fn add(nodes: &mut Vec<NodeId>, more: &[NodeId]) {
 fn nothing_in_work() -> Fault {
     Fault::new(
         Class::WrongState,
-        "no such refresh or reshare is in work; the vault's list of keys says where they stand",
+        "no such refresh or reshare is in progress; the vault's list of keys says where they stand",
     )
 }
 

@@ -20,7 +20,7 @@ use crate::{
 /// Most nodes that can hold shares of one vault: their protocol index is one byte.
 pub const MAX_SIGNERS: usize = 255;
 
-/// Why something that was in work is not gone on with.
+/// Why something that was in progress is not gone on with.
 const RESTORED: &str =
     "the store was restored from a backup; whether this came to its end after that is not known";
 
@@ -208,7 +208,7 @@ impl Vault {
         }
     }
 
-    /// It was restored from a backup. What was in work then may have come to its end since: it is left
+    /// It was restored from a backup. What was in progress then may have come to its end since: it is left
     /// to an operator. So many epochs may have been used up by runs that are not known here.
     pub fn restored(&mut self, epochs: u32) {
         for key in &mut self.keys {
@@ -348,7 +348,7 @@ impl Vault {
     pub fn cancel_reshare(&mut self) -> Result<(), Fault> {
         let mut outcome = Err(Fault::new(
             Class::WrongState,
-            "no refresh or reshare of this vault can be cancelled: none is in work, or its shares are in use already",
+            "no refresh or reshare of this vault can be cancelled: none is in progress, or its shares are in use already",
         ));
         for key in &mut self.keys {
             if let KeyState::Ready(live) = &mut key.state

@@ -136,7 +136,7 @@ pub(super) enum ReplyError {
     Flood,
     #[error("the reply is larger than any honest one")]
     TooLarge,
-    #[error("the reply is none to what was asked")]
+    #[error("the reply does not match the request")]
     Unasked,
 }
 

@@ -27,7 +27,7 @@ impl ClusterInner {
             offline = self.offline(parties) => {
                 let failures = AttemptFailures::of_silent(&offline);
                 let fault = self.node_registry.too_few(parties, parties.len(), &failures);
-                Err(fault.caused_by("a node has started again, or is away"))
+                Err(fault.caused_by("a node has restarted or is offline"))
             }
         }
     }

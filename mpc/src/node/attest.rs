@@ -75,7 +75,7 @@ impl Node {
         }
         self.check_time(*sent_at_ms, *sent_at_ms, u64::MAX)?;
         if addresses.is_empty() || addresses.len() > MAX_ADDRESSES {
-            return Err(Fault::field("addresses", "are none, or too many"));
+            return Err(Fault::field("addresses", "must not be empty or too many"));
         }
         let key = self
             .keys

@@ -29,7 +29,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         );
     };
     print_line(format_args!(
-        "{} has signed two different messages for one place: it lied, or somebody has its identity",
+        "{} has signed two different messages for one place: it is byzantine, or another process has its identity",
         accused.openssh_line("")
     ));
     Ok(())

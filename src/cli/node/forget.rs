@@ -17,7 +17,7 @@ use crate::{cli::print_line, config::Config, files, passphrase, wiring::explain}
 ///
 /// Erasing what other nodes take into use later would lose the key, and whoever was an orchestrator
 /// may have the proof that has them do so. It is safe only when all of this holds: `covault vault
-/// show`, asked of an orchestrator that you trust, shows the epoch in use and nothing in work; this
+/// show`, asked of an orchestrator that you trust, shows the epoch in use and nothing in progress; this
 /// node has a share of that epoch in use; and all holders of the key are stopped, and cleared, before
 /// one of them is started again. Then refresh the vault at once.
 #[derive(Debug, clap::Args)]

@@ -61,7 +61,7 @@ fn table(response: &ListNodesResponse) -> String {
 
 fn state(node: &Node) -> &'static str {
     match node.live {
-        false => "away",
+        false => "offline",
         true if node.halted.is_empty() => "live",
         true => "halted",
     }
@@ -203,7 +203,7 @@ mod tests {
         for word in ["halted", "vienna", "1 s ago", "0.1.0", "-61.5 s", "AAAA"] {
             assert!(rows[1].contains(word), "{table}");
         }
-        for word in ["away", "graz", "not since", "BBBB"] {
+        for word in ["offline", "graz", "not since", "BBBB"] {
             assert!(rows[2].contains(word), "{table}");
         }
         let notes = notes(&nodes).join("\n");

@@ -62,7 +62,7 @@ pub struct NewHoldersArgs {
         required_unless_present = "cancel"
     )]
     signers: Vec<String>,
-    /// Cancel the refresh or reshare in work, unless its new shares sign already.
+    /// Cancel the refresh or reshare in progress, unless its new shares sign already.
     #[arg(long, conflicts_with_all = ["threshold", "signers", "lost", "schemes"])]
     cancel: bool,
 }
@@ -170,7 +170,7 @@ async fn run_reshare(
         tokio::time::sleep(progress::poll_interval(started)).await;
         vault = match find_again(&client, &vault.uuid).await {
             Ok(vault) => vault,
-            // It may be starting again: what is in work goes on then.
+            // It may be starting again: what is in progress goes on then.
             Err(problem) => {
                 progress.next(format!("vault {name}: {problem:#}"));
                 told.clear();
@@ -204,14 +204,14 @@ fn print_outcome(name: &str, keys: &[&Key], old: &BTreeMap<String, u32>) -> anyh
         let Some(shares) = &key.shares else { continue };
         if old.get(&key.scheme) >= Some(&shares.epoch) {
             bail!(
-                "vault {name}: somebody has cancelled it; the {} key has its old shares",
+                "vault {name}: it was cancelled; the {} key has its old shares",
                 key.scheme
             );
         }
         print_line(sentence(&key.scheme, shares));
         if !key.unconfirmed.is_empty() {
             eprintln!(
-                "vault {name}: not every node has confirmed its {} shares; who is away may still have old ones, and is told when it is back. `covault vault show` names them",
+                "vault {name}: not every node has confirmed its {} shares; offline nodes may still have old ones and are told when they return. `covault vault show` names them",
                 key.scheme
             );
         }
@@ -236,7 +236,7 @@ fn sentence(scheme: &str, shares: &Shares) -> String {
     )
 }
 
-/// What is in work for these keys, in words.
+/// What is in progress for these keys, in words.
 fn state(keys: &[&Key]) -> String {
     let states = keys.iter().filter_map(|key| {
         let doing = match step(key)? {
@@ -322,9 +322,9 @@ fn describe_holder(holder: &str, nodes: &[Node]) -> String {
         .find(|node| id(&node.public_key).is_some_and(|node| Some(node) == id(holder)));
     match same {
         Some(node) => {
-            let state = if node.live { "live" } else { "away" };
+            let state = if node.live { "live" } else { "offline" };
             format!("{state}  {}  {holder}", node.name)
         }
-        None => format!("away  (never seen)  {holder}"),
+        None => format!("offline  (never seen)  {holder}"),
     }
 }

@@ -175,7 +175,7 @@ impl World {
     }
 }
 
-/// What is in work for each key: its step, or null.
+/// What is in progress for each key: its step, or null.
 fn work(vault: &Value) -> Vec<Value> {
     let keys = vault["keys"].as_array().expect("keys").iter();
     keys.map(|key| key["work"]["step"].clone()).collect()
@@ -481,7 +481,7 @@ async fn refresh__should_be_wanted_once_and_stand_in_the_way_of_another() {
     let mut one = reshare.clone();
     one["schemes"] = json!(["frost-ed25519"]);
     for other in [reshare.clone(), one] {
-        let sentence = "another refresh or reshare of this vault is in work";
+        let sentence = "another refresh or reshare of this vault is in progress";
         world
             .assert_refuses("reshareVault", other, 409, sentence)
             .await;

@@ -133,7 +133,7 @@ async fn requests_in_work__should_be_bounded_with_those_whose_body_is_on_its_way
     );
     assert_eq!(
         body["error"]["message"],
-        "too many requests are in work; try again"
+        "too many requests are in progress; try again"
     );
     drop(slow);
     assert_eq!(post(PATH, json!({})).of(&app).await.0, ADMITTED);

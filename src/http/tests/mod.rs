@@ -75,7 +75,7 @@ async fn body__should_be_refused_above_the_limit_and_read_on() {
         let refusal = read_body(body(chunks), announced, 100, &second).await;
         refusal.expect_err("too large").fault.class().clone()
     };
-    // Not while the other one is in work.
+    // Not while the other one is in progress.
     assert_eq!(refused(10, 100).await, Class::Unavailable);
     drop(first);
     assert_eq!(refused(11, 0).await, Class::TooLarge);

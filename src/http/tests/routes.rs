@@ -158,7 +158,7 @@ async fn api_of(
     Arc::new(api)
 }
 
-/// No limit but on what is in work.
+/// No limit but on what is in progress.
 pub(crate) const UNLIMITED: AdmissionLimits = AdmissionLimits {
     max_in_flight: 1000,
     max_in_flight_bytes: 1 << 20,

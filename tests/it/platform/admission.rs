@@ -96,7 +96,7 @@ async fn unfinished(world: &World, shop: &ApiCaller) {
         made.push(shop.api.create(waits(world)).await);
     }
     let create = "createSigningRequest";
-    let part = "too many requests are in work; try again later";
+    let part = "too many requests are in progress; try again later";
     shop.refused(create, waits(world), UNAVAILABLE, part).await;
     // Who has an end gives its place back.
     for uuid in made {
@@ -111,7 +111,7 @@ async fn unfinished(world: &World, shop: &ApiCaller) {
     shop.api.ok("rejectSigningRequest", again).await;
 }
 
-/// More calls in work than there may be: those that wait for an outcome are.
+/// More calls in progress than there may be: those that wait for an outcome are.
 async fn in_work(world: &World, queue: &ApiCaller, sweep: &ApiCaller) {
     let uuid = json!({"uuid": queue.api.create(waits(world)).await});
     let mut waiting = Vec::new();
@@ -133,7 +133,7 @@ async fn in_work(world: &World, queue: &ApiCaller, sweep: &ApiCaller) {
         (rest.status == 503).then_some(())
     })
     .await;
-    let part = "too many requests are in work; try again";
+    let part = "too many requests are in progress; try again";
     for (who, operation) in [
         (queue, "getWalletList"),
         (queue, "executeSigningRequests"),

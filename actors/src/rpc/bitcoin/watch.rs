@@ -98,7 +98,7 @@ impl From<String> for Stop {
     }
 }
 
-/// What became of an address: `None` while it is in work.
+/// What became of an address: `None` while it is in progress.
 type Outcome = Option<Result<(), String>>;
 
 /// Makes nodes watch addresses, one bundle of them after the other.

@@ -108,7 +108,7 @@ impl Live {
         if let Some(fault) = &problem {
             tracing::warn!(vault = %self.vault.id, scheme = scheme.name(), ?fault, "not every node knows of the new shares yet");
         }
-        // Of two problems, that of the run in work is the one to see.
+        // Of two problems, that of the run in progress is the one to see.
         let reshare = reshare_of(&self.vault, scheme);
         if matches!(reshare, Some(Reshare::Idle | Reshare::Halted { .. })) {
             let problem = problem.map(|fault| fault.message().to_owned());

@@ -208,7 +208,7 @@ pub(super) fn following(sequence: u64) -> Result<i64, Fault> {
         .ok_or_else(|| {
             Fault::field(
                 "sequence",
-                "the chain node names a number after which there is none",
+                "the chain node names the largest sequence number there is",
             )
         })
 }

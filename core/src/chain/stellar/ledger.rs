@@ -314,7 +314,7 @@ fn operation(result: &OperationResult) -> Option<(ExecuteCode, String, Option<&'
                 ),
                 CreateAccountResult::AlreadyExist => (
                     Unspecified,
-                    Some("the recipient was created meanwhile; create a new request"),
+                    Some("the recipient exists now; create a new request"),
                 ),
                 _ => (Unspecified, None),
             };

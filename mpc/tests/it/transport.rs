@@ -1,22 +1,15 @@
 //! What a hostile bus, peer or stranger can send: each is refused, and the log names why. On memory
 //! and on Redis.
 
-#![allow(non_snake_case, missing_docs)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic
-)]
-
-mod support;
-
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
+use crate::support::{
+    SystemEntropy, TestBus, TestCluster, log::LogCapture, now_ms, redis_server::RedisServer, verify,
+};
 use async_trait::async_trait;
 use covault_core::{
     derive::RootKey,
@@ -35,9 +28,6 @@ use covault_mpc::{
     identity::NodeIdentity,
     node::RebuildCheck,
     nonces::Watermarks,
-};
-use support::{
-    SystemEntropy, TestBus, TestCluster, log::LogCapture, now_ms, redis_server::RedisServer, verify,
 };
 use tokio::{
     task::JoinHandle,
@@ -257,7 +247,7 @@ async fn impostor(
         loop {
             tokio::select! {
                 _ = heartbeat.tick() => {
-                    let body = support::announcement("impostor", support::now_ms());
+                    let body = crate::support::announcement("impostor", crate::support::now_ms());
                     codec.send(header(EnvelopeKind::Announcement, EVERYONE), &body).unwrap();
                 }
                 message = inbox.next() => {
@@ -328,7 +318,7 @@ async fn byzantine_nodes_are_refused(bus: Arc<dyn Bus>) {
             }
             // the byzantine node is asked last for a while: the memory of it has to go.
             let orchestrator = &test.orchestrator;
-            test.cluster = support::start_cluster(&test.medium, orchestrator).await;
+            test.cluster = crate::support::start_cluster(&test.medium, orchestrator).await;
             test.until_live(3).await;
         }
     })

@@ -1,16 +1,6 @@
 //! An orchestrator that nodes trust, and that lies: whatever it changes, no node uses its share,
 //! and the refusal begins with the field.
 
-#![allow(non_snake_case, missing_docs)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic
-)]
-
-mod support;
-
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
@@ -18,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{SystemEntropy, TestBus, TestCluster, now_ms, verify};
 use async_trait::async_trait;
 use covault_core::{
     chain::{ChainData, evm, solana},
@@ -40,7 +31,6 @@ use covault_mpc::{
     policy::Policy,
 };
 use serde::Deserialize;
-use support::{SystemEntropy, TestBus, TestCluster, now_ms, verify};
 use tokio::time::timeout;
 
 const BOB: &str = "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be";

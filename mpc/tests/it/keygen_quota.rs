@@ -1,17 +1,8 @@
 //! A hostile orchestrator whose key is pinned asks for keys without end.
 
-#![allow(non_snake_case, missing_docs)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic
-)]
-
-mod support;
-
 use std::{fs, sync::Arc, time::Duration};
 
+use crate::support::{SystemEntropy, TestBus, TestCluster, start_cluster, verify};
 use covault_core::{
     fault::{Class, Fault},
     ids::VaultId,
@@ -19,7 +10,6 @@ use covault_core::{
     signature::Curve,
 };
 use covault_mpc::{identity::NodeIdentity, node::KeygenQuota};
-use support::{SystemEntropy, TestBus, TestCluster, start_cluster, verify};
 
 /// Share files of a node, which every start loads.
 fn files(test: &TestCluster, place: usize) -> usize {

@@ -28,8 +28,8 @@ use secrecy::SecretString;
 use tokio::sync::watch;
 
 use crate::{
+    life::world::{LifecycleFixture, session},
     support::{TestBus, TestCluster, now_ms, verify},
-    world::{LifecycleFixture, session},
 };
 
 /// A bus that keeps what some sender sends in one round of a protocol, to all or to one.

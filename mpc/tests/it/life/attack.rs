@@ -21,9 +21,9 @@ use covault_mpc::{
 use secrecy::SecretString;
 
 use crate::{
-    backup::check_private,
+    life::backup::check_private,
+    life::world::{LifecycleFixture, session},
     support::{free, now_ms},
-    world::{LifecycleFixture, session},
 };
 
 /// The statements of the nodes at these places.

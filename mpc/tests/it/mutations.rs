@@ -1,22 +1,6 @@
 //! A byzantine orchestrator, whose key every node pins, changes every field of every order and message,
 //! one at a time, and every field of the envelopes. The fields are found in the messages themselves.
 
-#![allow(non_snake_case, missing_docs)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::print_stderr
-)]
-
-mod support;
-#[path = "sim/words.rs"]
-mod words;
-#[allow(dead_code)]
-#[path = "life/world.rs"]
-mod world;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -25,6 +9,9 @@ use std::{
     time::Duration,
 };
 
+use crate::life::world::{LifecycleFixture, session};
+use crate::support::{SystemEntropy, TestBus, announcement, now_ms, verify};
+use crate::words::{self, OrderReply};
 use age::x25519::Identity;
 use async_trait::async_trait;
 use covault_core::{
@@ -40,10 +27,7 @@ use covault_mpc::{
     envelope::{EVERYONE, Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
     mutate::{Mutation, mutations},
 };
-use support::{SystemEntropy, TestBus, announcement, now_ms, verify};
 use tokio::time::{sleep, timeout};
-use words::OrderReply;
-use world::{LifecycleFixture, session};
 
 /// What a node that was told so signs, too: nothing of what is signed, for which key, or by whom it may
 /// be, is in these. Whatever comes of them has to be the honest order's signature.

@@ -13,8 +13,8 @@ use covault_core::{
 use covault_mpc::permits::PermitStore;
 
 use crate::{
+    life::world::LifecycleFixture,
     support::{now_ms, start_cluster},
-    world::LifecycleFixture,
 };
 
 fn grant(life: &LifecycleFixture, order: &ReshareOrder, places: &[usize]) {

@@ -9,8 +9,8 @@ use covault_core::{
 use covault_mpc::{claims::Claims, identity::NodeIdentity};
 
 use crate::{
+    life::world::LifecycleFixture,
     support::{SystemEntropy, now_ms},
-    world::LifecycleFixture,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -94,7 +94,7 @@ fn forged(life: &LifecycleFixture, old: Generation, epoch: u32) -> (ReshareOrder
     };
     let order = ReshareOrder {
         vault: life.test.vault,
-        session: crate::world::session(),
+        session: super::world::session(),
         scheme: Scheme::default_of(life.root.curve),
         root_public_key: life.root.public_key.clone(),
         dealers: unadmitted.each_ref().map(NodeIdentity::id).to_vec(),

@@ -1,25 +1,16 @@
 //! The second ECDSA backend on a cluster of nodes.
 
 #![cfg(feature = "cggmp24")]
-#![allow(non_snake_case, missing_docs)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic
-)]
 
-mod support;
-
+use crate::support::{SystemEntropy, TestBus, TestCluster, now_ms, start_cluster, verify};
 use covault_core::{fault::Class, order::KeygenOrder, scheme::Scheme, signature::Curve};
 use covault_mpc::{primes::PrimeStore, shares::age_file::AgeShareStore};
 use secrecy::SecretString;
-use support::{SystemEntropy, TestBus, TestCluster, now_ms, start_cluster, verify};
 
 /// Everybody knows them: for tests only.
 const PRIMES: [&[u8]; 2] = [
-    include_bytes!("fixtures/cggmp24-primes-for-tests-only-1.json"),
-    include_bytes!("fixtures/cggmp24-primes-for-tests-only-2.json"),
+    include_bytes!("../fixtures/cggmp24-primes-for-tests-only-1.json"),
+    include_bytes!("../fixtures/cggmp24-primes-for-tests-only-2.json"),
 ];
 
 fn primes(test: &TestCluster, place: usize) -> PrimeStore {

@@ -1,17 +1,7 @@
 //! A node works with the peers of its own configuration, whatever an orchestrator orders; and an
 //! orchestrator works with the nodes that were admitted, whoever announces itself.
 
-#![allow(
-    non_snake_case,
-    missing_docs,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic
-)]
-
-mod support;
-
+use crate::support::*;
 use covault_core::{
     fault::Class,
     ids::SessionId,
@@ -21,7 +11,6 @@ use covault_core::{
     signature::Curve,
 };
 use covault_mpc::claims::Claims;
-use support::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node__should_refuse_orders_that_name_others_than_its_peers() {

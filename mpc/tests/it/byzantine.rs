@@ -1,24 +1,14 @@
 //! Nodes that are there but do not play by the rules.
 
-#![allow(non_snake_case, missing_docs)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic
-)]
-
-mod support;
-
 use std::{sync::Arc, time::Duration};
 
+use crate::support::{SystemEntropy, TestBus, TestCluster, announcement, now_ms};
 use covault_core::{fault::Class, ids::SessionId, order::NodeId, signature::Curve};
 use covault_mpc::{
     envelope::{EVERYONE, Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
     node::RebuildCheck,
     nonces::Watermarks,
 };
-use support::{SystemEntropy, TestBus, TestCluster, announcement, now_ms};
 use tokio::{task::JoinHandle, time::interval};
 
 /// What a byzantine node does when it is asked to sign.

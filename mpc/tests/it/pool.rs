@@ -1,21 +1,14 @@
 //! Signing with nonces that were made ahead.
 
-#![allow(non_snake_case, missing_docs)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic
-)]
-
-mod support;
-
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
+use crate::support::{
+    AcceptAnyOrder, SystemEntropy, TestBus, TestCluster, now_ms, start_cluster, verify,
+};
 use async_trait::async_trait;
 use covault_core::{
     chain::SigningInput,
@@ -31,7 +24,6 @@ use covault_mpc::{
     envelope::{Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
     nonces::{NonceStore, Watermarks},
 };
-use support::{AcceptAnyOrder, SystemEntropy, TestBus, TestCluster, now_ms, start_cluster, verify};
 
 const MARKS: Watermarks = Watermarks { low: 8, high: 64 };
 

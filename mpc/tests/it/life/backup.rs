@@ -8,8 +8,8 @@ use covault_mpc::shares::backup;
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::{
+    life::world::{LifecycleFixture, session},
     support::now_ms,
-    world::{LifecycleFixture, session},
 };
 
 fn backup_order(life: &LifecycleFixture, recipients: Vec<String>) -> BackupOrder {

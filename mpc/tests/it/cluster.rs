@@ -1,17 +1,10 @@
 //! Nodes and a cluster client together, on both buses.
 
-#![allow(non_snake_case, missing_docs)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic
-)]
-
-mod support;
-
 use std::{sync::Arc, time::Duration};
 
+use crate::support::{
+    AcceptAnyOrder, SystemEntropy, TestBus, TestCluster, now_ms, start_cluster, verify,
+};
 use async_trait::async_trait;
 use covault_core::{
     chain::SigningInput,
@@ -28,7 +21,6 @@ use covault_mpc::{
     node::RebuildCheck,
     nonces::Watermarks,
 };
-use support::{AcceptAnyOrder, SystemEntropy, TestBus, TestCluster, now_ms, start_cluster, verify};
 use tokio::{sync::Notify, time::timeout};
 
 /// The whole story of a vault.

@@ -1,16 +1,6 @@
 //! The rules under which dkls23 may be used, as far as nodes keep them; the others are in
 //! `src/backend/suite/dkls23_rules.rs`. docs/threat-model.md lists them all.
 
-#![allow(non_snake_case, missing_docs)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic
-)]
-
-mod support;
-
 use std::{
     collections::BTreeSet,
     fs,
@@ -22,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{SystemEntropy, TestBus, TestCluster, now_ms, start_cluster_on, verify};
 use async_trait::async_trait;
 use covault_core::{
     fault::Class, ids::SessionId, order::NodeId, port::random_16, signature::Curve,
@@ -30,7 +21,6 @@ use covault_mpc::{
     bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
     envelope::{Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
 };
-use support::{SystemEntropy, TestBus, TestCluster, now_ms, start_cluster_on, verify};
 
 type Interceptor = Box<dyn Fn(&MemoryBus, BusAddress, &[u8]) -> bool + Send + Sync>;
 

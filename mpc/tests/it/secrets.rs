@@ -1,18 +1,9 @@
 //! Nothing secret in the logs: a full run at trace level, whose text is then searched for everything
 //! that only the nodes may know, in hexadecimal, in base64, and as a list of numbers.
 
-#![allow(non_snake_case, missing_docs)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic
-)]
-
-mod support;
-
 use std::sync::{Arc, Mutex};
 
+use crate::support::{SystemEntropy, TestBus, TestCluster, log::LogCapture, search::SecretSearch};
 use covault_core::{
     derive::{KeyPath, RootKey},
     network::Network,
@@ -27,7 +18,6 @@ use covault_mpc::{
 use curve25519_dalek::Scalar;
 use secrecy::SecretString;
 use sha2::{Digest as _, Sha512};
-use support::{SystemEntropy, TestBus, TestCluster, log::LogCapture, search::SecretSearch};
 use tracing_subscriber::filter::LevelFilter;
 
 /// Remembers what it gave.

@@ -15,8 +15,8 @@ use tokio::time::sleep;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::{
+    life::world::{LifecycleFixture, session},
     support::{SystemEntropy, log::LogCapture, now_ms, start_cluster},
-    world::{LifecycleFixture, session},
 };
 
 /// Node 2 shows a proof to another one.

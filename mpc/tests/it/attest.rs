@@ -1,19 +1,9 @@
 //! Nodes state only addresses that they have derived themselves, and what they state can be checked
 //! with their keys alone.
 
-#![allow(
-    non_snake_case,
-    missing_docs,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic
-)]
-
-mod support;
-
 use std::{sync::Arc, time::Duration};
 
+use crate::support::*;
 use covault_core::{
     attest::{AttestOrder, Attested, MAX_ADDRESSES},
     derive::{KeyPath, RootKey},
@@ -31,7 +21,6 @@ use covault_mpc::{
     node::{KeyRules, ThresholdLimits},
     permits::PermitStore,
 };
-use support::*;
 use tokio::{task::JoinHandle, time::interval};
 
 const PATIENCE: Duration = Duration::from_secs(5);

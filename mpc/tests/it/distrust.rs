@@ -1,15 +1,5 @@
 //! Nodes, clocks and a bus that cannot be relied upon.
 
-#![allow(non_snake_case, missing_docs)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic
-)]
-
-mod support;
-
 use std::{
     sync::{
         Arc, Mutex,
@@ -18,6 +8,9 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{
+    SystemEntropy, TestBus, TestCluster, announcement, now_ms, start_cluster_on, verify,
+};
 use async_trait::async_trait;
 use covault_core::{
     derive::RootKey,
@@ -32,9 +25,6 @@ use covault_mpc::{
     claims::Claims,
     cluster::Cluster,
     envelope::{EVERYONE, Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
-};
-use support::{
-    SystemEntropy, TestBus, TestCluster, announcement, now_ms, start_cluster_on, verify,
 };
 use tokio::{
     task::JoinHandle,
@@ -325,7 +315,7 @@ async fn node__should_not_start_without_its_claims_when_it_holds_shares() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes__should_refuse_a_request_that_has_grown() {
-    let check = Arc::new(support::AcceptAnyOrder);
+    let check = Arc::new(crate::support::AcceptAnyOrder);
     let test = TestCluster::start_with(TestBus::memory(), 2, check).await;
     test.until_live(2).await;
     let root = test.keygen(Curve::Ed25519, 2).await;

@@ -3,15 +3,6 @@
 //!
 //! `COVAULT_FUZZ_INPUTS` says how many inputs each target gets.
 
-#![allow(non_snake_case, missing_docs)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::disallowed_methods
-)]
-
 use covault_core::{
     attest::{AttestOrder, Attested},
     chain::{ChainData, DynNetworkRules, Queries, evm, solana},

@@ -1,23 +1,13 @@
 //! Nodes that are set back, run twice, or have a clock that was moved: peers and orchestrators notice,
 //! and nobody can make them believe it of a node that is well.
 
-#![allow(
-    non_snake_case,
-    missing_docs,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic
-)]
-
-mod support;
-
 use std::{
     path::Path,
     sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
 
+use crate::support::*;
 use async_trait::async_trait;
 use covault_core::{
     amount::U256,
@@ -37,7 +27,6 @@ use covault_mpc::{
     node::OrderCheck,
     policy::{PolicyScope, Spending, SpendingCounter},
 };
-use support::*;
 use tokio::time::sleep;
 
 /// Each order of a wallet with an odd number lets one go, of one in a day. The others let nothing go.

@@ -1,22 +1,13 @@
 //! What a hostile orchestrator gets when it calls a wallet of one network a wallet of another, or
 //! asks for one network's transaction as another's message: nothing.
 
-#![allow(non_snake_case, missing_docs)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic
-)]
-
-mod support;
-
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     path::Path,
     sync::Arc,
 };
 
+use crate::support::{SystemEntropy, TestBus, TestCluster, now_ms, verify};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
     chain::{ChainData, aptos, stellar, sui, ton},
@@ -36,7 +27,6 @@ use covault_mpc::{
 };
 use k256::elliptic_curve::sec1::ToSec1Point as _;
 use serde_json::{Value, json};
-use support::{SystemEntropy, TestBus, TestCluster, now_ms, verify};
 
 const STELLAR_EVE: &str = "GAPM4TUV6XTYQTOIGHZ4M7NI6EYJMXRZCIBXBQFOESIYLVTHW5PZSES2";
 const SUI_EVE: &str = "0x559b58c97f8a3dee4d7e09196e8bba1e7d30b8de78b58321aa86481933dc2ea6";

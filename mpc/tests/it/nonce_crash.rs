@@ -7,15 +7,6 @@
 //!
 //! `COVAULT_NONCE_RUNS` says how many children there are, `COVAULT_NONCE_SEED` where the seeds begin.
 
-#![allow(non_snake_case, missing_docs)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::disallowed_methods
-)]
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File, OpenOptions},
@@ -354,7 +345,10 @@ impl CrashFixture {
 
     fn spawn(&self, kill_at: u64, seed: u64) -> Child {
         Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child__should_sign_until_it_is_killed"])
+            .args([
+                "--exact",
+                "nonce_crash::child__should_sign_until_it_is_killed",
+            ])
             .args(["--ignored", "--nocapture", "--test-threads=1"])
             .env("COVAULT_NONCE_CHILD", self.folder.path())
             .env("COVAULT_NONCE_KILL_AT", kill_at.to_string())

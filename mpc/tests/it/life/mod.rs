@@ -1,28 +1,18 @@
 //! The life of a key on a cluster: refresh, reshare, replacement, repair, backup.
 
-#![allow(non_snake_case, missing_docs)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic
-)]
-
 mod attack;
 mod backup;
 mod cut;
 mod fork;
 mod hostile;
 mod peer;
-#[path = "../support/mod.rs"]
-mod support;
-mod world;
+pub mod world;
 
 use std::fs;
 
+use crate::support::{SystemEntropy, start_cluster};
 use covault_core::{fault::Class, order::ReshareProof, signature::Curve};
 use covault_mpc::identity::NodeIdentity;
-use support::{SystemEntropy, start_cluster};
 use world::{LifecycleFixture, Statements};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

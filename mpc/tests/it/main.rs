@@ -1,0 +1,34 @@
+//! Tests of clusters, nodes and backends in one binary; simulated clusters are in `sim`.
+
+#![allow(non_snake_case, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr
+)]
+
+mod attest;
+mod byzantine;
+mod byzantine_node;
+mod cggmp24;
+mod cluster;
+mod cross_network;
+mod distrust;
+mod dkls23_rules;
+mod fuzz;
+mod keygen_quota;
+mod life;
+mod mutations;
+mod nonce_crash;
+mod peers;
+mod pool;
+mod secrets;
+#[path = "../support/mod.rs"]
+mod support;
+mod transport;
+mod witness;
+#[path = "../sim/words.rs"]
+mod words;
