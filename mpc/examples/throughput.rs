@@ -35,7 +35,7 @@ use covault_core::{
 use covault_mpc::{
     backend::{self, KeygenSetup, Session, SignSetup, Signer, SignerIndex},
     node::RebuildCheck,
-    nonces::{MOST, Watermarks},
+    nonces::{MAX_POOL_SIZE, Watermarks},
 };
 use support::{SystemEntropy, TestBus, TestCluster, verify};
 
@@ -194,7 +194,7 @@ async fn until_ready(test: &TestCluster, at_least: usize) {
 }
 
 /// Signatures of one measurement with nonces made ahead: their pools outlast it.
-const AHEAD: usize = MOST / 2;
+const AHEAD: usize = MAX_POOL_SIZE / 2;
 
 async fn measure(
     test: &Arc<TestCluster>,
@@ -209,7 +209,7 @@ async fn measure(
     for in_flight in [1, 32] {
         let most = if preprocess { AHEAD } else { usize::MAX };
         if preprocess {
-            until_ready(test, MOST * 3 / 4).await;
+            until_ready(test, MAX_POOL_SIZE * 3 / 4).await;
         }
         let (rate, median, cpu) = through_cluster(test, &root, in_flight, time, most).await;
         let rounds = if preprocess { ", made ahead" } else { "" };
@@ -246,7 +246,7 @@ async fn main() {
         for (curve, high) in [
             (Curve::Secp256k1, 0),
             (Curve::Ed25519, 0),
-            (Curve::Ed25519, MOST),
+            (Curve::Ed25519, MAX_POOL_SIZE),
         ] {
             if !only(2, curve.name()) || !only(3, name) {
                 continue;

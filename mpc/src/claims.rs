@@ -64,9 +64,9 @@ const SESSIONS: TableDefinition<'_, (&[u8; 16], u32), u64> = TableDefinition::ne
 const BANS: TableDefinition<'_, (&[u8], &[u8; 32]), u64> = TableDefinition::new("bans.1");
 
 /// Claims that share one commit at most.
-const BATCH: usize = 512;
+const MAX_BATCH: usize = 512;
 /// Claims that wait at most.
-const WAITING: usize = 8192;
+const MAX_QUEUED_JOBS: usize = 8192;
 
 /// Why a claim was not granted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -324,7 +324,7 @@ impl Claims {
 
     fn serve(database: Database, loaded: LoadedClaims) -> Result<Self, Fault> {
         let (known, windows) = (Arc::new(loaded.known), loaded.windows);
-        let (queue, jobs) = mpsc::sync_channel(WAITING);
+        let (queue, jobs) = mpsc::sync_channel(MAX_QUEUED_JOBS);
         let writer_known = Arc::clone(&known);
         let (sender, alive) = watch::channel(());
         thread::Builder::new()
@@ -619,7 +619,7 @@ fn write(
 ) {
     while let Ok(first) = jobs.recv() {
         let mut batch = vec![first];
-        while batch.len() < BATCH {
+        while batch.len() < MAX_BATCH {
             let Ok(next) = jobs.try_recv() else { break };
             batch.push(next);
         }

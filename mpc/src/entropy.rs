@@ -51,7 +51,7 @@ impl RngCore for EntropyRng<'_> {
 impl CryptoRng for EntropyRng<'_> {}
 
 /// The most bytes that one HKDF-SHA-256 gives (RFC 5869).
-const MOST: usize = 255 * 32;
+const MAX_DRAW_BYTES: usize = 255 * 32;
 
 /// A node's randomness, hedged in the manner of RFC 8937: HKDF over the system's bytes and a secret of
 /// the node, bound to what they are drawn for, to the start of the node that draws, a count of the
@@ -123,7 +123,7 @@ impl EntropyHedge {
         if self.off {
             return self.system.fill(bytes);
         }
-        for piece in bytes.chunks_mut(MOST) {
+        for piece in bytes.chunks_mut(MAX_DRAW_BYTES) {
             let mut system = Zeroizing::new([0; 64]);
             self.system.fill(system.as_mut_slice());
             let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn hedge__should_fill_any_length_without_repeating() {
-        let mut long = vec![0; 3 * MOST + 5];
+        let mut long = vec![0; 3 * MAX_DRAW_BYTES + 5];
         hedge(1, 1).fill(&mut long);
         let blocks: HashSet<&[u8]> = long.chunks_exact(16).collect();
         assert_eq!(blocks.len(), long.len() / 16);

@@ -31,10 +31,10 @@ pub const VERSION: u16 = 1;
 /// What `to` says in an announcement.
 pub const EVERYONE: NodeId = NodeId([0; 32]);
 
-const HEADER: usize = 98;
-const SIGNATURE: usize = 64;
-const NONCE: usize = 24;
-const TAG: usize = 16;
+const HEADER_LEN: usize = 98;
+const SIGNATURE_LEN: usize = 64;
+const NONCE_LEN: usize = 24;
+const TAG_LEN: usize = 16;
 const DOMAIN: &[u8] = b"covault/envelope";
 /// Peers whose keys are kept ready.
 const CACHED_PEERS: usize = 1024;
@@ -152,12 +152,12 @@ pub enum EnvelopeError {
 
 impl EnvelopeHeader {
     /// As it stands on the wire.
-    pub(crate) fn to_bytes(self) -> [u8; HEADER] {
+    pub(crate) fn to_bytes(self) -> [u8; HEADER_LEN] {
         self.encode()
     }
 
-    fn encode(&self) -> [u8; HEADER] {
-        let mut bytes = [0; HEADER];
+    fn encode(&self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
         let fields: [&[u8]; 10] = [
             &VERSION.to_be_bytes(),
             &[self.kind as u8],
@@ -247,8 +247,8 @@ impl Envelope {
     /// [`EnvelopeError::Malformed`].
     pub fn parse(wire: Vec<u8>) -> Result<Self, EnvelopeError> {
         let header = wire
-            .get(..HEADER)
-            .filter(|_| wire.len() >= HEADER + SIGNATURE)
+            .get(..HEADER_LEN)
+            .filter(|_| wire.len() >= HEADER_LEN + SIGNATURE_LEN)
             .and_then(EnvelopeHeader::decode)
             .ok_or(EnvelopeError::Malformed)?;
         Ok(Self { header, wire })
@@ -265,12 +265,14 @@ impl Envelope {
     }
 
     fn body(&self) -> &[u8] {
-        self.wire.get(HEADER + SIGNATURE..).unwrap_or_default()
+        self.wire
+            .get(HEADER_LEN + SIGNATURE_LEN..)
+            .unwrap_or_default()
     }
 
     fn signature(&self) -> Option<Signature> {
         self.wire
-            .get(HEADER..HEADER + SIGNATURE)
+            .get(HEADER_LEN..HEADER_LEN + SIGNATURE_LEN)
             .and_then(|bytes| Signature::from_slice(bytes).ok())
     }
 }
@@ -287,7 +289,7 @@ pub struct OpenedEnvelope {
 
 /// Reads a header of [`EnvelopeHeader::to_bytes`].
 pub(crate) fn read_header(bytes: &[u8]) -> Option<EnvelopeHeader> {
-    EnvelopeHeader::decode(bytes).filter(|_| bytes.len() == HEADER)
+    EnvelopeHeader::decode(bytes).filter(|_| bytes.len() == HEADER_LEN)
 }
 
 /// What a sender signs: the header, and SHA-256 of the body.
@@ -295,12 +297,12 @@ pub(crate) fn signed_parts(header: &EnvelopeHeader, body: &[u8; 32]) -> [u8; 48]
     signed_bytes(&fingerprint_of(&header.encode(), body))
 }
 
-fn fingerprint(header: &[u8; HEADER], body: &[u8]) -> [u8; 32] {
+fn fingerprint(header: &[u8; HEADER_LEN], body: &[u8]) -> [u8; 32] {
     // The body goes in as a hash: Ed25519 hashes its message twice, with a slower function.
     fingerprint_of(header, &Sha256::digest(body).into())
 }
 
-fn fingerprint_of(header: &[u8; HEADER], body: &[u8; 32]) -> [u8; 32] {
+fn fingerprint_of(header: &[u8; HEADER_LEN], body: &[u8; 32]) -> [u8; 32] {
     Sha256::new()
         .chain_update(header)
         .chain_update(body)
@@ -396,28 +398,28 @@ impl EnvelopeCodec {
     /// Nonce and ciphertext. Sealed where it stands, since wiping another copy of a large message costs
     /// more than sealing it.
     fn seal(&self, to: &NodeId, parts: &[&[u8]]) -> Result<Vec<u8>, Fault> {
-        let mut nonce = [0; NONCE];
+        let mut nonce = [0; NONCE_LEN];
         self.entropy.fill(&mut nonce);
         let peer = self.peer(to)?;
         let length: usize = parts.iter().map(|part| part.len()).sum();
         // Of its final size: a buffer that grows leaves copies of secrets behind.
-        let size = NONCE.saturating_add(TAG).saturating_add(length);
+        let size = NONCE_LEN.saturating_add(TAG_LEN).saturating_add(length);
         let mut sealed = Zeroizing::new(Vec::with_capacity(size));
         sealed.extend_from_slice(&nonce);
-        sealed.extend_from_slice(&[0; TAG]);
+        sealed.extend_from_slice(&[0; TAG_LEN]);
         for part in parts {
             sealed.extend_from_slice(part);
         }
         let failed = || Fault::bug("sealing failed");
         let (preprocess, secret) = sealed
-            .split_at_mut_checked(NONCE.saturating_add(TAG))
+            .split_at_mut_checked(NONCE_LEN.saturating_add(TAG_LEN))
             .ok_or_else(failed)?;
         let tag = self
             .sealing(&peer)
             .encrypt_in_place_detached(GenericArray::from_slice(&nonce), &[], secret)
             .map_err(|_| failed())?;
         preprocess
-            .get_mut(NONCE..)
+            .get_mut(NONCE_LEN..)
             .ok_or_else(failed)?
             .copy_from_slice(&tag);
         Ok(std::mem::take(&mut *sealed))
@@ -448,7 +450,7 @@ impl EnvelopeCodec {
         let body = if header.sealed {
             let (nonce, secret) = envelope
                 .body()
-                .split_first_chunk::<NONCE>()
+                .split_first_chunk::<NONCE_LEN>()
                 .ok_or(EnvelopeError::Unopenable)?;
             self.sealing(&peer)
                 .decrypt(GenericArray::from_slice(nonce), secret)
@@ -619,6 +621,6 @@ mod tests {
             "0808080808080808080808080808080808080808080808080808080808080808",
         );
         assert!(hex::encode(bytes).starts_with(sample));
-        assert_eq!(sample.len(), 2 * HEADER);
+        assert_eq!(sample.len(), 2 * HEADER_LEN);
     }
 }

@@ -36,7 +36,7 @@ pub struct CpuPool {
 }
 
 /// After so many signing jobs in a row a key generation that waits has its turn.
-const TURN: usize = 1024;
+const MAX_SIGNING_IN_A_ROW: usize = 1024;
 
 #[derive(Default)]
 struct PoolInner {
@@ -59,7 +59,7 @@ struct JobQueues {
 impl JobQueues {
     /// The next job, and whether it is an idle one.
     fn next(&mut self) -> Option<(Job, bool)> {
-        let turn = self.passed >= TURN || self.signing.is_empty();
+        let turn = self.passed >= MAX_SIGNING_IN_A_ROW || self.signing.is_empty();
         let live = if turn && let Some(job) = self.keygen.pop_front() {
             self.passed = 0;
             Some(job)
@@ -245,7 +245,7 @@ mod tests {
     fn keygen_lane__should_have_its_turn_however_much_is_to_be_signed() {
         let mut queues = JobQueues::default();
         let (done, order) = mpsc::channel();
-        for _ in 0..3 * TURN {
+        for _ in 0..3 * MAX_SIGNING_IN_A_ROW {
             let done = done.clone();
             queues
                 .signing
@@ -264,8 +264,8 @@ mod tests {
         let turns: Vec<_> = (0..names.len())
             .filter(|at| names[*at] == "keygen")
             .collect();
-        assert_eq!(turns, [TURN, 2 * TURN + 1]);
-        assert_eq!(names.len(), 3 * TURN + 2);
+        assert_eq!(turns, [MAX_SIGNING_IN_A_ROW, 2 * MAX_SIGNING_IN_A_ROW + 1]);
+        assert_eq!(names.len(), 3 * MAX_SIGNING_IN_A_ROW + 2);
     }
 
     #[test]

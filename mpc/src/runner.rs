@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Bytes of a view.
-const VIEW: usize = 32;
+const VIEW_LEN: usize = 32;
 
 /// A message to be sent.
 pub(crate) struct ProtocolMessage {
@@ -74,7 +74,7 @@ pub(crate) struct ProtocolRun {
     /// A hash of what was ordered, for signing: all signers say theirs, before each message. Whom an
     /// orchestrator has told something else is not heard here, and not blamed: his messages would
     /// look like those of a cheat.
-    view: Option<[u8; VIEW]>,
+    view: Option<[u8; VIEW_LEN]>,
     /// Who was told something else.
     misled: BTreeSet<NodeId>,
 }
@@ -85,7 +85,7 @@ impl ProtocolRun {
         sessions: Vec<Box<dyn Session<Option<Signature>>>>,
         peers: HashMap<NodeId, SignerIndex>,
         root: Vec<u8>,
-        view: [u8; VIEW],
+        view: [u8; VIEW_LEN],
     ) -> Self {
         let outcomes = sessions.iter().map(|_| None).collect();
         let last_round = sessions.iter().map(|it| it.last_round()).max().unwrap_or(0);
@@ -229,8 +229,8 @@ impl ProtocolRun {
         self.seen
             .insert((from, round, sequence), (fingerprint, proof));
         if let Some(view) = self.view {
-            match body.split_first_chunk::<VIEW>() {
-                Some((theirs, _)) if *theirs == view => drop(body.drain(..VIEW)),
+            match body.split_first_chunk::<VIEW_LEN>() {
+                Some((theirs, _)) if *theirs == view => drop(body.drain(..VIEW_LEN)),
                 Some(_) => {
                     self.misled.insert(from);
                     return Ok(progress);
@@ -453,7 +453,7 @@ mod tests {
     }
 
     const PEER: NodeId = NodeId([2; 32]);
-    const VIEWED: [u8; VIEW] = [7; VIEW];
+    const VIEWED: [u8; VIEW_LEN] = [7; VIEW_LEN];
 
     fn run() -> ProtocolRun {
         let sessions = (0..2)
@@ -477,7 +477,7 @@ mod tests {
         from: NodeId,
         (round, sequence): (u16, u32),
         print: u8,
-        view: [u8; VIEW],
+        view: [u8; VIEW_LEN],
     ) -> Result<RunProgress, RunFailure> {
         let body = Zeroizing::new([&view[..], &[print]].concat());
         let signed = SignedHeader::sample(round, sequence, print);
@@ -542,7 +542,7 @@ mod tests {
         assert!(run.start(&SystemEntropy).is_ok());
         assert_eq!(run.view(), VIEWED);
         for slot in [(1, 0), (2, 0), (1, 1), (2, 1)] {
-            let progress = feed_viewed(&mut run, PEER, slot, 1, [8; VIEW])
+            let progress = feed_viewed(&mut run, PEER, slot, 1, [8; VIEW_LEN])
                 .ok()
                 .unwrap();
             assert!(progress.finished.is_none());

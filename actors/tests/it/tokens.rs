@@ -20,7 +20,7 @@ use covault_core::{
         },
         wire::{self, get_wallet_info_request::Wallet as By},
     },
-    token::{Access, ApiToken, Kind, TokenHash, kind_of},
+    token::{Access, ApiToken, Kind, TokenHash, Vaults, kind_of},
 };
 
 use crate::world::*;
@@ -87,9 +87,26 @@ pub fn with(token: &Token) -> Caller {
     }
 }
 
-/// Whether the record that a token was found by is that of a message.
-fn is_record_of(record: &ApiToken, token: &Token) -> bool {
-    (record.id.to_string(), &record.name) == (token.id.clone(), &token.name)
+/// The record of a token that was made.
+fn record_of(made: &CreateTokenResponse) -> ApiToken {
+    let token = made.token.clone().unwrap();
+    let vaults = token.vaults.iter().map(|vault| vault.parse().unwrap());
+    ApiToken {
+        id: token.id.parse().unwrap(),
+        name: token.name,
+        kind: Kind::parse(&token.kind).unwrap(),
+        vaults: if token.all_vaults {
+            Vaults::All
+        } else {
+            Vaults::Only(vaults.collect())
+        },
+        access: Access::parse(&token.access).unwrap(),
+        allow: token.allow.iter().map(|at| at.parse().unwrap()).collect(),
+        created_at_ms: token.created_at_ms,
+        expires_at_ms: token.expires_at_ms,
+        revoked_at_ms: token.revoked_at_ms,
+        hash: TokenHash::of(&made.secret),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -101,7 +118,7 @@ async fn token__should_be_known_until_it_is_revoked_by_any_process_on_the_store(
     assert_eq!(kind_of(text), Some(Kind::Platform));
     assert_eq!(token.id, TokenHash::of(text).id().to_string());
     for gateway in [&one, &two] {
-        assert!(is_record_of(&look_up(gateway, text).await.unwrap(), token));
+        assert_eq!(look_up(gateway, text).await.unwrap(), record_of(&made));
         let fault = look_up(gateway, &text[..text.len() - 1]).await.unwrap_err();
         is(&fault, &Class::Unauthenticated, "unauthenticated");
     }
@@ -142,7 +159,7 @@ async fn token__should_be_known_after_a_restart_and_not_after_its_end() {
     let gateway = world.start().await;
     let known = async |made: &CreateTokenResponse| {
         let found = look_up(&gateway, &made.secret).await;
-        found.is_ok_and(|record| is_record_of(&record, made.token.as_ref().unwrap()))
+        found.is_ok_and(|record| record == record_of(made))
     };
     assert!(known(&long).await && known(&short).await);
     world.clock.ahead_ms.fetch_add(3_600_001, Ordering::SeqCst);

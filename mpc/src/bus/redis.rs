@@ -37,7 +37,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Entries read at once, of each stream: with the largest messages 64 MiB.
 const READ_COUNT: usize = 16;
 /// Reads of one entry that may take too long before it is given up.
-const MOST_SLOW: u32 = 3;
+const MAX_SLOW_READS: u32 = 3;
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
 /// A message that could not be sent for so long is dropped: its session is over.
@@ -339,7 +339,7 @@ impl RedisReader {
     /// went back.
     async fn connect(&mut self) -> RedisResult<MultiplexedConnection> {
         let mut connection = self.servers.open(READ_TIMEOUT).await?;
-        if self.slow >= MOST_SLOW {
+        if self.slow >= MAX_SLOW_READS {
             // One entry alone does not come through. What waits is given up, not the node.
             let (seconds, micros): (u64, u64) =
                 redis::cmd("TIME").query_async(&mut connection).await?;

@@ -22,7 +22,7 @@ pub(super) const BUCKET_MS: u64 = 600_000;
 /// Whole buckets of 24 hours.
 const BUCKETS: u64 = 144;
 /// Counters in memory at most; the others are read again.
-const CACHED: usize = 16_384;
+const MAX_CACHED_COUNTERS: usize = 16_384;
 
 /// The windows of all counters.
 #[derive(Debug, Default)]
@@ -149,7 +149,7 @@ impl SpendingWindows {
         spent: &Table<'_, (u64, &'static str), &'static [u8; 32]>,
         name: &str,
     ) -> Result<&mut SpendingWindow, redb::Error> {
-        if self.cached.len() >= CACHED && !self.cached.contains_key(name) {
+        if self.cached.len() >= MAX_CACHED_COUNTERS && !self.cached.contains_key(name) {
             self.cached.clear();
         }
         if !self.cached.contains_key(name) {

@@ -9,7 +9,7 @@ use covault_core::{
 };
 use tokio::time::timeout;
 
-use super::{Cluster, ClusterInner, ExpectedReply, LOOK, select_signers::AttemptFailures};
+use super::{Cluster, ClusterInner, ExpectedReply, POLL_INTERVAL, select_signers::AttemptFailures};
 use crate::{
     attest::has_signed,
     envelope::EnvelopeKind,
@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Bytes of a signature.
-pub(super) const SIGNATURE: usize = 64;
+pub(super) const SIGNATURE_LEN: usize = 64;
 
 impl Cluster {
     /// Asks the live `holders` to state that the order's addresses are the vault's. The statements of
@@ -80,7 +80,7 @@ impl ClusterInner {
                 let failures = AttemptFailures::of_silent(&silent);
                 return Err(self.node_registry.too_few(holders, threshold, &failures));
             }
-            let wait = LOOK.min(Duration::from_millis(left_ms));
+            let wait = POLL_INTERVAL.min(Duration::from_millis(left_ms));
             match timeout(wait, call.replies.recv()).await {
                 Ok(Some((node, 0, OrderReply::Attested(bytes)))) if silent.remove(&node) => {
                     // A hundred verifications take some milliseconds.
@@ -108,9 +108,10 @@ impl ClusterInner {
 }
 
 /// The signatures of a reply, when every one is the node's.
-fn signatures(node: &NodeId, texts: &[String], bytes: &[u8]) -> Option<Vec<[u8; SIGNATURE]>> {
-    let (signatures, rest) = bytes.as_chunks::<SIGNATURE>();
-    let signed = |(text, signature): (&String, &[u8; SIGNATURE])| has_signed(node, text, signature);
+fn signatures(node: &NodeId, texts: &[String], bytes: &[u8]) -> Option<Vec<[u8; SIGNATURE_LEN]>> {
+    let (signatures, rest) = bytes.as_chunks::<SIGNATURE_LEN>();
+    let signed =
+        |(text, signature): (&String, &[u8; SIGNATURE_LEN])| has_signed(node, text, signature);
     let sound = rest.is_empty()
         && signatures.len() == texts.len()
         && texts.iter().zip(signatures).all(signed);

@@ -18,18 +18,18 @@ use crate::{message::OrderReply, meter, proofs::MAX_PROOFS, shares::backup::MAX_
 
 /// Bytes of a reply without signatures and backups, as it is on the bus. An honest node needs a few
 /// hundred; its reasons may be long.
-const SMALL: usize = 64 << 10;
+const SMALL_REPLY_BYTES: usize = 64 << 10;
 /// Bytes of a reply with proofs: each has a few hundred bytes for every holder.
-const LARGER: usize = 4 * SMALL;
+const PROOF_REPLY_BYTES: usize = 4 * SMALL_REPLY_BYTES;
 /// Bytes of a signature in a reply, at most.
-const SIGNATURE: usize = 80;
+const MAX_SIGNATURE_LEN: usize = 80;
 /// Bytes of a public key, and of a signed statement.
 const MAX_KEY: usize = 65;
 const MAX_STATEMENT: usize = 64;
 /// Answers of one node that wait in a call until it takes them.
-pub(super) const EACH: usize = 16;
+pub(super) const MAX_REPLIES_PER_NODE: usize = 16;
 /// The same where an answer may be large.
-const EACH_LARGE: usize = 1;
+const MAX_LARGE_REPLIES_PER_NODE: usize = 1;
 
 /// Who says what about which attempt.
 pub(super) type NodeReply = (NodeId, u32, OrderReply);
@@ -55,18 +55,22 @@ impl ExpectedReply {
     /// Most bytes of an answer, as it is on the bus.
     fn most_bytes(self) -> usize {
         match self {
-            Self::Key | Self::Activation => SMALL,
-            Self::Statements => LARGER,
-            Self::Signatures(count, _) => SMALL.saturating_add(count.saturating_mul(SIGNATURE)),
-            Self::Backups => SMALL.saturating_add(MAX_BACKUP),
-            Self::Attestations(count) => SMALL.saturating_add(count.saturating_mul(SIGNATURE)),
+            Self::Key | Self::Activation => SMALL_REPLY_BYTES,
+            Self::Statements => PROOF_REPLY_BYTES,
+            Self::Signatures(count, _) => {
+                SMALL_REPLY_BYTES.saturating_add(count.saturating_mul(MAX_SIGNATURE_LEN))
+            }
+            Self::Backups => SMALL_REPLY_BYTES.saturating_add(MAX_BACKUP),
+            Self::Attestations(count) => {
+                SMALL_REPLY_BYTES.saturating_add(count.saturating_mul(MAX_SIGNATURE_LEN))
+            }
         }
     }
 
     fn each(self) -> usize {
         match self {
-            Self::Backups => EACH_LARGE,
-            _ => EACH,
+            Self::Backups => MAX_LARGE_REPLIES_PER_NODE,
+            _ => MAX_REPLIES_PER_NODE,
         }
     }
 
@@ -79,7 +83,9 @@ impl ExpectedReply {
                 OrderReply::KeyMade {
                     root, signature, ..
                 },
-            ) => root.public_key.len() <= MAX_KEY && signature.len() == super::attest::SIGNATURE,
+            ) => {
+                root.public_key.len() <= MAX_KEY && signature.len() == super::attest::SIGNATURE_LEN
+            }
             (Self::Signatures(count, curve), OrderReply::Signed(signatures)) => {
                 let fits = |signature: &Signature| signature.curve() == curve;
                 signatures.len() == count && signatures.iter().all(fits)
@@ -91,7 +97,7 @@ impl ExpectedReply {
             (Self::Activation, OrderReply::Activated) => true,
             (Self::Backups, OrderReply::Backup(sealed)) => sealed.len() <= MAX_BACKUP,
             (Self::Attestations(count), OrderReply::Attested(signatures)) => {
-                signatures.len() == count.saturating_mul(super::attest::SIGNATURE)
+                signatures.len() == count.saturating_mul(super::attest::SIGNATURE_LEN)
             }
             (
                 _,
@@ -114,18 +120,18 @@ pub(super) type PendingCalls = HashMap<SessionId, PendingCall>;
 
 /// A call that waits.
 pub(super) struct PendingCall {
-    wanted: ExpectedReply,
+    expected: ExpectedReply,
     /// Of which generation of shares the answers are.
     epoch: u32,
     /// Whose answers count, and the places that each has left.
-    places: HashMap<NodeId, Arc<Semaphore>>,
+    permits: HashMap<NodeId, Arc<Semaphore>>,
     replies: mpsc::Sender<(NodeReply, OwnedSemaphorePermit)>,
 }
 
 /// Where one node's answers to one call go.
 pub(super) struct ReplySlot {
-    wanted: ExpectedReply,
-    places: Arc<Semaphore>,
+    expected: ExpectedReply,
+    permits: Arc<Semaphore>,
     replies: mpsc::Sender<(NodeReply, OwnedSemaphorePermit)>,
 }
 
@@ -143,10 +149,10 @@ pub(super) enum ReplyError {
 impl PendingCall {
     /// Where the node's answers go, if it was asked, about shares of this epoch.
     pub(super) fn slot(&self, node: &NodeId, epoch: u32) -> Option<ReplySlot> {
-        let places = self.places.get(node).filter(|_| self.epoch == epoch)?;
+        let permits = self.permits.get(node).filter(|_| self.epoch == epoch)?;
         Some(ReplySlot {
-            wanted: self.wanted,
-            places: Arc::clone(places),
+            expected: self.expected,
+            permits: Arc::clone(permits),
             replies: self.replies.clone(),
         })
     }
@@ -155,10 +161,10 @@ impl PendingCall {
 impl ReplySlot {
     /// Whether an answer of so many bytes is worth a verification.
     pub(super) fn has_room(&self, bytes: usize) -> Result<(), ReplyError> {
-        if bytes > self.wanted.most_bytes() {
+        if bytes > self.expected.most_bytes() {
             return Err(ReplyError::TooLarge);
         }
-        if self.places.available_permits() == 0 {
+        if self.permits.available_permits() == 0 {
             return Err(ReplyError::Flood);
         }
         Ok(())
@@ -171,12 +177,12 @@ impl ReplySlot {
         attempt: u32,
         reply: OrderReply,
     ) -> Result<(), ReplyError> {
-        if !self.wanted.takes(&reply) {
+        if !self.expected.takes(&reply) {
             return Err(ReplyError::Unasked);
         }
-        let place = Arc::clone(&self.places).try_acquire_owned();
-        let place = place.map_err(|_| ReplyError::Flood)?;
-        let said = ((node, attempt, reply.sanitized()), place);
+        let permit = Arc::clone(&self.permits).try_acquire_owned();
+        let permit = permit.map_err(|_| ReplyError::Flood)?;
+        let said = ((node, attempt, reply.sanitized()), permit);
         match self.replies.try_send(said) {
             Err(mpsc::error::TrySendError::Full(_)) => Err(ReplyError::Flood),
             Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => Ok(()),
@@ -212,7 +218,7 @@ impl CallGuard<'_> {
     pub(super) fn kept(&self, node: &NodeId) -> usize {
         let calls = lock(&self.shared.calls);
         let call = calls.get(&self.session).unwrap();
-        call.wanted.each() - call.places[node].available_permits()
+        call.expected.each() - call.permits[node].available_permits()
     }
 }
 
@@ -231,22 +237,22 @@ impl ClusterInner {
     /// [`covault_core::fault::Class::Bug`] when another call has this session.
     pub(super) fn call(
         &self,
-        wanted: ExpectedReply,
+        expected: ExpectedReply,
         epoch: u32,
         session: SessionId,
         nodes: &[NodeId],
     ) -> Result<CallGuard<'_>, Fault> {
-        let each = wanted.each();
+        let each = expected.each();
         let (sender, replies) = mpsc::channel(nodes.len().saturating_mul(each).max(1));
-        let place = |node: &NodeId| (*node, Arc::new(Semaphore::new(each)));
+        let permit = |node: &NodeId| (*node, Arc::new(Semaphore::new(each)));
         let mut calls = lock(&self.calls);
         if calls.contains_key(&session) {
             return Err(Fault::bug("two calls for one session"));
         }
         let waiting = PendingCall {
-            wanted,
+            expected,
             epoch,
-            places: nodes.iter().map(place).collect(),
+            permits: nodes.iter().map(permit).collect(),
             replies: sender,
         };
         calls.insert(session, waiting);

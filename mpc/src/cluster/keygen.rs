@@ -12,7 +12,7 @@ use covault_core::{
 use tokio::time::{sleep, timeout};
 
 use super::{
-    AGAIN_MS, ClusterInner, ExpectedReply, GRACE_MS, LOOK, NodeReply,
+    ClusterInner, ExpectedReply, NodeReply, POLL_INTERVAL, REPLY_GRACE_MS, RESEND_MS,
     select_signers::AttemptFailures,
 };
 use crate::{
@@ -43,9 +43,9 @@ impl ClusterInner {
             if self.clock.now_ms() >= order.expires_at_ms {
                 return Err(self.no_key(order, &[]));
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
-        let ends_ms = order.expires_at_ms.saturating_add(GRACE_MS);
+        let ends_ms = order.expires_at_ms.saturating_add(REPLY_GRACE_MS);
         // Late in its life an order that was lost is of no use, and whose clock is ahead would call
         // it expired.
         let repeated_until_ms = order.issued_at_ms.midpoint(order.expires_at_ms);
@@ -60,7 +60,7 @@ impl ClusterInner {
             let now_ms = self.clock.now_ms();
             if again_ms.is_some_and(|again_ms| now_ms >= again_ms) {
                 self.send_keygen(order, &silent())?;
-                again_ms = Some(now_ms.saturating_add(AGAIN_MS));
+                again_ms = Some(now_ms.saturating_add(RESEND_MS));
                 again_ms = again_ms.filter(|again_ms| *again_ms < repeated_until_ms);
             }
             if now_ms >= ends_ms {

@@ -13,7 +13,8 @@ use ed25519_dalek::Signature;
 use tokio::time::{sleep, timeout};
 
 use super::{
-    AGAIN_MS, Cluster, ClusterInner, ExpectedReply, GRACE_MS, LOOK, select_signers::AttemptFailures,
+    Cluster, ClusterInner, ExpectedReply, POLL_INTERVAL, REPLY_GRACE_MS, RESEND_MS,
+    select_signers::AttemptFailures,
 };
 use crate::{
     envelope::EnvelopeKind,
@@ -23,7 +24,7 @@ use crate::{
 };
 
 /// How long nodes have to take new shares into use, or to give a backup, in milliseconds.
-const PATIENCE_MS: u64 = 15_000;
+const ANSWER_TIMEOUT_MS: u64 = 15_000;
 /// Activations are told apart from the runs before them by the attempt.
 const ACTIVATION: u32 = 1;
 
@@ -233,7 +234,7 @@ impl ClusterInner {
             if self.clock.now_ms() >= order.expires_at_ms {
                 return Err(self.silent(&parties, &[]));
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
         let mut proof: BTreeMap<NodeId, Vec<u8>> = BTreeMap::new();
         // Whom the nodes say they missed, and how many say so. Who is silent misses the others.
@@ -242,7 +243,7 @@ impl ClusterInner {
         let mut forbidden: BTreeSet<NodeId> = BTreeSet::new();
         let mut epochs: BTreeMap<NodeId, u32> = BTreeMap::new();
         let mut behind = None;
-        let mut ends_ms = order.expires_at_ms.saturating_add(GRACE_MS);
+        let mut ends_ms = order.expires_at_ms.saturating_add(REPLY_GRACE_MS);
         // As in key generation.
         let repeated_until_ms = order.issued_at_ms.midpoint(order.expires_at_ms);
         let mut again_ms = Some(self.clock.now_ms());
@@ -259,7 +260,7 @@ impl ClusterInner {
             if again_ms.is_some_and(|again_ms| now_ms >= again_ms) {
                 let silent = parties.iter().filter(|party| !heard.contains(party));
                 self.send_reshare(order, silent)?;
-                again_ms = Some(now_ms.saturating_add(AGAIN_MS));
+                again_ms = Some(now_ms.saturating_add(RESEND_MS));
                 again_ms = again_ms.filter(|again_ms| *again_ms < repeated_until_ms);
             }
             let until_ms = again_ms.unwrap_or(ends_ms).min(ends_ms);
@@ -295,7 +296,7 @@ impl ClusterInner {
                 }
                 // Others are about to say the same: an operator wants to know of all of them.
                 OrderReply::NotPermitted => {
-                    let soon_ms = self.clock.now_ms().saturating_add(GRACE_MS);
+                    let soon_ms = self.clock.now_ms().saturating_add(REPLY_GRACE_MS);
                     ends_ms = ends_ms.min(soon_ms);
                     forbidden.insert(node);
                 }
@@ -318,7 +319,7 @@ impl ClusterInner {
                     }
                     // One alone may lie. The others are about to say the same.
                     if behind.is_none() {
-                        ends_ms = ends_ms.min(self.clock.now_ms().saturating_add(GRACE_MS));
+                        ends_ms = ends_ms.min(self.clock.now_ms().saturating_add(REPLY_GRACE_MS));
                         behind = Some(reason);
                     }
                     epochs.insert(node, epoch);
@@ -335,7 +336,7 @@ impl ClusterInner {
                     }
                     // The others are about to say the same, or something else.
                     if reason.is_none() {
-                        ends_ms = ends_ms.min(self.clock.now_ms().saturating_add(GRACE_MS));
+                        ends_ms = ends_ms.min(self.clock.now_ms().saturating_add(REPLY_GRACE_MS));
                         reason = Some(why);
                     }
                 }
@@ -387,16 +388,16 @@ impl ClusterInner {
             if now_ms >= again_ms {
                 let silent = nodes.iter().filter(|node| !answers.contains_key(node));
                 self.send_activation(order, proof, before, silent)?;
-                again_ms = now_ms.saturating_add(AGAIN_MS);
+                again_ms = now_ms.saturating_add(RESEND_MS);
             }
             let waiting = nodes
                 .iter()
                 .any(|node| !answers.contains_key(node) && self.node_registry.live(node));
-            let late = now_ms >= began_ms.saturating_add(PATIENCE_MS);
+            let late = now_ms >= began_ms.saturating_add(ANSWER_TIMEOUT_MS);
             if !waiting || late {
                 break;
             }
-            match timeout(LOOK, call.replies.recv()).await {
+            match timeout(POLL_INTERVAL, call.replies.recv()).await {
                 Ok(Some((node, ACTIVATION, OrderReply::Activated))) => {
                     answers.insert(node, Ok(()));
                 }
@@ -464,11 +465,11 @@ impl ClusterInner {
                 .holders
                 .iter()
                 .any(|node| !answers.contains_key(node) && self.node_registry.live(node));
-            let late = self.clock.now_ms() >= began_ms.saturating_add(PATIENCE_MS);
+            let late = self.clock.now_ms() >= began_ms.saturating_add(ANSWER_TIMEOUT_MS);
             if !waiting || late {
                 break;
             }
-            match timeout(LOOK, call.replies.recv()).await {
+            match timeout(POLL_INTERVAL, call.replies.recv()).await {
                 Ok(Some((node, _, OrderReply::Backup(sealed)))) => {
                     let checked = check_sealed(&sealed, order.recipients.len());
                     let answer = checked.map(|()| sealed).map_err(|fault| {

@@ -26,13 +26,13 @@ const MAX_QUEUED_BYTES: usize = 4 << 20;
 /// Senders of whom some wait. More than a vault has holders.
 const MAX_SENDERS: usize = 2048;
 /// Messages that are sorted before the next one is verified.
-const SORTED: usize = 256;
-/// Bytes of a list of nonces: [`crate::nonces::MOST`] numbers and a key.
-const MAX_NONCES: usize = crate::nonces::MOST * 8 + (4 << 10);
+const MAX_SORTED_AT_ONCE: usize = 256;
+/// Bytes of a list of nonces: [`crate::nonces::MAX_POOL_SIZE`] numbers and a key.
+const MAX_NONCES: usize = crate::nonces::MAX_POOL_SIZE * 8 + (4 << 10);
 /// How often it is logged that a node's messages are dropped, in milliseconds.
-const QUIET_MS: u64 = 10_000;
+const LOG_INTERVAL_MS: u64 = 10_000;
 /// Nodes for whom that is remembered.
-const MAX_SAID: usize = 1024;
+const MAX_LOGGED_NODES: usize = 1024;
 
 /// Why a message was dropped.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -104,13 +104,13 @@ struct DropLog(HashMap<NodeId, u64>);
 impl DropLog {
     fn log_drop(&mut self, shared: &ClusterInner, from: &NodeId, why: DropReason) {
         let now_ms = shared.clock.now_ms();
-        let quiet = |at_ms: u64| now_ms.abs_diff(at_ms) < QUIET_MS;
+        let quiet = |at_ms: u64| now_ms.abs_diff(at_ms) < LOG_INTERVAL_MS;
         if self.0.get(from).is_some_and(|at_ms| quiet(*at_ms)) {
             return;
         }
-        if self.0.len() >= MAX_SAID {
+        if self.0.len() >= MAX_LOGGED_NODES {
             self.0.retain(|_, at_ms| quiet(*at_ms));
-            if self.0.len() >= MAX_SAID {
+            if self.0.len() >= MAX_LOGGED_NODES {
                 return;
             }
         }
@@ -136,7 +136,7 @@ pub(super) async fn listen(shared: Weak<ClusterInner>, mut inbox: Subscription) 
         let Some(shared) = shared.upgrade() else {
             return;
         };
-        for _ in 0..SORTED {
+        for _ in 0..MAX_SORTED_AT_ONCE {
             match inbox.next().now_or_never() {
                 Some(Some(message)) => shared.enqueue(message, &mut queues, &mut drop_log),
                 Some(None) => return,
@@ -284,7 +284,7 @@ mod tests {
         bus::{Bus as _, memory::MemoryBus},
         cluster::{
             Cluster, ClusterConfig,
-            calls::{CallGuard, EACH, ExpectedReply},
+            calls::{CallGuard, ExpectedReply, MAX_REPLIES_PER_NODE},
         },
         envelope::EnvelopeCodec,
         identity::NodeIdentity,
@@ -393,8 +393,10 @@ mod tests {
         }
         world.say(&world.honest, &signed(1));
         world.until_kept(&call, &world.honest, 1).await;
-        world.until_kept(&call, &world.hostile, EACH).await;
-        assert_eq!(call.replies.waiting(), EACH + 1);
+        world
+            .until_kept(&call, &world.hostile, MAX_REPLIES_PER_NODE)
+            .await;
+        assert_eq!(call.replies.waiting(), MAX_REPLIES_PER_NODE + 1);
         while call.replies.waiting() > 0 {
             call.replies.recv().await.unwrap();
         }

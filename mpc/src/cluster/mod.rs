@@ -41,12 +41,12 @@ pub use self::{preprocess::NonceLevel, unadmitted::Unadmitted};
 pub use crate::message::{Ban, HaltReason};
 
 /// How often a waiting call looks at which nodes live.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Nodes report what was missing when an attempt ends; they have this long to be heard.
-const GRACE_MS: u64 = 300;
+const REPLY_GRACE_MS: u64 = 300;
 /// How often an order for one session is repeated to those that have not answered, in milliseconds.
 /// Their peers keep what they have said for some seconds until it comes.
-const AGAIN_MS: u64 = 2_000;
+const RESEND_MS: u64 = 2_000;
 
 /// What a cluster client needs.
 pub struct ClusterConfig {

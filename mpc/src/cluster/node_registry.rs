@@ -30,7 +30,7 @@ const HALTED: u8 = 3;
 /// How long a node that was slow or silent is asked last.
 const SUSPECT_MS: u64 = 30_000;
 /// How long a node that ran twice is named after it was last seen to, in milliseconds.
-const TWICE_MS: u64 = 10_000;
+const DUPLICATE_MS: u64 = 10_000;
 /// Starts of one node that are compared.
 const MAX_STARTS: usize = 8;
 /// Where nobody says who is admitted, everybody is known, but not without end.
@@ -100,7 +100,7 @@ struct State {
     mistrusted_pairs: HashMap<(NodeId, NodeId), u64>,
     /// Holders of keys we use: they always have a place.
     wanted: HashSet<NodeId>,
-    busy: HashMap<NodeId, usize>,
+    active_sessions: HashMap<NodeId, usize>,
     turn: usize,
     /// Starts of each node that name other ones.
     starts: HashMap<NodeId, BootHistory>,
@@ -112,7 +112,7 @@ struct State {
 struct BootHistory {
     named: VecDeque<([u8; 16], Vec<[u8; 16]>)>,
     /// When it was last seen to run twice.
-    twice_ms: Option<u64>,
+    duplicate_ms: Option<u64>,
 }
 
 impl BootHistory {
@@ -128,7 +128,7 @@ impl BootHistory {
             self.named.pop_front();
         }
         if twice {
-            self.twice_ms = Some(now_ms);
+            self.duplicate_ms = Some(now_ms);
         }
         twice
     }
@@ -151,7 +151,7 @@ impl Drop for BusyGuard {
     fn drop(&mut self) {
         let mut state = lock(&self.state);
         for node in &self.nodes {
-            if let Some(count) = state.busy.get_mut(node) {
+            if let Some(count) = state.active_sessions.get_mut(node) {
                 *count = count.saturating_sub(1);
             }
         }
@@ -244,9 +244,9 @@ impl NodeRegistry {
         let room = state.starts.len() < MAX_NODES || state.starts.contains_key(&node);
         if !others.is_empty() && room {
             let starts = state.starts.entry(node).or_default();
-            let known = starts.twice_ms;
+            let known = starts.duplicate_ms;
             if starts.heard(announced.boot, &others, now_ms)
-                && known.is_none_or(|known_ms| now_ms.abs_diff(known_ms) >= TWICE_MS)
+                && known.is_none_or(|known_ms| now_ms.abs_diff(known_ms) >= DUPLICATE_MS)
             {
                 tracing::error!(name = %announced.name, node = %node.openssh_line(""), "node runs twice: two processes have its identity. Stop one of them, start the other again, and refresh its vaults");
             }
@@ -352,8 +352,11 @@ impl NodeRegistry {
         let now_ms = self.clock.now_ms();
         let known = state.known.get(node);
         let mut halted = known.map(|known| known.halted.clone()).unwrap_or_default();
-        let twice_ms = state.starts.get(node).and_then(|starts| starts.twice_ms);
-        if twice_ms.is_some_and(|twice_ms| now_ms.abs_diff(twice_ms) < TWICE_MS) {
+        let duplicate_ms = state
+            .starts
+            .get(node)
+            .and_then(|starts| starts.duplicate_ms);
+        if duplicate_ms.is_some_and(|duplicate_ms| now_ms.abs_diff(duplicate_ms) < DUPLICATE_MS) {
             halted.push(HaltReason::Twice);
         }
         halted.sort_unstable();
@@ -433,7 +436,7 @@ impl NodeRegistry {
                         && !halted.iter().any(|halt| *halt != HaltReason::Claims),
                     order: (
                         level,
-                        state.busy.get(node).copied().unwrap_or(0),
+                        state.active_sessions.get(node).copied().unwrap_or(0),
                         // Equals take turns.
                         place.wrapping_add(turn) % count,
                     ),
@@ -445,15 +448,15 @@ impl NodeRegistry {
         match pick(candidates, needed, failures, &mistrusted_pairs) {
             Ok(signers) => {
                 for node in &signers {
-                    *state.busy.entry(*node).or_default() += 1;
+                    *state.active_sessions.entry(*node).or_default() += 1;
                 }
-                let busy = BusyGuard {
+                let active_sessions = BusyGuard {
                     state: Arc::clone(&self.state),
                     nodes: signers.clone(),
                 };
                 Selection::SigningSet(SigningSet {
                     signers,
-                    _busy: busy,
+                    _busy: active_sessions,
                 })
             }
             Err(choice) => choice,
@@ -618,7 +621,7 @@ mod tests {
         let sentence = node_registry.too_few(&[node], 1, &AttemptFailures::default());
         assert!(sentence.message().contains("running twice"), "{sentence}");
         // One is gone.
-        clock.0.fetch_add(TWICE_MS, Ordering::Relaxed);
+        clock.0.fetch_add(DUPLICATE_MS, Ordering::Relaxed);
         node_registry.heard(node, said(4, &[]));
         assert!(!twice() && signing_set(&node_registry));
     }

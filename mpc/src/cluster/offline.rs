@@ -7,11 +7,11 @@ use std::time::Duration;
 use covault_core::{fault::Fault, order::NodeId};
 use tokio::time::sleep;
 
-use super::{ClusterInner, GRACE_MS, LOOK, select_signers::AttemptFailures};
+use super::{ClusterInner, POLL_INTERVAL, REPLY_GRACE_MS, select_signers::AttemptFailures};
 
 /// A node that was not heard for so long, in milliseconds, is waited for no longer. More than a bus
 /// takes that starts again.
-const AWAY_MS: u64 = 15_000;
+const OFFLINE_MS: u64 = 15_000;
 
 impl ClusterInner {
     /// What becomes of `run`, or sooner that one of its nodes has left it.
@@ -35,17 +35,17 @@ impl ClusterInner {
     /// Waits until all of these nodes are there, and then until some are not as they were.
     async fn offline(&self, parties: &[NodeId]) -> Vec<NodeId> {
         while !parties.iter().all(|party| self.node_registry.live(party)) {
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
         let starts: Vec<_> = parties
             .iter()
             .map(|party| self.node_registry.start_of(party))
             .collect();
         loop {
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
             let as_it_was = |party, start| {
                 self.node_registry.start_of(party) == start
-                    && self.node_registry.heard_within(party, AWAY_MS)
+                    && self.node_registry.heard_within(party, OFFLINE_MS)
             };
             let offline: Vec<NodeId> = parties
                 .iter()
@@ -55,7 +55,7 @@ impl ClusterInner {
                 .collect();
             if !offline.is_empty() {
                 // What they have said before they went may still be on its way.
-                sleep(Duration::from_millis(GRACE_MS)).await;
+                sleep(Duration::from_millis(REPLY_GRACE_MS)).await;
                 return offline;
             }
         }

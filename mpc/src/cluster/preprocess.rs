@@ -7,7 +7,7 @@ use std::{
 
 use covault_core::{order::NodeId, port::Clock};
 
-use crate::nonces::MOST;
+use crate::nonces::MAX_POOL_SIZE;
 
 /// How often a node is asked about one key, in milliseconds.
 const ASK_MS: u64 = 1_000;
@@ -133,7 +133,7 @@ impl NonceInventory {
         mut ids: Vec<u64>,
     ) {
         // No node has more.
-        ids.truncate(MOST);
+        ids.truncate(MAX_POOL_SIZE);
         let mut pools = self.lock();
         let known = pools
             .get_mut(&root)
@@ -143,7 +143,7 @@ impl NonceInventory {
         known.ids = known.ids.split_off(&floor);
         let new = ids.into_iter().filter(|id| *id >= known.spent_below);
         known.ids.extend(new);
-        while known.ids.len() > MOST {
+        while known.ids.len() > MAX_POOL_SIZE {
             known.ids.pop_first();
         }
     }
@@ -355,7 +355,7 @@ mod tests {
         preprocess.heard(&node(1), (ROOT.to_vec(), 0), 0, (0..10_000).collect());
         assert_eq!(
             preprocess.levels().iter().map(|level| level.known).max(),
-            Some(MOST)
+            Some(MAX_POOL_SIZE)
         );
         // A node that began anew.
         preprocess.heard(&node(1), (ROOT.to_vec(), 0), 20_000, vec![20_001]);

@@ -112,7 +112,7 @@ impl AttemptFailures {
 
 /// Steps that one search for a team may take: whoever can make nodes quarrel could have the search
 /// go through all teams there are. What it does not find in so many is looked for with less care.
-const STEPS: usize = 4_000;
+const MAX_SEARCH_STEPS: usize = 4_000;
 
 /// What a search has found.
 enum SearchResult {
@@ -156,7 +156,7 @@ fn count_and_pick(
     let mut search = |nodes: &[NodeId], strictness| {
         let mut search = SetSearch::new(nodes, needed, failures, old, strictness);
         let found = search.run();
-        taken = taken.saturating_add(STEPS.saturating_sub(search.steps));
+        taken = taken.saturating_add(MAX_SEARCH_STEPS.saturating_sub(search.steps));
         found
     };
     candidates.sort_by_key(|candidate| candidate.order);
@@ -230,7 +230,7 @@ impl<'a> SetSearch<'a> {
             failures,
             strictness,
             fits,
-            steps: STEPS,
+            steps: MAX_SEARCH_STEPS,
         }
     }
 
@@ -441,7 +441,7 @@ mod tests {
         let (signing_set, steps) = count_and_pick(all, needed, failures, old);
         let signing_set = signing_set.ok().unwrap();
         assert_eq!(signing_set.len(), needed);
-        assert!(steps <= 4 * STEPS, "{steps} steps");
+        assert!(steps <= 4 * MAX_SEARCH_STEPS, "{steps} steps");
         signing_set
     }
 
@@ -481,7 +481,7 @@ mod tests {
             };
             let all = candidates(&[true; 60]);
             let (picked, steps) = count_and_pick(all, 40, &failures, &BTreeSet::new());
-            assert!(steps <= 5 * STEPS, "{steps} steps");
+            assert!(steps <= 5 * MAX_SEARCH_STEPS, "{steps} steps");
             if let Ok(signing_set) = picked {
                 for (one, other) in &failures.mistrusted_pairs {
                     assert!(!(signing_set.contains(one) && signing_set.contains(other)));

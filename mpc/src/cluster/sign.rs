@@ -11,7 +11,7 @@ use covault_core::{
 use tokio::time::timeout;
 
 use super::{
-    CallGuard, ClusterInner, ExpectedReply, GRACE_MS, LOOK,
+    CallGuard, ClusterInner, ExpectedReply, POLL_INTERVAL, REPLY_GRACE_MS,
     preprocess::NonceQuery,
     select_signers::{AttemptFailures, Selection},
 };
@@ -78,7 +78,7 @@ impl ClusterInner {
                 Selection::SigningSet(signing_set) => signing_set,
                 Selection::Wait => {
                     let left = Duration::from_millis(deadline_ms.saturating_sub(now_ms));
-                    match late(order, &mut call, LOOK.min(left)).await {
+                    match late(order, &mut call, POLL_INTERVAL.min(left)).await {
                         Some(signatures) => return Ok(signatures),
                         None => continue,
                     }
@@ -115,7 +115,7 @@ impl ClusterInner {
                     failures.failed(&signing_set.signers);
                     // The second try comes at once; what fails again and again must not spin.
                     if attempt > 0
-                        && let Some(signatures) = late(order, &mut call, LOOK).await
+                        && let Some(signatures) = late(order, &mut call, POLL_INTERVAL).await
                     {
                         return Ok(signatures);
                     }
@@ -169,9 +169,11 @@ impl ClusterInner {
             let left = if is_future(request.sent_at_ms, now_ms) {
                 0
             } else {
-                ends_ms.saturating_add(GRACE_MS).saturating_sub(now_ms)
+                ends_ms
+                    .saturating_add(REPLY_GRACE_MS)
+                    .saturating_sub(now_ms)
             };
-            let patience = Duration::from_millis(left).min(LOOK);
+            let patience = Duration::from_millis(left).min(POLL_INTERVAL);
             match timeout(patience, call.replies.recv()).await {
                 Err(_) | Ok(None) => {
                     let gone: Vec<NodeId> = signing_set

@@ -32,7 +32,7 @@ struct Sighting {
 
 #[derive(Default)]
 pub(super) struct UnadmittedNodes {
-    met: HashMap<NodeId, Sighting>,
+    sightings: HashMap<NodeId, Sighting>,
     /// When it was last logged that there are too many.
     too_many_ms: Option<u64>,
 }
@@ -40,33 +40,37 @@ pub(super) struct UnadmittedNodes {
 impl UnadmittedNodes {
     /// Whether an announcement of this node is worth verifying.
     pub(super) fn wants(&self, node: &NodeId, now_ms: u64) -> bool {
-        self.met.len() < MAX_UNADMITTED
-            || self.met.contains_key(node)
-            || self.met.values().any(|met| forgotten(met, now_ms))
+        self.sightings.len() < MAX_UNADMITTED
+            || self.sightings.contains_key(node)
+            || self
+                .sightings
+                .values()
+                .any(|sightings| forgotten(sightings, now_ms))
     }
 
     /// Notes a stranger whose announcement was verified; logged once an hour.
     pub(super) fn heard(&mut self, node: NodeId, name: String, now_ms: u64) {
-        if let Some(met) = self.met.get_mut(&node) {
-            met.heard_ms = now_ms;
-            met.name = name;
-            if forgotten(met, now_ms) {
-                met.logged_ms = now_ms;
-                log(&node, &met.name);
+        if let Some(sightings) = self.sightings.get_mut(&node) {
+            sightings.heard_ms = now_ms;
+            sightings.name = name;
+            if forgotten(sightings, now_ms) {
+                sightings.logged_ms = now_ms;
+                log(&node, &sightings.name);
             }
             return;
         }
-        self.met.retain(|_, met| !forgotten(met, now_ms));
-        if self.met.len() >= MAX_UNADMITTED {
+        self.sightings
+            .retain(|_, sightings| !forgotten(sightings, now_ms));
+        if self.sightings.len() >= MAX_UNADMITTED {
             return self.full(now_ms);
         }
         log(&node, &name);
-        let met = Sighting {
+        let sightings = Sighting {
             name,
             heard_ms: now_ms,
             logged_ms: now_ms,
         };
-        self.met.insert(node, met);
+        self.sightings.insert(node, sightings);
     }
 
     /// There is no place for another one; logged once an hour.
@@ -82,19 +86,19 @@ impl UnadmittedNodes {
 
     /// It was admitted.
     pub(super) fn forget(&mut self, node: &NodeId) {
-        self.met.remove(node);
+        self.sightings.remove(node);
     }
 
     /// Those that were heard lately, by key.
     pub(super) fn list(&self, now_ms: u64) -> Vec<Unadmitted> {
         let mut list: Vec<Unadmitted> = self
-            .met
+            .sightings
             .iter()
-            .filter(|(_, met)| now_ms < met.heard_ms.saturating_add(SHOWN_MS))
-            .map(|(id, met)| Unadmitted {
+            .filter(|(_, sightings)| now_ms < sightings.heard_ms.saturating_add(SHOWN_MS))
+            .map(|(id, sightings)| Unadmitted {
                 id: *id,
-                name: met.name.clone(),
-                last_seen_ms: met.heard_ms,
+                name: sightings.name.clone(),
+                last_seen_ms: sightings.heard_ms,
             })
             .collect();
         list.sort_by_key(|stranger| stranger.id);
@@ -102,8 +106,8 @@ impl UnadmittedNodes {
     }
 }
 
-fn forgotten(met: &Sighting, now_ms: u64) -> bool {
-    now_ms >= met.logged_ms.saturating_add(REMEMBERED_MS)
+fn forgotten(sightings: &Sighting, now_ms: u64) -> bool {
+    now_ms >= sightings.logged_ms.saturating_add(REMEMBERED_MS)
 }
 
 fn log(node: &NodeId, name: &str) {
@@ -136,14 +140,14 @@ mod tests {
                 unadmitted.full(5);
             }
         }
-        assert_eq!(unadmitted.met.len(), MAX_UNADMITTED);
+        assert_eq!(unadmitted.sightings.len(), MAX_UNADMITTED);
         assert_eq!(unadmitted.list(6).len(), MAX_UNADMITTED);
         assert!(unadmitted.list(5 + SHOWN_MS).is_empty());
         // An hour later there is room again.
         let later = 5 + REMEMBERED_MS;
         assert!(unadmitted.wants(&number(200_000), later));
         unadmitted.heard(number(200_000), "late".into(), later);
-        assert_eq!(unadmitted.met.len(), 1);
+        assert_eq!(unadmitted.sightings.len(), 1);
     }
 
     #[test]
@@ -152,10 +156,13 @@ mod tests {
         unadmitted.heard(number(1), "a".into(), 10);
         for now_ms in [20, 10 + REMEMBERED_MS - 1] {
             unadmitted.heard(number(1), "b".into(), now_ms);
-            assert_eq!(unadmitted.met[&number(1)].logged_ms, 10);
+            assert_eq!(unadmitted.sightings[&number(1)].logged_ms, 10);
         }
         unadmitted.heard(number(1), "c".into(), 10 + REMEMBERED_MS);
-        assert_eq!(unadmitted.met[&number(1)].logged_ms, 10 + REMEMBERED_MS);
+        assert_eq!(
+            unadmitted.sightings[&number(1)].logged_ms,
+            10 + REMEMBERED_MS
+        );
         assert_eq!(unadmitted.list(10 + REMEMBERED_MS)[0].name, "c");
     }
 }

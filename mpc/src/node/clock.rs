@@ -10,9 +10,9 @@ use crate::message::SKEW_MS;
 /// How long the time of a peer that was heard counts, in milliseconds.
 pub(super) const FRESH_MS: u64 = 10_000;
 /// How far the wall clock may be behind the latest claim, in milliseconds.
-const BACK_MS: u64 = 300_000;
+const MAX_BEHIND_MS: u64 = 300_000;
 /// What clocks may drift apart without a step: one part of so many.
-const DRIFT: u64 = 1_000;
+const MAX_DRIFT_PARTS: u64 = 1_000;
 
 /// The time of a peer.
 struct PeerTime {
@@ -151,7 +151,7 @@ impl ClockMonitor {
         if votes.confirm() {
             // Who has stepped together with the others has their time.
             self.anchor = (wall_ms, steady_ms);
-        } else if off > SKEW_MS.saturating_add(passed / DRIFT) {
+        } else if off > SKEW_MS.saturating_add(passed / MAX_DRIFT_PARTS) {
             return Err(Fault::unavailable(format!(
                 "the clock of this node was moved by {} s while it ran, and its peers do not confirm \
                  the new time: set the clock right, or start the node again",
@@ -164,7 +164,7 @@ impl ClockMonitor {
                  peers: set the clock right",
             ));
         }
-        if wall_ms.saturating_add(BACK_MS) < newest_ms && !votes.confirm() {
+        if wall_ms.saturating_add(MAX_BEHIND_MS) < newest_ms && !votes.confirm() {
             return Err(Fault::unavailable(
                 "the clock of this node is behind its own claims, and its peers do not confirm the \
                  time: set the clock right",
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn clock__should_be_refused_behind_the_claims_unless_the_peers_confirm_it() {
         let mut clocks = ClockMonitor::new(NOON);
-        assert_eq!(clocks.check(NOON, 0, NOON + BACK_MS, 2), Ok(()));
+        assert_eq!(clocks.check(NOON, 0, NOON + MAX_BEHIND_MS, 2), Ok(()));
         let newest = NOON + HOUR;
         assert!(sentence(clocks.check(NOON, 0, newest, 2)).contains("behind its own claims"));
         hear(&mut clocks, 0, &[NOON, NOON]);

@@ -20,7 +20,7 @@ use crate::{
 /// Milliseconds of a day.
 const DAY_MS: u64 = 86_400_000;
 /// How exactly the last use of a key is noted.
-const NOTED_MS: u64 = 3_600_000;
+const USE_PRECISION_MS: u64 = 3_600_000;
 /// Sessions of one orchestrator that run at once, and the inputs that they sign.
 const MAX_SESSIONS: usize = 8_192;
 const MAX_INPUTS: usize = 32_768;
@@ -298,7 +298,7 @@ impl Node {
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Invalid`] with what the operator of the node can do.
-    pub(super) fn room_for_key(
+    pub(super) fn reserve_for_key(
         &self,
         orchestrator: NodeId,
         vault: VaultId,
@@ -344,7 +344,7 @@ impl Node {
         let Some(mut note) = note else { return Ok(()) };
         if note
             .used_ms
-            .is_some_and(|used_ms| now_ms.abs_diff(used_ms) < NOTED_MS)
+            .is_some_and(|used_ms| now_ms.abs_diff(used_ms) < USE_PRECISION_MS)
         {
             return Ok(());
         }

@@ -157,7 +157,7 @@ impl Node {
         let room = match self.keys.get(&order.root_public_key) {
             Some(_) => self.quota_tracker.session(from, 0)?,
             // One more key for us, whoever made it.
-            None => self.room_for_key(from, order.vault)?,
+            None => self.reserve_for_key(from, order.vault)?,
         };
         if !self.sessions.accept((session, 0), id, until_ms) {
             return Ok(());

@@ -502,7 +502,7 @@ impl Node {
             | EnvelopeKind::BackupOrder
             | EnvelopeKind::AttestOrder => {
                 if !self.trusted.contains(&from) {
-                    return self.drop_message(&from, MessageRefusal::Unadmitted);
+                    return self.drop_message(&from, MessageRefusal::UntrustedOrchestrator);
                 }
             }
             // A proof stands for itself, whoever shows it.

@@ -569,7 +569,7 @@ impl Node {
         self.check_peers(order.vault, "signers", &order.signers)?;
         let limits = self.rules.limits(order.vault);
         limits.check(order.threshold, order.signers.len(), None)?;
-        let room = self.room_for_key(from, order.vault)?;
+        let room = self.reserve_for_key(from, order.vault)?;
         // By our clock, which may not be theirs.
         let left_ms = order.expires_at_ms.saturating_sub(sent_at_ms);
         let until_ms = received_ms.saturating_add(left_ms.min(MAX_KEYGEN_MS));
@@ -707,7 +707,7 @@ impl Node {
     }
 }
 
-const SPENDING_FORGOTTEN: &str = "promises of this node were missing in its claims file less than a \
+const SPENDING_UNKNOWN: &str = "promises of this node were missing in its claims file less than a \
                                   day ago, so that its limits count as used up";
 
 fn refused_claim(error: &ClaimError) -> Fault {
@@ -725,7 +725,7 @@ fn refused_claim(error: &ClaimError) -> Fault {
              wrong, ask for another amount or fee, which makes another transaction",
         ),
         ClaimError::DailyLimitReached(counter) => over_day(counter),
-        ClaimError::SpendingUnknown => Fault::field("policy", SPENDING_FORGOTTEN),
+        ClaimError::SpendingUnknown => Fault::field("policy", SPENDING_UNKNOWN),
         ClaimError::NonceMissing | ClaimError::Store(_) => {
             Fault::unavailable("a signer's disk failed")
         }

@@ -17,7 +17,7 @@ use crate::{
     backend::{Commitments, PreprocessedNonce, SignerIndex},
     envelope::{EnvelopeHeader, EnvelopeKind, OpenedEnvelope},
     message::{PreprocessMsg, decode, encode},
-    nonces::{MOST, NonceSelection, NonceStore, PeerNonces, ShareEpoch, Watermarks},
+    nonces::{MAX_POOL_SIZE, NonceSelection, NonceStore, PeerNonces, ShareEpoch, Watermarks},
     pool::Priority,
 };
 
@@ -100,7 +100,7 @@ pub(super) enum NonceLookupError {
 
 impl NoncePools {
     pub(super) fn new(nonces: NonceStore, watermarks: Watermarks) -> Self {
-        let high = watermarks.high.min(MOST);
+        let high = watermarks.high.min(MAX_POOL_SIZE);
         let watermarks = Watermarks {
             low: watermarks.low.min(high),
             high,

@@ -14,7 +14,7 @@ use super::Node;
 use crate::envelope::EnvelopeError;
 
 /// How often one reason is logged, in milliseconds.
-const QUIET_MS: u64 = 1_000;
+const LOG_INTERVAL_MS: u64 = 1_000;
 
 /// Why a message was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,7 +26,7 @@ pub(super) enum MessageRefusal {
     #[error(
         "order of a stranger ignored: its key is not among the orchestrators that this node trusts"
     )]
-    Unadmitted,
+    UntrustedOrchestrator,
     /// A protocol message of a node that is not among the configured peers.
     #[error("message of a node that is no peer")]
     NoPeer,
@@ -78,7 +78,7 @@ impl MessageRefusals {
         let said = said.entry(discriminant(&why)).or_default();
         if said
             .at_ms
-            .is_some_and(|at_ms| now_ms.abs_diff(at_ms) < QUIET_MS)
+            .is_some_and(|at_ms| now_ms.abs_diff(at_ms) < LOG_INTERVAL_MS)
         {
             said.unsaid = said.unsaid.saturating_add(1);
             return None;

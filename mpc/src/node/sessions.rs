@@ -69,7 +69,7 @@ struct SessionTable {
     /// What waits for its order, of whom. In all: bytes of holders of our keys, and of others.
     early: HashMap<NodeId, EarlyMessages>,
     holders: usize,
-    unadmitted: usize,
+    non_holders: usize,
 }
 
 /// What of one sender waits for orders.
@@ -210,7 +210,7 @@ impl SessionTable {
         let (all, limit) = if more.holder {
             (&mut self.holders, MAX_EARLY_BYTES)
         } else {
-            (&mut self.unadmitted, MAX_NON_HOLDER_BYTES)
+            (&mut self.non_holders, MAX_NON_HOLDER_BYTES)
         };
         let own = self.early.get(&from).copied().unwrap_or_default();
         let bytes = own.bytes.saturating_add(more.bytes);
@@ -235,7 +235,7 @@ impl SessionTable {
             let all = if gone.holder {
                 &mut self.holders
             } else {
-                &mut self.unadmitted
+                &mut self.non_holders
             };
             *all = all.saturating_sub(gone.bytes);
             if let Entry::Occupied(mut entry) = self.early.entry(from) {

@@ -41,17 +41,17 @@ const ASK_MS: u64 = 5_000;
 /// crash.
 const SAVE_MS: u64 = 10_000;
 /// How often one peer is asked because of what is announced in its name, in milliseconds.
-const AGAIN_MS: u64 = 1_000;
+const RECHECK_MS: u64 = 1_000;
 /// How often one start of a peer is told something, in milliseconds.
-const TELL_MS: u64 = 100;
+const MIN_ANSWER_INTERVAL_MS: u64 = 100;
 /// Own announcements that are remembered.
-const SENT: usize = 64;
+const MAX_SENT: usize = 64;
 /// How long another start of this identity is named after it was heard, in milliseconds.
-const NAMED_MS: u64 = 30_000;
+const DUPLICATE_MS: u64 = 30_000;
 
-const TWICE: &str = "this node runs twice: another process has its identity (a copied folder, or a \
+const DUPLICATE_IDENTITY: &str = "this node runs twice: another process has its identity (a copied folder, or a \
                      cloned machine). Stop one of them, start the other again, and refresh the vaults";
-const FORGOTTEN: &str = "promises of this node are missing in its claims file: it was put back, or \
+const CLAIMS_LOST: &str = "promises of this node are missing in its claims file: it was put back, or \
                          the node ran elsewhere. Refresh the vault first";
 
 pub(super) struct Witness {
@@ -75,13 +75,13 @@ struct State {
     /// Questions, none where the last one was answered, and when they were asked.
     questions: BTreeMap<NodeId, (Option<[u8; 16]>, u64)>,
     /// When a start of a peer was told something, with an answer to its question or without.
-    told: BTreeMap<(NodeId, [u8; 16], bool), u64>,
+    last_answered: BTreeMap<(NodeId, [u8; 16], bool), u64>,
     /// Of our announcements: how many there were, and number and time of the latest.
     count: u64,
     sent: VecDeque<(u64, u64)>,
     /// Other starts of this identity, and when they were heard.
     others: BTreeMap<[u8; 16], u64>,
-    twice: bool,
+    duplicated: bool,
     /// The height of the evidence that is being noted.
     noted: u64,
     clock_wrong: bool,
@@ -113,11 +113,11 @@ impl Witness {
                 saved_ms: 0,
                 answered: BTreeSet::new(),
                 questions: BTreeMap::new(),
-                told: BTreeMap::new(),
+                last_answered: BTreeMap::new(),
                 count: 0,
                 sent: VecDeque::new(),
                 others: BTreeMap::new(),
-                twice: false,
+                duplicated: false,
                 noted: 0,
                 clock_wrong: false,
             }),
@@ -198,8 +198,8 @@ impl Node {
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`].
     pub(super) fn check_not_duplicated(&self) -> Result<(), Fault> {
-        match self.witness.lock().twice {
-            true => Err(Fault::unavailable(TWICE)),
+        match self.witness.lock().duplicated {
+            true => Err(Fault::unavailable(DUPLICATE_IDENTITY)),
             false => Ok(()),
         }
     }
@@ -220,7 +220,7 @@ impl Node {
             .claims
             .blocked(&record.key.root.public_key, record.epoch)
         {
-            return Err(Fault::new(Class::Invalid, FORGOTTEN));
+            return Err(Fault::new(Class::Invalid, CLAIMS_LOST));
         }
         let steady_ms = self.witness.steady_ms();
         let mut state = self.witness.lock();
@@ -255,7 +255,7 @@ impl Node {
         if clock.is_err() {
             halted.push(HaltReason::Clock);
         }
-        if state.twice {
+        if state.duplicated {
             halted.push(HaltReason::Twice);
         }
         let blocked = |key: &Arc<LoadedKey>| {
@@ -268,11 +268,11 @@ impl Node {
         }
         state
             .others
-            .retain(|_, heard_ms| steady_ms.saturating_sub(*heard_ms) < NAMED_MS);
+            .retain(|_, heard_ms| steady_ms.saturating_sub(*heard_ms) < DUPLICATE_MS);
         state.count = state.count.saturating_add(1);
         let count = state.count;
         state.sent.push_back((count, at_ms));
-        if state.sent.len() > SENT {
+        if state.sent.len() > MAX_SENT {
             state.sent.pop_front();
         }
         WitnessReport {
@@ -352,14 +352,15 @@ impl Node {
         let at_ms = self.clock.now_ms();
         let (newest, now) = {
             let mut state = self.witness.lock();
-            let lately = |told_ms: &u64| steady_ms.saturating_sub(*told_ms) < TELL_MS;
-            state.told.retain(|_, told_ms| lately(told_ms));
+            let lately =
+                |told_ms: &u64| steady_ms.saturating_sub(*told_ms) < MIN_ANSWER_INTERVAL_MS;
+            state.last_answered.retain(|_, told_ms| lately(told_ms));
             // What somebody replays of an earlier start takes no answer from this one.
             let telling = (to, boot, question.is_some());
-            if state.told.contains_key(&telling) {
+            if state.last_answered.contains_key(&telling) {
                 return;
             }
-            state.told.insert(telling, steady_ms);
+            state.last_answered.insert(telling, steady_ms);
             let newest = state.newest.get(&to);
             let newest = newest.map(|(_, wire)| wire.clone()).unwrap_or_default();
             let now = question.map(|question| LiveStatus {
@@ -443,7 +444,7 @@ impl Node {
             let runs = state.clocks.heard(from, (boot, count), at_ms, steady_ms);
             let asked = state.questions.get(&from);
             let lately =
-                asked.is_some_and(|(_, asked_ms)| steady_ms.saturating_sub(*asked_ms) < AGAIN_MS);
+                asked.is_some_and(|(_, asked_ms)| steady_ms.saturating_sub(*asked_ms) < RECHECK_MS);
             let known = state.newest.get(&from).map(|(height, _)| *height);
             if known.is_none_or(|known| known < height) {
                 let wire = envelope.bytes().to_vec();
@@ -478,7 +479,7 @@ impl Node {
         let steady_ms = self.witness.steady_ms();
         let wall_ms = self.clock.now_ms();
         let mut state = self.witness.lock();
-        if state.twice {
+        if state.duplicated {
             return;
         }
         let known = match *boot == self.boot {
@@ -488,7 +489,7 @@ impl Node {
         if *boot == self.boot {
             // A process that went on from a copy of our memory.
             let first = state.sent.front().map(|(count, _)| *count);
-            state.twice = *count > state.count
+            state.duplicated = *count > state.count
                 || announcement.halted.contains(&HaltReason::Twice)
                 || (first.is_some_and(|first| *count >= first)
                     && !state.sent.contains(&(*count, *at_ms)));
@@ -499,14 +500,14 @@ impl Node {
                 state.others.insert(*boot, steady_ms);
             }
             // An earlier process cannot know of this one: it named a start that had not been.
-            state.twice = others.contains(&self.boot);
+            state.duplicated = others.contains(&self.boot);
         }
-        let twice = state.twice;
+        let duplicated = state.duplicated;
         drop(state);
-        if twice {
-            tracing::error!(node = %self.name, "{TWICE}");
+        if duplicated {
+            tracing::error!(node = %self.name, "{DUPLICATE_IDENTITY}");
         }
-        if twice || *height > known {
+        if duplicated || *height > known {
             self.on_claims_lost(*height, bans);
         }
     }
@@ -515,13 +516,13 @@ impl Node {
     fn on_claims_lost(self: &Arc<Self>, seen: u64, bans: &[Ban]) {
         {
             let mut state = self.witness.lock();
-            if seen <= state.noted && !state.twice {
+            if seen <= state.noted && !state.duplicated {
                 return;
             }
             state.noted = state.noted.max(seen);
         }
         let known = self.claims.age().height;
-        tracing::error!(node = %self.name, known, seen, "{FORGOTTEN}");
+        tracing::error!(node = %self.name, known, seen, "{CLAIMS_LOST}");
         let mut blocked = self.life.prepared_epochs();
         let mut of_bans = Vec::new();
         for key in self.keys.all() {

@@ -49,12 +49,12 @@ use crate::{
 pub struct Watermarks {
     /// Refilled when there are fewer than this.
     pub low: usize,
-    /// Filled up to this; 0 turns the pool off, at most [`MOST`].
+    /// Filled up to this; 0 turns the pool off, at most [`MAX_POOL_SIZE`].
     pub high: usize,
 }
 
 /// The highest mark.
-pub const MOST: usize = 4096;
+pub const MAX_POOL_SIZE: usize = 4096;
 
 impl Default for Watermarks {
     fn default() -> Self {

@@ -7,7 +7,7 @@ use std::{
 
 use covault_core::order::NodeId;
 
-use super::{MOST, table::ShareEpoch};
+use super::{MAX_POOL_SIZE, table::ShareEpoch};
 use crate::backend::Commitments;
 
 /// How many are parsed at a time: two points each, about a millisecond together.
@@ -23,7 +23,7 @@ enum PeerNonce {
 
 type NoncesByPeer = HashMap<(ShareEpoch, NodeId), BTreeMap<u64, PeerNonce>>;
 
-/// Commitments of peers by number, in memory: at most [`MOST`] of each peer and key.
+/// Commitments of peers by number, in memory: at most [`MAX_POOL_SIZE`] of each peer and key.
 #[derive(Default)]
 pub(crate) struct PeerNonces(Mutex<NoncesByPeer>);
 
@@ -49,7 +49,7 @@ impl PeerNonces {
                 known.entry(id).or_insert(PeerNonce::Raw(commitments));
             }
         }
-        while known.len() > MOST {
+        while known.len() > MAX_POOL_SIZE {
             known.pop_first();
         }
     }
@@ -193,11 +193,11 @@ mod tests {
         peers.heard(shares(0), PEER, 20, batch(15..25));
         assert!(peers.take(&shares(0), PEER, &[19]).is_none());
         let one = commitments();
-        let many = (100..100 + 2 * MOST as u64).map(|id| (id, one.clone()));
+        let many = (100..100 + 2 * MAX_POOL_SIZE as u64).map(|id| (id, one.clone()));
         peers.heard(shares(0), PEER, 0, many.collect());
         assert_eq!(
             peers.lock().values().map(BTreeMap::len).sum::<usize>(),
-            MOST
+            MAX_POOL_SIZE
         );
     }
 }

@@ -68,8 +68,8 @@ impl Policy {
         let mut keys = TableReader::of(String::new(), table);
         match keys.take("version") {
             Some((_, Value::Integer(VERSION))) => {}
-            Some((path, _)) => return Err(wrong(path, NOT_TWO)),
-            None => return Err(wrong("version", NOT_TWO)),
+            Some((path, _)) => return Err(wrong(path, WRONG_VERSION)),
+            None => return Err(wrong("version", WRONG_VERSION)),
         }
         let policy = Self {
             node: ScopeRules::take(&mut keys)?,
@@ -83,7 +83,7 @@ impl Policy {
     }
 }
 
-const NOT_TWO: &str = "must be 2: this Covault reads policy files that begin with version = 2 \
+const WRONG_VERSION: &str = "must be 2: this Covault reads policy files that begin with version = 2 \
                        (docs/policy-floor.md says what that means)";
 
 impl ScopeRules {

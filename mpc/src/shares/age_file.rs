@@ -182,7 +182,7 @@ impl AgeShareStore {
     /// # Errors
     /// [`Class::Invalid`] when the folder cannot be read, [`Class::Unavailable`] when the disk fails.
     pub(crate) fn sweep(&self) -> Result<(), Fault> {
-        let left = self.files(HALF)?;
+        let left = self.files(UNFINISHED)?;
         for path in &left {
             fs::remove_file(path).map_err(disk)?;
         }
@@ -301,7 +301,7 @@ pub(crate) fn plaintext(record: &ShareRecord) -> Option<Vec<u8>> {
 const IN_USE: &str = "age";
 const PENDING: &str = "pending";
 /// What a write has not finished; see [`write_private`].
-const HALF: &str = "new";
+const UNFINISHED: &str = "new";
 
 /// Whether there is anything in a folder, which need not be there itself.
 fn holds_any(folder: &Path) -> io::Result<bool> {

@@ -22,9 +22,9 @@ use crate::{
 };
 
 /// How often it is shown to who has not confirmed it, in milliseconds.
-const AGAIN_MS: u64 = 60_000;
+const RESEND_MS: u64 = 60_000;
 /// How many are shown again at a time; the others are next.
-const MAX_AGAIN: usize = 256;
+const MAX_RESENDS: usize = 256;
 
 /// What some party has not confirmed yet.
 pub(super) struct ProofGossip {
@@ -100,8 +100,8 @@ impl Node {
             if steady_ms < gossip.due_ms {
                 return;
             }
-            gossip.due_ms = steady_ms.saturating_add(AGAIN_MS);
-            let count = gossip.unconfirmed.len().min(MAX_AGAIN);
+            gossip.due_ms = steady_ms.saturating_add(RESEND_MS);
+            let count = gossip.unconfirmed.len().min(MAX_RESENDS);
             gossip.unconfirmed.rotate_left(count);
             let last = gossip.unconfirmed.iter().rev().take(count);
             last.map(|it| (it.proven.clone(), it.confirmed.clone()))

@@ -19,7 +19,7 @@ use super::gossip::ProofGossip;
 use crate::shares::{ShareLineage, ShareRecord, backup};
 
 /// Keys whose latest proof is remembered although no share of them is left here.
-const MAX_TOLD: usize = 4096;
+const MAX_RETIRED_EPOCHS: usize = 4096;
 /// Runs that are remembered although they have left no share here.
 const MAX_DEALT: usize = 256;
 
@@ -40,7 +40,7 @@ pub(super) struct PendingShares {
     pub(super) shares: Vec<PendingShare>,
     /// The latest generation that was proven to us as others', by key. A run that began before must
     /// not leave a share of an earlier one behind; runs end with the process.
-    told: HashMap<(VaultId, Vec<u8>), u32>,
+    retired_epochs: HashMap<(VaultId, Vec<u8>), u32>,
     /// The ids of the orders by which we have dealt a share and got none. Who is asked again says
     /// again that the run has ended well.
     dealt: VecDeque<[u8; 32]>,
@@ -73,7 +73,7 @@ impl Lifecycle {
         Ok(Self {
             pending_shares: Mutex::new(PendingShares {
                 shares,
-                told: HashMap::new(),
+                retired_epochs: HashMap::new(),
                 dealt: VecDeque::new(),
             }),
             recipients: recipients
@@ -120,8 +120,13 @@ impl PendingShares {
     /// The highest epoch of the key that is known here and has no share in use.
     pub(super) fn highest(&self, order: &ReshareOrder) -> Option<u32> {
         let shares = self.shares.iter().filter(|it| it.is_of(order));
-        let told = self.told.get(&(order.vault, order.root_public_key.clone()));
-        shares.map(|it| it.epoch).chain(told.copied()).max()
+        let retired_epochs = self
+            .retired_epochs
+            .get(&(order.vault, order.root_public_key.clone()));
+        shares
+            .map(|it| it.epoch)
+            .chain(retired_epochs.copied())
+            .max()
     }
 
     /// We have dealt by this order, and got no share.
@@ -139,17 +144,19 @@ impl PendingShares {
     /// What was proven of a key of others counts no more.
     pub(super) fn forget(&mut self, order: &ReshareOrder) {
         let key = (order.vault, order.root_public_key.clone());
-        self.told.remove(&key);
+        self.retired_epochs.remove(&key);
     }
 
     /// A generation of others was proven to us.
     pub(super) fn remember(&mut self, order: &ReshareOrder) {
         let key = (order.vault, order.root_public_key.clone());
-        if self.told.len() >= MAX_TOLD && !self.told.contains_key(&key) {
-            self.told.clear();
+        if self.retired_epochs.len() >= MAX_RETIRED_EPOCHS
+            && !self.retired_epochs.contains_key(&key)
+        {
+            self.retired_epochs.clear();
         }
-        let told = self.told.entry(key).or_default();
-        *told = (*told).max(order.new.epoch);
+        let retired_epochs = self.retired_epochs.entry(key).or_default();
+        *retired_epochs = (*retired_epochs).max(order.new.epoch);
     }
 }
 

@@ -235,7 +235,7 @@ fn fit<C: Ciphersuite>(
         let shares: Vec<&PlainShare> = shares.iter().map(|one| &one.backup.share).collect();
         interpolate::<C>(root, &shares)
     };
-    let (good, secret) = told_by_peers::<C>(&distinct, needed, give)
+    let (good, secret) = shares_confirmed_by_peers::<C>(&distinct, needed, give)
         .or_else(|| {
             let mut tries = MAX_TRIES;
             try_all(&distinct, needed, &mut Vec::new(), &mut tries, &give)
@@ -268,7 +268,7 @@ fn fit<C: Ciphersuite>(
 }
 
 /// Shares that are as most others know them in public.
-fn told_by_peers<'a, C: Ciphersuite>(
+fn shares_confirmed_by_peers<'a, C: Ciphersuite>(
     candidates: &[BackupCandidate<'a>],
     needed: usize,
     give: impl Fn(&[BackupCandidate<'_>]) -> Result<Zeroizing<[u8; 32]>, Fault>,
