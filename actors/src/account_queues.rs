@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use covault_core::{chain::Resource, ids::RequestId};
 
-use crate::reservations::Account;
+use crate::account::Account;
 
 struct AccountQueue<A> {
     /// Those whose turn has not come yet, in order.

@@ -13,8 +13,8 @@ use covault_core::{
 };
 
 use crate::{
+    caller::Caller,
     context::Context,
-    gateway::Caller,
     rows,
     store::{Batch, CommitError, Expect, Scan, Space, Store, prefix_end},
 };

@@ -1,9 +1,9 @@
-//! The only door into the orchestrator.
+//! The gateway: the one way into the orchestrator.
 
 mod answers;
-mod caller;
 mod commands;
 mod ready;
+mod routing;
 
 use std::{
     sync::{
@@ -15,62 +15,59 @@ use std::{
 
 use covault_core::{
     fault::Fault,
-    ids::{OrchestratorId, VaultId},
+    ids::OrchestratorId,
     token::{Access, ApiToken, TokenHash},
 };
 use prost::Message as _;
-use ractor::{Actor, ActorCell, ActorRef, rpc::CallResult};
+use ractor::{Actor, ActorCell};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Semaphore, watch};
 
 use crate::{
+    ask::VaultActors,
     audit::{self, By},
+    caller::{full_access, operators_only},
     command_bus::CommandBus,
     command_commit::CommandCommit,
     context::{Context, permits},
-    directory,
     idempotency::InWork,
     leases::{self, LeaseManager},
     nodes,
     operations::{self, Call, Operation, Registered},
     port::NodeView,
     restore,
-    root::{self, DirectoryAddress, Root},
-    routing::GatewayHandler,
+    root::{self, Root},
     rpc::EndpointHealth,
     settings::Orchestrator,
     store::{Key, Space},
-    tokens, vault,
+    tokens,
 };
 
-use self::answers::Encoding;
-pub use self::{
-    answers::{Answer, Body, IdempotencyKey, Stuck},
+pub use self::answers::{Body, Stuck};
+use self::{answers::Encoding, commands::Command, routing::GatewayHandler};
+pub use crate::{
+    answer::{Answer, IdempotencyKey},
     caller::{Caller, VaultScope},
+    rebroadcast::Forgotten,
 };
-pub(crate) use self::{
-    caller::{full_access, in_scope, operators_only, vault_in_scope},
-    commands::Command,
-};
-pub use crate::rebroadcast::Forgotten;
 
 /// How long [`Gateway::stop`] waits for each of its steps.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The door. Cheap to clone.
+/// The one way into the orchestrator. Cheap to clone.
 #[derive(Clone)]
 pub struct Gateway {
     inner: Arc<Inner>,
 }
 
-/// What every clone of the door shares.
-pub(crate) struct Inner {
-    pub(crate) context: Arc<Context>,
+/// What every clone of the gateway shares.
+struct Inner {
+    context: Arc<Context>,
     /// The actor above all others.
     root: ActorCell,
-    pub(crate) directory: watch::Receiver<DirectoryAddress>,
-    pub(crate) in_work: InWork,
-    pub(crate) command_bus: Arc<dyn CommandBus>,
+    vaults: VaultActors,
+    in_work: InWork,
+    command_bus: Arc<dyn CommandBus>,
     /// One permit per command in progress, also when whoever asked has stopped waiting for it.
     commands: Arc<Semaphore>,
     closing: AtomicBool,
@@ -121,9 +118,12 @@ impl Gateway {
             inner: Arc::new(Inner {
                 command_bus,
                 commands: Arc::new(Semaphore::new(permits(settings.max_commands))),
+                vaults: VaultActors {
+                    context: Arc::clone(&context),
+                    directory,
+                },
                 context,
                 root,
-                directory,
                 in_work: InWork::default(),
                 closing: AtomicBool::new(false),
             }),
@@ -323,7 +323,8 @@ impl Inner {
         }
         operators_only(descriptor, caller)?;
         let call = Call {
-            gateway: self,
+            vaults: &self.vaults,
+            in_work: &self.in_work,
             context,
             caller,
             command_commit: CommandCommit::new(By::caller(caller), token, None),
@@ -334,51 +335,4 @@ impl Inner {
             Access::ReadOnly => descriptor.response_for_readers(&response),
         }
     }
-
-    pub(crate) fn directory(&self) -> Result<ActorRef<directory::Msg>, Fault> {
-        self.directory.borrow().clone().ok_or_else(starting)
-    }
-
-    pub(crate) async fn vault(&self, id: VaultId) -> Result<ActorRef<vault::Msg>, Fault> {
-        let directory = match self.directory() {
-            Ok(directory) => directory,
-            Err(_) if self.context.vault(id).await?.is_none() => {
-                return Err(Fault::invalid_uuid());
-            }
-            Err(starting) => return Err(starting),
-        };
-        let message = |reply| directory::Msg::GetVault(id, reply);
-        let found = directory.call(message, self.context.call_timeout()).await;
-        // Nothing was asked of the vault yet.
-        let Ok(CallResult::Success(found)) = found else {
-            return Err(starting());
-        };
-        match found {
-            Some(vault) => Ok(vault),
-            None if self.context.vault(id).await?.is_some() => Err(starting()),
-            None => Err(Fault::invalid_uuid()),
-        }
-    }
-}
-
-pub(crate) fn answer<T, M>(
-    result: Result<CallResult<T>, ractor::MessagingErr<M>>,
-) -> Result<T, Fault> {
-    match result {
-        Ok(CallResult::Success(answer)) => Ok(answer),
-        // The actor had the message: what it was doing may still reach the disk.
-        Ok(CallResult::Timeout | CallResult::SenderError) => Err(Fault::unavailable(
-            "the outcome is not known: repeat the call with the same idempotency key, or read the state before retrying",
-        )),
-        Err(_) => Err(starting()),
-    }
-}
-
-fn starting() -> Fault {
-    Fault::unavailable("this part of the service is starting; try again")
-}
-
-/// The service has as much to do as it may take on; no limit of a caller's.
-pub(crate) fn too_many() -> Fault {
-    Fault::unavailable("too many requests are in progress; try again later")
 }

@@ -9,9 +9,9 @@ use covault_core::{fault::Fault, ids::TokenId};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use crate::{
+    answer::{Answer, IdempotencyKey},
     context::Context,
     expiry,
-    gateway::IdempotencyKey,
     rows::{self, Replay},
     store::{Batch, Expect, Key},
 };
@@ -51,21 +51,13 @@ pub enum Entry {
     /// No other call has used it. The turn is over when the guard is dropped.
     First(IdempotencyRecord, Turn),
     /// Another call got this.
-    Replay(Earlier),
-}
-
-/// What an earlier call with the key got.
-pub struct Earlier {
-    /// The wire message it was answered with.
-    pub response: Vec<u8>,
-    /// It had another body.
-    pub body_mismatch: bool,
+    Replay(Answer),
 }
 
 /// What the store has of a key.
 enum Recorded {
     /// An answer.
-    Replay(Earlier),
+    Replay(Answer),
     /// Nothing that counts: the record that is stored must find its row like this.
     Free(Expect),
 }
@@ -74,8 +66,9 @@ async fn recorded(context: &Context, name: &Key, key: &IdempotencyKey) -> Result
     Ok(match context.load::<Replay>(name).await? {
         None => Recorded::Free(Expect::Absent),
         Some((record, _)) if context.now_ms() < record.at_ms.saturating_add(LIFETIME_MS) => {
-            Recorded::Replay(Earlier {
+            Recorded::Replay(Answer {
                 response: record.response,
+                replayed: true,
                 body_mismatch: record.body_hash != key.body_hash,
             })
         }
@@ -93,7 +86,7 @@ pub async fn look_again(
     token: TokenId,
     method: &str,
     key: &IdempotencyKey,
-) -> Result<Option<Earlier>, Fault> {
+) -> Result<Option<Answer>, Fault> {
     let name = rows::idempotency(token, method, &key.key);
     Ok(match recorded(context, &name, key).await? {
         Recorded::Replay(earlier) => Some(earlier),

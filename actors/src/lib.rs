@@ -1,11 +1,15 @@
 //! Covault's orchestrator: the actors of vaults and signing requests, their store and the
 //! clients of chain nodes. `src/` reaches it through [`gateway`] only.
 
+mod account;
 mod account_queues;
+mod answer;
+mod ask;
 pub mod audit;
 pub mod backup;
 mod backups;
 mod balances;
+mod caller;
 pub mod command_bus;
 mod command_commit;
 mod context;
@@ -26,7 +30,6 @@ mod reservations;
 mod restore;
 mod retention;
 mod root;
-mod routing;
 mod rows;
 pub mod rpc;
 pub mod settings;

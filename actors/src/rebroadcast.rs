@@ -21,9 +21,9 @@ use covault_core::{
 };
 
 use crate::{
+    account::Account,
     audit::{By, Note},
     context::Context,
-    reservations::Account,
     rows,
     rpc::{Broadcast, BroadcastRequest, ChainClient, ChainError, Refusal},
     store::{Batch, CommitError, Expect, Key, Scan},

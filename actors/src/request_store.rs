@@ -11,10 +11,11 @@ use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use crate::{
+    account::Account,
     audit::{By, Note},
     command_commit::CommandCommit,
     context::Context,
-    reservations::{self, Account},
+    reservations,
     rows::{self, Pending, ReservationExpiry},
     store::{Batch, CommitError, Expect, Key, Space},
 };

@@ -7,12 +7,12 @@ use covault_core::{
     chain::Resource,
     fault::Fault,
     ids::RequestId,
-    network::Network,
     payload::Payload,
-    request::{Draft, NonceReservation, Request},
+    request::{Draft, Request},
 };
 
 use crate::{
+    account::Account,
     context::Context,
     rows,
     store::{Key, Scan, Space},
@@ -20,39 +20,6 @@ use crate::{
 
 /// Numbers that are looked up at once.
 const PAGE: usize = 512;
-
-/// An account of a chain: what its requests use up is apart from that of all others.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Account {
-    /// The network.
-    pub network: Network,
-    /// The chain, where payloads of the network name one.
-    pub chain_id: Option<u64>,
-    /// The address in canonical form.
-    pub address: String,
-}
-
-impl Account {
-    /// The account that a request spends from.
-    pub fn of(request: &Request, payload: &Payload) -> Self {
-        Self {
-            network: request.network,
-            chain_id: payload.chain_id(),
-            address: request.address.clone(),
-        }
-    }
-
-    /// A number of the account, as a draft keeps it.
-    pub fn nonce(&self, nonce: u64) -> NonceReservation {
-        NonceReservation {
-            network: self.network,
-            // Networks that name no chain have but one.
-            chain_id: self.chain_id.unwrap_or_default(),
-            address: self.address.clone(),
-            nonce,
-        }
-    }
-}
 
 /// What a draft holds. A number that the client chose and another request holds is not in it.
 ///

@@ -15,7 +15,7 @@ use covault_core::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    reservations::Account,
+    account::Account,
     store::{Key, Space},
 };
 

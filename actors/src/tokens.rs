@@ -10,8 +10,8 @@ use covault_core::{
 };
 
 use crate::{
+    caller::Caller,
     context::Context,
-    gateway::Caller,
     rows,
     store::{Key, Scan, Space},
 };

@@ -10,7 +10,7 @@ use covault_core::{
     request::{Draft, Request},
 };
 
-use crate::{context::Context, reservations::Account};
+use crate::{account::Account, context::Context};
 
 /// What is to be asked before the request can be built.
 pub fn queries(context: &Context, network: Network, payload: &Payload) -> Queries {

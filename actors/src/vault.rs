@@ -38,12 +38,12 @@ pub use permit::AdmissionPermit;
 pub use slots::SlotRequest;
 
 use crate::{
+    account::Account,
     account_queues::AccountQueues,
     audit::By,
     command_commit::CommandCommit,
     context::Context,
     proofs::Holders,
-    reservations::Account,
     restore, rows, signing,
     store::{Scan, Space},
     wallets::{self, Plan},

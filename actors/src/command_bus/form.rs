@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{ForwardOutcome, ForwardedCommand};
 use crate::{
-    gateway::{Answer, Caller, IdempotencyKey, VaultScope},
+    answer::{Answer, IdempotencyKey},
+    caller::{Caller, VaultScope},
     rows,
 };
 

@@ -9,7 +9,10 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use covault_core::{fault::Fault, ids::OrchestratorId};
 
-use crate::gateway::{Answer, Caller, IdempotencyKey};
+use crate::{
+    answer::{Answer, IdempotencyKey},
+    caller::Caller,
+};
 
 /// A command on its way.
 #[derive(Clone, Debug)]

@@ -5,9 +5,12 @@ use std::sync::{Arc, atomic::Ordering};
 use covault_core::fault::{Class, Fault};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Answer, Caller, IdempotencyKey, Inner, full_access, operators_only, too_many};
+use super::Inner;
 use crate::{
+    answer::{Answer, IdempotencyKey},
+    ask::too_many,
     audit::By,
+    caller::{Caller, full_access, operators_only},
     command_commit::CommandCommit,
     idempotency::{self, Entry},
     operations::{self, Call, Registered},
@@ -99,7 +102,7 @@ impl Inner {
         let row = tokens::in_use(context, caller).await?;
         let command_commit = CommandCommit::new(by, row, Some(permit));
         let (record, _turn) = match entry {
-            Entry::Replay(earlier) => return Ok(Answer::replay(earlier)),
+            Entry::Replay(earlier) => return Ok(earlier),
             Entry::First(record, turn) => (record, turn),
         };
         // A request that cannot be read is not worth another look at the key: nothing was begun.
@@ -112,7 +115,7 @@ impl Inner {
             Err(fault) => fault,
         };
         match idempotency::look_again(context, token, method, key).await {
-            Ok(Some(earlier)) => Ok(Answer::replay(earlier)),
+            Ok(Some(earlier)) => Ok(earlier),
             // The error says more than that the store cannot be read either.
             Ok(None) | Err(_) => Err(fault),
         }
@@ -125,7 +128,8 @@ impl Inner {
     ) -> Result<Vec<u8>, Fault> {
         let request = command.request.as_ref().map_err(Clone::clone)?;
         let call = Call {
-            gateway: self,
+            vaults: &self.vaults,
+            in_work: &self.in_work,
             context: &self.context,
             caller: &command.caller,
             command_commit,

@@ -22,7 +22,7 @@ impl Operation for CancelReshare {
 
     async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let by = By::caller(call.caller);
-        let actor = call.gateway.vault(request.vault_uuid.parse()?).await?;
+        let actor = call.vaults.vault(request.vault_uuid.parse()?).await?;
         let message = |reply| vault::Msg::Life(LifeMsg::Cancel(by, reply));
         let vault = call.ask(&actor, message).await??;
         Ok(admin::CancelReshareResponse {

@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 use super::{Call, Home, Lookup, Operation, lookup::vault_of_address};
 use crate::{
     audit::Note,
-    gateway::in_scope,
+    caller::in_scope,
     rows,
     store::{Batch, CommitError, Expect, Space},
     wallets,

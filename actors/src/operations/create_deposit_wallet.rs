@@ -9,9 +9,9 @@ use covault_core::{
 
 use super::{Call, Home, Lookup, Operation};
 use crate::{
+    caller::in_scope,
     context::Context,
     deposits::route,
-    gateway::in_scope,
     proofs, rows,
     vault::{self, NewWallet},
     wallets::Plan,
@@ -41,7 +41,7 @@ impl Operation for CreateDepositWallet {
         let key = rows::deposit(call.caller.token, deposit.network, &deposit.reference);
         // One at a time, so that repeated calls use up no key paths. What holds between processes
         // is that the row must be absent when the wallet is stored.
-        let _turn = call.gateway.in_work.turn(&key).await;
+        let _turn = call.in_work.turn(&key).await;
         if let Some(wallet) = deposit_wallet(context, &deposit, call.caller.token).await? {
             return shown(context, deposit, &wallet).await;
         }
@@ -50,7 +50,7 @@ impl Operation for CreateDepositWallet {
         if !in_scope(call.caller, vault) {
             return Err(Fault::bug("a sweep token whose vault is outside its scope"));
         }
-        let actor = call.gateway.vault(vault).await?;
+        let actor = call.vaults.vault(vault).await?;
         let command_commit = call.command_commit.clone();
         let message = |reply| {
             let plan = Plan {

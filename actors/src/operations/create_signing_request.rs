@@ -17,9 +17,9 @@ use super::{
     lookup::{refuse_client_signer, vault_of_address},
 };
 use crate::{
-    directory,
-    gateway::{Inner, answer, in_scope, too_many, vault_in_scope},
-    rows,
+    ask::{VaultActors, answer, too_many},
+    caller::{in_scope, vault_in_scope},
+    directory, rows,
     rpc::ChainKey,
     tx_builder,
     vault::{self, AdmissionPermit, NewRequest},
@@ -113,7 +113,7 @@ impl Operation for CreateSigningRequest {
             return Err(no_node(&payload, request.network, asks));
         }
         let place = AdmissionPermit::new(context, &request).ok_or_else(too_many)?;
-        let actor = call.gateway.vault(request.vault).await?;
+        let actor = call.vaults.vault(request.vault).await?;
         let account_queue = tx_builder::account_queue(&request, &payload, &queries);
         let (vault, id) = (request.vault, request.id);
         let command_commit = call.command_commit.clone();
@@ -130,7 +130,7 @@ impl Operation for CreateSigningRequest {
         };
         let outcome = actor.call(message, context.call_timeout()).await;
         if matches!(outcome, Ok(CallResult::Timeout | CallResult::SenderError)) {
-            look_again(call.gateway, vault, id);
+            look_again(call.vaults, vault, id);
         }
         Ok(wire::CreateSigningRequestResponse {
             signing_request: Some(answer(outcome)??),
@@ -141,9 +141,9 @@ impl Operation for CreateSigningRequest {
 
 /// Has a request looked for whose creation ended without an answer: its first commit may
 /// come after its vault has looked for live requests.
-fn look_again(gateway: &Inner, vault: VaultId, request: RequestId) {
-    let context = Arc::clone(&gateway.context);
-    let directory = gateway.directory.clone();
+fn look_again(vaults: &VaultActors, vault: VaultId, request: RequestId) {
+    let context = Arc::clone(&vaults.context);
+    let directory = vaults.directory.clone();
     tokio::spawn(async move {
         for tries in 0..LOOKS {
             tokio::time::sleep(context.pause(tries)).await;

@@ -56,11 +56,11 @@ impl Operation for CreateVault {
                 reply,
             }))
         };
-        let made = call.ask(&call.gateway.directory()?, message).await??;
+        let made = call.ask(&call.vaults.directory()?, message).await??;
         let made: Box<Vault> = match made {
             Made::Vault(made) => made,
             Made::Other(id) => {
-                let actor = call.gateway.vault(id).await?;
+                let actor = call.vaults.vault(id).await?;
                 let message = |reply| {
                     vault::Msg::MakeKeysWith(Box::new(KeyPlan {
                         threshold,
@@ -76,7 +76,7 @@ impl Operation for CreateVault {
         let made = if made.failed_reason().is_none() {
             *made
         } else {
-            let actor = call.gateway.vault(made.id).await?;
+            let actor = call.vaults.vault(made.id).await?;
             let by = By::caller(call.caller);
             let message = |reply| vault::Msg::MakeKeysAgain(by, reply);
             call.ask(&actor, message).await??

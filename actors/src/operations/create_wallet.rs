@@ -3,7 +3,7 @@ use covault_core::{fault::Fault, network::Network, schema::wire, wallet::check_l
 
 use super::{Call, Home, Lookup, Operation, lookup::refuse_client_signer};
 use crate::{
-    gateway::vault_in_scope,
+    caller::vault_in_scope,
     rows,
     vault::{self, NewWallet},
     wallets::{self, Plan},
@@ -43,7 +43,7 @@ impl Operation for CreateWallet {
         if !reference.is_empty() && call.context.store.get(&wallet_ref).await?.is_some() {
             return Err(wallets::duplicate_ref());
         }
-        let actor = call.gateway.vault(vault).await?;
+        let actor = call.vaults.vault(vault).await?;
         let command_commit = call.command_commit.clone();
         let message = |reply| {
             let plan = Plan {

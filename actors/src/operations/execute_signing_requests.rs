@@ -5,7 +5,7 @@ use covault_core::{fault::Fault, ids::RequestId, schema::wire};
 use tokio::sync::Notify;
 
 use super::{Call, Operation, lookup::request};
-use crate::{context::Context, gateway::Caller, rows, tokens};
+use crate::{caller::Caller, context::Context, rows, tokens};
 
 /// After how long a call that waits looks again at first, where the request may end in another
 /// process; each time after twice as long.

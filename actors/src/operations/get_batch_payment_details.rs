@@ -2,7 +2,7 @@ use async_trait::async_trait;
 use covault_core::{batch::BatchPayment, fault::Fault, ids::BatchId, schema::wire};
 
 use super::{Call, Operation};
-use crate::{gateway::in_scope, rows};
+use crate::{caller::in_scope, rows};
 
 /// Reads a batch payment.
 pub struct GetBatchPaymentDetails;

@@ -8,8 +8,8 @@ use covault_core::{
 
 use super::{Call, Operation, lookup::request_message};
 use crate::{
+    caller::vault_in_scope,
     context::readable,
-    gateway::vault_in_scope,
     lists::{self, Page},
     rows, simulations,
     store::Key,

@@ -3,8 +3,8 @@ use covault_core::{fault::Fault, ids::WalletId, schema::wire, wallet::Wallet};
 
 use super::{Call, Operation};
 use crate::{
+    caller::vault_in_scope,
     context::readable,
-    gateway::vault_in_scope,
     lists::{self, Page},
     proofs, rows,
     store::{Key, Space},

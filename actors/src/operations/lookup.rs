@@ -11,8 +11,8 @@ use covault_core::{
 };
 
 use crate::{
+    caller::{Caller, in_scope},
     context::Context,
-    gateway::{Caller, in_scope},
     rows,
 };
 

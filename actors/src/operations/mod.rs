@@ -50,9 +50,11 @@ use prost::Message;
 use ractor::{ActorRef, Message as ActorMessage, RpcReplyPort};
 
 use crate::{
+    ask::{VaultActors, answer},
+    caller::Caller,
     command_commit::CommandCommit,
     context::Context,
-    gateway::{Caller, Inner, answer},
+    idempotency::InWork,
 };
 
 macro_rules! operations {
@@ -152,7 +154,8 @@ pub struct Lookup<'a> {
 
 /// A call of an operation, of a caller who may make it.
 pub struct Call<'a> {
-    pub(crate) gateway: &'a Inner,
+    pub(crate) vaults: &'a VaultActors,
+    pub(crate) in_work: &'a InWork,
     pub(crate) context: &'a Context,
     pub(crate) caller: &'a Caller,
     /// Goes into the commit of a command.

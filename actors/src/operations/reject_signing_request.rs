@@ -3,7 +3,7 @@ use covault_core::{fault::Fault, ids::RequestId, schema::wire};
 use ractor::rpc::CallResult;
 
 use super::{Call, Home, Lookup, Operation, lookup::request};
-use crate::{gateway::answer, signing::not_rejected, vault};
+use crate::{ask::answer, signing::not_rejected, vault};
 
 /// How often a request is looked at whose actor stopped while it was asked.
 const TRIES: u32 = 6;
@@ -32,7 +32,7 @@ impl Operation for RejectSigningRequest {
             if let Some(reason) = request.state.past_rejection() {
                 return Err(not_rejected(reason));
             }
-            let actor = call.gateway.vault(request.vault).await?;
+            let actor = call.vaults.vault(request.vault).await?;
             let message = |reply| vault::Msg::Reject(id, call.command_commit.clone(), reply);
             match actor.call(message, call.context.call_timeout()).await {
                 // The request's actor ended before it read the message: the store says how.

@@ -57,7 +57,7 @@ impl Operation for ReshareVault {
             schemes: schemes.collect::<Result<_, _>>()?,
         };
         let by = By::caller(call.caller);
-        let actor = call.gateway.vault(vault_uuid.parse()?).await?;
+        let actor = call.vaults.vault(vault_uuid.parse()?).await?;
         let message = |reply| vault::Msg::Life(LifeMsg::Want(Box::new(request), by, reply));
         let vault = call.ask(&actor, message).await??;
         Ok(admin::ReshareVaultResponse {

@@ -29,7 +29,7 @@ impl Operation for UpdateWallet {
         }
         let change = Change::parse(&name, &status)?;
         let wallet = wallet_by_address(call.context, call.caller, &address).await?;
-        let actor = call.gateway.vault(wallet.vault).await?;
+        let actor = call.vaults.vault(wallet.vault).await?;
         let command_commit = call.command_commit.clone();
         let message = |reply| vault::Msg::UpdateWallet(wallet.id, change, command_commit, reply);
         Ok(wire::UpdateWalletResponse {

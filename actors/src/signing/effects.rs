@@ -16,11 +16,11 @@ use tokio::sync::watch;
 
 use super::{AbortOnDrop, Live, Msg, NotYet};
 use crate::{
+    account::Account,
     context::{Context, GRACE_MS},
     port::SigningAttempt,
     rebroadcast,
     request_store::StoredRequest,
-    reservations::Account,
     rows,
     rpc::{Broadcast, BroadcastRequest, ChainError},
     simulations, tx_builder,

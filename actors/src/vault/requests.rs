@@ -12,9 +12,9 @@ use ractor::{Actor, ActorRef};
 
 use super::{AdmissionPermit, Live, Msg, NewRequest};
 use crate::{
+    account::Account,
     context::readable,
     request_store,
-    reservations::Account,
     signing::{self, Signing, Start},
     tx_builder,
 };

@@ -12,10 +12,7 @@ use covault_core::{
 use ractor::RpcReplyPort;
 
 use super::Live;
-use crate::{
-    reservations::{self, Account},
-    signing::NotYet,
-};
+use crate::{account::Account, reservations, signing::NotYet};
 
 /// Most outputs or objects that are looked up at once.
 const LOOK_AHEAD: usize = 1_000;

@@ -12,10 +12,11 @@ use covault_core::{
 };
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::{Command, Inner};
 use crate::{
+    answer::Answer,
     command_bus::{CommandHandler, ForwardOutcome, ForwardedCommand},
     context::elsewhere,
-    gateway::{Answer, Command, Inner},
     idempotency,
     leases::{self, LeaseGuard, LeaseRow, LeaseScope},
     operations::{Home, Lookup},
@@ -109,7 +110,7 @@ impl Inner {
             return Ok(None);
         };
         tokens::in_use(context, caller).await?;
-        Ok(Some(Answer::replay(earlier)))
+        Ok(Some(earlier))
     }
 
     /// Who has a vault, when it is another orchestrator that seems to be alive.
