@@ -7,7 +7,8 @@
     clippy::indexing_slicing,
     clippy::panic,
     clippy::print_stdout,
-    clippy::print_stderr
+    clippy::print_stderr,
+    clippy::disallowed_methods
 )]
 
 mod attest;
