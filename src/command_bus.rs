@@ -9,7 +9,7 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -29,6 +29,7 @@ use covault_core::{
 };
 use covault_mpc::bus::{Bus, BusAddress};
 use hkdf::Hkdf;
+use parking_lot::{Mutex, MutexGuard};
 use secrecy::{ExposeSecret as _, SecretString};
 use sha2::{Digest as _, Sha256};
 use tokio::{sync::oneshot, task::AbortHandle};
@@ -221,13 +222,13 @@ impl RedisCommandBus {
     }
 
     fn me(&self) -> MutexGuard<'_, Option<(OrchestratorId, AbortHandle)>> {
-        self.me.lock().unwrap_or_else(PoisonError::into_inner)
+        self.me.lock()
     }
 }
 
 impl BusState {
     fn pending(&self) -> MutexGuard<'_, PendingAnswers> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending.lock()
     }
 
     fn publish(&self, message: &BusMessage, to: OrchestratorId) -> Result<(), Fault> {

@@ -1,14 +1,10 @@
 //! Notices that the machine did not simply run on: it was suspended, or it is a snapshot of a running
 //! machine that somebody resumed, memory and all.
 
-use std::{
-    fs,
-    os::fd::OwnedFd,
-    sync::{Mutex, OnceLock, PoisonError},
-    time::Duration,
-};
+use std::{fs, os::fd::OwnedFd, sync::OnceLock, time::Duration};
 
 use covault_mpc::node::ResumeDetector;
+use parking_lot::Mutex;
 use rustix::{
     io::Errno,
     net::{
@@ -93,7 +89,7 @@ impl MachineWatch {
             }
             Some(KernelEvent::Lost | KernelEvent::Nothing) | None => {}
         }
-        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut read = self.read.lock();
         if now.saturating_sub(*read) >= READ_EVERY {
             *read = now;
             drop(read);

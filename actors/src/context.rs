@@ -1,50 +1,33 @@
 //! What every actor shares.
 
-use std::{
-    collections::HashMap,
-    fmt::Display,
-    ops::Deref,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt::Display, ops::Deref, sync::Arc, time::Duration};
 
 use covault_core::{
     fault::{Class, Fault},
     ids::{BatchId, OrchestratorId, RequestId, SessionId, VaultId, WalletId},
     payload::KnownChains,
     port::{Clock, Entropy, random_16},
-    request::{NonceReservation, Request},
-    scheme::Scheme,
+    request::Request,
     wallet::{Wallet, vault::Vault},
 };
-use ractor::ActorRef;
 use serde::de::DeserializeOwned;
-use tokio::sync::{Notify, Semaphore};
 
 use crate::{
-    backups::Backups,
+    counters::Counters,
     leases::{Fenced, Guard, Guarded, HeldLeases, Lease, LeaseScope, Open, Settling},
+    limits::Limits,
     port::{MonotonicClock, Signers},
-    proofs::Queues,
-    rebroadcast::RebroadcastCache,
-    restore::ClientGate,
     rows,
     rpc::Chains,
     settings::{Orchestrator, Settings},
-    signing,
-    simulations::Simulations,
     store::{Key, Store},
+    tasks::Tasks,
+    waiters::Waiters,
 };
 
 /// How long past its deadline the cluster is waited for, in milliseconds: it ends its runs
 /// itself, and says who was missing.
 pub const GRACE_MS: u64 = 5_000;
-
-/// How many pages far behind the first are looked for at once; others wait.
-const FAR_PAGES: usize = 2;
 
 /// What an actor works with: the store as it may write it, and what all share.
 pub struct Context {
@@ -61,10 +44,10 @@ impl Deref for Context {
     }
 }
 
-/// Ports, settings, and who waits for what.
+/// Ports and settings.
 pub struct Shared {
     whole_store: Arc<dyn Store>,
-    /// What this orchestrator has.
+    /// The leases of this orchestrator.
     pub held_leases: Arc<HeldLeases>,
     pub monotonic: Arc<dyn MonotonicClock>,
     /// What operators call this machine.
@@ -79,37 +62,12 @@ pub struct Shared {
     pub chains: Chains,
     pub known: KnownChains,
     pub settings: Settings,
+    pub limits: Limits,
+    pub counters: Counters,
+    /// Tasks that nobody waits for.
+    pub tasks: Tasks,
+    /// Tells those who wait for a request that it has ended.
     pub waiters: Waiters,
-    /// Why requests cannot go on now.
-    pub delays: Mutex<HashMap<RequestId, String>>,
-    /// Who is to be woken when a node has taken the number before its own.
-    pub turns: NonceWaiters,
-    /// What was last found about transactions that chains may have lost.
-    pub rebroadcast_cache: RebroadcastCache,
-    /// Transactions that are being tried.
-    pub simulations: Simulations,
-    /// Why a key, or its next shares, are not there yet.
-    pub problems: Mutex<HashMap<(VaultId, Scheme), String>>,
-    /// Whether clients are kept out.
-    pub client_gate: ClientGate,
-    /// Backups that are being read.
-    pub backups: Backups,
-    /// Addresses that wait for statements of the signers.
-    pub proofs: Queues,
-    /// When readiness was last checked, and what came of it.
-    pub readiness: tokio::sync::Mutex<Option<(u64, Result<(), Fault>)>>,
-    /// Pages far behind the first that may be looked for at once.
-    pub far_pages: Semaphore,
-    /// One permit per live request.
-    pub live: Arc<Semaphore>,
-    /// One permit per byte of live requests.
-    pub live_bytes: Arc<Semaphore>,
-}
-
-/// As many permits as a semaphore can hold, and hand out at once.
-pub fn permits(most: usize) -> usize {
-    let at_once = usize::try_from(u32::MAX).unwrap_or(usize::MAX);
-    most.min(Semaphore::MAX_PERMITS).min(at_once)
 }
 
 impl Context {
@@ -136,20 +94,11 @@ impl Context {
             entropy,
             known: chains.known(),
             chains,
-            live: Arc::new(Semaphore::new(permits(settings.max_live_requests))),
-            live_bytes: Arc::new(Semaphore::new(permits(settings.max_live_bytes))),
+            limits: Limits::new(&settings),
             settings,
+            counters: Counters::default(),
+            tasks: Tasks::default(),
             waiters: Waiters::default(),
-            delays: Mutex::default(),
-            turns: NonceWaiters::default(),
-            rebroadcast_cache: RebroadcastCache::default(),
-            simulations: Simulations::default(),
-            problems: Mutex::default(),
-            client_gate: ClientGate::default(),
-            backups: Backups::default(),
-            proofs: Queues::default(),
-            readiness: tokio::sync::Mutex::default(),
-            far_pages: Semaphore::new(FAR_PAGES),
         };
         Self {
             store: Arc::new(Guarded::new(store, Open)),
@@ -246,43 +195,6 @@ impl Shared {
         let [dice] = dice;
         Duration::from_millis(pause - pause * u64::from(dice) / 1024)
     }
-
-    /// Notes why a key, or its next shares, are not there yet; `None` when nothing is wrong any
-    /// more.
-    pub fn note_problem(&self, vault: VaultId, scheme: Scheme, problem: Option<String>) {
-        let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
-        match problem {
-            Some(problem) => problems.insert((vault, scheme), problem),
-            None => problems.remove(&(vault, scheme)),
-        };
-    }
-
-    /// Why a key, or its next shares, are not there yet.
-    pub fn problem(&self, vault: VaultId, scheme: Scheme) -> Option<String> {
-        let problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
-        problems.get(&(vault, scheme)).cloned()
-    }
-
-    /// Notes why a request cannot go on now; `None` when it does.
-    pub fn note_delay(&self, request: RequestId, reason: Option<String>) {
-        let mut delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
-        match reason {
-            Some(reason) => delays.insert(request, reason),
-            None => delays.remove(&request),
-        };
-    }
-
-    /// Why a request cannot go on now.
-    pub fn delay(&self, request: RequestId) -> Option<String> {
-        let delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
-        delays.get(&request).cloned()
-    }
-
-    /// How many requests cannot go on now.
-    pub fn waiting(&self) -> usize {
-        let delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
-        delays.len()
-    }
 }
 
 impl Context {
@@ -348,90 +260,5 @@ pub fn readable<T>(found: Result<T, Fault>, what: impl Display) -> Result<Option
             Ok(None)
         }
         found => found.map(Some),
-    }
-}
-
-/// Transactions that no node takes yet, by their numbers. Networks that want the numbers of an
-/// account without a gap refuse one whose predecessor is not in yet.
-#[derive(Default)]
-pub struct NonceWaiters(Mutex<HashMap<NonceReservation, ActorRef<signing::Msg>>>);
-
-impl NonceWaiters {
-    fn with<T>(
-        &self,
-        change: impl FnOnce(&mut HashMap<NonceReservation, ActorRef<signing::Msg>>) -> T,
-    ) -> T {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// The transaction with this number is to be sent again once the one before it is taken.
-    pub fn wait(&self, claim: NonceReservation, actor: ActorRef<signing::Msg>) {
-        self.with(|waiting| waiting.insert(claim, actor));
-    }
-
-    /// The transaction with this number waits no more.
-    pub fn leave(&self, claim: &NonceReservation) {
-        self.with(|waiting| waiting.remove(claim));
-    }
-
-    /// A node has the transaction with this number: the next one's turn has come.
-    pub fn taken(&self, claim: &NonceReservation) {
-        let next = NonceReservation {
-            nonce: claim.nonce.saturating_add(1),
-            ..claim.clone()
-        };
-        if let Some(actor) = self.with(|waiting| waiting.remove(&next)) {
-            // It may have ended meanwhile.
-            let _ = actor.cast(signing::Msg::TurnCame);
-        }
-    }
-}
-
-/// Those who wait for a request to end.
-#[derive(Default)]
-pub struct Waiters {
-    waiting: Mutex<HashMap<RequestId, Arc<Notify>>>,
-    closed: AtomicBool,
-}
-
-impl Waiters {
-    /// Calls `Notify::notify_waiters` on the result once the request is final.
-    pub fn subscribe(&self, request: RequestId) -> Arc<Notify> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(waiting.entry(request).or_default())
-    }
-
-    /// The request is final.
-    pub fn ended(&self, request: RequestId) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(notify) = waiting.remove(&request) {
-            notify.notify_waiters();
-        }
-    }
-
-    /// Nobody is to wait any more.
-    pub fn close(&self) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        self.closed.store(true, Ordering::SeqCst);
-        for (_, notify) in waiting.drain() {
-            notify.notify_waiters();
-        }
-    }
-
-    /// Whether nobody is to wait any more. To be asked after listening to a subscription.
-    pub fn closed(&self) -> bool {
-        self.closed.load(Ordering::SeqCst)
-    }
-
-    /// Forgets a subscription that nobody else shares.
-    pub fn unsubscribe(&self, request: RequestId, subscription: Arc<Notify>) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(subscription);
-        if waiting
-            .get(&request)
-            .is_some_and(|notify| Arc::strong_count(notify) == 1)
-        {
-            waiting.remove(&request);
-        }
     }
 }

@@ -21,21 +21,23 @@ use covault_core::{
 use prost::Message as _;
 use ractor::{Actor, ActorCell};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::{
     ask::VaultActors,
     audit::{self, By},
+    backups::Backups,
     caller::{full_access, operators_only},
     command_bus::CommandBus,
     command_commit::CommandCommit,
-    context::{Context, permits},
+    context::Context,
     idempotency::InWork,
     leases::{self, LeaseManager},
+    limits::permits,
     nodes,
     operations::{self, Call, Operation, Registered},
     port::NodeView,
-    restore,
+    restore::{self, ClientGate},
     root::{self, Root},
     rpc::EndpointHealth,
     settings::Orchestrator,
@@ -44,11 +46,11 @@ use crate::{
 };
 
 pub use self::answers::{Body, Stuck};
-use self::{answers::Encoding, commands::Command, routing::GatewayHandler};
+use self::{answers::Encoding, commands::Command, ready::Readiness, routing::GatewayHandler};
 pub use crate::{
     answer::{Answer, IdempotencyKey},
     caller::{Caller, VaultScope},
-    rebroadcast::Forgotten,
+    counters::Forgotten,
 };
 
 /// How long [`Gateway::stop`] waits for each of its steps.
@@ -67,9 +69,10 @@ struct Inner {
     root: ActorCell,
     vaults: VaultActors,
     in_work: InWork,
+    backups: Backups,
+    client_gate: ClientGate,
+    readiness: Readiness,
     command_bus: Arc<dyn CommandBus>,
-    /// One permit per command in progress, also when whoever asked has stopped waiting for it.
-    commands: Arc<Semaphore>,
     closing: AtomicBool,
 }
 
@@ -85,7 +88,7 @@ impl Gateway {
         context.store.get(&Key::new(Space::Probe, &[])).await?;
         restore::refuse_half(&context).await?;
         audit::begin(&context).await?;
-        restore::recover_after_restore(&context).await?;
+        let client_gate = restore::recover_after_restore(&context).await?;
         if context.store.exclusive()
             && context.runs_vaults
             && let Err(fault) = leases::take_all(&context).await
@@ -113,11 +116,9 @@ impl Gateway {
                 .map_err(Fault::bug)?;
             lease_manager.get_cell()
         };
-        let settings = &context.settings;
         let gateway = Self {
             inner: Arc::new(Inner {
                 command_bus,
-                commands: Arc::new(Semaphore::new(permits(settings.max_commands))),
                 vaults: VaultActors {
                     context: Arc::clone(&context),
                     directory,
@@ -125,6 +126,9 @@ impl Gateway {
                 context,
                 root,
                 in_work: InWork::default(),
+                backups: Backups::default(),
+                client_gate,
+                readiness: Readiness::default(),
                 closing: AtomicBool::new(false),
             }),
         };
@@ -149,7 +153,7 @@ impl Gateway {
         }
         let all = permits(self.inner.context.settings.max_commands);
         let all = u32::try_from(all).unwrap_or(u32::MAX);
-        let in_work = self.inner.commands.acquire_many(all);
+        let in_work = self.inner.context.limits.commands.acquire_many(all);
         if tokio::time::timeout(STOP_PATIENCE, in_work).await.is_err() {
             tracing::warn!("commands are still in progress; stopping anyway");
         }
@@ -161,7 +165,7 @@ impl Gateway {
         {
             tracing::warn!(%error, "the actors did not stop in time");
         }
-        self.inner.context.simulations.close().await;
+        self.inner.context.tasks.close().await;
         self.inner
             .command_bus
             .close(self.inner.context.held_leases.me())
@@ -267,7 +271,7 @@ impl Gateway {
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] with what is away.
     pub async fn ready(&self) -> Result<(), Fault> {
-        ready::ready(&self.inner.context).await
+        self.inner.readiness.check(&self.inner.context).await
     }
 
     /// The admitted nodes, and how many others announce themselves.
@@ -289,8 +293,8 @@ impl Gateway {
     pub fn stuck(&self) -> Stuck {
         let context = &self.inner.context;
         Stuck {
-            waiting: context.waiting(),
-            forgotten: context.rebroadcast_cache.forgotten(),
+            waiting: context.counters.waiting(),
+            forgotten: *context.counters.forgotten.lock(),
         }
     }
 }
@@ -325,6 +329,7 @@ impl Inner {
         let call = Call {
             vaults: &self.vaults,
             in_work: &self.in_work,
+            backups: &self.backups,
             context,
             caller,
             command_commit: CommandCommit::new(By::caller(caller), token, None),

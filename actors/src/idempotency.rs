@@ -1,11 +1,9 @@
 //! Idempotency keys: the first call's answer is stored with its effect and given again.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use covault_core::{fault::Fault, ids::TokenId};
+use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use crate::{
@@ -109,7 +107,7 @@ pub struct Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = self.turns.lock();
         self.guard = None;
         // Whoever waits holds a share of the lock.
         if turns
@@ -125,7 +123,7 @@ impl InWork {
     /// Waits until no other call of this process works on a row that is to be made once.
     pub async fn turn(&self, key: &Key) -> Turn {
         let lock = {
-            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut turns = self.turns.lock();
             Arc::clone(turns.entry(key.clone()).or_default())
         };
         Turn {

@@ -67,7 +67,14 @@ pub async fn page(
     let mut left = page.before;
     let mut from = None;
     let _turn = if left > STRIDE {
-        Some(context.far_pages.acquire().await.map_err(Fault::bug)?)
+        Some(
+            context
+                .limits
+                .far_pages
+                .acquire()
+                .await
+                .map_err(Fault::bug)?,
+        )
     } else {
         None
     };

@@ -1,11 +1,6 @@
 //! Proofs of addresses: statements of signer nodes, asked for in batches and stored beside wallets.
 
-use std::{
-    collections::HashMap,
-    panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use covault_core::{
     attest::{AddressProof, AttestOrder, Attested, MAX_ADDRESSES},
@@ -18,6 +13,7 @@ use covault_core::{
     wallet::{Wallet, vault::Vault},
 };
 use futures::{FutureExt as _, future::join_all};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::oneshot, time::timeout};
 
 use crate::{
@@ -54,14 +50,13 @@ impl Holders {
     }
 }
 
-/// Addresses that wait for the next batch, by vault and root key. While there is an entry, a task
+/// Addresses of a vault that wait for the next batch, by root key. While there is an entry, a task
 /// works on it.
 #[derive(Default)]
 pub struct Queues(Mutex<ByKey>);
 
-/// Vault and root public key.
-type Of = (VaultId, Vec<u8>);
-type ByKey = HashMap<Of, Vec<Waiting>>;
+/// By root public key.
+type ByKey = HashMap<Vec<u8>, Vec<Waiting>>;
 
 struct Waiting {
     address: Attested,
@@ -70,11 +65,11 @@ struct Waiting {
 
 impl Queues {
     fn lock(&self) -> MutexGuard<'_, ByKey> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Whether nobody works on the queue yet.
-    fn join(&self, of: Of, waiting: Waiting) -> bool {
+    fn join(&self, of: Vec<u8>, waiting: Waiting) -> bool {
         let mut queues = self.lock();
         let first = !queues.contains_key(&of);
         queues.entry(of).or_default().push(waiting);
@@ -82,7 +77,7 @@ impl Queues {
     }
 
     /// The next batch; `None` when nobody waits any more, and the queue is gone.
-    fn next(&self, of: &Of) -> Option<Vec<Waiting>> {
+    fn next(&self, of: &[u8]) -> Option<Vec<Waiting>> {
         let mut queues = self.lock();
         let queue = queues.get_mut(of)?;
         queue.retain(|waiting| !waiting.reply.is_closed());
@@ -102,15 +97,17 @@ impl Queues {
 /// [`Class::Unavailable`] when too few nodes have stated it within [`PATIENCE`].
 pub async fn prove(
     context: &Arc<Context>,
+    queues: &Arc<Queues>,
     holders: &Holders,
     address: Attested,
 ) -> Result<AddressProof, Fault> {
-    let of = (holders.vault, holders.root.public_key.clone());
+    let of = holders.root.public_key.clone();
     let (reply, answer) = oneshot::channel();
-    if context.proofs.join(of.clone(), Waiting { address, reply }) {
-        let (context, holders) = (Arc::clone(context), holders.clone());
+    if queues.join(of.clone(), Waiting { address, reply }) {
+        let (context, queues) = (Arc::clone(context), Arc::clone(queues));
+        let holders = holders.clone();
         tokio::spawn(async move {
-            while let Some(batch) = context.proofs.next(&of) {
+            while let Some(batch) = queues.next(&of) {
                 ask(&context, &holders, batch).await;
             }
         });
@@ -204,6 +201,7 @@ pub fn attested(wallet: &Wallet, reference: &str) -> Attested {
 /// [`Class::Unavailable`] when not all of them could be had now.
 pub async fn complete(
     context: &Arc<Context>,
+    queues: &Arc<Queues>,
     holders: &[Holders],
     vault: VaultId,
 ) -> Result<bool, Fault> {
@@ -212,7 +210,7 @@ pub async fn complete(
     let more = wanted.len() >= MAX_ADDRESSES;
     let all = wanted.iter().map(|(key, row)| async move {
         let reference: String = rows::decode(&row.value)?;
-        complete_one(context, holders, key, &reference).await
+        complete_one(context, queues, holders, key, &reference).await
     });
     for done in join_all(all).await {
         readable(done, "a wallet that has no proof")?;
@@ -222,6 +220,7 @@ pub async fn complete(
 
 async fn complete_one(
     context: &Arc<Context>,
+    queues: &Arc<Queues>,
     holders: &[Holders],
     wanted: &Key,
     reference: &str,
@@ -233,7 +232,7 @@ async fn complete_one(
         .iter()
         .find(|holders| holders.root.curve == wallet.network.curve())
         .ok_or_else(|| Fault::bug("a wallet without a root key"))?;
-    let proof = prove(context, holders, attested(&wallet, reference)).await?;
+    let proof = prove(context, queues, holders, attested(&wallet, reference)).await?;
     let mut batch = Batch::new();
     batch.put(
         rows::address_proof(id),

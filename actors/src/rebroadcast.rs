@@ -9,7 +9,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use covault_core::{
@@ -19,6 +19,7 @@ use covault_core::{
     ids::RequestId,
     request::{Request, State},
 };
+use parking_lot::Mutex;
 
 use crate::{
     account::Account,
@@ -45,24 +46,10 @@ const MOST: usize = 64;
 /// Accounts of which is kept what was found.
 const MOST_ACCOUNTS: usize = 1_000;
 
-/// What was last found about accounts. One request of an account looks, others wait for what it
-/// finds.
+/// What was last found about the accounts of a vault. One request of an account looks, others wait
+/// for what it finds.
 #[derive(Default)]
-pub struct RebroadcastCache {
-    accounts: Mutex<HashMap<Account, Arc<tokio::sync::Mutex<AccountCheck>>>>,
-    forgotten: Mutex<Forgotten>,
-}
-
-/// What became of transactions that nodes had taken and forgotten, since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Forgotten {
-    /// Sent again, and a node has it again.
-    pub taken: u64,
-    /// Sent again, and no node takes it any more.
-    pub refused: u64,
-    /// It has expired, and its number is free again.
-    pub expired: u64,
-}
+pub struct RebroadcastCache(Mutex<HashMap<Account, Arc<tokio::sync::Mutex<AccountCheck>>>>);
 
 /// What was found.
 #[derive(Default)]
@@ -74,23 +61,12 @@ struct AccountCheck {
 }
 
 impl RebroadcastCache {
-    /// See [`Forgotten`].
-    pub fn forgotten(&self) -> Forgotten {
-        *self.counts()
-    }
-
-    fn counts(&self) -> MutexGuard<'_, Forgotten> {
-        self.forgotten
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn of(&self, account: &Account) -> Arc<tokio::sync::Mutex<AccountCheck>> {
-        let mut rebroadcast_cache = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
-        if rebroadcast_cache.len() >= MOST_ACCOUNTS {
-            rebroadcast_cache.retain(|_, look| Arc::strong_count(look) > 1);
+        let mut accounts = self.0.lock();
+        if accounts.len() >= MOST_ACCOUNTS {
+            accounts.retain(|_, check| Arc::strong_count(check) > 1);
         }
-        Arc::clone(rebroadcast_cache.entry(account.clone()).or_default())
+        Arc::clone(accounts.entry(account.clone()).or_default())
     }
 }
 
@@ -144,6 +120,7 @@ impl Lost {
 /// [`covault_core::fault::Class::Unavailable`] when the store cannot be read or written.
 pub async fn rebroadcast_dropped(
     context: &Context,
+    cache: &RebroadcastCache,
     client: &dyn ChainClient,
     account: &Account,
     candidate_inputs: &[Resource],
@@ -152,7 +129,7 @@ pub async fn rebroadcast_dropped(
     if lost(context, account, candidate_inputs).await?.is_empty() {
         return Ok(None);
     }
-    let look = context.rebroadcast_cache.of(account);
+    let look = cache.of(account);
     let mut look = look.lock().await;
     let now_ms = context.now_ms();
     if now_ms.saturating_sub(look.at_ms) < PAUSE_MS {
@@ -178,13 +155,14 @@ pub async fn rebroadcast_dropped(
 /// As there.
 pub async fn look_before(
     context: &Context,
+    cache: &RebroadcastCache,
     client: &dyn ChainClient,
     account: &Account,
     nonce: u64,
 ) -> Result<Option<String>, Fault> {
     match client.next_number(&account.address, 0).await {
         Ok(Some(next)) if next < nonce => {
-            rebroadcast_dropped(context, client, account, &[Resource::Nonce(next)]).await
+            rebroadcast_dropped(context, cache, client, account, &[Resource::Nonce(next)]).await
         }
         // A network that waits for no number, or a node that does not know now.
         Ok(_) | Err(_) => Ok(None),
@@ -367,7 +345,7 @@ async fn free(context: &Context, over: &[(u64, &Lost)]) -> Result<(), Fault> {
                 signed.tx_hash
             );
             tracing::warn!(request = %request.id, nonce, detail, "a transaction was dropped");
-            context.rebroadcast_cache.counts().expired += 1;
+            context.counters.forgotten.lock().expired += 1;
             add_to_trail(context, &mut batch, request, "Dropped", &detail)?;
         }
     }
@@ -413,11 +391,11 @@ async fn send_again(
         let hash = &over.signed.tx_hash;
         let (event, detail, refused) = match client.broadcast(&broadcast_request).await {
             Broadcast::Accepted => {
-                context.rebroadcast_cache.counts().taken += 1;
+                context.counters.forgotten.lock().taken += 1;
                 ("SentAgain", hash.clone(), None)
             }
             Broadcast::Refused(Refusal { reason, .. }) => {
-                context.rebroadcast_cache.counts().refused += 1;
+                context.counters.forgotten.lock().refused += 1;
                 let detail = format!("no node accepts {hash} now: {reason}");
                 ("SentAgain", detail, Some(reason))
             }

@@ -34,6 +34,8 @@ pub struct StoredRequest {
     pub version: u64,
     /// Its payload.
     pub payload: Payload,
+    /// The store may have a row that says why it cannot go on.
+    pub delayed: bool,
 }
 
 /// What a commit stores or demands beside the request.
@@ -85,6 +87,7 @@ impl StoredRequest {
             request,
             version,
             payload,
+            delayed: version > 0,
         })
     }
 
@@ -103,11 +106,24 @@ impl StoredRequest {
             context,
             &mut self.request,
             &mut self.version,
+            &mut self.delayed,
             Some(&self.payload),
             events,
             extras,
         )
         .await
+    }
+
+    /// Stores why the request cannot go on now.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn delay(&mut self, context: &Context, reason: &str) -> Result<(), Fault> {
+        self.delayed = true;
+        let mut batch = Batch::new();
+        let key = rows::delay(self.request.id);
+        batch.put(key, Expect::Any, rows::encode(&reason)?);
+        Ok(context.store.commit(batch).await?)
     }
 
     /// As `advance`; a number that the client chose and another request holds is used
@@ -204,6 +220,7 @@ pub async fn end(
         context,
         &mut request,
         &mut version,
+        &mut true,
         payload.as_ref(),
         events,
         extras,
@@ -215,6 +232,7 @@ async fn advance(
     context: &Context,
     request: &mut Request,
     version: &mut u64,
+    delayed: &mut bool,
     payload: Option<&Payload>,
     events: Vec<Event>,
     extras: CommitExtras<'_>,
@@ -250,6 +268,11 @@ async fn advance(
         Some(effect) => batch.put(outbox, Expect::Any, rows::encode(&Pending { effect })?),
         None => batch.delete(outbox, Expect::Any),
     };
+    // Before anybody hears of it: what goes on, or has ended, waits for nothing.
+    let goes_on = *delayed && next.state.effect() != request.state.effect();
+    if goes_on {
+        batch.delete(rows::delay(next.id), Expect::Any);
+    }
     if *version == 0 {
         let index = rows::request_index(next.vault, next.created_at_ms, next.id);
         batch.put(index, Expect::Any, rows::encode(&())?);
@@ -272,9 +295,8 @@ async fn advance(
     }
     *request = next;
     *version = number;
+    *delayed = *delayed && !goes_on;
     if request.state.is_final() {
-        // Before anybody hears of its end: what has ended waits for nothing.
-        context.note_delay(request.id, None);
         context.waiters.ended(request.id);
     }
     Ok(())

@@ -63,6 +63,10 @@ pub struct Imported {
 pub struct ClientGate(AtomicBool);
 
 impl ClientGate {
+    fn closed() -> Self {
+        Self(AtomicBool::new(true))
+    }
+
     /// Refuses clients until an operator has let them in.
     ///
     /// # Errors
@@ -76,7 +80,6 @@ impl ClientGate {
                 "the service was restored from a backup, and waits for its operator (covault backup \
                  resume)",
             )),
-            // Through another process, perhaps.
             _ => {
                 self.0.store(false, Ordering::SeqCst);
                 Ok(())
@@ -102,19 +105,16 @@ fn half() -> Fault {
     )
 }
 
-/// Sees to what a restore left to do, when there was one. To be called before any actor is started.
+/// Sees to what a restore left to do, when there was one, and says whether clients are kept out. To be called before any actor is started.
 /// Whenever it is cut off, it is repeated as a whole.
 ///
 /// # Errors
 /// [`Class::Unavailable`] when the store cannot be read or written, or was restored by half.
-pub async fn recover_after_restore(context: &Context) -> Result<(), Fault> {
+pub async fn recover_after_restore(context: &Context) -> Result<ClientGate, Fault> {
     let marker = rows::restore();
     let (imported, version) = match context.load::<Restore>(&marker).await? {
-        None | Some((Restore::Open(_), _)) => return Ok(()),
-        Some((Restore::Held(_), _)) => {
-            context.client_gate.0.store(true, Ordering::SeqCst);
-            return Ok(());
-        }
+        None | Some((Restore::Open(_), _)) => return Ok(ClientGate::default()),
+        Some((Restore::Held(_), _)) => return Ok(ClientGate::closed()),
         Some((Restore::Importing, _)) => return Err(half()),
         Some((Restore::Imported(imported), version)) => (imported, version),
     };
@@ -132,12 +132,11 @@ pub async fn recover_after_restore(context: &Context) -> Result<(), Fault> {
         .fact("vaults", vaults)
         .add_to(&mut batch, Chain::Service, context.now_ms())?;
     context.store.commit(batch).await?;
-    context.client_gate.0.store(true, Ordering::SeqCst);
     tracing::warn!(
         ended,
         "restored from a backup; clients wait until an operator lets them in"
     );
-    Ok(())
+    Ok(ClientGate::closed())
 }
 
 /// Lets clients in again.
@@ -158,11 +157,9 @@ pub async fn resume(context: &Context, by: &By) -> Result<(), Fault> {
     Note::new(by, "store", "ClientsLetIn").add_to(&mut batch, Chain::Service, context.now_ms())?;
     match context.store.commit(batch).await {
         // Another operator was faster.
-        Ok(()) | Err(CommitError::Conflict(_)) => {}
-        Err(error) => return Err(error.into()),
+        Ok(()) | Err(CommitError::Conflict(_)) => Ok(()),
+        Err(error) => Err(error.into()),
     }
-    context.client_gate.0.store(false, Ordering::SeqCst);
-    Ok(())
 }
 
 /// Ends all requests that are not signed. Returns how many.

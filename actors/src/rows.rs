@@ -11,6 +11,7 @@ use covault_core::{
     ids::{BatchId, RequestId, TokenId, VaultId, WalletId},
     order::NodeId,
     request::{Effect, NonceReservation},
+    scheme::Scheme,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -245,6 +246,23 @@ pub fn reservation_expiry_due(key: &Key) -> Option<(u64, RequestId)> {
 /// [`Space::Simulation`].
 pub fn simulation(request: RequestId) -> Key {
     Key::new(Space::Simulation, &[request.as_bytes()])
+}
+
+/// [`Space::Delay`].
+pub fn delay(request: RequestId) -> Key {
+    Key::new(Space::Delay, &[request.as_bytes()])
+}
+
+/// [`Space::KeyProblem`].
+pub fn key_problem(vault: VaultId, scheme: Scheme) -> Key {
+    let scheme = [scheme.number()];
+    Key::new(Space::KeyProblem, &[vault.as_bytes(), &scheme])
+}
+
+/// The scheme of a row of [`Space::KeyProblem`].
+pub fn key_problem_scheme(key: &Key) -> Option<Scheme> {
+    let (number, _) = key.bytes.split_last()?;
+    Scheme::of(*number)
 }
 
 /// [`Space::Token`].

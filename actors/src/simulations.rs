@@ -4,10 +4,7 @@
 //! the signing, asks one node once, and what comes of it, if anything does in time, gets a row of its
 //! own (docs/decisions/0018-simulations.md).
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use covault_core::{
     fault::{Class, Fault},
@@ -15,7 +12,6 @@ use covault_core::{
     payload::Payload,
     request::{Draft, Request, State},
 };
-use tokio::{sync::Semaphore, task::JoinSet};
 
 use crate::{
     command_commit::CommandCommit,
@@ -27,37 +23,6 @@ use crate::{
 
 /// How long a node may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Most that run at once; beyond it requests go without.
-const MOST: usize = 64;
-
-/// Those that run.
-pub struct Simulations {
-    /// `None` once the orchestrator stops.
-    running: Mutex<Option<JoinSet<()>>>,
-    places: Arc<Semaphore>,
-}
-
-impl Default for Simulations {
-    fn default() -> Self {
-        Self {
-            running: Mutex::new(Some(JoinSet::new())),
-            places: Arc::new(Semaphore::new(MOST)),
-        }
-    }
-}
-
-impl Simulations {
-    /// Ends those that run, and begins no others.
-    pub async fn close(&self) {
-        let running = {
-            let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-            running.take()
-        };
-        if let Some(mut running) = running {
-            running.shutdown().await;
-        }
-    }
-}
 
 /// Has a node try what was built, where there is one that can; returns at once. `again`: it may
 /// have been tried before.
@@ -76,14 +41,14 @@ pub fn start(
     let Some(client) = client.cloned() else {
         return;
     };
-    let Ok(place) = Arc::clone(&context.simulations.places).try_acquire_owned() else {
+    let Ok(place) = Arc::clone(&context.limits.simulations).try_acquire_owned() else {
         tracing::debug!(request = %request.id, "too many simulations run; this one is left out");
         return;
     };
     let trial = trial(request, payload, draft);
     let id = request.id;
     let task_context = Arc::clone(context);
-    let task = async move {
+    context.tasks.spawn(async move {
         let _place = place;
         let context = task_context;
         if again && !matches!(shown(&context, id).await, Ok(None)) {
@@ -96,12 +61,7 @@ pub fn start(
         if let Err(fault) = keep(&context, id, json, Expect::Absent, None).await {
             tracing::warn!(request = %id, ?fault, "a simulation could not be stored");
         }
-    };
-    let running = context.simulations.running.lock();
-    if let Some(running) = running.unwrap_or_else(PoisonError::into_inner).as_mut() {
-        while running.try_join_next().is_some() {}
-        running.spawn(task);
-    }
+    });
 }
 
 fn trial(request: &Request, payload: &Payload, draft: &Draft) -> SimulationRequest {
@@ -154,7 +114,7 @@ pub async fn again(
     let Some(client) = client.cloned() else {
         return refused("no node is configured for its chain");
     };
-    let Ok(_place) = context.simulations.places.try_acquire() else {
+    let Ok(_place) = context.limits.simulations.try_acquire() else {
         return Err(Fault::unavailable(
             "too many simulations run; try again later",
         ));

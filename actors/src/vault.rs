@@ -7,11 +7,15 @@ mod keys;
 mod life;
 mod message;
 mod permit;
+mod problems;
 mod proving;
 mod requests;
 mod slots;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use covault_core::{
@@ -43,8 +47,9 @@ use crate::{
     audit::By,
     command_commit::CommandCommit,
     context::Context,
-    proofs::Holders,
-    restore, rows, signing,
+    proofs::{Holders, Queues},
+    restore, rows,
+    signing::{self, VaultRequests},
     store::{Scan, Space},
     wallets::{self, Plan},
 };
@@ -137,12 +142,16 @@ pub struct Live {
     next_index: u32,
     account_queues: AccountQueues<SlotRequest>,
     requests: HashMap<RequestId, ActorRef<signing::Msg>>,
+    vault_requests: Arc<VaultRequests>,
     ids: HashMap<ActorId, RequestId>,
     /// How often the actor of a live request has failed.
     failures: HashMap<RequestId, u32>,
     keygens: keys::Keygens,
     works: life::Works,
+    proof_queues: Arc<Queues>,
     proving: proving::Proving,
+    /// Why keys, or their next shares, are not there yet, as their rows say.
+    problems: BTreeMap<Scheme, String>,
     in_use: watch::Sender<InUse>,
 }
 
@@ -162,6 +171,7 @@ impl Actor for VaultActor {
             .await?
             .ok_or_else(|| Fault::bug("no such vault"))?;
         let next_index = restore::next_wallet(&context, id).await?;
+        let problems = problems::load(&context, id).await?;
         // First in the mailbox: nobody else has the address yet.
         myself.cast(Msg::Resume)?;
         let works = life::Works::new();
@@ -174,10 +184,13 @@ impl Actor for VaultActor {
             next_index,
             account_queues: AccountQueues::default(),
             requests: HashMap::new(),
+            vault_requests: Arc::default(),
             ids: HashMap::new(),
             failures: HashMap::new(),
             keygens: keys::Keygens::new(),
+            proof_queues: Arc::default(),
             proving: proving::Proving::default(),
+            problems,
         })
     }
 
@@ -280,6 +293,7 @@ impl Live {
                 let _ = myself.cast(Msg::KeygenDue(key.scheme));
             }
         }
+        self.forget_solved().await;
         self.resume_life(myself);
         self.prove(myself);
         let mut pending = Vec::new();
@@ -323,10 +337,11 @@ impl Live {
         let index = self.next_index;
         self.next_index = index.saturating_add(1);
         let context = Arc::clone(&self.context);
+        let queues = Arc::clone(&self.proof_queues);
         let vault = self.vault.id;
         let actor = myself.clone();
         tokio::spawn(async move {
-            let made = match wallets::make(&context, &holders, index, &new.plan).await {
+            let made = match wallets::make(&context, &queues, &holders, index, &new.plan).await {
                 Ok(Some(made)) => {
                     if made.address_proof.is_none() {
                         let _ = actor.cast(Msg::ProofMissing);

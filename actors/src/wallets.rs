@@ -19,7 +19,7 @@ use crate::{
     audit::Note,
     command_commit::CommandCommit,
     context::Context,
-    proofs::{self, Holders},
+    proofs::{self, Holders, Queues},
     rows,
     store::{Batch, CommitError, Expect, Key, Scan, Space},
 };
@@ -54,6 +54,7 @@ pub struct Plan {
 /// index stays unused then.
 pub async fn make(
     context: &Arc<Context>,
+    queues: &Arc<Queues>,
     holders: &Holders,
     index: u32,
     plan: &Plan,
@@ -73,7 +74,7 @@ pub async fn make(
         created_at_ms: context.now_ms(),
     };
     let stated = proofs::attested(&wallet, &plan.proven_reference);
-    let proof = proofs::prove(context, holders, stated).await.ok();
+    let proof = proofs::prove(context, queues, holders, stated).await.ok();
     if proof.is_none() && plan.require_proof {
         return Err(proofs::missing());
     }

@@ -38,6 +38,22 @@ impl Scheme {
         }
     }
 
+    /// Its place in [`Scheme::ALL`], as keys of rows have it.
+    pub fn number(self) -> u8 {
+        match self {
+            Scheme::FrostEd25519 => 0,
+            Scheme::Dkls23 => 1,
+            Scheme::Cggmp24 => 2,
+        }
+    }
+
+    /// The scheme of a number.
+    pub fn of(number: u8) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|scheme| scheme.number() == number)
+    }
+
     /// The scheme of a name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|scheme| scheme.name() == name)

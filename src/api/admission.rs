@@ -1,12 +1,7 @@
 //! Admission: how many calls are in progress at once, and how fast an address and a token may call.
 
 use std::{
-    collections::HashMap,
-    hash::Hash,
-    net::IpAddr,
-    num::NonZeroU32,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    collections::HashMap, hash::Hash, net::IpAddr, num::NonZeroU32, sync::Arc, time::Duration,
 };
 
 use covault_core::{
@@ -20,6 +15,7 @@ use governor::{
     nanos::Nanos,
     state::{InMemoryState, NotKeyed, StateStore},
 };
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::address::network;
@@ -99,7 +95,7 @@ impl InFlight {
             .ok_or_else(|| {
                 Fault::unavailable("the requests in progress are too large together; try again")
             })?;
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held.lock();
         match &mut *held {
             Some(held) => held.merge(more),
             None => *held = Some(more),
@@ -271,10 +267,7 @@ impl<K: Hash + Eq + Clone> StateStore for Recent<K> {
     where
         F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
     {
-        let mut guard = self
-            .generations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.generations.lock();
         let generations = &mut *guard;
         if !generations.young.contains_key(key) {
             let state = generations.old.remove(key).unwrap_or_default();

@@ -1,12 +1,9 @@
 //! How many connections each address has: one of them alone must not take all places.
 
-use std::{
-    collections::HashMap,
-    net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashMap, net::IpAddr, sync::Arc};
 
 use crate::api::address::network;
+use parking_lot::Mutex;
 
 /// The connections that are open, by address.
 pub struct ConnectionsPerAddress {
@@ -33,7 +30,7 @@ impl ConnectionsPerAddress {
     /// one /64 are one. This machine has as many as there are: a proxy may stand here.
     pub fn enter(self: &Arc<Self>, address: IpAddr) -> Option<PeerConnection> {
         let address = network(address);
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         let here = open.entry(address).or_default();
         // One that has none is not left behind here: 0 is below every limit.
         if *here >= self.max_per_address.max(1) && !is_this_machine(address) {
@@ -55,7 +52,7 @@ fn is_this_machine(network_of: IpAddr) -> bool {
 impl Drop for PeerConnection {
     fn drop(&mut self) {
         let open = &self.peers.open;
-        let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = open.lock();
         if let Some(here) = open.get_mut(&self.address) {
             *here = here.saturating_sub(1);
             if *here == 0 {

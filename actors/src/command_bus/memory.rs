@@ -1,13 +1,10 @@
 //! The command bus within one process: for one orchestrator alone, and for tests with several.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use covault_core::{fault::Fault, ids::OrchestratorId};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 
 use super::{CommandBus, CommandHandler, ForwardOutcome, ForwardedCommand};
@@ -28,7 +25,7 @@ impl MemoryCommandBus {
     }
 
     fn handlers(&self) -> MutexGuard<'_, Handlers> {
-        self.handlers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.handlers.lock()
     }
 }
 

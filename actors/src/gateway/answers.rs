@@ -1,6 +1,6 @@
 //! What the gateway is handed, and what it tells of itself.
 
-use crate::rebroadcast::Forgotten;
+use crate::counters::Forgotten;
 
 /// A request message as a client sent it.
 #[derive(Clone, Copy, Debug)]

@@ -46,7 +46,7 @@ impl Inner {
         }
         self.check_caller(&command)?;
         if !command.caller.operator {
-            self.context.client_gate.check(&self.context).await?;
+            self.client_gate.check(&self.context).await?;
         }
         let permit = self.permit()?;
         match &command.request {
@@ -79,7 +79,7 @@ impl Inner {
     }
 
     fn permit(&self) -> Result<Arc<OwnedSemaphorePermit>, Fault> {
-        let permit = Arc::clone(&self.commands).try_acquire_owned();
+        let permit = Arc::clone(&self.context.limits.commands).try_acquire_owned();
         Ok(Arc::new(permit.map_err(|_| too_many())?))
     }
 
@@ -130,6 +130,7 @@ impl Inner {
         let call = Call {
             vaults: &self.vaults,
             in_work: &self.in_work,
+            backups: &self.backups,
             context: &self.context,
             caller: &command.caller,
             command_commit,

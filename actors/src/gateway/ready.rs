@@ -1,6 +1,7 @@
 //! Whether the service can take requests.
 
 use covault_core::fault::Fault;
+use tokio::sync::Mutex;
 
 use crate::{
     context::Context,
@@ -10,21 +11,27 @@ use crate::{
 /// How long readiness is believed, in milliseconds.
 const BELIEVED_MS: u64 = 1_000;
 
-/// Whether the store can be written and the signers be reached. Found out once in [`BELIEVED_MS`],
-/// however many ask.
-pub(super) async fn ready(context: &Context) -> Result<(), Fault> {
-    let mut last = context.readiness.lock().await;
-    if let Some((at_ms, found)) = &*last
-        && context.now_ms().abs_diff(*at_ms) < BELIEVED_MS
-    {
-        return found.clone();
+/// When it was last checked, and what came of it.
+#[derive(Default)]
+pub(super) struct Readiness(Mutex<Option<(u64, Result<(), Fault>)>>);
+
+impl Readiness {
+    /// Whether the store can be written and the signers be reached. Found out once in
+    /// [`BELIEVED_MS`], however many ask.
+    pub(super) async fn check(&self, context: &Context) -> Result<(), Fault> {
+        let mut last = self.0.lock().await;
+        if let Some((at_ms, found)) = &*last
+            && context.now_ms().abs_diff(*at_ms) < BELIEVED_MS
+        {
+            return found.clone();
+        }
+        let found = probe(context).await;
+        if let Err(fault) = &found {
+            tracing::warn!(?fault, "not ready");
+        }
+        *last = Some((context.now_ms(), found.clone()));
+        found
     }
-    let found = probe(context).await;
-    if let Err(fault) = &found {
-        tracing::warn!(?fault, "not ready");
-    }
-    *last = Some((context.now_ms(), found.clone()));
-    found
 }
 
 async fn probe(context: &Context) -> Result<(), Fault> {

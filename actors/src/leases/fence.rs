@@ -130,9 +130,10 @@ fn owned(write: &Write) -> bool {
         | Space::Deposit
         | Space::AddressProof
         | Space::ProofWanted
+        | Space::Delay
+        | Space::KeyProblem
         | Space::FirstWallet => true,
-        // Guarded by their versions, or of no harm: the index of requests is only completed, a
-        // simulation is only shown.
+        // Guarded by their versions, or of no harm: a simulation is only shown.
         Space::VaultName
         | Space::Probe
         | Space::Simulation

@@ -4,13 +4,14 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use covault_core::ids::{OrchestratorId, VaultId};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::LeaseScope;
@@ -119,7 +120,7 @@ impl HeldLeases {
     }
 
     fn held(&self) -> MutexGuard<'_, HashMap<LeaseScope, Arc<Lease>>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 
     /// The present lease.
@@ -184,11 +185,11 @@ impl HeldLeases {
 
     /// Who is told of each change. Nobody else is from then on.
     pub fn on_change(&self, listener: Listener) {
-        *self.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener);
+        *self.listener.lock() = Some(listener);
     }
 
     fn tell(&self, scope: LeaseScope) {
-        let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner);
+        let listener = self.listener.lock();
         if let (LeaseScope::Vault(vault), Some(listener)) = (scope, &*listener) {
             listener(vault);
         }
@@ -213,12 +214,12 @@ impl HeldLeases {
 
     /// These are alive and take something.
     pub fn set_eligible(&self, eligible: Vec<OrchestratorId>) {
-        *self.eligible.lock().unwrap_or_else(PoisonError::into_inner) = Some(eligible);
+        *self.eligible.lock() = Some(eligible);
     }
 
     /// Who is alive and takes something, as it was last seen.
     pub fn eligible(&self) -> Option<Vec<OrchestratorId>> {
-        let eligible = self.eligible.lock().unwrap_or_else(PoisonError::into_inner);
+        let eligible = self.eligible.lock();
         eligible.clone()
     }
 

@@ -2,7 +2,6 @@ use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::admin};
 
 use super::{Call, Operation};
-use crate::backups;
 
 /// Starts a backup of the store.
 pub struct BeginBackup;
@@ -14,7 +13,10 @@ impl Operation for BeginBackup {
     type Response = admin::BeginBackupResponse;
 
     async fn run(call: Call<'_>, _: Self::Request) -> Result<Self::Response, Fault> {
-        let backup = backups::begin(call.context, call.command_commit.by()).await?;
+        let backup = call
+            .backups
+            .begin(call.context, call.command_commit.by())
+            .await?;
         Ok(admin::BeginBackupResponse {
             backup: backup.to_string(),
             at_ms: call.context.now_ms(),

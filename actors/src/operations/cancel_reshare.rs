@@ -26,7 +26,7 @@ impl Operation for CancelReshare {
         let message = |reply| vault::Msg::Life(LifeMsg::Cancel(by, reply));
         let vault = call.ask(&actor, message).await??;
         Ok(admin::CancelReshareResponse {
-            vault: Some(vault_message(call.context, &vault)),
+            vault: Some(vault_message(call.context, &vault).await?),
         })
     }
 }

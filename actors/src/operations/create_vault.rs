@@ -82,7 +82,7 @@ impl Operation for CreateVault {
             call.ask(&actor, message).await??
         };
         Ok(admin::CreateVaultResponse {
-            vault: Some(vault_message(call.context, &made)),
+            vault: Some(vault_message(call.context, &made).await?),
         })
     }
 }

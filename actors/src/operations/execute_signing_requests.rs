@@ -80,9 +80,9 @@ async fn outcome(
             return Ok(outcome);
         }
         if last {
-            return Err(match context.delay(id) {
+            return Err(match context.load::<String>(&rows::delay(id)).await? {
                 None => Fault::unavailable("the request is still pending; ask again"),
-                Some(reason) => Fault::unavailable(format!(
+                Some((reason, _)) => Fault::unavailable(format!(
                     "the request is still pending ({reason}); ask again"
                 )),
             });

@@ -2,7 +2,7 @@ use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::admin};
 
 use super::{Call, Operation};
-use crate::{backups, store::RawRow};
+use crate::store::RawRow;
 
 /// Reads one part of a backup.
 pub struct GetBackupPart;
@@ -16,7 +16,7 @@ impl Operation for GetBackupPart {
     async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let id = request.backup.parse();
         let id = id.map_err(|fault: Fault| Fault::field("backup", fault.message()))?;
-        let rows = backups::part(call.context, id, request.number).await?;
+        let rows = call.backups.part(call.context, id, request.number).await?;
         let row = |RawRow { space, key, value }| admin::StoreRow {
             space: space.into(),
             key,

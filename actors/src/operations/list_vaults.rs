@@ -26,7 +26,7 @@ impl Operation for ListVaults {
         for (_, row) in call.context.store.scan(&all).await? {
             let id: VaultId = rows::decode(&row.value)?;
             if let Some((vault, _)) = call.context.vault(id).await? {
-                vaults.push(vault_message(call.context, &vault));
+                vaults.push(vault_message(call.context, &vault).await?);
             }
         }
         Ok(admin::ListVaultsResponse { vaults })

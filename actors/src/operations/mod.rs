@@ -51,6 +51,7 @@ use ractor::{ActorRef, Message as ActorMessage, RpcReplyPort};
 
 use crate::{
     ask::{VaultActors, answer},
+    backups::Backups,
     caller::Caller,
     command_commit::CommandCommit,
     context::Context,
@@ -156,6 +157,7 @@ pub struct Lookup<'a> {
 pub struct Call<'a> {
     pub(crate) vaults: &'a VaultActors,
     pub(crate) in_work: &'a InWork,
+    pub(crate) backups: &'a Backups,
     pub(crate) context: &'a Context,
     pub(crate) caller: &'a Caller,
     /// Goes into the commit of a command.

@@ -61,7 +61,7 @@ impl Operation for ReshareVault {
         let message = |reply| vault::Msg::Life(LifeMsg::Want(Box::new(request), by, reply));
         let vault = call.ask(&actor, message).await??;
         Ok(admin::ReshareVaultResponse {
-            vault: Some(vault_message(call.context, &vault)),
+            vault: Some(vault_message(call.context, &vault).await?),
         })
     }
 }

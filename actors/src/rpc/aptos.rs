@@ -3,8 +3,6 @@
 //! That a request succeeded means that a node took its transaction: how its call ends is seen when
 //! it is executed. Calls whose gas the request does not bring are simulated before they are signed.
 
-use std::sync::{Mutex, PoisonError};
-
 use async_trait::async_trait;
 use covault_core::{
     chain::{
@@ -16,6 +14,7 @@ use covault_core::{
     },
     fault::{ExecuteCode, Fault},
 };
+use parking_lot::Mutex;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
 
@@ -408,7 +407,7 @@ impl ChainClient for AptosNode {
             if is_later {
                 // Nodes are at different versions. That of one which lies is higher than it should
                 // be, and others lack it, or lower, and does not count.
-                let mut newest = newest.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut newest = newest.lock();
                 *newest = version.max(*newest);
             }
             Some(is_later)
@@ -421,7 +420,7 @@ impl ChainClient for AptosNode {
         {
             return Ok(None);
         }
-        let version = newest.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let version = newest.into_inner();
         self.number_at(address, version).await.map(Some)
     }
 

@@ -10,7 +10,7 @@ mod watch;
 use std::{
     collections::BTreeSet,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -24,6 +24,7 @@ use covault_core::{
     },
     fault::ExecuteCode,
 };
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 
 use self::{
@@ -583,7 +584,7 @@ fn garbled<T>(said: &[RpcResult]) -> Read<T> {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 fn unknown(trouble: Trouble) -> ChainError {

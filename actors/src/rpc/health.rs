@@ -1,6 +1,6 @@
 //! How the nodes of a chain are doing, as far as their answers tell.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 /// How long a node is left alone after its first failure in a row, in milliseconds. Doubles.
 const COOL_FIRST_MS: u64 = 1_000;
@@ -39,7 +39,7 @@ struct Known {
 
 impl Health {
     fn with<T>(&self, look: impl FnOnce(&mut Known) -> T) -> T {
-        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        look(&mut self.0.lock())
     }
 
     /// It answered. Returns how often in a row it had not.

@@ -1,9 +1,6 @@
 //! Stellar nodes: the JSON-RPC of Stellar RPC. It takes parameters by name only.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -19,6 +16,7 @@ use covault_core::{
     },
     fault::{ExecuteCode, Fault},
 };
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -158,7 +156,7 @@ impl StellarNode {
         let seen = Mutex::new(Trace::Nowhere(Span::ALL));
         let look = |answer: &Value| {
             let found = trace_of(answer);
-            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut seen = seen.lock();
             let whole = match (&*seen, found) {
                 (Trace::Nowhere(all), Trace::Nowhere(span)) => Trace::Nowhere(all.and(span)),
                 (_, found) => found,
@@ -169,7 +167,7 @@ impl StellarNode {
         self.rpc
             .any("getTransaction", json!({"hash": hash}), look)
             .await?;
-        Ok(seen.into_inner().unwrap_or_else(PoisonError::into_inner))
+        Ok(seen.into_inner())
     }
 
     /// A node has the transaction and will put it into a ledger, which is enough. But what fails
@@ -392,7 +390,7 @@ impl ChainClient for StellarNode {
             if is_later {
                 // The ledger of a node that lies is higher than it should be, and others have not
                 // got so far, or lower, and does not count.
-                let mut newest = newest.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut newest = newest.lock();
                 *newest = span.last.max(*newest);
             }
             Some(is_later)
@@ -405,7 +403,7 @@ impl ChainClient for StellarNode {
         {
             return Ok(None);
         }
-        let ledger = newest.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let ledger = newest.into_inner();
         let key = key_of(address)?;
         let read = |answer: &Value| {
             let entries = Entries::of(answer).filter(|entries| entries.last >= ledger)?;

@@ -7,10 +7,7 @@
 
 mod answers;
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use covault_core::{
@@ -25,6 +22,7 @@ use covault_core::{
     },
     fault::{ExecuteCode, Fault},
 };
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use self::answers::{Account, Holding, Page, State, TransactionCursor, Verdict, Wallet};
@@ -338,7 +336,7 @@ impl TonNode {
                 let page = answers::page(answer, &sent.body_hash, since_s, &from)
                     .ok_or("the node's list of a wallet's transactions makes no sense")?;
                 let is_here = matches!(page, Page::Here { .. });
-                let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut seen = seen.lock();
                 if !is_here && seen.as_ref().is_some_and(|other| *other != page) {
                     return Err("the nodes do not agree about a wallet's transactions".into());
                 }
@@ -348,7 +346,7 @@ impl TonNode {
             self.rest
                 .any(&transactions(&sent.wallet, &from), look)
                 .await?;
-            match seen.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            match seen.into_inner() {
                 Some(Page::Here { sent }) => return Ok(Trace::Here { sent }),
                 Some(Page::Over) => return Ok(Trace::Nowhere),
                 Some(Page::More(place)) => from = place,

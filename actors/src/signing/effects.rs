@@ -44,6 +44,7 @@ impl Live {
             return Ok(());
         }
         let context = Arc::clone(&self.context);
+        let vault_requests = Arc::clone(&self.vault_requests);
         let task = match (request.state.effect(), &request.state) {
             (Some(Effect::Prepare), _) => {
                 let queries = tx_builder::queries(&context, request.network, payload);
@@ -80,6 +81,7 @@ impl Live {
                             );
                             let found = rebroadcast::rebroadcast_dropped(
                                 &context,
+                                &vault_requests.rebroadcast_cache,
                                 &*client,
                                 &account_queue,
                                 &candidate_inputs,
@@ -123,7 +125,8 @@ impl Live {
             (Some(Effect::Broadcast), State::Broadcasting { draft, signed, .. }) => {
                 // Before it is sent: whoever is before it may be taken meanwhile.
                 if let Some(claim) = &draft.claim {
-                    context.turns.wait(claim.clone(), myself.clone());
+                    let waiters = &self.vault_requests.nonce_waiters;
+                    waiters.wait(claim.clone(), myself.clone());
                 }
                 let now_ms = context.now_ms();
                 let broadcast_request = BroadcastRequest {
@@ -153,7 +156,9 @@ impl Live {
                     let (Broadcast::Unknown(reason), Some(nonce)) = (&answer, nonce) else {
                         return Msg::NodeAnswered(answer);
                     };
-                    let found = rebroadcast::look_before(&context, &*client, &account, nonce).await;
+                    let cache = &vault_requests.rebroadcast_cache;
+                    let found =
+                        rebroadcast::look_before(&context, cache, &*client, &account, nonce).await;
                     Msg::NodeAnswered(match found {
                         Ok(Some(in_the_way)) => {
                             Broadcast::Unknown(format!("{reason}; {in_the_way}"))

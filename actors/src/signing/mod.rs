@@ -8,6 +8,7 @@
 mod creating;
 mod effects;
 mod ending;
+mod nonce_waiters;
 mod preparing;
 mod waiting;
 
@@ -26,10 +27,13 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use tokio::sync::watch;
 
 pub use self::ending::{REJECTED, not_rejected};
+use self::nonce_waiters::NonceWaiters;
 use self::waiting::TAKEN_TRIES;
 use crate::{
     command_commit::CommandCommit,
     context::Context,
+    counters::Waiting,
+    rebroadcast::RebroadcastCache,
     request_store::{CommitExtras, StoredRequest},
     rpc::{Broadcast, ChainError},
     vault::{self, InUse},
@@ -98,10 +102,19 @@ pub enum Start {
     },
 }
 
+/// What the requests of a vault share; it ends with the vault's actor.
+#[derive(Default)]
+pub struct VaultRequests {
+    nonce_waiters: NonceWaiters,
+    rebroadcast_cache: RebroadcastCache,
+}
+
 /// Arguments.
 pub struct Args {
-    /// Shared.
+    /// Ports and settings.
     pub context: Arc<Context>,
+    /// What it shares with the vault's other requests.
+    pub vault_requests: Arc<VaultRequests>,
     /// The vault.
     pub vault: ActorRef<vault::Msg>,
     /// The shares of the vault that sign.
@@ -118,6 +131,7 @@ pub struct Signing;
 /// Its state.
 pub struct Live {
     context: Arc<Context>,
+    vault_requests: Arc<VaultRequests>,
     vault: ActorRef<vault::Msg>,
     in_use: watch::Receiver<InUse>,
     /// `None` before the first commit.
@@ -130,8 +144,10 @@ pub struct Live {
     waits: bool,
     /// Its turn came while its task ran.
     turn_came: bool,
-    /// Why it could not go on when that was last written down.
-    delayed: Option<String>,
+    /// Why it cannot go on, as its row says.
+    delayed: Option<(String, Waiting)>,
+    /// The reason that its audit trail has last.
+    delay_in_trail: Option<String>,
     /// It was live before: what its last effect did is not known.
     resumed: bool,
     /// Its transaction is, or was, tried on a node.
@@ -142,13 +158,9 @@ pub struct Live {
     place: Option<vault::AdmissionPermit>,
 }
 
-/// What is noted about a request ends with its actor.
+/// Nobody waits for the turn of a request that has no actor.
 impl Drop for Live {
     fn drop(&mut self) {
-        let Some(stored) = &self.current else {
-            return;
-        };
-        self.context.note_delay(stored.request.id, None);
         // Without a draft nothing waits.
         let _ = self.stop_waiting();
     }
@@ -177,6 +189,7 @@ impl Actor for Signing {
         myself.cast(Msg::Begin(Box::new(args.start)))?;
         Ok(Live {
             context: args.context,
+            vault_requests: args.vault_requests,
             vault: args.vault,
             in_use: args.in_use,
             current: None,
@@ -185,6 +198,7 @@ impl Actor for Signing {
             waits: false,
             turn_came: false,
             delayed: None,
+            delay_in_trail: None,
             resumed: false,
             simulated: false,
             patient_until_ms: 0,
@@ -271,7 +285,7 @@ impl Actor for Signing {
                 let claim = live.stop_waiting()?;
                 live.advance(vec![Event::NodeAccepted]).await?;
                 if let Some(claim) = claim {
-                    live.context.turns.taken(&claim);
+                    live.vault_requests.nonce_waiters.taken(&claim);
                 }
             }
             Msg::NodeAnswered(Broadcast::Refused(refusal)) => {
@@ -344,11 +358,8 @@ impl Live {
         let stored = self.now_mut()?;
         let before = stored.request.state.effect();
         stored.advance(&context, events, extras).await?;
-        let request = stored.request.id;
         if stored.request.state.effect() != before {
-            self.tries = 0;
-            self.delayed = None;
-            context.note_delay(request, None);
+            self.goes_on();
         }
         Ok(())
     }

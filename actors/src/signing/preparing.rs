@@ -65,9 +65,7 @@ impl Live {
             return self.put_off(myself, reason, TAKEN_TRIES).await;
         }
         let request = stored.request.id;
-        self.tries = 0;
-        self.delayed = None;
-        context.note_delay(request, None);
+        self.goes_on();
         // A vault that ends meanwhile starts again with the claims that are on disk.
         let _ = self.vault.cast(vault::Msg::Claimed(request));
         Ok(())

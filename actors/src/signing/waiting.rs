@@ -1,7 +1,7 @@
 //! How a request waits: for its next try, for its turn to be sent, and with a reason that can be
 //! seen.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use covault_core::{
     fault::{ExecuteCode, Fault},
@@ -22,7 +22,7 @@ impl Live {
     pub(super) fn stop_waiting(&self) -> Result<Option<NonceReservation>, Fault> {
         let claim = self.claim()?.cloned();
         if let Some(claim) = &claim {
-            self.context.turns.leave(claim);
+            self.vault_requests.nonce_waiters.leave(claim);
         }
         Ok(claim)
     }
@@ -65,14 +65,31 @@ impl Live {
     /// Has everybody who asks see why the request cannot go on. The trail gets a new reason once the
     /// request has waited for longer than a moment.
     pub(super) async fn note_delay(&mut self, reason: String) -> Result<(), Fault> {
+        let context = Arc::clone(&self.context);
         let request = self.now()?.request.id;
-        self.context.note_delay(request, Some(reason.clone()));
-        if self.tries <= MOMENT_TRIES || self.delayed.as_ref() == Some(&reason) {
+        if self
+            .delayed
+            .as_ref()
+            .is_none_or(|(known, _)| *known != reason)
+        {
+            if let Err(fault) = self.now_mut()?.delay(&context, &reason).await {
+                tracing::warn!(%request, ?fault, reason, "why a request waits could not be stored");
+            }
+            self.delayed = Some((reason.clone(), self.context.counters.wait()));
+        }
+        if self.tries <= MOMENT_TRIES || self.delay_in_trail.as_ref() == Some(&reason) {
             return Ok(());
         }
         tracing::info!(%request, reason, "a request has to wait");
-        self.delayed = Some(reason.clone());
+        self.delay_in_trail = Some(reason.clone());
         self.advance(vec![Event::Delayed { reason }]).await
+    }
+
+    /// The request waits for nothing now; its row said so in the same commit.
+    pub(super) fn goes_on(&mut self) {
+        self.tries = 0;
+        self.delayed = None;
+        self.delay_in_trail = None;
     }
 
     /// Plans another try, unless the deadline comes first.

@@ -1,13 +1,9 @@
 //! A store in memory: for simulations and tests. Nothing survives the process.
 
-use std::{
-    collections::BTreeMap,
-    convert::Infallible,
-    ops::Bound,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::BTreeMap, convert::Infallible, ops::Bound, sync::Arc};
 
 use async_trait::async_trait;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{
     Batch, Change, CommitError, Expect, Key, RawRow, ReadError, Row, Scan, Snapshot, Store,
@@ -36,7 +32,7 @@ impl MemoryStore {
 
     fn rows(&self) -> MutexGuard<'_, BTreeMap<Key, Row>> {
         // A batch is applied only after every check; a panic cannot leave half of one.
-        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rows.lock()
     }
 }
 

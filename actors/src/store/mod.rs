@@ -58,7 +58,7 @@ pub enum Space {
     /// Request id -> what its transaction would do.
     Simulation = 15,
     /// Vault id, time of creation, request id -> nothing: a vault's requests in the order of their
-    /// creation. The row without a key says that no request of an earlier version is missing.
+    /// creation.
     RequestIndex = 16,
     /// Batch id -> batch payment.
     Batch = 17,
@@ -75,12 +75,16 @@ pub enum Space {
     /// Token id, network, address -> watch.
     Watch = 23,
     /// Time of creation, key of an idempotency record -> nothing: the records in the order of their
-    /// age. The row without a key says that no record of an earlier version is missing.
+    /// age.
     RecordAge = 24,
     /// Wallet id -> proof of its address.
     AddressProof = 25,
     /// Vault id, wallet id -> reference of a wallet whose address has no proof yet.
     ProofWanted = 26,
+    /// Request id -> why the request cannot go on now.
+    Delay = 27,
+    /// Vault id, scheme -> why a key of the vault, or its next shares, are not there yet.
+    KeyProblem = 28,
     /// Chain, number -> entry of the audit log. Written by [`Batch::append`] alone.
     AuditEntry = 30,
     /// Chain -> its last entry. Written by [`Batch::append`] alone.
@@ -97,7 +101,7 @@ pub enum Space {
 
 impl Space {
     /// Every kind, in order.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 33] = [
         Self::Vault,
         Self::VaultName,
         Self::Wallet,
@@ -123,6 +127,8 @@ impl Space {
         Self::RecordAge,
         Self::AddressProof,
         Self::ProofWanted,
+        Self::Delay,
+        Self::KeyProblem,
         Self::AuditEntry,
         Self::AuditHead,
         Self::Restore,

@@ -16,13 +16,14 @@ use std::{
     fs,
     io::{self, Write as _},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError, RwLock, mpsc},
+    sync::{Arc, mpsc},
     thread,
     time::Duration,
 };
 
 use async_trait::async_trait;
 use covault_core::fault::Fault;
+use parking_lot::{Mutex, RwLock};
 use redb::{
     Database, Durability, ReadableDatabase as _, ReadableTable, StorageBackend, TableDefinition,
 };
@@ -98,7 +99,7 @@ impl<B: StorageBackend> DatabaseLocation for Mutex<Option<B>> {
     }
 
     fn open(&self) -> Result<Database, redb::Error> {
-        let mut backend = self.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut backend = self.lock();
         let backend = backend.take().ok_or_else(used)?;
         Ok(Database::builder().create_with_backend(backend)?)
     }
@@ -124,7 +125,7 @@ impl File {
     /// Closes the file and opens it, if it can be written: until then it can at least be read.
     fn open_again(&self) -> Result<(), redb::Error> {
         self.place.check()?;
-        let mut db = self.db.write().unwrap_or_else(PoisonError::into_inner);
+        let mut db = self.db.write();
         // Only one may have it open.
         *db = None;
         let opened = self.place.open()?;
@@ -137,7 +138,7 @@ impl File {
         &self,
         work: impl FnOnce(&Database) -> Result<T, redb::Error>,
     ) -> Result<T, redb::Error> {
-        let db = self.db.read().unwrap_or_else(PoisonError::into_inner);
+        let db = self.db.read();
         match &*db {
             Some(db) => work(db),
             None => Err(io::Error::other("the file could not be opened again").into()),

@@ -6,12 +6,10 @@ mod disk;
 use std::{
     collections::BTreeMap,
     io,
-    sync::{
-        Condvar,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
 };
 
+use parking_lot::Condvar;
 use proptest::prelude::*;
 use redb::backends::FileBackend;
 
@@ -428,7 +426,7 @@ struct Gated {
 
 impl Gated {
     fn set(&self, shut: bool) {
-        *self.shut.0.lock().unwrap() = shut;
+        *self.shut.0.lock() = shut;
         self.shut.1.notify_all();
     }
 }
@@ -447,8 +445,9 @@ impl StorageBackend for Gated {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        let shut = self.shut.0.lock().unwrap();
-        let _open = self.shut.1.wait_while(shut, |shut| *shut).unwrap();
+        let mut shut = self.shut.0.lock();
+        self.shut.1.wait_while(&mut shut, |shut| *shut);
+        drop(shut);
         self.disk.sync_data()
     }
 

@@ -138,13 +138,12 @@ impl Live {
                     .fact("holders", audit::nodes(&order.signers));
                 self.update(Some(note), |vault| vault.take(order, key))
                     .await?;
-                self.context.note_problem(self.vault.id, order.scheme, None);
+                self.note_problem(order.scheme, None).await;
                 Ok(())
             }
             Err(fault) => {
                 let problem = fault.message().to_owned();
-                self.context
-                    .note_problem(self.vault.id, order.scheme, Some(problem));
+                self.note_problem(order.scheme, Some(problem)).await;
                 tracing::warn!(vault = %self.vault.id, scheme = order.scheme.name(), ?fault, "key generation failed");
                 // What was refused because it came too late may be asked again.
                 let in_time = self.context.now_ms() < order.expires_at_ms;
@@ -188,7 +187,7 @@ impl Live {
             self.update(Some(note), wanted).await?;
         }
         for scheme in schemes {
-            self.context.note_problem(self.vault.id, scheme, None);
+            self.note_problem(scheme, None).await;
             let _ = myself.cast(Msg::KeygenDue(scheme));
         }
         Ok(self.vault.clone())
@@ -223,7 +222,7 @@ impl Live {
         let stored = self.put_naming(vault, &signers, note).await;
         if stored.is_ok() {
             for scheme in old {
-                self.context.note_problem(self.vault.id, scheme, None);
+                self.note_problem(scheme, None).await;
             }
             self.keygens.clear();
             for key in &self.vault.keys {

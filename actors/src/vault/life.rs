@@ -178,7 +178,7 @@ impl Live {
                     .await?;
                 for scheme in again {
                     self.works.entry(scheme).or_default().forgive();
-                    self.context.note_problem(self.vault.id, scheme, None);
+                    self.note_problem(scheme, None).await;
                 }
                 self.resume_life(myself);
                 Ok(())
@@ -189,13 +189,11 @@ impl Live {
                 let cancelled = vault.cancel_reshare();
                 self.decided(note, cancelled.map(|()| vault), &[], reply)
                     .await?;
-                for key in &self.vault.keys {
-                    let Some(work) = self.works.get_mut(&key.scheme) else {
-                        continue;
-                    };
-                    if reshare_of(&self.vault, key.scheme) == Some(&Reshare::Idle) {
-                        work.forgive();
-                        self.context.note_problem(self.vault.id, key.scheme, None);
+                let schemes: Vec<Scheme> = self.works.keys().copied().collect();
+                for scheme in schemes {
+                    if reshare_of(&self.vault, scheme) == Some(&Reshare::Idle) {
+                        self.works.entry(scheme).or_default().forgive();
+                        self.note_problem(scheme, None).await;
                     }
                 }
                 Ok(())
@@ -300,7 +298,7 @@ impl Live {
         let (order, claimed) = match planned {
             Ok(planned) => planned,
             Err(problem) => {
-                self.try_reshare_later(myself, scheme, &problem);
+                self.try_reshare_later(myself, scheme, &problem).await;
                 return Ok(());
             }
         };
@@ -426,7 +424,7 @@ impl Live {
                     .fact("holders", audit::nodes(&order.new.holders));
                 self.update(Some(note), |vault| vault.reshared(order, proof))
                     .await?;
-                self.context.note_problem(self.vault.id, scheme, None);
+                self.note_problem(scheme, None).await;
                 tracing::info!(vault = %self.vault.id, scheme = scheme.name(), epoch = order.new.epoch, "new shares are in use");
                 self.start_telling(myself, scheme);
             }
@@ -439,12 +437,12 @@ impl Live {
                 let holders = u32::try_from(order.old.holders.len()).unwrap_or(MAX_FAILED);
                 let refused = work.refused_runs < MAX_REFUSED.max(holders);
                 if work.failed_runs < MAX_FAILED.max(holders) && refused {
-                    self.try_reshare_later(myself, scheme, &fault);
+                    self.try_reshare_later(myself, scheme, &fault).await;
                     return Ok(());
                 }
                 work.forgive();
                 tracing::error!(vault = %self.vault.id, scheme = scheme.name(), ?fault, "no new shares: given up until an operator asks again");
-                self.context.note_problem(self.vault.id, scheme, None);
+                self.note_problem(scheme, None).await;
                 let reason = fault.message();
                 let note = self
                     .note("ReshareHalted")
@@ -489,21 +487,25 @@ impl Live {
         if known.is_some() {
             self.start_telling(myself, scheme);
         }
-        self.try_reshare_later(myself, scheme, &reason);
+        self.try_reshare_later(myself, scheme, &reason).await;
         Ok(())
     }
 
-    fn try_reshare_later(&mut self, myself: &ActorRef<VaultMsg>, scheme: Scheme, fault: &Fault) {
+    async fn try_reshare_later(
+        &mut self,
+        myself: &ActorRef<VaultMsg>,
+        scheme: Scheme,
+        fault: &Fault,
+    ) {
         tracing::warn!(vault = %self.vault.id, scheme = scheme.name(), ?fault, "no new shares yet");
         let work = self.works.entry(scheme).or_default();
         work.tries = work.tries.saturating_add(1);
         let pause = self.context.pause(work.tries);
-        let problem = fault.message().to_owned();
-        self.context
-            .note_problem(self.vault.id, scheme, Some(problem));
         let due = move || VaultMsg::Life(Msg::ReshareDue(scheme));
         let timer = myself.send_after(pause, due);
         work.next_run = Some(AbortOnDrop(timer.abort_handle()));
+        let problem = fault.message().to_owned();
+        self.note_problem(scheme, Some(problem)).await;
     }
 
     /// A node as an operator knows it: the name it announced, and its key.

@@ -1,6 +1,9 @@
 //! A vault as operators see it.
 
+use std::collections::BTreeMap;
+
 use covault_core::{
+    fault::Fault,
     order::{Generation, NodeId},
     schema::admin,
     scheme::Scheme,
@@ -11,15 +14,20 @@ use covault_core::{
     },
 };
 
+use super::problems;
 use crate::context::Context;
 
 /// The vault's message. Threshold and signers are those of the first key, or as the vault was asked
 /// for before there is one.
-pub fn vault_message(context: &Context, vault: &Vault) -> admin::Vault {
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn vault_message(context: &Context, vault: &Vault) -> Result<admin::Vault, Fault> {
+    let problems = problems::load(context, vault.id).await?;
     let keys: Vec<admin::Key> = vault
         .keys
         .iter()
-        .map(|key| key_message(context, vault, key))
+        .map(|key| key_message(key, &problems))
         .collect();
     let mut live = vault.keys.iter().filter_map(|key| match &key.state {
         KeyState::Ready(live) => Some(&live.generation),
@@ -34,7 +42,7 @@ pub fn vault_message(context: &Context, vault: &Vault) -> admin::Vault {
     let mut schemes = vault.keys.iter().map(|key| key.scheme);
     let ecdsa = schemes.find(|scheme| scheme.curve() == Curve::Secp256k1);
     let mut waiting = keys.iter().filter(|key| key.shares.is_none());
-    admin::Vault {
+    Ok(admin::Vault {
         uuid: vault.id.to_string(),
         name: vault.name.clone(),
         threshold: threshold.into(),
@@ -44,17 +52,24 @@ pub fn vault_message(context: &Context, vault: &Vault) -> admin::Vault {
         failed_reason: vault.failed_reason().map(str::to_owned),
         problem: waiting.find_map(|key| key.problem.clone()),
         keys,
+    })
+}
+
+/// Whether the key, or its next shares, are not there yet.
+pub(super) fn is_open(key: &VaultKey) -> bool {
+    match &key.state {
+        KeyState::Ready(live) => work(live).is_some() || !live.untold().is_empty(),
+        _ => true,
     }
 }
 
-fn key_message(context: &Context, vault: &Vault, key: &VaultKey) -> admin::Key {
+fn key_message(key: &VaultKey, problems: &BTreeMap<Scheme, String>) -> admin::Key {
     let live = match &key.state {
         KeyState::Ready(live) => Some(live),
         _ => None,
     };
     let work = live.and_then(work);
     let unconfirmed = live.map(|live| lines(live.untold())).unwrap_or_default();
-    let open = live.is_none() || work.is_some() || !unconfirmed.is_empty();
     admin::Key {
         scheme: key.scheme.name().to_owned(),
         shares: live.map(|live| admin::Shares {
@@ -63,7 +78,7 @@ fn key_message(context: &Context, vault: &Vault, key: &VaultKey) -> admin::Key {
             holders: lines(&live.generation.holders),
         }),
         work,
-        problem: context.problem(vault.id, key.scheme).filter(|_| open),
+        problem: problems.get(&key.scheme).filter(|_| is_open(key)).cloned(),
         unconfirmed,
         leftover: live.map(leftover).unwrap_or_default(),
     }

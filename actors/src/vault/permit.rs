@@ -19,8 +19,8 @@ pub struct AdmissionPermit {
 impl AdmissionPermit {
     /// That of a new request; `None` when there is no place for it.
     pub fn new(context: &Context, request: &Request) -> Option<Self> {
-        let permit = Arc::clone(&context.live).try_acquire_owned().ok()?;
-        let bytes = Arc::clone(&context.live_bytes)
+        let permit = Arc::clone(&context.limits.live).try_acquire_owned().ok()?;
+        let bytes = Arc::clone(&context.limits.live_bytes)
             .try_acquire_many_owned(u32::try_from(size(request)).ok()?)
             .ok()?;
         Some(Self {
@@ -38,8 +38,8 @@ impl AdmissionPermit {
         );
         let permit = if signed { 0 } else { 1 };
         Some(Self {
-            permit: what_is_left(&context.live, permit),
-            _bytes: what_is_left(&context.live_bytes, size(request))?,
+            permit: what_is_left(&context.limits.live, permit),
+            _bytes: what_is_left(&context.limits.live_bytes, size(request))?,
         })
     }
 }

@@ -35,11 +35,12 @@ impl Live {
     pub(super) fn prove(&mut self, myself: &ActorRef<Msg>) {
         self.proving.due = true;
         let (context, vault) = (Arc::clone(&self.context), self.vault.id);
+        let queues = Arc::clone(&self.proof_queues);
         let of = |curve| Holders::of(&self.vault, curve);
         let holders: Vec<Holders> = Curve::ALL.into_iter().filter_map(of).collect();
         let actor = myself.clone();
         let task = tokio::spawn(async move {
-            let tried = proofs::complete(&context, &holders, vault).await;
+            let tried = proofs::complete(&context, &queues, &holders, vault).await;
             // The actor may have ended meanwhile.
             let _ = actor.cast(Msg::ProofsTried(tried));
         });

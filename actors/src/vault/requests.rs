@@ -156,6 +156,7 @@ impl Live {
     ) -> Result<(), Fault> {
         let args = signing::Args {
             context: Arc::clone(&self.context),
+            vault_requests: Arc::clone(&self.vault_requests),
             vault: myself.clone(),
             in_use: self.in_use.subscribe(),
             start,

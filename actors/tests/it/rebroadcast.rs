@@ -127,7 +127,7 @@ async fn a_dropped_transaction_that_nodes_refuse__should_stop_those_behind_it_un
     let why = says(&gateway, &behind.uuid, "no node takes it any more").await;
     assert!(why.contains(&lost) && why.contains("number 0"), "{why}");
     assert!(why.contains("intrinsic gas too low"), "{why}");
-    assert!(noted(&world, "SentAgain", "no node takes").await);
+    assert!(noted(&world, "SentAgain", "no node accepts").await);
     assert!(gateway.stuck().forgotten.refused > 0);
     pass(&world, 30_000);
     let error = outcome(&gateway, &behind.uuid).await.error.unwrap();

@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use covault_actors::operations::CreateWallet;
+use covault_actors::{
+    operations::{CreateVault, CreateWallet},
+    store::{Scan, Space},
+};
 use covault_core::{fault::Class, ids::VaultId, schema::wire::NetworkType};
 
 use crate::{
@@ -241,6 +244,61 @@ async fn outcome__should_be_told_by_a_process_that_has_not_got_the_vault() {
     };
     let (told, ()) = tokio::join!(waits, goes_on);
     assert!(told);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_process__should_say_why_a_request_or_a_key_waits() {
+    let mut world = world();
+    world.settings.keygen_deadline_ms = 30;
+    let owner = Process::start(&world).await;
+    let front = World {
+        runs_vaults: false,
+        ..world.clone()
+    };
+    let front = Process::start(&front).await;
+    let vault = owner.vault("main").await;
+    let address = owner.evm_wallet(vault).await;
+    world.evm.down.store(true, Ordering::SeqCst);
+    let uuid = owner.create(&address).await;
+    for process in [&owner, &front] {
+        let (gateway, uuid) = (process.gateway.clone(), uuid.clone());
+        let told = process.inside(async move {
+            loop {
+                let fault = try_outcome(&gateway, &admin(), &uuid).await.unwrap_err();
+                if fault.message() != "the request is still pending; ask again" {
+                    return fault.message().to_owned();
+                }
+            }
+        });
+        let told = told.await.unwrap();
+        let why = "still pending (the chain's nodes gave no answer in time";
+        assert!(told.contains(why), "{told}");
+    }
+    world.evm.down.store(false, Ordering::SeqCst);
+    assert!(front.outcome(&uuid).await);
+    let delays = Scan::prefix(Space::Delay, &[], 10);
+    assert_eq!(world.store.scan(&delays).await.unwrap(), []);
+
+    world.signers.late_keygen.store(true, Ordering::SeqCst);
+    let gateway = owner.gateway.clone();
+    let made = owner.inside(async move {
+        call::<CreateVault>(&gateway, &admin(), vault_request("late")).await
+    });
+    made.await.unwrap().unwrap();
+    for process in [&owner, &front] {
+        let gateway = process.gateway.clone();
+        let problem = process.inside(async move {
+            loop {
+                let vault = vault_named(&gateway, "late").await.unwrap();
+                if let Some(problem) = vault.problem {
+                    return problem;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        let problem = problem.await.unwrap();
+        assert_eq!(problem, "not enough signers: missing node-2");
+    }
 }
 
 /// What clients of a service do that is being restarted: repeat with the same key.

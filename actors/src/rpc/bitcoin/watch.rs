@@ -9,11 +9,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use futures::future::join_all;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
 
@@ -128,7 +129,7 @@ impl Watch {
     }
 
     fn wanted(&self) -> MutexGuard<'_, WatchList> {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+        self.wanted.lock()
     }
 
     /// Has every node watch an address, and waits for it so long. The work goes on when nobody

@@ -112,7 +112,7 @@ impl Live {
         let reshare = reshare_of(&self.vault, scheme);
         if matches!(reshare, Some(Reshare::Idle | Reshare::Halted { .. })) {
             let problem = problem.map(|fault| fault.message().to_owned());
-            self.context.note_problem(self.vault.id, scheme, problem);
+            self.note_problem(scheme, problem).await;
         }
         let done = |live: &LiveKey| live.activation.is_none();
         if !live_key(&self.vault, scheme).is_some_and(done) {

@@ -1,0 +1,49 @@
+//! What metrics show of this process.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use parking_lot::Mutex;
+
+/// What this process has counted since its start.
+#[derive(Default)]
+pub struct Counters {
+    waiting: Arc<AtomicUsize>,
+    /// What became of transactions that nodes had forgotten.
+    pub forgotten: Mutex<Forgotten>,
+}
+
+impl Counters {
+    /// Counts a request that cannot go on now, until the result is dropped.
+    pub fn wait(&self) -> Waiting {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Waiting(Arc::clone(&self.waiting))
+    }
+
+    /// How many requests cannot go on now.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+}
+
+/// A request that cannot go on now.
+pub struct Waiting(Arc<AtomicUsize>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What became of transactions that nodes had taken and forgotten, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forgotten {
+    /// Sent again, and a node has it again.
+    pub taken: u64,
+    /// Sent again, and no node takes it.
+    pub refused: u64,
+    /// It has expired, and its number is free again.
+    pub expired: u64,
+}

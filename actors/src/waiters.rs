@@ -1,0 +1,62 @@
+//! Who waits for requests to end.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use covault_core::ids::RequestId;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// Those who wait for a request to end.
+#[derive(Default)]
+pub struct Waiters {
+    waiting: Mutex<HashMap<RequestId, Arc<Notify>>>,
+    closed: AtomicBool,
+}
+
+impl Waiters {
+    /// Calls `Notify::notify_waiters` on the result once the request is final.
+    pub fn subscribe(&self, request: RequestId) -> Arc<Notify> {
+        let mut waiting = self.waiting.lock();
+        Arc::clone(waiting.entry(request).or_default())
+    }
+
+    /// The request is final.
+    pub fn ended(&self, request: RequestId) {
+        let mut waiting = self.waiting.lock();
+        if let Some(notify) = waiting.remove(&request) {
+            notify.notify_waiters();
+        }
+    }
+
+    /// Nobody is to wait any more.
+    pub fn close(&self) {
+        let mut waiting = self.waiting.lock();
+        self.closed.store(true, Ordering::SeqCst);
+        for (_, notify) in waiting.drain() {
+            notify.notify_waiters();
+        }
+    }
+
+    /// Whether nobody is to wait any more. To be asked after listening to a subscription.
+    pub fn closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Forgets a subscription that nobody else shares.
+    pub fn unsubscribe(&self, request: RequestId, subscription: Arc<Notify>) {
+        let mut waiting = self.waiting.lock();
+        drop(subscription);
+        if waiting
+            .get(&request)
+            .is_some_and(|notify| Arc::strong_count(notify) == 1)
+        {
+            waiting.remove(&request);
+        }
+    }
+}
