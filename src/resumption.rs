@@ -230,7 +230,7 @@ mod tests {
 
         let mut moved = MachineWatch::start();
         moved.boot_id = Some("another".into());
-        *moved.read.lock().unwrap() = Duration::ZERO;
+        *moved.read.lock() = Duration::ZERO;
         let noticed = moved.noticed();
         assert!(noticed.as_ref().is_some_and(|it| it.contains("moved")));
         moved.boot_id = None;

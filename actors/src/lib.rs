@@ -16,7 +16,6 @@ mod context;
 mod counters;
 mod deposits;
 mod directory;
-mod expiry;
 pub mod gateway;
 mod idempotency;
 mod leases;

@@ -9,7 +9,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::{
     context::{Context, readable},
-    expiry, leases,
+    idempotency, leases,
     rows::{self, ReservationExpiry},
     store::{Batch, CommitError, Expect, Key, Scan, Space},
 };
@@ -62,7 +62,7 @@ impl Actor for RetentionJob {
                     }
                 };
                 let context = &here;
-                if let Err(fault) = expiry::delete_expired(context).await {
+                if let Err(fault) = idempotency::delete_expired(context).await {
                     tracing::warn!(?fault, "old idempotency records could not be deleted");
                 }
                 if let Err(fault) = free_expired_reservations(context).await {
@@ -136,7 +136,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        expiry::KEPT_MS,
+        idempotency::KEPT_MS,
         idempotency::LIFETIME_MS,
         port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt},
         rows::Replay,
@@ -298,12 +298,12 @@ mod tests {
         ] {
             let mut batch = Batch::new();
             if key.space == Space::Idempotency {
-                crate::expiry::add_to(&mut batch, &key, 0).unwrap();
+                idempotency::add_age(&mut batch, &key, 0).unwrap();
             }
             batch.put(key, Expect::Absent, value);
             store.commit(batch).await.unwrap();
         }
-        expiry::delete_expired(&context).await.unwrap();
+        idempotency::delete_expired(&context).await.unwrap();
         free_expired_reservations(&context).await.unwrap();
         let left = async |space| {
             let rows = store.scan(&Scan::prefix(space, &[], 10)).await.unwrap();
@@ -352,7 +352,7 @@ mod tests {
             let key = rows::idempotency(token, "a.B.C", &format!("{number:04}"));
             let mut batch = Batch::new();
             batch.put(key.clone(), Expect::Absent, rows::encode(&record).unwrap());
-            crate::expiry::add_to(&mut batch, &key, number).unwrap();
+            idempotency::add_age(&mut batch, &key, number).unwrap();
             store.commit(batch).await.unwrap();
         }
         let left = async |space| {
@@ -360,13 +360,13 @@ mod tests {
             store.scan(&all).await.unwrap().len()
         };
         clock.0.store(KEPT_MS, Ordering::SeqCst);
-        expiry::delete_expired(&context).await.unwrap();
+        idempotency::delete_expired(&context).await.unwrap();
         assert_eq!(
             (left(Space::Idempotency).await, left(Space::RecordAge).await),
             (1999, 1999)
         );
         counting.1.store(0, Ordering::SeqCst);
-        expiry::delete_expired(&context).await.unwrap();
+        idempotency::delete_expired(&context).await.unwrap();
         let read = counting.1.swap(0, Ordering::SeqCst);
         assert!(read < 100, "{read} rows");
         // One that is used again keeps its new record.
@@ -378,17 +378,17 @@ mod tests {
         };
         let mut batch = Batch::new();
         batch.put(again.clone(), Expect::Any, rows::encode(&record).unwrap());
-        crate::expiry::add_to(&mut batch, &again, record.at_ms).unwrap();
+        idempotency::add_age(&mut batch, &again, record.at_ms).unwrap();
         store.commit(batch).await.unwrap();
         clock.0.store(2 * LIFETIME_MS, Ordering::SeqCst);
-        expiry::delete_expired(&context).await.unwrap();
+        idempotency::delete_expired(&context).await.unwrap();
         let all = Scan::prefix(Space::Idempotency, &[], 5000);
         let rest = store.scan(&all).await.unwrap();
         assert_eq!(rest.len(), 1);
         assert_eq!(rest[0].0, again);
         assert_eq!(left(Space::RecordAge).await, 1);
         clock.0.store(2 * LIFETIME_MS + KEPT_MS, Ordering::SeqCst);
-        expiry::delete_expired(&context).await.unwrap();
+        idempotency::delete_expired(&context).await.unwrap();
         assert_eq!(
             (left(Space::Idempotency).await, left(Space::RecordAge).await),
             (0, 0)
@@ -408,7 +408,7 @@ mod tests {
             let token = TokenId::from_bytes([1; 16]);
             let key = rows::idempotency(token, "a.B.C", &format!("{number:04}"));
             let mut batch = Batch::new();
-            crate::expiry::add_to(&mut batch, &key, record.at_ms).unwrap();
+            idempotency::add_age(&mut batch, &key, record.at_ms).unwrap();
             batch.put(key, Expect::Absent, rows::encode(&record).unwrap());
             store.commit(batch).await.unwrap();
         }
@@ -417,13 +417,13 @@ mod tests {
             store.scan(&all).await.unwrap().len()
         };
         clock.0.store(KEPT_MS - 1, Ordering::SeqCst);
-        expiry::delete_expired(&context).await.unwrap();
+        idempotency::delete_expired(&context).await.unwrap();
         assert_eq!(left().await, 1000);
         clock.0.store(KEPT_MS, Ordering::SeqCst);
-        expiry::delete_expired(&context).await.unwrap();
+        idempotency::delete_expired(&context).await.unwrap();
         assert_eq!(left().await, 500);
         clock.0.store(KEPT_MS + LIFETIME_MS, Ordering::SeqCst);
-        expiry::delete_expired(&context).await.unwrap();
+        idempotency::delete_expired(&context).await.unwrap();
         assert_eq!(left().await, 0);
     }
 }

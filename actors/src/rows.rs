@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     account::Account,
-    store::{Key, Space},
+    store::key::{Key, Space},
 };
 
 /// A value with its version.

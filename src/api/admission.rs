@@ -416,7 +416,7 @@ mod tests {
             if stranger % 40 == 0 {
                 assert_eq!(touch(0), Ok(Some(7.into())), "forgotten at {stranger}");
             }
-            let generations = recent.generations.lock().expect("lock");
+            let generations = recent.generations.lock();
             assert!(generations.young.len() + generations.old.len() <= 100);
         }
         assert_eq!(touch(1), Ok(None), "long ago");

@@ -95,7 +95,7 @@ mod tests {
             .collect();
         assert_eq!(places.len(), 9);
         drop(places);
-        assert!(peers.open.lock().expect("lock").is_empty());
+        assert!(peers.open.lock().is_empty());
     }
 
     #[test]

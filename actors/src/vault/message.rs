@@ -14,7 +14,7 @@ use covault_core::{
     },
 };
 
-use super::problems;
+use super::problems::{self, is_open};
 use crate::context::Context;
 
 /// The vault's message. Threshold and signers are those of the first key, or as the vault was asked
@@ -53,14 +53,6 @@ pub async fn vault_message(context: &Context, vault: &Vault) -> Result<admin::Va
         problem: waiting.find_map(|key| key.problem.clone()),
         keys,
     })
-}
-
-/// Whether the key, or its next shares, are not there yet.
-pub(super) fn is_open(key: &VaultKey) -> bool {
-    match &key.state {
-        KeyState::Ready(live) => work(live).is_some() || !live.untold().is_empty(),
-        _ => true,
-    }
 }
 
 fn key_message(key: &VaultKey, problems: &BTreeMap<Scheme, String>) -> admin::Key {

@@ -3,9 +3,17 @@
 
 use std::collections::BTreeMap;
 
-use covault_core::{fault::Fault, ids::VaultId, scheme::Scheme, wallet::vault::VaultKey};
+use covault_core::{
+    fault::Fault,
+    ids::VaultId,
+    scheme::Scheme,
+    wallet::{
+        generation::Reshare,
+        vault::{KeyState, VaultKey},
+    },
+};
 
-use super::{Live, message::is_open};
+use super::Live;
 use crate::{
     context::Context,
     rows,
@@ -25,6 +33,17 @@ pub async fn load(context: &Context, vault: VaultId) -> Result<BTreeMap<Scheme, 
         }
     }
     Ok(problems)
+}
+
+/// Whether the key, or its next shares, are not there yet.
+pub(super) fn is_open(key: &VaultKey) -> bool {
+    match &key.state {
+        KeyState::Ready(live) => {
+            let asked = live.activation.as_ref().is_none_or(|it| it.asked);
+            live.reshare != Reshare::Idle || !asked || !live.untold().is_empty()
+        }
+        _ => true,
+    }
 }
 
 impl Live {

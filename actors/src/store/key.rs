@@ -1,0 +1,138 @@
+//! The kinds of rows, and their keys.
+
+/// A kind of row. The numbers are on disk: never change one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Space {
+    /// Vault id -> vault.
+    Vault = 1,
+    /// Vault name -> vault id.
+    VaultName = 2,
+    /// Wallet id -> wallet.
+    Wallet = 3,
+    /// Address -> wallet id.
+    WalletAddress = 4,
+    /// Reference -> wallet id.
+    WalletRef = 5,
+    /// Vault id, index -> wallet id: the order of creation.
+    WalletIndex = 6,
+    /// Request id -> signing request.
+    Request = 7,
+    /// Vault id, request id -> effect that is to be run (at least once).
+    Outbox = 8,
+    /// Token, operation, key -> what the first call got.
+    Idempotency = 9,
+    /// Network, chain id (0 without one), address, nonce -> request id.
+    NonceReservation = 10,
+    /// Written by readiness checks.
+    Probe = 12,
+    /// Network, chain id, address, output or object or hash of a transaction -> request id.
+    Claim = 13,
+    /// Time, request id -> claims that the request lets go of then.
+    ReservationExpiry = 14,
+    /// Request id -> what its transaction would do.
+    Simulation = 15,
+    /// Vault id, time of creation, request id -> nothing: a vault's requests in the order of their
+    /// creation.
+    RequestIndex = 16,
+    /// Batch id -> batch payment.
+    Batch = 17,
+    /// Token id -> API token, without the token itself.
+    Token = 18,
+    /// Token id, network -> where a sweep token's deposits and events go.
+    SweepRoute = 19,
+    /// Node id -> node that an operator has admitted.
+    Node = 20,
+    /// Name -> id of the token that has it; not those that are revoked.
+    TokenName = 21,
+    /// Token id, network, reference -> deposit wallet.
+    Deposit = 22,
+    /// Token id, network, address -> watch.
+    Watch = 23,
+    /// Time of creation, key of an idempotency record -> nothing: the records in the order of their
+    /// age.
+    RecordAge = 24,
+    /// Wallet id -> proof of its address.
+    AddressProof = 25,
+    /// Vault id, wallet id -> reference of a wallet whose address has no proof yet.
+    ProofWanted = 26,
+    /// Request id -> why the request cannot go on now.
+    Delay = 27,
+    /// Vault id, scheme -> why a key of the vault, or its next shares, are not there yet.
+    KeyProblem = 28,
+    /// Chain, number -> entry of the audit log. Written by [`Batch::append`] alone.
+    AuditEntry = 30,
+    /// Chain -> its last entry. Written by [`Batch::append`] alone.
+    AuditHead = 31,
+    /// Nothing -> where a restore from a backup stands.
+    Restore = 32,
+    /// Vault id -> the number below which no wallet is made any more.
+    FirstWallet = 33,
+    /// What a lease is for -> who has it. Never deleted: its version is the fencing token.
+    Lease = 40,
+    /// Orchestrator id -> that it is there; its version grows as long as it is.
+    Member = 41,
+}
+
+impl Space {
+    /// Every kind, in order.
+    pub const ALL: [Self; 33] = [
+        Self::Vault,
+        Self::VaultName,
+        Self::Wallet,
+        Self::WalletAddress,
+        Self::WalletRef,
+        Self::WalletIndex,
+        Self::Request,
+        Self::Outbox,
+        Self::Idempotency,
+        Self::NonceReservation,
+        Self::Probe,
+        Self::Claim,
+        Self::ReservationExpiry,
+        Self::Simulation,
+        Self::RequestIndex,
+        Self::Batch,
+        Self::Token,
+        Self::SweepRoute,
+        Self::Node,
+        Self::TokenName,
+        Self::Deposit,
+        Self::Watch,
+        Self::RecordAge,
+        Self::AddressProof,
+        Self::ProofWanted,
+        Self::Delay,
+        Self::KeyProblem,
+        Self::AuditEntry,
+        Self::AuditHead,
+        Self::Restore,
+        Self::FirstWallet,
+        Self::Lease,
+        Self::Member,
+    ];
+
+    /// The kind of a number.
+    pub fn of(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|space| *space as u8 == number)
+    }
+}
+
+/// The name of a row.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Its kind.
+    pub space: Space,
+    /// Its key within the kind. Rows are ordered by it.
+    pub bytes: Vec<u8>,
+}
+
+impl Key {
+    /// A key from its parts, one after the other.
+    pub fn new(space: Space, parts: &[&[u8]]) -> Self {
+        Self {
+            space,
+            bytes: parts.concat(),
+        }
+    }
+}
