@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use covault_actors::rpc::{Access, ChainKey, ChainsConfig, Endpoint, Endpoints};
+use covault_actors::chain_rpc::{Access, ChainKey, ChainsConfig, Endpoint, Endpoints};
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::{

@@ -18,7 +18,7 @@ use chacha20poly1305::{
     KeyInit as _, XChaCha20Poly1305, XNonce,
     aead::{Aead as _, Payload},
 };
-use covault_actors::command_bus::{
+use covault_actors::gateway::command_bus::{
     CommandBus, CommandHandler, ForwardOutcome, ForwardedCommand, form,
 };
 use covault_core::{

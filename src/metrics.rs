@@ -9,9 +9,9 @@ use std::{
 use anyhow::Context as _;
 use axum::{Router, extract::State, http::header, response::IntoResponse, routing::get};
 use covault_actors::{
+    chain_rpc::EndpointHealth,
     gateway::{Gateway, Stuck},
     port::NodeView,
-    rpc::EndpointHealth,
 };
 use covault_mpc::{bus::Bus, meter};
 use futures::future::BoxFuture;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use covault_actors::{
-    command_bus::{CommandBus, memory::MemoryCommandBus},
+    gateway::command_bus::{CommandBus, memory::MemoryCommandBus},
     port::TokioMonotonicClock,
     settings::Sharing,
 };

@@ -9,8 +9,8 @@ use std::{
 
 use anyhow::Context as _;
 use covault_actors::{
+    chain_rpc::{Chains, Ports},
     gateway::Gateway,
-    rpc::{Chains, Ports},
     settings::{Orchestrator, Settings},
     store::{
         Store,

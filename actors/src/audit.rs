@@ -13,10 +13,9 @@ use covault_core::{
 };
 
 use crate::{
-    caller::Caller,
-    context::Context,
-    rows,
-    store::{Batch, CommitError, Expect, Scan, Space, Store, prefix_end},
+    commands::caller::Caller,
+    services::Services,
+    store::{Batch, CommitError, Expect, Scan, Space, Store, prefix_end, rows},
 };
 
 /// Most entries that are read at once.
@@ -149,9 +148,9 @@ impl Note {
 ///
 /// # Errors
 /// When the store cannot be read or written.
-pub async fn begin(context: &Context) -> Result<(), Fault> {
+pub async fn begin(services: &Services) -> Result<(), Fault> {
     let head = rows::audit_head(Chain::Service);
-    if context.store.get(&head).await?.is_some() {
+    if services.store.get(&head).await?.is_some() {
         return Ok(());
     }
     let mut batch = Batch::new();
@@ -159,9 +158,9 @@ pub async fn begin(context: &Context) -> Result<(), Fault> {
     Note::new(&By::service(), "store", BEGAN).add_to(
         &mut batch,
         Chain::Service,
-        context.now_ms(),
+        services.now_ms(),
     )?;
-    match context.store.commit(batch).await {
+    match services.store.commit(batch).await {
         // Another process on the store was faster.
         Ok(()) | Err(CommitError::Conflict(_)) => Ok(()),
         Err(error) => Err(error.into()),
@@ -180,10 +179,10 @@ pub fn tell_of(by: &By, chain: Chain, batch: &mut Batch, now_ms: u64) -> Result<
 ///
 /// # Errors
 /// When the store cannot be written.
-pub async fn note(context: &Context, chain: Chain, note: Note) -> Result<(), Fault> {
+pub async fn note(services: &Services, chain: Chain, note: Note) -> Result<(), Fault> {
     let mut batch = Batch::new();
-    note.add_to(&mut batch, chain, context.now_ms())?;
-    Ok(context.store.commit(batch).await?)
+    note.add_to(&mut batch, chain, services.now_ms())?;
+    Ok(services.store.commit(batch).await?)
 }
 
 /// The entry of a row. One that cannot be read has its bytes as its body, and no hash.

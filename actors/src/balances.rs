@@ -3,16 +3,16 @@
 use covault_core::{fault::Fault, network::Network, schema::wire::GetBalanceRequest};
 
 use crate::{
-    context::Context,
-    rpc::{ChainError, ChainKey, Refusal},
+    chain_rpc::{ChainError, ChainKey, Refusal},
+    services::Services,
 };
 
 /// A balance in the smallest unit, decimal.
-pub async fn balance(context: &Context, request: &GetBalanceRequest) -> Result<String, Fault> {
+pub async fn balance(services: &Services, request: &GetBalanceRequest) -> Result<String, Fault> {
     let network = Network::from_wire(request.network_type())
         .ok_or_else(|| Fault::field("networkType", "is required"))?;
     let rules = network.rules();
-    let chain = chain(context, network, request.chain_id)?;
+    let chain = chain(services, network, request.chain_id)?;
     let under = |field: &'static str| move |fault: Fault| Fault::field(field, fault.message());
     let owner = rules
         .parse_address(&request.wallet_address)
@@ -23,7 +23,7 @@ pub async fn balance(context: &Context, request: &GetBalanceRequest) -> Result<S
     }
     // The coin by another name.
     .filter(|token| !rules.is_coin(token));
-    let client = context
+    let client = services
         .chains
         .get(chain.network, chain.chain_id)
         .ok_or_else(|| {
@@ -48,7 +48,7 @@ pub async fn balance(context: &Context, request: &GetBalanceRequest) -> Result<S
 
 /// The chain that is meant: EVM requests must name one, Aptos and Solana ones may, and for the
 /// others a chain id means nothing. Custom EVM chains have no balances.
-fn chain(context: &Context, network: Network, named: Option<i64>) -> Result<ChainKey, Fault> {
+fn chain(services: &Services, network: Network, named: Option<i64>) -> Result<ChainKey, Fault> {
     let named = named
         .map(|id| u64::try_from(id).map_err(|_| Fault::invalid_chain_id()))
         .transpose();
@@ -64,7 +64,7 @@ fn chain(context: &Context, network: Network, named: Option<i64>) -> Result<Chai
         Network::Evm => {
             let id = named?
                 .ok_or_else(|| Fault::field("chainId", "is required for NETWORK_TYPE_EVM"))?;
-            if !context.known.contains(id) {
+            if !services.known.contains(id) {
                 return Err(Fault::invalid_chain_id());
             }
             Ok(ChainKey::evm(id))

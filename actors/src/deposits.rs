@@ -8,18 +8,18 @@ use covault_core::{
     token::{ApiToken, Kind},
 };
 
-use crate::{context::Context, rows, tokens};
+use crate::{services::Services, store::rows, tokens};
 
 /// What a sweep token has configured for one network; nothing, unless an operator did.
 ///
 /// # Errors
 /// When the store cannot be read.
 pub async fn route(
-    context: &Context,
+    services: &Services,
     token: TokenId,
     network: DepositNetwork,
 ) -> Result<Route, Fault> {
-    let found = context.load(&rows::sweep_route(token, network)).await?;
+    let found = services.load(&rows::sweep_route(token, network)).await?;
     Ok(found.map(|(route, _)| route).unwrap_or_default())
 }
 
@@ -27,8 +27,8 @@ pub async fn route(
 ///
 /// # Errors
 /// [`covault_core::fault::Class::Invalid`] naming `token` when it is none.
-pub async fn sweep_token(context: &Context, which: &str) -> Result<ApiToken, Fault> {
-    let (token, _) = tokens::find(context, which).await?;
+pub async fn sweep_token(services: &Services, which: &str) -> Result<ApiToken, Fault> {
+    let (token, _) = tokens::find(services, which).await?;
     if token.kind != Kind::Sweep {
         return Err(Fault::field(
             "token",
@@ -43,12 +43,12 @@ pub async fn sweep_token(context: &Context, which: &str) -> Result<ApiToken, Fau
 /// # Errors
 /// When the store cannot be read.
 pub async fn message_of(
-    context: &Context,
+    services: &Services,
     token: ApiToken,
 ) -> Result<(admin::Token, Vec<admin::SweepNetwork>), Fault> {
     let mut networks = Vec::new();
     for network in DepositNetwork::ALL {
-        let route = route(context, token.id, network).await?;
+        let route = route(services, token.id, network).await?;
         if route == Route::default() {
             continue;
         }

@@ -3,7 +3,7 @@
 use covault_core::fault::Fault;
 
 use crate::{
-    context::Context,
+    services::Services,
     store::{Key, Row, Scan},
 };
 
@@ -53,7 +53,7 @@ impl Page {
 /// # Errors
 /// When the store cannot be read.
 pub async fn page(
-    context: &Context,
+    services: &Services,
     all: &Key,
     reverse: bool,
     page: Page,
@@ -68,7 +68,7 @@ pub async fn page(
     let mut from = None;
     let _turn = if left > STRIDE {
         Some(
-            context
+            services
                 .limits
                 .far_pages
                 .acquire()
@@ -80,7 +80,7 @@ pub async fn page(
     };
     while left > STRIDE {
         let next = rows(from.take(), STRIDE, 1);
-        let Some((key, _)) = context.store.scan(&next).await?.pop() else {
+        let Some((key, _)) = services.store.scan(&next).await?.pop() else {
             return Ok(Vec::new());
         };
         from = Some(key.bytes);
@@ -88,5 +88,5 @@ pub async fn page(
         tokio::task::yield_now().await;
     }
     let page = rows(from, left, page.limit);
-    Ok(context.store.scan(&page).await?)
+    Ok(services.store.scan(&page).await?)
 }

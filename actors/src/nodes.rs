@@ -15,10 +15,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     audit::{self, By, Note},
-    context::Context,
     port::NodeView,
-    rows,
-    store::{Batch, CommitError, Expect, Scan, Space},
+    services::Services,
+    store::{Batch, CommitError, Expect, Scan, Space, rows},
 };
 
 /// Most nodes of one orchestrator.
@@ -59,20 +58,20 @@ pub enum Change {
 /// # Errors
 /// [`Class::Invalid`] for a name that is too long or a node that is not there, [`Class::Conflict`]
 /// naming the vaults that still need the node.
-pub async fn change(context: &Context, change: Change, by: &By) -> Result<(), Fault> {
+pub async fn change(services: &Services, change: Change, by: &By) -> Result<(), Fault> {
     match change {
-        Change::Admit { id, name } => admit(context, id, &name, by).await?,
-        Change::Remove(id) => remove(context, id, by).await?,
+        Change::Admit { id, name } => admit(services, id, &name, by).await?,
+        Change::Remove(id) => remove(services, id, by).await?,
     }
-    tell(context).await
+    tell(services).await
 }
 
 /// Tells the cluster who is admitted.
 ///
 /// # Errors
 /// [`Class::Unavailable`] when the store cannot be read.
-pub async fn tell(context: &Context) -> Result<(), Fault> {
-    context.signers.admit(&admitted_ids(context).await?);
+pub async fn tell(services: &Services) -> Result<(), Fault> {
+    services.signers.admit(&admitted_ids(services).await?);
     Ok(())
 }
 
@@ -80,8 +79,8 @@ pub async fn tell(context: &Context) -> Result<(), Fault> {
 ///
 /// # Errors
 /// [`Class::Unavailable`] when the store cannot be read.
-pub async fn admitted_ids(context: &Context) -> Result<Vec<NodeId>, Fault> {
-    Ok(admitted(context)
+pub async fn admitted_ids(services: &Services) -> Result<Vec<NodeId>, Fault> {
+    Ok(admitted(services)
         .await?
         .iter()
         .map(|node| node.id)
@@ -92,9 +91,13 @@ pub async fn admitted_ids(context: &Context) -> Result<Vec<NodeId>, Fault> {
 ///
 /// # Errors
 /// [`Class::Invalid`] naming the field, the first such node and the command that admits it.
-pub async fn check_admitted(context: &Context, field: &str, nodes: &[NodeId]) -> Result<(), Fault> {
+pub async fn check_admitted(
+    services: &Services,
+    field: &str,
+    nodes: &[NodeId],
+) -> Result<(), Fault> {
     for node in nodes {
-        if context.store.get(&rows::node(*node)).await?.is_none() {
+        if services.store.get(&rows::node(*node)).await?.is_none() {
             let line = node.openssh_line("");
             let problem =
                 format!("{line} is not admitted; admit it first: covault node admit '{line}'");
@@ -110,16 +113,16 @@ pub async fn check_admitted(context: &Context, field: &str, nodes: &[NodeId]) ->
 /// # Errors
 /// As [`check_admitted`].
 pub async fn hold(
-    context: &Context,
+    services: &Services,
     batch: &mut Batch,
     field: &str,
     nodes: &[NodeId],
 ) -> Result<(), Fault> {
-    check_admitted(context, field, nodes).await?;
+    check_admitted(services, field, nodes).await?;
     let nodes: BTreeSet<NodeId> = nodes.iter().copied().collect();
     for node in nodes {
         let key = rows::node(node);
-        let row = context.store.get(&key).await?;
+        let row = services.store.get(&key).await?;
         let row =
             row.ok_or_else(|| Fault::unavailable("a signer node is being removed; try again"))?;
         batch.put(key, Expect::Version(row.version), row.value);
@@ -131,9 +134,9 @@ pub async fn hold(
 ///
 /// # Errors
 /// [`Class::Unavailable`] when the store cannot be read.
-pub async fn view(context: &Context) -> Result<Vec<NodeView>, Fault> {
-    let seen = context.signers.nodes();
-    let mut nodes: Vec<NodeView> = admitted(context)
+pub async fn view(services: &Services) -> Result<Vec<NodeView>, Fault> {
+    let seen = services.signers.nodes();
+    let mut nodes: Vec<NodeView> = admitted(services)
         .await?
         .into_iter()
         .map(|Admitted { id, name, at_ms: _ }| {
@@ -153,15 +156,15 @@ pub async fn view(context: &Context) -> Result<Vec<NodeView>, Fault> {
     Ok(nodes)
 }
 
-async fn admitted(context: &Context) -> Result<Vec<Admitted>, Fault> {
+async fn admitted(services: &Services) -> Result<Vec<Admitted>, Fault> {
     let all = Scan::prefix(Space::Node, &[], MAX_NODES);
-    let rows = context.store.scan(&all).await?;
+    let rows = services.store.scan(&all).await?;
     rows.iter()
         .map(|(_, row)| rows::decode(&row.value))
         .collect()
 }
 
-async fn admit(context: &Context, id: NodeId, name: &str, by: &By) -> Result<(), Fault> {
+async fn admit(services: &Services, id: NodeId, name: &str, by: &By) -> Result<(), Fault> {
     let name = name.trim();
     if name.chars().count() > MAX_NAME || name.chars().any(char::is_control) {
         return Err(Fault::field(
@@ -170,7 +173,7 @@ async fn admit(context: &Context, id: NodeId, name: &str, by: &By) -> Result<(),
         ));
     }
     let key = rows::node(id);
-    let (node, expect) = match context.load::<Admitted>(&key).await? {
+    let (node, expect) = match services.load::<Admitted>(&key).await? {
         Some((known, _)) if name.is_empty() || known.name == name => return Ok(()),
         Some((known, version)) => (
             Admitted {
@@ -180,7 +183,7 @@ async fn admit(context: &Context, id: NodeId, name: &str, by: &By) -> Result<(),
             Expect::Version(version),
         ),
         None => {
-            if admitted(context).await?.len() >= MAX_NODES {
+            if admitted(services).await?.len() >= MAX_NODES {
                 return Err(Fault::new(
                     Class::Limited,
                     format!("{MAX_NODES} nodes are admitted; remove some first"),
@@ -189,7 +192,7 @@ async fn admit(context: &Context, id: NodeId, name: &str, by: &By) -> Result<(),
             let node = Admitted {
                 id,
                 name: name.to_owned(),
-                at_ms: context.now_ms(),
+                at_ms: services.now_ms(),
             };
             (node, Expect::Absent)
         }
@@ -202,19 +205,19 @@ async fn admit(context: &Context, id: NodeId, name: &str, by: &By) -> Result<(),
     };
     Note::new(by, audit::node(&id), event)
         .fact("name", name)
-        .add_to(&mut batch, Chain::Service, context.now_ms())?;
-    commit(context, batch).await
+        .add_to(&mut batch, Chain::Service, services.now_ms())?;
+    commit(services, batch).await
 }
 
-async fn remove(context: &Context, id: NodeId, by: &By) -> Result<(), Fault> {
+async fn remove(services: &Services, id: NodeId, by: &By) -> Result<(), Fault> {
     let key = rows::node(id);
-    let Some((_, version)) = context.load::<Admitted>(&key).await? else {
+    let Some((_, version)) = services.load::<Admitted>(&key).await? else {
         return Err(Fault::field("publicKey", "is not that of an admitted node"));
     };
     // Vaults with shares on it, and vaults whose keys it is to make.
     let (mut holds, mut makes) = (Vec::new(), Vec::new());
     let all = Scan::prefix(Space::Vault, &[], MAX_VAULTS);
-    for (_, row) in context.store.scan(&all).await? {
+    for (_, row) in services.store.scan(&all).await? {
         let vault: Vault = rows::decode(&row.value)?;
         if needed_by(&vault).contains(&id) {
             holds.push(vault.name);
@@ -246,9 +249,9 @@ async fn remove(context: &Context, id: NodeId, by: &By) -> Result<(), Fault> {
     Note::new(by, audit::node(&id), "NodeRemoved").add_to(
         &mut batch,
         Chain::Service,
-        context.now_ms(),
+        services.now_ms(),
     )?;
-    commit(context, batch).await
+    commit(services, batch).await
 }
 
 /// The nodes that have shares of a vault's keys, or get some.
@@ -270,8 +273,8 @@ fn needed_by(vault: &Vault) -> HashSet<NodeId> {
     nodes
 }
 
-async fn commit(context: &Context, batch: Batch) -> Result<(), Fault> {
-    match context.store.commit(batch).await {
+async fn commit(services: &Services, batch: Batch) -> Result<(), Fault> {
+    match services.store.commit(batch).await {
         Ok(()) => Ok(()),
         Err(CommitError::Conflict(_)) => Err(Fault::new(
             Class::Conflict,

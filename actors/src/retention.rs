@@ -8,10 +8,13 @@ use covault_core::{fault::Fault, ids::RequestId};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::{
-    context::{Context, readable},
-    idempotency, leases,
-    rows::{self, ReservationExpiry},
-    store::{Batch, CommitError, Expect, Key, Scan, Space},
+    commands::idempotency,
+    leases,
+    services::{Services, readable},
+    store::{
+        Batch, CommitError, Expect, Key, Scan, Space,
+        rows::{self, ReservationExpiry},
+    },
 };
 
 /// How often it looks.
@@ -31,28 +34,28 @@ pub struct RetentionJob;
 #[async_trait]
 impl Actor for RetentionJob {
     type Msg = Msg;
-    type State = Arc<Context>;
-    type Arguments = Arc<Context>;
+    type State = Arc<Services>;
+    type Arguments = Arc<Services>;
 
     async fn pre_start(
         &self,
         myself: ActorRef<Msg>,
-        context: Arc<Context>,
-    ) -> Result<Arc<Context>, ActorProcessingErr> {
+        services: Arc<Services>,
+    ) -> Result<Arc<Services>, ActorProcessingErr> {
         myself.send_interval(INTERVAL, || Msg::SweepDue);
-        Ok(context)
+        Ok(services)
     }
 
     async fn handle(
         &self,
         _: ActorRef<Msg>,
         message: Msg,
-        context: &mut Arc<Context>,
+        services: &mut Arc<Services>,
     ) -> Result<(), ActorProcessingErr> {
         match message {
             Msg::SweepDue => {
                 // The next sweep comes anyway.
-                let here = match leases::maintenance_lease(context).await {
+                let here = match leases::maintenance_lease(services).await {
                     Ok(Some(here)) => here,
                     // One orchestrator does it for all.
                     Ok(None) => return Ok(()),
@@ -61,11 +64,11 @@ impl Actor for RetentionJob {
                         return Ok(());
                     }
                 };
-                let context = &here;
-                if let Err(fault) = idempotency::delete_expired(context).await {
+                let services = &here;
+                if let Err(fault) = idempotency::delete_expired(services).await {
                     tracing::warn!(?fault, "old idempotency records could not be deleted");
                 }
-                if let Err(fault) = free_expired_reservations(context).await {
+                if let Err(fault) = free_expired_reservations(services).await {
                     tracing::warn!(?fault, "old claims could not be deleted");
                 }
             }
@@ -75,10 +78,10 @@ impl Actor for RetentionJob {
 }
 
 /// Deletes the claims whose time has come, where they are still those of their request.
-pub async fn free_expired_reservations(context: &Context) -> Result<(), Fault> {
+pub async fn free_expired_reservations(services: &Services) -> Result<(), Fault> {
     let mut next = Some(Scan::prefix(Space::ReservationExpiry, &[], PAGE));
     while let Some(scan) = next {
-        let page = context.store.scan(&scan).await?;
+        let page = services.store.scan(&scan).await?;
         let mut batch = Batch::new();
         let mut all_due = true;
         for (key, row) in &page {
@@ -87,7 +90,7 @@ pub async fn free_expired_reservations(context: &Context) -> Result<(), Fault> {
             let Some((due_ms, request)) = readable(due, "when claims are released")? else {
                 continue;
             };
-            if due_ms > context.now_ms() {
+            if due_ms > services.now_ms() {
                 all_due = false;
                 break;
             }
@@ -97,7 +100,7 @@ pub async fn free_expired_reservations(context: &Context) -> Result<(), Fault> {
             };
             for bytes in claims {
                 let claim = Key::new(Space::Claim, &[&bytes]);
-                let holder = context.load::<RequestId>(&claim).await;
+                let holder = services.load::<RequestId>(&claim).await;
                 if let Some((holder, version)) = readable(holder, "a claim")?.flatten()
                     && holder == request
                 {
@@ -107,7 +110,7 @@ pub async fn free_expired_reservations(context: &Context) -> Result<(), Fault> {
             batch.delete(key.clone(), Expect::Version(row.version));
         }
         if !batch.writes().is_empty() {
-            match context.store.commit(batch).await {
+            match services.store.commit(batch).await {
                 Ok(()) => {}
                 Err(CommitError::Conflict(_)) => return Ok(()),
                 Err(error) => return Err(error.into()),
@@ -136,13 +139,11 @@ mod tests {
 
     use super::*;
     use crate::{
-        idempotency::KEPT_MS,
-        idempotency::LIFETIME_MS,
+        chain_rpc::Chains,
+        commands::idempotency::{KEPT_MS, LIFETIME_MS},
         port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt},
-        rows::Replay,
-        rpc::Chains,
         settings::{Orchestrator, Settings, Sharing},
-        store::{ReadError, Row, Store, memory::MemoryStore},
+        store::{ReadError, Row, Store, memory::MemoryStore, rows::Replay},
     };
 
     struct Nobody;
@@ -199,10 +200,10 @@ mod tests {
         }
     }
 
-    async fn world() -> (Arc<MemoryStore>, Arc<Now>, Context) {
+    async fn world() -> (Arc<MemoryStore>, Arc<Now>, Services) {
         let store = Arc::new(MemoryStore::new());
         let clock = Arc::new(Now::default());
-        let context = Context::new(Orchestrator {
+        let services = Services::new(Orchestrator {
             store: Arc::clone(&store) as _,
             signers: Arc::new(Nobody),
             clock: Arc::clone(&clock) as _,
@@ -211,13 +212,13 @@ mod tests {
             settings: Settings::default(),
             sharing: Sharing::default(),
         });
-        let context = leases::maintenance_lease(&context).await.unwrap().unwrap();
-        (store, clock, context)
+        let services = leases::maintenance_lease(&services).await.unwrap().unwrap();
+        (store, clock, services)
     }
 
     #[tokio::test]
     async fn release__should_give_back_what_is_due_and_still_its_requests() {
-        let (store, clock, context) = world().await;
+        let (store, clock, services) = world().await;
         let request = |number: u64| {
             let mut id = [0; 16];
             id[..8].copy_from_slice(&number.to_be_bytes());
@@ -244,7 +245,7 @@ mod tests {
             store.scan(&all).await.unwrap().len()
         };
         clock.0.store(999, Ordering::SeqCst);
-        free_expired_reservations(&context).await.unwrap();
+        free_expired_reservations(&services).await.unwrap();
         assert_eq!(
             (
                 left(Space::Claim).await,
@@ -253,7 +254,7 @@ mod tests {
             (600, 600)
         );
         clock.0.store(1_299, Ordering::SeqCst);
-        free_expired_reservations(&context).await.unwrap();
+        free_expired_reservations(&services).await.unwrap();
         assert_eq!(
             (
                 left(Space::Claim).await,
@@ -262,7 +263,7 @@ mod tests {
             (400, 300)
         );
         clock.0.store(1_599, Ordering::SeqCst);
-        free_expired_reservations(&context).await.unwrap();
+        free_expired_reservations(&services).await.unwrap();
         assert_eq!(
             (
                 left(Space::Claim).await,
@@ -270,13 +271,13 @@ mod tests {
             ),
             (200, 0)
         );
-        let kept = context.load::<RequestId>(&claim(3)).await.unwrap();
+        let kept = services.load::<RequestId>(&claim(3)).await.unwrap();
         assert_eq!(kept.unwrap().0, request(4));
     }
 
     #[tokio::test]
     async fn sweeps__should_not_be_stopped_by_what_cannot_be_read() {
-        let (store, clock, context) = world().await;
+        let (store, clock, services) = world().await;
         clock.0.store(KEPT_MS, Ordering::SeqCst);
         let request = RequestId::from_bytes([1; 16]);
         let token = TokenId::from_bytes([1; 16]);
@@ -303,8 +304,8 @@ mod tests {
             batch.put(key, Expect::Absent, value);
             store.commit(batch).await.unwrap();
         }
-        idempotency::delete_expired(&context).await.unwrap();
-        free_expired_reservations(&context).await.unwrap();
+        idempotency::delete_expired(&services).await.unwrap();
+        free_expired_reservations(&services).await.unwrap();
         let left = async |space| {
             let rows = store.scan(&Scan::prefix(space, &[], 10)).await.unwrap();
             rows.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
@@ -339,9 +340,9 @@ mod tests {
 
     #[tokio::test]
     async fn sweep__should_look_at_none_whose_time_has_not_come() {
-        let (store, clock, mut context) = world().await;
+        let (store, clock, mut services) = world().await;
         let counting = Arc::new(Counting(Arc::clone(&store), AtomicU64::new(0)));
-        context.store = Arc::clone(&counting) as _;
+        services.store = Arc::clone(&counting) as _;
         let token = TokenId::from_bytes([1; 16]);
         for number in 0..2000u64 {
             let record = Replay {
@@ -360,13 +361,13 @@ mod tests {
             store.scan(&all).await.unwrap().len()
         };
         clock.0.store(KEPT_MS, Ordering::SeqCst);
-        idempotency::delete_expired(&context).await.unwrap();
+        idempotency::delete_expired(&services).await.unwrap();
         assert_eq!(
             (left(Space::Idempotency).await, left(Space::RecordAge).await),
             (1999, 1999)
         );
         counting.1.store(0, Ordering::SeqCst);
-        idempotency::delete_expired(&context).await.unwrap();
+        idempotency::delete_expired(&services).await.unwrap();
         let read = counting.1.swap(0, Ordering::SeqCst);
         assert!(read < 100, "{read} rows");
         // One that is used again keeps its new record.
@@ -381,14 +382,14 @@ mod tests {
         idempotency::add_age(&mut batch, &again, record.at_ms).unwrap();
         store.commit(batch).await.unwrap();
         clock.0.store(2 * LIFETIME_MS, Ordering::SeqCst);
-        idempotency::delete_expired(&context).await.unwrap();
+        idempotency::delete_expired(&services).await.unwrap();
         let all = Scan::prefix(Space::Idempotency, &[], 5000);
         let rest = store.scan(&all).await.unwrap();
         assert_eq!(rest.len(), 1);
         assert_eq!(rest[0].0, again);
         assert_eq!(left(Space::RecordAge).await, 1);
         clock.0.store(2 * LIFETIME_MS + KEPT_MS, Ordering::SeqCst);
-        idempotency::delete_expired(&context).await.unwrap();
+        idempotency::delete_expired(&services).await.unwrap();
         assert_eq!(
             (left(Space::Idempotency).await, left(Space::RecordAge).await),
             (0, 0)
@@ -397,7 +398,7 @@ mod tests {
 
     #[tokio::test]
     async fn sweep__should_delete_what_is_older_than_a_day_and_nothing_else() {
-        let (store, clock, context) = world().await;
+        let (store, clock, services) = world().await;
         // More than a page, every second one made a day later.
         for number in 0..1000u64 {
             let record = Replay {
@@ -417,13 +418,13 @@ mod tests {
             store.scan(&all).await.unwrap().len()
         };
         clock.0.store(KEPT_MS - 1, Ordering::SeqCst);
-        idempotency::delete_expired(&context).await.unwrap();
+        idempotency::delete_expired(&services).await.unwrap();
         assert_eq!(left().await, 1000);
         clock.0.store(KEPT_MS, Ordering::SeqCst);
-        idempotency::delete_expired(&context).await.unwrap();
+        idempotency::delete_expired(&services).await.unwrap();
         assert_eq!(left().await, 500);
         clock.0.store(KEPT_MS + LIFETIME_MS, Ordering::SeqCst);
-        idempotency::delete_expired(&context).await.unwrap();
+        idempotency::delete_expired(&services).await.unwrap();
         assert_eq!(left().await, 0);
     }
 }

@@ -7,10 +7,10 @@ use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::watch;
 
 use crate::{
-    context::Context,
-    directory::{self, Directory},
     leases::{LeaseManager, LeaseManagerMsg},
     retention::RetentionJob,
+    services::Services,
+    vaults::directory::{self, Directory},
 };
 
 /// Messages.
@@ -33,7 +33,7 @@ pub struct Root;
 
 /// Its state.
 pub struct Live {
-    context: Arc<Context>,
+    services: Arc<Services>,
     address: watch::Sender<DirectoryAddress>,
     retention: Option<ActorId>,
     lease_manager: Option<ActorRef<LeaseManagerMsg>>,
@@ -44,18 +44,18 @@ pub struct Live {
 impl Actor for Root {
     type Msg = Msg;
     type State = Live;
-    type Arguments = (Arc<Context>, watch::Sender<DirectoryAddress>);
+    type Arguments = (Arc<Services>, watch::Sender<DirectoryAddress>);
 
     async fn pre_start(
         &self,
         myself: ActorRef<Msg>,
-        (context, address): (Arc<Context>, watch::Sender<DirectoryAddress>),
+        (services, address): (Arc<Services>, watch::Sender<DirectoryAddress>),
     ) -> Result<Live, ActorProcessingErr> {
         myself.cast(Msg::StartDue)?;
         myself.cast(Msg::ReaperDue)?;
         myself.cast(Msg::KeeperDue)?;
         Ok(Live {
-            context,
+            services,
             address,
             retention: None,
             lease_manager: None,
@@ -71,8 +71,8 @@ impl Actor for Root {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             Msg::StartDue => {
-                let context = Arc::clone(&live.context);
-                match Actor::spawn_linked(None, Directory, context, myself.get_cell()).await {
+                let services = Arc::clone(&live.services);
+                match Actor::spawn_linked(None, Directory, services, myself.get_cell()).await {
                     Ok((actor, _)) => {
                         live.address.send_replace(Some(actor));
                     }
@@ -83,8 +83,8 @@ impl Actor for Root {
                 }
             }
             Msg::ReaperDue => {
-                let context = Arc::clone(&live.context);
-                match Actor::spawn_linked(None, RetentionJob, context, myself.get_cell()).await {
+                let services = Arc::clone(&live.services);
+                match Actor::spawn_linked(None, RetentionJob, services, myself.get_cell()).await {
                     Ok((actor, _)) => live.retention = Some(actor.get_id()),
                     Err(error) => {
                         tracing::error!(%error, "the reaper does not start");
@@ -93,7 +93,7 @@ impl Actor for Root {
                 }
             }
             Msg::KeeperDue => {
-                let arguments = (Arc::clone(&live.context), live.address.subscribe());
+                let arguments = (Arc::clone(&live.services), live.address.subscribe());
                 match Actor::spawn_linked(None, LeaseManager, arguments, myself.get_cell()).await {
                     Ok((actor, _)) => live.lease_manager = Some(actor),
                     Err(error) => {
@@ -146,6 +146,6 @@ impl Actor for Root {
 impl Live {
     fn start_later(&mut self, myself: &ActorRef<Msg>, message: fn() -> Msg) {
         self.failures = self.failures.saturating_add(1);
-        myself.send_after(self.context.pause(self.failures), message);
+        myself.send_after(self.services.pause(self.failures), message);
     }
 }

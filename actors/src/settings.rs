@@ -8,9 +8,9 @@ use covault_core::{
 };
 
 use crate::{
-    command_bus::{CommandBus, memory::MemoryCommandBus},
+    chain_rpc::Chains,
+    gateway::command_bus::{CommandBus, memory::MemoryCommandBus},
     port::{MonotonicClock, Signers, TokioMonotonicClock},
-    rpc::Chains,
     store::Store,
 };
 

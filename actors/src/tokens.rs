@@ -10,10 +10,9 @@ use covault_core::{
 };
 
 use crate::{
-    caller::Caller,
-    context::Context,
-    rows,
-    store::{Key, Scan, Space},
+    commands::caller::Caller,
+    services::Services,
+    store::{Key, Scan, Space, rows},
 };
 
 /// Most tokens, revoked ones too: they stay listed.
@@ -23,16 +22,16 @@ pub const MAX_TOKENS: usize = 10_000;
 ///
 /// # Errors
 /// [`covault_core::fault::Class::Invalid`] when there is none.
-pub async fn find(context: &Context, which: &str) -> Result<(ApiToken, u64), Fault> {
+pub async fn find(services: &Services, which: &str) -> Result<(ApiToken, u64), Fault> {
     let unknown = || Fault::field("token", "is neither the id of a token nor the name of one");
     let id = match which.parse::<TokenId>() {
         Ok(id) => id,
         Err(_) => {
-            let named = context.load::<TokenId>(&rows::token_name(which)).await?;
+            let named = services.load::<TokenId>(&rows::token_name(which)).await?;
             named.map(|(id, _)| id).ok_or_else(unknown)?
         }
     };
-    let found = context.load::<ApiToken>(&rows::token(id)).await?;
+    let found = services.load::<ApiToken>(&rows::token(id)).await?;
     found.ok_or_else(unknown)
 }
 
@@ -41,13 +40,13 @@ pub async fn find(context: &Context, which: &str) -> Result<(ApiToken, u64), Fau
 /// # Errors
 /// [`covault_core::fault::Class::Unauthenticated`] when there is none, or its time is over, or it was revoked: callers
 /// cannot tell which.
-pub async fn authenticate(context: &Context, hash: &TokenHash) -> Result<ApiToken, Fault> {
-    let (record, _) = context
+pub async fn authenticate(services: &Services, hash: &TokenHash) -> Result<ApiToken, Fault> {
+    let (record, _) = services
         .load::<ApiToken>(&rows::token(hash.id()))
         .await?
         .filter(|(record, _)| record.hash.matches(hash))
         .ok_or_else(Fault::unauthenticated)?;
-    check_active(context, &record)?;
+    check_active(services, &record)?;
     Ok(record)
 }
 
@@ -57,20 +56,20 @@ pub async fn authenticate(context: &Context, hash: &TokenHash) -> Result<ApiToke
 ///
 /// # Errors
 /// As [`authenticate`].
-pub async fn in_use(context: &Context, caller: &Caller) -> Result<Option<(Key, u64)>, Fault> {
+pub async fn in_use(services: &Services, caller: &Caller) -> Result<Option<(Key, u64)>, Fault> {
     if caller.operator {
         return Ok(None);
     }
     let key = rows::token(caller.token);
-    let Some((record, version)) = context.load::<ApiToken>(&key).await? else {
+    let Some((record, version)) = services.load::<ApiToken>(&key).await? else {
         return Ok(None);
     };
-    check_active(context, &record)?;
+    check_active(services, &record)?;
     Ok(Some((key, version)))
 }
 
-fn check_active(context: &Context, record: &ApiToken) -> Result<(), Fault> {
-    match record.state(context.now_ms()) {
+fn check_active(services: &Services, record: &ApiToken) -> Result<(), Fault> {
+    match record.state(services.now_ms()) {
         TokenState::Active => Ok(()),
         state => Err(Fault::unauthenticated().caused_by(format_args!(
             "the token {} ({:?}) is {}",
@@ -85,9 +84,9 @@ fn check_active(context: &Context, record: &ApiToken) -> Result<(), Fault> {
 ///
 /// # Errors
 /// [`covault_core::fault::Class::Unavailable`] when the store cannot be read.
-pub async fn all(context: &Context) -> Result<Vec<ApiToken>, Fault> {
+pub async fn all(services: &Services) -> Result<Vec<ApiToken>, Fault> {
     let all = Scan::prefix(Space::Token, &[], MAX_TOKENS);
-    let rows = context.store.scan(&all).await?;
+    let rows = services.store.scan(&all).await?;
     let mut tokens = rows
         .iter()
         .map(|(_, row)| rows::decode(&row.value))

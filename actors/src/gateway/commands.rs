@@ -7,14 +7,16 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::Inner;
 use crate::{
-    answer::{Answer, IdempotencyKey},
-    ask::too_many,
     audit::By,
-    caller::{Caller, full_access, operators_only},
-    command_commit::CommandCommit,
-    idempotency::{self, Entry},
+    commands::{
+        answer::{Answer, IdempotencyKey},
+        caller::{Caller, full_access, operators_only},
+        command_commit::CommandCommit,
+        idempotency::{self, Entry},
+    },
     operations::{self, Call, Registered},
     tokens,
+    vaults::vault_actors::too_many,
 };
 
 /// A command of a caller.
@@ -46,7 +48,7 @@ impl Inner {
         }
         self.check_caller(&command)?;
         if !command.caller.operator {
-            self.client_gate.check(&self.context).await?;
+            self.client_gate.check(&self.services).await?;
         }
         let permit = self.permit()?;
         match &command.request {
@@ -79,7 +81,7 @@ impl Inner {
     }
 
     fn permit(&self) -> Result<Arc<OwnedSemaphorePermit>, Fault> {
-        let permit = Arc::clone(&self.context.limits.commands).try_acquire_owned();
+        let permit = Arc::clone(&self.services.limits.commands).try_acquire_owned();
         Ok(Arc::new(permit.map_err(|_| too_many())?))
     }
 
@@ -89,17 +91,17 @@ impl Inner {
         command: &Command,
         permit: Arc<OwnedSemaphorePermit>,
     ) -> Result<Answer, Fault> {
-        let (context, caller) = (&self.context, &command.caller);
+        let (services, caller) = (&self.services, &command.caller);
         let by = By::caller(caller);
         let Some((method, key)) = command.keyed() else {
-            let token = tokens::in_use(context, caller).await?;
+            let token = tokens::in_use(services, caller).await?;
             let command_commit = CommandCommit::new(by, token, Some(permit));
             return Ok(Answer::first(self.run(command, command_commit).await?));
         };
         let token = caller.token;
-        let entry = self.in_work.enter(context, token, method, key).await?;
+        let entry = self.in_work.enter(services, token, method, key).await?;
         // Others had their turns first, and that may have taken long.
-        let row = tokens::in_use(context, caller).await?;
+        let row = tokens::in_use(services, caller).await?;
         let command_commit = CommandCommit::new(by, row, Some(permit));
         let (record, _turn) = match entry {
             Entry::Replay(earlier) => return Ok(earlier),
@@ -114,7 +116,7 @@ impl Inner {
             Err(fault) if *fault.class() == Class::Unauthenticated => return Err(fault),
             Err(fault) => fault,
         };
-        match idempotency::look_again(context, token, method, key).await {
+        match idempotency::look_again(services, token, method, key).await {
             Ok(Some(earlier)) => Ok(earlier),
             // The error says more than that the store cannot be read either.
             Ok(None) | Err(_) => Err(fault),
@@ -131,7 +133,7 @@ impl Inner {
             vaults: &self.vaults,
             in_work: &self.in_work,
             backups: &self.backups,
-            context: &self.context,
+            services: &self.services,
             caller: &command.caller,
             command_commit,
         };

@@ -4,7 +4,7 @@ use covault_core::fault::Fault;
 use tokio::sync::Mutex;
 
 use crate::{
-    context::Context,
+    services::Services,
     store::{Batch, Expect, Key, Space},
 };
 
@@ -18,27 +18,27 @@ pub(super) struct Readiness(Mutex<Option<(u64, Result<(), Fault>)>>);
 impl Readiness {
     /// Whether the store can be written and the signers be reached. Found out once in
     /// [`BELIEVED_MS`], however many ask.
-    pub(super) async fn check(&self, context: &Context) -> Result<(), Fault> {
+    pub(super) async fn check(&self, services: &Services) -> Result<(), Fault> {
         let mut last = self.0.lock().await;
         if let Some((at_ms, found)) = &*last
-            && context.now_ms().abs_diff(*at_ms) < BELIEVED_MS
+            && services.now_ms().abs_diff(*at_ms) < BELIEVED_MS
         {
             return found.clone();
         }
-        let found = probe(context).await;
+        let found = probe(services).await;
         if let Err(fault) = &found {
             tracing::warn!(?fault, "not ready");
         }
-        *last = Some((context.now_ms(), found.clone()));
+        *last = Some((services.now_ms(), found.clone()));
         found
     }
 }
 
-async fn probe(context: &Context) -> Result<(), Fault> {
+async fn probe(services: &Services) -> Result<(), Fault> {
     let mut probe = Batch::new();
     probe.put(Key::new(Space::Probe, &[]), Expect::Any, Vec::new());
-    context.store.commit(probe).await?;
-    let nodes = context.signers.nodes();
+    services.store.commit(probe).await?;
+    let nodes = services.signers.nodes();
     if !nodes.is_empty() && !nodes.iter().any(|node| node.live) {
         return Err(Fault::unavailable("no signer node can be reached"));
     }

@@ -14,14 +14,12 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Command, Inner};
 use crate::{
-    answer::Answer,
-    command_bus::{CommandHandler, ForwardOutcome, ForwardedCommand},
-    context::elsewhere,
-    idempotency,
+    commands::{answer::Answer, idempotency},
+    gateway::command_bus::{CommandHandler, ForwardOutcome, ForwardedCommand},
     leases::{self, LeaseGuard, LeaseRow, LeaseScope},
     operations::{Home, Lookup},
-    rows,
-    store::Key,
+    services::elsewhere,
+    store::{Key, rows},
     tokens,
 };
 
@@ -48,9 +46,9 @@ impl Inner {
         command: &Command,
         permit: Arc<OwnedSemaphorePermit>,
     ) -> Result<Answer, Fault> {
-        let context = &self.context;
+        let services = &self.services;
         let has_key = command.key.is_some();
-        let mut left = Duration::from_millis(context.settings.lease_ms.saturating_mul(2));
+        let mut left = Duration::from_millis(services.settings.lease_ms.saturating_mul(2));
         loop {
             let (vault, to) = match self.route(command).await? {
                 Routing::Here(None) => return self.submit_here(command, permit).await,
@@ -81,7 +79,7 @@ impl Inner {
                     request: command.request.clone()?,
                     key: command.key.clone(),
                 };
-                let patience = Duration::from_millis(context.settings.command_timeout_ms);
+                let patience = Duration::from_millis(services.settings.command_timeout_ms);
                 let outcome = tokio::select! {
                     outcome = self.command_bus.send(owner, forwarded, patience) => Some(outcome),
                     () = self.gone(vault, owner) => None,
@@ -104,18 +102,18 @@ impl Inner {
         let Some((method, key)) = command.keyed() else {
             return Ok(None);
         };
-        let (context, caller) = (&self.context, &command.caller);
-        let earlier = idempotency::look_again(context, caller.token, method, key).await?;
+        let (services, caller) = (&self.services, &command.caller);
+        let earlier = idempotency::look_again(services, caller.token, method, key).await?;
         let Some(earlier) = earlier else {
             return Ok(None);
         };
-        tokens::in_use(context, caller).await?;
+        tokens::in_use(services, caller).await?;
         Ok(Some(earlier))
     }
 
     /// Who has a vault, when it is another orchestrator that seems to be alive.
     async fn owner(&self, vault: VaultId) -> Result<Option<OrchestratorId>, Fault> {
-        let held_leases = &self.context.held_leases;
+        let held_leases = &self.services.held_leases;
         let eligible = held_leases.eligible();
         // One that is stopping is not sent anything either: the vault is on its way.
         let seems = |id: &OrchestratorId| {
@@ -129,10 +127,10 @@ impl Inner {
 
     /// Any orchestrator that seems to be alive.
     fn anybody(&self) -> Option<OrchestratorId> {
-        let context = &self.context;
-        let eligible = context.held_leases.eligible().unwrap_or_default();
+        let services = &self.services;
+        let eligible = services.held_leases.eligible().unwrap_or_default();
         let mut dice = [0; 1];
-        context.entropy.fill(&mut dice);
+        services.entropy.fill(&mut dice);
         let [dice] = dice;
         let index = usize::from(dice).checked_rem(eligible.len())?;
         eligible.get(index).copied()
@@ -146,7 +144,7 @@ impl Inner {
         let Some(to) = to else {
             return Ok(None);
         };
-        let row = self.context.store.get(&leases::member(to)).await?;
+        let row = self.services.store.get(&leases::member(to)).await?;
         Ok(row.map(|row| (to, row.version)))
     }
 
@@ -171,31 +169,31 @@ impl Inner {
 
     /// Where a command is to run. What is wrong with its request is told where it runs.
     async fn route(&self, command: &Command) -> Result<Routing, Fault> {
-        let context = &self.context;
-        if context.store.exclusive() {
+        let services = &self.services;
+        if services.store.exclusive() {
             return Ok(Routing::Here(None));
         }
         let lookup = Lookup {
-            context,
+            services,
             caller: &command.caller,
         };
         let request = command.request.as_ref().map_err(Clone::clone)?;
         let vault = match command.operation.home(&lookup, request).await? {
             Home::Vault(vault) => vault,
-            Home::AnyOrchestrator if !context.runs_vaults => return Ok(Routing::Anywhere),
+            Home::AnyOrchestrator if !services.runs_vaults => return Ok(Routing::Anywhere),
             Home::AnyOrchestrator | Home::AnyProcess => return Ok(Routing::Here(None)),
         };
-        if let Some(lease) = context.held_leases.enter(vault) {
+        if let Some(lease) = services.held_leases.enter(vault) {
             return Ok(Routing::Here(Some(lease)));
         }
-        Ok(match context.store.get(&rows::vault(vault)).await? {
+        Ok(match services.store.get(&rows::vault(vault)).await? {
             Some(_) => Routing::Elsewhere(vault),
             None => Routing::Here(None),
         })
     }
 
     async fn load<T: serde::de::DeserializeOwned>(&self, key: &Key) -> Result<Option<T>, Fault> {
-        Ok(self.context.load(key).await?.map(|(value, _)| value))
+        Ok(self.services.load(key).await?.map(|(value, _)| value))
     }
 }
 
@@ -222,9 +220,9 @@ impl CommandHandler for GatewayHandler {
             key,
         } = forwarded;
         // Whoever sent it has given it up.
-        let settings = &inner.context.settings;
+        let settings = &inner.services.settings;
         let window = settings.command_timeout_ms / settings.heartbeat_ms.max(1);
-        let heartbeat = inner.context.held_leases.heartbeat();
+        let heartbeat = inner.services.held_leases.heartbeat();
         if heartbeat.abs_diff(recipient_version) > window {
             return ForwardOutcome::NotDone;
         }
@@ -235,7 +233,7 @@ impl CommandHandler for GatewayHandler {
         // Kept while the command runs: the vault does not go meanwhile.
         let _lease = match inner.route(&command).await {
             Ok(Routing::Here(lease @ Some(_))) => lease,
-            Ok(Routing::Here(None)) if inner.context.runs_vaults => None,
+            Ok(Routing::Here(None)) if inner.services.runs_vaults => None,
             Ok(_) => return ForwardOutcome::NotDone,
             Err(fault) => return ForwardOutcome::Answer(Box::new(Err(fault))),
         };

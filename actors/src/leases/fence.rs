@@ -170,8 +170,7 @@ mod tests {
     use super::*;
     use crate::{
         leases::{LeaseRow, LeaseScope},
-        rows,
-        store::memory::MemoryStore,
+        store::{memory::MemoryStore, rows},
     };
 
     fn batch() -> Batch {

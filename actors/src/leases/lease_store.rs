@@ -9,9 +9,8 @@ use covault_core::{
 
 use super::{Lease, LeaseRow, LeaseScope, MAX_MEMBERS, Member, member, member_of, preferred};
 use crate::{
-    context::Context,
-    rows,
-    store::{Batch, CommitError, Expect, Scan, Space},
+    services::Services,
+    store::{Batch, CommitError, Expect, Scan, Space, rows},
 };
 
 /// Leases that one commit takes or gives at most.
@@ -21,11 +20,11 @@ const MAX_VAULTS: usize = 100_000;
 
 /// Every scope with its lease, where there is one, and the version of that row.
 pub(super) async fn leases(
-    context: &Context,
+    services: &Services,
 ) -> Result<BTreeMap<LeaseScope, Option<(LeaseRow, u64)>>, Fault> {
     let mut leases = BTreeMap::from([(LeaseScope::Maintenance, None)]);
     let all = Scan::prefix(Space::VaultName, &[], MAX_VAULTS);
-    for (_, row) in context.store.scan(&all).await? {
+    for (_, row) in services.store.scan(&all).await? {
         // One that cannot be read must not stop the others.
         match rows::decode::<VaultId>(&row.value) {
             Ok(vault) => {
@@ -35,7 +34,7 @@ pub(super) async fn leases(
         }
     }
     let all = Scan::prefix(Space::Lease, &[], MAX_VAULTS);
-    for (key, row) in context.store.scan(&all).await? {
+    for (key, row) in services.store.scan(&all).await? {
         let stored = rows::decode::<LeaseRow>(&row.value);
         match (LeaseScope::of(&key), stored) {
             (Some(scope), Ok(stored)) => {
@@ -51,10 +50,10 @@ pub(super) async fn leases(
 
 /// Takes all of these, or none: false, when one of them has changed hands.
 pub(super) async fn take(
-    context: &Context,
+    services: &Services,
     some: &[(LeaseScope, Option<(LeaseRow, u64)>)],
 ) -> Result<bool, Fault> {
-    let me = context.held_leases.me();
+    let me = services.held_leases.me();
     let mut batch = Batch::new();
     let mut taken = Vec::with_capacity(some.len());
     for (scope, stored) in some {
@@ -73,14 +72,14 @@ pub(super) async fn take(
         batch.put(scope.key(), expect, rows::encode(&stored)?);
         taken.push(Lease::new(*scope, version));
     }
-    match context.store.commit(batch).await {
+    match services.store.commit(batch).await {
         Ok(()) => {}
         Err(CommitError::Conflict(_)) => return Ok(false),
         // Whether it was taken is not known: the next look tells.
         Err(error) => return Err(error.into()),
     }
     for lease in taken {
-        context.held_leases.begin(lease);
+        services.held_leases.begin(lease);
     }
     // Whoever had it, and comes back, is to look.
     let of_other = |(stored, _): &(LeaseRow, u64)| stored.owner.is_some_and(|owner| owner != me);
@@ -88,29 +87,29 @@ pub(super) async fn take(
         .iter()
         .any(|(_, stored)| stored.as_ref().is_some_and(of_other))
     {
-        context.held_leases.moved();
+        services.held_leases.moved();
     }
     Ok(true)
 }
 
 /// Of a store that no other process can have: everything is this one's, also what another process
 /// has left behind.
-pub async fn take_all(context: &Context) -> Result<(), Fault> {
-    let mut leases = leases(context).await?;
+pub async fn take_all(services: &Services) -> Result<(), Fault> {
+    let mut leases = leases(services).await?;
     // Taken when it is needed.
     leases.remove(&LeaseScope::Maintenance);
-    let (me, mut all) = (context.held_leases.me(), Vec::new());
+    let (me, mut all) = (services.held_leases.me(), Vec::new());
     for (scope, stored) in leases {
         match stored {
             // Of a vault that is being made just now, or a commit whose answer was lost.
             Some((stored, version)) if stored.owner == Some(me) => {
-                context.held_leases.begin(Lease::new(scope, version));
+                services.held_leases.begin(Lease::new(scope, version));
             }
             stored => all.push((scope, stored)),
         }
     }
     for some in all.chunks(AT_ONCE) {
-        if !take(context, some).await? {
+        if !take(services, some).await? {
             return Err(Fault::unavailable("another process has taken a lease"));
         }
     }
@@ -118,25 +117,25 @@ pub async fn take_all(context: &Context) -> Result<(), Fault> {
 }
 
 /// Gives back what nobody works under any more.
-pub(super) async fn free(context: &Context, held_leases: &[Arc<Lease>]) -> Result<(), Fault> {
+pub(super) async fn free(services: &Services, held_leases: &[Arc<Lease>]) -> Result<(), Fault> {
     for some in held_leases.chunks(AT_ONCE) {
-        if !free_all(context, some).await? {
+        if !free_all(services, some).await? {
             // Somebody else has one of them by now.
             for one in some.chunks(1) {
-                free_all(context, one).await?;
+                free_all(services, one).await?;
             }
         }
     }
-    context.held_leases.moved();
+    services.held_leases.moved();
     Ok(())
 }
 
 /// False when somebody else has one of them; then none was given back.
-async fn free_all(context: &Context, some: &[Arc<Lease>]) -> Result<bool, Fault> {
+async fn free_all(services: &Services, some: &[Arc<Lease>]) -> Result<bool, Fault> {
     let mut batch = Batch::new();
     for lease in some {
         let key = lease.scope().key();
-        let stored = context.load::<LeaseRow>(&key).await?;
+        let stored = services.load::<LeaseRow>(&key).await?;
         let Some((stored, _)) = stored.filter(|(_, version)| *version == lease.version()) else {
             return Ok(false);
         };
@@ -147,7 +146,7 @@ async fn free_all(context: &Context, some: &[Arc<Lease>]) -> Result<bool, Fault>
         let expect = Expect::Version(lease.version());
         batch.put(key, expect, rows::encode(&stored)?);
     }
-    match context.store.commit(batch).await {
+    match services.store.commit(batch).await {
         Ok(()) => Ok(true),
         Err(CommitError::Conflict(_)) => Ok(false),
         Err(error) => Err(error.into()),
@@ -156,19 +155,19 @@ async fn free_all(context: &Context, some: &[Arc<Lease>]) -> Result<bool, Fault>
 
 /// Gives everything back, and takes the row of this orchestrator away: others go on at once. To be
 /// called when every actor has ended.
-pub async fn give_back(context: &Context) {
-    let all = context.held_leases.all();
+pub async fn give_back(services: &Services) {
+    let all = services.held_leases.all();
     for lease in &all {
-        context.held_leases.end(lease);
+        services.held_leases.end(lease);
     }
-    if context.store.exclusive() || !context.runs_vaults {
+    if services.store.exclusive() || !services.runs_vaults {
         return;
     }
     let gone = async {
-        free(context, &all).await?;
+        free(services, &all).await?;
         let mut batch = Batch::new();
-        batch.delete(member(context.held_leases.me()), Expect::Any);
-        Ok::<_, Fault>(context.store.commit(batch).await?)
+        batch.delete(member(services.held_leases.me()), Expect::Any);
+        Ok::<_, Fault>(services.store.commit(batch).await?)
     };
     if let Err(fault) = gone.await {
         tracing::warn!(
@@ -179,14 +178,14 @@ pub async fn give_back(context: &Context) {
 }
 
 /// The lease of a new vault, for the commit that makes it: whose it is from the beginning.
-pub async fn first_lease(context: &Context, vault: VaultId) -> Result<(LeaseRow, bool), Fault> {
-    let me = context.held_leases.me();
+pub async fn first_lease(services: &Services, vault: VaultId) -> Result<(LeaseRow, bool), Fault> {
+    let me = services.held_leases.me();
     let mut all = vec![me];
-    if let Some(eligible) = context.held_leases.eligible() {
+    if let Some(eligible) = services.held_leases.eligible() {
         all.extend(eligible);
-    } else if !context.store.exclusive() {
+    } else if !services.store.exclusive() {
         let found = Scan::prefix(Space::Member, &[], MAX_MEMBERS);
-        for (key, row) in context.store.scan(&found).await? {
+        for (key, row) in services.store.scan(&found).await? {
             let leaving = rows::decode::<Member>(&row.value).is_ok_and(|member| member.leaving);
             all.extend(member_of(&key).filter(|_| !leaving));
         }
@@ -199,23 +198,23 @@ pub async fn first_lease(context: &Context, vault: VaultId) -> Result<(LeaseRow,
     Ok((stored, mine))
 }
 
-/// What is done once for all vaults, where that is here: the context to do it in.
+/// What is done once for all vaults, where that is here: the services to do it with.
 ///
 /// # Errors
 /// When the store cannot be read or written.
-pub async fn maintenance_lease(context: &Context) -> Result<Option<Context>, Fault> {
-    if let Some(lease) = context.held_leases.get(LeaseScope::Maintenance) {
-        return Ok(Some(context.under(lease)));
+pub async fn maintenance_lease(services: &Services) -> Result<Option<Services>, Fault> {
+    if let Some(lease) = services.held_leases.get(LeaseScope::Maintenance) {
+        return Ok(Some(services.under(lease)));
     }
-    if !context.store.exclusive() {
+    if !services.store.exclusive() {
         return Ok(None);
     }
-    let stored = context
+    let stored = services
         .load::<LeaseRow>(&LeaseScope::Maintenance.key())
         .await?;
-    if !take(context, &[(LeaseScope::Maintenance, stored)]).await? {
+    if !take(services, &[(LeaseScope::Maintenance, stored)]).await? {
         return Err(Fault::new(Class::Conflict, "another process has taken it"));
     }
-    let lease = context.held_leases.get(LeaseScope::Maintenance);
-    Ok(lease.map(|lease| context.under(lease)))
+    let lease = services.held_leases.get(LeaseScope::Maintenance);
+    Ok(lease.map(|lease| services.under(lease)))
 }

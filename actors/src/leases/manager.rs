@@ -18,11 +18,11 @@ use super::{
     preferred,
 };
 use crate::{
-    context::Context,
-    directory, nodes,
+    nodes,
     root::DirectoryAddress,
-    rows,
-    store::{Batch, CommitError, Expect, Scan, Space},
+    services::Services,
+    store::{Batch, CommitError, Expect, Scan, Space, rows},
+    vaults::directory,
 };
 
 /// Vaults that are emptied for others at the same time.
@@ -49,7 +49,7 @@ pub struct LeaseManager;
 
 /// Its state.
 pub struct Live {
-    context: Arc<Context>,
+    services: Arc<Services>,
     directory: watch::Receiver<DirectoryAddress>,
     members: Members,
     /// The version of the row of this orchestrator; `None` while there is none, or it is not known.
@@ -71,17 +71,17 @@ pub struct Live {
 impl Actor for LeaseManager {
     type Msg = Msg;
     type State = Live;
-    type Arguments = (Arc<Context>, watch::Receiver<DirectoryAddress>);
+    type Arguments = (Arc<Services>, watch::Receiver<DirectoryAddress>);
 
     async fn pre_start(
         &self,
         myself: ActorRef<Msg>,
-        (context, directory): (Arc<Context>, watch::Receiver<DirectoryAddress>),
+        (services, directory): (Arc<Services>, watch::Receiver<DirectoryAddress>),
     ) -> Result<Live, ActorProcessingErr> {
         myself.cast(Msg::RoundDue)?;
         Ok(Live {
-            since_ms: context.now_ms(),
-            context,
+            since_ms: services.now_ms(),
+            services,
             directory,
             members: Members::default(),
             version: None,
@@ -103,13 +103,13 @@ impl Actor for LeaseManager {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             Msg::RoundDue => {
-                let exclusive = live.context.store.exclusive() && live.context.runs_vaults;
+                let exclusive = live.services.store.exclusive() && live.services.runs_vaults;
                 let round = if exclusive {
-                    take_all(&live.context).await
+                    take_all(&live.services).await
                 } else {
                     live.round(&myself).await
                 };
-                let heartbeat = Duration::from_millis(live.context.settings.heartbeat_ms);
+                let heartbeat = Duration::from_millis(live.services.settings.heartbeat_ms);
                 match round {
                     // Nobody else can come.
                     Ok(()) if exclusive => {}
@@ -124,15 +124,15 @@ impl Actor for LeaseManager {
                         }
                         live.failures = live.failures.saturating_add(1);
                         live.rounds = ROUNDS;
-                        let pause = live.context.pause(live.failures).min(heartbeat);
+                        let pause = live.services.pause(live.failures).min(heartbeat);
                         myself.send_after(pause, || Msg::RoundDue);
                     }
                 }
             }
             Msg::Leave => {
                 live.leaving = true;
-                if !live.context.store.exclusive()
-                    && live.context.runs_vaults
+                if !live.services.store.exclusive()
+                    && live.services.runs_vaults
                     && let Err(fault) = live.heartbeat().await
                 {
                     tracing::warn!(?fault, "others could not be told that this process stops");
@@ -150,11 +150,11 @@ impl Actor for LeaseManager {
 impl Live {
     /// Shows that this orchestrator is there, and looks what there is for it.
     async fn round(&mut self, myself: &ActorRef<Msg>) -> Result<(), Fault> {
-        if !self.context.runs_vaults {
+        if !self.services.runs_vaults {
             self.look().await?;
             return self.tell_nodes().await;
         }
-        if !self.context.is_sure() {
+        if !self.services.is_sure() {
             // Others may have taken everything.
             self.rounds = ROUNDS;
         }
@@ -165,13 +165,13 @@ impl Live {
         }
         self.look().await?;
         self.tell_nodes().await?;
-        let lease_ms = self.context.settings.lease_ms;
+        let lease_ms = self.services.settings.lease_ms;
         let signature = self.members.signature(lease_ms);
         self.rounds = self.rounds.saturating_add(1);
         if signature == self.signature && self.rounds < ROUNDS {
             return Ok(());
         }
-        let leases = leases(&self.context).await?;
+        let leases = leases(&self.services).await?;
         // After the leases: whoever has got one meanwhile was there before.
         self.look().await?;
         let wanted = self.compare(myself, &leases);
@@ -185,12 +185,12 @@ impl Live {
 
     /// Writes the row of this orchestrator.
     async fn heartbeat(&mut self) -> Result<(), Fault> {
-        let context = &self.context;
-        let held_leases = &context.held_leases;
-        let began_ms = context.monotonic.elapsed_ms();
+        let services = &self.services;
+        let held_leases = &services.held_leases;
+        let began_ms = services.monotonic.elapsed_ms();
         let row = Member {
-            name: context.name.clone(),
-            home: context.home,
+            name: services.name.clone(),
+            home: services.home,
             since_ms: self.since_ms,
             moves: held_leases.moves(),
             leaving: self.leaving,
@@ -198,7 +198,7 @@ impl Live {
         let key = member(held_leases.me());
         let expect = match self.version {
             Some(version) => Expect::Version(version),
-            None => match context.store.get(&key).await? {
+            None => match services.store.get(&key).await? {
                 Some(row) => Expect::Version(row.version),
                 None => Expect::Absent,
             },
@@ -211,7 +211,7 @@ impl Live {
         };
         // Whatever happens to it: it is read again when that is not known.
         self.version = None;
-        context.store.commit(batch).await?;
+        services.store.commit(batch).await?;
         self.version = Some(version);
         held_leases.seen(version, began_ms);
         Ok(())
@@ -219,44 +219,44 @@ impl Live {
 
     /// Whoever was in this place before is dead: what it had need not be waited for.
     async fn outlive(&self) -> Result<(), Fault> {
-        let context = &self.context;
-        let Some(home) = context.home else {
+        let services = &self.services;
+        let Some(home) = services.home else {
             return Ok(());
         };
         let all = Scan::prefix(Space::Member, &[], MAX_MEMBERS);
-        for (key, row) in context.store.scan(&all).await? {
+        for (key, row) in services.store.scan(&all).await? {
             let same = rows::decode::<Member>(&row.value).is_ok_and(|it| it.home == Some(home));
-            if !same || member_of(&key) == Some(context.held_leases.me()) {
+            if !same || member_of(&key) == Some(services.held_leases.me()) {
                 continue;
             }
             let mut batch = Batch::new();
             batch.delete(key, Expect::Any);
-            context.store.commit(batch).await?;
+            services.store.commit(batch).await?;
         }
         Ok(())
     }
 
     async fn look(&mut self) -> Result<(), Fault> {
-        let context = &self.context;
+        let services = &self.services;
         let all = Scan::prefix(Space::Member, &[], MAX_MEMBERS);
-        let now_ms = context.monotonic.elapsed_ms();
-        let found = context.store.scan(&all).await?;
+        let now_ms = services.monotonic.elapsed_ms();
+        let found = services.store.scan(&all).await?;
         let rows = found.iter().filter_map(|(key, row)| {
             let member = rows::decode::<Member>(&row.value);
             Some((member_of(key)?, row.version, member.ok()?))
         });
-        let most_ms = context.settings.heartbeat_ms.saturating_mul(2);
+        let most_ms = services.settings.heartbeat_ms.saturating_mul(2);
         self.members.look(rows, now_ms, most_ms);
-        let eligible = self.members.eligible(context.settings.lease_ms);
-        context.held_leases.set_eligible(eligible);
+        let eligible = self.members.eligible(services.settings.lease_ms);
+        services.held_leases.set_eligible(eligible);
         Ok(())
     }
 
     /// Others may have admitted or removed nodes.
     async fn tell_nodes(&mut self) -> Result<(), Fault> {
-        let admitted = nodes::admitted_ids(&self.context).await?;
+        let admitted = nodes::admitted_ids(&self.services).await?;
         if self.told_nodes.as_ref() != Some(&admitted) {
-            self.context.signers.admit(&admitted);
+            self.services.signers.admit(&admitted);
             self.told_nodes = Some(admitted);
         }
         Ok(())
@@ -268,8 +268,8 @@ impl Live {
         myself: &ActorRef<Msg>,
         leases: &BTreeMap<LeaseScope, Option<(LeaseRow, u64)>>,
     ) -> Vec<(LeaseScope, Option<(LeaseRow, u64)>)> {
-        let context = Arc::clone(&self.context);
-        let (held_leases, lease_ms) = (&context.held_leases, context.settings.lease_ms);
+        let services = Arc::clone(&self.services);
+        let (held_leases, lease_ms) = (&services.held_leases, services.settings.lease_ms);
         let me = held_leases.me();
         let eligible = self.members.eligible(lease_ms);
         let mut wanted = Vec::new();
@@ -288,7 +288,7 @@ impl Live {
                             && self.moving.len() < MOVES_AT_ONCE
                         {
                             self.moving.push(*scope);
-                            move_away(&context, myself, &self.directory, lease);
+                            move_away(&services, myself, &self.directory, lease);
                         }
                     }
                     // Of what this orchestrator wrote it had not heard that it was written.
@@ -313,10 +313,10 @@ impl Live {
         wanted: Vec<(LeaseScope, Option<(LeaseRow, u64)>)>,
     ) -> Result<(), Fault> {
         for some in wanted.chunks(AT_ONCE) {
-            if !take(&self.context, some).await? {
+            if !take(&self.services, some).await? {
                 // Somebody else was faster with one of them.
                 for one in some.chunks(1) {
-                    take(&self.context, one).await?;
+                    take(&self.services, one).await?;
                 }
             }
             self.heartbeat().await?;
@@ -325,9 +325,9 @@ impl Live {
     }
 
     fn is_moving(&self, leases: &BTreeMap<LeaseScope, Option<(LeaseRow, u64)>>) -> bool {
-        let lease_ms = self.context.settings.lease_ms;
+        let lease_ms = self.services.settings.lease_ms;
         let eligible = self.members.eligible(lease_ms);
-        let me = self.context.held_leases.me();
+        let me = self.services.held_leases.me();
         leases.iter().any(|(scope, stored)| {
             let mine = stored.as_ref().and_then(|(stored, _)| stored.owner) == Some(me);
             mine && preferred(*scope, eligible.iter().copied())
@@ -340,7 +340,7 @@ impl Live {
         &self,
         leases: &BTreeMap<LeaseScope, Option<(LeaseRow, u64)>>,
     ) -> Result<(), Fault> {
-        let after_ms = self.context.settings.lease_ms.saturating_mul(FORGOTTEN);
+        let after_ms = self.services.settings.lease_ms.saturating_mul(FORGOTTEN);
         for (id, version) in self.members.forgotten(after_ms) {
             let has = |stored: &Option<(LeaseRow, u64)>| {
                 stored.as_ref().and_then(|(stored, _)| stored.owner) == Some(id)
@@ -350,7 +350,7 @@ impl Live {
             }
             let mut batch = Batch::new();
             batch.delete(member(id), Expect::Version(version));
-            match self.context.store.commit(batch).await {
+            match self.services.store.commit(batch).await {
                 // It woke up, or another orchestrator was faster.
                 Ok(()) | Err(CommitError::Conflict(_)) => {}
                 Err(error) => return Err(error.into()),
@@ -362,23 +362,23 @@ impl Live {
 
 /// Has a vault's commands end, its actor stop, and the vault be free.
 fn move_away(
-    context: &Arc<Context>,
+    services: &Arc<Services>,
     myself: &ActorRef<Msg>,
     directory: &watch::Receiver<DirectoryAddress>,
     lease: Arc<Lease>,
 ) {
-    let (context, myself) = (Arc::clone(context), myself.clone());
+    let (services, myself) = (Arc::clone(services), myself.clone());
     let directory = directory.borrow().clone();
     tokio::spawn(async move {
         let scope = lease.scope();
         lease.drain(DRAIN).await;
-        context.held_leases.end(&lease);
+        services.held_leases.end(&lease);
         if let (Some(directory), LeaseScope::Vault(vault)) = (directory, scope) {
             // Also when it does not answer nothing is written any more.
             let ended = |reply| directory::Msg::Ended(vault, reply);
             let _ = directory.call(ended, Some(DRAIN)).await;
         }
-        if let Err(fault) = free(&context, &[lease]).await {
+        if let Err(fault) = free(&services, &[lease]).await {
             tracing::warn!(?scope, ?fault, "failed to release lease");
         }
         let _ = myself.cast(Msg::Moved(scope));

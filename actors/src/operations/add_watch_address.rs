@@ -12,8 +12,7 @@ use super::{Call, Operation};
 use crate::{
     audit::Note,
     deposits::route,
-    rows,
-    store::{Batch, CommitError, Expect},
+    store::{Batch, CommitError, Expect, rows},
 };
 
 /// The watch of (token, address): makes it, or finds it.
@@ -27,16 +26,16 @@ impl Operation for AddWatchAddress {
 
     async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let watched = WatchCall::parse(&request)?;
-        let context = call.context;
+        let services = call.services;
         let key = rows::watch(call.caller.token, watched.network, &watched.address);
-        let watch = match context.load::<Watch>(&key).await? {
+        let watch = match services.load::<Watch>(&key).await? {
             Some((watch, _)) => watch,
             None => {
-                let route = route(context, call.caller.token, watched.network).await?;
+                let route = route(services, call.caller.token, watched.network).await?;
                 route.check_webhook()?;
                 let watch = Watch {
-                    id: WatchId::from_random(random_16(&*context.entropy)),
-                    created_at_ms: context.now_ms(),
+                    id: WatchId::from_random(random_16(&*services.entropy)),
+                    created_at_ms: services.now_ms(),
                 };
                 let mut batch = Batch::new();
                 batch.put(key.clone(), Expect::Absent, rows::encode(&watch)?);
@@ -46,10 +45,10 @@ impl Operation for AddWatchAddress {
                     .fact("address", &watched.address)
                     .add_to(&mut batch, Chain::Service, watch.created_at_ms)?;
                 call.command_commit.demand(&mut batch);
-                match context.store.commit(batch).await {
+                match services.store.commit(batch).await {
                     Ok(()) => watch,
                     // Another call was faster.
-                    Err(CommitError::Conflict(conflict)) if conflict == key => context
+                    Err(CommitError::Conflict(conflict)) if conflict == key => services
                         .load::<Watch>(&key)
                         .await?
                         .map(|(watch, _)| watch)

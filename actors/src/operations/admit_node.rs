@@ -19,8 +19,8 @@ impl Operation for AdmitNode {
             id,
             name: request.name,
         };
-        nodes::change(call.context, change, &By::caller(call.caller)).await?;
-        let mut nodes = nodes::view(call.context).await?.into_iter();
+        nodes::change(call.services, change, &By::caller(call.caller)).await?;
+        let mut nodes = nodes::view(call.services).await?.into_iter();
         let node = nodes.find(|node| node.id == id);
         Ok(admin::AdmitNodeResponse {
             node: node.map(node_message),

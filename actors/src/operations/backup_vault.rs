@@ -29,7 +29,7 @@ impl Operation for BackupVault {
     }
 
     async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
-        let context = call.context;
+        let services = call.services;
         let admin::BackupVaultRequest {
             vault_uuid,
             recipients,
@@ -41,12 +41,12 @@ impl Operation for BackupVault {
             ));
         }
         for (index, recipient) in recipients.iter().enumerate() {
-            let checked = context.signers.check_recipient(recipient);
+            let checked = services.signers.check_recipient(recipient);
             checked.map_err(|fault| {
                 Fault::field(format_args!("recipients[{index}]"), fault.message())
             })?;
         }
-        let (vault, _) = context
+        let (vault, _) = services
             .vault(vault_uuid.parse()?)
             .await?
             .ok_or_else(Fault::invalid_uuid)?;
@@ -59,15 +59,15 @@ impl Operation for BackupVault {
         // Before anybody is asked: what nodes hand out must not lack its entry.
         let wanted = Note::of_vault(&By::caller(call.caller), vault.id, "SharesBackupWanted")
             .fact("recipients", recipients.join(" "));
-        audit::note(context, Chain::Vault(vault.id), wanted).await?;
+        audit::note(services, Chain::Vault(vault.id), wanted).await?;
         let orders = vault.keys.iter().filter_map(|key| {
             let KeyState::Ready(live) = &key.state else {
                 return None;
             };
-            let now = context.now_ms();
+            let now = services.now_ms();
             let order = BackupOrder {
                 vault: vault.id,
-                session: context.new_session_id(),
+                session: services.new_session_id(),
                 root_public_key: live.root.public_key.clone(),
                 epoch: live.generation.epoch,
                 holders: live.generation.holders.clone(),
@@ -79,7 +79,7 @@ impl Operation for BackupVault {
         });
         // All at once: a node that is silent is waited for once, and costs only its own shares.
         let asked = orders.map(|(scheme, threshold, order)| async move {
-            let answers = context.signers.backup(&order).await;
+            let answers = services.signers.backup(&order).await;
             let nobody = |fault: Fault| {
                 let holders = order.holders.iter();
                 holders.map(|node| (*node, Err(fault.clone()))).collect()
@@ -88,7 +88,7 @@ impl Operation for BackupVault {
             (scheme, threshold, order.epoch, answers)
         });
         let answered: Vec<(_, _, _, Vec<_>)> = futures::future::join_all(asked).await;
-        let nodes = context.signers.nodes();
+        let nodes = services.signers.nodes();
         let mut backups = Vec::new();
         for (scheme, threshold, epoch, answers) in answered {
             backups.extend(answers.into_iter().map(|(node, backup)| {

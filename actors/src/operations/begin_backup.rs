@@ -15,11 +15,11 @@ impl Operation for BeginBackup {
     async fn run(call: Call<'_>, _: Self::Request) -> Result<Self::Response, Fault> {
         let backup = call
             .backups
-            .begin(call.context, call.command_commit.by())
+            .begin(call.services, call.command_commit.by())
             .await?;
         Ok(admin::BeginBackupResponse {
             backup: backup.to_string(),
-            at_ms: call.context.now_ms(),
+            at_ms: call.services.now_ms(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         })
     }

@@ -4,7 +4,7 @@ use covault_core::{fault::Fault, schema::admin};
 use super::{Call, Home, Lookup, Operation};
 use crate::{
     audit::By,
-    vault::{self, LifeMsg, vault_message},
+    vaults::vault::{self, LifeMsg, vault_message},
 };
 
 /// Cancels a reshare before the new shares are in use.
@@ -26,7 +26,7 @@ impl Operation for CancelReshare {
         let message = |reply| vault::Msg::Life(LifeMsg::Cancel(by, reply));
         let vault = call.ask(&actor, message).await??;
         Ok(admin::CancelReshareResponse {
-            vault: Some(vault_message(call.context, &vault).await?),
+            vault: Some(vault_message(call.services, &vault).await?),
         })
     }
 }

@@ -12,8 +12,7 @@ use super::{Call, Operation};
 use crate::{
     audit::{self, By, Note},
     deposits::{self, sweep_token},
-    rows,
-    store::{Batch, CommitError, Expect},
+    store::{Batch, CommitError, Expect, rows},
 };
 
 /// Most characters of a webhook's URL.
@@ -29,7 +28,7 @@ impl Operation for ConfigureSweep {
     type Response = admin::ConfigureSweepResponse;
 
     async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
-        let context = call.context;
+        let services = call.services;
         let admin::ConfigureSweepRequest {
             token,
             network,
@@ -44,18 +43,18 @@ impl Operation for ConfigureSweep {
             .transpose()
             .map_err(|_| Fault::field("vaultUuid", "is not a uuid"))?;
         let webhook = webhook.map(Webhook);
-        let token = sweep_token(context, &token).await?;
+        let token = sweep_token(services, &token).await?;
         if token.revoked_at_ms.is_some() {
             return Err(Fault::field("token", "was revoked"));
         }
         let key = rows::sweep_route(token.id, network);
-        let (mut route, expect) = match context.load::<Route>(&key).await? {
+        let (mut route, expect) = match services.load::<Route>(&key).await? {
             Some((route, version)) => (route, Expect::Version(version)),
             None => (Route::default(), Expect::Absent),
         };
         let before = route.clone();
         if let Some(vault) = vault {
-            if context.vault(vault).await?.is_none() {
+            if services.vault(vault).await?.is_none() {
                 return Err(Fault::field("vaultUuid", "is not that of a vault"));
             }
             if !token.reaches(vault) {
@@ -98,8 +97,8 @@ impl Operation for ConfigureSweep {
                     "yes"
                 },
             )
-            .add_to(&mut batch, Chain::Service, context.now_ms())?;
-            match context.store.commit(batch).await {
+            .add_to(&mut batch, Chain::Service, services.now_ms())?;
+            match services.store.commit(batch).await {
                 Ok(()) => {}
                 Err(CommitError::Conflict(_)) => {
                     return Err(Fault::new(
@@ -110,7 +109,7 @@ impl Operation for ConfigureSweep {
                 Err(error) => return Err(error.into()),
             }
         }
-        let (token, networks) = deposits::message_of(context, token).await?;
+        let (token, networks) = deposits::message_of(services, token).await?;
         Ok(admin::ConfigureSweepResponse {
             token: Some(token),
             networks,

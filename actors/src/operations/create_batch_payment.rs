@@ -12,10 +12,9 @@ use sha2::{Digest as _, Sha256};
 use super::{Call, Home, Lookup, Operation, lookup::vault_of_address};
 use crate::{
     audit::Note,
-    caller::in_scope,
-    rows,
-    store::{Batch, CommitError, Expect, Space},
-    wallets,
+    commands::caller::in_scope,
+    store::{Batch, CommitError, Expect, Space, rows},
+    vaults::wallets,
 };
 
 /// Stores a batch payment that a person completes. The commit is taken only as long as the wallet's
@@ -31,7 +30,7 @@ impl Operation for CreateBatchPayment {
     async fn home(lookup: &Lookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
         let payment = request.r#type.as_ref().map(Payment::parse);
         Ok(match payment {
-            Some(Ok(payment)) => vault_of_address(lookup.context, payment.from())
+            Some(Ok(payment)) => vault_of_address(lookup.services, payment.from())
                 .await?
                 .into(),
             _ => Home::AnyProcess,
@@ -39,7 +38,7 @@ impl Operation for CreateBatchPayment {
     }
 
     async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
-        let context = call.context;
+        let services = call.services;
         let wire::CreateBatchPaymentRequest {
             name,
             notes,
@@ -50,10 +49,10 @@ impl Operation for CreateBatchPayment {
             kind.ok_or_else(|| Fault::new(Class::Invalid, "exactly one batch kind is required"))?;
         let payment = Payment::parse(&kind)?;
         check_labels(&name, &notes)?;
-        payment.screen(&context.known)?;
+        payment.screen(&services.known)?;
         let from = format!("{}.from", payment.kind());
         loop {
-            let (wallet, version) = context
+            let (wallet, version) = services
                 .wallet_by(&rows::wallet_address(payment.from()))
                 .await?
                 .filter(|(wallet, _)| in_scope(call.caller, wallet.vault))
@@ -62,16 +61,16 @@ impl Operation for CreateBatchPayment {
             if wallet.status == Status::Archived {
                 return Err(wallets::archived(from));
             }
-            let owner = context.of_vault(wallet.vault)?;
+            let owner = services.of_vault(wallet.vault)?;
             let made = BatchPayment {
-                id: context.new_batch_id(),
+                id: services.new_batch_id(),
                 vault: wallet.vault,
                 wallet: wallet.id,
                 name: name.clone(),
                 notes: notes.clone(),
                 payment: payment.encode(),
                 token: call.caller.token,
-                created_at_ms: context.now_ms(),
+                created_at_ms: services.now_ms(),
                 state: State::Pending,
             };
             let response = wire::CreateBatchPaymentResponse {

@@ -9,12 +9,15 @@ use covault_core::{
 
 use super::{Call, Home, Lookup, Operation};
 use crate::{
-    caller::in_scope,
-    context::Context,
+    commands::caller::in_scope,
     deposits::route,
-    proofs, rows,
-    vault::{self, NewWallet},
-    wallets::Plan,
+    services::Services,
+    store::rows,
+    vaults::{
+        address_proofs,
+        vault::{self, NewWallet},
+        wallets::Plan,
+    },
 };
 
 /// The deposit wallet of (token, network, ref): makes it, or finds it.
@@ -31,21 +34,21 @@ impl Operation for CreateDepositWallet {
             return Ok(Home::AnyProcess);
         };
         let key = rows::sweep_route(lookup.caller.token, deposit.network);
-        let route = lookup.context.load::<Route>(&key).await?;
+        let route = lookup.services.load::<Route>(&key).await?;
         Ok(route.and_then(|(route, _)| route.vault).into())
     }
 
     async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let deposit = DepositCall::parse(&request)?;
-        let context = call.context;
+        let services = call.services;
         let key = rows::deposit(call.caller.token, deposit.network, &deposit.reference);
         // One at a time, so that repeated calls use up no key paths. What holds between processes
         // is that the row must be absent when the wallet is stored.
         let _turn = call.in_work.turn(&key).await;
-        if let Some(wallet) = deposit_wallet(context, &deposit, call.caller.token).await? {
-            return shown(context, deposit, &wallet).await;
+        if let Some(wallet) = deposit_wallet(services, &deposit, call.caller.token).await? {
+            return shown(services, deposit, &wallet).await;
         }
-        let route = route(context, call.caller.token, deposit.network).await?;
+        let route = route(services, call.caller.token, deposit.network).await?;
         let vault = route.deposit_vault()?;
         if !in_scope(call.caller, vault) {
             return Err(Fault::bug("a sweep token whose vault is outside its scope"));
@@ -68,8 +71,8 @@ impl Operation for CreateDepositWallet {
         match made {
             Ok(wallet) => Ok(response(deposit, wallet.address, wallet.address_proof)),
             Err(fault) if *fault.class() == Class::Conflict => {
-                match deposit_wallet(context, &deposit, call.caller.token).await? {
-                    Some(wallet) => shown(context, deposit, &wallet).await,
+                match deposit_wallet(services, &deposit, call.caller.token).await? {
+                    Some(wallet) => shown(services, deposit, &wallet).await,
                     None => Err(fault),
                 }
             }
@@ -80,15 +83,15 @@ impl Operation for CreateDepositWallet {
 
 /// The wallet of a deposit that is there.
 async fn deposit_wallet(
-    context: &Context,
+    services: &Services,
     deposit_call: &DepositCall,
     token: TokenId,
 ) -> Result<Option<Wallet>, Fault> {
     let key = rows::deposit(token, deposit_call.network, &deposit_call.reference);
-    let Some((deposit, _)) = context.load::<Deposit>(&key).await? else {
+    let Some((deposit, _)) = services.load::<Deposit>(&key).await? else {
         return Ok(None);
     };
-    let wallet = context
+    let wallet = services
         .load::<Wallet>(&rows::wallet(deposit.wallet))
         .await?;
     let (wallet, _) = wallet.ok_or_else(|| Fault::bug("a deposit without a wallet"))?;
@@ -96,16 +99,16 @@ async fn deposit_wallet(
 }
 
 async fn shown(
-    context: &Context,
+    services: &Services,
     deposit_call: DepositCall,
     wallet: &Wallet,
 ) -> Result<wire::CreateDepositWalletResponse, Fault> {
     if wallet.status == Status::Archived {
         return Err(deposit::wallet_disabled());
     }
-    let proof = proofs::of(context, wallet.id).await?;
+    let proof = address_proofs::of(services, wallet.id).await?;
     if proof.is_none() && deposit_call.require_proof {
-        return Err(proofs::missing());
+        return Err(address_proofs::missing());
     }
     Ok(response(deposit_call, wallet.address.clone(), proof))
 }

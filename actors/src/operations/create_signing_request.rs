@@ -17,13 +17,16 @@ use super::{
     lookup::{refuse_client_signer, vault_of_address},
 };
 use crate::{
-    ask::{VaultActors, answer, too_many},
-    caller::{in_scope, vault_in_scope},
-    directory, rows,
-    rpc::ChainKey,
-    tx_builder,
-    vault::{self, AdmissionPermit, NewRequest},
-    wallets,
+    chain_rpc::ChainKey,
+    commands::caller::{in_scope, vault_in_scope},
+    requests::tx_builder,
+    store::rows,
+    vaults::{
+        directory,
+        vault::{self, AdmissionPermit, NewRequest},
+        vault_actors::{VaultActors, answer, too_many},
+        wallets,
+    },
 };
 
 /// How often a request is looked for whose creation ended without an answer.
@@ -41,7 +44,7 @@ impl Operation for CreateSigningRequest {
     async fn home(lookup: &Lookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
         let payload = request.r#type.as_ref().map(Payload::parse);
         Ok(match payload {
-            Some(Ok(payload)) => vault_of_address(lookup.context, payload.from())
+            Some(Ok(payload)) => vault_of_address(lookup.services, payload.from())
                 .await?
                 .into(),
             _ => Home::AnyProcess,
@@ -49,7 +52,7 @@ impl Operation for CreateSigningRequest {
     }
 
     async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
-        let context = call.context;
+        let services = call.services;
         let wire::CreateSigningRequestRequest {
             notes,
             vault_uuid,
@@ -66,7 +69,7 @@ impl Operation for CreateSigningRequest {
         };
         refuse_client_signer(callback_client_signer_public_key.as_deref())?;
         let from = format!("{}.from", payload.kind());
-        let (wallet, wallet_version) = context
+        let (wallet, wallet_version) = services
             .wallet_by(&rows::wallet_address(payload.from()))
             .await?
             .filter(|(wallet, _)| in_scope(call.caller, wallet.vault))
@@ -75,12 +78,12 @@ impl Operation for CreateSigningRequest {
             return Err(Fault::field(&from, "is not a wallet of this vault"));
         }
         payload.check_wallet(wallet.network)?;
-        payload.screen(&context.known)?;
+        payload.screen(&services.known)?;
         if wallet.status == Status::Archived {
             return Err(wallets::archived(from));
         }
-        let broadcast = broadcast_tx.unwrap_or(true) && payload.may_broadcast(&context.known);
-        let (vault, _) = context
+        let broadcast = broadcast_tx.unwrap_or(true) && payload.may_broadcast(&services.known);
+        let (vault, _) = services
             .vault(wallet.vault)
             .await?
             .ok_or_else(|| Fault::bug("a wallet without a vault"))?;
@@ -88,7 +91,7 @@ impl Operation for CreateSigningRequest {
             .root(wallet.network.curve())
             .ok_or_else(|| Fault::bug("a wallet without a root key"))?;
         let request = Request {
-            id: context.new_request_id(),
+            id: services.new_request_id(),
             vault: wallet.vault,
             wallet: wallet.id,
             network: wallet.network,
@@ -99,20 +102,20 @@ impl Operation for CreateSigningRequest {
             payload: payload.encode(),
             notes,
             token: call.caller.token,
-            created_at_ms: context.now_ms(),
+            created_at_ms: services.now_ms(),
             state: State::Received,
         };
-        let queries = tx_builder::queries(context, request.network, &payload);
-        let asks = tx_builder::local_facts(context, &payload, &queries).is_none();
+        let queries = tx_builder::queries(services, request.network, &payload);
+        let asks = tx_builder::local_facts(services, &payload, &queries).is_none();
         if (asks || broadcast)
-            && context
+            && services
                 .chains
                 .get(request.network, payload.chain_id())
                 .is_none()
         {
             return Err(no_node(&payload, request.network, asks));
         }
-        let place = AdmissionPermit::new(context, &request).ok_or_else(too_many)?;
+        let place = AdmissionPermit::new(services, &request).ok_or_else(too_many)?;
         let actor = call.vaults.vault(request.vault).await?;
         let account_queue = tx_builder::account_queue(&request, &payload, &queries);
         let (vault, id) = (request.vault, request.id);
@@ -128,7 +131,7 @@ impl Operation for CreateSigningRequest {
                 reply,
             }))
         };
-        let outcome = actor.call(message, context.call_timeout()).await;
+        let outcome = actor.call(message, services.call_timeout()).await;
         if matches!(outcome, Ok(CallResult::Timeout | CallResult::SenderError)) {
             look_again(call.vaults, vault, id);
         }
@@ -142,17 +145,17 @@ impl Operation for CreateSigningRequest {
 /// Has a request looked for whose creation ended without an answer: its first commit may
 /// come after its vault has looked for live requests.
 fn look_again(vaults: &VaultActors, vault: VaultId, request: RequestId) {
-    let context = Arc::clone(&vaults.context);
+    let services = Arc::clone(&vaults.services);
     let directory = vaults.directory.clone();
     tokio::spawn(async move {
         for tries in 0..LOOKS {
-            tokio::time::sleep(context.pause(tries)).await;
+            tokio::time::sleep(services.pause(tries)).await;
             let Some(directory) = directory.borrow().clone() else {
                 continue;
             };
             let message = |reply| directory::Msg::GetVault(vault, reply);
             if let Ok(CallResult::Success(Some(actor))) =
-                directory.call(message, context.call_timeout()).await
+                directory.call(message, services.call_timeout()).await
             {
                 let _ = actor.cast(vault::Msg::RestartDue(request));
             }

@@ -11,8 +11,7 @@ use secrecy::ExposeSecret as _;
 use super::{Call, Operation};
 use crate::{
     audit::{self, By, Note},
-    rows,
-    store::{Batch, CommitError, Expect, Space},
+    store::{Batch, CommitError, Expect, Space, rows},
     tokens,
 };
 
@@ -26,19 +25,19 @@ impl Operation for CreateToken {
     type Response = admin::CreateTokenResponse;
 
     async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
-        let context = call.context;
+        let services = call.services;
         let new = parse(request)?;
-        let now_ms = context.now_ms();
+        let now_ms = services.now_ms();
         new.check(now_ms)?;
         if let Vaults::Only(vaults) = &new.vaults {
             for (index, vault) in vaults.iter().enumerate() {
-                if context.vault(*vault).await?.is_none() {
+                if services.vault(*vault).await?.is_none() {
                     let field = format_args!("vaults[{index}]");
                     return Err(Fault::field(field, "is not that of a vault"));
                 }
             }
         }
-        if tokens::all(context).await?.len() >= tokens::MAX_TOKENS {
+        if tokens::all(services).await?.len() >= tokens::MAX_TOKENS {
             return Err(Fault::new(
                 Class::Conflict,
                 format!(
@@ -47,7 +46,7 @@ impl Operation for CreateToken {
                 ),
             ));
         }
-        let secret = token::make(new.kind, &*context.entropy);
+        let secret = token::make(new.kind, &*services.entropy);
         let record = new.record(TokenHash::of(secret.expose_secret()), now_ms);
         let mut batch = Batch::new();
         batch.put(
@@ -81,7 +80,7 @@ impl Operation for CreateToken {
         .fact("allow", allow.collect::<Vec<_>>().join(" "))
         .fact("expiresAtMs", ends.unwrap_or_default())
         .add_to(&mut batch, Chain::Service, now_ms)?;
-        match context.store.commit(batch).await {
+        match services.store.commit(batch).await {
             Ok(()) => Ok(admin::CreateTokenResponse {
                 secret: secret.expose_secret().to_owned(),
                 token: Some(tokens::message_of(record)),

@@ -10,10 +10,12 @@ use super::{
 };
 use crate::{
     audit::By,
-    context::Context,
-    directory::{self, Made, NewVault},
-    rows,
-    vault::{self, KeyPlan, vault_message},
+    services::Services,
+    store::rows,
+    vaults::{
+        directory::{self, Made, NewVault},
+        vault::{self, KeyPlan, vault_message},
+    },
 };
 
 /// Makes a vault: key generation of its root keys. Answers when the vault is stored; its keys follow.
@@ -28,7 +30,7 @@ impl Operation for CreateVault {
 
     async fn home(lookup: &Lookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
         let name = rows::vault_name(&request.name);
-        let named = lookup.context.load::<VaultId>(&name).await?;
+        let named = lookup.services.load::<VaultId>(&name).await?;
         Ok(named.map_or(Home::AnyOrchestrator, |(vault, _)| Home::Vault(vault)))
     }
 
@@ -42,7 +44,7 @@ impl Operation for CreateVault {
         } = request;
         let threshold = parse_threshold(threshold)?;
         let signers = parse_lines("signers", &signers)?;
-        let ecdsa = parse_backend(call.context, ecdsa_backend.as_deref())?;
+        let ecdsa = parse_backend(call.services, ecdsa_backend.as_deref())?;
         let by = By::caller(call.caller);
         let (named, asked_by) = (signers.clone(), by.clone());
         let message = |reply| {
@@ -82,14 +84,14 @@ impl Operation for CreateVault {
             call.ask(&actor, message).await??
         };
         Ok(admin::CreateVaultResponse {
-            vault: Some(vault_message(call.context, &made).await?),
+            vault: Some(vault_message(call.services, &made).await?),
         })
     }
 }
 
 /// The scheme of a vault's ECDSA key. It is refused when this build lacks it: the signers' builds are
 /// expected to have what the orchestrator's has.
-fn parse_backend(context: &Context, name: Option<&str>) -> Result<Scheme, Fault> {
+fn parse_backend(services: &Services, name: Option<&str>) -> Result<Scheme, Fault> {
     let Some(name) = name else {
         return Ok(Scheme::default_of(Curve::Secp256k1));
     };
@@ -97,7 +99,7 @@ fn parse_backend(context: &Context, name: Option<&str>) -> Result<Scheme, Fault>
     let scheme = Scheme::parse(name)
         .filter(|scheme| scheme.curve() == Curve::Secp256k1)
         .ok_or_else(|| Fault::field(field, "must be dkls23 or cggmp24"))?;
-    let available = context.signers.check_backend(scheme);
+    let available = services.signers.check_backend(scheme);
     available.map_err(|fault| Fault::field(field, fault.message()))?;
     Ok(scheme)
 }

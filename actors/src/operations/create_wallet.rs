@@ -3,10 +3,12 @@ use covault_core::{fault::Fault, network::Network, schema::wire, wallet::check_l
 
 use super::{Call, Home, Lookup, Operation, lookup::refuse_client_signer};
 use crate::{
-    caller::vault_in_scope,
-    rows,
-    vault::{self, NewWallet},
-    wallets::{self, Plan},
+    commands::caller::vault_in_scope,
+    store::rows,
+    vaults::{
+        vault::{self, NewWallet},
+        wallets::{self, Plan},
+    },
 };
 
 /// Makes a wallet of a vault.
@@ -40,7 +42,7 @@ impl Operation for CreateWallet {
         refuse_client_signer(Some(&callback_client_signer_public_key))?;
         check_labels(&name, &reference)?;
         let wallet_ref = rows::wallet_ref(&reference);
-        if !reference.is_empty() && call.context.store.get(&wallet_ref).await?.is_some() {
+        if !reference.is_empty() && call.services.store.get(&wallet_ref).await?.is_some() {
             return Err(wallets::duplicate_ref());
         }
         let actor = call.vaults.vault(vault).await?;

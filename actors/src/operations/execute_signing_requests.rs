@@ -5,7 +5,7 @@ use covault_core::{fault::Fault, ids::RequestId, schema::wire};
 use tokio::sync::Notify;
 
 use super::{Call, Operation, lookup::request};
-use crate::{caller::Caller, context::Context, rows, tokens};
+use crate::{commands::caller::Caller, services::Services, store::rows, tokens};
 
 /// After how long a call that waits looks again at first, where the request may end in another
 /// process; each time after twice as long.
@@ -24,25 +24,25 @@ impl Operation for ExecuteSigningRequests {
     type Response = wire::ExecuteSigningRequestsResponse;
 
     async fn run(call: Call<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
-        let patience = Duration::from_millis(call.context.settings.execute_wait_ms);
-        outcome(call.context, call.caller, message.uuid.parse()?, patience).await
+        let patience = Duration::from_millis(call.services.settings.execute_wait_ms);
+        outcome(call.services, call.caller, message.uuid.parse()?, patience).await
     }
 }
 
 async fn outcome(
-    context: &Context,
+    services: &Services,
     caller: &Caller,
     id: RequestId,
     patience: Duration,
 ) -> Result<wire::ExecuteSigningRequestsResponse, Fault> {
-    if let Some(outcome) = request(context, caller, id).await?.outcome() {
+    if let Some(outcome) = request(services, caller, id).await?.outcome() {
         return Ok(outcome);
     }
     // Subscribed before the state is read, so that its end cannot fall between.
     let subscription = Subscription {
-        context,
+        services,
         id,
-        notify: Some(context.waiters.subscribe(id)),
+        notify: Some(services.waiters.subscribe(id)),
     };
     let notify = subscription
         .notify
@@ -50,15 +50,15 @@ async fn outcome(
         .ok_or_else(|| Fault::bug("no subscription"))?;
     let mut ended = std::pin::pin!(notify.notified());
     ended.as_mut().enable();
-    let asked = request(context, caller, id).await?;
+    let asked = request(services, caller, id).await?;
     if let Some(outcome) = asked.outcome() {
         return Ok(outcome);
     }
     let effect = rows::outbox(asked.vault, id);
     drop(asked);
     let mut left = patience;
-    let mut called = context.waiters.closed();
-    let mut next = if context.store.exclusive() {
+    let mut called = services.waiters.closed();
+    let mut next = if services.store.exclusive() {
         LOOK_AGAIN
     } else {
         FIRST_LOOK
@@ -70,17 +70,17 @@ async fn outcome(
             left = left.saturating_sub(pause);
             next = next.saturating_mul(2).min(LOOK_AGAIN);
         }
-        tokens::in_use(context, caller).await?;
+        tokens::in_use(services, caller).await?;
         // Whether it was called or not: the store says how things stand. The row of a request may be
         // large; that of its effect is not, and there is none once it has ended.
         let last = called || left.is_zero();
-        if (last || context.store.get(&effect).await?.is_none())
-            && let Some(outcome) = request(context, caller, id).await?.outcome()
+        if (last || services.store.get(&effect).await?.is_none())
+            && let Some(outcome) = request(services, caller, id).await?.outcome()
         {
             return Ok(outcome);
         }
         if last {
-            return Err(match context.load::<String>(&rows::delay(id)).await? {
+            return Err(match services.load::<String>(&rows::delay(id)).await? {
                 None => Fault::unavailable("the request is still pending; ask again"),
                 Some((reason, _)) => Fault::unavailable(format!(
                     "the request is still pending ({reason}); ask again"
@@ -91,7 +91,7 @@ async fn outcome(
 }
 
 struct Subscription<'a> {
-    context: &'a Context,
+    services: &'a Services,
     id: RequestId,
     notify: Option<Arc<Notify>>,
 }
@@ -99,7 +99,7 @@ struct Subscription<'a> {
 impl Drop for Subscription<'_> {
     fn drop(&mut self) {
         if let Some(notify) = self.notify.take() {
-            self.context.waiters.unsubscribe(self.id, notify);
+            self.services.waiters.unsubscribe(self.id, notify);
         }
     }
 }

@@ -16,7 +16,7 @@ impl Operation for GetBackupPart {
     async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let id = request.backup.parse();
         let id = id.map_err(|fault: Fault| Fault::field("backup", fault.message()))?;
-        let rows = call.backups.part(call.context, id, request.number).await?;
+        let rows = call.backups.part(call.services, id, request.number).await?;
         let row = |RawRow { space, key, value }| admin::StoreRow {
             space: space.into(),
             key,

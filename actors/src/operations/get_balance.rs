@@ -14,9 +14,9 @@ impl Operation for GetBalance {
     type Response = wire::GetBalanceResponse;
 
     async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
-        let balance = balances::balance(call.context, &request).await?;
+        let balance = balances::balance(call.services, &request).await?;
         // The chain's nodes may have taken their time.
-        tokens::in_use(call.context, call.caller).await?;
+        tokens::in_use(call.services, call.caller).await?;
         Ok(wire::GetBalanceResponse {
             balance,
             error: None,

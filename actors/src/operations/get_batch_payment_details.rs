@@ -2,7 +2,7 @@ use async_trait::async_trait;
 use covault_core::{batch::BatchPayment, fault::Fault, ids::BatchId, schema::wire};
 
 use super::{Call, Operation};
-use crate::{caller::in_scope, rows};
+use crate::{commands::caller::in_scope, store::rows};
 
 /// Reads a batch payment.
 pub struct GetBatchPaymentDetails;
@@ -15,7 +15,7 @@ impl Operation for GetBatchPaymentDetails {
 
     async fn run(call: Call<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
         let id: BatchId = message.uuid.parse()?;
-        let batch = call.context.load::<BatchPayment>(&rows::batch(id)).await?;
+        let batch = call.services.load::<BatchPayment>(&rows::batch(id)).await?;
         let batch = batch
             .map(|(batch, _)| batch)
             .filter(|batch| in_scope(call.caller, batch.vault))

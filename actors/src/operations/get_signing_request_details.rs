@@ -5,7 +5,7 @@ use super::{
     Call, Operation,
     lookup::{request, request_message},
 };
-use crate::simulations;
+use crate::requests::simulations;
 
 /// Reads a signing request.
 pub struct GetSigningRequestDetails;
@@ -17,10 +17,10 @@ impl Operation for GetSigningRequestDetails {
     type Response = wire::GetSigningRequestDetailsResponse;
 
     async fn run(call: Call<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
-        let (context, caller) = (call.context, call.caller);
-        let request = request(context, caller, message.uuid.parse()?).await?;
-        let simulation = simulations::shown(context, request.id).await?;
-        let request = request_message(context, caller, &request, simulation);
+        let (services, caller) = (call.services, call.caller);
+        let request = request(services, caller, message.uuid.parse()?).await?;
+        let simulation = simulations::shown(services, request.id).await?;
+        let request = request_message(services, caller, &request, simulation);
         Ok(wire::GetSigningRequestDetailsResponse {
             signing_request: Some(request),
             error: None,

@@ -8,11 +8,11 @@ use covault_core::{
 
 use super::{Call, Operation, lookup::request_message};
 use crate::{
-    caller::vault_in_scope,
-    context::readable,
+    commands::caller::vault_in_scope,
     lists::{self, Page},
-    rows, simulations,
-    store::Key,
+    requests::simulations,
+    services::readable,
+    store::{Key, rows},
 };
 
 /// How many requests a page has when the call does not say.
@@ -29,7 +29,7 @@ impl Operation for GetSigningRequestList {
     type Response = wire::GetSigningRequestListResponse;
 
     async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
-        let context = call.context;
+        let services = call.services;
         if request.vault_uuid.is_empty() {
             return Err(Fault::field("vaultUuid", "is required"));
         }
@@ -43,11 +43,11 @@ impl Operation for GetSigningRequestList {
                 return Err(Fault::field("sortOrder", problem));
             }
         };
-        if context.vault(vault).await?.is_none() {
+        if services.vault(vault).await?.is_none() {
             return Err(Fault::invalid_uuid());
         }
         let all = rows::requests_of(vault);
-        let page = lists::page(context, &all, reverse, page).await?;
+        let page = lists::page(services, &all, reverse, page).await?;
         let ids = page.iter().map(|(key, _)| rows::indexed_request(key));
         let ids: Option<Vec<_>> = ids.collect();
         let ids = ids.ok_or_else(|| Fault::bug("an index without an id"))?;
@@ -55,15 +55,15 @@ impl Operation for GetSigningRequestList {
         for ids in ids.chunks(lists::TOGETHER) {
             let keys =
                 |key: fn(RequestId) -> Key| ids.iter().map(|id| key(*id)).collect::<Vec<_>>();
-            let requests = context.load_all::<Request>(&keys(rows::request)).await?;
-            let simulations = simulations::all_shown(context, &keys(rows::simulation)).await?;
+            let requests = services.load_all::<Request>(&keys(rows::request)).await?;
+            let simulations = simulations::all_shown(services, &keys(rows::simulation)).await?;
             for ((id, request), simulation) in ids.iter().zip(requests).zip(simulations) {
                 // One that cannot be read must not hide the others of its page.
                 let Some(request) = readable(request, format_args!("request {id}"))? else {
                     continue;
                 };
                 let request = request.ok_or_else(|| Fault::bug("an index without a request"))?;
-                let message = request_message(context, call.caller, &request, simulation?);
+                let message = request_message(services, call.caller, &request, simulation?);
                 signing_requests.push(message);
             }
         }

@@ -8,7 +8,7 @@ use super::{
     Call, Operation,
     lookup::{visible, wallet_by_address},
 };
-use crate::{proofs, rows};
+use crate::{store::rows, vaults::address_proofs};
 
 /// Reads a wallet by its address or its ref.
 pub struct GetWalletInfo;
@@ -20,13 +20,13 @@ impl Operation for GetWalletInfo {
     type Response = wire::GetWalletInfoResponse;
 
     async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
-        let context = call.context;
+        let services = call.services;
         let wallet = match request.wallet {
             Some(Wallet::Address(address)) => {
-                wallet_by_address(context, call.caller, &address).await?
+                wallet_by_address(services, call.caller, &address).await?
             }
             Some(Wallet::Ref(reference)) => {
-                let wallet = context.wallet_by(&rows::wallet_ref(&reference)).await?;
+                let wallet = services.wallet_by(&rows::wallet_ref(&reference)).await?;
                 visible(call.caller, wallet, "ref")?
             }
             None => {
@@ -37,7 +37,7 @@ impl Operation for GetWalletInfo {
             }
         };
         Ok(wire::GetWalletInfoResponse {
-            details: Some(proofs::shown(context, &wallet).await?),
+            details: Some(address_proofs::shown(services, &wallet).await?),
             error: None,
         })
     }

@@ -3,11 +3,11 @@ use covault_core::{fault::Fault, ids::WalletId, schema::wire, wallet::Wallet};
 
 use super::{Call, Operation};
 use crate::{
-    caller::vault_in_scope,
-    context::readable,
+    commands::caller::vault_in_scope,
     lists::{self, Page},
-    proofs, rows,
-    store::{Key, Space},
+    services::readable,
+    store::{Key, Space, rows},
+    vaults::address_proofs,
 };
 
 /// Lists the wallets of a vault in the order in which they were made.
@@ -20,17 +20,17 @@ impl Operation for GetWalletList {
     type Response = wire::GetWalletListResponse;
 
     async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
-        let context = call.context;
+        let services = call.services;
         if request.vault_uuid.is_empty() {
             return Err(Fault::field("vaultUuid", "is required"));
         }
         let vault = vault_in_scope(call.caller, &request.vault_uuid)?;
         let page = Page::of(request.page, request.limit, lists::MAX_PAGE)?;
-        if context.vault(vault).await?.is_none() {
+        if services.vault(vault).await?.is_none() {
             return Err(Fault::invalid_uuid());
         }
         let all = Key::new(Space::WalletIndex, &[vault.as_bytes()]);
-        let page = lists::page(context, &all, false, page).await?;
+        let page = lists::page(services, &all, false, page).await?;
         let ids = page
             .iter()
             .map(|(_, row)| rows::decode::<WalletId>(&row.value));
@@ -38,7 +38,7 @@ impl Operation for GetWalletList {
         let mut details_list = Vec::new();
         for ids in ids.chunks(lists::TOGETHER) {
             let keys: Vec<_> = ids.iter().map(|id| rows::wallet(*id)).collect();
-            let wallets = context.load_all::<Wallet>(&keys).await?;
+            let wallets = services.load_all::<Wallet>(&keys).await?;
             let mut together = Vec::with_capacity(ids.len());
             for (id, wallet) in ids.iter().zip(wallets) {
                 let Some(wallet) = readable(wallet, format_args!("wallet {id}"))? else {
@@ -47,7 +47,7 @@ impl Operation for GetWalletList {
                 let wallet = wallet.ok_or_else(|| Fault::bug("an index without a wallet"))?;
                 together.push(wallet);
             }
-            details_list.extend(proofs::shown_all(context, &together).await?);
+            details_list.extend(address_proofs::shown_all(services, &together).await?);
         }
         Ok(wire::GetWalletListResponse {
             details_list,

@@ -2,7 +2,7 @@ use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::admin};
 
 use super::{Call, Operation};
-use crate::restore;
+use crate::backup::restore;
 
 /// Lets clients in again after a restore.
 pub struct LetClientsIn;
@@ -14,7 +14,7 @@ impl Operation for LetClientsIn {
     type Response = admin::LetClientsInResponse;
 
     async fn run(call: Call<'_>, _: Self::Request) -> Result<Self::Response, Fault> {
-        restore::resume(call.context, call.command_commit.by()).await?;
+        restore::resume(call.services, call.command_commit.by()).await?;
         Ok(admin::LetClientsInResponse {})
     }
 }

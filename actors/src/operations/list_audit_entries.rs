@@ -18,7 +18,7 @@ impl Operation for ListAuditEntries {
     type Response = admin::ListAuditEntriesResponse;
 
     async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
-        Self::read(&*call.context.store, request).await
+        Self::read(&*call.services.store, request).await
     }
 }
 

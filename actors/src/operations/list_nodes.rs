@@ -17,12 +17,12 @@ impl Operation for ListNodes {
     type Response = admin::ListNodesResponse;
 
     async fn run(call: Call<'_>, _: Self::Request) -> Result<Self::Response, Fault> {
-        let nodes = nodes::view(call.context).await?;
-        let unadmitted = call.context.signers.unadmitted();
+        let nodes = nodes::view(call.services).await?;
+        let unadmitted = call.services.signers.unadmitted();
         Ok(admin::ListNodesResponse {
             nodes: nodes.into_iter().map(node_message).collect(),
             want_to_join: unadmitted.into_iter().map(unadmitted_message).collect(),
-            now_ms: call.context.now_ms(),
+            now_ms: call.services.now_ms(),
         })
     }
 }

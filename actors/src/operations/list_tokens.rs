@@ -14,10 +14,10 @@ impl Operation for ListTokens {
     type Response = admin::ListTokensResponse;
 
     async fn run(call: Call<'_>, _: Self::Request) -> Result<Self::Response, Fault> {
-        let all = tokens::all(call.context).await?;
+        let all = tokens::all(call.services).await?;
         Ok(admin::ListTokensResponse {
             tokens: all.into_iter().map(tokens::message_of).collect(),
-            now_ms: call.context.now_ms(),
+            now_ms: call.services.now_ms(),
         })
     }
 }

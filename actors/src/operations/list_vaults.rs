@@ -3,9 +3,8 @@ use covault_core::{fault::Fault, ids::VaultId, schema::admin};
 
 use super::{Call, Operation};
 use crate::{
-    rows,
-    store::{Scan, Space},
-    vault::vault_message,
+    store::{Scan, Space, rows},
+    vaults::vault::vault_message,
 };
 
 /// Most vaults that are listed.
@@ -23,10 +22,10 @@ impl Operation for ListVaults {
     async fn run(call: Call<'_>, _: Self::Request) -> Result<Self::Response, Fault> {
         let all = Scan::prefix(Space::VaultName, &[], MAX_VAULTS);
         let mut vaults = Vec::new();
-        for (_, row) in call.context.store.scan(&all).await? {
+        for (_, row) in call.services.store.scan(&all).await? {
             let id: VaultId = rows::decode(&row.value)?;
-            if let Some((vault, _)) = call.context.vault(id).await? {
-                vaults.push(vault_message(call.context, &vault).await?);
+            if let Some((vault, _)) = call.services.vault(id).await? {
+                vaults.push(vault_message(call.services, &vault).await?);
             }
         }
         Ok(admin::ListVaultsResponse { vaults })

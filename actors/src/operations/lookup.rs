@@ -11,18 +11,18 @@ use covault_core::{
 };
 
 use crate::{
-    caller::{Caller, in_scope},
-    context::Context,
-    rows,
+    commands::caller::{Caller, in_scope},
+    services::Services,
+    store::rows,
 };
 
 /// A request, when the caller may see it.
 pub(super) async fn request(
-    context: &Context,
+    services: &Services,
     caller: &Caller,
     id: RequestId,
 ) -> Result<Request, Fault> {
-    context
+    services
         .request(id)
         .await?
         .map(|(request, _)| request)
@@ -32,12 +32,12 @@ pub(super) async fn request(
 
 /// A request as the caller may see it, with what its transaction would do.
 pub(super) fn request_message(
-    context: &Context,
+    services: &Services,
     caller: &Caller,
     request: &Request,
     simulation: Option<Vec<u8>>,
 ) -> wire::SigningRequest {
-    let calls = &context.settings.calls;
+    let calls = &services.settings.calls;
     let mut message = request.to_wire(calls, simulation.unwrap_or_default());
     if caller.access == Access::ReadOnly && request.hash_is_signature() {
         message.tx_hash.clear();
@@ -47,7 +47,7 @@ pub(super) fn request_message(
 
 /// The wallet of an address, in any form that its network takes, when the caller may see it.
 pub(super) async fn wallet_by_address(
-    context: &Context,
+    services: &Services,
     caller: &Caller,
     text: &str,
 ) -> Result<Wallet, Fault> {
@@ -55,7 +55,9 @@ pub(super) async fn wallet_by_address(
         .iter()
         .find_map(|network| network.rules().parse_address(text).ok())
         .ok_or_else(|| Fault::field("address", "is not an address of any network"))?;
-    let wallet = context.wallet_by(&rows::wallet_address(&canonical)).await?;
+    let wallet = services
+        .wallet_by(&rows::wallet_address(&canonical))
+        .await?;
     visible(caller, wallet, "address")
 }
 
@@ -73,10 +75,10 @@ pub(super) fn visible(
 
 /// The vault of the wallet of an address.
 pub(super) async fn vault_of_address(
-    context: &Context,
+    services: &Services,
     address: &str,
 ) -> Result<Option<VaultId>, Fault> {
-    let wallet = context.wallet_by(&rows::wallet_address(address)).await?;
+    let wallet = services.wallet_by(&rows::wallet_address(address)).await?;
     Ok(wallet.map(|(wallet, _)| wallet.vault))
 }
 

@@ -50,12 +50,10 @@ use prost::Message;
 use ractor::{ActorRef, Message as ActorMessage, RpcReplyPort};
 
 use crate::{
-    ask::{VaultActors, answer},
-    backups::Backups,
-    caller::Caller,
-    command_commit::CommandCommit,
-    context::Context,
-    idempotency::InWork,
+    backup::live::Backups,
+    commands::{caller::Caller, command_commit::CommandCommit, idempotency::InWork},
+    services::Services,
+    vaults::vault_actors::{VaultActors, answer},
 };
 
 macro_rules! operations {
@@ -149,7 +147,7 @@ impl From<Option<VaultId>> for Home {
 
 /// What [`Operation::home`] can look up.
 pub struct Lookup<'a> {
-    pub(crate) context: &'a Context,
+    pub(crate) services: &'a Services,
     pub(crate) caller: &'a Caller,
 }
 
@@ -158,7 +156,7 @@ pub struct Call<'a> {
     pub(crate) vaults: &'a VaultActors,
     pub(crate) in_work: &'a InWork,
     pub(crate) backups: &'a Backups,
-    pub(crate) context: &'a Context,
+    pub(crate) services: &'a Services,
     pub(crate) caller: &'a Caller,
     /// Goes into the commit of a command.
     pub(crate) command_commit: CommandCommit,
@@ -171,7 +169,7 @@ impl Call<'_> {
         actor: &ActorRef<M>,
         message: impl FnOnce(RpcReplyPort<T>) -> M,
     ) -> Result<T, Fault> {
-        answer(actor.call(message, self.context.call_timeout()).await)
+        answer(actor.call(message, self.services.call_timeout()).await)
     }
 }
 

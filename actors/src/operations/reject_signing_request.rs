@@ -3,7 +3,10 @@ use covault_core::{fault::Fault, ids::RequestId, schema::wire};
 use ractor::rpc::CallResult;
 
 use super::{Call, Home, Lookup, Operation, lookup::request};
-use crate::{ask::answer, signing::not_rejected, vault};
+use crate::{
+    requests::signing::not_rejected,
+    vaults::{vault, vault_actors::answer},
+};
 
 /// How often a request is looked at whose actor stopped while it was asked.
 const TRIES: u32 = 6;
@@ -21,20 +24,20 @@ impl Operation for RejectSigningRequest {
         let Ok(id) = message.uuid.parse::<RequestId>() else {
             return Ok(Home::AnyProcess);
         };
-        let request = lookup.context.request(id).await?;
+        let request = lookup.services.request(id).await?;
         Ok(request.map(|(request, _)| request.vault).into())
     }
 
     async fn run(call: Call<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
         let id = message.uuid.parse()?;
         for _ in 0..TRIES {
-            let request = request(call.context, call.caller, id).await?;
+            let request = request(call.services, call.caller, id).await?;
             if let Some(reason) = request.state.past_rejection() {
                 return Err(not_rejected(reason));
             }
             let actor = call.vaults.vault(request.vault).await?;
             let message = |reply| vault::Msg::Reject(id, call.command_commit.clone(), reply);
-            match actor.call(message, call.context.call_timeout()).await {
+            match actor.call(message, call.services.call_timeout()).await {
                 // The request's actor ended before it read the message: the store says how.
                 Ok(CallResult::SenderError) => {}
                 outcome => {

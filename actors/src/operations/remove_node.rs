@@ -15,7 +15,7 @@ impl Operation for RemoveNode {
 
     async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let change = nodes::Change::Remove(parse_line(&request.public_key)?);
-        nodes::change(call.context, change, &By::caller(call.caller)).await?;
+        nodes::change(call.services, change, &By::caller(call.caller)).await?;
         Ok(admin::RemoveNodeResponse {})
     }
 }

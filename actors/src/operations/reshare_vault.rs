@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     audit::By,
-    vault::{self, LifeMsg, ReshareRequest, vault_message},
+    vaults::vault::{self, LifeMsg, ReshareRequest, vault_message},
 };
 
 /// Makes new shares of a vault's keys: refresh, reshare, repair. Answers when the order is stored; the
@@ -61,7 +61,7 @@ impl Operation for ReshareVault {
         let message = |reply| vault::Msg::Life(LifeMsg::Want(Box::new(request), by, reply));
         let vault = call.ask(&actor, message).await??;
         Ok(admin::ReshareVaultResponse {
-            vault: Some(vault_message(call.context, &vault).await?),
+            vault: Some(vault_message(call.services, &vault).await?),
         })
     }
 }

@@ -2,7 +2,7 @@ use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::wire};
 
 use super::{Call, Operation, lookup::request};
-use crate::simulations;
+use crate::requests::simulations;
 
 /// Simulates the transaction of a pending request again.
 pub struct Resimulation;
@@ -15,9 +15,9 @@ impl Operation for Resimulation {
 
     async fn run(call: Call<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
         let id = message.signing_request_uuid.parse()?;
-        let request = request(call.context, call.caller, id).await?;
+        let request = request(call.services, call.caller, id).await?;
         Ok(wire::ResimulationResponse {
-            simulation: simulations::again(call.context, &request, &call.command_commit).await?,
+            simulation: simulations::again(call.services, &request, &call.command_commit).await?,
             error: None,
         })
     }

@@ -4,8 +4,7 @@ use covault_core::{audit::Chain, fault::Fault, schema::admin, token::ApiToken};
 use super::{Call, Operation};
 use crate::{
     audit::{self, By, Note},
-    rows,
-    store::{Batch, CommitError, Expect},
+    store::{Batch, CommitError, Expect, rows},
     tokens,
 };
 
@@ -19,13 +18,13 @@ impl Operation for RevokeToken {
     type Response = admin::RevokeTokenResponse;
 
     async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
-        let context = call.context;
-        let (record, version) = tokens::find(context, &request.token).await?;
+        let services = call.services;
+        let (record, version) = tokens::find(services, &request.token).await?;
         if record.revoked_at_ms.is_some() {
             return Ok(response(record));
         }
         let record = ApiToken {
-            revoked_at_ms: Some(context.now_ms()),
+            revoked_at_ms: Some(services.now_ms()),
             ..record
         };
         let mut batch = Batch::new();
@@ -42,13 +41,13 @@ impl Operation for RevokeToken {
             "TokenRevoked",
         )
         .fact("name", &record.name)
-        .add_to(&mut batch, Chain::Service, context.now_ms())?;
-        match context.store.commit(batch).await {
+        .add_to(&mut batch, Chain::Service, services.now_ms())?;
+        match services.store.commit(batch).await {
             Ok(()) => Ok(response(record)),
             // Somebody else revoked it at the same time; nothing else changes a token.
             Err(CommitError::Conflict(_)) => {
                 let id = record.id.to_string();
-                Ok(response(tokens::find(context, &id).await?.0))
+                Ok(response(tokens::find(services, &id).await?.0))
             }
             Err(error) => Err(error.into()),
         }

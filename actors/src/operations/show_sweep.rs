@@ -14,8 +14,8 @@ impl Operation for ShowSweep {
     type Response = admin::ShowSweepResponse;
 
     async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
-        let token = sweep_token(call.context, &request.token).await?;
-        let (token, networks) = deposits::message_of(call.context, token).await?;
+        let token = sweep_token(call.services, &request.token).await?;
+        let (token, networks) = deposits::message_of(call.services, token).await?;
         Ok(admin::ShowSweepResponse {
             token: Some(token),
             networks,

@@ -2,7 +2,7 @@ use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::wire, wallet::Change};
 
 use super::{Call, Home, Lookup, Operation, lookup::wallet_by_address};
-use crate::vault;
+use crate::vaults::vault;
 
 /// Renames or archives a wallet, or takes it back. Repeating it changes nothing.
 pub struct UpdateWallet;
@@ -14,7 +14,7 @@ impl Operation for UpdateWallet {
     type Response = wire::UpdateWalletResponse;
 
     async fn home(lookup: &Lookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
-        let wallet = wallet_by_address(lookup.context, lookup.caller, &request.address).await;
+        let wallet = wallet_by_address(lookup.services, lookup.caller, &request.address).await;
         Ok(wallet.ok().map(|wallet| wallet.vault).into())
     }
 
@@ -28,7 +28,7 @@ impl Operation for UpdateWallet {
             return Err(Fault::field("address", "is required"));
         }
         let change = Change::parse(&name, &status)?;
-        let wallet = wallet_by_address(call.context, call.caller, &address).await?;
+        let wallet = wallet_by_address(call.services, call.caller, &address).await?;
         let actor = call.vaults.vault(wallet.vault).await?;
         let command_commit = call.command_commit.clone();
         let message = |reply| vault::Msg::UpdateWallet(wallet.id, change, command_commit, reply);

@@ -10,7 +10,7 @@ use covault_core::{
 };
 
 use super::{Batch, CommitError, Expect, Key, Scan, Space, Store};
-use crate::{audit::Log, rows};
+use crate::{audit::Log, store::rows};
 
 fn key(bytes: &[u8]) -> Key {
     Key::new(Space::Wallet, &[bytes])

@@ -9,6 +9,7 @@ pub(crate) mod key;
 pub mod memory;
 pub mod postgres;
 pub mod redb;
+pub(crate) mod rows;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,7 +26,6 @@ use covault_core::{
 use serde::{Deserialize, Serialize};
 
 pub use self::key::{Key, Space};
-use crate::rows;
 
 /// A row as a backup has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use covault_actors::rpc::{
+use covault_actors::chain_rpc::{
     Broadcast, BroadcastRequest, ChainClient, ChainError, ChainKey, Chains, Endpoints, Refusal,
     Simulation, SimulationRequest,
 };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use covault_actors::rpc::{ChainClient, ChainError, Endpoint};
+use covault_actors::chain_rpc::{ChainClient, ChainError, Endpoint};
 
 use crate::{
     bitcoin_node::{Bitcoind, Wallet, connect},

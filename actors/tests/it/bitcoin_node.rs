@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use covault_actors::rpc::{
+use covault_actors::chain_rpc::{
     Access, Broadcast, BroadcastRequest, ChainClient, ChainError, ChainKey, Chains, Endpoint,
     Endpoints,
 };

@@ -11,7 +11,7 @@ use std::{
 use alloy_consensus::{Transaction as _, TxEnvelope, private::alloy_primitives::keccak256};
 use alloy_eips::Decodable2718 as _;
 use async_trait::async_trait;
-use covault_actors::rpc::{
+use covault_actors::chain_rpc::{
     Broadcast, BroadcastRequest, ChainClient, ChainError, Refusal, Simulation, SimulationRequest,
 };
 use covault_core::{

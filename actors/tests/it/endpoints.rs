@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use covault_actors::rpc::{
+use covault_actors::chain_rpc::{
     Access, Answer, Body, Broadcast, BroadcastRequest, Call, ChainClient, ChainError, ChainKey,
     Chains, Endpoint, Endpoints, JsonRpc, Pool, Rest,
 };

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use covault_actors::rpc::{
+use covault_actors::chain_rpc::{
     Broadcast, BroadcastRequest, ChainClient, ChainError, ChainKey, Chains, Endpoints,
 };
 use covault_core::{

@@ -3,9 +3,9 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use covault_actors::{
+    chain_rpc::{ChainClient, ChainKey},
     gateway::{Caller, Gateway},
     operations::RejectSigningRequest,
-    rpc::{ChainClient, ChainKey},
 };
 use covault_core::{
     fault::{Class, Fault},

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use covault_actors::rpc::{ChainClient, ChainKey, Endpoints, Simulation, SimulationRequest};
+use covault_actors::chain_rpc::{ChainClient, ChainKey, Endpoints, Simulation, SimulationRequest};
 use covault_core::{
     chain::{ChainData, DynNetworkRules, evm, solana, stellar},
     network::Network,

@@ -3,8 +3,8 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use covault_actors::{
+    chain_rpc::Simulation,
     operations::Resimulation,
-    rpc::Simulation,
     store::{Scan, Space},
 };
 use covault_core::{

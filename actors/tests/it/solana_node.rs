@@ -6,7 +6,9 @@ use std::sync::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use covault_actors::rpc::{Broadcast, BroadcastRequest, ChainError, ChainKey, Endpoints, Refusal};
+use covault_actors::chain_rpc::{
+    Broadcast, BroadcastRequest, ChainError, ChainKey, Endpoints, Refusal,
+};
 use covault_core::{
     chain::{
         ChainData, Queries, Signed,

@@ -10,7 +10,7 @@ use std::{
 
 use async_trait::async_trait;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use covault_actors::rpc::{Broadcast, BroadcastRequest, ChainClient, ChainError, Refusal};
+use covault_actors::chain_rpc::{Broadcast, BroadcastRequest, ChainClient, ChainError, Refusal};
 use covault_core::{
     chain::{
         ChainData, Queries,

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use covault_actors::rpc::{
+use covault_actors::chain_rpc::{
     Broadcast, BroadcastRequest, ChainClient, ChainError, ChainKey, Endpoints, Refusal,
 };
 use covault_core::{

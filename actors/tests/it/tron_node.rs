@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use covault_actors::rpc::{
+use covault_actors::chain_rpc::{
     Broadcast, BroadcastRequest, ChainClient, ChainError, ChainKey, Chains, Endpoints, Simulation,
     SimulationRequest,
 };

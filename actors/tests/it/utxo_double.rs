@@ -11,7 +11,7 @@ use std::{
 
 use async_trait::async_trait;
 use bitcoin::{Address, OutPoint, ScriptBuf, Transaction, Txid, consensus, hashes::Hash as _};
-use covault_actors::rpc::{Broadcast, BroadcastRequest, ChainClient, ChainError, Refusal};
+use covault_actors::chain_rpc::{Broadcast, BroadcastRequest, ChainClient, ChainError, Refusal};
 use covault_core::{
     chain::{
         ChainData, Queries,

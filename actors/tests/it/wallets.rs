@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use covault_actors::{
+    chain_rpc::{ChainKey, Chains},
     operations::{CreateVault, CreateWallet, GetBalance, GetWalletInfo, GetWalletList, ListVaults},
-    rpc::{ChainKey, Chains},
     store::{Batch, Expect, Scan, Space, memory::MemoryStore},
 };
 use covault_core::{

@@ -6,14 +6,16 @@ use std::sync::{
 };
 
 use covault_actors::{
-    command_bus::{CommandBus, memory::MemoryCommandBus},
-    gateway::{Answer, Caller, Gateway, VaultScope},
+    chain_rpc::{ChainClient, ChainKey, Chains, Ports},
+    gateway::{
+        Answer, Caller, Gateway, VaultScope,
+        command_bus::{CommandBus, memory::MemoryCommandBus},
+    },
     operations::{
         AdmitNode, CreateSigningRequest, CreateVault, CreateWallet, ExecuteSigningRequests,
         GetSigningRequestDetails, ListVaults, Operation,
     },
     port::{MonotonicClock, Signers},
-    rpc::{ChainClient, ChainKey, Chains, Ports},
     settings::{Orchestrator, Settings, Sharing},
     store::{Scan, Space, Store, memory::MemoryStore},
 };

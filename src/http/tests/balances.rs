@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use axum::Router;
-use covault_actors::rpc::{
+use covault_actors::chain_rpc::{
     Broadcast, BroadcastRequest, ChainClient, ChainError, ChainKey, Chains, Refusal,
 };
 use covault_core::{

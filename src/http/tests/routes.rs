@@ -5,9 +5,9 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use axum::http::Method;
 use covault_actors::{
+    chain_rpc::Chains,
     gateway::Gateway,
     port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt},
-    rpc::Chains,
     settings::{Orchestrator, Settings, Sharing},
     store::memory::MemoryStore,
 };

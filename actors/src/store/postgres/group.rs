@@ -8,10 +8,7 @@ use std::{
 use covault_core::audit::Chain;
 use tokio::sync::oneshot;
 
-use crate::{
-    rows,
-    store::{Batch, Change, CommitError, Expect, Key, Space, Write, damaged},
-};
+use crate::store::{Batch, Change, CommitError, Expect, Key, Space, Write, damaged, rows};
 
 /// Most batches, rows and bytes that share one transaction: bounds how long the first of them waits.
 const BATCHES: usize = 256;

@@ -1,0 +1,129 @@
+//! Backups of the store while it is served: operators get one state of it in parts.
+
+use std::{sync::Arc, time::Duration};
+
+use covault_core::{
+    audit::Chain,
+    fault::{Class, Fault},
+    ids::SessionId,
+};
+use parking_lot::Mutex;
+
+use crate::{
+    audit::{self, By, Note},
+    backup,
+    services::Services,
+    store::{RawRow, Snapshot},
+};
+
+/// How long a backup waits for whoever reads it, in milliseconds.
+const PATIENCE_MS: u64 = 60_000;
+
+/// The backup that is being read. One at a time: the store keeps all that changes meanwhile.
+#[derive(Default)]
+pub struct Backups(Arc<Mutex<Option<Reading>>>);
+
+struct Reading {
+    id: SessionId,
+    snapshot: Arc<dyn Snapshot>,
+    /// The number of the next part.
+    next: u64,
+    /// The last row that was read.
+    last: Option<RawRow>,
+    /// When it was last asked for, in milliseconds since the Unix epoch.
+    asked_at_ms: u64,
+}
+
+impl Backups {
+    fn with<T>(&self, change: impl FnOnce(&mut Option<Reading>) -> T) -> T {
+        change(&mut self.0.lock())
+    }
+
+    /// Begins a backup. Gives its id, by which its parts are asked for.
+    ///
+    /// # Errors
+    /// [`Class::Conflict`] while another one is read.
+    pub async fn begin(&self, services: &Services, by: &By) -> Result<SessionId, Fault> {
+        let busy = self.with(|reading| {
+            let now_ms = services.now_ms();
+            let busy = |reading: &Reading| now_ms.abs_diff(reading.asked_at_ms) < PATIENCE_MS;
+            reading.as_ref().is_some_and(busy)
+        });
+        if busy {
+            return Err(Fault::new(
+                Class::Conflict,
+                "another backup is being made; try again in a minute",
+            ));
+        }
+        let id = services.new_session_id();
+        // Before the state that is copied: so it is in it.
+        let note = Note::new(by, "store", "StoreBackedUp").fact("backup", id);
+        audit::note(services, Chain::Service, note).await?;
+        let snapshot = backup::snapshot(&*services.store).await?;
+        self.with(|reading| {
+            *reading = Some(Reading {
+                id,
+                snapshot,
+                next: 0,
+                last: None,
+                asked_at_ms: services.now_ms(),
+            });
+        });
+        let (all, clock) = (Arc::clone(&self.0), Arc::clone(&services.clock));
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(Duration::from_millis(PATIENCE_MS)).await;
+                let mut reading = all.lock();
+                match &*reading {
+                    Some(this) if this.id == id => {
+                        if clock.now_ms().abs_diff(this.asked_at_ms) >= PATIENCE_MS {
+                            *reading = None;
+                            return;
+                        }
+                    }
+                    _ => return,
+                }
+            }
+        });
+        Ok(id)
+    }
+
+    /// A part of a backup; empty at the end. Each is asked for once, in order, from 0.
+    ///
+    /// # Errors
+    /// [`Class::Conflict`] when it is not the turn of this part, or nobody has asked for so long that the
+    /// backup was given up.
+    pub async fn part(
+        &self,
+        services: &Services,
+        id: SessionId,
+        number: u64,
+    ) -> Result<Vec<RawRow>, Fault> {
+        let gone = || {
+            Fault::new(
+                Class::Conflict,
+                "this backup is over, or this part of it was read already; begin another one",
+            )
+        };
+        let reading = self.with(|reading| {
+            let this = reading
+                .as_mut()
+                .filter(|it| it.id == id && it.next == number)?;
+            this.next = this.next.saturating_add(1);
+            this.asked_at_ms = services.now_ms();
+            Some((Arc::clone(&this.snapshot), this.last.take()))
+        });
+        let (snapshot, last) = reading.ok_or_else(gone)?;
+        let rows = backup::page(&*snapshot, last.as_ref()).await?;
+        self.with(|reading| {
+            let Some(this) = reading.as_mut().filter(|it| it.id == id) else {
+                return;
+            };
+            match rows.last() {
+                Some(row) => this.last = Some(row.clone()),
+                None => *reading = None,
+            }
+        });
+        Ok(rows)
+    }
+}

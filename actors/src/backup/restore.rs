@@ -1,0 +1,253 @@
+//! The first start on a store that was restored from a backup.
+//!
+//! What happened after the backup was made is not known here. So whatever may have happened already is
+//! not done a second time (docs/decisions/0023):
+//!
+//! - A request that was not signed ends. It may have been signed, sent, rejected, or asked for again
+//!   since. What it holds stays held, until the chain shows that it is free.
+//! - One that was signed goes on: only the same bytes are sent.
+//! - Keys that were being made, and new shares, are left to an operator: they may be there.
+//! - Epochs that runs may have used, and numbers of wallets that may have been given out, are passed.
+//! - Clients are kept out until an operator lets them in.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use covault_core::{
+    audit::Chain,
+    fault::{Class, Fault},
+    request::{Event, Request, State},
+    wallet::vault::Vault,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    audit::{By, Note},
+    requests::request_store::{self, CommitExtras},
+    services::Services,
+    store::{Batch, CommitError, Expect, Scan, Space, rows},
+    vaults::wallets,
+};
+
+/// Wallet numbers that are passed: more than anybody makes between two backups.
+const PASSED_WALLETS: u32 = 1_000_000;
+/// Epochs that are passed.
+const PASSED_EPOCHS: u32 = 1_000;
+/// Rows that one scan reads at most.
+const PAGE: usize = 256;
+
+/// Where a restore stands, as it is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Restore {
+    /// Rows are being written.
+    Importing,
+    /// All rows are there; nobody has started on them.
+    Imported(Imported),
+    /// The first start saw to everything. Clients wait for an operator.
+    Held(Imported),
+    /// An operator has let clients in.
+    Open(Imported),
+}
+
+/// A restore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Imported {
+    /// When the backup was made, in milliseconds since the Unix epoch.
+    pub backup_at_ms: u64,
+    /// When it was restored, in milliseconds since the Unix epoch.
+    pub restored_at_ms: u64,
+}
+
+/// Whether clients are kept out.
+#[derive(Default)]
+pub struct ClientGate(AtomicBool);
+
+impl ClientGate {
+    fn closed() -> Self {
+        Self(AtomicBool::new(true))
+    }
+
+    /// Refuses clients until an operator has let them in.
+    ///
+    /// # Errors
+    /// [`Class::Unavailable`] saying what the operator has to do.
+    pub async fn check(&self, services: &Services) -> Result<(), Fault> {
+        if !self.0.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        match services.load::<Restore>(&rows::restore()).await? {
+            Some((Restore::Held(_), _)) => Err(Fault::unavailable(
+                "the service was restored from a backup, and waits for its operator (covault backup \
+                 resume)",
+            )),
+            _ => {
+                self.0.store(false, Ordering::SeqCst);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Refuses a store into which a backup was restored by half, before anything is written to it.
+///
+/// # Errors
+/// [`Class::Unavailable`] saying what to do.
+pub async fn refuse_half(services: &Services) -> Result<(), Fault> {
+    match services.load::<Restore>(&rows::restore()).await? {
+        Some((Restore::Importing, _)) => Err(half()),
+        _ => Ok(()),
+    }
+}
+
+fn half() -> Fault {
+    Fault::unavailable(
+        "a backup was not restored whole into this store: restore again (covault backup restore)",
+    )
+}
+
+/// Sees to what a restore left to do, when there was one, and says whether clients are kept out. To be called before any actor is started.
+/// Whenever it is cut off, it is repeated as a whole.
+///
+/// # Errors
+/// [`Class::Unavailable`] when the store cannot be read or written, or was restored by half.
+pub async fn recover_after_restore(services: &Services) -> Result<ClientGate, Fault> {
+    let marker = rows::restore();
+    let (imported, version) = match services.load::<Restore>(&marker).await? {
+        None | Some((Restore::Open(_), _)) => return Ok(ClientGate::default()),
+        Some((Restore::Held(_), _)) => return Ok(ClientGate::closed()),
+        Some((Restore::Importing, _)) => return Err(half()),
+        Some((Restore::Imported(imported), version)) => (imported, version),
+    };
+    // Of several processes that start at once, only what came before the first that is done counts.
+    let services = &services.settling(marker.clone(), version);
+    let ended = end_requests(services, imported).await?;
+    let vaults = settle_vaults(services).await?;
+    let mut batch = Batch::new();
+    let held = rows::encode(&Restore::Held(imported))?;
+    batch.put(marker, Expect::Version(version), held);
+    Note::new(&By::service(), "store", "StoreRestored")
+        .fact("backupAtMs", imported.backup_at_ms)
+        .fact("restoredAtMs", imported.restored_at_ms)
+        .fact("requestsEnded", ended)
+        .fact("vaults", vaults)
+        .add_to(&mut batch, Chain::Service, services.now_ms())?;
+    services.store.commit(batch).await?;
+    tracing::warn!(
+        ended,
+        "restored from a backup; clients wait until an operator lets them in"
+    );
+    Ok(ClientGate::closed())
+}
+
+/// Lets clients in again.
+///
+/// # Errors
+/// [`Class::WrongState`] when none are kept out.
+pub async fn resume(services: &Services, by: &By) -> Result<(), Fault> {
+    let marker = rows::restore();
+    let Some((Restore::Held(imported), version)) = services.load::<Restore>(&marker).await? else {
+        return Err(Fault::new(
+            Class::WrongState,
+            "clients are not kept out: no backup was restored, or they were let in already",
+        ));
+    };
+    let mut batch = Batch::new();
+    let open = rows::encode(&Restore::Open(imported))?;
+    batch.put(marker, Expect::Version(version), open);
+    Note::new(by, "store", "ClientsLetIn").add_to(&mut batch, Chain::Service, services.now_ms())?;
+    match services.store.commit(batch).await {
+        // Another operator was faster.
+        Ok(()) | Err(CommitError::Conflict(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Ends all requests that are not signed. Returns how many.
+async fn end_requests(services: &Services, imported: Imported) -> Result<u64, Fault> {
+    let mut ended = 0_u64;
+    let mut next = Some(Scan::prefix(Space::Request, &[], PAGE));
+    while let Some(scan) = next {
+        let page = services.store.scan(&scan).await?;
+        for (key, row) in &page {
+            let Ok(request) = rows::decode::<Request>(&row.value) else {
+                tracing::error!(
+                    request = hex::encode(&key.bytes),
+                    "a stored request cannot be read"
+                );
+                continue;
+            };
+            if request.state.is_final()
+                || matches!(
+                    request.state,
+                    State::Signed { .. } | State::Broadcasting { .. }
+                )
+            {
+                continue;
+            }
+            let reason = format!(
+                "the service was restored from a backup, in which this request was not signed yet; \
+                 whether it was signed or sent after that is not known: look at the chain before \
+                 asking again (backup of {} ms since the Unix epoch)",
+                imported.backup_at_ms
+            );
+            let event = Event::Restored { reason };
+            request_store::end(
+                services,
+                request,
+                row.version,
+                event,
+                CommitExtras::default(),
+            )
+            .await?;
+            ended = ended.saturating_add(1);
+        }
+        next = scan.rest(&page);
+    }
+    Ok(ended)
+}
+
+/// Leaves to operators what was in progress for keys, and passes epochs and numbers of wallets. Returns how
+/// many vaults there are.
+async fn settle_vaults(services: &Services) -> Result<u64, Fault> {
+    let mut vaults = 0_u64;
+    let mut next = Some(Scan::prefix(Space::Vault, &[], PAGE));
+    while let Some(scan) = next {
+        let page = services.store.scan(&scan).await?;
+        for (key, row) in &page {
+            let mut vault: Vault = rows::decode(&row.value)?;
+            vault.restored(PASSED_EPOCHS);
+            let wallet = next_wallet(services, vault.id).await?;
+            let wallet = wallet.saturating_add(PASSED_WALLETS);
+            let mut batch = Batch::new();
+            batch.put(
+                key.clone(),
+                Expect::Version(row.version),
+                rows::encode(&vault)?,
+            );
+            batch.put(
+                rows::first_wallet(vault.id),
+                Expect::Any,
+                rows::encode(&wallet)?,
+            );
+            Note::of_vault(&By::service(), vault.id, "VaultRestored")
+                .fact("nextWallet", wallet)
+                .add_to(&mut batch, Chain::Vault(vault.id), services.now_ms())?;
+            services.store.commit(batch).await?;
+            vaults = vaults.saturating_add(1);
+        }
+        next = scan.rest(&page);
+    }
+    Ok(vaults)
+}
+
+/// The number of the next wallet of a vault.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn next_wallet(
+    services: &Services,
+    vault: covault_core::ids::VaultId,
+) -> Result<u32, Fault> {
+    let after_last = wallets::next_index(services, vault).await?;
+    let first = services.load::<u32>(&rows::first_wallet(vault)).await?;
+    Ok(first.map_or(after_last, |(first, _)| first.max(after_last)))
+}

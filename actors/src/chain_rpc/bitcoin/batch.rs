@@ -1,0 +1,197 @@
+//! Several JSON-RPC calls in one HTTP request, which one node answers in their order: what it
+//! says in them belongs together.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::chain_rpc::{
+    Answer, Body, Call,
+    jsonrpc::{RpcError, short},
+    pool::Read,
+};
+
+/// The address of the node itself.
+const NODE: &str = "";
+/// The address of the wallet that watches.
+const WALLET: &str = "/wallet/covault";
+
+/// The name of the wallet that watches.
+pub const WALLET_NAME: &str = "covault";
+
+/// What a node answered to one call.
+pub type RpcResult = Result<Value, RpcError>;
+
+/// Calls that go together.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    path: &'static str,
+    calls: Vec<Value>,
+    within: Option<Duration>,
+}
+
+impl Batch {
+    fn new(path: &'static str) -> Self {
+        Self {
+            path,
+            calls: Vec::new(),
+            within: None,
+        }
+    }
+
+    /// Calls of the node.
+    pub fn node() -> Self {
+        Self::new(NODE)
+    }
+
+    /// Calls of the node and of the wallet that watches.
+    pub fn wallet() -> Self {
+        Self::new(WALLET)
+    }
+
+    /// Adds a call.
+    #[must_use]
+    pub fn and(mut self, method: &str, params: Value) -> Self {
+        let id = self.calls.len();
+        self.calls
+            .push(json!({"jsonrpc": "1.0", "id": id, "method": method, "params": params}));
+        self
+    }
+
+    /// Adds the same call for each of some things.
+    #[must_use]
+    pub fn each<T>(
+        self,
+        things: impl IntoIterator<Item = T>,
+        method: &str,
+        params: impl Fn(T) -> Value,
+    ) -> Self {
+        let things = things.into_iter();
+        things.fold(self, |batch, thing| batch.and(method, params(thing)))
+    }
+
+    /// Gives it this time instead of the usual one.
+    #[must_use]
+    pub fn within(mut self, time: Duration) -> Self {
+        self.within = Some(time);
+        self
+    }
+
+    /// The request.
+    pub fn call(&self) -> Call {
+        let call = Call::post(self.path, Body::Json(Value::Array(self.calls.clone())));
+        match self.within {
+            Some(time) => call.within(time),
+            None => call,
+        }
+    }
+
+    /// Reads what a node answered: one answer for each call, of which `take` makes something.
+    pub fn read<T>(&self, answer: &Answer, take: impl FnOnce(&[RpcResult]) -> Read<T>) -> Read<T> {
+        match self.said(answer) {
+            Read::RpcResult(said) => take(&said),
+            Read::Busy(reason) => Read::Busy(reason),
+            Read::Garbled(reason) => Read::Garbled(reason),
+        }
+    }
+
+    /// The answers.
+    pub fn said(&self, answer: &Answer) -> Read<Vec<RpcResult>> {
+        match answer.status {
+            401 | 403 => {
+                return Read::Busy(
+                    "the node gives no access: check login_files, and rpcallowip and rpcwhitelist of \
+                     bitcoind"
+                        .into(),
+                );
+            }
+            // bitcoind: "Work queue depth exceeded".
+            429 | 503 => return Read::Busy("the node has too much to do".into()),
+            _ => {}
+        }
+        let Ok(answers) = serde_json::from_slice::<Vec<One>>(&answer.body) else {
+            return Read::Garbled(format!(
+                "the node answered HTTP {} without what was asked",
+                answer.status
+            ));
+        };
+        let in_order = answers
+            .iter()
+            .enumerate()
+            .all(|(index, one)| one.id == json!(index));
+        if !in_order || answers.len() != self.calls.len() {
+            return Read::Garbled("the node answered something else than was asked".into());
+        }
+        let starting = answers
+            .iter()
+            .filter_map(|one| one.error.as_ref())
+            .find(|error| error.code == STARTING);
+        if let Some(error) = starting {
+            return Read::Busy(format!("the node starts: {}", short(&error.message)));
+        }
+        let said = |one: One| match one.error {
+            Some(error) => Err(error),
+            None => Ok(one.result),
+        };
+        Read::RpcResult(answers.into_iter().map(said).collect())
+    }
+}
+
+/// RPC_IN_WARMUP.
+const STARTING: i64 = -28;
+
+#[derive(Deserialize)]
+struct One {
+    #[serde(default)]
+    id: Value,
+    #[serde(default)]
+    result: Value,
+    error: Option<RpcError>,
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    fn read(status: u16, body: &str) -> Read<Vec<RpcResult>> {
+        let batch = Batch::node()
+            .and("uptime", json!([]))
+            .and("stop", json!([]));
+        let body = body.as_bytes().to_vec();
+        batch.said(&Answer { status, body })
+    }
+
+    #[test]
+    fn an_answer__should_be_one_for_each_call_in_their_order() {
+        let one = r#"{"result":7,"error":null,"id":0}"#;
+        let other = r#"{"result":null,"error":{"code":-5,"message":"no"},"id":1}"#;
+        match read(200, &format!("[{one},{other}]")) {
+            Read::RpcResult(said) => {
+                assert_eq!(said[0], Ok(json!(7)));
+                assert_eq!(said[1].as_ref().unwrap_err().code, -5);
+            }
+            _ => panic!("not read"),
+        }
+        for body in [
+            format!("[{other},{one}]"),
+            format!("[{one}]"),
+            one.to_owned(),
+            String::new(),
+        ] {
+            assert!(matches!(read(200, &body), Read::Garbled(_)), "{body}");
+        }
+    }
+
+    #[test]
+    fn an_answer__should_say_when_the_node_took_nothing() {
+        let starting = r#"{"result":null,"error":{"code":-28,"message":"Loading"},"id":0}"#;
+        let other = r#"{"result":7,"error":null,"id":1}"#;
+        let body = format!("[{starting},{other}]");
+        assert!(matches!(read(200, &body), Read::Busy(_)));
+        for status in [401, 403, 429, 503] {
+            assert!(matches!(read(status, ""), Read::Busy(_)), "{status}");
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! What a node's wallet lists, checked against the transactions that made it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bitcoin::{Transaction, consensus::encode::deserialize_hex};
+use covault_core::chain::{
+    NetworkRules as _,
+    bitcoin::{Bitcoin, Unspent},
+};
+use serde_json::{Value, json};
+
+use super::{BitcoinNode, Listed, batch::Batch, garbled, locked, unknown, watch::WatchedAddress};
+use crate::chain_rpc::{
+    Answer, ChainError,
+    pool::{Read, TOO_LONG},
+};
+
+/// So many transactions are asked for at once. Nodes relay none of more than 400,000 bytes, so
+/// that the answer is short enough; blocks may have longer ones.
+const CHUNK: usize = 8;
+/// So many outputs are offered to a payment, the largest there are. It takes 252 of them at most.
+const MOST_OFFERED: usize = 1_000;
+/// Of so many outputs it is remembered that they are what nodes say; then all are forgotten.
+const MOST_REMEMBERED: usize = 100_000;
+
+/// An output of which it is known what it is worth.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Proven {
+    address: String,
+    txid: String,
+    vout: u32,
+    satoshi: u64,
+}
+
+impl Proven {
+    fn new(place: &WatchedAddress, output: &Unspent) -> Self {
+        Self {
+            address: place.address.clone(),
+            txid: output.txid.clone(),
+            vout: output.vout,
+            satoshi: output.value,
+        }
+    }
+}
+
+impl BitcoinNode {
+    /// Without the outputs in the mempool of transactions that another may replace.
+    pub(super) async fn trusted(
+        &self,
+        address: &str,
+        listed: Vec<Listed>,
+    ) -> Result<Vec<Unspent>, ChainError> {
+        let pending = listed.iter().filter(|listed| !listed.confirmed);
+        let pending = pending.map(|listed| listed.output.txid.as_str()).collect();
+        let look = |_: &str, transaction: &Transaction| is_signed_by(address, transaction);
+        let own = self.look_at(&pending, look).await?;
+        let trusted =
+            |listed: &Listed| listed.confirmed || own.get(&listed.output.txid) == Some(&true);
+        Ok(listed
+            .into_iter()
+            .filter(trusted)
+            .map(|listed| listed.output)
+            .collect())
+    }
+
+    /// The largest of some outputs, and that they are worth what the nodes say.
+    ///
+    /// A signature of segwit v0 binds the amount of its own input only (BIP-143), and no signer
+    /// sees more than the amounts that it is shown. Who could call one of two inputs worth less
+    /// than it is, and the other one in the next try of the same payment, would have two
+    /// signatures that together pay a higher fee than either request did (CVE-2020-14199). But the
+    /// id of a transaction is a hash of its outputs.
+    pub(super) async fn proven(
+        &self,
+        place: &WatchedAddress,
+        mut outputs: Vec<Unspent>,
+    ) -> Result<Vec<Unspent>, ChainError> {
+        outputs.sort_by_key(|output| std::cmp::Reverse(output.value));
+        outputs.truncate(MOST_OFFERED);
+        let known = |output: &Unspent| locked(&self.proven).contains(&Proven::new(place, output));
+        let new: Vec<Unspent> = outputs
+            .iter()
+            .filter(|output| !known(output))
+            .cloned()
+            .collect();
+        let txids = new.iter().map(|output| output.txid.as_str()).collect();
+        let look = |txid: &str, transaction: &Transaction| {
+            let mut of_it = new.iter().filter(|output| output.txid == txid);
+            of_it.all(|output| has(transaction, &place.script, output))
+        };
+        let seen = self.look_at(&txids, look).await?;
+        let mut passed_over = BTreeSet::new();
+        for output in &new {
+            match seen.get(&output.txid) {
+                Some(true) => {}
+                Some(false) => {
+                    return Err(ChainError::Unknown(format!(
+                        "{}: a node says of the outputs of {} what that transaction does not: check the node",
+                        self.pool.chain(),
+                        output.txid
+                    )));
+                }
+                None => {
+                    passed_over.insert(output.txid.clone());
+                }
+            }
+        }
+        outputs.retain(|output| !passed_over.contains(&output.txid));
+        let mut proven = locked(&self.proven);
+        if proven.len() >= MOST_REMEMBERED {
+            proven.clear();
+        }
+        proven.extend(outputs.iter().map(|output| Proven::new(place, output)));
+        drop(proven);
+        Ok(outputs)
+    }
+
+    /// Looks at transactions of the nodes' wallets. One that is too long for an answer is passed
+    /// over: who sends such a one must not keep the wallet from paying.
+    async fn look_at<T: Clone + PartialEq>(
+        &self,
+        txids: &BTreeSet<&str>,
+        look: impl Fn(&str, &Transaction) -> T + Copy,
+    ) -> Result<BTreeMap<String, T>, ChainError> {
+        let all: Vec<&str> = txids.iter().copied().collect();
+        let mut todo: Vec<&[&str]> = all.chunks(CHUNK).collect();
+        let mut seen = BTreeMap::new();
+        while let Some(some) = todo.pop() {
+            match self.look_at_some(some, look).await {
+                Ok(found) => seen.extend(some.iter().map(ToString::to_string).zip(found)),
+                Err(ChainError::Unknown(reason)) if reason.contains(TOO_LONG) => {
+                    if let [txid] = some {
+                        tracing::warn!(
+                            chain = self.pool.chain(),
+                            txid,
+                            "a transaction is too long: its outputs are not spent"
+                        );
+                    } else {
+                        todo.extend(some.chunks(1));
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(seen)
+    }
+
+    async fn look_at_some<T: Clone + PartialEq>(
+        &self,
+        txids: &[&str],
+        look: impl Fn(&str, &Transaction) -> T,
+    ) -> Result<Vec<T>, ChainError> {
+        let ask = Batch::wallet().each(txids, "gettransaction", |txid| json!([txid]));
+        let read = |answer: &Answer| {
+            ask.read(answer, |said| {
+                let seen = said.iter().zip(txids).map(|(said, txid)| {
+                    let transaction = read_transaction(said.as_ref().ok()?, txid)?;
+                    Some(look(txid, &transaction))
+                });
+                match seen.collect::<Option<Vec<T>>>() {
+                    Some(seen) => Read::RpcResult(seen),
+                    None => garbled(said),
+                }
+            })
+        };
+        let (what, call) = ("transactions of an address", ask.call());
+        let answer = self
+            .pool
+            .query_quorum(what, &call, read, Vec::<T>::eq)
+            .await;
+        answer.map_err(unknown)
+    }
+}
+
+/// Reads a gettransaction; `None` when it is not the transaction that was asked for.
+fn read_transaction(found: &Value, txid: &str) -> Option<Transaction> {
+    let transaction: Transaction = deserialize_hex(found.get("hex")?.as_str()?).ok()?;
+    (transaction.compute_txid().to_string() == txid).then_some(transaction)
+}
+
+/// Whether a transaction has an output of this script that is worth this much.
+fn has(transaction: &Transaction, script: &str, output: &Unspent) -> bool {
+    let index = usize::try_from(output.vout).ok();
+    let made = index.and_then(|index| transaction.output.get(index));
+    made.is_some_and(|made| {
+        made.value.to_sat() == output.value && made.script_pubkey.to_hex_string() == script
+    })
+}
+
+/// Whether every input of a transaction is signed with the key of a P2WPKH address: then nobody
+/// else can replace it.
+fn is_signed_by(address: &str, transaction: &Transaction) -> bool {
+    let inputs = &transaction.input;
+    let by_key = |input: &bitcoin::TxIn| {
+        let witness: Vec<&[u8]> = input.witness.iter().collect();
+        let [_signature, key] = witness.as_slice() else {
+            return false;
+        };
+        let signer = Bitcoin.address(key).ok();
+        input.script_sig.is_empty() && signer.as_deref() == Some(address)
+    };
+    !inputs.is_empty() && inputs.iter().all(by_key)
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use bitcoin::{
+        Amount, OutPoint, ScriptBuf, Sequence, TxIn, TxOut, Witness, absolute::LockTime,
+        consensus::encode::serialize_hex, transaction::Version,
+    };
+
+    use super::*;
+
+    /// The key 7 7 7 ...
+    const KEY: &str = "02989c0b76cb563971fdc9bef31ec06c3560f3249d6ee9e5d83c57625596e05f6f";
+
+    fn address() -> String {
+        Bitcoin.address(&hex::decode(KEY).unwrap()).unwrap()
+    }
+
+    fn input(script_sig: &[u8], witness: &[&str]) -> TxIn {
+        let witness: Vec<Vec<u8>> = witness
+            .iter()
+            .map(|part| hex::decode(part).unwrap())
+            .collect();
+        TxIn {
+            previous_output: OutPoint::null(),
+            script_sig: ScriptBuf::from_bytes(script_sig.to_vec()),
+            sequence: Sequence::MAX,
+            witness: Witness::from_slice(&witness),
+        }
+    }
+
+    fn transaction(input: Vec<TxIn>, output: &[(u64, &str)]) -> Transaction {
+        let output = output.iter().map(|(satoshi, script)| TxOut {
+            value: Amount::from_sat(*satoshi),
+            script_pubkey: ScriptBuf::from_hex(script).unwrap(),
+        });
+        Transaction {
+            version: Version::TWO,
+            lock_time: LockTime::ZERO,
+            input,
+            output: output.collect(),
+        }
+    }
+
+    #[test]
+    fn a_transaction__should_be_ones_own_only_if_every_input_is_signed_with_the_key() {
+        let own = input(&[], &["3044", KEY]);
+        let other_key = format!("03{}", &KEY[2..]);
+        for (inputs, expected) in [
+            (vec![own.clone()], true),
+            (vec![own.clone(), own.clone()], true),
+            (vec![], false),
+            (vec![own.clone(), input(&[], &["3044", &other_key])], false),
+            (vec![input(&[], &["3044", KEY, ""])], false),
+            (vec![input(&[], &[KEY])], false),
+            (vec![input(&[], &["3044", "00"])], false),
+            (vec![input(&[0x16], &["3044", KEY])], false),
+            (vec![input(&[], &[])], false),
+        ] {
+            let transaction = transaction(inputs, &[]);
+            let is_own = is_signed_by(&address(), &transaction);
+            assert_eq!(is_own, expected, "{transaction:?}");
+        }
+    }
+
+    #[test]
+    fn an_output__should_be_what_its_transaction_says() {
+        let made = transaction(
+            vec![input(&[], &[])],
+            &[(1_000, "0014aa"), (2_000, "0014bb")],
+        );
+        let output = |vout, value| Unspent {
+            txid: made.compute_txid().to_string(),
+            vout,
+            value,
+        };
+        assert!(has(&made, "0014bb", &output(1, 2_000)));
+        for (script, vout, value) in [
+            ("0014bb", 1, 1_999),
+            ("0014bb", 1, 2_001),
+            ("0014aa", 1, 2_000),
+            ("0014bb", 0, 2_000),
+            ("0014bb", 2, 2_000),
+        ] {
+            assert!(
+                !has(&made, script, &output(vout, value)),
+                "{script} {vout} {value}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_transaction__should_be_the_one_that_was_asked_for() {
+        let made = transaction(vec![input(&[], &["3044", KEY])], &[(1_000, "0014aa")]);
+        let mut poorer = made.clone();
+        poorer.output[0].value = Amount::from_sat(999);
+        let txid = made.compute_txid().to_string();
+        let read = |transaction: &Transaction| {
+            read_transaction(&json!({"hex": serialize_hex(transaction)}), &txid)
+        };
+        assert_eq!(read(&made).as_ref(), Some(&made));
+        assert_eq!(read(&poorer), None);
+        for found in [json!({}), json!({"hex": "zz"}), json!({"hex": ""})] {
+            assert_eq!(read_transaction(&found, &txid), None);
+        }
+    }
+}

@@ -1,0 +1,1055 @@
+//! Tron nodes: the HTTP API of java-tron. Lite nodes have to answer questions about history
+//! (`openHistoryQueryWhenLiteFN`): whether a transaction is there is one.
+//!
+//! That a request succeeded means that a node took its transaction: how a contract's call ends is
+//! seen when it is mined. Calls are tried before they are signed.
+
+use async_trait::async_trait;
+use covault_core::{
+    amount,
+    chain::{
+        ChainData, DynNetworkRules as _, Queries,
+        tron::{
+            Block, Call as Trigger, ChainData as TronChainData, Queries as TronQueries, Tron,
+            parse_address,
+        },
+    },
+    fault::ExecuteCode,
+};
+use serde_json::{Value, json};
+
+use super::{
+    Broadcast, BroadcastRequest, ChainClient, ChainError, EndpointHealth, Refusal, Simulation,
+    SimulationRequest,
+    jsonrpc::short,
+    pool::{Answer, Body, Call, Pool, Read, Trouble},
+    settle,
+    simulation::revert_reason,
+};
+
+/// Block 0 of mainnet.
+const MAINNET: &str = "00000000000000001ebf88508a03865c71d452e25f4d51194196a1d22b6653dc";
+
+/// How far a head block may be ahead of this machine's clock. A transaction lives 60 s from its
+/// block: one of the future would make it live longer.
+const MOST_AHEAD_MS: u64 = 30_000;
+/// How old a head block may be; there is one every 3 s. The rest of the 60 s is for signing.
+const MOST_BEHIND_MS: u64 = 20_000;
+/// After this time blocks are not undone: 19 producers, 3 s each, have built on them.
+const FINAL_MS: u64 = 60_000;
+
+/// Selector of `balanceOf(address)` (TIP-20).
+const BALANCE_OF: [u8; 4] = [0x70, 0xa0, 0x82, 0x31];
+/// Selector of `transfer(address,uint256)` (TIP-20).
+const TRANSFER: [u8; 4] = [0xa9, 0x05, 0x9c, 0xbb];
+
+/// Bytes of a signed call beside its data, with the 64 that nodes add for its result.
+const CALL_BYTES: u64 = 282;
+
+/// Tron.
+pub struct TronNode {
+    pool: Pool,
+}
+
+impl TronNode {
+    /// The chain, through its nodes. They are to be on mainnet; only where all of them are on this
+    /// machine is the chain not looked at: chains of tests have other first blocks.
+    pub fn new(pool: Pool) -> Self {
+        if pool.is_local() {
+            return Self { pool };
+        }
+        let first = post("getblockbynum", json!({"num": 0}));
+        Self {
+            pool: pool.checked(first, |answer| then(read(answer), on_mainnet)),
+        }
+    }
+
+    async fn ask<T>(&self, call: &Call, take: impl Fn(&Value) -> Read<T>) -> Result<T, ChainError> {
+        let read = |answer: &Answer| then(read(answer), &take);
+        Ok(self.pool.first(call, read).await?)
+    }
+
+    /// As [`TronNode::ask`], of as many nodes as have to agree.
+    async fn query_quorum<T: PartialEq>(
+        &self,
+        what: &str,
+        call: &Call,
+        take: impl Fn(&Value) -> Read<T>,
+    ) -> Result<T, ChainError> {
+        let read = |answer: &Answer| then(read(answer), &take);
+        Ok(self.pool.query_quorum(what, call, read, T::eq).await?)
+    }
+
+    async fn gather(&self, queries: &TronQueries, now_ms: u64) -> Result<ChainData, ChainError> {
+        let trial = async {
+            match &queries.call {
+                Some(trigger) => self.try_call(trigger).await,
+                None => Ok(()),
+            }
+        };
+        let now_block = now_block();
+        let head = self.ask(&now_block, |found| {
+            sense("its last block", block(found), |block| {
+                timely(block, now_ms)
+            })
+        });
+        let (block, ()) = tokio::try_join!(head, trial)?;
+        Ok(TronChainData::from(block).into())
+    }
+
+    /// Whether a call goes through and can be paid. Nodes take calls unseen, and one that fails
+    /// costs what it burns all the same.
+    async fn try_call(&self, trigger: &Trigger) -> Result<(), ChainError> {
+        let (trial, account) = (trial(trigger), account(&trigger.from));
+        let parameters = post("getchainparameters", json!({}));
+        let (tried, prices, balance) = tokio::try_join!(
+            self.ask(&trial, tried),
+            self.ask(&parameters, |found| sense(
+                "prices",
+                prices(found),
+                Read::RpcResult
+            )),
+            self.ask(&account, |found| sense(
+                "an account",
+                sun(found),
+                Read::RpcResult
+            )),
+        )?;
+        let energy = match tried {
+            Ok(tried) => tried.energy,
+            Err(words) => return Err(self.failing(trigger, &words).await),
+        };
+        fits(trigger, energy, &prices)?;
+        let bytes = CALL_BYTES.saturating_add(trigger.data.len().try_into().unwrap_or(u64::MAX));
+        if balance >= burnt(energy, bytes, &prices, &Means::COINS_ONLY) {
+            return Ok(());
+        }
+        let means = self.means(trigger).await?;
+        let most = burnt(energy, bytes, &prices, &means);
+        if balance >= most {
+            return Ok(());
+        }
+        Err(refused(
+            format!("the sender has {balance} sun, and the call burns {most} sun"),
+            ExecuteCode::InsufficientGasFee,
+        ))
+    }
+
+    async fn means(&self, trigger: &Trigger) -> Result<Means, ChainError> {
+        let resource = post(
+            "getaccountresource",
+            json!({"address": trigger.from, "visible": true}),
+        );
+        let contract = post(
+            "getcontract",
+            json!({"value": trigger.contract, "visible": true}),
+        );
+        let (means, percent) = tokio::try_join!(
+            self.ask(&resource, |found| sense(
+                "resources",
+                means(found),
+                Read::RpcResult
+            )),
+            self.ask(&contract, |found| {
+                let percent = number(found, "consume_user_resource_percent");
+                sense("a contract", percent, Read::RpcResult)
+            }),
+        )?;
+        Ok(Means { percent, ..means })
+    }
+
+    /// Why a call fails: contracts often do not say.
+    async fn failing(&self, trigger: &Trigger, words: &str) -> ChainError {
+        let amount: Option<[u8; 32]> = trigger
+            .data
+            .strip_prefix(&TRANSFER)
+            .and_then(|arguments| arguments.get(32..)?.try_into().ok());
+        if let (Some(amount), Some(question)) =
+            (amount, balance_of(&trigger.from, &trigger.contract))
+            && let Ok(Some(word)) = self.ask(&question, holding).await
+            // Both are big-endian words.
+            && word < amount
+        {
+            return refused(
+                format!("the sender has less of the token than the amount; the node said: {words}"),
+                ExecuteCode::InsufficientFunds,
+            );
+        }
+        refused(
+            format!("the call of the token's contract would fail; the node said: {words}"),
+            ExecuteCode::Unspecified,
+        )
+    }
+
+    async fn known(&self, id: &str) -> Result<bool, String> {
+        let call = post("gettransactionbyid", json!({"value": id}));
+        let found = |found: &Value| match found.get("txID").and_then(Value::as_str) {
+            Some(other) => Ok(other.eq_ignore_ascii_case(id)),
+            None if is_empty(found) => Ok(false),
+            None => Err("the node's answer about a transaction makes no sense".to_owned()),
+        };
+        self.pool.any(&call, read, found).await
+    }
+
+    /// Whether every node has a head block in which, or after which, nothing of before `end_ms`
+    /// can be mined any more.
+    async fn all_are_past(&self, end_ms: u64) -> bool {
+        let read = |answer: &Answer| {
+            then(read(answer), |found| {
+                sense("its last block", block(found), Read::RpcResult)
+            })
+        };
+        let before = |block: &Block| Ok(block.timestamp_ms < end_ms);
+        self.pool.any(&now_block(), read, before).await == Ok(false)
+    }
+
+    /// For `reason` a node does not take a transaction that it or another may have. Some say
+    /// "duplicate" of what they refused before, and what one node has is not seen by the others
+    /// until it is mined: it is `refusal` for good only when all of them are past its time.
+    async fn wait_out(
+        &self,
+        broadcast_request: &BroadcastRequest,
+        expires_ms: u64,
+        reason: String,
+        refusal: Refusal,
+    ) -> Broadcast {
+        let end_ms = expires_ms.saturating_add(FINAL_MS);
+        // In this order: what is mined between the questions is found by the second.
+        let over = broadcast_request.now_ms >= end_ms && self.all_are_past(end_ms).await;
+        match self.known(&broadcast_request.signed.tx_hash).await {
+            Ok(true) => Broadcast::Accepted,
+            Ok(false) if over => Broadcast::Refused(refusal),
+            Ok(false) => Broadcast::Unknown(reason),
+            Err(trouble) => Broadcast::Unknown(format!(
+                "{reason}; another cannot say whether it has the transaction: {trouble}"
+            )),
+        }
+    }
+}
+
+#[async_trait]
+impl ChainClient for TronNode {
+    async fn chain_data(&self, queries: &Queries, now_ms: u64) -> Result<ChainData, ChainError> {
+        match queries {
+            Queries::Nothing => Ok(ChainData::Nothing),
+            Queries::Tron(queries) => self.gather(queries, now_ms).await,
+            _ => Err(refused(
+                "not a Tron question".into(),
+                ExecuteCode::Unspecified,
+            )),
+        }
+    }
+
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
+        let ChainData::Tron(chain_data) = &broadcast_request.chain_data else {
+            return Broadcast::Unknown("not the facts of a Tron transaction".into());
+        };
+        let expires_ms = chain_data.expires_ms();
+        let call = post(
+            "broadcasthex",
+            json!({"transaction": broadcast_request.signed.transaction}),
+        );
+        let judge = |answer: &Answer| then(read(answer), judge);
+        let (verdict, lost) = self.pool.query_once(&call, judge).await;
+        let doubt = lost || broadcast_request.retried;
+        let (reason, refusal) = match verdict {
+            Ok(Verdict::Accepted) => return Broadcast::Accepted,
+            Ok(Verdict::Refused(refusal)) if !doubt => {
+                let known = self.known(&broadcast_request.signed.tx_hash).await;
+                return settle(refusal, known, doubt);
+            }
+            Ok(Verdict::Expired(_)) if !doubt && broadcast_request.now_ms >= expires_ms => {
+                let known = self.known(&broadcast_request.signed.tx_hash).await;
+                return settle(expired(), known, doubt);
+            }
+            Ok(Verdict::Refused(refusal)) => (refusal.reason.clone(), refusal),
+            Ok(Verdict::Expired(reason) | Verdict::Duplicate(reason)) => (reason, expired()),
+            Err(Trouble::Unknown(reason) | Trouble::WrongChain(reason)) => {
+                if broadcast_request.now_ms < expires_ms.saturating_add(FINAL_MS) {
+                    return Broadcast::Unknown(reason);
+                }
+                (reason, expired())
+            }
+        };
+        self.wait_out(broadcast_request, expires_ms, reason, refusal)
+            .await
+    }
+
+    async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
+        let account = account(address);
+        let Some(token) = token else {
+            let sun = |found: &Value| sense("an account", sun(found), Read::RpcResult);
+            let sun = self.query_quorum("a balance", &account, sun).await?;
+            return Ok(sun.to_string());
+        };
+        if token.bytes().all(|digit| digit.is_ascii_digit()) {
+            let asset = |found: &Value| sense("an account", asset(found, token), Read::RpcResult);
+            let asset = self.query_quorum("a balance", &account, asset).await?;
+            return Ok(asset.to_string());
+        }
+        let question = balance_of(address, token)
+            .ok_or_else(|| refused("not an address".into(), ExecuteCode::Unspecified))?;
+        self.query_quorum("a balance", &question, holding)
+            .await?
+            .and_then(|word| amount::hex_to_decimal(&hex::encode(word)))
+            .ok_or_else(|| {
+                refused(
+                    "there is no token contract at this address".into(),
+                    ExecuteCode::Unspecified,
+                )
+            })
+    }
+
+    /// Nodes try calls of contracts, and nothing else.
+    async fn simulate(&self, trial: &SimulationRequest) -> Option<Simulation> {
+        let Queries::Tron(TronQueries { call: Some(call) }) = Tron.queries(&trial.payload) else {
+            return None;
+        };
+        let tried = |answer: &Answer| then(read(answer), tried);
+        Some(
+            match self
+                .pool
+                .query_best_effort(&self::trial(&call), tried)
+                .await
+                .ok()?
+            {
+                Ok(Tried { energy, output }) => Simulation {
+                    units_used: Some(energy.to_string()),
+                    ..Simulation::passes(Some(format!("0x{}", hex::encode(output))))
+                },
+                Err(words) => Simulation::fails(&words),
+            },
+        )
+    }
+
+    fn health(&self) -> Vec<EndpointHealth> {
+        self.pool.health()
+    }
+}
+
+fn post(method: &str, body: Value) -> Call {
+    Call::post(&format!("/wallet/{method}"), Body::Json(body))
+}
+
+fn now_block() -> Call {
+    post("getnowblock", json!({}))
+}
+
+fn account(address: &str) -> Call {
+    post("getaccount", json!({"address": address, "visible": true}))
+}
+
+fn constant(from: &str, contract: &str, data: &[u8]) -> Call {
+    post(
+        "triggerconstantcontract",
+        json!({
+            "owner_address": from,
+            "contract_address": contract,
+            "data": hex::encode(data),
+            "visible": true,
+        }),
+    )
+}
+
+fn trial(trigger: &Trigger) -> Call {
+    constant(&trigger.from, &trigger.contract, &trigger.data)
+}
+
+/// `None` when the owner is no address.
+fn balance_of(owner: &str, contract: &str) -> Option<Call> {
+    let bytes = parse_address(owner).ok()?.to_bytes();
+    // The TVM knows addresses without their prefix.
+    let (_, bytes) = bytes.split_first()?;
+    let data = [&BALANCE_OF[..], &[0; 12], bytes].concat();
+    Some(constant(owner, contract, &data))
+}
+
+/// Answers are JSON objects; nodes answer with HTTP 200 also when they cannot.
+fn read(answer: &Answer) -> Read<Value> {
+    match answer.status {
+        200..300 => {}
+        // No access, too many requests, no such method.
+        status @ 400..500 => return Read::Busy(format!("the node answered HTTP {status}")),
+        status => return Read::Garbled(format!("the node answered HTTP {status}")),
+    }
+    let Some(found) = answer.json::<Value>().filter(Value::is_object) else {
+        return Read::Garbled("the node's answer is not a JSON object".into());
+    };
+    match found.get("Error").map(|error| error.as_str().unwrap_or("")) {
+        None => Read::RpcResult(found),
+        Some(error) => {
+            let reason = format!("the node said: {}", short(error));
+            // Its limit of requests; those it has not looked at.
+            if error.contains("lack of computing resources") {
+                Read::Busy(reason)
+            } else {
+                Read::Garbled(reason)
+            }
+        }
+    }
+}
+
+fn then<T>(read: Read<Value>, take: impl FnOnce(&Value) -> Read<T>) -> Read<T> {
+    match read {
+        Read::RpcResult(found) => take(&found),
+        Read::Busy(reason) => Read::Busy(reason),
+        Read::Garbled(reason) => Read::Garbled(reason),
+    }
+}
+
+fn sense<T, U>(what: &str, found: Option<T>, take: impl FnOnce(T) -> Read<U>) -> Read<U> {
+    match found {
+        Some(found) => take(found),
+        None => Read::Garbled(format!("the node's answer about {what} makes no sense")),
+    }
+}
+
+fn is_empty(found: &Value) -> bool {
+    found.as_object().is_some_and(serde_json::Map::is_empty)
+}
+
+/// `Err` names the chain.
+fn on_mainnet(first: &Value) -> Read<Result<(), String>> {
+    let id = first.get("blockID").and_then(Value::as_str);
+    sense("block 0", id, |id| {
+        Read::RpcResult(if id.eq_ignore_ascii_case(MAINNET) {
+            Ok(())
+        } else {
+            Err(format!(
+                "the node that is configured for Tron is on another chain: its first block is {}",
+                short(id)
+            ))
+        })
+    })
+}
+
+fn block(found: &Value) -> Option<Block> {
+    let header = found.pointer("/block_header/raw_data")?;
+    let number = number(header, "number")?;
+    let mut id = [0; 32];
+    hex::decode_to_slice(found.get("blockID")?.as_str()?, &mut id).ok()?;
+    let timestamp_ms = header.get("timestamp")?.as_u64()?;
+    // The rules refuse what is not so.
+    (id.first_chunk() == Some(&number.to_be_bytes())).then_some(Block {
+        number,
+        id,
+        timestamp_ms,
+    })
+}
+
+/// A node that is not of this time is passed over.
+fn timely(block: Block, now_ms: u64) -> Read<Block> {
+    let ahead_ms = block.timestamp_ms.saturating_sub(now_ms);
+    let behind_ms = now_ms.saturating_sub(block.timestamp_ms);
+    if ahead_ms > MOST_AHEAD_MS {
+        Read::Busy(format!(
+            "the node's last block is {} s ahead of this machine's clock",
+            ahead_ms / 1_000
+        ))
+    } else if behind_ms > MOST_BEHIND_MS {
+        Read::Busy(format!(
+            "the node is behind: its last block is {} s old",
+            behind_ms / 1_000
+        ))
+    } else {
+        Read::RpcResult(block)
+    }
+}
+
+/// A number of an object that leaves out zeros.
+fn number(found: &Value, name: &str) -> Option<u64> {
+    found.get(name).map_or(Some(0), Value::as_u64)
+}
+
+/// An account, or nothing where there is none.
+fn is_account(found: &Value) -> bool {
+    is_empty(found) || found.get("address").is_some()
+}
+
+fn sun(found: &Value) -> Option<u64> {
+    is_account(found).then(|| number(found, "balance"))?
+}
+
+/// What an account holds of a TRC-10 asset.
+fn asset(found: &Value, id: &str) -> Option<u64> {
+    if !is_account(found) {
+        return None;
+    }
+    let Some(assets) = found.get("assetV2") else {
+        return Some(0);
+    };
+    let mut assets = assets.as_array()?.iter();
+    let asset = assets.find(|asset| asset.get("key").and_then(Value::as_str) == Some(id));
+    asset.map_or(Some(0), |asset| number(asset, "value"))
+}
+
+/// What a contract answers to `balanceOf`; `None` where there is no token.
+fn holding(found: &Value) -> Read<Option<[u8; 32]>> {
+    match tried(found) {
+        // The first word, as ABI decoders read it. The contract is one that the client named: it
+        // can answer anything.
+        Read::RpcResult(tried) => Read::RpcResult(tried.ok().and_then(|tried| {
+            let word = tried.output.first_chunk::<32>()?;
+            Some(*word)
+        })),
+        Read::Busy(reason) => Read::Busy(reason),
+        Read::Garbled(reason) => Read::Garbled(reason),
+    }
+}
+
+/// How a trial went.
+#[derive(Debug, PartialEq)]
+struct Tried {
+    energy: u64,
+    /// Not looked at in a `transfer`: that of the most used token says "false" of all that it does.
+    output: Vec<u8>,
+}
+
+/// An answer of triggerconstantcontract; `Err` says why the call fails.
+fn tried(found: &Value) -> Read<Result<Tried, String>> {
+    let Some(result) = found.get("result").filter(|result| result.is_object()) else {
+        return Read::Garbled("the node's answer about a call makes no sense".into());
+    };
+    let said = words(result);
+    match result.get("code").and_then(Value::as_str) {
+        None | Some("SUCCESS") => {}
+        Some("CONTRACT_VALIDATE_ERROR") if !said.contains("does not support constant") => {
+            return Read::RpcResult(Err(said));
+        }
+        // An exception of the virtual machine; how long one may take depends on the node.
+        Some("OTHER_ERROR") if said.contains(".vm.program.") && !said.contains("OutOfTime") => {
+            return Read::RpcResult(Err(said));
+        }
+        Some(code) => return Read::Busy(format!("the node said {}: {said}", short(code))),
+    }
+    let output = found
+        .pointer("/constant_result/0")
+        .and_then(Value::as_str)
+        .and_then(|output| hex::decode(output).ok())
+        .unwrap_or_default();
+    let ended = found
+        .pointer("/transaction/ret/0/ret")
+        .and_then(Value::as_str);
+    if ended == Some("FAILED") || !said.is_empty() {
+        let reason = revert_reason(&output).map(|reason| format!(" ({reason})"));
+        return Read::RpcResult(Err(said + &reason.unwrap_or_default()));
+    }
+    let energy = found.get("energy_used").and_then(Value::as_u64);
+    sense("a call", energy, |energy| {
+        Read::RpcResult(Ok(Tried { energy, output }))
+    })
+}
+
+/// What a node says in `message`: the methods differ in whether it is in hex.
+fn words(found: &Value) -> String {
+    let said = found.get("message").and_then(Value::as_str).unwrap_or("");
+    let decoded = hex::decode(said)
+        .ok()
+        .and_then(|bytes| String::from_utf8(bytes).ok());
+    short(decoded.as_deref().unwrap_or(said))
+}
+
+/// What is burnt where the account's own energy and bandwidth do not suffice.
+#[derive(Debug, PartialEq)]
+struct Prices {
+    /// sun per unit of energy.
+    energy: u64,
+    /// sun per byte.
+    byte: u64,
+}
+
+fn prices(found: &Value) -> Option<Prices> {
+    let parameters = found.get("chainParameter")?.as_array()?;
+    let price = |name: &str| {
+        let mut parameters = parameters.iter();
+        parameters
+            .find(|parameter| parameter.get("key").and_then(Value::as_str) == Some(name))?
+            .get("value")?
+            .as_u64()
+    };
+    Some(Prices {
+        energy: price("getEnergyFee")?,
+        byte: price("getTransactionFee")?,
+    })
+}
+
+/// What there is besides coins to pay for a call.
+#[derive(Debug, PartialEq)]
+struct Means {
+    /// The sender's energy.
+    energy: u64,
+    /// The sender's bandwidth: a transaction takes all of it from one of the two kinds.
+    bandwidth: u64,
+    /// The part of the energy that falls to the sender; the contract's owner gives the rest, as
+    /// far as he has it.
+    percent: u64,
+}
+
+impl Means {
+    const COINS_ONLY: Self = Self {
+        energy: 0,
+        bandwidth: 0,
+        percent: 100,
+    };
+}
+
+/// An answer of getaccountresource, without what the contract's owner gives.
+fn means(found: &Value) -> Option<Means> {
+    let left =
+        |limit: &str, used: &str| Some(number(found, limit)?.saturating_sub(number(found, used)?));
+    let free = left("freeNetLimit", "freeNetUsed")?;
+    Some(Means {
+        energy: left("EnergyLimit", "EnergyUsed")?,
+        bandwidth: free.max(left("NetLimit", "NetUsed")?),
+        ..Means::COINS_ONLY
+    })
+}
+
+/// sun that a call burns at least.
+fn burnt(energy: u64, bytes: u64, prices: &Prices, means: &Means) -> u64 {
+    let own = energy.saturating_mul(means.percent.min(100)) / 100;
+    let energy = own.saturating_sub(means.energy);
+    let bytes = if means.bandwidth < bytes { bytes } else { 0 };
+    energy
+        .saturating_mul(prices.energy)
+        .saturating_add(bytes.saturating_mul(prices.byte))
+}
+
+/// The limit bounds all the energy of the sender, also what is not burnt.
+fn fits(trigger: &Trigger, energy: u64, prices: &Prices) -> Result<(), ChainError> {
+    let (limit, most) = (trigger.fee_limit, energy.saturating_mul(prices.energy));
+    if most <= limit {
+        return Ok(());
+    }
+    Err(refused(
+        format!(
+            "the call needs {energy} energy, which is {most} sun, and feeLimit is {limit} sun: \
+             it would fail and cost that much all the same"
+        ),
+        ExecuteCode::InsufficientGasFee,
+    ))
+}
+
+fn refused(reason: String, code: ExecuteCode) -> ChainError {
+    ChainError::Refused(Refusal { reason, code })
+}
+
+/// What an answer of broadcasthex means.
+#[derive(Debug, PartialEq)]
+enum Verdict {
+    Accepted,
+    /// The node has, or had, a transaction with this id.
+    Duplicate(String),
+    /// The node's blocks are past the transaction's time, or a day before it.
+    Expired(String),
+    Refused(Refusal),
+}
+
+fn judge(found: &Value) -> Read<Verdict> {
+    if found.get("result") == Some(&Value::Bool(true)) {
+        return Read::RpcResult(Verdict::Accepted);
+    }
+    let code = found.get("code").and_then(Value::as_str).unwrap_or("");
+    let words = words(found);
+    let reason = format!("the node said {}: {words}", short(code));
+    match code {
+        "DUP_TRANSACTION_ERROR" => Read::RpcResult(Verdict::Duplicate(reason)),
+        "TRANSACTION_EXPIRATION_ERROR" => Read::RpcResult(Verdict::Expired(reason)),
+        "SIGERROR"
+        | "CONTRACT_VALIDATE_ERROR"
+        | "CONTRACT_EXE_ERROR"
+        | "BANDWITH_ERROR"
+        | "TOO_BIG_TRANSACTION_ERROR" => Read::RpcResult(Verdict::Refused(refusal(code, &words))),
+        // Not now; TAPOS: the node does not know the block yet, or has another in its place.
+        "TAPOS_ERROR" | "SERVER_BUSY" | "NO_CONNECTION" | "BLOCK_UNSOLIDIFIED" => {
+            Read::Busy(reason)
+        }
+        // NOT_ENOUGH_EFFECTIVE_CONNECTION is also said of what the node keeps and cannot pass on;
+        // OTHER_ERROR is any fault of its own.
+        _ => Read::Garbled(reason),
+    }
+}
+
+fn refusal(code: &str, words: &str) -> Refusal {
+    let said = words.to_ascii_lowercase();
+    let has = |phrases: &[&str]| phrases.iter().any(|phrase| said.contains(phrase));
+    let (hint, execute_code) = if code == "BANDWITH_ERROR" || has(&["insufficient fee"]) {
+        (
+            "the sender cannot pay the fee; the node said: ",
+            ExecuteCode::InsufficientGasFee,
+        )
+    } else if has(&[
+        "balance is not sufficient",
+        "assetbalance must be greater than 0",
+        "no owneraccount",
+        "no owner account",
+    ]) {
+        (
+            "the sender cannot pay the amount; the node said: ",
+            ExecuteCode::InsufficientFunds,
+        )
+    } else {
+        (
+            "the node refused the transaction: ",
+            ExecuteCode::Unspecified,
+        )
+    };
+    let words = if words.is_empty() { code } else { words };
+    Refusal {
+        reason: format!("{hint}{words}"),
+        code: execute_code,
+    }
+}
+
+fn expired() -> Refusal {
+    Refusal {
+        reason: "the transaction expired before a node took it; create a new request".into(),
+        code: ExecuteCode::Unspecified,
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+    use crate::chain_rpc::simulation::ERROR;
+
+    fn answer(code: &str, words: &str) -> Value {
+        json!({"result": false, "code": code, "txid": "00", "message": words})
+    }
+
+    fn verdict(code: &str, words: &str) -> Verdict {
+        match judge(&answer(code, words)) {
+            Read::RpcResult(verdict) => verdict,
+            Read::Busy(reason) | Read::Garbled(reason) => panic!("{reason}"),
+        }
+    }
+
+    fn trigger(fee_limit: u64) -> Trigger {
+        Trigger {
+            from: String::new(),
+            contract: String::new(),
+            data: TRANSFER.to_vec(),
+            fee_limit,
+        }
+    }
+
+    fn said<T>(read: Read<T>) -> T {
+        match read {
+            Read::RpcResult(said) => said,
+            Read::Busy(reason) | Read::Garbled(reason) => panic!("{reason}"),
+        }
+    }
+
+    fn http(status: u16, body: &str) -> Answer {
+        Answer {
+            status,
+            body: body.into(),
+        }
+    }
+
+    #[test]
+    fn judge__should_take_success_for_accepted_and_nothing_else() {
+        let success = json!({"result": true, "code": "SUCCESS", "message": ""});
+        assert_eq!(said(judge(&success)), Verdict::Accepted);
+        assert!(matches!(
+            verdict("DUP_TRANSACTION_ERROR", "Dup transaction."),
+            Verdict::Duplicate(_)
+        ));
+        assert!(matches!(
+            verdict("TRANSACTION_EXPIRATION_ERROR", "Transaction expired"),
+            Verdict::Expired(_)
+        ));
+        assert!(matches!(judge(&answer("SUCCESS", "")), Read::Garbled(_)));
+    }
+
+    #[test]
+    fn judge__should_name_the_code_of_a_refusal() {
+        for (code, words, expected) in [
+            (
+                "CONTRACT_VALIDATE_ERROR",
+                "Contract validate error : Validate TransferContract error, balance is not sufficient.",
+                ExecuteCode::InsufficientFunds,
+            ),
+            (
+                "CONTRACT_VALIDATE_ERROR",
+                "Contract validate error : assetBalance is not sufficient.",
+                ExecuteCode::InsufficientFunds,
+            ),
+            (
+                "CONTRACT_VALIDATE_ERROR",
+                "Contract validate error : Validate TransferContract error, no OwnerAccount.",
+                ExecuteCode::InsufficientFunds,
+            ),
+            (
+                "CONTRACT_VALIDATE_ERROR",
+                "Contract validate error : Validate TransferAssetActuator error, insufficient fee.",
+                ExecuteCode::InsufficientGasFee,
+            ),
+            (
+                "BANDWITH_ERROR",
+                "Account resource insufficient error.",
+                ExecuteCode::InsufficientGasFee,
+            ),
+            (
+                "CONTRACT_VALIDATE_ERROR",
+                "Contract validate error : No asset!",
+                ExecuteCode::Unspecified,
+            ),
+            (
+                "SIGERROR",
+                "Validate signature error",
+                ExecuteCode::Unspecified,
+            ),
+            ("TOO_BIG_TRANSACTION_ERROR", "", ExecuteCode::Unspecified),
+        ] {
+            for words in [words.to_owned(), hex::encode(words)] {
+                let Verdict::Refused(refusal) = verdict(code, &words) else {
+                    panic!("{code} {words}")
+                };
+                assert_eq!(refusal.code, expected, "{words}");
+                assert!(!refusal.reason.ends_with(": "), "{}", refusal.reason);
+            }
+        }
+    }
+
+    #[test]
+    fn judge__should_not_refuse_for_good_what_may_work_later() {
+        for code in [
+            "TAPOS_ERROR",
+            "SERVER_BUSY",
+            "NO_CONNECTION",
+            "BLOCK_UNSOLIDIFIED",
+        ] {
+            let words = "words";
+            assert!(
+                matches!(judge(&answer(code, words)), Read::Busy(reason) if reason.contains(words)),
+                "{code}"
+            );
+        }
+        // The node may have kept it.
+        for code in ["NOT_ENOUGH_EFFECTIVE_CONNECTION", "OTHER_ERROR", "NEW", ""] {
+            assert!(
+                matches!(judge(&answer(code, "")), Read::Garbled(_)),
+                "{code}"
+            );
+        }
+    }
+
+    #[test]
+    fn read__should_know_what_is_no_answer() {
+        assert!(matches!(read(&http(200, "{}")), Read::RpcResult(_)));
+        for (status, body) in [
+            (429, "{}"),
+            (403, "{}"),
+            (
+                200,
+                r#"{"Error":"class java.lang.IllegalAccessException : lack of computing resources"}"#,
+            ),
+        ] {
+            assert!(matches!(read(&http(status, body)), Read::Busy(_)), "{body}");
+        }
+        for (status, body) in [
+            (502, "{}"),
+            (200, "[]"),
+            (200, "null"),
+            (200, "<html>"),
+            (
+                200,
+                r#"{"Error":"class java.lang.NullPointerException : null"}"#,
+            ),
+        ] {
+            let read = read(&http(status, body));
+            assert!(matches!(read, Read::Garbled(_)), "{body}");
+        }
+    }
+
+    #[test]
+    fn on_mainnet__should_know_the_first_block() {
+        let first = |id: &str| on_mainnet(&json!({"blockID": id}));
+        assert_eq!(said(first(MAINNET)), Ok(()));
+        // Nile.
+        let nile = "0000000000000000d698d4192c56cb6be724a558448e2684802de4d6cd8690dc";
+        assert!(said(first(nile)).unwrap_err().contains(nile));
+        assert!(matches!(on_mainnet(&json!({})), Read::Garbled(_)));
+    }
+
+    #[test]
+    fn block__should_be_read_where_its_id_is_of_its_number() {
+        let found = |number: u64, id: &str| {
+            block(&json!({
+                "blockID": id,
+                "block_header": {"raw_data": {"number": number, "timestamp": 1_700_000_000_000_u64}},
+            }))
+        };
+        let id = format!("{:016x}{}", 70_000_000, "ab".repeat(24));
+        let block = found(70_000_000, &id).unwrap();
+        assert_eq!(hex::encode(block.id), id);
+        assert_eq!(block.timestamp_ms, 1_700_000_000_000);
+        assert_eq!(found(70_000_001, &id), None);
+        assert_eq!(found(70_000_000, &id[2..]), None);
+    }
+
+    #[test]
+    fn timely__should_pass_over_nodes_of_another_time() {
+        let now_ms = 1_700_000_000_000;
+        let at = |timestamp_ms| {
+            let block = Block {
+                number: 1,
+                id: [0; 32],
+                timestamp_ms,
+            };
+            matches!(timely(block, now_ms), Read::RpcResult(_))
+        };
+        for good in [now_ms, now_ms + MOST_AHEAD_MS, now_ms - MOST_BEHIND_MS] {
+            assert!(at(good), "{good}");
+        }
+        for bad in [
+            now_ms + MOST_AHEAD_MS + 1,
+            now_ms - MOST_BEHIND_MS - 1,
+            0,
+            u64::MAX,
+        ] {
+            assert!(!at(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn tried__should_tell_a_call_that_fails_from_a_node_that_cannot() {
+        let good = json!({
+            "result": {"result": true},
+            "energy_used": 64_285,
+            "constant_result": ["00".repeat(32)],
+            "transaction": {"ret": [{}]},
+        });
+        let expected = Tried {
+            energy: 64_285,
+            output: vec![0; 32],
+        };
+        assert_eq!(said(tried(&good)), Ok(expected));
+
+        let text = "transfer amount exceeds balance";
+        let output = [
+            &ERROR[..],
+            &[0; 31],
+            &[32],
+            &[0; 31],
+            &[u8::try_from(text.len()).unwrap()],
+            text.as_bytes(),
+            &[0],
+        ]
+        .concat();
+        let reverted = |output: String| {
+            json!({
+                "result": {"result": true, "message": hex::encode("REVERT opcode executed")},
+                "energy_used": 700,
+                "constant_result": [output],
+                "transaction": {"ret": [{"ret": "FAILED"}]},
+            })
+        };
+        assert_eq!(
+            said(tried(&reverted(hex::encode(output)))).unwrap_err(),
+            format!("REVERT opcode executed ({text})")
+        );
+        assert_eq!(
+            said(tried(&reverted(String::new()))).unwrap_err(),
+            "REVERT opcode executed"
+        );
+
+        let failed = |code: &str, words: &str| tried(&json!({"result": answer(code, words)}));
+        for (code, words) in [
+            ("CONTRACT_VALIDATE_ERROR", "Smart contract is not exist."),
+            (
+                "OTHER_ERROR",
+                "class org.tron.core.vm.program.Program$OutOfEnergyException : Not enough energy",
+            ),
+        ] {
+            assert_eq!(said(failed(code, words)).unwrap_err(), words);
+        }
+        for (code, words) in [
+            (
+                "CONTRACT_VALIDATE_ERROR",
+                "this node does not support constant",
+            ),
+            (
+                "OTHER_ERROR",
+                "class org.tron.core.vm.program.Program$OutOfTimeException : CPU timeout",
+            ),
+            ("OTHER_ERROR", "class java.lang.NullPointerException : null"),
+        ] {
+            assert!(matches!(failed(code, words), Read::Busy(_)), "{words}");
+        }
+        for nonsense in [json!({}), json!({"result": true}), json!({"result": {}})] {
+            assert!(matches!(tried(&nonsense), Read::Garbled(_)), "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn revert_reason__should_not_believe_lengths() {
+        let long = [&ERROR[..], &[0; 32], &[0xff; 32], b"text"].concat();
+        for output in [&[][..], &ERROR, &long] {
+            assert_eq!(revert_reason(output), None);
+        }
+    }
+
+    #[test]
+    fn fits__should_refuse_a_call_that_burns_more_than_its_limit() {
+        let prices = Prices {
+            energy: 100,
+            byte: 1_000,
+        };
+        assert_eq!(fits(&trigger(6_400_000), 64_000, &prices), Ok(()));
+        let Err(ChainError::Refused(refusal)) = fits(&trigger(6_399_999), 64_000, &prices) else {
+            panic!("not refused")
+        };
+        assert_eq!(refusal.code, ExecuteCode::InsufficientGasFee);
+        assert!(refusal.reason.contains("6400000"), "{}", refusal.reason);
+        assert!(fits(&trigger(u64::MAX - 1), u64::MAX, &prices).is_err());
+    }
+
+    #[test]
+    fn burnt__should_count_what_coins_have_to_pay() {
+        let prices = Prices {
+            energy: 100,
+            byte: 1_000,
+        };
+        let burnt = |means: &Means| burnt(64_000, 350, &prices, means);
+        assert_eq!(burnt(&Means::COINS_ONLY), 6_400_000 + 350_000);
+        let staked = means(&json!({
+            "freeNetLimit": 600, "freeNetUsed": 251, "NetLimit": 350,
+            "EnergyLimit": 65_000, "EnergyUsed": 2_000,
+        }));
+        assert_eq!(burnt(&staked.unwrap()), 100_000);
+        // Of neither kind is there enough.
+        let some = means(&json!({"freeNetLimit": 349, "NetLimit": 349}));
+        assert_eq!(burnt(&some.unwrap()), 6_750_000);
+        let shared = Means {
+            percent: 10,
+            ..Means::COINS_ONLY
+        };
+        assert_eq!(burnt(&shared), 640_000 + 350_000);
+        assert_eq!(means(&json!({"EnergyLimit": "many"})), None);
+    }
+
+    #[test]
+    fn accounts__should_be_read_with_what_they_leave_out() {
+        let absent = json!({});
+        let empty = json!({"address": "T", "create_time": 1});
+        let rich = json!({
+            "address": "T", "balance": 7,
+            "assetV2": [{"key": "1000001", "value": 5}, {"key": "1000002", "value": 9}],
+        });
+        for (account, coins, tokens) in [(&absent, 0, 0), (&empty, 0, 0), (&rich, 7, 9)] {
+            assert_eq!(sun(account), Some(coins));
+            assert_eq!(asset(account, "1000002"), Some(tokens));
+            assert_eq!(asset(account, "1000003"), Some(0));
+        }
+        for nonsense in [
+            json!({"message": "limit"}),
+            json!({"address": "T", "balance": -1, "assetV2": {}}),
+        ] {
+            assert_eq!(sun(&nonsense), None);
+            assert_eq!(asset(&nonsense, "1000002"), None);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What a command's commit holds beside its effect: the idempotency record, the demand that the token
+//! which asked may still be used, and in the audit log who asked.
+
+use std::sync::Arc;
+
+use covault_core::fault::Fault;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::{
+    audit::By,
+    commands::idempotency::IdempotencyRecord,
+    store::{Batch, Expect, Key},
+};
+
+/// Goes with a command to whoever makes its commit. Until it is dropped the command counts as one in
+/// work: a message that waits in a mailbox does, although whoever asked has stopped waiting.
+#[derive(Clone, Debug)]
+pub struct CommandCommit {
+    by: Arc<By>,
+    token: Option<(Key, u64)>,
+    record: Option<IdempotencyRecord>,
+    _permit: Option<Arc<OwnedSemaphorePermit>>,
+}
+
+impl CommandCommit {
+    /// `by` is who asked; `token` is the row of the caller's token in the version in which it was
+    /// found good, where it has one; `permit` is that of a command in progress.
+    pub fn new(
+        by: By,
+        token: Option<(Key, u64)>,
+        permit: Option<Arc<OwnedSemaphorePermit>>,
+    ) -> Self {
+        Self {
+            by: Arc::new(by),
+            token,
+            record: None,
+            _permit: permit,
+        }
+    }
+
+    /// The same with an idempotency record.
+    #[must_use]
+    pub fn with(self, record: IdempotencyRecord) -> Self {
+        Self {
+            record: Some(record),
+            ..self
+        }
+    }
+
+    /// Who asked.
+    pub fn by(&self) -> &By {
+        &self.by
+    }
+
+    /// Has the batch be taken only as long as the token was not revoked. A conflict about its row
+    /// becomes `unauthenticated`.
+    pub fn demand(&self, batch: &mut Batch) {
+        if let Some((key, version)) = &self.token {
+            batch.check(key.clone(), Expect::Version(*version));
+        }
+    }
+
+    /// As [`CommandCommit::demand`], and adds the idempotency record. `response` makes the message that
+    /// the call answers with.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Bug`] when the record cannot be serialized.
+    pub fn add_to(
+        &self,
+        batch: &mut Batch,
+        response: impl FnOnce() -> Vec<u8>,
+        now_ms: u64,
+    ) -> Result<(), Fault> {
+        self.demand(batch);
+        match &self.record {
+            Some(record) => record.add_to(batch, &response(), now_ms),
+            None => Ok(()),
+        }
+    }
+}

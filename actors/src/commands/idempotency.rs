@@ -1,0 +1,245 @@
+//! Idempotency keys: the first call's answer is stored with its effect and given again. Records are
+//! deleted when their time is over: an index has them by their age, so that only those are looked at
+//! whose time has come, however many others there are.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use covault_core::{fault::Fault, ids::TokenId};
+use parking_lot::Mutex;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+
+use crate::{
+    commands::answer::{Answer, IdempotencyKey},
+    services::{Services, readable},
+    store::{
+        Batch, CommitError, Expect, Key, Scan, Space,
+        rows::{self, Replay},
+    },
+};
+
+/// How long a key is kept, in milliseconds: 24 hours.
+pub const LIFETIME_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// When a record is deleted, in milliseconds after it was made. A command that has found it void, and
+/// is to write it anew, has ended long before: a record made by another one meanwhile would have the
+/// same version again.
+pub const KEPT_MS: u64 = LIFETIME_MS + 60 * 60 * 1000;
+/// Rows that are read at once; a record may be as large as the body of a request.
+const PAGE: usize = 64;
+
+/// Most characters of a key.
+const MAX_KEY: usize = 255;
+
+/// The record that a command stores in the commit of its effect.
+#[derive(Clone, Debug)]
+pub struct IdempotencyRecord {
+    key: Key,
+    expect: Expect,
+    body_hash: [u8; 32],
+}
+
+impl IdempotencyRecord {
+    /// Adds the record to the batch. `response` is the message that the call answers with.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Bug`] when it cannot be serialized.
+    pub fn add_to(&self, batch: &mut Batch, response: &[u8], now_ms: u64) -> Result<(), Fault> {
+        let record = Replay {
+            body_hash: self.body_hash,
+            at_ms: now_ms,
+            response: response.to_vec(),
+        };
+        batch.put(self.key.clone(), self.expect, rows::encode(&record)?);
+        add_age(batch, &self.key, now_ms)
+    }
+}
+
+/// What a key means for a call.
+pub enum Entry {
+    /// No other call has used it. The turn is over when the guard is dropped.
+    First(IdempotencyRecord, Turn),
+    /// Another call got this.
+    Replay(Answer),
+}
+
+/// What the store has of a key.
+enum Recorded {
+    /// An answer.
+    Replay(Answer),
+    /// Nothing that counts: the record that is stored must find its row like this.
+    Free(Expect),
+}
+
+async fn recorded(
+    services: &Services,
+    name: &Key,
+    key: &IdempotencyKey,
+) -> Result<Recorded, Fault> {
+    Ok(match services.load::<Replay>(name).await? {
+        None => Recorded::Free(Expect::Absent),
+        Some((record, _)) if services.now_ms() < record.at_ms.saturating_add(LIFETIME_MS) => {
+            Recorded::Replay(Answer {
+                response: record.response,
+                replayed: true,
+                body_mismatch: record.body_hash != key.body_hash,
+            })
+        }
+        Some((_, version)) => Recorded::Free(Expect::Version(version)),
+    })
+}
+
+/// What a key has got by now, after a call with it ended in an error: another process on the same
+/// store may have been faster, and a commit that was thought to be lost may be on disk.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn look_again(
+    services: &Services,
+    token: TokenId,
+    method: &str,
+    key: &IdempotencyKey,
+) -> Result<Option<Answer>, Fault> {
+    let name = rows::idempotency(token, method, &key.key);
+    Ok(match recorded(services, &name, key).await? {
+        Recorded::Replay(earlier) => Some(earlier),
+        Recorded::Free(_) => None,
+    })
+}
+
+/// Keys of calls that are in progress: a second call waits for the first.
+#[derive(Default)]
+pub struct InWork {
+    turns: Arc<Mutex<HashMap<Key, Arc<AsyncMutex<()>>>>>,
+}
+
+/// A call's turn with a key.
+pub struct Turn {
+    key: Key,
+    turns: Arc<Mutex<HashMap<Key, Arc<AsyncMutex<()>>>>>,
+    guard: Option<OwnedMutexGuard<()>>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut turns = self.turns.lock();
+        self.guard = None;
+        // Whoever waits holds a share of the lock.
+        if turns
+            .get(&self.key)
+            .is_some_and(|turn| Arc::strong_count(turn) == 1)
+        {
+            turns.remove(&self.key);
+        }
+    }
+}
+
+impl InWork {
+    /// Waits until no other call of this process works on a row that is to be made once.
+    pub async fn turn(&self, key: &Key) -> Turn {
+        let lock = {
+            let mut turns = self.turns.lock();
+            Arc::clone(turns.entry(key.clone()).or_default())
+        };
+        Turn {
+            key: key.clone(),
+            turns: Arc::clone(&self.turns),
+            guard: Some(lock.lock_owned().await),
+        }
+    }
+
+    /// Waits for the turn of a key and looks up whether it was used.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Invalid`] for an empty or too long key.
+    pub async fn enter(
+        &self,
+        services: &Services,
+        token: TokenId,
+        method: &str,
+        key: &IdempotencyKey,
+    ) -> Result<Entry, Fault> {
+        let length = key.key.chars().count();
+        if length == 0 || length > MAX_KEY {
+            return Err(Fault::field(
+                "idempotency-key",
+                format!("must have 1 to {MAX_KEY} characters"),
+            ));
+        }
+        let name = rows::idempotency(token, method, &key.key);
+        let turn = self.turn(&name).await;
+        let expect = match recorded(services, &name, key).await? {
+            Recorded::Replay(replay) => return Ok(Entry::Replay(replay)),
+            Recorded::Free(expect) => expect,
+        };
+        let record = IdempotencyRecord {
+            key: name,
+            expect,
+            body_hash: key.body_hash,
+        };
+        Ok(Entry::First(record, turn))
+    }
+}
+
+/// Adds the row of a record to the index of their ages.
+///
+/// # Errors
+/// [`covault_core::fault::Class::Bug`] when it cannot be serialized.
+pub fn add_age(batch: &mut Batch, record: &Key, at_ms: u64) -> Result<(), Fault> {
+    let key = rows::record_age(at_ms, record);
+    batch.put(key, Expect::Any, rows::encode(&())?);
+    Ok(())
+}
+
+/// Deletes every record whose time is over.
+///
+/// # Errors
+/// When the store cannot be read or written.
+pub async fn delete_expired(services: &Services) -> Result<(), Fault> {
+    let mut next = Some(Scan::prefix(Space::RecordAge, &[], PAGE));
+    while let Some(scan) = next {
+        let page = services.store.scan(&scan).await?;
+        let mut batch = Batch::new();
+        let mut records = BTreeSet::new();
+        let mut all_due = true;
+        for (key, row) in &page {
+            // One that cannot be read is left alone.
+            let Some((at_ms, record)) = rows::aged_record(key) else {
+                continue;
+            };
+            if !is_over(services, at_ms) {
+                all_due = false;
+                break;
+            }
+            // A key that was used again has a younger record.
+            if records.insert(record.clone())
+                && let Some(row) = services.store.get(&record).await?
+                && let Some(replay) = readable(rows::decode::<Replay>(&row.value), "a record")?
+                && is_over(services, replay.at_ms)
+            {
+                batch.delete(record, Expect::Version(row.version));
+            }
+            batch.delete(key.clone(), Expect::Version(row.version));
+        }
+        commit(services, batch).await?;
+        next = scan.rest(&page).filter(|_| all_due);
+    }
+    Ok(())
+}
+
+fn is_over(services: &Services, at_ms: u64) -> bool {
+    at_ms.saturating_add(KEPT_MS) <= services.now_ms()
+}
+
+async fn commit(services: &Services, batch: Batch) -> Result<(), Fault> {
+    if batch.writes().is_empty() {
+        return Ok(());
+    }
+    match services.store.commit(batch).await {
+        // Somebody uses one of the keys again just now; the next sweep has the rest.
+        Ok(()) | Err(CommitError::Conflict(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

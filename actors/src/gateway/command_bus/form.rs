@@ -1,0 +1,157 @@
+//! The encoding of forwarded commands and answers: BCS with the version first, messages in protobuf
+//! (`tests/wire/forwarded-command-*` has samples).
+
+use covault_core::{
+    fault::Fault,
+    ids::{TokenId, VaultId},
+    token::Access,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{ForwardOutcome, ForwardedCommand};
+use crate::{
+    commands::{
+        answer::{Answer, IdempotencyKey},
+        caller::{Caller, VaultScope},
+    },
+    store::rows,
+};
+
+#[derive(Serialize, Deserialize)]
+struct ForwardedCommandForm {
+    recipient_version: u64,
+    token: TokenId,
+    /// `None`: every vault.
+    vaults: Option<Vec<VaultId>>,
+    access: Access,
+    operator: bool,
+    request_id: String,
+    method: String,
+    request: Vec<u8>,
+    /// The key, and the hash of the request.
+    key: Option<(String, [u8; 32])>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum OutcomeForm {
+    Done {
+        response: Vec<u8>,
+        replayed: bool,
+        body_mismatch: bool,
+    },
+    Refused(Fault),
+    NotDone,
+}
+
+/// The bytes of a forwarded command.
+///
+/// # Errors
+/// [`covault_core::fault::Class::Bug`] when it cannot be serialized.
+pub fn encode_command(forwarded: &ForwardedCommand) -> Result<Vec<u8>, Fault> {
+    let ForwardedCommand {
+        recipient_version,
+        caller,
+        method,
+        request,
+        key,
+    } = forwarded.clone();
+    let Caller {
+        token,
+        vaults,
+        access,
+        operator,
+        request_id,
+    } = caller;
+    rows::encode(&ForwardedCommandForm {
+        recipient_version,
+        token,
+        vaults: match vaults {
+            VaultScope::All => None,
+            VaultScope::Only(vaults) => Some(vaults),
+        },
+        access,
+        operator,
+        request_id,
+        method,
+        request,
+        key: key.map(|key| (key.key, key.body_hash)),
+    })
+}
+
+/// The forwarded command of such bytes.
+///
+/// # Errors
+/// [`covault_core::fault::Class::Bug`] when they are none of this version.
+pub fn decode_command(bytes: &[u8]) -> Result<ForwardedCommand, Fault> {
+    let ForwardedCommandForm {
+        recipient_version,
+        token,
+        vaults,
+        access,
+        operator,
+        request_id,
+        method,
+        request,
+        key,
+    } = rows::decode(bytes)?;
+    Ok(ForwardedCommand {
+        recipient_version,
+        caller: Caller {
+            token,
+            vaults: vaults.map_or(VaultScope::All, VaultScope::Only),
+            access,
+            operator,
+            request_id,
+        },
+        method,
+        request,
+        key: key.map(|(key, body_hash)| IdempotencyKey { key, body_hash }),
+    })
+}
+
+/// The bytes of an outcome.
+///
+/// # Errors
+/// As [`encode_command`].
+pub fn encode_outcome(outcome: ForwardOutcome) -> Result<Vec<u8>, Fault> {
+    rows::encode(&match outcome {
+        ForwardOutcome::Answer(answer) => match *answer {
+            Ok(Answer {
+                response,
+                replayed,
+                body_mismatch,
+            }) => OutcomeForm::Done {
+                response,
+                replayed,
+                body_mismatch,
+            },
+            Err(fault) => OutcomeForm::Refused(fault),
+        },
+        ForwardOutcome::NotDone => OutcomeForm::NotDone,
+        ForwardOutcome::NotKnown => return Err(Fault::bug("an outcome that is not known")),
+    })
+}
+
+/// The outcome of such bytes.
+///
+/// # Errors
+/// As [`decode_command`].
+pub fn decode_outcome(bytes: &[u8]) -> Result<ForwardOutcome, Fault> {
+    Ok(match rows::decode(bytes)? {
+        OutcomeForm::Done {
+            response,
+            replayed,
+            body_mismatch,
+        } => ForwardOutcome::Answer(Box::new(Ok(Answer {
+            response,
+            replayed,
+            body_mismatch,
+        }))),
+        OutcomeForm::Refused(fault) => ForwardOutcome::Answer(Box::new(Err(fault))),
+        OutcomeForm::NotDone => ForwardOutcome::NotDone,
+    })
+}
+
+#[cfg(test)]
+#[path = "form_tests.rs"]
+mod tests;

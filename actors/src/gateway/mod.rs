@@ -1,0 +1,350 @@
+//! The gateway: the one way into the orchestrator.
+
+mod answers;
+pub mod command_bus;
+mod commands;
+mod ready;
+mod routing;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use covault_core::{
+    fault::Fault,
+    ids::OrchestratorId,
+    token::{Access, ApiToken, TokenHash},
+};
+use prost::Message as _;
+use ractor::{Actor, ActorCell};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::watch;
+
+use crate::{
+    audit::{self, By},
+    backup::{
+        live::Backups,
+        restore::{self, ClientGate},
+    },
+    chain_rpc::EndpointHealth,
+    commands::{
+        caller::{full_access, operators_only},
+        command_commit::CommandCommit,
+        idempotency::InWork,
+    },
+    gateway::command_bus::CommandBus,
+    leases::{self, LeaseManager},
+    limits::permits,
+    nodes,
+    operations::{self, Call, Operation, Registered},
+    port::NodeView,
+    root::{self, Root},
+    services::Services,
+    settings::Orchestrator,
+    store::{Key, Space},
+    tokens,
+    vaults::vault_actors::VaultActors,
+};
+
+pub use self::answers::{Body, Stuck};
+use self::{answers::Encoding, commands::Command, ready::Readiness, routing::GatewayHandler};
+pub use crate::{
+    commands::{
+        answer::{Answer, IdempotencyKey},
+        caller::{Caller, VaultScope},
+    },
+    counters::Forgotten,
+};
+
+/// How long [`Gateway::stop`] waits for each of its steps.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The one way into the orchestrator. Cheap to clone.
+#[derive(Clone)]
+pub struct Gateway {
+    inner: Arc<Inner>,
+}
+
+/// What every clone of the gateway shares.
+struct Inner {
+    services: Arc<Services>,
+    /// The actor above all others.
+    root: ActorCell,
+    vaults: VaultActors,
+    in_work: InWork,
+    backups: Backups,
+    client_gate: ClientGate,
+    readiness: Readiness,
+    command_bus: Arc<dyn CommandBus>,
+    closing: AtomicBool,
+}
+
+impl Gateway {
+    /// Starts the orchestrator: loads what is live from the store and goes on with it.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] when the store cannot be read.
+    pub async fn start(orchestrator: Orchestrator) -> Result<Self, Fault> {
+        let command_bus = Arc::clone(&orchestrator.sharing.command_bus);
+        let services = Arc::new(Services::new(orchestrator));
+        // A store that cannot be read is better found out now than by the first request.
+        services.store.get(&Key::new(Space::Probe, &[])).await?;
+        restore::refuse_half(&services).await?;
+        audit::begin(&services).await?;
+        let client_gate = restore::recover_after_restore(&services).await?;
+        if services.store.exclusive()
+            && services.runs_vaults
+            && let Err(fault) = leases::take_all(&services).await
+        {
+            tracing::warn!(
+                ?fault,
+                "the vaults are taken as soon as the store can be used"
+            );
+        }
+        let (address, mut directory) = watch::channel(None);
+        let root = if services.runs_vaults {
+            let arguments = (Arc::clone(&services), address);
+            let (root, _) = Actor::spawn(None, Root, arguments)
+                .await
+                .map_err(Fault::bug)?;
+            directory
+                .wait_for(Option::is_some)
+                .await
+                .map_err(Fault::bug)?;
+            root.get_cell()
+        } else {
+            let arguments = (Arc::clone(&services), directory.clone());
+            let (lease_manager, _) = Actor::spawn(None, LeaseManager, arguments)
+                .await
+                .map_err(Fault::bug)?;
+            lease_manager.get_cell()
+        };
+        let gateway = Self {
+            inner: Arc::new(Inner {
+                command_bus,
+                vaults: VaultActors {
+                    services: Arc::clone(&services),
+                    directory,
+                },
+                services,
+                root,
+                in_work: InWork::default(),
+                backups: Backups::default(),
+                client_gate,
+                readiness: Readiness::default(),
+                closing: AtomicBool::new(false),
+            }),
+        };
+        let inner = &gateway.inner;
+        let handler = Arc::new(GatewayHandler(Arc::downgrade(inner)));
+        inner
+            .command_bus
+            .open(inner.services.held_leases.me(), handler)
+            .await?;
+        Ok(gateway)
+    }
+
+    /// Stops: refuses new commands, lets those in progress come to their end, and stops every
+    /// actor. Requests that are not final are on disk and go on at the next start.
+    pub async fn stop(&self) {
+        self.inner.closing.store(true, Ordering::SeqCst);
+        // Who waits for a request to end asks again, of the next process.
+        self.inner.services.waiters.close();
+        // Others are to know before anything is given back.
+        if self.inner.services.runs_vaults {
+            let _ = self.inner.root.send_message(root::Msg::Leave);
+        }
+        let all = permits(self.inner.services.settings.max_commands);
+        let all = u32::try_from(all).unwrap_or(u32::MAX);
+        let in_work = self.inner.services.limits.commands.acquire_many(all);
+        if tokio::time::timeout(STOP_PATIENCE, in_work).await.is_err() {
+            tracing::warn!("commands are still in progress; stopping anyway");
+        }
+        if let Err(error) = self
+            .inner
+            .root
+            .stop_and_wait(None, Some(STOP_PATIENCE))
+            .await
+        {
+            tracing::warn!(%error, "the actors did not stop in time");
+        }
+        self.inner.services.tasks.close().await;
+        self.inner
+            .command_bus
+            .close(self.inner.services.held_leases.me())
+            .await;
+        leases::give_back(&self.inner.services).await;
+    }
+
+    /// Which orchestrator this is: another one after each start.
+    pub fn orchestrator(&self) -> OrchestratorId {
+        self.inner.services.held_leases.me()
+    }
+
+    /// How many vaults are here, and how many orchestrators are alive as far as this one sees.
+    pub fn shares(&self) -> (usize, usize) {
+        let held_leases = &self.inner.services.held_leases;
+        let others = held_leases.eligible().map_or(1, |eligible| eligible.len());
+        (held_leases.vaults(), others)
+    }
+
+    /// Calls an operation with a request as a client sent it. A command is durable when this returns.
+    /// A key that was used is answered before anything is made of the request: the first call's
+    /// answer comes again whatever has become of the rules since.
+    ///
+    /// # Errors
+    /// Any class; nothing was changed then, unless the store failed while it wrote.
+    pub async fn call(
+        &self,
+        caller: &Caller,
+        operation: &'static Registered,
+        request: Body<'_>,
+        key: Option<String>,
+    ) -> Result<Answer, Fault> {
+        let descriptor = operation.descriptor();
+        let (encoding, bytes) = match request {
+            Body::Json(bytes) => (Encoding::Json, bytes),
+            Body::Protobuf(bytes) => (Encoding::Protobuf, bytes),
+        };
+        let request = match encoding {
+            Encoding::Json => descriptor.request_of_json(bytes),
+            Encoding::Protobuf => Ok(bytes.to_vec()),
+        };
+        let request = request.and_then(|request| operation.canonical(&request));
+        let key = key.filter(|_| descriptor.takes_idempotency_key());
+        let key = key.map(|key| IdempotencyKey {
+            key,
+            body_hash: fingerprint(&request, bytes),
+        });
+        let mut answer = if descriptor.is_command() {
+            self.submit(Command {
+                operation,
+                request,
+                key,
+                caller: caller.clone(),
+            })
+            .await?
+        } else {
+            Answer::first(self.inner.query(caller, operation, &request?).await?)
+        };
+        if encoding == Encoding::Json {
+            answer.response = descriptor.response_to_json(&answer.response)?.into_bytes();
+        }
+        Ok(answer)
+    }
+
+    /// As [`Gateway::call`], with an operation and messages that are known here.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn call_typed<O: Operation>(
+        &self,
+        caller: &Caller,
+        request: &O::Request,
+        key: Option<String>,
+    ) -> Result<(O::Response, Answer), Fault> {
+        let request = request.encode_to_vec();
+        let operation = operations::find(O::METHOD)?;
+        let answer = self
+            .call(caller, operation, Body::Protobuf(&request), key)
+            .await?;
+        let response = O::Response::decode(answer.response.as_slice()).map_err(Fault::bug)?;
+        Ok((response, answer))
+    }
+
+    async fn submit(&self, command: Command) -> Result<Answer, Fault> {
+        let inner = Arc::clone(&self.inner);
+        // A task of its own: a client that hangs up must not leave a command half done with
+        // its idempotency key free.
+        tokio::spawn(async move { inner.submit(command).await })
+            .await
+            .unwrap_or_else(|error| Err(Fault::bug(error)))
+    }
+
+    /// The token of a hash, when it may be used now.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unauthenticated`] otherwise.
+    pub async fn authenticate(&self, hash: &TokenHash) -> Result<ApiToken, Fault> {
+        tokens::authenticate(&self.inner.services, hash).await
+    }
+
+    /// Whether the service can take requests: the store can be written, and a signer be reached.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] with what is away.
+    pub async fn ready(&self) -> Result<(), Fault> {
+        self.inner.readiness.check(&self.inner.services).await
+    }
+
+    /// The admitted nodes, and how many others announce themselves.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn nodes(&self) -> Result<(Vec<NodeView>, usize), Fault> {
+        let services = &self.inner.services;
+        let unadmitted = services.signers.unadmitted().len();
+        Ok((nodes::view(services).await?, unadmitted))
+    }
+
+    /// How the nodes of the chains are doing.
+    pub fn chain_nodes(&self) -> Vec<EndpointHealth> {
+        self.inner.services.chains.health()
+    }
+
+    /// How many requests cannot go on now, and what became of transactions that nodes had forgotten.
+    pub fn stuck(&self) -> Stuck {
+        let services = &self.inner.services;
+        Stuck {
+            waiting: services.counters.waiting(),
+            forgotten: *services.counters.forgotten.lock(),
+        }
+    }
+}
+
+/// Tells one request from another by what it says: the same message may come over REST and over
+/// gRPC, and JSON with other spaces.
+fn fingerprint(request: &Result<Vec<u8>, Fault>, body: &[u8]) -> [u8; 32] {
+    match request {
+        Ok(message) => Sha256::digest(message),
+        Err(_) => Sha256::new_with_prefix("unreadable")
+            .chain_update(body)
+            .finalize(),
+    }
+    .into()
+}
+
+impl Inner {
+    /// Answers a query from the store. Callers that may only read get no signature.
+    async fn query(
+        &self,
+        caller: &Caller,
+        operation: &'static Registered,
+        request: &[u8],
+    ) -> Result<Vec<u8>, Fault> {
+        let (services, descriptor) = (&*self.services, operation.descriptor());
+        // The body of the call may have taken its time.
+        let token = tokens::in_use(services, caller).await?;
+        if descriptor.needs_full_access() {
+            full_access(caller)?;
+        }
+        operators_only(descriptor, caller)?;
+        let call = Call {
+            vaults: &self.vaults,
+            in_work: &self.in_work,
+            backups: &self.backups,
+            services,
+            caller,
+            command_commit: CommandCommit::new(By::caller(caller), token, None),
+        };
+        let response = operation.run(call, request).await?;
+        match caller.access {
+            Access::Full => Ok(response),
+            Access::ReadOnly => descriptor.response_for_readers(&response),
+        }
+    }
+}

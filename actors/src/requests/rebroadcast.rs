@@ -1,0 +1,442 @@
+//! Transactions that a node took and the chain never did: nodes forget what waits for long, when
+//! they are full or start again, and some transactions end with time.
+//!
+//! Their requests are over, and nobody sends them any more. On networks with numbers whatever comes
+//! after them would wait for ever. So before a request builds on what the nodes offer, it looks
+//! whether another one that is over holds just that: then the nodes do not have its transaction.
+//! One that can still come is sent again, the same bytes. One whose time is over, and which the chain
+//! passed by, gives its number back: no block ever has it.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use covault_core::{
+    audit::Chain,
+    chain::{ChainData, Resource, Signed},
+    fault::Fault,
+    ids::RequestId,
+    request::{Request, State},
+};
+use parking_lot::Mutex;
+
+use crate::{
+    account::Account,
+    audit::{By, Note},
+    chain_rpc::{Broadcast, BroadcastRequest, ChainClient, ChainError, Refusal},
+    services::Services,
+    store::{Batch, CommitError, Expect, Key, Scan, rows},
+};
+
+/// How long a transaction may need from its request into a block before anybody looks after it,
+/// in milliseconds.
+const MOMENT_MS: u64 = 60_000;
+/// By how much the chain's clock must have passed the end of a transaction, in milliseconds:
+/// parts of a chain may be some seconds apart.
+const SETTLED_MS: u64 = 60_000;
+/// For how long it holds what was found about an account, in milliseconds.
+const PAUSE_MS: u64 = 15_000;
+/// No more is sent again once that took so long, in milliseconds: a request waits for it.
+const PATIENCE_MS: u64 = 10_000;
+/// Numbers, outputs or objects, and replacements of one transaction that are looked after at once;
+/// the rest next time.
+const MOST: usize = 64;
+/// Accounts of which is kept what was found.
+const MOST_ACCOUNTS: usize = 1_000;
+
+/// What was last found about the accounts of a vault. One request of an account looks, others wait
+/// for what it finds.
+#[derive(Default)]
+pub struct RebroadcastCache(Mutex<HashMap<Account, Arc<tokio::sync::Mutex<AccountCheck>>>>);
+
+/// What was found.
+#[derive(Default)]
+struct AccountCheck {
+    /// When, in milliseconds since the Unix epoch.
+    at_ms: u64,
+    /// Why nothing may be built behind it.
+    in_the_way: Option<String>,
+}
+
+impl RebroadcastCache {
+    fn of(&self, account: &Account) -> Arc<tokio::sync::Mutex<AccountCheck>> {
+        let mut accounts = self.0.lock();
+        if accounts.len() >= MOST_ACCOUNTS {
+            accounts.retain(|_, check| Arc::strong_count(check) > 1);
+        }
+        Arc::clone(accounts.entry(account.clone()).or_default())
+    }
+}
+
+/// What is held, although the nodes offer it.
+struct Lost {
+    resource: Resource,
+    /// The row of the claim.
+    key: Key,
+    version: u64,
+    /// Whose transactions use it, all of them over: that of the claim, and those that were to
+    /// replace it. Never empty; the newest is the last.
+    requests: Vec<Finished>,
+}
+
+/// A request whose transaction was sent or handed over.
+struct Finished {
+    request: Request,
+    signed: Signed,
+    sent: bool,
+}
+
+impl Lost {
+    fn nonce(&self) -> Option<u64> {
+        match self.resource {
+            Resource::Nonce(nonce) => Some(nonce),
+            Resource::Object(_) | Resource::Whole(_) => None,
+        }
+    }
+
+    /// From when on none of the transactions can come, in milliseconds since the Unix epoch.
+    fn end_ms(&self) -> Result<Option<u64>, Fault> {
+        let mut end_ms = Some(0);
+        for over in &self.requests {
+            let one = over.request.network.rules().valid_until_ms(&over.signed)?;
+            end_ms = end_ms.zip(one).map(|(end_ms, one)| one.max(end_ms));
+        }
+        Ok(end_ms)
+    }
+
+    /// The transaction that the client wants: the newest. None of it is sent that the client took
+    /// to send it itself, and nothing that it was to replace.
+    fn wanted(&self) -> Option<&Finished> {
+        self.requests.last().filter(|over| over.sent)
+    }
+}
+
+/// Looks after the transactions that hold what nodes offer to a request of the account. Says why
+/// nothing may be built behind them, where that is so.
+///
+/// # Errors
+/// [`covault_core::fault::Class::Unavailable`] when the store cannot be read or written.
+pub async fn rebroadcast_dropped(
+    services: &Services,
+    cache: &RebroadcastCache,
+    client: &dyn ChainClient,
+    account: &Account,
+    candidate_inputs: &[Resource],
+) -> Result<Option<String>, Fault> {
+    free_unknown(services, account, candidate_inputs).await?;
+    if lost(services, account, candidate_inputs).await?.is_empty() {
+        return Ok(None);
+    }
+    let look = cache.of(account);
+    let mut look = look.lock().await;
+    let now_ms = services.now_ms();
+    if now_ms.saturating_sub(look.at_ms) < PAUSE_MS {
+        return Ok(look.in_the_way.clone());
+    }
+    let lost = lost(services, account, candidate_inputs).await?;
+    let in_the_way = match ended(services, client, account, &lost, now_ms).await? {
+        End::None => send_again(services, client, &lost, now_ms).await?,
+        End::Freed => None,
+        End::NotKnown(reason) => Some(reason),
+    };
+    *look = AccountCheck {
+        at_ms: now_ms,
+        in_the_way: in_the_way.clone(),
+    };
+    Ok(in_the_way)
+}
+
+/// As [`rebroadcast_dropped`], for a transaction with a number that no node takes yet: after those that the
+/// chain waits for.
+///
+/// # Errors
+/// As there.
+pub async fn look_before(
+    services: &Services,
+    cache: &RebroadcastCache,
+    client: &dyn ChainClient,
+    account: &Account,
+    nonce: u64,
+) -> Result<Option<String>, Fault> {
+    match client.next_number(&account.address, 0).await {
+        Ok(Some(next)) if next < nonce => {
+            rebroadcast_dropped(services, cache, client, account, &[Resource::Nonce(next)]).await
+        }
+        // A network that waits for no number, or a node that does not know now.
+        Ok(_) | Err(_) => Ok(None),
+    }
+}
+
+/// Frees what is held by requests that a restore has ended, where the nodes offer it: no block has their
+/// transactions, if there are any. Whatever takes it next makes these void, or they it; never do both
+/// come.
+async fn free_unknown(
+    services: &Services,
+    account: &Account,
+    candidate_inputs: &[Resource],
+) -> Result<(), Fault> {
+    for resource in candidate_inputs.iter().take(MOST) {
+        if matches!(resource, Resource::Whole(_)) {
+            continue;
+        }
+        let key = rows::claim(account, resource);
+        let Some((holder, version)) = services.load::<RequestId>(&key).await? else {
+            continue;
+        };
+        let Some((request, _)) = services.request(holder).await? else {
+            continue;
+        };
+        // Others that failed have let go of everything when they did.
+        if !matches!(request.state, State::Failed { .. }) {
+            continue;
+        }
+        let mut batch = Batch::new();
+        batch.delete(key, Expect::Version(version));
+        let detail = match resource {
+            Resource::Nonce(nonce) => format!("the number {nonce} is free: the chain offers it"),
+            Resource::Object(name) => format!("{name} is free: the chain offers it"),
+            Resource::Whole(_) => String::new(),
+        };
+        tracing::warn!(request = %holder, detail, "what a restored request held is free");
+        add_to_trail(services, &mut batch, &request, "Freed", &detail)?;
+        match services.store.commit(batch).await {
+            Ok(()) | Err(CommitError::Conflict(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// What requests that are over hold of what is offered, and of the numbers right behind.
+async fn lost(
+    services: &Services,
+    account: &Account,
+    candidate_inputs: &[Resource],
+) -> Result<Vec<Lost>, Fault> {
+    let mut lost = Vec::new();
+    for resource in candidate_inputs.iter().take(MOST) {
+        match resource {
+            Resource::Nonce(first) => {
+                for nonce in (*first..=u64::MAX).take(MOST) {
+                    match held(services, account, Resource::Nonce(nonce)).await? {
+                        Some(one) => lost.push(one),
+                        None => break,
+                    }
+                }
+            }
+            Resource::Object(_) => lost.extend(held(services, account, resource.clone()).await?),
+            // What nodes offer is another one each time.
+            Resource::Whole(_) => {}
+        }
+    }
+    Ok(lost)
+}
+
+/// `None` when nobody holds it, or somebody who is still at work, or has only just ended.
+async fn held(
+    services: &Services,
+    account: &Account,
+    resource: Resource,
+) -> Result<Option<Lost>, Fault> {
+    let key = rows::claim(account, &resource);
+    let Some((holder, version)) = services.load::<RequestId>(&key).await? else {
+        return Ok(None);
+    };
+    let mut users = vec![holder];
+    if let Resource::Nonce(nonce) = resource {
+        let all = rows::replacements(account, nonce);
+        let all = Scan::prefix(all.space, &all.bytes, MOST);
+        for (_, row) in services.store.scan(&all).await? {
+            users.push(rows::decode(&row.value)?);
+        }
+    }
+    let mut requests = Vec::new();
+    for user in users {
+        let Some((request, _)) = services.request(user).await? else {
+            return Ok(None);
+        };
+        let moment_ms = services.now_ms().saturating_sub(request.created_at_ms);
+        match &request.state {
+            State::Failed { .. } => continue,
+            State::Succeeded {
+                signed: Some(signed),
+                sent,
+                ..
+            } if moment_ms >= MOMENT_MS => requests.push(Finished {
+                signed: signed.clone(),
+                sent: *sent,
+                request,
+            }),
+            _ => return Ok(None),
+        }
+    }
+    requests.sort_by_key(|over| (over.request.created_at_ms, over.request.id));
+    Ok((!requests.is_empty()).then_some(Lost {
+        resource,
+        key,
+        version,
+        requests,
+    }))
+}
+
+/// What became of transactions whose time may be over.
+enum End {
+    /// There are none, or the chain has them.
+    None,
+    /// Some never came into the chain, and their numbers are free.
+    Freed,
+    /// It is not known yet; in words for people.
+    NotKnown(String),
+}
+
+/// Frees the numbers of transactions that can never come any more.
+async fn ended(
+    services: &Services,
+    client: &dyn ChainClient,
+    account: &Account,
+    lost: &[Lost],
+    now_ms: u64,
+) -> Result<End, Fault> {
+    let mut over = Vec::new();
+    let mut since_ms = 0;
+    for one in lost {
+        let (Some(nonce), Some(end_ms)) = (one.nonce(), one.end_ms()?) else {
+            continue;
+        };
+        let settled_ms = end_ms.saturating_add(SETTLED_MS);
+        if settled_ms <= now_ms {
+            over.push((nonce, one));
+            since_ms = since_ms.max(settled_ms);
+        }
+    }
+    let Some((first, _)) = over.first() else {
+        return Ok(End::None);
+    };
+    let why = match client.next_number(&account.address, since_ms).await {
+        Ok(Some(next)) => {
+            over.retain(|(nonce, _)| *nonce >= next);
+            if over.is_empty() {
+                return Ok(End::None);
+            }
+            free(services, &over).await?;
+            return Ok(End::Freed);
+        }
+        Ok(None) => "its clock has not come so far".to_owned(),
+        Err(ChainError::Unknown(reason) | ChainError::Refused(Refusal { reason, .. })) => reason,
+    };
+    Ok(End::NotKnown(format!(
+        "the earlier transaction with the number {first} has expired, and whether the chain has it \
+         is not known: {why}"
+    )))
+}
+
+async fn free(services: &Services, over: &[(u64, &Lost)]) -> Result<(), Fault> {
+    let mut batch = Batch::new();
+    for (nonce, one) in over {
+        batch.delete(one.key.clone(), Expect::Version(one.version));
+        for Finished {
+            request, signed, ..
+        } in &one.requests
+        {
+            let detail = format!(
+                "{} expired without having come into the chain; the number {nonce} is free again",
+                signed.tx_hash
+            );
+            tracing::warn!(request = %request.id, nonce, detail, "a transaction was dropped");
+            services.counters.forgotten.lock().expired += 1;
+            add_to_trail(services, &mut batch, request, "Dropped", &detail)?;
+        }
+    }
+    match services.store.commit(batch).await {
+        // Nobody else changes these rows; whoever does has seen to it.
+        Ok(()) | Err(CommitError::Conflict(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Sends transactions that nodes have lost once more, in the order of their numbers. Says what is
+/// in the way of the numbers behind.
+async fn send_again(
+    services: &Services,
+    client: &dyn ChainClient,
+    lost: &[Lost],
+    now_ms: u64,
+) -> Result<Option<String>, Fault> {
+    let mut done = BTreeSet::new();
+    for one in lost {
+        let Some(over) = one.wanted() else {
+            match one.nonce() {
+                // The client sends it, and those behind are of no use before.
+                Some(nonce) => {
+                    let request = one.requests.last().map(|over| over.request.id);
+                    tracing::info!(?request, nonce, "the chain waits for what the client has");
+                    break;
+                }
+                None => continue,
+            }
+        };
+        if !done.insert(over.request.id) {
+            continue;
+        }
+        let id = over.request.id;
+        let broadcast_request = BroadcastRequest {
+            signed: over.signed.clone(),
+            chain_data: ChainData::Nothing,
+            age_ms: now_ms.saturating_sub(over.request.created_at_ms),
+            now_ms: services.now_ms(),
+            retried: true,
+        };
+        let hash = &over.signed.tx_hash;
+        let (event, detail, refused) = match client.broadcast(&broadcast_request).await {
+            Broadcast::Accepted => {
+                services.counters.forgotten.lock().taken += 1;
+                ("SentAgain", hash.clone(), None)
+            }
+            Broadcast::Refused(Refusal { reason, .. }) => {
+                services.counters.forgotten.lock().refused += 1;
+                let detail = format!("no node accepts {hash} now: {reason}");
+                ("SentAgain", detail, Some(reason))
+            }
+            Broadcast::Unknown(reason) => {
+                tracing::warn!(request = %id, reason, "a transaction that the chain lacks could not be sent again");
+                break;
+            }
+        };
+        tracing::warn!(request = %id, detail, "a transaction that the chain lacks was sent again");
+        let mut batch = Batch::new();
+        add_to_trail(services, &mut batch, &over.request, event, &detail)?;
+        match services.store.commit(batch).await {
+            Ok(()) | Err(CommitError::Conflict(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if let (Some(nonce), Some(reason)) = (one.nonce(), refused) {
+            let then = match one.end_ms()? {
+                Some(_) => "its number is free once it has expired",
+                None => "a request that names this number itself replaces it",
+            };
+            return Ok(Some(format!(
+                "an earlier transaction, {hash} of request {id}, has the number {nonce}, is not in \
+                 the chain, and no node takes it any more ({reason}); {then}"
+            )));
+        }
+        if services.now_ms().saturating_sub(now_ms) > PATIENCE_MS {
+            break;
+        }
+    }
+    Ok(None)
+}
+
+/// Writes down what happened to a request that is over.
+fn add_to_trail(
+    services: &Services,
+    batch: &mut Batch,
+    request: &Request,
+    event: &str,
+    detail: &str,
+) -> Result<(), Fault> {
+    Note::of_request(&By::service(), request.id, event)
+        .fact("state", request.state.name())
+        .fact("detail", detail)
+        .add_to(batch, Chain::Vault(request.vault), services.now_ms())
+}

@@ -1,0 +1,102 @@
+//! The first commit of a request.
+
+use std::sync::Arc;
+
+use covault_core::{
+    fault::{Class, Fault},
+    request::{Approval, Event, Request},
+    schema::wire,
+    wallet::Status,
+};
+
+use super::Live;
+use crate::{
+    commands::command_commit::CommandCommit,
+    requests::{
+        request_store::{CommitExtras, Problem, StoredRequest},
+        tx_builder,
+    },
+    services::Services,
+    store::Space,
+    vaults::wallets,
+};
+
+impl Live {
+    /// Everything up to the first outside effect, in one commit with the idempotency record. It is
+    /// taken only as long as the wallet's row is in the version in which the wallet was found
+    /// active: once an archive was answered no request of the wallet is accepted.
+    pub(super) async fn create(
+        &mut self,
+        request: Request,
+        broadcast: bool,
+        mut wallet_version: u64,
+        command_commit: CommandCommit,
+    ) -> Result<wire::SigningRequest, Fault> {
+        let deadline_ms = self.fresh_deadline_ms();
+        let stored = StoredRequest::open(request, 0)?;
+        let queries = tx_builder::queries(&self.services, stored.request.network, &stored.payload);
+        let mut events = vec![
+            Event::PolicyPassed { broadcast },
+            Event::ApprovalAsked {
+                rule: Approval::Automatic,
+            },
+            Event::Approved { deadline_ms },
+        ];
+        let mut built = None;
+        if let Some(chain_data) = tx_builder::local_facts(&self.services, &stored.payload, &queries)
+        {
+            self.current = Some(stored);
+            let draft = self.draft(chain_data?, broadcast, deadline_ms)?;
+            events.extend(self.built(draft.clone()));
+            built = Some(draft);
+        } else {
+            self.current = Some(stored);
+        }
+        let services = Arc::clone(&self.services);
+        let stored = self.now_mut()?;
+        let outcome = loop {
+            let extras = CommitExtras {
+                command_commit: Some(&command_commit),
+                wallet: Some(wallet_version),
+            };
+            let committed = stored
+                .advance_claiming(&services, events.clone(), extras, false)
+                .await;
+            match committed {
+                Err(Problem::Conflict(key)) if key.space == Space::Wallet => {
+                    wallet_version = active(&services, stored).await?;
+                }
+                committed => break committed,
+            }
+        };
+        match (outcome, built) {
+            (Ok(()), _) => {
+                let calls = &services.settings.calls;
+                Ok(self.now()?.request.to_wire(calls, Vec::new()))
+            }
+            (Err(Problem::Conflict(key)), _) if key.space == Space::Idempotency => {
+                Err(Fault::unavailable(
+                    "another call with this idempotency key is in progress; try again",
+                ))
+            }
+            (Err(problem), Some(draft)) => {
+                let reason = stored.taken(&services, &draft, problem).await?;
+                let kind = stored.payload.kind();
+                Err(Fault::new(Class::WrongState, format!("{kind}: {reason}")))
+            }
+            (Err(problem), None) => Err(problem.into()),
+        }
+    }
+}
+
+/// The present version of the wallet's row, unless the wallet is archived by now.
+async fn active(services: &Services, stored: &StoredRequest) -> Result<u64, Fault> {
+    let (wallet, version) = services.wallet(stored.request.wallet).await?;
+    match wallet.status {
+        Status::Active => Ok(version),
+        Status::Archived => {
+            let field = format!("{}.from", stored.payload.kind());
+            Err(wallets::archived(field))
+        }
+    }
+}

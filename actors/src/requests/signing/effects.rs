@@ -1,0 +1,290 @@
+//! What a request's actor does beside itself: asks the chain, has the signers sign, sends.
+
+use std::{future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use covault_core::{
+    chain::ChainData,
+    fault::Fault,
+    ids::{RequestId, SessionId},
+    payload::Payload,
+    request::{Effect, Request, State},
+    signature::Signature,
+};
+use futures::FutureExt as _;
+use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort, rpc::CallResult};
+use tokio::sync::watch;
+
+use super::{AbortOnDrop, Live, Msg, NotYet};
+use crate::{
+    account::Account,
+    chain_rpc::{Broadcast, BroadcastRequest, ChainError},
+    port::SigningAttempt,
+    requests::{rebroadcast, request_store::StoredRequest, simulations, tx_builder},
+    services::{GRACE_MS, Services},
+    store::rows,
+    vaults::vault::{self, InUse, SlotRequest},
+};
+
+/// After so many tries in vain to send it, what is before it is looked after.
+const PATIENT_TRIES: u32 = 3;
+/// Why nothing is begun outside while another orchestrator may have the vault.
+const UNSURE: &str = "this orchestrator has not reached its store for some time";
+
+impl Live {
+    /// Starts what the state asks for; ends the actor when the request is final.
+    pub(super) fn run_effect(&mut self, myself: &ActorRef<Msg>) -> Result<(), ActorProcessingErr> {
+        self.simulate()?;
+        let StoredRequest {
+            request, payload, ..
+        } = self.now()?;
+        if request.state.is_final() {
+            myself.stop(None);
+            return Ok(());
+        }
+        let services = Arc::clone(&self.services);
+        let vault_requests = Arc::clone(&self.vault_requests);
+        let task = match (request.state.effect(), &request.state) {
+            (Some(Effect::Prepare), _) => {
+                let queries = tx_builder::queries(&services, request.network, payload);
+                let client = services
+                    .chains
+                    .get(request.network, payload.chain_id())
+                    .cloned();
+                let own = tx_builder::local_facts(&services, payload, &queries);
+                let account_queue = tx_builder::account_queue(request, payload, &queries);
+                let ask = account_queue.map(|account_queue| {
+                    (account_queue, request.public_key.clone(), payload.clone())
+                });
+                let vault = self.vault.clone();
+                let id = request.id;
+                extras(myself, "asking the chain", async move {
+                    if let Some(chain_data) = own {
+                        return Msg::ChainDataArrived(chain_data.map_err(NotYet::Wrong));
+                    }
+                    let Some(client) = client else {
+                        return Msg::ChainDataArrived(Err(NotYet::Chain(ChainError::Unknown(
+                            "no node is configured for this chain".into(),
+                        ))));
+                    };
+                    let chain_data = client.chain_data(&queries, services.now_ms()).await;
+                    Msg::ChainDataArrived(match (chain_data, ask) {
+                        (Err(error), _) => Err(NotYet::Chain(error)),
+                        (Ok(chain_data), None) => Ok(chain_data),
+                        (Ok(chain_data), Some((account_queue, public_key, payload))) => {
+                            let candidate_inputs = tx_builder::candidate_inputs(
+                                account_queue.network,
+                                &payload,
+                                &chain_data,
+                                &public_key,
+                            );
+                            let found = rebroadcast::rebroadcast_dropped(
+                                &services,
+                                &vault_requests.rebroadcast_cache,
+                                &*client,
+                                &account_queue,
+                                &candidate_inputs,
+                            )
+                            .await;
+                            match found {
+                                Ok(None) => {}
+                                Ok(Some(in_the_way)) => {
+                                    return Msg::ChainDataArrived(Err(NotYet::Taken(in_the_way)));
+                                }
+                                // The store cannot be read now, which its turn will tell.
+                                Err(fault) => {
+                                    tracing::warn!(request = %id, ?fault, "earlier transactions could not be looked after");
+                                }
+                            }
+                            let wanted = |reply| SlotRequest {
+                                payload,
+                                public_key,
+                                chain_data,
+                                reply,
+                            };
+                            allocate(&services, &vault, id, wanted).await
+                        }
+                    })
+                })
+            }
+            (Some(Effect::Sign), State::Signing { draft, session, .. }) => {
+                let (session, deadline_ms) = (*session, draft.deadline_ms);
+                let in_use = self.in_use.clone();
+                let request = request.clone();
+                extras(myself, "signing", async move {
+                    let (epoch, answer) =
+                        sign(&services, in_use, &request, session, deadline_ms).await;
+                    Msg::SignersAnswered {
+                        session,
+                        epoch,
+                        answer,
+                    }
+                })
+            }
+            (Some(Effect::Broadcast), State::Broadcasting { draft, signed, .. }) => {
+                // Before it is sent: whoever is before it may be taken meanwhile.
+                if let Some(claim) = &draft.claim {
+                    let waiters = &self.vault_requests.nonce_waiters;
+                    waiters.wait(claim.clone(), myself.clone());
+                }
+                let now_ms = services.now_ms();
+                let broadcast_request = BroadcastRequest {
+                    signed: signed.clone(),
+                    chain_data: draft.chain_data.clone(),
+                    age_ms: now_ms.saturating_sub(draft.built_at_ms),
+                    now_ms,
+                    retried: self.resumed || self.tries > 0,
+                };
+                let client = services
+                    .chains
+                    .get(request.network, payload.chain_id())
+                    .cloned();
+                let account = Account::of(request, payload);
+                // Whoever waits for longer than a moment may wait for one that was lost.
+                let nonce = draft.claim.as_ref().map(|claim| claim.nonce);
+                let nonce = nonce.filter(|_| self.tries >= PATIENT_TRIES);
+                extras(myself, "sending", async move {
+                    let Some(client) = client else {
+                        let reason = "no node is configured for this chain";
+                        return Msg::NodeAnswered(Broadcast::Unknown(reason.into()));
+                    };
+                    if !services.is_sure() {
+                        return Msg::NodeAnswered(Broadcast::Unknown(UNSURE.into()));
+                    }
+                    let answer = client.broadcast(&broadcast_request).await;
+                    let (Broadcast::Unknown(reason), Some(nonce)) = (&answer, nonce) else {
+                        return Msg::NodeAnswered(answer);
+                    };
+                    let cache = &vault_requests.rebroadcast_cache;
+                    let found =
+                        rebroadcast::look_before(&services, cache, &*client, &account, nonce).await;
+                    Msg::NodeAnswered(match found {
+                        Ok(Some(in_the_way)) => {
+                            Broadcast::Unknown(format!("{reason}; {in_the_way}"))
+                        }
+                        Ok(None) | Err(_) => answer,
+                    })
+                })
+            }
+            // Folded into other commits; a row cannot stand there.
+            (effect, state) => {
+                return Err(Fault::bug(format!("{effect:?} in {}", state.name())).into());
+            }
+        };
+        self.task = Some(task);
+        Ok(())
+    }
+}
+
+impl Live {
+    /// Has what was built tried on a node, once, beside all the rest.
+    fn simulate(&mut self) -> Result<(), Fault> {
+        let StoredRequest {
+            request, payload, ..
+        } = self.now()?;
+        if let (State::Signing { draft, .. }, false) = (&request.state, self.simulated) {
+            simulations::start(&self.services, request, payload, draft, self.resumed);
+            self.simulated = true;
+        }
+        Ok(())
+    }
+}
+
+/// Has the shares that are in use sign, and says which those were. New shares are waited for
+/// until their nodes were told to use them.
+async fn sign(
+    services: &Services,
+    mut in_use: watch::Receiver<InUse>,
+    request: &Request,
+    session: SessionId,
+    deadline_ms: u64,
+) -> (Option<u32>, Result<Vec<Signature>, Fault>) {
+    let curve = request.network.curve();
+    let patience = || {
+        let left = deadline_ms.saturating_sub(services.now_ms());
+        Duration::from_millis(left.saturating_add(GRACE_MS))
+    };
+    let activated = in_use.wait_for(|keys| keys.of(curve).is_some_and(|shares| shares.activated));
+    let generation = match tokio::time::timeout(patience(), activated).await {
+        Ok(Ok(keys)) => keys.of(curve).map(|shares| shares.generation.clone()),
+        _ => None,
+    };
+    let Some(generation) = generation else {
+        let fault = Fault::unavailable("the vault's nodes were not told in time to use new shares");
+        return (None, Err(fault));
+    };
+    let Some(mut order) = request.order(generation.epoch, services.now_ms()) else {
+        return (None, Err(Fault::bug("no order")));
+    };
+    order.recipient_indices = match own_recipients(services, request).await {
+        Ok(indices) => indices,
+        Err(fault) => return (None, Err(fault)),
+    };
+    let attempt = SigningAttempt {
+        session,
+        holders: generation.holders,
+        threshold: generation.threshold,
+        deadline_ms,
+    };
+    if !services.is_sure() {
+        return (Some(generation.epoch), Err(Fault::unavailable(UNSURE)));
+    }
+    let signing = services.signers.sign(&order, &attempt);
+    let answer = tokio::time::timeout(patience(), signing)
+        .await
+        .unwrap_or_else(|_| Err(Fault::unavailable("the signers gave no answer in time")));
+    (Some(generation.epoch), answer)
+}
+
+/// The indices of the wallets of the same vault and network that the request pays.
+async fn own_recipients(services: &Services, request: &Request) -> Result<Vec<u32>, Fault> {
+    let recipients = Payload::decode(&request.payload)?.recipients(request.network);
+    let mut indices = Vec::new();
+    for recipient in recipients {
+        let found = services
+            .wallet_by(&rows::wallet_address(&recipient))
+            .await?;
+        let Some((wallet, _)) = found else { continue };
+        // A node derives no other address of the key than this one.
+        let address = wallet.network.rules().address(&wallet.public_key)?;
+        if (wallet.vault, wallet.network) == (request.vault, request.network)
+            && address == recipient
+        {
+            indices.extend(wallet.path.wallet_index(wallet.network).ok());
+        }
+    }
+    Ok(indices)
+}
+
+/// Runs a task beside the actor; what it makes becomes a message, also when it panics.
+fn extras(
+    myself: &ActorRef<Msg>,
+    name: &'static str,
+    task: impl Future<Output = Msg> + Send + 'static,
+) -> AbortOnDrop {
+    let actor = myself.clone();
+    let handle = tokio::spawn(async move {
+        let message = AssertUnwindSafe(task)
+            .catch_unwind()
+            .await
+            .unwrap_or(Msg::TaskDied(name));
+        // The actor may have ended meanwhile.
+        let _ = actor.cast(message);
+    });
+    AbortOnDrop(handle.abort_handle())
+}
+
+/// Waits for the request's turn in its lane, in which the vault settles what it builds on.
+async fn allocate(
+    services: &Services,
+    vault: &ActorRef<vault::Msg>,
+    request: RequestId,
+    wanted: impl FnOnce(RpcReplyPort<Result<ChainData, NotYet>>) -> SlotRequest,
+) -> Result<ChainData, NotYet> {
+    let ask = |reply| vault::Msg::Settle(request, Box::new(wanted(reply)));
+    match vault.call(ask, services.call_timeout()).await {
+        Ok(CallResult::Success(settled)) => settled,
+        _ => Err(NotYet::Taken(
+            "the request's turn among those of its wallet did not come in time".into(),
+        )),
+    }
+}

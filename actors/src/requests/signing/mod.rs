@@ -1,0 +1,456 @@
+//! The actor of one live signing request.
+//!
+//! It folds every transition that has no outside effect into one commit, then runs the effect
+//! of the state it reached in a task beside it; the outcome comes back as a message. It never
+//! repairs itself: on anything unexpected it ends with an error, and its vault starts it again
+//! from the store.
+
+mod creating;
+mod effects;
+mod ending;
+mod nonce_waiters;
+mod preparing;
+mod waiting;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use covault_core::{
+    chain::ChainData,
+    fault::{Class, ExecuteCode, Fault},
+    ids::{SessionId, WalletId},
+    request::{Event, NonceReservation, Request, State},
+    schema::wire,
+    signature::Signature,
+};
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use tokio::sync::watch;
+
+pub use self::ending::{REJECTED, not_rejected};
+use self::nonce_waiters::NonceWaiters;
+use self::waiting::TAKEN_TRIES;
+use crate::{
+    chain_rpc::{Broadcast, ChainError},
+    commands::command_commit::CommandCommit,
+    counters::Waiting,
+    requests::{
+        rebroadcast::RebroadcastCache,
+        request_store::{CommitExtras, StoredRequest},
+    },
+    services::Services,
+    vaults::vault::{self, InUse},
+};
+
+/// Messages.
+pub enum Msg {
+    /// Begins, or goes on where the store says.
+    Begin(Box<Start>),
+    /// The chain answered, and what depends on the account's other requests was settled.
+    ChainDataArrived(Result<ChainData, NotYet>),
+    /// The cluster answered.
+    SignersAnswered {
+        /// In which session.
+        session: SessionId,
+        /// The epoch of the shares that were to sign; `None` when nobody was asked.
+        epoch: Option<u32>,
+        /// What.
+        answer: Result<Vec<Signature>, Fault>,
+    },
+    /// The node answered.
+    NodeAnswered(Broadcast),
+    /// The effect of the state is to be run (again); by the number of the plan.
+    EffectDue(u64),
+    /// A node has the transaction whose number is the one before.
+    TurnCame,
+    /// Somebody says no.
+    Reject(CommandCommit, RpcReplyPort<Result<(), Fault>>),
+    /// A wallet of the vault was archived.
+    WalletArchived(WalletId),
+    /// A task beside the actor panicked.
+    TaskDied(&'static str),
+}
+
+/// Why there is nothing to build on.
+pub enum NotYet {
+    /// The chain gave no answer, or said that it cannot be.
+    Chain(ChainError),
+    /// Other requests hold what there is; in words for people.
+    Taken(String),
+    /// It cannot be built, or something is wrong.
+    Wrong(Fault),
+}
+
+/// How an actor starts.
+pub enum Start {
+    /// With a new request.
+    New {
+        /// In state `Received`.
+        request: Request,
+        /// Whether it is to be sent once signed.
+        broadcast: bool,
+        /// The version of its wallet's row in which the wallet was active.
+        wallet_version: u64,
+        /// What is stored and demanded with it.
+        command_commit: CommandCommit,
+        /// Where the receipt goes.
+        reply: RpcReplyPort<Result<wire::SigningRequest, Fault>>,
+    },
+    /// With a request from the store.
+    Load {
+        /// It.
+        request: Request,
+        /// Its version.
+        version: u64,
+    },
+}
+
+/// What the requests of a vault share; it ends with the vault's actor.
+#[derive(Default)]
+pub struct VaultRequests {
+    nonce_waiters: NonceWaiters,
+    rebroadcast_cache: RebroadcastCache,
+}
+
+/// Arguments.
+pub struct Args {
+    /// Ports and settings.
+    pub services: Arc<Services>,
+    /// What it shares with the vault's other requests.
+    pub vault_requests: Arc<VaultRequests>,
+    /// The vault.
+    pub vault: ActorRef<vault::Msg>,
+    /// The shares of the vault that sign.
+    pub in_use: watch::Receiver<InUse>,
+    /// How to start.
+    pub start: Start,
+    /// Counts the request as live; `None` where it found no place and goes on all the same.
+    pub place: Option<vault::AdmissionPermit>,
+}
+
+/// The actor.
+pub struct Signing;
+
+/// Its state.
+pub struct Live {
+    services: Arc<Services>,
+    vault_requests: Arc<VaultRequests>,
+    vault: ActorRef<vault::Msg>,
+    in_use: watch::Receiver<InUse>,
+    /// `None` before the first commit.
+    current: Option<StoredRequest>,
+    /// Tries of the effect that is run now.
+    tries: u32,
+    /// Number of the last plan to run it again; earlier ones are void.
+    plan: u64,
+    /// What it waits for now: a plan, rather than its task.
+    waits: bool,
+    /// Its turn came while its task ran.
+    turn_came: bool,
+    /// Why it cannot go on, as its row says.
+    delayed: Option<(String, Waiting)>,
+    /// The reason that its audit trail has last.
+    delay_in_trail: Option<String>,
+    /// It was live before: what its last effect did is not known.
+    resumed: bool,
+    /// Its transaction is, or was, tried on a node.
+    simulated: bool,
+    /// It may take until then, in milliseconds since the Unix epoch, whatever its row says.
+    patient_until_ms: u64,
+    task: Option<AbortOnDrop>,
+    place: Option<vault::AdmissionPermit>,
+}
+
+/// Nobody waits for the turn of a request that has no actor.
+impl Drop for Live {
+    fn drop(&mut self) {
+        // Without a draft nothing waits.
+        let _ = self.stop_waiting();
+    }
+}
+
+/// A task that ends with its owner.
+pub(crate) struct AbortOnDrop(pub(crate) tokio::task::AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+#[async_trait]
+impl Actor for Signing {
+    type Msg = Msg;
+    type State = Live;
+    type Arguments = Args;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Msg>,
+        args: Args,
+    ) -> Result<Live, ActorProcessingErr> {
+        myself.cast(Msg::Begin(Box::new(args.start)))?;
+        Ok(Live {
+            services: args.services,
+            vault_requests: args.vault_requests,
+            vault: args.vault,
+            in_use: args.in_use,
+            current: None,
+            tries: 0,
+            plan: 0,
+            waits: false,
+            turn_came: false,
+            delayed: None,
+            delay_in_trail: None,
+            resumed: false,
+            simulated: false,
+            patient_until_ms: 0,
+            task: None,
+            place: args.place,
+        })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Msg>,
+        message: Msg,
+        live: &mut Live,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            Msg::Begin(start) => match *start {
+                Start::New {
+                    request,
+                    broadcast,
+                    wallet_version,
+                    command_commit,
+                    reply,
+                } => {
+                    let receipt = live
+                        .create(request, broadcast, wallet_version, command_commit)
+                        .await;
+                    let refused = receipt.as_ref().err().cloned();
+                    // The caller may have gone; the request is on disk all the same.
+                    let _ = reply.send(receipt);
+                    match refused {
+                        None => {}
+                        Some(fault)
+                            if matches!(
+                                fault.class(),
+                                Class::Invalid | Class::WrongState | Class::Unauthenticated
+                            ) =>
+                        {
+                            myself.stop(None);
+                            return Ok(());
+                        }
+                        // The store may have taken it nevertheless: the vault looks again.
+                        Some(fault) => return Err(fault.into()),
+                    }
+                }
+                Start::Load { request, version } => live.resume(request, version).await?,
+            },
+            Msg::ChainDataArrived(Ok(chain_data)) => {
+                live.facts_arrived(&myself, chain_data).await?
+            }
+            Msg::ChainDataArrived(Err(NotYet::Chain(ChainError::Refused(refusal)))) => {
+                live.give_up(refusal.reason, refusal.code).await?;
+            }
+            Msg::ChainDataArrived(Err(NotYet::Wrong(fault))) => live.cannot_be_built(fault).await?,
+            Msg::ChainDataArrived(Err(NotYet::Chain(ChainError::Unknown(reason)))) => {
+                let reason = format!("the chain's nodes gave no answer in time: {reason}");
+                live.put_off(&myself, reason, u32::MAX).await?;
+            }
+            Msg::ChainDataArrived(Err(NotYet::Taken(reason))) => {
+                live.put_off(&myself, reason, TAKEN_TRIES).await?;
+            }
+            Msg::SignersAnswered {
+                session,
+                epoch,
+                answer,
+            } => {
+                if live.session()? != Some(session) {
+                    return Ok(());
+                }
+                match answer {
+                    Ok(signatures) => live.signed(signatures).await?,
+                    Err(fault) => {
+                        tracing::warn!(request = %live.now()?.request.id, %session, ?fault, "signing attempt failed");
+                        let for_good = matches!(fault.class(), Class::Invalid | Class::Forbidden)
+                            && live.shares_stayed(epoch)?;
+                        if !for_good && live.retry_before_deadline(&myself)? {
+                            return Ok(());
+                        }
+                        live.give_up(fault.message().to_owned(), fault.execute_code())
+                            .await?;
+                    }
+                }
+            }
+            Msg::NodeAnswered(Broadcast::Accepted) => {
+                let claim = live.stop_waiting()?;
+                live.advance(vec![Event::NodeAccepted]).await?;
+                if let Some(claim) = claim {
+                    live.vault_requests.nonce_waiters.taken(&claim);
+                }
+            }
+            Msg::NodeAnswered(Broadcast::Refused(refusal)) => {
+                live.stop_waiting()?;
+                let event = Event::NodeRefused {
+                    reason: refusal.reason,
+                    code: refusal.code,
+                };
+                live.advance(vec![event]).await?;
+            }
+            Msg::NodeAnswered(Broadcast::Unknown(reason)) => {
+                live.send_later(&myself, reason).await?;
+            }
+            Msg::EffectDue(plan) if plan == live.plan && live.waits => {
+                live.waits = false;
+                live.renew_session(None).await?;
+            }
+            Msg::EffectDue(_) => return Ok(()),
+            Msg::TurnCame if live.waits => {
+                // The pause would be long after many tries, and what they waited for is there.
+                live.tries = 0;
+                live.waits = false;
+            }
+            Msg::TurnCame => {
+                live.turn_came = true;
+                return Ok(());
+            }
+            Msg::Reject(command_commit, reply) => {
+                if !live.reject(&command_commit, reply).await? {
+                    return Ok(());
+                }
+            }
+            Msg::WalletArchived(wallet) => {
+                if !live.wallet_archived(wallet).await? {
+                    return Ok(());
+                }
+            }
+            Msg::TaskDied(task) => return Err(Fault::bug(format!("{task} panicked")).into()),
+        }
+        if live.waits {
+            return Ok(());
+        }
+        live.run_effect(&myself)
+    }
+}
+
+impl Live {
+    fn now(&self) -> Result<&StoredRequest, Fault> {
+        self.current
+            .as_ref()
+            .ok_or_else(|| Fault::bug("no request yet"))
+    }
+
+    fn now_mut(&mut self) -> Result<&mut StoredRequest, Fault> {
+        self.current
+            .as_mut()
+            .ok_or_else(|| Fault::bug("no request yet"))
+    }
+
+    async fn advance(&mut self, events: Vec<Event>) -> Result<(), Fault> {
+        self.advance_with(events, CommitExtras::default()).await
+    }
+
+    async fn advance_with(
+        &mut self,
+        events: Vec<Event>,
+        extras: CommitExtras<'_>,
+    ) -> Result<(), Fault> {
+        let services = Arc::clone(&self.services);
+        let stored = self.now_mut()?;
+        let before = stored.request.state.effect();
+        stored.advance(&services, events, extras).await?;
+        if stored.request.state.effect() != before {
+            self.goes_on();
+        }
+        Ok(())
+    }
+
+    /// The number that the transaction holds.
+    fn claim(&self) -> Result<Option<&NonceReservation>, Fault> {
+        let draft = self.now()?.request.state.draft();
+        Ok(draft.and_then(|draft| draft.claim.as_ref()))
+    }
+
+    fn session(&self) -> Result<Option<SessionId>, Fault> {
+        Ok(match &self.now()?.request.state {
+            State::Signing { session, .. } => Some(*session),
+            _ => None,
+        })
+    }
+
+    async fn resume(&mut self, request: Request, version: u64) -> Result<(), Fault> {
+        self.resumed = true;
+        self.current = Some(StoredRequest::open(request, version)?);
+        // A session that ran when the process ended is never run again. The request gets new
+        // time: the outage was not its fault.
+        let fresh = self.fresh_deadline_ms();
+        self.patient_until_ms = fresh;
+        if self.now()?.request.state.past_rejection().is_none()
+            && self.wallet_in_use().await?.is_none()
+        {
+            return Ok(());
+        }
+        self.renew_session(Some(fresh)).await
+    }
+
+    fn fresh_deadline_ms(&self) -> u64 {
+        let services = &self.services;
+        services
+            .now_ms()
+            .saturating_add(services.settings.signing_deadline_ms)
+    }
+
+    /// Whether the shares that were to sign are still those in use, and every node knows it. Else
+    /// a refusal says nothing about the request.
+    fn shares_stayed(&self, epoch: Option<u32>) -> Result<bool, Fault> {
+        let curve = self.now()?.request.network.curve();
+        let in_use = self.in_use.borrow();
+        let shares = in_use.of(curve);
+        Ok(shares.is_some_and(|shares| shares.confirmed && Some(shares.generation.epoch) == epoch))
+    }
+
+    /// In `Prepared` and `Signing`: a new session for the same digest. Elsewhere: nothing.
+    async fn renew_session(&mut self, new_deadline_ms: Option<u64>) -> Result<(), Fault> {
+        let (lost, deadline_ms) = match &self.now()?.request.state {
+            State::Prepared { draft, .. } => (None, draft.deadline_ms),
+            State::Signing { draft, .. } => {
+                let reason = "the session ended without signatures".to_owned();
+                (Some(Event::SessionLost { reason }), draft.deadline_ms)
+            }
+            _ => return Ok(()),
+        };
+        let claimed = Event::SessionClaimed {
+            session: self.services.new_session_id(),
+            deadline_ms: new_deadline_ms.unwrap_or(deadline_ms),
+        };
+        let events = lost.into_iter().chain([claimed]).collect();
+        self.advance(events).await
+    }
+
+    async fn signed(&mut self, signatures: Vec<Signature>) -> Result<(), Fault> {
+        let StoredRequest {
+            request, payload, ..
+        } = self.now()?;
+        let State::Signing { draft, .. } = &request.state else {
+            return Ok(());
+        };
+        let chain = request.network.rules();
+        let signed = chain.assemble(payload, &draft.unsigned, &signatures, &request.public_key)?;
+        let delivery = if draft.broadcast {
+            Event::SendingStarted
+        } else {
+            Event::HandedOver
+        };
+        let made = Event::SignaturesMade { signatures, signed };
+        self.advance(vec![made, delivery]).await?;
+        if let Some(place) = &mut self.place {
+            place.permit = None;
+        }
+        Ok(())
+    }
+
+    async fn give_up(&mut self, reason: String, code: ExecuteCode) -> Result<(), Fault> {
+        self.advance(vec![Event::GaveUp { reason, code }]).await
+    }
+}

@@ -1,0 +1,121 @@
+//! How a request waits: for its next try, for its turn to be sent, and with a reason that can be
+//! seen.
+
+use std::{sync::Arc, time::Duration};
+
+use covault_core::{
+    fault::{ExecuteCode, Fault},
+    request::{Event, NonceReservation, State},
+};
+use ractor::ActorRef;
+
+use super::{Live, Msg};
+use crate::vaults::vault;
+
+/// After so many tries in vain pauses get no longer where other requests hold what is needed.
+pub(super) const TAKEN_TRIES: u32 = 4;
+/// So many tries are no delay that is worth a line in the trail.
+const MOMENT_TRIES: u32 = 2;
+
+impl Live {
+    /// The turn of the transaction's number need not come any more. Returns the number.
+    pub(super) fn stop_waiting(&self) -> Result<Option<NonceReservation>, Fault> {
+        let claim = self.claim()?.cloned();
+        if let Some(claim) = &claim {
+            self.vault_requests.nonce_waiters.leave(claim);
+        }
+        Ok(claim)
+    }
+
+    /// Nothing can be built now: asks again later, unless the deadline comes first. Pauses do not
+    /// get longer after `most_tries`.
+    pub(super) async fn put_off(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        reason: String,
+        most_tries: u32,
+    ) -> Result<(), Fault> {
+        self.tries = self.tries.min(most_tries);
+        if !self.retry_before_deadline(myself)? {
+            return self.give_up(reason, ExecuteCode::Unspecified).await;
+        }
+        let request = self.now()?.request.id;
+        // Others need not wait for it.
+        let _ = self.vault.cast(vault::Msg::StepBack(request));
+        self.note_delay(reason).await
+    }
+
+    /// No node took the transaction: sends it again later.
+    pub(super) async fn send_later(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        reason: String,
+    ) -> Result<(), Fault> {
+        tracing::warn!(request = %self.now()?.request.id, reason, tries = self.tries, "broadcast is not settled");
+        let pause = if std::mem::take(&mut self.turn_came) {
+            self.tries = 0;
+            Duration::ZERO
+        } else {
+            self.services.pause(self.tries)
+        };
+        self.plan(myself, pause);
+        self.note_delay(reason).await
+    }
+
+    /// Has everybody who asks see why the request cannot go on. The trail gets a new reason once the
+    /// request has waited for longer than a moment.
+    pub(super) async fn note_delay(&mut self, reason: String) -> Result<(), Fault> {
+        let services = Arc::clone(&self.services);
+        let request = self.now()?.request.id;
+        if self
+            .delayed
+            .as_ref()
+            .is_none_or(|(known, _)| *known != reason)
+        {
+            if let Err(fault) = self.now_mut()?.delay(&services, &reason).await {
+                tracing::warn!(%request, ?fault, reason, "why a request waits could not be stored");
+            }
+            self.delayed = Some((reason.clone(), self.services.counters.wait()));
+        }
+        if self.tries <= MOMENT_TRIES || self.delay_in_trail.as_ref() == Some(&reason) {
+            return Ok(());
+        }
+        tracing::info!(%request, reason, "a request has to wait");
+        self.delay_in_trail = Some(reason.clone());
+        self.advance(vec![Event::Delayed { reason }]).await
+    }
+
+    /// The request waits for nothing now; its row said so in the same commit.
+    pub(super) fn goes_on(&mut self) {
+        self.tries = 0;
+        self.delayed = None;
+        self.delay_in_trail = None;
+    }
+
+    /// Plans another try, unless the deadline comes first.
+    pub(super) fn retry_before_deadline(&mut self, myself: &ActorRef<Msg>) -> Result<bool, Fault> {
+        let deadline_ms = match &self.now()?.request.state {
+            State::Preparing { deadline_ms, .. } => (*deadline_ms).max(self.patient_until_ms),
+            State::Prepared { draft, .. } | State::Signing { draft, .. } => draft.deadline_ms,
+            _ => return Ok(false),
+        };
+        let pause = self.services.pause(self.tries);
+        let due = self
+            .services
+            .now_ms()
+            .saturating_add(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
+        if due >= deadline_ms {
+            return Ok(false);
+        }
+        self.plan(myself, pause);
+        Ok(true)
+    }
+
+    pub(super) fn plan(&mut self, myself: &ActorRef<Msg>, pause: Duration) {
+        self.tries = self.tries.saturating_add(1);
+        self.plan += 1;
+        self.waits = true;
+        let plan = self.plan;
+        myself.send_after(pause, move || Msg::EffectDue(plan));
+    }
+}

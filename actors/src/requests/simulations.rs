@@ -1,0 +1,183 @@
+//! `simulation` of a signing request: what its transaction would do, as a node says that tried it.
+//!
+//! It is for people who read a request. Nothing waits for it and nothing hangs on it: it runs beside
+//! the signing, asks one node once, and what comes of it, if anything does in time, gets a row of its
+//! own (docs/decisions/0018-simulations.md).
+
+use std::{sync::Arc, time::Duration};
+
+use covault_core::{
+    fault::{Class, Fault},
+    ids::RequestId,
+    payload::Payload,
+    request::{Draft, Request, State},
+};
+
+use crate::{
+    chain_rpc::{ChainClient, SimulationRequest},
+    commands::command_commit::CommandCommit,
+    services::Services,
+    store::{
+        Batch, CommitError, Expect, Key, Space,
+        rows::{self, Simulated},
+    },
+};
+
+/// How long a node may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Has a node try what was built, where there is one that can; returns at once. `again`: it may
+/// have been tried before.
+pub fn start(
+    services: &Arc<Services>,
+    request: &Request,
+    payload: &Payload,
+    draft: &Draft,
+    again: bool,
+) {
+    // Messages do nothing on a chain.
+    if !services.settings.simulate || draft.unsigned.bytes.is_empty() {
+        return;
+    }
+    let client = services.chains.get(request.network, payload.chain_id());
+    let Some(client) = client.cloned() else {
+        return;
+    };
+    let Ok(place) = Arc::clone(&services.limits.simulations).try_acquire_owned() else {
+        tracing::debug!(request = %request.id, "too many simulations run; this one is left out");
+        return;
+    };
+    let trial = trial(request, payload, draft);
+    let id = request.id;
+    let task_services = Arc::clone(services);
+    services.tasks.spawn(async move {
+        let _place = place;
+        let services = task_services;
+        if again && !matches!(shown(&services, id).await, Ok(None)) {
+            return;
+        }
+        let Some(json) = tried(&*client, &trial).await else {
+            return;
+        };
+        // The first one counts: later ones may have seen the transaction itself on the chain.
+        if let Err(fault) = keep(&services, id, json, Expect::Absent, None).await {
+            tracing::warn!(request = %id, ?fault, "a simulation could not be stored");
+        }
+    });
+}
+
+fn trial(request: &Request, payload: &Payload, draft: &Draft) -> SimulationRequest {
+    SimulationRequest {
+        payload: payload.clone(),
+        chain_data: draft.chain_data.clone(),
+        unsigned: draft.unsigned.clone(),
+        public_key: request.public_key.clone(),
+    }
+}
+
+async fn tried(client: &dyn ChainClient, trial: &SimulationRequest) -> Option<Vec<u8>> {
+    let tried = tokio::time::timeout(PATIENCE, client.simulate(trial)).await;
+    tried.ok().flatten().and_then(|tried| tried.to_json())
+}
+
+/// Has a node try the transaction of a request once more, and keeps what it says in the place of
+/// what was known. Only what waits for its signature is tried: before that there is no transaction,
+/// and after it the chain may have it.
+///
+/// # Errors
+/// [`Class::WrongState`] where there is nothing to try, and [`Class::Unavailable`] when no node
+/// says anything.
+pub async fn again(
+    services: &Services,
+    request: &Request,
+    command_commit: &CommandCommit,
+) -> Result<Vec<u8>, Fault> {
+    let refused = |reason: &str| {
+        let sentence = format!("the request cannot be simulated again: {reason}");
+        Err(Fault::new(Class::WrongState, sentence))
+    };
+    let draft = match &request.state {
+        State::Prepared { draft, .. } | State::Signing { draft, .. } => draft,
+        State::Received
+        | State::Screened { .. }
+        | State::AwaitingApproval { .. }
+        | State::Preparing { .. } => return refused("its transaction is not built yet"),
+        State::Signed { .. } | State::Broadcasting { .. } => return refused("it is signed"),
+        State::Succeeded { .. } | State::Failed { .. } => return refused("it is over"),
+    };
+    if draft.unsigned.bytes.is_empty() {
+        return refused("a message does nothing on a chain");
+    }
+    if !services.settings.simulate {
+        return refused("simulations are switched off here (serve.simulate)");
+    }
+    let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
+    let client = services.chains.get(request.network, payload.chain_id());
+    let Some(client) = client.cloned() else {
+        return refused("no node is configured for its chain");
+    };
+    let Ok(_place) = services.limits.simulations.try_acquire() else {
+        return Err(Fault::unavailable(
+            "too many simulations run; try again later",
+        ));
+    };
+    let trial = trial(request, &payload, draft);
+    let Some(json) = tried(&*client, &trial).await else {
+        return Err(Fault::unavailable(
+            "no node of the chain could try the transaction now; try again later",
+        ));
+    };
+    keep(
+        services,
+        request.id,
+        json.clone(),
+        Expect::Any,
+        Some(command_commit),
+    )
+    .await?;
+    Ok(json)
+}
+
+async fn keep(
+    services: &Services,
+    request: RequestId,
+    json: Vec<u8>,
+    expect: Expect,
+    command_commit: Option<&CommandCommit>,
+) -> Result<(), Fault> {
+    let row = Simulated {
+        at_ms: services.now_ms(),
+        json,
+    };
+    let mut batch = Batch::new();
+    batch.put(rows::simulation(request), expect, rows::encode(&row)?);
+    if let Some(command_commit) = command_commit {
+        command_commit.demand(&mut batch);
+    }
+    match services.store.commit(batch).await {
+        Ok(()) => Ok(()),
+        Err(CommitError::Conflict(key)) if key.space == Space::Simulation => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What is known of a request's simulation.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn shown(services: &Services, request: RequestId) -> Result<Option<Vec<u8>>, Fault> {
+    let row = services
+        .load::<Simulated>(&rows::simulation(request))
+        .await?;
+    Ok(row.map(|(row, _)| row.json))
+}
+
+/// The same of several requests, by the keys of their rows.
+pub async fn all_shown(
+    services: &Services,
+    keys: &[Key],
+) -> Result<Vec<Result<Option<Vec<u8>>, Fault>>, Fault> {
+    let rows = services.load_all::<Simulated>(keys).await?;
+    let json = |row: Option<Simulated>| row.map(|row| row.json);
+    Ok(rows.into_iter().map(|row| row.map(json)).collect())
+}

@@ -1,0 +1,115 @@
+//! What a request needs from its chain, and the draft that comes of it.
+
+use std::collections::BTreeSet;
+
+use covault_core::{
+    chain::{Allocation, ChainData, Queries, Resource, evm, ton},
+    fault::Fault,
+    network::Network,
+    payload::{Payload, evm::EvmPayload},
+    request::{Draft, Request},
+};
+
+use crate::{account::Account, services::Services};
+
+/// What is to be asked before the request can be built.
+pub fn queries(services: &Services, network: Network, payload: &Payload) -> Queries {
+    let queries = network.rules().queries(payload);
+    // A transaction that brings everything has one open point where a node can be asked:
+    // whether the chain has a base fee.
+    if let (Queries::Nothing, Payload::Evm(EvmPayload::Transaction(transaction))) =
+        (&queries, payload)
+        && services.chains.get(network, payload.chain_id()).is_some()
+    {
+        return Queries::Evm(evm::Queries {
+            chain_id: transaction.chain_id,
+            from: transaction.from.clone(),
+            nonce: false,
+            fees: None,
+        });
+    }
+    queries
+}
+
+/// ChainData that need no node: there is nothing to ask, or only clock and configuration.
+pub fn local_facts(
+    services: &Services,
+    payload: &Payload,
+    queries: &Queries,
+) -> Option<Result<ChainData, Fault>> {
+    let (domain, timestamp) = match queries {
+        Queries::Nothing => return Some(Ok(ChainData::Nothing)),
+        Queries::Ton(ton::Queries::Message { domain, timestamp }) => (*domain, *timestamp),
+        _ => return None,
+    };
+    let configured = &services.settings.message_domain;
+    if domain && configured.is_empty() {
+        return Some(Err(Fault::field(
+            format!("{}.content", payload.kind()),
+            "names no domain, and configuration has none (serve.message_domain)",
+        )));
+    }
+    let chain_data = ton::ChainData::Message {
+        domain: domain.then(|| configured.clone()),
+        timestamp: timestamp.then(|| services.now_ms() / 1000),
+    };
+    Some(Ok(chain_data.into()))
+}
+
+/// The account in whose lane the request waits, when what it builds on depends on the account's
+/// other requests.
+pub fn account_queue(request: &Request, payload: &Payload, queries: &Queries) -> Option<Account> {
+    let sequenced = request.network.rules().is_sequenced(queries);
+    sequenced.then(|| Account::of(request, payload))
+}
+
+/// What the request would use up if no other one held anything: what the nodes offer it. Empty where
+/// it cannot be built of that; its turn says why.
+pub fn candidate_inputs(
+    network: Network,
+    payload: &Payload,
+    chain_data: &ChainData,
+    public_key: &[u8],
+) -> Vec<Resource> {
+    let candidate_inputs = || {
+        let chain = network.rules();
+        let chain_data = match chain.allocate(payload, chain_data.clone(), &BTreeSet::new())? {
+            Allocation::ChainData(chain_data) => chain_data,
+            Allocation::Wait(_) => return Ok(Vec::new()),
+        };
+        chain.reservations(payload, &chain.build(payload, &chain_data, public_key)?)
+    };
+    let candidate_inputs: Result<_, Fault> = candidate_inputs();
+    candidate_inputs.unwrap_or_default()
+}
+
+/// Builds what the request will sign.
+///
+/// # Errors
+/// [`covault_core::fault::Class::Invalid`] where payload and chain data contradict each other.
+pub fn draft(
+    request: &Request,
+    payload: &Payload,
+    chain_data: ChainData,
+    broadcast: bool,
+    now_ms: u64,
+    deadline_ms: u64,
+) -> Result<Draft, Fault> {
+    let chain = request.network.rules();
+    let unsigned = chain.build(payload, &chain_data, &request.public_key)?;
+    let nonce = chain
+        .reservations(payload, &unsigned)?
+        .into_iter()
+        .find_map(|resource| match resource {
+            Resource::Nonce(nonce) => Some(nonce),
+            Resource::Object(_) | Resource::Whole(_) => None,
+        });
+    Ok(Draft {
+        claim: nonce.map(|nonce| Account::of(request, payload).nonce(nonce)),
+        chain_data,
+        unsigned,
+        broadcast,
+        built_at_ms: now_ms,
+        deadline_ms,
+    })
+}

@@ -1,0 +1,263 @@
+//! What every actor shares.
+
+use std::{fmt::Display, ops::Deref, sync::Arc, time::Duration};
+
+use covault_core::{
+    fault::{Class, Fault},
+    ids::{BatchId, OrchestratorId, RequestId, SessionId, VaultId, WalletId},
+    payload::KnownChains,
+    port::{Clock, Entropy, random_16},
+    request::Request,
+    wallet::{Wallet, vault::Vault},
+};
+use serde::de::DeserializeOwned;
+
+use crate::{
+    chain_rpc::Chains,
+    counters::Counters,
+    leases::{Fenced, Guard, Guarded, HeldLeases, Lease, LeaseScope, Open, Settling},
+    limits::Limits,
+    port::{MonotonicClock, Signers},
+    settings::{Orchestrator, Settings},
+    store::{Key, Store, rows},
+    tasks::Tasks,
+    waiters::Waiters,
+};
+
+/// How long past its deadline the cluster is waited for, in milliseconds: it ends its runs
+/// itself, and says who was missing.
+pub const GRACE_MS: u64 = 5_000;
+
+/// What an actor works with: the store as it may write it, and what all share.
+pub struct Services {
+    /// Takes what belongs to no vault, or, under a lease, what is done under it.
+    pub store: Arc<dyn Store>,
+    shared: Arc<Shared>,
+}
+
+impl Deref for Services {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+/// Ports and settings.
+pub struct Shared {
+    whole_store: Arc<dyn Store>,
+    /// The leases of this orchestrator.
+    pub held_leases: Arc<HeldLeases>,
+    pub monotonic: Arc<dyn MonotonicClock>,
+    /// What operators call this machine.
+    pub name: String,
+    /// What no other process has at the same time.
+    pub home: Option<[u8; 32]>,
+    /// Whether vaults run here.
+    pub runs_vaults: bool,
+    pub signers: Arc<dyn Signers>,
+    pub clock: Arc<dyn Clock>,
+    pub entropy: Arc<dyn Entropy>,
+    pub chains: Chains,
+    pub known: KnownChains,
+    pub settings: Settings,
+    pub limits: Limits,
+    pub counters: Counters,
+    /// Tasks that nobody waits for.
+    pub tasks: Tasks,
+    /// Tells those who wait for a request that it has ended.
+    pub waiters: Waiters,
+}
+
+impl Services {
+    pub fn new(orchestrator: Orchestrator) -> Self {
+        let Orchestrator {
+            store,
+            signers,
+            clock,
+            entropy,
+            chains,
+            settings,
+            sharing,
+        } = orchestrator;
+        let me = OrchestratorId::from_random(random_16(&*entropy));
+        let shared = Shared {
+            whole_store: Arc::clone(&store),
+            held_leases: Arc::new(HeldLeases::new(me)),
+            monotonic: sharing.monotonic,
+            name: sharing.name,
+            home: sharing.home,
+            runs_vaults: sharing.runs_vaults,
+            signers,
+            clock,
+            entropy,
+            known: chains.known(),
+            chains,
+            limits: Limits::new(&settings),
+            settings,
+            counters: Counters::default(),
+            tasks: Tasks::default(),
+            waiters: Waiters::default(),
+        };
+        Self {
+            store: Arc::new(Guarded::new(store, Open)),
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// The same, for what is done under a lease: nothing is written once it is over.
+    pub fn under(&self, lease: Arc<Lease>) -> Self {
+        let held_leases = Arc::clone(&self.held_leases);
+        self.guarded(Fenced { held_leases, lease })
+    }
+
+    /// The same, for the first start after a restore; see [`Settling`].
+    pub fn settling(&self, marker: Key, version: u64) -> Self {
+        self.guarded(Settling { marker, version })
+    }
+
+    fn guarded(&self, guard: impl Guard + 'static) -> Self {
+        Self {
+            store: Arc::new(Guarded::new(Arc::clone(&self.whole_store), guard)),
+            shared: Arc::clone(&self.shared),
+        }
+    }
+
+    /// The services for what is done for a vault that is here.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] when it is not.
+    pub fn of_vault(&self, vault: VaultId) -> Result<Self, Fault> {
+        let lease = self.held_leases.get(LeaseScope::Vault(vault));
+        Ok(self.under(lease.ok_or_else(elsewhere)?))
+    }
+}
+
+/// The vault is on its way.
+pub fn elsewhere() -> Fault {
+    Fault::unavailable("the vault is being moved to another orchestrator; retry")
+}
+
+impl Shared {
+    /// Whether others saw this orchestrator alive within the lease time, so that what it has is
+    /// still its own. What cannot be taken back is begun only then; that this can be wrong by the
+    /// time it takes to begin it does no harm (docs/decisions/0024-several-orchestrators.md).
+    pub fn is_sure(&self) -> bool {
+        let passed = self
+            .monotonic
+            .elapsed_ms()
+            .saturating_sub(self.held_leases.seen_ms());
+        self.whole_store.exclusive() || passed < self.settings.lease_ms
+    }
+
+    pub fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
+    }
+
+    pub fn new_request_id(&self) -> RequestId {
+        RequestId::from_time(self.now_ms(), random_16(&*self.entropy))
+    }
+
+    pub fn new_session_id(&self) -> SessionId {
+        SessionId::from_random(random_16(&*self.entropy))
+    }
+
+    pub fn new_vault_id(&self) -> VaultId {
+        VaultId::from_random(random_16(&*self.entropy))
+    }
+
+    pub fn new_wallet_id(&self) -> WalletId {
+        WalletId::from_time(self.now_ms(), random_16(&*self.entropy))
+    }
+
+    pub fn new_batch_id(&self) -> BatchId {
+        BatchId::from_time(self.now_ms(), random_16(&*self.entropy))
+    }
+
+    /// How long a command may wait for an actor.
+    pub fn call_timeout(&self) -> Option<Duration> {
+        Some(Duration::from_millis(self.settings.command_timeout_ms))
+    }
+
+    /// The pause before try number `tries` (from 0): doubles from the first to the longest,
+    /// less up to a quarter, so that many that failed together do not come back together.
+    pub fn pause(&self, tries: u32) -> Duration {
+        let Settings {
+            retry_first_ms,
+            retry_most_ms,
+            ..
+        } = self.settings;
+        let doubled = retry_first_ms.saturating_mul(1 << tries.min(20));
+        let pause = doubled.min(retry_most_ms);
+        let mut dice = [0; 1];
+        self.entropy.fill(&mut dice);
+        let [dice] = dice;
+        Duration::from_millis(pause - pause * u64::from(dice) / 1024)
+    }
+}
+
+impl Services {
+    /// A value with the version of its row.
+    pub async fn load<T: DeserializeOwned>(&self, key: &Key) -> Result<Option<(T, u64)>, Fault> {
+        match self.store.get(key).await? {
+            Some(row) => Ok(Some((rows::decode(&row.value)?, row.version))),
+            None => Ok(None),
+        }
+    }
+
+    /// Several of one kind, in the order of their keys: `None` where there is none, an error where
+    /// one cannot be decoded.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn load_all<T: DeserializeOwned>(
+        &self,
+        keys: &[Key],
+    ) -> Result<Vec<Result<Option<T>, Fault>>, Fault> {
+        let Some(space) = keys.first().map(|key| key.space) else {
+            return Ok(Vec::new());
+        };
+        let bytes: Vec<_> = keys.iter().map(|key| key.bytes.clone()).collect();
+        let found = self.store.get_all(space, &bytes).await?;
+        let rows = bytes.iter().map(|key| found.get(key));
+        Ok(rows
+            .map(|row| row.map(|row| rows::decode(&row.value)).transpose())
+            .collect())
+    }
+
+    pub async fn request(&self, id: RequestId) -> Result<Option<(Request, u64)>, Fault> {
+        self.load(&rows::request(id)).await
+    }
+
+    pub async fn vault(&self, id: VaultId) -> Result<Option<(Vault, u64)>, Fault> {
+        self.load(&rows::vault(id)).await
+    }
+
+    /// The wallet that an index row names, with the version of its row.
+    pub async fn wallet_by(&self, index: &Key) -> Result<Option<(Wallet, u64)>, Fault> {
+        let Some((id, _)) = self.load::<WalletId>(index).await? else {
+            return Ok(None);
+        };
+        self.load(&rows::wallet(id)).await
+    }
+
+    pub async fn wallet(&self, id: WalletId) -> Result<(Wallet, u64), Fault> {
+        let wallet = self.load(&rows::wallet(id)).await?;
+        wallet.ok_or_else(|| Fault::bug("no such wallet"))
+    }
+}
+
+/// What is stored and cannot be read must not keep anybody from the rest: it is left alone, and the
+/// log says so. `None` then.
+///
+/// # Errors
+/// All but [`Class::Bug`].
+pub fn readable<T>(found: Result<T, Fault>, what: impl Display) -> Result<Option<T>, Fault> {
+    match found {
+        Err(fault) if *fault.class() == Class::Bug => {
+            tracing::error!(%what, ?fault, "something stored cannot be read; it is left alone");
+            Ok(None)
+        }
+        found => found.map(Some),
+    }
+}

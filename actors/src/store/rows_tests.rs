@@ -1,0 +1,540 @@
+//! Rows of every kind and version must load for ever. When a sample is missing the test fails
+//! and prints what it would hold.
+
+#![allow(non_snake_case)]
+
+use std::{fs, path::PathBuf};
+
+use covault_core::{
+    attest::{AddressProof, AddressStatement, MadeKey},
+    audit::Linked,
+    batch::{self, BatchPayment},
+    chain::{ChainData, Signed, SigningInput, Unsigned, evm, solana},
+    deposit::{Deposit, Route, Watch, Webhook},
+    derive::{KeyPath, RootKey},
+    fault::ExecuteCode,
+    ids::{OrchestratorId, SessionId, WalletId, WatchId},
+    network::Network,
+    order::{Generation, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof},
+    request::{Approval, Draft, Request, State},
+    scheme::Scheme,
+    signature::{Curve, Signature},
+    token::{Access, ApiToken, Kind, NewToken, TokenHash, Vaults},
+    wallet::{
+        Status, Wallet,
+        generation::{Activation, LiveKey, Reshare, Target},
+        vault::{KeyState, Vault, VaultKey},
+    },
+};
+
+use super::*;
+use crate::backup::restore::{Imported, Restore};
+use crate::leases::{LeaseRow, Member};
+
+fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(name: &str, value: &T) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../tests/wire")
+        .join(format!("{name}.hex"));
+    let bytes = hex::encode(encode(value).unwrap());
+    let sample = fs::read_to_string(&path)
+        .unwrap_or_else(|_| panic!("{} is missing; it would hold\n{bytes}", path.display()));
+    assert_eq!(
+        &decode::<T>(&hex::decode(sample.trim()).unwrap()).unwrap(),
+        value,
+        "{name}"
+    );
+    assert_eq!(
+        sample.trim(),
+        bytes,
+        "{name}: the present version is written differently"
+    );
+}
+
+fn draft() -> Draft {
+    Draft {
+        chain_data: ChainData::Evm(evm::ChainData {
+            nonce: Some(7),
+            eip1559: true,
+            fees: Some(evm::Fees {
+                estimate_gas: 21_000,
+                base_fee: 1_000_000_000,
+                max_priority_fee: 2,
+            }),
+        }),
+        unsigned: Unsigned {
+            bytes: vec![2, 3],
+            signing: vec![SigningInput {
+                curve: Curve::Secp256k1,
+                message: vec![9; 32],
+            }],
+        },
+        claim: Some(NonceReservation {
+            network: Network::Evm,
+            chain_id: 1,
+            address: "0xaa".into(),
+            nonce: 7,
+        }),
+        broadcast: true,
+        built_at_ms: 11,
+        deadline_ms: 12,
+    }
+}
+
+fn signatures() -> Vec<Signature> {
+    vec![
+        Signature::Ecdsa {
+            r: [1; 32],
+            s: [2; 32],
+            y_parity: 1,
+        },
+        Signature::Ed25519 {
+            r: [3; 32],
+            s: [4; 32],
+        },
+    ]
+}
+
+fn signed() -> Signed {
+    Signed {
+        transaction: "0x02".into(),
+        tx_hash: "0x03".into(),
+    }
+}
+
+fn states() -> Vec<(&'static str, State)> {
+    let of_solana = Draft {
+        chain_data: ChainData::Solana(solana::ChainData {
+            recent_blockhash: "hash".into(),
+            token: None,
+        }),
+        claim: None,
+        ..draft()
+    };
+    vec![
+        ("received", State::Received),
+        ("screened", State::Screened { broadcast: true }),
+        (
+            "awaiting",
+            State::AwaitingApproval {
+                broadcast: true,
+                rule: Approval::Automatic,
+            },
+        ),
+        (
+            "preparing",
+            State::Preparing {
+                broadcast: true,
+                deadline_ms: 5,
+            },
+        ),
+        (
+            "prepared",
+            State::Prepared {
+                draft: of_solana,
+                attempts: 2,
+            },
+        ),
+        (
+            "signing",
+            State::Signing {
+                draft: draft(),
+                attempt: 3,
+                session: SessionId::from_bytes([6; 16]),
+            },
+        ),
+        (
+            "signed",
+            State::Signed {
+                draft: draft(),
+                signatures: signatures(),
+                signed: None,
+            },
+        ),
+        (
+            "broadcasting",
+            State::Broadcasting {
+                draft: draft(),
+                signatures: signatures(),
+                signed: signed(),
+            },
+        ),
+        (
+            "succeeded",
+            State::Succeeded {
+                signatures: signatures(),
+                signed: Some(signed()),
+                sent: true,
+            },
+        ),
+        (
+            "failed",
+            State::Failed {
+                reason: "no".into(),
+                code: ExecuteCode::InsufficientFunds,
+                signatures: vec![],
+            },
+        ),
+    ]
+}
+
+#[test]
+fn requests__should_load_for_ever_in_every_state() {
+    for (name, state) in states() {
+        let request = Request {
+            id: RequestId::from_bytes([1; 16]),
+            vault: VaultId::from_bytes([2; 16]),
+            wallet: WalletId::from_bytes([3; 16]),
+            network: Network::Evm,
+            root_public_key: vec![4; 33],
+            path: KeyPath::of_wallet(Network::Evm, 5).unwrap(),
+            public_key: vec![6; 33],
+            address: "0xaa".into(),
+            payload: vec![7, 8],
+            notes: Some("notes".into()),
+            token: TokenId::from_bytes([9; 16]),
+            created_at_ms: 10,
+            state,
+        };
+        check(&format!("request-v1-{name}"), &request);
+    }
+}
+
+#[test]
+fn wallets_and_vaults__should_load_for_ever() {
+    let wallet = Wallet {
+        id: WalletId::from_bytes([3; 16]),
+        vault: VaultId::from_bytes([2; 16]),
+        network: Network::Solana,
+        path: KeyPath::of_wallet(Network::Solana, 5).unwrap(),
+        public_key: vec![6; 32],
+        address: "address".into(),
+        reference: "ref".into(),
+        name: "name".into(),
+        status: Status::Active,
+        created_at_ms: 10,
+    };
+    check("wallet-v1", &wallet);
+    let order = KeygenOrder {
+        vault: VaultId::from_bytes([2; 16]),
+        session: SessionId::from_bytes([6; 16]),
+        scheme: Scheme::FrostEd25519,
+        threshold: 2,
+        signers: vec![NodeId([1; 32]), NodeId([2; 32])],
+        issued_at_ms: 1,
+        expires_at_ms: 2,
+    };
+    let root = RootKey {
+        curve: Curve::Secp256k1,
+        public_key: vec![7; 33],
+        chain_code: [8; 32],
+    };
+    let confirmed = vec![vec![5; 64], vec![6; 64]];
+    let made = MadeKey { root, confirmed };
+    let live = LiveKey::new(made, 2, vec![NodeId([1; 32]), NodeId([2; 32])]);
+    let target = Target {
+        threshold: 2,
+        holders: vec![NodeId([2; 32]), NodeId([3; 32])],
+        lost: vec![NodeId([1; 32])],
+    };
+    let reshare = ReshareOrder {
+        vault: VaultId::from_bytes([2; 16]),
+        session: SessionId::from_bytes([7; 16]),
+        scheme: Scheme::Dkls23,
+        root_public_key: vec![7; 33],
+        old: live.generation.clone(),
+        dealers: live.generation.holders.clone(),
+        new: Generation {
+            epoch: 1,
+            threshold: 2,
+            holders: target.holders.clone(),
+        },
+        issued_at_ms: 3,
+        expires_at_ms: 4,
+    };
+    let life = |reshare, activation| {
+        KeyState::Ready(LiveKey {
+            reshare,
+            activation,
+            leftover: vec![NodeId([3; 32])],
+            ..live.clone()
+        })
+    };
+    let ready = life(Reshare::Idle, None);
+    let wanted = life(Reshare::Wanted(target.clone()), None);
+    let activation = Activation {
+        order: reshare.clone(),
+        proof: ReshareProof(vec![(NodeId([2; 32]), vec![9; 64])]),
+        before: vec![Proven {
+            order: reshare.clone(),
+            proof: ReshareProof(vec![(NodeId([3; 32]), vec![8; 64])]),
+        }],
+        untold: vec![NodeId([3; 32])],
+        asked: true,
+    };
+    let halted = Reshare::Halted {
+        target: target.clone(),
+        reason: "a full disk".into(),
+    };
+    let halted = life(halted, None);
+    let preparing = Reshare::Preparing {
+        target,
+        order: reshare,
+    };
+    let preparing = life(preparing, Some(activation));
+    let vault = |keys: [KeyState; 2]| Vault {
+        id: VaultId::from_bytes([2; 16]),
+        name: "main".into(),
+        threshold: 2,
+        signers: vec![NodeId([1; 32]), NodeId([2; 32])],
+        approval: Approval::Automatic,
+        created_at_ms: 10,
+        keys: Curve::ALL
+            .into_iter()
+            .zip(keys)
+            .map(|(curve, state)| VaultKey {
+                scheme: Scheme::default_of(curve),
+                state,
+            })
+            .collect(),
+    };
+    check(
+        "vault-v1-generating",
+        &vault([ready, KeyState::Generating(order)]),
+    );
+    check("vault-v1-resharing", &vault([wanted, preparing]));
+    check("vault-v1-halted", &vault([halted, KeyState::Wanted]));
+    check(
+        "vault-v1-failed",
+        &vault([KeyState::Wanted, KeyState::Failed("no".into())]),
+    );
+}
+
+#[test]
+fn outbox_idempotency_and_audit__should_load_for_ever() {
+    for (name, effect) in [
+        ("prepare", Effect::Prepare),
+        ("claim-session", Effect::ClaimSession),
+        ("sign", Effect::Sign),
+        ("deliver", Effect::Deliver),
+        ("broadcast", Effect::Broadcast),
+    ] {
+        check(&format!("outbox-v1-{name}"), &Pending { effect });
+    }
+    let replay = Replay {
+        body_hash: [1; 32],
+        at_ms: 2,
+        response: vec![3],
+    };
+    check("idempotency-v1", &replay);
+    let release = ReservationExpiry {
+        claims: vec![vec![1, 2], vec![3]],
+    };
+    check("release-v1", &release);
+    let simulated = Simulated {
+        at_ms: 2,
+        json: b"{}".to_vec(),
+    };
+    check("simulation-v1", &simulated);
+    let linked = Linked {
+        number: 2,
+        previous: [3; 32],
+        hash: [4; 32],
+        body: vec![5, 6],
+    };
+    check("audit-head-v1", &linked.head());
+    check("audit-link-v1", &linked);
+    let imported = Imported {
+        backup_at_ms: 7,
+        restored_at_ms: 8,
+    };
+    for (name, restore) in [
+        ("restore-v1-importing", Restore::Importing),
+        ("restore-v1-imported", Restore::Imported(imported)),
+        ("restore-v1-held", Restore::Held(imported)),
+        ("restore-v1-open", Restore::Open(imported)),
+    ] {
+        check(name, &restore);
+    }
+    check("first-wallet-v1", &1_000_001_u32);
+    let proof = AddressProof {
+        statement: AddressStatement {
+            vault: VaultId::from_bytes([2; 16]),
+            root_public_key: vec![7; 32],
+            threshold: 2,
+            holders: vec![NodeId([1; 32]), NodeId([2; 32])],
+            path: KeyPath::new(vec![501, 5]).unwrap(),
+            network: Network::Solana,
+            address: "address".into(),
+            reference: "ref".into(),
+        },
+        epoch: 1,
+        statements: vec![(NodeId([1; 32]), vec![9; 64])],
+    };
+    check("address-proof-v1", &proof);
+    check("proof-wanted-v1", &"ref".to_owned());
+}
+
+#[test]
+fn batches__should_load_for_ever_in_every_state() {
+    let reason = "no".into();
+    for (name, state) in [
+        ("pending", batch::State::Pending),
+        ("succeeded", batch::State::Succeeded),
+        ("failed", batch::State::Failed { reason }),
+    ] {
+        let batch = BatchPayment {
+            id: BatchId::from_bytes([1; 16]),
+            vault: VaultId::from_bytes([2; 16]),
+            wallet: WalletId::from_bytes([3; 16]),
+            name: "salaries".into(),
+            notes: "May".into(),
+            payment: vec![7, 8],
+            token: TokenId::from_bytes([9; 16]),
+            created_at_ms: 10,
+            state,
+        };
+        check(&format!("batch-v1-{name}"), &batch);
+    }
+}
+
+#[test]
+fn node__should_load_for_ever() {
+    let admitted = crate::nodes::Admitted {
+        id: NodeId([4; 32]),
+        name: "vienna".into(),
+        at_ms: 1_000,
+    };
+    check("node-v1", &admitted);
+}
+
+#[test]
+fn tokens_and_deposits__should_load_for_ever() {
+    let record = |vaults, name: &str| NewToken {
+        name: name.into(),
+        kind: Kind::Sweep,
+        vaults,
+        access: Access::ReadOnly,
+        allow: vec![
+            "192.0.2.0/24".parse().unwrap(),
+            "2001:db8::1".parse().unwrap(),
+        ],
+        expires_at_ms: Some(3),
+    };
+    let hash = TokenHash::of("cvs_");
+    let some = Vaults::Only(vec![VaultId::from_bytes([2; 16])]);
+    check("token-v1-some", &record(some, "shop").record(hash, 1));
+    let whole = ApiToken {
+        kind: Kind::Platform,
+        access: Access::Full,
+        allow: vec![],
+        expires_at_ms: None,
+        revoked_at_ms: Some(4),
+        ..record(Vaults::All, "bank").record(hash, 1)
+    };
+    check("token-v1-all", &whole);
+    let route = Route {
+        vault: Some(VaultId::from_bytes([2; 16])),
+        target: Some("0xaa".into()),
+        webhook: Some(Webhook("https://example.com/".into())),
+    };
+    check("sweep-route-v1", &route);
+    check("sweep-route-v1-empty", &Route::default());
+    let deposit = Deposit {
+        wallet: WalletId::from_bytes([3; 16]),
+        created_at_ms: 5,
+    };
+    check("deposit-v1", &deposit);
+    let watch = Watch {
+        id: WatchId::from_bytes([4; 16]),
+        created_at_ms: 6,
+    };
+    check("watch-v1", &watch);
+}
+
+#[test]
+fn keys__should_be_where_they_always_were() {
+    let of = Account {
+        network: Network::Evm,
+        chain_id: Some(1),
+        address: "0xaa".into(),
+    };
+    let nonce = claim(&of, &Resource::Nonce(7));
+    assert_eq!(
+        hex::encode(&nonce.bytes),
+        "00000000000000000130786161000000000000000007"
+    );
+    assert_eq!(
+        (nonce.space, claimed_nonce(&nonce)),
+        (Space::NonceReservation, Some(7))
+    );
+    assert_eq!(nonce_claim(&draft().claim.unwrap()), nonce);
+    let account_part = "010000000000000000626300";
+    let of = Account {
+        network: Network::Bitcoin,
+        chain_id: None,
+        address: "bc".into(),
+    };
+    for (resource, rest) in [
+        (Resource::Object("ab:1".into()), "0161623a31".to_owned()),
+        (Resource::Whole([7; 32]), format!("02{}", "07".repeat(32))),
+    ] {
+        let key = claim(&of, &resource);
+        assert_eq!(hex::encode(&key.bytes), format!("{account_part}{rest}"));
+        assert_eq!(key.space, Space::Claim);
+    }
+    let request = RequestId::from_bytes([1; 16]);
+    let key = reservation_expiry(258, request);
+    assert_eq!(
+        hex::encode(&key.bytes),
+        format!("0000000000000102{}", "01".repeat(16))
+    );
+    assert_eq!(reservation_expiry_due(&key), Some((258, request)));
+    let key = outbox(VaultId::from_bytes([2; 16]), RequestId::from_bytes([1; 16]));
+    assert_eq!(outbox_request(&key), Some(RequestId::from_bytes([1; 16])));
+    let key = request_index(VaultId::from_bytes([2; 16]), 258, request);
+    let expected = format!("{}0000000000000102{}", "02".repeat(16), "01".repeat(16));
+    assert_eq!(hex::encode(&key.bytes), expected);
+    assert_eq!(indexed_request(&key), Some(request));
+    check("request-index-v1", &());
+    let token = TokenId::from_bytes([9; 16]);
+    let key = idempotency(token, "a.B.C", "k");
+    assert_eq!(
+        hex::encode(key.bytes),
+        format!("{}612e422e43006b", "09".repeat(16))
+    );
+    let of_token = "09".repeat(16);
+    assert_eq!(hex::encode(self::token(token).bytes), of_token);
+    assert_eq!(hex::encode(token_name("k").bytes), "6b");
+    for (network, number) in [(DepositNetwork::Evm, "01"), (DepositNetwork::Tron, "02")] {
+        for (key, rest) in [
+            (sweep_route(token, network), ""),
+            (deposit(token, network, "k"), "6b"),
+            (watch(token, network, "k"), "6b"),
+        ] {
+            assert_eq!(hex::encode(key.bytes), format!("{of_token}{number}{rest}"));
+        }
+    }
+}
+
+#[test]
+fn leases__should_stay_readable() {
+    let owner = OrchestratorId::from_bytes([5; 16]);
+    let owned = LeaseRow {
+        owner: Some(owner),
+        term: 7,
+    };
+    check("lease-v1", &owned);
+    let free = LeaseRow {
+        owner: None,
+        term: 8,
+    };
+    check("lease-v1-free", &free);
+    let member = Member {
+        name: "one".into(),
+        home: Some([6; 32]),
+        since_ms: 11,
+        moves: 2,
+        leaving: true,
+    };
+    check("member-v1", &member);
+}

@@ -1,0 +1,312 @@
+//! The actor that keeps the actors of the vaults that this orchestrator has, and makes vaults.
+
+use std::{collections::HashMap, sync::Arc};
+
+use async_trait::async_trait;
+use covault_core::{
+    audit::Chain,
+    fault::{Class, Fault},
+    ids::VaultId,
+    order::NodeId,
+    scheme::Scheme,
+    wallet::vault::Vault,
+};
+use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
+
+use crate::{
+    audit::{self, By, Note},
+    leases::{self, Lease, LeaseScope},
+    nodes,
+    services::Services,
+    store::{Batch, CommitError, Expect, rows},
+    vaults::vault::{self, VaultActor},
+};
+
+/// Messages.
+pub enum Msg {
+    /// Starts the actors of all vaults that are here.
+    Resume,
+    /// Asks for a vault's actor; `None` when it is not here, or starting again.
+    GetVault(VaultId, RpcReplyPort<Option<ActorRef<vault::Msg>>>),
+    /// Makes a vault, or finds the one of the same name.
+    CreateVault(Box<NewVault>),
+    /// A vault's actor is to be started again.
+    RestartDue(VaultId),
+    /// A vault has come here, or gone.
+    Changed(VaultId),
+    /// Answers once no actor of a vault that has gone runs any more.
+    Ended(VaultId, RpcReplyPort<()>),
+}
+
+/// A vault to be made.
+pub struct NewVault {
+    /// Its name.
+    pub name: String,
+    /// Signers needed.
+    pub threshold: u16,
+    /// The nodes that get a share.
+    pub signers: Vec<NodeId>,
+    /// The scheme of its ECDSA key.
+    pub ecdsa: Scheme,
+    /// Whether a vault of this name that has not all its keys yet makes those that it lacks like
+    /// this, whatever it was told before.
+    pub replace: bool,
+    /// Who wants it.
+    pub by: By,
+    /// Where what was found or made goes.
+    pub reply: RpcReplyPort<Result<Made, Fault>>,
+}
+
+/// What there is for a vault that is to be made.
+#[derive(Debug)]
+pub enum Made {
+    /// It, made now or before.
+    Vault(Box<Vault>),
+    /// One of its name that has not all its keys yet: its actor is to be asked for others.
+    Other(VaultId),
+}
+
+/// The actor.
+pub struct Directory;
+
+/// Its state.
+pub struct Live {
+    services: Arc<Services>,
+    /// With the version of the lease under which each runs.
+    vaults: HashMap<VaultId, (ActorRef<vault::Msg>, u64)>,
+    ids: HashMap<ActorId, VaultId>,
+    /// Who waits for the end of an actor.
+    ended: HashMap<VaultId, Vec<RpcReplyPort<()>>>,
+    failures: HashMap<VaultId, u32>,
+}
+
+#[async_trait]
+impl Actor for Directory {
+    type Msg = Msg;
+    type State = Live;
+    type Arguments = Arc<Services>;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Msg>,
+        services: Arc<Services>,
+    ) -> Result<Live, ActorProcessingErr> {
+        let directory = myself.clone();
+        let changed = move |vault| {
+            // One that has ended begins with all that is there.
+            let _ = directory.cast(Msg::Changed(vault));
+        };
+        services.held_leases.on_change(Box::new(changed));
+        myself.cast(Msg::Resume)?;
+        Ok(Live {
+            services,
+            vaults: HashMap::new(),
+            ids: HashMap::new(),
+            ended: HashMap::new(),
+            failures: HashMap::new(),
+        })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Msg>,
+        message: Msg,
+        live: &mut Live,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            Msg::Resume => {
+                // Before any vault may ask a signer.
+                nodes::tell(&live.services).await?;
+                for lease in live.services.held_leases.all() {
+                    if let LeaseScope::Vault(vault) = lease.scope() {
+                        live.settle(&myself, vault).await;
+                    }
+                }
+            }
+            Msg::GetVault(id, reply) => {
+                let found = live.vaults.get(&id);
+                let here = |version| {
+                    let lease = live.services.held_leases.get(LeaseScope::Vault(id));
+                    lease.is_some_and(|lease| lease.version() == version)
+                };
+                let found = found.filter(|(_, version)| here(*version));
+                let _ = reply.send(found.map(|(actor, _)| actor.clone()));
+            }
+            Msg::CreateVault(new) => {
+                let (made, reply) = live.create(*new).await;
+                let _ = reply.send(made);
+            }
+            Msg::RestartDue(vault) | Msg::Changed(vault) => live.settle(&myself, vault).await,
+            Msg::Ended(vault, reply) => {
+                if live.vaults.contains_key(&vault) {
+                    live.ended.entry(vault).or_default().push(reply);
+                } else {
+                    let _ = reply.send(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<Msg>,
+        event: SupervisionEvent,
+        live: &mut Live,
+    ) -> Result<(), ActorProcessingErr> {
+        let (actor, error) = match event {
+            SupervisionEvent::ActorTerminated(actor, _, reason) => {
+                (actor, reason.unwrap_or_default())
+            }
+            SupervisionEvent::ActorFailed(actor, error) => (actor, error.to_string()),
+            SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => {
+                return Ok(());
+            }
+        };
+        if let Some(vault) = live.ids.remove(&actor.get_id()) {
+            live.vaults.remove(&vault);
+            for waiting in live.ended.remove(&vault).into_iter().flatten() {
+                let _ = waiting.send(());
+            }
+            if live
+                .services
+                .held_leases
+                .get(LeaseScope::Vault(vault))
+                .is_some()
+            {
+                tracing::error!(%vault, error, "the actor of a vault ended; it starts again from the store");
+                live.restart_later(&myself, vault);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Live {
+    /// Has the actor of a vault run where the vault is here, and only under the present lease: two
+    /// would undo each other's work.
+    async fn settle(&mut self, myself: &ActorRef<Msg>, vault: VaultId) {
+        let lease = self.services.held_leases.get(LeaseScope::Vault(vault));
+        let wanted = lease.as_ref().map(|lease| lease.version());
+        if let Some((actor, version)) = self.vaults.get(&vault) {
+            if wanted != Some(*version) {
+                // Whatever it is at has no effect any more. The next one starts after its end.
+                actor.kill();
+            }
+            return;
+        }
+        let Some(lease) = lease else {
+            self.failures.remove(&vault);
+            return;
+        };
+        let version = lease.version();
+        let args = (Arc::new(self.services.under(lease)), vault);
+        match Actor::spawn_linked(None, VaultActor, args, myself.get_cell()).await {
+            Ok((actor, _)) => {
+                self.ids.insert(actor.get_id(), vault);
+                self.vaults.insert(vault, (actor, version));
+            }
+            Err(error) => {
+                tracing::error!(%vault, %error, "the actor of a vault does not start");
+                self.restart_later(myself, vault);
+            }
+        }
+    }
+
+    fn restart_later(&mut self, myself: &ActorRef<Msg>, vault: VaultId) {
+        let failures = self.failures.entry(vault).or_default();
+        *failures = failures.saturating_add(1);
+        myself.send_after(self.services.pause(*failures), move || {
+            Msg::RestartDue(vault)
+        });
+    }
+
+    async fn create(
+        &self,
+        new: NewVault,
+    ) -> (Result<Made, Fault>, RpcReplyPort<Result<Made, Fault>>) {
+        let NewVault {
+            name,
+            threshold,
+            signers,
+            ecdsa,
+            replace,
+            by,
+            reply,
+        } = new;
+        let plan = (threshold, signers, ecdsa);
+        (self.create_or_find(&name, plan, replace, &by).await, reply)
+    }
+
+    async fn create_or_find(
+        &self,
+        name: &str,
+        (threshold, signers, ecdsa): (u16, Vec<NodeId>, Scheme),
+        replace: bool,
+        by: &By,
+    ) -> Result<Made, Fault> {
+        let services = &self.services;
+        let by_name = rows::vault_name(name);
+        loop {
+            if let Some((id, _)) = services.load::<VaultId>(&by_name).await? {
+                let (vault, _) = services
+                    .vault(id)
+                    .await?
+                    .ok_or_else(|| Fault::bug("a name without a vault"))?;
+                if vault.threshold == threshold
+                    && vault.signers == signers
+                    && vault.ecdsa() == ecdsa
+                {
+                    return Ok(Made::Vault(Box::new(vault)));
+                }
+                if !replace {
+                    let hint = if vault.ready() {
+                        ""
+                    } else {
+                        "; not all of its keys are made yet, and until then it can be given these \
+                         instead (covault vault create --replace)"
+                    };
+                    return Err(Fault::new(
+                        Class::Conflict,
+                        format!(
+                            "a vault of this name exists with another threshold, other signers or \
+                             another ECDSA backend{hint}"
+                        ),
+                    ));
+                }
+                return Ok(Made::Other(id));
+            }
+            let id = services.new_vault_id();
+            let now_ms = services.now_ms();
+            let mut batch = Batch::new();
+            nodes::check_admitted(services, "signers", &signers).await?;
+            let vault = Vault::new(id, name, threshold, signers.clone(), ecdsa, now_ms)?;
+            batch.put(rows::vault(id), Expect::Absent, rows::encode(&vault)?);
+            batch.put(by_name.clone(), Expect::Absent, rows::encode(&id)?);
+            nodes::hold(services, &mut batch, "signers", &signers).await?;
+            let (lease, mine) = leases::first_lease(services, id).await?;
+            let scope = LeaseScope::Vault(id);
+            batch.put(scope.key(), Expect::Absent, rows::encode(&lease)?);
+            let chain = Chain::Vault(id);
+            Note::of_vault(by, id, "VaultMade")
+                .fact("name", name)
+                .fact("threshold", threshold)
+                .fact("signers", audit::nodes(&vault.signers))
+                .fact("ecdsa", ecdsa.name())
+                .add_to(&mut batch, chain, now_ms)?;
+            audit::tell_of(by, chain, &mut batch, now_ms)?;
+            match services.store.commit(batch).await {
+                Ok(()) if mine => services.held_leases.begin(Lease::new(scope, 1)),
+                Ok(()) => services.held_leases.moved(),
+                // Another call made it, or one of the nodes was changed: it is looked at again.
+                Err(CommitError::Conflict(_)) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            return Ok(Made::Vault(Box::new(vault)));
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "directory_tests.rs"]
+mod tests;

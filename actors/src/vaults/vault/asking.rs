@@ -1,0 +1,33 @@
+//! What the cluster is asked in a task beside the vault's actor.
+
+use std::{future::Future, panic::AssertUnwindSafe, time::Duration};
+
+use covault_core::fault::Fault;
+use futures::FutureExt as _;
+use ractor::ActorRef;
+
+use super::Msg;
+use crate::requests::signing::AbortOnDrop;
+
+/// Asks in a task. Its answer becomes a message, also when it takes too long or panics: whoever
+/// waits for one that never comes would not ask again.
+pub(super) fn ask<T: Send + 'static>(
+    actor: &ActorRef<Msg>,
+    patience: Duration,
+    too_late: &'static str,
+    question: impl Future<Output = Result<T, Fault>> + Send + 'static,
+    message: impl FnOnce(Result<T, Fault>) -> Msg + Send + 'static,
+) -> AbortOnDrop {
+    let actor = actor.clone();
+    let task = tokio::spawn(async move {
+        let question = AssertUnwindSafe(question).catch_unwind();
+        let answer = match tokio::time::timeout(patience, question).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(Fault::bug("asking the signers panicked")),
+            Err(_) => Err(Fault::unavailable(too_late)),
+        };
+        // The actor may have ended meanwhile.
+        let _ = actor.cast(message(answer));
+    });
+    AbortOnDrop(task.abort_handle())
+}

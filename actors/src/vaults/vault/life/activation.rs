@@ -1,0 +1,132 @@
+//! Telling nodes that a new generation of shares is there: those that hold it, those that have left,
+//! and those that a run without success may have left shares with. It goes on until all have
+//! confirmed, in the background; who is away is told when it is seen again.
+
+use std::{sync::Arc, time::Duration};
+
+use covault_core::{
+    fault::{Class, Fault},
+    order::{NodeId, ReshareOrder},
+    scheme::Scheme,
+    wallet::generation::{Activation, LiveKey, Reshare},
+};
+use ractor::ActorRef;
+
+use super::{Live, Msg, VaultMsg, ask, live_key, reshare_of};
+use crate::{audit, port::Confirmations, requests::signing::AbortOnDrop};
+
+/// How long the cluster is waited for when it tells the nodes to use new shares. It ends sooner
+/// itself, and says who has not confirmed; they are told again.
+const TELLING: Duration = Duration::from_secs(20);
+impl Live {
+    /// Tells the nodes that are there and have not confirmed; at first, all that have not.
+    pub(super) fn start_telling(&mut self, myself: &ActorRef<VaultMsg>, scheme: Scheme) {
+        let Some(LiveKey {
+            activation: Some(activation),
+            ..
+        }) = live_key(&self.vault, scheme).cloned()
+        else {
+            return;
+        };
+        let Activation {
+            order,
+            proof,
+            before,
+            untold,
+            asked,
+        } = activation;
+        let work = self.works.entry(scheme).or_default();
+        if work.activation.is_some() {
+            return;
+        }
+        work.next_telling = None;
+        let nodes = self.services.signers.nodes();
+        let here = |node: &NodeId| nodes.iter().any(|view| view.id == *node && view.live);
+        let untold: Vec<NodeId> = untold
+            .into_iter()
+            .filter(|node| !asked || here(node))
+            .collect();
+        if untold.is_empty() {
+            self.tell_later(myself, scheme);
+            return;
+        }
+        let signers = Arc::clone(&self.services.signers);
+        let activated = order.clone();
+        work.activation = Some(ask(
+            myself,
+            TELLING,
+            "not every node has confirmed that it uses the new shares",
+            async move { signers.activate(&activated, &proof, &before, &untold).await },
+            move |result| VaultMsg::Life(Msg::ActivationEnded(Box::new(order), result)),
+        ));
+    }
+
+    pub(super) async fn telling_ended(
+        &mut self,
+        myself: &ActorRef<VaultMsg>,
+        order: &ReshareOrder,
+        result: Result<Confirmations, Fault>,
+    ) -> Result<(), Fault> {
+        let scheme = order.scheme;
+        let now = live_key(&self.vault, scheme).and_then(|live| live.activation.as_ref());
+        if now.is_none_or(|activation| activation.order != *order) {
+            return Ok(());
+        }
+        let work = self.works.entry(scheme).or_default();
+        work.activation = None;
+        work.activated = true;
+        let (mut confirmed, mut problem) = (Vec::new(), None);
+        match result {
+            Ok(answers) => {
+                for (node, answer) in answers {
+                    match answer {
+                        Ok(()) => confirmed.push(node),
+                        // What a node refuses says more than that another one is away.
+                        Err(fault) if *fault.class() == Class::Unavailable => {
+                            problem = problem.or(Some(fault));
+                        }
+                        Err(fault) => problem = Some(fault),
+                    }
+                }
+                if !confirmed.is_empty() {
+                    work.failed_tellings = 0;
+                }
+                let note = (!confirmed.is_empty()).then(|| {
+                    self.note("SharesConfirmed")
+                        .fact("scheme", scheme.name())
+                        .fact("epoch", order.new.epoch)
+                        .fact("nodes", audit::nodes(&confirmed))
+                });
+                self.update(note, |vault| vault.confirmed(order, &confirmed))
+                    .await?;
+            }
+            Err(fault) => {
+                problem = Some(fault);
+                self.show();
+            }
+        }
+        if let Some(fault) = &problem {
+            tracing::warn!(vault = %self.vault.id, scheme = scheme.name(), ?fault, "not every node knows of the new shares yet");
+        }
+        // Of two problems, that of the run in progress is the one to see.
+        let reshare = reshare_of(&self.vault, scheme);
+        if matches!(reshare, Some(Reshare::Idle | Reshare::Halted { .. })) {
+            let problem = problem.map(|fault| fault.message().to_owned());
+            self.note_problem(scheme, problem).await;
+        }
+        let done = |live: &LiveKey| live.activation.is_none();
+        if !live_key(&self.vault, scheme).is_some_and(done) {
+            self.tell_later(myself, scheme);
+        }
+        Ok(())
+    }
+
+    fn tell_later(&mut self, myself: &ActorRef<VaultMsg>, scheme: Scheme) {
+        let work = self.works.entry(scheme).or_default();
+        work.failed_tellings = work.failed_tellings.saturating_add(1);
+        let pause = self.services.pause(work.failed_tellings);
+        let due = move || VaultMsg::Life(Msg::ActivationDue(scheme));
+        let timer = myself.send_after(pause, due);
+        work.next_telling = Some(AbortOnDrop(timer.abort_handle()));
+    }
+}

@@ -1,0 +1,113 @@
+//! A vault as operators see it.
+
+use std::collections::BTreeMap;
+
+use covault_core::{
+    fault::Fault,
+    order::{Generation, NodeId},
+    schema::admin,
+    scheme::Scheme,
+    signature::Curve,
+    wallet::{
+        generation::{LiveKey, Reshare},
+        vault::{KeyState, Vault, VaultKey},
+    },
+};
+
+use super::problems::{self, is_open};
+use crate::services::Services;
+
+/// The vault's message. Threshold and signers are those of the first key, or as the vault was asked
+/// for before there is one.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn vault_message(services: &Services, vault: &Vault) -> Result<admin::Vault, Fault> {
+    let problems = problems::load(services, vault.id).await?;
+    let keys: Vec<admin::Key> = vault
+        .keys
+        .iter()
+        .map(|key| key_message(key, &problems))
+        .collect();
+    let mut live = vault.keys.iter().filter_map(|key| match &key.state {
+        KeyState::Ready(live) => Some(&live.generation),
+        _ => None,
+    });
+    let (threshold, signers) = match live.next() {
+        Some(Generation {
+            threshold, holders, ..
+        }) => (*threshold, holders),
+        None => (vault.threshold, &vault.signers),
+    };
+    let mut schemes = vault.keys.iter().map(|key| key.scheme);
+    let ecdsa = schemes.find(|scheme| scheme.curve() == Curve::Secp256k1);
+    let mut waiting = keys.iter().filter(|key| key.shares.is_none());
+    Ok(admin::Vault {
+        uuid: vault.id.to_string(),
+        name: vault.name.clone(),
+        threshold: threshold.into(),
+        signers: lines(signers),
+        ecdsa_backend: ecdsa.map_or("", Scheme::name).to_owned(),
+        ready: vault.ready(),
+        failed_reason: vault.failed_reason().map(str::to_owned),
+        problem: waiting.find_map(|key| key.problem.clone()),
+        keys,
+    })
+}
+
+fn key_message(key: &VaultKey, problems: &BTreeMap<Scheme, String>) -> admin::Key {
+    let live = match &key.state {
+        KeyState::Ready(live) => Some(live),
+        _ => None,
+    };
+    let work = live.and_then(work);
+    let unconfirmed = live.map(|live| lines(live.untold())).unwrap_or_default();
+    admin::Key {
+        scheme: key.scheme.name().to_owned(),
+        shares: live.map(|live| admin::Shares {
+            epoch: live.generation.epoch,
+            threshold: live.generation.threshold.into(),
+            holders: lines(&live.generation.holders),
+        }),
+        work,
+        problem: problems.get(&key.scheme).filter(|_| is_open(key)).cloned(),
+        unconfirmed,
+        leftover: live.map(leftover).unwrap_or_default(),
+    }
+}
+
+/// As long as a run may still succeed, its nodes are no matter of concern.
+fn leftover(live: &LiveKey) -> Vec<String> {
+    match live.reshare {
+        Reshare::Wanted(_) | Reshare::Preparing { .. } => Vec::new(),
+        Reshare::Idle | Reshare::Halted { .. } => lines(&live.leftover),
+    }
+}
+
+fn work(live: &LiveKey) -> Option<admin::Work> {
+    let work = |step: &str| admin::Work {
+        step: step.to_owned(),
+        ..admin::Work::default()
+    };
+    match &live.reshare {
+        Reshare::Wanted(target) | Reshare::Preparing { target, .. } => Some(admin::Work {
+            threshold: target.threshold.into(),
+            holders: lines(&target.holders),
+            ..work("preparing")
+        }),
+        Reshare::Halted { target, reason } => Some(admin::Work {
+            threshold: target.threshold.into(),
+            holders: lines(&target.holders),
+            reason: reason.clone(),
+            ..work("halted")
+        }),
+        Reshare::Idle => {
+            let asked = live.activation.as_ref().is_none_or(|it| it.asked);
+            (!asked || !live.is_confirmed()).then(|| work("activating"))
+        }
+    }
+}
+
+fn lines(nodes: &[NodeId]) -> Vec<String> {
+    nodes.iter().map(|node| node.openssh_line("")).collect()
+}

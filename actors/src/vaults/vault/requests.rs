@@ -1,0 +1,174 @@
+//! The live requests of a vault: each has an actor, which is started again when it fails.
+
+use std::sync::Arc;
+
+use covault_core::{
+    fault::Fault,
+    ids::RequestId,
+    payload::Payload,
+    request::{Effect, Request, State},
+};
+use ractor::{Actor, ActorRef};
+
+use super::{AdmissionPermit, Live, Msg, NewRequest};
+use crate::{
+    account::Account,
+    requests::{
+        request_store,
+        signing::{self, Signing, Start},
+        tx_builder,
+    },
+    services::readable,
+};
+
+/// A request that made its actor fail so often is given up, unless it is signed.
+const MAX_FAILURES: u32 = 5;
+
+impl Live {
+    pub(super) fn restart_later(&mut self, myself: &ActorRef<Msg>, request: RequestId) {
+        let failures = self.failures.entry(request).or_default();
+        *failures = failures.saturating_add(1);
+        let pause = self.services.pause(*failures);
+        myself.send_after(pause, move || Msg::RestartDue(request));
+    }
+
+    /// A request from the store. One that cannot be read must not stop the vault: nothing can
+    /// be done for it, and it stays as it is.
+    pub(super) async fn readable(&self, id: RequestId) -> Result<Option<(Request, u64)>, Fault> {
+        let found = self.services.request(id).await;
+        Ok(readable(found, format_args!("request {id}"))?.flatten())
+    }
+
+    pub(super) async fn load_request(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        id: RequestId,
+    ) -> Result<(), Fault> {
+        match self.readable(id).await? {
+            Some((request, version)) if !request.state.is_final() => {
+                self.start_loaded(myself, request, version).await
+            }
+            found => {
+                self.failures.remove(&id);
+                if found.is_some() {
+                    // Its last commit was on disk although its actor was told otherwise.
+                    self.services.waiters.ended(id);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) async fn start_loaded(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        request: Request,
+        version: u64,
+    ) -> Result<(), Fault> {
+        let id = request.id;
+        let signed = matches!(
+            request.state,
+            State::Signed { .. } | State::Broadcasting { .. }
+        );
+        let failures = self.failures.get(&id).copied().unwrap_or_default();
+        match self.lane_wanted(&request) {
+            Ok(account_queue) if failures < MAX_FAILURES || signed => {
+                if let Some(account) = account_queue {
+                    self.account_queues.join(account, id);
+                }
+            }
+            Ok(_) => return self.give_up(myself, request, version).await,
+            Err(fault) => {
+                tracing::error!(request = %id, ?fault, "a stored request cannot be worked on");
+                return if signed {
+                    Ok(())
+                } else {
+                    self.give_up(myself, request, version).await
+                };
+            }
+        }
+        let place = AdmissionPermit::again(&self.services, &request);
+        let start = Start::Load { request, version };
+        self.start(myself, id, start, place).await
+    }
+
+    /// The account in whose lane a loaded request waits, where it waits in one.
+    fn lane_wanted(&self, request: &Request) -> Result<Option<Account>, Fault> {
+        let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
+        let queries = tx_builder::queries(&self.services, request.network, &payload);
+        let waits = request.state.effect() == Some(Effect::Prepare);
+        Ok(tx_builder::account_queue(request, &payload, &queries).filter(|_| waits))
+    }
+
+    async fn give_up(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        request: Request,
+        version: u64,
+    ) -> Result<(), Fault> {
+        let id = request.id;
+        let reason = "internal error; the log of the server says more".to_owned();
+        match request_store::give_up(&self.services, request, version, reason).await {
+            Ok(()) => {
+                self.failures.remove(&id);
+            }
+            Err(problem) => {
+                let fault = Fault::from(problem);
+                tracing::error!(request = %id, ?fault, "a request could not be given up");
+                self.restart_later(myself, id);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn admit(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        new: NewRequest,
+    ) -> Result<(), Fault> {
+        let NewRequest {
+            request,
+            account_queue,
+            broadcast,
+            wallet_version,
+            command_commit,
+            place,
+            reply,
+        } = new;
+        let id = request.id;
+        if let Some(account) = account_queue {
+            self.account_queues.join(account, id);
+        }
+        let start = Start::New {
+            request,
+            broadcast,
+            wallet_version,
+            command_commit,
+            reply,
+        };
+        self.start(myself, id, start, Some(place)).await
+    }
+
+    async fn start(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        id: RequestId,
+        start: Start,
+        place: Option<AdmissionPermit>,
+    ) -> Result<(), Fault> {
+        let args = signing::Args {
+            services: Arc::clone(&self.services),
+            vault_requests: Arc::clone(&self.vault_requests),
+            vault: myself.clone(),
+            in_use: self.in_use.subscribe(),
+            start,
+            place,
+        };
+        let (actor, _) = Actor::spawn_linked(None, Signing, args, myself.get_cell())
+            .await
+            .map_err(Fault::bug)?;
+        self.ids.insert(actor.get_id(), id);
+        self.requests.insert(id, actor);
+        Ok(())
+    }
+}

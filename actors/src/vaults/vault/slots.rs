@@ -1,0 +1,123 @@
+//! Turns: requests of one account that build on what its other requests use up are settled one
+//! after the other, in the order in which they were accepted.
+
+use std::collections::BTreeSet;
+
+use covault_core::{
+    chain::{Allocation, ChainData, Resource},
+    fault::{Class, Fault},
+    ids::RequestId,
+    payload::Payload,
+};
+use ractor::RpcReplyPort;
+
+use super::Live;
+use crate::{
+    account::Account,
+    requests::{reservations, signing::NotYet},
+};
+
+/// Most outputs or objects that are looked up at once.
+const LOOK_AHEAD: usize = 1_000;
+
+/// What a request brings to its turn.
+pub struct SlotRequest {
+    /// What it wants to sign.
+    pub payload: Payload,
+    /// Whose transaction it is.
+    pub public_key: Vec<u8>,
+    /// What the chain said.
+    pub chain_data: ChainData,
+    /// Where the facts go that it may build on.
+    pub reply: RpcReplyPort<Result<ChainData, NotYet>>,
+}
+
+/// What came of a turn.
+enum Slot {
+    /// The facts to build on, and what the transaction will use up.
+    Go(ChainData, Vec<Resource>),
+    /// There is nothing for it now.
+    Wait(String),
+}
+
+impl Live {
+    /// The request waits for nothing more in its lane.
+    pub(super) async fn leave_lane(&mut self, request: RequestId) {
+        if let Some(account) = self.account_queues.leave(request) {
+            self.dispatch(&account).await;
+        }
+    }
+
+    /// Settles the facts of those who are first in the lane and have asked.
+    pub(super) async fn dispatch(&mut self, account: &Account) {
+        while let Some((request, wanted)) = self.account_queues.next(account) {
+            let turn = self.allocate(account, &wanted).await;
+            let settled = match turn {
+                Ok(Slot::Go(chain_data, reservations)) => {
+                    self.account_queues.reserve(account, reservations, request);
+                    Ok(chain_data)
+                }
+                Ok(Slot::Wait(reason)) => {
+                    self.account_queues.put_off(account, request);
+                    Err(NotYet::Taken(reason))
+                }
+                // The store cannot be read now.
+                Err(fault) if *fault.class() == Class::Unavailable => {
+                    tracing::warn!(%request, ?fault, "a request's turn came to nothing");
+                    self.account_queues.put_off(account, request);
+                    Err(NotYet::Taken(fault.message().to_owned()))
+                }
+                Err(fault) => Err(NotYet::Wrong(fault)),
+            };
+            if wanted.reply.send(settled).is_err() {
+                // It asks again or ends.
+                self.account_queues.leave(request);
+                self.account_queues.join(account.clone(), request);
+            }
+        }
+    }
+
+    /// Has the network choose, until what it chose is free. What it chose is looked up, and once that
+    /// is not free, what the node offered: the node was asked before others paid with it. The rest is
+    /// left alone: an account may have used up a million outputs.
+    async fn allocate(&self, account: &Account, wanted: &SlotRequest) -> Result<Slot, Fault> {
+        let SlotRequest {
+            payload,
+            public_key,
+            chain_data,
+            ..
+        } = wanted;
+        let chain = account.network.rules();
+        let reserved = self.account_queues.reserved(account);
+        let mut taken: BTreeSet<Resource> = reserved.keys().cloned().collect();
+        let mut looked = false;
+        loop {
+            let chain_data = match chain.allocate(payload, chain_data.clone(), &taken)? {
+                Allocation::ChainData(chain_data) => chain_data,
+                Allocation::Wait(reason) => return Ok(Slot::Wait(reason)),
+            };
+            let unsigned = chain.build(payload, &chain_data, public_key)?;
+            let reservations = chain.reservations(payload, &unsigned)?;
+            let mut held = reservations::held(&self.services, account, &reservations).await?;
+            held.extend(reserved.clone());
+            let found = reservations
+                .iter()
+                .find_map(|resource| Some((resource, *held.get(resource)?)));
+            match found {
+                None => return Ok(Slot::Go(chain_data, reservations)),
+                // It cannot do without: the client wants this very thing.
+                Some((resource, holder)) if taken.contains(resource) => {
+                    return Ok(Slot::Wait(reservations::in_words(resource, holder)));
+                }
+                Some(_) => taken.extend(held.into_keys()),
+            }
+            if !std::mem::replace(&mut looked, true) {
+                let mut candidate_inputs = chain.candidate_inputs(&wanted.chain_data)?;
+                candidate_inputs.retain(|resource| !taken.contains(resource));
+                candidate_inputs.truncate(LOOK_AHEAD);
+                let held = reservations::held(&self.services, account, &candidate_inputs).await?;
+                taken.extend(held.into_keys());
+            }
+        }
+    }
+}
