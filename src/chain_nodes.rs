@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use covault_actors::chain_rpc::{Access, ChainKey, ChainsConfig, Endpoint, Endpoints};
+use covault_actors::chain_rpc::{ChainEndpoints, ChainKey, ChainsConfig, NodeAuth, NodeEndpoint};
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::{
@@ -31,7 +31,7 @@ pub fn from_config(config: &ChainSettings) -> anyhow::Result<ChainsConfig> {
         .collect()
 }
 
-fn endpoints(config: &ChainNodes) -> anyhow::Result<Endpoints> {
+fn endpoints(config: &ChainNodes) -> anyhow::Result<ChainEndpoints> {
     let ChainNodes {
         rpc,
         timeout_ms,
@@ -48,13 +48,13 @@ fn endpoints(config: &ChainNodes) -> anyhow::Result<Endpoints> {
         .iter()
         .enumerate()
         .map(|(index, url)| {
-            Ok(Endpoint {
+            Ok(NodeEndpoint {
                 url: url.clone(),
                 access: access(file(header_files, index), file(login_files, index))?,
             })
         })
         .collect::<anyhow::Result<_>>()?;
-    Ok(Endpoints {
+    Ok(ChainEndpoints {
         nodes,
         timeout_ms: *timeout_ms,
         agree: *agree,
@@ -69,16 +69,16 @@ fn file(files: &[PathBuf], index: usize) -> Option<&Path> {
         .filter(|path| !path.as_os_str().is_empty())
 }
 
-fn access(header: Option<&Path>, login: Option<&Path>) -> anyhow::Result<Access> {
+fn access(header: Option<&Path>, login: Option<&Path>) -> anyhow::Result<NodeAuth> {
     match (header, login) {
-        (None, None) => Ok(Access::Open),
+        (None, None) => Ok(NodeAuth::Open),
         (Some(path), None) => {
             let line = files::read_secret(path)?;
             // What the file holds is not repeated.
             let (name, value) = line.expose_secret().split_once(':').with_context(|| {
                 format!("{} must hold one line, \"Name: value\"", path.display())
             })?;
-            Ok(Access::Header {
+            Ok(NodeAuth::Header {
                 name: name.trim().to_owned(),
                 value: SecretString::from(value.trim()),
             })
@@ -88,7 +88,7 @@ fn access(header: Option<&Path>, login: Option<&Path>) -> anyhow::Result<Access>
             if !login.expose_secret().contains(':') {
                 bail!("{} must hold \"user:password\"", path.display());
             }
-            Ok(Access::Login(login))
+            Ok(NodeAuth::Login(login))
         }
         (Some(_), Some(_)) => {
             bail!("header_files and login_files both name a file for one address")
@@ -130,7 +130,7 @@ mod tests {
         let login = write("login", "user:secret\n");
         let bad = write("bad", "secret");
         match access(Some(&header), None).unwrap() {
-            Access::Header { name, value } => {
+            NodeAuth::Header { name, value } => {
                 assert_eq!(
                     (name.as_str(), value.expose_secret()),
                     ("X-API-Key", "secret")
@@ -140,7 +140,7 @@ mod tests {
         }
         assert!(matches!(
             access(None, Some(&login)).unwrap(),
-            Access::Login(login) if login.expose_secret() == "user:secret"
+            NodeAuth::Login(login) if login.expose_secret() == "user:secret"
         ));
         for refusal in [
             access(Some(&bad), None),
@@ -156,7 +156,7 @@ mod tests {
             ..ChainNodes::default()
         };
         let found = endpoints(&nodes).unwrap().nodes;
-        assert!(matches!(found[0].access, Access::Open));
-        assert!(matches!(found[1].access, Access::Header { .. }));
+        assert!(matches!(found[0].access, NodeAuth::Open));
+        assert!(matches!(found[1].access, NodeAuth::Header { .. }));
     }
 }

@@ -270,7 +270,7 @@ impl BusState {
         let (state, handler) = (Arc::clone(self), Arc::clone(handler));
         tokio::spawn(async move {
             let outcome = match form::decode_command(&message.body) {
-                Ok(forwarded) => handler.take(forwarded).await,
+                Ok(forwarded) => handler.handle(forwarded).await,
                 Err(fault) => {
                     // A newer version sends what this one does not know.
                     tracing::error!(?fault, "a command of another process cannot be read");
@@ -349,7 +349,7 @@ impl CommandBus for RedisCommandBus {
         forwarded: ForwardedCommand,
         patience: Duration,
     ) -> ForwardOutcome {
-        let refused = |fault| ForwardOutcome::Answer(Box::new(Err(fault)));
+        let refused = |fault| ForwardOutcome::Done(Box::new(Err(fault)));
         let me = self.me().as_ref().map(|(me, _)| *me);
         let Some(me) = me else {
             return ForwardOutcome::NotDone;

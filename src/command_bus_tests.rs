@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use covault_actors::gateway::{Answer, Caller, VaultScope};
+use covault_actors::gateway::{Caller, OperationResponse, VaultScope};
 use covault_core::{ids::TokenId, token::Access};
 use covault_mpc::bus::memory::MemoryBus;
 
@@ -46,13 +46,13 @@ struct RejectingHandler(AtomicUsize);
 
 #[async_trait]
 impl CommandHandler for RejectingHandler {
-    async fn take(&self, forwarded: ForwardedCommand) -> ForwardOutcome {
+    async fn handle(&self, forwarded: ForwardedCommand) -> ForwardOutcome {
         assert_eq!(
             (forwarded.method, forwarded.request),
             ("a.B.C".into(), b"request".to_vec())
         );
         self.0.fetch_add(1, Ordering::SeqCst);
-        ForwardOutcome::Answer(Box::new(Ok(Answer {
+        ForwardOutcome::Done(Box::new(Ok(OperationResponse {
             response: b"response".to_vec(),
             replayed: false,
             body_mismatch: false,
@@ -110,7 +110,7 @@ async fn command__should_be_done_once_and_answered() {
     let mut copied = bus.subscribe(address, false).await.unwrap();
     let patience = Duration::from_secs(60);
     for times in 1..=2 {
-        let ForwardOutcome::Answer(answer) = one.send(id(2), forwarded(), patience).await else {
+        let ForwardOutcome::Done(answer) = one.send(id(2), forwarded(), patience).await else {
             panic!("no answer")
         };
         assert_eq!(answer.unwrap().response, b"response");

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use axum::{Router, extract::State, http::header, response::IntoResponse, routing::get};
 use covault_actors::{
     chain_rpc::EndpointHealth,
-    gateway::{Gateway, Stuck},
+    gateway::{BacklogCounts, Gateway},
     port::NodeView,
 };
 use covault_mpc::{bus::Bus, meter};
@@ -118,8 +118,8 @@ pub fn orchestrator_gauges(gateway: Gateway, bus: Arc<dyn Bus>) -> GaugeCollecto
                 Err(fault) => tracing::warn!(?fault, "metrics without the nodes"),
             }
             text.chain_nodes(&gateway.chain_nodes());
-            text.shares(gateway.shares());
-            text.stuck(&gateway.stuck());
+            text.shares(gateway.vault_share());
+            text.stuck(&gateway.backlog());
             text.0
         })
     })
@@ -181,8 +181,8 @@ impl PrometheusText {
         self.sample(name, &[], orchestrators);
     }
 
-    fn stuck(&mut self, stuck: &Stuck) {
-        let Stuck { waiting, forgotten } = stuck;
+    fn stuck(&mut self, stuck: &BacklogCounts) {
+        let BacklogCounts { waiting, forgotten } = stuck;
         let name = "covault_requests_waiting";
         self.family(name, "Requests that cannot go on now");
         self.sample(name, &[], waiting);
@@ -311,7 +311,7 @@ impl PrometheusText {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use covault_actors::gateway::Forgotten;
+    use covault_actors::gateway::DroppedCounts;
     use covault_core::order::NodeId;
 
     use super::*;
@@ -319,9 +319,9 @@ mod tests {
     #[test]
     fn stuck__should_show_each_outcome() {
         let mut text = PrometheusText::default();
-        text.stuck(&Stuck {
+        text.stuck(&BacklogCounts {
             waiting: 3,
-            forgotten: Forgotten {
+            forgotten: DroppedCounts {
                 taken: 4,
                 refused: 5,
                 expired: 6,

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use covault_actors::{
     gateway::command_bus::{CommandBus, memory::MemoryCommandBus},
     port::TokioMonotonicClock,
-    settings::Sharing,
+    settings::OrchestratorSharing,
 };
 use covault_mpc::identity::NodeIdentity;
 
@@ -19,7 +19,10 @@ const NAMESPACE: &str = "covault-commands";
 ///
 /// # Errors
 /// When the secret cannot be read, is none, or is missing where it is needed.
-pub fn from_config(config: &Config, identity: &NodeIdentity) -> anyhow::Result<Sharing> {
+pub fn from_config(
+    config: &Config,
+    identity: &NodeIdentity,
+) -> anyhow::Result<OrchestratorSharing> {
     let cluster = &config.cluster;
     let command_bus: Arc<dyn CommandBus> = match cluster.secret_file() {
         Some(path) => {
@@ -37,7 +40,7 @@ pub fn from_config(config: &Config, identity: &NodeIdentity) -> anyhow::Result<S
             Arc::new(MemoryCommandBus::new())
         }
     };
-    Ok(Sharing {
+    Ok(OrchestratorSharing {
         name: cluster.name.clone(),
         // The folder that it lies in is locked, and no two processes may have the same.
         home: Some(identity.id().0),

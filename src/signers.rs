@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use covault_actors::port::{
-    Confirmations, NodeBackup, NodeHalt, NodeView, Signers, SigningAttempt, UnadmittedView,
+    NodeBackup, NodeConfirmations, NodeHalt, NodeView, SignerCluster, SigningAttempt,
+    UnadmittedView,
 };
 use covault_core::{
     attest::{AttestOrder, MadeKey, NodeStatements},
@@ -26,7 +27,7 @@ use covault_mpc::{
 pub struct ClusterSigners(pub Arc<Cluster>);
 
 #[async_trait]
-impl Signers for ClusterSigners {
+impl SignerCluster for ClusterSigners {
     async fn keygen(&self, order: &KeygenOrder) -> Result<MadeKey, Fault> {
         self.0.keygen(order).await
     }
@@ -57,7 +58,7 @@ impl Signers for ClusterSigners {
         proof: &ReshareProof,
         before: &[Proven],
         nodes: &[NodeId],
-    ) -> Result<Confirmations, Fault> {
+    ) -> Result<NodeConfirmations, Fault> {
         self.0
             .distribute_activation(order, proof, before, nodes)
             .await
@@ -113,7 +114,7 @@ impl Signers for ClusterSigners {
     }
 }
 
-/// See [`Signers::check_recipient`].
+/// See [`SignerCluster::check_recipient`].
 pub fn check_recipient(recipient: &str) -> Result<(), Fault> {
     let parsed = shares::backup::recipients(&[recipient.to_owned()]);
     parsed.map(|_| ()).map_err(|error| {
@@ -154,6 +155,6 @@ fn halt(halt: HaltReason) -> NodeHalt {
     match halt {
         HaltReason::Clock => NodeHalt::Clock,
         HaltReason::Claims => NodeHalt::Claims,
-        HaltReason::Twice => NodeHalt::Twice,
+        HaltReason::Twice => NodeHalt::DuplicateIdentity,
     }
 }

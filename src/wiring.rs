@@ -9,9 +9,9 @@ use std::{
 
 use anyhow::Context as _;
 use covault_actors::{
-    chain_rpc::{Chains, Ports},
+    chain_rpc::{ChainClients, PoolPorts},
     gateway::Gateway,
-    settings::{Orchestrator, Settings},
+    settings::{OrchestratorParts, Settings},
     store::{
         Store,
         postgres::{self, PostgresStore},
@@ -280,7 +280,7 @@ pub async fn orchestrator(
     })
     .await
     .map_err(explain)?;
-    let ports = Ports {
+    let ports = PoolPorts {
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
     };
@@ -288,12 +288,12 @@ pub async fn orchestrator(
         roles.run_vaults() || !store.exclusive(),
         "a process without vaults needs a store that it can share with those that have them"
     );
-    let gateway = Gateway::start(Orchestrator {
+    let gateway = Gateway::start(OrchestratorParts {
         store,
         signers: Arc::new(ClusterSigners(Arc::clone(&cluster))),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
-        chains: Chains::connect(&chain_nodes::from_config(&config.chains)?, &ports)
+        chains: ChainClients::connect(&chain_nodes::from_config(&config.chains)?, &ports)
             .map_err(explain)?,
         settings: Settings {
             signing_deadline_ms: serve.signing_deadline_ms,

@@ -34,7 +34,7 @@ use std::{
 };
 
 use covault_actors::store::{
-    Batch, Expect, Key, Space, Store,
+    Batch, Key, KeySpace, Precondition, Store,
     postgres::{Options, PostgresStore},
     redb::RedbStore,
 };
@@ -56,12 +56,12 @@ const COUNTED: u64 = 4_000;
 
 /// A file that counts how often it is synced.
 #[derive(Debug)]
-struct Counting {
+struct CountingFile {
     file: FileBackend,
     syncs: Arc<AtomicU64>,
 }
 
-impl Counting {
+impl CountingFile {
     fn new(path: &Path, syncs: &Arc<AtomicU64>) -> Self {
         let mut options = fs::OpenOptions::new();
         let file = options.read(true).write(true).create_new(true).open(path);
@@ -72,7 +72,7 @@ impl Counting {
     }
 }
 
-impl StorageBackend for Counting {
+impl StorageBackend for CountingFile {
     fn len(&self) -> io::Result<u64> {
         self.file.len()
     }
@@ -99,20 +99,24 @@ impl StorageBackend for Counting {
 fn step(number: u64, version: u64) -> Batch {
     let id = number.to_be_bytes();
     let expect = match version {
-        0 => Expect::Absent,
-        version => Expect::Version(version),
+        0 => Precondition::Absent,
+        version => Precondition::Version(version),
     };
     let mut batch = Batch::new();
-    batch.put(Key::new(Space::Request, &[&id]), expect, vec![7; 600]);
-    let audit = Key::new(Space::AuditEntry, &[&id, &version.to_be_bytes()]);
-    batch.put(audit, Expect::Any, vec![7; 120]);
-    batch.put(Key::new(Space::Outbox, &[&id]), Expect::Any, vec![7; 200]);
+    batch.put(Key::new(KeySpace::Request, &[&id]), expect, vec![7; 600]);
+    let audit = Key::new(KeySpace::AuditEntry, &[&id, &version.to_be_bytes()]);
+    batch.put(audit, Precondition::Any, vec![7; 120]);
+    batch.put(
+        Key::new(KeySpace::Outbox, &[&id]),
+        Precondition::Any,
+        vec![7; 200],
+    );
     if version == 0 {
-        let record = Key::new(Space::Idempotency, &[&id]);
-        batch.put(record, Expect::Absent, vec![7; 300]);
+        let record = Key::new(KeySpace::Idempotency, &[&id]);
+        batch.put(record, Precondition::Absent, vec![7; 300]);
     }
     // What all steps of an orchestrator will check: the row of a lease.
-    batch.check(Key::new(Space::Probe, &[]), Expect::Version(1));
+    batch.check(Key::new(KeySpace::Probe, &[]), Precondition::Version(1));
     batch
 }
 
@@ -139,7 +143,7 @@ async fn work(store: &Arc<dyn Store>, next: &Arc<AtomicU64>, writers: u64, steps
 }
 
 /// Confirmations of the disk per step, by the number of writers.
-type Shares = Vec<f64>;
+type SyncsPerStep = Vec<f64>;
 
 fn measure(
     criterion: &mut Criterion,
@@ -147,9 +151,9 @@ fn measure(
     name: &str,
     store: &Arc<dyn Store>,
     syncs: &dyn Fn() -> u64,
-) -> Shares {
+) -> SyncsPerStep {
     let mut lease = Batch::new();
-    lease.put(Key::new(Space::Probe, &[]), Expect::Absent, vec![]);
+    lease.put(Key::new(KeySpace::Probe, &[]), Precondition::Absent, vec![]);
     runtime.block_on(store.commit(lease)).unwrap();
     let next = Arc::new(AtomicU64::new(0));
     let mut group = criterion.benchmark_group(name);
@@ -213,7 +217,7 @@ fn main() {
     let place = tempfile::tempdir().unwrap();
     disk(&mut criterion, place.path().join("disk"));
     let syncs = Arc::new(AtomicU64::new(0));
-    let file = Counting::new(&place.path().join("store.redb"), &syncs);
+    let file = CountingFile::new(&place.path().join("store.redb"), &syncs);
     let redb: Arc<dyn Store> = Arc::new(RedbStore::open_backend(file).unwrap());
     let synced = || syncs.load(Ordering::SeqCst);
     let of_redb = measure(&mut criterion, &runtime, "redb", &redb, &synced);

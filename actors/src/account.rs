@@ -8,7 +8,7 @@ use covault_core::{
 
 /// An account of a chain: what its requests use up is apart from that of all others.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Account {
+pub struct ChainAccount {
     /// The network.
     pub network: Network,
     /// The chain, where payloads of the network name one.
@@ -17,7 +17,7 @@ pub struct Account {
     pub address: String,
 }
 
-impl Account {
+impl ChainAccount {
     /// The account that a request spends from.
     pub fn of(request: &Request, payload: &Payload) -> Self {
         Self {

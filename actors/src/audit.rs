@@ -15,24 +15,24 @@ use covault_core::{
 use crate::{
     commands::caller::Caller,
     services::Services,
-    store::{Batch, CommitError, Expect, Scan, Space, Store, prefix_end, rows},
+    store::{Batch, CommitError, KeySpace, Precondition, Scan, Store, prefix_end, rows},
 };
 
 /// Most entries that are read at once.
 pub const PAGE: usize = 500;
 /// Most chains that are listed at once.
-const CHAINS: usize = 100;
+const MAX_CHAINS: usize = 100;
 /// Most characters of a value.
 const MAX_FACT: usize = 2_000;
 
 /// Who wants something.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct By {
+pub struct AuditActor {
     who: String,
     call: String,
 }
 
-impl By {
+impl AuditActor {
     /// The service itself.
     pub fn service() -> Self {
         Self {
@@ -79,16 +79,16 @@ pub fn nodes(ids: &[NodeId]) -> String {
 
 /// An entry to be. It must hold no secret.
 #[derive(Clone, Debug)]
-pub struct Note {
-    by: By,
+pub struct AuditNote {
+    by: AuditActor,
     subject: String,
     event: String,
     facts: Vec<(String, String)>,
 }
 
-impl Note {
+impl AuditNote {
     /// Something that happened to a subject.
-    pub fn new(by: &By, subject: impl fmt::Display, event: &str) -> Self {
+    pub fn new(by: &AuditActor, subject: impl fmt::Display, event: &str) -> Self {
         Self {
             by: by.clone(),
             subject: subject.to_string(),
@@ -98,12 +98,12 @@ impl Note {
     }
 
     /// Something that happened to a request.
-    pub fn of_request(by: &By, request: RequestId, event: &str) -> Self {
+    pub fn for_request(by: &AuditActor, request: RequestId, event: &str) -> Self {
         Self::new(by, format_args!("request:{request}"), event)
     }
 
     /// Something that happened to a vault.
-    pub fn of_vault(by: &By, vault: VaultId, event: &str) -> Self {
+    pub fn for_vault(by: &AuditActor, vault: VaultId, event: &str) -> Self {
         Self::new(by, Chain::Vault(vault), event)
     }
 
@@ -126,7 +126,7 @@ impl Note {
     /// [`covault_core::fault::Class::Bug`] when it cannot be serialized.
     pub fn add_to(self, batch: &mut Batch, chain: Chain, now_ms: u64) -> Result<(), Fault> {
         let Self {
-            by: By { who, call },
+            by: AuditActor { who, call },
             subject,
             event,
             facts,
@@ -154,8 +154,8 @@ pub async fn begin(services: &Services) -> Result<(), Fault> {
         return Ok(());
     }
     let mut batch = Batch::new();
-    batch.check(head, Expect::Absent);
-    Note::new(&By::service(), "store", BEGAN).add_to(
+    batch.check(head, Precondition::Absent);
+    AuditNote::new(&AuditActor::service(), "store", BEGAN).add_to(
         &mut batch,
         Chain::Service,
         services.now_ms(),
@@ -171,22 +171,27 @@ pub async fn begin(services: &Services) -> Result<(), Fault> {
 ///
 /// # Errors
 /// [`covault_core::fault::Class::Bug`] when it cannot be serialized.
-pub fn tell_of(by: &By, chain: Chain, batch: &mut Batch, now_ms: u64) -> Result<(), Fault> {
-    Note::new(by, chain, VAULT_CHAIN).add_to(batch, Chain::Service, now_ms)
+pub fn note_chain_begin(
+    by: &AuditActor,
+    chain: Chain,
+    batch: &mut Batch,
+    now_ms: u64,
+) -> Result<(), Fault> {
+    AuditNote::new(by, chain, VAULT_CHAIN).add_to(batch, Chain::Service, now_ms)
 }
 
 /// Writes something down that changes nothing in the store.
 ///
 /// # Errors
 /// When the store cannot be written.
-pub async fn note(services: &Services, chain: Chain, note: Note) -> Result<(), Fault> {
+pub async fn note(services: &Services, chain: Chain, note: AuditNote) -> Result<(), Fault> {
     let mut batch = Batch::new();
     note.add_to(&mut batch, chain, services.now_ms())?;
     Ok(services.store.commit(batch).await?)
 }
 
 /// The entry of a row. One that cannot be read has its bytes as its body, and no hash.
-pub fn linked(number: u64, row: Vec<u8>) -> Linked {
+pub fn decode_linked(number: u64, row: Vec<u8>) -> Linked {
     rows::decode::<Linked>(&row).unwrap_or(Linked {
         number,
         previous: [0; 32],
@@ -196,9 +201,9 @@ pub fn linked(number: u64, row: Vec<u8>) -> Linked {
 }
 
 /// The audit log of a store.
-pub struct Log<'a>(pub &'a dyn Store);
+pub struct AuditLog<'a>(pub &'a dyn Store);
 
-impl Log<'_> {
+impl AuditLog<'_> {
     /// Chains that have a head or an entry, in order, after this one; a part of them.
     ///
     /// # Errors
@@ -206,7 +211,7 @@ impl Log<'_> {
     pub async fn chains(&self, after: Option<Chain>) -> Result<Vec<(Chain, Option<Head>)>, Fault> {
         let mut found = Vec::new();
         let mut after = after;
-        while found.len() < CHAINS {
+        while found.len() < MAX_CHAINS {
             let Some(chain) = self.chain_after(after).await? else {
                 break;
             };
@@ -218,7 +223,7 @@ impl Log<'_> {
 
     async fn chain_after(&self, after: Option<Chain>) -> Result<Option<Chain>, Fault> {
         let mut first: Option<Chain> = None;
-        for space in [Space::AuditHead, Space::AuditEntry] {
+        for space in [KeySpace::AuditHead, KeySpace::AuditEntry] {
             let scan = Scan {
                 from: after.and_then(|chain| prefix_end(&chain.key())),
                 ..Scan::prefix(space, &[], 1)
@@ -228,7 +233,7 @@ impl Log<'_> {
                 continue;
             };
             let chain = rows::audit_chain(&key)
-                .or_else(|| Some(rows::audit_place(&key)?.0))
+                .or_else(|| Some(rows::audit_position(&key)?.0))
                 .ok_or_else(|| Fault::bug("a row of the audit log without a chain"))?;
             first = Some(first.map_or(chain, |other| other.min(chain)));
         }
@@ -245,20 +250,20 @@ impl Log<'_> {
     }
 
     /// Entries of a chain from a number on, in the order in which they lie; at most [`PAGE`], with
-    /// the numbers under which they lie; see [`linked`].
+    /// the numbers under which they lie; see [`decode_linked`].
     ///
     /// # Errors
     /// When the store cannot be read.
     pub async fn entries(&self, chain: Chain, from: u64) -> Result<Vec<(u64, Linked)>, Fault> {
         let scan = Scan {
             from: Some(rows::audit_entry(chain, from).bytes),
-            ..Scan::prefix(Space::AuditEntry, &chain.key(), PAGE)
+            ..Scan::prefix(KeySpace::AuditEntry, &chain.key(), PAGE)
         };
         let mut found = Vec::new();
         for (key, row) in self.0.scan(&scan).await? {
-            let (_, number) = rows::audit_place(&key)
+            let (_, number) = rows::audit_position(&key)
                 .ok_or_else(|| Fault::bug("a row of the audit log without a number"))?;
-            found.push((number, linked(number, row.value)));
+            found.push((number, decode_linked(number, row.value)));
         }
         Ok(found)
     }

@@ -3,7 +3,7 @@
 use covault_core::{fault::Fault, network::Network, schema::wire::GetBalanceRequest};
 
 use crate::{
-    chain_rpc::{ChainError, ChainKey, Refusal},
+    chain_rpc::{ChainError, ChainKey, ChainRefusal},
     services::Services,
 };
 
@@ -13,13 +13,17 @@ pub async fn balance(services: &Services, request: &GetBalanceRequest) -> Result
         .ok_or_else(|| Fault::field("networkType", "is required"))?;
     let rules = network.rules();
     let chain = chain(services, network, request.chain_id)?;
-    let under = |field: &'static str| move |fault: Fault| Fault::field(field, fault.message());
+    let with_field = |field: &'static str| move |fault: Fault| Fault::field(field, fault.message());
     let owner = rules
         .parse_address(&request.wallet_address)
-        .map_err(under("walletAddress"))?;
+        .map_err(with_field("walletAddress"))?;
     let token = match request.token_address.as_deref() {
         None | Some("") => None,
-        Some(token) => Some(rules.parse_token(token).map_err(under("tokenAddress"))?),
+        Some(token) => Some(
+            rules
+                .parse_token(token)
+                .map_err(with_field("tokenAddress"))?,
+        ),
     }
     // The coin by another name.
     .filter(|token| !rules.is_coin(token));
@@ -37,7 +41,7 @@ pub async fn balance(services: &Services, request: &GetBalanceRequest) -> Result
                 "the chain's nodes gave no answer; try again: {reason}"
             )));
         }
-        Err(ChainError::Refused(Refusal { reason, .. })) => reason,
+        Err(ChainError::Refused(ChainRefusal { reason, .. })) => reason,
     };
     // What is refused of the coin too, such as a node of another chain, is not the token's fault.
     if token.is_some() && client.balance(&owner, None).await.is_ok() {

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 pub struct Counters {
     waiting: Arc<AtomicUsize>,
     /// What became of transactions that nodes had forgotten.
-    pub forgotten: Mutex<Forgotten>,
+    pub forgotten: Mutex<DroppedCounts>,
 }
 
 impl Counters {
@@ -39,7 +39,7 @@ impl Drop for Waiting {
 
 /// What became of transactions that nodes had taken and forgotten, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Forgotten {
+pub struct DroppedCounts {
     /// Sent again, and a node has it again.
     pub taken: u64,
     /// Sent again, and no node takes it.

@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 use crate::settings::Settings;
 
 /// Pages far behind the first that are looked for at once; others wait.
-const FAR_PAGES: usize = 2;
+const MAX_FAR_PAGES: usize = 2;
 /// Simulations that run at once; beyond it requests go without.
 const SIMULATIONS: usize = 64;
 
@@ -33,7 +33,7 @@ impl Limits {
             live: semaphore(settings.max_live_requests),
             live_bytes: semaphore(settings.max_live_bytes),
             commands: semaphore(settings.max_commands),
-            far_pages: Semaphore::new(FAR_PAGES),
+            far_pages: Semaphore::new(MAX_FAR_PAGES),
             simulations: semaphore(SIMULATIONS),
         }
     }

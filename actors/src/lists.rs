@@ -10,20 +10,20 @@ use crate::{
 /// Most entries of a page, and how many it has when nobody asks for fewer.
 pub const MAX_PAGE: i64 = 100;
 /// Entries that are read in one question: bounds what they take up beside what is answered.
-pub const TOGETHER: usize = 25;
+pub const READ_CHUNK: usize = 25;
 /// Rows that are passed over at once.
 const STRIDE: usize = 10_000;
 
 /// A part of a list.
 #[derive(Clone, Copy, Debug)]
-pub struct Page {
+pub struct PageRange {
     /// Entries before it.
     before: usize,
     /// Entries of it at most.
     limit: usize,
 }
 
-impl Page {
+impl PageRange {
     /// Pages are counted from 1; 0, which the wire shows when a field is left out, means the first
     /// page, and the usual number of entries.
     ///
@@ -56,7 +56,7 @@ pub async fn page(
     services: &Services,
     all: &Key,
     reverse: bool,
-    page: Page,
+    page: PageRange,
 ) -> Result<Vec<(Key, Row)>, Fault> {
     let rows = |from, skip, limit| Scan {
         reverse,

@@ -14,10 +14,10 @@ use covault_core::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    audit::{self, By, Note},
+    audit::{self, AuditActor, AuditNote},
     port::NodeView,
     services::Services,
-    store::{Batch, CommitError, Expect, Scan, Space, rows},
+    store::{Batch, CommitError, KeySpace, Precondition, Scan, rows},
 };
 
 /// Most nodes of one orchestrator.
@@ -29,7 +29,7 @@ const MAX_NAME: usize = 64;
 
 /// A node that an operator has admitted, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Admitted {
+pub struct AdmittedNode {
     /// Identity.
     pub id: NodeId,
     /// What the operator calls it; empty: what it calls itself.
@@ -39,9 +39,9 @@ pub struct Admitted {
 }
 
 /// A change of the list of nodes. A vault cannot be made with a node that is being removed: see
-/// [`hold`].
+/// [`pin_rows`].
 #[derive(Clone, Debug)]
-pub enum Change {
+pub enum NodeChange {
     /// A node may be used from now on.
     Admit {
         /// The node.
@@ -58,19 +58,19 @@ pub enum Change {
 /// # Errors
 /// [`Class::Invalid`] for a name that is too long or a node that is not there, [`Class::Conflict`]
 /// naming the vaults that still need the node.
-pub async fn change(services: &Services, change: Change, by: &By) -> Result<(), Fault> {
+pub async fn change(services: &Services, change: NodeChange, by: &AuditActor) -> Result<(), Fault> {
     match change {
-        Change::Admit { id, name } => admit(services, id, &name, by).await?,
-        Change::Remove(id) => remove(services, id, by).await?,
+        NodeChange::Admit { id, name } => admit(services, id, &name, by).await?,
+        NodeChange::Remove(id) => remove(services, id, by).await?,
     }
-    tell(services).await
+    sync_admitted(services).await
 }
 
 /// Tells the cluster who is admitted.
 ///
 /// # Errors
 /// [`Class::Unavailable`] when the store cannot be read.
-pub async fn tell(services: &Services) -> Result<(), Fault> {
+pub async fn sync_admitted(services: &Services) -> Result<(), Fault> {
     services.signers.admit(&admitted_ids(services).await?);
     Ok(())
 }
@@ -112,7 +112,7 @@ pub async fn check_admitted(
 ///
 /// # Errors
 /// As [`check_admitted`].
-pub async fn hold(
+pub async fn pin_rows(
     services: &Services,
     batch: &mut Batch,
     field: &str,
@@ -125,7 +125,7 @@ pub async fn hold(
         let row = services.store.get(&key).await?;
         let row =
             row.ok_or_else(|| Fault::unavailable("a signer node is being removed; try again"))?;
-        batch.put(key, Expect::Version(row.version), row.value);
+        batch.put(key, Precondition::Version(row.version), row.value);
     }
     Ok(())
 }
@@ -139,7 +139,7 @@ pub async fn view(services: &Services) -> Result<Vec<NodeView>, Fault> {
     let mut nodes: Vec<NodeView> = admitted(services)
         .await?
         .into_iter()
-        .map(|Admitted { id, name, at_ms: _ }| {
+        .map(|AdmittedNode { id, name, at_ms: _ }| {
             let mut node = seen
                 .iter()
                 .find(|node| node.id == id)
@@ -156,15 +156,15 @@ pub async fn view(services: &Services) -> Result<Vec<NodeView>, Fault> {
     Ok(nodes)
 }
 
-async fn admitted(services: &Services) -> Result<Vec<Admitted>, Fault> {
-    let all = Scan::prefix(Space::Node, &[], MAX_NODES);
+async fn admitted(services: &Services) -> Result<Vec<AdmittedNode>, Fault> {
+    let all = Scan::prefix(KeySpace::Node, &[], MAX_NODES);
     let rows = services.store.scan(&all).await?;
     rows.iter()
         .map(|(_, row)| rows::decode(&row.value))
         .collect()
 }
 
-async fn admit(services: &Services, id: NodeId, name: &str, by: &By) -> Result<(), Fault> {
+async fn admit(services: &Services, id: NodeId, name: &str, by: &AuditActor) -> Result<(), Fault> {
     let name = name.trim();
     if name.chars().count() > MAX_NAME || name.chars().any(char::is_control) {
         return Err(Fault::field(
@@ -173,14 +173,14 @@ async fn admit(services: &Services, id: NodeId, name: &str, by: &By) -> Result<(
         ));
     }
     let key = rows::node(id);
-    let (node, expect) = match services.load::<Admitted>(&key).await? {
+    let (node, expect) = match services.load::<AdmittedNode>(&key).await? {
         Some((known, _)) if name.is_empty() || known.name == name => return Ok(()),
         Some((known, version)) => (
-            Admitted {
+            AdmittedNode {
                 name: name.to_owned(),
                 ..known
             },
-            Expect::Version(version),
+            Precondition::Version(version),
         ),
         None => {
             if admitted(services).await?.len() >= MAX_NODES {
@@ -189,34 +189,34 @@ async fn admit(services: &Services, id: NodeId, name: &str, by: &By) -> Result<(
                     format!("{MAX_NODES} nodes are admitted; remove some first"),
                 ));
             }
-            let node = Admitted {
+            let node = AdmittedNode {
                 id,
                 name: name.to_owned(),
                 at_ms: services.now_ms(),
             };
-            (node, Expect::Absent)
+            (node, Precondition::Absent)
         }
     };
     let mut batch = Batch::new();
     batch.put(key, expect, rows::encode(&node)?);
     let event = match expect {
-        Expect::Absent => "NodeAdmitted",
+        Precondition::Absent => "NodeAdmitted",
         _ => "NodeNamed",
     };
-    Note::new(by, audit::node(&id), event)
+    AuditNote::new(by, audit::node(&id), event)
         .fact("name", name)
         .add_to(&mut batch, Chain::Service, services.now_ms())?;
     commit(services, batch).await
 }
 
-async fn remove(services: &Services, id: NodeId, by: &By) -> Result<(), Fault> {
+async fn remove(services: &Services, id: NodeId, by: &AuditActor) -> Result<(), Fault> {
     let key = rows::node(id);
-    let Some((_, version)) = services.load::<Admitted>(&key).await? else {
+    let Some((_, version)) = services.load::<AdmittedNode>(&key).await? else {
         return Err(Fault::field("publicKey", "is not that of an admitted node"));
     };
     // Vaults with shares on it, and vaults whose keys it is to make.
     let (mut holds, mut makes) = (Vec::new(), Vec::new());
-    let all = Scan::prefix(Space::Vault, &[], MAX_VAULTS);
+    let all = Scan::prefix(KeySpace::Vault, &[], MAX_VAULTS);
     for (_, row) in services.store.scan(&all).await? {
         let vault: Vault = rows::decode(&row.value)?;
         if needed_by(&vault).contains(&id) {
@@ -245,8 +245,8 @@ async fn remove(services: &Services, id: NodeId, by: &By) -> Result<(), Fault> {
         return Err(Fault::new(Class::Conflict, reasons.join(". Also, ")));
     }
     let mut batch = Batch::new();
-    batch.delete(key, Expect::Version(version));
-    Note::new(by, audit::node(&id), "NodeRemoved").add_to(
+    batch.delete(key, Precondition::Version(version));
+    AuditNote::new(by, audit::node(&id), "NodeRemoved").add_to(
         &mut batch,
         Chain::Service,
         services.now_ms(),

@@ -64,7 +64,7 @@ pub enum NodeHalt {
     /// Promises of it are missing in its claims file: its vaults must be refreshed.
     Claims,
     /// Two processes have its identity.
-    Twice,
+    DuplicateIdentity,
 }
 
 impl NodeView {
@@ -97,14 +97,14 @@ pub struct UnadmittedView {
 }
 
 /// Each node that was told of new shares: that it has confirmed them, or why it has not.
-pub type Confirmations = Vec<(NodeId, Result<(), Fault>)>;
+pub type NodeConfirmations = Vec<(NodeId, Result<(), Fault>)>;
 
 /// A node's share, encrypted with age, or why there is none.
 pub type NodeBackup = Result<Vec<u8>, Fault>;
 
 /// The cluster of signer nodes.
 #[async_trait]
-pub trait Signers: Send + Sync {
+pub trait SignerCluster: Send + Sync {
     /// Makes a root key by distributed key generation. Repeating an order that has succeeded
     /// returns the same key, with what shows that every node has its share of it on disk.
     async fn keygen(&self, order: &KeygenOrder) -> Result<MadeKey, Fault>;
@@ -122,7 +122,7 @@ pub trait Signers: Send + Sync {
         attempt: &SigningAttempt,
     ) -> Result<Vec<Signature>, Fault>;
 
-    /// Makes a new generation of shares; the old one signs until [`Signers::activate`]. Repeating
+    /// Makes a new generation of shares; the old one signs until [`SignerCluster::activate`]. Repeating
     /// an order that has succeeded returns the same proof. Or what nodes know that the order did not.
     ///
     /// # Errors
@@ -144,7 +144,7 @@ pub trait Signers: Send + Sync {
         proof: &ReshareProof,
         before: &[Proven],
         nodes: &[NodeId],
-    ) -> Result<Confirmations, Fault>;
+    ) -> Result<NodeConfirmations, Fault>;
 
     /// Has holders encrypt their shares to the order's recipients: each one's backup, or why
     /// there is none.

@@ -10,9 +10,9 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use crate::{
     commands::idempotency,
     leases,
-    services::{Services, readable},
+    services::{Services, skip_unreadable},
     store::{
-        Batch, CommitError, Expect, Key, Scan, Space,
+        Batch, CommitError, Key, KeySpace, Precondition, Scan,
         rows::{self, ReservationExpiry},
     },
 };
@@ -25,7 +25,7 @@ const PAGE: usize = 64;
 /// Messages.
 pub enum Msg {
     /// It is time to look.
-    SweepDue,
+    CleanupDue,
 }
 
 /// The actor.
@@ -42,7 +42,7 @@ impl Actor for RetentionJob {
         myself: ActorRef<Msg>,
         services: Arc<Services>,
     ) -> Result<Arc<Services>, ActorProcessingErr> {
-        myself.send_interval(INTERVAL, || Msg::SweepDue);
+        myself.send_interval(INTERVAL, || Msg::CleanupDue);
         Ok(services)
     }
 
@@ -53,7 +53,7 @@ impl Actor for RetentionJob {
         services: &mut Arc<Services>,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            Msg::SweepDue => {
+            Msg::CleanupDue => {
                 // The next sweep comes anyway.
                 let here = match leases::maintenance_lease(services).await {
                     Ok(Some(here)) => here,
@@ -79,7 +79,7 @@ impl Actor for RetentionJob {
 
 /// Deletes the claims whose time has come, where they are still those of their request.
 pub async fn free_expired_reservations(services: &Services) -> Result<(), Fault> {
-    let mut next = Some(Scan::prefix(Space::ReservationExpiry, &[], PAGE));
+    let mut next = Some(Scan::prefix(KeySpace::ReservationExpiry, &[], PAGE));
     while let Some(scan) = next {
         let page = services.store.scan(&scan).await?;
         let mut batch = Batch::new();
@@ -87,27 +87,27 @@ pub async fn free_expired_reservations(services: &Services) -> Result<(), Fault>
         for (key, row) in &page {
             let due = rows::reservation_expiry_due(key)
                 .ok_or_else(|| Fault::bug("a release without a time"));
-            let Some((due_ms, request)) = readable(due, "when claims are released")? else {
+            let Some((due_ms, request)) = skip_unreadable(due, "when claims are released")? else {
                 continue;
             };
             if due_ms > services.now_ms() {
                 all_due = false;
                 break;
             }
-            let release = readable(rows::decode(&row.value), "what claims are released")?;
+            let release = skip_unreadable(rows::decode(&row.value), "what claims are released")?;
             let Some(ReservationExpiry { claims }) = release else {
                 continue;
             };
             for bytes in claims {
-                let claim = Key::new(Space::Claim, &[&bytes]);
+                let claim = Key::new(KeySpace::Claim, &[&bytes]);
                 let holder = services.load::<RequestId>(&claim).await;
-                if let Some((holder, version)) = readable(holder, "a claim")?.flatten()
+                if let Some((holder, version)) = skip_unreadable(holder, "a claim")?.flatten()
                     && holder == request
                 {
-                    batch.delete(claim, Expect::Version(version));
+                    batch.delete(claim, Precondition::Version(version));
                 }
             }
-            batch.delete(key.clone(), Expect::Version(row.version));
+            batch.delete(key.clone(), Precondition::Version(row.version));
         }
         if !batch.writes().is_empty() {
             match services.store.commit(batch).await {
@@ -139,17 +139,17 @@ mod tests {
 
     use super::*;
     use crate::{
-        chain_rpc::Chains,
-        commands::idempotency::{KEPT_MS, LIFETIME_MS},
-        port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt},
-        settings::{Orchestrator, Settings, Sharing},
-        store::{ReadError, Row, Store, memory::MemoryStore, rows::Replay},
+        chain_rpc::ChainClients,
+        commands::idempotency::{LIFETIME_MS, RETENTION_MS},
+        port::{NodeBackup, NodeConfirmations, NodeView, SignerCluster, SigningAttempt},
+        settings::{OrchestratorParts, OrchestratorSharing, Settings},
+        store::{ReadError, Row, Store, memory::MemoryStore, rows::IdempotencyRow},
     };
 
-    struct Nobody;
+    struct NoSigners;
 
     #[async_trait]
-    impl Signers for Nobody {
+    impl SignerCluster for NoSigners {
         async fn keygen(&self, _: &KeygenOrder) -> Result<MadeKey, Fault> {
             Err(Fault::unavailable("nobody"))
         }
@@ -170,7 +170,7 @@ mod tests {
             _: &ReshareProof,
             _: &[Proven],
             _: &[NodeId],
-        ) -> Result<Confirmations, Fault> {
+        ) -> Result<NodeConfirmations, Fault> {
             Err(Fault::unavailable("nobody"))
         }
 
@@ -184,33 +184,33 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Now(AtomicU64);
+    struct ManualClock(AtomicU64);
 
-    impl Clock for Now {
+    impl Clock for ManualClock {
         fn now_ms(&self) -> u64 {
             self.0.load(Ordering::SeqCst)
         }
     }
 
-    struct Zeros;
+    struct ZeroEntropy;
 
-    impl Entropy for Zeros {
+    impl Entropy for ZeroEntropy {
         fn fill(&self, bytes: &mut [u8]) {
             bytes.fill(0);
         }
     }
 
-    async fn world() -> (Arc<MemoryStore>, Arc<Now>, Services) {
+    async fn world() -> (Arc<MemoryStore>, Arc<ManualClock>, Services) {
         let store = Arc::new(MemoryStore::new());
-        let clock = Arc::new(Now::default());
-        let services = Services::new(Orchestrator {
+        let clock = Arc::new(ManualClock::default());
+        let services = Services::new(OrchestratorParts {
             store: Arc::clone(&store) as _,
-            signers: Arc::new(Nobody),
+            signers: Arc::new(NoSigners),
             clock: Arc::clone(&clock) as _,
-            entropy: Arc::new(Zeros),
-            chains: Chains::default(),
+            entropy: Arc::new(ZeroEntropy),
+            chains: ChainClients::default(),
             settings: Settings::default(),
-            sharing: Sharing::default(),
+            sharing: OrchestratorSharing::default(),
         });
         let services = leases::maintenance_lease(&services).await.unwrap().unwrap();
         (store, clock, services)
@@ -224,7 +224,7 @@ mod tests {
             id[..8].copy_from_slice(&number.to_be_bytes());
             RequestId::from_bytes(id)
         };
-        let claim = |number: u64| Key::new(Space::Claim, &[&number.to_be_bytes()]);
+        let claim = |number: u64| Key::new(KeySpace::Claim, &[&number.to_be_bytes()]);
         // More than a page; every third one is held by another request by now.
         for number in 0..600u64 {
             let owner = match number % 3 {
@@ -236,8 +236,12 @@ mod tests {
             };
             let key = rows::reservation_expiry(1_000 + number, request(number));
             let mut batch = Batch::new();
-            batch.put(claim(number), Expect::Absent, rows::encode(&owner).unwrap());
-            batch.put(key, Expect::Absent, rows::encode(&release).unwrap());
+            batch.put(
+                claim(number),
+                Precondition::Absent,
+                rows::encode(&owner).unwrap(),
+            );
+            batch.put(key, Precondition::Absent, rows::encode(&release).unwrap());
             store.commit(batch).await.unwrap();
         }
         let left = async |space| {
@@ -248,8 +252,8 @@ mod tests {
         free_expired_reservations(&services).await.unwrap();
         assert_eq!(
             (
-                left(Space::Claim).await,
-                left(Space::ReservationExpiry).await
+                left(KeySpace::Claim).await,
+                left(KeySpace::ReservationExpiry).await
             ),
             (600, 600)
         );
@@ -257,8 +261,8 @@ mod tests {
         free_expired_reservations(&services).await.unwrap();
         assert_eq!(
             (
-                left(Space::Claim).await,
-                left(Space::ReservationExpiry).await
+                left(KeySpace::Claim).await,
+                left(KeySpace::ReservationExpiry).await
             ),
             (400, 300)
         );
@@ -266,8 +270,8 @@ mod tests {
         free_expired_reservations(&services).await.unwrap();
         assert_eq!(
             (
-                left(Space::Claim).await,
-                left(Space::ReservationExpiry).await
+                left(KeySpace::Claim).await,
+                left(KeySpace::ReservationExpiry).await
             ),
             (200, 0)
         );
@@ -278,18 +282,18 @@ mod tests {
     #[tokio::test]
     async fn sweeps__should_not_be_stopped_by_what_cannot_be_read() {
         let (store, clock, services) = world().await;
-        clock.0.store(KEPT_MS, Ordering::SeqCst);
+        clock.0.store(RETENTION_MS, Ordering::SeqCst);
         let request = RequestId::from_bytes([1; 16]);
         let token = TokenId::from_bytes([1; 16]);
         let record = |key: &str| rows::idempotency(token, "a.B.C", key);
-        let old = rows::encode(&Replay {
+        let old = rows::encode(&IdempotencyRow {
             body_hash: [0; 32],
             at_ms: 0,
             response: vec![],
         });
         let none = rows::encode(&ReservationExpiry { claims: vec![] });
         let damaged = vec![0xff; 3];
-        let short = Key::new(Space::ReservationExpiry, &[&[0, 1]]);
+        let short = Key::new(KeySpace::ReservationExpiry, &[&[0, 1]]);
         for (key, value) in [
             (record("1"), damaged.clone()),
             (record("2"), old.unwrap()),
@@ -298,10 +302,10 @@ mod tests {
             (rows::reservation_expiry(2, request), none.unwrap()),
         ] {
             let mut batch = Batch::new();
-            if key.space == Space::Idempotency {
+            if key.space == KeySpace::Idempotency {
                 idempotency::add_age(&mut batch, &key, 0).unwrap();
             }
-            batch.put(key, Expect::Absent, value);
+            batch.put(key, Precondition::Absent, value);
             store.commit(batch).await.unwrap();
         }
         idempotency::delete_expired(&services).await.unwrap();
@@ -310,18 +314,18 @@ mod tests {
             let rows = store.scan(&Scan::prefix(space, &[], 10)).await.unwrap();
             rows.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
         };
-        assert_eq!(left(Space::Idempotency).await, [record("1")]);
+        assert_eq!(left(KeySpace::Idempotency).await, [record("1")]);
         assert_eq!(
-            left(Space::ReservationExpiry).await,
+            left(KeySpace::ReservationExpiry).await,
             [rows::reservation_expiry(1, request), short]
         );
     }
 
     /// Counts the rows that are read.
-    struct Counting(Arc<MemoryStore>, AtomicU64);
+    struct CountingStore(Arc<MemoryStore>, AtomicU64);
 
     #[async_trait]
-    impl Store for Counting {
+    impl Store for CountingStore {
         async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
             self.0.commit(batch).await
         }
@@ -341,18 +345,22 @@ mod tests {
     #[tokio::test]
     async fn sweep__should_look_at_none_whose_time_has_not_come() {
         let (store, clock, mut services) = world().await;
-        let counting = Arc::new(Counting(Arc::clone(&store), AtomicU64::new(0)));
+        let counting = Arc::new(CountingStore(Arc::clone(&store), AtomicU64::new(0)));
         services.store = Arc::clone(&counting) as _;
         let token = TokenId::from_bytes([1; 16]);
         for number in 0..2000u64 {
-            let record = Replay {
+            let record = IdempotencyRow {
                 body_hash: [0; 32],
                 at_ms: number,
                 response: vec![],
             };
             let key = rows::idempotency(token, "a.B.C", &format!("{number:04}"));
             let mut batch = Batch::new();
-            batch.put(key.clone(), Expect::Absent, rows::encode(&record).unwrap());
+            batch.put(
+                key.clone(),
+                Precondition::Absent,
+                rows::encode(&record).unwrap(),
+            );
             idempotency::add_age(&mut batch, &key, number).unwrap();
             store.commit(batch).await.unwrap();
         }
@@ -360,10 +368,13 @@ mod tests {
             let all = Scan::prefix(space, &[], 5000);
             store.scan(&all).await.unwrap().len()
         };
-        clock.0.store(KEPT_MS, Ordering::SeqCst);
+        clock.0.store(RETENTION_MS, Ordering::SeqCst);
         idempotency::delete_expired(&services).await.unwrap();
         assert_eq!(
-            (left(Space::Idempotency).await, left(Space::RecordAge).await),
+            (
+                left(KeySpace::Idempotency).await,
+                left(KeySpace::RecordAge).await
+            ),
             (1999, 1999)
         );
         counting.1.store(0, Ordering::SeqCst);
@@ -372,26 +383,35 @@ mod tests {
         assert!(read < 100, "{read} rows");
         // One that is used again keeps its new record.
         let again = rows::idempotency(token, "a.B.C", "0001");
-        let record = Replay {
+        let record = IdempotencyRow {
             body_hash: [0; 32],
             at_ms: 2 * LIFETIME_MS,
             response: vec![],
         };
         let mut batch = Batch::new();
-        batch.put(again.clone(), Expect::Any, rows::encode(&record).unwrap());
+        batch.put(
+            again.clone(),
+            Precondition::Any,
+            rows::encode(&record).unwrap(),
+        );
         idempotency::add_age(&mut batch, &again, record.at_ms).unwrap();
         store.commit(batch).await.unwrap();
         clock.0.store(2 * LIFETIME_MS, Ordering::SeqCst);
         idempotency::delete_expired(&services).await.unwrap();
-        let all = Scan::prefix(Space::Idempotency, &[], 5000);
+        let all = Scan::prefix(KeySpace::Idempotency, &[], 5000);
         let rest = store.scan(&all).await.unwrap();
         assert_eq!(rest.len(), 1);
         assert_eq!(rest[0].0, again);
-        assert_eq!(left(Space::RecordAge).await, 1);
-        clock.0.store(2 * LIFETIME_MS + KEPT_MS, Ordering::SeqCst);
+        assert_eq!(left(KeySpace::RecordAge).await, 1);
+        clock
+            .0
+            .store(2 * LIFETIME_MS + RETENTION_MS, Ordering::SeqCst);
         idempotency::delete_expired(&services).await.unwrap();
         assert_eq!(
-            (left(Space::Idempotency).await, left(Space::RecordAge).await),
+            (
+                left(KeySpace::Idempotency).await,
+                left(KeySpace::RecordAge).await
+            ),
             (0, 0)
         );
     }
@@ -401,7 +421,7 @@ mod tests {
         let (store, clock, services) = world().await;
         // More than a page, every second one made a day later.
         for number in 0..1000u64 {
-            let record = Replay {
+            let record = IdempotencyRow {
                 body_hash: [0; 32],
                 at_ms: (number % 2) * LIFETIME_MS,
                 response: vec![],
@@ -410,20 +430,20 @@ mod tests {
             let key = rows::idempotency(token, "a.B.C", &format!("{number:04}"));
             let mut batch = Batch::new();
             idempotency::add_age(&mut batch, &key, record.at_ms).unwrap();
-            batch.put(key, Expect::Absent, rows::encode(&record).unwrap());
+            batch.put(key, Precondition::Absent, rows::encode(&record).unwrap());
             store.commit(batch).await.unwrap();
         }
         let left = async || {
-            let all = Scan::prefix(Space::Idempotency, &[], 2000);
+            let all = Scan::prefix(KeySpace::Idempotency, &[], 2000);
             store.scan(&all).await.unwrap().len()
         };
-        clock.0.store(KEPT_MS - 1, Ordering::SeqCst);
+        clock.0.store(RETENTION_MS - 1, Ordering::SeqCst);
         idempotency::delete_expired(&services).await.unwrap();
         assert_eq!(left().await, 1000);
-        clock.0.store(KEPT_MS, Ordering::SeqCst);
+        clock.0.store(RETENTION_MS, Ordering::SeqCst);
         idempotency::delete_expired(&services).await.unwrap();
         assert_eq!(left().await, 500);
-        clock.0.store(KEPT_MS + LIFETIME_MS, Ordering::SeqCst);
+        clock.0.store(RETENTION_MS + LIFETIME_MS, Ordering::SeqCst);
         idempotency::delete_expired(&services).await.unwrap();
         assert_eq!(left().await, 0);
     }

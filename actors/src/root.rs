@@ -10,17 +10,17 @@ use crate::{
     leases::{LeaseManager, LeaseManagerMsg},
     retention::RetentionJob,
     services::Services,
-    vaults::directory::{self, Directory},
+    vaults::directory::{self, VaultDirectory},
 };
 
 /// Messages.
 pub enum Msg {
     /// The directory is to be started (again).
-    StartDue,
+    DirectoryDue,
     /// The reaper is to be started (again).
-    ReaperDue,
+    RetentionDue,
     /// Starts the lease manager (again).
-    KeeperDue,
+    LeaseManagerDue,
     /// The orchestrator is stopping: others are to know, and it takes no vaults any more.
     Leave,
 }
@@ -29,10 +29,10 @@ pub enum Msg {
 pub type DirectoryAddress = Option<ActorRef<directory::Msg>>;
 
 /// The actor.
-pub struct Root;
+pub struct RootSupervisor;
 
 /// Its state.
-pub struct Live {
+pub struct RootState {
     services: Arc<Services>,
     address: watch::Sender<DirectoryAddress>,
     retention: Option<ActorId>,
@@ -41,20 +41,20 @@ pub struct Live {
 }
 
 #[async_trait]
-impl Actor for Root {
+impl Actor for RootSupervisor {
     type Msg = Msg;
-    type State = Live;
+    type State = RootState;
     type Arguments = (Arc<Services>, watch::Sender<DirectoryAddress>);
 
     async fn pre_start(
         &self,
         myself: ActorRef<Msg>,
         (services, address): (Arc<Services>, watch::Sender<DirectoryAddress>),
-    ) -> Result<Live, ActorProcessingErr> {
-        myself.cast(Msg::StartDue)?;
-        myself.cast(Msg::ReaperDue)?;
-        myself.cast(Msg::KeeperDue)?;
-        Ok(Live {
+    ) -> Result<RootState, ActorProcessingErr> {
+        myself.cast(Msg::DirectoryDue)?;
+        myself.cast(Msg::RetentionDue)?;
+        myself.cast(Msg::LeaseManagerDue)?;
+        Ok(RootState {
             services,
             address,
             retention: None,
@@ -67,43 +67,43 @@ impl Actor for Root {
         &self,
         myself: ActorRef<Msg>,
         message: Msg,
-        live: &mut Live,
+        state: &mut RootState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            Msg::StartDue => {
-                let services = Arc::clone(&live.services);
-                match Actor::spawn_linked(None, Directory, services, myself.get_cell()).await {
+            Msg::DirectoryDue => {
+                let services = Arc::clone(&state.services);
+                match Actor::spawn_linked(None, VaultDirectory, services, myself.get_cell()).await {
                     Ok((actor, _)) => {
-                        live.address.send_replace(Some(actor));
+                        state.address.send_replace(Some(actor));
                     }
                     Err(error) => {
                         tracing::error!(%error, "the directory does not start");
-                        live.start_later(&myself, || Msg::StartDue);
+                        state.start_later(&myself, || Msg::DirectoryDue);
                     }
                 }
             }
-            Msg::ReaperDue => {
-                let services = Arc::clone(&live.services);
+            Msg::RetentionDue => {
+                let services = Arc::clone(&state.services);
                 match Actor::spawn_linked(None, RetentionJob, services, myself.get_cell()).await {
-                    Ok((actor, _)) => live.retention = Some(actor.get_id()),
+                    Ok((actor, _)) => state.retention = Some(actor.get_id()),
                     Err(error) => {
                         tracing::error!(%error, "the reaper does not start");
-                        live.start_later(&myself, || Msg::ReaperDue);
+                        state.start_later(&myself, || Msg::RetentionDue);
                     }
                 }
             }
-            Msg::KeeperDue => {
-                let arguments = (Arc::clone(&live.services), live.address.subscribe());
+            Msg::LeaseManagerDue => {
+                let arguments = (Arc::clone(&state.services), state.address.subscribe());
                 match Actor::spawn_linked(None, LeaseManager, arguments, myself.get_cell()).await {
-                    Ok((actor, _)) => live.lease_manager = Some(actor),
+                    Ok((actor, _)) => state.lease_manager = Some(actor),
                     Err(error) => {
                         tracing::error!(%error, "the lease manager does not start");
-                        live.start_later(&myself, || Msg::KeeperDue);
+                        state.start_later(&myself, || Msg::LeaseManagerDue);
                     }
                 }
             }
             Msg::Leave => {
-                if let Some(lease_manager) = &live.lease_manager {
+                if let Some(lease_manager) = &state.lease_manager {
                     let _ = lease_manager.cast(LeaseManagerMsg::Leave);
                 }
             }
@@ -115,26 +115,26 @@ impl Actor for Root {
         &self,
         myself: ActorRef<Msg>,
         event: SupervisionEvent,
-        live: &mut Live,
+        state: &mut RootState,
     ) -> Result<(), ActorProcessingErr> {
         match event {
             SupervisionEvent::ActorTerminated(actor, ..)
             | SupervisionEvent::ActorFailed(actor, _) => {
-                if live.retention == Some(actor.get_id()) {
+                if state.retention == Some(actor.get_id()) {
                     tracing::error!("the reaper ended; it starts again");
-                    live.start_later(&myself, || Msg::ReaperDue);
-                } else if live
+                    state.start_later(&myself, || Msg::RetentionDue);
+                } else if state
                     .lease_manager
                     .as_ref()
                     .map(|lease_manager| lease_manager.get_id())
                     == Some(actor.get_id())
                 {
                     tracing::error!("the lease manager ended; it starts again");
-                    live.start_later(&myself, || Msg::KeeperDue);
+                    state.start_later(&myself, || Msg::LeaseManagerDue);
                 } else {
                     tracing::error!("the directory ended; it starts again from the store");
-                    live.address.send_replace(None);
-                    live.start_later(&myself, || Msg::StartDue);
+                    state.address.send_replace(None);
+                    state.start_later(&myself, || Msg::DirectoryDue);
                 }
             }
             SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => {}
@@ -143,9 +143,9 @@ impl Actor for Root {
     }
 }
 
-impl Live {
+impl RootState {
     fn start_later(&mut self, myself: &ActorRef<Msg>, message: fn() -> Msg) {
         self.failures = self.failures.saturating_add(1);
-        myself.send_after(self.services.pause(self.failures), message);
+        myself.send_after(self.services.backoff(self.failures), message);
     }
 }

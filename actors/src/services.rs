@@ -13,20 +13,23 @@ use covault_core::{
 use serde::de::DeserializeOwned;
 
 use crate::{
-    chain_rpc::Chains,
+    chain_rpc::ChainClients,
     counters::Counters,
-    leases::{Fenced, Guard, Guarded, HeldLeases, Lease, LeaseScope, Open, Settling},
+    leases::{
+        CommitGuard, GuardedStore, HeldLeases, Lease, LeaseFence, LeaseScope, RestoreFence,
+        UnleasedGuard,
+    },
     limits::Limits,
-    port::{MonotonicClock, Signers},
-    settings::{Orchestrator, Settings},
+    port::{MonotonicClock, SignerCluster},
+    settings::{OrchestratorParts, Settings},
     store::{Key, Store, rows},
     tasks::Tasks,
-    waiters::Waiters,
+    waiters::CompletionWaiters,
 };
 
 /// How long past its deadline the cluster is waited for, in milliseconds: it ends its runs
 /// itself, and says who was missing.
-pub const GRACE_MS: u64 = 5_000;
+pub const DEADLINE_GRACE_MS: u64 = 5_000;
 
 /// What an actor works with: the store as it may write it, and what all share.
 pub struct Services {
@@ -55,10 +58,10 @@ pub struct Shared {
     pub home: Option<[u8; 32]>,
     /// Whether vaults run here.
     pub runs_vaults: bool,
-    pub signers: Arc<dyn Signers>,
+    pub signers: Arc<dyn SignerCluster>,
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
-    pub chains: Chains,
+    pub chains: ChainClients,
     pub known: KnownChains,
     pub settings: Settings,
     pub limits: Limits,
@@ -66,12 +69,12 @@ pub struct Shared {
     /// Tasks that nobody waits for.
     pub tasks: Tasks,
     /// Tells those who wait for a request that it has ended.
-    pub waiters: Waiters,
+    pub waiters: CompletionWaiters,
 }
 
 impl Services {
-    pub fn new(orchestrator: Orchestrator) -> Self {
-        let Orchestrator {
+    pub fn new(orchestrator: OrchestratorParts) -> Self {
+        let OrchestratorParts {
             store,
             signers,
             clock,
@@ -97,28 +100,28 @@ impl Services {
             settings,
             counters: Counters::default(),
             tasks: Tasks::default(),
-            waiters: Waiters::default(),
+            waiters: CompletionWaiters::default(),
         };
         Self {
-            store: Arc::new(Guarded::new(store, Open)),
+            store: Arc::new(GuardedStore::new(store, UnleasedGuard)),
             shared: Arc::new(shared),
         }
     }
 
     /// The same, for what is done under a lease: nothing is written once it is over.
-    pub fn under(&self, lease: Arc<Lease>) -> Self {
+    pub fn with_lease(&self, lease: Arc<Lease>) -> Self {
         let held_leases = Arc::clone(&self.held_leases);
-        self.guarded(Fenced { held_leases, lease })
+        self.guarded(LeaseFence { held_leases, lease })
     }
 
-    /// The same, for the first start after a restore; see [`Settling`].
-    pub fn settling(&self, marker: Key, version: u64) -> Self {
-        self.guarded(Settling { marker, version })
+    /// The same, for the first start after a restore; see [`RestoreFence`].
+    pub fn with_restore_fence(&self, marker: Key, version: u64) -> Self {
+        self.guarded(RestoreFence { marker, version })
     }
 
-    fn guarded(&self, guard: impl Guard + 'static) -> Self {
+    fn guarded(&self, guard: impl CommitGuard + 'static) -> Self {
         Self {
-            store: Arc::new(Guarded::new(Arc::clone(&self.whole_store), guard)),
+            store: Arc::new(GuardedStore::new(Arc::clone(&self.whole_store), guard)),
             shared: Arc::clone(&self.shared),
         }
     }
@@ -127,14 +130,14 @@ impl Services {
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when it is not.
-    pub fn of_vault(&self, vault: VaultId) -> Result<Self, Fault> {
+    pub fn for_vault(&self, vault: VaultId) -> Result<Self, Fault> {
         let lease = self.held_leases.get(LeaseScope::Vault(vault));
-        Ok(self.under(lease.ok_or_else(elsewhere)?))
+        Ok(self.with_lease(lease.ok_or_else(vault_is_moving)?))
     }
 }
 
 /// The vault is on its way.
-pub fn elsewhere() -> Fault {
+pub fn vault_is_moving() -> Fault {
     Fault::unavailable("the vault is being moved to another orchestrator; retry")
 }
 
@@ -142,7 +145,7 @@ impl Shared {
     /// Whether others saw this orchestrator alive within the lease time, so that what it has is
     /// still its own. What cannot be taken back is begun only then; that this can be wrong by the
     /// time it takes to begin it does no harm (docs/decisions/0024-several-orchestrators.md).
-    pub fn is_sure(&self) -> bool {
+    pub fn is_lease_fresh(&self) -> bool {
         let passed = self
             .monotonic
             .elapsed_ms()
@@ -181,7 +184,7 @@ impl Shared {
 
     /// The pause before try number `tries` (from 0): doubles from the first to the longest,
     /// less up to a quarter, so that many that failed together do not come back together.
-    pub fn pause(&self, tries: u32) -> Duration {
+    pub fn backoff(&self, tries: u32) -> Duration {
         let Settings {
             retry_first_ms,
             retry_most_ms,
@@ -252,7 +255,7 @@ impl Services {
 ///
 /// # Errors
 /// All but [`Class::Bug`].
-pub fn readable<T>(found: Result<T, Fault>, what: impl Display) -> Result<Option<T>, Fault> {
+pub fn skip_unreadable<T>(found: Result<T, Fault>, what: impl Display) -> Result<Option<T>, Fault> {
     match found {
         Err(fault) if *fault.class() == Class::Bug => {
             tracing::error!(%what, ?fault, "something stored cannot be read; it is left alone");

@@ -8,32 +8,32 @@ use covault_core::{
 };
 
 use crate::{
-    chain_rpc::Chains,
+    chain_rpc::ChainClients,
     gateway::command_bus::{CommandBus, memory::MemoryCommandBus},
-    port::{MonotonicClock, Signers, TokioMonotonicClock},
+    port::{MonotonicClock, SignerCluster, TokioMonotonicClock},
     store::Store,
 };
 
 /// Everything [`crate::gateway::Gateway::start`] is wired from.
-pub struct Orchestrator {
+pub struct OrchestratorParts {
     /// The store.
     pub store: Arc<dyn Store>,
     /// The cluster of signer nodes.
-    pub signers: Arc<dyn Signers>,
+    pub signers: Arc<dyn SignerCluster>,
     /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Randomness for ids.
     pub entropy: Arc<dyn Entropy>,
     /// The clients of chain nodes.
-    pub chains: Chains,
+    pub chains: ChainClients,
     /// Limits and deadlines.
     pub settings: Settings,
     /// How it shares the store with others.
-    pub sharing: Sharing,
+    pub sharing: OrchestratorSharing,
 }
 
 /// What an orchestrator needs that may share its store with others.
-pub struct Sharing {
+pub struct OrchestratorSharing {
     /// What operators call this machine; shown to them.
     pub name: String,
     /// What no other process has at the same time, if there is anything: one that dies and starts
@@ -48,7 +48,7 @@ pub struct Sharing {
     pub runs_vaults: bool,
 }
 
-impl Default for Sharing {
+impl Default for OrchestratorSharing {
     fn default() -> Self {
         Self {
             name: String::new(),

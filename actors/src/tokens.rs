@@ -12,7 +12,7 @@ use covault_core::{
 use crate::{
     commands::caller::Caller,
     services::Services,
-    store::{Key, Scan, Space, rows},
+    store::{Key, KeySpace, Scan, rows},
 };
 
 /// Most tokens, revoked ones too: they stay listed.
@@ -85,7 +85,7 @@ fn check_active(services: &Services, record: &ApiToken) -> Result<(), Fault> {
 /// # Errors
 /// [`covault_core::fault::Class::Unavailable`] when the store cannot be read.
 pub async fn all(services: &Services) -> Result<Vec<ApiToken>, Fault> {
-    let all = Scan::prefix(Space::Token, &[], MAX_TOKENS);
+    let all = Scan::prefix(KeySpace::Token, &[], MAX_TOKENS);
     let rows = services.store.scan(&all).await?;
     let mut tokens = rows
         .iter()

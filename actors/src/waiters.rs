@@ -14,12 +14,12 @@ use tokio::sync::Notify;
 
 /// Those who wait for a request to end.
 #[derive(Default)]
-pub struct Waiters {
+pub struct CompletionWaiters {
     waiting: Mutex<HashMap<RequestId, Arc<Notify>>>,
     closed: AtomicBool,
 }
 
-impl Waiters {
+impl CompletionWaiters {
     /// Calls `Notify::notify_waiters` on the result once the request is final.
     pub fn subscribe(&self, request: RequestId) -> Arc<Notify> {
         let mut waiting = self.waiting.lock();

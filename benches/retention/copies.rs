@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use covault_actors::{
-    audit::Log,
-    store::{Batch, Expect, Key, Scan, Space, Store},
+    audit::AuditLog,
+    store::{Batch, Key, KeySpace, Precondition, Scan, Store},
 };
 use covault_core::{
     audit::{Chain, Entry},
@@ -18,15 +18,15 @@ const PAGE: usize = 8_000;
 /// Entries of the audit log among which those of the templates are, at the end of their chain.
 const NEWEST: u64 = 8_000;
 /// The kinds of rows that a request has.
-const SPACES: [Space; 8] = [
-    Space::Request,
-    Space::Outbox,
-    Space::Idempotency,
-    Space::NonceReservation,
-    Space::Claim,
-    Space::ReservationExpiry,
-    Space::RequestIndex,
-    Space::RecordAge,
+const SPACES: [KeySpace; 8] = [
+    KeySpace::Request,
+    KeySpace::Outbox,
+    KeySpace::Idempotency,
+    KeySpace::NonceReservation,
+    KeySpace::Claim,
+    KeySpace::ReservationExpiry,
+    KeySpace::RequestIndex,
+    KeySpace::RecordAge,
 ];
 
 /// A request of which copies are made.
@@ -143,7 +143,7 @@ impl RowTemplate {
 
 /// A finished request: its rows, and its entries of the audit log.
 struct Template {
-    rows: Vec<(Space, RowTemplate, RowTemplate)>,
+    rows: Vec<(KeySpace, RowTemplate, RowTemplate)>,
     entries: Vec<RowTemplate>,
 }
 
@@ -151,7 +151,7 @@ impl Template {
     fn new(made: &SampleRequest, rows: &[(Key, Vec<u8>)], entries: &[(String, Vec<u8>)]) -> Self {
         let id: RequestId = made.uuid.parse().unwrap();
         let index = rows.iter().find(|(row, _)| {
-            row.space == Space::RequestIndex && row.bytes.ends_with(id.as_bytes())
+            row.space == KeySpace::RequestIndex && row.bytes.ends_with(id.as_bytes())
         });
         let time: [u8; 8] = index.unwrap().0.bytes[16..24].try_into().unwrap();
         let values = PlaceholderValues {
@@ -173,7 +173,7 @@ impl Template {
             .iter()
             .filter(|(key, value)| of_it(&key.bytes) || of_it(value));
         let mine = mine.map(|(key, value)| {
-            assert!(key.space != Space::Claim, "requests claim numbers alone");
+            assert!(key.space != KeySpace::Claim, "requests claim numbers alone");
             let name = RowTemplate::new(key.bytes.clone(), &values);
             (key.space, name, RowTemplate::new(value.clone(), &values))
         });
@@ -195,7 +195,7 @@ impl Template {
     fn add_to(&self, page: &mut WriteBatch, chain: Chain, values: &PlaceholderValues) {
         for (space, name, value) in &self.rows {
             let mut bytes = name.copy(values);
-            if *space == Space::NonceReservation {
+            if *space == KeySpace::NonceReservation {
                 let place = bytes.len() - 8;
                 let number = u64::from_be_bytes(bytes[place..].try_into().unwrap());
                 let number = number + values.numbers;
@@ -225,7 +225,7 @@ impl WriteBatch {
         let Self { mut rows, entries } = std::mem::take(self);
         rows.sort();
         for (key, value) in rows {
-            batch.put(key, Expect::Absent, value);
+            batch.put(key, Precondition::Absent, value);
         }
         for (chain, body) in entries {
             batch.append(chain, body);
@@ -249,7 +249,7 @@ pub async fn make(copies: CopyPlan) {
         let all = store.scan(&Scan::prefix(space, &[], usize::MAX)).await;
         rows.extend(all.unwrap().into_iter().map(|(key, row)| (key, row.value)));
     }
-    let log = Log(&*store);
+    let log = AuditLog(&*store);
     let head = log.head(chain).await.unwrap().unwrap();
     let mut entries = Vec::new();
     let mut next = head.number.saturating_sub(NEWEST).max(1);

@@ -11,8 +11,8 @@ use std::{net::IpAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use axum::http::{Extensions, HeaderMap, HeaderValue};
 use covault_actors::{
-    gateway::{Answer, Body, Caller, Gateway},
-    operations::Registered,
+    gateway::{Caller, Gateway, OperationResponse, RequestBody},
+    operations::RegisteredOperation,
 };
 use covault_core::{
     fault::{Class, Fault},
@@ -133,9 +133,9 @@ pub struct Call<'a> {
     /// Who calls.
     pub caller: &'a Caller,
     /// What is called.
-    pub operation: &'static Registered,
+    pub operation: &'static RegisteredOperation,
     /// The body; not parsed yet.
-    pub body: Body<'a>,
+    pub body: RequestBody<'a>,
     /// The idempotency key, on operations that take one: 1 to 255 characters.
     pub idempotency: Option<String>,
 }
@@ -145,7 +145,7 @@ impl Api {
     ///
     /// # Errors
     /// The operation's; [`Class::Bug`] when it panicked.
-    pub async fn call(&self, call: Call<'_>) -> Result<Answer, Fault> {
+    pub async fn call(&self, call: Call<'_>) -> Result<OperationResponse, Fault> {
         let Call {
             caller,
             operation,
@@ -166,7 +166,7 @@ async fn unless_it_panics<T>(answer: impl Future<Output = Result<T, Fault>>) -> 
 }
 
 /// Says in the headers of a response what the idempotency key did.
-pub fn mark(answer: &Answer, headers: &mut HeaderMap) {
+pub fn mark(answer: &OperationResponse, headers: &mut HeaderMap) {
     let yes = HeaderValue::from_static("true");
     if answer.replayed {
         headers.insert(IDEMPOTENCY_REPLAYED, yes.clone());

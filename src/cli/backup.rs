@@ -10,7 +10,7 @@ use std::{
 use age::{Decryptor, Encryptor};
 use anyhow::{Context as _, bail};
 use covault_actors::{
-    backup::{self, Begin, Contents, Writer},
+    backup::{self, BackupContents, BackupHeader, BackupWriter},
     operations::{BeginBackup, GetBackupPart, LetClientsIn},
     store::RawRow,
 };
@@ -196,11 +196,11 @@ fn finish(file: BufWriter<File>) -> anyhow::Result<()> {
 async fn write<W: Write>(client: &AdminClient, to: W) -> anyhow::Result<W> {
     let request = admin::BeginBackupRequest {};
     let begun = client.call::<BeginBackup>(&request).await?;
-    let begin = Begin {
+    let begin = BackupHeader {
         at_ms: begun.at_ms,
         version: begun.version,
     };
-    let mut writer = Writer::start(to, begin)?;
+    let mut writer = BackupWriter::start(to, begin)?;
     for number in 0.. {
         let request = admin::GetBackupPartRequest {
             backup: begun.backup.clone(),
@@ -238,15 +238,15 @@ fn verify(args: &VerifyBackupArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn check(from: &BackupFileArgs, expected: Heads) -> anyhow::Result<Contents> {
+fn check(from: &BackupFileArgs, expected: Heads) -> anyhow::Result<BackupContents> {
     backup::check(from.open()?, expected)
         .map_err(explain)
         .with_context(|| from.file.display().to_string())
 }
 
-fn print_summary(contents: &Contents) {
-    let Contents {
-        begin: Begin { at_ms, version },
+fn print_summary(contents: &BackupContents) {
+    let BackupContents {
+        begin: BackupHeader { at_ms, version },
         rows,
         vaults,
         wallets,

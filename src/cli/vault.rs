@@ -68,7 +68,7 @@ pub enum Command {
     /// What was stolen of fewer nodes than the threshold before is worth nothing afterwards. Keys
     /// and addresses stay, and requests are signed all the time. It also gives a node a share
     /// again that has lost it (--lost), or was restored from a backup. All holders must be live.
-    Refresh(lifecycle::ReshareRequest),
+    Refresh(lifecycle::VaultKeysArgs),
     /// Give a vault's keys to another set of nodes, or change the threshold.
     ///
     /// Keys and addresses stay, and requests are signed all the time. The operator of each node that
@@ -80,7 +80,7 @@ pub enum Command {
         #[command(flatten)]
         set: lifecycle::NewHoldersArgs,
         #[command(flatten)]
-        reshare_request: lifecycle::ReshareRequest,
+        vault_keys: lifecycle::VaultKeysArgs,
     },
     /// Back up a vault's keys: every node encrypts its shares to recipients kept offline.
     ///
@@ -162,11 +162,8 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::List { target } => list(target).await,
         Command::Show { which, target } => lifecycle::show(which, target).await,
-        Command::Refresh(reshare_request) => lifecycle::refresh(reshare_request).await,
-        Command::Reshare {
-            set,
-            reshare_request,
-        } => lifecycle::reshare(reshare_request, set).await,
+        Command::Refresh(vault_keys) => lifecycle::refresh(vault_keys).await,
+        Command::Reshare { set, vault_keys } => lifecycle::reshare(vault_keys, set).await,
         Command::Backup(args) => backup::run(args).await,
     }
 }

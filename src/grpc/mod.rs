@@ -23,8 +23,8 @@ use axum::{
     routing::post,
 };
 use covault_actors::{
-    gateway::{Answer, Body as RequestBody, Caller},
-    operations::{self, Registered},
+    gateway::{Caller, OperationResponse, RequestBody},
+    operations::{self, RegisteredOperation},
 };
 use covault_core::fault::{Class, Fault};
 use tokio::sync::{Semaphore, oneshot};
@@ -51,7 +51,7 @@ const STRANGERS: usize = 1024;
 /// How an operation is called.
 struct Method {
     api: Arc<Api>,
-    operation: &'static Registered,
+    operation: &'static RegisteredOperation,
     /// The longest that a call may take.
     longest: Duration,
 }
@@ -219,7 +219,7 @@ impl Method {
         self.respond(answer.map_err(|fault| status::of(fault, id))?)
     }
 
-    fn respond(&self, answer: Answer) -> Result<tonic::Response<Bytes>, Status> {
+    fn respond(&self, answer: OperationResponse) -> Result<tonic::Response<Bytes>, Status> {
         if answer.body_mismatch && self.api.strict_idempotency {
             let sentence = "this idempotency key was used with another body";
             return Err(Status::already_exists(sentence));

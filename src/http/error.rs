@@ -7,7 +7,7 @@ use axum::{
 use covault_core::{
     fault::{Class, ExecuteCode, Fault},
     schema::{
-        service::{Audience, Operation},
+        service::{Audience, OperationDescriptor},
         wire,
     },
 };
@@ -65,8 +65,12 @@ impl HttpError {
     }
 
     /// The answer. `operation` gives the shape; without one only the error is shown.
-    pub fn into_response(self, operation: Option<&Operation>, request_id: &str) -> Response<Body> {
-        let audience = operation.map(Operation::audience);
+    pub fn into_response(
+        self,
+        operation: Option<&OperationDescriptor>,
+        request_id: &str,
+    ) -> Response<Body> {
+        let audience = operation.map(OperationDescriptor::audience);
         if audience == Some(Audience::Sweep) {
             return self.into_sweep_response(request_id);
         }
@@ -184,7 +188,7 @@ mod tests {
         serde_json::from_slice(&bytes).expect("JSON")
     }
 
-    fn operation(name: &str) -> Operation {
+    fn operation(name: &str) -> OperationDescriptor {
         let operations = covault_core::schema::service::operations().expect("service");
         operations
             .into_iter()

@@ -18,12 +18,12 @@ use axum::{
     routing::{MethodRouter, get, post},
 };
 use covault_actors::{
-    gateway::{Answer, Body as RequestBody, Caller},
-    operations::{self, Registered},
+    gateway::{Caller, OperationResponse, RequestBody},
+    operations::{self, RegisteredOperation},
 };
 use covault_core::{
     fault::{Class, Fault},
-    schema::service::Operation,
+    schema::service::OperationDescriptor,
 };
 use futures::StreamExt as _;
 
@@ -47,7 +47,7 @@ const SWEEP: &str = "/v1/sweep";
 #[derive(Clone)]
 struct Route {
     api: Arc<Api>,
-    operation: &'static Registered,
+    operation: &'static RegisteredOperation,
 }
 
 /// Every route.
@@ -120,7 +120,7 @@ impl Route {
         post(handler).fallback(wrong_method)
     }
 
-    fn descriptor(&self) -> &'static Operation {
+    fn descriptor(&self) -> &'static OperationDescriptor {
         self.operation.descriptor()
     }
 
@@ -135,7 +135,11 @@ impl Route {
         }
     }
 
-    async fn answer(&self, request_id: &str, request: Request) -> Result<Answer, HttpError> {
+    async fn answer(
+        &self,
+        request_id: &str,
+        request: Request,
+    ) -> Result<OperationResponse, HttpError> {
         let in_flight = self.api.admission.enter()?;
         let (caller, idempotency, body) = self.check(request_id, request, &in_flight).await?;
         let call = Call {
@@ -197,7 +201,7 @@ impl Route {
         }
     }
 
-    fn respond(&self, request_id: &str, answer: Answer) -> Response<Body> {
+    fn respond(&self, request_id: &str, answer: OperationResponse) -> Response<Body> {
         if answer.body_mismatch && self.api.strict_idempotency {
             let sentence = "this idempotency key was used with another body";
             return HttpError::http(StatusCode::UNPROCESSABLE_ENTITY, sentence)
@@ -312,7 +316,7 @@ async fn not_get(Extension(id): Extension<RequestId>) -> Response<Body> {
 
 fn wrong_method(
     right: &'static str,
-    operation: Option<&Operation>,
+    operation: Option<&OperationDescriptor>,
     request_id: &str,
 ) -> Response<Body> {
     let sentence = format!("wrong method: use HTTP {right}");

@@ -4,7 +4,7 @@ use covault_core::{
     fault::Fault,
     schema::{
         describe,
-        service::{Audience, Operation},
+        service::{Audience, OperationDescriptor},
     },
 };
 use prost_reflect::{FieldDescriptor, Kind};
@@ -60,7 +60,7 @@ pub fn tags() -> Value {
     ])
 }
 
-fn tag(operation: &Operation) -> &'static str {
+fn tag(operation: &OperationDescriptor) -> &'static str {
     match (operation.audience(), operation.name()) {
         (Audience::Sweep, _) => SWEEP,
         (Audience::Admin, name) => admin_tag(name),
@@ -94,7 +94,7 @@ pub fn headers() -> Value {
 }
 
 /// The path item of an operation.
-pub fn item(operation: &Operation, schemas: &mut Schemas) -> Result<Value, Fault> {
+pub fn item(operation: &OperationDescriptor, schemas: &mut Schemas) -> Result<Value, Fault> {
     let name = operation.name();
     let description = operation.description();
     let summary = description
@@ -191,7 +191,7 @@ const STATUSES: &[(&str, &str)] = &[
     ),
 ];
 
-fn done(operation: &Operation, schema: Value, takes_key: bool) -> Value {
+fn done(operation: &OperationDescriptor, schema: Value, takes_key: bool) -> Value {
     let mut headers = json!({"x-request-id": header("x-request-id")});
     if let (Some(headers), true) = (headers.as_object_mut(), takes_key) {
         for name in ["idempotency-replayed", "idempotency-body-mismatch"] {
@@ -259,7 +259,7 @@ fn links(operation: &str) -> Map<String, Value> {
 }
 
 /// The schema of the answer with status 200.
-fn success(operation: &Operation, schemas: &mut Schemas) -> Result<Value, Fault> {
+fn success(operation: &OperationDescriptor, schemas: &mut Schemas) -> Result<Value, Fault> {
     let response = operation.response();
     if operation.audience() != Audience::Platform {
         return Ok(schemas.message(&response, Side::Response));
@@ -287,7 +287,7 @@ fn success(operation: &Operation, schemas: &mut Schemas) -> Result<Value, Fault>
 }
 
 /// The schema of every answer with another status.
-fn failure(operation: &Operation, schemas: &mut Schemas) -> Result<Value, Fault> {
+fn failure(operation: &OperationDescriptor, schemas: &mut Schemas) -> Result<Value, Fault> {
     if operation.audience() == Audience::Sweep {
         return Ok(schemas.add("SweepError", sweep_error()));
     }
@@ -326,7 +326,7 @@ fn all_of_them(fields: impl Iterator<Item = (FieldDescriptor, Value)>) -> Value 
 }
 
 /// `error` of an operation: exactly one of the two codes, which the operation decides.
-fn error(operation: &Operation, schemas: &mut Schemas) -> Result<Value, Fault> {
+fn error(operation: &OperationDescriptor, schemas: &mut Schemas) -> Result<Value, Fault> {
     let message = describe::message("Error")?;
     let (name, code) = if operation.name() == EXECUTE {
         (

@@ -191,7 +191,8 @@ fn document__should_limit_what_requests_hold() {
 #[test]
 fn examples__should_be_accepted_by_the_decoder() {
     let operations = service::operations().expect("operations");
-    let with_examples = |operation: &&service::Operation| operation.audience() != Audience::Admin;
+    let with_examples =
+        |operation: &&service::OperationDescriptor| operation.audience() != Audience::Admin;
     for operation in operations.iter().filter(with_examples) {
         for (name, request) in examples::requests(operation.name()).expect("examples") {
             let body = request.to_string();

@@ -10,20 +10,20 @@ use covault_core::{
 use parking_lot::Mutex;
 
 use crate::{
-    audit::{self, By, Note},
+    audit::{self, AuditActor, AuditNote},
     backup,
     services::Services,
     store::{RawRow, Snapshot},
 };
 
 /// How long a backup waits for whoever reads it, in milliseconds.
-const PATIENCE_MS: u64 = 60_000;
+const IDLE_TIMEOUT_MS: u64 = 60_000;
 
 /// The backup that is being read. One at a time: the store keeps all that changes meanwhile.
 #[derive(Default)]
-pub struct Backups(Arc<Mutex<Option<Reading>>>);
+pub struct BackupSlot(Arc<Mutex<Option<BackupSession>>>);
 
-struct Reading {
+struct BackupSession {
     id: SessionId,
     snapshot: Arc<dyn Snapshot>,
     /// The number of the next part.
@@ -34,8 +34,8 @@ struct Reading {
     asked_at_ms: u64,
 }
 
-impl Backups {
-    fn with<T>(&self, change: impl FnOnce(&mut Option<Reading>) -> T) -> T {
+impl BackupSlot {
+    fn with<T>(&self, change: impl FnOnce(&mut Option<BackupSession>) -> T) -> T {
         change(&mut self.0.lock())
     }
 
@@ -43,10 +43,11 @@ impl Backups {
     ///
     /// # Errors
     /// [`Class::Conflict`] while another one is read.
-    pub async fn begin(&self, services: &Services, by: &By) -> Result<SessionId, Fault> {
+    pub async fn begin(&self, services: &Services, by: &AuditActor) -> Result<SessionId, Fault> {
         let busy = self.with(|reading| {
             let now_ms = services.now_ms();
-            let busy = |reading: &Reading| now_ms.abs_diff(reading.asked_at_ms) < PATIENCE_MS;
+            let busy =
+                |reading: &BackupSession| now_ms.abs_diff(reading.asked_at_ms) < IDLE_TIMEOUT_MS;
             reading.as_ref().is_some_and(busy)
         });
         if busy {
@@ -57,11 +58,11 @@ impl Backups {
         }
         let id = services.new_session_id();
         // Before the state that is copied: so it is in it.
-        let note = Note::new(by, "store", "StoreBackedUp").fact("backup", id);
+        let note = AuditNote::new(by, "store", "StoreBackedUp").fact("backup", id);
         audit::note(services, Chain::Service, note).await?;
         let snapshot = backup::snapshot(&*services.store).await?;
         self.with(|reading| {
-            *reading = Some(Reading {
+            *reading = Some(BackupSession {
                 id,
                 snapshot,
                 next: 0,
@@ -72,11 +73,11 @@ impl Backups {
         let (all, clock) = (Arc::clone(&self.0), Arc::clone(&services.clock));
         tokio::spawn(async move {
             loop {
-                tokio::time::sleep(Duration::from_millis(PATIENCE_MS)).await;
+                tokio::time::sleep(Duration::from_millis(IDLE_TIMEOUT_MS)).await;
                 let mut reading = all.lock();
                 match &*reading {
                     Some(this) if this.id == id => {
-                        if clock.now_ms().abs_diff(this.asked_at_ms) >= PATIENCE_MS {
+                        if clock.now_ms().abs_diff(this.asked_at_ms) >= IDLE_TIMEOUT_MS {
                             *reading = None;
                             return;
                         }

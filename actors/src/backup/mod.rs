@@ -24,8 +24,10 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    backup::restore::{Imported, Restore},
-    store::{Batch, CommitError, Expect, Key, RawRow, Row, Scan, Snapshot, Space, Store, rows},
+    backup::restore::{RestoreState, RestoreTimes},
+    store::{
+        Batch, CommitError, Key, KeySpace, Precondition, RawRow, Row, Scan, Snapshot, Store, rows,
+    },
 };
 
 const MAGIC: &[u8] = b"covault store backup 1\n";
@@ -34,15 +36,15 @@ const MAX_RECORD: usize = 64 << 20;
 /// Bytes of rows that are read at once.
 const PAGE: usize = 1 << 20;
 /// Most rows of one commit of a restore.
-const MOST_ROWS: usize = 500;
+const MAX_ROWS_PER_COMMIT: usize = 500;
 const DAMAGED: &str = "the backup is damaged, or none of Covault's store";
 
 /// Rows with their values.
-pub type Rows = Vec<(Key, Vec<u8>)>;
+pub type BackupRows = Vec<(Key, Vec<u8>)>;
 
 /// What a backup says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Begin {
+pub struct BackupHeader {
     /// When it was made, in milliseconds since the Unix epoch.
     pub at_ms: u64,
     /// The version of Covault that made it.
@@ -50,8 +52,8 @@ pub struct Begin {
 }
 
 #[derive(Serialize, Deserialize)]
-enum Record {
-    Begin(Begin),
+enum BackupRecord {
+    Header(BackupHeader),
     Rows(Vec<RawRow>),
     End { rows: u64 },
 }
@@ -61,25 +63,25 @@ fn damaged(cause: impl std::fmt::Display) -> Fault {
 }
 
 /// Writes a backup.
-pub struct Writer<W> {
+pub struct BackupWriter<W> {
     to: W,
     hash: Sha256,
     rows: u64,
 }
 
-impl<W: io::Write> Writer<W> {
+impl<W: io::Write> BackupWriter<W> {
     /// Begins.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn start(to: W, begin: Begin) -> io::Result<Self> {
+    pub fn start(to: W, begin: BackupHeader) -> io::Result<Self> {
         let mut writer = Self {
             to,
             hash: Sha256::new(),
             rows: 0,
         };
         writer.bytes(MAGIC)?;
-        writer.record(&Record::Begin(begin))?;
+        writer.record(&BackupRecord::Header(begin))?;
         Ok(writer)
     }
 
@@ -90,7 +92,7 @@ impl<W: io::Write> Writer<W> {
     pub fn rows(&mut self, rows: Vec<RawRow>) -> io::Result<()> {
         let count = u64::try_from(rows.len()).map_err(io::Error::other)?;
         self.rows = self.rows.saturating_add(count);
-        self.record(&Record::Rows(rows))
+        self.record(&BackupRecord::Rows(rows))
     }
 
     /// Ends it, and gives back what was written to.
@@ -99,14 +101,14 @@ impl<W: io::Write> Writer<W> {
     /// When it cannot be written.
     pub fn end(mut self) -> io::Result<W> {
         let rows = self.rows;
-        self.record(&Record::End { rows })?;
+        self.record(&BackupRecord::End { rows })?;
         let sum = self.hash.clone().finalize();
         self.to.write_all(&sum)?;
         self.to.flush()?;
         Ok(self.to)
     }
 
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &BackupRecord) -> io::Result<()> {
         let bytes = bcs::to_bytes(record).map_err(io::Error::other)?;
         let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
         self.bytes(&length.to_le_bytes())?;
@@ -120,16 +122,16 @@ impl<W: io::Write> Writer<W> {
 }
 
 /// Reads a backup, and checks its form. What it gave is good only once it has come to its end.
-pub struct Reader<R> {
+pub struct BackupReader<R> {
     from: R,
     hash: Sha256,
-    begin: Begin,
+    begin: BackupHeader,
     rows: u64,
     last: Option<(u8, Vec<u8>)>,
     ended: bool,
 }
 
-impl<R: io::Read> Reader<R> {
+impl<R: io::Read> BackupReader<R> {
     /// Begins.
     ///
     /// # Errors
@@ -145,7 +147,7 @@ impl<R: io::Read> Reader<R> {
         let mut reader = Self {
             from,
             hash,
-            begin: Begin {
+            begin: BackupHeader {
                 at_ms: 0,
                 version: String::new(),
             },
@@ -154,14 +156,16 @@ impl<R: io::Read> Reader<R> {
             ended: false,
         };
         match reader.record()? {
-            Record::Begin(begin) => reader.begin = begin,
-            Record::Rows(_) | Record::End { .. } => return Err(damaged("it has no beginning")),
+            BackupRecord::Header(begin) => reader.begin = begin,
+            BackupRecord::Rows(_) | BackupRecord::End { .. } => {
+                return Err(damaged("it has no beginning"));
+            }
         }
         Ok(reader)
     }
 
     /// What it says of itself.
-    pub fn begin(&self) -> &Begin {
+    pub fn begin(&self) -> &BackupHeader {
         &self.begin
     }
 
@@ -169,17 +173,17 @@ impl<R: io::Read> Reader<R> {
     ///
     /// # Errors
     /// [`Class::Invalid`] when it is damaged, or of a newer version of Covault.
-    pub fn page(&mut self) -> Result<Option<Rows>, Fault> {
+    pub fn page(&mut self) -> Result<Option<BackupRows>, Fault> {
         if self.ended {
             return Ok(None);
         }
         match self.record()? {
-            Record::Begin(_) => Err(damaged("it begins twice")),
-            Record::Rows(rows) => {
+            BackupRecord::Header(_) => Err(damaged("it begins twice")),
+            BackupRecord::Rows(rows) => {
                 let rows = rows.into_iter().map(|row| self.row(row));
                 rows.collect::<Result<_, _>>().map(Some)
             }
-            Record::End { rows } => {
+            BackupRecord::End { rows } => {
                 if rows != self.rows {
                     return Err(damaged("rows are missing"));
                 }
@@ -205,7 +209,7 @@ impl<R: io::Read> Reader<R> {
             return Err(damaged("rows are out of order"));
         }
         let (byte, bytes) = &place;
-        let space = Space::of(*byte).ok_or_else(|| {
+        let space = KeySpace::of(*byte).ok_or_else(|| {
             let sentence = format!(
                 "the backup was made by version {} of Covault, and has rows that this version \
                  does not know: use that one",
@@ -222,7 +226,7 @@ impl<R: io::Read> Reader<R> {
         Ok((key, value))
     }
 
-    fn record(&mut self) -> Result<Record, Fault> {
+    fn record(&mut self) -> Result<BackupRecord, Fault> {
         let mut length = [0; 4];
         self.from.read_exact(&mut length).map_err(damaged)?;
         self.hash.update(length);
@@ -260,9 +264,9 @@ pub async fn page(snapshot: &dyn Snapshot, after: Option<&RawRow>) -> Result<Vec
 
 /// What is in a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Contents {
+pub struct BackupContents {
     /// What it says of itself.
-    pub begin: Begin,
+    pub begin: BackupHeader,
     /// Rows of all kinds.
     pub rows: u64,
     /// Vaults.
@@ -281,10 +285,10 @@ pub struct Contents {
 ///
 /// # Errors
 /// [`Class::Invalid`] when it is damaged. That its audit log is not whole is no error.
-pub fn check<R: io::Read>(from: R, expected: Heads) -> Result<Contents, Fault> {
-    let mut reader = Reader::start(from)?;
+pub fn check<R: io::Read>(from: R, expected: Heads) -> Result<BackupContents, Fault> {
+    let mut reader = BackupReader::start(from)?;
     let mut audit = Chains::new(expected);
-    let mut contents = Contents {
+    let mut contents = BackupContents {
         begin: reader.begin().clone(),
         rows: 0,
         vaults: 0,
@@ -297,9 +301,9 @@ pub fn check<R: io::Read>(from: R, expected: Heads) -> Result<Contents, Fault> {
         for (key, value) in page {
             contents.rows = contents.rows.saturating_add(1);
             match key.space {
-                Space::Vault => contents.vaults = contents.vaults.saturating_add(1),
-                Space::Wallet => contents.wallets = contents.wallets.saturating_add(1),
-                Space::Request => {
+                KeySpace::Vault => contents.vaults = contents.vaults.saturating_add(1),
+                KeySpace::Wallet => contents.wallets = contents.wallets.saturating_add(1),
+                KeySpace::Request => {
                     contents.requests = contents.requests.saturating_add(1);
                     let request: Request = rows::decode(&value)
                         .map_err(|_| damaged("a signing request cannot be read"))?;
@@ -307,12 +311,12 @@ pub fn check<R: io::Read>(from: R, expected: Heads) -> Result<Contents, Fault> {
                         contents.live = contents.live.saturating_add(1);
                     }
                 }
-                Space::AuditEntry => {
-                    let (chain, number) = rows::audit_place(&key)
+                KeySpace::AuditEntry => {
+                    let (chain, number) = rows::audit_position(&key)
                         .ok_or_else(|| damaged("an entry of the audit log has no place"))?;
-                    audit.entry(chain, &crate::audit::linked(number, value));
+                    audit.entry(chain, &crate::audit::decode_linked(number, value));
                 }
-                Space::AuditHead => {
+                KeySpace::AuditHead => {
                     let chain = rows::audit_chain(&key)
                         .ok_or_else(|| damaged("a head of the audit log has no chain"))?;
                     if let Ok(head) = rows::decode::<Head>(&value) {
@@ -337,24 +341,24 @@ pub async fn restore<R: io::Read>(
     store: &dyn Store,
     from: R,
     now_ms: u64,
-) -> Result<Imported, Fault> {
-    let mut reader = Reader::start(from)?;
+) -> Result<RestoreTimes, Fault> {
+    let mut reader = BackupReader::start(from)?;
     let marker = rows::restore();
     let before = store.get(&marker).await?;
-    let half = |row: &Row| matches!(rows::decode(&row.value), Ok(Restore::Importing));
+    let half = |row: &Row| matches!(rows::decode(&row.value), Ok(RestoreState::Importing));
     if before.as_ref().is_some_and(half) {
         clear(store, &marker).await?;
     } else {
         refuse_rows(store).await?;
     }
-    let imported = Imported {
+    let imported = RestoreTimes {
         backup_at_ms: reader.begin().at_ms,
         restored_at_ms: now_ms,
     };
     let mut batch = Batch::new();
-    let begun = rows::encode(&Restore::Importing)?;
+    let begun = rows::encode(&RestoreState::Importing)?;
     let version = before.map(|row| row.version);
-    let expect = version.map_or(Expect::Absent, Expect::Version);
+    let expect = version.map_or(Precondition::Absent, Precondition::Version);
     batch.put(marker.clone(), expect, begun);
     commit(store, batch).await?;
     let version = version.unwrap_or_default().saturating_add(1);
@@ -367,8 +371,8 @@ pub async fn restore<R: io::Read>(
             }
             count = count.saturating_add(1);
             bytes = bytes.saturating_add(value.len());
-            batch.put(key, Expect::Absent, value);
-            if count >= MOST_ROWS || bytes >= PAGE {
+            batch.put(key, Precondition::Absent, value);
+            if count >= MAX_ROWS_PER_COMMIT || bytes >= PAGE {
                 commit(store, std::mem::take(&mut batch)).await?;
                 (count, bytes) = (0, 0);
             }
@@ -376,19 +380,19 @@ pub async fn restore<R: io::Read>(
         commit(store, batch).await?;
     }
     let mut batch = Batch::new();
-    let done = rows::encode(&Restore::Imported(imported))?;
-    batch.put(marker, Expect::Version(version), done);
+    let done = rows::encode(&RestoreState::Imported(imported))?;
+    batch.put(marker, Precondition::Version(version), done);
     commit(store, batch).await?;
     Ok(imported)
 }
 
 /// Rows that say nothing of vaults: who is there, and who has what in progress.
-fn of_processes(space: Space) -> bool {
-    matches!(space, Space::Probe | Space::Lease | Space::Member)
+fn of_processes(space: KeySpace) -> bool {
+    matches!(space, KeySpace::Probe | KeySpace::Lease | KeySpace::Member)
 }
 
 async fn refuse_rows(store: &dyn Store) -> Result<(), Fault> {
-    for space in Space::ALL {
+    for space in KeySpace::ALL {
         let rows = store.scan(&Scan::prefix(space, &[], 1)).await?;
         if !of_processes(space) && !rows.is_empty() {
             return Err(Fault::new(
@@ -403,18 +407,20 @@ async fn refuse_rows(store: &dyn Store) -> Result<(), Fault> {
 
 /// Deletes all rows but the marker, which says that nothing may start on the store.
 async fn clear(store: &dyn Store, marker: &Key) -> Result<(), Fault> {
-    for space in Space::ALL {
+    for space in KeySpace::ALL {
         if space == marker.space {
             continue;
         }
         loop {
-            let rows = store.scan(&Scan::prefix(space, &[], MOST_ROWS)).await?;
+            let rows = store
+                .scan(&Scan::prefix(space, &[], MAX_ROWS_PER_COMMIT))
+                .await?;
             if rows.is_empty() {
                 break;
             }
             let mut batch = Batch::new();
             for (key, _) in rows {
-                batch.delete(key, Expect::Any);
+                batch.delete(key, Precondition::Any);
             }
             commit(store, batch).await?;
         }

@@ -21,10 +21,10 @@ use covault_core::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    audit::{By, Note},
+    audit::{AuditActor, AuditNote},
     requests::request_store::{self, CommitExtras},
     services::Services,
-    store::{Batch, CommitError, Expect, Scan, Space, rows},
+    store::{Batch, CommitError, KeySpace, Precondition, Scan, rows},
     vaults::wallets,
 };
 
@@ -37,20 +37,20 @@ const PAGE: usize = 256;
 
 /// Where a restore stands, as it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Restore {
+pub enum RestoreState {
     /// Rows are being written.
     Importing,
     /// All rows are there; nobody has started on them.
-    Imported(Imported),
+    Imported(RestoreTimes),
     /// The first start saw to everything. Clients wait for an operator.
-    Held(Imported),
+    Held(RestoreTimes),
     /// An operator has let clients in.
-    Open(Imported),
+    Open(RestoreTimes),
 }
 
 /// A restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Imported {
+pub struct RestoreTimes {
     /// When the backup was made, in milliseconds since the Unix epoch.
     pub backup_at_ms: u64,
     /// When it was restored, in milliseconds since the Unix epoch.
@@ -74,8 +74,8 @@ impl ClientGate {
         if !self.0.load(Ordering::SeqCst) {
             return Ok(());
         }
-        match services.load::<Restore>(&rows::restore()).await? {
-            Some((Restore::Held(_), _)) => Err(Fault::unavailable(
+        match services.load::<RestoreState>(&rows::restore()).await? {
+            Some((RestoreState::Held(_), _)) => Err(Fault::unavailable(
                 "the service was restored from a backup, and waits for its operator (covault backup \
                  resume)",
             )),
@@ -91,14 +91,14 @@ impl ClientGate {
 ///
 /// # Errors
 /// [`Class::Unavailable`] saying what to do.
-pub async fn refuse_half(services: &Services) -> Result<(), Fault> {
-    match services.load::<Restore>(&rows::restore()).await? {
-        Some((Restore::Importing, _)) => Err(half()),
+pub async fn refuse_half_restored(services: &Services) -> Result<(), Fault> {
+    match services.load::<RestoreState>(&rows::restore()).await? {
+        Some((RestoreState::Importing, _)) => Err(half_restored()),
         _ => Ok(()),
     }
 }
 
-fn half() -> Fault {
+fn half_restored() -> Fault {
     Fault::unavailable(
         "a backup was not restored whole into this store: restore again (covault backup restore)",
     )
@@ -111,20 +111,20 @@ fn half() -> Fault {
 /// [`Class::Unavailable`] when the store cannot be read or written, or was restored by half.
 pub async fn recover_after_restore(services: &Services) -> Result<ClientGate, Fault> {
     let marker = rows::restore();
-    let (imported, version) = match services.load::<Restore>(&marker).await? {
-        None | Some((Restore::Open(_), _)) => return Ok(ClientGate::default()),
-        Some((Restore::Held(_), _)) => return Ok(ClientGate::closed()),
-        Some((Restore::Importing, _)) => return Err(half()),
-        Some((Restore::Imported(imported), version)) => (imported, version),
+    let (imported, version) = match services.load::<RestoreState>(&marker).await? {
+        None | Some((RestoreState::Open(_), _)) => return Ok(ClientGate::default()),
+        Some((RestoreState::Held(_), _)) => return Ok(ClientGate::closed()),
+        Some((RestoreState::Importing, _)) => return Err(half_restored()),
+        Some((RestoreState::Imported(imported), version)) => (imported, version),
     };
     // Of several processes that start at once, only what came before the first that is done counts.
-    let services = &services.settling(marker.clone(), version);
+    let services = &services.with_restore_fence(marker.clone(), version);
     let ended = end_requests(services, imported).await?;
-    let vaults = settle_vaults(services).await?;
+    let vaults = recover_vaults(services).await?;
     let mut batch = Batch::new();
-    let held = rows::encode(&Restore::Held(imported))?;
-    batch.put(marker, Expect::Version(version), held);
-    Note::new(&By::service(), "store", "StoreRestored")
+    let held = rows::encode(&RestoreState::Held(imported))?;
+    batch.put(marker, Precondition::Version(version), held);
+    AuditNote::new(&AuditActor::service(), "store", "StoreRestored")
         .fact("backupAtMs", imported.backup_at_ms)
         .fact("restoredAtMs", imported.restored_at_ms)
         .fact("requestsEnded", ended)
@@ -142,18 +142,24 @@ pub async fn recover_after_restore(services: &Services) -> Result<ClientGate, Fa
 ///
 /// # Errors
 /// [`Class::WrongState`] when none are kept out.
-pub async fn resume(services: &Services, by: &By) -> Result<(), Fault> {
+pub async fn let_clients_in(services: &Services, by: &AuditActor) -> Result<(), Fault> {
     let marker = rows::restore();
-    let Some((Restore::Held(imported), version)) = services.load::<Restore>(&marker).await? else {
+    let Some((RestoreState::Held(imported), version)) =
+        services.load::<RestoreState>(&marker).await?
+    else {
         return Err(Fault::new(
             Class::WrongState,
             "clients are not kept out: no backup was restored, or they were let in already",
         ));
     };
     let mut batch = Batch::new();
-    let open = rows::encode(&Restore::Open(imported))?;
-    batch.put(marker, Expect::Version(version), open);
-    Note::new(by, "store", "ClientsLetIn").add_to(&mut batch, Chain::Service, services.now_ms())?;
+    let open = rows::encode(&RestoreState::Open(imported))?;
+    batch.put(marker, Precondition::Version(version), open);
+    AuditNote::new(by, "store", "ClientsLetIn").add_to(
+        &mut batch,
+        Chain::Service,
+        services.now_ms(),
+    )?;
     match services.store.commit(batch).await {
         // Another operator was faster.
         Ok(()) | Err(CommitError::Conflict(_)) => Ok(()),
@@ -162,9 +168,9 @@ pub async fn resume(services: &Services, by: &By) -> Result<(), Fault> {
 }
 
 /// Ends all requests that are not signed. Returns how many.
-async fn end_requests(services: &Services, imported: Imported) -> Result<u64, Fault> {
+async fn end_requests(services: &Services, imported: RestoreTimes) -> Result<u64, Fault> {
     let mut ended = 0_u64;
-    let mut next = Some(Scan::prefix(Space::Request, &[], PAGE));
+    let mut next = Some(Scan::prefix(KeySpace::Request, &[], PAGE));
     while let Some(scan) = next {
         let page = services.store.scan(&scan).await?;
         for (key, row) in &page {
@@ -207,9 +213,9 @@ async fn end_requests(services: &Services, imported: Imported) -> Result<u64, Fa
 
 /// Leaves to operators what was in progress for keys, and passes epochs and numbers of wallets. Returns how
 /// many vaults there are.
-async fn settle_vaults(services: &Services) -> Result<u64, Fault> {
+async fn recover_vaults(services: &Services) -> Result<u64, Fault> {
     let mut vaults = 0_u64;
-    let mut next = Some(Scan::prefix(Space::Vault, &[], PAGE));
+    let mut next = Some(Scan::prefix(KeySpace::Vault, &[], PAGE));
     while let Some(scan) = next {
         let page = services.store.scan(&scan).await?;
         for (key, row) in &page {
@@ -220,15 +226,15 @@ async fn settle_vaults(services: &Services) -> Result<u64, Fault> {
             let mut batch = Batch::new();
             batch.put(
                 key.clone(),
-                Expect::Version(row.version),
+                Precondition::Version(row.version),
                 rows::encode(&vault)?,
             );
             batch.put(
                 rows::first_wallet(vault.id),
-                Expect::Any,
+                Precondition::Any,
                 rows::encode(&wallet)?,
             );
-            Note::of_vault(&By::service(), vault.id, "VaultRestored")
+            AuditNote::for_vault(&AuditActor::service(), vault.id, "VaultRestored")
                 .fact("nextWallet", wallet)
                 .add_to(&mut batch, Chain::Vault(vault.id), services.now_ms())?;
             services.store.commit(batch).await?;

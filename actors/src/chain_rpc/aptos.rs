@@ -19,18 +19,19 @@ use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
 
 use super::{
-    Answer, Body, Broadcast, BroadcastRequest, Call, ChainClient, ChainError, EndpointHealth,
-    Refusal, Rest, Simulation, SimulationRequest, jsonrpc::short, settle,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
+    NodeRequest, NodeRequestBody, NodeResponse, RestClient, SimulationOutcome, SimulationRequest,
+    jsonrpc::short, resolve_refusal,
 };
 
 /// How long a transaction lives, in seconds: what fullnodes keep one for that cannot be executed
 /// yet (`system_transaction_timeout_secs` of the mempool). Signing takes a minute at most, so that
 /// nine are left for the queue behind the wallet's earlier numbers. Where one is lost, those that
 /// wait behind its number are void after this time, and none of them comes as a surprise later.
-const LIFE_S: u64 = 600;
+const LIFETIME_S: u64 = 600;
 /// By how much the chain's clock must have passed the end of a transaction that no node knows,
 /// in seconds: nodes behind one address need not all be at the last block.
-const SETTLED_S: u64 = 60;
+const EXPIRY_MARGIN_S: u64 = 60;
 /// How often is simulated while the account's own transactions are executed meanwhile.
 const SIMULATIONS: u32 = 4;
 
@@ -49,28 +50,28 @@ const NO_ACCOUNT: &str = "account_not_found";
 
 /// Aptos or Movement.
 pub struct AptosNode {
-    rest: Rest,
+    rest: RestClient,
 }
 
 /// A node's `AptosError`.
 #[derive(Deserialize)]
-struct Problem {
+struct AptosError {
     message: String,
     error_code: String,
 }
 
 #[derive(Deserialize)]
-struct Module {
+struct MoveModule {
     abi: Option<ModuleAbi>,
 }
 
 #[derive(Deserialize)]
 struct ModuleAbi {
-    exposed_functions: Vec<Exposed>,
+    exposed_functions: Vec<ExposedFunction>,
 }
 
 #[derive(Deserialize)]
-struct Exposed {
+struct ExposedFunction {
     name: String,
     is_entry: bool,
     generic_type_params: Vec<IgnoredAny>,
@@ -78,31 +79,31 @@ struct Exposed {
 }
 
 #[derive(Deserialize)]
-struct Simulated {
+struct AptosSimulation {
     success: bool,
     vm_status: String,
     gas_used: Value,
 }
 
 #[derive(Deserialize)]
-struct Executed {
+struct AccountTransaction {
     hash: String,
     sequence_number: Value,
 }
 
 /// A signed transaction on its way.
-struct Sent {
+struct SignedAptosTransaction {
     bytes: Vec<u8>,
     transaction: RawTransaction,
 }
 
 /// What a node's answer to a transaction means.
 #[derive(Debug, PartialEq)]
-enum Verdict {
+enum AptosVerdict {
     Accepted,
     Unknown(String),
     Refused {
-        refusal: Refusal,
+        refusal: ChainRefusal,
         /// It may be because this very transaction was executed.
         itself: bool,
     },
@@ -111,9 +112,9 @@ enum Verdict {
 impl AptosNode {
     /// The chain `chain_id`, through its nodes. A transaction binds its chain: on another one it
     /// would be refused for good.
-    pub fn new(chain_id: u64, rest: Rest) -> Self {
+    pub fn new(chain_id: u64, rest: RestClient) -> Self {
         Self {
-            rest: rest.checked(Call::get("", &[]), move |answer| {
+            rest: rest.checked(NodeRequest::get("", &[]), move |answer| {
                 let found = field(answer, "chain_id").ok_or("the node named no chain")?;
                 Ok((found != chain_id).then(|| {
                     format!("the node that is configured for chain {chain_id} is on chain {found}")
@@ -123,8 +124,8 @@ impl AptosNode {
     }
 
     async fn sequence_number(&self, account: &str) -> Result<u64, ChainError> {
-        let call = Call::get(&format!("/accounts/{account}"), &[]);
-        let read = |answer: &Answer| match answer.status {
+        let call = NodeRequest::get(&format!("/accounts/{account}"), &[]);
+        let read = |answer: &NodeResponse| match answer.status {
             200 => field(answer, "sequence_number"),
             404 if says(answer, &[NO_ACCOUNT]) => Some(0),
             _ => None,
@@ -135,12 +136,12 @@ impl AptosNode {
     /// The account's number in a version of the ledger; 0 for an account that is not there.
     async fn number_at(&self, account: &str, version: u64) -> Result<u64, ChainError> {
         let version = version.to_string();
-        let call = Call::get(
+        let call = NodeRequest::get(
             &format!("/accounts/{account}"),
             &[("ledger_version", &version)],
         );
         // A node that is behind has not got the version.
-        let read = |answer: &Answer| match answer.status {
+        let read = |answer: &NodeResponse| match answer.status {
             200 => field(answer, "sequence_number"),
             404 if says(answer, &[NO_ACCOUNT]) => Some(0),
             _ => None,
@@ -149,17 +150,17 @@ impl AptosNode {
     }
 
     async fn gas_unit_price(&self) -> Result<u64, ChainError> {
-        let call = Call::get("/estimate_gas_price", &[]);
-        let read = |answer: &Answer| field(answer, "gas_estimate");
+        let call = NodeRequest::get("/estimate_gas_price", &[]);
+        let read = |answer: &NodeResponse| field(answer, "gas_estimate");
         self.rest
-            .agreed_by("the gas price", &call, read, near)
+            .query_quorum_by("the gas price", &call, read, near)
             .await
     }
 
     /// What an account has of a coin type or fungible asset; `None` when that can be none.
     async fn units(&self, account: &str, asset: &str) -> Result<Option<u64>, ChainError> {
-        let call = Call::get(&format!("/accounts/{account}/balance/{asset}"), &[]);
-        let read = |answer: &Answer| match answer.status {
+        let call = NodeRequest::get(&format!("/accounts/{account}/balance/{asset}"), &[]);
+        let read = |answer: &NodeResponse| match answer.status {
             200 => answer.json::<Value>().as_ref().and_then(number).map(Some),
             404 if says(answer, &[NO_ACCOUNT, "resource_not_found"]) => Some(Some(0)),
             400 if says(answer, &["invalid_input", "web_framework_error"]) => Some(None),
@@ -174,10 +175,10 @@ impl AptosNode {
             module,
             name,
         } = function;
-        let call = Call::get(&format!("/accounts/{address}/module/{module}"), &[]);
+        let call = NodeRequest::get(&format!("/accounts/{address}/module/{module}"), &[]);
         let nowhere = [NO_ACCOUNT, "module_not_found", "resource_not_found"];
-        let read = |answer: &Answer| match answer.status {
-            200 => Some(entry(answer.json::<Module>()?, name)),
+        let read = |answer: &NodeResponse| match answer.status {
+            200 => Some(entry(answer.json::<MoveModule>()?, name)),
             404 if says(answer, &nowhere) => Some(Err("there is no such module")),
             _ => None,
         };
@@ -191,7 +192,7 @@ impl AptosNode {
         })
     }
 
-    async fn gather(
+    async fn fetch_chain_data(
         &self,
         queries: &AptosQueries,
         now_ms: u64,
@@ -219,7 +220,7 @@ impl AptosNode {
             tokio::try_join!(number, price, abi, balance)?;
         let chain_data = AptosChainData {
             sequence_number,
-            expiration_timestamp_secs: (now_ms / 1_000).saturating_add(LIFE_S),
+            expiration_timestamp_secs: (now_ms / 1_000).saturating_add(LIFETIME_S),
             gas_unit_price,
             gas_used: None,
             abi,
@@ -243,7 +244,7 @@ impl AptosNode {
     ) -> Result<AptosChainData, ChainError> {
         let mut said = String::new();
         for _ in 0..SIMULATIONS {
-            let bytes = simulation(queries, &chain_data, balance, None).map_err(not_possible)?;
+            let bytes = simulation(queries, &chain_data, balance, None).map_err(cannot_build)?;
             let outcome = self.run(bytes).await?;
             if outcome.success {
                 let used = number(&outcome.gas_used);
@@ -268,17 +269,20 @@ impl AptosNode {
         Err(unknown(format!("the chain node said: {}", short(&said))))
     }
 
-    async fn run(&self, bytes: Vec<u8>) -> Result<Simulated, ChainError> {
-        let call = Call::post("/transactions/simulate", Body::Bytes(SIGNED, bytes));
+    async fn run(&self, bytes: Vec<u8>) -> Result<AptosSimulation, ChainError> {
+        let call = NodeRequest::post(
+            "/transactions/simulate",
+            NodeRequestBody::Bytes(SIGNED, bytes),
+        );
         let answer = self.rest.ask(&call).await?;
         if answer.is_success() {
-            let outcomes = answer.json::<Vec<Simulated>>().unwrap_or_default();
+            let outcomes = answer.json::<Vec<AptosSimulation>>().unwrap_or_default();
             return outcomes
                 .into_iter()
                 .next()
                 .ok_or_else(|| unknown("the chain node's simulation makes no sense"));
         }
-        Err(match answer.json::<Problem>() {
+        Err(match answer.json::<AptosError>() {
             // Nodes from before AIP-92 cannot read it either.
             Some(problem) if problem.error_code == "invalid_input" => refused(
                 format!(
@@ -297,7 +301,7 @@ impl AptosNode {
 
     /// Whether a node has the transaction, executed or waiting.
     async fn known(&self, hash: &str) -> Result<bool, String> {
-        let call = Call::get(&format!("/transactions/by_hash/{hash}"), &[]);
+        let call = NodeRequest::get(&format!("/transactions/by_hash/{hash}"), &[]);
         self.rest
             .any(&call, |answer| {
                 let named = answer.json::<Value>();
@@ -315,16 +319,21 @@ impl AptosNode {
     async fn executed(&self, sent: &RawTransaction) -> Option<String> {
         let path = format!("/accounts/{}/transactions", sent.sender);
         let start = sent.sequence_number.to_string();
-        let call = Call::get(&path, &[("start", &start), ("limit", "1")]);
+        let call = NodeRequest::get(&path, &[("start", &start), ("limit", "1")]);
         let answer = self.rest.ask(&call).await.ok()?;
-        let found = answer.json::<Vec<Executed>>()?.into_iter().next()?;
+        let found = answer
+            .json::<Vec<AccountTransaction>>()?
+            .into_iter()
+            .next()?;
         (number(&found.sequence_number)? == sent.sequence_number).then_some(found.hash)
     }
 
     /// Whether the chain's clock has passed the transaction's end, and by enough.
     async fn is_over(&self, sent: &RawTransaction) -> bool {
-        let end = sent.expiration_timestamp_secs.saturating_add(SETTLED_S);
-        let Ok(answer) = self.rest.ask(&Call::get("", &[])).await else {
+        let end = sent
+            .expiration_timestamp_secs
+            .saturating_add(EXPIRY_MARGIN_S);
+        let Ok(answer) = self.rest.ask(&NodeRequest::get("", &[])).await else {
             return false;
         };
         // In microseconds.
@@ -333,12 +342,17 @@ impl AptosNode {
 
     /// What became of a transaction that may have arrived before and that no node was seen to
     /// know. A node that is behind does not know it yet: that alone says nothing.
-    async fn in_doubt(&self, sent: &RawTransaction, hash: &str, refusal: Refusal) -> Broadcast {
+    async fn in_doubt(
+        &self,
+        sent: &RawTransaction,
+        hash: &str,
+        refusal: ChainRefusal,
+    ) -> BroadcastOutcome {
         match self.executed(sent).await {
-            Some(executed) if executed == hash => Broadcast::Accepted,
-            Some(_) => Broadcast::Refused(refusal),
-            None if self.is_over(sent).await => Broadcast::Refused(refusal),
-            None => Broadcast::Unknown(format!(
+            Some(executed) if executed == hash => BroadcastOutcome::Accepted,
+            Some(_) => BroadcastOutcome::Refused(refusal),
+            None if self.is_over(sent).await => BroadcastOutcome::Refused(refusal),
+            None => BroadcastOutcome::Unknown(format!(
                 "{}; whether an earlier try was executed is not known yet",
                 refusal.reason
             )),
@@ -350,7 +364,7 @@ impl AptosNode {
 impl ChainClient for AptosNode {
     async fn chain_data(&self, queries: &Queries, now_ms: u64) -> Result<ChainData, ChainError> {
         match queries {
-            Queries::Aptos(queries) => Ok(self.gather(queries, now_ms).await?.into()),
+            Queries::Aptos(queries) => Ok(self.fetch_chain_data(queries, now_ms).await?.into()),
             Queries::Nothing => Ok(ChainData::Nothing),
             _ => Err(refused(
                 "not an Aptos question".into(),
@@ -359,48 +373,52 @@ impl ChainClient for AptosNode {
         }
     }
 
-    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
-        let Some(Sent { bytes, transaction }) = Sent::read(&broadcast_request.signed) else {
-            return Broadcast::Refused(Refusal {
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
+        let Some(SignedAptosTransaction { bytes, transaction }) =
+            SignedAptosTransaction::read(&broadcast_request.signed)
+        else {
+            return BroadcastOutcome::Refused(ChainRefusal {
                 reason: "the signed transaction cannot be read".into(),
                 code: ExecuteCode::Unspecified,
             });
         };
         let hash = broadcast_request.signed.tx_hash.as_str();
-        let call = Call::post("/transactions", Body::Bytes(SIGNED, bytes));
+        let call = NodeRequest::post("/transactions", NodeRequestBody::Bytes(SIGNED, bytes));
         let (answer, lost) = self.rest.send(&call).await;
         let doubt = lost || broadcast_request.retried;
         let verdict = match answer {
             Ok(answer) => judge(&answer),
-            Err(ChainError::Unknown(reason) | ChainError::Refused(Refusal { reason, .. })) => {
-                Verdict::Unknown(reason)
+            Err(ChainError::Unknown(reason) | ChainError::Refused(ChainRefusal { reason, .. })) => {
+                AptosVerdict::Unknown(reason)
             }
         };
         match verdict {
-            Verdict::Accepted => Broadcast::Accepted,
-            Verdict::Unknown(reason) => {
+            AptosVerdict::Accepted => BroadcastOutcome::Accepted,
+            AptosVerdict::Unknown(reason) => {
                 if broadcast_request.now_ms / 1_000 <= transaction.expiration_timestamp_secs {
-                    return Broadcast::Unknown(reason);
+                    return BroadcastOutcome::Unknown(reason);
                 }
                 match self.known(hash).await {
-                    Ok(true) => Broadcast::Accepted,
-                    Ok(false) if self.is_over(&transaction).await => Broadcast::Refused(expired()),
-                    Ok(false) | Err(_) => Broadcast::Unknown(reason),
+                    Ok(true) => BroadcastOutcome::Accepted,
+                    Ok(false) if self.is_over(&transaction).await => {
+                        BroadcastOutcome::Refused(expired())
+                    }
+                    Ok(false) | Err(_) => BroadcastOutcome::Unknown(reason),
                 }
             }
-            Verdict::Refused { refusal, itself } => {
+            AptosVerdict::Refused { refusal, itself } => {
                 let known = self.known(hash).await;
                 if itself && doubt && known == Ok(false) {
                     return self.in_doubt(&transaction, hash, refusal).await;
                 }
-                settle(refusal, known, doubt)
+                resolve_refusal(refusal, known, doubt)
             }
         }
     }
 
     async fn next_number(&self, address: &str, since_ms: u64) -> Result<Option<u64>, ChainError> {
         let newest = Mutex::new(0);
-        let read = |answer: &Answer| {
+        let read = |answer: &NodeResponse| {
             // In microseconds.
             let is_later = field(answer, "ledger_timestamp")? / 1_000 >= since_ms;
             let version = field(answer, "ledger_version")?;
@@ -412,7 +430,7 @@ impl ChainClient for AptosNode {
             }
             Some(is_later)
         };
-        let call = Call::get("", &[]);
+        let call = NodeRequest::get("", &[]);
         if !self
             .rest
             .query_quorum("the chain's clock", &call, read)
@@ -434,13 +452,16 @@ impl ChainClient for AptosNode {
         })
     }
 
-    async fn simulate(&self, trial: &SimulationRequest) -> Option<Simulation> {
+    async fn simulate(&self, trial: &SimulationRequest) -> Option<SimulationOutcome> {
         let bytes = to_simulate(&trial.unsigned.bytes, Some(&trial.public_key)).ok()?;
-        let call = Call::post("/transactions/simulate", Body::Bytes(SIGNED, bytes));
+        let call = NodeRequest::post(
+            "/transactions/simulate",
+            NodeRequestBody::Bytes(SIGNED, bytes),
+        );
         let answer = self.rest.query_best_effort(&call).await?;
         let outcomes = answer
             .is_success()
-            .then(|| answer.json::<Vec<Simulated>>())??;
+            .then(|| answer.json::<Vec<AptosSimulation>>())??;
         let outcome = outcomes.into_iter().next()?;
         // Earlier transactions of the account are not executed yet, or this very one is.
         if !outcome.success && of_the_number(&outcome.vm_status) {
@@ -448,14 +469,14 @@ impl ChainClient for AptosNode {
         }
         let units_used = number(&outcome.gas_used).map(|units| units.to_string());
         Some(if outcome.success {
-            Simulation {
+            SimulationOutcome {
                 units_used,
-                ..Simulation::passes(None)
+                ..SimulationOutcome::passes(None)
             }
         } else {
-            Simulation {
+            SimulationOutcome {
                 units_used,
-                ..Simulation::fails(&outcome.vm_status)
+                ..SimulationOutcome::fails(&outcome.vm_status)
             }
         })
     }
@@ -465,7 +486,7 @@ impl ChainClient for AptosNode {
     }
 }
 
-impl Sent {
+impl SignedAptosTransaction {
     /// Reads what [`covault_core::chain::Chain::assemble`] made.
     fn read(signed: &Signed) -> Option<Self> {
         let bytes = hex::decode(signed.transaction.strip_prefix("0x")?).ok()?;
@@ -483,14 +504,14 @@ fn number(value: &Value) -> Option<u64> {
     }
 }
 
-fn field(answer: &Answer, name: &str) -> Option<u64> {
+fn field(answer: &NodeResponse, name: &str) -> Option<u64> {
     let found = answer.is_success().then(|| answer.json::<Value>())??;
     number(found.get(name)?)
 }
 
 /// Whether an error is one of these, of a node and not of something before it.
-fn says(answer: &Answer, codes: &[&str]) -> bool {
-    let problem = answer.json::<Problem>();
+fn says(answer: &NodeResponse, codes: &[&str]) -> bool {
+    let problem = answer.json::<AptosError>();
     problem.is_some_and(|problem| codes.contains(&problem.error_code.as_str()))
 }
 
@@ -500,7 +521,7 @@ fn near(one: &u64, other: &u64) -> bool {
 }
 
 /// What an entry function of a module takes.
-fn entry(module: Module, name: &str) -> Result<Abi, &'static str> {
+fn entry(module: MoveModule, name: &str) -> Result<Abi, &'static str> {
     let abi = module.abi.ok_or("the chain node cannot read its module")?;
     let mut functions = abi.exposed_functions.into_iter();
     let function = functions
@@ -520,20 +541,20 @@ fn entry(module: Module, name: &str) -> Result<Abi, &'static str> {
 }
 
 /// What a node's answer to `POST /transactions` means.
-fn judge(answer: &Answer) -> Verdict {
+fn judge(answer: &NodeResponse) -> AptosVerdict {
     if answer.status == 202 {
-        return Verdict::Accepted;
+        return AptosVerdict::Accepted;
     }
-    let Some(Problem {
+    let Some(AptosError {
         message,
         error_code,
-    }) = answer.json::<Problem>()
+    }) = answer.json::<AptosError>()
     else {
         let status = answer.status;
-        return Verdict::Unknown(format!("the node answered HTTP {status} without a reason"));
+        return AptosVerdict::Unknown(format!("the node answered HTTP {status} without a reason"));
     };
     let has = |words: &[&str]| words.iter().any(|word| message.contains(word));
-    let refusal = |itself: bool| Verdict::Refused {
+    let refusal = |itself: bool| AptosVerdict::Refused {
         refusal: explained("the node refused the transaction", &message),
         itself,
     };
@@ -541,9 +562,9 @@ fn judge(answer: &Answer) -> Verdict {
         "sequence_number_too_old" => refusal(true),
         // The earlier ones are not there yet.
         "vm_error" if has(&["SEQUENCE_NUMBER_TOO_NEW"]) => {
-            Verdict::Unknown("the node waits for the account's earlier transactions".into())
+            AptosVerdict::Unknown("the node waits for the account's earlier transactions".into())
         }
-        "vm_error" if has(&["TRANSACTION_EXPIRED"]) => Verdict::Refused {
+        "vm_error" if has(&["TRANSACTION_EXPIRED"]) => AptosVerdict::Refused {
             refusal: expired(),
             itself: true,
         },
@@ -553,7 +574,7 @@ fn judge(answer: &Answer) -> Verdict {
         "invalid_transaction_update" | "invalid_input" => refusal(false),
         // mempool_is_full, internal_error and the like; the account may also have too many
         // transactions waiting.
-        _ => Verdict::Unknown(format!("the node said: {}", short(&message))),
+        _ => AptosVerdict::Unknown(format!("the node said: {}", short(&message))),
     }
 }
 
@@ -573,7 +594,7 @@ fn failed(status: &str) -> ChainError {
 }
 
 /// A node's words with what they mean, where that is known.
-fn explained(otherwise: &str, said: &str) -> Refusal {
+fn explained(otherwise: &str, said: &str) -> ChainRefusal {
     let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
     let framework = has(&["0x1::coin: ", "0x1::fungible_asset: "]);
     // error::invalid_argument of EINSUFFICIENT_BALANCE, 6 and 4.
@@ -616,26 +637,26 @@ fn explained(otherwise: &str, said: &str) -> Refusal {
         };
         (meaning, ExecuteCode::Unspecified)
     };
-    Refusal {
+    ChainRefusal {
         reason: format!("{meaning}; the node said: {}", short(said)),
         code,
     }
 }
 
-fn expired() -> Refusal {
-    Refusal {
+fn expired() -> ChainRefusal {
+    ChainRefusal {
         reason: "the transaction expired before a node took it; create a new request".into(),
         code: ExecuteCode::Unspecified,
     }
 }
 
 /// The network's rules find that it can never be built.
-fn not_possible(fault: Fault) -> ChainError {
+fn cannot_build(fault: Fault) -> ChainError {
     refused(fault.message().to_owned(), fault.execute_code())
 }
 
 fn refused(reason: String, code: ExecuteCode) -> ChainError {
-    ChainError::Refused(Refusal { reason, code })
+    ChainError::Refused(ChainRefusal { reason, code })
 }
 
 fn unknown(reason: impl Into<String>) -> ChainError {
@@ -649,22 +670,22 @@ mod tests {
 
     use super::*;
 
-    fn problem(status: u16, code: &str, message: &str) -> Answer {
+    fn problem(status: u16, code: &str, message: &str) -> NodeResponse {
         let body = json!({"message": message, "error_code": code, "vm_error_code": null});
-        Answer {
+        NodeResponse {
             status,
             body: body.to_string().into_bytes(),
         }
     }
 
-    fn vm(status: &str) -> Answer {
+    fn vm(status: &str) -> NodeResponse {
         let message = format!("Invalid transaction: Type: Validation Code: {status}");
         problem(400, "vm_error", &message)
     }
 
-    fn refusal(answer: &Answer) -> (Refusal, bool) {
+    fn refusal(answer: &NodeResponse) -> (ChainRefusal, bool) {
         match judge(answer) {
-            Verdict::Refused { refusal, itself } => (refusal, itself),
+            AptosVerdict::Refused { refusal, itself } => (refusal, itself),
             other => panic!("{other:?}"),
         }
     }
@@ -673,8 +694,8 @@ mod tests {
     fn judge__should_take_only_202_for_accepted() {
         for (status, accepted) in [(202, true), (200, false), (206, false)] {
             let body = br#"{"hash":"0x1"}"#.to_vec();
-            let verdict = judge(&Answer { status, body });
-            assert_eq!(verdict == Verdict::Accepted, accepted, "{status}");
+            let verdict = judge(&NodeResponse { status, body });
+            assert_eq!(verdict == AptosVerdict::Accepted, accepted, "{status}");
         }
     }
 
@@ -691,13 +712,13 @@ mod tests {
                 "vm_error",
                 "Invalid transaction: Type: Execution Code: RESOURCE_DOES_NOT_EXIST",
             ),
-            Answer {
+            NodeResponse {
                 status: 413,
                 body: b"<html>".to_vec(),
             },
         ] {
             assert!(
-                matches!(judge(&answer), Verdict::Unknown(_)),
+                matches!(judge(&answer), AptosVerdict::Unknown(_)),
                 "{}",
                 answer.words()
             );

@@ -28,15 +28,16 @@ use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 
 use self::{
-    batch::{Batch, RpcResult},
-    transactions::Proven,
-    watch::{Watch, WatchedAddress},
+    batch::{BitcoinRpcResult, RpcBatch},
+    transactions::VerifiedOutput,
+    watch::{AddressWatcher, WatchedAddress},
 };
 use super::{
-    Answer, Broadcast, BroadcastRequest, ChainClient, ChainError, EndpointHealth, Pool, Refusal,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
+    NodePool, NodeResponse,
     jsonrpc::{CallError, RpcError, short},
-    pool::{Read, TOO_LONG, Trouble},
-    settle,
+    pool::{ParsedResponse, PoolError, TOO_LONG},
+    resolve_refusal,
 };
 
 /// The first block of mainnet.
@@ -56,21 +57,21 @@ const BALANCE_PATIENCE: Duration = Duration::from_secs(10);
 /// How often an address may turn out to be new to a node: each has its own wallet.
 const ROUNDS: u32 = 3;
 /// A node that knows of so many more blocks than it has is not up to date.
-const MOST_BEHIND: u64 = 3;
+const MAX_BLOCKS_BEHIND: u64 = 3;
 /// 21 million coins.
-const MOST_SATOSHI: u64 = 2_100_000_000_000_000;
+const MAX_SATOSHI: u64 = 2_100_000_000_000_000;
 
 /// Bitcoin.
 pub struct BitcoinNode {
-    pool: Arc<Pool>,
-    watch: Arc<Watch>,
+    pool: Arc<NodePool>,
+    watch: Arc<AddressWatcher>,
     /// Outputs that are worth what the nodes say: that never changes.
-    proven: Mutex<BTreeSet<Proven>>,
+    proven: Mutex<BTreeSet<VerifiedOutput>>,
 }
 
 /// An output that a node's wallet lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Listed {
+struct ListedOutput {
     output: Unspent,
     /// It is in a block.
     confirmed: bool,
@@ -78,9 +79,9 @@ struct Listed {
 
 impl BitcoinNode {
     /// Bitcoin, through its nodes.
-    pub fn new(pool: Pool) -> Self {
+    pub fn new(pool: NodePool) -> Self {
         let (height, _) = CHECKPOINT;
-        let which = Batch::node()
+        let which = RpcBatch::node()
             .and("getblockhash", json!([0]))
             .and("getblockhash", json!([height]));
         let (call, local) = (which.call(), pool.is_local());
@@ -89,7 +90,7 @@ impl BitcoinNode {
         });
         let pool = Arc::new(pool);
         Self {
-            watch: Arc::new(Watch::new(Arc::clone(&pool))),
+            watch: Arc::new(AddressWatcher::new(Arc::clone(&pool))),
             proven: Mutex::default(),
             pool,
         }
@@ -108,7 +109,7 @@ impl BitcoinNode {
             if let Some(listed) = self.listed(place, least).await? {
                 return self.trusted(&place.address, listed).await;
             }
-            self.watch.see(place, patience).await?;
+            self.watch.ensure_watched(place, patience).await?;
         }
         Err(ChainError::Unknown(format!(
             "{}: not enough nodes know the outputs of the address yet",
@@ -117,7 +118,7 @@ impl BitcoinNode {
     }
 
     /// The forms of an address.
-    async fn place(&self, address: &str) -> Result<WatchedAddress, ChainError> {
+    async fn watched_address(&self, address: &str) -> Result<WatchedAddress, ChainError> {
         let parsed = rules::parse_address(address)
             .map_err(|error| refused(format!("the address {error}")))?;
         let script = parsed.script_pubkey().to_hex_string();
@@ -131,14 +132,14 @@ impl BitcoinNode {
                 local,
             });
         }
-        let ask = Batch::node().and("decodescript", json!([script]));
-        let read = |answer: &Answer| {
+        let ask = RpcBatch::node().and("decodescript", json!([script]));
+        let read = |answer: &NodeResponse| {
             ask.read(answer, |said| {
                 let decoded = said.first().and_then(|said| said.as_ref().ok());
                 let local = decoded.and_then(|decoded| decoded.get("address")?.as_str());
                 match local {
-                    Some(local) => Read::RpcResult(local.to_owned()),
-                    None => garbled(said),
+                    Some(local) => ParsedResponse::Value(local.to_owned()),
+                    None => malformed(said),
                 }
             })
         };
@@ -156,38 +157,38 @@ impl BitcoinNode {
         &self,
         place: &WatchedAddress,
         least: &str,
-    ) -> Result<Option<Vec<Listed>>, ChainError> {
-        let ask = Batch::wallet().and("getblockchaininfo", json!([]));
+    ) -> Result<Option<Vec<ListedOutput>>, ChainError> {
+        let ask = RpcBatch::wallet().and("getblockchaininfo", json!([]));
         let ask = place.ask(ask).and(
             "listunspent",
             json!([0, 9_999_999, [place.local], false, {"minimumAmount": least}]),
         );
         // In one answer: what the wallet lists is all there is if it watches the address then.
         let is_new = AtomicBool::new(false);
-        let take = |said: &[RpcResult]| {
+        let take = |said: &[BitcoinRpcResult]| {
             let [info, label, listed] = said else {
-                return garbled(said);
+                return malformed(said);
             };
             if let Some(reason) = info.as_ref().ok().and_then(behind) {
-                return Read::Busy(reason);
+                return ParsedResponse::Busy(reason);
             }
             match place.is_watched(label) {
                 Ok(true) => {}
                 Ok(false) => {
                     is_new.store(true, Ordering::Relaxed);
-                    return Read::RpcResult(None);
+                    return ParsedResponse::Value(None);
                 }
-                Err(reason) => return Read::Busy(reason),
+                Err(reason) => return ParsedResponse::Busy(reason),
             }
             let listed = listed.as_ref().ok();
             let listed = listed.filter(|_| info.is_ok());
             match listed.and_then(|listed| read_list(listed, &place.script)) {
-                Some(listed) => Read::RpcResult(Some(listed)),
-                None => garbled(said),
+                Some(listed) => ParsedResponse::Value(Some(listed)),
+                None => malformed(said),
             }
         };
-        let read = |answer: &Answer| ask.read(answer, take);
-        let (call, same) = (ask.call(), Option::<Vec<Listed>>::eq);
+        let read = |answer: &NodeResponse| ask.read(answer, take);
+        let (call, same) = (ask.call(), Option::<Vec<ListedOutput>>::eq);
         let what = "the outputs of an address";
         let listed = match self.pool.query_quorum(what, &call, read, same).await {
             Err(_) if is_new.load(Ordering::Relaxed) => None,
@@ -212,7 +213,7 @@ impl BitcoinNode {
         inputs: &[Unspent],
         absent: &Mutex<BTreeSet<usize>>,
     ) -> Result<bool, String> {
-        let ask = Batch::wallet()
+        let ask = RpcBatch::wallet()
             .and("getrawtransaction", json!([txid, 1]))
             .and("gettransaction", json!([txid]))
             .and("getindexinfo", json!(["txindex"]))
@@ -223,15 +224,16 @@ impl BitcoinNode {
             .each(inputs, "gettxout", |input| {
                 json!([input.txid, input.vout, false])
             });
-        let read = |answer: &Answer| ask.read(answer, |said| Read::RpcResult(said.to_vec()));
-        let found = |said: &Vec<RpcResult>| {
+        let read =
+            |answer: &NodeResponse| ask.read(answer, |said| ParsedResponse::Value(said.to_vec()));
+        let found = |said: &Vec<BitcoinRpcResult>| {
             let [raw, in_wallet, index, info, outputs @ ..] = said.as_slice() else {
                 return Err("the node's answer makes no sense".to_owned());
             };
             if raw.as_ref().is_ok_and(is_there) || in_wallet.as_ref().is_ok_and(is_in_block) {
                 return Ok(true);
             }
-            let is_absent = |said: &RpcResult| said.as_ref().is_ok_and(Value::is_null);
+            let is_absent = |said: &BitcoinRpcResult| said.as_ref().is_ok_and(Value::is_null);
             let in_mempool = outputs.iter().take(inputs.len()).enumerate();
             let gone = in_mempool.filter(|(_, said)| is_absent(said));
             locked(absent).extend(gone.map(|(index, _)| index));
@@ -241,7 +243,7 @@ impl BitcoinNode {
             }
             // It is not in the mempool. Nor in a block, if those left one of the outputs that it
             // spends unspent, or if the node has an index of all transactions.
-            let unspent = |said: &RpcResult| said.as_ref().is_ok_and(Value::is_object);
+            let unspent = |said: &BitcoinRpcResult| said.as_ref().is_ok_and(Value::is_object);
             let indexed = index
                 .as_ref()
                 .ok()
@@ -261,12 +263,14 @@ impl BitcoinNode {
     /// longer the output. Else it may be that the transaction is not there yet.
     async fn is_spent(&self, outputs: &[&Unspent]) -> bool {
         for output in outputs {
-            let ask = Batch::wallet()
+            let ask = RpcBatch::wallet()
                 .and("gettxout", json!([output.txid, output.vout, true]))
                 .and("gettransaction", json!([output.txid]))
                 .and("getrawtransaction", json!([output.txid, 1]));
-            let read = |answer: &Answer| ask.read(answer, |said| Read::RpcResult(said.to_vec()));
-            let spent = |said: &Vec<RpcResult>| {
+            let read = |answer: &NodeResponse| {
+                ask.read(answer, |said| ParsedResponse::Value(said.to_vec()))
+            };
+            let spent = |said: &Vec<BitcoinRpcResult>| {
                 let [output, in_wallet, raw] = said.as_slice() else {
                     return Ok(false);
                 };
@@ -282,13 +286,13 @@ impl BitcoinNode {
     }
 
     /// What a refusal means, which may come of the transaction itself being there.
-    async fn weigh(
+    async fn weigh_refusal(
         &self,
         error: &RpcError,
-        refusal: Refusal,
+        refusal: ChainRefusal,
         broadcast_request: &BroadcastRequest,
         lost: bool,
-    ) -> Broadcast {
+    ) -> BroadcastOutcome {
         let inputs = match &broadcast_request.chain_data {
             ChainData::Bitcoin(chain_data) => chain_data.outputs.as_slice(),
             _ => &[],
@@ -303,13 +307,13 @@ impl BitcoinNode {
                 .filter_map(|index| inputs.get(*index))
                 .collect();
             if !self.is_spent(&absent).await {
-                return Broadcast::Unknown(format!(
+                return BroadcastOutcome::Unknown(format!(
                     "the node does not know an output that the transaction spends, or not yet: {}",
                     short(&error.message)
                 ));
             }
         }
-        settle(refusal, known, lost || broadcast_request.retried)
+        resolve_refusal(refusal, known, lost || broadcast_request.retried)
     }
 }
 
@@ -321,7 +325,7 @@ impl ChainClient for BitcoinNode {
             Queries::Nothing => return Ok(ChainData::Nothing),
             _ => return Err(refused("not a Bitcoin question".into())),
         };
-        let place = self.place(&queries.from).await?;
+        let place = self.watched_address(&queries.from).await?;
         let ask = |least| self.spendable(&place, least, REQUEST_PATIENCE);
         let mut outputs = ask("0").await;
         // Whoever sends an address a great many small outputs must not keep it from paying.
@@ -337,24 +341,25 @@ impl ChainClient for BitcoinNode {
         Ok(BitcoinChainData { outputs }.into())
     }
 
-    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
         // 0: no limit of the node to the fee. The payload has one, and the signers.
-        let send = Batch::node().and(
+        let send = RpcBatch::node().and(
             "sendrawtransaction",
             json!([broadcast_request.signed.transaction, 0]),
         );
-        let read = |answer: &Answer| ask_one(&send, answer);
+        let read = |answer: &NodeResponse| ask_one(&send, answer);
         let (answer, lost) = self.pool.query_once(&send.call(), read).await;
         let error = match answer {
-            Ok(Ok(_)) => return Broadcast::Accepted,
+            Ok(Ok(_)) => return BroadcastOutcome::Accepted,
             Ok(Err(error)) => error,
-            Err(Trouble::Unknown(reason) | Trouble::WrongChain(reason)) => {
-                return Broadcast::Unknown(reason);
+            Err(PoolError::Unknown(reason) | PoolError::WrongChain(reason)) => {
+                return BroadcastOutcome::Unknown(reason);
             }
         };
         match judge(&error) {
-            Broadcast::Refused(refusal) => {
-                self.weigh(&error, refusal, broadcast_request, lost).await
+            BroadcastOutcome::Refused(refusal) => {
+                self.weigh_refusal(&error, refusal, broadcast_request, lost)
+                    .await
             }
             verdict => verdict,
         }
@@ -366,7 +371,7 @@ impl ChainClient for BitcoinNode {
         if token.is_some() {
             return Err(refused("Bitcoin has no tokens".into()));
         }
-        let place = self.place(address).await?;
+        let place = self.watched_address(address).await?;
         let outputs = self.spendable(&place, "0", BALANCE_PATIENCE).await?;
         let sum = outputs
             .iter()
@@ -382,30 +387,30 @@ impl ChainClient for BitcoinNode {
 
 /// Whether a node is on mainnet, or, where all nodes are on this machine, on regtest: money must
 /// not be taken for what it is not. Test networks of others have none.
-fn chain_of(said: &[RpcResult], local: bool) -> Read<Result<(), String>> {
+fn chain_of(said: &[BitcoinRpcResult], local: bool) -> ParsedResponse<Result<(), String>> {
     let [Ok(first), later] = said else {
-        return garbled(said);
+        return malformed(said);
     };
     match first.as_str() {
         Some(GENESIS) => match later {
-            Ok(later) if later.as_str() == Some(CHECKPOINT.1) => Read::RpcResult(Ok(())),
-            Ok(_) => Read::RpcResult(Err(
+            Ok(later) if later.as_str() == Some(CHECKPOINT.1) => ParsedResponse::Value(Ok(())),
+            Ok(_) => ParsedResponse::Value(Err(
                 "the node that is configured for Bitcoin is on a chain that has left Bitcoin's".into(),
             )),
-            Err(_) => Read::Busy(format!(
+            Err(_) => ParsedResponse::Busy(format!(
                 "the node is still catching up with the chain: it has no block {} yet",
                 CHECKPOINT.0
             )),
         },
-        Some(REGTEST) if local => Read::RpcResult(Ok(())),
-        Some(REGTEST) => Read::RpcResult(Err(
+        Some(REGTEST) if local => ParsedResponse::Value(Ok(())),
+        Some(REGTEST) => ParsedResponse::Value(Err(
             "the node that is configured for Bitcoin is on regtest, which is only taken from nodes on this machine"
                 .into(),
         )),
-        Some(_) => Read::RpcResult(Err(
+        Some(_) => ParsedResponse::Value(Err(
             "the node that is configured for Bitcoin is not on mainnet".into(),
         )),
-        None => garbled(said),
+        None => malformed(said),
     }
 }
 
@@ -418,14 +423,14 @@ fn behind(info: &Value) -> Option<String> {
     let number = |name| info.get(name).and_then(Value::as_u64).unwrap_or_default();
     let (blocks, headers) = (number("blocks"), number("headers"));
     let starting = info.get("initialblockdownload") != Some(&Value::Bool(false));
-    (starting || headers > blocks.saturating_add(MOST_BEHIND)).then(|| {
+    (starting || headers > blocks.saturating_add(MAX_BLOCKS_BEHIND)).then(|| {
         format!("the node is still catching up with the chain: it has {blocks} of {headers} blocks")
     })
 }
 
 /// Reads a listunspent of outputs of one script. In order, so that the lists of two nodes can be
 /// compared.
-fn read_list(list: &Value, script: &str) -> Option<Vec<Listed>> {
+fn read_list(list: &Value, script: &str) -> Option<Vec<ListedOutput>> {
     let mut outputs = list
         .as_array()?
         .iter()
@@ -434,14 +439,14 @@ fn read_list(list: &Value, script: &str) -> Option<Vec<Listed>> {
             let value = satoshi(entry.get("amount")?)?;
             let confirmed = entry.get("confirmations")?.as_u64()? > 0;
             let is_its = entry.get("scriptPubKey")?.as_str()? == script;
-            is_its.then_some(Listed {
+            is_its.then_some(ListedOutput {
                 output: Unspent { txid, vout, value },
                 confirmed,
             })
         })
         .collect::<Option<Vec<_>>>()?;
     outputs.sort_by(|one, other| {
-        let key = |listed: &Listed| (listed.output.txid.clone(), listed.output.vout);
+        let key = |listed: &ListedOutput| (listed.output.txid.clone(), listed.output.vout);
         key(one).cmp(&key(other))
     });
     Some(outputs)
@@ -474,7 +479,7 @@ fn satoshi(coins: &Value) -> Option<u64> {
     } else {
         (digits.checked_rem(power) == Some(0)).then(|| digits / power)
     };
-    satoshi.filter(|satoshi| *satoshi <= MOST_SATOSHI)
+    satoshi.filter(|satoshi| *satoshi <= MAX_SATOSHI)
 }
 
 /// Whether a transaction that getrawtransaction found is in the mempool or in the chain. One with
@@ -497,10 +502,10 @@ fn is_settled(found: &Value) -> bool {
 
 /// What a node's answer to sendrawtransaction means. The words are those of Bitcoin Core and
 /// Knots.
-fn judge(error: &RpcError) -> Broadcast {
+fn judge(error: &RpcError) -> BroadcastOutcome {
     let said = error.message.to_ascii_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
-    let later = || Broadcast::Unknown(format!("the node said: {}", short(&error.message)));
+    let later = || BroadcastOutcome::Unknown(format!("the node said: {}", short(&error.message)));
     // -27: it is in a block.
     if error.code == -27
         || has(&[
@@ -510,7 +515,7 @@ fn judge(error: &RpcError) -> Broadcast {
             "already in utxo set",
         ])
     {
-        return Broadcast::Accepted;
+        return BroadcastOutcome::Accepted;
     }
     // -22: no transaction; -25: inputs or fee; -26: the rules of the network or of the node. The
     // others are about the node.
@@ -546,7 +551,7 @@ fn judge(error: &RpcError) -> Broadcast {
             "the node refused the transaction: ",
         )
     };
-    Broadcast::Refused(Refusal {
+    BroadcastOutcome::Refused(ChainRefusal {
         reason: format!("{hint}{}", short(&error.message)),
         code,
     })
@@ -567,17 +572,17 @@ fn is_conflict(error: &RpcError) -> bool {
 }
 
 /// The answer to the only call of a batch.
-fn ask_one(batch: &Batch, answer: &Answer) -> Read<RpcResult> {
+fn ask_one(batch: &RpcBatch, answer: &NodeResponse) -> ParsedResponse<BitcoinRpcResult> {
     batch.read(answer, |said| match said {
-        [one] => Read::RpcResult(one.clone()),
-        _ => garbled(said),
+        [one] => ParsedResponse::Value(one.clone()),
+        _ => malformed(said),
     })
 }
 
 /// An answer that cannot be read, with an error that is in it.
-fn garbled<T>(said: &[RpcResult]) -> Read<T> {
+fn malformed<T>(said: &[BitcoinRpcResult]) -> ParsedResponse<T> {
     let error = said.iter().find_map(|said| said.as_ref().err());
-    Read::Garbled(match error {
+    ParsedResponse::Malformed(match error {
         Some(error) => format!("the node said: {}", short(&error.message)),
         None => "the node's answer makes no sense".into(),
     })
@@ -587,12 +592,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
 }
 
-fn unknown(trouble: Trouble) -> ChainError {
+fn unknown(trouble: PoolError) -> ChainError {
     CallError::from(trouble).into()
 }
 
 fn refused(reason: String) -> ChainError {
-    ChainError::Refused(Refusal {
+    ChainError::Refused(ChainRefusal {
         reason,
         code: ExecuteCode::Unspecified,
     })

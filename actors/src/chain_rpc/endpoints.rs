@@ -77,13 +77,13 @@ impl fmt::Display for ChainKey {
 }
 
 /// Where the nodes of the chains are. An EVM chain that is named here is a known one.
-pub type ChainsConfig = BTreeMap<ChainKey, Endpoints>;
+pub type ChainsConfig = BTreeMap<ChainKey, ChainEndpoints>;
 
 /// The nodes of one chain.
 #[derive(Clone)]
-pub struct Endpoints {
+pub struct ChainEndpoints {
     /// The nodes; those that answer are preferred in this order.
-    pub nodes: Vec<Endpoint>,
+    pub nodes: Vec<NodeEndpoint>,
     /// How long one call may take, in milliseconds.
     pub timeout_ms: u64,
     /// How many nodes must give the same answer where money depends on it.
@@ -92,16 +92,16 @@ pub struct Endpoints {
 
 /// One node. Its URL may hold an access key: there is no Debug.
 #[derive(Clone)]
-pub struct Endpoint {
+pub struct NodeEndpoint {
     /// Its address, `http://` or `https://`.
     pub url: String,
     /// What it wants to be shown.
-    pub access: Access,
+    pub access: NodeAuth,
 }
 
 /// What a node wants to be shown with every request.
 #[derive(Clone)]
-pub enum Access {
+pub enum NodeAuth {
     /// Nothing.
     Open,
     /// A header that holds a key.
@@ -115,15 +115,15 @@ pub enum Access {
     Login(SecretString),
 }
 
-impl Endpoints {
+impl ChainEndpoints {
     /// The usual timeout, in milliseconds.
     pub const TIMEOUT_MS: u64 = 5_000;
 
     /// Nodes that want nothing to be shown, with the usual timeout, each of which is believed.
     pub fn new(urls: Vec<String>) -> Self {
-        let open = |url| Endpoint {
+        let open = |url| NodeEndpoint {
             url,
-            access: Access::Open,
+            access: NodeAuth::Open,
         };
         Self {
             nodes: urls.into_iter().map(open).collect(),

@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use super::{
-    Broadcast, BroadcastRequest, ChainClient, ChainError, EndpointHealth, JsonRpc, Refusal,
-    Simulation, SimulationRequest,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
+    JsonRpcClient, SimulationOutcome, SimulationRequest,
     jsonrpc::{CallError, RpcError, quantity, short},
-    settle,
+    resolve_refusal,
     simulation::revert_reason,
 };
 
@@ -33,14 +33,14 @@ const SMALL_PRICE: u128 = 3_000_000_000;
 
 /// One EVM chain.
 pub struct EvmNode {
-    rpc: JsonRpc,
+    rpc: JsonRpcClient,
     /// Set once a block had a base fee: EIP-1559 is never switched off again.
     eip1559: OnceCell<()>,
 }
 
 impl EvmNode {
     /// The chain `chain_id`, through its nodes.
-    pub fn new(chain_id: u64, rpc: JsonRpc) -> Self {
+    pub fn new(chain_id: u64, rpc: JsonRpcClient) -> Self {
         Self {
             rpc: rpc.on_chain(chain_id),
             eip1559: OnceCell::new(),
@@ -61,7 +61,7 @@ impl EvmNode {
         } else {
             "eth_gasPrice"
         };
-        let price = self.rpc.agreed_by(method, json!([]), quantity, near);
+        let price = self.rpc.query_quorum_by(method, json!([]), quantity, near);
         let (estimate, price) = tokio::join!(estimate, price);
         let estimate = match estimate {
             Err(CallError::Node(error)) => return Err(refused_call(&error)),
@@ -100,7 +100,7 @@ impl EvmNode {
         let params = json!(["latest", false]);
         let asked = self
             .rpc
-            .agreed_by("eth_getBlockByNumber", params, base_fee, same);
+            .query_quorum_by("eth_getBlockByNumber", params, base_fee, same);
         let base_fee = asked.await?;
         if base_fee.is_some() {
             // Already set is as good.
@@ -115,7 +115,7 @@ impl EvmNode {
         self.eip1559.initialized() || !matches!(self.base_fee().await, Ok(None))
     }
 
-    async fn gather(&self, queries: &EvmQueries) -> Result<ChainData, ChainError> {
+    async fn fetch_chain_data(&self, queries: &EvmQueries) -> Result<ChainData, ChainError> {
         if !queries.nonce && queries.fees.is_none() {
             return Ok(ChainData::Evm(EvmChainData {
                 nonce: None,
@@ -163,7 +163,7 @@ impl EvmNode {
 impl ChainClient for EvmNode {
     async fn chain_data(&self, queries: &Queries, _now_ms: u64) -> Result<ChainData, ChainError> {
         match queries {
-            Queries::Evm(queries) => self.gather(queries).await,
+            Queries::Evm(queries) => self.fetch_chain_data(queries).await,
             Queries::Nothing => Ok(ChainData::Nothing),
             _ => Err(refused(
                 "not an EVM question".into(),
@@ -172,19 +172,19 @@ impl ChainClient for EvmNode {
         }
     }
 
-    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
         let raw = json!([broadcast_request.signed.transaction]);
         let (answer, doubt) = self.rpc.call_once("eth_sendRawTransaction", raw).await;
         match answer {
-            Ok(_) => Broadcast::Accepted,
+            Ok(_) => BroadcastOutcome::Accepted,
             Err(CallError::Unreachable(reason) | CallError::WrongChain(reason)) => {
-                Broadcast::Unknown(reason)
+                BroadcastOutcome::Unknown(reason)
             }
             Err(CallError::Node(error)) => match judge(&error) {
-                Broadcast::Refused(refusal) => {
+                BroadcastOutcome::Refused(refusal) => {
                     let known = self.known(&broadcast_request.signed.tx_hash).await;
                     let doubt = doubt || broadcast_request.retried || speaks_of_another(&error);
-                    settle(refusal, known, doubt)
+                    resolve_refusal(refusal, known, doubt)
                 }
                 verdict => verdict,
             },
@@ -223,12 +223,16 @@ impl ChainClient for EvmNode {
     }
 
     /// By `eth_call` of the whole transaction on the latest block.
-    async fn simulate(&self, trial: &SimulationRequest) -> Option<Simulation> {
+    async fn simulate(&self, trial: &SimulationRequest) -> Option<SimulationOutcome> {
         let from = trial.payload.from();
         let transaction = evm::trial(&trial.unsigned.bytes).ok()?;
         let params = json!([attempt(from, &transaction), "latest"]);
         let error = match self.rpc.query_best_effort("eth_call", params).await {
-            Ok(returned) => return Some(Simulation::passes(Some(returned.as_str()?.to_owned()))),
+            Ok(returned) => {
+                return Some(SimulationOutcome::passes(Some(
+                    returned.as_str()?.to_owned(),
+                )));
+            }
             Err(CallError::Node(error)) => error,
             Err(CallError::Unreachable(_) | CallError::WrongChain(_)) => return None,
         };
@@ -251,9 +255,9 @@ impl ChainClient for EvmNode {
             Some(reason) => format!("{}: {reason}", short(&error.message)),
             None => error.message,
         };
-        Some(Simulation {
+        Some(SimulationOutcome {
             result: data.map(|data| format!("0x{}", hex::encode(data))),
-            ..Simulation::fails(&words)
+            ..SimulationOutcome::fails(&words)
         })
     }
 
@@ -330,7 +334,7 @@ fn transaction(from: &str, call: &Call) -> Value {
 
 /// What a node's answer to eth_sendRawTransaction means. The words are those of geth, reth,
 /// erigon, nethermind, besu and anvil.
-fn judge(error: &RpcError) -> Broadcast {
+fn judge(error: &RpcError) -> BroadcastOutcome {
     let said = error.message.to_ascii_lowercase();
     // Anything less plain is settled by whether the nodes know the hash.
     if [
@@ -342,14 +346,14 @@ fn judge(error: &RpcError) -> Broadcast {
     .iter()
     .any(|phrase| says(&said, phrase))
     {
-        return Broadcast::Accepted;
+        return BroadcastOutcome::Accepted;
     }
     // A block gas limit is not that of the pool, and never passes.
     let limited = said.contains("limit exceeded") && !said.contains("gas limit");
     if limited || speaks_of_load(error) {
-        return Broadcast::Unknown(format!("the node said: {}", short(&error.message)));
+        return BroadcastOutcome::Unknown(format!("the node said: {}", short(&error.message)));
     }
-    Broadcast::Refused(refusal(error))
+    BroadcastOutcome::Refused(refusal(error))
 }
 
 /// Whether the words are there and are not the end of another word: `unknown transaction type`
@@ -390,7 +394,7 @@ fn speaks_of_load(error: &RpcError) -> bool {
     ]) || error.code == -32603 && has(&["internal error"])
 }
 
-fn refusal(error: &RpcError) -> Refusal {
+fn refusal(error: &RpcError) -> ChainRefusal {
     let said = error.message.to_ascii_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
     let code = if has(&[
@@ -418,7 +422,7 @@ fn refusal(error: &RpcError) -> Refusal {
         ExecuteCode::InsufficientGasFee => "the fee or gas limit is too low; the node said: ",
         _ => "the node refused the transaction: ",
     };
-    Refusal {
+    ChainRefusal {
         reason: format!("{hint}{}", short(&error.message)),
         code,
     }
@@ -452,7 +456,7 @@ fn reverted(error: &RpcError) -> bool {
 }
 
 fn refused(reason: String, code: ExecuteCode) -> ChainError {
-    ChainError::Refused(Refusal { reason, code })
+    ChainError::Refused(ChainRefusal { reason, code })
 }
 
 fn number(value: &Value) -> Result<u128, ChainError> {
@@ -483,7 +487,11 @@ mod tests {
             "transaction already imported",
             "INTERNAL_ERROR: already known",
         ] {
-            assert_eq!(judge(&said(-32000, words)), Broadcast::Accepted, "{words}");
+            assert_eq!(
+                judge(&said(-32000, words)),
+                BroadcastOutcome::Accepted,
+                "{words}"
+            );
         }
     }
 
@@ -496,7 +504,7 @@ mod tests {
             "block gas limit exceeded",
         ] {
             assert!(
-                matches!(judge(&said(-32000, words)), Broadcast::Refused(_)),
+                matches!(judge(&said(-32000, words)), BroadcastOutcome::Refused(_)),
                 "{words}"
             );
         }
@@ -520,7 +528,7 @@ mod tests {
     #[test]
     fn judge__should_name_the_code_of_a_refusal() {
         let code = |words: &str| match judge(&said(-32000, words)) {
-            Broadcast::Refused(refusal) => refusal.code,
+            BroadcastOutcome::Refused(refusal) => refusal.code,
             other => panic!("{words}: {other:?}"),
         };
         assert_eq!(
@@ -551,7 +559,7 @@ mod tests {
             "daily request limit exceeded",
         ] {
             assert!(
-                matches!(judge(&said(-32000, words)), Broadcast::Unknown(_)),
+                matches!(judge(&said(-32000, words)), BroadcastOutcome::Unknown(_)),
                 "{words}"
             );
         }

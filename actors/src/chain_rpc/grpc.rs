@@ -11,7 +11,7 @@ use super::{
     ChainError,
     health::EndpointHealth,
     jsonrpc::short,
-    pool::{Answer, Body, Call, Pool, Read},
+    pool::{NodePool, NodeRequest, NodeRequestBody, NodeResponse, ParsedResponse},
     rest::NOT_ABOUT_THE_REQUEST,
 };
 
@@ -23,14 +23,14 @@ const FRAME_HEAD: usize = 5;
 const TRAILERS: u8 = 0x80;
 
 /// A unary method: what it takes, and what it gives.
-pub struct Method<Q, A> {
+pub struct GrpcMethod<Q, A> {
     path: &'static str,
     internal_is_answer: bool,
     types: PhantomData<fn(Q) -> A>,
 }
 
-impl<Q, A> Method<Q, A> {
-    /// `/package.Service/Method`.
+impl<Q, A> GrpcMethod<Q, A> {
+    /// `/package.Service/GrpcMethod`.
     pub const fn new(path: &'static str) -> Self {
         Self {
             path,
@@ -56,7 +56,7 @@ impl<Q, A> Method<Q, A> {
 
 /// Codes of statuses, as far as they say something about the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Code {
+pub enum GrpcCode {
     /// The request can never be.
     InvalidArgument,
     /// There is no such thing.
@@ -73,24 +73,24 @@ pub enum Code {
 
 /// A status that is no success.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Status {
+pub struct GrpcStatus {
     /// What kind of.
-    pub code: Code,
+    pub code: GrpcCode,
     /// The node's words; they may be empty.
     pub message: String,
 }
 
 /// What a node says.
-pub type RpcResult<A> = Result<A, Status>;
+pub type GrpcWebResult<A> = Result<A, GrpcStatus>;
 
 /// A client of one chain's nodes.
-pub struct Grpc {
-    pool: Pool,
+pub struct GrpcWebClient {
+    pool: NodePool,
 }
 
-impl Grpc {
+impl GrpcWebClient {
     /// A client.
-    pub fn new(pool: Pool) -> Self {
+    pub fn new(pool: NodePool) -> Self {
         Self { pool }
     }
 
@@ -99,20 +99,20 @@ impl Grpc {
     #[must_use]
     pub fn checked<Q: Message, A: Message + Default + 'static>(
         mut self,
-        method: &Method<Q, A>,
+        method: &GrpcMethod<Q, A>,
         request: &Q,
         wrong: impl Fn(&A) -> Result<Option<String>, &'static str> + Send + Sync + 'static,
     ) -> Self {
         self.pool = self.pool.checked(call(method, request), move |answer| {
             match read::<A>(answer, false) {
-                Read::RpcResult(Ok(said)) => match wrong(&said) {
-                    Ok(None) => Read::RpcResult(Ok(())),
-                    Ok(Some(reason)) => Read::RpcResult(Err(reason)),
-                    Err(reason) => Read::Garbled(reason.into()),
+                ParsedResponse::Value(Ok(said)) => match wrong(&said) {
+                    Ok(None) => ParsedResponse::Value(Ok(())),
+                    Ok(Some(reason)) => ParsedResponse::Value(Err(reason)),
+                    Err(reason) => ParsedResponse::Malformed(reason.into()),
                 },
-                Read::RpcResult(Err(status)) => Read::Garbled(status.words()),
-                Read::Busy(reason) => Read::Busy(reason),
-                Read::Garbled(reason) => Read::Garbled(reason),
+                ParsedResponse::Value(Err(status)) => ParsedResponse::Malformed(status.words()),
+                ParsedResponse::Busy(reason) => ParsedResponse::Busy(reason),
+                ParsedResponse::Malformed(reason) => ParsedResponse::Malformed(reason),
             }
         });
         self
@@ -134,10 +134,10 @@ impl Grpc {
     /// [`ChainError`] when no node answered.
     pub async fn ask<Q: Message, A: Message + Default>(
         &self,
-        method: &Method<Q, A>,
+        method: &GrpcMethod<Q, A>,
         request: &Q,
-    ) -> Result<RpcResult<A>, ChainError> {
-        let read = |answer: &Answer| read(answer, method.internal_is_answer);
+    ) -> Result<GrpcWebResult<A>, ChainError> {
+        let read = |answer: &NodeResponse| read(answer, method.internal_is_answer);
         Ok(self.pool.first(&call(method, request), read).await?)
     }
 
@@ -148,22 +148,24 @@ impl Grpc {
     /// [`ChainError`] when too few nodes answered, or do not agree.
     pub async fn query_quorum<Q: Message, A: Message + Default, T>(
         &self,
-        method: &Method<Q, A>,
+        method: &GrpcMethod<Q, A>,
         request: &Q,
         take: impl Fn(A) -> Option<T>,
         same: impl Fn(&T, &T) -> bool,
-    ) -> Result<RpcResult<T>, ChainError> {
+    ) -> Result<GrpcWebResult<T>, ChainError> {
         let what = method.name();
-        let read = |answer: &Answer| match read::<A>(answer, method.internal_is_answer) {
-            Read::RpcResult(Ok(said)) => match take(said) {
-                Some(taken) => Read::RpcResult(Ok(taken)),
-                None => Read::Garbled(format!("the node's answer to {what} makes no sense")),
+        let read = |answer: &NodeResponse| match read::<A>(answer, method.internal_is_answer) {
+            ParsedResponse::Value(Ok(said)) => match take(said) {
+                Some(taken) => ParsedResponse::Value(Ok(taken)),
+                None => {
+                    ParsedResponse::Malformed(format!("the node's answer to {what} makes no sense"))
+                }
             },
-            Read::RpcResult(Err(status)) => Read::RpcResult(Err(status)),
-            Read::Busy(reason) => Read::Busy(reason),
-            Read::Garbled(reason) => Read::Garbled(reason),
+            ParsedResponse::Value(Err(status)) => ParsedResponse::Value(Err(status)),
+            ParsedResponse::Busy(reason) => ParsedResponse::Busy(reason),
+            ParsedResponse::Malformed(reason) => ParsedResponse::Malformed(reason),
         };
-        let same = |one: &RpcResult<T>, other: &RpcResult<T>| match (one, other) {
+        let same = |one: &GrpcWebResult<T>, other: &GrpcWebResult<T>| match (one, other) {
             (Ok(one), Ok(other)) => same(one, other),
             (Err(one), Err(other)) => one.code == other.code,
             _ => false,
@@ -172,14 +174,14 @@ impl Grpc {
         Ok(self.pool.query_quorum(what, &call, read, same).await?)
     }
 
-    /// As [`Pool::query_best_effort`]; `None` when the node gave no answer, or said that it cannot.
+    /// As [`NodePool::query_best_effort`]; `None` when the node gave no answer, or said that it cannot.
     pub async fn query_best_effort<Q: Message, A: Message + Default>(
         &self,
-        method: &Method<Q, A>,
+        method: &GrpcMethod<Q, A>,
         request: &Q,
     ) -> Option<A> {
-        let read = |answer: &Answer| read(answer, method.internal_is_answer);
-        let said: RpcResult<A> = self
+        let read = |answer: &NodeResponse| read(answer, method.internal_is_answer);
+        let said: GrpcWebResult<A> = self
             .pool
             .query_best_effort(&call(method, request), read)
             .await
@@ -187,15 +189,15 @@ impl Grpc {
         said.ok()
     }
 
-    /// Sends: as [`Grpc::ask`], in one round and with more time; also says whether a node may have
+    /// Sends: as [`GrpcWebClient::ask`], in one round and with more time; also says whether a node may have
     /// done it and its answer was lost.
     pub async fn send<Q: Message, A: Message + Default>(
         &self,
-        method: &Method<Q, A>,
+        method: &GrpcMethod<Q, A>,
         request: &Q,
         within: std::time::Duration,
-    ) -> (Result<RpcResult<A>, ChainError>, bool) {
-        let read = |answer: &Answer| read(answer, method.internal_is_answer);
+    ) -> (Result<GrpcWebResult<A>, ChainError>, bool) {
+        let read = |answer: &NodeResponse| read(answer, method.internal_is_answer);
         let call = call(method, request).within(within);
         let (said, doubt) = self.pool.query_once(&call, read).await;
         (said.map_err(ChainError::from), doubt)
@@ -207,16 +209,16 @@ impl Grpc {
     /// When it was true of none and some node did not answer.
     pub async fn any<Q: Message, A: Message + Default>(
         &self,
-        method: &Method<Q, A>,
+        method: &GrpcMethod<Q, A>,
         request: &Q,
-        found: impl Fn(&RpcResult<A>) -> Result<bool, String>,
+        found: impl Fn(&GrpcWebResult<A>) -> Result<bool, String>,
     ) -> Result<bool, String> {
-        let read = |answer: &Answer| read(answer, method.internal_is_answer);
+        let read = |answer: &NodeResponse| read(answer, method.internal_is_answer);
         self.pool.any(&call(method, request), read, found).await
     }
 }
 
-impl Status {
+impl GrpcStatus {
     /// As a sentence.
     pub fn words(&self) -> String {
         match self.message.as_str() {
@@ -226,10 +228,10 @@ impl Status {
     }
 }
 
-fn call<Q: Message, A>(method: &Method<Q, A>, request: &Q) -> Call {
-    Call::post(
+fn call<Q: Message, A>(method: &GrpcMethod<Q, A>, request: &Q) -> NodeRequest {
+    NodeRequest::post(
         method.path,
-        Body::Bytes(CONTENT_TYPE, frame(0, &request.encode_to_vec())),
+        NodeRequestBody::Bytes(CONTENT_TYPE, frame(0, &request.encode_to_vec())),
     )
 }
 
@@ -255,18 +257,23 @@ pub(super) fn trailers_of(headers: &HeaderMap) -> Option<Vec<u8>> {
     Some(frame(TRAILERS, &text))
 }
 
-fn read<A: Message + Default>(answer: &Answer, internal_is_answer: bool) -> Read<RpcResult<A>> {
+fn read<A: Message + Default>(
+    answer: &NodeResponse,
+    internal_is_answer: bool,
+) -> ParsedResponse<GrpcWebResult<A>> {
     let no_grpc = || format!("the node answered HTTP {} without gRPC-Web", answer.status);
     if NOT_ABOUT_THE_REQUEST.contains(&answer.status) {
-        return Read::Busy(no_grpc());
+        return ParsedResponse::Busy(no_grpc());
     }
-    let frames = answer.is_success().then(|| Frames::read(&answer.body));
-    let Some(Frames { message, trailers }) = frames.flatten() else {
-        return Read::Garbled(no_grpc());
+    let frames = answer
+        .is_success()
+        .then(|| GrpcWebFrames::read(&answer.body));
+    let Some(GrpcWebFrames { message, trailers }) = frames.flatten() else {
+        return ParsedResponse::Malformed(no_grpc());
     };
     let (number, words) = trailers;
     let status = |code| {
-        Read::RpcResult(Err(Status {
+        ParsedResponse::Value(Err(GrpcStatus {
             code,
             message: words.clone(),
         }))
@@ -274,30 +281,30 @@ fn read<A: Message + Default>(answer: &Answer, internal_is_answer: bool) -> Read
     let trouble = || format!("the node said: {} (gRPC status {number})", short(&words));
     match number {
         0 => match message.and_then(|message| A::decode(message).ok()) {
-            Some(message) => Read::RpcResult(Ok(message)),
-            None => Read::Garbled("the node's answer cannot be read".into()),
+            Some(message) => ParsedResponse::Value(Ok(message)),
+            None => ParsedResponse::Malformed("the node's answer cannot be read".into()),
         },
-        3 => status(Code::InvalidArgument),
-        5 => status(Code::NotFound),
-        9 => status(Code::FailedPrecondition),
-        10 => status(Code::Aborted),
-        13 if internal_is_answer => status(Code::Internal),
+        3 => status(GrpcCode::InvalidArgument),
+        5 => status(GrpcCode::NotFound),
+        9 => status(GrpcCode::FailedPrecondition),
+        10 => status(GrpcCode::Aborted),
+        13 if internal_is_answer => status(GrpcCode::Internal),
         // Already exists, out of range.
-        6 | 11 => status(Code::Other),
+        6 | 11 => status(GrpcCode::Other),
         // No permission, too much, not offered, no key: it did nothing.
-        7 | 8 | 12 | 16 => Read::Busy(trouble()),
-        _ => Read::Garbled(trouble()),
+        7 | 8 | 12 | 16 => ParsedResponse::Busy(trouble()),
+        _ => ParsedResponse::Malformed(trouble()),
     }
 }
 
 /// The body of an answer.
-struct Frames<'a> {
+struct GrpcWebFrames<'a> {
     message: Option<&'a [u8]>,
     /// `grpc-status` and `grpc-message`.
     trailers: (u32, String),
 }
 
-impl<'a> Frames<'a> {
+impl<'a> GrpcWebFrames<'a> {
     /// At most one message, and trailers, after which nothing comes.
     fn read(mut body: &'a [u8]) -> Option<Self> {
         let mut message = None;
@@ -363,19 +370,19 @@ mod tests {
         value: u64,
     }
 
-    fn answer(status: u16, frames: &[(u8, &[u8])]) -> Answer {
+    fn answer(status: u16, frames: &[(u8, &[u8])]) -> NodeResponse {
         let frames = frames.iter().map(|(flags, bytes)| frame(*flags, bytes));
-        Answer {
+        NodeResponse {
             status,
             body: frames.flatten().collect(),
         }
     }
 
-    fn said(answer: &Answer) -> Result<RpcResult<u64>, (bool, String)> {
+    fn said(answer: &NodeResponse) -> Result<GrpcWebResult<u64>, (bool, String)> {
         match read::<Number>(answer, false) {
-            Read::RpcResult(said) => Ok(said.map(|number| number.value)),
-            Read::Busy(reason) => Err((true, reason)),
-            Read::Garbled(reason) => Err((false, reason)),
+            ParsedResponse::Value(said) => Ok(said.map(|number| number.value)),
+            ParsedResponse::Busy(reason) => Err((true, reason)),
+            ParsedResponse::Malformed(reason) => Err((false, reason)),
         }
     }
 
@@ -387,14 +394,14 @@ mod tests {
         // A message of nothing but defaults has no bytes.
         assert_eq!(said(&answer(200, &[(0, &[]), ok])), Ok(Ok(0)));
         for (number, code) in [
-            (3, Code::InvalidArgument),
-            (5, Code::NotFound),
-            (9, Code::FailedPrecondition),
-            (10, Code::Aborted),
-            (11, Code::Other),
+            (3, GrpcCode::InvalidArgument),
+            (5, GrpcCode::NotFound),
+            (9, GrpcCode::FailedPrecondition),
+            (10, GrpcCode::Aborted),
+            (11, GrpcCode::Other),
         ] {
             let trailers = format!("grpc-status: {number}\r\nGrpc-Message: caf%C3%A9 100%\r\n");
-            let status = Status {
+            let status = GrpcStatus {
                 code,
                 message: "café 100%".into(),
             };
@@ -419,8 +426,8 @@ mod tests {
         let internal = read::<Number>(&answer(200, &[trailers]), true);
         assert!(matches!(
             internal,
-            Read::RpcResult(Err(Status {
-                code: Code::Internal,
+            ParsedResponse::Value(Err(GrpcStatus {
+                code: GrpcCode::Internal,
                 ..
             }))
         ));
@@ -457,7 +464,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn read__should_never_panic(status in 200u16..600, body: Vec<u8>, words: String) {
-            let _ = said(&Answer { status, body });
+            let _ = said(&NodeResponse { status, body });
             let trailers = format!("grpc-status:3\r\ngrpc-message:{words}\r\n");
             let _ = said(&answer(status, &[(TRAILERS, trailers.as_bytes())]));
         }
@@ -469,12 +476,12 @@ mod tests {
         assert_eq!(trailers_of(&headers), None);
         headers.insert("grpc-status", "5".parse().unwrap());
         headers.insert("grpc-message", "Object%20x not found".parse().unwrap());
-        let answer = Answer {
+        let answer = NodeResponse {
             status: 200,
             body: trailers_of(&headers).unwrap(),
         };
-        let status = Status {
-            code: Code::NotFound,
+        let status = GrpcStatus {
+            code: GrpcCode::NotFound,
             message: "Object x not found".into(),
         };
         assert_eq!(said(&answer), Ok(Err(status)));

@@ -3,9 +3,9 @@
 use parking_lot::Mutex;
 
 /// How long a node is left alone after its first failure in a row, in milliseconds. Doubles.
-const COOL_FIRST_MS: u64 = 1_000;
+const FIRST_COOLDOWN_MS: u64 = 1_000;
 /// The longest that it is left alone while others answer.
-const COOL_MOST_MS: u64 = 60_000;
+const MAX_COOLDOWN_MS: u64 = 60_000;
 
 /// How one node of a chain is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,10 +26,10 @@ pub struct EndpointHealth {
 
 /// What is known of one node.
 #[derive(Debug, Default)]
-pub struct Health(Mutex<Known>);
+pub struct NodeHealth(Mutex<HealthCounters>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct HealthCounters {
     failures: u32,
     cool_until_ms: u64,
     answers: u64,
@@ -37,8 +37,8 @@ struct Known {
     dissents: u64,
 }
 
-impl Health {
-    fn with<T>(&self, look: impl FnOnce(&mut Known) -> T) -> T {
+impl NodeHealth {
+    fn with<T>(&self, look: impl FnOnce(&mut HealthCounters) -> T) -> T {
         look(&mut self.0.lock())
     }
 
@@ -51,15 +51,15 @@ impl Health {
         })
     }
 
-    /// It failed; `dice` shortens the pause by up to a quarter, so that nodes that failed together
+    /// It failed; `jitter` shortens the pause by up to a quarter, so that nodes that failed together
     /// are not all tried again together. Returns how often in a row it has.
-    pub fn failed(&self, now_ms: u64, dice: u8) -> u32 {
+    pub fn failed(&self, now_ms: u64, jitter: u8) -> u32 {
         self.with(|known| {
             known.errors += 1;
             known.failures = known.failures.saturating_add(1);
-            let doubled = COOL_FIRST_MS.saturating_mul(1 << (known.failures - 1).min(20));
-            let pause = doubled.min(COOL_MOST_MS);
-            known.cool_until_ms = now_ms.saturating_add(pause - pause * u64::from(dice) / 1024);
+            let doubled = FIRST_COOLDOWN_MS.saturating_mul(1 << (known.failures - 1).min(20));
+            let pause = doubled.min(MAX_COOLDOWN_MS);
+            known.cool_until_ms = now_ms.saturating_add(pause - pause * u64::from(jitter) / 1024);
             known.failures
         })
     }
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_node_that_fails__should_be_left_alone_longer_each_time() {
-        let health = Health::default();
+        let health = NodeHealth::default();
         assert_eq!(health.cool_until_ms(5), 0);
         for (failures, pause) in [(1, 1_000), (2, 2_000), (3, 4_000)] {
             assert_eq!(health.failed(10, 0), failures);
@@ -107,7 +107,7 @@ mod tests {
         for _ in 0..100 {
             health.failed(10, 255);
         }
-        let most = COOL_MOST_MS - COOL_MOST_MS * 255 / 1024;
+        let most = MAX_COOLDOWN_MS - MAX_COOLDOWN_MS * 255 / 1024;
         assert_eq!(health.cool_until_ms(10), 10 + most);
         assert_eq!(health.answered(), 103);
         assert_eq!(health.cool_until_ms(10), 0);

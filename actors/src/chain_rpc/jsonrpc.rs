@@ -7,9 +7,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    ChainError, Refusal,
+    ChainError, ChainRefusal,
     health::EndpointHealth,
-    pool::{self, Body, Call, Pool, Read, Trouble},
+    pool::{self, NodePool, NodeRequest, NodeRequestBody, ParsedResponse, PoolError},
 };
 
 /// Most characters of a node's words that are repeated.
@@ -46,7 +46,7 @@ impl From<CallError> for ChainError {
             CallError::Node(error) => {
                 ChainError::Unknown(format!("the node said: {}", short(&error.message)))
             }
-            CallError::WrongChain(reason) => ChainError::Refused(Refusal {
+            CallError::WrongChain(reason) => ChainError::Refused(ChainRefusal {
                 reason,
                 code: ExecuteCode::Unspecified,
             }),
@@ -54,35 +54,35 @@ impl From<CallError> for ChainError {
     }
 }
 
-impl From<Trouble> for CallError {
-    fn from(trouble: Trouble) -> Self {
+impl From<PoolError> for CallError {
+    fn from(trouble: PoolError) -> Self {
         match trouble {
-            Trouble::Unknown(reason) => CallError::Unreachable(reason),
-            Trouble::WrongChain(reason) => CallError::WrongChain(reason),
+            PoolError::Unknown(reason) => CallError::Unreachable(reason),
+            PoolError::WrongChain(reason) => CallError::WrongChain(reason),
         }
     }
 }
 
 /// A client of one chain's nodes.
-pub struct JsonRpc {
-    pool: Pool,
+pub struct JsonRpcClient {
+    pool: NodePool,
     version: &'static str,
     next_id: AtomicU64,
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct JsonRpcResponse {
     #[serde(default)]
     result: Value,
     error: Option<RpcError>,
 }
 
 /// What a node said: a result, or an error, which is an answer too.
-type RpcResult = Result<Value, RpcError>;
+type JsonRpcResult = Result<Value, RpcError>;
 
-impl JsonRpc {
+impl JsonRpcClient {
     /// A client that speaks JSON-RPC 2.0.
-    pub fn new(pool: Pool) -> Self {
+    pub fn new(pool: NodePool) -> Self {
         Self {
             pool,
             version: "2.0",
@@ -119,16 +119,16 @@ impl JsonRpc {
     ) -> Self {
         let call = self.request(method, &params);
         self.pool = self.pool.checked(call, move |answer| match read(answer) {
-            Read::RpcResult(Ok(result)) => match wrong(&result) {
-                Ok(None) => Read::RpcResult(Ok(())),
-                Ok(Some(reason)) => Read::RpcResult(Err(reason)),
-                Err(reason) => Read::Garbled(reason.into()),
+            ParsedResponse::Value(Ok(result)) => match wrong(&result) {
+                Ok(None) => ParsedResponse::Value(Ok(())),
+                Ok(Some(reason)) => ParsedResponse::Value(Err(reason)),
+                Err(reason) => ParsedResponse::Malformed(reason.into()),
             },
-            Read::RpcResult(Err(error)) => {
-                Read::Garbled(format!("the node said: {}", short(&error.message)))
+            ParsedResponse::Value(Err(error)) => {
+                ParsedResponse::Malformed(format!("the node said: {}", short(&error.message)))
             }
-            Read::Busy(reason) => Read::Busy(reason),
-            Read::Garbled(reason) => Read::Garbled(reason),
+            ParsedResponse::Busy(reason) => ParsedResponse::Busy(reason),
+            ParsedResponse::Malformed(reason) => ParsedResponse::Malformed(reason),
         });
         self
     }
@@ -156,7 +156,7 @@ impl JsonRpc {
         said.map_err(CallError::Node)
     }
 
-    /// As [`Pool::query_best_effort`].
+    /// As [`NodePool::query_best_effort`].
     ///
     /// # Errors
     /// [`CallError`].
@@ -169,7 +169,7 @@ impl JsonRpc {
             .map_err(CallError::Node)
     }
 
-    /// Sends: as [`JsonRpc::call`], in one round; also says whether a node may have taken it before
+    /// Sends: as [`JsonRpcClient::call`], in one round; also says whether a node may have taken it before
     /// and its answer was lost.
     pub async fn call_once(&self, method: &str, params: Value) -> (Result<Value, CallError>, bool) {
         let (said, doubt) = self
@@ -193,28 +193,30 @@ impl JsonRpc {
         params: Value,
         read: impl Fn(&Value) -> Option<T>,
     ) -> Result<T, CallError> {
-        self.agreed_by(method, params, read, T::eq).await
+        self.query_quorum_by(method, params, read, T::eq).await
     }
 
-    /// As [`JsonRpc::query_quorum`], where two answers need not be equal to be the same.
+    /// As [`JsonRpcClient::query_quorum`], where two answers need not be equal to be the same.
     ///
     /// # Errors
     /// As there.
-    pub async fn agreed_by<T>(
+    pub async fn query_quorum_by<T>(
         &self,
         method: &str,
         params: Value,
         take: impl Fn(&Value) -> Option<T>,
         same: impl Fn(&T, &T) -> bool,
     ) -> Result<T, CallError> {
-        let taking = |answer: &pool::Answer| match read(answer) {
-            Read::RpcResult(Ok(result)) => match take(&result) {
-                Some(taken) => Read::RpcResult(Ok(taken)),
-                None => Read::Garbled(format!("the node's answer to {method} makes no sense")),
+        let taking = |answer: &pool::NodeResponse| match read(answer) {
+            ParsedResponse::Value(Ok(result)) => match take(&result) {
+                Some(taken) => ParsedResponse::Value(Ok(taken)),
+                None => ParsedResponse::Malformed(format!(
+                    "the node's answer to {method} makes no sense"
+                )),
             },
-            Read::RpcResult(Err(error)) => Read::RpcResult(Err(error)),
-            Read::Busy(reason) => Read::Busy(reason),
-            Read::Garbled(reason) => Read::Garbled(reason),
+            ParsedResponse::Value(Err(error)) => ParsedResponse::Value(Err(error)),
+            ParsedResponse::Busy(reason) => ParsedResponse::Busy(reason),
+            ParsedResponse::Malformed(reason) => ParsedResponse::Malformed(reason),
         };
         let same = |one: &Result<T, RpcError>, other: &Result<T, RpcError>| match (one, other) {
             (Ok(one), Ok(other)) => same(one, other),
@@ -236,7 +238,7 @@ impl JsonRpc {
         params: Value,
         found: impl Fn(&Value) -> bool,
     ) -> Result<bool, String> {
-        let found = |said: &RpcResult| match said {
+        let found = |said: &JsonRpcResult| match said {
             Ok(result) => Ok(found(result)),
             Err(error) => Err(short(&error.message)),
         };
@@ -244,28 +246,30 @@ impl JsonRpc {
         self.pool.any(&call, read, found).await
     }
 
-    fn request(&self, method: &str, params: &Value) -> Call {
+    fn request(&self, method: &str, params: &Value) -> NodeRequest {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let version = self.version;
         let body = json!({"jsonrpc": version, "id": id, "method": method, "params": params});
-        Call::post("", Body::Json(body))
+        NodeRequest::post("", NodeRequestBody::Json(body))
     }
 }
 
 /// Some nodes send JSON-RPC errors with an HTTP error status.
-fn read(answer: &pool::Answer) -> Read<RpcResult> {
-    let said = serde_json::from_slice::<Answer>(&answer.body)
+fn read(answer: &pool::NodeResponse) -> ParsedResponse<JsonRpcResult> {
+    let said = serde_json::from_slice::<JsonRpcResponse>(&answer.body)
         .ok()
         .filter(|said| answer.is_success() || said.error.is_some());
     match said {
-        Some(Answer {
+        Some(JsonRpcResponse {
             error: Some(error), ..
-        }) if overloaded(&error) => Read::Busy(format!("the node said: {}", short(&error.message))),
-        Some(Answer {
+        }) if overloaded(&error) => {
+            ParsedResponse::Busy(format!("the node said: {}", short(&error.message)))
+        }
+        Some(JsonRpcResponse {
             error: Some(error), ..
-        }) => Read::RpcResult(Err(error)),
-        Some(Answer { result, .. }) => Read::RpcResult(Ok(result)),
-        None => Read::Garbled(format!(
+        }) => ParsedResponse::Value(Err(error)),
+        Some(JsonRpcResponse { result, .. }) => ParsedResponse::Value(Ok(result)),
+        None => ParsedResponse::Malformed(format!(
             "the node answered HTTP {} without JSON-RPC",
             answer.status
         )),

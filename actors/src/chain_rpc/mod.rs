@@ -26,12 +26,12 @@ use covault_core::{
     payload::KnownChains,
 };
 
-pub use endpoints::{Access, ChainKey, ChainsConfig, Endpoint, Endpoints};
+pub use endpoints::{ChainEndpoints, ChainKey, ChainsConfig, NodeAuth, NodeEndpoint};
 pub use health::EndpointHealth;
-pub use jsonrpc::JsonRpc;
-pub use pool::{Answer, Body, Call, Pool, Ports};
-pub use rest::Rest;
-pub use simulation::{Simulation, SimulationRequest};
+pub use jsonrpc::JsonRpcClient;
+pub use pool::{NodePool, NodeRequest, NodeRequestBody, NodeResponse, PoolPorts};
+pub use rest::RestClient;
+pub use simulation::{SimulationOutcome, SimulationRequest};
 
 /// A signed transaction on its way to the chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,31 +52,35 @@ pub struct BroadcastRequest {
 /// transaction. Where one cannot be asked, it is only without `doubt`: nothing was sent before
 /// and the refusal cannot come of the transaction itself being there. Else nobody knows: a
 /// transaction that is called failed and is mined all the same would be paid twice.
-fn settle(refusal: Refusal, known: Result<bool, String>, doubt: bool) -> Broadcast {
+fn resolve_refusal(
+    refusal: ChainRefusal,
+    known: Result<bool, String>,
+    doubt: bool,
+) -> BroadcastOutcome {
     match known {
-        Ok(true) => Broadcast::Accepted,
-        Err(trouble) if doubt => Broadcast::Unknown(format!(
+        Ok(true) => BroadcastOutcome::Accepted,
+        Err(trouble) if doubt => BroadcastOutcome::Unknown(format!(
             "a node said \"{}\", and another cannot say whether it has the transaction: {trouble}",
             refusal.reason
         )),
-        Ok(false) | Err(_) => Broadcast::Refused(refusal),
+        Ok(false) | Err(_) => BroadcastOutcome::Refused(refusal),
     }
 }
 
 /// What became of a broadcast.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Broadcast {
+pub enum BroadcastOutcome {
     /// A node has it.
     Accepted,
     /// The network will never take it.
-    Refused(Refusal),
+    Refused(ChainRefusal),
     /// Nobody knows; the same bytes are sent again.
     Unknown(String),
 }
 
 /// Why a node said no, for good.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct ChainRefusal {
     /// A sentence that a person can act on.
     pub reason: String,
     /// The code that executeSigningRequests reports.
@@ -89,7 +93,7 @@ pub enum ChainError {
     /// No node answered; ask again.
     Unknown(String),
     /// The node answered that it cannot be.
-    Refused(Refusal),
+    Refused(ChainRefusal),
 }
 
 /// A chain, through its nodes.
@@ -97,12 +101,12 @@ pub enum ChainError {
 pub trait ChainClient: Send + Sync {
     /// What a payload needs to know, as the nodes say: the next number of an account, outputs and
     /// objects that are there, whoever holds them. What other requests hold is left out of it
-    /// later ([`covault_core::chain::Chain::settle`]). `now_ms`, in milliseconds since the Unix
+    /// later ([`covault_core::chain::Chain::resolve_refusal`]). `now_ms`, in milliseconds since the Unix
     /// epoch, is for facts that come of the clock: timestamps, expiration.
     async fn chain_data(&self, queries: &Queries, now_ms: u64) -> Result<ChainData, ChainError>;
 
     /// Sends a signed transaction. Safe to repeat.
-    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast;
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome;
 
     /// The number of the next transaction that the chain takes of an account, as of a block that is
     /// not from before `since_ms` (milliseconds since the Unix epoch, by the chain's own clock).
@@ -120,7 +124,7 @@ pub trait ChainClient: Send + Sync {
 
     /// What a transaction would do now, as one node says that is asked once. `None` where that
     /// cannot be said; it is dropped when it takes long. Nothing is decided by it.
-    async fn simulate(&self, _trial: &SimulationRequest) -> Option<Simulation> {
+    async fn simulate(&self, _trial: &SimulationRequest) -> Option<SimulationOutcome> {
         None
     }
 
@@ -132,17 +136,17 @@ pub trait ChainClient: Send + Sync {
 
 /// The chains that can be reached. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Chains(BTreeMap<ChainKey, Arc<dyn ChainClient>>);
+pub struct ChainClients(BTreeMap<ChainKey, Arc<dyn ChainClient>>);
 
-impl Chains {
+impl ChainClients {
     /// Clients for configured nodes. Nothing is asked yet.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Invalid`] naming the setting that is wrong, and
     /// [`covault_core::fault::Class::Bug`] when the TLS provider is missing.
-    pub fn connect(config: &ChainsConfig, ports: &Ports) -> Result<Self, Fault> {
-        let connect = |(chain, endpoints): (&ChainKey, &Endpoints)| {
-            let pool = Pool::new(*chain, endpoints, ports.clone())?;
+    pub fn connect(config: &ChainsConfig, ports: &PoolPorts) -> Result<Self, Fault> {
+        let connect = |(chain, endpoints): (&ChainKey, &ChainEndpoints)| {
+            let pool = NodePool::new(*chain, endpoints, ports.clone())?;
             Ok((*chain, client(*chain, pool)?))
         };
         config
@@ -179,18 +183,18 @@ impl Chains {
 }
 
 /// The registry of clients: the one match that a new network has to be in.
-fn client(chain: ChainKey, pool: Pool) -> Result<Arc<dyn ChainClient>, Fault> {
+fn client(chain: ChainKey, pool: NodePool) -> Result<Arc<dyn ChainClient>, Fault> {
     Ok(match chain.network {
         Network::Evm => {
             let id = chain.chain_id.ok_or_else(|| Fault::bug("no chain id"))?;
-            Arc::new(evm::EvmNode::new(id, JsonRpc::new(pool)))
+            Arc::new(evm::EvmNode::new(id, JsonRpcClient::new(pool)))
         }
         Network::Solana => Arc::new(solana::SolanaNode::new(chain, pool)),
         Network::Aptos => {
             let id = chain.chain_id.ok_or_else(|| Fault::bug("no chain id"))?;
-            Arc::new(aptos::AptosNode::new(id, Rest::new(pool)))
+            Arc::new(aptos::AptosNode::new(id, RestClient::new(pool)))
         }
-        Network::Stellar => Arc::new(stellar::StellarNode::new(JsonRpc::new(pool))),
+        Network::Stellar => Arc::new(stellar::StellarNode::new(JsonRpcClient::new(pool))),
         Network::Tron => Arc::new(tron::TronNode::new(pool)),
         Network::Ton => Arc::new(ton::TonNode::new(pool)),
         Network::Bitcoin => Arc::new(bitcoin::BitcoinNode::new(pool)),

@@ -26,9 +26,9 @@ use serde_json::Value;
 use tokio::{sync::OnceCell, time::Instant};
 
 use super::{
-    endpoints::{Access, ChainKey, Endpoint, Endpoints},
+    endpoints::{ChainEndpoints, ChainKey, NodeAuth, NodeEndpoint},
     grpc,
-    health::{EndpointHealth, Health},
+    health::{EndpointHealth, NodeHealth},
 };
 
 /// Longest answer that is read: a node must not be able to fill the memory.
@@ -42,7 +42,7 @@ const PAUSE_MS: u64 = 250;
 
 /// What the pool takes from the world.
 #[derive(Clone)]
-pub struct Ports {
+pub struct PoolPorts {
     /// For how long a node is left alone.
     pub clock: Arc<dyn Clock>,
     /// So that not all wait equally long.
@@ -51,20 +51,20 @@ pub struct Ports {
 
 /// One HTTP request, the same for every node.
 #[derive(Clone, Debug)]
-pub struct Call {
+pub struct NodeRequest {
     method: Method,
     /// Appended to the path of the node's address.
     path: String,
     /// Appended to its query.
     query: Vec<(String, String)>,
-    body: Body,
+    body: NodeRequestBody,
     /// How long it may take, where that is not the usual time.
     within: Option<Duration>,
 }
 
 /// What is sent with it.
 #[derive(Clone, Debug)]
-pub enum Body {
+pub enum NodeRequestBody {
     /// Nothing.
     Nothing,
     /// JSON.
@@ -73,7 +73,7 @@ pub enum Body {
     Bytes(&'static str, Vec<u8>),
 }
 
-impl Call {
+impl NodeRequest {
     /// A GET below the node's address.
     pub fn get(path: &str, query: &[(&str, &str)]) -> Self {
         Self {
@@ -83,13 +83,13 @@ impl Call {
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
                 .collect(),
-            body: Body::Nothing,
+            body: NodeRequestBody::Nothing,
             within: None,
         }
     }
 
     /// A POST below the node's address; an empty path is the address itself.
-    pub fn post(path: &str, body: Body) -> Self {
+    pub fn post(path: &str, body: NodeRequestBody) -> Self {
         Self {
             method: Method::POST,
             path: path.to_owned(),
@@ -109,7 +109,7 @@ impl Call {
 
 /// What a node answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct NodeResponse {
     /// The HTTP status.
     pub status: u16,
     /// The body.
@@ -117,19 +117,19 @@ pub struct Answer {
 }
 
 /// What an answer is worth.
-pub enum Read<T> {
+pub enum ParsedResponse<T> {
     /// It says something.
-    RpcResult(T),
+    Value(T),
     /// The node cannot now; another may. It has not done what it was asked for.
     Busy(String),
     /// It cannot be read: another node may say more. Whether this one did what it was asked for is
     /// not known.
-    Garbled(String),
+    Malformed(String),
 }
 
 /// Why no answer came.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum PoolError {
     /// No node answered, or they do not agree; ask again.
     Unknown(String),
     /// Every node that answered is on another chain.
@@ -137,37 +137,37 @@ pub enum Trouble {
 }
 
 /// What an answer says about the node's chain: `Err` says which it is, when it is another one.
-type ReadChain = dyn Fn(&Answer) -> Read<Result<(), String>> + Send + Sync;
+type ReadChain = dyn Fn(&NodeResponse) -> ParsedResponse<Result<(), String>> + Send + Sync;
 
 /// Whether a node is on the right chain, asked once before it is used.
-struct Check {
-    call: Call,
+struct ChainCheck {
+    call: NodeRequest,
     read: Box<ReadChain>,
 }
 
 /// The nodes of one chain.
-pub struct Pool {
+pub struct NodePool {
     chain: String,
-    nodes: Vec<Node>,
+    nodes: Vec<PoolNode>,
     agree: usize,
     timeout: Duration,
-    check: Option<Check>,
+    check: Option<ChainCheck>,
     /// The node that answered last; asked first.
     preferred: AtomicUsize,
-    ports: Ports,
+    ports: PoolPorts,
 }
 
-struct Node {
+struct PoolNode {
     url: Url,
     headers: HeaderMap,
     http: reqwest::Client,
-    health: Health,
+    health: NodeHealth,
     /// Set once it has said that it is on the right chain.
     checked: OnceCell<()>,
 }
 
 /// Why one node gave no answer.
-enum Failure {
+enum NodeFailure {
     /// It did not take the request.
     Idle(String),
     /// It may have.
@@ -176,12 +176,16 @@ enum Failure {
     WrongChain(String),
 }
 
-impl Pool {
+impl NodePool {
     /// The nodes of a chain. Nothing is asked yet.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Invalid`] naming the setting that is wrong.
-    pub fn new(chain: ChainKey, endpoints: &Endpoints, ports: Ports) -> Result<Self, Fault> {
+    pub fn new(
+        chain: ChainKey,
+        endpoints: &ChainEndpoints,
+        ports: PoolPorts,
+    ) -> Result<Self, Fault> {
         let setting = |name: &str| format!("{}.{name}", chain.setting());
         if endpoints.nodes.is_empty() {
             return Err(Fault::field(setting("rpc"), "names no address of a node"));
@@ -208,7 +212,7 @@ impl Pool {
             .nodes
             .iter()
             .map(|endpoint| {
-                let Endpoint { url, access } = endpoint;
+                let NodeEndpoint { url, access } = endpoint;
                 // The text may hold an access key: it is not repeated.
                 let url = Url::parse(url)
                     .ok()
@@ -216,12 +220,12 @@ impl Pool {
                     .ok_or_else(|| {
                         Fault::field(setting("rpc"), "an address is not an http(s) URL")
                     })?;
-                Ok(Node {
+                Ok(PoolNode {
                     http: if is_loopback(&url) { &near } else { &far }.clone(),
                     headers: headers(access)
                         .ok_or_else(|| Fault::field(setting("header_files"), "not a header"))?,
                     url,
-                    health: Health::default(),
+                    health: NodeHealth::default(),
                     checked: OnceCell::new(),
                 })
             })
@@ -238,14 +242,14 @@ impl Pool {
     }
 
     /// Uses only nodes that say, once each, that they are on the right chain; `read` gives
-    /// `RpcResult(Err(sentence))` for one that is not.
+    /// `Value(Err(sentence))` for one that is not.
     #[must_use]
     pub fn checked(
         mut self,
-        call: Call,
-        read: impl Fn(&Answer) -> Read<Result<(), String>> + Send + Sync + 'static,
+        call: NodeRequest,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<Result<(), String>> + Send + Sync + 'static,
     ) -> Self {
-        self.check = Some(Check {
+        self.check = Some(ChainCheck {
             call,
             read: Box::new(read),
         });
@@ -283,12 +287,12 @@ impl Pool {
     /// The answer of the first node that has one; when none has, all are asked once more.
     ///
     /// # Errors
-    /// [`Trouble`].
+    /// [`PoolError`].
     pub async fn first<T>(
         &self,
-        call: &Call,
-        read: impl Fn(&Answer) -> Read<T>,
-    ) -> Result<T, Trouble> {
+        call: &NodeRequest,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
+    ) -> Result<T, PoolError> {
         let begun = Instant::now();
         let mut round = 1;
         loop {
@@ -296,7 +300,7 @@ impl Pool {
             // Whoever waits has no longer to wait than for a node that is silent.
             let again = round < ROUNDS && begun.elapsed() < self.timeout;
             match answer {
-                Err(Trouble::Unknown(_)) if again => {
+                Err(PoolError::Unknown(_)) if again => {
                     let pause = PAUSE_MS - PAUSE_MS * u64::from(self.dice()) / 1024;
                     tokio::time::sleep(Duration::from_millis(pause)).await;
                     round += 1;
@@ -306,13 +310,13 @@ impl Pool {
         }
     }
 
-    /// As [`Pool::first`], without a second round; also says whether a node may have taken the
+    /// As [`NodePool::first`], without a second round; also says whether a node may have taken the
     /// request before and its answer was lost.
     pub async fn query_once<T>(
         &self,
-        call: &Call,
-        read: impl Fn(&Answer) -> Read<T>,
-    ) -> (Result<T, Trouble>, bool) {
+        call: &NodeRequest,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
+    ) -> (Result<T, PoolError>, bool) {
         let mut trouble = None;
         let mut wrong_chain = None;
         let mut doubt = false;
@@ -322,16 +326,16 @@ impl Pool {
                     self.preferred.store(index, Ordering::Relaxed);
                     return (Ok(said), doubt);
                 }
-                Err(Failure::Idle(reason)) => trouble = Some(reason),
-                Err(Failure::Lost(reason)) => {
+                Err(NodeFailure::Idle(reason)) => trouble = Some(reason),
+                Err(NodeFailure::Lost(reason)) => {
                     doubt = true;
                     trouble = Some(reason);
                 }
-                Err(Failure::WrongChain(reason)) => wrong_chain = Some(reason),
+                Err(NodeFailure::WrongChain(reason)) => wrong_chain = Some(reason),
             }
         }
         let trouble = match (trouble, wrong_chain) {
-            (None, Some(reason)) => Trouble::WrongChain(reason),
+            (None, Some(reason)) => PoolError::WrongChain(reason),
             (trouble, _) => self.unknown(&trouble.unwrap_or_default()),
         };
         (Err(trouble), doubt)
@@ -344,21 +348,25 @@ impl Pool {
     /// Why it gave none.
     pub async fn query_best_effort<T>(
         &self,
-        call: &Call,
-        read: impl Fn(&Answer) -> Read<T>,
+        call: &NodeRequest,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
     ) -> Result<T, String> {
         let best = self.order().into_iter().next();
         let node = best.and_then(|index| self.nodes.get(index));
         let node = node.ok_or("no such node")?;
         match self.on_this_chain(node).await {
             Ok(()) => {}
-            Err(Failure::Idle(reason) | Failure::Lost(reason) | Failure::WrongChain(reason)) => {
+            Err(
+                NodeFailure::Idle(reason)
+                | NodeFailure::Lost(reason)
+                | NodeFailure::WrongChain(reason),
+            ) => {
                 return Err(reason);
             }
         }
         match read(&node.exchange(call).await?) {
-            Read::RpcResult(said) => Ok(said),
-            Read::Busy(reason) | Read::Garbled(reason) => Err(reason),
+            ParsedResponse::Value(said) => Ok(said),
+            ParsedResponse::Busy(reason) | ParsedResponse::Malformed(reason) => Err(reason),
         }
     }
 
@@ -369,12 +377,14 @@ impl Pool {
     pub async fn at<T>(
         &self,
         index: usize,
-        call: &Call,
-        read: impl Fn(&Answer) -> Read<T>,
+        call: &NodeRequest,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
     ) -> Result<T, String> {
         let answer = self.ask(index, call, read).await;
         answer.map_err(|failure| match failure {
-            Failure::Idle(reason) | Failure::Lost(reason) | Failure::WrongChain(reason) => reason,
+            NodeFailure::Idle(reason)
+            | NodeFailure::Lost(reason)
+            | NodeFailure::WrongChain(reason) => reason,
         })
     }
 
@@ -383,14 +393,14 @@ impl Pool {
     /// that has enough voices while no other has.
     ///
     /// # Errors
-    /// [`Trouble`]; also when the nodes do not agree.
+    /// [`PoolError`]; also when the nodes do not agree.
     pub async fn query_quorum<T>(
         &self,
         what: &str,
-        call: &Call,
-        read: impl Fn(&Answer) -> Read<T>,
+        call: &NodeRequest,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
         same: impl Fn(&T, &T) -> bool,
-    ) -> Result<T, Trouble> {
+    ) -> Result<T, PoolError> {
         if self.agree <= 1 {
             return self.first(call, read).await;
         }
@@ -405,8 +415,10 @@ impl Pool {
             for (index, answer) in join_all(nodes.iter().copied().map(ask)).await {
                 match answer {
                     Ok(said) => answers.push((index, said)),
-                    Err(Failure::Idle(reason) | Failure::Lost(reason)) => trouble = Some(reason),
-                    Err(Failure::WrongChain(reason)) => wrong_chain = Some(reason),
+                    Err(NodeFailure::Idle(reason) | NodeFailure::Lost(reason)) => {
+                        trouble = Some(reason)
+                    }
+                    Err(NodeFailure::WrongChain(reason)) => wrong_chain = Some(reason),
                 }
             }
             let unanimous = answers
@@ -417,7 +429,7 @@ impl Pool {
             }
         }
         if let (true, None, Some(reason)) = (answers.is_empty(), &trouble, wrong_chain) {
-            return Err(Trouble::WrongChain(reason));
+            return Err(PoolError::WrongChain(reason));
         }
         if answers.len() < self.agree {
             let reason = trouble.unwrap_or_else(|| "the others are on another chain".into());
@@ -462,8 +474,8 @@ impl Pool {
     /// When it was true of none and some node of this chain, or every node, did not answer.
     pub async fn any<T>(
         &self,
-        call: &Call,
-        read: impl Fn(&Answer) -> Read<T>,
+        call: &NodeRequest,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
         found: impl Fn(&T) -> Result<bool, String>,
     ) -> Result<bool, String> {
         let mut trouble = None;
@@ -475,9 +487,11 @@ impl Pool {
                     Ok(false) => answered = true,
                     Err(reason) => trouble = Some(reason),
                 },
-                Err(Failure::Idle(reason) | Failure::Lost(reason)) => trouble = Some(reason),
+                Err(NodeFailure::Idle(reason) | NodeFailure::Lost(reason)) => {
+                    trouble = Some(reason)
+                }
                 // It can know nothing about this chain.
-                Err(Failure::WrongChain(_)) => {}
+                Err(NodeFailure::WrongChain(_)) => {}
             }
         }
         match trouble {
@@ -487,8 +501,8 @@ impl Pool {
         }
     }
 
-    fn unknown(&self, reason: &str) -> Trouble {
-        Trouble::Unknown(format!("{}: {reason}", self.chain))
+    fn unknown(&self, reason: &str) -> PoolError {
+        PoolError::Unknown(format!("{}: {reason}", self.chain))
     }
 
     /// Random bytes, for what is to be different each time.
@@ -520,18 +534,20 @@ impl Pool {
     async fn ask<T>(
         &self,
         index: usize,
-        call: &Call,
-        read: impl Fn(&Answer) -> Read<T>,
-    ) -> Result<T, Failure> {
+        call: &NodeRequest,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
+    ) -> Result<T, NodeFailure> {
         let node = self
             .nodes
             .get(index)
-            .ok_or_else(|| Failure::Idle("no such node".into()))?;
+            .ok_or_else(|| NodeFailure::Idle("no such node".into()))?;
         let outcome = match self.on_this_chain(node).await {
             Ok(()) => match node.exchange(call).await.map(|answer| read(&answer)) {
-                Ok(Read::RpcResult(said)) => Ok(said),
-                Ok(Read::Busy(reason)) => Err(Failure::Idle(reason)),
-                Ok(Read::Garbled(reason)) | Err(reason) => Err(Failure::Lost(reason)),
+                Ok(ParsedResponse::Value(said)) => Ok(said),
+                Ok(ParsedResponse::Busy(reason)) => Err(NodeFailure::Idle(reason)),
+                Ok(ParsedResponse::Malformed(reason)) | Err(reason) => {
+                    Err(NodeFailure::Lost(reason))
+                }
             },
             Err(failure) => Err(failure),
         };
@@ -547,7 +563,11 @@ impl Pool {
                     );
                 }
             }
-            Err(Failure::Idle(reason) | Failure::Lost(reason) | Failure::WrongChain(reason)) => {
+            Err(
+                NodeFailure::Idle(reason)
+                | NodeFailure::Lost(reason)
+                | NodeFailure::WrongChain(reason),
+            ) => {
                 let now = self.ports.clock.now_ms();
                 let failures = node.health.failed(now, self.dice());
                 // Not once per request as long as it is away.
@@ -566,17 +586,22 @@ impl Pool {
     }
 
     /// Whether a node is on the right chain: money must not be sent to another one.
-    async fn on_this_chain(&self, node: &Node) -> Result<(), Failure> {
+    async fn on_this_chain(&self, node: &PoolNode) -> Result<(), NodeFailure> {
         let Some(check) = &self.check else {
             return Ok(());
         };
         node.checked
             .get_or_try_init(|| async {
-                let answer = node.exchange(&check.call).await.map_err(Failure::Idle)?;
+                let answer = node
+                    .exchange(&check.call)
+                    .await
+                    .map_err(NodeFailure::Idle)?;
                 match (check.read)(&answer) {
-                    Read::RpcResult(Ok(())) => Ok(()),
-                    Read::RpcResult(Err(reason)) => Err(Failure::WrongChain(reason)),
-                    Read::Busy(reason) | Read::Garbled(reason) => Err(Failure::Idle(reason)),
+                    ParsedResponse::Value(Ok(())) => Ok(()),
+                    ParsedResponse::Value(Err(reason)) => Err(NodeFailure::WrongChain(reason)),
+                    ParsedResponse::Busy(reason) | ParsedResponse::Malformed(reason) => {
+                        Err(NodeFailure::Idle(reason))
+                    }
                 }
             })
             .await
@@ -584,8 +609,8 @@ impl Pool {
     }
 }
 
-impl Node {
-    async fn exchange(&self, call: &Call) -> Result<Answer, String> {
+impl PoolNode {
+    async fn exchange(&self, call: &NodeRequest) -> Result<NodeResponse, String> {
         // Without the URL, which may hold an access key.
         let describe = |error: reqwest::Error| describe(&error.without_url());
         let request = self
@@ -593,9 +618,9 @@ impl Node {
             .request(call.method.clone(), below(&self.url, call))
             .headers(self.headers.clone());
         let request = match &call.body {
-            Body::Nothing => request,
-            Body::Json(body) => request.json(body),
-            Body::Bytes(kind, bytes) => request
+            NodeRequestBody::Nothing => request,
+            NodeRequestBody::Json(body) => request.json(body),
+            NodeRequestBody::Bytes(kind, bytes) => request
                 .header(reqwest::header::CONTENT_TYPE, *kind)
                 .body(bytes.clone()),
         };
@@ -617,12 +642,12 @@ impl Node {
         if body.is_empty() {
             body = status_in_headers.unwrap_or_default();
         }
-        Ok(Answer { status, body })
+        Ok(NodeResponse { status, body })
     }
 }
 
 /// The address of a call below that of the node, whose query may hold a key.
-fn below(base: &Url, call: &Call) -> Url {
+fn below(base: &Url, call: &NodeRequest) -> Url {
     let mut url = base.clone();
     if !call.path.is_empty() {
         let path = format!(
@@ -639,15 +664,15 @@ fn below(base: &Url, call: &Call) -> Url {
 }
 
 /// What a node wants to be shown, in a form that no log prints.
-fn headers(access: &Access) -> Option<HeaderMap> {
+fn headers(access: &NodeAuth) -> Option<HeaderMap> {
     let mut headers = HeaderMap::new();
     let (name, value) = match access {
-        Access::Open => return Some(headers),
-        Access::Header { name, value } => (
+        NodeAuth::Open => return Some(headers),
+        NodeAuth::Header { name, value } => (
             HeaderName::from_bytes(name.as_bytes()).ok()?,
             HeaderValue::from_str(value.expose_secret()).ok()?,
         ),
-        Access::Login(login) => {
+        NodeAuth::Login(login) => {
             let login = STANDARD.encode(login.expose_secret());
             (
                 AUTHORIZATION,
@@ -691,17 +716,17 @@ mod tests {
         for (base, call, expected) in [
             (
                 "https://node/key/",
-                Call::post("", Body::Nothing),
+                NodeRequest::post("", NodeRequestBody::Nothing),
                 "https://node/key/",
             ),
             (
                 "https://node/v1",
-                Call::get("/accounts/0x1", &[]),
+                NodeRequest::get("/accounts/0x1", &[]),
                 "https://node/v1/accounts/0x1",
             ),
             (
                 "https://node/?key=a",
-                Call::get("blocks/latest", &[("limit", "1&2")]),
+                NodeRequest::get("blocks/latest", &[("limit", "1&2")]),
                 "https://node/blocks/latest?key=a&limit=1%262",
             ),
         ] {
@@ -711,11 +736,11 @@ mod tests {
 
     #[test]
     fn headers__should_not_be_shown() {
-        let login = Access::Login("user:secret".into());
+        let login = NodeAuth::Login("user:secret".into());
         let headers = headers(&login).unwrap();
         assert_eq!(headers[AUTHORIZATION], "Basic dXNlcjpzZWNyZXQ=");
         assert!(!format!("{headers:?}").contains("dXNl"));
-        let bad = Access::Header {
+        let bad = NodeAuth::Header {
             name: "a b".into(),
             value: "c".into(),
         };

@@ -4,10 +4,10 @@ use covault_core::fault::ExecuteCode;
 use serde::de::DeserializeOwned;
 
 use super::{
-    ChainError, Refusal,
+    ChainError, ChainRefusal,
     health::EndpointHealth,
     jsonrpc::short,
-    pool::{Answer, Call, Pool, Read, Trouble},
+    pool::{NodePool, NodeRequest, NodeResponse, ParsedResponse, PoolError},
 };
 
 /// Statuses by which a node says that it is not the request that is wrong: no access, too many
@@ -15,14 +15,14 @@ use super::{
 pub(super) const NOT_ABOUT_THE_REQUEST: [u16; 6] = [401, 403, 407, 408, 425, 429];
 
 /// A client of one chain's nodes.
-pub struct Rest {
-    pool: Pool,
-    is_answer: fn(&Answer) -> bool,
+pub struct RestClient {
+    pool: NodePool,
+    is_answer: fn(&NodeResponse) -> bool,
 }
 
-impl Rest {
+impl RestClient {
     /// A client. Every status below 500 is an answer, but those that are not about the request.
-    pub fn new(pool: Pool) -> Self {
+    pub fn new(pool: NodePool) -> Self {
         Self {
             pool,
             is_answer: |answer| {
@@ -33,7 +33,7 @@ impl Rest {
 
     /// Says itself what is an answer. The others mean that the node cannot now.
     #[must_use]
-    pub fn answers_when(mut self, is_answer: fn(&Answer) -> bool) -> Self {
+    pub fn answers_when(mut self, is_answer: fn(&NodeResponse) -> bool) -> Self {
         self.is_answer = is_answer;
         self
     }
@@ -43,17 +43,17 @@ impl Rest {
     #[must_use]
     pub fn checked(
         mut self,
-        call: Call,
-        wrong: impl Fn(&Answer) -> Result<Option<String>, &'static str> + Send + Sync + 'static,
+        call: NodeRequest,
+        wrong: impl Fn(&NodeResponse) -> Result<Option<String>, &'static str> + Send + Sync + 'static,
     ) -> Self {
         self.pool = self.pool.checked(call, move |answer| {
             if !answer.is_success() {
-                return Read::Busy(format!("the node answered HTTP {}", answer.status));
+                return ParsedResponse::Busy(format!("the node answered HTTP {}", answer.status));
             }
             match wrong(answer) {
-                Ok(None) => Read::RpcResult(Ok(())),
-                Ok(Some(reason)) => Read::RpcResult(Err(reason)),
-                Err(reason) => Read::Garbled(reason.into()),
+                Ok(None) => ParsedResponse::Value(Ok(())),
+                Ok(Some(reason)) => ParsedResponse::Value(Err(reason)),
+                Err(reason) => ParsedResponse::Malformed(reason.into()),
             }
         });
         self
@@ -73,7 +73,7 @@ impl Rest {
     ///
     /// # Errors
     /// [`ChainError`] when no node answered.
-    pub async fn ask(&self, call: &Call) -> Result<Answer, ChainError> {
+    pub async fn ask(&self, call: &NodeRequest) -> Result<NodeResponse, ChainError> {
         Ok(self.pool.first(call, |answer| self.whole(answer)).await?)
     }
 
@@ -86,36 +86,38 @@ impl Rest {
     pub async fn query_quorum<T: PartialEq>(
         &self,
         what: &str,
-        call: &Call,
-        read: impl Fn(&Answer) -> Option<T>,
+        call: &NodeRequest,
+        read: impl Fn(&NodeResponse) -> Option<T>,
     ) -> Result<T, ChainError> {
-        self.agreed_by(what, call, read, T::eq).await
+        self.query_quorum_by(what, call, read, T::eq).await
     }
 
-    /// As [`Rest::query_quorum`], where two answers need not be equal to be the same.
+    /// As [`RestClient::query_quorum`], where two answers need not be equal to be the same.
     ///
     /// # Errors
     /// As there.
-    pub async fn agreed_by<T>(
+    pub async fn query_quorum_by<T>(
         &self,
         what: &str,
-        call: &Call,
-        read: impl Fn(&Answer) -> Option<T>,
+        call: &NodeRequest,
+        read: impl Fn(&NodeResponse) -> Option<T>,
         same: impl Fn(&T, &T) -> bool,
     ) -> Result<T, ChainError> {
-        let read = |answer: &Answer| match self.whole(answer) {
-            Read::RpcResult(answer) => match read(&answer) {
-                Some(said) => Read::RpcResult(said),
-                None => Read::Garbled(format!("the node's answer about {what} makes no sense")),
+        let read = |answer: &NodeResponse| match self.whole(answer) {
+            ParsedResponse::Value(answer) => match read(&answer) {
+                Some(said) => ParsedResponse::Value(said),
+                None => ParsedResponse::Malformed(format!(
+                    "the node's answer about {what} makes no sense"
+                )),
             },
-            Read::Busy(reason) => Read::Busy(reason),
-            Read::Garbled(reason) => Read::Garbled(reason),
+            ParsedResponse::Busy(reason) => ParsedResponse::Busy(reason),
+            ParsedResponse::Malformed(reason) => ParsedResponse::Malformed(reason),
         };
         Ok(self.pool.query_quorum(what, call, read, same).await?)
     }
 
-    /// As [`Pool::query_best_effort`]; `None` when the node gave no answer.
-    pub async fn query_best_effort(&self, call: &Call) -> Option<Answer> {
+    /// As [`NodePool::query_best_effort`]; `None` when the node gave no answer.
+    pub async fn query_best_effort(&self, call: &NodeRequest) -> Option<NodeResponse> {
         let answer = self
             .pool
             .query_best_effort(call, |answer| self.whole(answer))
@@ -123,9 +125,9 @@ impl Rest {
         answer.ok()
     }
 
-    /// Sends: as [`Rest::ask`], in one round; also says whether a node may have taken it before and
+    /// Sends: as [`RestClient::ask`], in one round; also says whether a node may have taken it before and
     /// its answer was lost.
-    pub async fn send(&self, call: &Call) -> (Result<Answer, ChainError>, bool) {
+    pub async fn send(&self, call: &NodeRequest) -> (Result<NodeResponse, ChainError>, bool) {
         let (answer, doubt) = self
             .pool
             .query_once(call, |answer| self.whole(answer))
@@ -139,28 +141,28 @@ impl Rest {
     /// When it was true of none and some node did not answer.
     pub async fn any(
         &self,
-        call: &Call,
-        found: impl Fn(&Answer) -> Result<bool, String>,
+        call: &NodeRequest,
+        found: impl Fn(&NodeResponse) -> Result<bool, String>,
     ) -> Result<bool, String> {
         self.pool
             .any(call, |answer| self.whole(answer), found)
             .await
     }
 
-    fn whole(&self, answer: &Answer) -> Read<Answer> {
+    fn whole(&self, answer: &NodeResponse) -> ParsedResponse<NodeResponse> {
         if (self.is_answer)(answer) {
-            return Read::RpcResult(answer.clone());
+            return ParsedResponse::Value(answer.clone());
         }
         let reason = format!("the node answered HTTP {}", answer.status);
         if NOT_ABOUT_THE_REQUEST.contains(&answer.status) {
-            Read::Busy(reason)
+            ParsedResponse::Busy(reason)
         } else {
-            Read::Garbled(reason)
+            ParsedResponse::Malformed(reason)
         }
     }
 }
 
-impl Answer {
+impl NodeResponse {
     /// Whether the status is one of success.
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
@@ -177,11 +179,11 @@ impl Answer {
     }
 }
 
-impl From<Trouble> for ChainError {
-    fn from(trouble: Trouble) -> Self {
+impl From<PoolError> for ChainError {
+    fn from(trouble: PoolError) -> Self {
         match trouble {
-            Trouble::Unknown(reason) => ChainError::Unknown(reason),
-            Trouble::WrongChain(reason) => ChainError::Refused(Refusal {
+            PoolError::Unknown(reason) => ChainError::Unknown(reason),
+            PoolError::WrongChain(reason) => ChainError::Refused(ChainRefusal {
                 reason,
                 code: ExecuteCode::Unspecified,
             }),

@@ -34,7 +34,7 @@ pub struct SimulationRequest {
 /// What a node says that a transaction would do now. Its JSON is what `simulation` holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Simulation {
+pub struct SimulationOutcome {
     /// Whether it would go through.
     pub success: bool,
     /// What it returns, in the form that the network's nodes give: hex with `0x` of an EVM call
@@ -52,7 +52,7 @@ pub struct Simulation {
     pub truncated: bool,
 }
 
-impl Simulation {
+impl SimulationOutcome {
     /// It would go through, and returns this.
     pub fn passes(result: Option<String>) -> Self {
         Self {
@@ -125,17 +125,17 @@ mod tests {
 
     #[test]
     fn to_json__should_have_the_documented_form() {
-        let passes = Simulation {
+        let passes = SimulationOutcome {
             units_used: Some("150".into()),
-            ..Simulation::passes(Some("0x01".into()))
+            ..SimulationOutcome::passes(Some("0x01".into()))
         };
         assert_eq!(
             String::from_utf8(passes.to_json().unwrap()).unwrap(),
             r#"{"success":true,"result":"0x01","error":null,"unitsUsed":"150","logs":[],"truncated":false}"#
         );
-        let fails = Simulation {
+        let fails = SimulationOutcome {
             logs: vec!["a \"log\"".into()],
-            ..Simulation::fails("no")
+            ..SimulationOutcome::fails("no")
         };
         assert_eq!(
             String::from_utf8(fails.to_json().unwrap()).unwrap(),
@@ -147,7 +147,7 @@ mod tests {
     fn to_json__should_cut_what_is_too_long_and_say_so() {
         // What takes six bytes in JSON.
         let long = "\u{1}".repeat(1 << 20);
-        let shown = Simulation {
+        let shown = SimulationOutcome {
             success: false,
             result: Some(long.clone()),
             error: Some(long.clone()),

@@ -24,10 +24,10 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    Broadcast, BroadcastRequest, ChainClient, ChainError, ChainKey, EndpointHealth, JsonRpc, Pool,
-    Refusal, Simulation, SimulationRequest,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainKey, ChainRefusal,
+    EndpointHealth, JsonRpcClient, NodePool, SimulationOutcome, SimulationRequest,
     jsonrpc::{CallError, RpcError, short},
-    settle,
+    resolve_refusal,
 };
 
 /// As Solana's own tools know it.
@@ -51,18 +51,18 @@ const COMMITMENT: &str = "confirmed";
 
 /// One Solana-family chain.
 pub struct SolanaNode {
-    rpc: JsonRpc,
+    rpc: JsonRpcClient,
 }
 
 impl SolanaNode {
     /// The chain, through its nodes.
-    pub fn new(chain: ChainKey, pool: Pool) -> Self {
+    pub fn new(chain: ChainKey, pool: NodePool) -> Self {
         let genesis = genesis(chain).filter(|_| !pool.is_local());
-        let rpc = JsonRpc::new(pool);
+        let rpc = JsonRpcClient::new(pool);
         let rpc = match genesis {
             None => rpc,
             Some(genesis) => rpc.on("getGenesisHash", json!([]), move |found| {
-                elsewhere(chain, genesis, found)
+                chain_mismatch(chain, genesis, found)
             }),
         };
         Self { rpc }
@@ -81,7 +81,7 @@ impl SolanaNode {
 
     async fn token(&self, queries: &TokenQueries) -> Result<TokenChainData, ChainError> {
         let refused = |fault: Fault| {
-            ChainError::Refused(Refusal {
+            ChainError::Refused(ChainRefusal {
                 reason: fault.message().to_owned(),
                 code: fault.execute_code(),
             })
@@ -117,7 +117,7 @@ impl SolanaNode {
         (text, id): (&str, &str),
         slot: Option<u64>,
         broadcast_request: &BroadcastRequest,
-    ) -> Broadcast {
+    ) -> BroadcastOutcome {
         // Preflight at the commitment of the blockhash: at `finalized`, the default, the node
         // would not know it yet. A node that is behind says so.
         let mut options = json!({"encoding": "base64", "preflightCommitment": COMMITMENT});
@@ -127,17 +127,17 @@ impl SolanaNode {
         let params = json!([text, options]);
         let (answer, doubt) = self.rpc.call_once("sendTransaction", params).await;
         match answer.map_err(|error| (judge(&error), error)) {
-            Ok(_) | Err((Verdict::Processed, _)) => Broadcast::Accepted,
-            Err((Verdict::NoBlockhash, _)) => {
+            Ok(_) | Err((SolanaVerdict::Processed, _)) => BroadcastOutcome::Accepted,
+            Err((SolanaVerdict::NoBlockhash, _)) => {
                 self.without_blockhash(text, id, broadcast_request).await
             }
-            Err((Verdict::Later, error)) => Broadcast::Unknown(match error {
+            Err((SolanaVerdict::Later, error)) => BroadcastOutcome::Unknown(match error {
                 CallError::Unreachable(reason) | CallError::WrongChain(reason) => reason,
                 CallError::Node(error) => format!("the node said: {}", short(&error.message)),
             }),
-            Err((Verdict::Refused(refusal), _)) => {
+            Err((SolanaVerdict::Refused(refusal), _)) => {
                 let known = self.known(id).await;
-                settle(refusal, known, doubt || broadcast_request.retried)
+                resolve_refusal(refusal, known, doubt || broadcast_request.retried)
             }
         }
     }
@@ -149,12 +149,12 @@ impl SolanaNode {
         text: &str,
         id: &str,
         broadcast_request: &BroadcastRequest,
-    ) -> Broadcast {
+    ) -> BroadcastOutcome {
         let age_ms = broadcast_request.age_ms;
         if age_ms < BLOCKHASH_LIFE_MS {
             return match self.known(id).await {
-                Ok(true) => Broadcast::Accepted,
-                _ => Broadcast::Unknown("the node does not know the blockhash yet".into()),
+                Ok(true) => BroadcastOutcome::Accepted,
+                _ => BroadcastOutcome::Unknown("the node does not know the blockhash yet".into()),
             };
         }
         let bytes = STANDARD.decode(text).ok();
@@ -168,17 +168,17 @@ impl SolanaNode {
         match self.is_alive(lifetime.as_ref()).await {
             Ok(true) => {
                 let reason = "the node does not know the blockhash or nonce, which is still good";
-                return Broadcast::Unknown(reason.into());
+                return BroadcastOutcome::Unknown(reason.into());
             }
             Err(trouble) if patient => {
                 let reason = format!(
                     "the transaction may have expired, and a node cannot say whether: {trouble}"
                 );
-                return Broadcast::Unknown(reason);
+                return BroadcastOutcome::Unknown(reason);
             }
             Ok(false) | Err(_) => {}
         }
-        let refusal = Refusal {
+        let refusal = ChainRefusal {
             reason: match &lifetime {
                 Some(Lifetime::Nonce(nonce)) => format!(
                     "the account {} does not hold the transaction's nonce any more, or not under \
@@ -190,7 +190,7 @@ impl SolanaNode {
             code: ExecuteCode::Unspecified,
         };
         // Asked last: from now on it can no longer get into a block.
-        settle(refusal, self.known(id).await, true)
+        resolve_refusal(refusal, self.known(id).await, true)
     }
 
     /// Whether any node says that a transaction can still be taken. Asked is what is final, for
@@ -217,16 +217,16 @@ impl SolanaNode {
 
     /// Waits until a transaction is in a block that enough of the stake has voted for, and gives
     /// its slot; what stands against sending the next otherwise.
-    async fn confirmed(&self, id: &str) -> Result<u64, Broadcast> {
+    async fn confirmed(&self, id: &str) -> Result<u64, BroadcastOutcome> {
         let begun = Instant::now();
         loop {
             let reason = match self.rpc.call("getSignatureStatuses", statuses(id)).await {
                 Ok(answer) => match landed(&answer) {
-                    Some(Landed { slot, error: None }) => return Ok(slot),
-                    Some(Landed {
+                    Some(ConfirmedTransaction { slot, error: None }) => return Ok(slot),
+                    Some(ConfirmedTransaction {
                         error: Some(error), ..
                     }) => {
-                        return Err(Broadcast::Refused(Refusal {
+                        return Err(BroadcastOutcome::Refused(ChainRefusal {
                             reason: format!("its block says {}", short(&error)),
                             code: ExecuteCode::Unspecified,
                         }));
@@ -237,7 +237,7 @@ impl SolanaNode {
                 Err(CallError::Node(error)) => format!("the node said: {}", short(&error.message)),
             };
             if begun.elapsed() >= PATIENCE {
-                return Err(Broadcast::Unknown(reason));
+                return Err(BroadcastOutcome::Unknown(reason));
             }
             sleep(POLL).await;
         }
@@ -251,7 +251,7 @@ impl ChainClient for SolanaNode {
             Queries::Nothing => return Ok(ChainData::Nothing),
             Queries::Solana(queries) => queries,
             _ => {
-                return Err(ChainError::Refused(Refusal {
+                return Err(ChainError::Refused(ChainRefusal {
                     reason: "not a Solana question".into(),
                     code: ExecuteCode::Unspecified,
                 }));
@@ -275,16 +275,16 @@ impl ChainClient for SolanaNode {
 
     /// Several transactions go one after the other, each when the one before it is confirmed: it
     /// may depend on it.
-    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
         let Some(transactions) = solana::each(&broadcast_request.signed) else {
-            return Broadcast::Unknown("the transactions do not fit their hashes".into());
+            return BroadcastOutcome::Unknown("the transactions do not fit their hashes".into());
         };
         let count = transactions.len();
         let mut slot = None;
         for (number, transaction) in (1..).zip(transactions) {
             let (verdict, what) = match self.send(transaction, slot, broadcast_request).await {
-                Broadcast::Accepted if number == count => return Broadcast::Accepted,
-                Broadcast::Accepted => match self.confirmed(transaction.1).await {
+                BroadcastOutcome::Accepted if number == count => return BroadcastOutcome::Accepted,
+                BroadcastOutcome::Accepted => match self.confirmed(transaction.1).await {
                     Ok(at) => {
                         slot = slot.max(Some(at));
                         continue;
@@ -295,7 +295,7 @@ impl ChainClient for SolanaNode {
             };
             return of_several(number, count, what, verdict);
         }
-        Broadcast::Accepted
+        BroadcastOutcome::Accepted
     }
 
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
@@ -320,7 +320,7 @@ impl ChainClient for SolanaNode {
         {
             // -32602 invalid params: addresses are checked before, so that it is the mint.
             Err(CallError::Node(error)) if error.code == -32602 => {
-                Err(ChainError::Refused(Refusal {
+                Err(ChainError::Refused(ChainRefusal {
                     reason: format!("is not a token of {}", self.rpc.name()),
                     code: ExecuteCode::Unspecified,
                 }))
@@ -330,7 +330,7 @@ impl ChainClient for SolanaNode {
     }
 
     /// Not of several transactions: a later one is tried without what the earlier ones do.
-    async fn simulate(&self, trial: &SimulationRequest) -> Option<Simulation> {
+    async fn simulate(&self, trial: &SimulationRequest) -> Option<SimulationOutcome> {
         let transactions = wire::split(&trial.unsigned.bytes)?;
         let [transaction] = transactions.as_slice() else {
             return None;
@@ -358,7 +358,7 @@ impl ChainClient for SolanaNode {
 /// Reads simulateTransaction. `None` when it failed for what says nothing about the transaction:
 /// it is in a block meanwhile, or the node is behind and does not know the blockhash. One that is
 /// `foreign` came with its blockhash, which may be over.
-fn tried(value: &Value, foreign: bool) -> Option<Simulation> {
+fn tried(value: &Value, foreign: bool) -> Option<SimulationOutcome> {
     let logs = value.get("logs").and_then(Value::as_array);
     let logs = logs.into_iter().flatten().filter_map(Value::as_str);
     let units = value.get("unitsConsumed").and_then(Value::as_u64);
@@ -370,7 +370,7 @@ fn tried(value: &Value, foreign: bool) -> Option<Simulation> {
         Value::String(words) => Some(words.clone()),
         other => Some(other.to_string()),
     };
-    Some(Simulation {
+    Some(SimulationOutcome {
         success: error.is_none(),
         result: returned.map(str::to_owned),
         error,
@@ -390,7 +390,7 @@ fn genesis(chain: ChainKey) -> Option<&'static str> {
 }
 
 /// What is wrong with a node of another chain.
-fn elsewhere(
+fn chain_mismatch(
     chain: ChainKey,
     genesis: &str,
     found: &Value,
@@ -431,18 +431,18 @@ fn statuses(id: &str) -> Value {
 
 /// A transaction in a block.
 #[derive(Debug, PartialEq, Eq)]
-struct Landed {
+struct ConfirmedTransaction {
     slot: u64,
     /// Its instructions were not carried out.
     error: Option<String>,
 }
 
 /// Reads getSignatureStatuses; `None` where the block is not there or may yet be dropped.
-fn landed(answer: &Value) -> Option<Landed> {
+fn landed(answer: &Value) -> Option<ConfirmedTransaction> {
     let status = answer.pointer("/value/0")?;
     let slot = status.get("slot")?.as_u64()?;
     let commitment = status.get("confirmationStatus").and_then(Value::as_str);
-    matches!(commitment, Some("confirmed" | "finalized")).then(|| Landed {
+    matches!(commitment, Some("confirmed" | "finalized")).then(|| ConfirmedTransaction {
         slot,
         error: status
             .get("err")
@@ -453,7 +453,12 @@ fn landed(answer: &Value) -> Option<Landed> {
 
 /// What is to be said of the whole when one of several transactions was not accepted; `what` is
 /// the word for that.
-fn of_several(number: usize, count: usize, what: &str, verdict: Broadcast) -> Broadcast {
+fn of_several(
+    number: usize,
+    count: usize,
+    what: &str,
+    verdict: BroadcastOutcome,
+) -> BroadcastOutcome {
     if count == 1 {
         return verdict;
     }
@@ -464,18 +469,22 @@ fn of_several(number: usize, count: usize, what: &str, verdict: Broadcast) -> Br
         _ => "the earlier ones were sent, the later ones were not",
     };
     match verdict {
-        Broadcast::Accepted => Broadcast::Accepted,
-        Broadcast::Refused(Refusal { reason, code }) => Broadcast::Refused(Refusal {
-            reason: format!("{which} {what}: {reason}; {others}"),
-            code,
-        }),
-        Broadcast::Unknown(reason) => Broadcast::Unknown(format!("{which}: {reason}")),
+        BroadcastOutcome::Accepted => BroadcastOutcome::Accepted,
+        BroadcastOutcome::Refused(ChainRefusal { reason, code }) => {
+            BroadcastOutcome::Refused(ChainRefusal {
+                reason: format!("{which} {what}: {reason}; {others}"),
+                code,
+            })
+        }
+        BroadcastOutcome::Unknown(reason) => {
+            BroadcastOutcome::Unknown(format!("{which}: {reason}"))
+        }
     }
 }
 
 /// What an answer other than a result means.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum SolanaVerdict {
     /// The transaction is in a block.
     Processed,
     /// The node does not know its blockhash, or nonce.
@@ -483,20 +492,20 @@ enum Verdict {
     /// It may pass.
     Later,
     /// It never will.
-    Refused(Refusal),
+    Refused(ChainRefusal),
 }
 
-fn judge(error: &CallError) -> Verdict {
+fn judge(error: &CallError) -> SolanaVerdict {
     let CallError::Node(error) = error else {
-        return Verdict::Later;
+        return SolanaVerdict::Later;
     };
     let said = format!("{} {}", error.message, error.data).to_ascii_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
     if has(&["already been processed", "alreadyprocessed"]) {
-        return Verdict::Processed;
+        return SolanaVerdict::Processed;
     }
     if has(&["blockhash not found", "blockhashnotfound"]) {
-        return Verdict::NoBlockhash;
+        return SolanaVerdict::NoBlockhash;
     }
     // -32004, -32014 and -32016 are of nodes that are behind, -32005 of one that is not well, -32603
     // of its own trouble, -32601 of one that takes no transactions.
@@ -505,7 +514,7 @@ fn judge(error: &CallError) -> Verdict {
         -32004 | -32005 | -32014 | -32016 | -32601 | -32603
     ) || has(&["account in use", "accountinuse", "cluster maintenance"])
     {
-        return Verdict::Later;
+        return SolanaVerdict::Later;
     }
     let rent = has(&["insufficientfundsforrent", "insufficient funds for rent"]);
     let payer = account_index(&said).is_none_or(|index| index == "0");
@@ -538,7 +547,7 @@ fn judge(error: &CallError) -> Verdict {
             "the node refused the transaction: ",
         )
     };
-    Verdict::Refused(Refusal {
+    SolanaVerdict::Refused(ChainRefusal {
         reason: format!("{hint}{}", short(&error.message)),
         code,
     })
@@ -598,9 +607,9 @@ mod tests {
     }
 
     #[track_caller]
-    fn refused(error: &CallError) -> Refusal {
+    fn refused(error: &CallError) -> ChainRefusal {
         match judge(error) {
-            Verdict::Refused(refusal) => refusal,
+            SolanaVerdict::Refused(refusal) => refusal,
             other => panic!("{other:?}"),
         }
     }
@@ -608,16 +617,19 @@ mod tests {
     #[test]
     fn judge__should_know_a_transaction_that_was_processed() {
         let words = said("This transaction has already been processed");
-        assert_eq!(judge(&words), Verdict::Processed);
+        assert_eq!(judge(&words), SolanaVerdict::Processed);
         let data = error(-32002, "no", json!({"err": "AlreadyProcessed"}));
-        assert_eq!(judge(&data), Verdict::Processed);
+        assert_eq!(judge(&data), SolanaVerdict::Processed);
     }
 
     #[test]
     fn judge__should_know_a_blockhash_that_the_node_does_not() {
-        assert_eq!(judge(&said("Blockhash not found")), Verdict::NoBlockhash);
+        assert_eq!(
+            judge(&said("Blockhash not found")),
+            SolanaVerdict::NoBlockhash
+        );
         let data = error(-32002, "no", json!({"err": "BlockhashNotFound"}));
-        assert_eq!(judge(&data), Verdict::NoBlockhash);
+        assert_eq!(judge(&data), SolanaVerdict::NoBlockhash);
     }
 
     #[test]
@@ -631,12 +643,12 @@ mod tests {
         ] {
             assert_eq!(
                 judge(&error(code, words, Value::Null)),
-                Verdict::Later,
+                SolanaVerdict::Later,
                 "{words}"
             );
         }
         let silent = CallError::Unreachable("nobody answered".into());
-        assert_eq!(judge(&silent), Verdict::Later);
+        assert_eq!(judge(&silent), SolanaVerdict::Later);
     }
 
     #[test]
@@ -706,7 +718,7 @@ mod tests {
                 "confirmationStatus": commitment});
             landed(&json!({"context": {"slot": 9}, "value": [status]}))
         };
-        let fine = Landed {
+        let fine = ConfirmedTransaction {
             slot: 7,
             error: None,
         };
@@ -730,13 +742,13 @@ mod tests {
     #[test]
     fn of_several__should_say_what_became_of_the_others() {
         let refusal = || {
-            Broadcast::Refused(Refusal {
+            BroadcastOutcome::Refused(ChainRefusal {
                 reason: "no".into(),
                 code: ExecuteCode::InsufficientFunds,
             })
         };
         let reason = |number, count| match of_several(number, count, "was refused", refusal()) {
-            Broadcast::Refused(refusal) => {
+            BroadcastOutcome::Refused(refusal) => {
                 assert_eq!(refusal.code, ExecuteCode::InsufficientFunds);
                 refusal.reason
             }
@@ -762,11 +774,11 @@ mod tests {
         for chain in [ChainKey::SOLANA, ChainKey::SONIC] {
             let genesis = genesis(chain).unwrap();
             assert!(parse_key(genesis).is_ok());
-            assert_eq!(elsewhere(chain, genesis, &json!(genesis)), Ok(None));
+            assert_eq!(chain_mismatch(chain, genesis, &json!(genesis)), Ok(None));
             let devnet = json!("EtWTRABZaYq6iMfeYKouRu166VU2xqa1wcaWoxPkrZBG");
-            let reason = elsewhere(chain, genesis, &devnet).unwrap().unwrap();
+            let reason = chain_mismatch(chain, genesis, &devnet).unwrap().unwrap();
             assert!(reason.contains(&format!("configured for {chain} is on another chain")));
-            assert!(elsewhere(chain, genesis, &Value::Null).is_err());
+            assert!(chain_mismatch(chain, genesis, &Value::Null).is_err());
         }
         assert_ne!(genesis(ChainKey::SOLANA), genesis(ChainKey::SONIC));
     }

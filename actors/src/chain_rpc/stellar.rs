@@ -21,45 +21,45 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Broadcast, BroadcastRequest, ChainClient, ChainError, EndpointHealth, JsonRpc, Refusal,
-    Simulation, SimulationRequest,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
+    JsonRpcClient, SimulationOutcome, SimulationRequest,
     jsonrpc::{CallError, RpcError, short},
-    settle,
+    resolve_refusal,
 };
 
 /// For how long a transaction is good, in seconds.
-const LIFE: u64 = 300;
+const LIFETIME_S: u64 = 300;
 /// The network takes no less, in stroops per operation.
-const LEAST_FEE: u32 = 100;
+const MIN_FEE: u32 = 100;
 /// No more is offered, whatever others pay: 0.1 XLM.
-const MOST_FEE: u32 = 1_000_000;
+const MAX_FEE: u32 = 1_000_000;
 /// What becomes of a transaction that a node has taken is asked for so often: two ledgers and
 /// more, which close every 5 to 6 seconds.
-const LOOKS: u32 = 15;
+const MAX_POLLS: u32 = 15;
 /// The pause before each.
-const LOOK_PAUSE: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// JSON-RPC: what was sent is not what the method takes.
 const INVALID_PARAMS: i64 = -32602;
 
 /// The Stellar public network.
 pub struct StellarNode {
-    rpc: JsonRpc,
+    rpc: JsonRpcClient,
 }
 
 /// What the nodes' ledgers have of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Trace {
+enum StellarTrace {
     /// One has it, and it did what it says.
     Done,
     /// One has it, and it changed nothing; the fee was taken.
-    Failed(Refusal),
+    Failed(ChainRefusal),
     /// None of these has it.
-    Nowhere(Span),
+    Nowhere(LedgerRange),
 }
 
 /// The ledgers that all nodes know that were asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Span {
+struct LedgerRange {
     /// When the first closed, in seconds since the Unix epoch.
     since: u64,
     /// When the last closed.
@@ -68,7 +68,7 @@ struct Span {
     last: u64,
 }
 
-impl Span {
+impl LedgerRange {
     const ALL: Self = Self {
         since: 0,
         until: u64::MAX,
@@ -100,7 +100,7 @@ impl Span {
 
 impl StellarNode {
     /// The chain, through its nodes.
-    pub fn new(rpc: JsonRpc) -> Self {
+    pub fn new(rpc: JsonRpcClient) -> Self {
         let rpc = rpc.on("getNetwork", json!({}), |network| {
             let passphrase = network.get("passphrase").and_then(Value::as_str);
             let found = passphrase.ok_or("the node named no network")?;
@@ -114,13 +114,17 @@ impl StellarNode {
         Self { rpc }
     }
 
-    async fn gather(&self, queries: &StellarQueries, now_ms: u64) -> Result<ChainData, ChainError> {
+    async fn fetch_chain_data(
+        &self,
+        queries: &StellarQueries,
+        now_ms: u64,
+    ) -> Result<ChainData, ChainError> {
         let from = key_of(&queries.from)?;
         let destination = queries.destination.as_deref().map(key_of).transpose()?;
         let mut keys = vec![from.as_str()];
         keys.extend(destination.as_deref().filter(|key| *key != from));
         let read = |answer: &Value| {
-            let entries = Entries::of(answer)?;
+            let entries = LedgerEntries::of(answer)?;
             let sequence = entries.account(&from)?.map(|account| account.sequence);
             let exists = match &destination {
                 Some(key) => Some(entries.account(key)?.is_some()),
@@ -133,7 +137,7 @@ impl StellarNode {
             .query_quorum("getLedgerEntries", json!({"keys": keys}), read);
         let fee = self
             .rpc
-            .agreed_by("getFeeStats", json!({}), base_fee, |one, other| {
+            .query_quorum_by("getFeeStats", json!({}), base_fee, |one, other| {
                 one.max(other) / 4 <= *one.min(other)
             });
         let ((sequence, destination_exists), base_fee) = tokio::try_join!(entries, fee)?;
@@ -146,23 +150,25 @@ impl StellarNode {
         Ok(ChainData::Stellar(StellarChainData {
             sequence,
             base_fee,
-            max_time: now_ms / 1000 + LIFE,
+            max_time: now_ms / 1000 + LIFETIME_S,
             destination_exists,
         }))
     }
 
     /// Looks for the transaction in the ledgers of all nodes.
-    async fn trace(&self, hash: &str) -> Result<Trace, String> {
-        let seen = Mutex::new(Trace::Nowhere(Span::ALL));
+    async fn trace(&self, hash: &str) -> Result<StellarTrace, String> {
+        let seen = Mutex::new(StellarTrace::Nowhere(LedgerRange::ALL));
         let look = |answer: &Value| {
             let found = trace_of(answer);
             let mut seen = seen.lock();
             let whole = match (&*seen, found) {
-                (Trace::Nowhere(all), Trace::Nowhere(span)) => Trace::Nowhere(all.and(span)),
+                (StellarTrace::Nowhere(all), StellarTrace::Nowhere(span)) => {
+                    StellarTrace::Nowhere(all.and(span))
+                }
                 (_, found) => found,
             };
             *seen = whole;
-            !matches!(*seen, Trace::Nowhere(_))
+            !matches!(*seen, StellarTrace::Nowhere(_))
         };
         self.rpc
             .any("getTransaction", json!({"hash": hash}), look)
@@ -172,34 +178,34 @@ impl StellarNode {
 
     /// A node has the transaction and will put it into a ledger, which is enough. But what fails
     /// there is not found out before: whether the sender has the amount, for example.
-    async fn in_ledger(&self, hash: &str) -> Broadcast {
-        for _ in 0..LOOKS {
-            tokio::time::sleep(LOOK_PAUSE).await;
+    async fn in_ledger(&self, hash: &str) -> BroadcastOutcome {
+        for _ in 0..MAX_POLLS {
+            tokio::time::sleep(POLL_INTERVAL).await;
             let answer = self
                 .rpc
                 .call("getTransaction", json!({"hash": hash}))
                 .await
                 .map(|answer| trace_of(&answer));
             match answer {
-                Ok(Trace::Done) => break,
-                Ok(Trace::Failed(refusal)) => return Broadcast::Refused(refusal),
-                Ok(Trace::Nowhere(_)) | Err(_) => {}
+                Ok(StellarTrace::Done) => break,
+                Ok(StellarTrace::Failed(refusal)) => return BroadcastOutcome::Refused(refusal),
+                Ok(StellarTrace::Nowhere(_)) | Err(_) => {}
             }
         }
-        Broadcast::Accepted
+        BroadcastOutcome::Accepted
     }
 
     /// A node takes one transaction of an account per ledger. For some ledgers it also says this of
     /// one that is in a ledger.
-    async fn later(&self, hash: &str, doubt: bool) -> Broadcast {
+    async fn later(&self, hash: &str, doubt: bool) -> BroadcastOutcome {
         if doubt {
             match self.trace(hash).await {
-                Ok(Trace::Done) => return Broadcast::Accepted,
-                Ok(Trace::Failed(refusal)) => return Broadcast::Refused(refusal),
-                Ok(Trace::Nowhere(_)) | Err(_) => {}
+                Ok(StellarTrace::Done) => return BroadcastOutcome::Accepted,
+                Ok(StellarTrace::Failed(refusal)) => return BroadcastOutcome::Refused(refusal),
+                Ok(StellarTrace::Nowhere(_)) | Err(_) => {}
             }
         }
-        Broadcast::Unknown(
+        BroadcastOutcome::Unknown(
             "the node takes one transaction of an account per ledger; this one waits for a later ledger"
                 .into(),
         )
@@ -212,22 +218,22 @@ impl StellarNode {
         sent: &Sent,
         why: Failure,
         doubt: bool,
-    ) -> Broadcast {
+    ) -> BroadcastOutcome {
         match why.cause {
             Cause::Sequence => self.out_of_order(broadcast_request, sent).await,
             Cause::TooLate => {
-                let refusal = Refusal {
+                let refusal = ChainRefusal {
                     reason: "the transaction expired before a node took it; create a new request"
                         .into(),
                     code: ExecuteCode::Unspecified,
                 };
-                let is_over = |span: &Span| span.is_past(sent);
+                let is_over = |span: &LedgerRange| span.is_past(sent);
                 self.refuse(broadcast_request, refusal, doubt, is_over)
                     .await
             }
-            Cause::Internal => Broadcast::Unknown(format!("the node said: {}", why.name)),
+            Cause::Internal => BroadcastOutcome::Unknown(format!("the node said: {}", why.name)),
             Cause::Passing => {
-                let is_over = |span: &Span| span.is_past(sent);
+                let is_over = |span: &LedgerRange| span.is_past(sent);
                 self.refuse(broadcast_request, refusal(&why), doubt, is_over)
                     .await
             }
@@ -240,19 +246,23 @@ impl StellarNode {
 
     /// Its sequence number is not the next one of the account: too high, when an earlier
     /// transaction is not in a ledger yet; too low, when another has used it, or this very one.
-    async fn out_of_order(&self, broadcast_request: &BroadcastRequest, sent: &Sent) -> Broadcast {
+    async fn out_of_order(
+        &self,
+        broadcast_request: &BroadcastRequest,
+        sent: &Sent,
+    ) -> BroadcastOutcome {
         let key = match ledger::account_key(&sent.source) {
             Ok(key) => key,
-            Err(fault) => return Broadcast::Unknown(fault.message().to_owned()),
+            Err(fault) => return BroadcastOutcome::Unknown(fault.message().to_owned()),
         };
         let read = |answer: &Value| {
-            let entries = Entries::of(answer)?;
+            let entries = LedgerEntries::of(answer)?;
             let used = entries.account(&key)?.map(|account| account.sequence);
             Some((used, entries.last))
         };
         let asked = self
             .rpc
-            .agreed_by(
+            .query_quorum_by(
                 "getLedgerEntries",
                 json!({"keys": [key]}),
                 read,
@@ -261,14 +271,14 @@ impl StellarNode {
             .await;
         let (used, ledger) = match asked {
             Ok(said) => said,
-            Err(error) => return Broadcast::Unknown(words(error)),
+            Err(error) => return BroadcastOutcome::Unknown(words(error)),
         };
         if used.is_none_or(|used| used < sent.sequence) {
-            return Broadcast::Unknown(
+            return BroadcastOutcome::Unknown(
                 "an earlier transaction of the account is not in a ledger yet".into(),
             );
         }
-        let refusal = Refusal {
+        let refusal = ChainRefusal {
             reason: "another transaction has used its sequence number; create a new request".into(),
             code: ExecuteCode::Unspecified,
         };
@@ -282,24 +292,24 @@ impl StellarNode {
     async fn refuse(
         &self,
         broadcast_request: &BroadcastRequest,
-        refusal: Refusal,
+        refusal: ChainRefusal,
         doubt: bool,
-        enough: impl Fn(&Span) -> bool,
-    ) -> Broadcast {
+        enough: impl Fn(&LedgerRange) -> bool,
+    ) -> BroadcastOutcome {
         let built = broadcast_request
             .now_ms
             .saturating_sub(broadcast_request.age_ms)
             / 1000;
         let known = match self.trace(&broadcast_request.signed.tx_hash).await {
-            Ok(Trace::Done) => Ok(true),
-            Ok(Trace::Failed(refusal)) => return Broadcast::Refused(refusal),
-            Ok(Trace::Nowhere(span)) if span.since <= built && enough(&span) => Ok(false),
-            Ok(Trace::Nowhere(_)) => {
+            Ok(StellarTrace::Done) => Ok(true),
+            Ok(StellarTrace::Failed(refusal)) => return BroadcastOutcome::Refused(refusal),
+            Ok(StellarTrace::Nowhere(span)) if span.since <= built && enough(&span) => Ok(false),
+            Ok(StellarTrace::Nowhere(_)) => {
                 Err("it does not have all ledgers in which it could be".into())
             }
             Err(trouble) => Err(trouble),
         };
-        settle(refusal, known, doubt)
+        resolve_refusal(refusal, known, doubt)
     }
 
     /// An error instead of an answer to sendTransaction.
@@ -308,12 +318,12 @@ impl StellarNode {
         broadcast_request: &BroadcastRequest,
         error: &RpcError,
         doubt: bool,
-    ) -> Broadcast {
+    ) -> BroadcastOutcome {
         let said = short(&error.message);
         if error.code != INVALID_PARAMS {
-            return Broadcast::Unknown(format!("the node said: {said}"));
+            return BroadcastOutcome::Unknown(format!("the node said: {said}"));
         }
-        let refusal = Refusal {
+        let refusal = ChainRefusal {
             reason: format!("the node refused the transaction: {said}"),
             code: ExecuteCode::Unspecified,
         };
@@ -326,17 +336,17 @@ impl StellarNode {
 impl ChainClient for StellarNode {
     async fn chain_data(&self, queries: &Queries, now_ms: u64) -> Result<ChainData, ChainError> {
         match queries {
-            Queries::Stellar(queries) => self.gather(queries, now_ms).await,
+            Queries::Stellar(queries) => self.fetch_chain_data(queries, now_ms).await,
             Queries::Nothing => Ok(ChainData::Nothing),
             _ => Err(refused("not a Stellar question", ExecuteCode::Unspecified)),
         }
     }
 
-    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
         let sent = match ledger::read_sent(&broadcast_request.signed.transaction) {
             Ok(sent) => sent,
             Err(fault) => {
-                return Broadcast::Refused(Refusal {
+                return BroadcastOutcome::Refused(ChainRefusal {
                     reason: fault.message().to_owned(),
                     code: ExecuteCode::Unspecified,
                 });
@@ -348,7 +358,7 @@ impl ChainClient for StellarNode {
         let answer = match answer {
             Ok(answer) => answer,
             Err(CallError::Unreachable(reason) | CallError::WrongChain(reason)) => {
-                return Broadcast::Unknown(reason);
+                return BroadcastOutcome::Unknown(reason);
             }
             Err(CallError::Node(error)) => {
                 return self.rejected(broadcast_request, &error, doubt).await;
@@ -361,18 +371,20 @@ impl ChainClient for StellarNode {
             Some("ERROR") => match failure_of(&answer, "errorResultXdr") {
                 Some(why) => self.failed(broadcast_request, &sent, why, doubt).await,
                 None => {
-                    let refusal = Refusal {
+                    let refusal = ChainRefusal {
                         reason:
                             "the node refused the transaction without a reason that can be read"
                                 .into(),
                         code: ExecuteCode::Unspecified,
                     };
-                    let is_over = |span: &Span| span.is_past(&sent);
+                    let is_over = |span: &LedgerRange| span.is_past(&sent);
                     self.refuse(broadcast_request, refusal, doubt, is_over)
                         .await
                 }
             },
-            _ => Broadcast::Unknown("the node's answer to sendTransaction makes no sense".into()),
+            _ => BroadcastOutcome::Unknown(
+                "the node's answer to sendTransaction makes no sense".into(),
+            ),
         }
     }
 
@@ -380,11 +392,11 @@ impl ChainClient for StellarNode {
         let newest = Mutex::new(0);
         // The answer about a transaction that nobody has names the last ledger and its time.
         let read = |answer: &Value| {
-            let Trace::Nowhere(span) = trace_of(answer) else {
+            let StellarTrace::Nowhere(span) = trace_of(answer) else {
                 return None;
             };
             let is_later = span.until >= since_ms.div_ceil(1_000);
-            if span == Span::NONE {
+            if span == LedgerRange::NONE {
                 return None;
             }
             if is_later {
@@ -406,7 +418,7 @@ impl ChainClient for StellarNode {
         let ledger = newest.into_inner();
         let key = key_of(address)?;
         let read = |answer: &Value| {
-            let entries = Entries::of(answer).filter(|entries| entries.last >= ledger)?;
+            let entries = LedgerEntries::of(answer).filter(|entries| entries.last >= ledger)?;
             let used = entries.account(&key)??.sequence;
             used.checked_add(1)
         };
@@ -434,7 +446,7 @@ impl ChainClient for StellarNode {
         };
         let key = key.map_err(|fault| bug(&fault))?;
         let read = |answer: &Value| {
-            let entries = Entries::of(answer)?;
+            let entries = LedgerEntries::of(answer)?;
             match (entries.find(&key), token) {
                 (None, _) => Some(0),
                 (Some(entry), None) => Some(ledger::read_account(&key, entry)?.balance),
@@ -448,7 +460,7 @@ impl ChainClient for StellarNode {
     }
 
     /// Nodes try what calls contracts, and nothing else.
-    async fn simulate(&self, trial: &SimulationRequest) -> Option<Simulation> {
+    async fn simulate(&self, trial: &SimulationRequest) -> Option<SimulationOutcome> {
         if !calls_contract(&trial.unsigned.bytes) {
             return None;
         }
@@ -467,33 +479,33 @@ impl ChainClient for StellarNode {
 }
 
 /// Reads simulateTransaction.
-fn tried(answer: &Value) -> Option<Simulation> {
+fn tried(answer: &Value) -> Option<SimulationOutcome> {
     // Every answer names the ledger that it is about.
     answer.get("latestLedger")?;
     if let Some(error) = answer.get("error") {
-        return Some(Simulation::fails(error.as_str()?));
+        return Some(SimulationOutcome::fails(error.as_str()?));
     }
     // What is returned is then what would be, were they there.
     if answer
         .get("restorePreamble")
         .is_some_and(|preamble| !preamble.is_null())
     {
-        return Some(Simulation::fails(
+        return Some(SimulationOutcome::fails(
             "entries of the ledger that it needs are archived, and must be restored first",
         ));
     }
     let returned = answer.pointer("/results/0/xdr").and_then(Value::as_str);
-    Some(Simulation::passes(returned.map(str::to_owned)))
+    Some(SimulationOutcome::passes(returned.map(str::to_owned)))
 }
 
 /// An answer to getLedgerEntries.
-struct Entries<'a> {
+struct LedgerEntries<'a> {
     entries: &'a [Value],
     /// The number of the ledger that they are of.
     last: u64,
 }
 
-impl<'a> Entries<'a> {
+impl<'a> LedgerEntries<'a> {
     fn of(answer: &'a Value) -> Option<Self> {
         let entries: &[Value] = match answer.get("entries") {
             None | Some(Value::Null) => &[],
@@ -526,33 +538,33 @@ impl<'a> Entries<'a> {
 /// transactions of the last ledgers were charged no more. The network charges all the same.
 fn base_fee(stats: &Value) -> Option<u32> {
     let fee = number(stats.pointer("/inclusionFee/p90")?)?;
-    let fee = fee.clamp(LEAST_FEE.into(), MOST_FEE.into());
+    let fee = fee.clamp(MIN_FEE.into(), MAX_FEE.into());
     u32::try_from(fee).ok()
 }
 
 /// What an answer to getTransaction says.
-fn trace_of(answer: &Value) -> Trace {
+fn trace_of(answer: &Value) -> StellarTrace {
     let time = |name| answer.get(name).and_then(number);
     match answer.get("status").and_then(Value::as_str) {
-        Some("SUCCESS") => Trace::Done,
-        Some("FAILED") => Trace::Failed(match failure_of(answer, "resultXdr") {
+        Some("SUCCESS") => StellarTrace::Done,
+        Some("FAILED") => StellarTrace::Failed(match failure_of(answer, "resultXdr") {
             Some(why) => refusal(&why),
-            None => Refusal {
+            None => ChainRefusal {
                 reason: "the network took the transaction, and it failed".into(),
                 code: ExecuteCode::Unspecified,
             },
         }),
         Some("NOT_FOUND") => {
             let span = || {
-                Some(Span {
+                Some(LedgerRange {
                     since: time("oldestLedgerCloseTime")?,
                     until: time("latestLedgerCloseTime")?,
                     last: time("latestLedger")?,
                 })
             };
-            Trace::Nowhere(span().unwrap_or(Span::NONE))
+            StellarTrace::Nowhere(span().unwrap_or(LedgerRange::NONE))
         }
-        _ => Trace::Nowhere(Span::NONE),
+        _ => StellarTrace::Nowhere(LedgerRange::NONE),
     }
 }
 
@@ -560,7 +572,7 @@ fn failure_of(answer: &Value, field: &str) -> Option<Failure> {
     ledger::read_result(answer.get(field)?.as_str()?).flatten()
 }
 
-fn refusal(why: &Failure) -> Refusal {
+fn refusal(why: &Failure) -> ChainRefusal {
     let Failure {
         name, meaning, fee, ..
     } = why;
@@ -571,7 +583,7 @@ fn refusal(why: &Failure) -> Refusal {
         (_, Some(meaning)) => format!("{meaning}; the network said: {name}"),
         (_, None) => format!("the network refused the transaction: {name}"),
     };
-    Refusal {
+    ChainRefusal {
         reason,
         code: why.code,
     }
@@ -592,7 +604,7 @@ fn key_of(account: &str) -> Result<String, ChainError> {
 }
 
 fn refused(reason: &str, code: ExecuteCode) -> ChainError {
-    ChainError::Refused(Refusal {
+    ChainError::Refused(ChainRefusal {
         reason: reason.to_owned(),
         code,
     })
@@ -604,7 +616,7 @@ fn bug(fault: &Fault) -> ChainError {
 
 fn words(error: CallError) -> String {
     match ChainError::from(error) {
-        ChainError::Unknown(reason) | ChainError::Refused(Refusal { reason, .. }) => reason,
+        ChainError::Unknown(reason) | ChainError::Refused(ChainRefusal { reason, .. }) => reason,
     }
 }
 
@@ -633,12 +645,12 @@ mod tests {
     #[test]
     fn trace__should_count_only_ledgers_that_the_node_names() {
         let span = |answer: Value| match trace_of(&answer) {
-            Trace::Nowhere(span) => span,
+            StellarTrace::Nowhere(span) => span,
             other => panic!("{other:?}"),
         };
         let known = json!({"status": "NOT_FOUND", "latestLedger": 9, "oldestLedger": 2,
             "latestLedgerCloseTime": "1700000500", "oldestLedgerCloseTime": "1700000000"});
-        let expected = Span {
+        let expected = LedgerRange {
             since: 1_700_000_000,
             until: 1_700_000_500,
             last: 9,
@@ -650,14 +662,14 @@ mod tests {
             json!({}),
             Value::Null,
         ] {
-            assert_eq!(span(answer), Span::NONE);
+            assert_eq!(span(answer), LedgerRange::NONE);
         }
-        assert_eq!(Span::ALL.and(expected), expected);
-        assert_eq!(expected.and(Span::NONE), Span::NONE);
-        assert_eq!(trace_of(&json!({"status": "SUCCESS"})), Trace::Done);
+        assert_eq!(LedgerRange::ALL.and(expected), expected);
+        assert_eq!(expected.and(LedgerRange::NONE), LedgerRange::NONE);
+        assert_eq!(trace_of(&json!({"status": "SUCCESS"})), StellarTrace::Done);
         assert!(matches!(
             trace_of(&json!({"status": "FAILED"})),
-            Trace::Failed(_)
+            StellarTrace::Failed(_)
         ));
     }
 
@@ -668,7 +680,7 @@ mod tests {
             json!({"entries": null, "latestLedger": 3}),
             json!({"latestLedger": 3}),
         ] {
-            let entries = Entries::of(&answer).unwrap();
+            let entries = LedgerEntries::of(&answer).unwrap();
             assert_eq!(entries.account("key"), Some(None));
         }
         for answer in [
@@ -676,9 +688,9 @@ mod tests {
             json!({"entries": 1, "latestLedger": 3}),
             Value::Null,
         ] {
-            assert!(Entries::of(&answer).is_none());
+            assert!(LedgerEntries::of(&answer).is_none());
         }
         let nonsense = json!({"entries": [{"key": "key"}], "latestLedger": 3});
-        assert_eq!(Entries::of(&nonsense).unwrap().account("key"), None);
+        assert_eq!(LedgerEntries::of(&nonsense).unwrap().account("key"), None);
     }
 }

@@ -20,7 +20,7 @@ use covault_core::{
 };
 
 use self::proto::{
-    BATCH_GET_OBJECTS, BatchGetObjectsRequest, EXECUTE_TRANSACTION, Encoded,
+    BATCH_GET_OBJECTS, BatchGetObjectsRequest, EXECUTE_TRANSACTION, EncodedBcs,
     ExecuteTransactionRequest, ExecutionError, ExecutionErrorKind, FieldMask, GET_BALANCE,
     GET_EPOCH, GET_SERVICE_INFO, GET_TRANSACTION, GetBalanceRequest, GetBalanceResponse,
     GetEpochRequest, GetEpochResponse, GetObjectRequest, GetServiceInfoRequest,
@@ -29,12 +29,12 @@ use self::proto::{
     TransactionResponse,
 };
 use super::{
-    Broadcast, BroadcastRequest, ChainClient, ChainError, EndpointHealth, Refusal, Simulation,
-    SimulationRequest,
-    grpc::{Code, Grpc, RpcResult, Status},
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
+    SimulationOutcome, SimulationRequest,
+    grpc::{GrpcCode, GrpcStatus, GrpcWebClient, GrpcWebResult},
     jsonrpc::short,
-    pool::Pool,
-    settle,
+    pool::NodePool,
+    resolve_refusal,
 };
 
 /// The digest of mainnet's genesis checkpoint.
@@ -50,20 +50,20 @@ const EXECUTION: Duration = Duration::from_secs(20);
 const MISSING_MS: u64 = 600_000;
 /// By how much an epoch must be over before it is said of a transaction that it has expired, in
 /// seconds: nodes behind one address need not all be at the last checkpoint.
-const SETTLED_S: u64 = 60;
+const EXPIRY_MARGIN_S: u64 = 60;
 /// Of how many objects of a transaction is looked up who used them.
-const LOOKED_UP: usize = 100;
+const MAX_LOOKED_UP: usize = 100;
 
 /// Sui.
 pub struct SuiNode {
-    grpc: Grpc,
+    grpc: GrpcWebClient,
     /// All nodes are on this machine.
     local: bool,
 }
 
 /// What a node's answer to a transaction means.
 #[derive(Debug, PartialEq)]
-enum Verdict {
+enum SuiVerdict {
     Accepted,
     /// It may be taken later.
     Later {
@@ -72,7 +72,7 @@ enum Verdict {
         missing: bool,
     },
     Refused {
-        refusal: Refusal,
+        refusal: ChainRefusal,
         /// It may be because this very transaction was executed.
         itself: bool,
     },
@@ -80,7 +80,7 @@ enum Verdict {
 
 /// What became of a transaction, as the objects tell that it wanted to use.
 #[derive(Debug, PartialEq)]
-enum Fate {
+enum TransactionFate {
     Executed,
     /// Another one used them.
     Void,
@@ -90,9 +90,9 @@ enum Fate {
 impl SuiNode {
     /// The chain, through its nodes. They are to be on mainnet; only where all of them are on this
     /// machine may it be another chain, for tests.
-    pub fn new(pool: Pool) -> Self {
+    pub fn new(pool: NodePool) -> Self {
         let local = pool.is_local();
-        let grpc = Grpc::new(pool);
+        let grpc = GrpcWebClient::new(pool);
         let grpc = match local {
             true => grpc,
             false => grpc.checked(&GET_SERVICE_INFO, &GetServiceInfoRequest {}, off_mainnet),
@@ -190,7 +190,7 @@ impl SuiNode {
         Ok(coins)
     }
 
-    async fn gather(&self, queries: &SuiQueries) -> Result<SuiChainData, ChainError> {
+    async fn fetch_chain_data(&self, queries: &SuiQueries) -> Result<SuiChainData, ChainError> {
         let payment = &queries.payment;
         let from = payment.from.as_str();
         let coins = async {
@@ -228,7 +228,7 @@ impl SuiNode {
             }),
         };
         if queries.simulation {
-            let transaction = simulation(queries, &chain_data).map_err(not_possible)?;
+            let transaction = simulation(queries, &chain_data).map_err(cannot_build)?;
             chain_data.gas_used = Some(Box::new(self.simulated(transaction).await?));
         }
         Ok(chain_data)
@@ -259,10 +259,10 @@ impl SuiNode {
             digest: Some(hash.into()),
             read_mask: FieldMask::of(&["digest"]),
         };
-        let found = |said: &RpcResult<TransactionResponse>| match said {
+        let found = |said: &GrpcWebResult<TransactionResponse>| match said {
             Ok(answer) if digest(answer) == Some(hash) => Ok(true),
             Ok(_) => Err("the node answered about another transaction".into()),
-            Err(status) if status.code == Code::NotFound => Ok(false),
+            Err(status) if status.code == GrpcCode::NotFound => Ok(false),
             Err(status) => Err(status.words()),
         };
         self.grpc.any(&GET_TRANSACTION, &request, found).await
@@ -283,16 +283,16 @@ impl SuiNode {
             let begun = u64::try_from(epoch.start?.seconds).ok()?;
             (epoch.epoch? > last).then_some(begun)
         });
-        begun.is_some_and(|begun| now_ms / 1_000 >= begun.saturating_add(SETTLED_S))
+        begun.is_some_and(|begun| now_ms / 1_000 >= begun.saturating_add(EXPIRY_MARGIN_S))
     }
 
     /// Who used the objects that the transaction wanted.
-    async fn fate(&self, sent: &Sent, hash: &str) -> Fate {
+    async fn fate(&self, sent: &Sent, hash: &str) -> TransactionFate {
         if sent.objects.is_empty() {
-            return Fate::Open;
+            return TransactionFate::Open;
         }
         let next = sent.next_version();
-        let objects = sent.objects.iter().take(LOOKED_UP);
+        let objects = sent.objects.iter().take(MAX_LOOKED_UP);
         let request = BatchGetObjectsRequest {
             requests: objects
                 .clone()
@@ -307,18 +307,18 @@ impl SuiNode {
             read_mask: FieldMask::of(&["object_id", "version", "previous_transaction"]),
         };
         let Ok(Ok(answer)) = self.grpc.ask(&BATCH_GET_OBJECTS, &request).await else {
-            return Fate::Open;
+            return TransactionFate::Open;
         };
-        let mut fate = Fate::Open;
+        let mut fate = TransactionFate::Open;
         for (wanted, found) in objects.zip(answer.objects.chunks(2)) {
             let found = found.iter().filter_map(|result| result.object.as_ref());
             for object in found.filter(|found| found.object_id.as_ref() == Some(&wanted.object_id))
             {
                 if object.previous_transaction.as_deref() == Some(hash) {
-                    return Fate::Executed;
+                    return TransactionFate::Executed;
                 }
                 if object.version > Some(wanted.version) {
-                    fate = Fate::Void;
+                    fate = TransactionFate::Void;
                 }
             }
         }
@@ -331,15 +331,15 @@ impl SuiNode {
         &self,
         broadcast_request: &BroadcastRequest,
         sent: &Sent,
-        refusal: Refusal,
-    ) -> Broadcast {
+        refusal: ChainRefusal,
+    ) -> BroadcastOutcome {
         match self.fate(sent, &broadcast_request.signed.tx_hash).await {
-            Fate::Executed => Broadcast::Accepted,
-            Fate::Void => Broadcast::Refused(refusal),
-            Fate::Open if self.is_over(sent, broadcast_request.now_ms).await => {
-                Broadcast::Refused(refusal)
+            TransactionFate::Executed => BroadcastOutcome::Accepted,
+            TransactionFate::Void => BroadcastOutcome::Refused(refusal),
+            TransactionFate::Open if self.is_over(sent, broadcast_request.now_ms).await => {
+                BroadcastOutcome::Refused(refusal)
             }
-            Fate::Open => Broadcast::Unknown(format!(
+            TransactionFate::Open => BroadcastOutcome::Unknown(format!(
                 "{}; whether an earlier try was executed is not known yet",
                 refusal.reason
             )),
@@ -349,7 +349,7 @@ impl SuiNode {
     /// A question that money depends on, whose answers have to be equal.
     async fn query_quorum<Q: prost::Message, A: prost::Message + Default, T: PartialEq>(
         &self,
-        method: &super::grpc::Method<Q, A>,
+        method: &super::grpc::GrpcMethod<Q, A>,
         request: &Q,
         read: impl Fn(A) -> Option<T>,
     ) -> Result<T, ChainError> {
@@ -361,7 +361,7 @@ impl SuiNode {
 impl ChainClient for SuiNode {
     async fn chain_data(&self, queries: &Queries, _now_ms: u64) -> Result<ChainData, ChainError> {
         match queries {
-            Queries::Sui(queries) => Ok(self.gather(queries).await?.into()),
+            Queries::Sui(queries) => Ok(self.fetch_chain_data(queries).await?.into()),
             Queries::Nothing => Ok(ChainData::Nothing),
             _ => Err(refused(
                 "not a Sui question".into(),
@@ -370,11 +370,11 @@ impl ChainClient for SuiNode {
         }
     }
 
-    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
         let sent = match read_sent(&broadcast_request.signed.transaction) {
             Ok(sent) => sent,
             Err(_) => {
-                return Broadcast::Refused(Refusal {
+                return BroadcastOutcome::Refused(ChainRefusal {
                     reason: "the signed transaction cannot be read".into(),
                     code: ExecuteCode::Unspecified,
                 });
@@ -382,8 +382,13 @@ impl ChainClient for SuiNode {
         };
         let hash = broadcast_request.signed.tx_hash.as_str();
         let request = ExecuteTransactionRequest {
-            transaction: Some(Encoded::of(sent.transaction.clone())),
-            signatures: sent.signatures.iter().cloned().map(Encoded::of).collect(),
+            transaction: Some(EncodedBcs::of(sent.transaction.clone())),
+            signatures: sent
+                .signatures
+                .iter()
+                .cloned()
+                .map(EncodedBcs::of)
+                .collect(),
             read_mask: FieldMask::of(&["digest", "effects.status"]),
         };
         let (answer, lost) = self
@@ -393,31 +398,31 @@ impl ChainClient for SuiNode {
         let doubt = lost || broadcast_request.retried;
         let verdict = match answer {
             Ok(said) => judge(&said, hash),
-            Err(ChainError::Unknown(reason) | ChainError::Refused(Refusal { reason, .. })) => {
-                return Broadcast::Unknown(reason);
+            Err(ChainError::Unknown(reason) | ChainError::Refused(ChainRefusal { reason, .. })) => {
+                return BroadcastOutcome::Unknown(reason);
             }
         };
         match verdict {
-            Verdict::Accepted => Broadcast::Accepted,
-            Verdict::Later { reason, missing } => match self.known(hash).await {
-                Ok(true) => Broadcast::Accepted,
+            SuiVerdict::Accepted => BroadcastOutcome::Accepted,
+            SuiVerdict::Later { reason, missing } => match self.known(hash).await {
+                Ok(true) => BroadcastOutcome::Accepted,
                 Ok(false) if self.is_over(&sent, broadcast_request.now_ms).await => {
-                    Broadcast::Refused(expired())
+                    BroadcastOutcome::Refused(expired())
                 }
                 Ok(false) if missing && broadcast_request.age_ms >= MISSING_MS => {
-                    Broadcast::Refused(Refusal {
+                    BroadcastOutcome::Refused(ChainRefusal {
                         reason,
                         code: ExecuteCode::Unspecified,
                     })
                 }
-                Ok(false) | Err(_) => Broadcast::Unknown(reason),
+                Ok(false) | Err(_) => BroadcastOutcome::Unknown(reason),
             },
-            Verdict::Refused { refusal, itself } => {
+            SuiVerdict::Refused { refusal, itself } => {
                 let known = self.known(hash).await;
                 if itself && doubt && known == Ok(false) {
                     return self.in_doubt(broadcast_request, &sent, refusal).await;
                 }
-                settle(refusal, known, doubt)
+                resolve_refusal(refusal, known, doubt)
             }
         }
     }
@@ -427,7 +432,7 @@ impl ChainClient for SuiNode {
         Ok(units.to_string())
     }
 
-    async fn simulate(&self, trial: &SimulationRequest) -> Option<Simulation> {
+    async fn simulate(&self, trial: &SimulationRequest) -> Option<SimulationOutcome> {
         if trial.unsigned.bytes.is_empty() {
             return None;
         }
@@ -437,14 +442,14 @@ impl ChainClient for SuiNode {
             .query_best_effort(&SIMULATE_TRANSACTION, &request)
             .await?;
         match outcome(answer)? {
-            Ok(used) => Some(Simulation {
+            Ok(used) => Some(SimulationOutcome {
                 units_used: Some(cost(&used).to_string()),
-                ..Simulation::passes(None)
+                ..SimulationOutcome::passes(None)
             }),
             // Perhaps this very transaction has taken it. One that uses up objects cannot be tried
             // any more then, and the node says so.
             Err(error) if error.kind() == ExecutionErrorKind::InsufficientFundsForWithdraw => None,
-            Err(error) => Some(Simulation::fails(
+            Err(error) => Some(SimulationOutcome::fails(
                 error.description.as_deref().unwrap_or("no reason"),
             )),
         }
@@ -457,7 +462,7 @@ impl ChainClient for SuiNode {
 
 fn to_simulate(transaction: Vec<u8>) -> SimulateTransactionRequest {
     SimulateTransactionRequest {
-        transaction: Some(Encoded::of(transaction)),
+        transaction: Some(EncodedBcs::of(transaction)),
         read_mask: FieldMask::of(&["transaction.effects.status", "transaction.effects.gas_used"]),
         do_gas_selection: Some(false),
     }
@@ -549,8 +554,8 @@ fn failed(error: &ExecutionError) -> ChainError {
 }
 
 /// What a node's answer to `ExecuteTransaction` means.
-fn judge(said: &RpcResult<TransactionResponse>, hash: &str) -> Verdict {
-    let later = |reason: String| Verdict::Later {
+fn judge(said: &GrpcWebResult<TransactionResponse>, hash: &str) -> SuiVerdict {
+    let later = |reason: String| SuiVerdict::Later {
         reason,
         missing: false,
     };
@@ -563,29 +568,29 @@ fn judge(said: &RpcResult<TransactionResponse>, hash: &str) -> Verdict {
                 let reason = short(error.description.as_deref().unwrap_or_default());
                 tracing::warn!(hash, reason, "a Sui transaction was executed and failed");
             }
-            return Verdict::Accepted;
+            return SuiVerdict::Accepted;
         }
         Err(status) => status,
     };
     match status.code {
-        Code::InvalidArgument if has(status, &MISSING) => Verdict::Later {
+        GrpcCode::InvalidArgument if has(status, &MISSING) => SuiVerdict::Later {
             reason: status.words(),
             missing: true,
         },
-        Code::InvalidArgument => Verdict::Refused {
+        GrpcCode::InvalidArgument => SuiVerdict::Refused {
             refusal: explained(status),
             itself: has(status, &[USED, EXPIRED, WITHDRAWAL, RESERVATION]),
         },
         // Where two fight for an object, one may win, or none until the epoch ends.
-        Code::FailedPrecondition => later(format!(
+        GrpcCode::FailedPrecondition => later(format!(
             "another transaction holds one of its objects, at the latest until the epoch ends; {}",
             status.words()
         )),
-        Code::Aborted => Verdict::Later {
+        GrpcCode::Aborted => SuiVerdict::Later {
             reason: status.words(),
             missing: has(status, &MISSING),
         },
-        Code::NotFound | Code::Internal | Code::Other => later(status.words()),
+        GrpcCode::NotFound | GrpcCode::Internal | GrpcCode::Other => later(status.words()),
     }
 }
 
@@ -599,13 +604,13 @@ const EXPIRED: &str = "expired";
 const WITHDRAWAL: &str = "withdraw";
 const RESERVATION: &str = "reservation";
 
-fn has(status: &Status, words: &[&str]) -> bool {
+fn has(status: &GrpcStatus, words: &[&str]) -> bool {
     let said = status.message.to_lowercase();
     words.iter().any(|word| said.contains(word))
 }
 
 /// A node's words with what they mean, where that is known.
-fn explained(status: &Status) -> Refusal {
+fn explained(status: &GrpcStatus) -> ChainRefusal {
     let fee = ExecuteCode::InsufficientGasFee;
     let (meaning, code) = if has(status, &["balance of gas object"]) {
         ("the gas coins do not cover gasFee.budget", fee)
@@ -629,31 +634,31 @@ fn explained(status: &Status) -> Refusal {
     } else {
         ("the node refused the transaction", ExecuteCode::Unspecified)
     };
-    Refusal {
+    ChainRefusal {
         reason: format!("{meaning}; {}", status.words()),
         code,
     }
 }
 
-fn expired() -> Refusal {
-    Refusal {
+fn expired() -> ChainRefusal {
+    ChainRefusal {
         reason: "the transaction expired before a node took it; create a new request".into(),
         code: ExecuteCode::Unspecified,
     }
 }
 
 /// A status where a message was expected: another time there may be one.
-fn answered<T>(said: RpcResult<T>) -> Result<T, ChainError> {
+fn answered<T>(said: GrpcWebResult<T>) -> Result<T, ChainError> {
     said.map_err(|status| ChainError::Unknown(status.words()))
 }
 
 /// The network's rules find that it can never be built.
-fn not_possible(fault: Fault) -> ChainError {
+fn cannot_build(fault: Fault) -> ChainError {
     refused(fault.message().to_owned(), fault.execute_code())
 }
 
 fn refused(reason: String, code: ExecuteCode) -> ChainError {
-    ChainError::Refused(Refusal { reason, code })
+    ChainError::Refused(ChainRefusal { reason, code })
 }
 
 #[cfg(test)]

@@ -25,42 +25,45 @@ use covault_core::{
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use self::answers::{Account, Holding, Page, State, TransactionCursor, Verdict, Wallet};
+use self::answers::{
+    AccountStatus, JettonWalletData, TonAccount, TonVerdict, TonWallet, TransactionCursor,
+    TransactionSearch,
+};
 use super::{
-    Answer, Body, Broadcast, BroadcastRequest, Call, ChainClient, ChainError, EndpointHealth, Pool,
-    Refusal, Rest,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
+    NodePool, NodeRequest, NodeRequestBody, NodeResponse, RestClient,
 };
 
 /// For how long a transaction is good, in seconds. The wallet's earlier ones must be in blocks
 /// before it can be, and signing takes a minute at most.
-const LIFE_S: u64 = 600;
+const LIFETIME_S: u64 = 600;
 /// By how much the time of a node's last block must have passed the end of a transaction before
 /// no block can have it any more, in seconds: the last blocks of shards may be younger than the
 /// masterchain's that names them.
-const SETTLED_S: u64 = 60;
+const EXPIRY_MARGIN_S: u64 = 60;
 /// By how much a block's time may be before that of this machine, in seconds.
-const CLOCKS_S: u64 = 300;
+const CLOCK_SKEW_S: u64 = 300;
 /// Transactions of a wallet that are asked for at once; nodes give no more.
 const PER_PAGE: &str = "100";
 /// How often they are asked for: to find one among a wallet's last 5,000.
-const PAGES: u32 = 50;
+const MAX_PAGES: u32 = 50;
 /// How often is looked whether a block has a transaction that a node took. There is a block every
 /// few seconds.
-const LOOKS: u32 = 8;
+const MAX_POLLS: u32 = 8;
 /// The pause before the first look. Doubles.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const FIRST_POLL_DELAY: Duration = Duration::from_millis(250);
 /// The longest pause.
-const MOST_PAUSE: Duration = Duration::from_secs(3);
+const MAX_POLL_DELAY: Duration = Duration::from_secs(3);
 /// nanoton with which a wallet may be too poor to have its contract run.
-const POOR: u128 = 10_000_000;
+const MIN_FEE_BALANCE: u128 = 10_000_000;
 
 /// TON.
 pub struct TonNode {
-    rest: Rest,
+    rest: RestClient,
 }
 
 /// What became of a transaction whose number is used.
-enum Trace {
+enum TonTrace {
     /// A block has it. So many messages were sent.
     Here { sent: usize },
     /// No block has it.
@@ -70,28 +73,33 @@ enum Trace {
 impl TonNode {
     /// The chain, through its nodes. They are to be on mainnet; only where all of them are on this
     /// machine is the chain not looked at: chains of tests have other first blocks.
-    pub fn new(pool: Pool) -> Self {
+    pub fn new(pool: NodePool) -> Self {
         let is_local = pool.is_local();
-        let rest = Rest::new(pool).answers_when(answers::is_answer);
+        let rest = RestClient::new(pool).answers_when(answers::is_answer);
         if is_local {
             return Self { rest };
         }
         Self {
-            rest: rest.checked(Call::get("/getMasterchainInfo", &[]), answers::other_chain),
+            rest: rest.checked(
+                NodeRequest::get("/getMasterchainInfo", &[]),
+                answers::other_chain,
+            ),
         }
     }
 
     /// A wallet, of which at least so many nanoton are `needed`. That the nodes see other balances
     /// is nothing, as long as they all suffice.
-    async fn wallet(&self, address: &TonAddress, needed: u128) -> Result<Wallet, ChainError> {
-        let read = |answer: &Answer| answers::wallet(answer, address);
-        let same = |one: &Wallet, other: &Wallet| {
+    async fn wallet(&self, address: &TonAddress, needed: u128) -> Result<TonWallet, ChainError> {
+        let read = |answer: &NodeResponse| answers::wallet(answer, address);
+        let same = |one: &TonWallet, other: &TonWallet| {
             one.state == other.state
                 && one.data == other.data
                 && (one.balance >= needed) == (other.balance >= needed)
         };
         let call = account(address);
-        self.rest.agreed_by("a wallet", &call, read, same).await
+        self.rest
+            .query_quorum_by("a wallet", &call, read, same)
+            .await
     }
 
     /// The jetton wallet that a master names as the owner's; `None` when it is no master.
@@ -100,17 +108,17 @@ impl TonNode {
         master: &TonAddress,
         owner: &TonAddress,
     ) -> Result<Option<TonAddress>, ChainError> {
-        let argument = ledger::address_argument(owner).map_err(not_possible)?;
+        let argument = ledger::address_argument(owner).map_err(cannot_build)?;
         let stack = json!([["tvm.Slice", argument]]);
         let call = get_method(master, "get_wallet_address", stack);
-        let read = |answer: &Answer| Some(answers::ran(answer)?.address(0));
+        let read = |answer: &NodeResponse| Some(answers::ran(answer)?.address(0));
         self.rest.query_quorum("a jetton wallet", &call, read).await
     }
 
     /// What a jetton wallet says of itself; `None` when it is not on the chain.
-    async fn holding(&self, wallet: &TonAddress) -> Result<Option<Holding>, ChainError> {
+    async fn holding(&self, wallet: &TonAddress) -> Result<Option<JettonWalletData>, ChainError> {
         let call = get_method(wallet, "get_wallet_data", json!([]));
-        let read = |answer: &Answer| Some(answers::ran(answer)?.holding());
+        let read = |answer: &NodeResponse| Some(answers::ran(answer)?.holding());
         let holding = self
             .rest
             .query_quorum("a jetton wallet", &call, read)
@@ -118,15 +126,15 @@ impl TonNode {
         if holding.is_some() {
             return Ok(holding);
         }
-        let state = |answer: &Answer| Some(Account::read(answer)?.state);
+        let state = |answer: &NodeResponse| Some(TonAccount::read(answer)?.state);
         let call = account(wallet);
         match self
             .rest
             .query_quorum("a jetton wallet", &call, state)
             .await?
         {
-            State::Uninitialized => Ok(None),
-            State::Active | State::Frozen => Err(unsound()),
+            AccountStatus::Uninitialized => Ok(None),
+            AccountStatus::Active | AccountStatus::Frozen => Err(unsound()),
         }
     }
 
@@ -141,14 +149,14 @@ impl TonNode {
                 return Ok(None);
             }
             let call = get_method(&master, "get_jetton_data", json!([]));
-            let read = |answer: &Answer| Some(answers::ran(answer)?.decimals());
+            let read = |answer: &NodeResponse| Some(answers::ran(answer)?.decimals());
             self.rest
                 .query_quorum("a jetton's decimals", &call, read)
                 .await
         };
         let wallet = async {
             let Some(wallet) = self.jetton_wallet(&master, owner).await? else {
-                return Err(not_possible(Fault::field("mintAddress", NO_MASTER)));
+                return Err(cannot_build(Fault::field("mintAddress", NO_MASTER)));
             };
             let holding = self.holding(&wallet).await?;
             Ok((wallet, holding))
@@ -165,7 +173,7 @@ impl TonNode {
                     holding.balance, queries.amount
                 );
                 let fault = Fault::field("mintAddress", problem);
-                return Err(not_possible(
+                return Err(cannot_build(
                     fault.with_execute_code(ExecuteCode::InsufficientFunds),
                 ));
             }
@@ -177,7 +185,7 @@ impl TonNode {
         })
     }
 
-    async fn gather(
+    async fn fetch_chain_data(
         &self,
         queries: &TransactionQueries,
         now_ms: u64,
@@ -190,7 +198,7 @@ impl TonNode {
             }
         };
         let (wallet, jetton) = tokio::try_join!(self.wallet(&from, queries.value), jetton)?;
-        if wallet.state == State::Frozen {
+        if wallet.state == AccountStatus::Frozen {
             return Err(refused(
                 "the wallet's account is frozen, as it owes rent: it has to be unfrozen first",
                 ExecuteCode::InsufficientGasFee,
@@ -208,11 +216,11 @@ impl TonNode {
                 queries.value,
             )));
         }
-        let end = || u32::try_from((now_ms / 1_000).saturating_add(LIFE_S));
+        let end = || u32::try_from((now_ms / 1_000).saturating_add(LIFETIME_S));
         let valid_until = queries.valid_until.then(end).transpose();
         let chain_data = TransactionChainData {
             seqno: wallet.data.seqno,
-            deployed: wallet.state == State::Active,
+            deployed: wallet.state == AccountStatus::Active,
             valid_until: valid_until.map_err(|_| unknown("the clock is past the year 2106"))?,
             jetton,
         };
@@ -224,10 +232,10 @@ impl TonNode {
         &self,
         sent: &Sent,
         broadcast_request: &BroadcastRequest,
-        wallet: &Wallet,
-    ) -> Option<Broadcast> {
-        if wallet.state == State::Frozen {
-            return Some(Broadcast::Unknown(
+        wallet: &TonWallet,
+    ) -> Option<BroadcastOutcome> {
+        if wallet.state == AccountStatus::Frozen {
+            return Some(BroadcastOutcome::Unknown(
                 "the wallet's account is frozen, as it owes rent; what it did before is not seen"
                     .into(),
             ));
@@ -237,34 +245,34 @@ impl TonNode {
         }
         if is_over(sent, broadcast_request) {
             return Some(match self.none_can_have(sent).await {
-                Ok(true) => Broadcast::Refused(expired()),
-                Ok(false) => Broadcast::Unknown(
+                Ok(true) => BroadcastOutcome::Refused(expired()),
+                Ok(false) => BroadcastOutcome::Unknown(
                     "the transaction's time is over; it is waited for blocks that are past it"
                         .into(),
                 ),
-                Err(trouble) => Broadcast::Unknown(format!(
+                Err(trouble) => BroadcastOutcome::Unknown(format!(
                     "the transaction's time is over, and a node cannot say what became of it: \
                      {trouble}"
                 )),
             });
         }
         if wallet.data.seqno < sent.seqno {
-            return Some(Broadcast::Unknown(
+            return Some(BroadcastOutcome::Unknown(
                 "an earlier transaction of the wallet is not in a block yet".into(),
             ));
         }
         (!broadcast_request.retried && wallet.balance < sent.value)
-            .then(|| Broadcast::Refused(too_little(wallet.balance, sent.value)))
+            .then(|| BroadcastOutcome::Refused(too_little(wallet.balance, sent.value)))
     }
 
     /// Whether every node has blocks after which none can have the transaction any more, and the
     /// number was not used up to there.
     async fn none_can_have(&self, sent: &Sent) -> Result<bool, String> {
-        let end_s = u64::from(sent.valid_until).saturating_add(SETTLED_S);
-        let can = |answer: &Answer| {
+        let end_s = u64::from(sent.valid_until).saturating_add(EXPIRY_MARGIN_S);
+        let can = |answer: &NodeResponse| {
             let wallet = answers::wallet(answer, &sent.wallet)
                 .ok_or("the node's answer about a wallet makes no sense")?;
-            let is_seen = wallet.state != State::Frozen;
+            let is_seen = wallet.state != AccountStatus::Frozen;
             Ok(!is_seen || wallet.data.seqno > sent.seqno || wallet.time_s < end_s)
         };
         let some_can = self.rest.any(&account(&sent.wallet), can).await?;
@@ -272,18 +280,18 @@ impl TonNode {
     }
 
     /// A node has taken it: waits until a block has it.
-    async fn watch(&self, sent: &Sent, broadcast_request: &BroadcastRequest) -> Broadcast {
-        let mut pause = FIRST_PAUSE;
-        for _ in 0..LOOKS {
+    async fn watch(&self, sent: &Sent, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
+        let mut pause = FIRST_POLL_DELAY;
+        for _ in 0..MAX_POLLS {
             tokio::time::sleep(pause).await;
-            pause = pause.saturating_mul(2).min(MOST_PAUSE);
+            pause = pause.saturating_mul(2).min(MAX_POLL_DELAY);
             if let Ok(wallet) = self.wallet(&sent.wallet, 0).await
                 && wallet.data.seqno > sent.seqno
             {
                 return self.passed(sent, broadcast_request, &wallet.last).await;
             }
         }
-        Broadcast::Unknown(
+        BroadcastOutcome::Unknown(
             "a node has taken the transaction, and no block has it yet; it is sent again".into(),
         )
     }
@@ -294,21 +302,21 @@ impl TonNode {
         sent: &Sent,
         broadcast_request: &BroadcastRequest,
         last: &TransactionCursor,
-    ) -> Broadcast {
+    ) -> BroadcastOutcome {
         match self.trace(sent, broadcast_request, last).await {
-            Ok(Trace::Here { sent: 0 }) => Broadcast::Refused(Refusal {
+            Ok(TonTrace::Here { sent: 0 }) => BroadcastOutcome::Refused(ChainRefusal {
                 reason: "the wallet took the transaction and sent nothing: it cannot pay the \
                          amount and the fees for it; a part of the fees was taken"
                     .into(),
                 code: ExecuteCode::InsufficientFunds,
             }),
-            Ok(Trace::Here { .. }) => Broadcast::Accepted,
-            Ok(Trace::Nowhere) => Broadcast::Refused(Refusal {
+            Ok(TonTrace::Here { .. }) => BroadcastOutcome::Accepted,
+            Ok(TonTrace::Nowhere) => BroadcastOutcome::Refused(ChainRefusal {
                 reason: "another transaction has used its number (seqno); create a new request"
                     .into(),
                 code: ExecuteCode::Unspecified,
             }),
-            Err(trouble) => Broadcast::Unknown(format!(
+            Err(trouble) => BroadcastOutcome::Unknown(format!(
                 "the transaction's number is used, and whether by this one is not known yet: \
                  {trouble}"
             )),
@@ -323,19 +331,19 @@ impl TonNode {
         sent: &Sent,
         broadcast_request: &BroadcastRequest,
         last: &TransactionCursor,
-    ) -> Result<Trace, String> {
+    ) -> Result<TonTrace, String> {
         let built_s = broadcast_request
             .now_ms
             .saturating_sub(broadcast_request.age_ms)
             / 1_000;
-        let since_s = built_s.saturating_sub(CLOCKS_S);
+        let since_s = built_s.saturating_sub(CLOCK_SKEW_S);
         let mut from = last.clone();
-        for _ in 0..PAGES {
+        for _ in 0..MAX_PAGES {
             let seen = Mutex::new(None);
-            let look = |answer: &Answer| {
+            let look = |answer: &NodeResponse| {
                 let page = answers::page(answer, &sent.body_hash, since_s, &from)
                     .ok_or("the node's list of a wallet's transactions makes no sense")?;
-                let is_here = matches!(page, Page::Here { .. });
+                let is_here = matches!(page, TransactionSearch::Here { .. });
                 let mut seen = seen.lock();
                 if !is_here && seen.as_ref().is_some_and(|other| *other != page) {
                     return Err("the nodes do not agree about a wallet's transactions".into());
@@ -347,9 +355,9 @@ impl TonNode {
                 .any(&transactions(&sent.wallet, &from), look)
                 .await?;
             match seen.into_inner() {
-                Some(Page::Here { sent }) => return Ok(Trace::Here { sent }),
-                Some(Page::Over) => return Ok(Trace::Nowhere),
-                Some(Page::More(place)) => from = place,
+                Some(TransactionSearch::Here { sent }) => return Ok(TonTrace::Here { sent }),
+                Some(TransactionSearch::Over) => return Ok(TonTrace::Nowhere),
+                Some(TransactionSearch::More(place)) => from = place,
                 None => return Err("no node could be asked".into()),
             }
         }
@@ -361,7 +369,9 @@ impl TonNode {
 impl ChainClient for TonNode {
     async fn chain_data(&self, queries: &Queries, now_ms: u64) -> Result<ChainData, ChainError> {
         match queries {
-            Queries::Ton(TonQueries::Transaction(queries)) => self.gather(queries, now_ms).await,
+            Queries::Ton(TonQueries::Transaction(queries)) => {
+                self.fetch_chain_data(queries, now_ms).await
+            }
             Queries::Nothing => Ok(ChainData::Nothing),
             _ => Err(refused(
                 "not a question for TON's nodes",
@@ -370,18 +380,18 @@ impl ChainClient for TonNode {
         }
     }
 
-    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
         let sent = match ledger::read_sent(&broadcast_request.signed.transaction) {
             Ok(sent) => sent,
             Err(fault) => {
-                return Broadcast::Refused(Refusal {
+                return BroadcastOutcome::Refused(ChainRefusal {
                     reason: fault.message().to_owned(),
                     code: ExecuteCode::Unspecified,
                 });
             }
         };
         if !broadcast_request.retried && is_over(&sent, broadcast_request) {
-            return Broadcast::Refused(expired());
+            return BroadcastOutcome::Refused(expired());
         }
         let wallet = self.wallet(&sent.wallet, sent.value).await;
         if let Ok(wallet) = &wallet
@@ -390,12 +400,12 @@ impl ChainClient for TonNode {
             return outcome;
         }
         let boc = json!({"boc": broadcast_request.signed.transaction});
-        let call = Call::post("/sendBoc", Body::Json(boc));
+        let call = NodeRequest::post("/sendBoc", NodeRequestBody::Json(boc));
         let (answer, lost) = self.rest.send(&call).await;
         let verdict = match answer {
             Ok(answer) => answers::judge(&answer),
-            Err(ChainError::Unknown(reason) | ChainError::Refused(Refusal { reason, .. })) => {
-                return Broadcast::Unknown(reason);
+            Err(ChainError::Unknown(reason) | ChainError::Refused(ChainRefusal { reason, .. })) => {
+                return BroadcastOutcome::Unknown(reason);
             }
         };
         // Where an earlier try may have arrived, or the number may not be the next one, only the
@@ -405,20 +415,20 @@ impl ChainClient for TonNode {
             _ => None,
         };
         match (verdict, balance) {
-            (Verdict::Taken, _) => self.watch(&sent, broadcast_request).await,
-            (Verdict::Refused(refusal), Some(_)) => Broadcast::Refused(refusal),
-            (Verdict::NotRun(reason), Some(balance)) if balance < POOR => {
-                Broadcast::Refused(Refusal {
+            (TonVerdict::Taken, _) => self.watch(&sent, broadcast_request).await,
+            (TonVerdict::Refused(refusal), Some(_)) => BroadcastOutcome::Refused(refusal),
+            (TonVerdict::NotRun(reason), Some(balance)) if balance < MIN_FEE_BALANCE => {
+                BroadcastOutcome::Refused(ChainRefusal {
                     reason: format!("the wallet cannot pay the fees; {reason}"),
                     code: ExecuteCode::InsufficientGasFee,
                 })
             }
             (
-                Verdict::Refused(Refusal { reason, .. })
-                | Verdict::NotRun(reason)
-                | Verdict::Later(reason),
+                TonVerdict::Refused(ChainRefusal { reason, .. })
+                | TonVerdict::NotRun(reason)
+                | TonVerdict::Later(reason),
                 _,
-            ) => Broadcast::Unknown(reason),
+            ) => BroadcastOutcome::Unknown(reason),
         }
     }
 
@@ -427,9 +437,9 @@ impl ChainClient for TonNode {
         let since_s = since_ms.div_ceil(1_000);
         // Number and time are of one state of the chain. What a frozen account did before is not
         // seen.
-        let read = |answer: &Answer| {
+        let read = |answer: &NodeResponse| {
             let wallet = answers::wallet(answer, &owner)?;
-            let is_seen = wallet.state != State::Frozen;
+            let is_seen = wallet.state != AccountStatus::Frozen;
             is_seen.then_some((wallet.time_s >= since_s, u64::from(wallet.data.seqno)))
         };
         let call = account(&owner);
@@ -440,7 +450,7 @@ impl ChainClient for TonNode {
     async fn balance(&self, owner: &str, token: Option<&str>) -> Result<String, ChainError> {
         let owner = address(owner)?;
         let Some(token) = token else {
-            let read = |answer: &Answer| Some(Account::read(answer)?.balance);
+            let read = |answer: &NodeResponse| Some(TonAccount::read(answer)?.balance);
             let call = account(&owner);
             let balance = self.rest.query_quorum("a balance", &call, read).await?;
             return Ok(balance.to_string());
@@ -470,12 +480,12 @@ const NO_MASTER: &str = "is not the master contract of a jetton";
 const UNSOUND: &str =
     "is not a sound jetton: what it names as the owner's jetton wallet is another's, or none";
 
-fn account(address: &TonAddress) -> Call {
+fn account(address: &TonAddress) -> NodeRequest {
     let address = address.contract_form();
-    Call::get("/getAddressInformation", &[("address", &address)])
+    NodeRequest::get("/getAddressInformation", &[("address", &address)])
 }
 
-fn transactions(wallet: &TonAddress, from: &TransactionCursor) -> Call {
+fn transactions(wallet: &TonAddress, from: &TransactionCursor) -> NodeRequest {
     let (wallet, lt) = (wallet.contract_form(), from.lt.to_string());
     let query = [
         ("address", wallet.as_str()),
@@ -483,12 +493,12 @@ fn transactions(wallet: &TonAddress, from: &TransactionCursor) -> Call {
         ("lt", &lt),
         ("hash", &from.hash),
     ];
-    Call::get("/getTransactions", &query)
+    NodeRequest::get("/getTransactions", &query)
 }
 
-fn get_method(contract: &TonAddress, method: &str, stack: Value) -> Call {
+fn get_method(contract: &TonAddress, method: &str, stack: Value) -> NodeRequest {
     let body = json!({"address": contract.contract_form(), "method": method, "stack": stack});
-    Call::post("/runGetMethod", Body::Json(body))
+    NodeRequest::post("/runGetMethod", NodeRequestBody::Json(body))
 }
 
 /// By this machine's clock.
@@ -498,11 +508,11 @@ fn is_over(sent: &Sent, broadcast_request: &BroadcastRequest) -> bool {
 
 /// In canonical form already.
 fn address(text: &str) -> Result<TonAddress, ChainError> {
-    parse_address(text).map_err(|error| not_possible(Fault::bug(error)))
+    parse_address(text).map_err(|error| cannot_build(Fault::bug(error)))
 }
 
-fn too_little(balance: u128, value: u128) -> Refusal {
-    Refusal {
+fn too_little(balance: u128, value: u128) -> ChainRefusal {
+    ChainRefusal {
         reason: format!(
             "the wallet has {balance} nanoton, and {value} are to be sent, with fees besides"
         ),
@@ -510,23 +520,23 @@ fn too_little(balance: u128, value: u128) -> Refusal {
     }
 }
 
-fn expired() -> Refusal {
-    Refusal {
+fn expired() -> ChainRefusal {
+    ChainRefusal {
         reason: "the transaction expired before a block took it; create a new request".into(),
         code: ExecuteCode::Unspecified,
     }
 }
 
 fn unsound() -> ChainError {
-    not_possible(Fault::field("mintAddress", UNSOUND))
+    cannot_build(Fault::field("mintAddress", UNSOUND))
 }
 
-fn not_possible(fault: Fault) -> ChainError {
+fn cannot_build(fault: Fault) -> ChainError {
     refused(fault.message(), fault.execute_code())
 }
 
 fn refused(reason: &str, code: ExecuteCode) -> ChainError {
-    ChainError::Refused(Refusal {
+    ChainError::Refused(ChainRefusal {
         reason: reason.to_owned(),
         code,
     })

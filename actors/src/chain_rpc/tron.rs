@@ -19,11 +19,11 @@ use covault_core::{
 use serde_json::{Value, json};
 
 use super::{
-    Broadcast, BroadcastRequest, ChainClient, ChainError, EndpointHealth, Refusal, Simulation,
-    SimulationRequest,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
+    SimulationOutcome, SimulationRequest,
     jsonrpc::short,
-    pool::{Answer, Body, Call, Pool, Read, Trouble},
-    settle,
+    pool::{NodePool, NodeRequest, NodeRequestBody, NodeResponse, ParsedResponse, PoolError},
+    resolve_refusal,
     simulation::revert_reason,
 };
 
@@ -32,9 +32,9 @@ const MAINNET: &str = "00000000000000001ebf88508a03865c71d452e25f4d51194196a1d22
 
 /// How far a head block may be ahead of this machine's clock. A transaction lives 60 s from its
 /// block: one of the future would make it live longer.
-const MOST_AHEAD_MS: u64 = 30_000;
+const MAX_AHEAD_MS: u64 = 30_000;
 /// How old a head block may be; there is one every 3 s. The rest of the 60 s is for signing.
-const MOST_BEHIND_MS: u64 = 20_000;
+const MAX_BEHIND_MS: u64 = 20_000;
 /// After this time blocks are not undone: 19 producers, 3 s each, have built on them.
 const FINAL_MS: u64 = 60_000;
 
@@ -48,13 +48,13 @@ const CALL_BYTES: u64 = 282;
 
 /// Tron.
 pub struct TronNode {
-    pool: Pool,
+    pool: NodePool,
 }
 
 impl TronNode {
     /// The chain, through its nodes. They are to be on mainnet; only where all of them are on this
     /// machine is the chain not looked at: chains of tests have other first blocks.
-    pub fn new(pool: Pool) -> Self {
+    pub fn new(pool: NodePool) -> Self {
         if pool.is_local() {
             return Self { pool };
         }
@@ -64,8 +64,12 @@ impl TronNode {
         }
     }
 
-    async fn ask<T>(&self, call: &Call, take: impl Fn(&Value) -> Read<T>) -> Result<T, ChainError> {
-        let read = |answer: &Answer| then(read(answer), &take);
+    async fn ask<T>(
+        &self,
+        call: &NodeRequest,
+        take: impl Fn(&Value) -> ParsedResponse<T>,
+    ) -> Result<T, ChainError> {
+        let read = |answer: &NodeResponse| then(read(answer), &take);
         Ok(self.pool.first(call, read).await?)
     }
 
@@ -73,14 +77,18 @@ impl TronNode {
     async fn query_quorum<T: PartialEq>(
         &self,
         what: &str,
-        call: &Call,
-        take: impl Fn(&Value) -> Read<T>,
+        call: &NodeRequest,
+        take: impl Fn(&Value) -> ParsedResponse<T>,
     ) -> Result<T, ChainError> {
-        let read = |answer: &Answer| then(read(answer), &take);
+        let read = |answer: &NodeResponse| then(read(answer), &take);
         Ok(self.pool.query_quorum(what, call, read, T::eq).await?)
     }
 
-    async fn gather(&self, queries: &TronQueries, now_ms: u64) -> Result<ChainData, ChainError> {
+    async fn fetch_chain_data(
+        &self,
+        queries: &TronQueries,
+        now_ms: u64,
+    ) -> Result<ChainData, ChainError> {
         let trial = async {
             match &queries.call {
                 Some(trigger) => self.try_call(trigger).await,
@@ -89,8 +97,8 @@ impl TronNode {
         };
         let now_block = now_block();
         let head = self.ask(&now_block, |found| {
-            sense("its last block", block(found), |block| {
-                timely(block, now_ms)
+            require("its last block", block(found), |block| {
+                check_block_time(block, now_ms)
             })
         });
         let (block, ()) = tokio::try_join!(head, trial)?;
@@ -104,28 +112,28 @@ impl TronNode {
         let parameters = post("getchainparameters", json!({}));
         let (tried, prices, balance) = tokio::try_join!(
             self.ask(&trial, tried),
-            self.ask(&parameters, |found| sense(
+            self.ask(&parameters, |found| require(
                 "prices",
                 prices(found),
-                Read::RpcResult
+                ParsedResponse::Value
             )),
-            self.ask(&account, |found| sense(
+            self.ask(&account, |found| require(
                 "an account",
                 sun(found),
-                Read::RpcResult
+                ParsedResponse::Value
             )),
         )?;
         let energy = match tried {
             Ok(tried) => tried.energy,
-            Err(words) => return Err(self.failing(trigger, &words).await),
+            Err(words) => return Err(self.failure_reason(trigger, &words).await),
         };
-        fits(trigger, energy, &prices)?;
+        check_fee_limit(trigger, energy, &prices)?;
         let bytes = CALL_BYTES.saturating_add(trigger.data.len().try_into().unwrap_or(u64::MAX));
-        if balance >= burnt(energy, bytes, &prices, &Means::COINS_ONLY) {
+        if balance >= burn_cost(energy, bytes, &prices, &AvailableResources::COINS_ONLY) {
             return Ok(());
         }
-        let means = self.means(trigger).await?;
-        let most = burnt(energy, bytes, &prices, &means);
+        let means = self.available_resources(trigger).await?;
+        let most = burn_cost(energy, bytes, &prices, &means);
         if balance >= most {
             return Ok(());
         }
@@ -135,7 +143,10 @@ impl TronNode {
         ))
     }
 
-    async fn means(&self, trigger: &Trigger) -> Result<Means, ChainError> {
+    async fn available_resources(
+        &self,
+        trigger: &Trigger,
+    ) -> Result<AvailableResources, ChainError> {
         let resource = post(
             "getaccountresource",
             json!({"address": trigger.from, "visible": true}),
@@ -145,21 +156,21 @@ impl TronNode {
             json!({"value": trigger.contract, "visible": true}),
         );
         let (means, percent) = tokio::try_join!(
-            self.ask(&resource, |found| sense(
+            self.ask(&resource, |found| require(
                 "resources",
-                means(found),
-                Read::RpcResult
+                available_resources(found),
+                ParsedResponse::Value
             )),
             self.ask(&contract, |found| {
                 let percent = number(found, "consume_user_resource_percent");
-                sense("a contract", percent, Read::RpcResult)
+                require("a contract", percent, ParsedResponse::Value)
             }),
         )?;
-        Ok(Means { percent, ..means })
+        Ok(AvailableResources { percent, ..means })
     }
 
     /// Why a call fails: contracts often do not say.
-    async fn failing(&self, trigger: &Trigger, words: &str) -> ChainError {
+    async fn failure_reason(&self, trigger: &Trigger, words: &str) -> ChainError {
         let amount: Option<[u8; 32]> = trigger
             .data
             .strip_prefix(&TRANSFER)
@@ -194,9 +205,9 @@ impl TronNode {
     /// Whether every node has a head block in which, or after which, nothing of before `end_ms`
     /// can be mined any more.
     async fn all_are_past(&self, end_ms: u64) -> bool {
-        let read = |answer: &Answer| {
+        let read = |answer: &NodeResponse| {
             then(read(answer), |found| {
-                sense("its last block", block(found), Read::RpcResult)
+                require("its last block", block(found), ParsedResponse::Value)
             })
         };
         let before = |block: &Block| Ok(block.timestamp_ms < end_ms);
@@ -211,16 +222,16 @@ impl TronNode {
         broadcast_request: &BroadcastRequest,
         expires_ms: u64,
         reason: String,
-        refusal: Refusal,
-    ) -> Broadcast {
+        refusal: ChainRefusal,
+    ) -> BroadcastOutcome {
         let end_ms = expires_ms.saturating_add(FINAL_MS);
         // In this order: what is mined between the questions is found by the second.
         let over = broadcast_request.now_ms >= end_ms && self.all_are_past(end_ms).await;
         match self.known(&broadcast_request.signed.tx_hash).await {
-            Ok(true) => Broadcast::Accepted,
-            Ok(false) if over => Broadcast::Refused(refusal),
-            Ok(false) => Broadcast::Unknown(reason),
-            Err(trouble) => Broadcast::Unknown(format!(
+            Ok(true) => BroadcastOutcome::Accepted,
+            Ok(false) if over => BroadcastOutcome::Refused(refusal),
+            Ok(false) => BroadcastOutcome::Unknown(reason),
+            Err(trouble) => BroadcastOutcome::Unknown(format!(
                 "{reason}; another cannot say whether it has the transaction: {trouble}"
             )),
         }
@@ -232,7 +243,7 @@ impl ChainClient for TronNode {
     async fn chain_data(&self, queries: &Queries, now_ms: u64) -> Result<ChainData, ChainError> {
         match queries {
             Queries::Nothing => Ok(ChainData::Nothing),
-            Queries::Tron(queries) => self.gather(queries, now_ms).await,
+            Queries::Tron(queries) => self.fetch_chain_data(queries, now_ms).await,
             _ => Err(refused(
                 "not a Tron question".into(),
                 ExecuteCode::Unspecified,
@@ -240,33 +251,35 @@ impl ChainClient for TronNode {
         }
     }
 
-    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
         let ChainData::Tron(chain_data) = &broadcast_request.chain_data else {
-            return Broadcast::Unknown("not the facts of a Tron transaction".into());
+            return BroadcastOutcome::Unknown("not the facts of a Tron transaction".into());
         };
         let expires_ms = chain_data.expires_ms();
         let call = post(
             "broadcasthex",
             json!({"transaction": broadcast_request.signed.transaction}),
         );
-        let judge = |answer: &Answer| then(read(answer), judge);
+        let judge = |answer: &NodeResponse| then(read(answer), judge);
         let (verdict, lost) = self.pool.query_once(&call, judge).await;
         let doubt = lost || broadcast_request.retried;
         let (reason, refusal) = match verdict {
-            Ok(Verdict::Accepted) => return Broadcast::Accepted,
-            Ok(Verdict::Refused(refusal)) if !doubt => {
+            Ok(TronVerdict::Accepted) => return BroadcastOutcome::Accepted,
+            Ok(TronVerdict::Refused(refusal)) if !doubt => {
                 let known = self.known(&broadcast_request.signed.tx_hash).await;
-                return settle(refusal, known, doubt);
+                return resolve_refusal(refusal, known, doubt);
             }
-            Ok(Verdict::Expired(_)) if !doubt && broadcast_request.now_ms >= expires_ms => {
+            Ok(TronVerdict::Expired(_)) if !doubt && broadcast_request.now_ms >= expires_ms => {
                 let known = self.known(&broadcast_request.signed.tx_hash).await;
-                return settle(expired(), known, doubt);
+                return resolve_refusal(expired(), known, doubt);
             }
-            Ok(Verdict::Refused(refusal)) => (refusal.reason.clone(), refusal),
-            Ok(Verdict::Expired(reason) | Verdict::Duplicate(reason)) => (reason, expired()),
-            Err(Trouble::Unknown(reason) | Trouble::WrongChain(reason)) => {
+            Ok(TronVerdict::Refused(refusal)) => (refusal.reason.clone(), refusal),
+            Ok(TronVerdict::Expired(reason) | TronVerdict::Duplicate(reason)) => {
+                (reason, expired())
+            }
+            Err(PoolError::Unknown(reason) | PoolError::WrongChain(reason)) => {
                 if broadcast_request.now_ms < expires_ms.saturating_add(FINAL_MS) {
-                    return Broadcast::Unknown(reason);
+                    return BroadcastOutcome::Unknown(reason);
                 }
                 (reason, expired())
             }
@@ -278,12 +291,13 @@ impl ChainClient for TronNode {
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
         let account = account(address);
         let Some(token) = token else {
-            let sun = |found: &Value| sense("an account", sun(found), Read::RpcResult);
+            let sun = |found: &Value| require("an account", sun(found), ParsedResponse::Value);
             let sun = self.query_quorum("a balance", &account, sun).await?;
             return Ok(sun.to_string());
         };
         if token.bytes().all(|digit| digit.is_ascii_digit()) {
-            let asset = |found: &Value| sense("an account", asset(found, token), Read::RpcResult);
+            let asset =
+                |found: &Value| require("an account", asset(found, token), ParsedResponse::Value);
             let asset = self.query_quorum("a balance", &account, asset).await?;
             return Ok(asset.to_string());
         }
@@ -301,11 +315,11 @@ impl ChainClient for TronNode {
     }
 
     /// Nodes try calls of contracts, and nothing else.
-    async fn simulate(&self, trial: &SimulationRequest) -> Option<Simulation> {
+    async fn simulate(&self, trial: &SimulationRequest) -> Option<SimulationOutcome> {
         let Queries::Tron(TronQueries { call: Some(call) }) = Tron.queries(&trial.payload) else {
             return None;
         };
-        let tried = |answer: &Answer| then(read(answer), tried);
+        let tried = |answer: &NodeResponse| then(read(answer), tried);
         Some(
             match self
                 .pool
@@ -313,11 +327,11 @@ impl ChainClient for TronNode {
                 .await
                 .ok()?
             {
-                Ok(Tried { energy, output }) => Simulation {
+                Ok(ConstantCallResult { energy, output }) => SimulationOutcome {
                     units_used: Some(energy.to_string()),
-                    ..Simulation::passes(Some(format!("0x{}", hex::encode(output))))
+                    ..SimulationOutcome::passes(Some(format!("0x{}", hex::encode(output))))
                 },
-                Err(words) => Simulation::fails(&words),
+                Err(words) => SimulationOutcome::fails(&words),
             },
         )
     }
@@ -327,19 +341,19 @@ impl ChainClient for TronNode {
     }
 }
 
-fn post(method: &str, body: Value) -> Call {
-    Call::post(&format!("/wallet/{method}"), Body::Json(body))
+fn post(method: &str, body: Value) -> NodeRequest {
+    NodeRequest::post(&format!("/wallet/{method}"), NodeRequestBody::Json(body))
 }
 
-fn now_block() -> Call {
+fn now_block() -> NodeRequest {
     post("getnowblock", json!({}))
 }
 
-fn account(address: &str) -> Call {
+fn account(address: &str) -> NodeRequest {
     post("getaccount", json!({"address": address, "visible": true}))
 }
 
-fn constant(from: &str, contract: &str, data: &[u8]) -> Call {
+fn constant(from: &str, contract: &str, data: &[u8]) -> NodeRequest {
     post(
         "triggerconstantcontract",
         json!({
@@ -351,12 +365,12 @@ fn constant(from: &str, contract: &str, data: &[u8]) -> Call {
     )
 }
 
-fn trial(trigger: &Trigger) -> Call {
+fn trial(trigger: &Trigger) -> NodeRequest {
     constant(&trigger.from, &trigger.contract, &trigger.data)
 }
 
 /// `None` when the owner is no address.
-fn balance_of(owner: &str, contract: &str) -> Option<Call> {
+fn balance_of(owner: &str, contract: &str) -> Option<NodeRequest> {
     let bytes = parse_address(owner).ok()?.to_bytes();
     // The TVM knows addresses without their prefix.
     let (_, bytes) = bytes.split_first()?;
@@ -365,42 +379,51 @@ fn balance_of(owner: &str, contract: &str) -> Option<Call> {
 }
 
 /// Answers are JSON objects; nodes answer with HTTP 200 also when they cannot.
-fn read(answer: &Answer) -> Read<Value> {
+fn read(answer: &NodeResponse) -> ParsedResponse<Value> {
     match answer.status {
         200..300 => {}
         // No access, too many requests, no such method.
-        status @ 400..500 => return Read::Busy(format!("the node answered HTTP {status}")),
-        status => return Read::Garbled(format!("the node answered HTTP {status}")),
+        status @ 400..500 => {
+            return ParsedResponse::Busy(format!("the node answered HTTP {status}"));
+        }
+        status => return ParsedResponse::Malformed(format!("the node answered HTTP {status}")),
     }
     let Some(found) = answer.json::<Value>().filter(Value::is_object) else {
-        return Read::Garbled("the node's answer is not a JSON object".into());
+        return ParsedResponse::Malformed("the node's answer is not a JSON object".into());
     };
     match found.get("Error").map(|error| error.as_str().unwrap_or("")) {
-        None => Read::RpcResult(found),
+        None => ParsedResponse::Value(found),
         Some(error) => {
             let reason = format!("the node said: {}", short(error));
             // Its limit of requests; those it has not looked at.
             if error.contains("lack of computing resources") {
-                Read::Busy(reason)
+                ParsedResponse::Busy(reason)
             } else {
-                Read::Garbled(reason)
+                ParsedResponse::Malformed(reason)
             }
         }
     }
 }
 
-fn then<T>(read: Read<Value>, take: impl FnOnce(&Value) -> Read<T>) -> Read<T> {
+fn then<T>(
+    read: ParsedResponse<Value>,
+    take: impl FnOnce(&Value) -> ParsedResponse<T>,
+) -> ParsedResponse<T> {
     match read {
-        Read::RpcResult(found) => take(&found),
-        Read::Busy(reason) => Read::Busy(reason),
-        Read::Garbled(reason) => Read::Garbled(reason),
+        ParsedResponse::Value(found) => take(&found),
+        ParsedResponse::Busy(reason) => ParsedResponse::Busy(reason),
+        ParsedResponse::Malformed(reason) => ParsedResponse::Malformed(reason),
     }
 }
 
-fn sense<T, U>(what: &str, found: Option<T>, take: impl FnOnce(T) -> Read<U>) -> Read<U> {
+fn require<T, U>(
+    what: &str,
+    found: Option<T>,
+    take: impl FnOnce(T) -> ParsedResponse<U>,
+) -> ParsedResponse<U> {
     match found {
         Some(found) => take(found),
-        None => Read::Garbled(format!("the node's answer about {what} makes no sense")),
+        None => ParsedResponse::Malformed(format!("the node's answer about {what} makes no sense")),
     }
 }
 
@@ -409,10 +432,10 @@ fn is_empty(found: &Value) -> bool {
 }
 
 /// `Err` names the chain.
-fn on_mainnet(first: &Value) -> Read<Result<(), String>> {
+fn on_mainnet(first: &Value) -> ParsedResponse<Result<(), String>> {
     let id = first.get("blockID").and_then(Value::as_str);
-    sense("block 0", id, |id| {
-        Read::RpcResult(if id.eq_ignore_ascii_case(MAINNET) {
+    require("block 0", id, |id| {
+        ParsedResponse::Value(if id.eq_ignore_ascii_case(MAINNET) {
             Ok(())
         } else {
             Err(format!(
@@ -438,21 +461,21 @@ fn block(found: &Value) -> Option<Block> {
 }
 
 /// A node that is not of this time is passed over.
-fn timely(block: Block, now_ms: u64) -> Read<Block> {
+fn check_block_time(block: Block, now_ms: u64) -> ParsedResponse<Block> {
     let ahead_ms = block.timestamp_ms.saturating_sub(now_ms);
     let behind_ms = now_ms.saturating_sub(block.timestamp_ms);
-    if ahead_ms > MOST_AHEAD_MS {
-        Read::Busy(format!(
+    if ahead_ms > MAX_AHEAD_MS {
+        ParsedResponse::Busy(format!(
             "the node's last block is {} s ahead of this machine's clock",
             ahead_ms / 1_000
         ))
-    } else if behind_ms > MOST_BEHIND_MS {
-        Read::Busy(format!(
+    } else if behind_ms > MAX_BEHIND_MS {
+        ParsedResponse::Busy(format!(
             "the node is behind: its last block is {} s old",
             behind_ms / 1_000
         ))
     } else {
-        Read::RpcResult(block)
+        ParsedResponse::Value(block)
     }
 }
 
@@ -484,43 +507,45 @@ fn asset(found: &Value, id: &str) -> Option<u64> {
 }
 
 /// What a contract answers to `balanceOf`; `None` where there is no token.
-fn holding(found: &Value) -> Read<Option<[u8; 32]>> {
+fn holding(found: &Value) -> ParsedResponse<Option<[u8; 32]>> {
     match tried(found) {
         // The first word, as ABI decoders read it. The contract is one that the client named: it
         // can answer anything.
-        Read::RpcResult(tried) => Read::RpcResult(tried.ok().and_then(|tried| {
+        ParsedResponse::Value(tried) => ParsedResponse::Value(tried.ok().and_then(|tried| {
             let word = tried.output.first_chunk::<32>()?;
             Some(*word)
         })),
-        Read::Busy(reason) => Read::Busy(reason),
-        Read::Garbled(reason) => Read::Garbled(reason),
+        ParsedResponse::Busy(reason) => ParsedResponse::Busy(reason),
+        ParsedResponse::Malformed(reason) => ParsedResponse::Malformed(reason),
     }
 }
 
 /// How a trial went.
 #[derive(Debug, PartialEq)]
-struct Tried {
+struct ConstantCallResult {
     energy: u64,
     /// Not looked at in a `transfer`: that of the most used token says "false" of all that it does.
     output: Vec<u8>,
 }
 
 /// An answer of triggerconstantcontract; `Err` says why the call fails.
-fn tried(found: &Value) -> Read<Result<Tried, String>> {
+fn tried(found: &Value) -> ParsedResponse<Result<ConstantCallResult, String>> {
     let Some(result) = found.get("result").filter(|result| result.is_object()) else {
-        return Read::Garbled("the node's answer about a call makes no sense".into());
+        return ParsedResponse::Malformed("the node's answer about a call makes no sense".into());
     };
     let said = words(result);
     match result.get("code").and_then(Value::as_str) {
         None | Some("SUCCESS") => {}
         Some("CONTRACT_VALIDATE_ERROR") if !said.contains("does not support constant") => {
-            return Read::RpcResult(Err(said));
+            return ParsedResponse::Value(Err(said));
         }
         // An exception of the virtual machine; how long one may take depends on the node.
         Some("OTHER_ERROR") if said.contains(".vm.program.") && !said.contains("OutOfTime") => {
-            return Read::RpcResult(Err(said));
+            return ParsedResponse::Value(Err(said));
         }
-        Some(code) => return Read::Busy(format!("the node said {}: {said}", short(code))),
+        Some(code) => {
+            return ParsedResponse::Busy(format!("the node said {}: {said}", short(code)));
+        }
     }
     let output = found
         .pointer("/constant_result/0")
@@ -532,11 +557,11 @@ fn tried(found: &Value) -> Read<Result<Tried, String>> {
         .and_then(Value::as_str);
     if ended == Some("FAILED") || !said.is_empty() {
         let reason = revert_reason(&output).map(|reason| format!(" ({reason})"));
-        return Read::RpcResult(Err(said + &reason.unwrap_or_default()));
+        return ParsedResponse::Value(Err(said + &reason.unwrap_or_default()));
     }
     let energy = found.get("energy_used").and_then(Value::as_u64);
-    sense("a call", energy, |energy| {
-        Read::RpcResult(Ok(Tried { energy, output }))
+    require("a call", energy, |energy| {
+        ParsedResponse::Value(Ok(ConstantCallResult { energy, output }))
     })
 }
 
@@ -551,14 +576,14 @@ fn words(found: &Value) -> String {
 
 /// What is burnt where the account's own energy and bandwidth do not suffice.
 #[derive(Debug, PartialEq)]
-struct Prices {
+struct ResourcePrices {
     /// sun per unit of energy.
     energy: u64,
     /// sun per byte.
     byte: u64,
 }
 
-fn prices(found: &Value) -> Option<Prices> {
+fn prices(found: &Value) -> Option<ResourcePrices> {
     let parameters = found.get("chainParameter")?.as_array()?;
     let price = |name: &str| {
         let mut parameters = parameters.iter();
@@ -567,7 +592,7 @@ fn prices(found: &Value) -> Option<Prices> {
             .get("value")?
             .as_u64()
     };
-    Some(Prices {
+    Some(ResourcePrices {
         energy: price("getEnergyFee")?,
         byte: price("getTransactionFee")?,
     })
@@ -575,7 +600,7 @@ fn prices(found: &Value) -> Option<Prices> {
 
 /// What there is besides coins to pay for a call.
 #[derive(Debug, PartialEq)]
-struct Means {
+struct AvailableResources {
     /// The sender's energy.
     energy: u64,
     /// The sender's bandwidth: a transaction takes all of it from one of the two kinds.
@@ -585,7 +610,7 @@ struct Means {
     percent: u64,
 }
 
-impl Means {
+impl AvailableResources {
     const COINS_ONLY: Self = Self {
         energy: 0,
         bandwidth: 0,
@@ -594,19 +619,19 @@ impl Means {
 }
 
 /// An answer of getaccountresource, without what the contract's owner gives.
-fn means(found: &Value) -> Option<Means> {
+fn available_resources(found: &Value) -> Option<AvailableResources> {
     let left =
         |limit: &str, used: &str| Some(number(found, limit)?.saturating_sub(number(found, used)?));
     let free = left("freeNetLimit", "freeNetUsed")?;
-    Some(Means {
+    Some(AvailableResources {
         energy: left("EnergyLimit", "EnergyUsed")?,
         bandwidth: free.max(left("NetLimit", "NetUsed")?),
-        ..Means::COINS_ONLY
+        ..AvailableResources::COINS_ONLY
     })
 }
 
 /// sun that a call burns at least.
-fn burnt(energy: u64, bytes: u64, prices: &Prices, means: &Means) -> u64 {
+fn burn_cost(energy: u64, bytes: u64, prices: &ResourcePrices, means: &AvailableResources) -> u64 {
     let own = energy.saturating_mul(means.percent.min(100)) / 100;
     let energy = own.saturating_sub(means.energy);
     let bytes = if means.bandwidth < bytes { bytes } else { 0 };
@@ -616,7 +641,11 @@ fn burnt(energy: u64, bytes: u64, prices: &Prices, means: &Means) -> u64 {
 }
 
 /// The limit bounds all the energy of the sender, also what is not burnt.
-fn fits(trigger: &Trigger, energy: u64, prices: &Prices) -> Result<(), ChainError> {
+fn check_fee_limit(
+    trigger: &Trigger,
+    energy: u64,
+    prices: &ResourcePrices,
+) -> Result<(), ChainError> {
     let (limit, most) = (trigger.fee_limit, energy.saturating_mul(prices.energy));
     if most <= limit {
         return Ok(());
@@ -631,46 +660,48 @@ fn fits(trigger: &Trigger, energy: u64, prices: &Prices) -> Result<(), ChainErro
 }
 
 fn refused(reason: String, code: ExecuteCode) -> ChainError {
-    ChainError::Refused(Refusal { reason, code })
+    ChainError::Refused(ChainRefusal { reason, code })
 }
 
 /// What an answer of broadcasthex means.
 #[derive(Debug, PartialEq)]
-enum Verdict {
+enum TronVerdict {
     Accepted,
     /// The node has, or had, a transaction with this id.
     Duplicate(String),
     /// The node's blocks are past the transaction's time, or a day before it.
     Expired(String),
-    Refused(Refusal),
+    Refused(ChainRefusal),
 }
 
-fn judge(found: &Value) -> Read<Verdict> {
+fn judge(found: &Value) -> ParsedResponse<TronVerdict> {
     if found.get("result") == Some(&Value::Bool(true)) {
-        return Read::RpcResult(Verdict::Accepted);
+        return ParsedResponse::Value(TronVerdict::Accepted);
     }
     let code = found.get("code").and_then(Value::as_str).unwrap_or("");
     let words = words(found);
     let reason = format!("the node said {}: {words}", short(code));
     match code {
-        "DUP_TRANSACTION_ERROR" => Read::RpcResult(Verdict::Duplicate(reason)),
-        "TRANSACTION_EXPIRATION_ERROR" => Read::RpcResult(Verdict::Expired(reason)),
+        "DUP_TRANSACTION_ERROR" => ParsedResponse::Value(TronVerdict::Duplicate(reason)),
+        "TRANSACTION_EXPIRATION_ERROR" => ParsedResponse::Value(TronVerdict::Expired(reason)),
         "SIGERROR"
         | "CONTRACT_VALIDATE_ERROR"
         | "CONTRACT_EXE_ERROR"
         | "BANDWITH_ERROR"
-        | "TOO_BIG_TRANSACTION_ERROR" => Read::RpcResult(Verdict::Refused(refusal(code, &words))),
+        | "TOO_BIG_TRANSACTION_ERROR" => {
+            ParsedResponse::Value(TronVerdict::Refused(refusal(code, &words)))
+        }
         // Not now; TAPOS: the node does not know the block yet, or has another in its place.
         "TAPOS_ERROR" | "SERVER_BUSY" | "NO_CONNECTION" | "BLOCK_UNSOLIDIFIED" => {
-            Read::Busy(reason)
+            ParsedResponse::Busy(reason)
         }
         // NOT_ENOUGH_EFFECTIVE_CONNECTION is also said of what the node keeps and cannot pass on;
         // OTHER_ERROR is any fault of its own.
-        _ => Read::Garbled(reason),
+        _ => ParsedResponse::Malformed(reason),
     }
 }
 
-fn refusal(code: &str, words: &str) -> Refusal {
+fn refusal(code: &str, words: &str) -> ChainRefusal {
     let said = words.to_ascii_lowercase();
     let has = |phrases: &[&str]| phrases.iter().any(|phrase| said.contains(phrase));
     let (hint, execute_code) = if code == "BANDWITH_ERROR" || has(&["insufficient fee"]) {
@@ -695,14 +726,14 @@ fn refusal(code: &str, words: &str) -> Refusal {
         )
     };
     let words = if words.is_empty() { code } else { words };
-    Refusal {
+    ChainRefusal {
         reason: format!("{hint}{words}"),
         code: execute_code,
     }
 }
 
-fn expired() -> Refusal {
-    Refusal {
+fn expired() -> ChainRefusal {
+    ChainRefusal {
         reason: "the transaction expired before a node took it; create a new request".into(),
         code: ExecuteCode::Unspecified,
     }
@@ -718,10 +749,10 @@ mod tests {
         json!({"result": false, "code": code, "txid": "00", "message": words})
     }
 
-    fn verdict(code: &str, words: &str) -> Verdict {
+    fn verdict(code: &str, words: &str) -> TronVerdict {
         match judge(&answer(code, words)) {
-            Read::RpcResult(verdict) => verdict,
-            Read::Busy(reason) | Read::Garbled(reason) => panic!("{reason}"),
+            ParsedResponse::Value(verdict) => verdict,
+            ParsedResponse::Busy(reason) | ParsedResponse::Malformed(reason) => panic!("{reason}"),
         }
     }
 
@@ -734,15 +765,15 @@ mod tests {
         }
     }
 
-    fn said<T>(read: Read<T>) -> T {
+    fn said<T>(read: ParsedResponse<T>) -> T {
         match read {
-            Read::RpcResult(said) => said,
-            Read::Busy(reason) | Read::Garbled(reason) => panic!("{reason}"),
+            ParsedResponse::Value(said) => said,
+            ParsedResponse::Busy(reason) | ParsedResponse::Malformed(reason) => panic!("{reason}"),
         }
     }
 
-    fn http(status: u16, body: &str) -> Answer {
-        Answer {
+    fn http(status: u16, body: &str) -> NodeResponse {
+        NodeResponse {
             status,
             body: body.into(),
         }
@@ -751,16 +782,19 @@ mod tests {
     #[test]
     fn judge__should_take_success_for_accepted_and_nothing_else() {
         let success = json!({"result": true, "code": "SUCCESS", "message": ""});
-        assert_eq!(said(judge(&success)), Verdict::Accepted);
+        assert_eq!(said(judge(&success)), TronVerdict::Accepted);
         assert!(matches!(
             verdict("DUP_TRANSACTION_ERROR", "Dup transaction."),
-            Verdict::Duplicate(_)
+            TronVerdict::Duplicate(_)
         ));
         assert!(matches!(
             verdict("TRANSACTION_EXPIRATION_ERROR", "Transaction expired"),
-            Verdict::Expired(_)
+            TronVerdict::Expired(_)
         ));
-        assert!(matches!(judge(&answer("SUCCESS", "")), Read::Garbled(_)));
+        assert!(matches!(
+            judge(&answer("SUCCESS", "")),
+            ParsedResponse::Malformed(_)
+        ));
     }
 
     #[test]
@@ -804,7 +838,7 @@ mod tests {
             ("TOO_BIG_TRANSACTION_ERROR", "", ExecuteCode::Unspecified),
         ] {
             for words in [words.to_owned(), hex::encode(words)] {
-                let Verdict::Refused(refusal) = verdict(code, &words) else {
+                let TronVerdict::Refused(refusal) = verdict(code, &words) else {
                     panic!("{code} {words}")
                 };
                 assert_eq!(refusal.code, expected, "{words}");
@@ -823,14 +857,14 @@ mod tests {
         ] {
             let words = "words";
             assert!(
-                matches!(judge(&answer(code, words)), Read::Busy(reason) if reason.contains(words)),
+                matches!(judge(&answer(code, words)), ParsedResponse::Busy(reason) if reason.contains(words)),
                 "{code}"
             );
         }
         // The node may have kept it.
         for code in ["NOT_ENOUGH_EFFECTIVE_CONNECTION", "OTHER_ERROR", "NEW", ""] {
             assert!(
-                matches!(judge(&answer(code, "")), Read::Garbled(_)),
+                matches!(judge(&answer(code, "")), ParsedResponse::Malformed(_)),
                 "{code}"
             );
         }
@@ -838,7 +872,7 @@ mod tests {
 
     #[test]
     fn read__should_know_what_is_no_answer() {
-        assert!(matches!(read(&http(200, "{}")), Read::RpcResult(_)));
+        assert!(matches!(read(&http(200, "{}")), ParsedResponse::Value(_)));
         for (status, body) in [
             (429, "{}"),
             (403, "{}"),
@@ -847,7 +881,10 @@ mod tests {
                 r#"{"Error":"class java.lang.IllegalAccessException : lack of computing resources"}"#,
             ),
         ] {
-            assert!(matches!(read(&http(status, body)), Read::Busy(_)), "{body}");
+            assert!(
+                matches!(read(&http(status, body)), ParsedResponse::Busy(_)),
+                "{body}"
+            );
         }
         for (status, body) in [
             (502, "{}"),
@@ -860,7 +897,7 @@ mod tests {
             ),
         ] {
             let read = read(&http(status, body));
-            assert!(matches!(read, Read::Garbled(_)), "{body}");
+            assert!(matches!(read, ParsedResponse::Malformed(_)), "{body}");
         }
     }
 
@@ -871,7 +908,10 @@ mod tests {
         // Nile.
         let nile = "0000000000000000d698d4192c56cb6be724a558448e2684802de4d6cd8690dc";
         assert!(said(first(nile)).unwrap_err().contains(nile));
-        assert!(matches!(on_mainnet(&json!({})), Read::Garbled(_)));
+        assert!(matches!(
+            on_mainnet(&json!({})),
+            ParsedResponse::Malformed(_)
+        ));
     }
 
     #[test]
@@ -891,7 +931,7 @@ mod tests {
     }
 
     #[test]
-    fn timely__should_pass_over_nodes_of_another_time() {
+    fn check_block_time__should_pass_over_nodes_of_another_time() {
         let now_ms = 1_700_000_000_000;
         let at = |timestamp_ms| {
             let block = Block {
@@ -899,14 +939,14 @@ mod tests {
                 id: [0; 32],
                 timestamp_ms,
             };
-            matches!(timely(block, now_ms), Read::RpcResult(_))
+            matches!(check_block_time(block, now_ms), ParsedResponse::Value(_))
         };
-        for good in [now_ms, now_ms + MOST_AHEAD_MS, now_ms - MOST_BEHIND_MS] {
+        for good in [now_ms, now_ms + MAX_AHEAD_MS, now_ms - MAX_BEHIND_MS] {
             assert!(at(good), "{good}");
         }
         for bad in [
-            now_ms + MOST_AHEAD_MS + 1,
-            now_ms - MOST_BEHIND_MS - 1,
+            now_ms + MAX_AHEAD_MS + 1,
+            now_ms - MAX_BEHIND_MS - 1,
             0,
             u64::MAX,
         ] {
@@ -922,7 +962,7 @@ mod tests {
             "constant_result": ["00".repeat(32)],
             "transaction": {"ret": [{}]},
         });
-        let expected = Tried {
+        let expected = ConstantCallResult {
             energy: 64_285,
             output: vec![0; 32],
         };
@@ -977,10 +1017,16 @@ mod tests {
             ),
             ("OTHER_ERROR", "class java.lang.NullPointerException : null"),
         ] {
-            assert!(matches!(failed(code, words), Read::Busy(_)), "{words}");
+            assert!(
+                matches!(failed(code, words), ParsedResponse::Busy(_)),
+                "{words}"
+            );
         }
         for nonsense in [json!({}), json!({"result": true}), json!({"result": {}})] {
-            assert!(matches!(tried(&nonsense), Read::Garbled(_)), "{nonsense}");
+            assert!(
+                matches!(tried(&nonsense), ParsedResponse::Malformed(_)),
+                "{nonsense}"
+            );
         }
     }
 
@@ -993,42 +1039,50 @@ mod tests {
     }
 
     #[test]
-    fn fits__should_refuse_a_call_that_burns_more_than_its_limit() {
-        let prices = Prices {
+    fn check_fee_limit__should_refuse_a_call_that_burns_more_than_its_limit() {
+        let prices = ResourcePrices {
             energy: 100,
             byte: 1_000,
         };
-        assert_eq!(fits(&trigger(6_400_000), 64_000, &prices), Ok(()));
-        let Err(ChainError::Refused(refusal)) = fits(&trigger(6_399_999), 64_000, &prices) else {
+        assert_eq!(
+            check_fee_limit(&trigger(6_400_000), 64_000, &prices),
+            Ok(())
+        );
+        let Err(ChainError::Refused(refusal)) =
+            check_fee_limit(&trigger(6_399_999), 64_000, &prices)
+        else {
             panic!("not refused")
         };
         assert_eq!(refusal.code, ExecuteCode::InsufficientGasFee);
         assert!(refusal.reason.contains("6400000"), "{}", refusal.reason);
-        assert!(fits(&trigger(u64::MAX - 1), u64::MAX, &prices).is_err());
+        assert!(check_fee_limit(&trigger(u64::MAX - 1), u64::MAX, &prices).is_err());
     }
 
     #[test]
-    fn burnt__should_count_what_coins_have_to_pay() {
-        let prices = Prices {
+    fn burn_cost__should_count_what_coins_have_to_pay() {
+        let prices = ResourcePrices {
             energy: 100,
             byte: 1_000,
         };
-        let burnt = |means: &Means| burnt(64_000, 350, &prices, means);
-        assert_eq!(burnt(&Means::COINS_ONLY), 6_400_000 + 350_000);
-        let staked = means(&json!({
+        let burn_cost = |means: &AvailableResources| burn_cost(64_000, 350, &prices, means);
+        assert_eq!(
+            burn_cost(&AvailableResources::COINS_ONLY),
+            6_400_000 + 350_000
+        );
+        let staked = available_resources(&json!({
             "freeNetLimit": 600, "freeNetUsed": 251, "NetLimit": 350,
             "EnergyLimit": 65_000, "EnergyUsed": 2_000,
         }));
-        assert_eq!(burnt(&staked.unwrap()), 100_000);
+        assert_eq!(burn_cost(&staked.unwrap()), 100_000);
         // Of neither kind is there enough.
-        let some = means(&json!({"freeNetLimit": 349, "NetLimit": 349}));
-        assert_eq!(burnt(&some.unwrap()), 6_750_000);
-        let shared = Means {
+        let some = available_resources(&json!({"freeNetLimit": 349, "NetLimit": 349}));
+        assert_eq!(burn_cost(&some.unwrap()), 6_750_000);
+        let shared = AvailableResources {
             percent: 10,
-            ..Means::COINS_ONLY
+            ..AvailableResources::COINS_ONLY
         };
-        assert_eq!(burnt(&shared), 640_000 + 350_000);
-        assert_eq!(means(&json!({"EnergyLimit": "many"})), None);
+        assert_eq!(burn_cost(&shared), 640_000 + 350_000);
+        assert_eq!(available_resources(&json!({"EnergyLimit": "many"})), None);
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub struct IdempotencyKey {
 
 /// What an operation answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct OperationResponse {
     /// The response message, written as the request was. Replayed: byte for byte that of the first
     /// call.
     pub response: Vec<u8>,
@@ -21,7 +21,7 @@ pub struct Answer {
     pub body_mismatch: bool,
 }
 
-impl Answer {
+impl OperationResponse {
     /// What this call made.
     pub(crate) fn first(response: Vec<u8>) -> Self {
         Self {

@@ -3,7 +3,7 @@
 use covault_core::{
     fault::{Class, Fault},
     ids::{TokenId, VaultId},
-    schema::service::{Audience, Operation},
+    schema::service::{Audience, OperationDescriptor},
     token::Access,
 };
 
@@ -66,7 +66,10 @@ pub(crate) fn full_access(caller: &Caller) -> Result<(), Fault> {
 
 /// Refuses operations of the admin API to callers who are no operators. A token that reaches every
 /// vault is not one for that.
-pub(crate) fn operators_only(operation: &Operation, caller: &Caller) -> Result<(), Fault> {
+pub(crate) fn operators_only(
+    operation: &OperationDescriptor,
+    caller: &Caller,
+) -> Result<(), Fault> {
     if caller.operator || operation.audience() != Audience::Admin {
         return Ok(());
     }

@@ -7,16 +7,16 @@ use covault_core::fault::Fault;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
-    audit::By,
+    audit::AuditActor,
     commands::idempotency::IdempotencyRecord,
-    store::{Batch, Expect, Key},
+    store::{Batch, Key, Precondition},
 };
 
 /// Goes with a command to whoever makes its commit. Until it is dropped the command counts as one in
 /// work: a message that waits in a mailbox does, although whoever asked has stopped waiting.
 #[derive(Clone, Debug)]
 pub struct CommandCommit {
-    by: Arc<By>,
+    by: Arc<AuditActor>,
     token: Option<(Key, u64)>,
     record: Option<IdempotencyRecord>,
     _permit: Option<Arc<OwnedSemaphorePermit>>,
@@ -26,7 +26,7 @@ impl CommandCommit {
     /// `by` is who asked; `token` is the row of the caller's token in the version in which it was
     /// found good, where it has one; `permit` is that of a command in progress.
     pub fn new(
-        by: By,
+        by: AuditActor,
         token: Option<(Key, u64)>,
         permit: Option<Arc<OwnedSemaphorePermit>>,
     ) -> Self {
@@ -48,7 +48,7 @@ impl CommandCommit {
     }
 
     /// Who asked.
-    pub fn by(&self) -> &By {
+    pub fn by(&self) -> &AuditActor {
         &self.by
     }
 
@@ -56,7 +56,7 @@ impl CommandCommit {
     /// becomes `unauthenticated`.
     pub fn demand(&self, batch: &mut Batch) {
         if let Some((key, version)) = &self.token {
-            batch.check(key.clone(), Expect::Version(*version));
+            batch.check(key.clone(), Precondition::Version(*version));
         }
     }
 

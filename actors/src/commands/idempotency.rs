@@ -12,11 +12,11 @@ use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use crate::{
-    commands::answer::{Answer, IdempotencyKey},
-    services::{Services, readable},
+    commands::answer::{IdempotencyKey, OperationResponse},
+    services::{Services, skip_unreadable},
     store::{
-        Batch, CommitError, Expect, Key, Scan, Space,
-        rows::{self, Replay},
+        Batch, CommitError, Key, KeySpace, Precondition, Scan,
+        rows::{self, IdempotencyRow},
     },
 };
 
@@ -26,7 +26,7 @@ pub const LIFETIME_MS: u64 = 24 * 60 * 60 * 1000;
 /// When a record is deleted, in milliseconds after it was made. A command that has found it void, and
 /// is to write it anew, has ended long before: a record made by another one meanwhile would have the
 /// same version again.
-pub const KEPT_MS: u64 = LIFETIME_MS + 60 * 60 * 1000;
+pub const RETENTION_MS: u64 = LIFETIME_MS + 60 * 60 * 1000;
 /// Rows that are read at once; a record may be as large as the body of a request.
 const PAGE: usize = 64;
 
@@ -37,7 +37,7 @@ const MAX_KEY: usize = 255;
 #[derive(Clone, Debug)]
 pub struct IdempotencyRecord {
     key: Key,
-    expect: Expect,
+    expect: Precondition,
     body_hash: [u8; 32],
 }
 
@@ -47,7 +47,7 @@ impl IdempotencyRecord {
     /// # Errors
     /// [`covault_core::fault::Class::Bug`] when it cannot be serialized.
     pub fn add_to(&self, batch: &mut Batch, response: &[u8], now_ms: u64) -> Result<(), Fault> {
-        let record = Replay {
+        let record = IdempotencyRow {
             body_hash: self.body_hash,
             at_ms: now_ms,
             response: response.to_vec(),
@@ -58,36 +58,36 @@ impl IdempotencyRecord {
 }
 
 /// What a key means for a call.
-pub enum Entry {
+pub enum KeyStatus {
     /// No other call has used it. The turn is over when the guard is dropped.
-    First(IdempotencyRecord, Turn),
+    First(IdempotencyRecord, KeyGuard),
     /// Another call got this.
-    Replay(Answer),
+    Replay(OperationResponse),
 }
 
 /// What the store has of a key.
-enum Recorded {
+enum StoredKey {
     /// An answer.
-    Replay(Answer),
+    Replay(OperationResponse),
     /// Nothing that counts: the record that is stored must find its row like this.
-    Free(Expect),
+    Free(Precondition),
 }
 
 async fn recorded(
     services: &Services,
     name: &Key,
     key: &IdempotencyKey,
-) -> Result<Recorded, Fault> {
-    Ok(match services.load::<Replay>(name).await? {
-        None => Recorded::Free(Expect::Absent),
+) -> Result<StoredKey, Fault> {
+    Ok(match services.load::<IdempotencyRow>(name).await? {
+        None => StoredKey::Free(Precondition::Absent),
         Some((record, _)) if services.now_ms() < record.at_ms.saturating_add(LIFETIME_MS) => {
-            Recorded::Replay(Answer {
+            StoredKey::Replay(OperationResponse {
                 response: record.response,
                 replayed: true,
                 body_mismatch: record.body_hash != key.body_hash,
             })
         }
-        Some((_, version)) => Recorded::Free(Expect::Version(version)),
+        Some((_, version)) => StoredKey::Free(Precondition::Version(version)),
     })
 }
 
@@ -96,56 +96,56 @@ async fn recorded(
 ///
 /// # Errors
 /// When the store cannot be read.
-pub async fn look_again(
+pub async fn find_recorded(
     services: &Services,
     token: TokenId,
     method: &str,
     key: &IdempotencyKey,
-) -> Result<Option<Answer>, Fault> {
+) -> Result<Option<OperationResponse>, Fault> {
     let name = rows::idempotency(token, method, &key.key);
     Ok(match recorded(services, &name, key).await? {
-        Recorded::Replay(earlier) => Some(earlier),
-        Recorded::Free(_) => None,
+        StoredKey::Replay(earlier) => Some(earlier),
+        StoredKey::Free(_) => None,
     })
 }
 
 /// Keys of calls that are in progress: a second call waits for the first.
 #[derive(Default)]
-pub struct InWork {
-    turns: Arc<Mutex<HashMap<Key, Arc<AsyncMutex<()>>>>>,
+pub struct KeyLocks {
+    locks: Arc<Mutex<HashMap<Key, Arc<AsyncMutex<()>>>>>,
 }
 
 /// A call's turn with a key.
-pub struct Turn {
+pub struct KeyGuard {
     key: Key,
-    turns: Arc<Mutex<HashMap<Key, Arc<AsyncMutex<()>>>>>,
+    locks: Arc<Mutex<HashMap<Key, Arc<AsyncMutex<()>>>>>,
     guard: Option<OwnedMutexGuard<()>>,
 }
 
-impl Drop for Turn {
+impl Drop for KeyGuard {
     fn drop(&mut self) {
-        let mut turns = self.turns.lock();
+        let mut locks = self.locks.lock();
         self.guard = None;
         // Whoever waits holds a share of the lock.
-        if turns
+        if locks
             .get(&self.key)
             .is_some_and(|turn| Arc::strong_count(turn) == 1)
         {
-            turns.remove(&self.key);
+            locks.remove(&self.key);
         }
     }
 }
 
-impl InWork {
+impl KeyLocks {
     /// Waits until no other call of this process works on a row that is to be made once.
-    pub async fn turn(&self, key: &Key) -> Turn {
+    pub async fn lock(&self, key: &Key) -> KeyGuard {
         let lock = {
-            let mut turns = self.turns.lock();
-            Arc::clone(turns.entry(key.clone()).or_default())
+            let mut locks = self.locks.lock();
+            Arc::clone(locks.entry(key.clone()).or_default())
         };
-        Turn {
+        KeyGuard {
             key: key.clone(),
-            turns: Arc::clone(&self.turns),
+            locks: Arc::clone(&self.locks),
             guard: Some(lock.lock_owned().await),
         }
     }
@@ -160,7 +160,7 @@ impl InWork {
         token: TokenId,
         method: &str,
         key: &IdempotencyKey,
-    ) -> Result<Entry, Fault> {
+    ) -> Result<KeyStatus, Fault> {
         let length = key.key.chars().count();
         if length == 0 || length > MAX_KEY {
             return Err(Fault::field(
@@ -169,17 +169,17 @@ impl InWork {
             ));
         }
         let name = rows::idempotency(token, method, &key.key);
-        let turn = self.turn(&name).await;
+        let turn = self.lock(&name).await;
         let expect = match recorded(services, &name, key).await? {
-            Recorded::Replay(replay) => return Ok(Entry::Replay(replay)),
-            Recorded::Free(expect) => expect,
+            StoredKey::Replay(replay) => return Ok(KeyStatus::Replay(replay)),
+            StoredKey::Free(expect) => expect,
         };
         let record = IdempotencyRecord {
             key: name,
             expect,
             body_hash: key.body_hash,
         };
-        Ok(Entry::First(record, turn))
+        Ok(KeyStatus::First(record, turn))
     }
 }
 
@@ -189,7 +189,7 @@ impl InWork {
 /// [`covault_core::fault::Class::Bug`] when it cannot be serialized.
 pub fn add_age(batch: &mut Batch, record: &Key, at_ms: u64) -> Result<(), Fault> {
     let key = rows::record_age(at_ms, record);
-    batch.put(key, Expect::Any, rows::encode(&())?);
+    batch.put(key, Precondition::Any, rows::encode(&())?);
     Ok(())
 }
 
@@ -198,7 +198,7 @@ pub fn add_age(batch: &mut Batch, record: &Key, at_ms: u64) -> Result<(), Fault>
 /// # Errors
 /// When the store cannot be read or written.
 pub async fn delete_expired(services: &Services) -> Result<(), Fault> {
-    let mut next = Some(Scan::prefix(Space::RecordAge, &[], PAGE));
+    let mut next = Some(Scan::prefix(KeySpace::RecordAge, &[], PAGE));
     while let Some(scan) = next {
         let page = services.store.scan(&scan).await?;
         let mut batch = Batch::new();
@@ -206,7 +206,7 @@ pub async fn delete_expired(services: &Services) -> Result<(), Fault> {
         let mut all_due = true;
         for (key, row) in &page {
             // One that cannot be read is left alone.
-            let Some((at_ms, record)) = rows::aged_record(key) else {
+            let Some((at_ms, record)) = rows::record_of_age(key) else {
                 continue;
             };
             if !is_over(services, at_ms) {
@@ -216,12 +216,13 @@ pub async fn delete_expired(services: &Services) -> Result<(), Fault> {
             // A key that was used again has a younger record.
             if records.insert(record.clone())
                 && let Some(row) = services.store.get(&record).await?
-                && let Some(replay) = readable(rows::decode::<Replay>(&row.value), "a record")?
+                && let Some(replay) =
+                    skip_unreadable(rows::decode::<IdempotencyRow>(&row.value), "a record")?
                 && is_over(services, replay.at_ms)
             {
-                batch.delete(record, Expect::Version(row.version));
+                batch.delete(record, Precondition::Version(row.version));
             }
-            batch.delete(key.clone(), Expect::Version(row.version));
+            batch.delete(key.clone(), Precondition::Version(row.version));
         }
         commit(services, batch).await?;
         next = scan.rest(&page).filter(|_| all_due);
@@ -230,7 +231,7 @@ pub async fn delete_expired(services: &Services) -> Result<(), Fault> {
 }
 
 fn is_over(services: &Services, at_ms: u64) -> bool {
-    at_ms.saturating_add(KEPT_MS) <= services.now_ms()
+    at_ms.saturating_add(RETENTION_MS) <= services.now_ms()
 }
 
 async fn commit(services: &Services, batch: Batch) -> Result<(), Fault> {

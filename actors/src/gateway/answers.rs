@@ -1,10 +1,10 @@
 //! What the gateway is handed, and what it tells of itself.
 
-use crate::counters::Forgotten;
+use crate::counters::DroppedCounts;
 
 /// A request message as a client sent it.
 #[derive(Clone, Copy, Debug)]
-pub enum Body<'a> {
+pub enum RequestBody<'a> {
     /// The JSON mapping of the schema.
     Json(&'a [u8]),
     /// Protobuf.
@@ -20,9 +20,9 @@ pub(super) enum Encoding {
 
 /// What is stuck, or was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stuck {
+pub struct BacklogCounts {
     /// Requests that cannot go on now.
     pub waiting: usize,
     /// What became of transactions that nodes had forgotten.
-    pub forgotten: Forgotten,
+    pub forgotten: DroppedCounts,
 }

@@ -5,25 +5,25 @@ use std::sync::{Arc, atomic::Ordering};
 use covault_core::fault::{Class, Fault};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::Inner;
+use super::GatewayInner;
 use crate::{
-    audit::By,
+    audit::AuditActor,
     commands::{
-        answer::{Answer, IdempotencyKey},
+        answer::{IdempotencyKey, OperationResponse},
         caller::{Caller, full_access, operators_only},
         command_commit::CommandCommit,
-        idempotency::{self, Entry},
+        idempotency::{self, KeyStatus},
     },
-    operations::{self, Call, Registered},
+    operations::{self, OperationCall, RegisteredOperation},
     tokens,
     vaults::vault_actors::too_many,
 };
 
 /// A command of a caller.
 #[derive(Clone)]
-pub(crate) struct Command {
+pub(crate) struct ClientCommand {
     /// The operation.
-    pub operation: &'static Registered,
+    pub operation: &'static RegisteredOperation,
     /// The request message; `Err` when it could not be read: only the key can answer it then.
     pub request: Result<Vec<u8>, Fault>,
     /// The key it came with.
@@ -32,17 +32,17 @@ pub(crate) struct Command {
     pub caller: Caller,
 }
 
-impl Command {
+impl ClientCommand {
     /// What idempotency goes by, where the call has a key.
-    pub(crate) fn keyed(&self) -> Option<(&'static str, &IdempotencyKey)> {
+    pub(crate) fn idempotency_key(&self) -> Option<(&'static str, &IdempotencyKey)> {
         let method = self.operation.descriptor().full_name();
         self.key.as_ref().map(|key| (method, key))
     }
 }
 
-impl Inner {
+impl GatewayInner {
     /// Runs a command of a client, here or where its vault is.
-    pub(super) async fn submit(&self, command: Command) -> Result<Answer, Fault> {
+    pub(super) async fn submit(&self, command: ClientCommand) -> Result<OperationResponse, Fault> {
         if self.closing.load(Ordering::SeqCst) {
             return Err(Fault::unavailable("the service is shutting down"));
         }
@@ -61,8 +61,8 @@ impl Inner {
     /// Runs what another process forwarded; `None` when this one is stopping.
     pub(crate) async fn submit_forwarded(
         &self,
-        command: &Command,
-    ) -> Option<Result<Answer, Fault>> {
+        command: &ClientCommand,
+    ) -> Option<Result<OperationResponse, Fault>> {
         // Before it is looked whether this one stops: a stop waits for all permits.
         let permit = self.permit();
         if self.closing.load(Ordering::SeqCst) {
@@ -75,7 +75,7 @@ impl Inner {
         })
     }
 
-    fn check_caller(&self, command: &Command) -> Result<(), Fault> {
+    fn check_caller(&self, command: &ClientCommand) -> Result<(), Fault> {
         full_access(&command.caller)?;
         operators_only(command.operation.descriptor(), &command.caller)
     }
@@ -88,35 +88,37 @@ impl Inner {
     /// Runs a command in this process.
     pub(crate) async fn submit_here(
         &self,
-        command: &Command,
+        command: &ClientCommand,
         permit: Arc<OwnedSemaphorePermit>,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<OperationResponse, Fault> {
         let (services, caller) = (&self.services, &command.caller);
-        let by = By::caller(caller);
-        let Some((method, key)) = command.keyed() else {
+        let by = AuditActor::caller(caller);
+        let Some((method, key)) = command.idempotency_key() else {
             let token = tokens::in_use(services, caller).await?;
             let command_commit = CommandCommit::new(by, token, Some(permit));
-            return Ok(Answer::first(self.run(command, command_commit).await?));
+            return Ok(OperationResponse::first(
+                self.run(command, command_commit).await?,
+            ));
         };
         let token = caller.token;
-        let entry = self.in_work.enter(services, token, method, key).await?;
+        let entry = self.key_locks.enter(services, token, method, key).await?;
         // Others had their turns first, and that may have taken long.
         let row = tokens::in_use(services, caller).await?;
         let command_commit = CommandCommit::new(by, row, Some(permit));
         let (record, _turn) = match entry {
-            Entry::Replay(earlier) => return Ok(earlier),
-            Entry::First(record, turn) => (record, turn),
+            KeyStatus::Replay(earlier) => return Ok(earlier),
+            KeyStatus::First(record, turn) => (record, turn),
         };
         // A request that cannot be read is not worth another look at the key: nothing was begun.
         if let Err(fault) = &command.request {
             return Err(fault.clone());
         }
         let fault = match self.run(command, command_commit.with(record)).await {
-            Ok(response) => return Ok(Answer::first(response)),
+            Ok(response) => return Ok(OperationResponse::first(response)),
             Err(fault) if *fault.class() == Class::Unauthenticated => return Err(fault),
             Err(fault) => fault,
         };
-        match idempotency::look_again(services, token, method, key).await {
+        match idempotency::find_recorded(services, token, method, key).await {
             Ok(Some(earlier)) => Ok(earlier),
             // The error says more than that the store cannot be read either.
             Ok(None) | Err(_) => Err(fault),
@@ -125,13 +127,13 @@ impl Inner {
 
     async fn run(
         &self,
-        command: &Command,
+        command: &ClientCommand,
         command_commit: CommandCommit,
     ) -> Result<Vec<u8>, Fault> {
         let request = command.request.as_ref().map_err(Clone::clone)?;
-        let call = Call {
+        let call = OperationCall {
             vaults: &self.vaults,
-            in_work: &self.in_work,
+            key_locks: &self.key_locks,
             backups: &self.backups,
             services: &self.services,
             caller: &command.caller,
@@ -149,8 +151,8 @@ impl Inner {
         request: Vec<u8>,
         key: Option<IdempotencyKey>,
         caller: Caller,
-    ) -> Result<Command, Fault> {
-        Ok(Command {
+    ) -> Result<ClientCommand, Fault> {
+        Ok(ClientCommand {
             operation: operations::find(method)?,
             request: Ok(request),
             key,

@@ -25,39 +25,39 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 
 use crate::{
-    audit::{self, By},
+    audit::{self, AuditActor},
     backup::{
-        live::Backups,
+        live::BackupSlot,
         restore::{self, ClientGate},
     },
     chain_rpc::EndpointHealth,
     commands::{
         caller::{full_access, operators_only},
         command_commit::CommandCommit,
-        idempotency::InWork,
+        idempotency::KeyLocks,
     },
     gateway::command_bus::CommandBus,
     leases::{self, LeaseManager},
     limits::permits,
     nodes,
-    operations::{self, Call, Operation, Registered},
+    operations::{self, Operation, OperationCall, RegisteredOperation},
     port::NodeView,
-    root::{self, Root},
+    root::{self, RootSupervisor},
     services::Services,
-    settings::Orchestrator,
-    store::{Key, Space},
+    settings::OrchestratorParts,
+    store::{Key, KeySpace},
     tokens,
     vaults::vault_actors::VaultActors,
 };
 
-pub use self::answers::{Body, Stuck};
-use self::{answers::Encoding, commands::Command, ready::Readiness, routing::GatewayHandler};
+pub use self::answers::{BacklogCounts, RequestBody};
+use self::{answers::Encoding, commands::ClientCommand, ready::Readiness, routing::GatewayHandler};
 pub use crate::{
     commands::{
-        answer::{Answer, IdempotencyKey},
+        answer::{IdempotencyKey, OperationResponse},
         caller::{Caller, VaultScope},
     },
-    counters::Forgotten,
+    counters::DroppedCounts,
 };
 
 /// How long [`Gateway::stop`] waits for each of its steps.
@@ -66,17 +66,17 @@ const STOP_PATIENCE: Duration = Duration::from_secs(10);
 /// The one way into the orchestrator. Cheap to clone.
 #[derive(Clone)]
 pub struct Gateway {
-    inner: Arc<Inner>,
+    inner: Arc<GatewayInner>,
 }
 
 /// What every clone of the gateway shares.
-struct Inner {
+struct GatewayInner {
     services: Arc<Services>,
     /// The actor above all others.
     root: ActorCell,
     vaults: VaultActors,
-    in_work: InWork,
-    backups: Backups,
+    key_locks: KeyLocks,
+    backups: BackupSlot,
     client_gate: ClientGate,
     readiness: Readiness,
     command_bus: Arc<dyn CommandBus>,
@@ -88,12 +88,12 @@ impl Gateway {
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when the store cannot be read.
-    pub async fn start(orchestrator: Orchestrator) -> Result<Self, Fault> {
+    pub async fn start(orchestrator: OrchestratorParts) -> Result<Self, Fault> {
         let command_bus = Arc::clone(&orchestrator.sharing.command_bus);
         let services = Arc::new(Services::new(orchestrator));
         // A store that cannot be read is better found out now than by the first request.
-        services.store.get(&Key::new(Space::Probe, &[])).await?;
-        restore::refuse_half(&services).await?;
+        services.store.get(&Key::new(KeySpace::Probe, &[])).await?;
+        restore::refuse_half_restored(&services).await?;
         audit::begin(&services).await?;
         let client_gate = restore::recover_after_restore(&services).await?;
         if services.store.exclusive()
@@ -108,7 +108,7 @@ impl Gateway {
         let (address, mut directory) = watch::channel(None);
         let root = if services.runs_vaults {
             let arguments = (Arc::clone(&services), address);
-            let (root, _) = Actor::spawn(None, Root, arguments)
+            let (root, _) = Actor::spawn(None, RootSupervisor, arguments)
                 .await
                 .map_err(Fault::bug)?;
             directory
@@ -124,7 +124,7 @@ impl Gateway {
             lease_manager.get_cell()
         };
         let gateway = Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(GatewayInner {
                 command_bus,
                 vaults: VaultActors {
                     services: Arc::clone(&services),
@@ -132,8 +132,8 @@ impl Gateway {
                 },
                 services,
                 root,
-                in_work: InWork::default(),
-                backups: Backups::default(),
+                key_locks: KeyLocks::default(),
+                backups: BackupSlot::default(),
                 client_gate,
                 readiness: Readiness::default(),
                 closing: AtomicBool::new(false),
@@ -160,8 +160,8 @@ impl Gateway {
         }
         let all = permits(self.inner.services.settings.max_commands);
         let all = u32::try_from(all).unwrap_or(u32::MAX);
-        let in_work = self.inner.services.limits.commands.acquire_many(all);
-        if tokio::time::timeout(STOP_PATIENCE, in_work).await.is_err() {
+        let drained = self.inner.services.limits.commands.acquire_many(all);
+        if tokio::time::timeout(STOP_PATIENCE, drained).await.is_err() {
             tracing::warn!("commands are still in progress; stopping anyway");
         }
         if let Err(error) = self
@@ -177,7 +177,7 @@ impl Gateway {
             .command_bus
             .close(self.inner.services.held_leases.me())
             .await;
-        leases::give_back(&self.inner.services).await;
+        leases::release_all(&self.inner.services).await;
     }
 
     /// Which orchestrator this is: another one after each start.
@@ -186,7 +186,7 @@ impl Gateway {
     }
 
     /// How many vaults are here, and how many orchestrators are alive as far as this one sees.
-    pub fn shares(&self) -> (usize, usize) {
+    pub fn vault_share(&self) -> (usize, usize) {
         let held_leases = &self.inner.services.held_leases;
         let others = held_leases.eligible().map_or(1, |eligible| eligible.len());
         (held_leases.vaults(), others)
@@ -201,14 +201,14 @@ impl Gateway {
     pub async fn call(
         &self,
         caller: &Caller,
-        operation: &'static Registered,
-        request: Body<'_>,
+        operation: &'static RegisteredOperation,
+        request: RequestBody<'_>,
         key: Option<String>,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<OperationResponse, Fault> {
         let descriptor = operation.descriptor();
         let (encoding, bytes) = match request {
-            Body::Json(bytes) => (Encoding::Json, bytes),
-            Body::Protobuf(bytes) => (Encoding::Protobuf, bytes),
+            RequestBody::Json(bytes) => (Encoding::Json, bytes),
+            RequestBody::Protobuf(bytes) => (Encoding::Protobuf, bytes),
         };
         let request = match encoding {
             Encoding::Json => descriptor.request_of_json(bytes),
@@ -221,7 +221,7 @@ impl Gateway {
             body_hash: fingerprint(&request, bytes),
         });
         let mut answer = if descriptor.is_command() {
-            self.submit(Command {
+            self.submit(ClientCommand {
                 operation,
                 request,
                 key,
@@ -229,7 +229,7 @@ impl Gateway {
             })
             .await?
         } else {
-            Answer::first(self.inner.query(caller, operation, &request?).await?)
+            OperationResponse::first(self.inner.query(caller, operation, &request?).await?)
         };
         if encoding == Encoding::Json {
             answer.response = descriptor.response_to_json(&answer.response)?.into_bytes();
@@ -246,17 +246,17 @@ impl Gateway {
         caller: &Caller,
         request: &O::Request,
         key: Option<String>,
-    ) -> Result<(O::Response, Answer), Fault> {
+    ) -> Result<(O::Response, OperationResponse), Fault> {
         let request = request.encode_to_vec();
         let operation = operations::find(O::METHOD)?;
         let answer = self
-            .call(caller, operation, Body::Protobuf(&request), key)
+            .call(caller, operation, RequestBody::Protobuf(&request), key)
             .await?;
         let response = O::Response::decode(answer.response.as_slice()).map_err(Fault::bug)?;
         Ok((response, answer))
     }
 
-    async fn submit(&self, command: Command) -> Result<Answer, Fault> {
+    async fn submit(&self, command: ClientCommand) -> Result<OperationResponse, Fault> {
         let inner = Arc::clone(&self.inner);
         // A task of its own: a client that hangs up must not leave a command half done with
         // its idempotency key free.
@@ -297,9 +297,9 @@ impl Gateway {
     }
 
     /// How many requests cannot go on now, and what became of transactions that nodes had forgotten.
-    pub fn stuck(&self) -> Stuck {
+    pub fn backlog(&self) -> BacklogCounts {
         let services = &self.inner.services;
-        Stuck {
+        BacklogCounts {
             waiting: services.counters.waiting(),
             forgotten: *services.counters.forgotten.lock(),
         }
@@ -318,12 +318,12 @@ fn fingerprint(request: &Result<Vec<u8>, Fault>, body: &[u8]) -> [u8; 32] {
     .into()
 }
 
-impl Inner {
+impl GatewayInner {
     /// Answers a query from the store. Callers that may only read get no signature.
     async fn query(
         &self,
         caller: &Caller,
-        operation: &'static Registered,
+        operation: &'static RegisteredOperation,
         request: &[u8],
     ) -> Result<Vec<u8>, Fault> {
         let (services, descriptor) = (&*self.services, operation.descriptor());
@@ -333,13 +333,13 @@ impl Inner {
             full_access(caller)?;
         }
         operators_only(descriptor, caller)?;
-        let call = Call {
+        let call = OperationCall {
             vaults: &self.vaults,
-            in_work: &self.in_work,
+            key_locks: &self.key_locks,
             backups: &self.backups,
             services,
             caller,
-            command_commit: CommandCommit::new(By::caller(caller), token, None),
+            command_commit: CommandCommit::new(AuditActor::caller(caller), token, None),
         };
         let response = operation.run(call, request).await?;
         match caller.access {

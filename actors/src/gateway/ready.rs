@@ -5,11 +5,11 @@ use tokio::sync::Mutex;
 
 use crate::{
     services::Services,
-    store::{Batch, Expect, Key, Space},
+    store::{Batch, Key, KeySpace, Precondition},
 };
 
 /// How long readiness is believed, in milliseconds.
-const BELIEVED_MS: u64 = 1_000;
+const CACHED_MS: u64 = 1_000;
 
 /// When it was last checked, and what came of it.
 #[derive(Default)]
@@ -17,11 +17,11 @@ pub(super) struct Readiness(Mutex<Option<(u64, Result<(), Fault>)>>);
 
 impl Readiness {
     /// Whether the store can be written and the signers be reached. Found out once in
-    /// [`BELIEVED_MS`], however many ask.
+    /// [`CACHED_MS`], however many ask.
     pub(super) async fn check(&self, services: &Services) -> Result<(), Fault> {
         let mut last = self.0.lock().await;
         if let Some((at_ms, found)) = &*last
-            && services.now_ms().abs_diff(*at_ms) < BELIEVED_MS
+            && services.now_ms().abs_diff(*at_ms) < CACHED_MS
         {
             return found.clone();
         }
@@ -36,7 +36,11 @@ impl Readiness {
 
 async fn probe(services: &Services) -> Result<(), Fault> {
     let mut probe = Batch::new();
-    probe.put(Key::new(Space::Probe, &[]), Expect::Any, Vec::new());
+    probe.put(
+        Key::new(KeySpace::Probe, &[]),
+        Precondition::Any,
+        Vec::new(),
+    );
     services.store.commit(probe).await?;
     let nodes = services.signers.nodes();
     if !nodes.is_empty() && !nodes.iter().any(|node| node.live) {

@@ -12,22 +12,22 @@ use covault_core::{
 };
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Command, Inner};
+use super::{ClientCommand, GatewayInner};
 use crate::{
-    commands::{answer::Answer, idempotency},
+    commands::{answer::OperationResponse, idempotency},
     gateway::command_bus::{CommandHandler, ForwardOutcome, ForwardedCommand},
     leases::{self, LeaseGuard, LeaseRow, LeaseScope},
-    operations::{Home, Lookup},
-    services::elsewhere,
+    operations::{Home, HomeLookup},
+    services::vault_is_moving,
     store::{Key, rows},
     tokens,
 };
 
 /// How often it is looked who has a vault that is on its way.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How often it is looked whether who was asked still has the vault.
-const LOST: Duration = Duration::from_millis(500);
+const OWNER_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Where a command is to run.
 enum Routing {
@@ -39,13 +39,13 @@ enum Routing {
     Anywhere,
 }
 
-impl Inner {
+impl GatewayInner {
     /// Runs a command, here or where its vault is. A vault that is being moved is waited for.
     pub(crate) async fn dispatch(
         &self,
-        command: &Command,
+        command: &ClientCommand,
         permit: Arc<OwnedSemaphorePermit>,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<OperationResponse, Fault> {
         let services = &self.services;
         let has_key = command.key.is_some();
         let mut left = Duration::from_millis(services.settings.lease_ms.saturating_mul(2));
@@ -58,20 +58,22 @@ impl Inner {
                     match &done {
                         // Nothing of it can be done any more, and if it was, the key tells.
                         Err(fault) if lost && *fault.class() == Class::Unavailable => {
-                            left = left.checked_sub(LOOK).ok_or_else(elsewhere)?;
+                            left = left
+                                .checked_sub(POLL_INTERVAL)
+                                .ok_or_else(vault_is_moving)?;
                             continue;
                         }
                         _ => return done,
                     }
                 }
                 Routing::Elsewhere(vault) => (Some(vault), self.owner(vault).await?),
-                Routing::Anywhere => (None, self.anybody()),
+                Routing::Anywhere => (None, self.any_orchestrator()),
             };
             // What was done need not be asked for, whoever did it and wherever that is now.
-            if let Some(answer) = self.answered(command).await? {
+            if let Some(answer) = self.recorded_response(command).await? {
                 return Ok(answer);
             }
-            if let Some((owner, recipient_version)) = self.there(to).await? {
+            if let Some((owner, recipient_version)) = self.with_member_version(to).await? {
                 let forwarded = ForwardedCommand {
                     recipient_version,
                     caller: command.caller.clone(),
@@ -82,28 +84,33 @@ impl Inner {
                 let patience = Duration::from_millis(services.settings.command_timeout_ms);
                 let outcome = tokio::select! {
                     outcome = self.command_bus.send(owner, forwarded, patience) => Some(outcome),
-                    () = self.gone(vault, owner) => None,
+                    () = self.until_moved(vault, owner) => None,
                 };
                 match outcome {
-                    Some(ForwardOutcome::Answer(answer)) => return *answer,
+                    Some(ForwardOutcome::Done(answer)) => return *answer,
                     Some(ForwardOutcome::NotDone) => {}
                     // If it was done, the record of the key tells it to whoever has the vault now.
                     None if has_key => {}
-                    Some(ForwardOutcome::NotKnown) | None => return Err(not_known()),
+                    Some(ForwardOutcome::NotKnown) | None => return Err(outcome_unknown()),
                 }
             }
-            left = left.checked_sub(LOOK).ok_or_else(elsewhere)?;
-            tokio::time::sleep(LOOK).await;
+            left = left
+                .checked_sub(POLL_INTERVAL)
+                .ok_or_else(vault_is_moving)?;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
     /// The answer that a key has got, for a caller who may have it.
-    async fn answered(&self, command: &Command) -> Result<Option<Answer>, Fault> {
-        let Some((method, key)) = command.keyed() else {
+    async fn recorded_response(
+        &self,
+        command: &ClientCommand,
+    ) -> Result<Option<OperationResponse>, Fault> {
+        let Some((method, key)) = command.idempotency_key() else {
             return Ok(None);
         };
         let (services, caller) = (&self.services, &command.caller);
-        let earlier = idempotency::look_again(services, caller.token, method, key).await?;
+        let earlier = idempotency::find_recorded(services, caller.token, method, key).await?;
         let Some(earlier) = earlier else {
             return Ok(None);
         };
@@ -126,7 +133,7 @@ impl Inner {
     }
 
     /// Any orchestrator that seems to be alive.
-    fn anybody(&self) -> Option<OrchestratorId> {
+    fn any_orchestrator(&self) -> Option<OrchestratorId> {
         let services = &self.services;
         let eligible = services.held_leases.eligible().unwrap_or_default();
         let mut dice = [0; 1];
@@ -137,7 +144,7 @@ impl Inner {
     }
 
     /// With the version of its row, when it has one.
-    async fn there(
+    async fn with_member_version(
         &self,
         to: Option<OrchestratorId>,
     ) -> Result<Option<(OrchestratorId, u64)>, Fault> {
@@ -154,12 +161,12 @@ impl Inner {
     }
 
     /// Ends when somebody else has the vault: then no answer comes from who had it.
-    async fn gone(&self, vault: Option<VaultId>, owner: OrchestratorId) {
+    async fn until_moved(&self, vault: Option<VaultId>, owner: OrchestratorId) {
         let Some(vault) = vault else {
             return std::future::pending().await;
         };
         loop {
-            tokio::time::sleep(LOST).await;
+            tokio::time::sleep(OWNER_CHECK_INTERVAL).await;
             let held = self.holder(vault).await;
             if matches!(held, Ok(Some(other)) if other != owner) {
                 return;
@@ -168,12 +175,12 @@ impl Inner {
     }
 
     /// Where a command is to run. What is wrong with its request is told where it runs.
-    async fn route(&self, command: &Command) -> Result<Routing, Fault> {
+    async fn route(&self, command: &ClientCommand) -> Result<Routing, Fault> {
         let services = &self.services;
         if services.store.exclusive() {
             return Ok(Routing::Here(None));
         }
-        let lookup = Lookup {
+        let lookup = HomeLookup {
             services,
             caller: &command.caller,
         };
@@ -197,18 +204,18 @@ impl Inner {
     }
 }
 
-fn not_known() -> Fault {
+fn outcome_unknown() -> Fault {
     Fault::unavailable(
         "the outcome is not known: repeat the call with the same idempotency key, or read the state before retrying",
     )
 }
 
 /// Takes the commands that others send to this orchestrator.
-pub struct GatewayHandler(pub Weak<Inner>);
+pub struct GatewayHandler(pub Weak<GatewayInner>);
 
 #[async_trait]
 impl CommandHandler for GatewayHandler {
-    async fn take(&self, forwarded: ForwardedCommand) -> ForwardOutcome {
+    async fn handle(&self, forwarded: ForwardedCommand) -> ForwardOutcome {
         let Some(inner) = self.0.upgrade() else {
             return ForwardOutcome::NotDone;
         };
@@ -226,19 +233,19 @@ impl CommandHandler for GatewayHandler {
         if heartbeat.abs_diff(recipient_version) > window {
             return ForwardOutcome::NotDone;
         }
-        let command = match Inner::forwarded(&method, request, key, caller) {
+        let command = match GatewayInner::forwarded(&method, request, key, caller) {
             Ok(command) => command,
-            Err(fault) => return ForwardOutcome::Answer(Box::new(Err(fault))),
+            Err(fault) => return ForwardOutcome::Done(Box::new(Err(fault))),
         };
         // Kept while the command runs: the vault does not go meanwhile.
         let _lease = match inner.route(&command).await {
             Ok(Routing::Here(lease @ Some(_))) => lease,
             Ok(Routing::Here(None)) if inner.services.runs_vaults => None,
             Ok(_) => return ForwardOutcome::NotDone,
-            Err(fault) => return ForwardOutcome::Answer(Box::new(Err(fault))),
+            Err(fault) => return ForwardOutcome::Done(Box::new(Err(fault))),
         };
         match inner.submit_forwarded(&command).await {
-            Some(answer) => ForwardOutcome::Answer(Box::new(answer)),
+            Some(answer) => ForwardOutcome::Done(Box::new(answer)),
             None => ForwardOutcome::NotDone,
         }
     }

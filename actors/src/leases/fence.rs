@@ -7,13 +7,13 @@ use async_trait::async_trait;
 
 use super::{HeldLeases, Lease};
 use crate::store::{
-    Batch, Change, CommitError, Expect, Key, ReadError, Row, Rows, Scan, Snapshot, Space, Store,
-    Write,
+    Batch, CommitError, Key, KeySpace, Precondition, ReadError, Row, RowChange, RowMap, RowWrite,
+    Scan, Snapshot, Store,
 };
 
 /// Decides what is written.
 #[async_trait]
-pub trait Guard: Send + Sync {
+pub trait CommitGuard: Send + Sync {
     /// Takes a batch to the store, or refuses it.
     ///
     /// # Errors
@@ -22,12 +22,12 @@ pub trait Guard: Send + Sync {
 }
 
 /// A store whose writes go by a guard. Whoever has it may read everything.
-pub struct Guarded<G> {
+pub struct GuardedStore<G> {
     store: Arc<dyn Store>,
     guard: G,
 }
 
-impl<G> Guarded<G> {
+impl<G> GuardedStore<G> {
     /// Of the whole store.
     pub fn new(store: Arc<dyn Store>, guard: G) -> Self {
         Self { store, guard }
@@ -35,7 +35,7 @@ impl<G> Guarded<G> {
 }
 
 #[async_trait]
-impl<G: Guard> Store for Guarded<G> {
+impl<G: CommitGuard> Store for GuardedStore<G> {
     async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
         self.guard.commit(&*self.store, batch).await
     }
@@ -44,7 +44,7 @@ impl<G: Guard> Store for Guarded<G> {
         self.store.get(key).await
     }
 
-    async fn get_all(&self, space: Space, keys: &[Vec<u8>]) -> Result<Rows, ReadError> {
+    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
         self.store.get_all(space, keys).await
     }
 
@@ -62,7 +62,7 @@ impl<G: Guard> Store for Guarded<G> {
 }
 
 /// For what is done under a lease.
-pub struct Fenced {
+pub struct LeaseFence {
     /// What this orchestrator has.
     pub held_leases: Arc<HeldLeases>,
     /// The lease.
@@ -70,13 +70,13 @@ pub struct Fenced {
 }
 
 #[async_trait]
-impl Guard for Fenced {
+impl CommitGuard for LeaseFence {
     async fn commit(&self, store: &dyn Store, batch: Batch) -> Result<(), CommitError> {
         if self.lease.has_ended() {
             return Err(CommitError::NotOwner);
         }
         let stored = self.lease.scope().key();
-        let batch = batch.behind(stored.clone(), self.lease.version());
+        let batch = batch.guarded_by(stored.clone(), self.lease.version());
         match store.commit(batch).await {
             Err(CommitError::Conflict(key)) if key == stored => {
                 tracing::warn!(scope = ?self.lease.scope(), "lease lost to another orchestrator; nothing was written");
@@ -90,7 +90,7 @@ impl Guard for Fenced {
 
 /// For the first start after a restore, which sees to every vault before any of them has an owner:
 /// nothing is written once somebody has finished with that.
-pub struct Settling {
+pub struct RestoreFence {
     /// The row that tells where the restore stands.
     pub marker: Key,
     /// Its version as it was found.
@@ -98,63 +98,63 @@ pub struct Settling {
 }
 
 #[async_trait]
-impl Guard for Settling {
+impl CommitGuard for RestoreFence {
     async fn commit(&self, store: &dyn Store, batch: Batch) -> Result<(), CommitError> {
-        let batch = batch.behind(self.marker.clone(), self.version);
+        let batch = batch.guarded_by(self.marker.clone(), self.version);
         store.commit(batch).await
     }
 }
 
 /// For what belongs to no vault: its rows are guarded by their own versions.
-pub struct Open;
+pub struct UnleasedGuard;
 
 /// Whether a write needs the lease of a vault.
-fn owned(write: &Write) -> bool {
-    if write.change == Change::Check {
+fn needs_lease(write: &RowWrite) -> bool {
+    if write.change == RowChange::Check {
         return false;
     }
     match write.key.space {
-        Space::Vault => write.expect != Expect::Absent,
-        Space::Wallet
-        | Space::WalletAddress
-        | Space::WalletRef
-        | Space::WalletIndex
-        | Space::Request
-        | Space::Outbox
-        | Space::Idempotency
-        | Space::RecordAge
-        | Space::NonceReservation
-        | Space::Claim
-        | Space::ReservationExpiry
-        | Space::Batch
-        | Space::Deposit
-        | Space::AddressProof
-        | Space::ProofWanted
-        | Space::Delay
-        | Space::KeyProblem
-        | Space::FirstWallet => true,
+        KeySpace::Vault => write.expect != Precondition::Absent,
+        KeySpace::Wallet
+        | KeySpace::WalletAddress
+        | KeySpace::WalletRef
+        | KeySpace::WalletIndex
+        | KeySpace::Request
+        | KeySpace::Outbox
+        | KeySpace::Idempotency
+        | KeySpace::RecordAge
+        | KeySpace::NonceReservation
+        | KeySpace::Claim
+        | KeySpace::ReservationExpiry
+        | KeySpace::Batch
+        | KeySpace::Deposit
+        | KeySpace::AddressProof
+        | KeySpace::ProofWanted
+        | KeySpace::Delay
+        | KeySpace::KeyProblem
+        | KeySpace::FirstWallet => true,
         // Guarded by their versions, or of no harm: a simulation is only shown.
-        Space::VaultName
-        | Space::Probe
-        | Space::Simulation
-        | Space::RequestIndex
-        | Space::Token
-        | Space::SweepRoute
-        | Space::Node
-        | Space::TokenName
-        | Space::Watch
-        | Space::Lease
-        | Space::Member
-        | Space::AuditEntry
-        | Space::AuditHead
-        | Space::Restore => false,
+        KeySpace::VaultName
+        | KeySpace::Probe
+        | KeySpace::Simulation
+        | KeySpace::RequestIndex
+        | KeySpace::Token
+        | KeySpace::SweepRoute
+        | KeySpace::Node
+        | KeySpace::TokenName
+        | KeySpace::Watch
+        | KeySpace::Lease
+        | KeySpace::Member
+        | KeySpace::AuditEntry
+        | KeySpace::AuditHead
+        | KeySpace::Restore => false,
     }
 }
 
 #[async_trait]
-impl Guard for Open {
+impl CommitGuard for UnleasedGuard {
     async fn commit(&self, store: &dyn Store, batch: Batch) -> Result<(), CommitError> {
-        if let Some(write) = batch.writes().iter().find(|write| owned(write)) {
+        if let Some(write) = batch.writes().iter().find(|write| needs_lease(write)) {
             tracing::error!(space = ?write.key.space, "a commit without a lease was refused; this is a mistake in the program");
             return Err(CommitError::NotOwner);
         }
@@ -175,7 +175,11 @@ mod tests {
 
     fn batch() -> Batch {
         let mut batch = Batch::new();
-        batch.put(Key::new(Space::Request, &[b"r"]), Expect::Any, vec![1]);
+        batch.put(
+            Key::new(KeySpace::Request, &[b"r"]),
+            Precondition::Any,
+            vec![1],
+        );
         batch
     }
 
@@ -187,32 +191,32 @@ mod tests {
         let take = async |owner, term| {
             let mut batch = Batch::new();
             let stored = rows::encode(&LeaseRow { owner, term }).unwrap();
-            batch.put(scope.key(), Expect::Any, stored);
+            batch.put(scope.key(), Precondition::Any, stored);
             store.commit(batch).await.unwrap();
         };
         take(Some(me), 1).await;
         let held_leases = Arc::new(HeldLeases::new(me));
-        let under = |version| {
+        let with_lease = |version| {
             let lease = Lease::new(scope, version);
             held_leases.begin(Arc::clone(&lease));
             let held_leases = Arc::clone(&held_leases);
-            Guarded::new(Arc::clone(&store), Fenced { held_leases, lease })
+            GuardedStore::new(Arc::clone(&store), LeaseFence { held_leases, lease })
         };
-        let first = under(1);
+        let first = with_lease(1);
         first.commit(batch()).await.unwrap();
         take(None, 2).await;
         take(Some(me), 3).await;
         assert_eq!(first.commit(batch()).await, Err(CommitError::NotOwner));
         assert!(held_leases.get(scope).is_none());
-        let row = Key::new(Space::Request, &[b"r"]);
+        let row = Key::new(KeySpace::Request, &[b"r"]);
         assert_eq!(store.get(&row).await.unwrap().unwrap().version, 1);
         // The same orchestrator has it again, and what it began before stays over.
-        let third = under(3);
+        let third = with_lease(3);
         assert_eq!(first.commit(batch()).await, Err(CommitError::NotOwner));
         third.commit(batch()).await.unwrap();
         // Other conflicts are what they are.
         let mut conflict = Batch::new();
-        conflict.put(row.clone(), Expect::Absent, vec![]);
+        conflict.put(row.clone(), Precondition::Absent, vec![]);
         let told = third.commit(conflict).await;
         assert_eq!(told, Err(CommitError::Conflict(row)));
         assert!(held_leases.get(scope).is_some());
@@ -221,18 +225,18 @@ mod tests {
     #[tokio::test]
     async fn open__should_refuse_what_belongs_to_a_vault() {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-        let open = Guarded::new(Arc::clone(&store), Open);
+        let open = GuardedStore::new(Arc::clone(&store), UnleasedGuard);
         assert_eq!(open.commit(batch()).await, Err(CommitError::NotOwner));
         let vault = |expect| {
             let mut batch = Batch::new();
-            batch.put(Key::new(Space::Vault, &[b"v"]), expect, vec![]);
+            batch.put(Key::new(KeySpace::Vault, &[b"v"]), expect, vec![]);
             batch
         };
-        open.commit(vault(Expect::Absent)).await.unwrap();
-        let changed = open.commit(vault(Expect::Version(1))).await;
+        open.commit(vault(Precondition::Absent)).await.unwrap();
+        let changed = open.commit(vault(Precondition::Version(1))).await;
         assert_eq!(changed, Err(CommitError::NotOwner));
         let mut check = Batch::new();
-        check.check(Key::new(Space::Vault, &[b"v"]), Expect::Version(1));
+        check.check(Key::new(KeySpace::Vault, &[b"v"]), Precondition::Version(1));
         open.commit(check).await.unwrap();
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::LeaseScope;
 
 /// Most commands that may be in progress on one vault; the gateway has a smaller limit for all.
-const MOST: u32 = 1 << 20;
+const MAX_COMMANDS: u32 = 1 << 20;
 
 /// One period of lease ownership.
 pub struct Lease {
@@ -54,7 +54,9 @@ impl Lease {
             scope,
             version,
             over: AtomicBool::new(false),
-            commands: Arc::new(Semaphore::new(usize::try_from(MOST).unwrap_or(usize::MAX))),
+            commands: Arc::new(Semaphore::new(
+                usize::try_from(MAX_COMMANDS).unwrap_or(usize::MAX),
+            )),
         })
     }
 
@@ -75,7 +77,7 @@ impl Lease {
 
     /// Waits until the commands that are in progress have ended, and lets no other begin.
     pub async fn drain(&self, patience: Duration) {
-        let all = self.commands.acquire_many(MOST);
+        let all = self.commands.acquire_many(MAX_COMMANDS);
         if tokio::time::timeout(patience, all).await.is_err() {
             tracing::warn!(scope = ?self.scope, "commands are still running; the vault moves to another orchestrator without waiting for them");
         }
@@ -83,13 +85,13 @@ impl Lease {
     }
 }
 
-type Listener = Box<dyn Fn(VaultId) + Send + Sync>;
+type LeaseListener = Box<dyn Fn(VaultId) + Send + Sync>;
 
 /// All that this orchestrator has.
 pub struct HeldLeases {
     me: OrchestratorId,
     held: Mutex<HashMap<LeaseScope, Arc<Lease>>>,
-    listener: Mutex<Option<Listener>>,
+    listener: Mutex<Option<LeaseListener>>,
     /// When others were last known to see this orchestrator alive, by the steady clock; 0: never.
     seen_ms: AtomicU64,
     /// How often something was given back, or made for others.
@@ -184,7 +186,7 @@ impl HeldLeases {
     }
 
     /// Who is told of each change. Nobody else is from then on.
-    pub fn on_change(&self, listener: Listener) {
+    pub fn on_change(&self, listener: LeaseListener) {
         *self.listener.lock() = Some(listener);
     }
 

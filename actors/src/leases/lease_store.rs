@@ -7,14 +7,14 @@ use covault_core::{
     ids::VaultId,
 };
 
-use super::{Lease, LeaseRow, LeaseScope, MAX_MEMBERS, Member, member, member_of, preferred};
+use super::{Lease, LeaseRow, LeaseScope, MAX_MEMBERS, MemberRow, member, member_of, preferred};
 use crate::{
     services::Services,
-    store::{Batch, CommitError, Expect, Scan, Space, rows},
+    store::{Batch, CommitError, KeySpace, Precondition, Scan, rows},
 };
 
 /// Leases that one commit takes or gives at most.
-pub(super) const AT_ONCE: usize = 64;
+pub(super) const MAX_LEASES_PER_COMMIT: usize = 64;
 /// Most vaults.
 const MAX_VAULTS: usize = 100_000;
 
@@ -23,7 +23,7 @@ pub(super) async fn leases(
     services: &Services,
 ) -> Result<BTreeMap<LeaseScope, Option<(LeaseRow, u64)>>, Fault> {
     let mut leases = BTreeMap::from([(LeaseScope::Maintenance, None)]);
-    let all = Scan::prefix(Space::VaultName, &[], MAX_VAULTS);
+    let all = Scan::prefix(KeySpace::VaultName, &[], MAX_VAULTS);
     for (_, row) in services.store.scan(&all).await? {
         // One that cannot be read must not stop the others.
         match rows::decode::<VaultId>(&row.value) {
@@ -33,7 +33,7 @@ pub(super) async fn leases(
             Err(fault) => tracing::error!(?fault, "the name of a vault cannot be read"),
         }
     }
-    let all = Scan::prefix(Space::Lease, &[], MAX_VAULTS);
+    let all = Scan::prefix(KeySpace::Lease, &[], MAX_VAULTS);
     for (key, row) in services.store.scan(&all).await? {
         let stored = rows::decode::<LeaseRow>(&row.value);
         match (LeaseScope::of(&key), stored) {
@@ -58,10 +58,10 @@ pub(super) async fn take(
     let mut taken = Vec::with_capacity(some.len());
     for (scope, stored) in some {
         let (term, expect, version) = match stored {
-            None => (1, Expect::Absent, 1),
+            None => (1, Precondition::Absent, 1),
             Some((stored, version)) => (
                 stored.term.saturating_add(1),
-                Expect::Version(*version),
+                Precondition::Version(*version),
                 version.saturating_add(1),
             ),
         };
@@ -108,7 +108,7 @@ pub async fn take_all(services: &Services) -> Result<(), Fault> {
             stored => all.push((scope, stored)),
         }
     }
-    for some in all.chunks(AT_ONCE) {
+    for some in all.chunks(MAX_LEASES_PER_COMMIT) {
         if !take(services, some).await? {
             return Err(Fault::unavailable("another process has taken a lease"));
         }
@@ -117,12 +117,12 @@ pub async fn take_all(services: &Services) -> Result<(), Fault> {
 }
 
 /// Gives back what nobody works under any more.
-pub(super) async fn free(services: &Services, held_leases: &[Arc<Lease>]) -> Result<(), Fault> {
-    for some in held_leases.chunks(AT_ONCE) {
-        if !free_all(services, some).await? {
+pub(super) async fn release(services: &Services, held_leases: &[Arc<Lease>]) -> Result<(), Fault> {
+    for some in held_leases.chunks(MAX_LEASES_PER_COMMIT) {
+        if !try_release(services, some).await? {
             // Somebody else has one of them by now.
             for one in some.chunks(1) {
-                free_all(services, one).await?;
+                try_release(services, one).await?;
             }
         }
     }
@@ -131,7 +131,7 @@ pub(super) async fn free(services: &Services, held_leases: &[Arc<Lease>]) -> Res
 }
 
 /// False when somebody else has one of them; then none was given back.
-async fn free_all(services: &Services, some: &[Arc<Lease>]) -> Result<bool, Fault> {
+async fn try_release(services: &Services, some: &[Arc<Lease>]) -> Result<bool, Fault> {
     let mut batch = Batch::new();
     for lease in some {
         let key = lease.scope().key();
@@ -143,7 +143,7 @@ async fn free_all(services: &Services, some: &[Arc<Lease>]) -> Result<bool, Faul
             owner: None,
             term: stored.term.saturating_add(1),
         };
-        let expect = Expect::Version(lease.version());
+        let expect = Precondition::Version(lease.version());
         batch.put(key, expect, rows::encode(&stored)?);
     }
     match services.store.commit(batch).await {
@@ -155,7 +155,7 @@ async fn free_all(services: &Services, some: &[Arc<Lease>]) -> Result<bool, Faul
 
 /// Gives everything back, and takes the row of this orchestrator away: others go on at once. To be
 /// called when every actor has ended.
-pub async fn give_back(services: &Services) {
+pub async fn release_all(services: &Services) {
     let all = services.held_leases.all();
     for lease in &all {
         services.held_leases.end(lease);
@@ -164,9 +164,9 @@ pub async fn give_back(services: &Services) {
         return;
     }
     let gone = async {
-        free(services, &all).await?;
+        release(services, &all).await?;
         let mut batch = Batch::new();
-        batch.delete(member(services.held_leases.me()), Expect::Any);
+        batch.delete(member(services.held_leases.me()), Precondition::Any);
         Ok::<_, Fault>(services.store.commit(batch).await?)
     };
     if let Err(fault) = gone.await {
@@ -184,9 +184,9 @@ pub async fn first_lease(services: &Services, vault: VaultId) -> Result<(LeaseRo
     if let Some(eligible) = services.held_leases.eligible() {
         all.extend(eligible);
     } else if !services.store.exclusive() {
-        let found = Scan::prefix(Space::Member, &[], MAX_MEMBERS);
+        let found = Scan::prefix(KeySpace::Member, &[], MAX_MEMBERS);
         for (key, row) in services.store.scan(&found).await? {
-            let leaving = rows::decode::<Member>(&row.value).is_ok_and(|member| member.leaving);
+            let leaving = rows::decode::<MemberRow>(&row.value).is_ok_and(|member| member.leaving);
             all.extend(member_of(&key).filter(|_| !leaving));
         }
     }
@@ -204,7 +204,7 @@ pub async fn first_lease(services: &Services, vault: VaultId) -> Result<(LeaseRo
 /// When the store cannot be read or written.
 pub async fn maintenance_lease(services: &Services) -> Result<Option<Services>, Fault> {
     if let Some(lease) = services.held_leases.get(LeaseScope::Maintenance) {
-        return Ok(Some(services.under(lease)));
+        return Ok(Some(services.with_lease(lease)));
     }
     if !services.store.exclusive() {
         return Ok(None);
@@ -216,5 +216,5 @@ pub async fn maintenance_lease(services: &Services) -> Result<Option<Services>, 
         return Err(Fault::new(Class::Conflict, "another process has taken it"));
     }
     let lease = services.held_leases.get(LeaseScope::Maintenance);
-    Ok(lease.map(|lease| services.under(lease)))
+    Ok(lease.map(|lease| services.with_lease(lease)))
 }

@@ -11,28 +11,28 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::watch;
 
 use super::{
-    Lease, LeaseRow, LeaseScope, MAX_MEMBERS, Member,
-    lease_store::{AT_ONCE, free, leases, take, take_all},
+    Lease, LeaseRow, LeaseScope, MAX_MEMBERS, MemberRow,
+    lease_store::{MAX_LEASES_PER_COMMIT, leases, release, take, take_all},
     member, member_of,
-    members::Members,
+    members::MemberTable,
     preferred,
 };
 use crate::{
     nodes,
     root::DirectoryAddress,
     services::Services,
-    store::{Batch, CommitError, Expect, Scan, Space, rows},
+    store::{Batch, CommitError, KeySpace, Precondition, Scan, rows},
     vaults::directory,
 };
 
 /// Vaults that are emptied for others at the same time.
-const MOVES_AT_ONCE: usize = 4;
+const MAX_MOVES: usize = 4;
 /// How long commands may take that are in progress on a vault that is for another orchestrator.
-const DRAIN: Duration = Duration::from_secs(5);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// After so many rounds everything is looked at, whether something has changed or not.
-const ROUNDS: u32 = 20;
+const ROUNDS_PER_FULL_SCAN: u32 = 20;
 /// After so many lease times the row of one that died is deleted.
-const FORGOTTEN: u64 = 60;
+const LEASES_BEFORE_DELETION: u64 = 60;
 
 /// Messages.
 pub enum Msg {
@@ -48,10 +48,10 @@ pub enum Msg {
 pub struct LeaseManager;
 
 /// Its state.
-pub struct Live {
+pub struct LeaseManagerState {
     services: Arc<Services>,
     directory: watch::Receiver<DirectoryAddress>,
-    members: Members,
+    members: MemberTable,
     /// The version of the row of this orchestrator; `None` while there is none, or it is not known.
     version: Option<u64>,
     since_ms: u64,
@@ -70,25 +70,25 @@ pub struct Live {
 #[async_trait]
 impl Actor for LeaseManager {
     type Msg = Msg;
-    type State = Live;
+    type State = LeaseManagerState;
     type Arguments = (Arc<Services>, watch::Receiver<DirectoryAddress>);
 
     async fn pre_start(
         &self,
         myself: ActorRef<Msg>,
         (services, directory): (Arc<Services>, watch::Receiver<DirectoryAddress>),
-    ) -> Result<Live, ActorProcessingErr> {
+    ) -> Result<LeaseManagerState, ActorProcessingErr> {
         myself.cast(Msg::RoundDue)?;
-        Ok(Live {
+        Ok(LeaseManagerState {
             since_ms: services.now_ms(),
             services,
             directory,
-            members: Members::default(),
+            members: MemberTable::default(),
             version: None,
             leaving: false,
             alone_at_home: false,
             signature: Vec::new(),
-            rounds: ROUNDS,
+            rounds: ROUNDS_PER_FULL_SCAN,
             moving: Vec::new(),
             told_nodes: None,
             failures: 0,
@@ -99,87 +99,91 @@ impl Actor for LeaseManager {
         &self,
         myself: ActorRef<Msg>,
         message: Msg,
-        live: &mut Live,
+        state: &mut LeaseManagerState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
             Msg::RoundDue => {
-                let exclusive = live.services.store.exclusive() && live.services.runs_vaults;
+                let exclusive = state.services.store.exclusive() && state.services.runs_vaults;
                 let round = if exclusive {
-                    take_all(&live.services).await
+                    take_all(&state.services).await
                 } else {
-                    live.round(&myself).await
+                    state.round(&myself).await
                 };
-                let heartbeat = Duration::from_millis(live.services.settings.heartbeat_ms);
+                let heartbeat = Duration::from_millis(state.services.settings.heartbeat_ms);
                 match round {
                     // Nobody else can come.
                     Ok(()) if exclusive => {}
                     Ok(()) => {
-                        live.failures = 0;
+                        state.failures = 0;
                         myself.send_after(heartbeat, || Msg::RoundDue);
                     }
                     Err(fault) => {
                         // Once an outage is enough.
-                        if live.failures == 0 {
+                        if state.failures == 0 {
                             tracing::warn!(?fault, "lease heartbeat failed");
                         }
-                        live.failures = live.failures.saturating_add(1);
-                        live.rounds = ROUNDS;
-                        let pause = live.services.pause(live.failures).min(heartbeat);
+                        state.failures = state.failures.saturating_add(1);
+                        state.rounds = ROUNDS_PER_FULL_SCAN;
+                        let pause = state.services.backoff(state.failures).min(heartbeat);
                         myself.send_after(pause, || Msg::RoundDue);
                     }
                 }
             }
             Msg::Leave => {
-                live.leaving = true;
-                if !live.services.store.exclusive()
-                    && live.services.runs_vaults
-                    && let Err(fault) = live.heartbeat().await
+                state.leaving = true;
+                if !state.services.store.exclusive()
+                    && state.services.runs_vaults
+                    && let Err(fault) = state.heartbeat().await
                 {
                     tracing::warn!(?fault, "others could not be told that this process stops");
                 }
             }
             Msg::Moved(scope) => {
-                live.moving.retain(|moving| *moving != scope);
-                live.rounds = ROUNDS;
+                state.moving.retain(|moving| *moving != scope);
+                state.rounds = ROUNDS_PER_FULL_SCAN;
             }
         }
         Ok(())
     }
 }
 
-impl Live {
+impl LeaseManagerState {
     /// Shows that this orchestrator is there, and looks what there is for it.
     async fn round(&mut self, myself: &ActorRef<Msg>) -> Result<(), Fault> {
         if !self.services.runs_vaults {
-            self.look().await?;
+            self.refresh_members().await?;
             return self.tell_nodes().await;
         }
-        if !self.services.is_sure() {
+        if !self.services.is_lease_fresh() {
             // Others may have taken everything.
-            self.rounds = ROUNDS;
+            self.rounds = ROUNDS_PER_FULL_SCAN;
         }
         self.heartbeat().await?;
         if !self.alone_at_home {
-            self.outlive().await?;
+            self.remove_predecessors().await?;
             self.alone_at_home = true;
         }
-        self.look().await?;
+        self.refresh_members().await?;
         self.tell_nodes().await?;
         let lease_ms = self.services.settings.lease_ms;
         let signature = self.members.signature(lease_ms);
         self.rounds = self.rounds.saturating_add(1);
-        if signature == self.signature && self.rounds < ROUNDS {
+        if signature == self.signature && self.rounds < ROUNDS_PER_FULL_SCAN {
             return Ok(());
         }
         let leases = leases(&self.services).await?;
         // After the leases: whoever has got one meanwhile was there before.
-        self.look().await?;
-        let wanted = self.compare(myself, &leases);
+        self.refresh_members().await?;
+        let wanted = self.reconcile(myself, &leases);
         self.take(wanted).await?;
-        self.forget(&leases).await?;
+        self.delete_dead_members(&leases).await?;
         // Only now: a round that failed begins again.
         self.signature = signature;
-        self.rounds = if self.is_moving(&leases) { ROUNDS } else { 0 };
+        self.rounds = if self.is_moving(&leases) {
+            ROUNDS_PER_FULL_SCAN
+        } else {
+            0
+        };
         Ok(())
     }
 
@@ -188,7 +192,7 @@ impl Live {
         let services = &self.services;
         let held_leases = &services.held_leases;
         let began_ms = services.monotonic.elapsed_ms();
-        let row = Member {
+        let row = MemberRow {
             name: services.name.clone(),
             home: services.home,
             since_ms: self.since_ms,
@@ -197,17 +201,17 @@ impl Live {
         };
         let key = member(held_leases.me());
         let expect = match self.version {
-            Some(version) => Expect::Version(version),
+            Some(version) => Precondition::Version(version),
             None => match services.store.get(&key).await? {
-                Some(row) => Expect::Version(row.version),
-                None => Expect::Absent,
+                Some(row) => Precondition::Version(row.version),
+                None => Precondition::Absent,
             },
         };
         let mut batch = Batch::new();
         batch.put(key, expect, rows::encode(&row)?);
         let version = match expect {
-            Expect::Version(version) => version.saturating_add(1),
-            Expect::Any | Expect::Absent => 1,
+            Precondition::Version(version) => version.saturating_add(1),
+            Precondition::Any | Precondition::Absent => 1,
         };
         // Whatever happens to it: it is read again when that is not known.
         self.version = None;
@@ -218,35 +222,35 @@ impl Live {
     }
 
     /// Whoever was in this place before is dead: what it had need not be waited for.
-    async fn outlive(&self) -> Result<(), Fault> {
+    async fn remove_predecessors(&self) -> Result<(), Fault> {
         let services = &self.services;
         let Some(home) = services.home else {
             return Ok(());
         };
-        let all = Scan::prefix(Space::Member, &[], MAX_MEMBERS);
+        let all = Scan::prefix(KeySpace::Member, &[], MAX_MEMBERS);
         for (key, row) in services.store.scan(&all).await? {
-            let same = rows::decode::<Member>(&row.value).is_ok_and(|it| it.home == Some(home));
+            let same = rows::decode::<MemberRow>(&row.value).is_ok_and(|it| it.home == Some(home));
             if !same || member_of(&key) == Some(services.held_leases.me()) {
                 continue;
             }
             let mut batch = Batch::new();
-            batch.delete(key, Expect::Any);
+            batch.delete(key, Precondition::Any);
             services.store.commit(batch).await?;
         }
         Ok(())
     }
 
-    async fn look(&mut self) -> Result<(), Fault> {
+    async fn refresh_members(&mut self) -> Result<(), Fault> {
         let services = &self.services;
-        let all = Scan::prefix(Space::Member, &[], MAX_MEMBERS);
+        let all = Scan::prefix(KeySpace::Member, &[], MAX_MEMBERS);
         let now_ms = services.monotonic.elapsed_ms();
         let found = services.store.scan(&all).await?;
         let rows = found.iter().filter_map(|(key, row)| {
-            let member = rows::decode::<Member>(&row.value);
+            let member = rows::decode::<MemberRow>(&row.value);
             Some((member_of(key)?, row.version, member.ok()?))
         });
         let most_ms = services.settings.heartbeat_ms.saturating_mul(2);
-        self.members.look(rows, now_ms, most_ms);
+        self.members.observe(rows, now_ms, most_ms);
         let eligible = self.members.eligible(services.settings.lease_ms);
         services.held_leases.set_eligible(eligible);
         Ok(())
@@ -263,7 +267,7 @@ impl Live {
     }
 
     /// Compares what is stored with what is here. Returns what is to be taken.
-    fn compare(
+    fn reconcile(
         &mut self,
         myself: &ActorRef<Msg>,
         leases: &BTreeMap<LeaseScope, Option<(LeaseRow, u64)>>,
@@ -285,10 +289,10 @@ impl Live {
                         let other = preferred.filter(|preferred| *preferred != me);
                         if other
                             .is_some_and(|preferred| self.members.is_settled(preferred, lease_ms))
-                            && self.moving.len() < MOVES_AT_ONCE
+                            && self.moving.len() < MAX_MOVES
                         {
                             self.moving.push(*scope);
-                            move_away(&services, myself, &self.directory, lease);
+                            hand_over(&services, myself, &self.directory, lease);
                         }
                     }
                     // Of what this orchestrator wrote it had not heard that it was written.
@@ -312,7 +316,7 @@ impl Live {
         &mut self,
         wanted: Vec<(LeaseScope, Option<(LeaseRow, u64)>)>,
     ) -> Result<(), Fault> {
-        for some in wanted.chunks(AT_ONCE) {
+        for some in wanted.chunks(MAX_LEASES_PER_COMMIT) {
             if !take(&self.services, some).await? {
                 // Somebody else was faster with one of them.
                 for one in some.chunks(1) {
@@ -336,11 +340,15 @@ impl Live {
     }
 
     /// Deletes the rows of those that died long ago and have nothing.
-    async fn forget(
+    async fn delete_dead_members(
         &self,
         leases: &BTreeMap<LeaseScope, Option<(LeaseRow, u64)>>,
     ) -> Result<(), Fault> {
-        let after_ms = self.services.settings.lease_ms.saturating_mul(FORGOTTEN);
+        let after_ms = self
+            .services
+            .settings
+            .lease_ms
+            .saturating_mul(LEASES_BEFORE_DELETION);
         for (id, version) in self.members.forgotten(after_ms) {
             let has = |stored: &Option<(LeaseRow, u64)>| {
                 stored.as_ref().and_then(|(stored, _)| stored.owner) == Some(id)
@@ -349,7 +357,7 @@ impl Live {
                 continue;
             }
             let mut batch = Batch::new();
-            batch.delete(member(id), Expect::Version(version));
+            batch.delete(member(id), Precondition::Version(version));
             match self.services.store.commit(batch).await {
                 // It woke up, or another orchestrator was faster.
                 Ok(()) | Err(CommitError::Conflict(_)) => {}
@@ -361,7 +369,7 @@ impl Live {
 }
 
 /// Has a vault's commands end, its actor stop, and the vault be free.
-fn move_away(
+fn hand_over(
     services: &Arc<Services>,
     myself: &ActorRef<Msg>,
     directory: &watch::Receiver<DirectoryAddress>,
@@ -371,14 +379,14 @@ fn move_away(
     let directory = directory.borrow().clone();
     tokio::spawn(async move {
         let scope = lease.scope();
-        lease.drain(DRAIN).await;
+        lease.drain(DRAIN_TIMEOUT).await;
         services.held_leases.end(&lease);
         if let (Some(directory), LeaseScope::Vault(vault)) = (directory, scope) {
             // Also when it does not answer nothing is written any more.
             let ended = |reply| directory::Msg::Ended(vault, reply);
-            let _ = directory.call(ended, Some(DRAIN)).await;
+            let _ = directory.call(ended, Some(DRAIN_TIMEOUT)).await;
         }
-        if let Err(fault) = free(&services, &[lease]).await {
+        if let Err(fault) = release(&services, &[lease]).await {
             tracing::warn!(?scope, ?fault, "failed to release lease");
         }
         let _ = myself.cast(Msg::Moved(scope));

@@ -10,12 +10,12 @@ use std::collections::HashMap;
 
 use covault_core::ids::OrchestratorId;
 
-use super::Member;
+use super::MemberRow;
 
 /// What is seen of one.
-struct Seen {
+struct ObservedMember {
     version: u64,
-    member: Member,
+    member: MemberRow,
     /// For how long its row has stayed the same, in milliseconds.
     quiet_ms: u64,
     /// For how long it has been seen, in milliseconds.
@@ -24,17 +24,17 @@ struct Seen {
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Members {
-    seen: HashMap<OrchestratorId, Seen>,
+pub(super) struct MemberTable {
+    seen: HashMap<OrchestratorId, ObservedMember>,
     last_ms: Option<u64>,
 }
 
-impl Members {
+impl MemberTable {
     /// Takes in all rows as they are now. `now_ms` is the steady clock; no more than `most_ms` of
     /// what has passed since the last look counts.
-    pub fn look(
+    pub fn observe(
         &mut self,
-        rows: impl IntoIterator<Item = (OrchestratorId, u64, Member)>,
+        rows: impl IntoIterator<Item = (OrchestratorId, u64, MemberRow)>,
         now_ms: u64,
         most_ms: u64,
     ) {
@@ -44,13 +44,13 @@ impl Members {
         let mut before = std::mem::take(&mut self.seen);
         for (id, version, member) in rows {
             let seen = match before.remove(&id) {
-                None => Seen {
+                None => ObservedMember {
                     version,
                     member,
                     quiet_ms: 0,
                     known_ms: 0,
                 },
-                Some(seen) => Seen {
+                Some(seen) => ObservedMember {
                     quiet_ms: if seen.version == version {
                         seen.quiet_ms.saturating_add(passed)
                     } else {
@@ -123,8 +123,8 @@ mod tests {
         OrchestratorId::from_bytes([number; 16])
     }
 
-    fn row(number: u8, version: u64) -> (OrchestratorId, u64, Member) {
-        let member = Member {
+    fn row(number: u8, version: u64) -> (OrchestratorId, u64, MemberRow) {
+        let member = MemberRow {
             name: String::new(),
             home: None,
             since_ms: 0,
@@ -136,60 +136,60 @@ mod tests {
 
     #[test]
     fn members__should_be_dead_once_their_row_was_the_same_for_the_lease_time() {
-        let mut members = Members::default();
-        members.look([row(1, 7), row(2, 7)], 10_000, MOST);
+        let mut members = MemberTable::default();
+        members.observe([row(1, 7), row(2, 7)], 10_000, MOST);
         for second in 1..=4 {
-            members.look(
+            members.observe(
                 [row(1, 7), row(2, 7 + second)],
                 10_000 + second * 1000,
                 MOST,
             );
             assert!(members.is_live(id(1), LEASE), "{second}");
         }
-        members.look([row(1, 7), row(2, 12)], 15_000, MOST);
+        members.observe([row(1, 7), row(2, 12)], 15_000, MOST);
         assert!(!members.is_live(id(1), LEASE));
         assert!(members.is_live(id(2), LEASE));
         assert!(members.is_settled(id(2), LEASE));
         assert_eq!(members.eligible(LEASE), [id(2)]);
         // It wakes up: any other version will do, also a smaller one.
-        members.look([row(1, 1), row(2, 13)], 16_000, MOST);
+        members.observe([row(1, 1), row(2, 13)], 16_000, MOST);
         assert_eq!(members.eligible(LEASE), [id(1), id(2)]);
         // One that left is not there at all.
-        members.look([row(2, 14)], 17_000, MOST);
+        members.observe([row(2, 14)], 17_000, MOST);
         assert!(!members.is_live(id(1), LEASE));
     }
 
     #[test]
     fn members__should_not_be_dead_because_the_observer_was_away() {
-        let mut members = Members::default();
-        members.look([row(1, 7)], 0, MOST);
+        let mut members = MemberTable::default();
+        members.observe([row(1, 7)], 0, MOST);
         // Stalled for an hour, and the other's next row is not there yet.
-        members.look([row(1, 7)], 3_600_000, MOST);
+        members.observe([row(1, 7)], 3_600_000, MOST);
         assert!(members.is_live(id(1), LEASE));
-        members.look([row(1, 8)], 3_601_000, MOST);
+        members.observe([row(1, 8)], 3_601_000, MOST);
         // A steady clock that goes back is none, and does no harm.
-        members.look([row(1, 8)], 0, MOST);
+        members.observe([row(1, 8)], 0, MOST);
         assert!(members.is_live(id(1), LEASE));
     }
 
     #[test]
     fn members__should_show_when_there_is_something_to_be_had() {
-        let mut members = Members::default();
-        members.look([row(1, 7), row(2, 7)], 0, MOST);
+        let mut members = MemberTable::default();
+        members.observe([row(1, 7), row(2, 7)], 0, MOST);
         let before = members.signature(LEASE);
-        members.look([row(1, 8), row(2, 8)], 1_000, MOST);
+        members.observe([row(1, 8), row(2, 8)], 1_000, MOST);
         assert_eq!(members.signature(LEASE), before);
         let mut moved = row(2, 9);
         moved.2.moves = 1;
-        members.look([row(1, 9), moved], 2_000, MOST);
+        members.observe([row(1, 9), moved], 2_000, MOST);
         assert_ne!(members.signature(LEASE), before);
         let mut leaving = row(2, 10);
         leaving.2.leaving = true;
-        members.look([row(1, 10), leaving], 3_000, MOST);
+        members.observe([row(1, 10), leaving], 3_000, MOST);
         assert_eq!(members.eligible(LEASE), [id(1)]);
         assert!(members.is_live(id(2), LEASE));
         assert_eq!(members.forgotten(1_000), []);
-        members.look([row(1, 11), row(2, 10)], 4_000, MOST);
+        members.observe([row(1, 11), row(2, 10)], 4_000, MOST);
         assert_eq!(members.forgotten(1_000), [(id(2), 10)]);
     }
 }

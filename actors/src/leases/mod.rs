@@ -1,9 +1,9 @@
 //! Leases: which orchestrator has a vault.
 //!
-//! A vault has one row in [`Space::Lease`]. It is written only when the vault goes to another
+//! A vault has one row in [`KeySpace::Lease`]. It is written only when the vault goes to another
 //! orchestrator, so that the version of the row is a fencing token: every commit on behalf of the
 //! vault demands the version in which its orchestrator got it. Whoever has lost it, stalled or cut
-//! off for however long, changes nothing any more. Who is alive is judged by [`Members`], and decides
+//! off for however long, changes nothing any more. Who is alive is judged by [`MemberTable`], and decides
 //! only how soon a vault goes on elsewhere, never whether two work on it
 //! (docs/decisions/0024-several-orchestrators.md).
 
@@ -17,11 +17,11 @@ mod placement;
 use covault_core::ids::{OrchestratorId, VaultId};
 use serde::{Deserialize, Serialize};
 
-use crate::store::{Key, Space};
+use crate::store::{Key, KeySpace};
 
-pub use fence::{Fenced, Guard, Guarded, Open, Settling};
+pub use fence::{CommitGuard, GuardedStore, LeaseFence, RestoreFence, UnleasedGuard};
 pub use lease::{HeldLeases, Lease, LeaseGuard};
-pub use lease_store::{first_lease, give_back, maintenance_lease, take_all};
+pub use lease_store::{first_lease, maintenance_lease, release_all, take_all};
 pub use manager::{LeaseManager, Msg as LeaseManagerMsg};
 pub use placement::preferred;
 
@@ -39,7 +39,7 @@ pub struct LeaseRow {
 
 /// An orchestrator that is there, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Member {
+pub struct MemberRow {
     /// What operators call it.
     pub name: String,
     /// What at most one process has at a time, if anything: of two with the same the other one is
@@ -66,8 +66,8 @@ impl LeaseScope {
     /// The row of its lease.
     pub fn key(self) -> Key {
         match self {
-            LeaseScope::Vault(vault) => Key::new(Space::Lease, &[&[1], vault.as_bytes()]),
-            LeaseScope::Maintenance => Key::new(Space::Lease, &[&[2]]),
+            LeaseScope::Vault(vault) => Key::new(KeySpace::Lease, &[&[1], vault.as_bytes()]),
+            LeaseScope::Maintenance => Key::new(KeySpace::Lease, &[&[2]]),
         }
     }
 
@@ -88,9 +88,9 @@ impl LeaseScope {
     }
 }
 
-/// [`Space::Member`].
+/// [`KeySpace::Member`].
 pub fn member(id: OrchestratorId) -> Key {
-    Key::new(Space::Member, &[id.as_bytes()])
+    Key::new(KeySpace::Member, &[id.as_bytes()])
 }
 
 fn member_of(key: &Key) -> Option<OrchestratorId> {

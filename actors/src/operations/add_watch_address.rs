@@ -8,11 +8,11 @@ use covault_core::{
     schema::wire,
 };
 
-use super::{Call, Operation};
+use super::{Operation, OperationCall};
 use crate::{
-    audit::Note,
+    audit::AuditNote,
     deposits::route,
-    store::{Batch, CommitError, Expect, rows},
+    store::{Batch, CommitError, Precondition, rows},
 };
 
 /// The watch of (token, address): makes it, or finds it.
@@ -24,7 +24,7 @@ impl Operation for AddWatchAddress {
     type Request = wire::AddWatchAddressRequest;
     type Response = wire::AddWatchAddressResponse;
 
-    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let watched = WatchCall::parse(&request)?;
         let services = call.services;
         let key = rows::watch(call.caller.token, watched.network, &watched.address);
@@ -38,9 +38,9 @@ impl Operation for AddWatchAddress {
                     created_at_ms: services.now_ms(),
                 };
                 let mut batch = Batch::new();
-                batch.put(key.clone(), Expect::Absent, rows::encode(&watch)?);
+                batch.put(key.clone(), Precondition::Absent, rows::encode(&watch)?);
                 let subject = format!("watch:{}", watch.id);
-                Note::new(call.command_commit.by(), subject, "WatchAdded")
+                AuditNote::new(call.command_commit.by(), subject, "WatchAdded")
                     .fact("network", watched.network.name())
                     .fact("address", &watched.address)
                     .add_to(&mut batch, Chain::Service, watch.created_at_ms)?;

@@ -1,8 +1,8 @@
 use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::admin};
 
-use super::{Call, Operation, admin::parse_line, list_nodes::node_message};
-use crate::{audit::By, nodes};
+use super::{Operation, OperationCall, admin::parse_line, list_nodes::node_message};
+use crate::{audit::AuditActor, nodes};
 
 /// Admits a signer node. Repeating it changes nothing but the name, if one is given.
 pub struct AdmitNode;
@@ -13,13 +13,13 @@ impl Operation for AdmitNode {
     type Request = admin::AdmitNodeRequest;
     type Response = admin::AdmitNodeResponse;
 
-    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let id = parse_line(&request.public_key)?;
-        let change = nodes::Change::Admit {
+        let change = nodes::NodeChange::Admit {
             id,
             name: request.name,
         };
-        nodes::change(call.services, change, &By::caller(call.caller)).await?;
+        nodes::change(call.services, change, &AuditActor::caller(call.caller)).await?;
         let mut nodes = nodes::view(call.services).await?.into_iter();
         let node = nodes.find(|node| node.id == id);
         Ok(admin::AdmitNodeResponse {

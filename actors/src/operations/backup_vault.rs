@@ -7,8 +7,8 @@ use covault_core::{
     wallet::vault::KeyState,
 };
 
-use super::{Call, Home, Lookup, Operation};
-use crate::audit::{self, By, Note};
+use super::{Home, HomeLookup, Operation, OperationCall};
+use crate::audit::{self, AuditActor, AuditNote};
 
 /// How long nodes may take to encrypt their shares, in milliseconds.
 const BACKUP_MS: u64 = 15_000;
@@ -24,11 +24,11 @@ impl Operation for BackupVault {
     type Request = admin::BackupVaultRequest;
     type Response = admin::BackupVaultResponse;
 
-    async fn home(_: &Lookup<'_>, _: &Self::Request) -> Result<Home, Fault> {
+    async fn home(_: &HomeLookup<'_>, _: &Self::Request) -> Result<Home, Fault> {
         Ok(Home::AnyOrchestrator)
     }
 
-    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let services = call.services;
         let admin::BackupVaultRequest {
             vault_uuid,
@@ -57,8 +57,12 @@ impl Operation for BackupVault {
             ));
         }
         // Before anybody is asked: what nodes hand out must not lack its entry.
-        let wanted = Note::of_vault(&By::caller(call.caller), vault.id, "SharesBackupWanted")
-            .fact("recipients", recipients.join(" "));
+        let wanted = AuditNote::for_vault(
+            &AuditActor::caller(call.caller),
+            vault.id,
+            "SharesBackupWanted",
+        )
+        .fact("recipients", recipients.join(" "));
         audit::note(services, Chain::Vault(vault.id), wanted).await?;
         let orders = vault.keys.iter().filter_map(|key| {
             let KeyState::Ready(live) = &key.state else {

@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::admin};
 
-use super::{Call, Operation};
+use super::{Operation, OperationCall};
 
 /// Starts a backup of the store.
 pub struct BeginBackup;
@@ -12,7 +12,7 @@ impl Operation for BeginBackup {
     type Request = admin::BeginBackupRequest;
     type Response = admin::BeginBackupResponse;
 
-    async fn run(call: Call<'_>, _: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, _: Self::Request) -> Result<Self::Response, Fault> {
         let backup = call
             .backups
             .begin(call.services, call.command_commit.by())

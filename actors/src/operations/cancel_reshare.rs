@@ -1,10 +1,10 @@
 use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::admin};
 
-use super::{Call, Home, Lookup, Operation};
+use super::{Home, HomeLookup, Operation, OperationCall};
 use crate::{
-    audit::By,
-    vaults::vault::{self, LifeMsg, vault_message},
+    audit::AuditActor,
+    vaults::vault::{self, ReshareMsg, vault_message},
 };
 
 /// Cancels a reshare before the new shares are in use.
@@ -16,14 +16,14 @@ impl Operation for CancelReshare {
     type Request = admin::CancelReshareRequest;
     type Response = admin::CancelReshareResponse;
 
-    async fn home(_: &Lookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
+    async fn home(_: &HomeLookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
         Ok(request.vault_uuid.parse().ok().into())
     }
 
-    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
-        let by = By::caller(call.caller);
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+        let by = AuditActor::caller(call.caller);
         let actor = call.vaults.vault(request.vault_uuid.parse()?).await?;
-        let message = |reply| vault::Msg::Life(LifeMsg::Cancel(by, reply));
+        let message = |reply| vault::Msg::Reshare(ReshareMsg::Cancel(by, reply));
         let vault = call.ask(&actor, message).await??;
         Ok(admin::CancelReshareResponse {
             vault: Some(vault_message(call.services, &vault).await?),

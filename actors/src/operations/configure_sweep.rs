@@ -8,11 +8,11 @@ use covault_core::{
 };
 use reqwest::Url;
 
-use super::{Call, Operation};
+use super::{Operation, OperationCall};
 use crate::{
-    audit::{self, By, Note},
+    audit::{self, AuditActor, AuditNote},
     deposits::{self, sweep_token},
-    store::{Batch, CommitError, Expect, rows},
+    store::{Batch, CommitError, Precondition, rows},
 };
 
 /// Most characters of a webhook's URL.
@@ -27,7 +27,7 @@ impl Operation for ConfigureSweep {
     type Request = admin::ConfigureSweepRequest;
     type Response = admin::ConfigureSweepResponse;
 
-    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let services = call.services;
         let admin::ConfigureSweepRequest {
             token,
@@ -49,8 +49,8 @@ impl Operation for ConfigureSweep {
         }
         let key = rows::sweep_route(token.id, network);
         let (mut route, expect) = match services.load::<Route>(&key).await? {
-            Some((route, version)) => (route, Expect::Version(version)),
-            None => (Route::default(), Expect::Absent),
+            Some((route, version)) => (route, Precondition::Version(version)),
+            None => (Route::default(), Precondition::Absent),
         };
         let before = route.clone();
         if let Some(vault) = vault {
@@ -80,8 +80,8 @@ impl Operation for ConfigureSweep {
             let vault = route.vault.map(|vault| vault.to_string());
             // Of a webhook only that there is one: its URL may hold a key.
             let webhook = route.webhook.is_some();
-            Note::new(
-                &By::caller(call.caller),
+            AuditNote::new(
+                &AuditActor::caller(call.caller),
                 audit::token(token.id),
                 "SweepConfigured",
             )

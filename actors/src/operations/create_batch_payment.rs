@@ -9,11 +9,11 @@ use covault_core::{
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
-use super::{Call, Home, Lookup, Operation, lookup::vault_of_address};
+use super::{Home, HomeLookup, Operation, OperationCall, lookup::vault_of_address};
 use crate::{
-    audit::Note,
+    audit::AuditNote,
     commands::caller::in_scope,
-    store::{Batch, CommitError, Expect, Space, rows},
+    store::{Batch, CommitError, KeySpace, Precondition, rows},
     vaults::wallets,
 };
 
@@ -27,7 +27,7 @@ impl Operation for CreateBatchPayment {
     type Request = wire::CreateBatchPaymentRequest;
     type Response = wire::CreateBatchPaymentResponse;
 
-    async fn home(lookup: &Lookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
+    async fn home(lookup: &HomeLookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
         let payment = request.r#type.as_ref().map(Payment::parse);
         Ok(match payment {
             Some(Ok(payment)) => vault_of_address(lookup.services, payment.from())
@@ -37,7 +37,7 @@ impl Operation for CreateBatchPayment {
         })
     }
 
-    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let services = call.services;
         let wire::CreateBatchPaymentRequest {
             name,
@@ -61,7 +61,7 @@ impl Operation for CreateBatchPayment {
             if wallet.status == Status::Archived {
                 return Err(wallets::archived(from));
             }
-            let owner = services.of_vault(wallet.vault)?;
+            let owner = services.for_vault(wallet.vault)?;
             let made = BatchPayment {
                 id: services.new_batch_id(),
                 vault: wallet.vault,
@@ -78,9 +78,13 @@ impl Operation for CreateBatchPayment {
                 error: None,
             };
             let mut batch = Batch::new();
-            batch.put(rows::batch(made.id), Expect::Absent, rows::encode(&made)?);
-            batch.check(rows::wallet(wallet.id), Expect::Version(version));
-            Note::new(
+            batch.put(
+                rows::batch(made.id),
+                Precondition::Absent,
+                rows::encode(&made)?,
+            );
+            batch.check(rows::wallet(wallet.id), Precondition::Version(version));
+            AuditNote::new(
                 call.command_commit.by(),
                 format_args!("batch:{}", made.id),
                 "BatchMade",
@@ -97,7 +101,7 @@ impl Operation for CreateBatchPayment {
             match owner.store.commit(batch).await {
                 Ok(()) => return Ok(response),
                 // The wallet got another name, or was archived, just now.
-                Err(CommitError::Conflict(key)) if key.space == Space::Wallet => {}
+                Err(CommitError::Conflict(key)) if key.space == KeySpace::Wallet => {}
                 Err(error) => return Err(error.into()),
             }
         }

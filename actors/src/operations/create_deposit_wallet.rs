@@ -7,7 +7,7 @@ use covault_core::{
     wallet::{Status, Wallet},
 };
 
-use super::{Call, Home, Lookup, Operation};
+use super::{Home, HomeLookup, Operation, OperationCall};
 use crate::{
     commands::caller::in_scope,
     deposits::route,
@@ -16,7 +16,7 @@ use crate::{
     vaults::{
         address_proofs,
         vault::{self, NewWallet},
-        wallets::Plan,
+        wallets::WalletPlan,
     },
 };
 
@@ -29,7 +29,7 @@ impl Operation for CreateDepositWallet {
     type Request = wire::CreateDepositWalletRequest;
     type Response = wire::CreateDepositWalletResponse;
 
-    async fn home(lookup: &Lookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
+    async fn home(lookup: &HomeLookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
         let Ok(deposit) = DepositCall::parse(request) else {
             return Ok(Home::AnyProcess);
         };
@@ -38,15 +38,15 @@ impl Operation for CreateDepositWallet {
         Ok(route.and_then(|(route, _)| route.vault).into())
     }
 
-    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let deposit = DepositCall::parse(&request)?;
         let services = call.services;
         let key = rows::deposit(call.caller.token, deposit.network, &deposit.reference);
         // One at a time, so that repeated calls use up no key paths. What holds between processes
         // is that the row must be absent when the wallet is stored.
-        let _turn = call.in_work.turn(&key).await;
+        let _turn = call.key_locks.lock(&key).await;
         if let Some(wallet) = deposit_wallet(services, &deposit, call.caller.token).await? {
-            return shown(services, deposit, &wallet).await;
+            return existing_response(services, deposit, &wallet).await;
         }
         let route = route(services, call.caller.token, deposit.network).await?;
         let vault = route.deposit_vault()?;
@@ -56,7 +56,7 @@ impl Operation for CreateDepositWallet {
         let actor = call.vaults.vault(vault).await?;
         let command_commit = call.command_commit.clone();
         let message = |reply| {
-            let plan = Plan {
+            let plan = WalletPlan {
                 network: deposit.network.network(),
                 name: String::new(),
                 reference: String::new(),
@@ -72,7 +72,7 @@ impl Operation for CreateDepositWallet {
             Ok(wallet) => Ok(response(deposit, wallet.address, wallet.address_proof)),
             Err(fault) if *fault.class() == Class::Conflict => {
                 match deposit_wallet(services, &deposit, call.caller.token).await? {
-                    Some(wallet) => shown(services, deposit, &wallet).await,
+                    Some(wallet) => existing_response(services, deposit, &wallet).await,
                     None => Err(fault),
                 }
             }
@@ -98,7 +98,7 @@ async fn deposit_wallet(
     Ok(Some(wallet))
 }
 
-async fn shown(
+async fn existing_response(
     services: &Services,
     deposit_call: DepositCall,
     wallet: &Wallet,

@@ -13,7 +13,7 @@ use covault_core::{
 use ractor::rpc::CallResult;
 
 use super::{
-    Call, Home, Lookup, Operation,
+    Home, HomeLookup, Operation, OperationCall,
     lookup::{refuse_client_signer, vault_of_address},
 };
 use crate::{
@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// How often a request is looked for whose creation ended without an answer.
-const LOOKS: u32 = 6;
+const MAX_RESTARTS: u32 = 6;
 
 /// Stores a signing request and hands it to its vault. Answers when it is stored.
 pub struct CreateSigningRequest;
@@ -41,7 +41,7 @@ impl Operation for CreateSigningRequest {
     type Request = wire::CreateSigningRequestRequest;
     type Response = wire::CreateSigningRequestResponse;
 
-    async fn home(lookup: &Lookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
+    async fn home(lookup: &HomeLookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
         let payload = request.r#type.as_ref().map(Payload::parse);
         Ok(match payload {
             Some(Ok(payload)) => vault_of_address(lookup.services, payload.from())
@@ -51,7 +51,7 @@ impl Operation for CreateSigningRequest {
         })
     }
 
-    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let services = call.services;
         let wire::CreateSigningRequestRequest {
             notes,
@@ -106,7 +106,7 @@ impl Operation for CreateSigningRequest {
             state: State::Received,
         };
         let queries = tx_builder::queries(services, request.network, &payload);
-        let asks = tx_builder::local_facts(services, &payload, &queries).is_none();
+        let asks = tx_builder::local_chain_data(services, &payload, &queries).is_none();
         if (asks || broadcast)
             && services
                 .chains
@@ -115,7 +115,7 @@ impl Operation for CreateSigningRequest {
         {
             return Err(no_node(&payload, request.network, asks));
         }
-        let place = AdmissionPermit::new(services, &request).ok_or_else(too_many)?;
+        let admission = AdmissionPermit::new(services, &request).ok_or_else(too_many)?;
         let actor = call.vaults.vault(request.vault).await?;
         let account_queue = tx_builder::account_queue(&request, &payload, &queries);
         let (vault, id) = (request.vault, request.id);
@@ -127,13 +127,13 @@ impl Operation for CreateSigningRequest {
                 broadcast,
                 wallet_version,
                 command_commit,
-                place,
+                admission,
                 reply,
             }))
         };
         let outcome = actor.call(message, services.call_timeout()).await;
         if matches!(outcome, Ok(CallResult::Timeout | CallResult::SenderError)) {
-            look_again(call.vaults, vault, id);
+            restart_until_stored(call.vaults, vault, id);
         }
         Ok(wire::CreateSigningRequestResponse {
             signing_request: Some(answer(outcome)??),
@@ -144,12 +144,12 @@ impl Operation for CreateSigningRequest {
 
 /// Has a request looked for whose creation ended without an answer: its first commit may
 /// come after its vault has looked for live requests.
-fn look_again(vaults: &VaultActors, vault: VaultId, request: RequestId) {
+fn restart_until_stored(vaults: &VaultActors, vault: VaultId, request: RequestId) {
     let services = Arc::clone(&vaults.services);
     let directory = vaults.directory.clone();
     tokio::spawn(async move {
-        for tries in 0..LOOKS {
-            tokio::time::sleep(services.pause(tries)).await;
+        for tries in 0..MAX_RESTARTS {
+            tokio::time::sleep(services.backoff(tries)).await;
             let Some(directory) = directory.borrow().clone() else {
                 continue;
             };

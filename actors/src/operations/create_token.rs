@@ -8,10 +8,10 @@ use covault_core::{
 };
 use secrecy::ExposeSecret as _;
 
-use super::{Call, Operation};
+use super::{Operation, OperationCall};
 use crate::{
-    audit::{self, By, Note},
-    store::{Batch, CommitError, Expect, Space, rows},
+    audit::{self, AuditActor, AuditNote},
+    store::{Batch, CommitError, KeySpace, Precondition, rows},
     tokens,
 };
 
@@ -24,7 +24,7 @@ impl Operation for CreateToken {
     type Request = admin::CreateTokenRequest;
     type Response = admin::CreateTokenResponse;
 
-    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let services = call.services;
         let new = parse(request)?;
         let now_ms = services.now_ms();
@@ -51,12 +51,12 @@ impl Operation for CreateToken {
         let mut batch = Batch::new();
         batch.put(
             rows::token(record.id),
-            Expect::Absent,
+            Precondition::Absent,
             rows::encode(&record)?,
         );
         batch.put(
             rows::token_name(&record.name),
-            Expect::Absent,
+            Precondition::Absent,
             rows::encode(&record.id)?,
         );
         let vaults = match &record.vaults {
@@ -68,8 +68,8 @@ impl Operation for CreateToken {
         };
         let allow = record.allow.iter().map(ToString::to_string);
         let ends = record.expires_at_ms.map(|ends| ends.to_string());
-        Note::new(
-            &By::caller(call.caller),
+        AuditNote::new(
+            &AuditActor::caller(call.caller),
             audit::token(record.id),
             "TokenMade",
         )
@@ -85,7 +85,7 @@ impl Operation for CreateToken {
                 secret: secret.expose_secret().to_owned(),
                 token: Some(tokens::message_of(record)),
             }),
-            Err(CommitError::Conflict(key)) if key.space == Space::TokenName => Err(Fault::new(
+            Err(CommitError::Conflict(key)) if key.space == KeySpace::TokenName => Err(Fault::new(
                 Class::Conflict,
                 "a token of this name exists; revoke it first, or choose another name",
             )),

@@ -5,15 +5,15 @@ use covault_core::{
 };
 
 use super::{
-    Call, Home, Lookup, Operation,
+    Home, HomeLookup, Operation, OperationCall,
     admin::{parse_lines, parse_threshold},
 };
 use crate::{
-    audit::By,
+    audit::AuditActor,
     services::Services,
     store::rows,
     vaults::{
-        directory::{self, Made, NewVault},
+        directory::{self, NewVault, VaultCreation},
         vault::{self, KeyPlan, vault_message},
     },
 };
@@ -28,13 +28,13 @@ impl Operation for CreateVault {
     type Request = admin::CreateVaultRequest;
     type Response = admin::CreateVaultResponse;
 
-    async fn home(lookup: &Lookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
+    async fn home(lookup: &HomeLookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
         let name = rows::vault_name(&request.name);
         let named = lookup.services.load::<VaultId>(&name).await?;
         Ok(named.map_or(Home::AnyOrchestrator, |(vault, _)| Home::Vault(vault)))
     }
 
-    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let admin::CreateVaultRequest {
             name,
             threshold,
@@ -45,7 +45,7 @@ impl Operation for CreateVault {
         let threshold = parse_threshold(threshold)?;
         let signers = parse_lines("signers", &signers)?;
         let ecdsa = parse_backend(call.services, ecdsa_backend.as_deref())?;
-        let by = By::caller(call.caller);
+        let by = AuditActor::caller(call.caller);
         let (named, asked_by) = (signers.clone(), by.clone());
         let message = |reply| {
             directory::Msg::CreateVault(Box::new(NewVault {
@@ -60,11 +60,11 @@ impl Operation for CreateVault {
         };
         let made = call.ask(&call.vaults.directory()?, message).await??;
         let made: Box<Vault> = match made {
-            Made::Vault(made) => made,
-            Made::Other(id) => {
+            VaultCreation::Vault(made) => made,
+            VaultCreation::Other(id) => {
                 let actor = call.vaults.vault(id).await?;
                 let message = |reply| {
-                    vault::Msg::MakeKeysWith(Box::new(KeyPlan {
+                    vault::Msg::ReplaceSigners(Box::new(KeyPlan {
                         threshold,
                         signers: named,
                         ecdsa,
@@ -79,8 +79,8 @@ impl Operation for CreateVault {
             *made
         } else {
             let actor = call.vaults.vault(made.id).await?;
-            let by = By::caller(call.caller);
-            let message = |reply| vault::Msg::MakeKeysAgain(by, reply);
+            let by = AuditActor::caller(call.caller);
+            let message = |reply| vault::Msg::RetryKeygen(by, reply);
             call.ask(&actor, message).await??
         };
         Ok(admin::CreateVaultResponse {

@@ -1,13 +1,13 @@
 use async_trait::async_trait;
 use covault_core::{fault::Fault, network::Network, schema::wire, wallet::check_labels};
 
-use super::{Call, Home, Lookup, Operation, lookup::refuse_client_signer};
+use super::{Home, HomeLookup, Operation, OperationCall, lookup::refuse_client_signer};
 use crate::{
     commands::caller::vault_in_scope,
     store::rows,
     vaults::{
         vault::{self, NewWallet},
-        wallets::{self, Plan},
+        wallets::{self, WalletPlan},
     },
 };
 
@@ -20,11 +20,11 @@ impl Operation for CreateWallet {
     type Request = wire::CreateWalletRequest;
     type Response = wire::CreateWalletResponse;
 
-    async fn home(_: &Lookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
+    async fn home(_: &HomeLookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
         Ok(request.vault_uuid.parse().ok().into())
     }
 
-    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let network = Network::from_wire(request.network_type())
             .ok_or_else(|| Fault::field("networkType", "is required"))?;
         let wire::CreateWalletRequest {
@@ -48,7 +48,7 @@ impl Operation for CreateWallet {
         let actor = call.vaults.vault(vault).await?;
         let command_commit = call.command_commit.clone();
         let message = |reply| {
-            let plan = Plan {
+            let plan = WalletPlan {
                 network,
                 name,
                 proven_reference: reference.clone(),

@@ -4,15 +4,15 @@ use async_trait::async_trait;
 use covault_core::{fault::Fault, ids::RequestId, schema::wire};
 use tokio::sync::Notify;
 
-use super::{Call, Operation, lookup::request};
+use super::{Operation, OperationCall, lookup::request};
 use crate::{commands::caller::Caller, services::Services, store::rows, tokens};
 
 /// After how long a call that waits looks again at first, where the request may end in another
 /// process; each time after twice as long.
-const FIRST_LOOK: Duration = Duration::from_millis(100);
+const FIRST_POLL: Duration = Duration::from_millis(100);
 /// After how long it does in the end, and where there is no other process: the token may have been
 /// revoked.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const MAX_POLL: Duration = Duration::from_secs(1);
 
 /// Waits for the outcome of a signing request.
 pub struct ExecuteSigningRequests;
@@ -23,7 +23,7 @@ impl Operation for ExecuteSigningRequests {
     type Request = wire::ExecuteSigningRequestsRequest;
     type Response = wire::ExecuteSigningRequestsResponse;
 
-    async fn run(call: Call<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
         let patience = Duration::from_millis(call.services.settings.execute_wait_ms);
         outcome(call.services, call.caller, message.uuid.parse()?, patience).await
     }
@@ -39,7 +39,7 @@ async fn outcome(
         return Ok(outcome);
     }
     // Subscribed before the state is read, so that its end cannot fall between.
-    let subscription = Subscription {
+    let subscription = OutcomeSubscription {
         services,
         id,
         notify: Some(services.waiters.subscribe(id)),
@@ -59,16 +59,16 @@ async fn outcome(
     let mut left = patience;
     let mut called = services.waiters.closed();
     let mut next = if services.store.exclusive() {
-        LOOK_AGAIN
+        MAX_POLL
     } else {
-        FIRST_LOOK
+        FIRST_POLL
     };
     loop {
         if !called {
             let pause = left.min(next);
             called = tokio::time::timeout(pause, ended.as_mut()).await.is_ok();
             left = left.saturating_sub(pause);
-            next = next.saturating_mul(2).min(LOOK_AGAIN);
+            next = next.saturating_mul(2).min(MAX_POLL);
         }
         tokens::in_use(services, caller).await?;
         // Whether it was called or not: the store says how things stand. The row of a request may be
@@ -90,13 +90,13 @@ async fn outcome(
     }
 }
 
-struct Subscription<'a> {
+struct OutcomeSubscription<'a> {
     services: &'a Services,
     id: RequestId,
     notify: Option<Arc<Notify>>,
 }
 
-impl Drop for Subscription<'_> {
+impl Drop for OutcomeSubscription<'_> {
     fn drop(&mut self) {
         if let Some(notify) = self.notify.take() {
             self.services.waiters.unsubscribe(self.id, notify);

@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::admin};
 
-use super::{Call, Operation};
+use super::{Operation, OperationCall};
 use crate::store::RawRow;
 
 /// Reads one part of a backup.
@@ -13,7 +13,7 @@ impl Operation for GetBackupPart {
     type Request = admin::GetBackupPartRequest;
     type Response = admin::GetBackupPartResponse;
 
-    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let id = request.backup.parse();
         let id = id.map_err(|fault: Fault| Fault::field("backup", fault.message()))?;
         let rows = call.backups.part(call.services, id, request.number).await?;

@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::wire};
 
-use super::{Call, Operation};
+use super::{Operation, OperationCall};
 use crate::{balances, tokens};
 
 /// Asks a node of the chain for a balance.
@@ -13,7 +13,7 @@ impl Operation for GetBalance {
     type Request = wire::GetBalanceRequest;
     type Response = wire::GetBalanceResponse;
 
-    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let balance = balances::balance(call.services, &request).await?;
         // The chain's nodes may have taken their time.
         tokens::in_use(call.services, call.caller).await?;

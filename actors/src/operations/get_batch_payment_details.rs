@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use covault_core::{batch::BatchPayment, fault::Fault, ids::BatchId, schema::wire};
 
-use super::{Call, Operation};
+use super::{Operation, OperationCall};
 use crate::{commands::caller::in_scope, store::rows};
 
 /// Reads a batch payment.
@@ -13,7 +13,7 @@ impl Operation for GetBatchPaymentDetails {
     type Request = wire::GetBatchPaymentDetailsRequest;
     type Response = wire::GetBatchPaymentDetailsResponse;
 
-    async fn run(call: Call<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
         let id: BatchId = message.uuid.parse()?;
         let batch = call.services.load::<BatchPayment>(&rows::batch(id)).await?;
         let batch = batch

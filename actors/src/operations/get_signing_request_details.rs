@@ -2,7 +2,7 @@ use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::wire};
 
 use super::{
-    Call, Operation,
+    Operation, OperationCall,
     lookup::{request, request_message},
 };
 use crate::requests::simulations;
@@ -16,10 +16,10 @@ impl Operation for GetSigningRequestDetails {
     type Request = wire::GetSigningRequestDetailsRequest;
     type Response = wire::GetSigningRequestDetailsResponse;
 
-    async fn run(call: Call<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
         let (services, caller) = (call.services, call.caller);
         let request = request(services, caller, message.uuid.parse()?).await?;
-        let simulation = simulations::shown(services, request.id).await?;
+        let simulation = simulations::stored(services, request.id).await?;
         let request = request_message(services, caller, &request, simulation);
         Ok(wire::GetSigningRequestDetailsResponse {
             signing_request: Some(request),

@@ -6,12 +6,12 @@ use covault_core::{
     schema::wire::{self, get_signing_request_list_request::SortOrder},
 };
 
-use super::{Call, Operation, lookup::request_message};
+use super::{Operation, OperationCall, lookup::request_message};
 use crate::{
     commands::caller::vault_in_scope,
-    lists::{self, Page},
+    lists::{self, PageRange},
     requests::simulations,
-    services::readable,
+    services::skip_unreadable,
     store::{Key, rows},
 };
 
@@ -28,13 +28,13 @@ impl Operation for GetSigningRequestList {
     type Request = wire::GetSigningRequestListRequest;
     type Response = wire::GetSigningRequestListResponse;
 
-    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let services = call.services;
         if request.vault_uuid.is_empty() {
             return Err(Fault::field("vaultUuid", "is required"));
         }
         let vault = vault_in_scope(call.caller, &request.vault_uuid)?;
-        let page = Page::of(request.page, request.limit, DEFAULT_PAGE)?;
+        let page = PageRange::of(request.page, request.limit, DEFAULT_PAGE)?;
         let reverse = match SortOrder::try_from(request.sort_order) {
             Ok(SortOrder::Desc) => true,
             Ok(SortOrder::Asc) => false,
@@ -52,14 +52,14 @@ impl Operation for GetSigningRequestList {
         let ids: Option<Vec<_>> = ids.collect();
         let ids = ids.ok_or_else(|| Fault::bug("an index without an id"))?;
         let mut signing_requests = Vec::new();
-        for ids in ids.chunks(lists::TOGETHER) {
+        for ids in ids.chunks(lists::READ_CHUNK) {
             let keys =
                 |key: fn(RequestId) -> Key| ids.iter().map(|id| key(*id)).collect::<Vec<_>>();
             let requests = services.load_all::<Request>(&keys(rows::request)).await?;
-            let simulations = simulations::all_shown(services, &keys(rows::simulation)).await?;
+            let simulations = simulations::load_all(services, &keys(rows::simulation)).await?;
             for ((id, request), simulation) in ids.iter().zip(requests).zip(simulations) {
                 // One that cannot be read must not hide the others of its page.
-                let Some(request) = readable(request, format_args!("request {id}"))? else {
+                let Some(request) = skip_unreadable(request, format_args!("request {id}"))? else {
                     continue;
                 };
                 let request = request.ok_or_else(|| Fault::bug("an index without a request"))?;

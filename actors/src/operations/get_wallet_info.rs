@@ -5,7 +5,7 @@ use covault_core::{
 };
 
 use super::{
-    Call, Operation,
+    Operation, OperationCall,
     lookup::{visible, wallet_by_address},
 };
 use crate::{store::rows, vaults::address_proofs};
@@ -19,7 +19,7 @@ impl Operation for GetWalletInfo {
     type Request = wire::GetWalletInfoRequest;
     type Response = wire::GetWalletInfoResponse;
 
-    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let services = call.services;
         let wallet = match request.wallet {
             Some(Wallet::Address(address)) => {

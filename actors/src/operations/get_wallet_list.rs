@@ -1,12 +1,12 @@
 use async_trait::async_trait;
 use covault_core::{fault::Fault, ids::WalletId, schema::wire, wallet::Wallet};
 
-use super::{Call, Operation};
+use super::{Operation, OperationCall};
 use crate::{
     commands::caller::vault_in_scope,
-    lists::{self, Page},
-    services::readable,
-    store::{Key, Space, rows},
+    lists::{self, PageRange},
+    services::skip_unreadable,
+    store::{Key, KeySpace, rows},
     vaults::address_proofs,
 };
 
@@ -19,29 +19,29 @@ impl Operation for GetWalletList {
     type Request = wire::GetWalletListRequest;
     type Response = wire::GetWalletListResponse;
 
-    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let services = call.services;
         if request.vault_uuid.is_empty() {
             return Err(Fault::field("vaultUuid", "is required"));
         }
         let vault = vault_in_scope(call.caller, &request.vault_uuid)?;
-        let page = Page::of(request.page, request.limit, lists::MAX_PAGE)?;
+        let page = PageRange::of(request.page, request.limit, lists::MAX_PAGE)?;
         if services.vault(vault).await?.is_none() {
             return Err(Fault::invalid_uuid());
         }
-        let all = Key::new(Space::WalletIndex, &[vault.as_bytes()]);
+        let all = Key::new(KeySpace::WalletIndex, &[vault.as_bytes()]);
         let page = lists::page(services, &all, false, page).await?;
         let ids = page
             .iter()
             .map(|(_, row)| rows::decode::<WalletId>(&row.value));
         let ids = ids.collect::<Result<Vec<_>, _>>()?;
         let mut details_list = Vec::new();
-        for ids in ids.chunks(lists::TOGETHER) {
+        for ids in ids.chunks(lists::READ_CHUNK) {
             let keys: Vec<_> = ids.iter().map(|id| rows::wallet(*id)).collect();
             let wallets = services.load_all::<Wallet>(&keys).await?;
             let mut together = Vec::with_capacity(ids.len());
             for (id, wallet) in ids.iter().zip(wallets) {
-                let Some(wallet) = readable(wallet, format_args!("wallet {id}"))? else {
+                let Some(wallet) = skip_unreadable(wallet, format_args!("wallet {id}"))? else {
                     continue;
                 };
                 let wallet = wallet.ok_or_else(|| Fault::bug("an index without a wallet"))?;

@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::admin};
 
-use super::{Call, Operation};
+use super::{Operation, OperationCall};
 use crate::backup::restore;
 
 /// Lets clients in again after a restore.
@@ -13,8 +13,8 @@ impl Operation for LetClientsIn {
     type Request = admin::LetClientsInRequest;
     type Response = admin::LetClientsInResponse;
 
-    async fn run(call: Call<'_>, _: Self::Request) -> Result<Self::Response, Fault> {
-        restore::resume(call.services, call.command_commit.by()).await?;
+    async fn run(call: OperationCall<'_>, _: Self::Request) -> Result<Self::Response, Fault> {
+        restore::let_clients_in(call.services, call.command_commit.by()).await?;
         Ok(admin::LetClientsInResponse {})
     }
 }

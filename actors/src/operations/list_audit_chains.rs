@@ -5,8 +5,8 @@ use covault_core::{
     schema::admin,
 };
 
-use super::{Call, Operation};
-use crate::{audit::Log, store::Store};
+use super::{Operation, OperationCall};
+use crate::{audit::AuditLog, store::Store};
 
 /// Lists the chains of the audit log, page by page.
 pub struct ListAuditChains;
@@ -17,7 +17,7 @@ impl Operation for ListAuditChains {
     type Request = admin::ListAuditChainsRequest;
     type Response = admin::ListAuditChainsResponse;
 
-    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         Self::read(&*call.services.store, request).await
     }
 }
@@ -39,7 +39,7 @@ impl ListAuditChains {
             chain: chain.to_string(),
             head: head.map(head_message),
         };
-        let found = Log(store).chains(after).await?;
+        let found = AuditLog(store).chains(after).await?;
         Ok(admin::ListAuditChainsResponse {
             chains: found.into_iter().map(chain).collect(),
         })

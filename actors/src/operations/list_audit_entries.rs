@@ -5,8 +5,8 @@ use covault_core::{
     schema::admin,
 };
 
-use super::{Call, Operation, list_audit_chains::head_message};
-use crate::{audit::Log, store::Store};
+use super::{Operation, OperationCall, list_audit_chains::head_message};
+use crate::{audit::AuditLog, store::Store};
 
 /// Lists the entries of one chain of the audit log, page by page.
 pub struct ListAuditEntries;
@@ -17,7 +17,7 @@ impl Operation for ListAuditEntries {
     type Request = admin::ListAuditEntriesRequest;
     type Response = admin::ListAuditEntriesResponse;
 
-    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         Self::read(&*call.services.store, request).await
     }
 }
@@ -32,7 +32,7 @@ impl ListAuditEntries {
         request: admin::ListAuditEntriesRequest,
     ) -> Result<admin::ListAuditEntriesResponse, Fault> {
         let chain: Chain = request.chain.parse()?;
-        let log = Log(store);
+        let log = AuditLog(store);
         let entries = log.entries(chain, request.from).await?;
         // After them: a head that is behind an entry is wrong then, and not just older.
         let head = log.head(chain).await?;

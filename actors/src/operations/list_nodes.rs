@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::admin};
 
-use super::{Call, Operation};
+use super::{Operation, OperationCall};
 use crate::{
     nodes,
     port::{NodeHalt, NodeView, UnadmittedView},
@@ -16,7 +16,7 @@ impl Operation for ListNodes {
     type Request = admin::ListNodesRequest;
     type Response = admin::ListNodesResponse;
 
-    async fn run(call: Call<'_>, _: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, _: Self::Request) -> Result<Self::Response, Fault> {
         let nodes = nodes::view(call.services).await?;
         let unadmitted = call.services.signers.unadmitted();
         Ok(admin::ListNodesResponse {
@@ -66,7 +66,7 @@ fn halt_name(halt: NodeHalt) -> &'static str {
     match halt {
         NodeHalt::Clock => "clockWrong",
         NodeHalt::Claims => "claimsMissing",
-        NodeHalt::Twice => "runsTwice",
+        NodeHalt::DuplicateIdentity => "runsTwice",
     }
 }
 

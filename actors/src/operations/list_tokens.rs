@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::admin};
 
-use super::{Call, Operation};
+use super::{Operation, OperationCall};
 use crate::tokens;
 
 /// Lists the API tokens.
@@ -13,7 +13,7 @@ impl Operation for ListTokens {
     type Request = admin::ListTokensRequest;
     type Response = admin::ListTokensResponse;
 
-    async fn run(call: Call<'_>, _: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, _: Self::Request) -> Result<Self::Response, Fault> {
         let all = tokens::all(call.services).await?;
         Ok(admin::ListTokensResponse {
             tokens: all.into_iter().map(tokens::message_of).collect(),

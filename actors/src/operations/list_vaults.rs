@@ -1,9 +1,9 @@
 use async_trait::async_trait;
 use covault_core::{fault::Fault, ids::VaultId, schema::admin};
 
-use super::{Call, Operation};
+use super::{Operation, OperationCall};
 use crate::{
-    store::{Scan, Space, rows},
+    store::{KeySpace, Scan, rows},
     vaults::vault::vault_message,
 };
 
@@ -19,8 +19,8 @@ impl Operation for ListVaults {
     type Request = admin::ListVaultsRequest;
     type Response = admin::ListVaultsResponse;
 
-    async fn run(call: Call<'_>, _: Self::Request) -> Result<Self::Response, Fault> {
-        let all = Scan::prefix(Space::VaultName, &[], MAX_VAULTS);
+    async fn run(call: OperationCall<'_>, _: Self::Request) -> Result<Self::Response, Fault> {
+        let all = Scan::prefix(KeySpace::VaultName, &[], MAX_VAULTS);
         let mut vaults = Vec::new();
         for (_, row) in call.services.store.scan(&all).await? {
             let id: VaultId = rows::decode(&row.value)?;

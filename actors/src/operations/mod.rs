@@ -50,8 +50,8 @@ use prost::Message;
 use ractor::{ActorRef, Message as ActorMessage, RpcReplyPort};
 
 use crate::{
-    backup::live::Backups,
-    commands::{caller::Caller, command_commit::CommandCommit, idempotency::InWork},
+    backup::live::BackupSlot,
+    commands::{caller::Caller, command_commit::CommandCommit, idempotency::KeyLocks},
     services::Services,
     vaults::vault_actors::{VaultActors, answer},
 };
@@ -60,8 +60,8 @@ macro_rules! operations {
     ($($module:ident::$operation:ident,)*) => {
         $(pub use self::$module::$operation;)*
 
-        static REGISTRY: LazyLock<Result<BTreeMap<String, Registered>, Fault>> =
-            LazyLock::new(|| Registry::default()$(.with::<$operation>())*.finish());
+        static REGISTRY: LazyLock<Result<BTreeMap<String, RegisteredOperation>, Fault>> =
+            LazyLock::new(|| OperationRegistry::default()$(.with::<$operation>())*.finish());
     };
 }
 
@@ -117,7 +117,7 @@ pub trait Operation: Send + Sync + 'static {
     ///
     /// # Errors
     /// When the store cannot be read.
-    async fn home(_lookup: &Lookup<'_>, _request: &Self::Request) -> Result<Home, Fault> {
+    async fn home(_lookup: &HomeLookup<'_>, _request: &Self::Request) -> Result<Home, Fault> {
         Ok(Home::AnyProcess)
     }
 
@@ -125,7 +125,7 @@ pub trait Operation: Send + Sync + 'static {
     ///
     /// # Errors
     /// Any class; nothing was changed then, unless the store failed while it wrote.
-    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault>;
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault>;
 }
 
 /// Where a command runs.
@@ -146,23 +146,23 @@ impl From<Option<VaultId>> for Home {
 }
 
 /// What [`Operation::home`] can look up.
-pub struct Lookup<'a> {
+pub struct HomeLookup<'a> {
     pub(crate) services: &'a Services,
     pub(crate) caller: &'a Caller,
 }
 
 /// A call of an operation, of a caller who may make it.
-pub struct Call<'a> {
+pub struct OperationCall<'a> {
     pub(crate) vaults: &'a VaultActors,
-    pub(crate) in_work: &'a InWork,
-    pub(crate) backups: &'a Backups,
+    pub(crate) key_locks: &'a KeyLocks,
+    pub(crate) backups: &'a BackupSlot,
     pub(crate) services: &'a Services,
     pub(crate) caller: &'a Caller,
     /// Goes into the commit of a command.
     pub(crate) command_commit: CommandCommit,
 }
 
-impl Call<'_> {
+impl OperationCall<'_> {
     /// Asks an actor.
     async fn ask<M: ActorMessage, T: Send + 'static>(
         &self,
@@ -174,14 +174,14 @@ impl Call<'_> {
 }
 
 /// An operation in the registry.
-pub struct Registered {
-    descriptor: service::Operation,
-    handler: Box<dyn Handler>,
+pub struct RegisteredOperation {
+    descriptor: service::OperationDescriptor,
+    handler: Box<dyn OperationHandler>,
 }
 
-impl Registered {
+impl RegisteredOperation {
     /// What the schema says of it.
-    pub fn descriptor(&self) -> &service::Operation {
+    pub fn descriptor(&self) -> &service::OperationDescriptor {
         &self.descriptor
     }
 
@@ -193,11 +193,19 @@ impl Registered {
         self.handler.canonical(request)
     }
 
-    pub(crate) async fn home(&self, lookup: &Lookup<'_>, request: &[u8]) -> Result<Home, Fault> {
+    pub(crate) async fn home(
+        &self,
+        lookup: &HomeLookup<'_>,
+        request: &[u8],
+    ) -> Result<Home, Fault> {
         self.handler.home(lookup, request).await
     }
 
-    pub(crate) async fn run(&self, call: Call<'_>, request: &[u8]) -> Result<Vec<u8>, Fault> {
+    pub(crate) async fn run(
+        &self,
+        call: OperationCall<'_>,
+        request: &[u8],
+    ) -> Result<Vec<u8>, Fault> {
         self.handler.run(call, request).await
     }
 }
@@ -206,7 +214,7 @@ impl Registered {
 ///
 /// # Errors
 /// [`Class::Bug`] when the schema cannot be read.
-pub fn all() -> Result<impl Iterator<Item = &'static Registered>, Fault> {
+pub fn all() -> Result<impl Iterator<Item = &'static RegisteredOperation>, Fault> {
     Ok(registry()?.values())
 }
 
@@ -214,37 +222,37 @@ pub fn all() -> Result<impl Iterator<Item = &'static Registered>, Fault> {
 ///
 /// # Errors
 /// [`Class::Bug`] when there is none.
-pub fn find(method: &str) -> Result<&'static Registered, Fault> {
+pub fn find(method: &str) -> Result<&'static RegisteredOperation, Fault> {
     registry()?
         .get(method)
         .ok_or_else(|| Fault::bug(format!("no operation {method}")))
 }
 
-fn registry() -> Result<&'static BTreeMap<String, Registered>, Fault> {
+fn registry() -> Result<&'static BTreeMap<String, RegisteredOperation>, Fault> {
     REGISTRY.as_ref().map_err(Clone::clone)
 }
 
 /// An operation without its types.
 #[async_trait]
-trait Handler: Send + Sync {
+trait OperationHandler: Send + Sync {
     fn canonical(&self, request: &[u8]) -> Result<Vec<u8>, Fault>;
-    async fn home(&self, lookup: &Lookup<'_>, request: &[u8]) -> Result<Home, Fault>;
-    async fn run(&self, call: Call<'_>, request: &[u8]) -> Result<Vec<u8>, Fault>;
+    async fn home(&self, lookup: &HomeLookup<'_>, request: &[u8]) -> Result<Home, Fault>;
+    async fn run(&self, call: OperationCall<'_>, request: &[u8]) -> Result<Vec<u8>, Fault>;
 }
 
-struct Typed<O>(PhantomData<fn() -> O>);
+struct TypedHandler<O>(PhantomData<fn() -> O>);
 
 #[async_trait]
-impl<O: Operation> Handler for Typed<O> {
+impl<O: Operation> OperationHandler for TypedHandler<O> {
     fn canonical(&self, request: &[u8]) -> Result<Vec<u8>, Fault> {
         Ok(decode::<O::Request>(request)?.encode_to_vec())
     }
 
-    async fn home(&self, lookup: &Lookup<'_>, request: &[u8]) -> Result<Home, Fault> {
+    async fn home(&self, lookup: &HomeLookup<'_>, request: &[u8]) -> Result<Home, Fault> {
         O::home(lookup, &decode(request)?).await
     }
 
-    async fn run(&self, call: Call<'_>, request: &[u8]) -> Result<Vec<u8>, Fault> {
+    async fn run(&self, call: OperationCall<'_>, request: &[u8]) -> Result<Vec<u8>, Fault> {
         Ok(O::run(call, decode(request)?).await?.encode_to_vec())
     }
 }
@@ -256,15 +264,16 @@ fn decode<M: Message + Default>(message: &[u8]) -> Result<M, Fault> {
 }
 
 #[derive(Default)]
-struct Registry(BTreeMap<&'static str, Box<dyn Handler>>);
+struct OperationRegistry(BTreeMap<&'static str, Box<dyn OperationHandler>>);
 
-impl Registry {
+impl OperationRegistry {
     fn with<O: Operation>(mut self) -> Self {
-        self.0.insert(O::METHOD, Box::new(Typed::<O>(PhantomData)));
+        self.0
+            .insert(O::METHOD, Box::new(TypedHandler::<O>(PhantomData)));
         self
     }
 
-    fn finish(mut self) -> Result<BTreeMap<String, Registered>, Fault> {
+    fn finish(mut self) -> Result<BTreeMap<String, RegisteredOperation>, Fault> {
         let mut registered = BTreeMap::new();
         for descriptor in service::operations()? {
             let method = descriptor.full_name().to_owned();
@@ -274,7 +283,7 @@ impl Registry {
                 .ok_or_else(|| Fault::bug(format!("{method} has no operation")))?;
             registered.insert(
                 method,
-                Registered {
+                RegisteredOperation {
                     descriptor,
                     handler,
                 },

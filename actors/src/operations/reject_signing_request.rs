@@ -2,7 +2,7 @@ use async_trait::async_trait;
 use covault_core::{fault::Fault, ids::RequestId, schema::wire};
 use ractor::rpc::CallResult;
 
-use super::{Call, Home, Lookup, Operation, lookup::request};
+use super::{Home, HomeLookup, Operation, OperationCall, lookup::request};
 use crate::{
     requests::signing::not_rejected,
     vaults::{vault, vault_actors::answer},
@@ -20,7 +20,7 @@ impl Operation for RejectSigningRequest {
     type Request = wire::RejectSigningRequestRequest;
     type Response = wire::RejectSigningRequestResponse;
 
-    async fn home(lookup: &Lookup<'_>, message: &Self::Request) -> Result<Home, Fault> {
+    async fn home(lookup: &HomeLookup<'_>, message: &Self::Request) -> Result<Home, Fault> {
         let Ok(id) = message.uuid.parse::<RequestId>() else {
             return Ok(Home::AnyProcess);
         };
@@ -28,7 +28,7 @@ impl Operation for RejectSigningRequest {
         Ok(request.map(|(request, _)| request.vault).into())
     }
 
-    async fn run(call: Call<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
         let id = message.uuid.parse()?;
         for _ in 0..TRIES {
             let request = request(call.services, call.caller, id).await?;

@@ -1,8 +1,8 @@
 use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::admin};
 
-use super::{Call, Operation, admin::parse_line};
-use crate::{audit::By, nodes};
+use super::{Operation, OperationCall, admin::parse_line};
+use crate::{audit::AuditActor, nodes};
 
 /// Removes a signer node; refused while it holds shares.
 pub struct RemoveNode;
@@ -13,9 +13,9 @@ impl Operation for RemoveNode {
     type Request = admin::RemoveNodeRequest;
     type Response = admin::RemoveNodeResponse;
 
-    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
-        let change = nodes::Change::Remove(parse_line(&request.public_key)?);
-        nodes::change(call.services, change, &By::caller(call.caller)).await?;
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+        let change = nodes::NodeChange::Remove(parse_line(&request.public_key)?);
+        nodes::change(call.services, change, &AuditActor::caller(call.caller)).await?;
         Ok(admin::RemoveNodeResponse {})
     }
 }

@@ -2,12 +2,12 @@ use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::admin, scheme::Scheme};
 
 use super::{
-    Call, Home, Lookup, Operation,
+    Home, HomeLookup, Operation, OperationCall,
     admin::{parse_lines, parse_threshold},
 };
 use crate::{
-    audit::By,
-    vaults::vault::{self, LifeMsg, ReshareRequest, vault_message},
+    audit::AuditActor,
+    vaults::vault::{self, ReshareMsg, ReshareRequest, vault_message},
 };
 
 /// Makes new shares of a vault's keys: refresh, reshare, repair. Answers when the order is stored; the
@@ -20,11 +20,11 @@ impl Operation for ReshareVault {
     type Request = admin::ReshareVaultRequest;
     type Response = admin::ReshareVaultResponse;
 
-    async fn home(_: &Lookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
+    async fn home(_: &HomeLookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
         Ok(request.vault_uuid.parse().ok().into())
     }
 
-    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let admin::ReshareVaultRequest {
             vault_uuid,
             threshold,
@@ -56,9 +56,9 @@ impl Operation for ReshareVault {
             lost: parse_lines("lost", &lost)?,
             schemes: schemes.collect::<Result<_, _>>()?,
         };
-        let by = By::caller(call.caller);
+        let by = AuditActor::caller(call.caller);
         let actor = call.vaults.vault(vault_uuid.parse()?).await?;
-        let message = |reply| vault::Msg::Life(LifeMsg::Want(Box::new(request), by, reply));
+        let message = |reply| vault::Msg::Reshare(ReshareMsg::Want(Box::new(request), by, reply));
         let vault = call.ask(&actor, message).await??;
         Ok(admin::ReshareVaultResponse {
             vault: Some(vault_message(call.services, &vault).await?),

@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::wire};
 
-use super::{Call, Operation, lookup::request};
+use super::{Operation, OperationCall, lookup::request};
 use crate::requests::simulations;
 
 /// Simulates the transaction of a pending request again.
@@ -13,11 +13,12 @@ impl Operation for Resimulation {
     type Request = wire::ResimulationRequest;
     type Response = wire::ResimulationResponse;
 
-    async fn run(call: Call<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
         let id = message.signing_request_uuid.parse()?;
         let request = request(call.services, call.caller, id).await?;
         Ok(wire::ResimulationResponse {
-            simulation: simulations::again(call.services, &request, &call.command_commit).await?,
+            simulation: simulations::resimulate(call.services, &request, &call.command_commit)
+                .await?,
             error: None,
         })
     }

@@ -1,10 +1,10 @@
 use async_trait::async_trait;
 use covault_core::{audit::Chain, fault::Fault, schema::admin, token::ApiToken};
 
-use super::{Call, Operation};
+use super::{Operation, OperationCall};
 use crate::{
-    audit::{self, By, Note},
-    store::{Batch, CommitError, Expect, rows},
+    audit::{self, AuditActor, AuditNote},
+    store::{Batch, CommitError, Precondition, rows},
     tokens,
 };
 
@@ -17,7 +17,7 @@ impl Operation for RevokeToken {
     type Request = admin::RevokeTokenRequest;
     type Response = admin::RevokeTokenResponse;
 
-    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let services = call.services;
         let (record, version) = tokens::find(services, &request.token).await?;
         if record.revoked_at_ms.is_some() {
@@ -30,13 +30,13 @@ impl Operation for RevokeToken {
         let mut batch = Batch::new();
         batch.put(
             rows::token(record.id),
-            Expect::Version(version),
+            Precondition::Version(version),
             rows::encode(&record)?,
         );
         // Nobody else can have taken the name: it was this token's until now.
-        batch.delete(rows::token_name(&record.name), Expect::Any);
-        Note::new(
-            &By::caller(call.caller),
+        batch.delete(rows::token_name(&record.name), Precondition::Any);
+        AuditNote::new(
+            &AuditActor::caller(call.caller),
             audit::token(record.id),
             "TokenRevoked",
         )

@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::admin};
 
-use super::{Call, Operation};
+use super::{Operation, OperationCall};
 use crate::deposits::{self, sweep_token};
 
 /// Shows what a sweep token has configured.
@@ -13,7 +13,7 @@ impl Operation for ShowSweep {
     type Request = admin::ShowSweepRequest;
     type Response = admin::ShowSweepResponse;
 
-    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let token = sweep_token(call.services, &request.token).await?;
         let (token, networks) = deposits::message_of(call.services, token).await?;
         Ok(admin::ShowSweepResponse {

@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::wire, wallet::Change};
 
-use super::{Call, Home, Lookup, Operation, lookup::wallet_by_address};
+use super::{Home, HomeLookup, Operation, OperationCall, lookup::wallet_by_address};
 use crate::vaults::vault;
 
 /// Renames or archives a wallet, or takes it back. Repeating it changes nothing.
@@ -13,12 +13,12 @@ impl Operation for UpdateWallet {
     type Request = wire::UpdateWalletRequest;
     type Response = wire::UpdateWalletResponse;
 
-    async fn home(lookup: &Lookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
+    async fn home(lookup: &HomeLookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
         let wallet = wallet_by_address(lookup.services, lookup.caller, &request.address).await;
         Ok(wallet.ok().map(|wallet| wallet.vault).into())
     }
 
-    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let wire::UpdateWalletRequest {
             address,
             name,

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use covault_core::{chain::Resource, ids::RequestId};
 
-use crate::account::Account;
+use crate::account::ChainAccount;
 
 struct AccountQueue<A> {
     /// Those whose turn has not come yet, in order.
@@ -17,7 +17,7 @@ struct AccountQueue<A> {
     /// What those who are ready want.
     asked: HashMap<RequestId, A>,
     /// Their turn came and there was nothing for them.
-    put_off: HashSet<RequestId>,
+    deferred: HashSet<RequestId>,
     /// They could not ask while others behind them could.
     passed: HashSet<RequestId>,
     /// Handed out; of what is on disk too, no numbers.
@@ -29,7 +29,7 @@ impl<A> Default for AccountQueue<A> {
         Self {
             waiting: VecDeque::new(),
             asked: HashMap::new(),
-            put_off: HashSet::new(),
+            deferred: HashSet::new(),
             passed: HashSet::new(),
             reserved: BTreeMap::new(),
         }
@@ -38,8 +38,8 @@ impl<A> Default for AccountQueue<A> {
 
 /// All lanes of a vault; `A` is what a request asks for in its turn.
 pub struct AccountQueues<A> {
-    queues: HashMap<Account, AccountQueue<A>>,
-    member: HashMap<RequestId, Account>,
+    queues: HashMap<ChainAccount, AccountQueue<A>>,
+    member: HashMap<RequestId, ChainAccount>,
 }
 
 impl<A> Default for AccountQueues<A> {
@@ -53,7 +53,7 @@ impl<A> Default for AccountQueues<A> {
 
 impl<A> AccountQueues<A> {
     /// A request queues up. Joining twice changes nothing.
-    pub fn join(&mut self, account: Account, request: RequestId) {
+    pub fn join(&mut self, account: ChainAccount, request: RequestId) {
         if self.member.contains_key(&request) {
             return;
         }
@@ -66,11 +66,11 @@ impl<A> AccountQueues<A> {
     }
 
     /// A request is ready for its turn. `None` when it is in no lane; then the ask is lost.
-    pub fn ask(&mut self, request: RequestId, ask: A) -> Option<Account> {
+    pub fn mark_ready(&mut self, request: RequestId, ask: A) -> Option<ChainAccount> {
         let account = self.member.get(&request)?.clone();
         let queue = self.queues.entry(account.clone()).or_default();
         queue.passed.remove(&request);
-        if queue.put_off.remove(&request) {
+        if queue.deferred.remove(&request) {
             queue.waiting.push_back(request);
         } else if !queue.waiting.contains(&request) {
             // It had its turn and never heard of it: first again, and what it got is free.
@@ -85,15 +85,15 @@ impl<A> AccountQueues<A> {
     /// the last time already, and keeps its place otherwise. A node that is down holds up all alike,
     /// and what others are told while this one is being refused says nothing of this one: it tries
     /// once more. Returns the lane when it went.
-    pub fn step_back(&mut self, request: RequestId) -> Option<Account> {
+    pub fn move_to_back(&mut self, request: RequestId) -> Option<ChainAccount> {
         let account = self.member.get(&request)?;
         let queue = self.queues.get_mut(account)?;
-        let place = queue.waiting.iter().position(|other| *other == request)?;
+        let position = queue.waiting.iter().position(|other| *other == request)?;
         if queue.asked.contains_key(&request)
             || !queue
                 .waiting
                 .iter()
-                .skip(place)
+                .skip(position)
                 .any(|other| queue.asked.contains_key(other))
         {
             queue.passed.remove(&request);
@@ -103,13 +103,13 @@ impl<A> AccountQueues<A> {
             return None;
         }
         queue.passed.remove(&request);
-        queue.waiting.remove(place);
+        queue.waiting.remove(position);
         queue.waiting.push_back(request);
         Some(account.clone())
     }
 
     /// Takes the first of the lane's queue, when it has asked.
-    pub fn next(&mut self, account: &Account) -> Option<(RequestId, A)> {
+    pub fn next(&mut self, account: &ChainAccount) -> Option<(RequestId, A)> {
         let queue = self.queues.get_mut(account)?;
         let first = *queue.waiting.front()?;
         let ask = queue.asked.remove(&first)?;
@@ -119,14 +119,14 @@ impl<A> AccountQueues<A> {
 
     /// There was nothing for a request whose turn came: others go on, and it queues up again when
     /// it asks again.
-    pub fn put_off(&mut self, account: &Account, request: RequestId) {
+    pub fn defer(&mut self, account: &ChainAccount, request: RequestId) {
         if let Some(queue) = self.queues.get_mut(account) {
-            queue.put_off.insert(request);
+            queue.deferred.insert(request);
         }
     }
 
     /// What is handed out.
-    pub fn reserved(&self, account: &Account) -> BTreeMap<Resource, RequestId> {
+    pub fn reserved(&self, account: &ChainAccount) -> BTreeMap<Resource, RequestId> {
         self.queues
             .get(account)
             .map(|queue| queue.reserved.clone())
@@ -134,7 +134,12 @@ impl<A> AccountQueues<A> {
     }
 
     /// Keeps something for a request until it leaves.
-    pub fn reserve(&mut self, account: &Account, reservations: Vec<Resource>, request: RequestId) {
+    pub fn reserve(
+        &mut self,
+        account: &ChainAccount,
+        reservations: Vec<Resource>,
+        request: RequestId,
+    ) {
         if let Some(queue) = self.queues.get_mut(account) {
             let reservations = reservations.into_iter().map(|resource| (resource, request));
             queue.reserved.extend(reservations);
@@ -145,7 +150,7 @@ impl<A> AccountQueues<A> {
     /// from now on, so that one that is given up is free at once. The rest stays here too until it
     /// leaves: it need not be looked up piece by piece. Returns its lane, where the next may now
     /// be first.
-    pub fn claimed(&mut self, request: RequestId) -> Option<Account> {
+    pub fn claimed(&mut self, request: RequestId) -> Option<ChainAccount> {
         let account = self.member.get(&request)?.clone();
         let queue = self.queues.get_mut(&account)?;
         queue
@@ -161,7 +166,7 @@ impl<A> AccountQueues<A> {
 
     /// Takes out a request that is to be ended, unless something is handed out to it: what comes after
     /// it in the lane may build on that. True when nothing is, from now on nothing will be either.
-    pub fn withdraw(&mut self, request: RequestId) -> (bool, Option<Account>) {
+    pub fn withdraw(&mut self, request: RequestId) -> (bool, Option<ChainAccount>) {
         let account = self.member.get(&request);
         let queue = account.and_then(|account| self.queues.get(account));
         let holds =
@@ -174,15 +179,15 @@ impl<A> AccountQueues<A> {
 
     /// The request is over, or starts again: it gives back what it holds here. Returns its lane,
     /// where the next may now be first.
-    pub fn leave(&mut self, request: RequestId) -> Option<Account> {
+    pub fn leave(&mut self, request: RequestId) -> Option<ChainAccount> {
         let account = self.member.remove(&request)?;
         let queue = self.queues.get_mut(&account)?;
         queue.waiting.retain(|other| *other != request);
         queue.asked.remove(&request);
-        queue.put_off.remove(&request);
+        queue.deferred.remove(&request);
         queue.passed.remove(&request);
         queue.reserved.retain(|_, other| *other != request);
-        if queue.waiting.is_empty() && queue.put_off.is_empty() && queue.reserved.is_empty() {
+        if queue.waiting.is_empty() && queue.deferred.is_empty() && queue.reserved.is_empty() {
             self.queues.remove(&account);
         }
         Some(account)
@@ -196,8 +201,8 @@ mod tests {
 
     use super::*;
 
-    fn account() -> Account {
-        Account {
+    fn account() -> ChainAccount {
+        ChainAccount {
             network: Network::Evm,
             chain_id: Some(1),
             address: "0xa".into(),
@@ -213,7 +218,7 @@ mod tests {
         let mut queues = AccountQueues::default();
         for id in 1..=2 {
             queues.join(account(), request(id));
-            queues.ask(request(id), ()).unwrap();
+            queues.mark_ready(request(id), ()).unwrap();
         }
         queues.next(&account()).unwrap();
         queues.reserve(&account(), vec![Resource::Nonce(7)], request(1));
@@ -221,7 +226,7 @@ mod tests {
         assert_eq!(queues.withdraw(request(2)), (true, Some(account())));
         assert!(queues.next(&account()).is_none());
         // Nothing is handed out to it any more.
-        assert!(queues.ask(request(2), ()).is_none());
+        assert!(queues.mark_ready(request(2), ()).is_none());
         assert_eq!(queues.withdraw(request(2)), (true, None));
     }
 
@@ -231,9 +236,9 @@ mod tests {
         for id in 1..=3 {
             queues.join(account(), request(id));
         }
-        queues.ask(request(2), 2).unwrap();
+        queues.mark_ready(request(2), 2).unwrap();
         assert!(queues.next(&account()).is_none());
-        queues.ask(request(1), 1).unwrap();
+        queues.mark_ready(request(1), 1).unwrap();
         assert_eq!(queues.next(&account()).unwrap().1, 1);
         assert_eq!(queues.next(&account()).unwrap().1, 2);
         assert!(queues.next(&account()).is_none());
@@ -244,10 +249,10 @@ mod tests {
         let mut queues = AccountQueues::default();
         queues.join(account(), request(1));
         queues.join(account(), request(2));
-        queues.ask(request(1), 1).unwrap();
+        queues.mark_ready(request(1), 1).unwrap();
         queues.next(&account()).unwrap();
         queues.reserve(&account(), vec![Resource::Nonce(7)], request(1));
-        queues.ask(request(1), 1).unwrap();
+        queues.mark_ready(request(1), 1).unwrap();
         assert!(queues.reserved(&account()).is_empty());
         assert_eq!(queues.next(&account()).unwrap().1, 1);
     }
@@ -257,7 +262,7 @@ mod tests {
         let mut queues = AccountQueues::default();
         queues.join(account(), request(1));
         queues.join(account(), request(2));
-        queues.ask(request(2), 2).unwrap();
+        queues.mark_ready(request(2), 2).unwrap();
         assert_eq!(queues.leave(request(1)), Some(account()));
         assert_eq!(queues.next(&account()).unwrap().1, 2);
     }
@@ -268,18 +273,18 @@ mod tests {
         for id in 1..=3 {
             queues.join(account(), request(id));
         }
-        assert_eq!(queues.step_back(request(1)), None, "nobody can");
-        queues.ask(request(2), 2).unwrap();
+        assert_eq!(queues.move_to_back(request(1)), None, "nobody can");
+        queues.mark_ready(request(2), 2).unwrap();
         for _ in 0..2 {
-            assert_eq!(queues.step_back(request(3)), None, "nobody waits for it");
+            assert_eq!(queues.move_to_back(request(3)), None, "nobody waits for it");
         }
         // Its try may have begun before the node answered the second.
-        assert_eq!(queues.step_back(request(1)), None);
+        assert_eq!(queues.move_to_back(request(1)), None);
         assert!(queues.next(&account()).is_none());
-        assert_eq!(queues.step_back(request(1)), Some(account()));
+        assert_eq!(queues.move_to_back(request(1)), Some(account()));
         assert_eq!(queues.next(&account()).unwrap().1, 2);
-        queues.ask(request(1), 1).unwrap();
-        queues.ask(request(3), 3).unwrap();
+        queues.mark_ready(request(1), 1).unwrap();
+        queues.mark_ready(request(3), 3).unwrap();
         assert_eq!(queues.next(&account()).unwrap().1, 3);
         assert_eq!(queues.next(&account()).unwrap().1, 1);
     }
@@ -290,9 +295,9 @@ mod tests {
         for id in 1..=2 {
             queues.join(account(), request(id));
         }
-        queues.ask(request(2), 2).unwrap();
-        assert_eq!(queues.step_back(request(1)), None);
-        queues.ask(request(1), 1).unwrap();
+        queues.mark_ready(request(2), 2).unwrap();
+        assert_eq!(queues.move_to_back(request(1)), None);
+        queues.mark_ready(request(1), 1).unwrap();
         assert_eq!(queues.next(&account()).unwrap().1, 1);
         assert_eq!(queues.next(&account()).unwrap().1, 2);
     }
@@ -333,14 +338,14 @@ mod tests {
         for id in 1..=3 {
             queues.join(account(), request(id));
         }
-        queues.ask(request(1), 1).unwrap();
+        queues.mark_ready(request(1), 1).unwrap();
         assert_eq!(queues.next(&account()).unwrap().1, 1);
-        queues.put_off(&account(), request(1));
-        queues.ask(request(2), 2).unwrap();
+        queues.defer(&account(), request(1));
+        queues.mark_ready(request(2), 2).unwrap();
         assert_eq!(queues.next(&account()).unwrap().1, 2);
-        queues.ask(request(1), 1).unwrap();
+        queues.mark_ready(request(1), 1).unwrap();
         assert!(queues.next(&account()).is_none(), "the third was before it");
-        queues.ask(request(3), 3).unwrap();
+        queues.mark_ready(request(3), 3).unwrap();
         assert_eq!(queues.next(&account()).unwrap().1, 3);
         assert_eq!(queues.next(&account()).unwrap().1, 1);
     }

@@ -22,33 +22,33 @@ use covault_core::{
 use parking_lot::Mutex;
 
 use crate::{
-    account::Account,
-    audit::{By, Note},
-    chain_rpc::{Broadcast, BroadcastRequest, ChainClient, ChainError, Refusal},
+    account::ChainAccount,
+    audit::{AuditActor, AuditNote},
+    chain_rpc::{BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal},
     services::Services,
-    store::{Batch, CommitError, Expect, Key, Scan, rows},
+    store::{Batch, CommitError, Key, Precondition, Scan, rows},
 };
 
 /// How long a transaction may need from its request into a block before anybody looks after it,
 /// in milliseconds.
-const MOMENT_MS: u64 = 60_000;
+const MIN_AGE_MS: u64 = 60_000;
 /// By how much the chain's clock must have passed the end of a transaction, in milliseconds:
 /// parts of a chain may be some seconds apart.
-const SETTLED_MS: u64 = 60_000;
+const EXPIRY_MARGIN_MS: u64 = 60_000;
 /// For how long it holds what was found about an account, in milliseconds.
-const PAUSE_MS: u64 = 15_000;
+const CHECK_INTERVAL_MS: u64 = 15_000;
 /// No more is sent again once that took so long, in milliseconds: a request waits for it.
-const PATIENCE_MS: u64 = 10_000;
+const RESEND_TIMEOUT_MS: u64 = 10_000;
 /// Numbers, outputs or objects, and replacements of one transaction that are looked after at once;
 /// the rest next time.
-const MOST: usize = 64;
+const MAX_CHECKED: usize = 64;
 /// Accounts of which is kept what was found.
-const MOST_ACCOUNTS: usize = 1_000;
+const MAX_ACCOUNTS: usize = 1_000;
 
 /// What was last found about the accounts of a vault. One request of an account looks, others wait
 /// for what it finds.
 #[derive(Default)]
-pub struct RebroadcastCache(Mutex<HashMap<Account, Arc<tokio::sync::Mutex<AccountCheck>>>>);
+pub struct RebroadcastCache(Mutex<HashMap<ChainAccount, Arc<tokio::sync::Mutex<AccountCheck>>>>);
 
 /// What was found.
 #[derive(Default)]
@@ -60,9 +60,9 @@ struct AccountCheck {
 }
 
 impl RebroadcastCache {
-    fn of(&self, account: &Account) -> Arc<tokio::sync::Mutex<AccountCheck>> {
+    fn of(&self, account: &ChainAccount) -> Arc<tokio::sync::Mutex<AccountCheck>> {
         let mut accounts = self.0.lock();
-        if accounts.len() >= MOST_ACCOUNTS {
+        if accounts.len() >= MAX_ACCOUNTS {
             accounts.retain(|_, check| Arc::strong_count(check) > 1);
         }
         Arc::clone(accounts.entry(account.clone()).or_default())
@@ -70,24 +70,24 @@ impl RebroadcastCache {
 }
 
 /// What is held, although the nodes offer it.
-struct Lost {
+struct DroppedResource {
     resource: Resource,
     /// The row of the claim.
     key: Key,
     version: u64,
     /// Whose transactions use it, all of them over: that of the claim, and those that were to
     /// replace it. Never empty; the newest is the last.
-    requests: Vec<Finished>,
+    requests: Vec<FinishedRequest>,
 }
 
 /// A request whose transaction was sent or handed over.
-struct Finished {
+struct FinishedRequest {
     request: Request,
     signed: Signed,
     sent: bool,
 }
 
-impl Lost {
+impl DroppedResource {
     fn nonce(&self) -> Option<u64> {
         match self.resource {
             Resource::Nonce(nonce) => Some(nonce),
@@ -96,18 +96,20 @@ impl Lost {
     }
 
     /// From when on none of the transactions can come, in milliseconds since the Unix epoch.
-    fn end_ms(&self) -> Result<Option<u64>, Fault> {
-        let mut end_ms = Some(0);
+    fn valid_until_ms(&self) -> Result<Option<u64>, Fault> {
+        let mut valid_until_ms = Some(0);
         for over in &self.requests {
             let one = over.request.network.rules().valid_until_ms(&over.signed)?;
-            end_ms = end_ms.zip(one).map(|(end_ms, one)| one.max(end_ms));
+            valid_until_ms = valid_until_ms
+                .zip(one)
+                .map(|(valid_until_ms, one)| one.max(valid_until_ms));
         }
-        Ok(end_ms)
+        Ok(valid_until_ms)
     }
 
     /// The transaction that the client wants: the newest. None of it is sent that the client took
     /// to send it itself, and nothing that it was to replace.
-    fn wanted(&self) -> Option<&Finished> {
+    fn wanted(&self) -> Option<&FinishedRequest> {
         self.requests.last().filter(|over| over.sent)
     }
 }
@@ -121,24 +123,27 @@ pub async fn rebroadcast_dropped(
     services: &Services,
     cache: &RebroadcastCache,
     client: &dyn ChainClient,
-    account: &Account,
+    account: &ChainAccount,
     candidate_inputs: &[Resource],
 ) -> Result<Option<String>, Fault> {
-    free_unknown(services, account, candidate_inputs).await?;
-    if lost(services, account, candidate_inputs).await?.is_empty() {
+    release_unknown(services, account, candidate_inputs).await?;
+    if dropped_resources(services, account, candidate_inputs)
+        .await?
+        .is_empty()
+    {
         return Ok(None);
     }
     let look = cache.of(account);
     let mut look = look.lock().await;
     let now_ms = services.now_ms();
-    if now_ms.saturating_sub(look.at_ms) < PAUSE_MS {
+    if now_ms.saturating_sub(look.at_ms) < CHECK_INTERVAL_MS {
         return Ok(look.in_the_way.clone());
     }
-    let lost = lost(services, account, candidate_inputs).await?;
-    let in_the_way = match ended(services, client, account, &lost, now_ms).await? {
-        End::None => send_again(services, client, &lost, now_ms).await?,
-        End::Freed => None,
-        End::NotKnown(reason) => Some(reason),
+    let lost = dropped_resources(services, account, candidate_inputs).await?;
+    let in_the_way = match release_expired(services, client, account, &lost, now_ms).await? {
+        ExpiryOutcome::None => resend(services, client, &lost, now_ms).await?,
+        ExpiryOutcome::Freed => None,
+        ExpiryOutcome::NotKnown(reason) => Some(reason),
     };
     *look = AccountCheck {
         at_ms: now_ms,
@@ -152,11 +157,11 @@ pub async fn rebroadcast_dropped(
 ///
 /// # Errors
 /// As there.
-pub async fn look_before(
+pub async fn rebroadcast_predecessors(
     services: &Services,
     cache: &RebroadcastCache,
     client: &dyn ChainClient,
-    account: &Account,
+    account: &ChainAccount,
     nonce: u64,
 ) -> Result<Option<String>, Fault> {
     match client.next_number(&account.address, 0).await {
@@ -171,12 +176,12 @@ pub async fn look_before(
 /// Frees what is held by requests that a restore has ended, where the nodes offer it: no block has their
 /// transactions, if there are any. Whatever takes it next makes these void, or they it; never do both
 /// come.
-async fn free_unknown(
+async fn release_unknown(
     services: &Services,
-    account: &Account,
+    account: &ChainAccount,
     candidate_inputs: &[Resource],
 ) -> Result<(), Fault> {
-    for resource in candidate_inputs.iter().take(MOST) {
+    for resource in candidate_inputs.iter().take(MAX_CHECKED) {
         if matches!(resource, Resource::Whole(_)) {
             continue;
         }
@@ -192,14 +197,14 @@ async fn free_unknown(
             continue;
         }
         let mut batch = Batch::new();
-        batch.delete(key, Expect::Version(version));
+        batch.delete(key, Precondition::Version(version));
         let detail = match resource {
             Resource::Nonce(nonce) => format!("the number {nonce} is free: the chain offers it"),
             Resource::Object(name) => format!("{name} is free: the chain offers it"),
             Resource::Whole(_) => String::new(),
         };
         tracing::warn!(request = %holder, detail, "what a restored request held is free");
-        add_to_trail(services, &mut batch, &request, "Freed", &detail)?;
+        add_audit_entry(services, &mut batch, &request, "Freed", &detail)?;
         match services.store.commit(batch).await {
             Ok(()) | Err(CommitError::Conflict(_)) => {}
             Err(error) => return Err(error.into()),
@@ -209,23 +214,25 @@ async fn free_unknown(
 }
 
 /// What requests that are over hold of what is offered, and of the numbers right behind.
-async fn lost(
+async fn dropped_resources(
     services: &Services,
-    account: &Account,
+    account: &ChainAccount,
     candidate_inputs: &[Resource],
-) -> Result<Vec<Lost>, Fault> {
+) -> Result<Vec<DroppedResource>, Fault> {
     let mut lost = Vec::new();
-    for resource in candidate_inputs.iter().take(MOST) {
+    for resource in candidate_inputs.iter().take(MAX_CHECKED) {
         match resource {
             Resource::Nonce(first) => {
-                for nonce in (*first..=u64::MAX).take(MOST) {
-                    match held(services, account, Resource::Nonce(nonce)).await? {
+                for nonce in (*first..=u64::MAX).take(MAX_CHECKED) {
+                    match held_by_finished(services, account, Resource::Nonce(nonce)).await? {
                         Some(one) => lost.push(one),
                         None => break,
                     }
                 }
             }
-            Resource::Object(_) => lost.extend(held(services, account, resource.clone()).await?),
+            Resource::Object(_) => {
+                lost.extend(held_by_finished(services, account, resource.clone()).await?)
+            }
             // What nodes offer is another one each time.
             Resource::Whole(_) => {}
         }
@@ -234,11 +241,11 @@ async fn lost(
 }
 
 /// `None` when nobody holds it, or somebody who is still at work, or has only just ended.
-async fn held(
+async fn held_by_finished(
     services: &Services,
-    account: &Account,
+    account: &ChainAccount,
     resource: Resource,
-) -> Result<Option<Lost>, Fault> {
+) -> Result<Option<DroppedResource>, Fault> {
     let key = rows::claim(account, &resource);
     let Some((holder, version)) = services.load::<RequestId>(&key).await? else {
         return Ok(None);
@@ -246,7 +253,7 @@ async fn held(
     let mut users = vec![holder];
     if let Resource::Nonce(nonce) = resource {
         let all = rows::replacements(account, nonce);
-        let all = Scan::prefix(all.space, &all.bytes, MOST);
+        let all = Scan::prefix(all.space, &all.bytes, MAX_CHECKED);
         for (_, row) in services.store.scan(&all).await? {
             users.push(rows::decode(&row.value)?);
         }
@@ -263,7 +270,7 @@ async fn held(
                 signed: Some(signed),
                 sent,
                 ..
-            } if moment_ms >= MOMENT_MS => requests.push(Finished {
+            } if moment_ms >= MIN_AGE_MS => requests.push(FinishedRequest {
                 signed: signed.clone(),
                 sent: *sent,
                 request,
@@ -272,7 +279,7 @@ async fn held(
         }
     }
     requests.sort_by_key(|over| (over.request.created_at_ms, over.request.id));
-    Ok((!requests.is_empty()).then_some(Lost {
+    Ok((!requests.is_empty()).then_some(DroppedResource {
         resource,
         key,
         version,
@@ -281,7 +288,7 @@ async fn held(
 }
 
 /// What became of transactions whose time may be over.
-enum End {
+enum ExpiryOutcome {
     /// There are none, or the chain has them.
     None,
     /// Some never came into the chain, and their numbers are free.
@@ -291,51 +298,53 @@ enum End {
 }
 
 /// Frees the numbers of transactions that can never come any more.
-async fn ended(
+async fn release_expired(
     services: &Services,
     client: &dyn ChainClient,
-    account: &Account,
-    lost: &[Lost],
+    account: &ChainAccount,
+    lost: &[DroppedResource],
     now_ms: u64,
-) -> Result<End, Fault> {
+) -> Result<ExpiryOutcome, Fault> {
     let mut over = Vec::new();
     let mut since_ms = 0;
     for one in lost {
-        let (Some(nonce), Some(end_ms)) = (one.nonce(), one.end_ms()?) else {
+        let (Some(nonce), Some(valid_until_ms)) = (one.nonce(), one.valid_until_ms()?) else {
             continue;
         };
-        let settled_ms = end_ms.saturating_add(SETTLED_MS);
+        let settled_ms = valid_until_ms.saturating_add(EXPIRY_MARGIN_MS);
         if settled_ms <= now_ms {
             over.push((nonce, one));
             since_ms = since_ms.max(settled_ms);
         }
     }
     let Some((first, _)) = over.first() else {
-        return Ok(End::None);
+        return Ok(ExpiryOutcome::None);
     };
     let why = match client.next_number(&account.address, since_ms).await {
         Ok(Some(next)) => {
             over.retain(|(nonce, _)| *nonce >= next);
             if over.is_empty() {
-                return Ok(End::None);
+                return Ok(ExpiryOutcome::None);
             }
-            free(services, &over).await?;
-            return Ok(End::Freed);
+            release(services, &over).await?;
+            return Ok(ExpiryOutcome::Freed);
         }
         Ok(None) => "its clock has not come so far".to_owned(),
-        Err(ChainError::Unknown(reason) | ChainError::Refused(Refusal { reason, .. })) => reason,
+        Err(ChainError::Unknown(reason) | ChainError::Refused(ChainRefusal { reason, .. })) => {
+            reason
+        }
     };
-    Ok(End::NotKnown(format!(
+    Ok(ExpiryOutcome::NotKnown(format!(
         "the earlier transaction with the number {first} has expired, and whether the chain has it \
          is not known: {why}"
     )))
 }
 
-async fn free(services: &Services, over: &[(u64, &Lost)]) -> Result<(), Fault> {
+async fn release(services: &Services, over: &[(u64, &DroppedResource)]) -> Result<(), Fault> {
     let mut batch = Batch::new();
     for (nonce, one) in over {
-        batch.delete(one.key.clone(), Expect::Version(one.version));
-        for Finished {
+        batch.delete(one.key.clone(), Precondition::Version(one.version));
+        for FinishedRequest {
             request, signed, ..
         } in &one.requests
         {
@@ -345,7 +354,7 @@ async fn free(services: &Services, over: &[(u64, &Lost)]) -> Result<(), Fault> {
             );
             tracing::warn!(request = %request.id, nonce, detail, "a transaction was dropped");
             services.counters.forgotten.lock().expired += 1;
-            add_to_trail(services, &mut batch, request, "Dropped", &detail)?;
+            add_audit_entry(services, &mut batch, request, "Dropped", &detail)?;
         }
     }
     match services.store.commit(batch).await {
@@ -357,10 +366,10 @@ async fn free(services: &Services, over: &[(u64, &Lost)]) -> Result<(), Fault> {
 
 /// Sends transactions that nodes have lost once more, in the order of their numbers. Says what is
 /// in the way of the numbers behind.
-async fn send_again(
+async fn resend(
     services: &Services,
     client: &dyn ChainClient,
-    lost: &[Lost],
+    lost: &[DroppedResource],
     now_ms: u64,
 ) -> Result<Option<String>, Fault> {
     let mut done = BTreeSet::new();
@@ -389,29 +398,29 @@ async fn send_again(
         };
         let hash = &over.signed.tx_hash;
         let (event, detail, refused) = match client.broadcast(&broadcast_request).await {
-            Broadcast::Accepted => {
+            BroadcastOutcome::Accepted => {
                 services.counters.forgotten.lock().taken += 1;
                 ("SentAgain", hash.clone(), None)
             }
-            Broadcast::Refused(Refusal { reason, .. }) => {
+            BroadcastOutcome::Refused(ChainRefusal { reason, .. }) => {
                 services.counters.forgotten.lock().refused += 1;
                 let detail = format!("no node accepts {hash} now: {reason}");
                 ("SentAgain", detail, Some(reason))
             }
-            Broadcast::Unknown(reason) => {
+            BroadcastOutcome::Unknown(reason) => {
                 tracing::warn!(request = %id, reason, "a transaction that the chain lacks could not be sent again");
                 break;
             }
         };
         tracing::warn!(request = %id, detail, "a transaction that the chain lacks was sent again");
         let mut batch = Batch::new();
-        add_to_trail(services, &mut batch, &over.request, event, &detail)?;
+        add_audit_entry(services, &mut batch, &over.request, event, &detail)?;
         match services.store.commit(batch).await {
             Ok(()) | Err(CommitError::Conflict(_)) => {}
             Err(error) => return Err(error.into()),
         }
         if let (Some(nonce), Some(reason)) = (one.nonce(), refused) {
-            let then = match one.end_ms()? {
+            let then = match one.valid_until_ms()? {
                 Some(_) => "its number is free once it has expired",
                 None => "a request that names this number itself replaces it",
             };
@@ -420,7 +429,7 @@ async fn send_again(
                  the chain, and no node takes it any more ({reason}); {then}"
             )));
         }
-        if services.now_ms().saturating_sub(now_ms) > PATIENCE_MS {
+        if services.now_ms().saturating_sub(now_ms) > RESEND_TIMEOUT_MS {
             break;
         }
     }
@@ -428,14 +437,14 @@ async fn send_again(
 }
 
 /// Writes down what happened to a request that is over.
-fn add_to_trail(
+fn add_audit_entry(
     services: &Services,
     batch: &mut Batch,
     request: &Request,
     event: &str,
     detail: &str,
 ) -> Result<(), Fault> {
-    Note::of_request(&By::service(), request.id, event)
+    AuditNote::for_request(&AuditActor::service(), request.id, event)
         .fact("state", request.state.name())
         .fact("detail", detail)
         .add_to(batch, Chain::Vault(request.vault), services.now_ms())

@@ -11,14 +11,14 @@ use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    account::Account,
-    audit::{By, Note},
+    account::ChainAccount,
+    audit::{AuditActor, AuditNote},
     commands::command_commit::CommandCommit,
     requests::reservations,
     services::Services,
     store::{
-        Batch, CommitError, Expect, Key, Space,
-        rows::{self, Pending, ReservationExpiry},
+        Batch, CommitError, Key, KeySpace, Precondition,
+        rows::{self, OutboxRow, ReservationExpiry},
     },
 };
 
@@ -51,29 +51,29 @@ pub struct CommitExtras<'a> {
 }
 
 /// Why a commit did not happen.
-pub enum Problem {
+pub enum AdvanceError {
     /// This row was not as expected.
     Conflict(Key),
     /// Anything else; the actor starts again from the store.
     Fatal(Fault),
 }
 
-impl From<Fault> for Problem {
+impl From<Fault> for AdvanceError {
     fn from(fault: Fault) -> Self {
-        Problem::Fatal(fault)
+        AdvanceError::Fatal(fault)
     }
 }
 
-impl From<Problem> for Fault {
-    fn from(problem: Problem) -> Self {
+impl From<AdvanceError> for Fault {
+    fn from(problem: AdvanceError) -> Self {
         match problem {
-            Problem::Conflict(key) if key.space == Space::Token => {
+            AdvanceError::Conflict(key) if key.space == KeySpace::Token => {
                 CommitError::Conflict(key).into()
             }
-            Problem::Conflict(key) => {
+            AdvanceError::Conflict(key) => {
                 Fault::bug(format!("row of {:?} was not as expected", key.space))
             }
-            Problem::Fatal(fault) => fault,
+            AdvanceError::Fatal(fault) => fault,
         }
     }
 }
@@ -97,13 +97,13 @@ impl StoredRequest {
     /// trail and the idempotency record as one batch.
     ///
     /// # Errors
-    /// [`Problem`]; the request is as before then, in memory at least.
+    /// [`AdvanceError`]; the request is as before then, in memory at least.
     pub async fn advance(
         &mut self,
         services: &Services,
         events: Vec<Event>,
         extras: CommitExtras<'_>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), AdvanceError> {
         advance(
             services,
             &mut self.request,
@@ -124,7 +124,7 @@ impl StoredRequest {
         self.delayed = true;
         let mut batch = Batch::new();
         let key = rows::delay(self.request.id);
-        batch.put(key, Expect::Any, rows::encode(&reason)?);
+        batch.put(key, Precondition::Any, rows::encode(&reason)?);
         Ok(services.store.commit(batch).await?)
     }
 
@@ -140,10 +140,11 @@ impl StoredRequest {
         mut events: Vec<Event>,
         extras: CommitExtras<'_>,
         assigned: bool,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), AdvanceError> {
         let outcome = self.advance(services, events.clone(), extras).await;
         match outcome {
-            Err(Problem::Conflict(key)) if key.space == Space::NonceReservation && !assigned => {}
+            Err(AdvanceError::Conflict(key))
+                if key.space == KeySpace::NonceReservation && !assigned => {}
             outcome => return outcome,
         }
         for event in &mut events {
@@ -159,21 +160,21 @@ impl StoredRequest {
     ///
     /// # Errors
     /// The problem itself when it is another one, and when the store cannot be read.
-    pub async fn taken(
+    pub async fn conflict_reason(
         &self,
         services: &Services,
         draft: &Draft,
-        problem: Problem,
+        problem: AdvanceError,
     ) -> Result<String, Fault> {
         let key = match problem {
-            Problem::Conflict(key)
-                if matches!(key.space, Space::NonceReservation | Space::Claim) =>
+            AdvanceError::Conflict(key)
+                if matches!(key.space, KeySpace::NonceReservation | KeySpace::Claim) =>
             {
                 key
             }
             problem => return Err(problem.into()),
         };
-        let account = Account::of(&self.request, &self.payload);
+        let account = ChainAccount::of(&self.request, &self.payload);
         let reservations = reservations::of(&self.request, &self.payload, draft)?;
         let resource = reservations
             .iter()
@@ -182,7 +183,7 @@ impl StoredRequest {
         match reservations::holder(services, &key).await? {
             // A commit that was thought to be lost is on disk.
             Some(holder) if holder == self.request.id => Err(Fault::bug("it is held already")),
-            Some(holder) => Ok(reservations::in_words(resource, holder)),
+            Some(holder) => Ok(reservations::describe_holder(resource, holder)),
             None => Ok("another request held what this one needs; it is free again".into()),
         }
     }
@@ -197,7 +198,7 @@ pub async fn give_up(
     request: Request,
     version: u64,
     reason: String,
-) -> Result<(), Problem> {
+) -> Result<(), AdvanceError> {
     let event = Event::GaveUp {
         reason,
         code: ExecuteCode::Unspecified,
@@ -215,7 +216,7 @@ pub async fn end(
     mut version: u64,
     event: Event,
     extras: CommitExtras<'_>,
-) -> Result<(), Problem> {
+) -> Result<(), AdvanceError> {
     let payload = Payload::decode(&request.payload).ok();
     let events = vec![event];
     advance(
@@ -238,7 +239,7 @@ async fn advance(
     payload: Option<&Payload>,
     events: Vec<Event>,
     extras: CommitExtras<'_>,
-) -> Result<(), Problem> {
+) -> Result<(), AdvanceError> {
     let now = services.now_ms();
     let mut next = request.clone();
     let mut batch = Batch::new();
@@ -252,12 +253,12 @@ async fn advance(
         }
     }
     let expect = match *version {
-        0 => Expect::Absent,
-        version => Expect::Version(version),
+        0 => Precondition::Absent,
+        version => Precondition::Version(version),
     };
     let number = *version + 1;
     batch.put(rows::request(next.id), expect, rows::encode(&next)?);
-    write_down(
+    add_audit_entries(
         &mut batch,
         &next,
         *version == 0,
@@ -267,20 +268,24 @@ async fn advance(
     )?;
     let outbox = rows::outbox(next.vault, next.id);
     match next.state.effect() {
-        Some(effect) => batch.put(outbox, Expect::Any, rows::encode(&Pending { effect })?),
-        None => batch.delete(outbox, Expect::Any),
+        Some(effect) => batch.put(
+            outbox,
+            Precondition::Any,
+            rows::encode(&OutboxRow { effect })?,
+        ),
+        None => batch.delete(outbox, Precondition::Any),
     };
     // Before anybody hears of it: what goes on, or has ended, waits for nothing.
     let goes_on = *delayed && next.state.effect() != request.state.effect();
     if goes_on {
-        batch.delete(rows::delay(next.id), Expect::Any);
+        batch.delete(rows::delay(next.id), Precondition::Any);
     }
     if *version == 0 {
         let index = rows::request_index(next.vault, next.created_at_ms, next.id);
-        batch.put(index, Expect::Any, rows::encode(&())?);
+        batch.put(index, Precondition::Any, rows::encode(&())?);
     }
     if let Some(version) = extras.wallet {
-        batch.check(rows::wallet(next.wallet), Expect::Version(version));
+        batch.check(rows::wallet(next.wallet), Precondition::Version(version));
     }
     if let Some(command_commit) = extras.command_commit {
         // Nothing was tried before it is stored.
@@ -292,8 +297,8 @@ async fn advance(
     }
     match services.store.commit(batch).await {
         Ok(()) => {}
-        Err(CommitError::Conflict(key)) => return Err(Problem::Conflict(key)),
-        Err(error) => return Err(Problem::Fatal(error.into())),
+        Err(CommitError::Conflict(key)) => return Err(AdvanceError::Conflict(key)),
+        Err(error) => return Err(AdvanceError::Fatal(error.into())),
     }
     *request = next;
     *version = number;
@@ -305,19 +310,19 @@ async fn advance(
 }
 
 /// The entries of the audit log. The first one of a request says what is wanted.
-fn write_down(
+fn add_audit_entries(
     batch: &mut Batch,
     request: &Request,
     first: bool,
     payload: Option<&Payload>,
     trail: Vec<Audit>,
-    by: Option<&By>,
+    by: Option<&AuditActor>,
 ) -> Result<(), Fault> {
-    let service = By::service();
+    let service = AuditActor::service();
     let by = by.unwrap_or(&service);
     let chain = Chain::Vault(request.vault);
     if first {
-        Note::of_request(by, request.id, "Received")
+        AuditNote::for_request(by, request.id, "Received")
             .fact("kind", payload.map_or("", Payload::kind))
             .fact("network", request.network.name())
             .fact("wallet", request.wallet)
@@ -335,7 +340,7 @@ fn write_down(
             state,
             detail,
         } = audit;
-        Note::of_request(by, request.id, &event)
+        AuditNote::for_request(by, request.id, &event)
             .fact("state", state)
             .fact("detail", detail)
             .add_to(batch, chain, at_ms)?;
@@ -353,7 +358,7 @@ fn change_claims(
 ) -> Result<(), Fault> {
     let keys = |draft: &Draft| -> Result<Vec<Key>, Fault> {
         let payload = payload.ok_or_else(|| Fault::bug("a payload that cannot be read"))?;
-        let account = Account::of(request, payload);
+        let account = ChainAccount::of(request, payload);
         let reservations = reservations::of(request, payload, draft)?;
         Ok(reservations
             .iter()
@@ -372,26 +377,26 @@ fn change_claims(
             let draft = request.state.draft();
             let draft = draft.ok_or_else(|| Fault::bug("a state without a draft"))?;
             for key in keys(draft)? {
-                batch.put(key, Expect::Absent, rows::encode(&request.id)?);
+                batch.put(key, Precondition::Absent, rows::encode(&request.id)?);
             }
             // Whoever sends that number again has to know.
             if let (None, Some(payload)) = (&draft.claim, payload) {
-                let account = Account::of(request, payload);
+                let account = ChainAccount::of(request, payload);
                 for nonce in reservations::replaced(request, payload, draft)? {
                     let key = rows::replacement(&account, nonce, request.id);
-                    batch.put(key, Expect::Any, rows::encode(&request.id)?);
+                    batch.put(key, Precondition::Any, rows::encode(&request.id)?);
                 }
             }
         }
         ReservationChange::Free(draft) => {
             for key in what_is_known(&draft) {
-                batch.delete(key, Expect::Any);
+                batch.delete(key, Precondition::Any);
             }
         }
         ReservationChange::Outlive(draft) => {
             let claims = what_is_known(&draft).into_iter();
             // Numbers stay taken for ever: a node that lags must not make one be used twice.
-            let claims = claims.filter(|key| key.space == Space::Claim);
+            let claims = claims.filter(|key| key.space == KeySpace::Claim);
             let claims: Vec<_> = claims.map(|key| key.bytes).collect();
             if !claims.is_empty() {
                 let life_ms = match request.state {
@@ -401,7 +406,7 @@ fn change_claims(
                 let key = rows::reservation_expiry(now_ms.saturating_add(life_ms), request.id);
                 batch.put(
                     key,
-                    Expect::Any,
+                    Precondition::Any,
                     rows::encode(&ReservationExpiry { claims })?,
                 );
             }

@@ -12,9 +12,9 @@ use covault_core::{
 };
 
 use crate::{
-    account::Account,
+    account::ChainAccount,
     services::Services,
-    store::{Key, Scan, Space, rows},
+    store::{Key, KeySpace, Scan, rows},
 };
 
 /// Numbers that are looked up at once.
@@ -57,7 +57,7 @@ pub fn replaced(request: &Request, payload: &Payload, draft: &Draft) -> Result<V
 /// What of `reservations` requests hold on disk, and which; with a number also those that follow it.
 pub async fn held(
     services: &Services,
-    account: &Account,
+    account: &ChainAccount,
     reservations: &[Resource],
 ) -> Result<BTreeMap<Resource, RequestId>, Fault> {
     let mut held = BTreeMap::new();
@@ -71,7 +71,7 @@ pub async fn held(
         };
         let scan = Scan {
             from: Some(key.bytes),
-            ..Scan::prefix(Space::NonceReservation, &rows::account(account), PAGE)
+            ..Scan::prefix(KeySpace::NonceReservation, &rows::account(account), PAGE)
         };
         for (key, row) in services.store.scan(&scan).await? {
             if let Some(nonce) = rows::claimed_nonce(&key) {
@@ -88,7 +88,7 @@ pub async fn holder(services: &Services, key: &Key) -> Result<Option<RequestId>,
 }
 
 /// Why something cannot be used, in words that a person can act on.
-pub fn in_words(resource: &Resource, holder: RequestId) -> String {
+pub fn describe_holder(resource: &Resource, holder: RequestId) -> String {
     match resource {
         Resource::Nonce(nonce) => format!("nonce {nonce} is already reserved by request {holder}"),
         Resource::Object(name) => format!("{name} is already reserved by request {holder}"),

@@ -18,13 +18,13 @@ use crate::{
     commands::command_commit::CommandCommit,
     services::Services,
     store::{
-        Batch, CommitError, Expect, Key, Space,
-        rows::{self, Simulated},
+        Batch, CommitError, Key, KeySpace, Precondition,
+        rows::{self, SimulationRow},
     },
 };
 
 /// How long a node may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SIMULATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Has a node try what was built, where there is one that can; returns at once. `again`: it may
 /// have been tried before.
@@ -43,30 +43,30 @@ pub fn start(
     let Some(client) = client.cloned() else {
         return;
     };
-    let Ok(place) = Arc::clone(&services.limits.simulations).try_acquire_owned() else {
+    let Ok(admission) = Arc::clone(&services.limits.simulations).try_acquire_owned() else {
         tracing::debug!(request = %request.id, "too many simulations run; this one is left out");
         return;
     };
-    let trial = trial(request, payload, draft);
+    let request_to_simulate = simulation_request(request, payload, draft);
     let id = request.id;
     let task_services = Arc::clone(services);
     services.tasks.spawn(async move {
-        let _place = place;
+        let _place = admission;
         let services = task_services;
-        if again && !matches!(shown(&services, id).await, Ok(None)) {
+        if again && !matches!(stored(&services, id).await, Ok(None)) {
             return;
         }
-        let Some(json) = tried(&*client, &trial).await else {
+        let Some(json) = run(&*client, &request_to_simulate).await else {
             return;
         };
         // The first one counts: later ones may have seen the transaction itself on the chain.
-        if let Err(fault) = keep(&services, id, json, Expect::Absent, None).await {
+        if let Err(fault) = store_result(&services, id, json, Precondition::Absent, None).await {
             tracing::warn!(request = %id, ?fault, "a simulation could not be stored");
         }
     });
 }
 
-fn trial(request: &Request, payload: &Payload, draft: &Draft) -> SimulationRequest {
+fn simulation_request(request: &Request, payload: &Payload, draft: &Draft) -> SimulationRequest {
     SimulationRequest {
         payload: payload.clone(),
         chain_data: draft.chain_data.clone(),
@@ -75,9 +75,10 @@ fn trial(request: &Request, payload: &Payload, draft: &Draft) -> SimulationReque
     }
 }
 
-async fn tried(client: &dyn ChainClient, trial: &SimulationRequest) -> Option<Vec<u8>> {
-    let tried = tokio::time::timeout(PATIENCE, client.simulate(trial)).await;
-    tried.ok().flatten().and_then(|tried| tried.to_json())
+async fn run(client: &dyn ChainClient, request_to_simulate: &SimulationRequest) -> Option<Vec<u8>> {
+    let outcome =
+        tokio::time::timeout(SIMULATION_TIMEOUT, client.simulate(request_to_simulate)).await;
+    outcome.ok().flatten().and_then(|outcome| outcome.to_json())
 }
 
 /// Has a node try the transaction of a request once more, and keeps what it says in the place of
@@ -87,7 +88,7 @@ async fn tried(client: &dyn ChainClient, trial: &SimulationRequest) -> Option<Ve
 /// # Errors
 /// [`Class::WrongState`] where there is nothing to try, and [`Class::Unavailable`] when no node
 /// says anything.
-pub async fn again(
+pub async fn resimulate(
     services: &Services,
     request: &Request,
     command_commit: &CommandCommit,
@@ -121,31 +122,31 @@ pub async fn again(
             "too many simulations run; try again later",
         ));
     };
-    let trial = trial(request, &payload, draft);
-    let Some(json) = tried(&*client, &trial).await else {
+    let request_to_simulate = simulation_request(request, &payload, draft);
+    let Some(json) = run(&*client, &request_to_simulate).await else {
         return Err(Fault::unavailable(
             "no node of the chain could try the transaction now; try again later",
         ));
     };
-    keep(
+    store_result(
         services,
         request.id,
         json.clone(),
-        Expect::Any,
+        Precondition::Any,
         Some(command_commit),
     )
     .await?;
     Ok(json)
 }
 
-async fn keep(
+async fn store_result(
     services: &Services,
     request: RequestId,
     json: Vec<u8>,
-    expect: Expect,
+    expect: Precondition,
     command_commit: Option<&CommandCommit>,
 ) -> Result<(), Fault> {
-    let row = Simulated {
+    let row = SimulationRow {
         at_ms: services.now_ms(),
         json,
     };
@@ -156,7 +157,7 @@ async fn keep(
     }
     match services.store.commit(batch).await {
         Ok(()) => Ok(()),
-        Err(CommitError::Conflict(key)) if key.space == Space::Simulation => Ok(()),
+        Err(CommitError::Conflict(key)) if key.space == KeySpace::Simulation => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
@@ -165,19 +166,19 @@ async fn keep(
 ///
 /// # Errors
 /// When the store cannot be read.
-pub async fn shown(services: &Services, request: RequestId) -> Result<Option<Vec<u8>>, Fault> {
+pub async fn stored(services: &Services, request: RequestId) -> Result<Option<Vec<u8>>, Fault> {
     let row = services
-        .load::<Simulated>(&rows::simulation(request))
+        .load::<SimulationRow>(&rows::simulation(request))
         .await?;
     Ok(row.map(|(row, _)| row.json))
 }
 
 /// The same of several requests, by the keys of their rows.
-pub async fn all_shown(
+pub async fn load_all(
     services: &Services,
     keys: &[Key],
 ) -> Result<Vec<Result<Option<Vec<u8>>, Fault>>, Fault> {
-    let rows = services.load_all::<Simulated>(keys).await?;
-    let json = |row: Option<Simulated>| row.map(|row| row.json);
+    let rows = services.load_all::<SimulationRow>(keys).await?;
+    let json = |row: Option<SimulationRow>| row.map(|row| row.json);
     Ok(rows.into_iter().map(|row| row.map(json)).collect())
 }

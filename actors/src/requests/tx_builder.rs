@@ -10,7 +10,7 @@ use covault_core::{
     request::{Draft, Request},
 };
 
-use crate::{account::Account, services::Services};
+use crate::{account::ChainAccount, services::Services};
 
 /// What is to be asked before the request can be built.
 pub fn queries(services: &Services, network: Network, payload: &Payload) -> Queries {
@@ -32,7 +32,7 @@ pub fn queries(services: &Services, network: Network, payload: &Payload) -> Quer
 }
 
 /// ChainData that need no node: there is nothing to ask, or only clock and configuration.
-pub fn local_facts(
+pub fn local_chain_data(
     services: &Services,
     payload: &Payload,
     queries: &Queries,
@@ -58,9 +58,13 @@ pub fn local_facts(
 
 /// The account in whose lane the request waits, when what it builds on depends on the account's
 /// other requests.
-pub fn account_queue(request: &Request, payload: &Payload, queries: &Queries) -> Option<Account> {
+pub fn account_queue(
+    request: &Request,
+    payload: &Payload,
+    queries: &Queries,
+) -> Option<ChainAccount> {
     let sequenced = request.network.rules().is_sequenced(queries);
-    sequenced.then(|| Account::of(request, payload))
+    sequenced.then(|| ChainAccount::of(request, payload))
 }
 
 /// What the request would use up if no other one held anything: what the nodes offer it. Empty where
@@ -105,7 +109,7 @@ pub fn draft(
             Resource::Object(_) | Resource::Whole(_) => None,
         });
     Ok(Draft {
-        claim: nonce.map(|nonce| Account::of(request, payload).nonce(nonce)),
+        claim: nonce.map(|nonce| ChainAccount::of(request, payload).nonce(nonce)),
         chain_data,
         unsigned,
         broadcast,

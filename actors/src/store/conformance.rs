@@ -9,14 +9,14 @@ use covault_core::{
     ids::VaultId,
 };
 
-use super::{Batch, CommitError, Expect, Key, Scan, Space, Store};
-use crate::{audit::Log, store::rows};
+use super::{Batch, CommitError, Key, KeySpace, Precondition, Scan, Store};
+use crate::{audit::AuditLog, store::rows};
 
 fn key(bytes: &[u8]) -> Key {
-    Key::new(Space::Wallet, &[bytes])
+    Key::new(KeySpace::Wallet, &[bytes])
 }
 
-fn put(name: &[u8], expect: Expect, value: &[u8]) -> Batch {
+fn put(name: &[u8], expect: Precondition, value: &[u8]) -> Batch {
     let mut batch = Batch::new();
     batch.put(key(name), expect, value.to_vec());
     batch
@@ -61,7 +61,7 @@ async fn commit__should_count_versions(store: &dyn Store) {
     assert_eq!(store.get(&key(b"a")).await.unwrap(), None);
     for version in 1..=3 {
         store
-            .commit(put(b"a", Expect::Any, &[version]))
+            .commit(put(b"a", Precondition::Any, &[version]))
             .await
             .unwrap();
         let row = store.get(&key(b"a")).await.unwrap().unwrap();
@@ -71,12 +71,12 @@ async fn commit__should_count_versions(store: &dyn Store) {
         );
     }
     let mut batch = Batch::new();
-    batch.delete(key(b"a"), Expect::Version(3));
-    batch.delete(key(b"never"), Expect::Any);
+    batch.delete(key(b"a"), Precondition::Version(3));
+    batch.delete(key(b"never"), Precondition::Any);
     store.commit(batch).await.unwrap();
     assert_eq!(store.get(&key(b"a")).await.unwrap(), None);
     store
-        .commit(put(b"empty", Expect::Absent, b""))
+        .commit(put(b"empty", Precondition::Absent, b""))
         .await
         .unwrap();
     assert_eq!(store.get(&key(b"empty")).await.unwrap().unwrap().value, b"");
@@ -84,12 +84,12 @@ async fn commit__should_count_versions(store: &dyn Store) {
 
 async fn commit__should_take_all_of_a_batch_or_nothing(store: &dyn Store) {
     store
-        .commit(put(b"there", Expect::Any, b"1"))
+        .commit(put(b"there", Precondition::Any, b"1"))
         .await
         .unwrap();
-    let mut batch = put(b"first", Expect::Absent, b"x");
-    batch.delete(key(b"there"), Expect::Any);
-    batch.put(key(b"last"), Expect::Version(1), b"x".to_vec());
+    let mut batch = put(b"first", Precondition::Absent, b"x");
+    batch.delete(key(b"there"), Precondition::Any);
+    batch.put(key(b"last"), Precondition::Version(1), b"x".to_vec());
     let refused = store.commit(batch).await;
     assert_eq!(refused, Err(CommitError::Conflict(key(b"last"))));
     assert_eq!(store.get(&key(b"first")).await.unwrap(), None);
@@ -99,32 +99,41 @@ async fn commit__should_take_all_of_a_batch_or_nothing(store: &dyn Store) {
 async fn commit__should_check_versions(store: &dyn Store) {
     let conflict = Err(CommitError::Conflict(key(b"a")));
     assert_eq!(
-        store.commit(put(b"a", Expect::Version(1), b"")).await,
-        conflict
-    );
-    store.commit(put(b"a", Expect::Absent, b"")).await.unwrap();
-    assert_eq!(store.commit(put(b"a", Expect::Absent, b"")).await, conflict);
-    assert_eq!(
-        store.commit(put(b"a", Expect::Version(2), b"")).await,
+        store.commit(put(b"a", Precondition::Version(1), b"")).await,
         conflict
     );
     store
-        .commit(put(b"a", Expect::Version(1), b""))
+        .commit(put(b"a", Precondition::Absent, b""))
+        .await
+        .unwrap();
+    assert_eq!(
+        store.commit(put(b"a", Precondition::Absent, b"")).await,
+        conflict
+    );
+    assert_eq!(
+        store.commit(put(b"a", Precondition::Version(2), b"")).await,
+        conflict
+    );
+    store
+        .commit(put(b"a", Precondition::Version(1), b""))
         .await
         .unwrap();
     let mut delete = Batch::new();
-    delete.delete(key(b"a"), Expect::Version(1));
+    delete.delete(key(b"a"), Precondition::Version(1));
     assert_eq!(store.commit(delete).await, conflict);
 }
 
 async fn commit__should_check_rows_that_it_does_not_change(store: &dyn Store) {
     let guarded = || {
-        let mut batch = put(b"b", Expect::Any, b"");
-        batch.check(key(b"a"), Expect::Version(1));
+        let mut batch = put(b"b", Precondition::Any, b"");
+        batch.check(key(b"a"), Precondition::Version(1));
         batch
     };
     assert!(store.commit(guarded()).await.is_err());
-    store.commit(put(b"a", Expect::Any, b"")).await.unwrap();
+    store
+        .commit(put(b"a", Precondition::Any, b""))
+        .await
+        .unwrap();
     store.commit(guarded()).await.unwrap();
     assert_eq!(store.get(&key(b"a")).await.unwrap().unwrap().version, 1);
 }
@@ -132,8 +141,8 @@ async fn commit__should_check_rows_that_it_does_not_change(store: &dyn Store) {
 async fn commit__should_take_batches_in_their_order(store: &dyn Store) {
     // Handed over one after the other, without waiting in between.
     let last = futures::future::join_all((1..=50u8).map(|number| {
-        let mut batch = put(b"a", Expect::Any, &[number]);
-        batch.put(key(&[number]), Expect::Absent, vec![]);
+        let mut batch = put(b"a", Precondition::Any, &[number]);
+        batch.put(key(&[number]), Precondition::Absent, vec![]);
         store.commit(batch)
     }));
     assert!(last.await.iter().all(Result::is_ok));
@@ -142,7 +151,7 @@ async fn commit__should_take_batches_in_their_order(store: &dyn Store) {
     // Each one expects what the one before it made.
     let chain = futures::future::join_all((50..100u64).map(|version| {
         let value = version.to_be_bytes();
-        store.commit(put(b"a", Expect::Version(version), &value))
+        store.commit(put(b"a", Precondition::Version(version), &value))
     }));
     assert!(chain.await.iter().all(Result::is_ok));
     assert_eq!(store.get(&key(b"a")).await.unwrap().unwrap().version, 100);
@@ -161,7 +170,7 @@ async fn commit__should_store_rows_of_any_size_and_key(store: &dyn Store) {
     ];
     for (name, size) in names.iter().zip(sizes) {
         store
-            .commit(put(name, Expect::Absent, &value(size)))
+            .commit(put(name, Precondition::Absent, &value(size)))
             .await
             .unwrap();
     }
@@ -172,10 +181,10 @@ async fn commit__should_store_rows_of_any_size_and_key(store: &dyn Store) {
     let mut batch = Batch::new();
     for number in 0..600u16 {
         let name = [b"many".as_slice(), &number.to_be_bytes()].concat();
-        batch.put(key(&name), Expect::Absent, value(200));
+        batch.put(key(&name), Precondition::Absent, value(200));
     }
     store.commit(batch).await.unwrap();
-    let many = Scan::prefix(Space::Wallet, b"many", 1_000);
+    let many = Scan::prefix(KeySpace::Wallet, b"many", 1_000);
     assert_eq!(store.scan(&many).await.unwrap().len(), 600);
     // Nothing at all is a batch too.
     store.commit(Batch::new()).await.unwrap();
@@ -183,30 +192,39 @@ async fn commit__should_store_rows_of_any_size_and_key(store: &dyn Store) {
 
 async fn commit__should_treat_a_row_that_comes_back_as_new(store: &dyn Store) {
     for _ in 0..3 {
-        store.commit(put(b"a", Expect::Absent, b"")).await.unwrap();
-        store.commit(put(b"a", Expect::Any, b"")).await.unwrap();
+        store
+            .commit(put(b"a", Precondition::Absent, b""))
+            .await
+            .unwrap();
+        store
+            .commit(put(b"a", Precondition::Any, b""))
+            .await
+            .unwrap();
         assert_eq!(store.get(&key(b"a")).await.unwrap().unwrap().version, 2);
         let mut delete = Batch::new();
-        delete.delete(key(b"a"), Expect::Version(2));
+        delete.delete(key(b"a"), Precondition::Version(2));
         store.commit(delete).await.unwrap();
     }
     // No row is ever of version 0.
-    let never = put(b"a", Expect::Version(0), b"");
+    let never = put(b"a", Precondition::Version(0), b"");
     assert!(store.commit(never.clone()).await.is_err());
-    store.commit(put(b"a", Expect::Any, b"")).await.unwrap();
+    store
+        .commit(put(b"a", Precondition::Any, b""))
+        .await
+        .unwrap();
     assert!(store.commit(never).await.is_err());
 }
 
 async fn commit__should_demand_absence_without_leaving_a_trace(store: &dyn Store) {
     let demand = |name: &[u8]| {
-        let mut batch = put(name, Expect::Any, b"");
-        batch.check(key(b"absent"), Expect::Absent);
+        let mut batch = put(name, Precondition::Any, b"");
+        batch.check(key(b"absent"), Precondition::Absent);
         batch
     };
     let both = futures::future::join(store.commit(demand(b"a")), store.commit(demand(b"b")));
     assert_eq!(both.await, (Ok(()), Ok(())));
     assert_eq!(store.get(&key(b"absent")).await.unwrap(), None);
-    let make = put(b"absent", Expect::Absent, b"");
+    let make = put(b"absent", Precondition::Absent, b"");
     let all = [
         store.commit(demand(b"c")),
         store.commit(make),
@@ -216,21 +234,21 @@ async fn commit__should_demand_absence_without_leaving_a_trace(store: &dyn Store
     let conflict = Err(CommitError::Conflict(key(b"absent")));
     assert_eq!(all, [Ok(()), Ok(()), conflict]);
     assert_eq!(
-        names(store, &Scan::prefix(Space::Wallet, b"", 10)).await,
+        names(store, &Scan::prefix(KeySpace::Wallet, b"", 10)).await,
         [b"a".as_slice(), b"absent", b"b", b"c"]
     );
 }
 
 async fn commit__should_look_at_a_row_named_twice_as_it_was_before(store: &dyn Store) {
     // Not to be done; but what is done must be the same everywhere.
-    let mut batch = put(b"a", Expect::Absent, b"1");
-    batch.put(key(b"a"), Expect::Absent, b"2".to_vec());
-    batch.delete(key(b"b"), Expect::Any);
-    batch.delete(key(b"b"), Expect::Absent);
+    let mut batch = put(b"a", Precondition::Absent, b"1");
+    batch.put(key(b"a"), Precondition::Absent, b"2".to_vec());
+    batch.delete(key(b"b"), Precondition::Any);
+    batch.delete(key(b"b"), Precondition::Absent);
     store.commit(batch).await.unwrap();
     assert_eq!(store.get(&key(b"a")).await.unwrap().unwrap().value, b"2");
-    let mut batch = put(b"a", Expect::Any, b"3");
-    batch.delete(key(b"a"), Expect::Any);
+    let mut batch = put(b"a", Precondition::Any, b"3");
+    batch.delete(key(b"a"), Precondition::Any);
     store.commit(batch).await.unwrap();
     assert_eq!(store.get(&key(b"a")).await.unwrap(), None);
 }
@@ -238,7 +256,11 @@ async fn commit__should_look_at_a_row_named_twice_as_it_was_before(store: &dyn S
 async fn commit__should_let_one_of_many_claim(store: Arc<dyn Store>) {
     let tries = (0..64u8).map(|number| {
         let store = Arc::clone(&store);
-        tokio::spawn(async move { store.commit(put(b"claim", Expect::Absent, &[number])).await })
+        tokio::spawn(async move {
+            store
+                .commit(put(b"claim", Precondition::Absent, &[number]))
+                .await
+        })
     });
     let mut won = Vec::new();
     for (number, outcome) in (0u8..).zip(futures::future::join_all(tries).await) {
@@ -251,16 +273,19 @@ async fn commit__should_let_one_of_many_claim(store: Arc<dyn Store>) {
 }
 
 async fn commit__should_fail_only_what_conflicts(store: Arc<dyn Store>) {
-    store.commit(put(b"there", Expect::Any, b"")).await.unwrap();
+    store
+        .commit(put(b"there", Precondition::Any, b""))
+        .await
+        .unwrap();
     let tries = (0..90u8).map(|number| {
         let store = Arc::clone(&store);
         tokio::spawn(async move {
-            let mut batch = put(&[1, number], Expect::Absent, b"");
-            batch.check(key(b"there"), Expect::Version(1));
+            let mut batch = put(&[1, number], Precondition::Absent, b"");
+            batch.check(key(b"there"), Precondition::Version(1));
             match number % 3 {
-                0 => batch.put(key(b"there"), Expect::Absent, vec![]),
-                1 => batch.check(key(&[2, number]), Expect::Version(7)),
-                _ => batch.put(key(&[2, number]), Expect::Any, vec![]),
+                0 => batch.put(key(b"there"), Precondition::Absent, vec![]),
+                1 => batch.check(key(&[2, number]), Precondition::Version(7)),
+                _ => batch.put(key(&[2, number]), Precondition::Any, vec![]),
             };
             store.commit(batch).await
         })
@@ -281,7 +306,7 @@ async fn commit__should_keep_a_sum_that_many_change(store: Arc<dyn Store>) {
     const ACCOUNTS: u8 = 4;
     let mut batch = Batch::new();
     for account in 0..ACCOUNTS {
-        batch.put(key(&[account]), Expect::Absent, vec![100]);
+        batch.put(key(&[account]), Precondition::Absent, vec![100]);
     }
     store.commit(batch).await.unwrap();
     let movers = (0..8u8).map(|mover| {
@@ -294,9 +319,9 @@ async fn commit__should_keep_a_sum_that_many_change(store: Arc<dyn Store>) {
                 let b = store.get(&key(&[to])).await.unwrap().unwrap();
                 let mut batch = Batch::new();
                 let less = vec![a.value[0] - 1];
-                batch.put(key(&[from]), Expect::Version(a.version), less);
+                batch.put(key(&[from]), Precondition::Version(a.version), less);
                 let more = vec![b.value[0] + 1];
-                batch.put(key(&[to]), Expect::Version(b.version), more);
+                batch.put(key(&[to]), Precondition::Version(b.version), more);
                 match store.commit(batch).await {
                     Ok(()) => moved += 1,
                     Err(CommitError::Conflict(_)) => tokio::task::yield_now().await,
@@ -308,7 +333,7 @@ async fn commit__should_keep_a_sum_that_many_change(store: Arc<dyn Store>) {
     for mover in futures::future::join_all(movers).await {
         mover.unwrap();
     }
-    let rows = store.scan(&Scan::prefix(Space::Wallet, b"", 10)).await;
+    let rows = store.scan(&Scan::prefix(KeySpace::Wallet, b"", 10)).await;
     let rows = rows.unwrap();
     let sum: u32 = rows.iter().map(|(_, row)| u32::from(row.value[0])).sum();
     let changes: u64 = rows.iter().map(|(_, row)| row.version - 1).sum();
@@ -319,10 +344,10 @@ async fn commit__should_lose_no_concurrent_batch(store: Arc<dyn Store>) {
     let writes = (0..500u16).map(|number| {
         let store = Arc::clone(&store);
         tokio::spawn(async move {
-            let mut batch = put(&number.to_be_bytes(), Expect::Absent, b"");
+            let mut batch = put(&number.to_be_bytes(), Precondition::Absent, b"");
             batch.put(
                 key(b"\xffshared"),
-                Expect::Any,
+                Precondition::Any,
                 number.to_be_bytes().to_vec(),
             );
             store.commit(batch).await
@@ -331,7 +356,7 @@ async fn commit__should_lose_no_concurrent_batch(store: Arc<dyn Store>) {
     for outcome in futures::future::join_all(writes).await {
         outcome.unwrap().unwrap();
     }
-    let all = names(&*store, &Scan::prefix(Space::Wallet, b"", 1000)).await;
+    let all = names(&*store, &Scan::prefix(KeySpace::Wallet, b"", 1000)).await;
     assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 501);
     assert_eq!(
         store
@@ -350,7 +375,7 @@ fn vault_chain(number: u8) -> Chain {
 
 /// The entries of a chain, after checking that it is whole.
 async fn entries(store: &dyn Store, chain: Chain) -> Vec<Linked> {
-    let log = Log(store);
+    let log = AuditLog(store);
     let mut checker = Checker::new(chain, vec![]);
     let mut all = Vec::new();
     for (number, linked) in log.entries(chain, 0).await.unwrap() {
@@ -367,7 +392,7 @@ async fn append__should_number_and_link_what_concurrent_batches_add(store: Arc<d
     let writes = (0..200u8).map(|number| {
         let store = Arc::clone(&store);
         tokio::spawn(async move {
-            let mut batch = put(&[number], Expect::Absent, b"");
+            let mut batch = put(&[number], Precondition::Absent, b"");
             batch.append(vault_chain(number % 2), vec![number]);
             if number % 10 == 0 {
                 batch.append(Chain::Service, vec![number, 0]);
@@ -391,17 +416,23 @@ async fn append__should_number_and_link_what_concurrent_batches_add(store: Arc<d
         assert_eq!(pair[0].body[0], pair[1].body[0], "in the order of a batch");
         assert_eq!((pair[0].body[1], pair[1].body[1]), (0, 1));
     }
-    let chains = Log(&*store).chains(None).await.unwrap();
+    let chains = AuditLog(&*store).chains(None).await.unwrap();
     let chains: Vec<Chain> = chains.into_iter().map(|(chain, _)| chain).collect();
     assert_eq!(chains, [Chain::Service, vault_chain(0), vault_chain(1)]);
-    let rest = Log(&*store).chains(Some(vault_chain(0))).await.unwrap();
+    let rest = AuditLog(&*store)
+        .chains(Some(vault_chain(0)))
+        .await
+        .unwrap();
     assert_eq!(rest.len(), 1);
-    let last = Log(&*store).entries(vault_chain(1), 100).await.unwrap();
+    let last = AuditLog(&*store)
+        .entries(vault_chain(1), 100)
+        .await
+        .unwrap();
     assert_eq!(last.len(), 1);
 }
 
 async fn append__should_add_all_of_a_batch_or_nothing(store: &dyn Store) {
-    let mut batch = put(b"a", Expect::Absent, b"");
+    let mut batch = put(b"a", Precondition::Absent, b"");
     batch.append(Chain::Service, b"first".to_vec());
     store.commit(batch.clone()).await.unwrap();
     assert!(store.commit(batch).await.is_err(), "the row is there");
@@ -411,13 +442,13 @@ async fn append__should_add_all_of_a_batch_or_nothing(store: &dyn Store) {
     // A batch of nothing else.
     let mut batch = Batch::new();
     batch.append(Chain::Service, b"second".to_vec());
-    batch.check(key(b"a"), Expect::Version(1));
+    batch.check(key(b"a"), Precondition::Version(1));
     store.commit(batch).await.unwrap();
     let all = entries(store, Chain::Service).await;
     assert_eq!(bodies(all), [b"first".to_vec(), b"second".to_vec()]);
     // A head can be demanded like any row.
     let mut batch = Batch::new();
-    batch.check(rows::audit_head(Chain::Service), Expect::Absent);
+    batch.check(rows::audit_head(Chain::Service), Precondition::Absent);
     batch.append(Chain::Service, b"again".to_vec());
     let conflict = CommitError::Conflict(rows::audit_head(Chain::Service));
     assert_eq!(store.commit(batch).await, Err(conflict));
@@ -438,11 +469,11 @@ async fn append__should_never_write_over_an_entry(store: &dyn Store) {
         let mut harm = Batch::new();
         let name = rows::audit_head(Chain::Service);
         match head {
-            None => harm.delete(name, Expect::Any),
-            Some(head) => harm.put(name, Expect::Any, head),
+            None => harm.delete(name, Precondition::Any),
+            Some(head) => harm.put(name, Precondition::Any, head),
         };
         store.commit(harm).await.unwrap();
-        let mut batch = put(b"a", Expect::Absent, b"");
+        let mut batch = put(b"a", Precondition::Absent, b"");
         batch.append(vault_chain(1), b"other".to_vec());
         batch.append(Chain::Service, b"third".to_vec());
         let refused = store.commit(batch).await.unwrap_err();
@@ -455,7 +486,7 @@ async fn append__should_never_write_over_an_entry(store: &dyn Store) {
         );
         assert_eq!(store.get(&key(b"a")).await.unwrap(), None);
         assert!(entries(store, vault_chain(1)).await.is_empty());
-        let left = Log(store).entries(Chain::Service, 0).await.unwrap();
+        let left = AuditLog(store).entries(Chain::Service, 0).await.unwrap();
         assert_eq!(left.len(), 2);
     }
 }
@@ -464,18 +495,18 @@ async fn snapshot__should_be_one_state_of_all_rows_while_others_write(store: &dy
     let empty = store.snapshot().await.unwrap();
     let mut batch = Batch::new();
     let mut wanted = Vec::new();
-    for space in [Space::Vault, Space::Wallet, Space::FirstWallet] {
+    for space in [KeySpace::Vault, KeySpace::Wallet, KeySpace::FirstWallet] {
         for number in 0..40u8 {
             let name = Key::new(space, &[&[number, 0xff]]);
-            batch.put(name, Expect::Absent, vec![number; 100]);
+            batch.put(name, Precondition::Absent, vec![number; 100]);
             wanted.push((space as u8, vec![number, 0xff], vec![number; 100]));
         }
     }
     store.commit(batch).await.unwrap();
     let snapshot = store.snapshot().await.unwrap();
-    let mut batch = put(&[3, 0xff], Expect::Any, b"later");
-    batch.delete(key(&[4, 0xff]), Expect::Any);
-    batch.put(key(&[0, 0, 0]), Expect::Any, b"later".to_vec());
+    let mut batch = put(&[3, 0xff], Precondition::Any, b"later");
+    batch.delete(key(&[4, 0xff]), Precondition::Any);
+    batch.put(key(&[0, 0, 0]), Precondition::Any, b"later".to_vec());
     store.commit(batch).await.unwrap();
     assert!(empty.rows(None, 1000).await.unwrap().is_empty());
     let mut found = Vec::new();
@@ -500,23 +531,26 @@ async fn snapshot__should_be_one_state_of_all_rows_while_others_write(store: &dy
 async fn get_all__should_give_the_rows_that_there_are(store: &dyn Store) {
     let mut batch = Batch::new();
     for name in [b"a".as_slice(), b"ab", b"b", b""] {
-        batch.put(key(name), Expect::Absent, name.to_vec());
-        let other = Key::new(Space::Request, &[name]);
-        batch.put(other, Expect::Absent, b"of another kind".to_vec());
+        batch.put(key(name), Precondition::Absent, name.to_vec());
+        let other = Key::new(KeySpace::Request, &[name]);
+        batch.put(other, Precondition::Absent, b"of another kind".to_vec());
     }
     store.commit(batch).await.unwrap();
-    store.commit(put(b"b", Expect::Any, b"new")).await.unwrap();
+    store
+        .commit(put(b"b", Precondition::Any, b"new"))
+        .await
+        .unwrap();
     let asked = [b"b".as_slice(), b"a", b"", b"c", b"a"].map(<[u8]>::to_vec);
-    let found = store.get_all(Space::Wallet, &asked).await.unwrap();
+    let found = store.get_all(KeySpace::Wallet, &asked).await.unwrap();
     let found: Vec<_> = found
         .iter()
         .map(|(key, row)| (key.as_slice(), row.version, row.value.as_slice()))
         .collect();
     let wanted: [(&[u8], u64, &[u8]); 3] = [(b"", 1, b""), (b"a", 1, b"a"), (b"b", 2, b"new")];
     assert_eq!(found, wanted);
-    let none = store.get_all(Space::Wallet, &[]).await.unwrap();
+    let none = store.get_all(KeySpace::Wallet, &[]).await.unwrap();
     assert!(none.is_empty());
-    let other = store.get_all(Space::Vault, &asked).await.unwrap();
+    let other = store.get_all(KeySpace::Vault, &asked).await.unwrap();
     assert!(other.is_empty());
 }
 
@@ -530,19 +564,23 @@ async fn scan__should_stay_within_space_and_prefix(store: &dyn Store) {
         b"b",
         b"\xff\xff",
     ] {
-        batch.put(key(name), Expect::Any, name.to_vec());
+        batch.put(key(name), Precondition::Any, name.to_vec());
     }
-    batch.put(Key::new(Space::VaultName, &[b"ab"]), Expect::Any, vec![]);
     batch.put(
-        Key::new(Space::WalletAddress, &[b"ab"]),
-        Expect::Any,
+        Key::new(KeySpace::VaultName, &[b"ab"]),
+        Precondition::Any,
+        vec![],
+    );
+    batch.put(
+        Key::new(KeySpace::WalletAddress, &[b"ab"]),
+        Precondition::Any,
         vec![],
     );
     store.commit(batch).await.unwrap();
     let found = async |prefix: &[u8], reverse| {
         let scan = Scan {
             reverse,
-            ..Scan::prefix(Space::Wallet, prefix, 100)
+            ..Scan::prefix(KeySpace::Wallet, prefix, 100)
         };
         names(store, &scan).await
     };
@@ -572,17 +610,17 @@ async fn scan__should_stay_within_space_and_prefix(store: &dyn Store) {
 async fn scan__should_page_in_both_directions(store: &dyn Store) {
     let mut batch = Batch::new();
     for number in 0..10u8 {
-        batch.put(key(&[7, number]), Expect::Any, vec![]);
+        batch.put(key(&[7, number]), Precondition::Any, vec![]);
     }
-    batch.put(key(&[6]), Expect::Any, vec![]);
-    batch.put(key(&[8]), Expect::Any, vec![]);
+    batch.put(key(&[6]), Precondition::Any, vec![]);
+    batch.put(key(&[8]), Precondition::Any, vec![]);
     store.commit(batch).await.unwrap();
     let found = async |from: Option<&[u8]>, reverse, skip, limit| {
         let scan = Scan {
             from: from.map(<[u8]>::to_vec),
             reverse,
             skip,
-            ..Scan::prefix(Space::Wallet, &[7], limit)
+            ..Scan::prefix(KeySpace::Wallet, &[7], limit)
         };
         let names = names(store, &scan).await;
         names
@@ -618,11 +656,11 @@ async fn scan__should_order_by_bytes(store: &dyn Store) {
     for at in 0..wanted.len() {
         // Not in their order; the number has no factor in common with how many there are.
         let name = &wanted[at * 10_007 % wanted.len()];
-        batch.put(key(name), Expect::Any, vec![]);
+        batch.put(key(name), Precondition::Any, vec![]);
     }
     store.commit(batch).await.unwrap();
     wanted.sort();
-    let scan = Scan::prefix(Space::Wallet, b"", 10_000);
+    let scan = Scan::prefix(KeySpace::Wallet, b"", 10_000);
     assert_eq!(names(store, &scan).await, wanted);
     wanted.reverse();
     let scan = Scan {
@@ -635,13 +673,13 @@ async fn scan__should_order_by_bytes(store: &dyn Store) {
 async fn scan__should_take_any_limit(store: &dyn Store) {
     let mut batch = Batch::new();
     for number in 0..5u8 {
-        batch.put(key(&[number]), Expect::Any, vec![]);
+        batch.put(key(&[number]), Precondition::Any, vec![]);
     }
     store.commit(batch).await.unwrap();
     let count = async |skip, limit| {
         let scan = Scan {
             skip,
-            ..Scan::prefix(Space::Wallet, b"", limit)
+            ..Scan::prefix(KeySpace::Wallet, b"", limit)
         };
         names(store, &scan).await.len()
     };

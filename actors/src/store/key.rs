@@ -3,7 +3,7 @@
 /// A kind of row. The numbers are on disk: never change one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
-pub enum Space {
+pub enum KeySpace {
     /// Vault id -> vault.
     Vault = 1,
     /// Vault name -> vault id.
@@ -74,7 +74,7 @@ pub enum Space {
     Member = 41,
 }
 
-impl Space {
+impl KeySpace {
     /// Every kind, in order.
     pub const ALL: [Self; 33] = [
         Self::Vault,
@@ -122,14 +122,14 @@ impl Space {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// Its kind.
-    pub space: Space,
+    pub space: KeySpace,
     /// Its key within the kind. Rows are ordered by it.
     pub bytes: Vec<u8>,
 }
 
 impl Key {
     /// A key from its parts, one after the other.
-    pub fn new(space: Space, parts: &[&[u8]]) -> Self {
+    pub fn new(space: KeySpace, parts: &[&[u8]]) -> Self {
         Self {
             space,
             bytes: parts.concat(),

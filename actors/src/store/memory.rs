@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{
-    Batch, Change, CommitError, Expect, Key, RawRow, ReadError, Row, Scan, Snapshot, Store,
+    Batch, CommitError, Key, Precondition, RawRow, ReadError, Row, RowChange, Scan, Snapshot, Store,
 };
 
 /// See the module.
@@ -43,9 +43,9 @@ impl Store for MemoryStore {
         for write in batch.writes() {
             let version = rows.get(&write.key).map(|row| row.version);
             let holds = match write.expect {
-                Expect::Any => true,
-                Expect::Absent => version.is_none(),
-                Expect::Version(expected) => version == Some(expected),
+                Precondition::Any => true,
+                Precondition::Absent => version.is_none(),
+                Precondition::Version(expected) => version == Some(expected),
             };
             if !holds {
                 return Err(CommitError::Conflict(write.key.clone()));
@@ -62,7 +62,7 @@ impl Store for MemoryStore {
         }
         for write in batch.writes() {
             match &write.change {
-                Change::Put(value) => {
+                RowChange::Put(value) => {
                     let version = rows.get(&write.key).map_or(1, |row| row.version + 1);
                     let row = Row {
                         version,
@@ -70,10 +70,10 @@ impl Store for MemoryStore {
                     };
                     rows.insert(write.key.clone(), row);
                 }
-                Change::Delete => {
+                RowChange::Delete => {
                     rows.remove(&write.key);
                 }
-                Change::Check => {}
+                RowChange::Check => {}
             }
         }
         Ok(())
@@ -84,7 +84,7 @@ impl Store for MemoryStore {
     }
 
     async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
-        Ok(Arc::new(Frozen(self.rows().clone())))
+        Ok(Arc::new(MemorySnapshot(self.rows().clone())))
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
@@ -133,10 +133,10 @@ impl Store for MemoryStore {
 }
 
 /// A copy of all rows.
-struct Frozen(BTreeMap<Key, Row>);
+struct MemorySnapshot(BTreeMap<Key, Row>);
 
 #[async_trait]
-impl Snapshot for Frozen {
+impl Snapshot for MemorySnapshot {
     async fn rows(&self, after: Option<&RawRow>, bytes: usize) -> Result<Vec<RawRow>, ReadError> {
         let mut found = Vec::new();
         let mut left = bytes;

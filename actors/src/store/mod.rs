@@ -25,7 +25,7 @@ use covault_core::{
 
 use serde::{Deserialize, Serialize};
 
-pub use self::key::{Key, Space};
+pub use self::key::{Key, KeySpace};
 
 /// A row as a backup has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,11 +60,11 @@ pub struct Row {
 }
 
 /// Rows of one kind, by their keys within it.
-pub type Rows = BTreeMap<Vec<u8>, Row>;
+pub type RowMap = BTreeMap<Vec<u8>, Row>;
 
 /// What must be true of a row for a batch to be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expect {
+pub enum Precondition {
     /// Anything.
     Any,
     /// There is no such row.
@@ -75,18 +75,18 @@ pub enum Expect {
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Write {
+pub struct RowWrite {
     /// The row.
     pub key: Key,
     /// What must be true of it before the batch.
-    pub expect: Expect,
+    pub expect: Precondition,
     /// What happens to it.
-    pub change: Change,
+    pub change: RowChange,
 }
 
 /// What happens to a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum RowChange {
     /// It is written.
     Put(Vec<u8>),
     /// It is deleted; deleting what is not there does nothing.
@@ -98,7 +98,7 @@ pub enum Change {
 /// Changes that happen together or not at all. No two of them name one row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    writes: Vec<Write>,
+    writes: Vec<RowWrite>,
     /// Entries of the audit log, in their order.
     appends: Vec<(Chain, Vec<u8>)>,
 }
@@ -110,18 +110,18 @@ impl Batch {
     }
 
     /// Writes a row.
-    pub fn put(&mut self, key: Key, expect: Expect, value: Vec<u8>) -> &mut Self {
-        self.push(key, expect, Change::Put(value))
+    pub fn put(&mut self, key: Key, expect: Precondition, value: Vec<u8>) -> &mut Self {
+        self.push(key, expect, RowChange::Put(value))
     }
 
     /// Deletes a row.
-    pub fn delete(&mut self, key: Key, expect: Expect) -> &mut Self {
-        self.push(key, expect, Change::Delete)
+    pub fn delete(&mut self, key: Key, expect: Precondition) -> &mut Self {
+        self.push(key, expect, RowChange::Delete)
     }
 
     /// Demands something of a row without changing it.
-    pub fn check(&mut self, key: Key, expect: Expect) -> &mut Self {
-        self.push(key, expect, Change::Check)
+    pub fn check(&mut self, key: Key, expect: Precondition) -> &mut Self {
+        self.push(key, expect, RowChange::Check)
     }
 
     /// Adds an entry at the end of a chain of the audit log. The store numbers and links it when it
@@ -133,18 +133,18 @@ impl Batch {
 
     /// The same batch, which is taken only while a row is in a version. Of several conflicts that of
     /// this row is told.
-    pub fn behind(mut self, key: Key, version: u64) -> Self {
-        let check = Write {
+    pub fn guarded_by(mut self, key: Key, version: u64) -> Self {
+        let check = RowWrite {
             key,
-            expect: Expect::Version(version),
-            change: Change::Check,
+            expect: Precondition::Version(version),
+            change: RowChange::Check,
         };
         self.writes.insert(0, check);
         self
     }
 
     /// The changes, without the entries of the audit log.
-    pub fn writes(&self) -> &[Write] {
+    pub fn writes(&self) -> &[RowWrite] {
         &self.writes
     }
 
@@ -154,7 +154,7 @@ impl Batch {
     }
 
     /// The chains of the audit log that get entries, in order: a store that locks their heads
-    /// ([`Space::AuditHead`]) locks them in this order.
+    /// ([`KeySpace::AuditHead`]) locks them in this order.
     pub fn chains(&self) -> BTreeSet<Chain> {
         self.appends.iter().map(|(chain, _)| *chain).collect()
     }
@@ -169,7 +169,7 @@ impl Batch {
     pub fn links<E>(
         &self,
         mut value: impl FnMut(&Key) -> Result<Option<Vec<u8>>, E>,
-    ) -> Result<Result<Links, CommitError>, E> {
+    ) -> Result<Result<AuditLinks, CommitError>, E> {
         let mut writes = Vec::with_capacity(self.appends.len().saturating_add(1));
         let mut heads: BTreeMap<Chain, Option<Head>> = BTreeMap::new();
         for (chain, body) in &self.appends {
@@ -211,8 +211,8 @@ impl Batch {
         Ok(Ok(writes))
     }
 
-    fn push(&mut self, key: Key, expect: Expect, change: Change) -> &mut Self {
-        self.writes.push(Write {
+    fn push(&mut self, key: Key, expect: Precondition, change: RowChange) -> &mut Self {
+        self.writes.push(RowWrite {
             key,
             expect,
             change,
@@ -227,13 +227,13 @@ fn damaged(chain: Chain, problem: &dyn fmt::Display) -> CommitError {
 }
 
 /// The rows that entries of the audit log are written to, with their values.
-pub type Links = Vec<(Key, Vec<u8>)>;
+pub type AuditLinks = Vec<(Key, Vec<u8>)>;
 
 /// Which rows of a space a scan returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scan {
     /// The kind.
-    pub space: Space,
+    pub space: KeySpace,
     /// Only keys that start with this.
     pub prefix: Vec<u8>,
     /// Only keys from this one on (included), in the direction of the scan.
@@ -248,7 +248,7 @@ pub struct Scan {
 
 impl Scan {
     /// Every row of a space whose key starts with `prefix`, in order, at most `limit`.
-    pub fn prefix(space: Space, prefix: &[u8], limit: usize) -> Self {
+    pub fn prefix(space: KeySpace, prefix: &[u8], limit: usize) -> Self {
         Self {
             space,
             prefix: prefix.to_vec(),
@@ -288,7 +288,7 @@ pub enum CommitError {
 impl From<CommitError> for Fault {
     fn from(error: CommitError) -> Self {
         if let CommitError::Conflict(key) = &error
-            && key.space == Space::Token
+            && key.space == KeySpace::Token
         {
             // A command's commit demands that its token was not revoked.
             return Fault::unauthenticated().caused_by("the token was revoked during the call");
@@ -335,8 +335,8 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// [`ReadError`].
-    async fn get_all(&self, space: Space, keys: &[Vec<u8>]) -> Result<Rows, ReadError> {
-        let mut found = Rows::new();
+    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
+        let mut found = RowMap::new();
         for bytes in keys {
             if let Some(row) = self.get(&Key::new(space, &[bytes])).await? {
                 found.insert(bytes.clone(), row);

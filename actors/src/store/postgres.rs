@@ -40,7 +40,7 @@ use self::{
     snapshot::Frozen,
     writer::Writer,
 };
-use super::{Batch, CommitError, Key, ReadError, Row, Rows, Scan, Snapshot, Space, Store};
+use super::{Batch, CommitError, Key, KeySpace, ReadError, Row, RowMap, Scan, Snapshot, Store};
 
 /// The longest key, in bytes: PostgreSQL's index takes some more.
 const MAX_KEY: usize = 2_000;
@@ -335,7 +335,7 @@ impl Shared {
 #[async_trait]
 impl Store for PostgresStore {
     async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
-        let too_long = |write: &super::Write| write.key.bytes.len() > MAX_KEY;
+        let too_long = |write: &super::RowWrite| write.key.bytes.len() > MAX_KEY;
         if batch.writes().iter().any(too_long) || group::size(&batch) > MAX_BATCH {
             return Err(CommitError::Unavailable(format!(
                 "a batch cannot be stored: it is larger than {MAX_BATCH} bytes, or has a key of \
@@ -366,9 +366,9 @@ impl Store for PostgresStore {
         Ok(found.pop().map(|(_, row)| row))
     }
 
-    async fn get_all(&self, space: Space, keys: &[Vec<u8>]) -> Result<Rows, ReadError> {
+    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
         if keys.is_empty() {
-            return Ok(Rows::new());
+            return Ok(RowMap::new());
         }
         let found = self.shared.read(&Question::some(space, keys)).await?;
         Ok(found

@@ -15,8 +15,8 @@ use covault_core::{
 };
 
 use crate::{
-    audit::Log,
-    store::{Expect, Space, conformance::conformance},
+    audit::AuditLog,
+    store::{KeySpace, Precondition, conformance::conformance},
 };
 
 #[path = "../../../tests/support/postgres.rs"]
@@ -59,10 +59,10 @@ async fn open(url: &str) -> PostgresStore {
 }
 
 fn key(name: &[u8]) -> Key {
-    Key::new(Space::Request, &[name])
+    Key::new(KeySpace::Request, &[name])
 }
 
-fn put(name: &[u8], expect: Expect, value: &[u8]) -> Batch {
+fn put(name: &[u8], expect: Precondition, value: &[u8]) -> Batch {
     let mut batch = Batch::new();
     batch.put(key(name), expect, value.to_vec());
     batch
@@ -74,7 +74,7 @@ fn database(url: &str) -> &str {
 
 /// What the entries of a chain say, which is whole.
 async fn chain(store: &PostgresStore, chain: Chain) -> Vec<Vec<u8>> {
-    let log = Log(store);
+    let log = AuditLog(store);
     let mut checker = Checker::new(chain, vec![]);
     let mut bodies = Vec::new();
     loop {
@@ -112,14 +112,14 @@ async fn postgres__should_find_everything_again_and_keep_others_away() {
     {
         let store = open(&url).await;
         store
-            .commit(put(b"a", Expect::Absent, b"value"))
+            .commit(put(b"a", Precondition::Absent, b"value"))
             .await
             .unwrap();
         let words = refusal(&url).await;
         assert!(words.contains("another orchestrator"), "{words}");
         // The first one does not suffer for it.
         store
-            .commit(put(b"a", Expect::Version(1), b"again"))
+            .commit(put(b"a", Precondition::Version(1), b"again"))
             .await
             .unwrap();
     }
@@ -187,7 +187,10 @@ async fn open__should_make_do_with_a_schema_of_its_own() {
     let (_, place) = url.split_once('@').unwrap();
     let url = format!("postgres://humble:humble-pa55@{place}");
     let store = open(&url).await;
-    store.commit(put(b"a", Expect::Absent, b"")).await.unwrap();
+    store
+        .commit(put(b"a", Precondition::Absent, b""))
+        .await
+        .unwrap();
     drop(store);
     assert!(open(&url).await.get(&key(b"a")).await.unwrap().is_some());
 }
@@ -199,7 +202,10 @@ async fn open__should_refuse_a_server_that_loses_what_it_confirms() {
     server.configure("synchronous_commit = off");
     server.restart();
     let store = open(&url).await;
-    store.commit(put(b"a", Expect::Absent, b"")).await.unwrap();
+    store
+        .commit(put(b"a", Precondition::Absent, b""))
+        .await
+        .unwrap();
     let ours: String = sqlx::query_scalar("SELECT current_setting('synchronous_commit')")
         .fetch_one(&store.shared.pool())
         .await
@@ -328,7 +334,10 @@ async fn commit__should_happen_once_when_its_answer_or_question_is_lost() {
     let url = server.database();
     let proxy = Proxy::before(&server, &url).await;
     let store = open(&proxy.url).await;
-    store.commit(put(b"warm", Expect::Any, b"")).await.unwrap();
+    store
+        .commit(put(b"warm", Precondition::Any, b""))
+        .await
+        .unwrap();
     for (number, road) in (1..).zip([
         Road::AnswersLost,
         Road::QuestionsLost,
@@ -337,10 +346,10 @@ async fn commit__should_happen_once_when_its_answer_or_question_is_lost() {
     ]) {
         proxy.set(road);
         let name = [number];
-        let mut batch = put(&name, Expect::Absent, b"once");
-        batch.put(key(b"count"), Expect::Any, vec![number]);
+        let mut batch = put(&name, Precondition::Absent, b"once");
+        batch.put(key(b"count"), Precondition::Any, vec![number]);
         batch.append(Chain::Service, vec![number]);
-        let mut other = put(b"warm", Expect::Version(77), b"never");
+        let mut other = put(b"warm", Precondition::Version(77), b"never");
         other.append(Chain::Service, b"never".to_vec());
         // A refusal is remembered too.
         let both = futures::future::join(store.commit(batch), store.commit(other)).await;
@@ -353,7 +362,10 @@ async fn commit__should_happen_once_when_its_answer_or_question_is_lost() {
         assert_eq!(count.version, u64::from(number), "{road:?}");
     }
     // Also what arrived late has changed nothing.
-    store.commit(put(b"warm", Expect::Any, b"")).await.unwrap();
+    store
+        .commit(put(b"warm", Precondition::Any, b""))
+        .await
+        .unwrap();
     let count = store.get(&key(b"count")).await.unwrap().unwrap();
     assert_eq!(count.version, 4);
     let told = chain(&store, Chain::Service).await;
@@ -365,7 +377,10 @@ async fn commit__should_not_happen_after_it_was_given_up() {
     let server = Postgres::start();
     let url = server.database();
     let store = open(&url).await;
-    store.commit(put(b"a", Expect::Absent, b"")).await.unwrap();
+    store
+        .commit(put(b"a", Precondition::Absent, b""))
+        .await
+        .unwrap();
     let (id, ask) = (&store.shared.id, |sql: String| {
         server.query(database(&url), &sql)
     });
@@ -407,12 +422,12 @@ async fn postgres__should_lose_and_double_nothing_when_it_is_killed_under_load()
                 while !stop.load(Ordering::SeqCst) {
                     // A version that is not the next one is a batch lost, or taken twice.
                     let expect = match taken {
-                        0 => Expect::Absent,
-                        version => Expect::Version(version),
+                        0 => Precondition::Absent,
+                        version => Precondition::Version(version),
                     };
                     let mut batch = put(&[writer], expect, &taken.to_be_bytes());
                     let name = [&[writer], taken.to_be_bytes().as_slice()].concat();
-                    batch.put(key(&name), Expect::Absent, vec![]);
+                    batch.put(key(&name), Precondition::Absent, vec![]);
                     batch.append(Chain::Service, name);
                     match store.commit(batch).await {
                         Ok(()) => taken += 1,
@@ -450,7 +465,7 @@ async fn postgres__should_lose_and_double_nothing_when_it_is_killed_under_load()
         let taken = outcome.unwrap();
         let row = store.get(&key(&[writer])).await.unwrap().unwrap();
         assert_eq!(row.version, taken);
-        let all = Scan::prefix(Space::Request, &[writer], usize::MAX);
+        let all = Scan::prefix(KeySpace::Request, &[writer], usize::MAX);
         let all = store.scan(&all).await.unwrap().len();
         assert_eq!(u64::try_from(all).unwrap(), taken + 1);
         let told = entries.iter().filter(|body| body[0] == writer).count();
@@ -464,16 +479,19 @@ async fn postgres__should_answer_in_time_and_settle_what_it_left_open() {
     let url = server.database();
     let store = PostgresStore::open(brief(&url, Duration::from_secs(4))).await;
     let store = Arc::new(store.unwrap());
-    store.commit(put(b"a", Expect::Absent, b"")).await.unwrap();
+    store
+        .commit(put(b"a", Precondition::Absent, b""))
+        .await
+        .unwrap();
     for round in 0..2u8 {
         server.freeze();
-        let write = put(&[1, round], Expect::Absent, b"");
+        let write = put(&[1, round], Precondition::Absent, b"");
         let mut many = vec![];
         for number in 0..20u8 {
             let store = Arc::clone(&store);
             let batch = match number {
                 0 => write.clone(),
-                number => put(&[2, round, number], Expect::Absent, b""),
+                number => put(&[2, round, number], Precondition::Absent, b""),
             };
             many.push(tokio::spawn(async move { store.commit(batch).await }));
         }
@@ -494,7 +512,7 @@ async fn postgres__should_answer_in_time_and_settle_what_it_left_open() {
             }
         };
         store
-            .commit(put(&[3, round], Expect::Any, b""))
+            .commit(put(&[3, round], Precondition::Any, b""))
             .await
             .unwrap();
         assert_eq!(store.get(&key(&[1, round])).await.unwrap(), found);
@@ -506,28 +524,31 @@ async fn postgres__should_stop_for_good_when_confirmed_commits_are_lost() {
     let mut server = Postgres::start();
     let url = server.database();
     let store = open(&url).await;
-    store.commit(put(b"a", Expect::Absent, b"")).await.unwrap();
+    store
+        .commit(put(b"a", Precondition::Absent, b""))
+        .await
+        .unwrap();
     server.stop();
     server.save("older");
     server.restart();
     store
-        .commit(put(b"a", Expect::Version(1), b""))
+        .commit(put(b"a", Precondition::Version(1), b""))
         .await
         .unwrap();
     store
-        .commit(put(b"a", Expect::Version(2), b""))
+        .commit(put(b"a", Precondition::Version(2), b""))
         .await
         .unwrap();
     server.stop();
     server.put_back("older");
     server.restart();
-    let outcome = store.commit(put(b"b", Expect::Any, b"")).await;
+    let outcome = store.commit(put(b"b", Precondition::Any, b"")).await;
     let lost = |words: String| assert!(words.contains("has lost commits"), "{words}");
     lost(outcome.unwrap_err().to_string());
     lost(store.get(&key(b"a")).await.unwrap_err().to_string());
     lost(
         store
-            .commit(put(b"b", Expect::Any, b""))
+            .commit(put(b"b", Precondition::Any, b""))
             .await
             .unwrap_err()
             .to_string(),
@@ -549,7 +570,10 @@ async fn postgres__should_not_let_a_writer_back_that_was_replaced() {
     let first = PostgresStore::open(brief(&url, Duration::from_secs(4)))
         .await
         .unwrap();
-    first.commit(put(b"a", Expect::Absent, b"1")).await.unwrap();
+    first
+        .commit(put(b"a", Precondition::Absent, b"1"))
+        .await
+        .unwrap();
     // The first one loses its session and does not notice; another one takes over.
     server.query(
         database(&url),
@@ -558,10 +582,10 @@ async fn postgres__should_not_let_a_writer_back_that_was_replaced() {
     );
     let second = open(&url).await;
     second
-        .commit(put(b"a", Expect::Version(1), b"2"))
+        .commit(put(b"a", Precondition::Version(1), b"2"))
         .await
         .unwrap();
-    let stale = first.commit(put(b"a", Expect::Any, b"stale")).await;
+    let stale = first.commit(put(b"a", Precondition::Any, b"stale")).await;
     assert!(
         matches!(stale, Err(CommitError::Unavailable(_))),
         "{stale:?}"
@@ -570,7 +594,7 @@ async fn postgres__should_not_let_a_writer_back_that_was_replaced() {
     drop(second);
     // Also when nobody is there any more.
     let refused = loop {
-        match first.commit(put(b"a", Expect::Any, b"stale")).await {
+        match first.commit(put(b"a", Precondition::Any, b"stale")).await {
             Err(CommitError::Unavailable(reason)) if reason.contains("taken over") => break reason,
             Err(CommitError::Unavailable(_)) => {}
             other => panic!("{other:?}"),
@@ -599,22 +623,22 @@ async fn writers__should_never_both_act_on_what_the_other_changes() {
         let (x, y) = ([round, 0], [round, 1]);
         let versions = round % 2 == 0;
         if versions {
-            let mut both = put(&x, Expect::Absent, b"");
-            both.put(key(&y), Expect::Absent, vec![]);
+            let mut both = put(&x, Precondition::Absent, b"");
+            both.put(key(&y), Precondition::Absent, vec![]);
             first.commit(both).await.unwrap();
         }
         // Each looks at one row and writes the other, in opposite order.
         let expect = if versions {
-            Expect::Version(1)
+            Precondition::Version(1)
         } else {
-            Expect::Absent
+            Precondition::Absent
         };
         let batch = |seen: &[u8], written: &[u8], seen_first: bool| {
             let mut batch = Batch::new();
             if seen_first {
                 batch.check(key(seen), expect);
             }
-            batch.put(key(written), Expect::Any, vec![1]);
+            batch.put(key(written), Precondition::Any, vec![1]);
             if !seen_first {
                 batch.check(key(seen), expect);
             }
@@ -646,7 +670,7 @@ async fn writers__should_add_to_one_chain_without_losing_an_entry() {
             let store = Arc::clone(store);
             work.push(tokio::spawn(async move {
                 let name = [which, number];
-                let mut batch = put(&name, Expect::Absent, b"");
+                let mut batch = put(&name, Precondition::Absent, b"");
                 let of = if number % 2 == 0 {
                     vault
                 } else {
@@ -680,7 +704,7 @@ async fn snapshot__should_end_with_whoever_took_it() {
     let url = server.database();
     let store = open(&url).await;
     store
-        .commit(put(b"a", Expect::Absent, b"value"))
+        .commit(put(b"a", Precondition::Absent, b"value"))
         .await
         .unwrap();
     let taken = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'covault backup%' \
@@ -703,7 +727,7 @@ async fn snapshot__should_end_with_whoever_took_it() {
     snapshot.rows(None, 1000).await.unwrap_err();
     // The store itself goes on.
     store
-        .commit(put(b"a", Expect::Version(1), b"again"))
+        .commit(put(b"a", Precondition::Version(1), b"again"))
         .await
         .unwrap();
 }
@@ -715,24 +739,24 @@ async fn writers__should_not_wait_for_each_other_to_look_at_a_token() {
     let server = Postgres::start();
     let url = server.database();
     let store = open(&url).await;
-    let token = Key::new(Space::Token, &[b"t"]);
+    let token = Key::new(KeySpace::Token, &[b"t"]);
     let mut made = Batch::new();
-    made.put(token.clone(), Expect::Absent, vec![]);
+    made.put(token.clone(), Precondition::Absent, vec![]);
     store.commit(made).await.unwrap();
     // As another process has it in the middle of a commit.
     let mut other = PgConnection::connect(&url).await.unwrap();
     let mut other = other.begin().await.unwrap();
     sqlx::query("SELECT 1 FROM covault.rows WHERE space = $1 FOR SHARE")
-        .bind(Space::Token as i16)
+        .bind(KeySpace::Token as i16)
         .execute(&mut *other)
         .await
         .unwrap();
-    let mut rebroadcast_cache = put(b"a", Expect::Any, b"");
-    rebroadcast_cache.check(token.clone(), Expect::Version(1));
+    let mut rebroadcast_cache = put(b"a", Precondition::Any, b"");
+    rebroadcast_cache.check(token.clone(), Precondition::Version(1));
     store.commit(rebroadcast_cache).await.unwrap();
     // Who changes it does wait.
     let mut revoked = Batch::new();
-    revoked.put(token, Expect::Version(1), vec![]);
+    revoked.put(token, Precondition::Version(1), vec![]);
     let mut revoked = std::pin::pin!(store.commit(revoked));
     let waits = timeout(Duration::from_millis(200), &mut revoked).await;
     assert!(waits.is_err(), "{waits:?}");
@@ -746,7 +770,7 @@ async fn writers__should_share_rows_without_losing_a_change() {
     let stores = two(&server.database()).await;
     let lease = key(b"lease");
     let mut made = Batch::new();
-    made.put(lease.clone(), Expect::Absent, vec![]);
+    made.put(lease.clone(), Precondition::Absent, vec![]);
     stores[0].commit(made).await.unwrap();
     // Four tasks on each: rows in common, made, changed and deleted, in all orders.
     let tasks = (0..8usize).map(|task| {
@@ -758,13 +782,13 @@ async fn writers__should_share_rows_without_losing_a_change() {
                 let mut names = [0u8, 1, 2].map(|name| [9, name]);
                 names.rotate_left((task + step) % 3);
                 let mut batch = Batch::new();
-                batch.check(lease.clone(), Expect::Version(1));
+                batch.check(lease.clone(), Precondition::Version(1));
                 for name in names {
-                    batch.put(key(&name), Expect::Any, vec![]);
+                    batch.put(key(&name), Precondition::Any, vec![]);
                 }
                 let (mine, theirs) = ((task + step) % 5, (task + step + 1) % 5);
-                batch.put(key(&[8, mine as u8]), Expect::Any, vec![]);
-                batch.delete(key(&[8, theirs as u8]), Expect::Any);
+                batch.put(key(&[8, mine as u8]), Precondition::Any, vec![]);
+                batch.delete(key(&[8, theirs as u8]), Precondition::Any);
                 match store.commit(batch).await {
                     Ok(()) => done += 1,
                     Err(error) => panic!("{error}"),
@@ -787,13 +811,13 @@ async fn writers__should_share_rows_without_losing_a_change() {
     stores[1]
         .commit({
             let mut batch = Batch::new();
-            batch.put(lease.clone(), Expect::Version(1), vec![2]);
+            batch.put(lease.clone(), Precondition::Version(1), vec![2]);
             batch
         })
         .await
         .unwrap();
-    let mut stale = put(b"stale", Expect::Any, b"");
-    stale.check(lease.clone(), Expect::Version(1));
+    let mut stale = put(b"stale", Precondition::Any, b"");
+    stale.check(lease.clone(), Precondition::Version(1));
     let refused = stores[0].commit(stale).await;
     assert_eq!(refused, Err(CommitError::Conflict(lease)));
 }
@@ -805,8 +829,8 @@ async fn commit__should_refuse_what_cannot_be_stored_and_nothing_else() {
     let store = open(&url).await;
     let (long, short) = (vec![1; MAX_KEY + 1], vec![1; MAX_KEY]);
     let both = futures::future::join(
-        store.commit(put(&long, Expect::Any, b"")),
-        store.commit(put(&short, Expect::Any, b"")),
+        store.commit(put(&long, Precondition::Any, b"")),
+        store.commit(put(&short, Precondition::Any, b"")),
     );
     let (long, short) = both.await;
     assert!(matches!(long, Err(CommitError::Unavailable(_))), "{long:?}");
@@ -818,11 +842,11 @@ async fn commit__should_refuse_what_cannot_be_stored_and_nothing_else() {
     );
     let all = (0..40u8).map(|number| {
         let value: &[u8] = if number == 7 { b"\xba\xd0" } else { b"good" };
-        store.commit(put(&[2, number], Expect::Absent, value))
+        store.commit(put(&[2, number], Precondition::Absent, value))
     });
     for (number, outcome) in futures::future::join_all(all).await.into_iter().enumerate() {
         assert_eq!(outcome.is_ok(), number != 7, "{number}: {outcome:?}");
     }
-    let all = Scan::prefix(Space::Request, &[2], 100);
+    let all = Scan::prefix(KeySpace::Request, &[2], 100);
     assert_eq!(store.scan(&all).await.unwrap().len(), 39);
 }

@@ -30,8 +30,8 @@ use redb::{
 use tokio::sync::oneshot;
 
 use super::{
-    Batch, Change, CommitError, Expect, Key, RawRow, ReadError, Row, Rows, Scan, Snapshot, Space,
-    Store, prefix_end,
+    Batch, CommitError, Key, KeySpace, Precondition, RawRow, ReadError, Row, RowChange, RowMap,
+    Scan, Snapshot, Store, prefix_end,
 };
 
 /// Space byte and key -> version (8 bytes, little-endian) and value.
@@ -42,21 +42,21 @@ const FORMAT: u64 = 1;
 const META: TableDefinition<'static, &str, u64> = TableDefinition::new("meta");
 
 /// What must fit on a disk before a store that failed there is opened again, in bytes.
-const TRIAL: usize = 1 << 20;
+const PROBE_BYTES: usize = 1 << 20;
 
 /// Most batches that share one transaction: bounds how long the first of them waits.
-const GROUP: usize = 256;
+const MAX_GROUP: usize = 256;
 
 /// From so many batches on a transaction also has which pages are free.
-const MANY: usize = 8;
+const LARGE_GROUP: usize = 8;
 /// After so long without a batch that is written down.
-const MOMENT: Duration = Duration::from_millis(50);
+const IDLE: Duration = Duration::from_millis(50);
 
 /// What redb keeps of the file in memory, in bytes: the upper part of its tree, and what a transaction
 /// writes. The system keeps the rest of what is read often; more here makes nothing quicker.
-const CACHE: usize = 4 << 20;
+const CACHE_BYTES: usize = 4 << 20;
 
-struct Job {
+struct RedbJob {
     batch: Batch,
     reply: oneshot::Sender<Result<(), CommitError>>,
 }
@@ -75,7 +75,7 @@ impl DatabaseLocation for PathBuf {
         let mut trial = self.as_os_str().to_owned();
         trial.push(".trial");
         let written = fs::File::create(&trial).and_then(|mut file| {
-            file.write_all(&vec![0; TRIAL])?;
+            file.write_all(&vec![0; PROBE_BYTES])?;
             file.sync_all()
         });
         let removed = fs::remove_file(&trial);
@@ -84,7 +84,7 @@ impl DatabaseLocation for PathBuf {
 
     fn open(&self) -> Result<Database, redb::Error> {
         // One that has gone is not made anew.
-        Ok(Database::builder().set_cache_size(CACHE).open(self)?)
+        Ok(Database::builder().set_cache_size(CACHE_BYTES).open(self)?)
     }
 }
 
@@ -106,29 +106,29 @@ impl<B: StorageBackend> DatabaseLocation for Mutex<Option<B>> {
 }
 
 /// The database, which can be opened again.
-struct File {
-    place: Box<dyn DatabaseLocation>,
+struct DatabaseFile {
+    location: Box<dyn DatabaseLocation>,
     /// `None` when it could not be opened again.
     db: RwLock<Option<Database>>,
 }
 
-impl File {
-    fn open(place: impl DatabaseLocation) -> Result<Self, redb::Error> {
-        let db = place.open()?;
+impl DatabaseFile {
+    fn open(location: impl DatabaseLocation) -> Result<Self, redb::Error> {
+        let db = location.open()?;
         prepare(&db)?;
         Ok(Self {
-            place: Box::new(place),
+            location: Box::new(location),
             db: RwLock::new(Some(db)),
         })
     }
 
     /// Closes the file and opens it, if it can be written: until then it can at least be read.
     fn open_again(&self) -> Result<(), redb::Error> {
-        self.place.check()?;
+        self.location.check()?;
         let mut db = self.db.write();
         // Only one may have it open.
         *db = None;
-        let opened = self.place.open()?;
+        let opened = self.location.open()?;
         prepare(&opened)?;
         *db = Some(opened);
         Ok(())
@@ -148,9 +148,9 @@ impl File {
 
 /// See the module.
 pub struct RedbStore {
-    file: Arc<File>,
+    file: Arc<DatabaseFile>,
     /// `None` once it is being dropped.
-    jobs: Option<mpsc::Sender<Job>>,
+    jobs: Option<mpsc::Sender<RedbJob>>,
     writer: Option<thread::JoinHandle<()>>,
 }
 
@@ -188,8 +188,8 @@ impl RedbStore {
         Self::start(Mutex::new(Some(backend))).map_err(|error| unusable(path, &error))
     }
 
-    fn start(place: impl DatabaseLocation) -> Result<Self, redb::Error> {
-        let file = Arc::new(File::open(place)?);
+    fn start(location: impl DatabaseLocation) -> Result<Self, redb::Error> {
+        let file = Arc::new(DatabaseFile::open(location)?);
         let (jobs, queue) = mpsc::channel();
         let shared = Arc::clone(&file);
         let writer = thread::Builder::new()
@@ -287,23 +287,23 @@ fn begin(db: &Database) -> Result<redb::WriteTransaction, redb::Error> {
     Ok(transaction)
 }
 
-fn write_until_closed(file: &File, queue: &mpsc::Receiver<Job>) {
-    let mut harmed = false;
+fn write_until_closed(file: &DatabaseFile, queue: &mpsc::Receiver<RedbJob>) {
+    let mut failed = false;
     // Whether the file says which of its pages are free: who opened it does not know.
-    let mut told = false;
+    let mut free_pages_known = false;
     loop {
-        let first = if told || harmed {
+        let first = if free_pages_known || failed {
             queue.recv().ok()
         } else {
-            match queue.recv_timeout(MOMENT) {
+            match queue.recv_timeout(IDLE) {
                 Ok(job) => Some(job),
                 Err(mpsc::RecvTimeoutError::Disconnected) => None,
                 Err(mpsc::RecvTimeoutError::Timeout) => {
-                    if let Err(error) = file.with(tell_free_pages) {
+                    if let Err(error) = file.with(record_free_pages) {
                         tracing::error!(%error, "the store cannot be written");
-                        harmed |= is_of_disk(&error);
+                        failed |= is_disk_error(&error);
                     }
-                    told = true;
+                    free_pages_known = true;
                     continue;
                 }
             }
@@ -312,17 +312,17 @@ fn write_until_closed(file: &File, queue: &mpsc::Receiver<Job>) {
             return;
         };
         let mut group = vec![first];
-        while group.len() < GROUP {
+        while group.len() < MAX_GROUP {
             match queue.try_recv() {
                 Ok(job) => group.push(job),
                 Err(_) => break,
             }
         }
-        if harmed {
+        if failed {
             match file.open_again() {
                 Ok(()) => {
-                    harmed = false;
-                    told = false;
+                    failed = false;
+                    free_pages_known = false;
                     tracing::warn!("the store was opened again after an error of its disk");
                 }
                 Err(error) => tracing::error!(%error, "the store cannot be opened again"),
@@ -331,7 +331,7 @@ fn write_until_closed(file: &File, queue: &mpsc::Receiver<Job>) {
         match file.with(|db| write_group(db, &group)) {
             Ok(results) => {
                 if results.iter().any(Result::is_ok) {
-                    told = group.len() >= MANY;
+                    free_pages_known = group.len() >= LARGE_GROUP;
                 }
                 for (job, result) in group.into_iter().zip(results) {
                     // The caller may have gone; the batch is on disk all the same.
@@ -340,7 +340,7 @@ fn write_until_closed(file: &File, queue: &mpsc::Receiver<Job>) {
             }
             Err(error) => {
                 tracing::error!(%error, batches = group.len(), "the store cannot be written");
-                harmed |= is_of_disk(&error);
+                failed |= is_disk_error(&error);
                 for job in group {
                     let _ = job
                         .reply
@@ -352,21 +352,24 @@ fn write_until_closed(file: &File, queue: &mpsc::Receiver<Job>) {
 }
 
 /// Whether redb takes nothing more after it.
-fn is_of_disk(error: &redb::Error) -> bool {
+fn is_disk_error(error: &redb::Error) -> bool {
     matches!(error, redb::Error::Io(_) | redb::Error::PreviousIo)
 }
 
 /// Writes down which pages are free, so that a start after a crash need not find out.
-fn tell_free_pages(db: &Database) -> Result<(), redb::Error> {
+fn record_free_pages(db: &Database) -> Result<(), redb::Error> {
     let mut transaction = begin(db)?;
     transaction.set_quick_repair(true);
     transaction.commit()?;
     Ok(())
 }
 
-fn write_group(db: &Database, group: &[Job]) -> Result<Vec<Result<(), CommitError>>, redb::Error> {
+fn write_group(
+    db: &Database,
+    group: &[RedbJob],
+) -> Result<Vec<Result<(), CommitError>>, redb::Error> {
     let mut transaction = begin(db)?;
-    transaction.set_quick_repair(group.len() >= MANY);
+    transaction.set_quick_repair(group.len() >= LARGE_GROUP);
     let mut results = Vec::with_capacity(group.len());
     {
         let mut table = transaction.open_table(ROWS)?;
@@ -395,9 +398,9 @@ fn apply(
             .transpose()?
             .map(|row| row.version);
         let holds = match write.expect {
-            Expect::Any => true,
-            Expect::Absent => version.is_none(),
-            Expect::Version(expected) => version == Some(expected),
+            Precondition::Any => true,
+            Precondition::Absent => version.is_none(),
+            Precondition::Version(expected) => version == Some(expected),
         };
         if !holds {
             return Ok(Err(CommitError::Conflict(write.key.clone())));
@@ -424,14 +427,14 @@ fn apply(
     for (write, version) in batch.writes().iter().zip(versions) {
         let key = encode_key(&write.key);
         match &write.change {
-            Change::Put(value) => {
+            RowChange::Put(value) => {
                 let version = version.map_or(1, |version| version + 1);
                 put(table, &key, version, value)?;
             }
-            Change::Delete => {
+            RowChange::Delete => {
                 table.remove(key.as_slice())?;
             }
-            Change::Check => {}
+            RowChange::Check => {}
         }
     }
     Ok(Ok(()))
@@ -452,7 +455,7 @@ fn encode_key(key: &Key) -> Vec<u8> {
     encode(key.space, &key.bytes)
 }
 
-fn encode(space: Space, bytes: &[u8]) -> Vec<u8> {
+fn encode(space: KeySpace, bytes: &[u8]) -> Vec<u8> {
     [&[space as u8], bytes].concat()
 }
 
@@ -472,7 +475,7 @@ impl Store for RedbStore {
         let (reply, answer) = oneshot::channel();
         let gone = || CommitError::Unavailable("the writer has stopped".into());
         let jobs = self.jobs.as_ref().ok_or_else(gone)?;
-        jobs.send(Job { batch, reply }).map_err(|_| gone())?;
+        jobs.send(RedbJob { batch, reply }).map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
     }
 
@@ -483,7 +486,7 @@ impl Store for RedbStore {
             .map_err(|error| ReadError(error.to_string()))
     }
 
-    async fn get_all(&self, space: Space, keys: &[Vec<u8>]) -> Result<Rows, ReadError> {
+    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
         self.file
             .with(|db| get_all(db, space, keys))
             .map_err(|error| ReadError(error.to_string()))
@@ -494,7 +497,7 @@ impl Store for RedbStore {
             .file
             .with(|db| Ok(db.begin_read()?.open_table(ROWS)?))
             .map_err(|error| ReadError(error.to_string()))?;
-        Ok(Arc::new(Frozen(table)))
+        Ok(Arc::new(RedbSnapshot(table)))
     }
 
     async fn scan(&self, wanted: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
@@ -510,16 +513,16 @@ impl Store for RedbStore {
 }
 
 /// The table as it was when its transaction began. It ends when the file is opened again.
-struct Frozen(redb::ReadOnlyTable<&'static [u8], &'static [u8]>);
+struct RedbSnapshot(redb::ReadOnlyTable<&'static [u8], &'static [u8]>);
 
 #[async_trait]
-impl Snapshot for Frozen {
+impl Snapshot for RedbSnapshot {
     async fn rows(&self, after: Option<&RawRow>, bytes: usize) -> Result<Vec<RawRow>, ReadError> {
-        frozen(&self.0, after, bytes).map_err(|error| ReadError(error.to_string()))
+        snapshot_rows(&self.0, after, bytes).map_err(|error| ReadError(error.to_string()))
     }
 }
 
-fn frozen(
+fn snapshot_rows(
     table: &redb::ReadOnlyTable<&'static [u8], &'static [u8]>,
     after: Option<&RawRow>,
     bytes: usize,
@@ -555,9 +558,9 @@ fn get(db: &Database, key: &Key) -> Result<Option<Row>, redb::Error> {
     }
 }
 
-fn get_all(db: &Database, space: Space, keys: &[Vec<u8>]) -> Result<Rows, redb::Error> {
+fn get_all(db: &Database, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, redb::Error> {
     let table = db.begin_read()?.open_table(ROWS)?;
-    let mut found = Rows::new();
+    let mut found = RowMap::new();
     for bytes in keys {
         if let Some(row) = table.get(encode(space, bytes).as_slice())? {
             found.insert(bytes.clone(), decode_row(row.value())?);
@@ -591,7 +594,7 @@ fn scan(db: &Database, scan: &Scan) -> Result<Vec<(Key, Row)>, redb::Error> {
     }
 }
 
-type Item<'a> = Result<
+type TableItem<'a> = Result<
     (
         redb::AccessGuard<'a, &'static [u8]>,
         redb::AccessGuard<'a, &'static [u8]>,
@@ -600,7 +603,7 @@ type Item<'a> = Result<
 >;
 
 fn page<'a>(
-    rows: impl Iterator<Item = Item<'a>>,
+    rows: impl Iterator<Item = TableItem<'a>>,
     scan: &Scan,
 ) -> Result<Vec<(Key, Row)>, redb::Error> {
     let mut found = Vec::new();

@@ -34,11 +34,11 @@ async fn redb__should_conform() {
 async fn redb__should_find_everything_again_after_it_was_closed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("deep/store.redb");
-    let key = Key::new(Space::Request, &[b"a"]);
+    let key = Key::new(KeySpace::Request, &[b"a"]);
     {
         let store = RedbStore::open(&path).unwrap();
         let mut batch = Batch::new();
-        batch.put(key.clone(), Expect::Absent, b"value".to_vec());
+        batch.put(key.clone(), Precondition::Absent, b"value".to_vec());
         store.commit(batch).await.unwrap();
         assert!(
             RedbStore::open(&path).is_err(),
@@ -55,12 +55,12 @@ async fn redb__should_find_everything_again_after_it_was_closed() {
 
 /// A file whose disk can be full.
 #[derive(Debug)]
-struct Fillable {
+struct FillableFile {
     file: FileBackend,
     full: Arc<AtomicBool>,
 }
 
-impl Fillable {
+impl FillableFile {
     fn room(&self) -> io::Result<()> {
         if self.full.load(Ordering::SeqCst) {
             return Err(io::ErrorKind::StorageFull.into());
@@ -69,7 +69,7 @@ impl Fillable {
     }
 }
 
-impl StorageBackend for Fillable {
+impl StorageBackend for FillableFile {
     fn len(&self) -> io::Result<u64> {
         self.file.len()
     }
@@ -93,12 +93,12 @@ impl StorageBackend for Fillable {
     }
 }
 
-struct FillablePlace {
+struct FillableLocation {
     path: PathBuf,
     full: Arc<AtomicBool>,
 }
 
-impl DatabaseLocation for FillablePlace {
+impl DatabaseLocation for FillableLocation {
     fn check(&self) -> io::Result<()> {
         match self.full.load(Ordering::SeqCst) {
             true => Err(io::ErrorKind::StorageFull.into()),
@@ -111,7 +111,7 @@ impl DatabaseLocation for FillablePlace {
         options.read(true).write(true).create(true).truncate(false);
         let file = FileBackend::new(options.open(&self.path)?)?;
         let full = Arc::clone(&self.full);
-        Ok(Database::builder().create_with_backend(Fillable { file, full })?)
+        Ok(Database::builder().create_with_backend(FillableFile { file, full })?)
     }
 }
 
@@ -120,14 +120,14 @@ async fn redb__should_go_on_when_its_disk_has_room_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.redb");
     let full = Arc::new(AtomicBool::new(false));
-    let place = FillablePlace {
+    let place = FillableLocation {
         path,
         full: Arc::clone(&full),
     };
     let store = RedbStore::start(place).unwrap();
     let put = async |number: u16| {
         let mut batch = Batch::new();
-        batch.put(row(number, 0), Expect::Absent, vec![7; 10_000]);
+        batch.put(row(number, 0), Precondition::Absent, vec![7; 10_000]);
         store.commit(batch).await
     };
     put(1).await.unwrap();
@@ -188,14 +188,14 @@ fn redb__should_keep_its_file_from_others() {
 /// Sets of batches that are handed over at once.
 const ROUNDS: u16 = 8;
 /// Batches of a set.
-const TOGETHER: u16 = 3;
+const READ_CHUNK: u16 = 3;
 
 fn row(number: u16, half: u8) -> Key {
-    Key::new(Space::Request, &[&number.to_be_bytes(), &[half]])
+    Key::new(KeySpace::Request, &[&number.to_be_bytes(), &[half]])
 }
 
 fn counter() -> Key {
-    Key::new(Space::Probe, &[])
+    Key::new(KeySpace::Probe, &[])
 }
 
 /// The batch with this number: two rows that belong together; one that every batch changes, so that
@@ -204,14 +204,14 @@ fn counter() -> Key {
 fn pair(number: u16) -> Batch {
     let mut batch = Batch::new();
     let value = vec![number as u8; 700];
-    batch.put(row(number, 0), Expect::Absent, value.clone());
-    batch.put(row(number, 1), Expect::Absent, value);
-    batch.put(counter(), Expect::Any, number.to_be_bytes().to_vec());
-    if number % TOGETHER == TOGETHER - 1 {
-        let set = number / TOGETHER;
+    batch.put(row(number, 0), Precondition::Absent, value.clone());
+    batch.put(row(number, 1), Precondition::Absent, value);
+    batch.put(counter(), Precondition::Any, number.to_be_bytes().to_vec());
+    if number % READ_CHUNK == READ_CHUNK - 1 {
+        let set = number / READ_CHUNK;
         let expect = match set {
-            0 => Expect::Absent,
-            set => Expect::Version(u64::from(set)),
+            0 => Precondition::Absent,
+            set => Precondition::Version(u64::from(set)),
         };
         batch.put(row(u16::MAX, 0), expect, vec![]);
     }
@@ -221,8 +221,8 @@ fn pair(number: u16) -> Batch {
 /// A batch that no store may take: its second row is there.
 fn refused(number: u16) -> Batch {
     let mut batch = Batch::new();
-    batch.put(row(number, 2), Expect::Any, vec![1]);
-    batch.put(row(number, 0), Expect::Absent, vec![1]);
+    batch.put(row(number, 2), Precondition::Any, vec![1]);
+    batch.put(row(number, 0), Precondition::Absent, vec![1]);
     batch
 }
 
@@ -232,7 +232,7 @@ fn write_pairs(runtime: &tokio::runtime::Runtime, store: &RedbStore) -> Vec<u16>
     runtime.block_on(async {
         let mut acknowledged = vec![];
         for round in 0..ROUNDS {
-            let numbers = || round * TOGETHER..(round + 1) * TOGETHER;
+            let numbers = || round * READ_CHUNK..(round + 1) * READ_CHUNK;
             // Each is followed by one that contradicts it, in the same group or the next.
             let batches = numbers().flat_map(|number| [pair(number), refused(number)]);
             let commits = batches.map(|batch| store.commit(batch));
@@ -249,7 +249,7 @@ fn write_pairs(runtime: &tokio::runtime::Runtime, store: &RedbStore) -> Vec<u16>
 }
 
 /// What a power cut left of `write_pairs`.
-struct Left {
+struct Recovered {
     found: BTreeMap<Vec<u8>, Vec<u8>>,
     counter: Option<Row>,
 }
@@ -260,17 +260,17 @@ fn look(
     disk: SimulatedDisk,
     more: u16,
     what: &dyn std::fmt::Display,
-) -> Left {
+) -> Recovered {
     let store = RedbStore::open_backend(disk)
         .unwrap_or_else(|error| panic!("{what}: does not open: {error:?}"));
     runtime.block_on(async {
-        let all = Scan::prefix(Space::Request, &[], 1000);
+        let all = Scan::prefix(KeySpace::Request, &[], 1000);
         let found = store.scan(&all).await.unwrap();
         let counter = store.get(&counter()).await.unwrap();
         let mut batch = Batch::new();
-        batch.put(row(more, 0), Expect::Absent, vec![]);
+        batch.put(row(more, 0), Precondition::Absent, vec![]);
         store.commit(batch).await.unwrap();
-        Left {
+        Recovered {
             found: found
                 .into_iter()
                 .map(|(key, row)| (key.bytes, row.value))
@@ -280,13 +280,13 @@ fn look(
     })
 }
 
-impl Left {
+impl Recovered {
     /// Each batch is there in whole or not at all, every acknowledged one is, and none is without
     /// those before it.
     fn check(&self, acknowledged: &[u16], what: &dyn std::fmt::Display) {
         let has = |number, half| self.found.get(&row(number, half).bytes);
         let mut taken = 0;
-        for number in 0..ROUNDS * TOGETHER {
+        for number in 0..ROUNDS * READ_CHUNK {
             let (first, second) = (has(number, 0), has(number, 1));
             assert_eq!(first, second, "{what}: batch {number} is half there");
             assert_eq!(has(number, 2), None, "{what}: part of a refused batch");
@@ -349,7 +349,7 @@ fn redb__should_keep_every_acknowledged_batch_whole_when_the_power_is_cut_at_any
     let image = new_store();
     let whole = SimulatedDisk::holding(image.clone());
     let store = RedbStore::open_backend(whole.clone()).unwrap();
-    let all = usize::from(ROUNDS * TOGETHER);
+    let all = usize::from(ROUNDS * READ_CHUNK);
     assert_eq!(write_pairs(&runtime, &store).len(), all);
     drop(store);
     let seeds = if long() { 40 } else { 2 };
@@ -376,7 +376,7 @@ fn redb__should_keep_every_acknowledged_batch_whole_when_the_power_is_cut_at_any
                     let disk = SimulatedDisk::cut_at(image.clone(), second);
                     if let Ok(store) = RedbStore::open_backend(disk.clone()) {
                         let mut batch = Batch::new();
-                        batch.put(row(1000, 0), Expect::Absent, vec![]);
+                        batch.put(row(1000, 0), Precondition::Absent, vec![]);
                         let _ = runtime.block_on(store.commit(batch));
                     }
                     disk.cut();
@@ -419,19 +419,19 @@ proptest! {
 
 /// A disk that confirms nothing while it is shut.
 #[derive(Clone, Debug)]
-struct Gated {
+struct GatedDisk {
     disk: SimulatedDisk,
     shut: Arc<(Mutex<bool>, Condvar)>,
 }
 
-impl Gated {
+impl GatedDisk {
     fn set(&self, shut: bool) {
         *self.shut.0.lock() = shut;
         self.shut.1.notify_all();
     }
 }
 
-impl StorageBackend for Gated {
+impl StorageBackend for GatedDisk {
     fn len(&self) -> io::Result<u64> {
         self.disk.len()
     }
@@ -460,14 +460,14 @@ impl StorageBackend for Gated {
 fn redb__should_have_batches_that_wait_share_what_the_disk_confirms() {
     let runtime = runtime();
     let disk = SimulatedDisk::holding(new_store());
-    let gated = Gated {
+    let gated = GatedDisk {
         disk: disk.clone(),
         shut: Arc::default(),
     };
     let store = RedbStore::open_backend(gated.clone()).unwrap();
     let put = |number: u16| {
         let mut batch = Batch::new();
-        batch.put(row(number, 0), Expect::Absent, vec![7; 100]);
+        batch.put(row(number, 0), Precondition::Absent, vec![7; 100]);
         store.commit(batch)
     };
     let syncs = |count: u16| {
@@ -495,11 +495,11 @@ fn redb__should_have_batches_that_wait_share_what_the_disk_confirms() {
     }
 }
 
-fn job(number: u16) -> Job {
+fn job(number: u16) -> RedbJob {
     let mut batch = Batch::new();
-    batch.put(row(number, 0), Expect::Absent, vec![7; 1_000]);
+    batch.put(row(number, 0), Precondition::Absent, vec![7; 1_000]);
     let (reply, _) = oneshot::channel();
-    Job { batch, reply }
+    RedbJob { batch, reply }
 }
 
 /// Whether all of a store would be read to start it as a power cut would leave it now.
@@ -522,7 +522,7 @@ fn redb__should_say_which_pages_are_free_where_many_share_a_transaction() {
     let db = place.open().unwrap();
     prepare(&db).unwrap();
     assert!(!would_be_read(&disk));
-    for (first, count) in [(0, 200), (200, 1), (201, MANY)] {
+    for (first, count) in [(0, 200), (200, 1), (201, LARGE_GROUP)] {
         let count = u16::try_from(count).unwrap();
         let jobs: Vec<_> = (first..first + count).map(job).collect();
         let outcomes = write_group(&db, &jobs).unwrap();

@@ -1,6 +1,6 @@
 //! How things lie in the store: keys, and values with a version.
 //!
-//! Values are BCS with the version first. A type that changes gets a new variant of [`Stored`];
+//! Values are BCS with the version first. A type that changes gets a new variant of [`VersionedValue`];
 //! the old ones stay readable for ever (`tests/wire/` has a sample of each).
 
 use covault_core::{
@@ -16,13 +16,13 @@ use covault_core::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    account::Account,
-    store::key::{Key, Space},
+    account::ChainAccount,
+    store::key::{Key, KeySpace},
 };
 
 /// A value with its version.
 #[derive(Serialize, Deserialize)]
-enum Stored<T> {
+enum VersionedValue<T> {
     /// The first form.
     V1(T),
 }
@@ -32,7 +32,7 @@ enum Stored<T> {
 /// # Errors
 /// [`covault_core::fault::Class::Bug`] when it cannot be serialized.
 pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, Fault> {
-    bcs::to_bytes(&Stored::V1(value)).map_err(Fault::bug)
+    bcs::to_bytes(&VersionedValue::V1(value)).map_err(Fault::bug)
 }
 
 /// The value of bytes.
@@ -40,13 +40,14 @@ pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, Fault> {
 /// # Errors
 /// [`covault_core::fault::Class::Bug`] when they are not those of a `T`.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
-    let Stored::V1(value) = bcs::from_bytes::<Stored<T>>(bytes).map_err(Fault::bug)?;
+    let VersionedValue::V1(value) =
+        bcs::from_bytes::<VersionedValue<T>>(bytes).map_err(Fault::bug)?;
     Ok(value)
 }
 
 /// An effect that is to be run, as the outbox keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pending {
+pub struct OutboxRow {
     /// What.
     pub effect: Effect,
 }
@@ -54,13 +55,13 @@ pub struct Pending {
 /// Claims that a request which is over lets go of later.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReservationExpiry {
-    /// The keys of their rows in [`Space::Claim`].
+    /// The keys of their rows in [`KeySpace::Claim`].
     pub claims: Vec<Vec<u8>>,
 }
 
 /// What a node said when it tried a request's transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Simulated {
+pub struct SimulationRow {
     /// When, in milliseconds since the Unix epoch.
     pub at_ms: u64,
     /// The bytes of `simulation`.
@@ -69,7 +70,7 @@ pub struct Simulated {
 
 /// What the first call with an idempotency key got.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Replay {
+pub struct IdempotencyRow {
     /// SHA-256 that tells its request from another.
     pub body_hash: [u8; 32],
     /// When, in milliseconds since the Unix epoch.
@@ -78,56 +79,56 @@ pub struct Replay {
     pub response: Vec<u8>,
 }
 
-/// [`Space::Vault`].
+/// [`KeySpace::Vault`].
 pub fn vault(id: VaultId) -> Key {
-    Key::new(Space::Vault, &[id.as_bytes()])
+    Key::new(KeySpace::Vault, &[id.as_bytes()])
 }
 
-/// [`Space::VaultName`].
+/// [`KeySpace::VaultName`].
 pub fn vault_name(name: &str) -> Key {
-    Key::new(Space::VaultName, &[name.as_bytes()])
+    Key::new(KeySpace::VaultName, &[name.as_bytes()])
 }
 
-/// [`Space::Node`].
+/// [`KeySpace::Node`].
 pub fn node(id: NodeId) -> Key {
-    Key::new(Space::Node, &[&id.0])
+    Key::new(KeySpace::Node, &[&id.0])
 }
 
-/// [`Space::Wallet`].
+/// [`KeySpace::Wallet`].
 pub fn wallet(id: WalletId) -> Key {
-    Key::new(Space::Wallet, &[id.as_bytes()])
+    Key::new(KeySpace::Wallet, &[id.as_bytes()])
 }
 
-/// [`Space::WalletAddress`]. No two networks give one text to two keys of ours, so that the
+/// [`KeySpace::WalletAddress`]. No two networks give one text to two keys of ours, so that the
 /// address alone is enough.
 pub fn wallet_address(address: &str) -> Key {
-    Key::new(Space::WalletAddress, &[address.as_bytes()])
+    Key::new(KeySpace::WalletAddress, &[address.as_bytes()])
 }
 
-/// [`Space::WalletRef`].
+/// [`KeySpace::WalletRef`].
 pub fn wallet_ref(reference: &str) -> Key {
-    Key::new(Space::WalletRef, &[reference.as_bytes()])
+    Key::new(KeySpace::WalletRef, &[reference.as_bytes()])
 }
 
-/// [`Space::WalletIndex`].
+/// [`KeySpace::WalletIndex`].
 pub fn wallet_index(vault: VaultId, index: u32) -> Key {
     Key::new(
-        Space::WalletIndex,
+        KeySpace::WalletIndex,
         &[vault.as_bytes(), &index.to_be_bytes()],
     )
 }
 
-/// [`Space::Request`].
+/// [`KeySpace::Request`].
 pub fn request(id: RequestId) -> Key {
-    Key::new(Space::Request, &[id.as_bytes()])
+    Key::new(KeySpace::Request, &[id.as_bytes()])
 }
 
-/// The part of [`Space::RequestIndex`] in which the requests of a vault follow in order.
+/// The part of [`KeySpace::RequestIndex`] in which the requests of a vault follow in order.
 pub fn requests_of(vault: VaultId) -> Key {
-    Key::new(Space::RequestIndex, &[vault.as_bytes()])
+    Key::new(KeySpace::RequestIndex, &[vault.as_bytes()])
 }
 
-/// [`Space::RequestIndex`].
+/// [`KeySpace::RequestIndex`].
 pub fn request_index(vault: VaultId, created_at_ms: u64, request: RequestId) -> Key {
     let all = requests_of(vault);
     Key::new(
@@ -142,14 +143,14 @@ pub fn indexed_request(key: &Key) -> Option<RequestId> {
     Some(RequestId::from_bytes(*id))
 }
 
-/// [`Space::Batch`].
+/// [`KeySpace::Batch`].
 pub fn batch(id: BatchId) -> Key {
-    Key::new(Space::Batch, &[id.as_bytes()])
+    Key::new(KeySpace::Batch, &[id.as_bytes()])
 }
 
-/// [`Space::Outbox`].
+/// [`KeySpace::Outbox`].
 pub fn outbox(vault: VaultId, request: RequestId) -> Key {
-    Key::new(Space::Outbox, &[vault.as_bytes(), request.as_bytes()])
+    Key::new(KeySpace::Outbox, &[vault.as_bytes(), request.as_bytes()])
 }
 
 /// The request of an outbox key.
@@ -158,29 +159,29 @@ pub fn outbox_request(key: &Key) -> Option<RequestId> {
     Some(RequestId::from_bytes(id))
 }
 
-/// [`Space::Idempotency`].
+/// [`KeySpace::Idempotency`].
 pub fn idempotency(token: TokenId, method: &str, key: &str) -> Key {
     Key::new(
-        Space::Idempotency,
+        KeySpace::Idempotency,
         &[token.as_bytes(), method.as_bytes(), &[0], key.as_bytes()],
     )
 }
 
-/// [`Space::RecordAge`]: the oldest records come first.
+/// [`KeySpace::RecordAge`]: the oldest records come first.
 pub fn record_age(at_ms: u64, record: &Key) -> Key {
-    Key::new(Space::RecordAge, &[&at_ms.to_be_bytes(), &record.bytes])
+    Key::new(KeySpace::RecordAge, &[&at_ms.to_be_bytes(), &record.bytes])
 }
 
-/// When a record was made, and its key, as a row of [`Space::RecordAge`] says.
-pub fn aged_record(key: &Key) -> Option<(u64, Key)> {
+/// When a record was made, and its key, as a row of [`KeySpace::RecordAge`] says.
+pub fn record_of_age(key: &Key) -> Option<(u64, Key)> {
     let (at_ms, record) = key.bytes.split_first_chunk::<8>()?;
-    let record = Key::new(Space::Idempotency, &[record]);
+    let record = Key::new(KeySpace::Idempotency, &[record]);
     Some((u64::from_be_bytes(*at_ms), record))
 }
 
-/// The account part of [`Space::NonceReservation`], in which its nonces follow in order, and of
-/// [`Space::Claim`].
-pub fn account(account: &Account) -> Vec<u8> {
+/// The account part of [`KeySpace::NonceReservation`], in which its nonces follow in order, and of
+/// [`KeySpace::Claim`].
+pub fn account(account: &ChainAccount) -> Vec<u8> {
     let mut prefix = vec![account.network as u8];
     prefix.extend_from_slice(&account.chain_id.unwrap_or_default().to_be_bytes());
     prefix.extend_from_slice(account.address.as_bytes());
@@ -188,26 +189,27 @@ pub fn account(account: &Account) -> Vec<u8> {
     prefix
 }
 
-/// [`Space::NonceReservation`] or [`Space::Claim`], whose value is the id of the request that holds it.
-pub fn claim(of: &Account, resource: &Resource) -> Key {
+/// [`KeySpace::NonceReservation`] or [`KeySpace::Claim`], whose value is the id of the request that holds it.
+pub fn claim(of: &ChainAccount, resource: &Resource) -> Key {
     let account = account(of);
     match resource {
-        Resource::Nonce(nonce) => {
-            Key::new(Space::NonceReservation, &[&account, &nonce.to_be_bytes()])
-        }
-        Resource::Object(name) => Key::new(Space::Claim, &[&account, &[1], name.as_bytes()]),
-        Resource::Whole(hash) => Key::new(Space::Claim, &[&account, &[2], hash]),
+        Resource::Nonce(nonce) => Key::new(
+            KeySpace::NonceReservation,
+            &[&account, &nonce.to_be_bytes()],
+        ),
+        Resource::Object(name) => Key::new(KeySpace::Claim, &[&account, &[1], name.as_bytes()]),
+        Resource::Whole(hash) => Key::new(KeySpace::Claim, &[&account, &[2], hash]),
     }
 }
 
-/// [`Space::Claim`]: the requests that were to replace the transaction with a number of the account,
+/// [`KeySpace::Claim`]: the requests that were to replace the transaction with a number of the account,
 /// each with its own id as the value. They do not hold the number.
-pub fn replacements(of: &Account, nonce: u64) -> Key {
-    Key::new(Space::Claim, &[&account(of), &[3], &nonce.to_be_bytes()])
+pub fn replacements(of: &ChainAccount, nonce: u64) -> Key {
+    Key::new(KeySpace::Claim, &[&account(of), &[3], &nonce.to_be_bytes()])
 }
 
 /// One of [`replacements`].
-pub fn replacement(of: &Account, nonce: u64, request: RequestId) -> Key {
+pub fn replacement(of: &ChainAccount, nonce: u64, request: RequestId) -> Key {
     let all = replacements(of, nonce);
     Key::new(all.space, &[&all.bytes, request.as_bytes()])
 }
@@ -220,7 +222,7 @@ pub fn claimed_nonce(key: &Key) -> Option<u64> {
 
 /// The row of a number that a draft names.
 pub fn nonce_claim(claim: &NonceReservation) -> Key {
-    let account = Account {
+    let account = ChainAccount {
         network: claim.network,
         chain_id: Some(claim.chain_id),
         address: claim.address.clone(),
@@ -228,10 +230,10 @@ pub fn nonce_claim(claim: &NonceReservation) -> Key {
     self::claim(&account, &Resource::Nonce(claim.nonce))
 }
 
-/// [`Space::ReservationExpiry`]: those that are due first come first.
+/// [`KeySpace::ReservationExpiry`]: those that are due first come first.
 pub fn reservation_expiry(due_ms: u64, request: RequestId) -> Key {
     Key::new(
-        Space::ReservationExpiry,
+        KeySpace::ReservationExpiry,
         &[&due_ms.to_be_bytes(), request.as_bytes()],
     )
 }
@@ -243,102 +245,108 @@ pub fn reservation_expiry_due(key: &Key) -> Option<(u64, RequestId)> {
     Some((u64::from_be_bytes(*due_ms), request))
 }
 
-/// [`Space::Simulation`].
+/// [`KeySpace::Simulation`].
 pub fn simulation(request: RequestId) -> Key {
-    Key::new(Space::Simulation, &[request.as_bytes()])
+    Key::new(KeySpace::Simulation, &[request.as_bytes()])
 }
 
-/// [`Space::Delay`].
+/// [`KeySpace::Delay`].
 pub fn delay(request: RequestId) -> Key {
-    Key::new(Space::Delay, &[request.as_bytes()])
+    Key::new(KeySpace::Delay, &[request.as_bytes()])
 }
 
-/// [`Space::KeyProblem`].
+/// [`KeySpace::KeyProblem`].
 pub fn key_problem(vault: VaultId, scheme: Scheme) -> Key {
     let scheme = [scheme.number()];
-    Key::new(Space::KeyProblem, &[vault.as_bytes(), &scheme])
+    Key::new(KeySpace::KeyProblem, &[vault.as_bytes(), &scheme])
 }
 
-/// The scheme of a row of [`Space::KeyProblem`].
+/// The scheme of a row of [`KeySpace::KeyProblem`].
 pub fn key_problem_scheme(key: &Key) -> Option<Scheme> {
     let (number, _) = key.bytes.split_last()?;
     Scheme::of(*number)
 }
 
-/// [`Space::Token`].
+/// [`KeySpace::Token`].
 pub fn token(id: TokenId) -> Key {
-    Key::new(Space::Token, &[id.as_bytes()])
+    Key::new(KeySpace::Token, &[id.as_bytes()])
 }
 
-/// [`Space::TokenName`].
+/// [`KeySpace::TokenName`].
 pub fn token_name(name: &str) -> Key {
-    Key::new(Space::TokenName, &[name.as_bytes()])
+    Key::new(KeySpace::TokenName, &[name.as_bytes()])
 }
 
-/// [`Space::SweepRoute`].
+/// [`KeySpace::SweepRoute`].
 pub fn sweep_route(token: TokenId, network: DepositNetwork) -> Key {
-    Key::new(Space::SweepRoute, &[token.as_bytes(), &[network.number()]])
+    Key::new(
+        KeySpace::SweepRoute,
+        &[token.as_bytes(), &[network.number()]],
+    )
 }
 
-/// [`Space::Deposit`].
+/// [`KeySpace::Deposit`].
 pub fn deposit(token: TokenId, network: DepositNetwork, reference: &str) -> Key {
     Key::new(
-        Space::Deposit,
+        KeySpace::Deposit,
         &[token.as_bytes(), &[network.number()], reference.as_bytes()],
     )
 }
 
-/// [`Space::AddressProof`].
+/// [`KeySpace::AddressProof`].
 pub fn address_proof(wallet: WalletId) -> Key {
-    Key::new(Space::AddressProof, &[wallet.as_bytes()])
+    Key::new(KeySpace::AddressProof, &[wallet.as_bytes()])
 }
 
-/// [`Space::ProofWanted`].
+/// [`KeySpace::ProofWanted`].
 pub fn proof_wanted(vault: VaultId, wallet: WalletId) -> Key {
-    Key::new(Space::ProofWanted, &[vault.as_bytes(), wallet.as_bytes()])
+    Key::new(
+        KeySpace::ProofWanted,
+        &[vault.as_bytes(), wallet.as_bytes()],
+    )
 }
 
-/// The wallet of a row of [`Space::ProofWanted`].
+/// The wallet of a row of [`KeySpace::ProofWanted`].
 pub fn proof_wanted_wallet(key: &Key) -> Option<WalletId> {
     let (_, id) = key.bytes.split_last_chunk::<16>()?;
     Some(WalletId::from_bytes(*id))
 }
 
-/// [`Space::Watch`].
+/// [`KeySpace::Watch`].
 pub fn watch(token: TokenId, network: DepositNetwork, address: &str) -> Key {
     Key::new(
-        Space::Watch,
+        KeySpace::Watch,
         &[token.as_bytes(), &[network.number()], address.as_bytes()],
     )
 }
 
-/// [`Space::Restore`].
+/// [`KeySpace::Restore`].
 pub fn restore() -> Key {
-    Key::new(Space::Restore, &[])
+    Key::new(KeySpace::Restore, &[])
 }
 
-/// [`Space::FirstWallet`].
+/// [`KeySpace::FirstWallet`].
 pub fn first_wallet(vault: VaultId) -> Key {
-    Key::new(Space::FirstWallet, &[vault.as_bytes()])
+    Key::new(KeySpace::FirstWallet, &[vault.as_bytes()])
 }
 
-/// [`Space::AuditEntry`].
+/// [`KeySpace::AuditEntry`].
 pub fn audit_entry(chain: Chain, number: u64) -> Key {
-    Key::new(Space::AuditEntry, &[&chain.key(), &number.to_be_bytes()])
+    Key::new(KeySpace::AuditEntry, &[&chain.key(), &number.to_be_bytes()])
 }
 
-/// The chain and the number of a row of [`Space::AuditEntry`].
-pub fn audit_place(key: &Key) -> Option<(Chain, u64)> {
+/// The chain and the number of a row of [`KeySpace::AuditEntry`].
+pub fn audit_position(key: &Key) -> Option<(Chain, u64)> {
     let (chain, number) = Chain::split(&key.bytes)?;
     Some((chain, u64::from_be_bytes(number.try_into().ok()?)))
 }
 
-/// [`Space::AuditHead`].
+/// [`KeySpace::AuditHead`].
 pub fn audit_head(chain: Chain) -> Key {
-    Key::new(Space::AuditHead, &[&chain.key()])
+    Key::new(KeySpace::AuditHead, &[&chain.key()])
 }
 
-/// The chain of a row of [`Space::AuditHead`].
+/// The chain of a row of [`KeySpace::AuditHead`].
 pub fn audit_chain(key: &Key) -> Option<Chain> {
     let (chain, rest) = Chain::split(&key.bytes)?;
     rest.is_empty().then_some(chain)

@@ -28,8 +28,8 @@ use covault_core::{
 };
 
 use super::*;
-use crate::backup::restore::{Imported, Restore};
-use crate::leases::{LeaseRow, Member};
+use crate::backup::restore::{RestoreState, RestoreTimes};
+use crate::leases::{LeaseRow, MemberRow};
 
 fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(name: &str, value: &T) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -318,9 +318,9 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
         ("deliver", Effect::Deliver),
         ("broadcast", Effect::Broadcast),
     ] {
-        check(&format!("outbox-v1-{name}"), &Pending { effect });
+        check(&format!("outbox-v1-{name}"), &OutboxRow { effect });
     }
-    let replay = Replay {
+    let replay = IdempotencyRow {
         body_hash: [1; 32],
         at_ms: 2,
         response: vec![3],
@@ -330,7 +330,7 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
         claims: vec![vec![1, 2], vec![3]],
     };
     check("release-v1", &release);
-    let simulated = Simulated {
+    let simulated = SimulationRow {
         at_ms: 2,
         json: b"{}".to_vec(),
     };
@@ -343,15 +343,15 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
     };
     check("audit-head-v1", &linked.head());
     check("audit-link-v1", &linked);
-    let imported = Imported {
+    let imported = RestoreTimes {
         backup_at_ms: 7,
         restored_at_ms: 8,
     };
     for (name, restore) in [
-        ("restore-v1-importing", Restore::Importing),
-        ("restore-v1-imported", Restore::Imported(imported)),
-        ("restore-v1-held", Restore::Held(imported)),
-        ("restore-v1-open", Restore::Open(imported)),
+        ("restore-v1-importing", RestoreState::Importing),
+        ("restore-v1-imported", RestoreState::Imported(imported)),
+        ("restore-v1-held", RestoreState::Held(imported)),
+        ("restore-v1-open", RestoreState::Open(imported)),
     ] {
         check(name, &restore);
     }
@@ -399,7 +399,7 @@ fn batches__should_load_for_ever_in_every_state() {
 
 #[test]
 fn node__should_load_for_ever() {
-    let admitted = crate::nodes::Admitted {
+    let admitted = crate::nodes::AdmittedNode {
         id: NodeId([4; 32]),
         name: "vienna".into(),
         at_ms: 1_000,
@@ -453,7 +453,7 @@ fn tokens_and_deposits__should_load_for_ever() {
 
 #[test]
 fn keys__should_be_where_they_always_were() {
-    let of = Account {
+    let of = ChainAccount {
         network: Network::Evm,
         chain_id: Some(1),
         address: "0xaa".into(),
@@ -465,11 +465,11 @@ fn keys__should_be_where_they_always_were() {
     );
     assert_eq!(
         (nonce.space, claimed_nonce(&nonce)),
-        (Space::NonceReservation, Some(7))
+        (KeySpace::NonceReservation, Some(7))
     );
     assert_eq!(nonce_claim(&draft().claim.unwrap()), nonce);
     let account_part = "010000000000000000626300";
-    let of = Account {
+    let of = ChainAccount {
         network: Network::Bitcoin,
         chain_id: None,
         address: "bc".into(),
@@ -480,7 +480,7 @@ fn keys__should_be_where_they_always_were() {
     ] {
         let key = claim(&of, &resource);
         assert_eq!(hex::encode(&key.bytes), format!("{account_part}{rest}"));
-        assert_eq!(key.space, Space::Claim);
+        assert_eq!(key.space, KeySpace::Claim);
     }
     let request = RequestId::from_bytes([1; 16]);
     let key = reservation_expiry(258, request);
@@ -529,7 +529,7 @@ fn leases__should_stay_readable() {
         term: 8,
     };
     check("lease-v1-free", &free);
-    let member = Member {
+    let member = MemberRow {
         name: "one".into(),
         home: Some([6; 32]),
         since_ms: 11,

@@ -17,8 +17,8 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::oneshot, time::timeout};
 
 use crate::{
-    services::{Services, readable},
-    store::{Batch, CommitError, Expect, Key, Scan, Space, rows},
+    services::{Services, skip_unreadable},
+    store::{Batch, CommitError, Key, KeySpace, Precondition, Scan, rows},
 };
 
 /// How long a new wallet waits for its proof.
@@ -26,7 +26,7 @@ pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Whose statements are asked for.
 #[derive(Clone, Debug)]
-pub struct Holders {
+pub struct ShareHolders {
     /// The vault.
     pub vault: VaultId,
     /// Its root key on one curve.
@@ -37,7 +37,7 @@ pub struct Holders {
     pub generation: Generation,
 }
 
-impl Holders {
+impl ShareHolders {
     /// Of the vault's key on a curve, once it is there.
     pub fn of(vault: &Vault, curve: Curve) -> Option<Self> {
         vault.live(curve).map(|live| Self {
@@ -52,7 +52,7 @@ impl Holders {
 /// Addresses of a vault that wait for the next batch, by root key. While there is an entry, a task
 /// works on it.
 #[derive(Default)]
-pub struct Queues(Mutex<ByKey>);
+pub struct ProofQueues(Mutex<ByKey>);
 
 /// By root public key.
 type ByKey = HashMap<Vec<u8>, Vec<Waiting>>;
@@ -62,7 +62,7 @@ struct Waiting {
     reply: oneshot::Sender<Result<AddressProof, Fault>>,
 }
 
-impl Queues {
+impl ProofQueues {
     fn lock(&self) -> MutexGuard<'_, ByKey> {
         self.0.lock()
     }
@@ -96,8 +96,8 @@ impl Queues {
 /// [`Class::Unavailable`] when too few nodes have stated it within [`PATIENCE`].
 pub async fn prove(
     services: &Arc<Services>,
-    queues: &Arc<Queues>,
-    holders: &Holders,
+    queues: &Arc<ProofQueues>,
+    holders: &ShareHolders,
     address: Attested,
 ) -> Result<AddressProof, Fault> {
     let of = holders.root.public_key.clone();
@@ -107,7 +107,7 @@ pub async fn prove(
         let holders = holders.clone();
         tokio::spawn(async move {
             while let Some(batch) = queues.next(&of) {
-                ask(&services, &holders, batch).await;
+                ask_cluster(&services, &holders, batch).await;
             }
         });
     }
@@ -119,8 +119,8 @@ pub async fn prove(
     }
 }
 
-async fn ask(services: &Services, holders: &Holders, batch: Vec<Waiting>) {
-    let Holders {
+async fn ask_cluster(services: &Services, holders: &ShareHolders, batch: Vec<Waiting>) {
+    let ShareHolders {
         vault,
         root,
         confirmed,
@@ -147,10 +147,10 @@ async fn ask(services: &Services, holders: &Holders, batch: Vec<Waiting>) {
     if let Err(fault) = &stated {
         tracing::warn!(%vault, addresses = replies.len(), ?fault, "addresses have no proof yet");
     }
-    for (place, (statement, reply)) in order.statements().zip(replies).enumerate() {
+    for (admission, (statement, reply)) in order.statements().zip(replies).enumerate() {
         let proof = stated.as_ref().map_err(Fault::clone).map(|nodes| {
             let signature = |(node, signatures): &(_, Vec<[u8; 64]>)| {
-                Some((*node, signatures.get(place)?.to_vec()))
+                Some((*node, signatures.get(admission)?.to_vec()))
             };
             AddressProof {
                 statement,
@@ -180,7 +180,7 @@ pub fn add_to(
             rows::encode(&reference.to_owned())?,
         ),
     };
-    batch.put(key, Expect::Absent, value);
+    batch.put(key, Precondition::Absent, value);
     Ok(())
 }
 
@@ -200,11 +200,11 @@ pub fn attested(wallet: &Wallet, reference: &str) -> Attested {
 /// [`Class::Unavailable`] when not all of them could be had now.
 pub async fn complete(
     services: &Arc<Services>,
-    queues: &Arc<Queues>,
-    holders: &[Holders],
+    queues: &Arc<ProofQueues>,
+    holders: &[ShareHolders],
     vault: VaultId,
 ) -> Result<bool, Fault> {
-    let wanted = Scan::prefix(Space::ProofWanted, vault.as_bytes(), MAX_ADDRESSES);
+    let wanted = Scan::prefix(KeySpace::ProofWanted, vault.as_bytes(), MAX_ADDRESSES);
     let wanted = services.store.scan(&wanted).await?;
     let more = wanted.len() >= MAX_ADDRESSES;
     let all = wanted.iter().map(|(key, row)| async move {
@@ -212,15 +212,15 @@ pub async fn complete(
         complete_one(services, queues, holders, key, &reference).await
     });
     for done in join_all(all).await {
-        readable(done, "a wallet that has no proof")?;
+        skip_unreadable(done, "a wallet that has no proof")?;
     }
     Ok(more)
 }
 
 async fn complete_one(
     services: &Arc<Services>,
-    queues: &Arc<Queues>,
-    holders: &[Holders],
+    queues: &Arc<ProofQueues>,
+    holders: &[ShareHolders],
     wanted: &Key,
     reference: &str,
 ) -> Result<(), Fault> {
@@ -235,10 +235,10 @@ async fn complete_one(
     let mut batch = Batch::new();
     batch.put(
         rows::address_proof(id),
-        Expect::Absent,
+        Precondition::Absent,
         rows::encode(&proof)?,
     );
-    batch.delete(wanted.clone(), Expect::Any);
+    batch.delete(wanted.clone(), Precondition::Any);
     match services.store.commit(batch).await {
         // Another process was faster.
         Ok(()) | Err(CommitError::Conflict(_)) => Ok(()),
@@ -270,7 +270,7 @@ pub async fn shown_all(
     let proofs = services.load_all::<AddressProof>(&keys).await?;
     let mut shown = Vec::with_capacity(wallets.len());
     for (wallet, proof) in wallets.iter().zip(proofs) {
-        let proof = readable(proof, format_args!("proof of wallet {}", wallet.id))?;
+        let proof = skip_unreadable(proof, format_args!("proof of wallet {}", wallet.id))?;
         shown.push(with(wallet, proof.flatten().as_ref()));
     }
     Ok(shown)

@@ -14,11 +14,11 @@ use covault_core::{
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 
 use crate::{
-    audit::{self, By, Note},
+    audit::{self, AuditActor, AuditNote},
     leases::{self, Lease, LeaseScope},
     nodes,
     services::Services,
-    store::{Batch, CommitError, Expect, rows},
+    store::{Batch, CommitError, Precondition, rows},
     vaults::vault::{self, VaultActor},
 };
 
@@ -33,7 +33,7 @@ pub enum Msg {
     /// A vault's actor is to be started again.
     RestartDue(VaultId),
     /// A vault has come here, or gone.
-    Changed(VaultId),
+    LeaseChanged(VaultId),
     /// Answers once no actor of a vault that has gone runs any more.
     Ended(VaultId, RpcReplyPort<()>),
 }
@@ -52,14 +52,14 @@ pub struct NewVault {
     /// this, whatever it was told before.
     pub replace: bool,
     /// Who wants it.
-    pub by: By,
+    pub by: AuditActor,
     /// Where what was found or made goes.
-    pub reply: RpcReplyPort<Result<Made, Fault>>,
+    pub reply: RpcReplyPort<Result<VaultCreation, Fault>>,
 }
 
 /// What there is for a vault that is to be made.
 #[derive(Debug)]
-pub enum Made {
+pub enum VaultCreation {
     /// It, made now or before.
     Vault(Box<Vault>),
     /// One of its name that has not all its keys yet: its actor is to be asked for others.
@@ -67,10 +67,10 @@ pub enum Made {
 }
 
 /// The actor.
-pub struct Directory;
+pub struct VaultDirectory;
 
 /// Its state.
-pub struct Live {
+pub struct DirectoryState {
     services: Arc<Services>,
     /// With the version of the lease under which each runs.
     vaults: HashMap<VaultId, (ActorRef<vault::Msg>, u64)>,
@@ -81,24 +81,24 @@ pub struct Live {
 }
 
 #[async_trait]
-impl Actor for Directory {
+impl Actor for VaultDirectory {
     type Msg = Msg;
-    type State = Live;
+    type State = DirectoryState;
     type Arguments = Arc<Services>;
 
     async fn pre_start(
         &self,
         myself: ActorRef<Msg>,
         services: Arc<Services>,
-    ) -> Result<Live, ActorProcessingErr> {
+    ) -> Result<DirectoryState, ActorProcessingErr> {
         let directory = myself.clone();
         let changed = move |vault| {
             // One that has ended begins with all that is there.
-            let _ = directory.cast(Msg::Changed(vault));
+            let _ = directory.cast(Msg::LeaseChanged(vault));
         };
         services.held_leases.on_change(Box::new(changed));
         myself.cast(Msg::Resume)?;
-        Ok(Live {
+        Ok(DirectoryState {
             services,
             vaults: HashMap::new(),
             ids: HashMap::new(),
@@ -111,35 +111,37 @@ impl Actor for Directory {
         &self,
         myself: ActorRef<Msg>,
         message: Msg,
-        live: &mut Live,
+        state: &mut DirectoryState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
             Msg::Resume => {
                 // Before any vault may ask a signer.
-                nodes::tell(&live.services).await?;
-                for lease in live.services.held_leases.all() {
+                nodes::sync_admitted(&state.services).await?;
+                for lease in state.services.held_leases.all() {
                     if let LeaseScope::Vault(vault) = lease.scope() {
-                        live.settle(&myself, vault).await;
+                        state.reconcile(&myself, vault).await;
                     }
                 }
             }
             Msg::GetVault(id, reply) => {
-                let found = live.vaults.get(&id);
+                let found = state.vaults.get(&id);
                 let here = |version| {
-                    let lease = live.services.held_leases.get(LeaseScope::Vault(id));
+                    let lease = state.services.held_leases.get(LeaseScope::Vault(id));
                     lease.is_some_and(|lease| lease.version() == version)
                 };
                 let found = found.filter(|(_, version)| here(*version));
                 let _ = reply.send(found.map(|(actor, _)| actor.clone()));
             }
             Msg::CreateVault(new) => {
-                let (made, reply) = live.create(*new).await;
+                let (made, reply) = state.create(*new).await;
                 let _ = reply.send(made);
             }
-            Msg::RestartDue(vault) | Msg::Changed(vault) => live.settle(&myself, vault).await,
+            Msg::RestartDue(vault) | Msg::LeaseChanged(vault) => {
+                state.reconcile(&myself, vault).await
+            }
             Msg::Ended(vault, reply) => {
-                if live.vaults.contains_key(&vault) {
-                    live.ended.entry(vault).or_default().push(reply);
+                if state.vaults.contains_key(&vault) {
+                    state.ended.entry(vault).or_default().push(reply);
                 } else {
                     let _ = reply.send(());
                 }
@@ -152,7 +154,7 @@ impl Actor for Directory {
         &self,
         myself: ActorRef<Msg>,
         event: SupervisionEvent,
-        live: &mut Live,
+        state: &mut DirectoryState,
     ) -> Result<(), ActorProcessingErr> {
         let (actor, error) = match event {
             SupervisionEvent::ActorTerminated(actor, _, reason) => {
@@ -163,29 +165,29 @@ impl Actor for Directory {
                 return Ok(());
             }
         };
-        if let Some(vault) = live.ids.remove(&actor.get_id()) {
-            live.vaults.remove(&vault);
-            for waiting in live.ended.remove(&vault).into_iter().flatten() {
+        if let Some(vault) = state.ids.remove(&actor.get_id()) {
+            state.vaults.remove(&vault);
+            for waiting in state.ended.remove(&vault).into_iter().flatten() {
                 let _ = waiting.send(());
             }
-            if live
+            if state
                 .services
                 .held_leases
                 .get(LeaseScope::Vault(vault))
                 .is_some()
             {
                 tracing::error!(%vault, error, "the actor of a vault ended; it starts again from the store");
-                live.restart_later(&myself, vault);
+                state.restart_later(&myself, vault);
             }
         }
         Ok(())
     }
 }
 
-impl Live {
+impl DirectoryState {
     /// Has the actor of a vault run where the vault is here, and only under the present lease: two
     /// would undo each other's work.
-    async fn settle(&mut self, myself: &ActorRef<Msg>, vault: VaultId) {
+    async fn reconcile(&mut self, myself: &ActorRef<Msg>, vault: VaultId) {
         let lease = self.services.held_leases.get(LeaseScope::Vault(vault));
         let wanted = lease.as_ref().map(|lease| lease.version());
         if let Some((actor, version)) = self.vaults.get(&vault) {
@@ -200,7 +202,7 @@ impl Live {
             return;
         };
         let version = lease.version();
-        let args = (Arc::new(self.services.under(lease)), vault);
+        let args = (Arc::new(self.services.with_lease(lease)), vault);
         match Actor::spawn_linked(None, VaultActor, args, myself.get_cell()).await {
             Ok((actor, _)) => {
                 self.ids.insert(actor.get_id(), vault);
@@ -216,7 +218,7 @@ impl Live {
     fn restart_later(&mut self, myself: &ActorRef<Msg>, vault: VaultId) {
         let failures = self.failures.entry(vault).or_default();
         *failures = failures.saturating_add(1);
-        myself.send_after(self.services.pause(*failures), move || {
+        myself.send_after(self.services.backoff(*failures), move || {
             Msg::RestartDue(vault)
         });
     }
@@ -224,7 +226,10 @@ impl Live {
     async fn create(
         &self,
         new: NewVault,
-    ) -> (Result<Made, Fault>, RpcReplyPort<Result<Made, Fault>>) {
+    ) -> (
+        Result<VaultCreation, Fault>,
+        RpcReplyPort<Result<VaultCreation, Fault>>,
+    ) {
         let NewVault {
             name,
             threshold,
@@ -235,16 +240,16 @@ impl Live {
             reply,
         } = new;
         let plan = (threshold, signers, ecdsa);
-        (self.create_or_find(&name, plan, replace, &by).await, reply)
+        (self.find_or_create(&name, plan, replace, &by).await, reply)
     }
 
-    async fn create_or_find(
+    async fn find_or_create(
         &self,
         name: &str,
         (threshold, signers, ecdsa): (u16, Vec<NodeId>, Scheme),
         replace: bool,
-        by: &By,
-    ) -> Result<Made, Fault> {
+        by: &AuditActor,
+    ) -> Result<VaultCreation, Fault> {
         let services = &self.services;
         let by_name = rows::vault_name(name);
         loop {
@@ -257,7 +262,7 @@ impl Live {
                     && vault.signers == signers
                     && vault.ecdsa() == ecdsa
                 {
-                    return Ok(Made::Vault(Box::new(vault)));
+                    return Ok(VaultCreation::Vault(Box::new(vault)));
                 }
                 if !replace {
                     let hint = if vault.ready() {
@@ -274,27 +279,27 @@ impl Live {
                         ),
                     ));
                 }
-                return Ok(Made::Other(id));
+                return Ok(VaultCreation::Other(id));
             }
             let id = services.new_vault_id();
             let now_ms = services.now_ms();
             let mut batch = Batch::new();
             nodes::check_admitted(services, "signers", &signers).await?;
             let vault = Vault::new(id, name, threshold, signers.clone(), ecdsa, now_ms)?;
-            batch.put(rows::vault(id), Expect::Absent, rows::encode(&vault)?);
-            batch.put(by_name.clone(), Expect::Absent, rows::encode(&id)?);
-            nodes::hold(services, &mut batch, "signers", &signers).await?;
+            batch.put(rows::vault(id), Precondition::Absent, rows::encode(&vault)?);
+            batch.put(by_name.clone(), Precondition::Absent, rows::encode(&id)?);
+            nodes::pin_rows(services, &mut batch, "signers", &signers).await?;
             let (lease, mine) = leases::first_lease(services, id).await?;
             let scope = LeaseScope::Vault(id);
-            batch.put(scope.key(), Expect::Absent, rows::encode(&lease)?);
+            batch.put(scope.key(), Precondition::Absent, rows::encode(&lease)?);
             let chain = Chain::Vault(id);
-            Note::of_vault(by, id, "VaultMade")
+            AuditNote::for_vault(by, id, "VaultMade")
                 .fact("name", name)
                 .fact("threshold", threshold)
                 .fact("signers", audit::nodes(&vault.signers))
                 .fact("ecdsa", ecdsa.name())
                 .add_to(&mut batch, chain, now_ms)?;
-            audit::tell_of(by, chain, &mut batch, now_ms)?;
+            audit::note_chain_begin(by, chain, &mut batch, now_ms)?;
             match services.store.commit(batch).await {
                 Ok(()) if mine => services.held_leases.begin(Lease::new(scope, 1)),
                 Ok(()) => services.held_leases.moved(),
@@ -302,7 +307,7 @@ impl Live {
                 Err(CommitError::Conflict(_)) => continue,
                 Err(error) => return Err(error.into()),
             }
-            return Ok(Made::Vault(Box::new(vault)));
+            return Ok(VaultCreation::Vault(Box::new(vault)));
         }
     }
 }

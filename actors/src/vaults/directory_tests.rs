@@ -11,17 +11,17 @@ use covault_core::{
 
 use super::*;
 use crate::{
-    audit::By,
-    chain_rpc::Chains,
-    port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt},
-    settings::{Orchestrator, Settings, Sharing},
+    audit::AuditActor,
+    chain_rpc::ChainClients,
+    port::{NodeBackup, NodeConfirmations, NodeView, SignerCluster, SigningAttempt},
+    settings::{OrchestratorParts, OrchestratorSharing, Settings},
     store::memory::MemoryStore,
 };
 
-struct Nobody;
+struct NoSigners;
 
 #[async_trait]
-impl Signers for Nobody {
+impl SignerCluster for NoSigners {
     async fn keygen(&self, _: &KeygenOrder) -> Result<MadeKey, Fault> {
         std::future::pending().await
     }
@@ -40,7 +40,7 @@ impl Signers for Nobody {
         _: &ReshareProof,
         _: &[Proven],
         _: &[NodeId],
-    ) -> Result<Confirmations, Fault> {
+    ) -> Result<NodeConfirmations, Fault> {
         std::future::pending().await
     }
 
@@ -53,17 +53,17 @@ impl Signers for Nobody {
     }
 }
 
-struct Noon;
+struct NoonClock;
 
-impl Clock for Noon {
+impl Clock for NoonClock {
     fn now_ms(&self) -> u64 {
         43_200_000
     }
 }
 
-struct Count(AtomicU8);
+struct CountingEntropy(AtomicU8);
 
-impl Entropy for Count {
+impl Entropy for CountingEntropy {
     fn fill(&self, bytes: &mut [u8]) {
         bytes.fill(self.0.fetch_add(1, Ordering::SeqCst));
     }
@@ -71,25 +71,25 @@ impl Entropy for Count {
 
 #[tokio::test]
 async fn directory__should_never_run_two_actors_for_one_vault() {
-    let services = Arc::new(Services::new(Orchestrator {
+    let services = Arc::new(Services::new(OrchestratorParts {
         store: Arc::new(MemoryStore::new()),
-        signers: Arc::new(Nobody),
-        clock: Arc::new(Noon),
-        entropy: Arc::new(Count(AtomicU8::new(0))),
-        chains: Chains::default(),
+        signers: Arc::new(NoSigners),
+        clock: Arc::new(NoonClock),
+        entropy: Arc::new(CountingEntropy(AtomicU8::new(0))),
+        chains: ChainClients::default(),
         settings: Settings::default(),
-        sharing: Sharing::default(),
+        sharing: OrchestratorSharing::default(),
     }));
     for number in 1..=2 {
-        let admit = nodes::Change::Admit {
+        let admit = nodes::NodeChange::Admit {
             id: NodeId([number; 32]),
             name: String::new(),
         };
-        nodes::change(&services, admit, &By::service())
+        nodes::change(&services, admit, &AuditActor::service())
             .await
             .unwrap();
     }
-    let (directory, _) = Actor::spawn(None, Directory, services).await.unwrap();
+    let (directory, _) = Actor::spawn(None, VaultDirectory, services).await.unwrap();
     let create = |reply| {
         Msg::CreateVault(Box::new(NewVault {
             name: "main".into(),
@@ -97,7 +97,7 @@ async fn directory__should_never_run_two_actors_for_one_vault() {
             signers: vec![NodeId([1; 32]), NodeId([2; 32])],
             ecdsa: covault_core::scheme::Scheme::Dkls23,
             replace: false,
-            by: By::service(),
+            by: AuditActor::service(),
             reply,
         }))
     };
@@ -107,7 +107,7 @@ async fn directory__should_never_run_two_actors_for_one_vault() {
         .unwrap()
         .unwrap()
         .unwrap();
-    let Made::Vault(vault) = vault else {
+    let VaultCreation::Vault(vault) = vault else {
         panic!("{vault:?}")
     };
     let find = async || {

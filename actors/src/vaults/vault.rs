@@ -36,14 +36,14 @@ use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, Supervi
 use tokio::sync::watch;
 
 pub use keys::KeyPlan;
-pub use life::{InUse, Msg as LifeMsg, ReshareRequest};
+pub use life::{Msg as ReshareMsg, ReshareRequest, SharesInUse};
 pub use message::vault_message;
 pub use permit::AdmissionPermit;
 pub use slots::SlotRequest;
 
 use crate::{
-    account::Account,
-    audit::By,
+    account::ChainAccount,
+    audit::AuditActor,
     backup::restore,
     commands::command_commit::CommandCommit,
     requests::{
@@ -51,17 +51,17 @@ use crate::{
         signing::{self, VaultRequests},
     },
     services::Services,
-    store::{Scan, Space, rows},
+    store::{KeySpace, Scan, rows},
     vaults::{
-        address_proofs::{Holders, Queues},
-        wallets::{self, Plan},
+        address_proofs::{ProofQueues, ShareHolders},
+        wallets::{self, WalletPlan},
     },
 };
 
 /// Rows that one scan reads at most.
 const PAGE: usize = 512;
 /// Requests that are read at once when a vault starts.
-const READS: usize = 16;
+const MAX_PARALLEL_READS: usize = 16;
 
 /// Messages.
 pub enum Msg {
@@ -84,21 +84,21 @@ pub enum Msg {
     /// Ends a request that is not signed yet: somebody says no.
     Reject(RequestId, CommandCommit, RpcReplyPort<Result<(), Fault>>),
     /// A request that queued up when it was admitted is ready for its turn.
-    Settle(RequestId, Box<SlotRequest>),
+    RequestSlot(RequestId, Box<SlotRequest>),
     /// What the request's transaction uses up is on disk.
     Claimed(RequestId),
     /// The request cannot be built now; others need not wait for it.
-    StepBack(RequestId),
+    MoveToBack(RequestId),
     /// Keys that failed for good are wanted again.
-    MakeKeysAgain(By, RpcReplyPort<Result<Vault, Fault>>),
+    RetryKeygen(AuditActor, RpcReplyPort<Result<Vault, Fault>>),
     /// Keys that are not there are wanted of other nodes.
-    MakeKeysWith(Box<KeyPlan>),
+    ReplaceSigners(Box<KeyPlan>),
     /// A key is to be made (again).
     KeygenDue(Scheme),
     /// The cluster answered.
     KeygenEnded(Box<KeygenOrder>, Result<MadeKey, Fault>),
     /// About the shares of keys that are there.
-    Life(LifeMsg),
+    Reshare(ReshareMsg),
     /// Wallets without proof of their address are to get it; none may be there.
     ProofsDue,
     /// What came of that: whether there may be more.
@@ -112,7 +112,7 @@ pub enum Msg {
 /// A wallet to be made.
 pub struct NewWallet {
     /// What the client wants.
-    pub plan: Plan,
+    pub plan: WalletPlan,
     /// Where the receipt goes.
     pub reply: RpcReplyPort<Result<wire::Wallet, Fault>>,
 }
@@ -122,7 +122,7 @@ pub struct NewRequest {
     /// In state `Received`, checked.
     pub request: Request,
     /// The account in whose lane it has to wait for its turn.
-    pub account_queue: Option<Account>,
+    pub account_queue: Option<ChainAccount>,
     /// Whether it is to be sent once signed.
     pub broadcast: bool,
     /// The version of its wallet's row in which the wallet was active.
@@ -130,7 +130,7 @@ pub struct NewRequest {
     /// What is stored and demanded with it.
     pub command_commit: CommandCommit,
     /// Counts it as live.
-    pub place: AdmissionPermit,
+    pub admission: AdmissionPermit,
     /// Where the receipt goes.
     pub reply: RpcReplyPort<Result<wire::SigningRequest, Fault>>,
 }
@@ -139,7 +139,7 @@ pub struct NewRequest {
 pub struct VaultActor;
 
 /// Its state.
-pub struct Live {
+pub struct VaultState {
     services: Arc<Services>,
     vault: Vault,
     version: u64,
@@ -150,26 +150,26 @@ pub struct Live {
     ids: HashMap<ActorId, RequestId>,
     /// How often the actor of a live request has failed.
     failures: HashMap<RequestId, u32>,
-    keygens: keys::Keygens,
-    works: life::Works,
-    proof_queues: Arc<Queues>,
-    proving: proving::Proving,
+    keygens: keys::KeygenWorks,
+    works: life::ReshareWorks,
+    proof_queues: Arc<ProofQueues>,
+    proving: proving::ProofWork,
     /// Why keys, or their next shares, are not there yet, as their rows say.
     problems: BTreeMap<Scheme, String>,
-    in_use: watch::Sender<InUse>,
+    in_use: watch::Sender<SharesInUse>,
 }
 
 #[async_trait]
 impl Actor for VaultActor {
     type Msg = Msg;
-    type State = Live;
+    type State = VaultState;
     type Arguments = (Arc<Services>, VaultId);
 
     async fn pre_start(
         &self,
         myself: ActorRef<Msg>,
         (services, id): (Arc<Services>, VaultId),
-    ) -> Result<Live, ActorProcessingErr> {
+    ) -> Result<VaultState, ActorProcessingErr> {
         let (vault, version) = services
             .vault(id)
             .await?
@@ -178,8 +178,8 @@ impl Actor for VaultActor {
         let problems = problems::load(&services, id).await?;
         // First in the mailbox: nobody else has the address yet.
         myself.cast(Msg::Resume)?;
-        let works = life::Works::new();
-        Ok(Live {
+        let works = life::ReshareWorks::new();
+        Ok(VaultState {
             in_use: watch::channel(life::in_use(&vault, &works)).0,
             works,
             services,
@@ -191,9 +191,9 @@ impl Actor for VaultActor {
             vault_requests: Arc::default(),
             ids: HashMap::new(),
             failures: HashMap::new(),
-            keygens: keys::Keygens::new(),
+            keygens: keys::KeygenWorks::new(),
             proof_queues: Arc::default(),
-            proving: proving::Proving::default(),
+            proving: proving::ProofWork::default(),
             problems,
         })
     }
@@ -202,7 +202,7 @@ impl Actor for VaultActor {
         &self,
         myself: ActorRef<Msg>,
         message: Msg,
-        live: &mut Live,
+        live: &mut VaultState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
             Msg::Resume => live.resume(&myself).await?,
@@ -218,8 +218,8 @@ impl Actor for VaultActor {
             Msg::Reject(request, command_commit, reply) => {
                 live.reject(request, command_commit, reply).await
             }
-            Msg::Settle(request, wanted) => {
-                if let Some(account) = live.account_queues.ask(request, *wanted) {
+            Msg::RequestSlot(request, wanted) => {
+                if let Some(account) = live.account_queues.mark_ready(request, *wanted) {
                     live.dispatch(&account).await;
                 }
             }
@@ -228,23 +228,23 @@ impl Actor for VaultActor {
                     live.dispatch(&account).await;
                 }
             }
-            Msg::StepBack(request) => {
-                if let Some(account) = live.account_queues.step_back(request) {
+            Msg::MoveToBack(request) => {
+                if let Some(account) = live.account_queues.move_to_back(request) {
                     live.dispatch(&account).await;
                 }
             }
-            Msg::MakeKeysAgain(by, reply) => {
-                let vault = live.make_keys_again(&myself, &by).await;
+            Msg::RetryKeygen(by, reply) => {
+                let vault = live.retry_keygen(&myself, &by).await;
                 let failed = vault.as_ref().err().cloned();
                 let _ = reply.send(vault);
                 if let Some(fault) = failed {
                     return Err(fault.into());
                 }
             }
-            Msg::MakeKeysWith(plan) => live.make_keys_with(&myself, *plan).await?,
+            Msg::ReplaceSigners(plan) => live.replace_signers(&myself, *plan).await?,
             Msg::KeygenDue(scheme) => live.start_keygen(&myself, scheme).await?,
             Msg::KeygenEnded(order, result) => live.keygen_ended(&myself, &order, result).await?,
-            Msg::Life(message) => live.life(&myself, message).await?,
+            Msg::Reshare(message) => live.handle_reshare(&myself, message).await?,
             Msg::ProofsDue => live.prove(&myself),
             Msg::ProofsTried(tried) => live.proofs_tried(&myself, &tried),
             Msg::ProofMissing => live.proof_missing(&myself),
@@ -261,19 +261,19 @@ impl Actor for VaultActor {
         &self,
         myself: ActorRef<Msg>,
         event: SupervisionEvent,
-        live: &mut Live,
+        live: &mut VaultState,
     ) -> Result<(), ActorProcessingErr> {
         match event {
             SupervisionEvent::ActorTerminated(actor, _, _) => {
                 if let Some(request) = live.forget(actor.get_id()) {
                     live.failures.remove(&request);
-                    live.leave_lane(request).await;
+                    live.leave_account_queue(request).await;
                 }
             }
             SupervisionEvent::ActorFailed(actor, error) => {
                 if let Some(request) = live.forget(actor.get_id()) {
                     tracing::error!(%request, %error, "the actor of a request failed; it starts again from the store");
-                    live.leave_lane(request).await;
+                    live.leave_account_queue(request).await;
                     live.restart_later(&myself, request);
                 }
             }
@@ -283,7 +283,7 @@ impl Actor for VaultActor {
     }
 }
 
-impl Live {
+impl VaultState {
     /// The actor of a request has ended. Returns which request.
     fn forget(&mut self, actor: ActorId) -> Option<RequestId> {
         let request = self.ids.remove(&actor)?;
@@ -298,10 +298,14 @@ impl Live {
             }
         }
         self.forget_solved().await;
-        self.resume_life(myself);
+        self.resume_reshares(myself);
         self.prove(myself);
         let mut pending = Vec::new();
-        let mut next = Some(Scan::prefix(Space::Outbox, self.vault.id.as_bytes(), PAGE));
+        let mut next = Some(Scan::prefix(
+            KeySpace::Outbox,
+            self.vault.id.as_bytes(),
+            PAGE,
+        ));
         while let Some(scan) = next {
             let page = self.services.store.scan(&scan).await?;
             let ids: Vec<_> = page
@@ -309,8 +313,8 @@ impl Live {
                 .filter_map(|(key, _)| rows::outbox_request(key))
                 .collect();
             // One after the other, a store on another machine would make a start after a crash last.
-            let mut found =
-                stream::iter(ids.into_iter().map(|id| self.readable(id))).buffered(READS);
+            let mut found = stream::iter(ids.into_iter().map(|id| self.load_readable(id)))
+                .buffered(MAX_PARALLEL_READS);
             while let Some(request) = found.try_next().await? {
                 pending.extend(request);
             }
@@ -328,7 +332,7 @@ impl Live {
     /// Numbers the wallet and stores it in a task beside the actor: wallets share a commit.
     fn create_wallet(&mut self, myself: &ActorRef<Msg>, new: NewWallet) {
         let curve = new.plan.network.curve();
-        let Some(holders) = Holders::of(&self.vault, curve) else {
+        let Some(holders) = ShareHolders::of(&self.vault, curve) else {
             let reason = match self.vault.failed_reason() {
                 Some(reason) => {
                     format!("the vault has no {} key: {reason}", curve.name())

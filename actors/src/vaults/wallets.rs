@@ -16,15 +16,15 @@ use covault_core::{
 use prost::Message as _;
 
 use crate::{
-    audit::Note,
+    audit::AuditNote,
     commands::command_commit::CommandCommit,
     services::Services,
-    store::{Batch, CommitError, Expect, Key, Scan, Space, rows},
-    vaults::address_proofs::{self, Holders, Queues},
+    store::{Batch, CommitError, Key, KeySpace, Precondition, Scan, rows},
+    vaults::address_proofs::{self, ProofQueues, ShareHolders},
 };
 
 /// A wallet as the client wants it.
-pub struct Plan {
+pub struct WalletPlan {
     /// Its network, which is built.
     pub network: Network,
     /// Its name, checked.
@@ -53,10 +53,10 @@ pub struct Plan {
 /// index stays unused then.
 pub async fn make(
     services: &Arc<Services>,
-    queues: &Arc<Queues>,
-    holders: &Holders,
+    queues: &Arc<ProofQueues>,
+    holders: &ShareHolders,
     index: u32,
-    plan: &Plan,
+    plan: &WalletPlan,
 ) -> Result<Option<wire::Wallet>, Fault> {
     let path = KeyPath::of_wallet(plan.network, index)?;
     let public_key = holders.root.child(&path)?.public_key;
@@ -89,7 +89,7 @@ pub async fn make(
 pub async fn next_index(services: &Services, vault: VaultId) -> Result<u32, Fault> {
     let last = Scan {
         reverse: true,
-        ..Scan::prefix(Space::WalletIndex, vault.as_bytes(), 1)
+        ..Scan::prefix(KeySpace::WalletIndex, vault.as_bytes(), 1)
     };
     let last = services.store.scan(&last).await?;
     let last = last
@@ -102,7 +102,7 @@ async fn store(
     services: &Services,
     wallet: &Wallet,
     index: u32,
-    plan: &Plan,
+    plan: &WalletPlan,
     proof: Option<&AddressProof>,
 ) -> Result<Option<wire::Wallet>, Fault> {
     let shown = address_proofs::with(wallet, proof);
@@ -110,32 +110,36 @@ async fn store(
     let mut batch = Batch::new();
     batch.put(
         rows::wallet(wallet.id),
-        Expect::Absent,
+        Precondition::Absent,
         rows::encode(wallet)?,
     );
     batch.put(
         rows::wallet_index(wallet.vault, index),
-        Expect::Absent,
+        Precondition::Absent,
         id.clone(),
     );
     batch.put(
         rows::wallet_address(&wallet.address),
-        Expect::Absent,
+        Precondition::Absent,
         id.clone(),
     );
     if !wallet.reference.is_empty() {
-        batch.put(rows::wallet_ref(&wallet.reference), Expect::Absent, id);
+        batch.put(
+            rows::wallet_ref(&wallet.reference),
+            Precondition::Absent,
+            id,
+        );
     }
     if let Some(key) = &plan.deposit {
         let deposit = Deposit {
             wallet: wallet.id,
             created_at_ms: wallet.created_at_ms,
         };
-        batch.put(key.clone(), Expect::Absent, rows::encode(&deposit)?);
+        batch.put(key.clone(), Precondition::Absent, rows::encode(&deposit)?);
     }
     address_proofs::add_to(&mut batch, wallet, &plan.proven_reference, proof)?;
     let for_deposit = plan.deposit.is_some();
-    Note::new(
+    AuditNote::new(
         plan.command_commit.by(),
         format_args!("wallet:{}", wallet.id),
         "WalletMade",
@@ -152,13 +156,15 @@ async fn store(
         .add_to(&mut batch, response, wallet.created_at_ms)?;
     match services.store.commit(batch).await {
         Ok(()) => Ok(Some(shown)),
-        Err(CommitError::Conflict(key)) if key.space == Space::WalletIndex => Ok(None),
+        Err(CommitError::Conflict(key)) if key.space == KeySpace::WalletIndex => Ok(None),
         // Another call made it.
-        Err(CommitError::Conflict(key)) if plan.deposit.is_some() && key.space != Space::Token => {
+        Err(CommitError::Conflict(key))
+            if plan.deposit.is_some() && key.space != KeySpace::Token =>
+        {
             Err(deposit::conflict())
         }
-        Err(CommitError::Conflict(key)) if key.space == Space::WalletRef => Err(duplicate_ref()),
-        Err(CommitError::Conflict(key)) if key.space == Space::Idempotency => Err(
+        Err(CommitError::Conflict(key)) if key.space == KeySpace::WalletRef => Err(duplicate_ref()),
+        Err(CommitError::Conflict(key)) if key.space == KeySpace::Idempotency => Err(
             Fault::unavailable("another call with this idempotency key is in progress; try again"),
         ),
         Err(error) => Err(error.into()),

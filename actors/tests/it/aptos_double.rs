@@ -10,7 +10,9 @@ use std::{
 };
 
 use async_trait::async_trait;
-use covault_actors::chain_rpc::{Broadcast, BroadcastRequest, ChainClient, ChainError, Refusal};
+use covault_actors::chain_rpc::{
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal,
+};
 use covault_core::{
     chain::{
         ChainData, Queries,
@@ -29,7 +31,7 @@ const AUTHENTICATOR: usize = 99;
 #[derive(Default)]
 pub struct AptosDouble {
     clock: Arc<TestClock>,
-    account: Mutex<Account>,
+    account: Mutex<AptosAccount>,
     /// It takes transactions, and executes none.
     pub halted: AtomicBool,
     /// It takes only the next number.
@@ -42,7 +44,7 @@ pub struct AptosDouble {
 
 /// The only account.
 #[derive(Default)]
-struct Account {
+struct AptosAccount {
     /// Hashes by number.
     waiting: BTreeMap<u64, String>,
     executed: Vec<String>,
@@ -82,7 +84,7 @@ impl AptosDouble {
     }
 }
 
-impl Account {
+impl AptosAccount {
     fn execute(&mut self) {
         while let Some(hash) = self.waiting.remove(&(self.executed.len() as u64)) {
             self.executed.push(hash);
@@ -108,14 +110,14 @@ impl ChainClient for AptosDouble {
         }))
     }
 
-    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
         tokio::task::yield_now().await;
         let bytes = hex::decode(&broadcast_request.signed.transaction[2..]).unwrap();
         let end = bytes.len() - AUTHENTICATOR;
         let transaction: RawTransaction = bcs::from_bytes(&bytes[..end]).unwrap();
         let hash = broadcast_request.signed.tx_hash.clone();
         let refused = |reason: &str| {
-            Broadcast::Refused(Refusal {
+            BroadcastOutcome::Refused(ChainRefusal {
                 reason: reason.into(),
                 code: ExecuteCode::Unspecified,
             })
@@ -123,7 +125,7 @@ impl ChainClient for AptosDouble {
         let mut account = self.account.lock().unwrap();
         account.handed.push(hash.clone());
         if account.executed.contains(&hash) || account.waiting.values().any(|one| *one == hash) {
-            return Broadcast::Accepted;
+            return BroadcastOutcome::Accepted;
         }
         if self.refuse.load(Ordering::SeqCst) {
             return refused("the sender cannot pay the fee");
@@ -136,14 +138,14 @@ impl ChainClient for AptosDouble {
             return refused("another transaction has the account's number");
         }
         if number > next && self.strict.load(Ordering::SeqCst) {
-            return Broadcast::Unknown("an earlier transaction is not there yet".into());
+            return BroadcastOutcome::Unknown("an earlier transaction is not there yet".into());
         }
         let before = account.waiting.insert(number, hash);
         assert_eq!(before, None, "two transactions with the number {number}");
         if !self.halted.load(Ordering::SeqCst) {
             account.execute();
         }
-        Broadcast::Accepted
+        BroadcastOutcome::Accepted
     }
 
     async fn next_number(&self, _address: &str, since_ms: u64) -> Result<Option<u64>, ChainError> {

@@ -6,8 +6,8 @@ use std::sync::{
 };
 
 use covault_actors::chain_rpc::{
-    Broadcast, BroadcastRequest, ChainClient, ChainError, ChainKey, Chains, Endpoints, Refusal,
-    Simulation, SimulationRequest,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainClients, ChainEndpoints, ChainError,
+    ChainKey, ChainRefusal, SimulationOutcome, SimulationRequest,
 };
 use covault_core::{
     chain::{
@@ -21,7 +21,7 @@ use covault_core::{
 use serde_json::{Value, json};
 
 use crate::{
-    http_double::{self, Response},
+    http_double::{self, HttpResponse},
     world::*,
 };
 
@@ -35,35 +35,35 @@ const END: u64 = NOW + 600;
 
 /// A request to the node.
 #[derive(Clone, Debug)]
-struct Asked {
+struct RecordedCall {
     /// `GET` or `POST`, path and query.
     what: String,
     kind: Option<String>,
     body: Vec<u8>,
 }
 
-type NodeAnswer = (u16, Value);
+type AptosReply = (u16, Value);
 
 /// A node that answers what a closure says, below `/v1`. Stops with the test's runtime.
-struct Node {
+struct AptosTestNode {
     url: String,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    asked: Arc<Mutex<Vec<RecordedCall>>>,
 }
 
-impl Node {
-    async fn start(answers: impl Fn(&Asked) -> NodeAnswer + Send + Sync + 'static) -> Self {
+impl AptosTestNode {
+    async fn start(answers: impl Fn(&RecordedCall) -> AptosReply + Send + Sync + 'static) -> Self {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&asked);
         let url = http_double::start(move |request| {
             let what = format!("{} {}", request.method(), request.target());
-            let asked = Asked {
+            let asked = RecordedCall {
                 what: what.replacen("/v1", "", 1),
                 kind: request.header("content-type").map(str::to_owned),
                 body: request.body.clone(),
             };
             seen.lock().unwrap().push(asked.clone());
             let (status, body) = answers(&asked);
-            Some(Response::json(status, &body))
+            Some(HttpResponse::json(status, &body))
         })
         .await;
         let url = format!("{url}/v1");
@@ -73,40 +73,41 @@ impl Node {
     fn client(&self) -> Arc<dyn ChainClient> {
         // Another test of the process may have installed it.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let endpoints = Endpoints::new(vec![self.url.clone()]);
+        let endpoints = ChainEndpoints::new(vec![self.url.clone()]);
         let chain = ChainKey::APTOS;
-        let chains = Chains::connect(&[(chain, endpoints)].into(), &World::new().ports()).unwrap();
+        let chains =
+            ChainClients::connect(&[(chain, endpoints)].into(), &World::new().ports()).unwrap();
         Arc::clone(chains.get(chain.network, chain.chain_id).unwrap())
     }
 
-    fn asked(&self, what: &str) -> Vec<Asked> {
+    fn asked(&self, what: &str) -> Vec<RecordedCall> {
         let mut asked = self.asked.lock().unwrap().clone();
         asked.retain(|asked| asked.what == what);
         asked
     }
 }
 
-fn problem(status: u16, code: &str, message: &str) -> NodeAnswer {
+fn problem(status: u16, code: &str, message: &str) -> AptosReply {
     (status, json!({"message": message, "error_code": code}))
 }
 
-fn vm(status: &str) -> NodeAnswer {
+fn vm(status: &str) -> AptosReply {
     let message = format!("Invalid transaction: Type: Validation Code: {status}");
     problem(400, "vm_error", &message)
 }
 
-fn executed(success: bool, status: &str) -> NodeAnswer {
+fn executed(success: bool, status: &str) -> AptosReply {
     let outcome = json!([{"success": success, "vm_status": status, "gas_used": "9"}]);
     (200, outcome)
 }
 
-fn ledger(chain_id: u8, now: u64) -> NodeAnswer {
+fn ledger(chain_id: u8, now: u64) -> AptosReply {
     let ledger = json!({"chain_id": chain_id, "ledger_timestamp": format!("{now}000000")});
     (200, ledger)
 }
 
 /// A healthy node.
-fn healthy(asked: &Asked) -> NodeAnswer {
+fn healthy(asked: &RecordedCall) -> AptosReply {
     let native = format!("GET /accounts/{FROM}/balance/0x1::aptos_coin::AptosCoin");
     match asked.what.as_str() {
         "GET " => ledger(1, NOW),
@@ -182,7 +183,7 @@ fn broadcast_request(now: u64, retried: bool) -> BroadcastRequest {
     }
 }
 
-fn reason(error: ChainError) -> Refusal {
+fn reason(error: ChainError) -> ChainRefusal {
     match error {
         ChainError::Refused(refusal) => refusal,
         ChainError::Unknown(reason) => panic!("{reason}"),
@@ -191,7 +192,7 @@ fn reason(error: ChainError) -> Refusal {
 
 #[tokio::test]
 async fn aptos_facts__should_be_what_the_node_says() {
-    let node = Node::start(healthy).await;
+    let node = AptosTestNode::start(healthy).await;
     let (client, queries) = (node.client(), queries("swap"));
     let asked = client.chain_data(&queries, NOW * 1_000 + 999);
     let expected = aptos::ChainData {
@@ -216,7 +217,7 @@ async fn aptos_facts__should_be_what_the_node_says() {
 #[tokio::test]
 async fn aptos_facts__should_take_the_number_after_transactions_that_were_executed_meanwhile() {
     let count = AtomicUsize::new(0);
-    let node = Node::start(move |asked| match asked.what.as_str() {
+    let node = AptosTestNode::start(move |asked| match asked.what.as_str() {
         "POST /transactions/simulate" if count.fetch_add(1, Ordering::SeqCst) == 0 => executed(
             false,
             "Transaction Executed and Committed with Error SEQUENCE_NUMBER_TOO_OLD",
@@ -243,7 +244,7 @@ async fn aptos_facts__should_offer_no_more_gas_than_is_left_after_transactions_t
  {
     const TOLD: &str =
         "Transaction Executed and Committed with Error INSUFFICIENT_BALANCE_FOR_TRANSACTION_FEE";
-    let gas = |asked: &Asked, units: u64| {
+    let gas = |asked: &RecordedCall, units: u64| {
         asked
             .body
             .windows(8)
@@ -255,7 +256,7 @@ async fn aptos_facts__should_offer_no_more_gas_than_is_left_after_transactions_t
         (false, TOLD),
     ] {
         let count = AtomicUsize::new(0);
-        let node = Node::start(move |asked| match asked.what.as_str() {
+        let node = AptosTestNode::start(move |asked| match asked.what.as_str() {
             "POST /transactions/simulate" if count.fetch_add(1, Ordering::SeqCst) == 0 => {
                 executed(false, old)
             }
@@ -293,7 +294,7 @@ async fn aptos_facts__should_begin_at_0_only_where_the_node_knows_no_account() {
         (problem(404, "web_framework_error", "not found"), false),
         ((404, json!("no such page")), false),
     ] {
-        let node = Node::start(move |asked| match asked.what.as_str() {
+        let node = AptosTestNode::start(move |asked| match asked.what.as_str() {
             what if what.ends_with(FROM) => answer.clone(),
             _ => healthy(asked),
         })
@@ -312,7 +313,7 @@ async fn aptos_facts__should_begin_at_0_only_where_the_node_knows_no_account() {
 
 #[tokio::test]
 async fn aptos_facts__should_refuse_functions_that_cannot_be_called() {
-    let node = Node::start(healthy).await;
+    let node = AptosTestNode::start(healthy).await;
     let client = node.client();
     for (function, words) in [
         ("look", "is not an entry function"),
@@ -332,7 +333,7 @@ async fn aptos_facts__should_refuse_functions_that_cannot_be_called() {
     // A page that is not there is no module that is not there.
     let error = client.chain_data(&queries, 0).await.unwrap_err();
     assert!(matches!(error, ChainError::Unknown(_)), "{error:?}");
-    let node = Node::start(|asked| match asked.what.as_str() {
+    let node = AptosTestNode::start(|asked| match asked.what.as_str() {
         what if what.ends_with("/module/none") => problem(404, "module_not_found", "Not found"),
         _ => healthy(asked),
     })
@@ -358,7 +359,7 @@ async fn aptos_facts__should_say_in_words_why_a_simulation_fails() {
         ),
         ("Move abort in 0xcd::pool: 0x3", ExecuteCode::Unspecified),
     ] {
-        let node = Node::start(move |asked| match asked.what.as_str() {
+        let node = AptosTestNode::start(move |asked| match asked.what.as_str() {
             "POST /transactions/simulate" => executed(false, status),
             _ => healthy(asked),
         })
@@ -372,7 +373,7 @@ async fn aptos_facts__should_say_in_words_why_a_simulation_fails() {
         assert_eq!(refusal.code, code);
         assert!(refusal.reason.contains(status), "{}", refusal.reason);
     }
-    let node = Node::start(|asked| match asked.what.as_str() {
+    let node = AptosTestNode::start(|asked| match asked.what.as_str() {
         what if what.contains("/balance/") => (200, json!(0)),
         _ => healthy(asked),
     })
@@ -388,7 +389,7 @@ async fn aptos_facts__should_say_in_words_why_a_simulation_fails() {
 
 #[tokio::test]
 async fn aptos_nodes_of_another_chain__should_get_nothing() {
-    let node = Node::start(|asked| match asked.what.as_str() {
+    let node = AptosTestNode::start(|asked| match asked.what.as_str() {
         "GET " => ledger(126, NOW),
         _ => healthy(asked),
     })
@@ -401,18 +402,18 @@ async fn aptos_nodes_of_another_chain__should_get_nothing() {
         refusal.reason
     );
     let sent = client.broadcast(&broadcast_request(NOW, false)).await;
-    assert!(matches!(sent, Broadcast::Unknown(_)), "{sent:?}");
+    assert!(matches!(sent, BroadcastOutcome::Unknown(_)), "{sent:?}");
     assert!(node.asked("POST /transactions").is_empty());
 }
 
 #[tokio::test]
 async fn aptos_broadcast__should_send_the_exact_bytes() {
-    let node = Node::start(healthy).await;
+    let node = AptosTestNode::start(healthy).await;
     let sent = node
         .client()
         .broadcast(&broadcast_request(NOW, false))
         .await;
-    assert_eq!(sent, Broadcast::Accepted);
+    assert_eq!(sent, BroadcastOutcome::Accepted);
     let posted = node.asked("POST /transactions").remove(0);
     assert_eq!(posted.kind.as_deref(), Some(BCS));
     assert_eq!(posted.body, signed());
@@ -420,11 +421,11 @@ async fn aptos_broadcast__should_send_the_exact_bytes() {
 
 /// What became of a transaction that a node refuses; `seen` answers what the chain has.
 async fn refused_with(
-    refusal: NodeAnswer,
+    refusal: AptosReply,
     broadcast_request: BroadcastRequest,
-    seen: impl Fn(&Asked) -> Option<NodeAnswer> + Send + Sync + 'static,
-) -> Broadcast {
-    let node = Node::start(move |asked| match asked.what.as_str() {
+    seen: impl Fn(&RecordedCall) -> Option<AptosReply> + Send + Sync + 'static,
+) -> BroadcastOutcome {
+    let node = AptosTestNode::start(move |asked| match asked.what.as_str() {
         "POST /transactions" => refusal.clone(),
         _ => seen(asked).unwrap_or_else(|| healthy(asked)),
     })
@@ -441,15 +442,15 @@ async fn aptos_broadcast__should_look_whether_an_old_number_is_its_own() {
         let pending = json!({"type": "pending_transaction", "hash": HASH});
         (asked.what == by_hash).then_some((200, pending))
     });
-    assert_eq!(sent.await, Broadcast::Accepted);
+    assert_eq!(sent.await, BroadcastOutcome::Accepted);
 
     // Nothing was sent before.
     let sent = refused_with(old(), broadcast_request(NOW, false), |_| None).await;
-    assert!(matches!(sent, Broadcast::Refused(_)), "{sent:?}");
+    assert!(matches!(sent, BroadcastOutcome::Refused(_)), "{sent:?}");
 
     // It may have arrived, and the node that was asked by its hash is behind.
     let sent = refused_with(old(), broadcast_request(NOW, true), |_| None).await;
-    assert!(matches!(sent, Broadcast::Unknown(_)), "{sent:?}");
+    assert!(matches!(sent, BroadcastOutcome::Unknown(_)), "{sent:?}");
     for (hash, accepted) in [(HASH, true), ("0x99", false)] {
         let by_number = by_number.clone();
         let sent = refused_with(old(), broadcast_request(NOW, true), move |asked| {
@@ -457,21 +458,21 @@ async fn aptos_broadcast__should_look_whether_an_old_number_is_its_own() {
             (asked.what == by_number).then_some((200, there))
         });
         match sent.await {
-            Broadcast::Accepted if accepted => {}
-            Broadcast::Refused(_) if !accepted => {}
+            BroadcastOutcome::Accepted if accepted => {}
+            BroadcastOutcome::Refused(_) if !accepted => {}
             other => panic!("{other:?}"),
         }
     }
     let sent = refused_with(old(), broadcast_request(NOW, true), |asked| {
         (asked.what == "GET ").then(|| ledger(1, END + 60))
     });
-    assert!(matches!(sent.await, Broadcast::Refused(_)));
+    assert!(matches!(sent.await, BroadcastOutcome::Refused(_)));
 
     // A node that cannot say leaves it open.
     let sent = refused_with(old(), broadcast_request(NOW, true), move |asked| {
         (asked.what == by_hash).then_some((503, json!("no")))
     });
-    assert!(matches!(sent.await, Broadcast::Unknown(_)));
+    assert!(matches!(sent.await, BroadcastOutcome::Unknown(_)));
 }
 
 #[tokio::test]
@@ -488,10 +489,10 @@ async fn aptos_broadcast__should_end_when_the_chains_clock_has_passed_the_end() 
             (asked.what == "GET ").then(|| ledger(1, chain))
         });
         match sent.await {
-            Broadcast::Refused(refusal) if over => {
+            BroadcastOutcome::Refused(refusal) if over => {
                 assert!(refusal.reason.contains("expired"), "{}", refusal.reason);
             }
-            Broadcast::Unknown(_) if !over => {}
+            BroadcastOutcome::Unknown(_) if !over => {}
             other => panic!("{now} {chain}: {other:?}"),
         }
     }
@@ -502,7 +503,7 @@ async fn aptos_broadcast__should_end_when_the_chains_clock_has_passed_the_end() 
     )
     .await;
     match sent {
-        Broadcast::Refused(refusal) => {
+        BroadcastOutcome::Refused(refusal) => {
             assert!(refusal.reason.contains("expired"), "{}", refusal.reason);
         }
         other => panic!("{other:?}"),
@@ -513,13 +514,13 @@ async fn aptos_broadcast__should_end_when_the_chains_clock_has_passed_the_end() 
         |_| None,
     )
     .await;
-    assert!(matches!(sent, Broadcast::Unknown(_)), "{sent:?}");
+    assert!(matches!(sent, BroadcastOutcome::Unknown(_)), "{sent:?}");
 }
 
 #[tokio::test]
 async fn the_next_aptos_number__should_be_that_of_a_ledger_after_the_time_in_question() {
     let at = format!("GET /accounts/{FROM}?ledger_version=900");
-    let node = Node::start(move |asked| match asked.what.as_str() {
+    let node = AptosTestNode::start(move |asked| match asked.what.as_str() {
         "GET " => {
             let now = format!("{NOW}500000");
             let ledger = json!({"chain_id": 1, "ledger_timestamp": now, "ledger_version": "900"});
@@ -539,7 +540,7 @@ async fn the_next_aptos_number__should_be_that_of_a_ledger_after_the_time_in_que
     }
 
     // A node that has not got this version of the ledger knows nothing.
-    let node = Node::start(|asked| match asked.what.as_str() {
+    let node = AptosTestNode::start(|asked| match asked.what.as_str() {
         "GET " => {
             let now = format!("{NOW}500000");
             let ledger = json!({"chain_id": 1, "ledger_timestamp": now, "ledger_version": "900"});
@@ -557,7 +558,7 @@ async fn the_next_aptos_number__should_be_that_of_a_ledger_after_the_time_in_que
 
 #[tokio::test]
 async fn aptos_balance__should_be_of_the_coin_or_of_an_asset() {
-    let node = Node::start(|asked| match asked.what.as_str() {
+    let node = AptosTestNode::start(|asked| match asked.what.as_str() {
         what if what.ends_with("/balance/0xa1::usd::USD") => (200, json!(u64::MAX)),
         what if what.ends_with("/balance/0xa2") => (200, json!("77")),
         what if what.ends_with("/balance/0xa3") => {
@@ -616,14 +617,14 @@ async fn simulate__should_show_what_the_node_says_of_the_built_transaction() {
         public_key: public_key.clone(),
     };
     let of = |success, error: Option<&str>| {
-        Some(Simulation {
+        Some(SimulationOutcome {
             success,
             error: error.map(str::to_owned),
             units_used: Some("9".into()),
-            ..Simulation::default()
+            ..SimulationOutcome::default()
         })
     };
-    let node = Node::start(healthy).await;
+    let node = AptosTestNode::start(healthy).await;
     assert_eq!(node.client().simulate(&trial).await, of(true, None));
     let asked = node.asked("POST /transactions/simulate");
     assert_eq!(asked[0].kind.as_deref(), Some(BCS));
@@ -643,7 +644,7 @@ async fn simulate__should_show_what_the_node_says_of_the_built_transaction() {
         ((200, json!([])), None),
         ((503, json!({})), None),
     ] {
-        let node = Node::start(move |asked| match asked.what.as_str() {
+        let node = AptosTestNode::start(move |asked| match asked.what.as_str() {
             "POST /transactions/simulate" => said.clone(),
             _ => healthy(asked),
         });

@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 use covault_actors::{
     gateway::{Caller, Gateway},
     operations::{CreateWallet, GetBalance, GetWalletInfo, UpdateWallet},
-    store::{Batch, Expect, Scan, Space},
+    store::{Batch, KeySpace, Precondition, Scan},
 };
 use covault_core::{
     fault::{Class, Fault},
@@ -205,7 +205,7 @@ async fn an_archive__should_end_what_was_waiting_also_after_a_restart() {
     // The process ended between the commit of the archive and the end of the request: the rows are
     // those of a wallet that another world archived.
     let archive = World::on(Arc::clone(&world.store));
-    let before = rows(&world, Space::Outbox).await;
+    let before = rows(&world, KeySpace::Outbox).await;
     archive.evm.down.store(true, Ordering::SeqCst);
     let gateway = archive.start().await;
     update(&gateway, &address, "", ARCHIVED).await.unwrap();
@@ -213,10 +213,10 @@ async fn an_archive__should_end_what_was_waiting_also_after_a_restart() {
     gateway.stop().await;
     let mut batch = Batch::new();
     for (key, value) in before {
-        batch.put(key, Expect::Any, value);
+        batch.put(key, Precondition::Any, value);
     }
     for (key, value) in waiting_again(&world).await {
-        batch.put(key, Expect::Any, value);
+        batch.put(key, Precondition::Any, value);
     }
     world.store.commit(batch).await.unwrap();
 
@@ -225,7 +225,7 @@ async fn an_archive__should_end_what_was_waiting_also_after_a_restart() {
     assert!(error.message.starts_with("the wallet was archived"));
 }
 
-async fn rows(world: &World, space: Space) -> Vec<(covault_actors::store::Key, Vec<u8>)> {
+async fn rows(world: &World, space: KeySpace) -> Vec<(covault_actors::store::Key, Vec<u8>)> {
     let all = Scan::prefix(space, &[], 1_000);
     let rows = world.store.scan(&all).await.unwrap();
     rows.into_iter()
@@ -236,7 +236,7 @@ async fn rows(world: &World, space: Space) -> Vec<(covault_actors::store::Key, V
 /// The failed request as it was when it waited for the chain.
 async fn waiting_again(world: &World) -> Vec<(covault_actors::store::Key, Vec<u8>)> {
     use covault_core::request::{Request, State};
-    let requests = rows(world, Space::Request).await;
+    let requests = rows(world, KeySpace::Request).await;
     requests
         .into_iter()
         .map(|(key, value)| {

@@ -6,13 +6,13 @@ use std::{
 };
 
 use covault_actors::{
-    audit::Log,
+    audit::AuditLog,
     gateway::Caller,
     operations::{
         AdmitNode, CreateToken, ListAuditChains, ListAuditEntries, RejectSigningRequest,
         RevokeToken,
     },
-    store::{Batch, Expect, Key, Space, Store, memory::MemoryStore},
+    store::{Batch, Key, KeySpace, Precondition, Store, memory::MemoryStore},
 };
 use covault_core::{
     audit::{BEGAN, Chain, Checker, Entry, Report, VAULT_CHAIN},
@@ -27,7 +27,7 @@ use crate::world::*;
 
 /// Every entry of a store's log, chain by chain, and what is wrong with them.
 async fn read(store: &dyn Store) -> (BTreeMap<Chain, Vec<Entry>>, Vec<Report>) {
-    let log = Log(store);
+    let log = AuditLog(store);
     let (mut all, mut reports) = (BTreeMap::new(), Vec::new());
     let mut after = None;
     loop {
@@ -262,9 +262,9 @@ async fn a_row_that_cannot_be_read__should_be_named() {
             .unwrap();
     };
     admit(1, "first").await;
-    let key = Key::new(Space::AuditEntry, &[&[0], &2_u64.to_be_bytes()]);
+    let key = Key::new(KeySpace::AuditEntry, &[&[0], &2_u64.to_be_bytes()]);
     let mut batch = Batch::new();
-    batch.put(key, Expect::Version(1), vec![1, 2, 3]);
+    batch.put(key, Precondition::Version(1), vec![1, 2, 3]);
     world.store.commit(batch).await.unwrap();
     let (_, reports) = read(&*world.store).await;
     assert_eq!(reports[0].breaks[0].number, 2);

@@ -7,14 +7,14 @@ use std::sync::{
 
 use async_trait::async_trait;
 use covault_actors::{
-    backup::{self, Begin, Reader, Writer},
-    gateway::{Answer, Caller, Gateway},
+    backup::{self, BackupHeader, BackupReader, BackupWriter},
+    gateway::{Caller, Gateway, OperationResponse},
     operations::{
         BeginBackup, CreateSigningRequest, CreateWallet, GetBackupPart, GetSigningRequestDetails,
         LetClientsIn,
     },
     store::{
-        Batch, CommitError, Key, RawRow, ReadError, Row, Scan, Snapshot, Space, Store,
+        Batch, CommitError, Key, KeySpace, RawRow, ReadError, Row, Scan, Snapshot, Store,
         memory::MemoryStore,
     },
 };
@@ -66,11 +66,11 @@ async fn part(
 /// A backup through the gateway, as the command line makes one.
 async fn back_up(gateway: &Gateway) -> Vec<u8> {
     let id = self::begin(gateway, &admin()).await.unwrap();
-    let begin = Begin {
+    let begin = BackupHeader {
         at_ms: 1_700_000_000_000,
         version: "1.2.3".into(),
     };
-    let mut writer = Writer::start(Vec::new(), begin).unwrap();
+    let mut writer = BackupWriter::start(Vec::new(), begin).unwrap();
     for number in 0.. {
         let rows = part(gateway, &admin(), &id, number).await.unwrap();
         if rows.is_empty() {
@@ -113,7 +113,7 @@ async fn until(world: &World, what: &str, mut is: impl AsyncFnMut() -> bool) {
 }
 
 async fn claims(world: &World) -> usize {
-    let claims = Scan::prefix(Space::NonceReservation, &[], 100);
+    let claims = Scan::prefix(KeySpace::NonceReservation, &[], 100);
     world.store.scan(&claims).await.unwrap().len()
 }
 
@@ -234,7 +234,9 @@ async fn restore__should_keep_clients_out_until_an_operator_lets_them_in() {
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let address = evm_wallet(&gateway, vault).await;
-    let sign = async |gateway: &Gateway, key| -> Result<(wire::SigningRequest, Answer), Fault> {
+    let sign = async |gateway: &Gateway,
+                      key|
+           -> Result<(wire::SigningRequest, OperationResponse), Fault> {
         let request = request(raw(&address));
         let made = call_with_key::<CreateSigningRequest>(gateway, &client(), request, key).await;
         made.map(|(response, answer)| (response.signing_request.unwrap(), answer))
@@ -294,10 +296,10 @@ async fn restore__should_pass_the_numbers_of_wallets_that_may_have_been_given_ou
 }
 
 /// A store whose commits fail from a number on.
-struct Cut(Arc<dyn Store>, AtomicUsize);
+struct LimitedStore(Arc<dyn Store>, AtomicUsize);
 
 #[async_trait]
-impl Store for Cut {
+impl Store for LimitedStore {
     async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
         let left = self.1.load(Ordering::SeqCst);
         if left == 0 {
@@ -337,7 +339,7 @@ async fn restore__should_come_to_the_same_end_wherever_it_is_cut_off() {
     let mut cut = 0;
     loop {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-        let limited = Cut(Arc::clone(&store), cut.into());
+        let limited = LimitedStore(Arc::clone(&store), cut.into());
         let done = backup::restore(&limited, backup.as_slice(), 5).await;
         if done.is_ok() {
             break;
@@ -366,7 +368,7 @@ async fn restore__should_come_to_the_same_end_wherever_it_is_cut_off() {
     // While the first start sees to what is left.
     for cut in 0.. {
         let world = restored(&world, &backup).await;
-        let limited = Arc::new(Cut(Arc::clone(&world.store), cut.into()));
+        let limited = Arc::new(LimitedStore(Arc::clone(&world.store), cut.into()));
         let first = world.try_start_with(limited, world.chains()).await;
         let cut_off = first.is_err();
         if let Ok(gateway) = first {
@@ -396,8 +398,13 @@ async fn restore__should_come_to_the_same_end_wherever_it_is_cut_off() {
 /// All rows but those of the store itself and of the processes that use it.
 async fn every_row(world: &World) -> Vec<(Key, Vec<u8>)> {
     let mut rows = Vec::new();
-    for space in Space::ALL {
-        let of_processes = [Space::Probe, Space::Restore, Space::Lease, Space::Member];
+    for space in KeySpace::ALL {
+        let of_processes = [
+            KeySpace::Probe,
+            KeySpace::Restore,
+            KeySpace::Lease,
+            KeySpace::Member,
+        ];
         if !of_processes.contains(&space) {
             let scan = Scan::prefix(space, &[], 10_000);
             let found = world.store.scan(&scan).await.unwrap();
@@ -425,11 +432,11 @@ async fn restore__should_take_a_whole_backup_and_an_empty_store_alone() {
     let new = restored(&world, &backup).await;
     assert_eq!(every_row(&new).await, every_row(&world).await);
     // One of a version to come.
-    let begin = Begin {
+    let begin = BackupHeader {
         at_ms: 1,
         version: "9.9".into(),
     };
-    let mut newer = Writer::start(Vec::new(), begin).unwrap();
+    let mut newer = BackupWriter::start(Vec::new(), begin).unwrap();
     let row = RawRow {
         space: 250,
         key: vec![1],
@@ -461,7 +468,7 @@ async fn a_backup__should_be_one_state_for_operators_one_at_a_time() {
     // What comes later is not in it.
     admit(&gateway).await;
     let rows = part(admin(), 0).await.unwrap();
-    assert!(rows.iter().all(|row| row.space != Space::Node as u8));
+    assert!(rows.iter().all(|row| row.space != KeySpace::Node as u8));
     assert_eq!(
         part(admin(), 0).await.unwrap_err().class(),
         &Class::Conflict
@@ -476,14 +483,14 @@ async fn a_backup__should_be_one_state_for_operators_one_at_a_time() {
 
 /// A small backup, without a store.
 fn sample() -> Vec<u8> {
-    let begin = Begin {
+    let begin = BackupHeader {
         at_ms: 1,
         version: "1".into(),
     };
-    let mut writer = Writer::start(Vec::new(), begin).unwrap();
+    let mut writer = BackupWriter::start(Vec::new(), begin).unwrap();
     for number in 0..3u8 {
         let row = RawRow {
-            space: Space::VaultName as u8,
+            space: KeySpace::VaultName as u8,
             key: vec![number],
             value: vec![number; 20],
         };
@@ -493,7 +500,7 @@ fn sample() -> Vec<u8> {
 }
 
 fn whole_backup(bytes: &[u8]) -> bool {
-    let Ok(mut reader) = Reader::start(bytes) else {
+    let Ok(mut reader) = BackupReader::start(bytes) else {
         return false;
     };
     loop {
@@ -529,11 +536,11 @@ proptest! {
 
 #[test]
 fn rows_that_are_out_of_order__should_be_refused() {
-    let begin = Begin {
+    let begin = BackupHeader {
         at_ms: 1,
         version: "1".into(),
     };
-    let mut writer = Writer::start(Vec::new(), begin).unwrap();
+    let mut writer = BackupWriter::start(Vec::new(), begin).unwrap();
     let row = RawRow {
         space: 2,
         key: vec![1],

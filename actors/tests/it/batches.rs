@@ -1,9 +1,9 @@
 //! createBatchPayment and getBatchPaymentDetails.
 
 use covault_actors::{
-    gateway::{Answer, Caller, Gateway, VaultScope},
+    gateway::{Caller, Gateway, OperationResponse, VaultScope},
     operations::{CreateBatchPayment, GetBatchPaymentDetails, UpdateWallet},
-    store::{Scan, Space},
+    store::{KeySpace, Scan},
 };
 use covault_core::{
     fault::{Class, Fault},
@@ -37,7 +37,7 @@ async fn submit(
     gateway: &Gateway,
     batch: wire::CreateBatchPaymentRequest,
     key: Option<&str>,
-) -> Result<(wire::BatchPayment, Answer), Fault> {
+) -> Result<(wire::BatchPayment, OperationResponse), Fault> {
     let made = call_with_key::<CreateBatchPayment>(gateway, caller, batch, key).await;
     made.map(|(response, answer)| (response.batch_payment.unwrap(), answer))
 }
@@ -53,7 +53,7 @@ async fn shown(
 }
 
 async fn stored(world: &World) -> usize {
-    let all = Scan::prefix(Space::Batch, &[], 1_000);
+    let all = Scan::prefix(KeySpace::Batch, &[], 1_000);
     world.store.scan(&all).await.unwrap().len()
 }
 

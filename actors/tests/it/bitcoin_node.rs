@@ -9,8 +9,8 @@ use std::{
 };
 
 use covault_actors::chain_rpc::{
-    Access, Broadcast, BroadcastRequest, ChainClient, ChainError, ChainKey, Chains, Endpoint,
-    Endpoints,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainClients, ChainEndpoints, ChainError,
+    ChainKey, NodeAuth, NodeEndpoint,
 };
 use covault_core::{
     chain::{
@@ -158,10 +158,10 @@ impl Bitcoind {
         txid.as_str().unwrap().to_owned()
     }
 
-    pub fn endpoint(&self) -> Endpoint {
-        Endpoint {
+    pub fn endpoint(&self) -> NodeEndpoint {
+        NodeEndpoint {
             url: self.url.clone(),
-            access: Access::Login(LOGIN.to_owned().into()),
+            access: NodeAuth::Login(LOGIN.to_owned().into()),
         }
     }
 
@@ -170,24 +170,25 @@ impl Bitcoind {
     }
 }
 
-pub fn connect(nodes: Vec<Endpoint>, agree: usize) -> Arc<dyn ChainClient> {
+pub fn connect(nodes: Vec<NodeEndpoint>, agree: usize) -> Arc<dyn ChainClient> {
     let chain = ChainKey::of(Network::Bitcoin, None);
-    let endpoints = Endpoints {
+    let endpoints = ChainEndpoints {
         nodes,
         agree,
-        ..Endpoints::new(Vec::new())
+        ..ChainEndpoints::new(Vec::new())
     };
-    let chains = Chains::connect(&[(chain, endpoints)].into(), &World::new().ports()).unwrap();
+    let chains =
+        ChainClients::connect(&[(chain, endpoints)].into(), &World::new().ports()).unwrap();
     Arc::clone(chains.get(Network::Bitcoin, None).unwrap())
 }
 
 /// A wallet with a key that is whole.
-pub struct Wallet {
+pub struct TestWallet {
     key: SigningKey,
     pub address: String,
 }
 
-impl Wallet {
+impl TestWallet {
     pub fn new(seed: u8) -> Self {
         let key = SigningKey::from_slice(&[seed; 32]).unwrap();
         let address = bitcoin().address(&public_key(&key)).unwrap();
@@ -276,16 +277,16 @@ fn again(broadcast_request: &BroadcastRequest) -> BroadcastRequest {
     }
 }
 
-fn refusal(broadcast: Broadcast) -> (ExecuteCode, String) {
+fn refusal(broadcast: BroadcastOutcome) -> (ExecuteCode, String) {
     match broadcast {
-        Broadcast::Refused(refusal) => (refusal.code, refusal.reason),
+        BroadcastOutcome::Refused(refusal) => (refusal.code, refusal.reason),
         other => panic!("{other:?}"),
     }
 }
 
-fn doubt(broadcast: Broadcast) -> String {
+fn doubt(broadcast: BroadcastOutcome) -> String {
     match broadcast {
-        Broadcast::Unknown(reason) => reason,
+        BroadcastOutcome::Unknown(reason) => reason,
         other => panic!("{other:?}"),
     }
 }
@@ -294,7 +295,7 @@ fn doubt(broadcast: Broadcast) -> String {
 async fn bitcoin_outputs__should_be_those_of_before_and_those_that_come() {
     let folder = tempfile::tempdir().unwrap();
     let node = Bitcoind::rich(folder.path(), &[]).await;
-    let (wallet, other) = (Wallet::new(1), Wallet::new(2));
+    let (wallet, other) = (TestWallet::new(1), TestWallet::new(2));
     // Long before a node is asked for the address; one of them is spent again.
     for satoshi in [300_000_001, 20_000, 546] {
         node.pay(&wallet.address, satoshi).await;
@@ -319,8 +320,8 @@ async fn bitcoin_outputs__should_be_those_of_before_and_those_that_come() {
     // Also when they are wallets that the node watches. What comes back is there at once.
     let outputs = wallet.outputs(&client).await;
     let payment = wallet.pays(&outputs, &other.address, 100_000_000, 5);
-    assert_eq!(client.broadcast(&payment).await, Broadcast::Accepted);
-    assert_eq!(client.broadcast(&payment).await, Broadcast::Accepted);
+    assert_eq!(client.broadcast(&payment).await, BroadcastOutcome::Accepted);
+    assert_eq!(client.broadcast(&payment).await, BroadcastOutcome::Accepted);
     assert_eq!(client.balance(&other.address, None).await, Ok("0".into()));
     let values = wallet.values(&client).await;
     let [546, 1_000, 20_000, change] = values[..] else {
@@ -329,7 +330,7 @@ async fn bitcoin_outputs__should_be_those_of_before_and_those_that_come() {
     assert_eq!(change, 200_000_001 - 141 * 5);
     let outputs = wallet.outputs(&client).await;
     let second = wallet.pays(&outputs, &other.address, change - 110 * 5, 5);
-    assert_eq!(client.broadcast(&second).await, Broadcast::Accepted);
+    assert_eq!(client.broadcast(&second).await, BroadcastOutcome::Accepted);
     assert_eq!(wallet.values(&client).await, [546, 1_000, 20_000]);
     node.mine(1).await;
     assert_eq!(other.values(&client).await.len(), 2);
@@ -338,10 +339,13 @@ async fn bitcoin_outputs__should_be_those_of_before_and_those_that_come() {
     let outputs = other.outputs(&client).await;
     let all: u64 = outputs.iter().map(|output| output.value).sum();
     let third = other.pays(&outputs, &wallet.address, all - 1_000, 5);
-    assert_eq!(client.broadcast(&third).await, Broadcast::Accepted);
+    assert_eq!(client.broadcast(&third).await, BroadcastOutcome::Accepted);
     node.mine(1).await;
     for old in [&payment, &second, &third] {
-        assert_eq!(client.broadcast(&again(old)).await, Broadcast::Accepted);
+        assert_eq!(
+            client.broadcast(&again(old)).await,
+            BroadcastOutcome::Accepted
+        );
     }
     assert_eq!(client.balance(&other.address, None).await, Ok("0".into()));
 
@@ -356,14 +360,14 @@ async fn bitcoin_outputs__should_be_those_of_before_and_those_that_come() {
 async fn bitcoin_outputs__should_be_found_after_a_search_that_was_cut_off() {
     let folder = tempfile::tempdir().unwrap();
     let node = Bitcoind::rich(folder.path(), &[]).await;
-    let wallet = Wallet::new(3);
+    let wallet = TestWallet::new(3);
     node.pay(&wallet.address, 70_000).await;
     node.mine(1).await;
     let client = node.client();
     assert_eq!(wallet.values(&client).await, [70_000]);
 
     // Another address of which the wallet has seen one output, and not that it was spent.
-    let cut_off = Wallet::new(4);
+    let cut_off = TestWallet::new(4);
     for satoshi in [50_000, 60_000] {
         node.pay(&cut_off.address, satoshi).await;
     }
@@ -391,8 +395,8 @@ async fn bitcoin_outputs__should_be_found_after_a_search_that_was_cut_off() {
         value: 50_000,
     };
     // To an address that the wallet does not watch: else it would see that.
-    let payment = cut_off.pays(&[spent], &Wallet::new(30).address, 49_400, 5);
-    assert_eq!(client.broadcast(&payment).await, Broadcast::Accepted);
+    let payment = cut_off.pays(&[spent], &TestWallet::new(30).address, 49_400, 5);
+    assert_eq!(client.broadcast(&payment).await, BroadcastOutcome::Accepted);
     node.mine(1).await;
     node.grow_old().await;
     let info = node.call("getdescriptorinfo", json!([raw])).await;
@@ -417,7 +421,7 @@ async fn bitcoin_outputs__should_be_found_after_a_search_that_was_cut_off() {
 async fn bitcoin_refusals__should_be_for_good_only_where_that_is_certain() {
     let folder = tempfile::tempdir().unwrap();
     let node = Bitcoind::rich(folder.path(), &["-minrelaytxfee=0.00002"]).await;
-    let (wallet, one, other) = (Wallet::new(5), Wallet::new(6), Wallet::new(7));
+    let (wallet, one, other) = (TestWallet::new(5), TestWallet::new(6), TestWallet::new(7));
     node.pay(&wallet.address, 1_000_000).await;
     node.mine(1).await;
     let client = node.client();
@@ -432,7 +436,7 @@ async fn bitcoin_refusals__should_be_for_good_only_where_that_is_certain() {
     // Two payments with the same output.
     let first = wallet.pays(&outputs, &one.address, 400_000, 5);
     let second = wallet.pays(&outputs, &other.address, 400_000, 5);
-    assert_eq!(client.broadcast(&first).await, Broadcast::Accepted);
+    assert_eq!(client.broadcast(&first).await, BroadcastOutcome::Accepted);
     for late in [&second, &again(&second)] {
         let (_, reason) = refusal(client.broadcast(late).await);
         assert!(reason.contains("another transaction"), "{reason}");
@@ -464,7 +468,7 @@ async fn bitcoin_refusals__should_be_for_good_only_where_that_is_certain() {
         let next = wallet.pays(&last, &one.address, 600, 5);
         assert_eq!(
             client.broadcast(&next).await,
-            Broadcast::Accepted,
+            BroadcastOutcome::Accepted,
             "{output:?}"
         );
         last = wallet.outputs(&client).await;
@@ -473,7 +477,10 @@ async fn bitcoin_refusals__should_be_for_good_only_where_that_is_certain() {
     let reason = doubt(client.broadcast(&next).await);
     assert!(reason.contains("too-long-mempool-chain"), "{reason}");
     node.mine(1).await;
-    assert_eq!(client.broadcast(&again(&next)).await, Broadcast::Accepted);
+    assert_eq!(
+        client.broadcast(&again(&next)).await,
+        BroadcastOutcome::Accepted
+    );
 }
 
 #[tokio::test]
@@ -482,7 +489,7 @@ async fn bitcoin_nodes__should_watch_each_for_itself() {
     let [first, second] = &folders;
     let first = Bitcoind::rich(first.path(), &["-txindex=1"]).await;
     let second = Bitcoind::start(second.path(), &["-txindex=1"]).await;
-    let wallet = Wallet::new(8);
+    let wallet = TestWallet::new(8);
     for satoshi in [100_000, 200_000] {
         first.pay(&wallet.address, satoshi).await;
     }
@@ -506,10 +513,10 @@ async fn bitcoin_nodes__should_watch_each_for_itself() {
 
     // Only the first has the payment, until it is in a block.
     let outputs = wallet.outputs(&both).await;
-    let payment = wallet.pays(&outputs, &Wallet::new(9).address, 150_000, 5);
+    let payment = wallet.pays(&outputs, &TestWallet::new(9).address, 150_000, 5);
     assert_eq!(
         first.client().broadcast(&payment).await,
-        Broadcast::Accepted
+        BroadcastOutcome::Accepted
     );
     let chain_data = both.chain_data(&wallet.queries(), 0).await;
     assert!(
@@ -524,10 +531,13 @@ async fn bitcoin_nodes__should_watch_each_for_itself() {
     );
 
     // An index of all transactions says that another one spent the output.
-    let late = wallet.pays(&outputs, &Wallet::new(10).address, 150_000, 5);
+    let late = wallet.pays(&outputs, &TestWallet::new(10).address, 150_000, 5);
     let (_, reason) = refusal(both.broadcast(&again(&late)).await);
     assert!(reason.contains("another transaction"), "{reason}");
-    assert_eq!(both.broadcast(&again(&payment)).await, Broadcast::Accepted);
+    assert_eq!(
+        both.broadcast(&again(&payment)).await,
+        BroadcastOutcome::Accepted
+    );
 }
 
 #[tokio::test]
@@ -536,7 +546,7 @@ async fn a_bitcoin_node_without_wallets__should_say_what_is_missing() {
     let node = Bitcoind::start(folder.path(), &["-disablewallet=1"]).await;
     match node
         .client()
-        .chain_data(&Wallet::new(11).queries(), 0)
+        .chain_data(&TestWallet::new(11).queries(), 0)
         .await
     {
         Err(ChainError::Unknown(reason)) => assert!(reason.contains("disablewallet=1"), "{reason}"),

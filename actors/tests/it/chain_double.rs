@@ -12,7 +12,8 @@ use alloy_consensus::{Transaction as _, TxEnvelope, private::alloy_primitives::k
 use alloy_eips::Decodable2718 as _;
 use async_trait::async_trait;
 use covault_actors::chain_rpc::{
-    Broadcast, BroadcastRequest, ChainClient, ChainError, Refusal, Simulation, SimulationRequest,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, SimulationOutcome,
+    SimulationRequest,
 };
 use covault_core::{
     chain::{ChainData, Queries, evm, solana},
@@ -20,7 +21,7 @@ use covault_core::{
 };
 use k256::ecdsa::{RecoveryId, Signature, VerifyingKey};
 
-use crate::one_key::take;
+use crate::fake_signers::take;
 
 /// See the module.
 #[derive(Default)]
@@ -51,15 +52,15 @@ pub struct ChainDouble {
     pub asked: AtomicUsize,
     /// What it was to try.
     pub tried: Mutex<Vec<SimulationRequest>>,
-    trying: Mutex<Trying>,
+    trying: Mutex<SimulationReply>,
 }
 
 /// What comes of trying a transaction.
 #[derive(Clone, Default)]
-pub enum Trying {
+pub enum SimulationReply {
     #[default]
     Cannot,
-    Says(Simulation),
+    Says(SimulationOutcome),
     NeverAnswers,
     Panics,
 }
@@ -97,7 +98,7 @@ impl ChainDouble {
     }
 
     /// How transactions are tried from now on.
-    pub fn try_by(&self, trying: Trying) {
+    pub fn try_by(&self, trying: SimulationReply) {
         *self.trying.lock().unwrap() = trying;
     }
 
@@ -146,7 +147,7 @@ impl ChainClient for ChainDouble {
             return Err(ChainError::Unknown("the node cannot be reached".into()));
         }
         if self.broke.load(Ordering::SeqCst) {
-            return Err(ChainError::Refused(Refusal {
+            return Err(ChainError::Refused(ChainRefusal {
                 reason: "the sender cannot pay amount and fee".into(),
                 code: ExecuteCode::InsufficientFunds,
             }));
@@ -183,19 +184,19 @@ impl ChainClient for ChainDouble {
         })
     }
 
-    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
         tokio::task::yield_now().await;
         let transaction = broadcast_request.signed.transaction.clone();
         self.handed.lock().unwrap().insert(transaction.clone());
         if self.down.load(Ordering::SeqCst) || self.stuck.load(Ordering::SeqCst) {
-            return Broadcast::Unknown("the node cannot be reached".into());
+            return BroadcastOutcome::Unknown("the node cannot be reached".into());
         }
         let mut sent = self.sent.lock().unwrap();
         if sent.contains_key(&broadcast_request.signed.tx_hash) {
-            return Broadcast::Accepted;
+            return BroadcastOutcome::Accepted;
         }
         if self.refuse.load(Ordering::SeqCst) {
-            return Broadcast::Refused(Refusal {
+            return BroadcastOutcome::Refused(ChainRefusal {
                 reason: "the node refused the transaction: intrinsic gas too low".into(),
                 code: ExecuteCode::InsufficientGasFee,
             });
@@ -212,7 +213,7 @@ impl ChainClient for ChainDouble {
             let past = self.before.load(Ordering::SeqCst);
             let is_in = |nonce| nonce < past || nonces.contains(&(number.0.clone(), nonce));
             if self.in_order.load(Ordering::SeqCst) && before.is_some_and(|before| !is_in(before)) {
-                return Broadcast::Unknown("the number is too high".into());
+                return BroadcastOutcome::Unknown("the number is too high".into());
             }
             let fresh = !is_in(number.1);
             let replaces = !fresh && self.replaceable.load(Ordering::SeqCst);
@@ -228,23 +229,23 @@ impl ChainClient for ChainDouble {
         }
         sent.insert(broadcast_request.signed.tx_hash.clone(), transaction);
         if take(&self.lost_answers) {
-            return Broadcast::Unknown("the answer was lost".into());
+            return BroadcastOutcome::Unknown("the answer was lost".into());
         }
-        Broadcast::Accepted
+        BroadcastOutcome::Accepted
     }
 
     async fn balance(&self, _address: &str, token: Option<&str>) -> Result<String, ChainError> {
         Ok(if token.is_some() { "5" } else { "1000" }.into())
     }
 
-    async fn simulate(&self, trial: &SimulationRequest) -> Option<Simulation> {
+    async fn simulate(&self, trial: &SimulationRequest) -> Option<SimulationOutcome> {
         self.tried.lock().unwrap().push(trial.clone());
         let trying = self.trying.lock().unwrap().clone();
         match trying {
-            Trying::Cannot => None,
-            Trying::Says(simulation) => Some(simulation),
-            Trying::NeverAnswers => std::future::pending().await,
-            Trying::Panics => panic!("a client that is wrong"),
+            SimulationReply::Cannot => None,
+            SimulationReply::Says(simulation) => Some(simulation),
+            SimulationReply::NeverAnswers => std::future::pending().await,
+            SimulationReply::Panics => panic!("a client that is wrong"),
         }
     }
 }

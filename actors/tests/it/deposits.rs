@@ -7,7 +7,7 @@ use covault_actors::{
     operations::{
         AddWatchAddress, ConfigureSweep, CreateDepositWallet, GetWalletList, RevokeToken, ShowSweep,
     },
-    store::{Batch, Expect, Scan, Space, redb::RedbStore},
+    store::{Batch, KeySpace, Precondition, Scan, redb::RedbStore},
 };
 use covault_core::{
     deposit::DepositNetwork,
@@ -102,7 +102,7 @@ async fn sweeper(gateway: &Gateway, name: &str, vault: VaultId) -> Token {
     token
 }
 
-async fn count(world: &World, space: Space) -> usize {
+async fn count(world: &World, space: KeySpace) -> usize {
     let all = Scan::prefix(space, &[], 10_000);
     world.store.scan(&all).await.unwrap().len()
 }
@@ -162,7 +162,7 @@ async fn deposit_wallet__should_be_one_per_token_network_and_ref_also_after_a_re
     let gateway = world.start().await;
     let again = deposit(&gateway, &caller, "EVM", "order-1").await.unwrap();
     assert_eq!(again, first);
-    assert_eq!(count(&world, Space::Wallet).await, 5);
+    assert_eq!(count(&world, KeySpace::Wallet).await, 5);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -175,7 +175,7 @@ async fn deposit_wallet__should_be_one_for_calls_at_the_same_time() {
     let answers = futures::future::join_all(calls).await;
     let first = answers[0].clone().unwrap();
     assert!(answers.into_iter().all(|answer| answer.unwrap() == first));
-    assert_eq!(count(&world, Space::Wallet).await, 1);
+    assert_eq!(count(&world, KeySpace::Wallet).await, 1);
     // No key path was used up for nothing.
     let next = wallet(&gateway, vault, wire::NetworkType::Evm).await;
     assert_eq!(next.key_path, "m/60/1");
@@ -206,12 +206,12 @@ async fn deposit_wallet__should_be_one_for_two_processes_on_one_store() {
     });
     let answers = futures::future::join_all(calls).await;
     assert!(answers.iter().all(|answer| *answer == answers[0]));
-    assert_eq!(count(&world, Space::Wallet).await, 1);
-    assert_eq!(count(&world, Space::Deposit).await, 1);
+    assert_eq!(count(&world, KeySpace::Wallet).await, 1);
+    assert_eq!(count(&world, KeySpace::Deposit).await, 1);
 }
 
 #[derive(Serialize, Deserialize)]
-enum Stored<T> {
+enum VersionedValue<T> {
     V1(T),
 }
 
@@ -266,19 +266,19 @@ async fn deposit_wallet__should_be_refused_with_the_reasons_of_the_api() {
     // An archived wallet.
     let wallets = world
         .store
-        .scan(&Scan::prefix(Space::Wallet, &[], 10))
+        .scan(&Scan::prefix(KeySpace::Wallet, &[], 10))
         .await
         .unwrap();
     let (key, row) = wallets[0].clone();
-    let Stored::V1(wallet) = bcs::from_bytes::<Stored<Wallet>>(&row.value).unwrap();
-    let archived = Stored::V1(Wallet {
+    let VersionedValue::V1(wallet) = bcs::from_bytes::<VersionedValue<Wallet>>(&row.value).unwrap();
+    let archived = VersionedValue::V1(Wallet {
         status: Status::Archived,
         ..wallet
     });
     let mut batch = Batch::new();
     batch.put(
         key,
-        Expect::Version(row.version),
+        Precondition::Version(row.version),
         bcs::to_bytes(&archived).unwrap(),
     );
     world.store.commit(batch).await.unwrap();
@@ -326,7 +326,7 @@ async fn watch__should_be_one_per_token_and_address() {
     gateway.stop().await;
     let gateway = world.start().await;
     assert_eq!(watch(&gateway, &caller, TRON).await.unwrap(), first);
-    assert_eq!(count(&world, Space::Watch).await, 2);
+    assert_eq!(count(&world, KeySpace::Watch).await, 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

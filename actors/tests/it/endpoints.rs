@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use covault_actors::chain_rpc::{
-    Access, Answer, Body, Broadcast, BroadcastRequest, Call, ChainClient, ChainError, ChainKey,
-    Chains, Endpoint, Endpoints, JsonRpc, Pool, Rest,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainClients, ChainEndpoints, ChainError,
+    ChainKey, JsonRpcClient, NodeAuth, NodeEndpoint, NodePool, NodeRequest, NodeRequestBody,
+    NodeResponse, RestClient,
 };
 use covault_core::{
     chain::{ChainData, Queries, Signed, evm},
@@ -14,29 +15,29 @@ use serde_json::{Value, json};
 
 use crate::{
     evm_node::nobody,
-    http_double::{self, Response},
+    http_double::{self, HttpResponse},
     world::*,
 };
 
 /// Heads and bodies of requests, as they came.
-type Seen = Arc<Mutex<Vec<(String, String)>>>;
+type RecordedRequests = Arc<Mutex<Vec<(String, String)>>>;
 
 /// An HTTP server that answers what a closure says of head and body.
-struct Server {
+struct TestServer {
     url: String,
-    seen: Seen,
+    seen: RecordedRequests,
 }
 
-impl Server {
+impl TestServer {
     async fn start(reply: impl Fn(&str, &str) -> (u16, String) + Send + Sync + 'static) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let seen = Seen::default();
+        let seen = RecordedRequests::default();
         let all = Arc::clone(&seen);
         let url = http_double::start(move |request| {
             let body = String::from_utf8_lossy(&request.body).into_owned();
             let (status, answer) = reply(&request.head, &body);
             all.lock().unwrap().push((request.head.clone(), body));
-            Some(Response {
+            Some(HttpResponse {
                 status,
                 headers: vec![("location", "/elsewhere".into())],
                 body: answer.into_bytes(),
@@ -62,27 +63,28 @@ impl Server {
     }
 }
 
-fn endpoints(urls: &[&str], agree: usize) -> Endpoints {
-    Endpoints {
+fn endpoints(urls: &[&str], agree: usize) -> ChainEndpoints {
+    ChainEndpoints {
         agree,
         timeout_ms: 2_000,
-        ..Endpoints::new(urls.iter().map(|url| (*url).to_owned()).collect())
+        ..ChainEndpoints::new(urls.iter().map(|url| (*url).to_owned()).collect())
     }
 }
 
-fn pool(endpoints: &Endpoints) -> Pool {
+fn pool(endpoints: &ChainEndpoints) -> NodePool {
     let chain = ChainKey::of(Network::Bitcoin, None);
-    Pool::new(chain, endpoints, World::new().ports()).unwrap()
+    NodePool::new(chain, endpoints, World::new().ports()).unwrap()
 }
 
-fn client(chain: ChainKey, endpoints: Endpoints) -> Arc<dyn ChainClient> {
-    let chains = Chains::connect(&[(chain, endpoints)].into(), &World::new().ports()).unwrap();
+fn client(chain: ChainKey, endpoints: ChainEndpoints) -> Arc<dyn ChainClient> {
+    let chains =
+        ChainClients::connect(&[(chain, endpoints)].into(), &World::new().ports()).unwrap();
     Arc::clone(chains.get(chain.network, chain.chain_id).unwrap())
 }
 
 /// A node of the EVM chain of the tests at which the account has sent so many transactions.
-async fn evm_node(count: &'static str, base_fee: &'static str) -> Server {
-    Server::json_rpc(move |method| match method {
+async fn evm_node(count: &'static str, base_fee: &'static str) -> TestServer {
+    TestServer::json_rpc(move |method| match method {
         "eth_chainId" => json!(format!("{CHAIN:#x}")),
         "eth_getTransactionCount" => json!(count),
         "eth_getBlockByNumber" => json!({"baseFeePerGas": base_fee}),
@@ -164,7 +166,7 @@ async fn pool__should_be_refused_when_more_have_to_agree_than_there_are() {
         (vec![], 1, "chains.evm.31337.rpc: "),
     ] {
         let endpoints = endpoints(&urls, agree);
-        let fault = Pool::new(ChainKey::evm(CHAIN), &endpoints, World::new().ports());
+        let fault = NodePool::new(ChainKey::evm(CHAIN), &endpoints, World::new().ports());
         let fault = fault.err().unwrap();
         assert!(fault.message().starts_with(setting), "{fault}");
     }
@@ -172,10 +174,10 @@ async fn pool__should_be_refused_when_more_have_to_agree_than_there_are() {
 
 #[tokio::test]
 async fn a_node_that_fails__should_be_asked_last_and_counted() {
-    let bad = Server::start(|_, _| (503, "busy".into())).await;
-    let good = Server::start(|_, _| (200, r#"{"result": 7}"#.into())).await;
+    let bad = TestServer::start(|_, _| (503, "busy".into())).await;
+    let good = TestServer::start(|_, _| (200, r#"{"result": 7}"#.into())).await;
     let pool = pool(&endpoints(&[&bad.url, &good.url], 1));
-    let rpc = JsonRpc::new(pool).version_1();
+    let rpc = JsonRpcClient::new(pool).version_1();
     for _ in 0..3 {
         assert_eq!(rpc.call("getblockcount", json!([])).await, Ok(json!(7)));
     }
@@ -195,7 +197,7 @@ async fn a_node_that_fails__should_be_asked_last_and_counted() {
             .contains(r#""jsonrpc":"1.0""#)
     );
     // Alone it is asked all the same, twice for one question and once for sending.
-    let alone = JsonRpc::new(self::pool(&endpoints(&[&bad.url], 1)));
+    let alone = JsonRpcClient::new(self::pool(&endpoints(&[&bad.url], 1)));
     assert!(alone.call("getblockcount", json!([])).await.is_err());
     assert_eq!(bad.calls(), 3);
     assert!(alone.call_once("sendraw", json!([])).await.0.is_err());
@@ -204,26 +206,26 @@ async fn a_node_that_fails__should_be_asked_last_and_counted() {
 
 #[tokio::test]
 async fn keys__should_be_shown_to_the_node_and_to_nobody_else() {
-    let server = Server::start(|_, _| (401, "who are you".into())).await;
-    let node = |access, path: &str| Endpoint {
+    let server = TestServer::start(|_, _| (401, "who are you".into())).await;
+    let node = |access, path: &str| NodeEndpoint {
         url: format!("{}{path}", server.url),
         access,
     };
-    let endpoints = Endpoints {
+    let endpoints = ChainEndpoints {
         nodes: vec![
             node(
-                Access::Header {
+                NodeAuth::Header {
                     name: "X-API-Key".into(),
                     value: "top-secret".into(),
                 },
                 "/v2?key=top-secret",
             ),
-            node(Access::Login("user:top-secret".into()), ""),
+            node(NodeAuth::Login("user:top-secret".into()), ""),
         ],
-        ..Endpoints::new(vec![])
+        ..ChainEndpoints::new(vec![])
     };
-    let rest = Rest::new(pool(&endpoints));
-    let call = Call::get("/getMasterchainInfo", &[("a", "b")]);
+    let rest = RestClient::new(pool(&endpoints));
+    let call = NodeRequest::get("/getMasterchainInfo", &[("a", "b")]);
     let error = format!("{:?}", rest.ask(&call).await.unwrap_err());
     assert!(error.contains("HTTP 401"), "{error}");
     assert!(!error.contains("secret"), "{error}");
@@ -243,32 +245,35 @@ async fn keys__should_be_shown_to_the_node_and_to_nobody_else() {
 
 #[tokio::test]
 async fn rest__should_take_a_status_for_an_answer_and_follow_nobody() {
-    let server = Server::start(|head, body| match head.split(' ').nth(1) {
+    let server = TestServer::start(|head, body| match head.split(' ').nth(1) {
         Some("/missing") => (404, r#"{"error_code": "account_not_found"}"#.into()),
         Some("/moved") => (307, "over there".into()),
         Some("/long") => (200, "x".repeat(9 << 20)),
         _ => (200, format!("\"{body}\"")),
     })
     .await;
-    let rest = Rest::new(pool(&endpoints(&[&server.url], 1)));
-    let missing = rest.ask(&Call::get("/missing", &[])).await.unwrap();
+    let rest = RestClient::new(pool(&endpoints(&[&server.url], 1)));
+    let missing = rest.ask(&NodeRequest::get("/missing", &[])).await.unwrap();
     assert_eq!((missing.status, missing.is_success()), (404, false));
     assert_eq!(
         missing.json::<Value>().unwrap()["error_code"],
         "account_not_found"
     );
     assert_eq!(
-        rest.ask(&Call::get("/moved", &[])).await.unwrap().status,
+        rest.ask(&NodeRequest::get("/moved", &[]))
+            .await
+            .unwrap()
+            .status,
         307
     );
-    let long = rest.ask(&Call::get("/long", &[])).await.unwrap_err();
+    let long = rest.ask(&NodeRequest::get("/long", &[])).await.unwrap_err();
     assert_eq!(
         long,
         ChainError::Unknown("Bitcoin: the node's answer is too long".into())
     );
-    let bytes = Call::post(
+    let bytes = NodeRequest::post(
         "/submit",
-        Body::Bytes("application/octet-stream", b"ab".into()),
+        NodeRequestBody::Bytes("application/octet-stream", b"ab".into()),
     );
     let (answer, doubt) = rest.send(&bytes).await;
     assert_eq!((answer.unwrap().words().as_str(), doubt), ("\"ab\"", false));
@@ -280,9 +285,9 @@ async fn rest__should_take_a_status_for_an_answer_and_follow_nobody() {
 #[tokio::test]
 async fn rest__should_use_nodes_of_its_chain_only() {
     let answer = |id: u64| move |_: &str, _: &str| (200, json!({"chain_id": id}).to_string());
-    let wrong = Server::start(answer(2)).await;
-    let right = Server::start(answer(1)).await;
-    let check = |answer: &Answer| match answer
+    let wrong = TestServer::start(answer(2)).await;
+    let right = TestServer::start(answer(1)).await;
+    let check = |answer: &NodeResponse| match answer
         .json::<Value>()
         .and_then(|it| it["chain_id"].as_u64())
     {
@@ -290,19 +295,19 @@ async fn rest__should_use_nodes_of_its_chain_only() {
         Some(id) => Ok(Some(format!("the node is on chain {id}"))),
         None => Err("the node named no chain"),
     };
-    let rest = Rest::new(pool(&endpoints(&[&wrong.url, &right.url], 1)));
-    let rest = rest.checked(Call::get("/", &[]), check);
-    assert!(rest.ask(&Call::get("/accounts", &[])).await.is_ok());
+    let rest = RestClient::new(pool(&endpoints(&[&wrong.url, &right.url], 1)));
+    let rest = rest.checked(NodeRequest::get("/", &[]), check);
+    assert!(rest.ask(&NodeRequest::get("/accounts", &[])).await.is_ok());
     assert!(
-        rest.any(&Call::get("/accounts", &[]), |_| Ok(true))
+        rest.any(&NodeRequest::get("/accounts", &[]), |_| Ok(true))
             .await
             .unwrap()
     );
     let heads = wrong.seen.lock().unwrap().clone();
     assert!(heads.iter().all(|(head, _)| head.starts_with("GET / ")));
-    let rest = Rest::new(pool(&endpoints(&[&wrong.url], 1)));
-    let rest = rest.checked(Call::get("/", &[]), check);
-    match rest.ask(&Call::get("/accounts", &[])).await {
+    let rest = RestClient::new(pool(&endpoints(&[&wrong.url], 1)));
+    let rest = rest.checked(NodeRequest::get("/", &[]), check);
+    match rest.ask(&NodeRequest::get("/accounts", &[])).await {
         Err(ChainError::Refused(refusal)) => assert_eq!(refusal.reason, "the node is on chain 2"),
         other => panic!("{other:?}"),
     }
@@ -314,7 +319,7 @@ async fn solana__should_add_up_what_the_accounts_of_an_owner_hold() {
         let info = json!({"tokenAmount": {"amount": amount, "decimals": 6}});
         json!({"pubkey": "p", "account": {"data": {"parsed": {"info": info}}}})
     };
-    let node = Server::json_rpc(move |method| match method {
+    let node = TestServer::json_rpc(move |method| match method {
         "getBalance" => json!({"context": {"slot": 1}, "value": 18_446_744_073_709_551_615u64}),
         "getTokenAccountsByOwner" => json!({
             "context": {"slot": 1},
@@ -343,7 +348,7 @@ async fn solana__should_add_up_what_the_accounts_of_an_owner_hold() {
 #[tokio::test]
 async fn solana__should_say_when_there_is_no_such_token() {
     let answer = r#"{"error": {"code": -32602, "message": "Invalid param: could not find mint"}}"#;
-    let node = Server::start(move |_, _| (200, answer.into())).await;
+    let node = TestServer::start(move |_, _| (200, answer.into())).await;
     let client = client(ChainKey::SONIC, endpoints(&[&node.url], 1));
     match client.balance("a", Some("b")).await {
         Err(ChainError::Refused(refusal)) => {
@@ -355,8 +360,8 @@ async fn solana__should_say_when_there_is_no_such_token() {
 
 #[tokio::test]
 async fn sending__should_say_when_a_node_may_have_it() {
-    let lost = Server::start(|_, _| (502, String::new())).await;
-    let refusing = Server::start(|_, body| {
+    let lost = TestServer::start(|_, _| (502, String::new())).await;
+    let refusing = TestServer::start(|_, body| {
         let call: Value = serde_json::from_str(body).unwrap();
         let answer = match call["method"].as_str().unwrap() {
             "sendTransaction" => {
@@ -381,11 +386,11 @@ async fn sending__should_say_when_a_node_may_have_it() {
     let doubtful = client(ChainKey::SOLANA, endpoints(&[&lost.url, &refusing.url], 1));
     assert!(matches!(
         doubtful.broadcast(&broadcast_request).await,
-        Broadcast::Unknown(_)
+        BroadcastOutcome::Unknown(_)
     ));
     let clear = client(ChainKey::SOLANA, endpoints(&[&refusing.url], 1));
     assert!(matches!(
         clear.broadcast(&broadcast_request).await,
-        Broadcast::Refused(_)
+        BroadcastOutcome::Refused(_)
     ));
 }

@@ -6,7 +6,8 @@ use std::{
 };
 
 use covault_actors::chain_rpc::{
-    Broadcast, BroadcastRequest, ChainClient, ChainError, ChainKey, Chains, Endpoints,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainClients, ChainEndpoints, ChainError,
+    ChainKey,
 };
 use covault_core::{
     chain::{ChainData, Queries, Signed, evm},
@@ -16,17 +17,17 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::{
-    http_double::{self, Response},
+    http_double::{self, HttpResponse},
     world::*,
 };
 
 /// A node that answers what a closure says. Stops with the test's runtime.
-pub struct Node {
+pub struct EvmTestNode {
     pub url: String,
     pub calls: Arc<Mutex<Vec<(String, Value)>>>,
 }
 
-impl Node {
+impl EvmTestNode {
     pub async fn start(
         answer: impl Fn(&str, &Value) -> Result<Value, (i64, String)> + Send + Sync + 'static,
     ) -> Self {
@@ -54,7 +55,7 @@ impl Node {
                     json!({"jsonrpc": "2.0", "id": id, "error": error})
                 }
             };
-            async move { Some(Response::json(200, &body)) }
+            async move { Some(HttpResponse::json(200, &body)) }
         });
         Self { url, calls }
     }
@@ -87,18 +88,18 @@ fn healthy(method: &str, _params: &Value) -> Result<Value, (i64, String)> {
 }
 
 fn connect(urls: Vec<String>) -> Arc<dyn ChainClient> {
-    connect_to(ChainKey::evm(CHAIN), Endpoints::new(urls))
+    connect_to(ChainKey::evm(CHAIN), ChainEndpoints::new(urls))
 }
 
-pub fn connect_to(chain: ChainKey, endpoints: Endpoints) -> Arc<dyn ChainClient> {
+pub fn connect_to(chain: ChainKey, endpoints: ChainEndpoints) -> Arc<dyn ChainClient> {
     let chains = chains(chain, endpoints);
     Arc::clone(chains.get(chain.network, chain.chain_id).unwrap())
 }
 
-fn chains(chain: ChainKey, endpoints: Endpoints) -> Chains {
+fn chains(chain: ChainKey, endpoints: ChainEndpoints) -> ChainClients {
     // Another test of the process may have installed it.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    Chains::connect(&[(chain, endpoints)].into(), &World::new().ports()).unwrap()
+    ChainClients::connect(&[(chain, endpoints)].into(), &World::new().ports()).unwrap()
 }
 
 /// An address where nobody listens.
@@ -134,7 +135,7 @@ fn broadcast_request() -> BroadcastRequest {
 
 #[tokio::test]
 async fn facts__should_be_what_the_node_says() {
-    let node = Node::start(healthy).await;
+    let node = EvmTestNode::start(healthy).await;
     let chain_data = connect(vec![node.url.clone()])
         .chain_data(&all_needs(), 0)
         .await
@@ -172,7 +173,7 @@ async fn facts__should_be_what_the_node_says() {
 
 #[tokio::test]
 async fn facts__should_take_the_gas_price_where_there_is_no_base_fee() {
-    let node = Node::start(|method, params| match method {
+    let node = EvmTestNode::start(|method, params| match method {
         "eth_getBlockByNumber" => Ok(json!({"number": "0x1"})),
         _ => healthy(method, params),
     })
@@ -191,8 +192,8 @@ async fn facts__should_take_the_gas_price_where_there_is_no_base_fee() {
 
 #[tokio::test]
 async fn facts__should_come_from_another_node_when_one_is_down_or_overloaded() {
-    let busy = Node::start(|_, _| Err((-32005, "rate limit exceeded".into()))).await;
-    let good = Node::start(healthy).await;
+    let busy = EvmTestNode::start(|_, _| Err((-32005, "rate limit exceeded".into()))).await;
+    let good = EvmTestNode::start(healthy).await;
     let client = connect(vec![nobody().await, busy.url.clone(), good.url.clone()]);
     assert!(client.chain_data(&all_needs(), 0).await.is_ok());
     let busy_calls = busy.calls.lock().unwrap().len();
@@ -211,7 +212,7 @@ async fn facts__should_be_unknown_without_a_node_and_refused_by_one_of_another_c
         client.chain_data(&all_needs(), 0).await,
         Err(ChainError::Unknown(_))
     ));
-    let other = Node::start(|method, params| match method {
+    let other = EvmTestNode::start(|method, params| match method {
         "eth_chainId" => Ok(json!("0x1")),
         _ => healthy(method, params),
     })
@@ -226,7 +227,7 @@ async fn facts__should_be_unknown_without_a_node_and_refused_by_one_of_another_c
     // Nothing is ever sent there.
     assert!(matches!(
         client.broadcast(&broadcast_request()).await,
-        Broadcast::Unknown(_)
+        BroadcastOutcome::Unknown(_)
     ));
     assert!(
         !other
@@ -237,7 +238,7 @@ async fn facts__should_be_unknown_without_a_node_and_refused_by_one_of_another_c
 
 #[tokio::test]
 async fn facts__should_say_when_the_sender_cannot_pay() {
-    let node = Node::start(|method, params| match method {
+    let node = EvmTestNode::start(|method, params| match method {
         "eth_estimateGas" => Err((-32000, "insufficient funds for transfer".into())),
         _ => healthy(method, params),
     })
@@ -263,7 +264,7 @@ async fn broadcast__should_tell_accepted_refused_and_unknown_apart() {
         ),
         ("txpool is full", false, "unknown"),
     ] {
-        let node = Node::start(move |method, params| match method {
+        let node = EvmTestNode::start(move |method, params| match method {
             "eth_sendRawTransaction" => Err((-32000, said.into())),
             "eth_getTransactionByHash" if known => Ok(json!({"hash": params[0]})),
             _ => healthy(method, params),
@@ -273,22 +274,22 @@ async fn broadcast__should_tell_accepted_refused_and_unknown_apart() {
             .broadcast(&broadcast_request())
             .await
         {
-            Broadcast::Accepted => "accepted",
-            Broadcast::Refused(_) => "refused",
-            Broadcast::Unknown(_) => "unknown",
+            BroadcastOutcome::Accepted => "accepted",
+            BroadcastOutcome::Refused(_) => "refused",
+            BroadcastOutcome::Unknown(_) => "unknown",
         };
         assert_eq!(outcome, expected, "{said}, known: {known}");
     }
     let client = connect(vec![nobody().await]);
     assert!(matches!(
         client.broadcast(&broadcast_request()).await,
-        Broadcast::Unknown(_)
+        BroadcastOutcome::Unknown(_)
     ));
 }
 
 #[tokio::test]
 async fn broadcast__should_not_call_refused_what_a_silent_node_may_have() {
-    let node = Node::start(|method, params| match method {
+    let node = EvmTestNode::start(|method, params| match method {
         "eth_sendRawTransaction" => Err((-32000, "nonce too low".into())),
         _ => healthy(method, params),
     })
@@ -300,24 +301,24 @@ async fn broadcast__should_not_call_refused_what_a_silent_node_may_have() {
     let client = connect(vec![node.url.clone(), nobody().await]);
     assert!(matches!(
         client.broadcast(&again).await,
-        Broadcast::Unknown(_)
+        BroadcastOutcome::Unknown(_)
     ));
     // Also for a first try: one address may be many nodes, and one of them has it.
     assert!(matches!(
         client.broadcast(&broadcast_request()).await,
-        Broadcast::Unknown(_)
+        BroadcastOutcome::Unknown(_)
     ));
     // Every node says that it does not have it.
     let client = connect(vec![node.url]);
     assert!(matches!(
         client.broadcast(&again).await,
-        Broadcast::Refused(_)
+        BroadcastOutcome::Refused(_)
     ));
 }
 
 #[tokio::test]
 async fn balance__should_be_decimal_for_coin_and_token() {
-    let node = Node::start(healthy).await;
+    let node = EvmTestNode::start(healthy).await;
     let client = connect(vec![node.url.clone()]);
     let owner = "0x00000000000000000000000000000000000000aa";
     let token = "0x00000000000000000000000000000000000000bb";
@@ -338,7 +339,7 @@ async fn balance__should_be_decimal_for_coin_and_token() {
 
 #[tokio::test]
 async fn broadcast__should_end_what_cannot_have_landed_although_a_node_is_silent() {
-    let node = Node::start(|method, params| match method {
+    let node = EvmTestNode::start(|method, params| match method {
         "eth_sendRawTransaction" => Err((-32000, "insufficient funds for gas".into())),
         _ => healthy(method, params),
     })
@@ -346,13 +347,13 @@ async fn broadcast__should_end_what_cannot_have_landed_although_a_node_is_silent
     let client = connect(vec![node.url.clone(), nobody().await]);
     assert!(matches!(
         client.broadcast(&broadcast_request()).await,
-        Broadcast::Refused(_)
+        BroadcastOutcome::Refused(_)
     ));
 }
 
 #[tokio::test]
 async fn broadcast__should_not_take_an_error_of_the_lookup_for_not_found() {
-    let node = Node::start(|method, params| match method {
+    let node = EvmTestNode::start(|method, params| match method {
         "eth_sendRawTransaction" => Err((-32000, "nonce too low".into())),
         "eth_getTransactionByHash" => Err((-32601, "method is not available".into())),
         _ => healthy(method, params),
@@ -362,18 +363,18 @@ async fn broadcast__should_not_take_an_error_of_the_lookup_for_not_found() {
         connect(vec![node.url])
             .broadcast(&broadcast_request())
             .await,
-        Broadcast::Unknown(_)
+        BroadcastOutcome::Unknown(_)
     ));
 }
 
 #[tokio::test]
 async fn nodes__should_each_say_which_chain_they_are_on() {
-    let right = Node::start(|method, params| match method {
+    let right = EvmTestNode::start(|method, params| match method {
         "eth_sendRawTransaction" => Err((-32005, "limit exceeded".into())),
         _ => healthy(method, params),
     })
     .await;
-    let wrong = Node::start(|method, params| match method {
+    let wrong = EvmTestNode::start(|method, params| match method {
         "eth_chainId" => Ok(json!("0x1")),
         _ => healthy(method, params),
     })
@@ -382,7 +383,7 @@ async fn nodes__should_each_say_which_chain_they_are_on() {
     assert!(client.chain_data(&all_needs(), 0).await.is_ok());
     assert!(matches!(
         client.broadcast(&broadcast_request()).await,
-        Broadcast::Unknown(_)
+        BroadcastOutcome::Unknown(_)
     ));
     assert_eq!(wrong.methods(), ["eth_chainId"]);
 }
@@ -390,7 +391,7 @@ async fn nodes__should_each_say_which_chain_they_are_on() {
 #[tokio::test]
 async fn facts__should_not_believe_an_absurd_transaction_count() {
     for count in ["0x8000000000000000", "0xffffffffffffffff"] {
-        let node = Node::start(move |method, params| match method {
+        let node = EvmTestNode::start(move |method, params| match method {
             "eth_getTransactionCount" => Ok(json!(count)),
             _ => healthy(method, params),
         })
@@ -410,7 +411,7 @@ async fn balance__should_say_when_there_is_no_token() {
         format!("0x{}", "zz".repeat(32)),
     ] {
         let said = answer.clone();
-        let node = Node::start(move |method, params| match method {
+        let node = EvmTestNode::start(move |method, params| match method {
             "eth_call" => Ok(json!(said)),
             _ => healthy(method, params),
         })
@@ -423,7 +424,7 @@ async fn balance__should_say_when_there_is_no_token() {
 
 #[tokio::test]
 async fn balance__should_read_one_word_of_what_a_hostile_token_answers() {
-    let node = Node::start(|method, params| match method {
+    let node = EvmTestNode::start(|method, params| match method {
         "eth_call" => Ok(json!(format!("0x{:064x}{}", 9, "f".repeat(4 << 20)))),
         "eth_getBalance" => Ok(json!(format!("0x{}", "f".repeat(1 << 20)))),
         _ => healthy(method, params),
@@ -442,8 +443,8 @@ async fn balance__should_read_one_word_of_what_a_hostile_token_answers() {
 async fn connect__should_refuse_what_is_no_address_without_repeating_it() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     for url in ["", "ftp://secret-key@host", "secret-key"] {
-        let config = [(ChainKey::evm(CHAIN), Endpoints::new(vec![url.into()]))].into();
-        let fault = Chains::connect(&config, &World::new().ports())
+        let config = [(ChainKey::evm(CHAIN), ChainEndpoints::new(vec![url.into()]))].into();
+        let fault = ChainClients::connect(&config, &World::new().ports())
             .err()
             .unwrap();
         assert!(fault.message().starts_with("chains.evm.31337.rpc: "));
@@ -455,15 +456,15 @@ async fn connect__should_refuse_what_is_no_address_without_repeating_it() {
 async fn a_transfer__should_wait_for_a_node_that_comes_back() {
     let (listener, url) = http_double::listen().await;
     // First there is a node until the transaction is built, then none, then one again.
-    let node = Node::on(listener, |method, params| match method {
+    let node = EvmTestNode::on(listener, |method, params| match method {
         "eth_sendRawTransaction" => Err((-32000, "node is syncing".into())),
         _ => healthy(method, params),
     });
     let (second, second_url) = http_double::listen().await;
     let urls = vec![url, second_url];
-    let endpoints = Endpoints {
+    let endpoints = ChainEndpoints {
         timeout_ms: 500,
-        ..Endpoints::new(urls)
+        ..ChainEndpoints::new(urls)
     };
     let world = World::new();
     let gateway = world
@@ -475,7 +476,7 @@ async fn a_transfer__should_wait_for_a_node_that_comes_back() {
     let vault = vault(&gateway, "main").await;
     let from = evm_wallet(&gateway, vault).await;
     let pending = create(&gateway, send(&from)).await;
-    let sends = |node: &Node| {
+    let sends = |node: &EvmTestNode| {
         node.methods()
             .iter()
             .filter(|method| *method == "eth_sendRawTransaction")
@@ -497,8 +498,8 @@ async fn a_transfer__should_wait_for_a_node_that_comes_back() {
         );
     }
     gateway.stop().await;
-    let healthy_node = Node::on(second, healthy);
-    let endpoints = Endpoints::new(vec![healthy_node.url.clone()]);
+    let healthy_node = EvmTestNode::on(second, healthy);
+    let endpoints = ChainEndpoints::new(vec![healthy_node.url.clone()]);
     let gateway = world
         .start_with(
             Arc::clone(&world.store),

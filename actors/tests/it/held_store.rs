@@ -7,7 +7,7 @@ use std::sync::{
 };
 
 use async_trait::async_trait;
-use covault_actors::store::{Batch, CommitError, Key, ReadError, Row, Scan, Space, Store};
+use covault_actors::store::{Batch, CommitError, Key, KeySpace, ReadError, Row, Scan, Store};
 use tokio::sync::{oneshot, watch};
 
 pub struct HeldStore {
@@ -35,10 +35,10 @@ impl HeldStore {
 impl Store for HeldStore {
     async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
         let has = |space| batch.writes().iter().any(|write| write.key.space == space);
-        if has(Space::Vault) && self.fail_vault.swap(false, Ordering::SeqCst) {
+        if has(KeySpace::Vault) && self.fail_vault.swap(false, Ordering::SeqCst) {
             return Err(CommitError::Unavailable("no power".into()));
         }
-        if !has(Space::Request) {
+        if !has(KeySpace::Request) {
             return self.inner.commit(batch).await;
         }
         let (told, answer) = oneshot::channel();

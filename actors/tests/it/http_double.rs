@@ -11,13 +11,13 @@ use tokio::{
 
 /// A request.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct HttpRequest {
     /// The request line and the headers, as they came.
     pub head: String,
     pub body: Vec<u8>,
 }
 
-impl Request {
+impl HttpRequest {
     /// `GET` or `POST`.
     pub fn method(&self) -> &str {
         self.head.split(' ').next().unwrap()
@@ -44,13 +44,13 @@ impl Request {
 }
 
 /// An answer.
-pub struct Response {
+pub struct HttpResponse {
     pub status: u16,
     pub headers: Vec<(&'static str, String)>,
     pub body: Vec<u8>,
 }
 
-impl Response {
+impl HttpResponse {
     pub fn json(status: u16, body: &Value) -> Self {
         Self {
             status,
@@ -68,9 +68,9 @@ pub async fn listen() -> (TcpListener, String) {
 }
 
 /// Answers until the test's runtime stops; `None` hangs up without an answer.
-pub fn serve<F>(listener: TcpListener, answer: impl Fn(Request) -> F + Send + Sync + 'static)
+pub fn serve<F>(listener: TcpListener, answer: impl Fn(HttpRequest) -> F + Send + Sync + 'static)
 where
-    F: Future<Output = Option<Response>> + Send + 'static,
+    F: Future<Output = Option<HttpResponse>> + Send + 'static,
 {
     let answer = Arc::new(answer);
     tokio::spawn(async move {
@@ -82,7 +82,7 @@ where
 
 /// A server of one's own. Gives its address.
 pub async fn start(
-    answer: impl Fn(&Request) -> Option<Response> + Send + Sync + 'static,
+    answer: impl Fn(&HttpRequest) -> Option<HttpResponse> + Send + Sync + 'static,
 ) -> String {
     let (listener, url) = listen().await;
     serve(listener, move |request| {
@@ -92,9 +92,9 @@ pub async fn start(
     url
 }
 
-async fn talk<F>(mut stream: TcpStream, answer: Arc<impl Fn(Request) -> F>)
+async fn talk<F>(mut stream: TcpStream, answer: Arc<impl Fn(HttpRequest) -> F>)
 where
-    F: Future<Output = Option<Response>>,
+    F: Future<Output = Option<HttpResponse>>,
 {
     let mut buffer = Vec::new();
     loop {
@@ -106,7 +106,7 @@ where
         let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n") else {
             continue;
         };
-        let mut request = Request {
+        let mut request = HttpRequest {
             head: String::from_utf8_lossy(&buffer[..end]).into_owned(),
             body: Vec::new(),
         };

@@ -14,7 +14,7 @@ use covault_actors::{
     operations::{
         CreateBatchPayment, CreateSigningRequest, CreateWallet, GetWalletList, Operation,
     },
-    store::{Batch, CommitError, Key, ReadError, Row, Scan, Space, Store, memory::MemoryStore},
+    store::{Batch, CommitError, Key, KeySpace, ReadError, Row, Scan, Store, memory::MemoryStore},
 };
 use covault_core::{
     fault::Class,
@@ -59,9 +59,9 @@ async fn effects(world: &World) -> [usize; 3] {
         world.store.scan(&all).await.unwrap().len()
     };
     [
-        count(Space::Wallet).await - 1,
-        count(Space::Request).await,
-        count(Space::Batch).await,
+        count(KeySpace::Wallet).await - 1,
+        count(KeySpace::Request).await,
+        count(KeySpace::Batch).await,
     ]
 }
 
@@ -109,7 +109,7 @@ impl Store for MuteStore {
         let writes = batch.writes();
         let pledged = writes
             .iter()
-            .any(|write| write.key.space == Space::Idempotency);
+            .any(|write| write.key.space == KeySpace::Idempotency);
         self.inner.commit(batch).await?;
         if pledged && self.mute.load(Ordering::SeqCst) {
             return Err(CommitError::Unavailable("no answer".into()));

@@ -9,7 +9,9 @@ use std::{
 };
 
 use async_trait::async_trait;
-use covault_actors::store::{Batch, CommitError, Expect, Key, ReadError, Row, Scan, Space, Store};
+use covault_actors::store::{
+    Batch, CommitError, Key, KeySpace, Precondition, ReadError, Row, Scan, Store,
+};
 use tokio::sync::watch;
 
 use crate::world::*;
@@ -26,8 +28,8 @@ struct LateStore {
 #[async_trait]
 impl Store for LateStore {
     async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
-        let makes = |write: &covault_actors::store::Write| {
-            write.key.space == Space::Vault && write.expect == Expect::Absent
+        let makes = |write: &covault_actors::store::RowWrite| {
+            write.key.space == KeySpace::Vault && write.expect == Precondition::Absent
         };
         let vault = batch.writes().iter().any(makes);
         let done = self.inner.commit(batch).await;
@@ -46,7 +48,7 @@ impl Store for LateStore {
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
-        let second = scan.space == Space::Lease
+        let second = scan.space == KeySpace::Lease
             && self.rebroadcast_cache.fetch_add(1, Ordering::SeqCst) == 1;
         if second {
             let mut made = self.made.subscribe();

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use covault_actors::{
     gateway::{Caller, Gateway},
     operations::GetSigningRequestList,
-    store::{Batch, CommitError, Expect, Key, ReadError, Row, Scan, Space, Store},
+    store::{Batch, CommitError, Key, KeySpace, Precondition, ReadError, Row, Scan, Store},
 };
 use covault_core::{
     fault::{Class, Fault},
@@ -168,7 +168,7 @@ impl Store for WatchedStore {
 }
 
 #[derive(Serialize)]
-enum Stored<T> {
+enum VersionedValue<T> {
     V1(T),
 }
 
@@ -183,13 +183,17 @@ async fn list__should_find_a_page_far_behind_without_keeping_others_from_the_sto
     let id = |uuid: &str| uuid.parse::<RequestId>().unwrap();
     let mut batch = Batch::new();
     for (key, _) in store
-        .scan(&Scan::prefix(Space::RequestIndex, vault_id.as_bytes(), 10))
+        .scan(&Scan::prefix(
+            KeySpace::RequestIndex,
+            vault_id.as_bytes(),
+            10,
+        ))
         .await
         .unwrap()
     {
-        batch.delete(key, Expect::Any);
+        batch.delete(key, Precondition::Any);
     }
-    let value = bcs::to_bytes(&Stored::V1(())).unwrap();
+    let value = bcs::to_bytes(&VersionedValue::V1(())).unwrap();
     for time in 0..25_000_u64 {
         let request = match time {
             10_000 => id(&made[1]),
@@ -197,8 +201,8 @@ async fn list__should_find_a_page_far_behind_without_keeping_others_from_the_sto
             _ => id(&made[0]),
         };
         let parts: [&[u8]; 3] = [vault_id.as_bytes(), &time.to_be_bytes(), request.as_bytes()];
-        let key = Key::new(Space::RequestIndex, &parts);
-        batch.put(key, Expect::Absent, value.clone());
+        let key = Key::new(KeySpace::RequestIndex, &parts);
+        batch.put(key, Precondition::Absent, value.clone());
     }
     store.commit(batch).await.unwrap();
 

@@ -21,7 +21,7 @@ use covault_core::{
 };
 
 use crate::{
-    cut_store::{Accident, CutStore},
+    faulty_store::{FaultyStore, StoreFault},
     world::*,
 };
 
@@ -153,13 +153,13 @@ async fn vault__should_keep_the_key_that_is_there_when_the_other_is_made_elsewhe
 async fn vault__should_be_of_one_set_whatever_fails_while_it_is_replaced() {
     // Admissions (5), the vault, two claims; the ninth commit replaces the set.
     for accident in [
-        Accident::Before,
-        Accident::After,
-        Accident::StumbleBefore,
-        Accident::StumbleAfter,
+        StoreFault::Before,
+        StoreFault::After,
+        StoreFault::StumbleBefore,
+        StoreFault::StumbleAfter,
     ] {
         let inner: Arc<MemoryStore> = Arc::new(MemoryStore::new());
-        let store = CutStore::new(Arc::clone(&inner) as _, 9, accident);
+        let store = FaultyStore::new(Arc::clone(&inner) as _, 9, accident);
         let world = World::on(Arc::clone(&inner) as _);
         // What a new store gets is there.
         world.start().await.stop().await;
@@ -191,7 +191,7 @@ async fn keygen__should_go_on_in_the_same_run_when_the_actor_starts_again() {
     // Three admissions, the vault, two claims; the key that is made first gets lost on its way to
     // the disk, and the vault's actor starts again while the other key is being made.
     let inner: Arc<MemoryStore> = Arc::new(MemoryStore::new());
-    let store = CutStore::new(Arc::clone(&inner) as _, 7, Accident::StumbleBefore);
+    let store = FaultyStore::new(Arc::clone(&inner) as _, 7, StoreFault::StumbleBefore);
     let world = World::on(Arc::clone(&inner) as _);
     // What a new store gets is there.
     world.start().await.stop().await;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use covault_actors::{
-    gateway::{Answer, Gateway},
+    gateway::{Gateway, OperationResponse},
     operations::{CreateVault, CreateWallet},
     store::{Store, redb::RedbStore},
 };
@@ -22,7 +22,7 @@ use crate::{
 
 /// What clients were told. They repeat themselves, with the same keys, to the next process.
 #[derive(Default)]
-struct Told {
+struct ClientView {
     vault: Option<VaultId>,
     wallet: Option<wire::Wallet>,
     /// By their keys.
@@ -31,7 +31,7 @@ struct Told {
     wrong: Vec<String>,
 }
 
-impl Told {
+impl ClientView {
     fn wallet(&mut self, wallet: wire::Wallet) -> bool {
         let Some(first) = &self.wallet else {
             self.wallet = Some(wallet);
@@ -55,13 +55,13 @@ async fn make_wallet(
     gateway: &Gateway,
     scenario: Scenario,
     vault: VaultId,
-) -> Result<(wire::CreateWalletResponse, Answer), Fault> {
+) -> Result<(wire::CreateWalletResponse, OperationResponse), Fault> {
     let request = wallet_request(vault, network(scenario), "the wallet");
     call_with_key::<CreateWallet>(gateway, &admin(), request, Some("wallet")).await
 }
 
 /// Makes vault, wallet and two requests, waits for their end, and tells what it has heard.
-async fn live(world: &World, gateway: &Gateway, scenario: Scenario, told: &Mutex<Told>) {
+async fn live(world: &World, gateway: &Gateway, scenario: Scenario, told: &Mutex<ClientView>) {
     if !admit(gateway).await {
         return;
     }
@@ -108,7 +108,7 @@ async fn run(
     world: &World,
     disk: &SimulatedDisk,
     scenario: Scenario,
-    told: &Arc<Mutex<Told>>,
+    told: &Arc<Mutex<ClientView>>,
     what: &str,
 ) {
     let store = match RedbStore::open_backend(disk.clone()) {
@@ -194,7 +194,7 @@ async fn cut(scenario: Scenario, at: usize, loss: Loss, seed: u64, again: Option
     let what = format!("{scenario:?}, cut at operation {at}, {loss:?}, seed {seed}, {again:?}");
     let world = World::new();
     set(&world, scenario);
-    let told = Arc::new(Mutex::new(Told::default()));
+    let told = Arc::new(Mutex::new(ClientView::default()));
     let disk = SimulatedDisk::cut_at(new_store(), at);
     run(&world, &disk, scenario, &told, &what).await;
     let mut image = disk.after_power_cut(loss, seed);
@@ -212,7 +212,7 @@ async fn cut(scenario: Scenario, at: usize, loss: Loss, seed: u64, again: Option
         ..world
     };
     let gateway = world.start().await;
-    let Told {
+    let ClientView {
         vault,
         wallet,
         requests,

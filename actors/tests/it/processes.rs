@@ -9,9 +9,9 @@ use std::{
 
 use async_trait::async_trait;
 use covault_actors::{
-    gateway::{Answer, Gateway},
+    gateway::{Gateway, OperationResponse},
     store::{
-        Batch, CommitError, Key, ReadError, Row, Scan, Space, Store,
+        Batch, CommitError, Key, KeySpace, ReadError, Row, Scan, Store,
         memory::MemoryStore,
         postgres::{Options, PostgresStore},
     },
@@ -47,7 +47,7 @@ impl Connection {
 impl Store for Connection {
     async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
         let mut spaces = batch.writes().iter().map(|write| write.key.space);
-        let waits = *self.held.borrow() && spaces.any(|space| space == Space::Request);
+        let waits = *self.held.borrow() && spaces.any(|space| space == KeySpace::Request);
         if waits {
             self.waiting.send_modify(|waiting| *waiting += 1);
             let mut held = self.held.subscribe();
@@ -58,7 +58,7 @@ impl Store for Connection {
         }
         let done = self.inner.commit(batch).await;
         if let (true, Err(CommitError::Conflict(key))) = (waits, &done)
-            && key.space == Space::Lease
+            && key.space == KeySpace::Lease
         {
             self.refused.send_modify(|refused| *refused += 1);
         }
@@ -113,7 +113,7 @@ pub struct Process {
     runtime: Option<Runtime>,
     pub gateway: Gateway,
     pub connection: Arc<Connection>,
-    pub monotonic: Arc<TestSteady>,
+    pub monotonic: Arc<TestMonotonicClock>,
 }
 
 impl Process {
@@ -167,7 +167,7 @@ impl Process {
         &self,
         request: wire::CreateSigningRequestRequest,
         key: String,
-    ) -> Option<Result<(wire::SigningRequest, Answer), Fault>> {
+    ) -> Option<Result<(wire::SigningRequest, OperationResponse), Fault>> {
         let gateway = self.gateway.clone();
         self.inside(async move { try_create(&gateway, request, Some(&key)).await })
             .await
@@ -232,19 +232,19 @@ impl Drop for Process {
 
 /// How often an orchestrator has shown that it is there.
 async fn beats(world: &World, id: &[u8]) -> u64 {
-    let row = world.store.get(&Key::new(Space::Member, &[id])).await;
+    let row = world.store.get(&Key::new(KeySpace::Member, &[id])).await;
     row.unwrap().map_or(0, |row| row.version)
 }
 
 /// Where the vaults are, by the rows of their leases: the version of each, and its bytes.
 pub async fn leases(world: &World) -> Vec<(Key, Row)> {
-    let all = Scan::prefix(Space::Lease, &[1], 1_000);
+    let all = Scan::prefix(KeySpace::Lease, &[1], 1_000);
     world.store.scan(&all).await.unwrap()
 }
 
 /// Which of the processes has a vault.
 pub async fn owner(world: &World, vault: VaultId, processes: &[&Process]) -> Option<usize> {
-    let key = Key::new(Space::Lease, &[&[1], vault.as_bytes()]);
+    let key = Key::new(KeySpace::Lease, &[&[1], vault.as_bytes()]);
     let row = world.store.get(&key).await.unwrap()?;
     // BCS of version, option and id.
     processes.iter().position(|process| {

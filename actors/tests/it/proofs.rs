@@ -5,14 +5,14 @@ use std::sync::atomic::Ordering;
 use covault_actors::{
     gateway::Gateway,
     operations::{ConfigureSweep, CreateDepositWallet, CreateWallet, GetWalletInfo, GetWalletList},
-    store::{Scan, Space},
+    store::{KeySpace, Scan},
 };
 use covault_core::{
     fault::{Class, Fault},
     ids::VaultId,
     schema::{
         admin::ConfigureSweepRequest,
-        wire::{self, NetworkType, get_wallet_info_request::Wallet as By},
+        wire::{self, NetworkType, get_wallet_info_request::Wallet as AuditActor},
     },
     token::Kind,
 };
@@ -42,7 +42,7 @@ async fn create(
 
 async fn info(gateway: &Gateway, address: &str) -> wire::Wallet {
     let request = wire::GetWalletInfoRequest {
-        wallet: Some(By::Address(address.into())),
+        wallet: Some(AuditActor::Address(address.into())),
     };
     let info = call::<GetWalletInfo>(gateway, &admin(), request).await;
     info.unwrap().details.unwrap()
@@ -57,7 +57,7 @@ async fn list(gateway: &Gateway, vault: VaultId) -> Vec<wire::Wallet> {
     list.unwrap().details_list
 }
 
-async fn count(world: &World, space: Space) -> usize {
+async fn count(world: &World, space: KeySpace) -> usize {
     let all = Scan::prefix(space, &[], 10_000);
     world.store.scan(&all).await.unwrap().len()
 }
@@ -96,7 +96,7 @@ async fn wallets__should_come_with_proofs_that_share_batches() {
     assert_eq!(batches.iter().sum::<usize>(), 300);
     assert!(batches.len() < 150, "{batches:?}");
     assert!(batches.iter().all(|count| *count <= 128), "{batches:?}");
-    assert_eq!(count(&world, Space::ProofWanted).await, 0);
+    assert_eq!(count(&world, KeySpace::ProofWanted).await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -116,8 +116,8 @@ async fn wallet_without_proof__should_get_it_when_the_signers_are_back() {
             "{fault}"
         );
     }
-    assert_eq!(count(&world, Space::Wallet).await, 0);
-    assert_eq!(count(&world, Space::ProofWanted).await, 0);
+    assert_eq!(count(&world, KeySpace::Wallet).await, 0);
+    assert_eq!(count(&world, KeySpace::ProofWanted).await, 0);
 
     let evm = create(&gateway, vault, NetworkType::Evm, "one", false)
         .await
@@ -129,7 +129,7 @@ async fn wallet_without_proof__should_get_it_when_the_signers_are_back() {
         assert_eq!(wallet.address_proof, None);
         assert_eq!(&info(&gateway, &wallet.address).await, wallet);
     }
-    assert_eq!(count(&world, Space::ProofWanted).await, 2);
+    assert_eq!(count(&world, KeySpace::ProofWanted).await, 2);
     drop(gateway);
 
     // The process that made them is gone.
@@ -140,12 +140,12 @@ async fn wallet_without_proof__should_get_it_when_the_signers_are_back() {
     create(&gateway, vault, NetworkType::Evm, "two", true)
         .await
         .unwrap();
-    while count(&world, Space::ProofWanted).await > 0 {
+    while count(&world, KeySpace::ProofWanted).await > 0 {
         tokio::time::sleep(std::time::Duration::from_millis(2)).await;
     }
     assert_proven(&info(&gateway, &evm.address).await, "one");
     assert_proven(&info(&gateway, &solana.address).await, "");
-    assert_eq!(count(&world, Space::AddressProof).await, 3);
+    assert_eq!(count(&world, KeySpace::AddressProof).await, 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -185,13 +185,13 @@ async fn deposit_wallet__should_have_a_proof_of_its_reference() {
     world.signers.states_nothing.store(true, Ordering::SeqCst);
     let refused = deposit("order-2", true).await.unwrap_err();
     assert_eq!(refused.class(), &Class::Unavailable);
-    assert_eq!(count(&world, Space::Deposit).await, 1);
+    assert_eq!(count(&world, KeySpace::Deposit).await, 1);
     let made = deposit("order-2", false).await.unwrap();
     assert_eq!(made.address_proof, None);
     let refused = deposit("order-2", true).await.unwrap_err();
     assert_eq!(refused.class(), &Class::Unavailable);
     world.signers.states_nothing.store(false, Ordering::SeqCst);
-    while count(&world, Space::ProofWanted).await > 0 {
+    while count(&world, KeySpace::ProofWanted).await > 0 {
         tokio::time::sleep(std::time::Duration::from_millis(2)).await;
     }
     let later = deposit("order-2", true).await.unwrap();

@@ -4,8 +4,8 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use covault_actors::{
-    gateway::{Forgotten, Gateway},
-    store::{Scan, Space},
+    gateway::{DroppedCounts, Gateway},
+    store::{KeySpace, Scan},
 };
 use covault_core::{
     fault::Class,
@@ -69,7 +69,7 @@ async fn says(gateway: &Gateway, uuid: &str, words: &str) -> String {
 
 /// Whether the trail has an event with these words.
 async fn noted(world: &World, event: &str, words: &str) -> bool {
-    let trail = Scan::prefix(Space::AuditEntry, &[], 10_000);
+    let trail = Scan::prefix(KeySpace::AuditEntry, &[], 10_000);
     let trail = world.store.scan(&trail).await.unwrap();
     trail.iter().any(|(_, row)| {
         let text = String::from_utf8_lossy(&row.value);
@@ -104,11 +104,11 @@ async fn dropped_transactions__should_be_sent_again_when_the_wallet_is_used() {
     assert!(noted(&world, "SentAgain", &hashes[2]).await);
     assert!(!noted(&world, "SentAgain", &hashes[1]).await);
     // The last of them was only out of sight, behind the gap.
-    let expected = Forgotten {
+    let expected = DroppedCounts {
         taken: 4,
-        ..Forgotten::default()
+        ..DroppedCounts::default()
     };
-    assert_eq!(gateway.stuck().forgotten, expected);
+    assert_eq!(gateway.backlog().forgotten, expected);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -128,7 +128,7 @@ async fn a_dropped_transaction_that_nodes_refuse__should_stop_those_behind_it_un
     assert!(why.contains(&lost) && why.contains("number 0"), "{why}");
     assert!(why.contains("intrinsic gas too low"), "{why}");
     assert!(noted(&world, "SentAgain", "no node accepts").await);
-    assert!(gateway.stuck().forgotten.refused > 0);
+    assert!(gateway.backlog().forgotten.refused > 0);
     pass(&world, 30_000);
     let error = outcome(&gateway, &behind.uuid).await.error.unwrap();
     assert!(error.message.contains(&lost), "{error:?}");
@@ -345,8 +345,8 @@ async fn a_transaction_that_no_node_takes__should_say_why_as_long_as_it_is_pendi
         (pending.failed_reason, pending.tx_hash),
         ("".into(), "".into())
     );
-    assert_eq!(gateway.stuck().waiting, 1);
+    assert_eq!(gateway.backlog().waiting, 1);
     world.evm.stuck.store(false, Ordering::SeqCst);
     assert_eq!(outcome(&gateway, &stuck.uuid).await.error, None);
-    assert_eq!(gateway.stuck().waiting, 0);
+    assert_eq!(gateway.backlog().waiting, 0);
 }

@@ -16,7 +16,7 @@ use std::sync::{Arc, atomic::Ordering};
 use covault_actors::store::Store;
 
 use crate::{
-    cut_store::{Accident, CutStore},
+    faulty_store::{FaultyStore, StoreFault},
     world::*,
 };
 
@@ -78,7 +78,7 @@ async fn raw_message__should_be_signed_with_ed25519_by_a_solana_wallet() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn raw_message__should_cost_two_commits_and_a_transfer_four() {
     let world = World::new();
-    let store = CutStore::new(Arc::clone(&world.store), usize::MAX, Accident::Before);
+    let store = FaultyStore::new(Arc::clone(&world.store), usize::MAX, StoreFault::Before);
     let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
     let vault = vault(&gateway, "main").await;
     let address = evm_wallet(&gateway, vault).await;

@@ -8,7 +8,7 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_actors::{
     gateway::Gateway,
-    store::{Key, Scan, Space, Store, redb::RedbStore},
+    store::{Key, KeySpace, Scan, Store, redb::RedbStore},
 };
 use covault_core::{
     fault::Class,
@@ -55,7 +55,7 @@ async fn all_succeed(gateway: &Gateway, requests: &[wire::SigningRequest]) {
 }
 
 /// The keys of all rows of a kind.
-async fn keys(world: &World, space: Space) -> Vec<Key> {
+async fn keys(world: &World, space: KeySpace) -> Vec<Key> {
     let all = Scan::prefix(space, &[], 100_000);
     let rows = world.store.scan(&all).await.unwrap();
     rows.into_iter().map(|(key, _)| key).collect()
@@ -141,7 +141,7 @@ async fn a_request_that_waits__should_say_why_and_fail_with_that_at_its_deadline
         let waits = try_outcome(&gateway, &admin(), &waits.uuid).await;
         let fault = waits.unwrap_err();
         assert_eq!(fault.class(), &Class::Unavailable);
-        let trail = Scan::prefix(Space::AuditEntry, &[], 1000);
+        let trail = Scan::prefix(KeySpace::AuditEntry, &[], 1000);
         let trail = world.store.scan(&trail).await.unwrap();
         let noted = trail.iter().any(|(_, row)| {
             let text = String::from_utf8_lossy(&row.value);
@@ -167,11 +167,11 @@ async fn outputs__should_be_free_again_when_the_node_refuses_for_good() {
     world.bitcoin.fund(&address, 1, 100_000);
     let refused = create(&gateway, pay(&address, 10_000)).await;
     assert!(outcome(&gateway, &refused.uuid).await.error.is_some());
-    assert!(keys(&world, Space::Claim).await.is_empty());
+    assert!(keys(&world, KeySpace::Claim).await.is_empty());
     world.bitcoin.refuse.store(false, Ordering::SeqCst);
     let next = create(&gateway, pay(&address, 10_000)).await;
     assert_eq!(outcome(&gateway, &next.uuid).await.error, None);
-    assert_eq!(keys(&world, Space::Claim).await.len(), 1);
+    assert_eq!(keys(&world, KeySpace::Claim).await.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -186,7 +186,7 @@ async fn outputs__should_stay_taken_for_a_day_when_the_transaction_is_handed_ove
         asked.broadcast_tx = Some(broadcast);
         let made = created(try_create(&gateway, asked, None).await.unwrap());
         assert_eq!(outcome(&gateway, &made.uuid).await.error, None);
-        let releases = keys(&world, Space::ReservationExpiry).await;
+        let releases = keys(&world, KeySpace::ReservationExpiry).await;
         let of_this = releases.iter().find_map(|key| {
             let (due_ms, request) = key.bytes.split_first_chunk::<8>()?;
             let request = uuid::Uuid::from_slice(request).unwrap();

@@ -20,7 +20,7 @@ use covault_core::{
 
 use crate::{
     audit,
-    cut_store::{Accident, CutStore},
+    faulty_store::{FaultyStore, StoreFault},
     reservations::pay,
     world::*,
 };
@@ -117,7 +117,7 @@ async fn run(world: &World, gateway: &Gateway, scenario: Scenario) -> Vec<String
 async fn commits(scenario: Scenario) -> usize {
     let world = World::new();
     set(&world, scenario);
-    let store = CutStore::new(Arc::clone(&world.store), usize::MAX, Accident::Before);
+    let store = FaultyStore::new(Arc::clone(&world.store), usize::MAX, StoreFault::Before);
     let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
     assert_eq!(run(&world, &gateway, scenario).await.len(), 2);
     gateway.stop().await;
@@ -167,11 +167,11 @@ pub async fn check(
     }
 }
 
-async fn cut(scenario: Scenario, at: usize, accident: Accident) {
+async fn cut(scenario: Scenario, at: usize, accident: StoreFault) {
     let what = format!("{scenario:?}, {accident:?} commit {at}");
     let world = World::on(Arc::new(MemoryStore::new()));
     set(&world, scenario);
-    let store = CutStore::new(Arc::clone(&world.store), at, accident);
+    let store = FaultyStore::new(Arc::clone(&world.store), at, accident);
     let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
     let accepted = Arc::new(std::sync::Mutex::new(Vec::new()));
     {
@@ -238,7 +238,7 @@ async fn restart__should_finish_every_accepted_request_wherever_the_power_was_cu
         let commits = commits(scenario).await;
         println!("{scenario:?}: {commits} commits");
         for at in 1..=commits {
-            for accident in [Accident::Before, Accident::After] {
+            for accident in [StoreFault::Before, StoreFault::After] {
                 cut(scenario, at, accident).await;
             }
         }
@@ -250,11 +250,11 @@ async fn actors__should_start_again_from_the_store_wherever_a_commit_went_wrong(
     for scenario in SCENARIOS {
         let commits = commits(scenario).await;
         for at in 1..=commits {
-            for accident in [Accident::StumbleBefore, Accident::StumbleAfter] {
+            for accident in [StoreFault::StumbleBefore, StoreFault::StumbleAfter] {
                 let what = format!("{scenario:?}, {accident:?} commit {at}");
                 let world = World::new();
                 set(&world, scenario);
-                let store = CutStore::new(Arc::clone(&world.store), at, accident);
+                let store = FaultyStore::new(Arc::clone(&world.store), at, accident);
                 let gateway = world.start_on(store as Arc<dyn Store>).await;
                 let accepted =
                     tokio::time::timeout(Duration::from_secs(20), run(&world, &gateway, scenario))
@@ -277,7 +277,7 @@ async fn directory_and_vaults__should_start_again_when_the_store_cannot_be_read(
     let pending = create(&gateway, send(&address)).await;
     gateway.stop().await;
     let cut = |working, failing| {
-        let store = CutStore::new(Arc::clone(&world.store), usize::MAX, Accident::Before);
+        let store = FaultyStore::new(Arc::clone(&world.store), usize::MAX, StoreFault::Before);
         store.working_scans.store(working, Ordering::SeqCst);
         store.failing_scans.store(failing, Ordering::SeqCst);
         store as Arc<dyn Store>

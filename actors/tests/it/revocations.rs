@@ -10,13 +10,13 @@ use std::{
 
 use async_trait::async_trait;
 use covault_actors::{
-    gateway::{Answer, Body, Caller, Gateway},
+    gateway::{Caller, Gateway, OperationResponse, RequestBody},
     operations::{
         self, AddWatchAddress, ConfigureSweep, CreateBatchPayment, CreateDepositWallet,
         CreateSigningRequest, CreateWallet, GetWalletInfo, Operation, RejectSigningRequest,
         RevokeToken, UpdateWallet,
     },
-    store::{Batch, CommitError, Key, ReadError, Row, Scan, Space, Store},
+    store::{Batch, CommitError, Key, KeySpace, ReadError, Row, Scan, Store},
 };
 use covault_core::{
     deposit::DepositNetwork,
@@ -24,7 +24,7 @@ use covault_core::{
     ids::VaultId,
     schema::{
         admin::{ConfigureSweepRequest, CreateTokenRequest, RevokeTokenRequest, Token},
-        wire::{self, NetworkType, get_wallet_info_request::Wallet as By},
+        wire::{self, NetworkType, get_wallet_info_request::Wallet as AuditActor},
     },
     token::Kind,
 };
@@ -70,23 +70,23 @@ async fn ask_outcome(
 
 /// An operation with its request.
 #[derive(Clone)]
-struct Asked(&'static str, Vec<u8>);
+struct PreparedCall(&'static str, Vec<u8>);
 
-fn asked<O: Operation>(request: &O::Request) -> Asked {
-    Asked(O::METHOD, request.encode_to_vec())
+fn asked<O: Operation>(request: &O::Request) -> PreparedCall {
+    PreparedCall(O::METHOD, request.encode_to_vec())
 }
 
-impl Asked {
+impl PreparedCall {
     async fn call(
         &self,
         gateway: &Gateway,
         caller: &Caller,
         key: Option<&str>,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<OperationResponse, Fault> {
         let operation = operations::find(self.0).unwrap();
         let key = key.map(str::to_owned);
         gateway
-            .call(caller, operation, Body::Protobuf(&self.1), key)
+            .call(caller, operation, RequestBody::Protobuf(&self.1), key)
             .await
     }
 }
@@ -111,7 +111,7 @@ async fn a_token__should_open_nothing_once_it_is_revoked_also_for_who_was_let_in
         tokio::spawn(async move { ask_outcome(&gateway, &caller, &uuid).await })
     };
     let info = asked::<GetWalletInfo>(&wire::GetWalletInfoRequest {
-        wallet: Some(By::Address(from.clone())),
+        wallet: Some(AuditActor::Address(from.clone())),
     });
     assert!(info.call(&gateway, &caller, None).await.is_ok());
     revoke(&gateway, &token).await;
@@ -149,7 +149,7 @@ async fn a_token__should_open_nothing_once_its_time_is_over() {
 struct RevokingStore {
     inner: Arc<dyn Store>,
     /// Which token, by what gateway, before a commit that writes to which space.
-    plan: Mutex<Option<(Gateway, Token, Space)>>,
+    plan: Mutex<Option<(Gateway, Token, KeySpace)>>,
     revoked: AtomicUsize,
 }
 
@@ -211,30 +211,34 @@ async fn a_command__should_do_nothing_when_its_token_is_revoked_before_its_commi
     let wallet = wallet_request(vault, NetworkType::Evm, "r");
     let (platform, sweeps) = (Kind::Platform, Kind::Sweep);
     let commands = [
-        (platform, Space::Wallet, asked::<CreateWallet>(&wallet)),
+        (platform, KeySpace::Wallet, asked::<CreateWallet>(&wallet)),
         (
             platform,
-            Space::Request,
+            KeySpace::Request,
             asked::<CreateSigningRequest>(&request(raw(&from))),
         ),
         (
             platform,
-            Space::Request,
+            KeySpace::Request,
             asked::<CreateSigningRequest>(&request(send(&from))),
         ),
         (
             platform,
-            Space::Batch,
+            KeySpace::Batch,
             asked::<CreateBatchPayment>(&batch(&from, CHAIN)),
         ),
-        (platform, Space::Wallet, asked::<UpdateWallet>(&archive)),
+        (platform, KeySpace::Wallet, asked::<UpdateWallet>(&archive)),
         (
             platform,
-            Space::Request,
+            KeySpace::Request,
             asked::<RejectSigningRequest>(&reject),
         ),
-        (sweeps, Space::Wallet, asked::<CreateDepositWallet>(&sweep)),
-        (sweeps, Space::Watch, asked::<AddWatchAddress>(&watch)),
+        (
+            sweeps,
+            KeySpace::Wallet,
+            asked::<CreateDepositWallet>(&sweep),
+        ),
+        (sweeps, KeySpace::Watch, asked::<AddWatchAddress>(&watch)),
     ];
     let count = async |space| {
         let all = Scan::prefix(space, &[], 1_000);
@@ -242,12 +246,12 @@ async fn a_command__should_do_nothing_when_its_token_is_revoked_before_its_commi
     };
     let rows = async || {
         [
-            count(Space::Wallet).await,
-            count(Space::Request).await,
-            count(Space::Batch).await,
-            count(Space::Deposit).await,
-            count(Space::Watch).await,
-            count(Space::Idempotency).await,
+            count(KeySpace::Wallet).await,
+            count(KeySpace::Request).await,
+            count(KeySpace::Batch).await,
+            count(KeySpace::Deposit).await,
+            count(KeySpace::Watch).await,
+            count(KeySpace::Idempotency).await,
         ]
     };
     let before = rows().await;
@@ -304,7 +308,7 @@ impl Store for CountingStore {
 
     async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
         let row = self.inner.get(key).await;
-        if key.space == Space::Request {
+        if key.space == KeySpace::Request {
             self.reads.send_modify(|reads| *reads += 1);
         }
         row

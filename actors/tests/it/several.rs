@@ -8,7 +8,7 @@ use std::{
 
 use covault_actors::{
     operations::{CreateVault, CreateWallet},
-    store::{Scan, Space},
+    store::{KeySpace, Scan},
 };
 use covault_core::{fault::Class, ids::VaultId, schema::wire::NetworkType};
 
@@ -114,7 +114,7 @@ async fn front_end__should_send_on_what_needs_a_vault_and_answer_the_rest() {
     let uuid = front.create(&address).await;
     assert!(front.outcome(&uuid).await);
     assert_eq!(owner(&world, vault, &[&one, &front]).await, Some(0));
-    assert_eq!(front.gateway.shares().0, 0);
+    assert_eq!(front.gateway.vault_share().0, 0);
     let unknown = wallet_request(VaultId::from_bytes([9; 16]), NetworkType::Evm, "");
     let gateway = front.gateway.clone();
     let made = front.inside(async move { call::<CreateWallet>(&gateway, &admin(), unknown).await });
@@ -276,7 +276,7 @@ async fn every_process__should_say_why_a_request_or_a_key_waits() {
     }
     world.evm.down.store(false, Ordering::SeqCst);
     assert!(front.outcome(&uuid).await);
-    let delays = Scan::prefix(Space::Delay, &[], 10);
+    let delays = Scan::prefix(KeySpace::Delay, &[], 10);
     assert_eq!(world.store.scan(&delays).await.unwrap(), []);
 
     world.signers.late_keygen.store(true, Ordering::SeqCst);

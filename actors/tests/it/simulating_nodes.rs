@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use covault_actors::chain_rpc::{ChainClient, ChainKey, Endpoints, Simulation, SimulationRequest};
+use covault_actors::chain_rpc::{
+    ChainClient, ChainEndpoints, ChainKey, SimulationOutcome, SimulationRequest,
+};
 use covault_core::{
     chain::{ChainData, DynNetworkRules, evm, solana, stellar},
     network::Network,
@@ -14,11 +16,11 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::{
-    evm_node::{Node, connect_to},
+    evm_node::{EvmTestNode, connect_to},
     world::CHAIN,
 };
 
-type NodeAnswer = Result<Value, (i64, String)>;
+type JsonRpcReply = Result<Value, (i64, String)>;
 
 /// The generators of the curves.
 fn public_key(network: Network) -> Vec<u8> {
@@ -74,16 +76,19 @@ fn evm_trial(max_priority_fee: Option<&str>, to: &str) -> SimulationRequest {
 
 const TO: &str = "0x00000000000000000000000000000000000000bb";
 
-fn evm_client(node: &Node) -> Arc<dyn ChainClient> {
-    connect_to(ChainKey::evm(CHAIN), Endpoints::new(vec![node.url.clone()]))
+fn evm_client(node: &EvmTestNode) -> Arc<dyn ChainClient> {
+    connect_to(
+        ChainKey::evm(CHAIN),
+        ChainEndpoints::new(vec![node.url.clone()]),
+    )
 }
 
 /// A node of the test chain that has `count` transactions of every account.
 async fn evm_node(
     count: &'static str,
-    call: impl Fn() -> NodeAnswer + Send + Sync + 'static,
-) -> Node {
-    Node::start(move |method, _| match method {
+    call: impl Fn() -> JsonRpcReply + Send + Sync + 'static,
+) -> EvmTestNode {
+    EvmTestNode::start(move |method, _| match method {
         "eth_chainId" => Ok(json!(format!("{CHAIN:#x}"))),
         "eth_getTransactionCount" => Ok(json!(count)),
         "eth_call" => call(),
@@ -104,7 +109,7 @@ async fn evm__should_call_the_whole_transaction() {
         (evm_trial(Some("3"), ""), fees, None),
     ] {
         let found = client.simulate(&trial).await;
-        assert_eq!(found, Some(Simulation::passes(Some("0x2a".into()))));
+        assert_eq!(found, Some(SimulationOutcome::passes(Some("0x2a".into()))));
         let (method, mut params) = node.calls.lock().unwrap().pop().unwrap();
         assert_eq!(method, "eth_call");
         // Addresses are case-insensitive to nodes.
@@ -131,13 +136,13 @@ async fn evm__should_say_why_a_transaction_would_fail() {
     ] {
         let node = evm_node("0x7", move || Err((3, words.into()))).await;
         let found = evm_client(&node).simulate(&evm_trial(Some("3"), TO)).await;
-        assert_eq!(found, Some(Simulation::fails(words)));
+        assert_eq!(found, Some(SimulationOutcome::fails(words)));
     }
 }
 
 #[tokio::test]
 async fn evm__should_say_nothing_where_nothing_is_known() {
-    let of = async |node: Node| evm_client(&node).simulate(&evm_trial(Some("3"), TO)).await;
+    let of = async |node: EvmTestNode| evm_client(&node).simulate(&evm_trial(Some("3"), TO)).await;
     // Its number is used: it is this very transaction that the call runs into.
     let mined = evm_node("0x8", || Err((3, "execution reverted".into()))).await;
     assert_eq!(of(mined).await, None);
@@ -153,7 +158,7 @@ async fn evm__should_say_nothing_where_nothing_is_known() {
     }
     let nonsense = evm_node("0x7", || Ok(json!({"result": 5}))).await;
     assert_eq!(of(nonsense).await, None);
-    let elsewhere = Node::start(|_, _| Ok(json!("0x1"))).await;
+    let elsewhere = EvmTestNode::start(|_, _| Ok(json!("0x1"))).await;
     assert_eq!(of(elsewhere).await, None);
 }
 
@@ -162,7 +167,7 @@ async fn a_node_that_cannot_simulate__should_be_none_the_worse_for_it() {
     let first = evm_node("0x7", || Err((-32005, "rate limit exceeded".into()))).await;
     let second = evm_node("0x7", || Ok(json!("0x"))).await;
     let urls = vec![first.url.clone(), second.url.clone()];
-    let client = connect_to(ChainKey::evm(CHAIN), Endpoints::new(urls));
+    let client = connect_to(ChainKey::evm(CHAIN), ChainEndpoints::new(urls));
     for _ in 0..5 {
         assert_eq!(client.simulate(&evm_trial(Some("3"), TO)).await, None);
     }
@@ -181,7 +186,7 @@ async fn a_node_that_cannot_simulate__should_be_none_the_worse_for_it() {
     // Nor is one that is silent.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
-    let mut endpoints = Endpoints::new(vec![url]);
+    let mut endpoints = ChainEndpoints::new(vec![url]);
     endpoints.timeout_ms = 100;
     let client = connect_to(ChainKey::evm(CHAIN), endpoints);
     assert_eq!(client.simulate(&evm_trial(Some("3"), TO)).await, None);
@@ -219,14 +224,17 @@ async fn solana__should_simulate_one_transaction_unsigned() {
     let answer = json!({"context": {"slot": 1}, "value": {
         "err": null, "logs": ["Program 11111111111111111111111111111111 success"],
         "unitsConsumed": 150, "returnData": {"data": ["Kg==", "base64"], "programId": "x"}}});
-    let node = Node::start(move |_, _| Ok(answer.clone())).await;
-    let client = connect_to(ChainKey::SOLANA, Endpoints::new(vec![node.url.clone()]));
+    let node = EvmTestNode::start(move |_, _| Ok(answer.clone())).await;
+    let client = connect_to(
+        ChainKey::SOLANA,
+        ChainEndpoints::new(vec![node.url.clone()]),
+    );
     let trial = solana_trial(5);
     let found = client.simulate(&trial).await.unwrap();
-    let expected = Simulation {
+    let expected = SimulationOutcome {
         units_used: Some("150".into()),
         logs: vec!["Program 11111111111111111111111111111111 success".into()],
-        ..Simulation::passes(Some("Kg==".into()))
+        ..SimulationOutcome::passes(Some("Kg==".into()))
     };
     assert_eq!(found, expected);
     let calls = node.calls.lock().unwrap().clone();
@@ -265,10 +273,13 @@ async fn solana__should_tell_failures_from_what_says_nothing() {
         ),
     ] {
         let said = json!({"context": {"slot": 1}, "value": {"err": err, "logs": null}});
-        let node = Node::start(move |_, _| Ok(said.clone())).await;
-        let client = connect_to(ChainKey::SOLANA, Endpoints::new(vec![node.url.clone()]));
+        let node = EvmTestNode::start(move |_, _| Ok(said.clone())).await;
+        let client = connect_to(
+            ChainKey::SOLANA,
+            ChainEndpoints::new(vec![node.url.clone()]),
+        );
         let found = client.simulate(trial).await;
-        assert_eq!(found, expected.map(Simulation::fails), "{err}");
+        assert_eq!(found, expected.map(SimulationOutcome::fails), "{err}");
     }
 }
 
@@ -302,8 +313,8 @@ fn stellar_trial() -> SimulationRequest {
     )
 }
 
-async fn stellar_node(answer: Value) -> (Node, Arc<dyn ChainClient>) {
-    let node = Node::start(move |method, _| match method {
+async fn stellar_node(answer: Value) -> (EvmTestNode, Arc<dyn ChainClient>) {
+    let node = EvmTestNode::start(move |method, _| match method {
         "getNetwork" => Ok(json!({
             "passphrase": "Public Global Stellar Network ; September 2015"})),
         "simulateTransaction" => Ok(answer.clone()),
@@ -311,7 +322,7 @@ async fn stellar_node(answer: Value) -> (Node, Arc<dyn ChainClient>) {
     })
     .await;
     let chain = ChainKey::of(Network::Stellar, None);
-    let client = connect_to(chain, Endpoints::new(vec![node.url.clone()]));
+    let client = connect_to(chain, ChainEndpoints::new(vec![node.url.clone()]));
     (node, client)
 }
 
@@ -321,7 +332,10 @@ async fn stellar__should_simulate_calls_of_contracts_and_nothing_else() {
         "results": [{"auth": [], "xdr": "AAAAAwAAACo="}]});
     let (node, client) = stellar_node(ledger.clone()).await;
     let found = client.simulate(&stellar_trial()).await;
-    assert_eq!(found, Some(Simulation::passes(Some("AAAAAwAAACo=".into()))));
+    assert_eq!(
+        found,
+        Some(SimulationOutcome::passes(Some("AAAAAwAAACo=".into())))
+    );
     let asked = node.calls.lock().unwrap().pop().unwrap();
     let expected = json!({"transaction": STANDARD.encode(contract_call())});
     assert_eq!(asked, ("simulateTransaction".to_owned(), expected));
@@ -354,6 +368,6 @@ async fn stellar__should_simulate_calls_of_contracts_and_nothing_else() {
     ] {
         let (_node, client) = stellar_node(answer).await;
         let found = client.simulate(&stellar_trial()).await;
-        assert_eq!(found, expected.map(Simulation::fails));
+        assert_eq!(found, expected.map(SimulationOutcome::fails));
     }
 }

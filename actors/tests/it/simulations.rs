@@ -3,9 +3,9 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use covault_actors::{
-    chain_rpc::Simulation,
+    chain_rpc::SimulationOutcome,
     operations::Resimulation,
-    store::{Scan, Space},
+    store::{KeySpace, Scan},
 };
 use covault_core::{
     fault::{Class, ExecuteCode, Fault},
@@ -14,7 +14,7 @@ use covault_core::{
 };
 use serde_json::{Value, json};
 
-use crate::{chain_double::Trying, world::*};
+use crate::{chain_double::SimulationReply, world::*};
 
 /// Waits for a request's simulation.
 async fn simulation(gateway: &covault_actors::gateway::Gateway, uuid: &str) -> Value {
@@ -28,14 +28,14 @@ async fn simulation(gateway: &covault_actors::gateway::Gateway, uuid: &str) -> V
 }
 
 async fn rows(world: &World) -> usize {
-    let all = Scan::prefix(Space::Simulation, &[], 10_000);
+    let all = Scan::prefix(KeySpace::Simulation, &[], 10_000);
     world.store.scan(&all).await.unwrap().len()
 }
 
-fn passes() -> Trying {
-    Trying::Says(Simulation {
+fn passes() -> SimulationReply {
+    SimulationReply::Says(SimulationOutcome {
         units_used: Some("21000".into()),
-        ..Simulation::passes(Some("0x2a".into()))
+        ..SimulationOutcome::passes(Some("0x2a".into()))
     })
 }
 
@@ -77,7 +77,9 @@ async fn simulation__should_be_shown_and_outlive_a_restart() {
 async fn simulation__should_not_decide_anything_when_it_fails() {
     let world = World::new();
     let words = "execution reverted: Nope";
-    world.evm.try_by(Trying::Says(Simulation::fails(words)));
+    world
+        .evm
+        .try_by(SimulationReply::Says(SimulationOutcome::fails(words)));
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let from = evm_wallet(&gateway, vault).await;
@@ -96,7 +98,7 @@ async fn simulation__should_not_decide_anything_when_it_fails() {
 #[tokio::test]
 async fn simulation__should_hold_up_neither_requests_nor_the_end() {
     let world = World::new();
-    world.evm.try_by(Trying::NeverAnswers);
+    world.evm.try_by(SimulationReply::NeverAnswers);
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let from = evm_wallet(&gateway, vault).await;
@@ -126,7 +128,7 @@ async fn simulation__should_hold_up_neither_requests_nor_the_end() {
 #[tokio::test]
 async fn simulation__should_survive_a_client_that_panics() {
     let world = World::new();
-    world.evm.try_by(Trying::Panics);
+    world.evm.try_by(SimulationReply::Panics);
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let from = evm_wallet(&gateway, vault).await;
@@ -142,7 +144,7 @@ async fn simulation__should_survive_a_client_that_panics() {
 #[tokio::test]
 async fn simulation__should_be_empty_where_nothing_can_be_tried() {
     let world = World::new();
-    world.evm.try_by(Trying::Cannot);
+    world.evm.try_by(SimulationReply::Cannot);
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let from = evm_wallet(&gateway, vault).await;
@@ -211,7 +213,7 @@ async fn simulation__should_be_made_once_however_often_it_is_signed() {
     gateway.stop().await;
     world
         .evm
-        .try_by(Trying::Says(Simulation::fails("too late")));
+        .try_by(SimulationReply::Says(SimulationOutcome::fails("too late")));
     let gateway = world.start().await;
     world.signers.failing.store(0, Ordering::SeqCst);
     assert_eq!(outcome(&gateway, &uuid).await.error, None);
@@ -224,7 +226,7 @@ async fn resimulation__should_replace_what_is_shown_while_the_request_waits_to_b
     let world = World::new();
     world
         .evm
-        .try_by(Trying::Says(Simulation::fails("no funds")));
+        .try_by(SimulationReply::Says(SimulationOutcome::fails("no funds")));
     world.signers.silent.store(true, Ordering::SeqCst);
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
@@ -250,7 +252,7 @@ async fn resimulation__should_replace_what_is_shown_while_the_request_waits_to_b
     assert_eq!(rows(&world).await, 1);
 
     // What no node says replaces nothing.
-    world.evm.try_by(Trying::Cannot);
+    world.evm.try_by(SimulationReply::Cannot);
     assert_eq!(refused(&pending.uuid).await.0, Class::Unavailable);
     assert_eq!(details(&gateway, &pending.uuid).await.simulation, shown);
     let fault = again(&stranger(), &pending.uuid).await.unwrap_err();

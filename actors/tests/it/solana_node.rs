@@ -7,7 +7,7 @@ use std::sync::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_actors::chain_rpc::{
-    Broadcast, BroadcastRequest, ChainError, ChainKey, Endpoints, Refusal,
+    BroadcastOutcome, BroadcastRequest, ChainEndpoints, ChainError, ChainKey, ChainRefusal,
 };
 use covault_core::{
     chain::{
@@ -18,9 +18,9 @@ use covault_core::{
 };
 use serde_json::{Value, json};
 
-use crate::evm_node::{Node, connect_to, nobody};
+use crate::evm_node::{EvmTestNode, connect_to, nobody};
 
-type NodeAnswer = Result<Value, (i64, String)>;
+type JsonRpcReply = Result<Value, (i64, String)>;
 
 /// 200 seconds: the blockhash is gone.
 const OLD_MS: u64 = 200_000;
@@ -79,30 +79,30 @@ fn three() -> BroadcastRequest {
     broadcast_request(&[("tx1", "id1"), ("tx2", "id2"), ("tx3", "id3")])
 }
 
-async fn ship(node: &Node, broadcast_request: &BroadcastRequest) -> Broadcast {
-    let endpoints = Endpoints::new(vec![node.url.clone()]);
+async fn ship(node: &EvmTestNode, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
+    let endpoints = ChainEndpoints::new(vec![node.url.clone()]);
     connect_to(ChainKey::SOLANA, endpoints)
         .broadcast(broadcast_request)
         .await
 }
 
-fn refusal(broadcast: Broadcast) -> Refusal {
+fn refusal(broadcast: BroadcastOutcome) -> ChainRefusal {
     match broadcast {
-        Broadcast::Refused(refusal) => refusal,
+        BroadcastOutcome::Refused(refusal) => refusal,
         other => panic!("{other:?}"),
     }
 }
 
-fn no_blockhash() -> NodeAnswer {
+fn no_blockhash() -> JsonRpcReply {
     let words = "Transaction simulation failed: Blockhash not found";
     Err((-32002, words.into()))
 }
 
-fn value(value: Value) -> NodeAnswer {
+fn value(value: Value) -> JsonRpcReply {
     Ok(json!({"context": {"slot": 1}, "value": value}))
 }
 
-fn confirmed(slot: u64) -> NodeAnswer {
+fn confirmed(slot: u64) -> JsonRpcReply {
     value(
         json!([{"slot": slot, "confirmations": 3, "err": null, "confirmationStatus": "confirmed"}]),
     )
@@ -113,7 +113,7 @@ fn is_send_of(method: &str, params: &Value, text: &str) -> bool {
 }
 
 /// Takes everything and confirms it.
-fn healthy(method: &str, params: &Value) -> NodeAnswer {
+fn healthy(method: &str, params: &Value) -> JsonRpcReply {
     match method {
         "getLatestBlockhash" => {
             value(json!({"blockhash": base58(&key(7)), "lastValidBlockHeight": 9}))
@@ -125,7 +125,7 @@ fn healthy(method: &str, params: &Value) -> NodeAnswer {
 }
 
 /// Knows no transaction.
-fn empty(method: &str, params: &Value) -> NodeAnswer {
+fn empty(method: &str, params: &Value) -> JsonRpcReply {
     match method {
         "getSignatureStatuses" => value(json!([null])),
         "sendTransaction" => no_blockhash(),
@@ -138,7 +138,7 @@ fn empty(method: &str, params: &Value) -> NodeAnswer {
 async fn solana_facts__should_be_the_blockhash_and_what_the_tokens_accounts_say() {
     let mut mint = vec![0; 82];
     mint[44..46].copy_from_slice(&[6, 1]);
-    let node = Node::start(move |method, params| match method {
+    let node = EvmTestNode::start(move |method, params| match method {
         "getMultipleAccounts" => {
             let mint =
                 json!({"owner": TOKEN.to_string(), "data": [STANDARD.encode(&mint), "base64"]});
@@ -150,7 +150,10 @@ async fn solana_facts__should_be_the_blockhash_and_what_the_tokens_accounts_say(
         _ => healthy(method, params),
     })
     .await;
-    let client = connect_to(ChainKey::SOLANA, Endpoints::new(vec![node.url.clone()]));
+    let client = connect_to(
+        ChainKey::SOLANA,
+        ChainEndpoints::new(vec![node.url.clone()]),
+    );
     let token = solana::token::TokenQueries {
         mint: base58(&key(3)),
         sender: base58(&key(1)),
@@ -189,12 +192,12 @@ async fn solana_facts__should_be_the_blockhash_and_what_the_tokens_accounts_say(
 
 #[tokio::test]
 async fn solana_facts__should_name_the_field_of_a_token_that_is_not_there() {
-    let node = Node::start(|method, params| match method {
+    let node = EvmTestNode::start(|method, params| match method {
         "getMultipleAccounts" => value(json!(vec![Value::Null; 6])),
         _ => healthy(method, params),
     })
     .await;
-    let client = connect_to(ChainKey::SONIC, Endpoints::new(vec![node.url]));
+    let client = connect_to(ChainKey::SONIC, ChainEndpoints::new(vec![node.url]));
     let queries = Queries::Solana(solana::Queries {
         chain_id: 0,
         blockhash: true,
@@ -214,13 +217,13 @@ async fn solana_facts__should_name_the_field_of_a_token_that_is_not_there() {
 
 #[tokio::test]
 async fn solana_facts__should_not_be_what_makes_no_sense() {
-    let node = Node::start(|method, params| match method {
+    let node = EvmTestNode::start(|method, params| match method {
         "getLatestBlockhash" => value(json!({"blockhash": "hash"})),
         "getMultipleAccounts" => value(json!([null])),
         _ => healthy(method, params),
     })
     .await;
-    let client = connect_to(ChainKey::SOLANA, Endpoints::new(vec![node.url]));
+    let client = connect_to(ChainKey::SOLANA, ChainEndpoints::new(vec![node.url]));
     let queries = |blockhash, token| {
         Queries::Solana(solana::Queries {
             chain_id: 101,
@@ -244,7 +247,7 @@ async fn solana_facts__should_not_be_what_makes_no_sense() {
 #[tokio::test]
 async fn solana_transactions__should_be_sent_in_order_each_when_the_one_before_is_confirmed() {
     let asked = Arc::new(AtomicUsize::new(0));
-    let node = Node::start(move |method, params| match method {
+    let node = EvmTestNode::start(move |method, params| match method {
         // The first is not confirmed at once.
         "getSignatureStatuses" if asked.fetch_add(1, Ordering::Relaxed) == 0 => {
             value(json!([null]))
@@ -252,7 +255,7 @@ async fn solana_transactions__should_be_sent_in_order_each_when_the_one_before_i
         _ => healthy(method, params),
     })
     .await;
-    assert_eq!(ship(&node, &three()).await, Broadcast::Accepted);
+    assert_eq!(ship(&node, &three()).await, BroadcastOutcome::Accepted);
     let calls = node.calls.lock().unwrap();
     let said: Vec<_> = calls
         .iter()
@@ -274,7 +277,7 @@ async fn solana_transactions__should_be_sent_in_order_each_when_the_one_before_i
 
 #[tokio::test]
 async fn solana_transactions__should_all_be_sent_again_and_processed_ones_be_accepted() {
-    let node = Node::start(|method, params| {
+    let node = EvmTestNode::start(|method, params| {
         if is_send_of(method, params, "tx1") {
             let words =
                 "Transaction simulation failed: This transaction has already been processed";
@@ -293,13 +296,13 @@ async fn solana_transactions__should_all_be_sent_again_and_processed_ones_be_acc
             age_ms,
             ..three()
         };
-        assert_eq!(ship(&node, &again).await, Broadcast::Accepted);
+        assert_eq!(ship(&node, &again).await, BroadcastOutcome::Accepted);
     }
 }
 
 #[tokio::test]
 async fn a_refused_solana_transaction__should_not_hide_that_earlier_ones_were_sent() {
-    let node = Node::start(|method, params| {
+    let node = EvmTestNode::start(|method, params| {
         if is_send_of(method, params, "tx2") {
             let words = "Transaction simulation failed: Error processing Instruction 0: custom program error: 0x1";
             return Err((-32002, words.into()));
@@ -322,7 +325,7 @@ async fn a_refused_solana_transaction__should_not_hide_that_earlier_ones_were_se
 
 #[tokio::test]
 async fn solana_transactions__should_end_with_one_that_fails_in_its_block() {
-    let node = Node::start(|method, params| match method {
+    let node = EvmTestNode::start(|method, params| match method {
         "getSignatureStatuses" => value(
             json!([{"slot": 4, "err": {"InstructionError": [0, {"Custom": 3}]},
                 "confirmationStatus": "confirmed"}]),
@@ -339,7 +342,7 @@ async fn solana_transactions__should_end_with_one_that_fails_in_its_block() {
     assert_eq!(node.methods(), ["sendTransaction", "getSignatureStatuses"]);
     // One alone is accepted: what it does is the chain's matter.
     let one = broadcast_request(&[("tx1", "id1")]);
-    assert_eq!(ship(&node, &one).await, Broadcast::Accepted);
+    assert_eq!(ship(&node, &one).await, BroadcastOutcome::Accepted);
 }
 
 #[tokio::test]
@@ -349,10 +352,10 @@ async fn a_solana_transaction__should_expire_only_when_no_node_can_take_it_or_ha
         age_ms,
         ..broadcast_request(&[(&transfer, "id")])
     };
-    let node = Node::start(empty).await;
+    let node = EvmTestNode::start(empty).await;
     assert!(matches!(
         ship(&node, &one(10_000)).await,
-        Broadcast::Unknown(_)
+        BroadcastOutcome::Unknown(_)
     ));
     let reason = refusal(ship(&node, &one(OLD_MS)).await).reason;
     assert_eq!(
@@ -370,19 +373,19 @@ async fn a_solana_transaction__should_expire_only_when_no_node_can_take_it_or_ha
     );
 
     // Another node still knows the blockhash.
-    let other = Node::start(|method, params| match method {
+    let other = EvmTestNode::start(|method, params| match method {
         "isBlockhashValid" => value(json!(true)),
         _ => empty(method, params),
     })
     .await;
     // Another has the transaction.
-    let has = Node::start(|method, params| match method {
+    let has = EvmTestNode::start(|method, params| match method {
         "getSignatureStatuses" => confirmed(3),
         _ => empty(method, params),
     })
     .await;
     // Another does not say: only time does.
-    let mute = Node::start(|method, params| match method {
+    let mute = EvmTestNode::start(|method, params| match method {
         "isBlockhashValid" => Err((-32601, "Method not found".into())),
         _ => empty(method, params),
     })
@@ -395,12 +398,12 @@ async fn a_solana_transaction__should_expire_only_when_no_node_can_take_it_or_ha
         (mute.url, u64::MAX, "refused"),
         (nobody().await, u64::MAX, "unknown"),
     ] {
-        let endpoints = Endpoints::new(vec![node.url.clone(), second]);
+        let endpoints = ChainEndpoints::new(vec![node.url.clone(), second]);
         let client = connect_to(ChainKey::SOLANA, endpoints);
         let outcome = match client.broadcast(&one(age_ms)).await {
-            Broadcast::Accepted => "accepted",
-            Broadcast::Refused(_) => "refused",
-            Broadcast::Unknown(_) => "unknown",
+            BroadcastOutcome::Accepted => "accepted",
+            BroadcastOutcome::Refused(_) => "refused",
+            BroadcastOutcome::Unknown(_) => "unknown",
         };
         assert_eq!(outcome, expected, "{age_ms}");
     }
@@ -414,7 +417,7 @@ async fn a_solana_transaction_with_a_durable_nonce__should_last_as_long_as_its_a
         ..broadcast_request(&[(&durable, "id")])
     };
     for (nonce, lasts) in [(key(7), true), (key(8), false)] {
-        let node = Node::start(move |method, params| match method {
+        let node = EvmTestNode::start(move |method, params| match method {
             "getAccountInfo" => {
                 let mut data = vec![1, 0, 0, 0, 1, 0, 0, 0];
                 data.extend(key(1));
@@ -426,8 +429,8 @@ async fn a_solana_transaction_with_a_durable_nonce__should_last_as_long_as_its_a
         })
         .await;
         match ship(&node, &old).await {
-            Broadcast::Unknown(_) => assert!(lasts),
-            Broadcast::Refused(refusal) => {
+            BroadcastOutcome::Unknown(_) => assert!(lasts),
+            BroadcastOutcome::Refused(refusal) => {
                 assert!(!lasts);
                 assert!(refusal.reason.contains(&base58(&key(2))), "{refusal:?}");
             }

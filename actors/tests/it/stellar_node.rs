@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_actors::chain_rpc::{
-    Broadcast, BroadcastRequest, ChainClient, ChainError, ChainKey, Endpoints,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainEndpoints, ChainError, ChainKey,
 };
 use covault_core::{
     chain::{ChainData, Queries, Signed, stellar},
@@ -13,7 +13,7 @@ use covault_core::{
 };
 use serde_json::{Value, json};
 
-use crate::evm_node::{Node, connect_to};
+use crate::evm_node::{EvmTestNode, connect_to};
 
 const FROM: &str = "GC2L7D2DLA4IGYCOLPD3X5IFSG2OWDJXVGHCH54WXFMYB5CKCILAD5CT";
 const FROM_KEY: &str = "b4bf8f43583883604e5bc7bbf50591b4eb0d37a98e23f796b95980f44a121601";
@@ -173,7 +173,10 @@ fn nowhere(last: u64, until: u64) -> Value {
 }
 
 fn connect(urls: Vec<String>) -> Arc<dyn ChainClient> {
-    connect_to(ChainKey::of(Network::Stellar, None), Endpoints::new(urls))
+    connect_to(
+        ChainKey::of(Network::Stellar, None),
+        ChainEndpoints::new(urls),
+    )
 }
 
 fn queries(destination: Option<&str>) -> Queries {
@@ -203,7 +206,7 @@ fn keys__should_be_read_right_by_this_test() {
 
 #[tokio::test]
 async fn stellar_facts__should_be_what_the_node_says() {
-    let node = Node::start(healthy).await;
+    let node = EvmTestNode::start(healthy).await;
     let client = connect(vec![node.url.clone()]);
     for (destination, exists) in [
         (None, None),
@@ -229,7 +232,7 @@ async fn stellar_facts__should_be_what_the_node_says() {
 
 #[tokio::test]
 async fn stellar_facts__should_say_that_an_account_must_be_funded_first() {
-    let node = Node::start(|method, params| match method {
+    let node = EvmTestNode::start(|method, params| match method {
         "getLedgerEntries" => Ok(json!({"entries": [], "latestLedger": 900})),
         _ => healthy(method, params),
     })
@@ -249,7 +252,7 @@ async fn stellar_facts__should_not_come_of_an_answer_without_sense() {
         json!({}),
         json!({"entries": [{"key": ledger_key(FROM), "xdr": "AAAA"}], "latestLedger": 900}),
     ] {
-        let node = Node::start(move |method, params| match method {
+        let node = EvmTestNode::start(move |method, params| match method {
             "getLedgerEntries" => Ok(answer.clone()),
             _ => healthy(method, params),
         })
@@ -264,7 +267,7 @@ async fn stellar_facts__should_not_come_of_an_answer_without_sense() {
 
 #[tokio::test]
 async fn stellar__should_not_use_a_node_of_another_network() {
-    let node = Node::start(|method, params| match method {
+    let node = EvmTestNode::start(|method, params| match method {
         "getNetwork" => Ok(json!({"passphrase": "Test SDF Network ; September 2015"})),
         _ => healthy(method, params),
     })
@@ -277,7 +280,7 @@ async fn stellar__should_not_use_a_node_of_another_network() {
         found => panic!("{found:?}"),
     }
     let sent = client.broadcast(&broadcast_request(false)).await;
-    assert!(matches!(sent, Broadcast::Unknown(_)), "{sent:?}");
+    assert!(matches!(sent, BroadcastOutcome::Unknown(_)), "{sent:?}");
     assert!(!node.methods().contains(&"sendTransaction".to_owned()));
 }
 
@@ -289,7 +292,7 @@ async fn outcome(
     used: u64,
     found: Value,
 ) -> (&'static str, ExecuteCode, String) {
-    let node = Node::start(move |method, params| match method {
+    let node = EvmTestNode::start(move |method, params| match method {
         "sendTransaction" => {
             assert_eq!(params["transaction"], transaction());
             Ok(sent.clone())
@@ -306,9 +309,9 @@ async fn outcome(
         .broadcast(&broadcast_request(retried))
         .await
     {
-        Broadcast::Accepted => ("accepted", ExecuteCode::Unspecified, String::new()),
-        Broadcast::Refused(refusal) => ("refused", refusal.code, refusal.reason),
-        Broadcast::Unknown(reason) => ("unknown", ExecuteCode::Unspecified, reason),
+        BroadcastOutcome::Accepted => ("accepted", ExecuteCode::Unspecified, String::new()),
+        BroadcastOutcome::Refused(refusal) => ("refused", refusal.code, refusal.reason),
+        BroadcastOutcome::Unknown(reason) => ("unknown", ExecuteCode::Unspecified, reason),
     }
 }
 
@@ -571,7 +574,7 @@ async fn stellar_broadcast__should_tell_accepted_refused_and_unknown_apart() {
 #[tokio::test]
 async fn stellar_broadcast__should_refuse_only_what_a_node_cannot_read() {
     for (code, expected) in [(-32602, true), (-32603, false), (-32601, false)] {
-        let node = Node::start(move |method, params| match method {
+        let node = EvmTestNode::start(move |method, params| match method {
             "sendTransaction" => Err((code, "invalid_xdr".into())),
             _ => healthy(method, params),
         })
@@ -579,7 +582,11 @@ async fn stellar_broadcast__should_refuse_only_what_a_node_cannot_read() {
         let sent = connect(vec![node.url])
             .broadcast(&broadcast_request(false))
             .await;
-        assert_eq!(matches!(sent, Broadcast::Refused(_)), expected, "{sent:?}");
+        assert_eq!(
+            matches!(sent, BroadcastOutcome::Refused(_)),
+            expected,
+            "{sent:?}"
+        );
     }
 }
 
@@ -592,7 +599,7 @@ async fn the_next_stellar_number__should_be_that_of_a_ledger_after_the_time_in_q
         // The entries are older than what said the time.
         (901, 0, Err(())),
     ] {
-        let node = Node::start(move |method, params| match method {
+        let node = EvmTestNode::start(move |method, params| match method {
             "getTransaction" => Ok(nowhere(ledger, BUILT + 200)),
             _ => healthy(method, params),
         })
@@ -610,7 +617,7 @@ async fn the_next_stellar_number__should_be_that_of_a_ledger_after_the_time_in_q
 async fn stellar_balance__should_be_that_of_the_account_or_the_trust_line() {
     let asset = format!("USDC:{TO}");
     let line = trust_line_key(FROM, TO);
-    let node = Node::start(move |method, params| match method {
+    let node = EvmTestNode::start(move |method, params| match method {
         "getLedgerEntries" if params["keys"] == json!([line]) => Ok(json!({
             "entries": [{"key": line, "xdr": trust_line_entry(FROM, TO, 77)}],
             "latestLedger": 900,

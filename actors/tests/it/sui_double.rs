@@ -10,7 +10,9 @@ use std::{
 
 use async_trait::async_trait;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use covault_actors::chain_rpc::{Broadcast, BroadcastRequest, ChainClient, ChainError, Refusal};
+use covault_actors::chain_rpc::{
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal,
+};
 use covault_core::{
     chain::{
         ChainData, Queries,
@@ -91,7 +93,7 @@ impl ChainClient for SuiDouble {
         }))
     }
 
-    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
         tokio::task::yield_now().await;
         let signed = broadcast_request.signed.clone();
         self.handed
@@ -99,7 +101,7 @@ impl ChainClient for SuiDouble {
             .unwrap()
             .insert(signed.transaction.clone());
         if self.done.lock().unwrap().contains(&signed.tx_hash) {
-            return Broadcast::Accepted;
+            return BroadcastOutcome::Accepted;
         }
         let signed: serde_json::Value = serde_json::from_str(&signed.transaction).unwrap();
         let bytes = STANDARD.decode(signed["txBytes"].as_str().unwrap());
@@ -114,7 +116,7 @@ impl ChainClient for SuiDouble {
                 }
                 _ => {
                     self.conflicts.fetch_add(1, Ordering::SeqCst);
-                    return Broadcast::Refused(Refusal {
+                    return BroadcastOutcome::Refused(ChainRefusal {
                         reason: "an object is not there in this version".into(),
                         code: ExecuteCode::Unspecified,
                     });
@@ -131,7 +133,7 @@ impl ChainClient for SuiDouble {
             .lock()
             .unwrap()
             .insert(broadcast_request.signed.tx_hash.clone());
-        Broadcast::Accepted
+        BroadcastOutcome::Accepted
     }
 
     async fn balance(&self, _address: &str, _token: Option<&str>) -> Result<String, ChainError> {

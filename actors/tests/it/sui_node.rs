@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_actors::chain_rpc::{
-    Broadcast, BroadcastRequest, ChainClient, ChainError, ChainKey, Endpoints, Refusal,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainEndpoints, ChainError, ChainKey,
+    ChainRefusal,
 };
 use covault_core::{
     chain::{
@@ -22,7 +23,7 @@ use ed25519_dalek::{Signer as _, SigningKey};
 
 use crate::{
     evm_node::connect_to,
-    http_double::{self, Response},
+    http_double::{self, HttpResponse},
 };
 
 const TO: &str = "0x2e11e011732dddf470541604330633038cccb0c199170662795b0dd34bf742da";
@@ -102,7 +103,7 @@ fn text(message: &[u8], number: u64) -> String {
 
 // ---- the node -------------------------------------------------------------------------------
 
-enum NodeAnswer {
+enum SuiReply {
     Message(Vec<u8>),
     /// In the trailers.
     Status(u32, &'static str),
@@ -110,12 +111,12 @@ enum NodeAnswer {
     InHeaders(u32, &'static str),
     Http(u16),
 }
-use NodeAnswer::{Http, InHeaders, Message, Status};
+use SuiReply::{Http, InHeaders, Message, Status};
 
 const GRPC_WEB: &str = "application/grpc-web+proto";
 
-impl NodeAnswer {
-    fn respond(self) -> Response {
+impl SuiReply {
+    fn respond(self) -> HttpResponse {
         let (status, mut headers, body) = match self {
             Message(message) => {
                 let trailers = frame(0x80, b"grpc-status:0\r\n");
@@ -132,7 +133,7 @@ impl NodeAnswer {
             Http(status) => (status, vec![], b"<html>".to_vec()),
         };
         headers.push(("content-type", GRPC_WEB.into()));
-        Response {
+        HttpResponse {
             status,
             headers,
             body,
@@ -141,17 +142,17 @@ impl NodeAnswer {
 }
 
 /// The paths and bodies of requests.
-type Seen = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
+type RecordedRequests = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
 
 /// A node that answers what a closure says. Stops with the test's runtime.
-struct Node {
+struct SuiTestNode {
     url: String,
-    asked: Seen,
+    asked: RecordedRequests,
 }
 
-impl Node {
-    async fn start(answers: impl Fn(&str, &[u8]) -> NodeAnswer + Send + Sync + 'static) -> Self {
-        let asked = Seen::default();
+impl SuiTestNode {
+    async fn start(answers: impl Fn(&str, &[u8]) -> SuiReply + Send + Sync + 'static) -> Self {
+        let asked = RecordedRequests::default();
         let seen = Arc::clone(&asked);
         let url = http_double::start(move |request| {
             assert_eq!(request.header("content-type"), Some(GRPC_WEB));
@@ -179,11 +180,11 @@ impl Node {
     }
 }
 
-fn client(nodes: &[&Node], agree: usize) -> Arc<dyn ChainClient> {
+fn client(nodes: &[&SuiTestNode], agree: usize) -> Arc<dyn ChainClient> {
     let urls = nodes.iter().map(|node| node.url.clone()).collect();
-    let endpoints = Endpoints {
+    let endpoints = ChainEndpoints {
         agree,
-        ..Endpoints::new(urls)
+        ..ChainEndpoints::new(urls)
     };
     connect_to(ChainKey::of(Network::Sui, None), endpoints)
 }
@@ -223,24 +224,24 @@ fn status(success: bool) -> Vec<u8> {
 }
 
 /// A transaction's response: digest, and effects with status and gas.
-fn executed(digest: &str, success: bool) -> NodeAnswer {
+fn executed(digest: &str, success: bool) -> SuiReply {
     let gas = [uint(1, 750_000), uint(2, 1_976_000), uint(3, 978_120)].concat();
     let effects = [bytes(4, status(success)), bytes(6, gas)].concat();
     let transaction = [bytes(1, digest), bytes(4, effects)].concat();
     Message(bytes(1, transaction))
 }
 
-fn epoch(number: u64, start: u64) -> NodeAnswer {
+fn epoch(number: u64, start: u64) -> SuiReply {
     let start = bytes(6, uint(1, start));
     Message(bytes(1, [uint(1, number), start, uint(8, 750)].concat()))
 }
 
-fn balance(all: u64, outside: u64) -> NodeAnswer {
+fn balance(all: u64, outside: u64) -> SuiReply {
     Message(bytes(1, [uint(3, all), uint(4, outside)].concat()))
 }
 
 /// A healthy node: two pages of SUI, one token coin.
-fn healthy(method: &str, message: &[u8]) -> NodeAnswer {
+fn healthy(method: &str, message: &[u8]) -> SuiReply {
     let from = from();
     let ours = (1, from.as_str());
     match method {
@@ -370,16 +371,16 @@ fn broadcast_request(outside: bool, retried: bool) -> BroadcastRequest {
     }
 }
 
-fn refusal(broadcast: Broadcast) -> Refusal {
+fn refusal(broadcast: BroadcastOutcome) -> ChainRefusal {
     match broadcast {
-        Broadcast::Refused(refusal) => refusal,
+        BroadcastOutcome::Refused(refusal) => refusal,
         other => panic!("{other:?}"),
     }
 }
 
-fn doubt(broadcast: Broadcast, words: &str) {
+fn doubt(broadcast: BroadcastOutcome, words: &str) {
     match broadcast {
-        Broadcast::Unknown(reason) => assert!(reason.contains(words), "{reason}"),
+        BroadcastOutcome::Unknown(reason) => assert!(reason.contains(words), "{reason}"),
         other => panic!("{other:?}"),
     }
 }
@@ -396,7 +397,7 @@ async fn chain_data(
 
 #[tokio::test]
 async fn facts__should_be_what_the_node_says() {
-    let node = Node::start(healthy).await;
+    let node = SuiTestNode::start(healthy).await;
     let client = node.client();
     let coin = |object_id: String, version, balance, origin| Coin {
         object_id,
@@ -456,16 +457,16 @@ async fn facts__should_be_what_the_node_says() {
 
 #[tokio::test]
 async fn facts__should_need_nodes_that_agree() {
-    let honest = Node::start(healthy).await;
+    let honest = SuiTestNode::start(healthy).await;
     for (method, lie) in [
-        ("GetEpoch", (|| epoch(EPOCH + 1, NOW)) as fn() -> NodeAnswer),
+        ("GetEpoch", (|| epoch(EPOCH + 1, NOW)) as fn() -> SuiReply),
         ("GetBalance", || balance(10_007, 8)),
         ("ListOwnedObjects", || {
             Message(bytes(1, object(COIN, 3, (1, &from()), 31)))
         }),
         ("SimulateTransaction", || executed(DIGEST, false)),
     ] {
-        let byzantine = Node::start(move |asked, message| match asked == method {
+        let byzantine = SuiTestNode::start(move |asked, message| match asked == method {
             true => lie(),
             false => healthy(asked, message),
         })
@@ -485,7 +486,7 @@ async fn facts__should_need_nodes_that_agree() {
             other => panic!("{other:?}"),
         }
     }
-    let agreed = client(&[&honest, &Node::start(healthy).await], 2);
+    let agreed = client(&[&honest, &SuiTestNode::start(healthy).await], 2);
     assert!(
         chain_data(&*agreed, queries(&token_payment(None)))
             .await
@@ -495,8 +496,8 @@ async fn facts__should_need_nodes_that_agree() {
 
 #[tokio::test]
 async fn facts__should_say_why_there_are_none() {
-    let failing = |said: fn() -> NodeAnswer| {
-        Node::start(move |method, message| match method {
+    let failing = |said: fn() -> SuiReply| {
+        SuiTestNode::start(move |method, message| match method {
             "SimulateTransaction" => said(),
             _ => healthy(method, message),
         })
@@ -512,7 +513,7 @@ async fn facts__should_say_why_there_are_none() {
     }
     for (said, words) in [
         (
-            (|| Status(13, "Object is not available for consumption")) as fn() -> NodeAnswer,
+            (|| Status(13, "Object is not available for consumption")) as fn() -> SuiReply,
             "available",
         ),
         (
@@ -532,7 +533,7 @@ async fn facts__should_say_why_there_are_none() {
     }
 
     // More than the wallet has.
-    let node = Node::start(|method, message| match method {
+    let node = SuiTestNode::start(|method, message| match method {
         "ListOwnedObjects" => Message(vec![]),
         "GetBalance" => balance(0, 0),
         _ => healthy(method, message),
@@ -548,8 +549,8 @@ async fn facts__should_say_why_there_are_none() {
 
 #[tokio::test]
 async fn balance__should_be_coins_and_address_balance_of_a_node_that_answers() {
-    let broken = Node::start(|_, _| Http(502)).await;
-    let node = Node::start(healthy).await;
+    let broken = SuiTestNode::start(|_, _| Http(502)).await;
+    let node = SuiTestNode::start(healthy).await;
     let client = client(&[&broken, &node], 1);
     assert_eq!(client.balance(&from(), None).await.unwrap(), "10007");
     assert_eq!(client.balance(&from(), Some(TOKEN)).await.unwrap(), "33");
@@ -563,12 +564,12 @@ async fn broadcast__should_send_the_exact_bytes_and_take_what_was_executed() {
     let hash = signed(false).tx_hash;
     for success in [true, false] {
         let hash = hash.clone();
-        let node = Node::start(move |_, _| executed(&hash, success)).await;
+        let node = SuiTestNode::start(move |_, _| executed(&hash, success)).await;
         let sent = node
             .client()
             .broadcast(&broadcast_request(false, false))
             .await;
-        assert_eq!(sent, Broadcast::Accepted);
+        assert_eq!(sent, BroadcastOutcome::Accepted);
         let asked = node.asked("ExecuteTransaction");
         let text: serde_json::Value = serde_json::from_str(&signed(false).transaction).unwrap();
         for (number, expected) in [(1, &text["txBytes"]), (2, &text["signatures"][0])] {
@@ -577,7 +578,7 @@ async fn broadcast__should_send_the_exact_bytes_and_take_what_was_executed() {
             assert_eq!(STANDARD.encode(bytes), expected.as_str().unwrap());
         }
     }
-    let node = Node::start(|method, message| match method {
+    let node = SuiTestNode::start(|method, message| match method {
         "ExecuteTransaction" => executed("another", true),
         _ => healthy(method, message),
     })
@@ -592,12 +593,12 @@ async fn broadcast__should_send_the_exact_bytes_and_take_what_was_executed() {
 
 /// A node that refuses to execute; `known`: whether it has the transaction.
 async fn refusing(
-    said: fn() -> NodeAnswer,
+    said: fn() -> SuiReply,
     known: bool,
-    more: impl Fn(&str, &[u8]) -> Option<NodeAnswer> + Send + Sync + 'static,
-) -> Node {
+    more: impl Fn(&str, &[u8]) -> Option<SuiReply> + Send + Sync + 'static,
+) -> SuiTestNode {
     let hash = signed(false).tx_hash;
-    Node::start(
+    SuiTestNode::start(
         move |method, message| match (method, more(method, message)) {
             (_, Some(said)) => said,
             ("ExecuteTransaction", None) => said(),
@@ -608,11 +609,11 @@ async fn refusing(
     .await
 }
 
-fn nothing(_: &str, _: &[u8]) -> Option<NodeAnswer> {
+fn nothing(_: &str, _: &[u8]) -> Option<SuiReply> {
     None
 }
 
-fn used_up() -> NodeAnswer {
+fn used_up() -> SuiReply {
     Status(
         3,
         "Object ID 0x1 Version 0x3 Digest 1 is not available for consumption, current version: 0x4",
@@ -623,7 +624,7 @@ fn used_up() -> NodeAnswer {
 async fn broadcast__should_refuse_for_good_what_no_node_has_and_none_can_take() {
     for (said, words, code) in [
         (
-            used_up as fn() -> NodeAnswer,
+            used_up as fn() -> SuiReply,
             "used one of its objects",
             ExecuteCode::Unspecified,
         ),
@@ -657,7 +658,7 @@ async fn broadcast__should_refuse_for_good_what_no_node_has_and_none_can_take() 
             .client()
             .broadcast(&broadcast_request(false, true))
             .await;
-        assert_eq!(sent, Broadcast::Accepted);
+        assert_eq!(sent, BroadcastOutcome::Accepted);
     }
 }
 
@@ -665,7 +666,7 @@ async fn broadcast__should_refuse_for_good_what_no_node_has_and_none_can_take() 
 async fn broadcast__should_keep_what_may_be_taken_later() {
     for (said, words) in [
         (
-            (|| Status(9, "already locked by a different transaction")) as fn() -> NodeAnswer,
+            (|| Status(9, "already locked by a different transaction")) as fn() -> SuiReply,
             "until the epoch ends",
         ),
         (|| InHeaders(10, "rejected"), "rejected"),
@@ -687,7 +688,7 @@ async fn broadcast__should_keep_what_may_be_taken_later() {
         .client()
         .broadcast(&broadcast_request(false, false))
         .await;
-    assert_eq!(sent, Broadcast::Accepted);
+    assert_eq!(sent, BroadcastOutcome::Accepted);
 
     // Its object may come; after ten minutes it is not waited for.
     let missing = || {
@@ -715,7 +716,7 @@ async fn broadcast__should_keep_what_may_be_taken_later() {
 }
 
 /// What a node says of the gas coin: as it is, and as the transaction would have left it.
-fn objects(now: Option<(u64, &str)>, then: Option<&str>) -> NodeAnswer {
+fn objects(now: Option<(u64, &str)>, then: Option<&str>) -> SuiReply {
     let result = |found: Option<(u64, &str)>| match found {
         Some((version, previous)) => {
             let object = [bytes(2, id(1)), uint(3, version), bytes(10, previous)].concat();
@@ -760,7 +761,7 @@ async fn broadcast_in_doubt__should_look_who_used_the_objects() {
             .broadcast(&broadcast_request(false, true))
             .await;
         match expected {
-            "accepted" => assert_eq!(sent, Broadcast::Accepted),
+            "accepted" => assert_eq!(sent, BroadcastOutcome::Accepted),
             "refused" => {
                 let reason = refusal(sent).reason;
                 assert!(reason.contains("used one of its objects"), "{reason}");

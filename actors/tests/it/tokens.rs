@@ -18,7 +18,7 @@ use covault_core::{
             CancelReshareRequest, CreateTokenRequest, CreateTokenResponse, ListNodesRequest,
             ListTokensRequest, RemoveNodeRequest, RevokeTokenRequest, ShowSweepRequest, Token,
         },
-        wire::{self, get_wallet_info_request::Wallet as By},
+        wire::{self, get_wallet_info_request::Wallet as AuditActor},
     },
     token::{Access, ApiToken, Kind, TokenHash, Vaults, kind_of},
 };
@@ -268,7 +268,7 @@ async fn readers__should_see_everything_but_signatures_and_change_nothing() {
     };
     assert_eq!(seen.unwrap().signing_request, Some(expected));
     let asked = wire::GetWalletInfoRequest {
-        wallet: Some(By::Address(from.clone())),
+        wallet: Some(AuditActor::Address(from.clone())),
     };
     assert!(
         call::<GetWalletInfo>(&gateway, &reader, asked)

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use covault_actors::chain_rpc::{
-    Broadcast, BroadcastRequest, ChainClient, ChainError, ChainKey, Chains, Endpoints, Simulation,
-    SimulationRequest,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainClients, ChainEndpoints, ChainError,
+    ChainKey, SimulationOutcome, SimulationRequest,
 };
 use covault_core::{
     chain::{
@@ -19,7 +19,7 @@ use covault_core::{
 use serde_json::{Value, json};
 
 use crate::{
-    http_double::{self, Response},
+    http_double::{self, HttpResponse},
     world::*,
 };
 
@@ -33,7 +33,7 @@ const HASH: &str = "abababababababababababababababababababababababababababababab
 
 /// What a node has to say.
 #[derive(Clone)]
-struct State {
+struct TronTestState {
     head_ms: u64,
     /// sun.
     balance: u64,
@@ -45,7 +45,7 @@ struct State {
     sent: usize,
 }
 
-impl Default for State {
+impl Default for TronTestState {
     fn default() -> Self {
         Self {
             head_ms: NOW_MS,
@@ -61,7 +61,7 @@ impl Default for State {
     }
 }
 
-impl State {
+impl TronTestState {
     fn answer(&mut self, path: &str, body: &Value) -> Value {
         match path {
             "/wallet/getnowblock" => json!({
@@ -104,25 +104,25 @@ impl State {
 }
 
 /// A node whose state tests can change. Stops with the test's runtime.
-struct Node {
+struct TronTestNode {
     url: String,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<TronTestState>>,
 }
 
-impl Node {
-    async fn start(state: State) -> Self {
+impl TronTestNode {
+    async fn start(state: TronTestState) -> Self {
         let state = Arc::new(Mutex::new(state));
         let seen = Arc::clone(&state);
         let url = http_double::start(move |request| {
             let body = request.json();
             let answer = seen.lock().unwrap().answer(request.target(), &body);
-            Some(Response::json(200, &answer))
+            Some(HttpResponse::json(200, &answer))
         })
         .await;
         Self { url, state }
     }
 
-    fn set(&self, change: impl FnOnce(&mut State)) {
+    fn set(&self, change: impl FnOnce(&mut TronTestState)) {
         change(&mut self.state.lock().unwrap());
     }
 
@@ -131,12 +131,13 @@ impl Node {
     }
 }
 
-fn connect(nodes: &[&Node]) -> Arc<dyn ChainClient> {
+fn connect(nodes: &[&TronTestNode]) -> Arc<dyn ChainClient> {
     // Another test of the process may have installed it.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let chain = ChainKey::of(Network::Tron, None);
-    let endpoints = Endpoints::new(nodes.iter().map(|node| node.url.clone()).collect());
-    let chains = Chains::connect(&[(chain, endpoints)].into(), &World::new().ports()).unwrap();
+    let endpoints = ChainEndpoints::new(nodes.iter().map(|node| node.url.clone()).collect());
+    let chains =
+        ChainClients::connect(&[(chain, endpoints)].into(), &World::new().ports()).unwrap();
     Arc::clone(chains.get(chain.network, chain.chain_id).unwrap())
 }
 
@@ -191,17 +192,17 @@ fn code(refused: Result<ChainData, ChainError>) -> ExecuteCode {
 #[tokio::test]
 async fn tron_facts__should_be_the_head_of_a_node_of_this_time() {
     let none = Queries::Tron(tron::Queries { call: None });
-    let behind = Node::start(State {
+    let behind = TronTestNode::start(TronTestState {
         head_ms: NOW_MS - 60_000,
-        ..State::default()
+        ..TronTestState::default()
     })
     .await;
-    let ahead = Node::start(State {
+    let ahead = TronTestNode::start(TronTestState {
         head_ms: NOW_MS + 3_600_000,
-        ..State::default()
+        ..TronTestState::default()
     })
     .await;
-    let good = Node::start(State::default()).await;
+    let good = TronTestNode::start(TronTestState::default()).await;
     let chain_data: ChainData = tron::ChainData::from(block()).into();
     let client = connect(&[&behind, &ahead, &good]);
     assert_eq!(
@@ -220,7 +221,7 @@ async fn tron_facts__should_be_the_head_of_a_node_of_this_time() {
 
 #[tokio::test]
 async fn tron_calls__should_be_refused_where_they_would_fail() {
-    let node = Node::start(State::default()).await;
+    let node = TronTestNode::start(TronTestState::default()).await;
     let client = connect(&[&node]);
     let low = call(TOKEN, 6_399_999);
     assert_eq!(
@@ -260,13 +261,13 @@ async fn tron_calls__should_be_refused_where_they_would_fail() {
 async fn tron_refusals__should_be_for_good_at_once_only_without_doubt() {
     let words =
         "Contract validate error : Validate TransferContract error, balance is not sufficient.";
-    let node = Node::start(State {
+    let node = TronTestNode::start(TronTestState {
         broadcast: no("CONTRACT_VALIDATE_ERROR", words),
-        ..State::default()
+        ..TronTestState::default()
     })
     .await;
     let client = connect(&[&node]);
-    let insufficient = |outcome: Broadcast| matches!(outcome, Broadcast::Refused(refusal) if refusal.code == ExecuteCode::InsufficientFunds);
+    let insufficient = |outcome: BroadcastOutcome| matches!(outcome, BroadcastOutcome::Refused(refusal) if refusal.code == ExecuteCode::InsufficientFunds);
     assert!(insufficient(
         client.broadcast(&broadcast_request(NOW_MS, false)).await
     ));
@@ -280,45 +281,48 @@ async fn tron_refusals__should_be_for_good_at_once_only_without_doubt() {
     ] {
         node.set(|state| state.head_ms = head_ms);
         let outcome = client.broadcast(&broadcast_request(now_ms, true)).await;
-        assert!(refused || matches!(outcome, Broadcast::Unknown(_)));
+        assert!(refused || matches!(outcome, BroadcastOutcome::Unknown(_)));
         assert_eq!(insufficient(outcome), refused, "{now_ms} {head_ms}");
     }
     node.set(|state| state.known = true);
     assert_eq!(
         client.broadcast(&broadcast_request(END_MS, true)).await,
-        Broadcast::Accepted
+        BroadcastOutcome::Accepted
     );
 }
 
 #[tokio::test]
 async fn tron_duplicates__should_be_believed_where_the_transaction_is_there() {
-    let node = Node::start(State {
+    let node = TronTestNode::start(TronTestState {
         broadcast: no("DUP_TRANSACTION_ERROR", "Dup transaction."),
-        ..State::default()
+        ..TronTestState::default()
     })
     .await;
     let client = connect(&[&node]);
     // Some nodes say so of what they refused.
     let outcome = client.broadcast(&broadcast_request(NOW_MS, true)).await;
-    assert!(matches!(outcome, Broadcast::Unknown(_)), "{outcome:?}");
+    assert!(
+        matches!(outcome, BroadcastOutcome::Unknown(_)),
+        "{outcome:?}"
+    );
     node.set(|state| state.head_ms = END_MS);
     match client.broadcast(&broadcast_request(END_MS, true)).await {
-        Broadcast::Refused(refusal) => assert!(refusal.reason.contains("expired")),
+        BroadcastOutcome::Refused(refusal) => assert!(refusal.reason.contains("expired")),
         other => panic!("{other:?}"),
     }
     node.set(|state| state.known = true);
     for now_ms in [NOW_MS, END_MS] {
         let outcome = client.broadcast(&broadcast_request(now_ms, true)).await;
-        assert_eq!(outcome, Broadcast::Accepted);
+        assert_eq!(outcome, BroadcastOutcome::Accepted);
     }
 }
 
 #[tokio::test]
 async fn expired_tron_transactions__should_fail_when_nobody_has_them() {
-    let node = Node::start(State {
+    let node = TronTestNode::start(TronTestState {
         broadcast: no("TRANSACTION_EXPIRATION_ERROR", "Transaction expired"),
         head_ms: EXPIRES_MS,
-        ..State::default()
+        ..TronTestState::default()
     })
     .await;
     let client = connect(&[&node]);
@@ -331,10 +335,10 @@ async fn expired_tron_transactions__should_fail_when_nobody_has_them() {
     ] {
         let outcome = client.broadcast(&broadcast_request(now_ms, retried)).await;
         match outcome {
-            Broadcast::Refused(refusal) if refused => {
+            BroadcastOutcome::Refused(refusal) if refused => {
                 assert!(refusal.reason.contains("create a new request"));
             }
-            Broadcast::Unknown(_) if !refused => {}
+            BroadcastOutcome::Unknown(_) if !refused => {}
             other => panic!("{now_ms} {retried}: {other:?}"),
         }
     }
@@ -344,30 +348,33 @@ async fn expired_tron_transactions__should_fail_when_nobody_has_them() {
         state.head_ms = END_MS;
     });
     let outcome = client.broadcast(&broadcast_request(END_MS - 1, true)).await;
-    assert!(matches!(outcome, Broadcast::Unknown(reason) if reason.contains("Server busy")));
+    assert!(matches!(outcome, BroadcastOutcome::Unknown(reason) if reason.contains("Server busy")));
     let outcome = client.broadcast(&broadcast_request(END_MS, true)).await;
-    assert!(matches!(outcome, Broadcast::Refused(_)), "{outcome:?}");
+    assert!(
+        matches!(outcome, BroadcastOutcome::Refused(_)),
+        "{outcome:?}"
+    );
 }
 
 #[tokio::test]
 async fn tron_nodes_that_cannot_take_a_transaction__should_be_passed_over() {
     for code in ["SERVER_BUSY", "TAPOS_ERROR", "OTHER_ERROR"] {
-        let first = Node::start(State {
+        let first = TronTestNode::start(TronTestState {
             broadcast: no(code, "words"),
-            ..State::default()
+            ..TronTestState::default()
         })
         .await;
-        let second = Node::start(State::default()).await;
+        let second = TronTestNode::start(TronTestState::default()).await;
         let client = connect(&[&first, &second]);
         let outcome = client.broadcast(&broadcast_request(NOW_MS, false)).await;
-        assert_eq!(outcome, Broadcast::Accepted, "{code}");
+        assert_eq!(outcome, BroadcastOutcome::Accepted, "{code}");
         assert_eq!((first.sent(), second.sent()), (1, 1), "{code}");
     }
 }
 
 #[tokio::test]
 async fn tron_balances__should_be_of_coins_and_both_kinds_of_tokens() {
-    let node = Node::start(State::default()).await;
+    let node = TronTestNode::start(TronTestState::default()).await;
     let client = connect(&[&node]);
     for (token, expected) in [
         (None, "1000000000"),
@@ -406,7 +413,7 @@ fn public_key() -> Vec<u8> {
 
 #[tokio::test]
 async fn simulate__should_try_calls_of_contracts_and_nothing_else() {
-    let node = Node::start(State::default()).await;
+    let node = TronTestNode::start(TronTestState::default()).await;
     let client = connect(&[&node]);
     let from = tron::Tron.address(&public_key()).unwrap();
     let token = trial(WireKind::TronSendTrc20(wire::TronSendTrc20 {
@@ -416,9 +423,9 @@ async fn simulate__should_try_calls_of_contracts_and_nothing_else() {
         amount: "5".into(),
         fee_limit: Some("100000000".into()),
     }));
-    let expected = Simulation {
+    let expected = SimulationOutcome {
         units_used: Some("64000".into()),
-        ..Simulation::passes(Some(format!("0x{}", "00".repeat(32))))
+        ..SimulationOutcome::passes(Some(format!("0x{}", "00".repeat(32))))
     };
     assert_eq!(client.simulate(&token).await, Some(expected));
     node.set(|state| {
@@ -427,7 +434,7 @@ async fn simulate__should_try_calls_of_contracts_and_nothing_else() {
             "energy_used": 700, "constant_result": [""], "transaction": {"ret": [{"ret": "FAILED"}]},
         });
     });
-    let expected = Simulation::fails("REVERT opcode executed");
+    let expected = SimulationOutcome::fails("REVERT opcode executed");
     assert_eq!(client.simulate(&token).await, Some(expected));
     node.set(|state| state.trial = json!({"result": {"code": "OTHER_ERROR"}}));
     assert_eq!(client.simulate(&token).await, None);

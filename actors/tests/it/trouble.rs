@@ -8,7 +8,7 @@ use std::{
 use covault_actors::{
     gateway::Gateway,
     operations::{CreateVault, CreateWallet},
-    store::{Batch, Expect, Key, Scan, Space, Store, memory::MemoryStore},
+    store::{Batch, Key, KeySpace, Precondition, Scan, Store, memory::MemoryStore},
 };
 use covault_core::{
     fault::{Class, Fault},
@@ -23,7 +23,7 @@ use covault_core::{
 };
 
 use crate::{
-    cut_store::{Accident, CutStore},
+    faulty_store::{FaultyStore, StoreFault},
     held_store::HeldStore,
     world::*,
 };
@@ -272,7 +272,7 @@ async fn commands__should_keep_their_places_until_they_are_done() {
 async fn damage(world: &World, change: impl Fn(&mut Vec<u8>)) -> String {
     let rows = world
         .store
-        .scan(&Scan::prefix(Space::Request, &[], 2))
+        .scan(&Scan::prefix(KeySpace::Request, &[], 2))
         .await
         .unwrap();
     let [(key, row)] = &rows[..] else {
@@ -281,7 +281,7 @@ async fn damage(world: &World, change: impl Fn(&mut Vec<u8>)) -> String {
     let mut value = row.value.clone();
     change(&mut value);
     let mut batch = Batch::new();
-    batch.put(key.clone(), Expect::Any, value);
+    batch.put(key.clone(), Precondition::Any, value);
     world.store.commit(batch).await.unwrap();
     covault_core::ids::RequestId::from_bytes(key.bytes.clone().try_into().unwrap()).to_string()
 }
@@ -422,7 +422,7 @@ async fn stop__should_send_home_who_waits_for_a_request() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ready__should_write_once_however_many_ask() {
     let world = World::new();
-    let store = CutStore::new(Arc::clone(&world.store), usize::MAX, Accident::Before);
+    let store = FaultyStore::new(Arc::clone(&world.store), usize::MAX, StoreFault::Before);
     let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
     let ask = || async { gateway.ready().await.unwrap() };
     futures::future::join_all((0..50).map(|_| ask())).await;
@@ -431,7 +431,11 @@ async fn ready__should_write_once_however_many_ask() {
     world.clock.ahead_ms.fetch_add(1_000, Ordering::SeqCst);
     ask().await;
     assert_eq!(store.commits(), first + 1);
-    let probe = world.store.get(&Key::new(Space::Probe, &[])).await.unwrap();
+    let probe = world
+        .store
+        .get(&Key::new(KeySpace::Probe, &[]))
+        .await
+        .unwrap();
     assert!(probe.is_some());
 }
 

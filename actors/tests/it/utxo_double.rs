@@ -11,7 +11,9 @@ use std::{
 
 use async_trait::async_trait;
 use bitcoin::{Address, OutPoint, ScriptBuf, Transaction, Txid, consensus, hashes::Hash as _};
-use covault_actors::chain_rpc::{Broadcast, BroadcastRequest, ChainClient, ChainError, Refusal};
+use covault_actors::chain_rpc::{
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal,
+};
 use covault_core::{
     chain::{
         ChainData, Queries,
@@ -20,7 +22,7 @@ use covault_core::{
     fault::ExecuteCode,
 };
 
-use crate::one_key::take;
+use crate::fake_signers::take;
 
 /// See the module.
 #[derive(Default)]
@@ -93,7 +95,7 @@ impl ChainClient for UtxoDouble {
         }))
     }
 
-    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
         tokio::task::yield_now().await;
         let bytes = hex::decode(&broadcast_request.signed.transaction).unwrap();
         let transaction: Transaction = consensus::deserialize(&bytes).unwrap();
@@ -104,7 +106,7 @@ impl ChainClient for UtxoDouble {
             .unwrap()
             .insert(broadcast_request.signed.transaction.clone());
         let refusal = |words: &str| {
-            Broadcast::Refused(Refusal {
+            BroadcastOutcome::Refused(ChainRefusal {
                 reason: format!("the node refused the transaction: {words}"),
                 code: ExecuteCode::Unspecified,
             })
@@ -114,7 +116,7 @@ impl ChainClient for UtxoDouble {
         }
         let mut unspent = self.unspent.lock().unwrap();
         if !self.sent.lock().unwrap().insert(txid) {
-            return Broadcast::Accepted;
+            return BroadcastOutcome::Accepted;
         }
         for input in &transaction.input {
             let Some(output) = unspent.remove(&input.previous_output) else {
@@ -129,9 +131,9 @@ impl ChainClient for UtxoDouble {
             unspent.insert(OutPoint { txid, vout }, made);
         }
         if take(&self.lost_answers) {
-            return Broadcast::Unknown("the answer was lost".into());
+            return BroadcastOutcome::Unknown("the answer was lost".into());
         }
-        Broadcast::Accepted
+        BroadcastOutcome::Accepted
     }
 
     async fn balance(&self, address: &str, _token: Option<&str>) -> Result<String, ChainError> {

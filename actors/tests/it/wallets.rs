@@ -3,15 +3,15 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use covault_actors::{
-    chain_rpc::{ChainKey, Chains},
+    chain_rpc::{ChainClients, ChainKey},
     operations::{CreateVault, CreateWallet, GetBalance, GetWalletInfo, GetWalletList, ListVaults},
-    store::{Batch, Expect, Scan, Space, memory::MemoryStore},
+    store::{Batch, KeySpace, Precondition, Scan, memory::MemoryStore},
 };
 use covault_core::{
     fault::{Class, Fault},
     schema::{
         admin::ListVaultsRequest,
-        wire::{self, NetworkType, get_wallet_info_request::Wallet as By},
+        wire::{self, NetworkType, get_wallet_info_request::Wallet as AuditActor},
     },
     signature::Curve,
 };
@@ -26,7 +26,7 @@ async fn list(
     Ok(listed.details_list)
 }
 
-fn info(wallet: By) -> wire::GetWalletInfoRequest {
+fn info(wallet: AuditActor) -> wire::GetWalletInfoRequest {
     wire::GetWalletInfoRequest {
         wallet: Some(wallet),
     }
@@ -127,10 +127,10 @@ async fn wallets__should_be_listed_also_beside_one_that_cannot_be_read() {
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let first = wallet(&gateway, vault, NetworkType::Evm).await;
-    let rows = Scan::prefix(Space::Wallet, &[], 1);
+    let rows = Scan::prefix(KeySpace::Wallet, &[], 1);
     let (key, _) = world.store.scan(&rows).await.unwrap().remove(0);
     let mut batch = Batch::new();
-    batch.put(key, Expect::Any, vec![0xff; 3]);
+    batch.put(key, Precondition::Any, vec![0xff; 3]);
     world.store.commit(batch).await.unwrap();
     let second = wallet(&gateway, vault, NetworkType::Evm).await;
     let all = wire::GetWalletListRequest {
@@ -138,7 +138,8 @@ async fn wallets__should_be_listed_also_beside_one_that_cannot_be_read() {
         ..Default::default()
     };
     assert_eq!(list(&gateway, all).await.unwrap(), [second]);
-    let found = call::<GetWalletInfo>(&gateway, &admin(), info(By::Address(first.address))).await;
+    let found =
+        call::<GetWalletInfo>(&gateway, &admin(), info(AuditActor::Address(first.address))).await;
     assert_eq!(found.unwrap_err().class(), &Class::Bug);
 }
 
@@ -151,9 +152,9 @@ async fn wallets__should_be_found_by_address_and_ref() {
     let made = call::<CreateWallet>(&gateway, &admin(), request).await;
     let made = made.unwrap().details.unwrap();
     for by in [
-        By::Address(made.address.clone()),
-        By::Address(made.address.to_lowercase()),
-        By::Ref("order-1".into()),
+        AuditActor::Address(made.address.clone()),
+        AuditActor::Address(made.address.to_lowercase()),
+        AuditActor::Ref("order-1".into()),
     ] {
         let found = call::<GetWalletInfo>(&gateway, &admin(), info(by.clone())).await;
         assert_eq!(found.unwrap().details.as_ref(), Some(&made));
@@ -295,7 +296,7 @@ async fn create_vault__should_give_a_slow_scheme_more_time_for_its_key() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn balance__should_be_that_of_a_known_evm_chain() {
     let world = World::new();
-    let chains: Chains = world
+    let chains: ChainClients = world
         .chains()
         .with(ChainKey::evm(10), Arc::clone(&world.evm) as _);
     let gateway = world.start_with(Arc::clone(&world.store), chains).await;

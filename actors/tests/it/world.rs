@@ -6,18 +6,18 @@ use std::sync::{
 };
 
 use covault_actors::{
-    chain_rpc::{ChainClient, ChainKey, Chains, Ports},
+    chain_rpc::{ChainClient, ChainClients, ChainKey, PoolPorts},
     gateway::{
-        Answer, Caller, Gateway, VaultScope,
+        Caller, Gateway, OperationResponse, VaultScope,
         command_bus::{CommandBus, memory::MemoryCommandBus},
     },
     operations::{
         AdmitNode, CreateSigningRequest, CreateVault, CreateWallet, ExecuteSigningRequests,
         GetSigningRequestDetails, ListVaults, Operation,
     },
-    port::{MonotonicClock, Signers},
-    settings::{Orchestrator, Settings, Sharing},
-    store::{Scan, Space, Store, memory::MemoryStore},
+    port::{MonotonicClock, SignerCluster},
+    settings::{OrchestratorParts, OrchestratorSharing, Settings},
+    store::{KeySpace, Scan, Store, memory::MemoryStore},
 };
 use covault_core::{
     fault::Fault,
@@ -34,8 +34,8 @@ use covault_core::{
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    aptos_double::AptosDouble, chain_double::ChainDouble, one_key::OneKey, sui_double::SuiDouble,
-    utxo_double::UtxoDouble,
+    aptos_double::AptosDouble, chain_double::ChainDouble, fake_signers::FakeSigners,
+    sui_double::SuiDouble, utxo_double::UtxoDouble,
 };
 
 /// The EVM chain of the tests; a node for it is configured.
@@ -79,7 +79,7 @@ pub struct World {
     pub store: Arc<dyn Store>,
     /// Where `store` is, when it is on a server, and processes open it for themselves.
     pub database: Option<String>,
-    pub signers: Arc<OneKey>,
+    pub signers: Arc<FakeSigners>,
     pub evm: Arc<ChainDouble>,
     pub solana: Arc<ChainDouble>,
     pub bitcoin: Arc<UtxoDouble>,
@@ -89,16 +89,16 @@ pub struct World {
     pub entropy: Arc<Counter>,
     pub settings: Settings,
     pub command_bus: Arc<MemoryCommandBus>,
-    pub monotonic: Arc<TestSteady>,
+    pub monotonic: Arc<TestMonotonicClock>,
     pub runs_vaults: bool,
     pub home: Option<[u8; 32]>,
 }
 
 /// A steady clock that only the test moves.
 #[derive(Default)]
-pub struct TestSteady(pub AtomicU64);
+pub struct TestMonotonicClock(pub AtomicU64);
 
-impl MonotonicClock for TestSteady {
+impl MonotonicClock for TestMonotonicClock {
     fn elapsed_ms(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
     }
@@ -114,7 +114,7 @@ impl World {
         Self {
             store,
             database: None,
-            signers: OneKey::new(),
+            signers: FakeSigners::new(),
             evm: ChainDouble::new(),
             solana: ChainDouble::new(),
             bitcoin: UtxoDouble::new(),
@@ -138,8 +138,8 @@ impl World {
         }
     }
 
-    pub fn chains(&self) -> Chains {
-        Chains::default()
+    pub fn chains(&self) -> ChainClients {
+        ChainClients::default()
             .with(
                 ChainKey::evm(CHAIN),
                 Arc::clone(&self.evm) as Arc<dyn ChainClient>,
@@ -162,8 +162,8 @@ impl World {
             )
     }
 
-    pub fn ports(&self) -> Ports {
-        Ports {
+    pub fn ports(&self) -> PoolPorts {
+        PoolPorts {
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
             entropy: Arc::clone(&self.entropy) as Arc<dyn Entropy>,
         }
@@ -177,23 +177,23 @@ impl World {
         self.start_with(store, self.chains()).await
     }
 
-    pub async fn start_with(&self, store: Arc<dyn Store>, chains: Chains) -> Gateway {
+    pub async fn start_with(&self, store: Arc<dyn Store>, chains: ChainClients) -> Gateway {
         self.try_start_with(store, chains).await.unwrap()
     }
 
     pub async fn try_start_with(
         &self,
         store: Arc<dyn Store>,
-        chains: Chains,
+        chains: ChainClients,
     ) -> Result<Gateway, Fault> {
-        Gateway::start(Orchestrator {
+        Gateway::start(OrchestratorParts {
             store,
-            signers: Arc::clone(&self.signers) as Arc<dyn Signers>,
+            signers: Arc::clone(&self.signers) as Arc<dyn SignerCluster>,
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
             entropy: Arc::clone(&self.entropy) as Arc<dyn Entropy>,
             chains,
             settings: self.settings.clone(),
-            sharing: Sharing {
+            sharing: OrchestratorSharing {
                 name: "test".into(),
                 home: self.home,
                 monotonic: Arc::clone(&self.monotonic) as Arc<dyn MonotonicClock>,
@@ -208,7 +208,7 @@ impl World {
     pub async fn requests(&self) -> Vec<RequestId> {
         let rows = self
             .store
-            .scan(&Scan::prefix(Space::Request, &[], 100_000))
+            .scan(&Scan::prefix(KeySpace::Request, &[], 100_000))
             .await
             .unwrap();
         rows.into_iter()
@@ -219,7 +219,7 @@ impl World {
     /// Effects that are still to be run.
     pub async fn pending(&self) -> usize {
         self.store
-            .scan(&Scan::prefix(Space::Outbox, &[], 100_000))
+            .scan(&Scan::prefix(KeySpace::Outbox, &[], 100_000))
             .await
             .unwrap()
             .len()
@@ -279,7 +279,7 @@ pub async fn call_with_key<O: Operation>(
     caller: &Caller,
     request: O::Request,
     key: Option<&str>,
-) -> Result<(O::Response, Answer), Fault> {
+) -> Result<(O::Response, OperationResponse), Fault> {
     let key = key.map(str::to_owned);
     gateway.call_typed::<O>(caller, &request, key).await
 }
@@ -391,7 +391,7 @@ pub async fn try_create(
     gateway: &Gateway,
     request: wire::CreateSigningRequestRequest,
     key: Option<&str>,
-) -> Result<(wire::SigningRequest, Answer), Fault> {
+) -> Result<(wire::SigningRequest, OperationResponse), Fault> {
     let made = call_with_key::<CreateSigningRequest>(gateway, &admin(), request, key).await;
     made.map(|(response, answer)| (response.signing_request.unwrap(), answer))
 }
@@ -428,6 +428,6 @@ pub async fn details(gateway: &Gateway, uuid: &str) -> wire::SigningRequest {
 }
 
 /// The request that was made.
-pub fn created((request, _): (wire::SigningRequest, Answer)) -> wire::SigningRequest {
+pub fn created((request, _): (wire::SigningRequest, OperationResponse)) -> wire::SigningRequest {
     request
 }

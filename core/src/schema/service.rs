@@ -31,7 +31,7 @@ impl Audience {
 
 /// An operation, as its descriptor tells it.
 #[derive(Clone, Debug)]
-pub struct Operation {
+pub struct OperationDescriptor {
     method: MethodDescriptor,
     audience: Audience,
     name: String,
@@ -44,7 +44,7 @@ pub struct Operation {
 ///
 /// # Errors
 /// [`crate::fault::Class::Bug`] when the schema cannot be read.
-pub fn operations() -> Result<Vec<Operation>, Fault> {
+pub fn operations() -> Result<Vec<OperationDescriptor>, Fault> {
     let mut operations = Vec::new();
     for service in reflect::services()? {
         let audience = match service.name() {
@@ -57,7 +57,7 @@ pub fn operations() -> Result<Vec<Operation>, Fault> {
             let name = lower_camel(method.name());
             let options = reflect::method_options(&method)?;
             let path = options.http_path.unwrap_or_else(|| name.clone());
-            operations.push(Operation {
+            operations.push(OperationDescriptor {
                 takes_idempotency_key: options.takes_idempotency_key,
                 needs_full_access: options.needs_full_access || !has_no_effect(&method),
                 method,
@@ -75,7 +75,7 @@ fn has_no_effect(method: &MethodDescriptor) -> bool {
     options.is_some_and(|options| options.idempotency_level() == IdempotencyLevel::NoSideEffects)
 }
 
-impl Operation {
+impl OperationDescriptor {
     /// Its name: `createSigningRequest`.
     pub fn name(&self) -> &str {
         &self.name
@@ -151,7 +151,7 @@ impl Operation {
     /// A response without what callers that may only read do not get.
     ///
     /// # Errors
-    /// As [`Operation::response_to_json`].
+    /// As [`OperationDescriptor::response_to_json`].
     pub fn response_for_readers(&self, response: &[u8]) -> Result<Vec<u8>, Fault> {
         let mut response = self.dynamic_response(response)?;
         hide_from_readers(&mut response)?;

@@ -28,7 +28,7 @@ fn step(key: &Key) -> Option<&str> {
 
 /// What refresh and reshare have in common.
 #[derive(Debug, clap::Args)]
-pub struct ReshareRequest {
+pub struct VaultKeysArgs {
     #[command(flatten)]
     which: VaultSelector,
     /// Present holders that have lost their share (as --signers): they deal nothing, and get a
@@ -67,25 +67,25 @@ pub struct NewHoldersArgs {
     cancel: bool,
 }
 
-pub async fn refresh(reshare_request: ReshareRequest) -> anyhow::Result<()> {
-    run_reshare(reshare_request, None, Vec::new()).await
+pub async fn refresh(vault_keys: VaultKeysArgs) -> anyhow::Result<()> {
+    run_reshare(vault_keys, None, Vec::new()).await
 }
 
-pub async fn reshare(reshare_request: ReshareRequest, set: NewHoldersArgs) -> anyhow::Result<()> {
+pub async fn reshare(vault_keys: VaultKeysArgs, set: NewHoldersArgs) -> anyhow::Result<()> {
     if set.cancel {
-        return cancel(reshare_request).await;
+        return cancel(vault_keys).await;
     }
     let signers = lines(&set.signers)?;
-    run_reshare(reshare_request, set.threshold, signers).await
+    run_reshare(vault_keys, set.threshold, signers).await
 }
 
 fn lines(nodes: &[String]) -> anyhow::Result<Vec<String>> {
     nodes.iter().map(|node| public_key(node)).collect()
 }
 
-async fn cancel(reshare_request: ReshareRequest) -> anyhow::Result<()> {
-    let client = reshare_request.target.client()?;
-    let vault = reshare_request.which.find(&client).await?;
+async fn cancel(vault_keys: VaultKeysArgs) -> anyhow::Result<()> {
+    let client = vault_keys.target.client()?;
+    let vault = vault_keys.which.find(&client).await?;
     let request = admin::CancelReshareRequest {
         vault_uuid: vault.uuid,
     };
@@ -106,26 +106,26 @@ async fn cancel(reshare_request: ReshareRequest) -> anyhow::Result<()> {
 }
 
 async fn run_reshare(
-    reshare_request: ReshareRequest,
+    vault_keys: VaultKeysArgs,
     threshold: Option<u16>,
     signers: Vec<String>,
 ) -> anyhow::Result<()> {
-    let client = reshare_request.target.client()?;
-    let before = reshare_request.which.find(&client).await?;
+    let client = vault_keys.target.client()?;
+    let before = vault_keys.which.find(&client).await?;
     let name = before.name.clone();
     let request = admin::ReshareVaultRequest {
         vault_uuid: before.uuid.clone(),
         threshold: threshold.map(u32::from),
         signers,
-        lost: lines(&reshare_request.lost)?,
-        schemes: reshare_request.schemes.clone(),
+        lost: lines(&vault_keys.lost)?,
+        schemes: vault_keys.schemes.clone(),
     };
     let mut vault = super::made(client.call::<ReshareVault>(&request).await?.vault)?;
     let selected = |key: &&Key| {
-        if reshare_request.schemes.is_empty() {
+        if vault_keys.schemes.is_empty() {
             reshares(key)
         } else {
-            reshare_request.schemes.contains(&key.scheme)
+            vault_keys.schemes.contains(&key.scheme)
         }
     };
     for key in before.keys.iter().filter(|key| !reshares(key)) {
@@ -155,7 +155,7 @@ async fn run_reshare(
             progress.next(format!("vault {name}: {state}"));
             told = state;
         }
-        if started.elapsed() > Duration::from_secs(reshare_request.timeout) {
+        if started.elapsed() > Duration::from_secs(vault_keys.timeout) {
             drop(progress);
             if keys.iter().all(|key| step(key) != Some(PREPARING)) {
                 eprintln!(

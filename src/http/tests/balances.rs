@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use axum::Router;
 use covault_actors::chain_rpc::{
-    Broadcast, BroadcastRequest, ChainClient, ChainError, ChainKey, Chains, Refusal,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainClients, ChainError, ChainKey,
+    ChainRefusal,
 };
 use covault_core::{
     chain::{ChainData, Queries},
@@ -33,15 +34,15 @@ impl ChainClient for StubChainClient {
         Err(ChainError::Unknown("not asked here".into()))
     }
 
-    async fn broadcast(&self, _: &BroadcastRequest) -> Broadcast {
-        Broadcast::Unknown("not asked here".into())
+    async fn broadcast(&self, _: &BroadcastRequest) -> BroadcastOutcome {
+        BroadcastOutcome::Unknown("not asked here".into())
     }
 
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
         let question = format!("{} {address} {}", self.chain, token.unwrap_or("-"));
         self.asked.lock().expect("lock").push(question);
         let refused = |reason: &str| {
-            Err(ChainError::Refused(Refusal {
+            Err(ChainError::Refused(ChainRefusal {
                 reason: reason.into(),
                 code: ExecuteCode::Unspecified,
             }))
@@ -70,7 +71,7 @@ async fn app_with(
     change: impl Fn(&mut StubChainClient),
 ) -> (Router, CallLog) {
     let asked = CallLog::default();
-    let mut connected = Chains::default();
+    let mut connected = ChainClients::default();
     for chain in chains {
         let mut coins = StubChainClient {
             chain,

@@ -3,7 +3,7 @@
 
 use axum::http::Method;
 use covault_actors::operations;
-use covault_core::schema::service::{Audience, Operation};
+use covault_core::schema::service::{Audience, OperationDescriptor};
 use serde_json::{Value, json};
 
 use super::{
@@ -45,7 +45,7 @@ impl World {
     }
 
     /// The token that may do everything, and the one that may only read; operators have no such.
-    fn tokens(&self, operation: &Operation) -> (&str, Option<&str>) {
+    fn tokens(&self, operation: &OperationDescriptor) -> (&str, Option<&str>) {
         match operation.audience() {
             Audience::Platform => (&self.platform[0], Some(&self.platform[1])),
             Audience::Sweep => (&self.sweep[0], Some(&self.sweep[1])),
@@ -66,7 +66,7 @@ async fn ask(rest: &Router, path: &str, token: &str, body: Value) -> (u16, Value
 }
 
 /// What is wrong, in the shape of the operation's errors.
-fn problem<'a>(operation: &Operation, body: &'a Value) -> &'a str {
+fn problem<'a>(operation: &OperationDescriptor, body: &'a Value) -> &'a str {
     let problem = match operation.audience() {
         Audience::Sweep => &body["reason"],
         Audience::Platform | Audience::Admin => {
@@ -81,7 +81,7 @@ fn problem<'a>(operation: &Operation, body: &'a Value) -> &'a str {
     problem.as_str().expect("what is wrong")
 }
 
-fn all() -> impl Iterator<Item = &'static Operation> {
+fn all() -> impl Iterator<Item = &'static OperationDescriptor> {
     operations::all()
         .expect("operations")
         .map(|operation| operation.descriptor())

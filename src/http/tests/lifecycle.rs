@@ -5,7 +5,9 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use axum::{Router, http::Method};
-use covault_actors::port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt};
+use covault_actors::port::{
+    NodeBackup, NodeConfirmations, NodeView, SignerCluster, SigningAttempt,
+};
 use covault_core::{
     attest::MadeKey,
     fault::Fault,
@@ -38,7 +40,7 @@ async fn until(word: &watch::Receiver<bool>) {
 }
 
 #[async_trait]
-impl Signers for GatedSigners {
+impl SignerCluster for GatedSigners {
     async fn keygen(&self, order: &KeygenOrder) -> Result<MadeKey, Fault> {
         until(&self.keys).await;
         Ok(known_key(order))
@@ -61,7 +63,7 @@ impl Signers for GatedSigners {
         _: &ReshareProof,
         _: &[Proven],
         nodes: &[NodeId],
-    ) -> Result<Confirmations, Fault> {
+    ) -> Result<NodeConfirmations, Fault> {
         Ok(nodes.iter().map(|node| (*node, Ok(()))).collect())
     }
 

@@ -5,10 +5,10 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use axum::http::Method;
 use covault_actors::{
-    chain_rpc::Chains,
+    chain_rpc::ChainClients,
     gateway::Gateway,
-    port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt},
-    settings::{Orchestrator, Settings, Sharing},
+    port::{NodeBackup, NodeConfirmations, NodeView, SignerCluster, SigningAttempt},
+    settings::{OrchestratorParts, OrchestratorSharing, Settings},
     store::memory::MemoryStore,
 };
 use covault_core::{
@@ -56,7 +56,7 @@ pub(super) fn known_key(order: &KeygenOrder) -> MadeKey {
 struct NoSigners;
 
 #[async_trait]
-impl Signers for NoSigners {
+impl SignerCluster for NoSigners {
     async fn keygen(&self, order: &KeygenOrder) -> Result<MadeKey, Fault> {
         Ok(known_key(order))
     }
@@ -76,7 +76,7 @@ impl Signers for NoSigners {
         _: &ReshareProof,
         _: &[Proven],
         _: &[NodeId],
-    ) -> Result<Confirmations, Fault> {
+    ) -> Result<NodeConfirmations, Fault> {
         Err(Fault::unavailable("no signers"))
     }
 
@@ -98,16 +98,20 @@ pub(super) async fn app_strict(strict_idempotency: bool) -> Router {
     app_over(Arc::new(NoSigners), strict_idempotency).await
 }
 
-pub(super) async fn app_over(signers: Arc<dyn Signers>, strict_idempotency: bool) -> Router {
-    app_of(signers, Chains::default(), strict_idempotency).await
+pub(super) async fn app_over(signers: Arc<dyn SignerCluster>, strict_idempotency: bool) -> Router {
+    app_of(signers, ChainClients::default(), strict_idempotency).await
 }
 
 /// The same with chains, over signers that never sign.
-pub(super) async fn app_on(chains: Chains) -> Router {
+pub(super) async fn app_on(chains: ChainClients) -> Router {
     app_of(Arc::new(NoSigners), chains, false).await
 }
 
-async fn app_of(signers: Arc<dyn Signers>, chains: Chains, strict_idempotency: bool) -> Router {
+async fn app_of(
+    signers: Arc<dyn SignerCluster>,
+    chains: ChainClients,
+    strict_idempotency: bool,
+) -> Router {
     let api = api_of(signers, chains, |api| {
         api.strict_idempotency = strict_idempotency;
     });
@@ -116,15 +120,15 @@ async fn app_of(signers: Arc<dyn Signers>, chains: Chains, strict_idempotency: b
 
 /// An API that was changed in something, over signers that never sign.
 pub(crate) async fn api_with(change: impl FnOnce(&mut Api)) -> Arc<Api> {
-    api_of(Arc::new(NoSigners), Chains::default(), change).await
+    api_of(Arc::new(NoSigners), ChainClients::default(), change).await
 }
 
 async fn api_of(
-    signers: Arc<dyn Signers>,
-    chains: Chains,
+    signers: Arc<dyn SignerCluster>,
+    chains: ChainClients,
     change: impl FnOnce(&mut Api),
 ) -> Arc<Api> {
-    let gateway = Gateway::start(Orchestrator {
+    let gateway = Gateway::start(OrchestratorParts {
         store: Arc::new(MemoryStore::new()),
         signers,
         clock: Arc::new(SystemClock),
@@ -135,7 +139,7 @@ async fn api_of(
             execute_wait_ms: 1000,
             ..Settings::default()
         },
-        sharing: Sharing::default(),
+        sharing: OrchestratorSharing::default(),
     })
     .await
     .expect("starts");

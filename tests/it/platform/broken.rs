@@ -4,7 +4,9 @@
 
 use std::path::Path;
 
-use covault_actors::store::{Batch, Expect, Key, Row, Scan, Space, Store as _, redb::RedbStore};
+use covault_actors::store::{
+    Batch, Key, KeySpace, Precondition, Row, Scan, Store as _, redb::RedbStore,
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -147,20 +149,20 @@ async fn damage(path: &Path) {
         store.scan(&all).await.unwrap()
     };
     let mut batch = Batch::new();
-    for space in [Space::Wallet, Space::Request, Space::Batch] {
+    for space in [KeySpace::Wallet, KeySpace::Request, KeySpace::Batch] {
         for (key, _) in rows(space).await {
-            batch.put(key, Expect::Any, b"damaged".to_vec());
+            batch.put(key, Precondition::Any, b"damaged".to_vec());
         }
     }
-    for (key, _) in rows(Space::WalletIndex).await.into_iter().rev().take(2) {
-        batch.delete(key, Expect::Any);
+    for (key, _) in rows(KeySpace::WalletIndex).await.into_iter().rev().take(2) {
+        batch.delete(key, Precondition::Any);
     }
-    for (key, _) in rows(Space::Deposit).await {
+    for (key, _) in rows(KeySpace::Deposit).await {
         if [b"order-2", b"order-3"]
             .iter()
             .any(|it| key.bytes.ends_with(*it))
         {
-            batch.delete(key, Expect::Any);
+            batch.delete(key, Precondition::Any);
         }
     }
     store.commit(batch).await.unwrap();

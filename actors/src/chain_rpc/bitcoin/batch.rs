@@ -7,9 +7,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::chain_rpc::{
-    Answer, Body, Call,
+    NodeRequest, NodeRequestBody, NodeResponse,
     jsonrpc::{RpcError, short},
-    pool::Read,
+    pool::ParsedResponse,
 };
 
 /// The address of the node itself.
@@ -21,17 +21,17 @@ const WALLET: &str = "/wallet/covault";
 pub const WALLET_NAME: &str = "covault";
 
 /// What a node answered to one call.
-pub type RpcResult = Result<Value, RpcError>;
+pub type BitcoinRpcResult = Result<Value, RpcError>;
 
 /// Calls that go together.
 #[derive(Clone, Debug)]
-pub struct Batch {
+pub struct RpcBatch {
     path: &'static str,
     calls: Vec<Value>,
     within: Option<Duration>,
 }
 
-impl Batch {
+impl RpcBatch {
     fn new(path: &'static str) -> Self {
         Self {
             path,
@@ -79,8 +79,11 @@ impl Batch {
     }
 
     /// The request.
-    pub fn call(&self) -> Call {
-        let call = Call::post(self.path, Body::Json(Value::Array(self.calls.clone())));
+    pub fn call(&self) -> NodeRequest {
+        let call = NodeRequest::post(
+            self.path,
+            NodeRequestBody::Json(Value::Array(self.calls.clone())),
+        );
         match self.within {
             Some(time) => call.within(time),
             None => call,
@@ -88,30 +91,34 @@ impl Batch {
     }
 
     /// Reads what a node answered: one answer for each call, of which `take` makes something.
-    pub fn read<T>(&self, answer: &Answer, take: impl FnOnce(&[RpcResult]) -> Read<T>) -> Read<T> {
+    pub fn read<T>(
+        &self,
+        answer: &NodeResponse,
+        take: impl FnOnce(&[BitcoinRpcResult]) -> ParsedResponse<T>,
+    ) -> ParsedResponse<T> {
         match self.said(answer) {
-            Read::RpcResult(said) => take(&said),
-            Read::Busy(reason) => Read::Busy(reason),
-            Read::Garbled(reason) => Read::Garbled(reason),
+            ParsedResponse::Value(said) => take(&said),
+            ParsedResponse::Busy(reason) => ParsedResponse::Busy(reason),
+            ParsedResponse::Malformed(reason) => ParsedResponse::Malformed(reason),
         }
     }
 
     /// The answers.
-    pub fn said(&self, answer: &Answer) -> Read<Vec<RpcResult>> {
+    pub fn said(&self, answer: &NodeResponse) -> ParsedResponse<Vec<BitcoinRpcResult>> {
         match answer.status {
             401 | 403 => {
-                return Read::Busy(
+                return ParsedResponse::Busy(
                     "the node gives no access: check login_files, and rpcallowip and rpcwhitelist of \
                      bitcoind"
                         .into(),
                 );
             }
             // bitcoind: "Work queue depth exceeded".
-            429 | 503 => return Read::Busy("the node has too much to do".into()),
+            429 | 503 => return ParsedResponse::Busy("the node has too much to do".into()),
             _ => {}
         }
-        let Ok(answers) = serde_json::from_slice::<Vec<One>>(&answer.body) else {
-            return Read::Garbled(format!(
+        let Ok(answers) = serde_json::from_slice::<Vec<RpcBatchItem>>(&answer.body) else {
+            return ParsedResponse::Malformed(format!(
                 "the node answered HTTP {} without what was asked",
                 answer.status
             ));
@@ -121,20 +128,22 @@ impl Batch {
             .enumerate()
             .all(|(index, one)| one.id == json!(index));
         if !in_order || answers.len() != self.calls.len() {
-            return Read::Garbled("the node answered something else than was asked".into());
+            return ParsedResponse::Malformed(
+                "the node answered something else than was asked".into(),
+            );
         }
         let starting = answers
             .iter()
             .filter_map(|one| one.error.as_ref())
             .find(|error| error.code == STARTING);
         if let Some(error) = starting {
-            return Read::Busy(format!("the node starts: {}", short(&error.message)));
+            return ParsedResponse::Busy(format!("the node starts: {}", short(&error.message)));
         }
-        let said = |one: One| match one.error {
+        let said = |one: RpcBatchItem| match one.error {
             Some(error) => Err(error),
             None => Ok(one.result),
         };
-        Read::RpcResult(answers.into_iter().map(said).collect())
+        ParsedResponse::Value(answers.into_iter().map(said).collect())
     }
 }
 
@@ -142,7 +151,7 @@ impl Batch {
 const STARTING: i64 = -28;
 
 #[derive(Deserialize)]
-struct One {
+struct RpcBatchItem {
     #[serde(default)]
     id: Value,
     #[serde(default)]
@@ -155,12 +164,12 @@ struct One {
 mod tests {
     use super::*;
 
-    fn read(status: u16, body: &str) -> Read<Vec<RpcResult>> {
-        let batch = Batch::node()
+    fn read(status: u16, body: &str) -> ParsedResponse<Vec<BitcoinRpcResult>> {
+        let batch = RpcBatch::node()
             .and("uptime", json!([]))
             .and("stop", json!([]));
         let body = body.as_bytes().to_vec();
-        batch.said(&Answer { status, body })
+        batch.said(&NodeResponse { status, body })
     }
 
     #[test]
@@ -168,7 +177,7 @@ mod tests {
         let one = r#"{"result":7,"error":null,"id":0}"#;
         let other = r#"{"result":null,"error":{"code":-5,"message":"no"},"id":1}"#;
         match read(200, &format!("[{one},{other}]")) {
-            Read::RpcResult(said) => {
+            ParsedResponse::Value(said) => {
                 assert_eq!(said[0], Ok(json!(7)));
                 assert_eq!(said[1].as_ref().unwrap_err().code, -5);
             }
@@ -180,7 +189,10 @@ mod tests {
             one.to_owned(),
             String::new(),
         ] {
-            assert!(matches!(read(200, &body), Read::Garbled(_)), "{body}");
+            assert!(
+                matches!(read(200, &body), ParsedResponse::Malformed(_)),
+                "{body}"
+            );
         }
     }
 
@@ -189,9 +201,12 @@ mod tests {
         let starting = r#"{"result":null,"error":{"code":-28,"message":"Loading"},"id":0}"#;
         let other = r#"{"result":7,"error":null,"id":1}"#;
         let body = format!("[{starting},{other}]");
-        assert!(matches!(read(200, &body), Read::Busy(_)));
+        assert!(matches!(read(200, &body), ParsedResponse::Busy(_)));
         for status in [401, 403, 429, 503] {
-            assert!(matches!(read(status, ""), Read::Busy(_)), "{status}");
+            assert!(
+                matches!(read(status, ""), ParsedResponse::Busy(_)),
+                "{status}"
+            );
         }
     }
 }

@@ -22,7 +22,11 @@ fn judge__should_take_a_transaction_that_is_there_for_accepted() {
         (-26, "txn-already-in-mempool"),
         (-26, "txn-already-known"),
     ] {
-        assert_eq!(judge(&said(code, words)), Broadcast::Accepted, "{words}");
+        assert_eq!(
+            judge(&said(code, words)),
+            BroadcastOutcome::Accepted,
+            "{words}"
+        );
     }
 }
 
@@ -46,7 +50,7 @@ fn judge__should_send_again_what_may_be_taken_later() {
         (-32603, "internal"),
     ] {
         let verdict = judge(&said(code, words));
-        assert!(matches!(verdict, Broadcast::Unknown(_)), "{words}");
+        assert!(matches!(verdict, BroadcastOutcome::Unknown(_)), "{words}");
     }
 }
 
@@ -91,7 +95,7 @@ fn judge__should_name_the_code_and_what_is_wrong() {
         ),
     ] {
         match judge(&said(code, words)) {
-            Broadcast::Refused(refusal) => {
+            BroadcastOutcome::Refused(refusal) => {
                 assert_eq!(refusal.code, expected, "{words}");
                 assert!(refusal.reason.starts_with(hint), "{}", refusal.reason);
                 assert!(refusal.reason.ends_with(words), "{}", refusal.reason);
@@ -115,7 +119,7 @@ fn satoshi__should_go_by_the_digits() {
         ("50", Some(5_000_000_000)),
         ("20999999.97690000", Some(2_099_999_997_690_000)),
         ("20999999.99999999", Some(2_099_999_999_999_999)),
-        ("21000000.00000000", Some(MOST_SATOSHI)),
+        ("21000000.00000000", Some(MAX_SATOSHI)),
         ("21000000.00000001", None),
         ("0.000000001", None),
         ("1e300", None),
@@ -133,7 +137,7 @@ fn satoshi__should_go_by_the_digits() {
 proptest! {
     /// As bitcoind writes amounts.
     #[test]
-    fn satoshi__should_be_exact(amount in 0..=MOST_SATOSHI) {
+    fn satoshi__should_be_exact(amount in 0..=MAX_SATOSHI) {
         let text = format!("{}.{:08}", amount / 100_000_000, amount % 100_000_000);
         let value: Value = serde_json::from_str(&text).unwrap();
         prop_assert_eq!(satoshi(&value), Some(amount));
@@ -141,17 +145,17 @@ proptest! {
 
     #[test]
     fn large_amounts__should_be_exact(less in 0..=100_000u64) {
-        let amount = MOST_SATOSHI - less;
+        let amount = MAX_SATOSHI - less;
         let text = format!("{}.{:08}", amount / 100_000_000, amount % 100_000_000);
         let value: Value = serde_json::from_str(&text).unwrap();
         prop_assert_eq!(satoshi(&value), Some(amount));
     }
 }
 
-fn chain(first: &str, later: RpcResult, local: bool) -> Result<Result<(), String>, String> {
+fn chain(first: &str, later: BitcoinRpcResult, local: bool) -> Result<Result<(), String>, String> {
     match chain_of(&[Ok(json!(first)), later], local) {
-        Read::RpcResult(said) => Ok(said),
-        Read::Busy(reason) | Read::Garbled(reason) => Err(reason),
+        ParsedResponse::Value(said) => Ok(said),
+        ParsedResponse::Busy(reason) | ParsedResponse::Malformed(reason) => Err(reason),
     }
 }
 

@@ -9,30 +9,32 @@ use covault_core::chain::{
 };
 use serde_json::{Value, json};
 
-use super::{BitcoinNode, Listed, batch::Batch, garbled, locked, unknown, watch::WatchedAddress};
+use super::{
+    BitcoinNode, ListedOutput, batch::RpcBatch, locked, malformed, unknown, watch::WatchedAddress,
+};
 use crate::chain_rpc::{
-    Answer, ChainError,
-    pool::{Read, TOO_LONG},
+    ChainError, NodeResponse,
+    pool::{ParsedResponse, TOO_LONG},
 };
 
 /// So many transactions are asked for at once. Nodes relay none of more than 400,000 bytes, so
 /// that the answer is short enough; blocks may have longer ones.
 const CHUNK: usize = 8;
 /// So many outputs are offered to a payment, the largest there are. It takes 252 of them at most.
-const MOST_OFFERED: usize = 1_000;
+const MAX_CANDIDATES: usize = 1_000;
 /// Of so many outputs it is remembered that they are what nodes say; then all are forgotten.
-const MOST_REMEMBERED: usize = 100_000;
+const MAX_VERIFIED: usize = 100_000;
 
 /// An output of which it is known what it is worth.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Proven {
+pub struct VerifiedOutput {
     address: String,
     txid: String,
     vout: u32,
     satoshi: u64,
 }
 
-impl Proven {
+impl VerifiedOutput {
     fn new(place: &WatchedAddress, output: &Unspent) -> Self {
         Self {
             address: place.address.clone(),
@@ -48,14 +50,14 @@ impl BitcoinNode {
     pub(super) async fn trusted(
         &self,
         address: &str,
-        listed: Vec<Listed>,
+        listed: Vec<ListedOutput>,
     ) -> Result<Vec<Unspent>, ChainError> {
         let pending = listed.iter().filter(|listed| !listed.confirmed);
         let pending = pending.map(|listed| listed.output.txid.as_str()).collect();
         let look = |_: &str, transaction: &Transaction| is_signed_by(address, transaction);
-        let own = self.look_at(&pending, look).await?;
+        let own = self.inspect(&pending, look).await?;
         let trusted =
-            |listed: &Listed| listed.confirmed || own.get(&listed.output.txid) == Some(&true);
+            |listed: &ListedOutput| listed.confirmed || own.get(&listed.output.txid) == Some(&true);
         Ok(listed
             .into_iter()
             .filter(trusted)
@@ -76,8 +78,9 @@ impl BitcoinNode {
         mut outputs: Vec<Unspent>,
     ) -> Result<Vec<Unspent>, ChainError> {
         outputs.sort_by_key(|output| std::cmp::Reverse(output.value));
-        outputs.truncate(MOST_OFFERED);
-        let known = |output: &Unspent| locked(&self.proven).contains(&Proven::new(place, output));
+        outputs.truncate(MAX_CANDIDATES);
+        let known =
+            |output: &Unspent| locked(&self.proven).contains(&VerifiedOutput::new(place, output));
         let new: Vec<Unspent> = outputs
             .iter()
             .filter(|output| !known(output))
@@ -88,7 +91,7 @@ impl BitcoinNode {
             let mut of_it = new.iter().filter(|output| output.txid == txid);
             of_it.all(|output| has(transaction, &place.script, output))
         };
-        let seen = self.look_at(&txids, look).await?;
+        let seen = self.inspect(&txids, look).await?;
         let mut passed_over = BTreeSet::new();
         for output in &new {
             match seen.get(&output.txid) {
@@ -107,17 +110,21 @@ impl BitcoinNode {
         }
         outputs.retain(|output| !passed_over.contains(&output.txid));
         let mut proven = locked(&self.proven);
-        if proven.len() >= MOST_REMEMBERED {
+        if proven.len() >= MAX_VERIFIED {
             proven.clear();
         }
-        proven.extend(outputs.iter().map(|output| Proven::new(place, output)));
+        proven.extend(
+            outputs
+                .iter()
+                .map(|output| VerifiedOutput::new(place, output)),
+        );
         drop(proven);
         Ok(outputs)
     }
 
     /// Looks at transactions of the nodes' wallets. One that is too long for an answer is passed
     /// over: who sends such a one must not keep the wallet from paying.
-    async fn look_at<T: Clone + PartialEq>(
+    async fn inspect<T: Clone + PartialEq>(
         &self,
         txids: &BTreeSet<&str>,
         look: impl Fn(&str, &Transaction) -> T + Copy,
@@ -126,7 +133,7 @@ impl BitcoinNode {
         let mut todo: Vec<&[&str]> = all.chunks(CHUNK).collect();
         let mut seen = BTreeMap::new();
         while let Some(some) = todo.pop() {
-            match self.look_at_some(some, look).await {
+            match self.inspect_some(some, look).await {
                 Ok(found) => seen.extend(some.iter().map(ToString::to_string).zip(found)),
                 Err(ChainError::Unknown(reason)) if reason.contains(TOO_LONG) => {
                     if let [txid] = some {
@@ -145,21 +152,21 @@ impl BitcoinNode {
         Ok(seen)
     }
 
-    async fn look_at_some<T: Clone + PartialEq>(
+    async fn inspect_some<T: Clone + PartialEq>(
         &self,
         txids: &[&str],
         look: impl Fn(&str, &Transaction) -> T,
     ) -> Result<Vec<T>, ChainError> {
-        let ask = Batch::wallet().each(txids, "gettransaction", |txid| json!([txid]));
-        let read = |answer: &Answer| {
+        let ask = RpcBatch::wallet().each(txids, "gettransaction", |txid| json!([txid]));
+        let read = |answer: &NodeResponse| {
             ask.read(answer, |said| {
                 let seen = said.iter().zip(txids).map(|(said, txid)| {
                     let transaction = read_transaction(said.as_ref().ok()?, txid)?;
                     Some(look(txid, &transaction))
                 });
                 match seen.collect::<Option<Vec<T>>>() {
-                    Some(seen) => Read::RpcResult(seen),
-                    None => garbled(said),
+                    Some(seen) => ParsedResponse::Value(seen),
+                    None => malformed(said),
                 }
             })
         };

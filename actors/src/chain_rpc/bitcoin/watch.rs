@@ -19,24 +19,24 @@ use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
 
 use super::{
-    batch::{Batch, RpcResult, WALLET_NAME},
+    batch::{BitcoinRpcResult, RpcBatch, WALLET_NAME},
     behind, outpoint,
 };
 use crate::chain_rpc::{
-    ChainError, Pool,
+    ChainError, NodePool,
     jsonrpc::{RpcError, short},
-    pool::{Read, TOO_LONG},
+    pool::{ParsedResponse, TOO_LONG},
 };
 
 /// How long a node may go through all unspent outputs, or read blocks. When it takes longer, it
 /// goes on by itself, and the next try finds what it has done.
-const LONG: Duration = Duration::from_secs(3_600);
+const SCAN_TIMEOUT: Duration = Duration::from_secs(3_600);
 /// The pause before a node that does so for another is asked again.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Most addresses that wait: more do not come from wallets that are used.
-const MOST_WAITING: usize = 1_000;
+const MAX_WAITING: usize = 1_000;
 /// An address with more unspent outputs is not that of a wallet.
-const MOST_OUTPUTS: usize = 10_000;
+const MAX_OUTPUTS: usize = 10_000;
 /// So many outputs are asked for at once.
 const CHUNK: usize = 2_000;
 
@@ -67,12 +67,12 @@ impl WatchedAddress {
     }
 
     /// Adds the question whether a wallet knows everything about it.
-    pub fn ask(&self, batch: Batch) -> Batch {
+    pub fn ask(&self, batch: RpcBatch) -> RpcBatch {
         batch.and("getaddressesbylabel", json!([self.label()]))
     }
 
     /// Reads the answer; `Err` when it makes no sense.
-    pub fn is_watched(&self, said: &RpcResult) -> Result<bool, String> {
+    pub fn is_watched(&self, said: &BitcoinRpcResult) -> Result<bool, String> {
         match said {
             Ok(labelled) => Ok(labelled.get(&self.local).is_some()),
             Err(error) if matches!(error.code, NO_WALLET | NO_LABEL) => Ok(false),
@@ -84,13 +84,13 @@ impl WatchedAddress {
 
 /// Why a node could not be made to watch addresses.
 #[derive(Clone, Debug)]
-struct Stop {
+struct WatchFailure {
     reason: String,
     /// One of the addresses has too many outputs; the others may do without it.
     too_many: bool,
 }
 
-impl From<String> for Stop {
+impl From<String> for WatchFailure {
     fn from(reason: String) -> Self {
         Self {
             too_many: reason.contains(TOO_LONG),
@@ -100,11 +100,11 @@ impl From<String> for Stop {
 }
 
 /// What became of an address: `None` while it is in progress.
-type Outcome = Option<Result<(), String>>;
+type WatchOutcome = Option<Result<(), String>>;
 
 /// Makes nodes watch addresses, one bundle of them after the other.
-pub struct Watch {
-    pool: Arc<Pool>,
+pub struct AddressWatcher {
+    pool: Arc<NodePool>,
     /// Held by who works.
     turn: tokio::sync::Mutex<()>,
     wanted: Mutex<WatchList>,
@@ -113,14 +113,14 @@ pub struct Watch {
 #[derive(Default)]
 struct WatchList {
     /// Those that nobody works at yet.
-    waiting: Vec<(WatchedAddress, watch::Sender<Outcome>)>,
+    waiting: Vec<(WatchedAddress, watch::Sender<WatchOutcome>)>,
     /// All of them, by address.
-    outcomes: BTreeMap<String, watch::Receiver<Outcome>>,
+    outcomes: BTreeMap<String, watch::Receiver<WatchOutcome>>,
 }
 
-impl Watch {
+impl AddressWatcher {
     /// Of these nodes.
-    pub fn new(pool: Arc<Pool>) -> Self {
+    pub fn new(pool: Arc<NodePool>) -> Self {
         Self {
             pool,
             turn: tokio::sync::Mutex::default(),
@@ -137,12 +137,12 @@ impl Watch {
     ///
     /// # Errors
     /// [`ChainError::Unknown`] when it takes longer, and when no node could.
-    pub async fn see(
+    pub async fn ensure_watched(
         self: &Arc<Self>,
         place: &WatchedAddress,
         patience: Duration,
     ) -> Result<(), ChainError> {
-        let mut outcome = self.want(place)?;
+        let mut outcome = self.enqueue(place)?;
         let done = tokio::time::timeout(patience, outcome.wait_for(Option::is_some));
         let problem = match done.await {
             Ok(Ok(outcome)) => match &*outcome {
@@ -160,17 +160,17 @@ impl Watch {
         )))
     }
 
-    fn want(
+    fn enqueue(
         self: &Arc<Self>,
         place: &WatchedAddress,
-    ) -> Result<watch::Receiver<Outcome>, ChainError> {
+    ) -> Result<watch::Receiver<WatchOutcome>, ChainError> {
         let mut wanted = self.wanted();
         // Whoever would have told the outcome may be gone.
         let in_work = wanted.outcomes.get(&place.address);
         if let Some(outcome) = in_work.filter(|outcome| outcome.has_changed().is_ok()) {
             return Ok(outcome.clone());
         }
-        if wanted.waiting.len() >= MOST_WAITING {
+        if wanted.waiting.len() >= MAX_WAITING {
             return Err(ChainError::Unknown(format!(
                 "{}: the outputs of too many addresses are looked for at once; ask later",
                 self.pool.chain()
@@ -212,11 +212,13 @@ impl Watch {
 
     /// One node and some addresses; for each of them what went wrong.
     async fn prepare(&self, node: usize, places: &[WatchedAddress]) -> Vec<Result<(), String>> {
-        match self.bring_in(node, places).await {
+        match self.import_addresses(node, places).await {
             Err(stop) if stop.too_many && places.len() > 1 => {
                 let mut results = Vec::with_capacity(places.len());
                 for place in places {
-                    let result = self.bring_in(node, std::slice::from_ref(place)).await;
+                    let result = self
+                        .import_addresses(node, std::slice::from_ref(place))
+                        .await;
                     results.push(result.map_err(|stop| stop.reason));
                 }
                 results
@@ -226,7 +228,11 @@ impl Watch {
     }
 
     /// All that one node has to do for some addresses.
-    async fn bring_in(&self, node: usize, places: &[WatchedAddress]) -> Result<(), Stop> {
+    async fn import_addresses(
+        &self,
+        node: usize,
+        places: &[WatchedAddress],
+    ) -> Result<(), WatchFailure> {
         self.open_wallet(node).await?;
         let new = self.unwatched(node, places).await?;
         if new.is_empty() {
@@ -256,8 +262,8 @@ impl Watch {
     }
 
     /// Creates the wallet, or loads it.
-    async fn open_wallet(&self, node: usize) -> Result<(), Stop> {
-        let there = Batch::wallet().and("getwalletinfo", json!([]));
+    async fn open_wallet(&self, node: usize) -> Result<(), WatchFailure> {
+        let there = RpcBatch::wallet().and("getwalletinfo", json!([]));
         match self.one(node, &there).await? {
             Ok(_) => return Ok(()),
             Err(error) if error.code == NO_WALLET => {}
@@ -266,13 +272,13 @@ impl Watch {
         }
         // No private keys, blank, no passphrase, coins may be used again, of descriptors, loaded
         // when the node starts.
-        let open = Batch::node()
+        let open = RpcBatch::node()
             .and(
                 "createwallet",
                 json!([WALLET_NAME, true, true, "", false, true, true]),
             )
             .and("loadwallet", json!([WALLET_NAME, true]))
-            .within(LONG);
+            .within(SCAN_TIMEOUT);
         let said = self.ask(node, &open).await?;
         let is_open = said.iter().any(|said| match said {
             Ok(_) => true,
@@ -293,10 +299,10 @@ impl Watch {
         &self,
         node: usize,
         places: &[WatchedAddress],
-    ) -> Result<Vec<WatchedAddress>, Stop> {
+    ) -> Result<Vec<WatchedAddress>, WatchFailure> {
         let ask = places
             .iter()
-            .fold(Batch::wallet(), |batch, place| place.ask(batch));
+            .fold(RpcBatch::wallet(), |batch, place| place.ask(batch));
         let said = self.ask(node, &ask).await?;
         let mut new = Vec::new();
         for (place, said) in places.iter().zip(&said) {
@@ -312,9 +318,9 @@ impl Watch {
         &self,
         node: usize,
         places: &[WatchedAddress],
-    ) -> Result<BTreeMap<(String, u32), u64>, Stop> {
+    ) -> Result<BTreeMap<(String, u32), u64>, WatchFailure> {
         let info = self
-            .one(node, &Batch::node().and("getblockchaininfo", json!([])))
+            .one(node, &RpcBatch::node().and("getblockchaininfo", json!([])))
             .await?
             .map_err(|error| words(&error))?;
         if let Some(reason) = behind(&info) {
@@ -324,9 +330,9 @@ impl Watch {
             .iter()
             .map(|place| format!("raw({})", place.script))
             .collect();
-        let scan = Batch::node()
+        let scan = RpcBatch::node()
             .and("scantxoutset", json!(["start", scripts]))
-            .within(LONG);
+            .within(SCAN_TIMEOUT);
         let found = self
             .when_free(node, &scan)
             .await?
@@ -344,10 +350,10 @@ impl Watch {
             let script = output.get("scriptPubKey").and_then(Value::as_str);
             let count = of_each.entry(script.unwrap_or_default()).or_default();
             *count += 1;
-            if *count > MOST_OUTPUTS {
-                return Err(Stop {
+            if *count > MAX_OUTPUTS {
+                return Err(WatchFailure {
                     reason: format!(
-                        "the address has more than {MOST_OUTPUTS} unspent outputs: it is not watched"
+                        "the address has more than {MAX_OUTPUTS} unspent outputs: it is not watched"
                     ),
                     too_many: true,
                 });
@@ -361,9 +367,9 @@ impl Watch {
 
     /// The wallet watches the addresses from now on: all blocks from some hours ago, and the
     /// mempool.
-    async fn follow(&self, node: usize, places: &[WatchedAddress]) -> Result<(), Stop> {
+    async fn follow(&self, node: usize, places: &[WatchedAddress]) -> Result<(), WatchFailure> {
         let scripts = places.iter().map(|place| &place.script);
-        let sums = Batch::node().each(scripts, "getdescriptorinfo", |script| {
+        let sums = RpcBatch::node().each(scripts, "getdescriptorinfo", |script| {
             json!([format!("raw({script})")])
         });
         let mut imports = Vec::with_capacity(places.len());
@@ -373,9 +379,9 @@ impl Watch {
             let descriptor = descriptor.ok_or_else(nonsense)?;
             imports.push(json!({"desc": descriptor, "timestamp": "now"}));
         }
-        let import = Batch::wallet()
+        let import = RpcBatch::wallet()
             .and("importdescriptors", json!([imports]))
-            .within(LONG);
+            .within(SCAN_TIMEOUT);
         let results = self
             .when_free(node, &import)
             .await?
@@ -403,9 +409,9 @@ impl Watch {
         node: usize,
         places: &[WatchedAddress],
         unspent: &BTreeMap<(String, u32), u64>,
-    ) -> Result<Option<u64>, Stop> {
+    ) -> Result<Option<u64>, WatchFailure> {
         let locals: Vec<&str> = places.iter().map(|place| place.local.as_str()).collect();
-        let ask = Batch::wallet()
+        let ask = RpcBatch::wallet()
             .and("getblockchaininfo", json!([]))
             .and("listunspent", json!([1, 9_999_999, locals, true]));
         let said = self.ask(node, &ask).await?;
@@ -426,7 +432,7 @@ impl Watch {
         let mut since = None;
         for some in all.chunks(CHUNK) {
             let ask =
-                Batch::node().each(some, "gettxout", |(txid, vout)| json!([txid, vout, false]));
+                RpcBatch::node().each(some, "gettxout", |(txid, vout)| json!([txid, vout, false]));
             for (place, said) in some.iter().zip(self.ask(node, &ask).await?) {
                 let is_there = !said.map_err(|error| words(&error))?.is_null();
                 let height = match (known.get(*place), unspent.get(*place)) {
@@ -440,10 +446,10 @@ impl Watch {
         Ok(since)
     }
 
-    async fn read_blocks(&self, node: usize, height: u64) -> Result<(), Stop> {
-        let read = Batch::wallet()
+    async fn read_blocks(&self, node: usize, height: u64) -> Result<(), WatchFailure> {
+        let read = RpcBatch::wallet()
             .and("rescanblockchain", json!([height]))
-            .within(LONG);
+            .within(SCAN_TIMEOUT);
         match self.when_free(node, &read).await? {
             Ok(_) => Ok(()),
             Err(error) => Err(format!(
@@ -455,8 +461,8 @@ impl Watch {
         }
     }
 
-    async fn label(&self, node: usize, places: &[WatchedAddress]) -> Result<(), Stop> {
-        let label = Batch::wallet().each(places, "setlabel", |place| {
+    async fn label(&self, node: usize, places: &[WatchedAddress]) -> Result<(), WatchFailure> {
+        let label = RpcBatch::wallet().each(places, "setlabel", |place| {
             json!([place.local, place.label()])
         });
         for said in self.ask(node, &label).await? {
@@ -465,24 +471,24 @@ impl Watch {
         Ok(())
     }
 
-    async fn ask(&self, node: usize, batch: &Batch) -> Result<Vec<RpcResult>, String> {
+    async fn ask(&self, node: usize, batch: &RpcBatch) -> Result<Vec<BitcoinRpcResult>, String> {
         let call = batch.call();
-        let read = |answer: &_| batch.read(answer, |said| Read::RpcResult(said.to_vec()));
+        let read = |answer: &_| batch.read(answer, |said| ParsedResponse::Value(said.to_vec()));
         self.pool.at(node, &call, read).await
     }
 
-    async fn one(&self, node: usize, batch: &Batch) -> Result<RpcResult, String> {
+    async fn one(&self, node: usize, batch: &RpcBatch) -> Result<BitcoinRpcResult, String> {
         let mut said = self.ask(node, batch).await?;
         said.pop().ok_or_else(nonsense)
     }
 
     /// Asks for what a node does for one at a time.
-    async fn when_free(&self, node: usize, batch: &Batch) -> Result<RpcResult, String> {
+    async fn when_free(&self, node: usize, batch: &RpcBatch) -> Result<BitcoinRpcResult, String> {
         let begun = Instant::now();
         loop {
             let said = self.one(node, batch).await?;
             let taken = said.as_ref().is_err_and(is_taken);
-            if !taken || begun.elapsed() >= LONG {
+            if !taken || begun.elapsed() >= SCAN_TIMEOUT {
                 return Ok(said);
             }
             tokio::time::sleep(PAUSE).await;

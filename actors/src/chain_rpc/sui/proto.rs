@@ -5,32 +5,32 @@
 
 use prost::{Enumeration, Message};
 
-use crate::chain_rpc::grpc::Method;
+use crate::chain_rpc::grpc::GrpcMethod;
 
 /// Chain and version of the node.
-pub(super) const GET_SERVICE_INFO: Method<GetServiceInfoRequest, GetServiceInfoResponse> =
-    Method::new("/sui.rpc.v2.LedgerService/GetServiceInfo");
+pub(super) const GET_SERVICE_INFO: GrpcMethod<GetServiceInfoRequest, GetServiceInfoResponse> =
+    GrpcMethod::new("/sui.rpc.v2.LedgerService/GetServiceInfo");
 /// The present epoch, where the request names none.
-pub(super) const GET_EPOCH: Method<GetEpochRequest, GetEpochResponse> =
-    Method::new("/sui.rpc.v2.LedgerService/GetEpoch");
+pub(super) const GET_EPOCH: GrpcMethod<GetEpochRequest, GetEpochResponse> =
+    GrpcMethod::new("/sui.rpc.v2.LedgerService/GetEpoch");
 /// Objects, at their last version or at one that is named.
-pub(super) const BATCH_GET_OBJECTS: Method<BatchGetObjectsRequest, BatchGetObjectsResponse> =
-    Method::new("/sui.rpc.v2.LedgerService/BatchGetObjects");
+pub(super) const BATCH_GET_OBJECTS: GrpcMethod<BatchGetObjectsRequest, BatchGetObjectsResponse> =
+    GrpcMethod::new("/sui.rpc.v2.LedgerService/BatchGetObjects");
 /// A transaction that was executed.
-pub(super) const GET_TRANSACTION: Method<GetTransactionRequest, TransactionResponse> =
-    Method::new("/sui.rpc.v2.LedgerService/GetTransaction");
+pub(super) const GET_TRANSACTION: GrpcMethod<GetTransactionRequest, TransactionResponse> =
+    GrpcMethod::new("/sui.rpc.v2.LedgerService/GetTransaction");
 /// What an address owns; coins with the richest first.
-pub(super) const LIST_OWNED_OBJECTS: Method<ListOwnedObjectsRequest, ListOwnedObjectsResponse> =
-    Method::new("/sui.rpc.v2.StateService/ListOwnedObjects");
+pub(super) const LIST_OWNED_OBJECTS: GrpcMethod<ListOwnedObjectsRequest, ListOwnedObjectsResponse> =
+    GrpcMethod::new("/sui.rpc.v2.StateService/ListOwnedObjects");
 /// What an address has of one coin type.
-pub(super) const GET_BALANCE: Method<GetBalanceRequest, GetBalanceResponse> =
-    Method::new("/sui.rpc.v2.StateService/GetBalance");
+pub(super) const GET_BALANCE: GrpcMethod<GetBalanceRequest, GetBalanceResponse> =
+    GrpcMethod::new("/sui.rpc.v2.StateService/GetBalance");
 /// Executes, and answers once that is final.
-pub(super) const EXECUTE_TRANSACTION: Method<ExecuteTransactionRequest, TransactionResponse> =
-    Method::new("/sui.rpc.v2.TransactionExecutionService/ExecuteTransaction");
+pub(super) const EXECUTE_TRANSACTION: GrpcMethod<ExecuteTransactionRequest, TransactionResponse> =
+    GrpcMethod::new("/sui.rpc.v2.TransactionExecutionService/ExecuteTransaction");
 /// Executes without a trace. Nodes call it an internal error when its inputs cannot be.
-pub(super) const SIMULATE_TRANSACTION: Method<SimulateTransactionRequest, TransactionResponse> =
-    Method::new("/sui.rpc.v2.TransactionExecutionService/SimulateTransaction").explaining();
+pub(super) const SIMULATE_TRANSACTION: GrpcMethod<SimulateTransactionRequest, TransactionResponse> =
+    GrpcMethod::new("/sui.rpc.v2.TransactionExecutionService/SimulateTransaction").explaining();
 
 /// `google.protobuf.FieldMask`: what the answer is to hold.
 #[derive(Clone, PartialEq, Message)]
@@ -54,9 +54,9 @@ pub(super) struct Timestamp {
     pub seconds: i64,
 }
 
-/// `google.rpc.Status`.
+/// `google.rpc.GrpcStatus`.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Problem {
+pub(super) struct RpcStatus {
     #[prost(int32, tag = "1")]
     pub code: i32,
     #[prost(string, tag = "2")]
@@ -128,7 +128,7 @@ pub(super) struct GetObjectResult {
     #[prost(message, optional, tag = "1")]
     pub object: Option<Object>,
     #[prost(message, optional, tag = "2")]
-    pub error: Option<Problem>,
+    pub error: Option<RpcStatus>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -298,12 +298,12 @@ pub(super) struct Bcs {
 
 /// `Transaction` or `UserSignature`, as BCS.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Encoded {
+pub(super) struct EncodedBcs {
     #[prost(message, optional, tag = "1")]
     pub bcs: Option<Bcs>,
 }
 
-impl Encoded {
+impl EncodedBcs {
     pub fn of(bytes: Vec<u8>) -> Self {
         let value = Some(bytes);
         Self {
@@ -315,9 +315,9 @@ impl Encoded {
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ExecuteTransactionRequest {
     #[prost(message, optional, tag = "1")]
-    pub transaction: Option<Encoded>,
+    pub transaction: Option<EncodedBcs>,
     #[prost(message, repeated, tag = "2")]
-    pub signatures: Vec<Encoded>,
+    pub signatures: Vec<EncodedBcs>,
     #[prost(message, optional, tag = "3")]
     pub read_mask: Option<FieldMask>,
 }
@@ -326,7 +326,7 @@ pub(super) struct ExecuteTransactionRequest {
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct SimulateTransactionRequest {
     #[prost(message, optional, tag = "1")]
-    pub transaction: Option<Encoded>,
+    pub transaction: Option<EncodedBcs>,
     #[prost(message, optional, tag = "2")]
     pub read_mask: Option<FieldMask>,
     /// False: a transaction without gas coins is given one.

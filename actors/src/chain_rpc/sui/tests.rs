@@ -5,9 +5,9 @@ use super::{
 
 const HASH: &str = "8sYNnZ2iq8xZNKXPj1cc4sZUvXUVxxzHnD5QiBqDQjwF";
 
-fn status(code: Code, message: &str) -> RpcResult<TransactionResponse> {
+fn status(code: GrpcCode, message: &str) -> GrpcWebResult<TransactionResponse> {
     let message = message.into();
-    Err(Status { code, message })
+    Err(GrpcStatus { code, message })
 }
 
 fn executed(digest: Option<&str>, success: bool) -> TransactionResponse {
@@ -41,11 +41,11 @@ fn judge__should_take_what_was_executed_however_it_ended() {
         executed(None, true),
         TransactionResponse::default(),
     ] {
-        assert_eq!(judge(&Ok(answer), HASH), Verdict::Accepted);
+        assert_eq!(judge(&Ok(answer), HASH), SuiVerdict::Accepted);
     }
     let other = judge(&Ok(executed(Some("another"), true)), HASH);
     assert!(
-        matches!(other, Verdict::Later { missing: false, .. }),
+        matches!(other, SuiVerdict::Later { missing: false, .. }),
         "{other:?}"
     );
 }
@@ -57,15 +57,15 @@ fn judge__should_tell_what_may_be_taken_later() {
     let locked = "Failed to sign transaction by a quorum of validators because of locked objects.";
     let other = "The transaction is already finalized but with different user signatures";
     for (code, message, expected) in [
-        (Code::InvalidArgument, missing, true),
-        (Code::Aborted, missing, true),
-        (Code::Aborted, other, false),
-        (Code::FailedPrecondition, locked, false),
-        (Code::Other, "", false),
-        (Code::Internal, "", false),
+        (GrpcCode::InvalidArgument, missing, true),
+        (GrpcCode::Aborted, missing, true),
+        (GrpcCode::Aborted, other, false),
+        (GrpcCode::FailedPrecondition, locked, false),
+        (GrpcCode::Other, "", false),
+        (GrpcCode::Internal, "", false),
     ] {
         match judge(&status(code, message), HASH) {
-            Verdict::Later { missing, .. } => assert_eq!(missing, expected, "{message}"),
+            SuiVerdict::Later { missing, .. } => assert_eq!(missing, expected, "{message}"),
             verdict => panic!("{message}: {verdict:?}"),
         }
     }
@@ -107,8 +107,8 @@ fn judge__should_name_the_code_of_a_refusal_and_whether_it_may_be_the_transactio
             false,
         ),
     ] {
-        match judge(&status(Code::InvalidArgument, message), HASH) {
-            Verdict::Refused { refusal, itself } => {
+        match judge(&status(GrpcCode::InvalidArgument, message), HASH) {
+            SuiVerdict::Refused { refusal, itself } => {
                 assert_eq!((refusal.code, itself), (expected, alone), "{message}");
             }
             verdict => panic!("{message}: {verdict:?}"),

@@ -12,7 +12,7 @@ use covault_core::{
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::chain_rpc::{Answer, Refusal, jsonrpc::short, rest::NOT_ABOUT_THE_REQUEST};
+use crate::chain_rpc::{ChainRefusal, NodeResponse, jsonrpc::short, rest::NOT_ABOUT_THE_REQUEST};
 
 /// The root hash of mainnet's first state (`init` of getMasterchainInfo).
 const MAINNET: &str = "F6OpKZKqvqeFp6CQmFomXNMfMj2EnaUSOXN+Mh+wVWk=";
@@ -26,31 +26,31 @@ const EXPIRED: [i64; 2] = [36, 136];
 const DONE: [i64; 2] = [0, 1];
 
 #[derive(Deserialize)]
-struct Good<T> {
+struct OkResponse<T> {
     ok: bool,
     result: T,
 }
 
 #[derive(Deserialize)]
-struct Bad {
+struct ErrorResponse {
     error: String,
 }
 
-fn result<T: DeserializeOwned>(answer: &Answer) -> Option<T> {
+fn result<T: DeserializeOwned>(answer: &NodeResponse) -> Option<T> {
     if !answer.is_success() {
         return None;
     }
-    let Good { ok, result } = answer.json()?;
+    let OkResponse { ok, result } = answer.json()?;
     ok.then_some(result)
 }
 
-fn error(answer: &Answer) -> Option<String> {
-    Some(answer.json::<Bad>()?.error)
+fn error(answer: &NodeResponse) -> Option<String> {
+    Some(answer.json::<ErrorResponse>()?.error)
 }
 
 /// Whether a node has answered. What a liteserver says about a message comes as its failure (500),
 /// as do troubles of its own, which another node may not have.
-pub fn is_answer(answer: &Answer) -> bool {
+pub fn is_answer(answer: &NodeResponse) -> bool {
     match answer.status {
         500 => error(answer).is_some_and(|said| is_about_a_message(&said)),
         status => status < 500 && !NOT_ABOUT_THE_REQUEST.contains(&status),
@@ -62,7 +62,7 @@ fn is_about_a_message(said: &str) -> bool {
 }
 
 /// Names the chain, when it is not mainnet.
-pub fn other_chain(answer: &Answer) -> Result<Option<String>, &'static str> {
+pub fn other_chain(answer: &NodeResponse) -> Result<Option<String>, &'static str> {
     let found = result::<Value>(answer);
     let found = found
         .as_ref()
@@ -79,7 +79,7 @@ pub fn other_chain(answer: &Answer) -> Result<Option<String>, &'static str> {
 /// What an account is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum AccountStatus {
     /// Nothing, or coins and no contract.
     Uninitialized,
     /// A contract.
@@ -98,11 +98,11 @@ pub struct TransactionCursor {
 }
 
 #[derive(Deserialize)]
-struct Information {
+struct AddressInformation {
     balance: Value,
     #[serde(default)]
     data: String,
-    state: State,
+    state: AccountStatus,
     last_transaction_id: TransactionId,
     sync_utime: u64,
 }
@@ -132,9 +132,9 @@ fn decimal(value: &Value) -> Option<u128> {
 
 /// An account, by getAddressInformation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Account {
+pub struct TonAccount {
     /// What it is.
-    pub state: State,
+    pub state: AccountStatus,
     /// nanoton.
     pub balance: u128,
     /// What its contract keeps, in base64.
@@ -145,10 +145,10 @@ pub struct Account {
     pub time_s: u64,
 }
 
-impl Account {
+impl TonAccount {
     /// Reads an answer.
-    pub fn read(answer: &Answer) -> Option<Self> {
-        let found: Information = result(answer)?;
+    pub fn read(answer: &NodeResponse) -> Option<Self> {
+        let found: AddressInformation = result(answer)?;
         Some(Self {
             state: found.state,
             balance: decimal(&found.balance)?,
@@ -161,9 +161,9 @@ impl Account {
 
 /// A wallet's account.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wallet {
+pub struct TonWallet {
     /// What it is.
-    pub state: State,
+    pub state: AccountStatus,
     /// nanoton.
     pub balance: u128,
     /// What its contract keeps; its first state, while it is not on the chain.
@@ -175,13 +175,13 @@ pub struct Wallet {
 }
 
 /// Reads an answer about the account of a wallet.
-pub fn wallet(answer: &Answer, address: &TonAddress) -> Option<Wallet> {
-    let account = Account::read(answer)?;
+pub fn wallet(answer: &NodeResponse, address: &TonAddress) -> Option<TonWallet> {
+    let account = TonAccount::read(answer)?;
     let data = match account.state {
-        State::Active => ledger::read_wallet(&account.data, address)?,
-        State::Uninitialized | State::Frozen => WalletData::FIRST,
+        AccountStatus::Active => ledger::read_wallet(&account.data, address)?,
+        AccountStatus::Uninitialized | AccountStatus::Frozen => WalletData::FIRST,
     };
-    Some(Wallet {
+    Some(TonWallet {
         state: account.state,
         balance: account.balance,
         data,
@@ -192,7 +192,7 @@ pub fn wallet(answer: &Answer, address: &TonAddress) -> Option<Wallet> {
 
 /// How a get-method ended.
 #[derive(Debug, Deserialize)]
-pub struct Ran {
+pub struct GetMethodResult {
     exit_code: i64,
     /// Pairs of a type and a value.
     stack: Vec<(String, Value)>,
@@ -200,7 +200,7 @@ pub struct Ran {
 
 /// What a jetton wallet says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holding {
+pub struct JettonWalletData {
     /// In the jetton's smallest unit.
     pub balance: u128,
     /// Whose it is.
@@ -210,11 +210,11 @@ pub struct Holding {
 }
 
 /// Reads an answer of runGetMethod.
-pub fn ran(answer: &Answer) -> Option<Ran> {
+pub fn ran(answer: &NodeResponse) -> Option<GetMethodResult> {
     result(answer)
 }
 
-impl Ran {
+impl GetMethodResult {
     /// A value of the stack, when the method ended well.
     fn at(&self, index: usize) -> Option<(&str, &Value)> {
         if !DONE.contains(&self.exit_code) {
@@ -244,8 +244,8 @@ impl Ran {
     }
 
     /// Of `get_wallet_data` (TEP-74).
-    pub fn holding(&self) -> Option<Holding> {
-        Some(Holding {
+    pub fn holding(&self) -> Option<JettonWalletData> {
+        Some(JettonWalletData {
             balance: self.number(0)?,
             owner: self.address(1)?,
             master: self.address(2)?,
@@ -260,7 +260,7 @@ impl Ran {
 
 /// A part of the list of an account's transactions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Page {
+pub enum TransactionSearch {
     /// The one that was looked for is in it.
     Here {
         /// How many messages it sent.
@@ -273,15 +273,15 @@ pub enum Page {
 }
 
 #[derive(Deserialize)]
-struct Transaction {
+struct TonTransaction {
     utime: u64,
     transaction_id: TransactionId,
-    in_msg: Option<Message>,
+    in_msg: Option<AccountMessage>,
     out_msgs: Vec<Value>,
 }
 
 #[derive(Deserialize)]
-struct Message {
+struct AccountMessage {
     /// Empty in those from outside.
     source: String,
     body_hash: String,
@@ -291,15 +291,15 @@ struct Message {
 /// begins with `from` and goes back in time. It cannot be from before `since_s`, in seconds since
 /// the Unix epoch.
 pub fn page(
-    answer: &Answer,
+    answer: &NodeResponse,
     body_hash: &[u8; 32],
     since_s: u64,
     from: &TransactionCursor,
-) -> Option<Page> {
-    let list: Vec<Transaction> = result(answer)?;
+) -> Option<TransactionSearch> {
+    let list: Vec<TonTransaction> = result(answer)?;
     let mut last = None;
     for transaction in list {
-        let Transaction {
+        let TonTransaction {
             utime,
             transaction_id,
             in_msg,
@@ -315,26 +315,26 @@ pub fn page(
             && message.source.is_empty()
             && STANDARD.decode(&message.body_hash).ok()? == body_hash
         {
-            return Some(Page::Here {
+            return Some(TransactionSearch::Here {
                 sent: out_msgs.len(),
             });
         }
         if utime < since_s {
-            return Some(Page::Over);
+            return Some(TransactionSearch::Over);
         }
         last = Some(place);
     }
     let last = last?;
     Some(if last.lt == from.lt {
-        Page::Over
+        TransactionSearch::Over
     } else {
-        Page::More(last)
+        TransactionSearch::More(last)
     })
 }
 
 /// What an answer to sendBoc means.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum TonVerdict {
     /// The node passes it on.
     Taken,
     /// Not now; whether it was taken before is not known.
@@ -342,20 +342,20 @@ pub enum Verdict {
     /// The wallet's contract was not even run.
     NotRun(String),
     /// It will never be taken.
-    Refused(Refusal),
+    Refused(ChainRefusal),
 }
 
 /// Judges an answer to sendBoc.
-pub fn judge(answer: &Answer) -> Verdict {
+pub fn judge(answer: &NodeResponse) -> TonVerdict {
     if result::<Value>(answer).is_some() {
-        return Verdict::Taken;
+        return TonVerdict::Taken;
     }
     let Some(said) = error(answer) else {
         let status = answer.status;
-        return Verdict::Later(format!("the node answered HTTP {status} without a reason"));
+        return TonVerdict::Later(format!("the node answered HTTP {status} without a reason"));
     };
     let refused = |reason: String| {
-        Verdict::Refused(Refusal {
+        TonVerdict::Refused(ChainRefusal {
             reason,
             code: ExecuteCode::Unspecified,
         })
@@ -363,25 +363,25 @@ pub fn judge(answer: &Answer) -> Verdict {
     let words = short(said.lines().next().unwrap_or_default());
     let reason = format!("the node said: {words}");
     if !is_about_a_message(&said) {
-        return Verdict::Later(reason);
+        return TonVerdict::Later(reason);
     }
     match exit_code(&said) {
-        Some(code) if SEQNO.contains(&code) => Verdict::Later(
+        Some(code) if SEQNO.contains(&code) => TonVerdict::Later(
             "the wallet's number (seqno) is another one for the node than the transaction's".into(),
         ),
         Some(code) if EXPIRED.contains(&code) => {
-            Verdict::Later("the transaction is expired by the node's clock".into())
+            TonVerdict::Later("the transaction is expired by the node's clock".into())
         }
         Some(code) => refused(format!(
             "the wallet contract refused the transaction with exit code {code}; {reason}"
         )),
         None if said.contains("before smart-contract execution") || said.contains("cannot pay") => {
-            Verdict::NotRun(reason)
+            TonVerdict::NotRun(reason)
         }
         None if said.contains("failed to parse") || said.contains("not a valid bag of cells") => {
             refused(format!("the node cannot read the transaction; {reason}"))
         }
-        None => Verdict::Later(reason),
+        None => TonVerdict::Later(reason),
     }
 }
 
@@ -399,14 +399,14 @@ mod tests {
 
     use super::*;
 
-    fn http(status: u16, body: &Value) -> Answer {
-        Answer {
+    fn http(status: u16, body: &Value) -> NodeResponse {
+        NodeResponse {
             status,
             body: body.to_string().into(),
         }
     }
 
-    fn failure(words: &str) -> Answer {
+    fn failure(words: &str) -> NodeResponse {
         http(500, &json!({"ok": false, "error": words, "code": 500}))
     }
 
@@ -456,7 +456,7 @@ mod tests {
         let verdict = judge(&failure("external message: no\nsecret stack"));
         assert_eq!(
             verdict,
-            Verdict::Later("the node said: external message: no".into())
+            TonVerdict::Later("the node said: external message: no".into())
         );
     }
 
@@ -477,12 +477,12 @@ mod tests {
         };
         let more = |lt| {
             let hash = "h".into();
-            Some(Page::More(TransactionCursor { lt, hash }))
+            Some(TransactionSearch::More(TransactionCursor { lt, hash }))
         };
         assert_eq!(read(&[9, 8, 5], 0), more(5));
         assert_eq!(read(&[9, 8, 5], 5), more(5));
-        assert_eq!(read(&[9, 8, 5], 6), Some(Page::Over));
-        assert_eq!(read(&[9], 0), Some(Page::Over));
+        assert_eq!(read(&[9, 8, 5], 6), Some(TransactionSearch::Over));
+        assert_eq!(read(&[9], 0), Some(TransactionSearch::Over));
         for wrong in [&[][..], &[8, 5], &[10, 9], &[9, 5, 8], &[9, 9]] {
             assert_eq!(read(wrong, 0), None, "{wrong:?}");
         }

@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 use super::{ForwardOutcome, ForwardedCommand};
 use crate::{
     commands::{
-        answer::{Answer, IdempotencyKey},
+        answer::{IdempotencyKey, OperationResponse},
         caller::{Caller, VaultScope},
     },
     store::rows,
 };
 
 #[derive(Serialize, Deserialize)]
-struct ForwardedCommandForm {
+struct EncodedCommand {
     recipient_version: u64,
     token: TokenId,
     /// `None`: every vault.
@@ -33,7 +33,7 @@ struct ForwardedCommandForm {
 }
 
 #[derive(Serialize, Deserialize)]
-enum OutcomeForm {
+enum EncodedOutcome {
     Done {
         response: Vec<u8>,
         replayed: bool,
@@ -62,7 +62,7 @@ pub fn encode_command(forwarded: &ForwardedCommand) -> Result<Vec<u8>, Fault> {
         operator,
         request_id,
     } = caller;
-    rows::encode(&ForwardedCommandForm {
+    rows::encode(&EncodedCommand {
         recipient_version,
         token,
         vaults: match vaults {
@@ -83,7 +83,7 @@ pub fn encode_command(forwarded: &ForwardedCommand) -> Result<Vec<u8>, Fault> {
 /// # Errors
 /// [`covault_core::fault::Class::Bug`] when they are none of this version.
 pub fn decode_command(bytes: &[u8]) -> Result<ForwardedCommand, Fault> {
-    let ForwardedCommandForm {
+    let EncodedCommand {
         recipient_version,
         token,
         vaults,
@@ -115,19 +115,19 @@ pub fn decode_command(bytes: &[u8]) -> Result<ForwardedCommand, Fault> {
 /// As [`encode_command`].
 pub fn encode_outcome(outcome: ForwardOutcome) -> Result<Vec<u8>, Fault> {
     rows::encode(&match outcome {
-        ForwardOutcome::Answer(answer) => match *answer {
-            Ok(Answer {
+        ForwardOutcome::Done(answer) => match *answer {
+            Ok(OperationResponse {
                 response,
                 replayed,
                 body_mismatch,
-            }) => OutcomeForm::Done {
+            }) => EncodedOutcome::Done {
                 response,
                 replayed,
                 body_mismatch,
             },
-            Err(fault) => OutcomeForm::Refused(fault),
+            Err(fault) => EncodedOutcome::Refused(fault),
         },
-        ForwardOutcome::NotDone => OutcomeForm::NotDone,
+        ForwardOutcome::NotDone => EncodedOutcome::NotDone,
         ForwardOutcome::NotKnown => return Err(Fault::bug("an outcome that is not known")),
     })
 }
@@ -138,17 +138,17 @@ pub fn encode_outcome(outcome: ForwardOutcome) -> Result<Vec<u8>, Fault> {
 /// As [`decode_command`].
 pub fn decode_outcome(bytes: &[u8]) -> Result<ForwardOutcome, Fault> {
     Ok(match rows::decode(bytes)? {
-        OutcomeForm::Done {
+        EncodedOutcome::Done {
             response,
             replayed,
             body_mismatch,
-        } => ForwardOutcome::Answer(Box::new(Ok(Answer {
+        } => ForwardOutcome::Done(Box::new(Ok(OperationResponse {
             response,
             replayed,
             body_mismatch,
         }))),
-        OutcomeForm::Refused(fault) => ForwardOutcome::Answer(Box::new(Err(fault))),
-        OutcomeForm::NotDone => ForwardOutcome::NotDone,
+        EncodedOutcome::Refused(fault) => ForwardOutcome::Done(Box::new(Err(fault))),
+        EncodedOutcome::NotDone => ForwardOutcome::NotDone,
     })
 }
 

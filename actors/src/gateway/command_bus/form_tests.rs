@@ -54,17 +54,17 @@ fn commands__should_load_for_ever() {
 
 #[test]
 fn outcomes__should_load_for_ever() {
-    let done = Answer {
+    let done = OperationResponse {
         response: vec![5, 6],
         replayed: true,
         body_mismatch: true,
     };
     let refused = Fault::field("name", "is taken").caused_by("a row");
     for (name, outcome) in [
-        ("answer", ForwardOutcome::Answer(Box::new(Ok(done)))),
+        ("answer", ForwardOutcome::Done(Box::new(Ok(done)))),
         (
             "answer-refused",
-            ForwardOutcome::Answer(Box::new(Err(refused))),
+            ForwardOutcome::Done(Box::new(Err(refused))),
         ),
         ("answer-not-done", ForwardOutcome::NotDone),
     ] {

@@ -10,12 +10,12 @@ use tokio::runtime::Handle;
 use super::{CommandBus, CommandHandler, ForwardOutcome, ForwardedCommand};
 
 /// The handler of each orchestrator, and the runtime that it runs on.
-type Handlers = HashMap<OrchestratorId, (Arc<dyn CommandHandler>, Handle)>;
+type CommandHandlers = HashMap<OrchestratorId, (Arc<dyn CommandHandler>, Handle)>;
 
 /// See the module.
 #[derive(Default)]
 pub struct MemoryCommandBus {
-    handlers: Mutex<Handlers>,
+    handlers: Mutex<CommandHandlers>,
 }
 
 impl MemoryCommandBus {
@@ -24,7 +24,7 @@ impl MemoryCommandBus {
         Self::default()
     }
 
-    fn handlers(&self) -> MutexGuard<'_, Handlers> {
+    fn handlers(&self) -> MutexGuard<'_, CommandHandlers> {
         self.handlers.lock()
     }
 }
@@ -55,7 +55,7 @@ impl CommandBus for MemoryCommandBus {
             return ForwardOutcome::NotDone;
         };
         // Where the recipient lives: it may end while it is at it.
-        let work = runtime.spawn(async move { handler.take(forwarded).await });
+        let work = runtime.spawn(async move { handler.handle(forwarded).await });
         match tokio::time::timeout(patience, work).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) | Err(_) => ForwardOutcome::NotKnown,

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use covault_core::{fault::Fault, ids::OrchestratorId};
 
 use crate::commands::{
-    answer::{Answer, IdempotencyKey},
+    answer::{IdempotencyKey, OperationResponse},
     caller::Caller,
 };
 
@@ -33,7 +33,7 @@ pub struct ForwardedCommand {
 #[derive(Debug)]
 pub enum ForwardOutcome {
     /// It was done, or refused: the answer, after the commit.
-    Answer(Box<Result<Answer, Fault>>),
+    Done(Box<Result<OperationResponse, Fault>>),
     /// It was not done and will not be: the recipient has not got the vault, or is not there.
     NotDone,
     /// No answer came: it may have been done, or be done later, once.
@@ -44,7 +44,7 @@ pub enum ForwardOutcome {
 #[async_trait]
 pub trait CommandHandler: Send + Sync {
     /// Runs the command, if this orchestrator owns the vault.
-    async fn take(&self, forwarded: ForwardedCommand) -> ForwardOutcome;
+    async fn handle(&self, forwarded: ForwardedCommand) -> ForwardOutcome;
 }
 
 /// Forwards commands between orchestrators. A command is delivered at most once.

@@ -9,19 +9,19 @@ use covault_core::{
     wallet::Status,
 };
 
-use super::Live;
+use super::SigningState;
 use crate::{
     commands::command_commit::CommandCommit,
     requests::{
-        request_store::{CommitExtras, Problem, StoredRequest},
+        request_store::{AdvanceError, CommitExtras, StoredRequest},
         tx_builder,
     },
     services::Services,
-    store::Space,
+    store::KeySpace,
     vaults::wallets,
 };
 
-impl Live {
+impl SigningState {
     /// Everything up to the first outside effect, in one commit with the idempotency record. It is
     /// taken only as long as the wallet's row is in the version in which the wallet was found
     /// active: once an archive was answered no request of the wallet is accepted.
@@ -43,17 +43,18 @@ impl Live {
             Event::Approved { deadline_ms },
         ];
         let mut built = None;
-        if let Some(chain_data) = tx_builder::local_facts(&self.services, &stored.payload, &queries)
+        if let Some(chain_data) =
+            tx_builder::local_chain_data(&self.services, &stored.payload, &queries)
         {
             self.current = Some(stored);
             let draft = self.draft(chain_data?, broadcast, deadline_ms)?;
-            events.extend(self.built(draft.clone()));
+            events.extend(self.built_events(draft.clone()));
             built = Some(draft);
         } else {
             self.current = Some(stored);
         }
         let services = Arc::clone(&self.services);
-        let stored = self.now_mut()?;
+        let stored = self.stored_mut()?;
         let outcome = loop {
             let extras = CommitExtras {
                 command_commit: Some(&command_commit),
@@ -63,8 +64,8 @@ impl Live {
                 .advance_claiming(&services, events.clone(), extras, false)
                 .await;
             match committed {
-                Err(Problem::Conflict(key)) if key.space == Space::Wallet => {
-                    wallet_version = active(&services, stored).await?;
+                Err(AdvanceError::Conflict(key)) if key.space == KeySpace::Wallet => {
+                    wallet_version = active_wallet_version(&services, stored).await?;
                 }
                 committed => break committed,
             }
@@ -72,15 +73,15 @@ impl Live {
         match (outcome, built) {
             (Ok(()), _) => {
                 let calls = &services.settings.calls;
-                Ok(self.now()?.request.to_wire(calls, Vec::new()))
+                Ok(self.stored()?.request.to_wire(calls, Vec::new()))
             }
-            (Err(Problem::Conflict(key)), _) if key.space == Space::Idempotency => {
+            (Err(AdvanceError::Conflict(key)), _) if key.space == KeySpace::Idempotency => {
                 Err(Fault::unavailable(
                     "another call with this idempotency key is in progress; try again",
                 ))
             }
             (Err(problem), Some(draft)) => {
-                let reason = stored.taken(&services, &draft, problem).await?;
+                let reason = stored.conflict_reason(&services, &draft, problem).await?;
                 let kind = stored.payload.kind();
                 Err(Fault::new(Class::WrongState, format!("{kind}: {reason}")))
             }
@@ -90,7 +91,7 @@ impl Live {
 }
 
 /// The present version of the wallet's row, unless the wallet is archived by now.
-async fn active(services: &Services, stored: &StoredRequest) -> Result<u64, Fault> {
+async fn active_wallet_version(services: &Services, stored: &StoredRequest) -> Result<u64, Fault> {
     let (wallet, version) = services.wallet(stored.request.wallet).await?;
     match wallet.status {
         Status::Active => Ok(version),

@@ -14,29 +14,29 @@ use futures::FutureExt as _;
 use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort, rpc::CallResult};
 use tokio::sync::watch;
 
-use super::{AbortOnDrop, Live, Msg, NotYet};
+use super::{AbortOnDrop, BuildBlocker, Msg, SigningState};
 use crate::{
-    account::Account,
-    chain_rpc::{Broadcast, BroadcastRequest, ChainError},
+    account::ChainAccount,
+    chain_rpc::{BroadcastOutcome, BroadcastRequest, ChainError},
     port::SigningAttempt,
     requests::{rebroadcast, request_store::StoredRequest, simulations, tx_builder},
-    services::{GRACE_MS, Services},
+    services::{DEADLINE_GRACE_MS, Services},
     store::rows,
-    vaults::vault::{self, InUse, SlotRequest},
+    vaults::vault::{self, SharesInUse, SlotRequest},
 };
 
 /// After so many tries in vain to send it, what is before it is looked after.
-const PATIENT_TRIES: u32 = 3;
+const TRIES_BEFORE_REBROADCAST: u32 = 3;
 /// Why nothing is begun outside while another orchestrator may have the vault.
 const UNSURE: &str = "this orchestrator has not reached its store for some time";
 
-impl Live {
+impl SigningState {
     /// Starts what the state asks for; ends the actor when the request is final.
     pub(super) fn run_effect(&mut self, myself: &ActorRef<Msg>) -> Result<(), ActorProcessingErr> {
         self.simulate()?;
         let StoredRequest {
             request, payload, ..
-        } = self.now()?;
+        } = self.stored()?;
         if request.state.is_final() {
             myself.stop(None);
             return Ok(());
@@ -50,25 +50,25 @@ impl Live {
                     .chains
                     .get(request.network, payload.chain_id())
                     .cloned();
-                let own = tx_builder::local_facts(&services, payload, &queries);
+                let own = tx_builder::local_chain_data(&services, payload, &queries);
                 let account_queue = tx_builder::account_queue(request, payload, &queries);
                 let ask = account_queue.map(|account_queue| {
                     (account_queue, request.public_key.clone(), payload.clone())
                 });
                 let vault = self.vault.clone();
                 let id = request.id;
-                extras(myself, "asking the chain", async move {
+                spawn_task(myself, "asking the chain", async move {
                     if let Some(chain_data) = own {
-                        return Msg::ChainDataArrived(chain_data.map_err(NotYet::Wrong));
+                        return Msg::ChainDataArrived(chain_data.map_err(BuildBlocker::Wrong));
                     }
                     let Some(client) = client else {
-                        return Msg::ChainDataArrived(Err(NotYet::Chain(ChainError::Unknown(
-                            "no node is configured for this chain".into(),
-                        ))));
+                        return Msg::ChainDataArrived(Err(BuildBlocker::Chain(
+                            ChainError::Unknown("no node is configured for this chain".into()),
+                        )));
                     };
                     let chain_data = client.chain_data(&queries, services.now_ms()).await;
                     Msg::ChainDataArrived(match (chain_data, ask) {
-                        (Err(error), _) => Err(NotYet::Chain(error)),
+                        (Err(error), _) => Err(BuildBlocker::Chain(error)),
                         (Ok(chain_data), None) => Ok(chain_data),
                         (Ok(chain_data), Some((account_queue, public_key, payload))) => {
                             let candidate_inputs = tx_builder::candidate_inputs(
@@ -88,7 +88,9 @@ impl Live {
                             match found {
                                 Ok(None) => {}
                                 Ok(Some(in_the_way)) => {
-                                    return Msg::ChainDataArrived(Err(NotYet::Taken(in_the_way)));
+                                    return Msg::ChainDataArrived(Err(BuildBlocker::Taken(
+                                        in_the_way,
+                                    )));
                                 }
                                 // The store cannot be read now, which its turn will tell.
                                 Err(fault) => {
@@ -110,7 +112,7 @@ impl Live {
                 let (session, deadline_ms) = (*session, draft.deadline_ms);
                 let in_use = self.in_use.clone();
                 let request = request.clone();
-                extras(myself, "signing", async move {
+                spawn_task(myself, "signing", async move {
                     let (epoch, answer) =
                         sign(&services, in_use, &request, session, deadline_ms).await;
                     Msg::SignersAnswered {
@@ -138,28 +140,30 @@ impl Live {
                     .chains
                     .get(request.network, payload.chain_id())
                     .cloned();
-                let account = Account::of(request, payload);
+                let account = ChainAccount::of(request, payload);
                 // Whoever waits for longer than a moment may wait for one that was lost.
                 let nonce = draft.claim.as_ref().map(|claim| claim.nonce);
-                let nonce = nonce.filter(|_| self.tries >= PATIENT_TRIES);
-                extras(myself, "sending", async move {
+                let nonce = nonce.filter(|_| self.tries >= TRIES_BEFORE_REBROADCAST);
+                spawn_task(myself, "sending", async move {
                     let Some(client) = client else {
                         let reason = "no node is configured for this chain";
-                        return Msg::NodeAnswered(Broadcast::Unknown(reason.into()));
+                        return Msg::NodeAnswered(BroadcastOutcome::Unknown(reason.into()));
                     };
-                    if !services.is_sure() {
-                        return Msg::NodeAnswered(Broadcast::Unknown(UNSURE.into()));
+                    if !services.is_lease_fresh() {
+                        return Msg::NodeAnswered(BroadcastOutcome::Unknown(UNSURE.into()));
                     }
                     let answer = client.broadcast(&broadcast_request).await;
-                    let (Broadcast::Unknown(reason), Some(nonce)) = (&answer, nonce) else {
+                    let (BroadcastOutcome::Unknown(reason), Some(nonce)) = (&answer, nonce) else {
                         return Msg::NodeAnswered(answer);
                     };
                     let cache = &vault_requests.rebroadcast_cache;
-                    let found =
-                        rebroadcast::look_before(&services, cache, &*client, &account, nonce).await;
+                    let found = rebroadcast::rebroadcast_predecessors(
+                        &services, cache, &*client, &account, nonce,
+                    )
+                    .await;
                     Msg::NodeAnswered(match found {
                         Ok(Some(in_the_way)) => {
-                            Broadcast::Unknown(format!("{reason}; {in_the_way}"))
+                            BroadcastOutcome::Unknown(format!("{reason}; {in_the_way}"))
                         }
                         Ok(None) | Err(_) => answer,
                     })
@@ -175,12 +179,12 @@ impl Live {
     }
 }
 
-impl Live {
+impl SigningState {
     /// Has what was built tried on a node, once, beside all the rest.
     fn simulate(&mut self) -> Result<(), Fault> {
         let StoredRequest {
             request, payload, ..
-        } = self.now()?;
+        } = self.stored()?;
         if let (State::Signing { draft, .. }, false) = (&request.state, self.simulated) {
             simulations::start(&self.services, request, payload, draft, self.resumed);
             self.simulated = true;
@@ -193,7 +197,7 @@ impl Live {
 /// until their nodes were told to use them.
 async fn sign(
     services: &Services,
-    mut in_use: watch::Receiver<InUse>,
+    mut in_use: watch::Receiver<SharesInUse>,
     request: &Request,
     session: SessionId,
     deadline_ms: u64,
@@ -201,7 +205,7 @@ async fn sign(
     let curve = request.network.curve();
     let patience = || {
         let left = deadline_ms.saturating_sub(services.now_ms());
-        Duration::from_millis(left.saturating_add(GRACE_MS))
+        Duration::from_millis(left.saturating_add(DEADLINE_GRACE_MS))
     };
     let activated = in_use.wait_for(|keys| keys.of(curve).is_some_and(|shares| shares.activated));
     let generation = match tokio::time::timeout(patience(), activated).await {
@@ -225,7 +229,7 @@ async fn sign(
         threshold: generation.threshold,
         deadline_ms,
     };
-    if !services.is_sure() {
+    if !services.is_lease_fresh() {
         return (Some(generation.epoch), Err(Fault::unavailable(UNSURE)));
     }
     let signing = services.signers.sign(&order, &attempt);
@@ -256,7 +260,7 @@ async fn own_recipients(services: &Services, request: &Request) -> Result<Vec<u3
 }
 
 /// Runs a task beside the actor; what it makes becomes a message, also when it panics.
-fn extras(
+fn spawn_task(
     myself: &ActorRef<Msg>,
     name: &'static str,
     task: impl Future<Output = Msg> + Send + 'static,
@@ -278,12 +282,12 @@ async fn allocate(
     services: &Services,
     vault: &ActorRef<vault::Msg>,
     request: RequestId,
-    wanted: impl FnOnce(RpcReplyPort<Result<ChainData, NotYet>>) -> SlotRequest,
-) -> Result<ChainData, NotYet> {
-    let ask = |reply| vault::Msg::Settle(request, Box::new(wanted(reply)));
+    wanted: impl FnOnce(RpcReplyPort<Result<ChainData, BuildBlocker>>) -> SlotRequest,
+) -> Result<ChainData, BuildBlocker> {
+    let ask = |reply| vault::Msg::RequestSlot(request, Box::new(wanted(reply)));
     match vault.call(ask, services.call_timeout()).await {
         Ok(CallResult::Success(settled)) => settled,
-        _ => Err(NotYet::Taken(
+        _ => Err(BuildBlocker::Taken(
             "the request's turn among those of its wallet did not come in time".into(),
         )),
     }

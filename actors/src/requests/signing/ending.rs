@@ -11,7 +11,7 @@ use covault_core::{
 };
 use ractor::RpcReplyPort;
 
-use super::Live;
+use super::SigningState;
 use crate::{commands::command_commit::CommandCommit, requests::request_store::CommitExtras};
 
 /// Why a request failed that was rejected.
@@ -20,14 +20,14 @@ pub const REJECTED: &str = "rejected before it was signed (rejectSigningRequest)
 /// Why a request failed whose wallet was put away.
 const ARCHIVED: &str = "the wallet was archived before the request was signed";
 
-impl Live {
+impl SigningState {
     /// Ends the request, unless it is too late for that. True when it ended.
     pub(super) async fn reject(
         &mut self,
         command_commit: &CommandCommit,
         reply: RpcReplyPort<Result<(), Fault>>,
     ) -> Result<bool, Fault> {
-        if let Some(reason) = self.now()?.request.state.past_rejection() {
+        if let Some(reason) = self.stored()?.request.state.past_rejection() {
             let _ = reply.send(Err(not_rejected(reason)));
             return Ok(false);
         }
@@ -39,18 +39,18 @@ impl Live {
 
     /// Ends the request when its wallet was archived before it was built. True when it ended.
     pub(super) async fn wallet_archived(&mut self, wallet: WalletId) -> Result<bool, Fault> {
-        let request = &self.now()?.request;
+        let request = &self.stored()?.request;
         if request.wallet != wallet || request.state.past_rejection().is_some() {
             return Ok(false);
         }
         // It may be active again.
-        Ok(self.wallet_in_use().await?.is_none())
+        Ok(self.active_wallet_version().await?.is_none())
     }
 
     /// The version of the wallet's row in which it is active; `None` when it is archived, and the
     /// request, which is not built yet, has ended with that.
-    pub(super) async fn wallet_in_use(&mut self) -> Result<Option<u64>, Fault> {
-        let (wallet, version) = self.services.wallet(self.now()?.request.wallet).await?;
+    pub(super) async fn active_wallet_version(&mut self) -> Result<Option<u64>, Fault> {
+        let (wallet, version) = self.services.wallet(self.stored()?.request.wallet).await?;
         match wallet.status {
             Status::Active => Ok(Some(version)),
             Status::Archived => {
@@ -73,7 +73,7 @@ impl Live {
         self.advance_with(vec![Event::Rejected { reason }], extras)
             .await?;
         // Nothing is planned for it any more.
-        self.waits = false;
+        self.is_waiting = false;
         Ok(())
     }
 }

@@ -28,9 +28,9 @@ use tokio::sync::watch;
 
 pub use self::ending::{REJECTED, not_rejected};
 use self::nonce_waiters::NonceWaiters;
-use self::waiting::TAKEN_TRIES;
+use self::waiting::MAX_CONTENDED_TRIES;
 use crate::{
-    chain_rpc::{Broadcast, ChainError},
+    chain_rpc::{BroadcastOutcome, ChainError},
     commands::command_commit::CommandCommit,
     counters::Waiting,
     requests::{
@@ -38,15 +38,15 @@ use crate::{
         request_store::{CommitExtras, StoredRequest},
     },
     services::Services,
-    vaults::vault::{self, InUse},
+    vaults::vault::{self, SharesInUse},
 };
 
 /// Messages.
 pub enum Msg {
     /// Begins, or goes on where the store says.
-    Begin(Box<Start>),
+    Begin(Box<SigningStart>),
     /// The chain answered, and what depends on the account's other requests was settled.
-    ChainDataArrived(Result<ChainData, NotYet>),
+    ChainDataArrived(Result<ChainData, BuildBlocker>),
     /// The cluster answered.
     SignersAnswered {
         /// In which session.
@@ -57,7 +57,7 @@ pub enum Msg {
         answer: Result<Vec<Signature>, Fault>,
     },
     /// The node answered.
-    NodeAnswered(Broadcast),
+    NodeAnswered(BroadcastOutcome),
     /// The effect of the state is to be run (again); by the number of the plan.
     EffectDue(u64),
     /// A node has the transaction whose number is the one before.
@@ -71,7 +71,7 @@ pub enum Msg {
 }
 
 /// Why there is nothing to build on.
-pub enum NotYet {
+pub enum BuildBlocker {
     /// The chain gave no answer, or said that it cannot be.
     Chain(ChainError),
     /// Other requests hold what there is; in words for people.
@@ -81,7 +81,7 @@ pub enum NotYet {
 }
 
 /// How an actor starts.
-pub enum Start {
+pub enum SigningStart {
     /// With a new request.
     New {
         /// In state `Received`.
@@ -112,7 +112,7 @@ pub struct VaultRequests {
 }
 
 /// Arguments.
-pub struct Args {
+pub struct SigningArgs {
     /// Ports and settings.
     pub services: Arc<Services>,
     /// What it shares with the vault's other requests.
@@ -120,22 +120,22 @@ pub struct Args {
     /// The vault.
     pub vault: ActorRef<vault::Msg>,
     /// The shares of the vault that sign.
-    pub in_use: watch::Receiver<InUse>,
+    pub in_use: watch::Receiver<SharesInUse>,
     /// How to start.
-    pub start: Start,
+    pub start: SigningStart,
     /// Counts the request as live; `None` where it found no place and goes on all the same.
-    pub place: Option<vault::AdmissionPermit>,
+    pub admission: Option<vault::AdmissionPermit>,
 }
 
 /// The actor.
-pub struct Signing;
+pub struct SigningActor;
 
 /// Its state.
-pub struct Live {
+pub struct SigningState {
     services: Arc<Services>,
     vault_requests: Arc<VaultRequests>,
     vault: ActorRef<vault::Msg>,
-    in_use: watch::Receiver<InUse>,
+    in_use: watch::Receiver<SharesInUse>,
     /// `None` before the first commit.
     current: Option<StoredRequest>,
     /// Tries of the effect that is run now.
@@ -143,7 +143,7 @@ pub struct Live {
     /// Number of the last plan to run it again; earlier ones are void.
     plan: u64,
     /// What it waits for now: a plan, rather than its task.
-    waits: bool,
+    is_waiting: bool,
     /// Its turn came while its task ran.
     turn_came: bool,
     /// Why it cannot go on, as its row says.
@@ -155,13 +155,13 @@ pub struct Live {
     /// Its transaction is, or was, tried on a node.
     simulated: bool,
     /// It may take until then, in milliseconds since the Unix epoch, whatever its row says.
-    patient_until_ms: u64,
+    extended_deadline_ms: u64,
     task: Option<AbortOnDrop>,
-    place: Option<vault::AdmissionPermit>,
+    admission: Option<vault::AdmissionPermit>,
 }
 
 /// Nobody waits for the turn of a request that has no actor.
-impl Drop for Live {
+impl Drop for SigningState {
     fn drop(&mut self) {
         // Without a draft nothing waits.
         let _ = self.stop_waiting();
@@ -178,18 +178,18 @@ impl Drop for AbortOnDrop {
 }
 
 #[async_trait]
-impl Actor for Signing {
+impl Actor for SigningActor {
     type Msg = Msg;
-    type State = Live;
-    type Arguments = Args;
+    type State = SigningState;
+    type Arguments = SigningArgs;
 
     async fn pre_start(
         &self,
         myself: ActorRef<Msg>,
-        args: Args,
-    ) -> Result<Live, ActorProcessingErr> {
+        args: SigningArgs,
+    ) -> Result<SigningState, ActorProcessingErr> {
         myself.cast(Msg::Begin(Box::new(args.start)))?;
-        Ok(Live {
+        Ok(SigningState {
             services: args.services,
             vault_requests: args.vault_requests,
             vault: args.vault,
@@ -197,15 +197,15 @@ impl Actor for Signing {
             current: None,
             tries: 0,
             plan: 0,
-            waits: false,
+            is_waiting: false,
             turn_came: false,
             delayed: None,
             delay_in_trail: None,
             resumed: false,
             simulated: false,
-            patient_until_ms: 0,
+            extended_deadline_ms: 0,
             task: None,
-            place: args.place,
+            admission: args.admission,
         })
     }
 
@@ -213,11 +213,11 @@ impl Actor for Signing {
         &self,
         myself: ActorRef<Msg>,
         message: Msg,
-        live: &mut Live,
+        live: &mut SigningState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
             Msg::Begin(start) => match *start {
-                Start::New {
+                SigningStart::New {
                     request,
                     broadcast,
                     wallet_version,
@@ -245,21 +245,24 @@ impl Actor for Signing {
                         Some(fault) => return Err(fault.into()),
                     }
                 }
-                Start::Load { request, version } => live.resume(request, version).await?,
+                SigningStart::Load { request, version } => live.resume(request, version).await?,
             },
             Msg::ChainDataArrived(Ok(chain_data)) => {
-                live.facts_arrived(&myself, chain_data).await?
+                live.chain_data_arrived(&myself, chain_data).await?
             }
-            Msg::ChainDataArrived(Err(NotYet::Chain(ChainError::Refused(refusal)))) => {
+            Msg::ChainDataArrived(Err(BuildBlocker::Chain(ChainError::Refused(refusal)))) => {
                 live.give_up(refusal.reason, refusal.code).await?;
             }
-            Msg::ChainDataArrived(Err(NotYet::Wrong(fault))) => live.cannot_be_built(fault).await?,
-            Msg::ChainDataArrived(Err(NotYet::Chain(ChainError::Unknown(reason)))) => {
-                let reason = format!("the chain's nodes gave no answer in time: {reason}");
-                live.put_off(&myself, reason, u32::MAX).await?;
+            Msg::ChainDataArrived(Err(BuildBlocker::Wrong(fault))) => {
+                live.build_failed(fault).await?
             }
-            Msg::ChainDataArrived(Err(NotYet::Taken(reason))) => {
-                live.put_off(&myself, reason, TAKEN_TRIES).await?;
+            Msg::ChainDataArrived(Err(BuildBlocker::Chain(ChainError::Unknown(reason)))) => {
+                let reason = format!("the chain's nodes gave no answer in time: {reason}");
+                live.retry_build(&myself, reason, u32::MAX).await?;
+            }
+            Msg::ChainDataArrived(Err(BuildBlocker::Taken(reason))) => {
+                live.retry_build(&myself, reason, MAX_CONTENDED_TRIES)
+                    .await?;
             }
             Msg::SignersAnswered {
                 session,
@@ -272,9 +275,9 @@ impl Actor for Signing {
                 match answer {
                     Ok(signatures) => live.signed(signatures).await?,
                     Err(fault) => {
-                        tracing::warn!(request = %live.now()?.request.id, %session, ?fault, "signing attempt failed");
+                        tracing::warn!(request = %live.stored()?.request.id, %session, ?fault, "signing attempt failed");
                         let for_good = matches!(fault.class(), Class::Invalid | Class::Forbidden)
-                            && live.shares_stayed(epoch)?;
+                            && live.shares_unchanged(epoch)?;
                         if !for_good && live.retry_before_deadline(&myself)? {
                             return Ok(());
                         }
@@ -283,14 +286,14 @@ impl Actor for Signing {
                     }
                 }
             }
-            Msg::NodeAnswered(Broadcast::Accepted) => {
+            Msg::NodeAnswered(BroadcastOutcome::Accepted) => {
                 let claim = live.stop_waiting()?;
                 live.advance(vec![Event::NodeAccepted]).await?;
                 if let Some(claim) = claim {
                     live.vault_requests.nonce_waiters.taken(&claim);
                 }
             }
-            Msg::NodeAnswered(Broadcast::Refused(refusal)) => {
+            Msg::NodeAnswered(BroadcastOutcome::Refused(refusal)) => {
                 live.stop_waiting()?;
                 let event = Event::NodeRefused {
                     reason: refusal.reason,
@@ -298,18 +301,18 @@ impl Actor for Signing {
                 };
                 live.advance(vec![event]).await?;
             }
-            Msg::NodeAnswered(Broadcast::Unknown(reason)) => {
-                live.send_later(&myself, reason).await?;
+            Msg::NodeAnswered(BroadcastOutcome::Unknown(reason)) => {
+                live.retry_broadcast(&myself, reason).await?;
             }
-            Msg::EffectDue(plan) if plan == live.plan && live.waits => {
-                live.waits = false;
+            Msg::EffectDue(plan) if plan == live.plan && live.is_waiting => {
+                live.is_waiting = false;
                 live.renew_session(None).await?;
             }
             Msg::EffectDue(_) => return Ok(()),
-            Msg::TurnCame if live.waits => {
+            Msg::TurnCame if live.is_waiting => {
                 // The pause would be long after many tries, and what they waited for is there.
                 live.tries = 0;
-                live.waits = false;
+                live.is_waiting = false;
             }
             Msg::TurnCame => {
                 live.turn_came = true;
@@ -327,21 +330,21 @@ impl Actor for Signing {
             }
             Msg::TaskDied(task) => return Err(Fault::bug(format!("{task} panicked")).into()),
         }
-        if live.waits {
+        if live.is_waiting {
             return Ok(());
         }
         live.run_effect(&myself)
     }
 }
 
-impl Live {
-    fn now(&self) -> Result<&StoredRequest, Fault> {
+impl SigningState {
+    fn stored(&self) -> Result<&StoredRequest, Fault> {
         self.current
             .as_ref()
             .ok_or_else(|| Fault::bug("no request yet"))
     }
 
-    fn now_mut(&mut self) -> Result<&mut StoredRequest, Fault> {
+    fn stored_mut(&mut self) -> Result<&mut StoredRequest, Fault> {
         self.current
             .as_mut()
             .ok_or_else(|| Fault::bug("no request yet"))
@@ -357,7 +360,7 @@ impl Live {
         extras: CommitExtras<'_>,
     ) -> Result<(), Fault> {
         let services = Arc::clone(&self.services);
-        let stored = self.now_mut()?;
+        let stored = self.stored_mut()?;
         let before = stored.request.state.effect();
         stored.advance(&services, events, extras).await?;
         if stored.request.state.effect() != before {
@@ -368,12 +371,12 @@ impl Live {
 
     /// The number that the transaction holds.
     fn claim(&self) -> Result<Option<&NonceReservation>, Fault> {
-        let draft = self.now()?.request.state.draft();
+        let draft = self.stored()?.request.state.draft();
         Ok(draft.and_then(|draft| draft.claim.as_ref()))
     }
 
     fn session(&self) -> Result<Option<SessionId>, Fault> {
-        Ok(match &self.now()?.request.state {
+        Ok(match &self.stored()?.request.state {
             State::Signing { session, .. } => Some(*session),
             _ => None,
         })
@@ -385,9 +388,9 @@ impl Live {
         // A session that ran when the process ended is never run again. The request gets new
         // time: the outage was not its fault.
         let fresh = self.fresh_deadline_ms();
-        self.patient_until_ms = fresh;
-        if self.now()?.request.state.past_rejection().is_none()
-            && self.wallet_in_use().await?.is_none()
+        self.extended_deadline_ms = fresh;
+        if self.stored()?.request.state.past_rejection().is_none()
+            && self.active_wallet_version().await?.is_none()
         {
             return Ok(());
         }
@@ -403,16 +406,16 @@ impl Live {
 
     /// Whether the shares that were to sign are still those in use, and every node knows it. Else
     /// a refusal says nothing about the request.
-    fn shares_stayed(&self, epoch: Option<u32>) -> Result<bool, Fault> {
-        let curve = self.now()?.request.network.curve();
+    fn shares_unchanged(&self, epoch: Option<u32>) -> Result<bool, Fault> {
+        let curve = self.stored()?.request.network.curve();
         let in_use = self.in_use.borrow();
         let shares = in_use.of(curve);
         Ok(shares.is_some_and(|shares| shares.confirmed && Some(shares.generation.epoch) == epoch))
     }
 
-    /// In `Prepared` and `Signing`: a new session for the same digest. Elsewhere: nothing.
+    /// In `Prepared` and `SigningActor`: a new session for the same digest. Elsewhere: nothing.
     async fn renew_session(&mut self, new_deadline_ms: Option<u64>) -> Result<(), Fault> {
-        let (lost, deadline_ms) = match &self.now()?.request.state {
+        let (lost, deadline_ms) = match &self.stored()?.request.state {
             State::Prepared { draft, .. } => (None, draft.deadline_ms),
             State::Signing { draft, .. } => {
                 let reason = "the session ended without signatures".to_owned();
@@ -431,7 +434,7 @@ impl Live {
     async fn signed(&mut self, signatures: Vec<Signature>) -> Result<(), Fault> {
         let StoredRequest {
             request, payload, ..
-        } = self.now()?;
+        } = self.stored()?;
         let State::Signing { draft, .. } = &request.state else {
             return Ok(());
         };
@@ -444,8 +447,8 @@ impl Live {
         };
         let made = Event::SignaturesMade { signatures, signed };
         self.advance(vec![made, delivery]).await?;
-        if let Some(place) = &mut self.place {
-            place.permit = None;
+        if let Some(admission) = &mut self.admission {
+            admission.permit = None;
         }
         Ok(())
     }

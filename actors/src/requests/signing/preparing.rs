@@ -9,19 +9,19 @@ use covault_core::{
 };
 use ractor::ActorRef;
 
-use super::{Live, Msg, waiting::TAKEN_TRIES};
+use super::{Msg, SigningState, waiting::MAX_CONTENDED_TRIES};
 use crate::{
     requests::{
-        request_store::{CommitExtras, Problem, StoredRequest},
+        request_store::{AdvanceError, CommitExtras, StoredRequest},
         tx_builder,
     },
-    store::Space,
+    store::KeySpace,
     vaults::vault,
 };
 
-impl Live {
+impl SigningState {
     /// Builds on what the chain said, and stores that with what the transaction uses up.
-    pub(super) async fn facts_arrived(
+    pub(super) async fn chain_data_arrived(
         &mut self,
         myself: &ActorRef<Msg>,
         chain_data: ChainData,
@@ -29,23 +29,23 @@ impl Live {
         let State::Preparing {
             broadcast,
             deadline_ms,
-        } = self.now()?.request.state
+        } = self.stored()?.request.state
         else {
             return Ok(());
         };
-        let deadline_ms = deadline_ms.max(self.patient_until_ms);
+        let deadline_ms = deadline_ms.max(self.extended_deadline_ms);
         let draft = match self.draft(chain_data, broadcast, deadline_ms) {
             Ok(draft) => draft,
-            Err(fault) => return self.cannot_be_built(fault).await,
+            Err(fault) => return self.build_failed(fault).await,
         };
-        let events = self.built(draft.clone());
+        let events = self.built_events(draft.clone());
         let services = Arc::clone(&self.services);
-        let stored = self.now()?;
+        let stored = self.stored()?;
         let (network, payload) = (stored.request.network, &stored.payload);
         let queries = tx_builder::queries(&services, network, payload);
         let assigned = network.rules().is_sequenced(&queries);
         let outcome = loop {
-            let Some(wallet) = self.wallet_in_use().await? else {
+            let Some(wallet) = self.active_wallet_version().await? else {
                 return Ok(());
             };
             let extras = CommitExtras {
@@ -53,19 +53,20 @@ impl Live {
                 wallet: Some(wallet),
             };
             let committed = self
-                .now_mut()?
+                .stored_mut()?
                 .advance_claiming(&services, events.clone(), extras, assigned)
                 .await;
             // The wallet got another name, or was archived, just now.
-            if !matches!(&committed, Err(Problem::Conflict(key)) if key.space == Space::Wallet) {
+            if !matches!(&committed, Err(AdvanceError::Conflict(key)) if key.space == KeySpace::Wallet)
+            {
                 break committed;
             }
         };
-        let stored = self.now()?;
+        let stored = self.stored()?;
         if let Err(problem) = outcome {
             // Somebody was faster: other outputs, a newer block, the next number.
-            let reason = stored.taken(&services, &draft, problem).await?;
-            return self.put_off(myself, reason, TAKEN_TRIES).await;
+            let reason = stored.conflict_reason(&services, &draft, problem).await?;
+            return self.retry_build(myself, reason, MAX_CONTENDED_TRIES).await;
         }
         let request = stored.request.id;
         self.goes_on();
@@ -74,7 +75,7 @@ impl Live {
         Ok(())
     }
 
-    pub(super) async fn cannot_be_built(&mut self, fault: Fault) -> Result<(), Fault> {
+    pub(super) async fn build_failed(&mut self, fault: Fault) -> Result<(), Fault> {
         if *fault.class() != Class::Invalid {
             return Err(fault);
         }
@@ -82,7 +83,7 @@ impl Live {
             .await
     }
 
-    pub(super) fn built(&self, draft: Draft) -> Vec<Event> {
+    pub(super) fn built_events(&self, draft: Draft) -> Vec<Event> {
         // Only after an outage can it be built past its deadline.
         let late = draft.deadline_ms <= self.services.now_ms();
         let deadline_ms = if late {
@@ -107,7 +108,7 @@ impl Live {
     ) -> Result<Draft, Fault> {
         let StoredRequest {
             request, payload, ..
-        } = self.now()?;
+        } = self.stored()?;
         let now = self.services.now_ms();
         tx_builder::draft(request, payload, chain_data, broadcast, now, deadline_ms)
     }

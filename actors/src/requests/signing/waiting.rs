@@ -9,15 +9,15 @@ use covault_core::{
 };
 use ractor::ActorRef;
 
-use super::{Live, Msg};
+use super::{Msg, SigningState};
 use crate::vaults::vault;
 
 /// After so many tries in vain pauses get no longer where other requests hold what is needed.
-pub(super) const TAKEN_TRIES: u32 = 4;
+pub(super) const MAX_CONTENDED_TRIES: u32 = 4;
 /// So many tries are no delay that is worth a line in the trail.
-const MOMENT_TRIES: u32 = 2;
+const UNREPORTED_TRIES: u32 = 2;
 
-impl Live {
+impl SigningState {
     /// The turn of the transaction's number need not come any more. Returns the number.
     pub(super) fn stop_waiting(&self) -> Result<Option<NonceReservation>, Fault> {
         let claim = self.claim()?.cloned();
@@ -29,7 +29,7 @@ impl Live {
 
     /// Nothing can be built now: asks again later, unless the deadline comes first. Pauses do not
     /// get longer after `most_tries`.
-    pub(super) async fn put_off(
+    pub(super) async fn retry_build(
         &mut self,
         myself: &ActorRef<Msg>,
         reason: String,
@@ -39,26 +39,26 @@ impl Live {
         if !self.retry_before_deadline(myself)? {
             return self.give_up(reason, ExecuteCode::Unspecified).await;
         }
-        let request = self.now()?.request.id;
+        let request = self.stored()?.request.id;
         // Others need not wait for it.
-        let _ = self.vault.cast(vault::Msg::StepBack(request));
+        let _ = self.vault.cast(vault::Msg::MoveToBack(request));
         self.note_delay(reason).await
     }
 
     /// No node took the transaction: sends it again later.
-    pub(super) async fn send_later(
+    pub(super) async fn retry_broadcast(
         &mut self,
         myself: &ActorRef<Msg>,
         reason: String,
     ) -> Result<(), Fault> {
-        tracing::warn!(request = %self.now()?.request.id, reason, tries = self.tries, "broadcast is not settled");
+        tracing::warn!(request = %self.stored()?.request.id, reason, tries = self.tries, "broadcast is not settled");
         let pause = if std::mem::take(&mut self.turn_came) {
             self.tries = 0;
             Duration::ZERO
         } else {
-            self.services.pause(self.tries)
+            self.services.backoff(self.tries)
         };
-        self.plan(myself, pause);
+        self.schedule_retry(myself, pause);
         self.note_delay(reason).await
     }
 
@@ -66,18 +66,18 @@ impl Live {
     /// request has waited for longer than a moment.
     pub(super) async fn note_delay(&mut self, reason: String) -> Result<(), Fault> {
         let services = Arc::clone(&self.services);
-        let request = self.now()?.request.id;
+        let request = self.stored()?.request.id;
         if self
             .delayed
             .as_ref()
             .is_none_or(|(known, _)| *known != reason)
         {
-            if let Err(fault) = self.now_mut()?.delay(&services, &reason).await {
+            if let Err(fault) = self.stored_mut()?.delay(&services, &reason).await {
                 tracing::warn!(%request, ?fault, reason, "why a request waits could not be stored");
             }
             self.delayed = Some((reason.clone(), self.services.counters.wait()));
         }
-        if self.tries <= MOMENT_TRIES || self.delay_in_trail.as_ref() == Some(&reason) {
+        if self.tries <= UNREPORTED_TRIES || self.delay_in_trail.as_ref() == Some(&reason) {
             return Ok(());
         }
         tracing::info!(%request, reason, "a request has to wait");
@@ -94,12 +94,12 @@ impl Live {
 
     /// Plans another try, unless the deadline comes first.
     pub(super) fn retry_before_deadline(&mut self, myself: &ActorRef<Msg>) -> Result<bool, Fault> {
-        let deadline_ms = match &self.now()?.request.state {
-            State::Preparing { deadline_ms, .. } => (*deadline_ms).max(self.patient_until_ms),
+        let deadline_ms = match &self.stored()?.request.state {
+            State::Preparing { deadline_ms, .. } => (*deadline_ms).max(self.extended_deadline_ms),
             State::Prepared { draft, .. } | State::Signing { draft, .. } => draft.deadline_ms,
             _ => return Ok(false),
         };
-        let pause = self.services.pause(self.tries);
+        let pause = self.services.backoff(self.tries);
         let due = self
             .services
             .now_ms()
@@ -107,14 +107,14 @@ impl Live {
         if due >= deadline_ms {
             return Ok(false);
         }
-        self.plan(myself, pause);
+        self.schedule_retry(myself, pause);
         Ok(true)
     }
 
-    pub(super) fn plan(&mut self, myself: &ActorRef<Msg>, pause: Duration) {
+    pub(super) fn schedule_retry(&mut self, myself: &ActorRef<Msg>, pause: Duration) {
         self.tries = self.tries.saturating_add(1);
         self.plan += 1;
-        self.waits = true;
+        self.is_waiting = true;
         let plan = self.plan;
         myself.send_after(pause, move || Msg::EffectDue(plan));
     }

@@ -8,7 +8,9 @@ use std::{
 use covault_core::audit::Chain;
 use tokio::sync::oneshot;
 
-use crate::store::{Batch, Change, CommitError, Expect, Key, Space, Write, damaged, rows};
+use crate::store::{
+    Batch, CommitError, Key, KeySpace, Precondition, RowChange, RowWrite, damaged, rows,
+};
 
 /// Most batches, rows and bytes that share one transaction: bounds how long the first of them waits.
 const BATCHES: usize = 256;
@@ -56,7 +58,7 @@ struct Member {
 /// What the statement takes: an element per row, ordered by wave, and one per entry of the audit log,
 /// ordered by wave and chain.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Rows<'a> {
+pub(super) struct RowMap<'a> {
     pub(super) ends: Vec<i32>,
     pub(super) batches: Vec<i32>,
     pub(super) spaces: Vec<i16>,
@@ -122,8 +124,8 @@ impl Group {
     }
 
     /// What the statement takes.
-    pub(super) fn rows(&self) -> Rows<'_> {
-        let mut rows = Rows::default();
+    pub(super) fn rows(&self) -> RowMap<'_> {
+        let mut rows = RowMap::default();
         let mut wave = 0;
         for (number, member) in (0..).zip(&self.members) {
             if member.wave != wave {
@@ -136,20 +138,20 @@ impl Group {
                 rows.spaces.push(i16::from(write.key.space as u8));
                 rows.keys.push(&write.key.bytes);
                 rows.expects.push(match write.expect {
-                    Expect::Any => -1,
-                    Expect::Absent => 0,
+                    Precondition::Any => -1,
+                    Precondition::Absent => 0,
                     // There is no version 0, and none beyond.
-                    Expect::Version(0) => i64::MAX,
-                    Expect::Version(version) => i64::try_from(version).unwrap_or(i64::MAX),
+                    Precondition::Version(0) => i64::MAX,
+                    Precondition::Version(version) => i64::try_from(version).unwrap_or(i64::MAX),
                 });
                 let later = writes.get(index + 1..).unwrap_or_default();
                 let (change, value): (_, &[u8]) = match &write.change {
                     // The last change of a row is the one that stays.
                     _ if later.iter().any(|later| later.key == write.key) => (3, &[]),
-                    Change::Check if looked_at_by_all(write) => (4, &[]),
-                    Change::Check => (0, &[]),
-                    Change::Put(value) => (1, value),
-                    Change::Delete => (2, &[]),
+                    RowChange::Check if looked_at_by_all(write) => (4, &[]),
+                    RowChange::Check => (0, &[]),
+                    RowChange::Put(value) => (1, value),
+                    RowChange::Delete => (2, &[]),
                 };
                 rows.changes.push(change);
                 rows.values.push(value);
@@ -239,9 +241,9 @@ fn place(count: usize) -> i32 {
 
 /// What a batch takes on its way, in bytes.
 pub(super) fn size(batch: &Batch) -> usize {
-    let of = |write: &Write| match &write.change {
-        Change::Put(value) => write.key.bytes.len() + value.len(),
-        Change::Delete | Change::Check => write.key.bytes.len(),
+    let of = |write: &RowWrite| match &write.change {
+        RowChange::Put(value) => write.key.bytes.len() + value.len(),
+        RowChange::Delete | RowChange::Check => write.key.bytes.len(),
     };
     let entries = batch.appends().iter().map(|(_, body)| body.len());
     batch.writes().iter().map(of).chain(entries).sum()
@@ -289,14 +291,14 @@ fn waves<'a>(batches: impl Iterator<Item = &'a Batch>) -> Vec<u32> {
 
 /// Whether every process looks at this row in most of its batches: a client's token. (A lease is looked
 /// at by its owner alone.)
-fn looked_at_by_all(write: &Write) -> bool {
-    write.key.space == Space::Token && matches!(write.expect, Expect::Version(_))
+fn looked_at_by_all(write: &RowWrite) -> bool {
+    write.key.space == KeySpace::Token && matches!(write.expect, Precondition::Version(_))
 }
 
 /// Whether it must not meet another one on the same row in one wave. To demand that there is no
 /// row takes its place for a moment.
-fn writes(write: &Write) -> bool {
-    write.change != Change::Check || write.expect == Expect::Absent
+fn writes(write: &RowWrite) -> bool {
+    write.change != RowChange::Check || write.expect == Precondition::Absent
 }
 
 #[cfg(test)]

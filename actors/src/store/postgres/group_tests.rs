@@ -3,7 +3,7 @@
 use super::*;
 
 fn key(name: u8) -> Key {
-    Key::new(Space::Wallet, &[&[name]])
+    Key::new(KeySpace::Wallet, &[&[name]])
 }
 
 type Reply = oneshot::Receiver<Result<(), CommitError>>;
@@ -22,10 +22,10 @@ fn job(batch: Batch) -> (Job, Waiting, Reply) {
 fn batch(written: &[u8], seen: &[u8]) -> Batch {
     let mut batch = Batch::new();
     for name in written {
-        batch.put(key(*name), Expect::Any, vec![*name]);
+        batch.put(key(*name), Precondition::Any, vec![*name]);
     }
     for name in seen {
-        batch.check(key(*name), Expect::Version(1));
+        batch.check(key(*name), Precondition::Version(1));
     }
     batch
 }
@@ -51,7 +51,7 @@ fn waves__should_keep_apart_only_what_has_to_do_with_each_other() {
         [0, 1, 1, 0]
     );
     let mut absent = Batch::new();
-    absent.check(key(9), Expect::Absent);
+    absent.check(key(9), Precondition::Absent);
     assert_eq!(of(&[absent.clone(), absent]), [0, 1]);
 }
 
@@ -76,12 +76,12 @@ fn waves__should_not_keep_apart_entries_of_one_chain() {
     assert_eq!(of(&[one(), one(), other()]), [0, 1, 1]);
     // Who names a head comes after those that were there first, and before those that come later.
     let mut began = Batch::new();
-    began.check(rows::audit_head(Chain::Service), Expect::Absent);
+    began.check(rows::audit_head(Chain::Service), Precondition::Absent);
     let began = || began.clone();
     assert_eq!(of(&[began(), began(), one()]), [0, 1, 2]);
     assert_eq!(of(&[one(), began()]), [0, 1]);
     let mut rebroadcast_cache = Batch::new();
-    rebroadcast_cache.check(rows::audit_head(Chain::Service), Expect::Version(1));
+    rebroadcast_cache.check(rows::audit_head(Chain::Service), Precondition::Version(1));
     assert_eq!(of(&[one(), rebroadcast_cache.clone()]), [0, 1]);
     assert_eq!(of(&[rebroadcast_cache, one()]), [0, 0]);
 }
@@ -97,10 +97,13 @@ fn group__should_order_entries_by_chain_and_tell_whose_chain_is_damaged() {
     let rows = group.rows();
     assert_eq!((rows.ends, rows.entry_ends), (vec![2, 3], vec![4, 6]));
     assert_eq!(rows.entry_batches, [1, 1, 0, 0, 2, 2]);
-    let (service, of_vault) = (Chain::Service.key(), vault().key());
+    let (service, for_vault) = (Chain::Service.key(), vault().key());
     assert_eq!(
         rows.chains,
-        [&service, &service, &of_vault, &of_vault, &service, &service].map(Clone::clone)
+        [
+            &service, &service, &for_vault, &for_vault, &service, &service
+        ]
+        .map(Clone::clone)
     );
     assert_eq!(
         rows.bodies,
@@ -134,7 +137,7 @@ fn group__should_take_what_is_wanted_up_to_its_limits() {
     assert!(waiting.is_empty());
     let (big, ..) = job({
         let mut big = Batch::new();
-        big.put(key(0), Expect::Any, vec![0; BYTES]);
+        big.put(key(0), Precondition::Any, vec![0; BYTES]);
         big
     });
     let (small, ..) = job(batch(&[1], &[]));

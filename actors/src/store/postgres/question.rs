@@ -2,12 +2,12 @@
 
 use sqlx::PgConnection;
 
-use crate::store::{Key, Row, Scan, Space, prefix_end};
+use crate::store::{Key, KeySpace, Row, Scan, prefix_end};
 
 /// A row, some rows, or a page of rows.
 pub(super) struct Question {
     statement: &'static str,
-    space: Space,
+    space: KeySpace,
     keys: Keys,
     /// How many at most, and how many are left out first.
     page: Option<(i64, i64)>,
@@ -24,7 +24,7 @@ enum Keys {
 
 impl Question {
     /// Some rows.
-    pub(super) fn some(space: Space, keys: &[Vec<u8>]) -> Self {
+    pub(super) fn some(space: KeySpace, keys: &[Vec<u8>]) -> Self {
         Self {
             statement: "SELECT key, version, value FROM covault.rows \
                         WHERE space = $1 AND key = ANY($2)",

@@ -11,7 +11,7 @@ use crate::requests::signing::AbortOnDrop;
 
 /// Asks in a task. Its answer becomes a message, also when it takes too long or panics: whoever
 /// waits for one that never comes would not ask again.
-pub(super) fn ask<T: Send + 'static>(
+pub(super) fn ask_cluster<T: Send + 'static>(
     actor: &ActorRef<Msg>,
     patience: Duration,
     too_late: &'static str,

@@ -11,19 +11,19 @@ use covault_core::{
 };
 use ractor::RpcReplyPort;
 
-use super::Live;
+use super::VaultState;
 use crate::{
-    audit::Note,
+    audit::AuditNote,
     commands::command_commit::CommandCommit,
     requests::{
         request_store::{self, CommitExtras},
         signing::{self, REJECTED, not_rejected},
     },
-    store::{Batch, CommitError, Expect, Space, rows},
+    store::{Batch, CommitError, KeySpace, Precondition, rows},
     vaults::address_proofs,
 };
 
-impl Live {
+impl VaultState {
     /// Changes a wallet's row. Every first commit of a request demands the version of that row in
     /// which the wallet was active, so that none is accepted once this has archived it; those that
     /// were accepted before and are not built yet are told, and end.
@@ -40,9 +40,9 @@ impl Live {
                 break old;
             }
             let mut batch = Batch::new();
-            let expect = Expect::Version(version);
+            let expect = Precondition::Version(version);
             batch.put(rows::wallet(id), expect, rows::encode(&new)?);
-            Note::new(
+            AuditNote::new(
                 command_commit.by(),
                 format_args!("wallet:{id}"),
                 "WalletChanged",
@@ -58,7 +58,7 @@ impl Live {
             match self.services.store.commit(batch).await {
                 Ok(()) => break new,
                 // Another process changed it too.
-                Err(CommitError::Conflict(key)) if key.space == Space::Wallet => {}
+                Err(CommitError::Conflict(key)) if key.space == KeySpace::Wallet => {}
                 Err(error) => return Err(error.into()),
             }
         };

@@ -14,18 +14,18 @@ use covault_core::{
 };
 use ractor::{ActorRef, RpcReplyPort};
 
-use super::{Live, Msg, asking::ask};
+use super::{Msg, VaultState, asking::ask_cluster};
 use crate::{
-    audit::{self, By, Note},
+    audit::{self, AuditActor, AuditNote},
     nodes,
     requests::signing::AbortOnDrop,
-    services::GRACE_MS,
-    store::{Batch, CommitError, Expect, Space, rows},
+    services::DEADLINE_GRACE_MS,
+    store::{Batch, CommitError, KeySpace, Precondition, rows},
 };
 
 /// What this process does for a key that is not there yet.
 #[derive(Default)]
-pub(super) struct Keygen {
+pub(super) struct KeygenWork {
     /// The run that the cluster is asked for. It ends with the actor: the next one asks again.
     run: Option<(SessionId, AbortOnDrop)>,
     tries: u32,
@@ -33,7 +33,7 @@ pub(super) struct Keygen {
     again: bool,
 }
 
-pub(super) type Keygens = HashMap<Scheme, Keygen>;
+pub(super) type KeygenWorks = HashMap<Scheme, KeygenWork>;
 
 /// How keys that are not there yet are to be made from now on.
 pub struct KeyPlan {
@@ -44,12 +44,12 @@ pub struct KeyPlan {
     /// The scheme of the ECDSA key.
     pub ecdsa: Scheme,
     /// Who wants it.
-    pub by: By,
+    pub by: AuditActor,
     /// Where the vault goes.
     pub reply: RpcReplyPort<Result<Vault, Fault>>,
 }
 
-impl Live {
+impl VaultState {
     pub(super) async fn start_keygen(
         &mut self,
         myself: &ActorRef<Msg>,
@@ -101,10 +101,10 @@ impl Live {
         };
         let signers = Arc::clone(&self.services.signers);
         let left = order.expires_at_ms.saturating_sub(now);
-        let patience = Duration::from_millis(left.saturating_add(GRACE_MS));
+        let patience = Duration::from_millis(left.saturating_add(DEADLINE_GRACE_MS));
         let session = order.session;
         let asked = order.clone();
-        let task = ask(
+        let task = ask_cluster(
             myself,
             patience,
             "the signers did not make the key in time",
@@ -160,17 +160,17 @@ impl Live {
                 let scheme = order.scheme;
                 let keygen = self.keygens.entry(scheme).or_default();
                 keygen.tries = keygen.tries.saturating_add(1);
-                let pause = self.services.pause(keygen.tries);
+                let pause = self.services.backoff(keygen.tries);
                 myself.send_after(pause, move || Msg::KeygenDue(scheme));
                 Ok(())
             }
         }
     }
 
-    pub(super) async fn make_keys_again(
+    pub(super) async fn retry_keygen(
         &mut self,
         myself: &ActorRef<Msg>,
-        by: &By,
+        by: &AuditActor,
     ) -> Result<Vault, Fault> {
         let failed = |key: &VaultKey| matches!(key.state, KeyState::Failed(_));
         let schemes = self.vault.keys.iter().filter(|key| failed(key));
@@ -183,7 +183,7 @@ impl Live {
                 vault.want_again();
                 Ok(())
             };
-            let note = Note::of_vault(by, self.vault.id, "KeysWantedAgain");
+            let note = AuditNote::for_vault(by, self.vault.id, "KeysWantedAgain");
             self.update(Some(note), wanted).await?;
         }
         for scheme in schemes {
@@ -195,7 +195,7 @@ impl Live {
 
     /// From now on other nodes, or another number of them, make the keys that are not there. What
     /// the old ones are at is dropped: a key that comes of it is nobody's.
-    pub(super) async fn make_keys_with(
+    pub(super) async fn replace_signers(
         &mut self,
         myself: &ActorRef<Msg>,
         plan: KeyPlan,
@@ -207,7 +207,7 @@ impl Live {
             by,
             reply,
         } = plan;
-        let note = Note::of_vault(&by, self.vault.id, "SignersReplaced")
+        let note = AuditNote::for_vault(&by, self.vault.id, "SignersReplaced")
             .fact("threshold", threshold)
             .fact("signers", audit::nodes(&signers))
             .fact("ecdsa", ecdsa.name());
@@ -219,7 +219,7 @@ impl Live {
             return Ok(());
         }
         let old: Vec<Scheme> = self.vault.keys.iter().map(|key| key.scheme).collect();
-        let stored = self.put_naming(vault, &signers, note).await;
+        let stored = self.commit_with_signers(vault, &signers, note).await;
         if stored.is_ok() {
             for scheme in old {
                 self.note_problem(scheme, None).await;
@@ -240,42 +240,42 @@ impl Live {
     ///
     /// # Errors
     /// [`Class::Invalid`] when one is not admitted; nothing was changed then.
-    pub(super) async fn put_naming(
+    pub(super) async fn commit_with_signers(
         &mut self,
         vault: Vault,
         named: &[NodeId],
-        note: Note,
+        note: AuditNote,
     ) -> Result<(), Fault> {
         loop {
             let mut batch = Batch::new();
-            let expect = Expect::Version(self.version);
+            let expect = Precondition::Version(self.version);
             batch.put(rows::vault(vault.id), expect, rows::encode(&vault)?);
-            nodes::hold(&self.services, &mut batch, "signers", named).await?;
+            nodes::pin_rows(&self.services, &mut batch, "signers", named).await?;
             let chain = Chain::Vault(vault.id);
             note.clone()
                 .add_to(&mut batch, chain, self.services.now_ms())?;
             match self.services.store.commit(batch).await {
                 Ok(()) => break,
                 // A node got another name, was named by another vault too, or was removed.
-                Err(CommitError::Conflict(key)) if key.space == Space::Node => {}
+                Err(CommitError::Conflict(key)) if key.space == KeySpace::Node => {}
                 Err(error) => return Err(error.into()),
             }
         }
         self.vault = vault;
         self.version += 1;
-        self.show();
+        self.publish_shares();
         Ok(())
     }
 
     /// Something that the service does with the vault.
-    pub(super) fn note(&self, event: &str) -> Note {
-        Note::of_vault(&By::service(), self.vault.id, event)
+    pub(super) fn note(&self, event: &str) -> AuditNote {
+        AuditNote::for_vault(&AuditActor::service(), self.vault.id, event)
     }
 
     /// Stores a change, with its entry in the audit log.
     pub(super) async fn update(
         &mut self,
-        note: Option<Note>,
+        note: Option<AuditNote>,
         change: impl FnOnce(&mut Vault) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         let mut vault = self.vault.clone();
@@ -283,7 +283,7 @@ impl Live {
         let mut batch = Batch::new();
         batch.put(
             rows::vault(vault.id),
-            Expect::Version(self.version),
+            Precondition::Version(self.version),
             rows::encode(&vault)?,
         );
         if let Some(note) = note {
@@ -292,7 +292,7 @@ impl Live {
         self.services.store.commit(batch).await?;
         self.vault = vault;
         self.version += 1;
-        self.show();
+        self.publish_shares();
         Ok(())
     }
 }

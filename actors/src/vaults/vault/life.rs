@@ -25,13 +25,13 @@ use covault_core::{
 };
 use ractor::{ActorRef, RpcReplyPort};
 
-use super::{Live, Msg as VaultMsg, asking::ask};
+use super::{Msg as VaultMsg, VaultState, asking::ask_cluster};
 use crate::{
-    audit::{self, By, Note},
+    audit::{self, AuditActor, AuditNote},
     nodes,
-    port::{Confirmations, NodeView},
+    port::{NodeConfirmations, NodeView},
     requests::signing::AbortOnDrop,
-    services::GRACE_MS,
+    services::DEADLINE_GRACE_MS,
 };
 
 /// Runs of one wish that may fail, while this process runs: because somebody refused or cheated (or
@@ -42,9 +42,13 @@ const MAX_FAILED: u32 = 10;
 /// Messages.
 pub enum Msg {
     /// An operator wants new shares.
-    Want(Box<ReshareRequest>, By, RpcReplyPort<Result<Vault, Fault>>),
+    Want(
+        Box<ReshareRequest>,
+        AuditActor,
+        RpcReplyPort<Result<Vault, Fault>>,
+    ),
     /// An operator does not want them any more.
-    Cancel(By, RpcReplyPort<Result<Vault, Fault>>),
+    Cancel(AuditActor, RpcReplyPort<Result<Vault, Fault>>),
     /// A run is to be started (again).
     ReshareDue(Scheme),
     /// The cluster answered.
@@ -52,7 +56,7 @@ pub enum Msg {
     /// The nodes are to be told (again) to use new shares.
     ActivationDue(Scheme),
     /// They answered.
-    ActivationEnded(Box<ReshareOrder>, Result<Confirmations, Fault>),
+    ActivationEnded(Box<ReshareOrder>, Result<NodeConfirmations, Fault>),
 }
 
 /// What an operator wants of a vault's keys.
@@ -68,11 +72,11 @@ pub struct ReshareRequest {
 
 /// The shares that sign, by curve: what the actors of requests see.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct InUse(Vec<(Curve, Shares)>);
+pub struct SharesInUse(Vec<(Curve, KeyShares)>);
 
 /// The shares of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shares {
+pub struct KeyShares {
     /// Who holds them, and how many are needed.
     pub generation: Generation,
     /// Its nodes were told to use them. Before that nobody would sign.
@@ -81,9 +85,9 @@ pub struct Shares {
     pub confirmed: bool,
 }
 
-impl InUse {
+impl SharesInUse {
     /// Those of a curve.
-    pub fn of(&self, curve: Curve) -> Option<&Shares> {
+    pub fn of(&self, curve: Curve) -> Option<&KeyShares> {
         let mut shares = self.0.iter();
         shares.find_map(|(other, shares)| (*other == curve).then_some(shares))
     }
@@ -91,7 +95,7 @@ impl InUse {
 
 /// What this process does for one key.
 #[derive(Default)]
-pub(super) struct Work {
+pub(super) struct ReshareWork {
     run: Option<(SessionId, AbortOnDrop)>,
     /// When the next run is due.
     next_run: Option<AbortOnDrop>,
@@ -101,31 +105,31 @@ pub(super) struct Work {
     refused_runs: u32,
     activation: Option<AbortOnDrop>,
     /// When the next telling is due.
-    next_telling: Option<AbortOnDrop>,
-    failed_tellings: u32,
+    next_activation: Option<AbortOnDrop>,
+    failed_activations: u32,
     activated: bool,
 }
 
-impl Work {
+impl ReshareWork {
     /// Nothing is wrong with the runs (any more).
-    fn forgive(&mut self) {
+    fn reset_failures(&mut self) {
         (self.run, self.next_run) = (None, None);
         (self.tries, self.failed_runs, self.refused_runs) = (0, 0, 0);
     }
 }
 
-pub(super) type Works = HashMap<Scheme, Work>;
+pub(super) type ReshareWorks = HashMap<Scheme, ReshareWork>;
 
 /// The shares in use, as the vault and the work of this process have them.
-pub(super) fn in_use(vault: &Vault, works: &Works) -> InUse {
+pub(super) fn in_use(vault: &Vault, works: &ReshareWorks) -> SharesInUse {
     let keys = vault.keys.iter();
-    InUse(
+    SharesInUse(
         keys.filter_map(|key| {
             let KeyState::Ready(live) = &key.state else {
                 return None;
             };
             let confirmed = live.is_confirmed();
-            let shares = Shares {
+            let shares = KeyShares {
                 generation: live.generation.clone(),
                 activated: confirmed
                     || live.activation.as_ref().is_some_and(|it| it.asked)
@@ -138,8 +142,8 @@ pub(super) fn in_use(vault: &Vault, works: &Works) -> InUse {
     )
 }
 
-impl Live {
-    pub(super) async fn life(
+impl VaultState {
+    pub(super) async fn handle_reshare(
         &mut self,
         myself: &ActorRef<VaultMsg>,
         message: Msg,
@@ -155,7 +159,7 @@ impl Live {
                     return Ok(());
                 }
                 let names = schemes.iter().map(|scheme| scheme.name());
-                let mut note = Note::of_vault(&by, self.vault.id, "ReshareWanted")
+                let mut note = AuditNote::for_vault(&by, self.vault.id, "ReshareWanted")
                     .fact("schemes", names.collect::<Vec<_>>().join(" "))
                     .fact("lost", audit::nodes(&lost));
                 if let Some((threshold, holders)) = &to {
@@ -174,25 +178,25 @@ impl Live {
                     .filter(|scheme| halted(reshare_of(&self.vault, *scheme)))
                     .filter(|scheme| !halted(reshare_of(&vault, *scheme)))
                     .collect();
-                self.decided(note, wanted.map(|()| vault), &holders, reply)
+                self.commit_decision(note, wanted.map(|()| vault), &holders, reply)
                     .await?;
                 for scheme in again {
-                    self.works.entry(scheme).or_default().forgive();
+                    self.works.entry(scheme).or_default().reset_failures();
                     self.note_problem(scheme, None).await;
                 }
-                self.resume_life(myself);
+                self.resume_reshares(myself);
                 Ok(())
             }
             Msg::Cancel(by, reply) => {
-                let note = Note::of_vault(&by, self.vault.id, "ReshareCancelled");
+                let note = AuditNote::for_vault(&by, self.vault.id, "ReshareCancelled");
                 let mut vault = self.vault.clone();
                 let cancelled = vault.cancel_reshare();
-                self.decided(note, cancelled.map(|()| vault), &[], reply)
+                self.commit_decision(note, cancelled.map(|()| vault), &[], reply)
                     .await?;
                 let schemes: Vec<Scheme> = self.works.keys().copied().collect();
                 for scheme in schemes {
                     if reshare_of(&self.vault, scheme) == Some(&Reshare::Idle) {
-                        self.works.entry(scheme).or_default().forgive();
+                        self.works.entry(scheme).or_default().reset_failures();
                         self.note_problem(scheme, None).await;
                     }
                 }
@@ -201,33 +205,35 @@ impl Live {
             Msg::ReshareDue(scheme) => self.start_reshare(myself, scheme).await,
             Msg::ReshareEnded(order, result) => self.reshare_ended(myself, &order, result).await,
             Msg::ActivationDue(scheme) => {
-                self.start_telling(myself, scheme);
+                self.start_activation(myself, scheme);
                 Ok(())
             }
-            Msg::ActivationEnded(order, result) => self.telling_ended(myself, &order, result).await,
+            Msg::ActivationEnded(order, result) => {
+                self.activation_ended(myself, &order, result).await
+            }
         }
     }
 
     /// Goes on with what the store says is in progress, where nothing is at it.
-    pub(super) fn resume_life(&self, myself: &ActorRef<VaultMsg>) {
+    pub(super) fn resume_reshares(&self, myself: &ActorRef<VaultMsg>) {
         for key in &self.vault.keys {
             let KeyState::Ready(live) = &key.state else {
                 continue;
             };
             let scheme = key.scheme;
             if matches!(live.reshare, Reshare::Wanted(_) | Reshare::Preparing { .. }) {
-                let _ = myself.cast(VaultMsg::Life(Msg::ReshareDue(scheme)));
+                let _ = myself.cast(VaultMsg::Reshare(Msg::ReshareDue(scheme)));
             }
             if live.activation.is_some() {
-                let _ = myself.cast(VaultMsg::Life(Msg::ActivationDue(scheme)));
+                let _ = myself.cast(VaultMsg::Reshare(Msg::ActivationDue(scheme)));
             }
         }
     }
 
     /// Stores what an operator decided, and answers. A refusal is no trouble of the vault's.
-    async fn decided(
+    async fn commit_decision(
         &mut self,
-        note: Note,
+        note: AuditNote,
         vault: Result<Vault, Fault>,
         nodes: &[NodeId],
         reply: RpcReplyPort<Result<Vault, Fault>>,
@@ -242,7 +248,7 @@ impl Live {
         let stored = if vault == self.vault {
             Ok(())
         } else {
-            self.put_naming(vault, nodes, note).await
+            self.commit_with_signers(vault, nodes, note).await
         };
         let refused = matches!(&stored, Err(fault) if *fault.class() == Class::Invalid);
         let _ = reply.send(stored.clone().map(|()| self.vault.clone()));
@@ -318,15 +324,15 @@ impl Live {
         tracing::info!(vault = %self.vault.id, scheme = scheme.name(), epoch = order.new.epoch, "the nodes are asked for new shares");
         let signers = Arc::clone(&self.services.signers);
         let left = order.expires_at_ms.saturating_sub(now);
-        let patience = Duration::from_millis(left.saturating_add(GRACE_MS));
+        let patience = Duration::from_millis(left.saturating_add(DEADLINE_GRACE_MS));
         let session = order.session;
         let asked = order.clone();
-        let task = ask(
+        let task = ask_cluster(
             myself,
             patience,
             "the signers did not make the new shares in time",
             async move { signers.reshare(&asked).await },
-            move |result| VaultMsg::Life(Msg::ReshareEnded(Box::new(order), result)),
+            move |result| VaultMsg::Reshare(Msg::ReshareEnded(Box::new(order), result)),
         );
         self.works.entry(scheme).or_default().run = Some((session, task));
         Ok(())
@@ -402,7 +408,7 @@ impl Live {
         }
         let result = match result {
             Ok(Reshared::Behind(later)) if work.failed_runs < MAX_FAILED => {
-                return self.learned(myself, order, later).await;
+                return self.catch_up(myself, order, later).await;
             }
             // Enough is enough, also of what is new each time.
             Ok(Reshared::Behind(later)) => Err(later.reason),
@@ -411,8 +417,8 @@ impl Live {
         };
         match result {
             Ok(proof) => {
-                work.forgive();
-                work.failed_tellings = 0;
+                work.reset_failures();
+                work.failed_activations = 0;
                 // An older generation need not be told any more.
                 work.activation = None;
                 work.activated = false;
@@ -426,7 +432,7 @@ impl Live {
                     .await?;
                 self.note_problem(scheme, None).await;
                 tracing::info!(vault = %self.vault.id, scheme = scheme.name(), epoch = order.new.epoch, "new shares are in use");
-                self.start_telling(myself, scheme);
+                self.start_activation(myself, scheme);
             }
             Err(fault) => {
                 work.failed_runs = work.failed_runs.saturating_add(1);
@@ -440,7 +446,7 @@ impl Live {
                     self.try_reshare_later(myself, scheme, &fault).await;
                     return Ok(());
                 }
-                work.forgive();
+                work.reset_failures();
                 tracing::error!(vault = %self.vault.id, scheme = scheme.name(), ?fault, "no new shares: given up until an operator asks again");
                 self.note_problem(scheme, None).await;
                 let reason = fault.message();
@@ -457,7 +463,7 @@ impl Live {
 
     /// Another orchestrator, or this one before its store was put back, has gone on with the key: what the
     /// nodes have shown of that is stored, and new shares are made from there.
-    async fn learned(
+    async fn catch_up(
         &mut self,
         myself: &ActorRef<VaultMsg>,
         order: &ReshareOrder,
@@ -470,7 +476,7 @@ impl Live {
         let known = later.proven.last().map(|it| it.order.new.clone());
         if known.is_some() {
             work.activation = None;
-            (work.activated, work.failed_tellings) = (false, 0);
+            (work.activated, work.failed_activations) = (false, 0);
         }
         let mut note = self
             .note("SharesLearned")
@@ -485,7 +491,7 @@ impl Live {
         self.update(Some(note), |vault| vault.learned(order, later))
             .await?;
         if known.is_some() {
-            self.start_telling(myself, scheme);
+            self.start_activation(myself, scheme);
         }
         self.try_reshare_later(myself, scheme, &reason).await;
         Ok(())
@@ -500,8 +506,8 @@ impl Live {
         tracing::warn!(vault = %self.vault.id, scheme = scheme.name(), ?fault, "no new shares yet");
         let work = self.works.entry(scheme).or_default();
         work.tries = work.tries.saturating_add(1);
-        let pause = self.services.pause(work.tries);
-        let due = move || VaultMsg::Life(Msg::ReshareDue(scheme));
+        let pause = self.services.backoff(work.tries);
+        let due = move || VaultMsg::Reshare(Msg::ReshareDue(scheme));
         let timer = myself.send_after(pause, due);
         work.next_run = Some(AbortOnDrop(timer.abort_handle()));
         let problem = fault.message().to_owned();
@@ -518,7 +524,7 @@ impl Live {
     }
 
     /// Lets the actors of requests see which shares sign.
-    pub(super) fn show(&self) {
+    pub(super) fn publish_shares(&self) {
         self.in_use.send_replace(in_use(&self.vault, &self.works));
     }
 }

@@ -31,15 +31,15 @@ impl AdmissionPermit {
 
     /// That of a request which was accepted before, by this process or an earlier one: it goes on,
     /// also when what others have left is too little for it.
-    pub fn again(services: &Services, request: &Request) -> Option<Self> {
+    pub fn readmit(services: &Services, request: &Request) -> Option<Self> {
         let signed = matches!(
             request.state,
             State::Signed { .. } | State::Broadcasting { .. }
         );
         let permit = if signed { 0 } else { 1 };
         Some(Self {
-            permit: what_is_left(&services.limits.live, permit),
-            _bytes: what_is_left(&services.limits.live_bytes, size(request))?,
+            permit: acquire_up_to(&services.limits.live, permit),
+            _bytes: acquire_up_to(&services.limits.live_bytes, size(request))?,
         })
     }
 }
@@ -49,7 +49,7 @@ fn size(request: &Request) -> usize {
     request.payload.len() + request.notes.as_ref().map_or(0, String::len)
 }
 
-fn what_is_left(of: &Arc<Semaphore>, wanted: usize) -> Option<OwnedSemaphorePermit> {
+fn acquire_up_to(of: &Arc<Semaphore>, wanted: usize) -> Option<OwnedSemaphorePermit> {
     let permits = u32::try_from(wanted.min(of.available_permits())).ok()?;
     // Somebody may have taken it meanwhile.
     Arc::clone(of).try_acquire_many_owned(permits).ok()

@@ -13,10 +13,10 @@ use covault_core::{
     },
 };
 
-use super::Live;
+use super::VaultState;
 use crate::{
     services::Services,
-    store::{Batch, Expect, Scan, Space, rows},
+    store::{Batch, KeySpace, Precondition, Scan, rows},
 };
 
 /// The problems of a vault.
@@ -24,7 +24,7 @@ use crate::{
 /// # Errors
 /// When the store cannot be read.
 pub async fn load(services: &Services, vault: VaultId) -> Result<BTreeMap<Scheme, String>, Fault> {
-    let all = Scan::prefix(Space::KeyProblem, vault.as_bytes(), Scheme::ALL.len());
+    let all = Scan::prefix(KeySpace::KeyProblem, vault.as_bytes(), Scheme::ALL.len());
     let mut problems = BTreeMap::new();
     for (key, row) in services.store.scan(&all).await? {
         if let Some(scheme) = rows::key_problem_scheme(&key) {
@@ -45,7 +45,7 @@ pub(super) fn is_open(key: &VaultKey) -> bool {
     }
 }
 
-impl Live {
+impl VaultState {
     /// Forgets problems of keys that nothing is missing of: the process may have ended between.
     pub(super) async fn forget_solved(&mut self) {
         let solved = |key: &&VaultKey| !is_open(key);
@@ -76,8 +76,8 @@ impl Live {
         let key = rows::key_problem(self.vault.id, scheme);
         let mut batch = Batch::new();
         match problem {
-            Some(problem) => batch.put(key, Expect::Any, rows::encode(problem)?),
-            None => batch.delete(key, Expect::Any),
+            Some(problem) => batch.put(key, Precondition::Any, rows::encode(problem)?),
+            None => batch.delete(key, Precondition::Any),
         };
         Ok(self.services.store.commit(batch).await?)
     }

@@ -1,33 +1,33 @@
 //! Proofs of addresses that could not be had when their wallets were made: asked for until they are
-//! there. Rows of [`Space::ProofWanted`](crate::store::Space::ProofWanted) say which are missing.
+//! there. Rows of [`KeySpace::ProofWanted`](crate::store::Space::ProofWanted) say which are missing.
 
 use std::sync::Arc;
 
 use covault_core::{fault::Fault, signature::Curve};
 use ractor::ActorRef;
 
-use super::{Live, Msg};
+use super::{Msg, VaultState};
 use crate::{
     requests::signing::AbortOnDrop,
-    vaults::address_proofs::{self, Holders},
+    vaults::address_proofs::{self, ShareHolders},
 };
 
 /// What this process does for missing proofs.
 #[derive(Default)]
-pub(super) struct Proving {
+pub(super) struct ProofWork {
     /// A try is due, or in progress.
     due: bool,
     work: Option<AbortOnDrop>,
     tries: u32,
 }
 
-impl Live {
+impl VaultState {
     /// A wallet has no proof.
     pub(super) fn proof_missing(&mut self, myself: &ActorRef<Msg>) {
         if std::mem::replace(&mut self.proving.due, true) {
             return;
         }
-        let pause = self.services.pause(self.proving.tries);
+        let pause = self.services.backoff(self.proving.tries);
         myself.send_after(pause, || Msg::ProofsDue);
     }
 
@@ -36,8 +36,8 @@ impl Live {
         self.proving.due = true;
         let (services, vault) = (Arc::clone(&self.services), self.vault.id);
         let queues = Arc::clone(&self.proof_queues);
-        let of = |curve| Holders::of(&self.vault, curve);
-        let holders: Vec<Holders> = Curve::ALL.into_iter().filter_map(of).collect();
+        let of = |curve| ShareHolders::of(&self.vault, curve);
+        let holders: Vec<ShareHolders> = Curve::ALL.into_iter().filter_map(of).collect();
         let actor = myself.clone();
         let task = tokio::spawn(async move {
             let tried = address_proofs::complete(&services, &queues, &holders, vault).await;

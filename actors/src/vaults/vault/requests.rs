@@ -10,33 +10,36 @@ use covault_core::{
 };
 use ractor::{Actor, ActorRef};
 
-use super::{AdmissionPermit, Live, Msg, NewRequest};
+use super::{AdmissionPermit, Msg, NewRequest, VaultState};
 use crate::{
-    account::Account,
+    account::ChainAccount,
     requests::{
         request_store,
-        signing::{self, Signing, Start},
+        signing::{self, SigningActor, SigningStart},
         tx_builder,
     },
-    services::readable,
+    services::skip_unreadable,
 };
 
 /// A request that made its actor fail so often is given up, unless it is signed.
 const MAX_FAILURES: u32 = 5;
 
-impl Live {
+impl VaultState {
     pub(super) fn restart_later(&mut self, myself: &ActorRef<Msg>, request: RequestId) {
         let failures = self.failures.entry(request).or_default();
         *failures = failures.saturating_add(1);
-        let pause = self.services.pause(*failures);
+        let pause = self.services.backoff(*failures);
         myself.send_after(pause, move || Msg::RestartDue(request));
     }
 
     /// A request from the store. One that cannot be read must not stop the vault: nothing can
     /// be done for it, and it stays as it is.
-    pub(super) async fn readable(&self, id: RequestId) -> Result<Option<(Request, u64)>, Fault> {
+    pub(super) async fn load_readable(
+        &self,
+        id: RequestId,
+    ) -> Result<Option<(Request, u64)>, Fault> {
         let found = self.services.request(id).await;
-        Ok(readable(found, format_args!("request {id}"))?.flatten())
+        Ok(skip_unreadable(found, format_args!("request {id}"))?.flatten())
     }
 
     pub(super) async fn load_request(
@@ -44,7 +47,7 @@ impl Live {
         myself: &ActorRef<Msg>,
         id: RequestId,
     ) -> Result<(), Fault> {
-        match self.readable(id).await? {
+        match self.load_readable(id).await? {
             Some((request, version)) if !request.state.is_final() => {
                 self.start_loaded(myself, request, version).await
             }
@@ -71,7 +74,7 @@ impl Live {
             State::Signed { .. } | State::Broadcasting { .. }
         );
         let failures = self.failures.get(&id).copied().unwrap_or_default();
-        match self.lane_wanted(&request) {
+        match self.account_queue_of(&request) {
             Ok(account_queue) if failures < MAX_FAILURES || signed => {
                 if let Some(account) = account_queue {
                     self.account_queues.join(account, id);
@@ -87,13 +90,13 @@ impl Live {
                 };
             }
         }
-        let place = AdmissionPermit::again(&self.services, &request);
-        let start = Start::Load { request, version };
-        self.start(myself, id, start, place).await
+        let admission = AdmissionPermit::readmit(&self.services, &request);
+        let start = SigningStart::Load { request, version };
+        self.start(myself, id, start, admission).await
     }
 
     /// The account in whose lane a loaded request waits, where it waits in one.
-    fn lane_wanted(&self, request: &Request) -> Result<Option<Account>, Fault> {
+    fn account_queue_of(&self, request: &Request) -> Result<Option<ChainAccount>, Fault> {
         let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
         let queries = tx_builder::queries(&self.services, request.network, &payload);
         let waits = request.state.effect() == Some(Effect::Prepare);
@@ -132,39 +135,39 @@ impl Live {
             broadcast,
             wallet_version,
             command_commit,
-            place,
+            admission,
             reply,
         } = new;
         let id = request.id;
         if let Some(account) = account_queue {
             self.account_queues.join(account, id);
         }
-        let start = Start::New {
+        let start = SigningStart::New {
             request,
             broadcast,
             wallet_version,
             command_commit,
             reply,
         };
-        self.start(myself, id, start, Some(place)).await
+        self.start(myself, id, start, Some(admission)).await
     }
 
     async fn start(
         &mut self,
         myself: &ActorRef<Msg>,
         id: RequestId,
-        start: Start,
-        place: Option<AdmissionPermit>,
+        start: SigningStart,
+        admission: Option<AdmissionPermit>,
     ) -> Result<(), Fault> {
-        let args = signing::Args {
+        let args = signing::SigningArgs {
             services: Arc::clone(&self.services),
             vault_requests: Arc::clone(&self.vault_requests),
             vault: myself.clone(),
             in_use: self.in_use.subscribe(),
             start,
-            place,
+            admission,
         };
-        let (actor, _) = Actor::spawn_linked(None, Signing, args, myself.get_cell())
+        let (actor, _) = Actor::spawn_linked(None, SigningActor, args, myself.get_cell())
             .await
             .map_err(Fault::bug)?;
         self.ids.insert(actor.get_id(), id);

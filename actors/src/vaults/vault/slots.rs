@@ -11,10 +11,10 @@ use covault_core::{
 };
 use ractor::RpcReplyPort;
 
-use super::Live;
+use super::VaultState;
 use crate::{
-    account::Account,
-    requests::{reservations, signing::NotYet},
+    account::ChainAccount,
+    requests::{reservations, signing::BuildBlocker},
 };
 
 /// Most outputs or objects that are looked up at once.
@@ -29,45 +29,45 @@ pub struct SlotRequest {
     /// What the chain said.
     pub chain_data: ChainData,
     /// Where the facts go that it may build on.
-    pub reply: RpcReplyPort<Result<ChainData, NotYet>>,
+    pub reply: RpcReplyPort<Result<ChainData, BuildBlocker>>,
 }
 
 /// What came of a turn.
-enum Slot {
+enum SlotOutcome {
     /// The facts to build on, and what the transaction will use up.
     Go(ChainData, Vec<Resource>),
     /// There is nothing for it now.
     Wait(String),
 }
 
-impl Live {
+impl VaultState {
     /// The request waits for nothing more in its lane.
-    pub(super) async fn leave_lane(&mut self, request: RequestId) {
+    pub(super) async fn leave_account_queue(&mut self, request: RequestId) {
         if let Some(account) = self.account_queues.leave(request) {
             self.dispatch(&account).await;
         }
     }
 
     /// Settles the facts of those who are first in the lane and have asked.
-    pub(super) async fn dispatch(&mut self, account: &Account) {
+    pub(super) async fn dispatch(&mut self, account: &ChainAccount) {
         while let Some((request, wanted)) = self.account_queues.next(account) {
             let turn = self.allocate(account, &wanted).await;
             let settled = match turn {
-                Ok(Slot::Go(chain_data, reservations)) => {
+                Ok(SlotOutcome::Go(chain_data, reservations)) => {
                     self.account_queues.reserve(account, reservations, request);
                     Ok(chain_data)
                 }
-                Ok(Slot::Wait(reason)) => {
-                    self.account_queues.put_off(account, request);
-                    Err(NotYet::Taken(reason))
+                Ok(SlotOutcome::Wait(reason)) => {
+                    self.account_queues.defer(account, request);
+                    Err(BuildBlocker::Taken(reason))
                 }
                 // The store cannot be read now.
                 Err(fault) if *fault.class() == Class::Unavailable => {
                     tracing::warn!(%request, ?fault, "a request's turn came to nothing");
-                    self.account_queues.put_off(account, request);
-                    Err(NotYet::Taken(fault.message().to_owned()))
+                    self.account_queues.defer(account, request);
+                    Err(BuildBlocker::Taken(fault.message().to_owned()))
                 }
-                Err(fault) => Err(NotYet::Wrong(fault)),
+                Err(fault) => Err(BuildBlocker::Wrong(fault)),
             };
             if wanted.reply.send(settled).is_err() {
                 // It asks again or ends.
@@ -80,7 +80,11 @@ impl Live {
     /// Has the network choose, until what it chose is free. What it chose is looked up, and once that
     /// is not free, what the node offered: the node was asked before others paid with it. The rest is
     /// left alone: an account may have used up a million outputs.
-    async fn allocate(&self, account: &Account, wanted: &SlotRequest) -> Result<Slot, Fault> {
+    async fn allocate(
+        &self,
+        account: &ChainAccount,
+        wanted: &SlotRequest,
+    ) -> Result<SlotOutcome, Fault> {
         let SlotRequest {
             payload,
             public_key,
@@ -94,7 +98,7 @@ impl Live {
         loop {
             let chain_data = match chain.allocate(payload, chain_data.clone(), &taken)? {
                 Allocation::ChainData(chain_data) => chain_data,
-                Allocation::Wait(reason) => return Ok(Slot::Wait(reason)),
+                Allocation::Wait(reason) => return Ok(SlotOutcome::Wait(reason)),
             };
             let unsigned = chain.build(payload, &chain_data, public_key)?;
             let reservations = chain.reservations(payload, &unsigned)?;
@@ -104,10 +108,12 @@ impl Live {
                 .iter()
                 .find_map(|resource| Some((resource, *held.get(resource)?)));
             match found {
-                None => return Ok(Slot::Go(chain_data, reservations)),
+                None => return Ok(SlotOutcome::Go(chain_data, reservations)),
                 // It cannot do without: the client wants this very thing.
                 Some((resource, holder)) if taken.contains(resource) => {
-                    return Ok(Slot::Wait(reservations::in_words(resource, holder)));
+                    return Ok(SlotOutcome::Wait(reservations::describe_holder(
+                        resource, holder,
+                    )));
                 }
                 Some(_) => taken.extend(held.into_keys()),
             }

@@ -25,7 +25,7 @@ fn other(lt: u64) -> Value {
 
 /// Sends it, and checks what becomes of it, and how often the node got it.
 async fn assert_outcome(
-    state: State,
+    state: TonTestState,
     broadcast_request: BroadcastRequest,
     expected: (&str, &str, usize),
 ) {
@@ -34,11 +34,11 @@ async fn assert_outcome(
 
 async fn assert_outcome_with(
     code: ExecuteCode,
-    state: State,
+    state: TonTestState,
     broadcast_request: BroadcastRequest,
     (expected, words, sends): (&str, &str, usize),
 ) {
-    let node = Node::start(state).await;
+    let node = TonTestNode::start(state).await;
     let (verdict, found, reason) =
         verdict(connect(&[&node], 1).broadcast(&broadcast_request).await);
     let what = format!("{expected} {words}: {reason}");
@@ -50,11 +50,11 @@ async fn assert_outcome_with(
     assert!(reason.contains(words), "{what}");
 }
 
-fn verdict(outcome: Broadcast) -> (&'static str, ExecuteCode, String) {
+fn verdict(outcome: BroadcastOutcome) -> (&'static str, ExecuteCode, String) {
     match outcome {
-        Broadcast::Accepted => ("accepted", ExecuteCode::Unspecified, String::new()),
-        Broadcast::Refused(refusal) => ("refused", refusal.code, refusal.reason),
-        Broadcast::Unknown(reason) => ("unknown", ExecuteCode::Unspecified, reason),
+        BroadcastOutcome::Accepted => ("accepted", ExecuteCode::Unspecified, String::new()),
+        BroadcastOutcome::Refused(refusal) => ("refused", refusal.code, refusal.reason),
+        BroadcastOutcome::Unknown(reason) => ("unknown", ExecuteCode::Unspecified, reason),
     }
 }
 
@@ -64,11 +64,11 @@ fn old() -> Value {
 }
 
 /// A node for which the wallet's number is `seqno`, and these are its last transactions.
-fn at(seqno: u32, transactions: &[Value]) -> State {
-    State {
+fn at(seqno: u32, transactions: &[Value]) -> TonTestState {
+    TonTestState {
         seqno,
         transactions: transactions.to_vec(),
-        ..State::default()
+        ..TonTestState::default()
     }
 }
 
@@ -82,7 +82,7 @@ fn next_try() -> BroadcastRequest {
 
 #[tokio::test]
 async fn ton_broadcast__should_accept_what_is_in_a_block() {
-    let then = |transactions: &[Value]| State {
+    let then = |transactions: &[Value]| TonTestState {
         seqno_then: Some(SEQNO + 1),
         ..at(SEQNO, transactions)
     };
@@ -113,24 +113,29 @@ async fn ton_broadcast__should_not_send_what_cannot_be_taken() {
     assert_outcome(at(6, &[old()]), first_try(), earlier).await;
     let end = u64::from(END);
     let expired = ("refused", "expired", 0);
-    assert_outcome(State::default(), broadcast_request(false, end), expired).await;
-    let past = |time, seqno| State {
+    assert_outcome(
+        TonTestState::default(),
+        broadcast_request(false, end),
+        expired,
+    )
+    .await;
+    let past = |time, seqno| TonTestState {
         time,
         ..at(seqno, &[old()])
     };
     let over = || broadcast_request(true, end);
     assert_outcome(past(end + 60, SEQNO), over(), expired).await;
     assert_outcome(past(end + 60, 6), over(), expired).await;
-    let frozen = State {
+    let frozen = TonTestState {
         kind: "frozen",
         ..past(end + 60, SEQNO)
     };
     assert_outcome(frozen, over(), ("unknown", "frozen", 0)).await;
     let behind = ("unknown", "past it", 0);
     assert_outcome(past(end + 59, SEQNO), over(), behind).await;
-    let poor = State {
+    let poor = TonTestState {
         balance: VALUE - 1,
-        ..State::default()
+        ..TonTestState::default()
     };
     let funds = ExecuteCode::InsufficientFunds;
     assert_outcome_with(funds, poor, first_try(), ("refused", "nanoton", 0)).await;
@@ -138,9 +143,9 @@ async fn ton_broadcast__should_not_send_what_cannot_be_taken() {
 
 #[tokio::test]
 async fn ton_broadcast__should_refuse_only_what_can_never_be_taken() {
-    let says = |said: Option<(u16, Value)>| State {
+    let says = |said: Option<(u16, Value)>| TonTestState {
         said,
-        ..State::default()
+        ..TonTestState::default()
     };
     let not_run = || refusal("rejected by account A before smart-contract execution");
     let error = |status: u16, words: &str| {
@@ -175,7 +180,7 @@ async fn ton_broadcast__should_refuse_only_what_can_never_be_taken() {
     for said in [rejected(135), refusal("failed to parse external message")] {
         assert_outcome(says(said), next_try(), ("unknown", "", 1)).await;
     }
-    let poor = State {
+    let poor = TonTestState {
         balance: 9_000_000,
         ..says(not_run())
     };
@@ -190,11 +195,11 @@ async fn ton_broadcast__should_call_it_gone_only_when_every_node_says_so() {
     let with = at(SEQNO + 1, &[other(99), here(80, 1), old()]);
     let behind = at(SEQNO + 1, &[old()]);
     let (now, end) = (BUILT + 10, u64::from(END));
-    let over = State {
+    let over = TonTestState {
         time: end + 60,
-        ..State::default()
+        ..TonTestState::default()
     };
-    let slow = State::default();
+    let slow = TonTestState::default();
     for (first, second, time, expected) in [
         (&without, &without, now, "refused"),
         (&without, &with, now, "accepted"),
@@ -204,8 +209,8 @@ async fn ton_broadcast__should_call_it_gone_only_when_every_node_says_so() {
         (&over, &over, end, "refused"),
         (&over, &slow, end, "unknown"),
     ] {
-        let one = Node::start(first.clone()).await;
-        let other = Node::start(second.clone()).await;
+        let one = TonTestNode::start(first.clone()).await;
+        let other = TonTestNode::start(second.clone()).await;
         let client = connect(&[&one, &other], 1);
         let (verdict, _, reason) = verdict(client.broadcast(&broadcast_request(true, time)).await);
         assert_eq!(verdict, expected, "{reason}");
@@ -217,7 +222,7 @@ async fn ton_broadcast__should_call_it_gone_only_when_every_node_says_so() {
 async fn ton_broadcast__should_go_back_to_the_time_of_the_transaction() {
     // A node that gives two at once.
     let later: Vec<Value> = (60..100).rev().map(other).collect();
-    let with = |earlier: &[Value]| State {
+    let with = |earlier: &[Value]| TonTestState {
         page: 2,
         ..at(SEQNO + 1, &[&later, earlier].concat())
     };
@@ -228,7 +233,7 @@ async fn ton_broadcast__should_go_back_to_the_time_of_the_transaction() {
     let overtaken = ("refused", "seqno", 0);
     assert_outcome(with(&[before, here(58, 1)]), next_try(), overtaken).await;
     // A node that leaves out the first.
-    let hides = State {
+    let hides = TonTestState {
         page: 0,
         ..at(SEQNO + 1, &[other(99), old()])
     };

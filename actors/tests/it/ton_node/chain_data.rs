@@ -19,8 +19,11 @@ fn jetton(amount: u128) -> Option<JettonQueries> {
     })
 }
 
-async fn chain_data(state: State, jetton: Option<JettonQueries>) -> Result<ChainData, ChainError> {
-    let node = Node::start(state).await;
+async fn chain_data(
+    state: TonTestState,
+    jetton: Option<JettonQueries>,
+) -> Result<ChainData, ChainError> {
+    let node = TonTestNode::start(state).await;
     let client = connect(&[&node], 1);
     client
         .chain_data(&queries(jetton), BUILT * 1_000 + 999)
@@ -28,21 +31,21 @@ async fn chain_data(state: State, jetton: Option<JettonQueries>) -> Result<Chain
 }
 
 /// Why facts are refused for good.
-async fn never(state: State, jetton: Option<JettonQueries>) -> (ExecuteCode, String) {
+async fn never(state: TonTestState, jetton: Option<JettonQueries>) -> (ExecuteCode, String) {
     match chain_data(state, jetton).await {
-        Err(ChainError::Refused(Refusal { reason, code })) => (code, reason),
+        Err(ChainError::Refused(ChainRefusal { reason, code })) => (code, reason),
         other => panic!("{other:?}"),
     }
 }
 
 #[tokio::test]
 async fn ton_facts__should_be_what_the_node_says() {
-    let new = State {
+    let new = TonTestState {
         kind: "uninitialized",
-        ..State::default()
+        ..TonTestState::default()
     };
     assert_eq!(
-        chain_data(State::default(), None).await,
+        chain_data(TonTestState::default(), None).await,
         Ok(found(7, true, None))
     );
     assert_eq!(chain_data(new, None).await, Ok(found(0, false, None)));
@@ -54,14 +57,14 @@ async fn ton_facts__should_be_what_the_node_says() {
     let with = |jetton| Ok(found(7, true, Some(jetton)));
     let all = jetton(1_000_000);
     assert_eq!(
-        chain_data(State::default(), all.clone()).await,
+        chain_data(TonTestState::default(), all.clone()).await,
         with(expected.clone())
     );
     // It is not there: the wallet has none.
-    let absent = State {
+    let absent = TonTestState {
         holding: ran(-13, json!([])),
         jetton_kind: "uninitialized",
-        ..State::default()
+        ..TonTestState::default()
     };
     let none = JettonChainData {
         master: None,
@@ -69,9 +72,9 @@ async fn ton_facts__should_be_what_the_node_says() {
     };
     assert_eq!(chain_data(absent, all.clone()).await, with(none));
     // Of another jetton: the rules refuse that.
-    let foreign = State {
+    let foreign = TonTestState {
         holding: holding(1, &wallet().wallet_form(), OTHER),
-        ..State::default()
+        ..TonTestState::default()
     };
     let other = JettonChainData {
         master: Some(OTHER.into()),
@@ -83,32 +86,32 @@ async fn ton_facts__should_be_what_the_node_says() {
 #[tokio::test]
 async fn ton_facts__should_be_refused_where_nothing_can_be_sent() {
     use ExecuteCode::{InsufficientFunds, InsufficientGasFee, Unspecified};
-    let state = State::default;
-    let poor = State {
+    let state = TonTestState::default;
+    let poor = TonTestState {
         balance: VALUE - 1,
         ..state()
     };
-    let frozen = State {
+    let frozen = TonTestState {
         kind: "frozen",
         ..state()
     };
-    let closed = State {
+    let closed = TonTestState {
         takes_signatures: false,
         ..state()
     };
-    let no_master = State {
+    let no_master = TonTestState {
         jetton_wallet: ran(11, json!([])),
         ..state()
     };
-    let strange = State {
+    let strange = TonTestState {
         jetton_wallet: ran(0, json!([number(1)])),
         ..state()
     };
-    let others = State {
+    let others = TonTestState {
         holding: holding(9, BOB, MASTER),
         ..state()
     };
-    let no_wallet = State {
+    let no_wallet = TonTestState {
         holding: ran(11, json!([])),
         ..state()
     };
@@ -140,8 +143,8 @@ async fn ton_facts__should_be_refused_where_nothing_can_be_sent() {
 
 #[tokio::test]
 async fn ton_facts__should_not_come_of_one_node_where_two_have_to_agree() {
-    let other = |change: fn(&mut State)| {
-        let mut state = State::default();
+    let other = |change: fn(&mut TonTestState)| {
+        let mut state = TonTestState::default();
         change(&mut state);
         state
     };
@@ -159,8 +162,8 @@ async fn ton_facts__should_not_come_of_one_node_where_two_have_to_agree() {
         ),
     ] {
         let nodes = [
-            Node::start(State::default()).await,
-            Node::start(other).await,
+            TonTestNode::start(TonTestState::default()).await,
+            TonTestNode::start(other).await,
         ];
         let client = connect(&[&nodes[0], &nodes[1]], 2);
         let chain_data = client.chain_data(&queries(jetton(1)), BUILT * 1_000).await;
@@ -184,10 +187,10 @@ async fn ton_facts__should_not_come_of_the_data_of_another_wallet() {
     let url = http_double::start(|_| {
         let body = json!({"ok": true, "result": {"balance": "1", "data": data(true, 9),
             "state": "active", "last_transaction_id": {"lt": "1", "hash": "a"}, "sync_utime": 1}});
-        Some(Response::json(200, &body))
+        Some(HttpResponse::json(200, &body))
     })
     .await;
-    let endpoints = Endpoints::new(vec![url]);
+    let endpoints = ChainEndpoints::new(vec![url]);
     let client = connect_to(ChainKey::of(Network::Ton, None), endpoints);
     let chain_data = client.chain_data(&queries, 0).await;
     assert!(
@@ -199,15 +202,15 @@ async fn ton_facts__should_not_come_of_the_data_of_another_wallet() {
 #[tokio::test]
 async fn ton_balance__should_be_that_of_the_account_or_its_jetton_wallet() {
     let owner = wallet().wallet_form();
-    let balance = async |state: State, token: Option<&str>| {
-        let node = Node::start(state).await;
+    let balance = async |state: TonTestState, token: Option<&str>| {
+        let node = TonTestNode::start(state).await;
         connect(&[&node], 1).balance(&owner, token).await
     };
-    let state = State::default;
+    let state = TonTestState::default;
     assert_eq!(balance(state(), None).await.as_deref(), Ok("5000000000"));
     let jetton = balance(state(), Some(MASTER)).await;
     assert_eq!(jetton.as_deref(), Ok("1000000"));
-    let absent = State {
+    let absent = TonTestState {
         holding: ran(-13, json!([])),
         jetton_kind: "uninitialized",
         ..state()
@@ -230,7 +233,7 @@ async fn ton_balance__should_be_that_of_the_account_or_its_jetton_wallet() {
             "is not a sound jetton",
         ),
     ] {
-        let state = State {
+        let state = TonTestState {
             jetton_wallet,
             holding,
             ..state()
@@ -247,7 +250,7 @@ async fn ton_balance__should_be_that_of_the_account_or_its_jetton_wallet() {
 #[tokio::test]
 async fn ton_next_number__should_be_that_of_a_state_which_is_late_enough() {
     let address = wallet().wallet_form();
-    let node = Node::start(State::default()).await;
+    let node = TonTestNode::start(TonTestState::default()).await;
     let client = connect(&[&node], 1);
     let asked = async |since_ms| client.next_number(&address, since_ms).await;
     assert_eq!(asked(BUILT * 1_000).await, Ok(Some(SEQNO.into())));
@@ -256,11 +259,14 @@ async fn ton_next_number__should_be_that_of_a_state_which_is_late_enough() {
     node.state.lock().unwrap().kind = "frozen";
     assert!(matches!(asked(0).await, Err(ChainError::Unknown(_))));
 
-    let [early, late] = [BUILT - 1, BUILT].map(|time| State {
+    let [early, late] = [BUILT - 1, BUILT].map(|time| TonTestState {
         time,
-        ..State::default()
+        ..TonTestState::default()
     });
-    let nodes = [Node::start(early).await, Node::start(late).await];
+    let nodes = [
+        TonTestNode::start(early).await,
+        TonTestNode::start(late).await,
+    ];
     let client = connect(&[&nodes[0], &nodes[1]], 2);
     let next = client.next_number(&address, BUILT * 1_000).await;
     assert!(matches!(next, Err(ChainError::Unknown(_))), "{next:?}");

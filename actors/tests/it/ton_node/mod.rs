@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_actors::chain_rpc::{
-    Broadcast, BroadcastRequest, ChainClient, ChainError, ChainKey, Endpoints, Refusal,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainEndpoints, ChainError, ChainKey,
+    ChainRefusal,
 };
 use covault_core::{
     chain::{
@@ -28,7 +29,7 @@ use serde_json::{Value, json};
 
 use crate::{
     evm_node::connect_to,
-    http_double::{self, Response},
+    http_double::{self, HttpResponse},
 };
 
 const BOB: &str = "UQCzhX8UMF-q7gamM_JgyU9yb1RojCQoua8cjcuufiMYwNKp";
@@ -106,7 +107,7 @@ fn number(value: u128) -> Value {
 
 /// What a node has, and how often it was sent something. Tests change it.
 #[derive(Clone)]
-struct State {
+struct TonTestState {
     kind: &'static str,
     takes_signatures: bool,
     seqno: u32,
@@ -129,7 +130,7 @@ struct State {
     sent: usize,
 }
 
-impl Default for State {
+impl Default for TonTestState {
     fn default() -> Self {
         Self {
             kind: "active",
@@ -187,7 +188,7 @@ fn rejected(code: i64) -> Option<(u16, Value)> {
 }
 
 /// The path, the query and the body of a request.
-fn answer(state: &mut State, path: &str, query: &str, body: &Value) -> Option<(u16, Value)> {
+fn answer(state: &mut TonTestState, path: &str, query: &str, body: &Value) -> Option<(u16, Value)> {
     let good = |result: Value| Some((200, json!({"ok": true, "result": result})));
     match path {
         "/getAddressInformation" if query.contains(&wallet().contract_form()) => {
@@ -256,20 +257,20 @@ fn answer(state: &mut State, path: &str, query: &str, body: &Value) -> Option<(u
 }
 
 /// A node below `/api/v2`. Stops with the test's runtime.
-struct Node {
+struct TonTestNode {
     url: String,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<TonTestState>>,
 }
 
-impl Node {
-    async fn start(state: State) -> Self {
+impl TonTestNode {
+    async fn start(state: TonTestState) -> Self {
         let state = Arc::new(Mutex::new(state));
         let seen = Arc::clone(&state);
         let url = http_double::start(move |request| {
             let target = request.target().strip_prefix("/api/v2").unwrap();
             let (path, query) = target.split_once('?').unwrap_or((target, ""));
             let (status, body) = answer(&mut seen.lock().unwrap(), path, query, &request.json())?;
-            Some(Response::json(status, &body))
+            Some(HttpResponse::json(status, &body))
         })
         .await;
         let url = format!("{url}/api/v2");
@@ -281,11 +282,11 @@ impl Node {
     }
 }
 
-fn connect(nodes: &[&Node], agree: usize) -> Arc<dyn ChainClient> {
+fn connect(nodes: &[&TonTestNode], agree: usize) -> Arc<dyn ChainClient> {
     let urls = nodes.iter().map(|node| node.url.clone()).collect();
-    let endpoints = Endpoints {
+    let endpoints = ChainEndpoints {
         agree,
-        ..Endpoints::new(urls)
+        ..ChainEndpoints::new(urls)
     };
     connect_to(ChainKey::of(Network::Ton, None), endpoints)
 }

@@ -386,7 +386,7 @@ fn failure__should_be_the_response_of_every_operation_with_only_the_error() {
             operation.name()
         );
     }
-    let mut names = operations.iter().map(service::Operation::name);
+    let mut names = operations.iter().map(service::OperationDescriptor::name);
     assert!(names.any(|name| name == "createSigningRequest"));
 }
 

@@ -12,15 +12,15 @@ use covault_core::{
 };
 use ractor::ActorRef;
 
-use super::{Live, Msg, VaultMsg, ask, live_key, reshare_of};
-use crate::{audit, port::Confirmations, requests::signing::AbortOnDrop};
+use super::{Msg, VaultMsg, VaultState, ask_cluster, live_key, reshare_of};
+use crate::{audit, port::NodeConfirmations, requests::signing::AbortOnDrop};
 
 /// How long the cluster is waited for when it tells the nodes to use new shares. It ends sooner
 /// itself, and says who has not confirmed; they are told again.
-const TELLING: Duration = Duration::from_secs(20);
-impl Live {
+const ACTIVATION_TIMEOUT: Duration = Duration::from_secs(20);
+impl VaultState {
     /// Tells the nodes that are there and have not confirmed; at first, all that have not.
-    pub(super) fn start_telling(&mut self, myself: &ActorRef<VaultMsg>, scheme: Scheme) {
+    pub(super) fn start_activation(&mut self, myself: &ActorRef<VaultMsg>, scheme: Scheme) {
         let Some(LiveKey {
             activation: Some(activation),
             ..
@@ -39,7 +39,7 @@ impl Live {
         if work.activation.is_some() {
             return;
         }
-        work.next_telling = None;
+        work.next_activation = None;
         let nodes = self.services.signers.nodes();
         let here = |node: &NodeId| nodes.iter().any(|view| view.id == *node && view.live);
         let untold: Vec<NodeId> = untold
@@ -47,25 +47,25 @@ impl Live {
             .filter(|node| !asked || here(node))
             .collect();
         if untold.is_empty() {
-            self.tell_later(myself, scheme);
+            self.retry_activation_later(myself, scheme);
             return;
         }
         let signers = Arc::clone(&self.services.signers);
         let activated = order.clone();
-        work.activation = Some(ask(
+        work.activation = Some(ask_cluster(
             myself,
-            TELLING,
+            ACTIVATION_TIMEOUT,
             "not every node has confirmed that it uses the new shares",
             async move { signers.activate(&activated, &proof, &before, &untold).await },
-            move |result| VaultMsg::Life(Msg::ActivationEnded(Box::new(order), result)),
+            move |result| VaultMsg::Reshare(Msg::ActivationEnded(Box::new(order), result)),
         ));
     }
 
-    pub(super) async fn telling_ended(
+    pub(super) async fn activation_ended(
         &mut self,
         myself: &ActorRef<VaultMsg>,
         order: &ReshareOrder,
-        result: Result<Confirmations, Fault>,
+        result: Result<NodeConfirmations, Fault>,
     ) -> Result<(), Fault> {
         let scheme = order.scheme;
         let now = live_key(&self.vault, scheme).and_then(|live| live.activation.as_ref());
@@ -89,7 +89,7 @@ impl Live {
                     }
                 }
                 if !confirmed.is_empty() {
-                    work.failed_tellings = 0;
+                    work.failed_activations = 0;
                 }
                 let note = (!confirmed.is_empty()).then(|| {
                     self.note("SharesConfirmed")
@@ -102,7 +102,7 @@ impl Live {
             }
             Err(fault) => {
                 problem = Some(fault);
-                self.show();
+                self.publish_shares();
             }
         }
         if let Some(fault) = &problem {
@@ -116,17 +116,17 @@ impl Live {
         }
         let done = |live: &LiveKey| live.activation.is_none();
         if !live_key(&self.vault, scheme).is_some_and(done) {
-            self.tell_later(myself, scheme);
+            self.retry_activation_later(myself, scheme);
         }
         Ok(())
     }
 
-    fn tell_later(&mut self, myself: &ActorRef<VaultMsg>, scheme: Scheme) {
+    fn retry_activation_later(&mut self, myself: &ActorRef<VaultMsg>, scheme: Scheme) {
         let work = self.works.entry(scheme).or_default();
-        work.failed_tellings = work.failed_tellings.saturating_add(1);
-        let pause = self.services.pause(work.failed_tellings);
-        let due = move || VaultMsg::Life(Msg::ActivationDue(scheme));
+        work.failed_activations = work.failed_activations.saturating_add(1);
+        let pause = self.services.backoff(work.failed_activations);
+        let due = move || VaultMsg::Reshare(Msg::ActivationDue(scheme));
         let timer = myself.send_after(pause, due);
-        work.next_telling = Some(AbortOnDrop(timer.abort_handle()));
+        work.next_activation = Some(AbortOnDrop(timer.abort_handle()));
     }
 }

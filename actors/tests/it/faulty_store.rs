@@ -6,14 +6,16 @@ use std::sync::{
 };
 
 use async_trait::async_trait;
-use covault_actors::store::{Batch, CommitError, Key, ReadError, Row, Scan, Space, Store, Write};
+use covault_actors::store::{
+    Batch, CommitError, Key, KeySpace, ReadError, Row, RowWrite, Scan, Store,
+};
 use tokio::sync::watch;
 
-use crate::one_key::take;
+use crate::fake_signers::take;
 
 /// What happens at the chosen commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Accident {
+pub enum StoreFault {
     /// The power goes before the batch is on disk.
     Before,
     /// The power goes after it, and before anybody is told.
@@ -24,10 +26,10 @@ pub enum Accident {
     StumbleAfter,
 }
 
-pub struct CutStore {
+pub struct FaultyStore {
     inner: Arc<dyn Store>,
     at: usize,
-    accident: Accident,
+    accident: StoreFault,
     commits: AtomicUsize,
     happened: watch::Sender<bool>,
     /// So many scans work, then so many fail, and all others work.
@@ -35,9 +37,9 @@ pub struct CutStore {
     pub failing_scans: AtomicUsize,
 }
 
-impl CutStore {
+impl FaultyStore {
     /// An accident at commit number `at`, counted from 1.
-    pub fn new(inner: Arc<dyn Store>, at: usize, accident: Accident) -> Arc<Self> {
+    pub fn new(inner: Arc<dyn Store>, at: usize, accident: StoreFault) -> Arc<Self> {
         Arc::new(Self {
             inner,
             at,
@@ -66,13 +68,13 @@ impl CutStore {
 /// That chains of the audit log begin is part of a start, and that the house is taken comes at no
 /// certain time: they count as no commits.
 fn of_a_start(batch: &Batch) -> bool {
-    let house = Key::new(Space::Lease, &[&[2]]);
-    let own = |write: &Write| write.key.space == Space::AuditHead || write.key == house;
+    let house = Key::new(KeySpace::Lease, &[&[2]]);
+    let own = |write: &RowWrite| write.key.space == KeySpace::AuditHead || write.key == house;
     !batch.writes().is_empty() && batch.writes().iter().all(own)
 }
 
 #[async_trait]
-impl Store for CutStore {
+impl Store for FaultyStore {
     async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
         if of_a_start(&batch) {
             return self.inner.commit(batch).await;
@@ -83,10 +85,10 @@ impl Store for CutStore {
         }
         let last = number == self.at;
         let taken = match self.accident {
-            Accident::Before => false,
-            Accident::After => last,
-            Accident::StumbleBefore => !last,
-            Accident::StumbleAfter => true,
+            StoreFault::Before => false,
+            StoreFault::After => last,
+            StoreFault::StumbleBefore => !last,
+            StoreFault::StumbleAfter => true,
         };
         let outcome = if taken {
             self.inner.commit(batch).await

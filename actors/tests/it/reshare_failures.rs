@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use covault_actors::{
     gateway::Gateway,
     operations::CreateVault,
-    port::Signers as _,
+    port::SignerCluster as _,
     store::{Store, memory::MemoryStore},
 };
 use covault_core::{
@@ -17,9 +17,9 @@ use covault_core::{
 };
 
 use crate::{
-    cut_store::{Accident, CutStore},
-    life::*,
-    one_key::root,
+    fake_signers::root,
+    faulty_store::{FaultyStore, StoreFault},
+    reshares::*,
     world::*,
 };
 
@@ -222,17 +222,17 @@ async fn check(world: &World, what: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reshare__should_go_on_wherever_the_power_was_cut() {
     let world = World::new();
-    let store = CutStore::new(Arc::clone(&world.store), usize::MAX, Accident::Before);
+    let store = FaultyStore::new(Arc::clone(&world.store), usize::MAX, StoreFault::Before);
     let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
     run(&gateway).await;
     gateway.stop().await;
     let commits = store.commits();
     assert!(commits >= 15, "{commits}");
     for at in 1..=commits {
-        for accident in [Accident::Before, Accident::After] {
+        for accident in [StoreFault::Before, StoreFault::After] {
             let what = format!("{accident:?} commit {at}");
             let world = World::on(Arc::new(MemoryStore::new()));
-            let store = CutStore::new(Arc::clone(&world.store), at, accident);
+            let store = FaultyStore::new(Arc::clone(&world.store), at, accident);
             let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
             let running = gateway.clone();
             let operator = tokio::spawn(async move { run(&running).await });
@@ -244,10 +244,10 @@ async fn reshare__should_go_on_wherever_the_power_was_cut() {
             gateway.stop().await;
             check(&world, &what).await;
         }
-        for accident in [Accident::StumbleBefore, Accident::StumbleAfter] {
+        for accident in [StoreFault::StumbleBefore, StoreFault::StumbleAfter] {
             let what = format!("{accident:?} commit {at}");
             let world = World::new();
-            let store = CutStore::new(Arc::clone(&world.store), at, accident);
+            let store = FaultyStore::new(Arc::clone(&world.store), at, accident);
             let gateway = world.start_on(store as Arc<dyn Store>).await;
             run(&gateway).await;
             gateway.stop().await;

@@ -9,7 +9,9 @@ use std::{
 };
 
 use async_trait::async_trait;
-use covault_actors::port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt};
+use covault_actors::port::{
+    NodeBackup, NodeConfirmations, NodeView, SignerCluster, SigningAttempt,
+};
 use covault_core::{
     attest::{AttestOrder, MadeKey, NodeStatements},
     chain::SigningInput,
@@ -30,8 +32,8 @@ use crate::world::node;
 
 /// See the module.
 #[derive(Default)]
-pub struct OneKey {
-    seen: Mutex<Seen>,
+pub struct FakeSigners {
+    seen: Mutex<SignCalls>,
     /// So many calls of `sign` fail before one works.
     pub failing: AtomicUsize,
     /// So many calls of `sign` panic before one works.
@@ -57,7 +59,7 @@ pub struct OneKey {
     /// Refuse every order.
     pub refuse: std::sync::atomic::AtomicBool,
     /// The nodes' shares: what a real cluster keeps on its disks.
-    pub nodes: Mutex<Nodes>,
+    pub nodes: Mutex<NodeDisks>,
     /// So many calls of `reshare` fail before one works.
     pub failing_reshares: AtomicUsize,
     /// So many calls of `activate` lack the answer of node 2, which does what it is told.
@@ -81,16 +83,16 @@ pub struct OneKey {
 }
 
 /// A call of `keygen`; over when it is dropped, as one of the real cluster's.
-struct Running(Arc<Mutex<BTreeSet<SessionId>>>, SessionId);
+struct SessionGuard(Arc<Mutex<BTreeSet<SessionId>>>, SessionId);
 
-impl Drop for Running {
+impl Drop for SessionGuard {
     fn drop(&mut self) {
         self.0.lock().unwrap().remove(&self.1);
     }
 }
 
 #[derive(Default)]
-struct Seen {
+struct SignCalls {
     inputs: BTreeMap<RequestId, Vec<SigningInput>>,
     sessions: BTreeSet<SessionId>,
     vaults: BTreeSet<VaultId>,
@@ -98,9 +100,9 @@ struct Seen {
 
 /// What is on the nodes' disks.
 #[derive(Default)]
-pub struct Nodes {
+pub struct NodeDisks {
     /// Of each key, by node.
-    pub shares: BTreeMap<(VaultId, Scheme), BTreeMap<NodeId, Disk>>,
+    pub shares: BTreeMap<(VaultId, Scheme), BTreeMap<NodeId, NodeDisk>>,
     /// Every order that was carried out.
     pub reshares: Vec<ReshareOrder>,
     /// Every run that was asked for, whatever became of it.
@@ -111,7 +113,7 @@ pub struct Nodes {
 
 /// A node's shares of one key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Disk {
+pub struct NodeDisk {
     /// In use.
     pub active: Option<Generation>,
     /// Not in use.
@@ -120,7 +122,7 @@ pub struct Disk {
     known: Option<u32>,
 }
 
-impl Nodes {
+impl NodeDisks {
     /// What the dealers know that the order does not, of what somebody else has done.
     fn later(&self, order: &ReshareOrder) -> Option<Later> {
         let disk = &self.shares[&(order.vault, order.scheme)][order.dealers.first()?];
@@ -215,7 +217,7 @@ pub fn take(counter: &AtomicUsize) -> bool {
         .is_ok()
 }
 
-impl Disk {
+impl NodeDisk {
     /// As a node does that is shown a proof.
     fn learn(&mut self, node: &NodeId, order: &ReshareOrder) -> Result<(), Fault> {
         if self.active.as_ref() == Some(&order.new) {
@@ -241,7 +243,7 @@ impl Disk {
     }
 }
 
-impl OneKey {
+impl FakeSigners {
     pub fn is_away(&self, node: &NodeId) -> bool {
         self.away.lock().unwrap().contains(node)
     }
@@ -293,7 +295,7 @@ impl OneKey {
 }
 
 #[async_trait]
-impl Signers for OneKey {
+impl SignerCluster for FakeSigners {
     async fn keygen(&self, order: &KeygenOrder) -> Result<MadeKey, Fault> {
         if take(&self.failing_keygens) {
             return Err(Fault::unavailable("not enough signers"));
@@ -302,7 +304,7 @@ impl Signers for OneKey {
         if !self.running.lock().unwrap().insert(order.session) {
             return Err(Fault::bug("two calls for one session"));
         }
-        let _running = Running(Arc::clone(&self.running), order.session);
+        let _running = SessionGuard(Arc::clone(&self.running), order.session);
         self.keygens.lock().unwrap().push(order.clone());
         let dead = |node: &NodeId| self.dead.lock().unwrap().contains(node);
         if order.signers.iter().any(dead) {
@@ -323,13 +325,13 @@ impl Signers for OneKey {
         }
         self.seen.lock().unwrap().vaults.insert(order.vault);
         let mut nodes = self.nodes.lock().unwrap();
-        let made = Disk {
+        let made = NodeDisk {
             active: Some(Generation {
                 epoch: 0,
                 threshold: order.threshold,
                 holders: order.signers.clone(),
             }),
-            ..Disk::default()
+            ..NodeDisk::default()
         };
         let disks = order.signers.iter().map(|node| (*node, made.clone()));
         nodes
@@ -447,7 +449,7 @@ impl Signers for OneKey {
         proof: &ReshareProof,
         _: &[Proven],
         told: &[NodeId],
-    ) -> Result<Confirmations, Fault> {
+    ) -> Result<NodeConfirmations, Fault> {
         for (node, signed) in &proof.0 {
             assert_eq!(signed, &statement(order, node), "a forged proof");
         }

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use covault_actors::chain_rpc::{ChainClient, ChainError, Endpoint};
+use covault_actors::chain_rpc::{ChainClient, ChainError, NodeEndpoint};
 
 use crate::{
-    bitcoin_node::{Bitcoind, Wallet, connect},
-    http_double::{self, Response},
+    bitcoin_node::{Bitcoind, TestWallet, connect},
+    http_double::{self, HttpResponse},
 };
 
 /// Passes questions on to a node, and the answers back, with other amounts in what it lists.
 /// Stops with the test's runtime.
-async fn lying_node(node: &Bitcoind, truth: &'static str, lie: &'static str) -> Endpoint {
+async fn lying_node(node: &Bitcoind, truth: &'static str, lie: &'static str) -> NodeEndpoint {
     let (listener, url) = http_double::listen().await;
     let honest = node.endpoint().url;
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
@@ -27,14 +27,14 @@ async fn lying_node(node: &Bitcoind, truth: &'static str, lie: &'static str) -> 
             if String::from_utf8_lossy(&request.body).contains("listunspent") {
                 body = body.replace(truth, lie);
             }
-            Some(Response {
+            Some(HttpResponse {
                 status,
                 headers: vec![],
                 body: body.into_bytes(),
             })
         }
     });
-    Endpoint {
+    NodeEndpoint {
         url,
         ..node.endpoint()
     }
@@ -44,7 +44,7 @@ async fn lying_node(node: &Bitcoind, truth: &'static str, lie: &'static str) -> 
 async fn bitcoin_outputs__should_not_be_spent_when_a_node_lies_about_what_they_are_worth() {
     let folder = tempfile::tempdir().unwrap();
     let node = Bitcoind::rich(folder.path(), &[]).await;
-    let wallet = Wallet::new(21);
+    let wallet = TestWallet::new(21);
     for satoshi in [50_000, 60_000] {
         node.pay(&wallet.address, satoshi).await;
     }
