@@ -23,7 +23,7 @@ use rustix::{
 use secrecy::{ExposeSecret as _, SecretString};
 use zeroize::Zeroizing;
 
-use crate::config::credentials_folder;
+use crate::config::credentials::credentials_folder;
 
 /// A folder that this process owns until the guard is dropped.
 #[derive(Debug)]

@@ -58,7 +58,7 @@ pub fn obtain(signer: &SignerSettings, keyring: &Path) -> anyhow::Result<Passphr
         file: signer.passphrase_file(),
         named: signer.names_passphrase_file(),
         generate: signer.generate_passphrase,
-        credentials: crate::config::credentials_folder(),
+        credentials: crate::config::credentials::credentials_folder(),
         keyring: keyring.exists(),
         prompt_user: std::io::stdin()
             .is_terminal()

@@ -10,7 +10,12 @@ use covault_actors::{
 };
 use covault_mpc::identity::NodeIdentity;
 
-use crate::{adapters::OsEntropy, command_bus::RedisCommandBus, config::Config, files, wiring};
+use crate::{
+    adapters::{self, OsEntropy},
+    command_bus::RedisCommandBus,
+    config::Config,
+    files,
+};
 
 /// Separates the keys of the command bus from those of the signers' bus.
 const NAMESPACE: &str = "covault-commands";
@@ -27,7 +32,7 @@ pub fn from_config(
     let command_bus: Arc<dyn CommandBus> = match cluster.secret_file() {
         Some(path) => {
             let secret = files::read_secret(path).context("cluster.secret_file")?;
-            let bus = wiring::redis_bus_for(&config.bus.redis_url, NAMESPACE)?;
+            let bus = adapters::redis_bus(&config.bus.redis_url, NAMESPACE)?;
             let command_bus = RedisCommandBus::new(bus, Arc::new(OsEntropy), &secret);
             Arc::new(command_bus.with_context(|| format!("{}", path.display()))?)
         }

@@ -20,7 +20,7 @@ use covault_actors::{
 };
 use covault_core::{fault::Fault, order::NodeId};
 use covault_mpc::{
-    bus::{Bus, memory::MemoryBus, redis::RedisBus},
+    bus::{Bus, memory::MemoryBus},
     cluster::{Cluster, ClusterConfig},
     identity::NodeIdentity,
     node::{KeyRules, KeygenQuota, NodeConfig, PolicyCheck, ResumeDetector},
@@ -33,7 +33,7 @@ use tokio::net::TcpListener;
 
 use crate::{
     abis,
-    adapters::{OsEntropy, SystemClock},
+    adapters::{self, OsEntropy, SystemClock},
     api::{
         Api,
         admission::{Admission, AdmissionLimits, Rate},
@@ -84,20 +84,7 @@ pub fn memory_bus() -> Arc<dyn Bus> {
 /// # Errors
 /// When the URL is none.
 pub fn redis_bus(url: &str) -> anyhow::Result<Arc<dyn Bus>> {
-    redis_bus_for(url, NAMESPACE)
-}
-
-/// As [`redis_bus`], with a namespace of its own.
-///
-/// # Errors
-/// When the URL is none.
-pub fn redis_bus_for(url: &str, namespace: &str) -> anyhow::Result<Arc<dyn Bus>> {
-    // The URL may hold a password: it is not repeated.
-    let bus = RedisBus::connect(url, namespace).context(
-        "the Redis URL must look like redis://[user:password@]host:port, or \
-         redis-sentinel://[user:password@]host:port,host:port,host:port/name",
-    )?;
-    Ok(bus)
+    adapters::redis_bus(url, NAMESPACE)
 }
 
 /// Loads an identity, or makes it on first start; its public half stands beside it.

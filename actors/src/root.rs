@@ -10,7 +10,7 @@ use crate::{
     leases::{LeaseManager, LeaseManagerMsg},
     retention::RetentionJob,
     services::Services,
-    vaults::directory::{self, VaultDirectory},
+    vaults::directory::{DirectoryAddress, VaultDirectory},
 };
 
 /// Messages.
@@ -24,9 +24,6 @@ pub enum Msg {
     /// The orchestrator is stopping: others are to know, and it takes no vaults any more.
     Leave,
 }
-
-/// Where the directory can be found; `None` while it starts again.
-pub type DirectoryAddress = Option<ActorRef<directory::Msg>>;
 
 /// The actor.
 pub struct RootSupervisor;

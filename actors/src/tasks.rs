@@ -1,9 +1,9 @@
-//! Tasks that nobody waits for, and that end with the orchestrator.
+//! Tasks beside actors: those that end with their owner, and those that end with the orchestrator.
 
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
-/// Those that run; `None` once the orchestrator stops.
+/// Tasks that nobody waits for; `None` once the orchestrator stops.
 pub struct Tasks(Mutex<Option<JoinSet<()>>>);
 
 impl Default for Tasks {
@@ -27,5 +27,14 @@ impl Tasks {
         if let Some(mut running) = running {
             running.shutdown().await;
         }
+    }
+}
+
+/// A task that ends with its owner.
+pub struct AbortOnDrop(pub tokio::task::AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }

@@ -2,6 +2,7 @@
 
 mod chains;
 mod cluster;
+pub mod credentials;
 mod signer;
 
 use std::{
@@ -370,12 +371,6 @@ impl Config {
         }
         Ok((config, ignored))
     }
-}
-
-/// Where the service manager has put credentials for this process (systemd: `LoadCredential=`).
-pub fn credentials_folder() -> Option<PathBuf> {
-    let folder = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
-    folder.filter(|folder| folder.is_absolute())
 }
 
 /// The variables of the environment that may be settings.

@@ -19,10 +19,10 @@ use super::{
 };
 use crate::{
     nodes,
-    root::DirectoryAddress,
     services::Services,
     store::{Batch, CommitError, KeySpace, Precondition, Scan, rows},
     vaults::directory,
+    vaults::directory::DirectoryAddress,
 };
 
 /// Vaults that are emptied for others at the same time.

@@ -22,6 +22,9 @@ use crate::{
     vaults::vault::{self, VaultActor},
 };
 
+/// Where the directory can be found; `None` while it starts again.
+pub type DirectoryAddress = Option<ActorRef<Msg>>;
+
 /// Messages.
 pub enum Msg {
     /// Starts the actors of all vaults that are here.

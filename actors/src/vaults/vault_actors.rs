@@ -7,8 +7,8 @@ use ractor::{ActorRef, rpc::CallResult};
 use tokio::sync::watch;
 
 use crate::{
-    root::DirectoryAddress,
     services::Services,
+    vaults::directory::DirectoryAddress,
     vaults::{directory, vault},
 };
 

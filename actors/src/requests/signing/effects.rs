@@ -14,7 +14,7 @@ use futures::FutureExt as _;
 use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort, rpc::CallResult};
 use tokio::sync::watch;
 
-use super::{AbortOnDrop, BuildBlocker, Msg, SigningState};
+use super::{BuildBlocker, Msg, SigningState};
 use crate::{
     account::ChainAccount,
     chain_rpc::{BroadcastOutcome, BroadcastRequest, ChainError},
@@ -22,6 +22,7 @@ use crate::{
     requests::{rebroadcast, request_store::StoredRequest, simulations, tx_builder},
     services::{DEADLINE_GRACE_MS, Services},
     store::rows,
+    tasks::AbortOnDrop,
     vaults::vault::{self, SharesInUse, SlotRequest},
 };
 

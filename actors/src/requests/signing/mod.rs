@@ -38,6 +38,7 @@ use crate::{
         request_store::{CommitExtras, StoredRequest},
     },
     services::Services,
+    tasks::AbortOnDrop,
     vaults::vault::{self, SharesInUse},
 };
 
@@ -165,15 +166,6 @@ impl Drop for SigningState {
     fn drop(&mut self) {
         // Without a draft nothing waits.
         let _ = self.stop_waiting();
-    }
-}
-
-/// A task that ends with its owner.
-pub(crate) struct AbortOnDrop(pub(crate) tokio::task::AbortHandle);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 

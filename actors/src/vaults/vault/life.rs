@@ -30,8 +30,8 @@ use crate::{
     audit::{self, AuditActor, AuditNote},
     nodes,
     port::{NodeConfirmations, NodeView},
-    requests::signing::AbortOnDrop,
     services::DEADLINE_GRACE_MS,
+    tasks::AbortOnDrop,
 };
 
 /// Runs of one wish that may fail, while this process runs: because somebody refused or cheated (or

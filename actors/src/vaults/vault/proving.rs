@@ -8,7 +8,7 @@ use ractor::ActorRef;
 
 use super::{Msg, VaultState};
 use crate::{
-    requests::signing::AbortOnDrop,
+    tasks::AbortOnDrop,
     vaults::address_proofs::{self, ShareHolders},
 };
 
