@@ -25,7 +25,7 @@ const MAX_CHAINS: usize = 100;
 /// Most characters of a value.
 const MAX_FACT: usize = 2_000;
 
-/// Who wants something.
+/// Who caused an audit log entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditActor {
     who: String,
@@ -49,7 +49,7 @@ impl AuditActor {
         }
     }
 
-    /// Whoever calls.
+    /// The caller.
     pub fn caller(caller: &Caller) -> Self {
         Self {
             who: if caller.operator {
@@ -77,7 +77,7 @@ pub fn nodes(ids: &[NodeId]) -> String {
     ids.iter().map(node).collect::<Vec<_>>().join(" ")
 }
 
-/// An entry to be. It must hold no secret.
+/// An audit log entry before it is stored. It must hold no secret.
 #[derive(Clone, Debug)]
 pub struct AuditNote {
     by: AuditActor,

@@ -38,7 +38,7 @@ pub async fn balance(services: &Services, request: &GetBalanceRequest) -> Result
         Ok(balance) => return Ok(balance),
         Err(ChainError::Unknown(reason)) => {
             return Err(Fault::unavailable(format!(
-                "the chain's nodes gave no answer; try again: {reason}"
+                "no chain node answered; try again: {reason}"
             )));
         }
         Err(ChainError::Refused(ChainRefusal { reason, .. })) => reason,

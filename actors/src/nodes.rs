@@ -107,7 +107,7 @@ pub async fn check_admitted(
     Ok(())
 }
 
-/// Has a commit that names nodes fail when one of them is removed meanwhile, here or in another
+/// Has a commit that names nodes fail when one of them is removed first, here or in another
 /// process: it writes their rows as they are, and a removal demands the version it has looked at.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
-//! The actor that deletes what has had its day: idempotency records, and claims of requests that
-//! are over and whose transactions cannot come any more.
+//! The actor that deletes expired rows: idempotency records, and claims of requests that
+//! are over and whose transactions no block can include.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,13 +22,11 @@ const INTERVAL: Duration = Duration::from_secs(15 * 60);
 /// Rows that are read at once.
 const PAGE: usize = 64;
 
-/// Messages.
 pub enum Msg {
     /// It is time to look.
     CleanupDue,
 }
 
-/// The actor.
 pub struct RetentionJob;
 
 #[async_trait]
@@ -60,7 +58,7 @@ impl Actor for RetentionJob {
                     // One orchestrator does it for all.
                     Ok(None) => return Ok(()),
                     Err(fault) => {
-                        tracing::warn!(?fault, "old rows could not be deleted");
+                        tracing::warn!(?fault, "failed to delete old rows");
                         return Ok(());
                     }
                 };
@@ -69,7 +67,7 @@ impl Actor for RetentionJob {
                     tracing::warn!(?fault, "old idempotency records could not be deleted");
                 }
                 if let Err(fault) = free_expired_reservations(services).await {
-                    tracing::warn!(?fault, "old claims could not be deleted");
+                    tracing::warn!(?fault, "failed to release expired reservations");
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! The actor above all others: keeps the directory, the lease manager and the reaper running.
+//! The root supervisor: keeps the directory, the lease manager and the retention job running.
 
 use std::sync::Arc;
 
@@ -13,22 +13,20 @@ use crate::{
     vaults::directory::{DirectoryAddress, VaultDirectory},
 };
 
-/// Messages.
 pub enum Msg {
     /// The directory is to be started (again).
     DirectoryDue,
-    /// The reaper is to be started (again).
+    /// The retention job is to be started (again).
     RetentionDue,
     /// Starts the lease manager (again).
     LeaseManagerDue,
-    /// The orchestrator is stopping: others are to know, and it takes no vaults any more.
+    /// The orchestrator is stopping: others are to know, and it takes no more vaults.
     Leave,
 }
 
 /// The actor.
 pub struct RootSupervisor;
 
-/// Its state.
 pub struct RootState {
     services: Arc<Services>,
     address: watch::Sender<DirectoryAddress>,
@@ -74,7 +72,7 @@ impl Actor for RootSupervisor {
                         state.address.send_replace(Some(actor));
                     }
                     Err(error) => {
-                        tracing::error!(%error, "the directory does not start");
+                        tracing::error!(%error, "vault directory failed to start");
                         state.start_later(&myself, || Msg::DirectoryDue);
                     }
                 }
@@ -84,7 +82,7 @@ impl Actor for RootSupervisor {
                 match Actor::spawn_linked(None, RetentionJob, services, myself.get_cell()).await {
                     Ok((actor, _)) => state.retention = Some(actor.get_id()),
                     Err(error) => {
-                        tracing::error!(%error, "the reaper does not start");
+                        tracing::error!(%error, "retention job failed to start");
                         state.start_later(&myself, || Msg::RetentionDue);
                     }
                 }
@@ -94,7 +92,7 @@ impl Actor for RootSupervisor {
                 match Actor::spawn_linked(None, LeaseManager, arguments, myself.get_cell()).await {
                     Ok((actor, _)) => state.lease_manager = Some(actor),
                     Err(error) => {
-                        tracing::error!(%error, "the lease manager does not start");
+                        tracing::error!(%error, "lease manager failed to start");
                         state.start_later(&myself, || Msg::LeaseManagerDue);
                     }
                 }
@@ -118,7 +116,7 @@ impl Actor for RootSupervisor {
             SupervisionEvent::ActorTerminated(actor, ..)
             | SupervisionEvent::ActorFailed(actor, _) => {
                 if state.retention == Some(actor.get_id()) {
-                    tracing::error!("the reaper ended; it starts again");
+                    tracing::error!("retention job failed; restarting it");
                     state.start_later(&myself, || Msg::RetentionDue);
                 } else if state
                     .lease_manager
@@ -126,10 +124,10 @@ impl Actor for RootSupervisor {
                     .map(|lease_manager| lease_manager.get_id())
                     == Some(actor.get_id())
                 {
-                    tracing::error!("the lease manager ended; it starts again");
+                    tracing::error!("lease manager failed; restarting it");
                     state.start_later(&myself, || Msg::LeaseManagerDue);
                 } else {
-                    tracing::error!("the directory ended; it starts again from the store");
+                    tracing::error!("vault directory failed; restarting it from the store");
                     state.address.send_replace(None);
                     state.start_later(&myself, || Msg::DirectoryDue);
                 }

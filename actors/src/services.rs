@@ -258,7 +258,7 @@ impl Services {
 pub fn skip_unreadable<T>(found: Result<T, Fault>, what: impl Display) -> Result<Option<T>, Fault> {
     match found {
         Err(fault) if *fault.class() == Class::Bug => {
-            tracing::error!(%what, ?fault, "something stored cannot be read; it is left alone");
+            tracing::error!(%what, ?fault, "a stored value cannot be read; skipped");
             Ok(None)
         }
         found => found.map(Some),

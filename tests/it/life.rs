@@ -47,7 +47,7 @@ async fn vault__should_keep_its_addresses_while_nodes_and_shares_change() {
         let log = cluster.serve.log();
         let asked = log
             .lines()
-            .filter(|line| line.contains("asked for new shares"));
+            .filter(|line| line.contains("asking the nodes for new shares"));
         (asked.count() == 4).then_some(())
     })
     .await;

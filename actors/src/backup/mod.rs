@@ -37,7 +37,7 @@ const MAX_RECORD: usize = 64 << 20;
 const PAGE: usize = 1 << 20;
 /// Most rows of one commit of a restore.
 const MAX_ROWS_PER_COMMIT: usize = 500;
-const DAMAGED: &str = "the backup is damaged, or none of Covault's store";
+const DAMAGED: &str = "the backup is damaged, or is not a backup of a Covault store";
 
 /// Rows with their values.
 pub type BackupRows = Vec<(Key, Vec<u8>)>;
@@ -141,7 +141,7 @@ impl<R: io::Read> BackupReader<R> {
         let mut magic = [0; MAGIC.len()];
         from.read_exact(&mut magic).map_err(damaged)?;
         if magic != MAGIC {
-            return Err(damaged("it does not begin like one"));
+            return Err(damaged("it does not start with the magic bytes"));
         }
         hash.update(magic);
         let mut reader = Self {
@@ -158,7 +158,7 @@ impl<R: io::Read> BackupReader<R> {
         match reader.record()? {
             BackupRecord::Header(begin) => reader.begin = begin,
             BackupRecord::Rows(_) | BackupRecord::End { .. } => {
-                return Err(damaged("it has no beginning"));
+                return Err(damaged("the header is missing"));
             }
         }
         Ok(reader)
@@ -178,7 +178,7 @@ impl<R: io::Read> BackupReader<R> {
             return Ok(None);
         }
         match self.record()? {
-            BackupRecord::Header(_) => Err(damaged("it begins twice")),
+            BackupRecord::Header(_) => Err(damaged("it has a second header")),
             BackupRecord::Rows(rows) => {
                 let rows = rows.into_iter().map(|row| self.row(row));
                 rows.collect::<Result<_, _>>().map(Some)
@@ -191,10 +191,10 @@ impl<R: io::Read> BackupReader<R> {
                 let mut says = [0; 32];
                 self.from.read_exact(&mut says).map_err(damaged)?;
                 if says != *is {
-                    return Err(damaged("its sum is wrong"));
+                    return Err(damaged("its checksum does not match"));
                 }
                 if self.from.read(&mut [0]).map_err(damaged)? != 0 {
-                    return Err(damaged("more comes after its end"));
+                    return Err(damaged("data follows its end"));
                 }
                 self.ended = true;
                 Ok(None)
@@ -239,14 +239,14 @@ impl<R: io::Read> BackupReader<R> {
         let limit = u64::try_from(length).map_err(damaged)?;
         let read = io::Read::read_to_end(&mut io::Read::take(&mut self.from, limit), &mut bytes);
         if read.map_err(damaged)? != length {
-            return Err(damaged("it ends in the middle"));
+            return Err(damaged("it is truncated"));
         }
         self.hash.update(&bytes);
         bcs::from_bytes(&bytes).map_err(damaged)
     }
 }
 
-/// Takes the state of a store as it is now; whoever asks gets it in parts.
+/// Takes the state of a store as it is now; the caller reads it in parts.
 ///
 /// # Errors
 /// When the store cannot be read.
@@ -313,7 +313,7 @@ pub fn check<R: io::Read>(from: R, expected: Heads) -> Result<BackupContents, Fa
                 }
                 KeySpace::AuditEntry => {
                     let (chain, number) = rows::audit_position(&key)
-                        .ok_or_else(|| damaged("an entry of the audit log has no place"))?;
+                        .ok_or_else(|| damaged("an audit log entry has no position"))?;
                     audit.entry(chain, &crate::audit::decode_linked(number, value));
                 }
                 KeySpace::AuditHead => {
@@ -397,7 +397,7 @@ async fn refuse_rows(store: &dyn Store) -> Result<(), Fault> {
         if !of_processes(space) && !rows.is_empty() {
             return Err(Fault::new(
                 Class::Conflict,
-                "the store is not empty: a backup is restored only into a new one; move that one away \
+                "the store is not empty: a backup can only be restored into a new one; move this one away \
                  first, and keep it",
             ));
         }

@@ -100,7 +100,7 @@ pub async fn refuse_half_restored(services: &Services) -> Result<(), Fault> {
 
 fn half_restored() -> Fault {
     Fault::unavailable(
-        "a backup was not restored whole into this store: restore again (covault backup restore)",
+        "a restore into this store did not finish: restore again (covault backup restore)",
     )
 }
 

@@ -32,7 +32,7 @@ const LIFETIME_S: u64 = 600;
 /// By how much the chain's clock must have passed the end of a transaction that no node knows,
 /// in seconds: nodes behind one address need not all be at the last block.
 const EXPIRY_MARGIN_S: u64 = 60;
-/// How often is simulated while the account's own transactions are executed meanwhile.
+/// How often a simulation is repeated while the account's own transactions are being executed.
 const SIMULATIONS: u32 = 4;
 
 /// What the chain says of a sender who cannot pay all the gas that a transaction may take.
@@ -249,7 +249,7 @@ impl AptosNode {
             if outcome.success {
                 let used = number(&outcome.gas_used);
                 chain_data.gas_used =
-                    Some(used.ok_or_else(|| unknown("the chain node's gas is no number"))?);
+                    Some(used.ok_or_else(|| unknown("the chain node's gas is not a number"))?);
                 return Ok(chain_data);
             }
             said = outcome.vm_status;

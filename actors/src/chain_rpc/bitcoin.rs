@@ -52,7 +52,7 @@ const REGTEST: &str = "0f9188f13cb7b2c71f2a335e3a4fc328bf5beb436012afca590b1a114
 
 /// How long a request waits for the nodes to find the outputs of an address that is new to them.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(900);
-/// How long somebody who asks for a balance does.
+/// How long a balance query waits for them.
 const BALANCE_PATIENCE: Duration = Duration::from_secs(10);
 /// How often an address may turn out to be new to a node: each has its own wallet.
 const ROUNDS: u32 = 3;
@@ -328,7 +328,7 @@ impl ChainClient for BitcoinNode {
         let place = self.watched_address(&queries.from).await?;
         let ask = |least| self.spendable(&place, least, REQUEST_PATIENCE);
         let mut outputs = ask("0").await;
-        // Whoever sends an address a great many small outputs must not keep it from paying.
+        // A flood of small outputs sent to an address must not keep it from paying.
         for least in ["0.0001", "0.01"] {
             match &outputs {
                 Err(ChainError::Unknown(reason)) if reason.contains(TOO_LONG) => {

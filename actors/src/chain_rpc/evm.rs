@@ -239,7 +239,7 @@ impl ChainClient for EvmNode {
         if speaks_of_load(&error) || matches!(error.code, METHOD_NOT_FOUND | INVALID_PARAMS) {
             return None;
         }
-        // It may fail because it has gone through: it is signed and sent meanwhile.
+        // It may fail because it has gone through: it is signed and sent at the same time.
         let params = json!([from, "latest"]);
         let count = self
             .rpc

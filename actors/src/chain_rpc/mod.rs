@@ -51,7 +51,7 @@ pub struct BroadcastRequest {
 /// What a node's refusal means. It is for good when every node says that it does not know the
 /// transaction. Where one cannot be asked, it is only without `doubt`: nothing was sent before
 /// and the refusal cannot come of the transaction itself being there. Else nobody knows: a
-/// transaction that is called failed and is mined all the same would be paid twice.
+/// transaction that is called failed and is mined nevertheless would be paid twice.
 fn resolve_refusal(
     refusal: ChainRefusal,
     known: Result<bool, String>,
@@ -100,7 +100,7 @@ pub enum ChainError {
 #[async_trait]
 pub trait ChainClient: Send + Sync {
     /// What a payload needs to know, as the nodes say: the next number of an account, outputs and
-    /// objects that are there, whoever holds them. What other requests hold is left out of it
+    /// objects that are there, reserved or not. What other requests hold is left out of it
     /// later ([`covault_core::chain::Chain::resolve_refusal`]). `now_ms`, in milliseconds since the Unix
     /// epoch, is for facts that come of the clock: timestamps, expiration.
     async fn chain_data(&self, queries: &Queries, now_ms: u64) -> Result<ChainData, ChainError>;

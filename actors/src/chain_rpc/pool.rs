@@ -297,7 +297,7 @@ impl NodePool {
         let mut round = 1;
         loop {
             let (answer, _) = self.query_once(call, &read).await;
-            // Whoever waits has no longer to wait than for a node that is silent.
+            // The caller waits no longer than for a node that is silent.
             let again = round < ROUNDS && begun.elapsed() < self.timeout;
             match answer {
                 Err(PoolError::Unknown(_)) if again => {
@@ -496,7 +496,7 @@ impl NodePool {
         }
         match trouble {
             None if answered => Ok(false),
-            None => Err("no node could be asked".into()),
+            None => Err("no node could be reached".into()),
             Some(trouble) => Err(trouble),
         }
     }

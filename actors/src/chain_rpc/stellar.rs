@@ -535,7 +535,7 @@ impl<'a> LedgerEntries<'a> {
 }
 
 /// What to offer per operation, so that it is taken also when ledgers are full: nine of ten
-/// transactions of the last ledgers were charged no more. The network charges all the same.
+/// transactions of the last ledgers were charged no more. The network charges the same.
 fn base_fee(stats: &Value) -> Option<u32> {
     let fee = number(stats.pointer("/inclusionFee/p90")?)?;
     let fee = fee.clamp(MIN_FEE.into(), MAX_FEE.into());

@@ -164,7 +164,7 @@ impl SuiNode {
             Some((coins, next))
         };
         let mut coins = Vec::new();
-        // A coin whose balance changes meanwhile may be on two pages.
+        // A coin whose balance changes between pages may be on two of them.
         let mut seen = BTreeSet::new();
         for _ in 0..MAX_PAGES {
             let page = self
@@ -539,7 +539,7 @@ fn cost(used: &GasUsed) -> u64 {
 fn failed(error: &ExecutionError) -> ChainError {
     let said = short(error.description.as_deref().unwrap_or("no reason"));
     let code = match error.kind() {
-        // The facts say that it is there: another transaction has spent it meanwhile.
+        // The facts say that it is there: another transaction has spent it since.
         ExecutionErrorKind::InsufficientFundsForWithdraw => {
             return ChainError::Unknown(format!("the node said: {said}"));
         }

@@ -247,11 +247,10 @@ impl TonNode {
             return Some(match self.none_can_have(sent).await {
                 Ok(true) => BroadcastOutcome::Refused(expired()),
                 Ok(false) => BroadcastOutcome::Unknown(
-                    "the transaction's time is over; it is waited for blocks that are past it"
-                        .into(),
+                    "the transaction has expired; waiting for blocks past its expiration".into(),
                 ),
                 Err(trouble) => BroadcastOutcome::Unknown(format!(
-                    "the transaction's time is over, and a node cannot say what became of it: \
+                    "the transaction has expired, and a node cannot say what became of it: \
                      {trouble}"
                 )),
             });
@@ -358,7 +357,7 @@ impl TonNode {
                 Some(TransactionSearch::Here { sent }) => return Ok(TonTrace::Here { sent }),
                 Some(TransactionSearch::Over) => return Ok(TonTrace::Nowhere),
                 Some(TransactionSearch::More(place)) => from = place,
-                None => return Err("no node could be asked".into()),
+                None => return Err("no node could be reached".into()),
             }
         }
         Err("the wallet has too many transactions since".into())

@@ -12,8 +12,8 @@ use crate::{
     store::{Batch, Key, Precondition},
 };
 
-/// Goes with a command to whoever makes its commit. Until it is dropped the command counts as one in
-/// work: a message that waits in a mailbox does, although whoever asked has stopped waiting.
+/// Goes with a command to the actor that commits it. Until it is dropped the command counts as one in
+/// work: a message that waits in a mailbox does, although its caller has stopped waiting.
 #[derive(Clone, Debug)]
 pub struct CommandCommit {
     by: Arc<AuditActor>,

@@ -126,7 +126,7 @@ impl Drop for KeyGuard {
     fn drop(&mut self) {
         let mut locks = self.locks.lock();
         self.guard = None;
-        // Whoever waits holds a share of the lock.
+        // A waiting call holds a share of the lock.
         if locks
             .get(&self.key)
             .is_some_and(|turn| Arc::strong_count(turn) == 1)

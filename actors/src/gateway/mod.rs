@@ -72,7 +72,7 @@ pub struct Gateway {
 /// What every clone of the gateway shares.
 struct GatewayInner {
     services: Arc<Services>,
-    /// The actor above all others.
+    /// The root supervisor.
     root: ActorCell,
     vaults: VaultActors,
     key_locks: KeyLocks,
@@ -100,10 +100,7 @@ impl Gateway {
             && services.runs_vaults
             && let Err(fault) = leases::take_all(&services).await
         {
-            tracing::warn!(
-                ?fault,
-                "the vaults are taken as soon as the store can be used"
-            );
+            tracing::warn!(?fault, "failed to acquire the leases; retrying");
         }
         let (address, mut directory) = watch::channel(None);
         let root = if services.runs_vaults {

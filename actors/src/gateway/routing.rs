@@ -31,7 +31,7 @@ const OWNER_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Where a command is to run.
 enum Routing {
-    /// Here. The vault does not go meanwhile, where the command is about one.
+    /// Here. The vault stays until the guard is dropped, where the command is about one.
     Here(Option<LeaseGuard>),
     /// Where the vault is, which is not here.
     Elsewhere(VaultId),
@@ -56,7 +56,7 @@ impl GatewayInner {
                     let done = self.submit_here(command, Arc::clone(&permit)).await;
                     let lost = has_key && lease.is_lost();
                     match &done {
-                        // Nothing of it can be done any more, and if it was, the key tells.
+                        // It can no longer be done here; if it was, the record of the key says so.
                         Err(fault) if lost && *fault.class() == Class::Unavailable => {
                             left = left
                                 .checked_sub(POLL_INTERVAL)
@@ -69,7 +69,7 @@ impl GatewayInner {
                 Routing::Elsewhere(vault) => (Some(vault), self.owner(vault).await?),
                 Routing::Anywhere => (None, self.any_orchestrator()),
             };
-            // What was done need not be asked for, whoever did it and wherever that is now.
+            // What was done need not be asked for again, wherever it was done.
             if let Some(answer) = self.recorded_response(command).await? {
                 return Ok(answer);
             }
@@ -89,7 +89,7 @@ impl GatewayInner {
                 match outcome {
                     Some(ForwardOutcome::Done(answer)) => return *answer,
                     Some(ForwardOutcome::NotDone) => {}
-                    // If it was done, the record of the key tells it to whoever has the vault now.
+                    // If it was done, the record of the key tells the present owner.
                     None if has_key => {}
                     Some(ForwardOutcome::NotKnown) | None => return Err(outcome_unknown()),
                 }
@@ -160,7 +160,7 @@ impl GatewayInner {
         Ok(lease.and_then(|lease| lease.owner))
     }
 
-    /// Ends when somebody else has the vault: then no answer comes from who had it.
+    /// Ends when the vault has another owner: then the former one gives no answer.
     async fn until_moved(&self, vault: Option<VaultId>, owner: OrchestratorId) {
         let Some(vault) = vault else {
             return std::future::pending().await;
@@ -226,7 +226,7 @@ impl CommandHandler for GatewayHandler {
             request,
             key,
         } = forwarded;
-        // Whoever sent it has given it up.
+        // The sender has given it up.
         let settings = &inner.services.settings;
         let window = settings.command_timeout_ms / settings.heartbeat_ms.max(1);
         let heartbeat = inner.services.held_leases.heartbeat();
@@ -237,7 +237,7 @@ impl CommandHandler for GatewayHandler {
             Ok(command) => command,
             Err(fault) => return ForwardOutcome::Done(Box::new(Err(fault))),
         };
-        // Kept while the command runs: the vault does not go meanwhile.
+        // Kept while the command runs: the vault stays.
         let _lease = match inner.route(&command).await {
             Ok(Routing::Here(lease @ Some(_))) => lease,
             Ok(Routing::Here(None)) if inner.services.runs_vaults => None,

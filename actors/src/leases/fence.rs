@@ -21,7 +21,7 @@ pub trait CommitGuard: Send + Sync {
     async fn commit(&self, store: &dyn Store, batch: Batch) -> Result<(), CommitError>;
 }
 
-/// A store whose writes go by a guard. Whoever has it may read everything.
+/// A store whose writes pass a guard. All rows may be read.
 pub struct GuardedStore<G> {
     store: Arc<dyn Store>,
     guard: G,
@@ -89,7 +89,7 @@ impl CommitGuard for LeaseFence {
 }
 
 /// For the first start after a restore, which sees to every vault before any of them has an owner:
-/// nothing is written once somebody has finished with that.
+/// nothing is written once another process has finished with that.
 pub struct RestoreFence {
     /// The row that tells where the restore stands.
     pub marker: Key,
@@ -155,7 +155,7 @@ fn needs_lease(write: &RowWrite) -> bool {
 impl CommitGuard for UnleasedGuard {
     async fn commit(&self, store: &dyn Store, batch: Batch) -> Result<(), CommitError> {
         if let Some(write) = batch.writes().iter().find(|write| needs_lease(write)) {
-            tracing::error!(space = ?write.key.space, "a commit without a lease was refused; this is a mistake in the program");
+            tracing::error!(space = ?write.key.space, "refused a commit without a lease; this is a bug");
             return Err(CommitError::NotOwner);
         }
         store.commit(batch).await

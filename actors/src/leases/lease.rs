@@ -34,14 +34,14 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// A command in progress: the vault is not given back meanwhile, though it may be lost.
+/// A command in progress: the vault is not released before its end, though it may be lost.
 pub struct LeaseGuard {
     lease: Arc<Lease>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl LeaseGuard {
-    /// Whether the vault was lost meanwhile: what the command has not committed by now, it never will.
+    /// Whether the vault was lost since: what the command has not committed by now, it never will.
     pub fn is_lost(&self) -> bool {
         self.lease.has_ended()
     }
@@ -70,7 +70,7 @@ impl Lease {
         self.version
     }
 
-    /// Whether nothing may be done under it any more.
+    /// Whether it has ended: nothing may be done under it.
     pub fn has_ended(&self) -> bool {
         self.over.load(Ordering::SeqCst)
     }

@@ -81,7 +81,7 @@ pub(super) async fn take(
     for lease in taken {
         services.held_leases.begin(lease);
     }
-    // Whoever had it, and comes back, is to look.
+    // The former owner, if it comes back, is to look.
     let of_other = |(stored, _): &(LeaseRow, u64)| stored.owner.is_some_and(|owner| owner != me);
     if some
         .iter()
@@ -116,11 +116,11 @@ pub async fn take_all(services: &Services) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Gives back what nobody works under any more.
+/// Releases leases under which nobody works.
 pub(super) async fn release(services: &Services, held_leases: &[Arc<Lease>]) -> Result<(), Fault> {
     for some in held_leases.chunks(MAX_LEASES_PER_COMMIT) {
         if !try_release(services, some).await? {
-            // Somebody else has one of them by now.
+            // Another orchestrator has one of them.
             for one in some.chunks(1) {
                 try_release(services, one).await?;
             }
@@ -130,7 +130,7 @@ pub(super) async fn release(services: &Services, held_leases: &[Arc<Lease>]) -> 
     Ok(())
 }
 
-/// False when somebody else has one of them; then none was given back.
+/// False when another orchestrator has one of them; then none was released.
 async fn try_release(services: &Services, some: &[Arc<Lease>]) -> Result<bool, Fault> {
     let mut batch = Batch::new();
     for lease in some {

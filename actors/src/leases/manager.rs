@@ -34,20 +34,17 @@ const ROUNDS_PER_FULL_SCAN: u32 = 20;
 /// After so many lease times the row of one that died is deleted.
 const LEASES_BEFORE_DELETION: u64 = 60;
 
-/// Messages.
 pub enum Msg {
     /// It is time to look.
     RoundDue,
-    /// The orchestrator is stopping: it takes nothing any more.
+    /// The orchestrator is stopping: it takes no more leases.
     Leave,
     /// This was emptied and given back, or could not be.
     Moved(LeaseScope),
 }
 
-/// The actor.
 pub struct LeaseManager;
 
-/// Its state.
 pub struct LeaseManagerState {
     services: Arc<Services>,
     directory: watch::Receiver<DirectoryAddress>,
@@ -135,7 +132,10 @@ impl Actor for LeaseManager {
                     && state.services.runs_vaults
                     && let Err(fault) = state.heartbeat().await
                 {
-                    tracing::warn!(?fault, "others could not be told that this process stops");
+                    tracing::warn!(
+                        ?fault,
+                        "failed to announce the shutdown to other orchestrators"
+                    );
                 }
             }
             Msg::Moved(scope) => {
@@ -172,7 +172,7 @@ impl LeaseManagerState {
             return Ok(());
         }
         let leases = leases(&self.services).await?;
-        // After the leases: whoever has got one meanwhile was there before.
+        // After the leases: an owner of one of them was there before.
         self.refresh_members().await?;
         let wanted = self.reconcile(myself, &leases);
         self.take(wanted).await?;
@@ -221,7 +221,7 @@ impl LeaseManagerState {
         Ok(())
     }
 
-    /// Whoever was in this place before is dead: what it had need not be waited for.
+    /// An earlier process with the same home is dead: its leases need not be waited for.
     async fn remove_predecessors(&self) -> Result<(), Fault> {
         let services = &self.services;
         let Some(home) = services.home else {
@@ -318,7 +318,7 @@ impl LeaseManagerState {
     ) -> Result<(), Fault> {
         for some in wanted.chunks(MAX_LEASES_PER_COMMIT) {
             if !take(&self.services, some).await? {
-                // Somebody else was faster with one of them.
+                // Another orchestrator was faster with one of them.
                 for one in some.chunks(1) {
                     take(&self.services, one).await?;
                 }
@@ -382,7 +382,7 @@ fn hand_over(
         lease.drain(DRAIN_TIMEOUT).await;
         services.held_leases.end(&lease);
         if let (Some(directory), LeaseScope::Vault(vault)) = (directory, scope) {
-            // Also when it does not answer nothing is written any more.
+            // Nothing is written from now on, also when it does not answer.
             let ended = |reply| directory::Msg::Ended(vault, reply);
             let _ = directory.call(ended, Some(DRAIN_TIMEOUT)).await;
         }

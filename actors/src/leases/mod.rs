@@ -2,8 +2,8 @@
 //!
 //! A vault has one row in [`KeySpace::Lease`]. It is written only when the vault goes to another
 //! orchestrator, so that the version of the row is a fencing token: every commit on behalf of the
-//! vault demands the version in which its orchestrator got it. Whoever has lost it, stalled or cut
-//! off for however long, changes nothing any more. Who is alive is judged by [`MemberTable`], and decides
+//! vault demands the version in which its orchestrator got it. A former owner, stalled or cut
+//! off for however long, changes nothing. Who is alive is judged by [`MemberTable`], and decides
 //! only how soon a vault goes on elsewhere, never whether two work on it
 //! (docs/decisions/0024-several-orchestrators.md).
 
@@ -49,7 +49,7 @@ pub struct MemberRow {
     pub since_ms: u64,
     /// How often it has given something back: others look then what there is for them.
     pub moves: u64,
-    /// It is stopping: nothing is for it any more.
+    /// It is stopping: it gets no more leases.
     pub leaving: bool,
 }
 

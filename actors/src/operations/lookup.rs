@@ -88,7 +88,7 @@ pub(super) fn refuse_client_signer(key: Option<&str>) -> Result<(), Fault> {
         None | Some("") => Ok(()),
         Some(_) => Err(Fault::field(
             "callbackClientSignerPublicKey",
-            "client signers are not in this version; leave it empty",
+            "client signers are not supported; leave it empty",
         )),
     }
 }

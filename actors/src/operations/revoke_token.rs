@@ -44,7 +44,7 @@ impl Operation for RevokeToken {
         .add_to(&mut batch, Chain::Service, services.now_ms())?;
         match services.store.commit(batch).await {
             Ok(()) => Ok(response(record)),
-            // Somebody else revoked it at the same time; nothing else changes a token.
+            // Another operator revoked it at the same time; nothing else changes a token.
             Err(CommitError::Conflict(_)) => {
                 let id = record.id.to_string();
                 Ok(response(tokens::find(services, &id).await?.0))

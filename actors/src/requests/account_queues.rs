@@ -1,4 +1,4 @@
-//! Lanes: one queue per account of a chain, in which requests wait for their turn.
+//! One queue per account of a chain, in which requests wait for their turn.
 //!
 //! A request joins when it is accepted and gets its number, outputs or objects in the order of
 //! joining, so that these follow the order of creation although chain nodes are asked
@@ -36,7 +36,7 @@ impl<A> Default for AccountQueue<A> {
     }
 }
 
-/// All lanes of a vault; `A` is what a request asks for in its turn.
+/// All account queues of a vault; `A` is what a request asks for in its turn.
 pub struct AccountQueues<A> {
     queues: HashMap<ChainAccount, AccountQueue<A>>,
     member: HashMap<RequestId, ChainAccount>,
@@ -81,7 +81,7 @@ impl<A> AccountQueues<A> {
         Some(account)
     }
 
-    /// A request cannot ask now: it goes to the end of the queue when somebody behind it had asked
+    /// A request cannot ask now: it goes to the end of the queue when a request behind it had asked
     /// the last time already, and keeps its place otherwise. A node that is down holds up all alike,
     /// and what others are told while this one is being refused says nothing of this one: it tries
     /// once more. Returns the lane when it went.
@@ -108,7 +108,7 @@ impl<A> AccountQueues<A> {
         Some(account.clone())
     }
 
-    /// Takes the first of the lane's queue, when it has asked.
+    /// Takes the first of the queue, when it has asked.
     pub fn next(&mut self, account: &ChainAccount) -> Option<(RequestId, A)> {
         let queue = self.queues.get_mut(account)?;
         let first = *queue.waiting.front()?;
@@ -146,7 +146,7 @@ impl<A> AccountQueues<A> {
         }
     }
 
-    /// The request's claims are on disk: it needs no turn any more. Numbers are looked up there
+    /// The request's claims are on disk: it needs no turn. Numbers are looked up there
     /// from now on, so that one that is given up is free at once. The rest stays here too until it
     /// leaves: it need not be looked up piece by piece. Returns its lane, where the next may now
     /// be first.
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(queues.withdraw(request(1)), (false, None));
         assert_eq!(queues.withdraw(request(2)), (true, Some(account())));
         assert!(queues.next(&account()).is_none());
-        // Nothing is handed out to it any more.
+        // Nothing is handed out to it.
         assert!(queues.mark_ready(request(2), ()).is_none());
         assert_eq!(queues.withdraw(request(2)), (true, None));
     }

@@ -1,7 +1,7 @@
 //! Transactions that a node took and the chain never did: nodes forget what waits for long, when
 //! they are full or start again, and some transactions end with time.
 //!
-//! Their requests are over, and nobody sends them any more. On networks with numbers whatever comes
+//! Their requests are over, and nobody sends them. On networks with numbers whatever comes
 //! after them would wait for ever. So before a request builds on what the nodes offer, it looks
 //! whether another one that is over holds just that: then the nodes do not have its transaction.
 //! One that can still come is sent again, the same bytes. One whose time is over, and which the chain
@@ -199,11 +199,11 @@ async fn release_unknown(
         let mut batch = Batch::new();
         batch.delete(key, Precondition::Version(version));
         let detail = match resource {
-            Resource::Nonce(nonce) => format!("the number {nonce} is free: the chain offers it"),
+            Resource::Nonce(nonce) => format!("nonce {nonce} is free: the chain offers it"),
             Resource::Object(name) => format!("{name} is free: the chain offers it"),
             Resource::Whole(_) => String::new(),
         };
-        tracing::warn!(request = %holder, detail, "what a restored request held is free");
+        tracing::warn!(request = %holder, detail, "released what a restored request had reserved");
         add_audit_entry(services, &mut batch, &request, "Freed", &detail)?;
         match services.store.commit(batch).await {
             Ok(()) | Err(CommitError::Conflict(_)) => {}
@@ -240,7 +240,7 @@ async fn dropped_resources(
     Ok(lost)
 }
 
-/// `None` when nobody holds it, or somebody who is still at work, or has only just ended.
+/// `None` when nobody holds it, or its holder is still active or has only just ended.
 async fn held_by_finished(
     services: &Services,
     account: &ChainAccount,
@@ -297,7 +297,7 @@ enum ExpiryOutcome {
     NotKnown(String),
 }
 
-/// Frees the numbers of transactions that can never come any more.
+/// Releases the nonces of transactions that no block can include.
 async fn release_expired(
     services: &Services,
     client: &dyn ChainClient,
@@ -329,14 +329,14 @@ async fn release_expired(
             release(services, &over).await?;
             return Ok(ExpiryOutcome::Freed);
         }
-        Ok(None) => "its clock has not come so far".to_owned(),
+        Ok(None) => "the chain's clock has not passed its expiration yet".to_owned(),
         Err(ChainError::Unknown(reason) | ChainError::Refused(ChainRefusal { reason, .. })) => {
             reason
         }
     };
     Ok(ExpiryOutcome::NotKnown(format!(
-        "the earlier transaction with the number {first} has expired, and whether the chain has it \
-         is not known: {why}"
+        "the earlier transaction with nonce {first} has expired, and whether it is on the chain \
+         is unknown: {why}"
     )))
 }
 
@@ -349,7 +349,7 @@ async fn release(services: &Services, over: &[(u64, &DroppedResource)]) -> Resul
         } in &one.requests
         {
             let detail = format!(
-                "{} expired without having come into the chain; the number {nonce} is free again",
+                "{} expired before any block included it; nonce {nonce} is free again",
                 signed.tx_hash
             );
             tracing::warn!(request = %request.id, nonce, detail, "a transaction was dropped");
@@ -358,7 +358,7 @@ async fn release(services: &Services, over: &[(u64, &DroppedResource)]) -> Resul
         }
     }
     match services.store.commit(batch).await {
-        // Nobody else changes these rows; whoever does has seen to it.
+        // Another process has changed these rows, and has done the same.
         Ok(()) | Err(CommitError::Conflict(_)) => Ok(()),
         Err(error) => Err(error.into()),
     }
@@ -379,7 +379,11 @@ async fn resend(
                 // The client sends it, and those behind are of no use before.
                 Some(nonce) => {
                     let request = one.requests.last().map(|over| over.request.id);
-                    tracing::info!(?request, nonce, "the chain waits for what the client has");
+                    tracing::info!(
+                        ?request,
+                        nonce,
+                        "the chain waits for a transaction that the client has to send"
+                    );
                     break;
                 }
                 None => continue,
@@ -408,11 +412,11 @@ async fn resend(
                 ("SentAgain", detail, Some(reason))
             }
             BroadcastOutcome::Unknown(reason) => {
-                tracing::warn!(request = %id, reason, "a transaction that the chain lacks could not be sent again");
+                tracing::warn!(request = %id, reason, "failed to rebroadcast a dropped transaction");
                 break;
             }
         };
-        tracing::warn!(request = %id, detail, "a transaction that the chain lacks was sent again");
+        tracing::warn!(request = %id, detail, "rebroadcast a dropped transaction");
         let mut batch = Batch::new();
         add_audit_entry(services, &mut batch, &over.request, event, &detail)?;
         match services.store.commit(batch).await {
@@ -421,12 +425,12 @@ async fn resend(
         }
         if let (Some(nonce), Some(reason)) = (one.nonce(), refused) {
             let then = match one.valid_until_ms()? {
-                Some(_) => "its number is free once it has expired",
-                None => "a request that names this number itself replaces it",
+                Some(_) => "its nonce is free once it has expired",
+                None => "a request that names this nonce replaces it",
             };
             return Ok(Some(format!(
-                "an earlier transaction, {hash} of request {id}, has the number {nonce}, is not in \
-                 the chain, and no node takes it any more ({reason}); {then}"
+                "an earlier transaction, {hash} of request {id}, has the nonce {nonce}, is not on \
+                 the chain, and no node accepts it now ({reason}); {then}"
             )));
         }
         if services.now_ms().saturating_sub(now_ms) > RESEND_TIMEOUT_MS {

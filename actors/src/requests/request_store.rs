@@ -184,7 +184,7 @@ impl StoredRequest {
             // A commit that was thought to be lost is on disk.
             Some(holder) if holder == self.request.id => Err(Fault::bug("it is held already")),
             Some(holder) => Ok(reservations::describe_holder(resource, holder)),
-            None => Ok("another request held what this one needs; it is free again".into()),
+            None => Ok("another request had reserved what this one needs; it is free again".into()),
         }
     }
 }
@@ -365,10 +365,10 @@ fn change_claims(
             .map(|one| rows::claim(&account, one))
             .collect())
     };
-    // What cannot be read any more must not keep a request from its end: the rest stays taken.
+    // An unreadable payload must not keep a request from its end: the rest stays reserved.
     let what_is_known = |draft: &Draft| {
         keys(draft).unwrap_or_else(|fault| {
-            tracing::error!(request = %request.id, ?fault, "what a request holds cannot be read");
+            tracing::error!(request = %request.id, ?fault, "the reservations of a request cannot be read");
             draft.claim.iter().map(rows::nonce_claim).collect()
         })
     };
@@ -379,7 +379,7 @@ fn change_claims(
             for key in keys(draft)? {
                 batch.put(key, Precondition::Absent, rows::encode(&request.id)?);
             }
-            // Whoever sends that number again has to know.
+            // Needed when the transaction with that nonce is sent again.
             if let (None, Some(payload)) = (&draft.claim, payload) {
                 let account = ChainAccount::of(request, payload);
                 for nonce in reservations::replaced(request, payload, draft)? {

@@ -61,7 +61,7 @@ pub fn start(
         };
         // The first one counts: later ones may have seen the transaction itself on the chain.
         if let Err(fault) = store_result(&services, id, json, Precondition::Absent, None).await {
-            tracing::warn!(request = %id, ?fault, "a simulation could not be stored");
+            tracing::warn!(request = %id, ?fault, "failed to store a simulation");
         }
     });
 }
@@ -107,7 +107,7 @@ pub async fn resimulate(
         State::Succeeded { .. } | State::Failed { .. } => return refused("it is over"),
     };
     if draft.unsigned.bytes.is_empty() {
-        return refused("a message does nothing on a chain");
+        return refused("a message has no effect on a chain");
     }
     if !services.settings.simulate {
         return refused("simulations are switched off here (serve.simulate)");
@@ -119,13 +119,13 @@ pub async fn resimulate(
     };
     let Ok(_place) = services.limits.simulations.try_acquire() else {
         return Err(Fault::unavailable(
-            "too many simulations run; try again later",
+            "too many simulations in progress; try again later",
         ));
     };
     let request_to_simulate = simulation_request(request, &payload, draft);
     let Some(json) = run(&*client, &request_to_simulate).await else {
         return Err(Fault::unavailable(
-            "no node of the chain could try the transaction now; try again later",
+            "no node of the chain could simulate the transaction; try again later",
         ));
     };
     store_result(

@@ -56,7 +56,7 @@ pub fn local_chain_data(
     Some(Ok(chain_data.into()))
 }
 
-/// The account in whose lane the request waits, when what it builds on depends on the account's
+/// The account in whose queue the request waits, when what it builds on depends on the account's
 /// other requests.
 pub fn account_queue(
     request: &Request,

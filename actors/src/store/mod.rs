@@ -39,7 +39,7 @@ pub struct RawRow {
 }
 
 /// One state of a store, which stays as it is while others write. It costs the store space for what
-/// changes meanwhile: let go of it soon.
+/// changes while it lasts: drop it soon.
 #[async_trait]
 pub trait Snapshot: Send + Sync {
     /// Rows after this one (from the first on after `None`), in the order of kind and key, until they
@@ -278,7 +278,7 @@ pub enum CommitError {
     #[error("row changed: {:?} {}", .0.space, hex::encode(&.0.bytes))]
     Conflict(Key),
     /// This process may not write that: the vault went to another orchestrator. Nothing was changed.
-    #[error("the vault is another orchestrator's")]
+    #[error("the vault belongs to another orchestrator")]
     NotOwner,
     /// The store is not there now. Whether the batch was taken is not known.
     #[error("store unavailable: {0}")]
@@ -294,7 +294,7 @@ impl From<CommitError> for Fault {
             return Fault::unauthenticated().caused_by("the token was revoked during the call");
         }
         let sentence = match error {
-            CommitError::NotOwner => "the vault went to another orchestrator; repeat the call",
+            CommitError::NotOwner => "the vault moved to another orchestrator; retry",
             CommitError::Conflict(_) | CommitError::Unavailable(_) => {
                 "the store cannot be written now"
             }

@@ -227,7 +227,7 @@ fn make(path: &Path) -> Result<(), redb::Error> {
     prepare(&Database::builder().create_file(file.try_clone()?)?)?;
     file.sync_all()?;
     // Linked, where the file system can, and not renamed: it must not replace the file that
-    // another process made meanwhile.
+    // another process has made.
     match fs::hard_link(&unfinished, path) {
         Ok(()) => fs::remove_file(&unfinished)?,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -323,9 +323,9 @@ fn write_until_closed(file: &DatabaseFile, queue: &mpsc::Receiver<RedbJob>) {
                 Ok(()) => {
                     failed = false;
                     free_pages_known = false;
-                    tracing::warn!("the store was opened again after an error of its disk");
+                    tracing::warn!("reopened the store after a disk error");
                 }
-                Err(error) => tracing::error!(%error, "the store cannot be opened again"),
+                Err(error) => tracing::error!(%error, "failed to reopen the store"),
             }
         }
         match file.with(|db| write_group(db, &group)) {
@@ -334,7 +334,7 @@ fn write_until_closed(file: &DatabaseFile, queue: &mpsc::Receiver<RedbJob>) {
                     free_pages_known = group.len() >= LARGE_GROUP;
                 }
                 for (job, result) in group.into_iter().zip(results) {
-                    // The caller may have gone; the batch is on disk all the same.
+                    // The caller may have gone; the batch is on disk regardless.
                     let _ = job.reply.send(result);
                 }
             }

@@ -114,7 +114,7 @@ pub async fn prove(
     match timeout(PATIENCE, answer).await {
         Ok(Ok(proof)) => proof,
         Ok(Err(_)) | Err(_) => Err(Fault::unavailable(
-            "the signers did not state the address in time",
+            "the signers did not attest the address in time",
         )),
     }
 }
@@ -145,7 +145,7 @@ async fn ask_cluster(services: &Services, holders: &ShareHolders, batch: Vec<Wai
     let stated = AssertUnwindSafe(stated).catch_unwind().await;
     let stated = stated.unwrap_or_else(|_| Err(Fault::bug("asking the signers panicked")));
     if let Err(fault) = &stated {
-        tracing::warn!(%vault, addresses = replies.len(), ?fault, "addresses have no proof yet");
+        tracing::warn!(%vault, addresses = replies.len(), ?fault, "failed to get address proofs; retrying");
     }
     for (admission, (statement, reply)) in order.statements().zip(replies).enumerate() {
         let proof = stated.as_ref().map_err(Fault::clone).map(|nodes| {
@@ -302,6 +302,6 @@ pub async fn of(
 pub fn missing() -> Fault {
     Fault::new(
         Class::Unavailable,
-        "requireAddressProof: too few signers have stated the address within 2 s; try again",
+        "requireAddressProof: too few signers attested the address within 2 s; try again",
     )
 }

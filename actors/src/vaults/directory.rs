@@ -37,7 +37,7 @@ pub enum Msg {
     RestartDue(VaultId),
     /// A vault has come here, or gone.
     LeaseChanged(VaultId),
-    /// Answers once no actor of a vault that has gone runs any more.
+    /// Answers once the actor of a vault that has gone has ended.
     Ended(VaultId, RpcReplyPort<()>),
 }
 
@@ -54,7 +54,7 @@ pub struct NewVault {
     /// Whether a vault of this name that has not all its keys yet makes those that it lacks like
     /// this, whatever it was told before.
     pub replace: bool,
-    /// Who wants it.
+    /// Who asked for it.
     pub by: AuditActor,
     /// Where what was found or made goes.
     pub reply: RpcReplyPort<Result<VaultCreation, Fault>>,
@@ -69,10 +69,8 @@ pub enum VaultCreation {
     Other(VaultId),
 }
 
-/// The actor.
 pub struct VaultDirectory;
 
-/// Its state.
 pub struct DirectoryState {
     services: Arc<Services>,
     /// With the version of the lease under which each runs.
@@ -179,7 +177,7 @@ impl Actor for VaultDirectory {
                 .get(LeaseScope::Vault(vault))
                 .is_some()
             {
-                tracing::error!(%vault, error, "the actor of a vault ended; it starts again from the store");
+                tracing::error!(%vault, error, "vault actor failed; restarting it from the store");
                 state.restart_later(&myself, vault);
             }
         }
@@ -195,7 +193,7 @@ impl DirectoryState {
         let wanted = lease.as_ref().map(|lease| lease.version());
         if let Some((actor, version)) = self.vaults.get(&vault) {
             if wanted != Some(*version) {
-                // Whatever it is at has no effect any more. The next one starts after its end.
+                // Its work has no effect. The next one starts after its end.
                 actor.kill();
             }
             return;
@@ -212,7 +210,7 @@ impl DirectoryState {
                 self.vaults.insert(vault, (actor, version));
             }
             Err(error) => {
-                tracing::error!(%vault, %error, "the actor of a vault does not start");
+                tracing::error!(%vault, %error, "vault actor failed to start");
                 self.restart_later(myself, vault);
             }
         }

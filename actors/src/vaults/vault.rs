@@ -63,7 +63,6 @@ const PAGE: usize = 512;
 /// Requests that are read at once when a vault starts.
 const MAX_PARALLEL_READS: usize = 16;
 
-/// Messages.
 pub enum Msg {
     /// Loads live requests and missing keys, and goes on with them.
     Resume,
@@ -79,9 +78,9 @@ pub enum Msg {
         CommandCommit,
         RpcReplyPort<Result<wire::Wallet, Fault>>,
     ),
-    /// Takes a request in.
+    /// Admits a request.
     Admit(Box<NewRequest>),
-    /// Ends a request that is not signed yet: somebody says no.
+    /// Rejects a request that is not signed yet.
     Reject(RequestId, CommandCommit, RpcReplyPort<Result<(), Fault>>),
     /// A request that queued up when it was admitted is ready for its turn.
     RequestSlot(RequestId, Box<SlotRequest>),
@@ -117,11 +116,11 @@ pub struct NewWallet {
     pub reply: RpcReplyPort<Result<wire::Wallet, Fault>>,
 }
 
-/// A request to be taken in.
+/// A request to be admitted.
 pub struct NewRequest {
     /// In state `Received`, checked.
     pub request: Request,
-    /// The account in whose lane it has to wait for its turn.
+    /// The account in whose queue it has to wait.
     pub account_queue: Option<ChainAccount>,
     /// Whether it is to be sent once signed.
     pub broadcast: bool,
@@ -135,10 +134,8 @@ pub struct NewRequest {
     pub reply: RpcReplyPort<Result<wire::SigningRequest, Fault>>,
 }
 
-/// The actor.
 pub struct VaultActor;
 
-/// Its state.
 pub struct VaultState {
     services: Arc<Services>,
     vault: Vault,

@@ -110,7 +110,7 @@ async fn building__should_wait_for_the_node_until_the_deadline() {
     let pending = create(&gateway, send(&address)).await;
     let error = outcome(&gateway, &pending.uuid).await.error.unwrap();
     assert!(
-        error.message.contains("gave no answer in time"),
+        error.message.contains("no chain node answered in time"),
         "{error:?}"
     );
 }

@@ -124,8 +124,8 @@ async fn a_dropped_transaction_that_nodes_refuse__should_stop_those_behind_it_un
     pass(&world, MOMENT_MS);
     let signed = world.signers.requests();
     let behind = create(&gateway, send(&address)).await;
-    let why = says(&gateway, &behind.uuid, "no node takes it any more").await;
-    assert!(why.contains(&lost) && why.contains("number 0"), "{why}");
+    let why = says(&gateway, &behind.uuid, "no node accepts it now").await;
+    assert!(why.contains(&lost) && why.contains("nonce 0"), "{why}");
     assert!(why.contains("intrinsic gas too low"), "{why}");
     assert!(noted(&world, "SentAgain", "no node accepts").await);
     assert!(gateway.backlog().forgotten.refused > 0);
@@ -268,8 +268,13 @@ async fn a_number__should_stay_taken_until_the_chains_own_clock_has_passed_the_e
     world.aptos.behind_ms.store(LIFE_MS, Ordering::SeqCst);
     pass(&world, LIFE_MS);
     let waits = create(&gateway, pay_aptos(&address)).await;
-    let why = says(&gateway, &waits.uuid, "its clock has not come so far").await;
-    assert!(why.contains("number 0 has expired"), "{why}");
+    let why = says(
+        &gateway,
+        &waits.uuid,
+        "the chain's clock has not passed its expiration yet",
+    )
+    .await;
+    assert!(why.contains("nonce 0 has expired"), "{why}");
     // It was there all the time.
     world.aptos.halted.store(false, Ordering::SeqCst);
     let waiting = world.aptos.handed().len();

@@ -262,7 +262,7 @@ async fn resimulation__should_replace_what_is_shown_while_the_request_waits_to_b
     let (class, said) = refused(&message.uuid).await;
     assert_eq!(class, Class::WrongState);
     assert!(
-        said.ends_with("a message does nothing on a chain"),
+        said.ends_with("a message has no effect on a chain"),
         "{said}"
     );
     world.evm.down.store(true, Ordering::SeqCst);

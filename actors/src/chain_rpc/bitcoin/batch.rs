@@ -108,13 +108,13 @@ impl RpcBatch {
         match answer.status {
             401 | 403 => {
                 return ParsedResponse::Busy(
-                    "the node gives no access: check login_files, and rpcallowip and rpcwhitelist of \
+                    "the node denies access: check login_files, and rpcallowip and rpcwhitelist of \
                      bitcoind"
                         .into(),
                 );
             }
             // bitcoind: "Work queue depth exceeded".
-            429 | 503 => return ParsedResponse::Busy("the node has too much to do".into()),
+            429 | 503 => return ParsedResponse::Busy("the node is overloaded".into()),
             _ => {}
         }
         let Ok(answers) = serde_json::from_slice::<Vec<RpcBatchItem>>(&answer.body) else {
@@ -137,7 +137,10 @@ impl RpcBatch {
             .filter_map(|one| one.error.as_ref())
             .find(|error| error.code == STARTING);
         if let Some(error) = starting {
-            return ParsedResponse::Busy(format!("the node starts: {}", short(&error.message)));
+            return ParsedResponse::Busy(format!(
+                "the node is starting: {}",
+                short(&error.message)
+            ));
         }
         let said = |one: RpcBatchItem| match one.error {
             Some(error) => Err(error),

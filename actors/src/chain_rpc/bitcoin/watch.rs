@@ -149,7 +149,7 @@ impl AddressWatcher {
                 Some(Err(reason)) => reason.clone(),
                 Some(Ok(())) | None => return Ok(()),
             },
-            Ok(Err(_)) => "looking for the outputs of the address was cut off".into(),
+            Ok(Err(_)) => "the scan for the outputs of the address was interrupted".into(),
             Err(_) => "the nodes look for the outputs of the address for the first time, which \
                        takes minutes; ask again"
                 .into(),
@@ -165,14 +165,14 @@ impl AddressWatcher {
         place: &WatchedAddress,
     ) -> Result<watch::Receiver<WatchOutcome>, ChainError> {
         let mut wanted = self.wanted();
-        // Whoever would have told the outcome may be gone.
+        // The task that tells the outcome may have ended.
         let in_work = wanted.outcomes.get(&place.address);
         if let Some(outcome) = in_work.filter(|outcome| outcome.has_changed().is_ok()) {
             return Ok(outcome.clone());
         }
         if wanted.waiting.len() >= MAX_WAITING {
             return Err(ChainError::Unknown(format!(
-                "{}: the outputs of too many addresses are looked for at once; ask later",
+                "{}: too many addresses are being scanned at once; try again later",
                 self.pool.chain()
             )));
         }
@@ -187,7 +187,7 @@ impl AddressWatcher {
         Ok(outcome)
     }
 
-    /// Everything that waits, in its turn: another may have done it meanwhile.
+    /// Everything that waits, in its turn: another task may have done it.
     async fn work(&self) {
         let _turn = self.turn.lock().await;
         let bundle = std::mem::take(&mut self.wanted().waiting);
@@ -199,7 +199,7 @@ impl AddressWatcher {
         let by_node = join_all(nodes).await;
         for (index, (place, sender)) in bundle.into_iter().enumerate() {
             // One node that watches it is enough for an answer.
-            let mut outcome = Err("no node could be asked".to_owned());
+            let mut outcome = Err("no node could be reached".to_owned());
             for result in by_node.iter().filter_map(|results| results.get(index)) {
                 if outcome.is_err() {
                     outcome.clone_from(result);
@@ -239,7 +239,7 @@ impl AddressWatcher {
             return Ok(());
         }
         let begun = Instant::now();
-        // In this order: an address of somebody with a million outputs is not watched. The wallet
+        // In this order: an address with a million outputs is not watched. The wallet
         // looks back some hours when it begins to watch, further than this can take.
         let unspent = self.unspent(node, &new).await?;
         self.follow(node, &new).await?;
@@ -256,7 +256,7 @@ impl AddressWatcher {
             addresses,
             outputs,
             took_ms,
-            "a node's wallet watches new addresses"
+            "a node's wallet now watches new addresses"
         );
         Ok(())
     }

@@ -95,7 +95,7 @@ impl SigningState {
                                 }
                                 // The store cannot be read now, which its turn will tell.
                                 Err(fault) => {
-                                    tracing::warn!(request = %id, ?fault, "earlier transactions could not be looked after");
+                                    tracing::warn!(request = %id, ?fault, "failed to check earlier transactions");
                                 }
                             }
                             let wanted = |reply| SlotRequest {
@@ -124,7 +124,7 @@ impl SigningState {
                 })
             }
             (Some(Effect::Broadcast), State::Broadcasting { draft, signed, .. }) => {
-                // Before it is sent: whoever is before it may be taken meanwhile.
+                // Before it is sent: the one before it may be accepted at the same time.
                 if let Some(claim) = &draft.claim {
                     let waiters = &self.vault_requests.nonce_waiters;
                     waiters.wait(claim.clone(), myself.clone());
@@ -142,7 +142,7 @@ impl SigningState {
                     .get(request.network, payload.chain_id())
                     .cloned();
                 let account = ChainAccount::of(request, payload);
-                // Whoever waits for longer than a moment may wait for one that was lost.
+                // A transaction that waits for long may wait for one that was dropped.
                 let nonce = draft.claim.as_ref().map(|claim| claim.nonce);
                 let nonce = nonce.filter(|_| self.tries >= TRIES_BEFORE_REBROADCAST);
                 spawn_task(myself, "sending", async move {
@@ -214,7 +214,7 @@ async fn sign(
         _ => None,
     };
     let Some(generation) = generation else {
-        let fault = Fault::unavailable("the vault's nodes were not told in time to use new shares");
+        let fault = Fault::unavailable("the vault's nodes did not activate the new shares in time");
         return (None, Err(fault));
     };
     let Some(mut order) = request.order(generation.epoch, services.now_ms()) else {
@@ -236,7 +236,7 @@ async fn sign(
     let signing = services.signers.sign(&order, &attempt);
     let answer = tokio::time::timeout(patience(), signing)
         .await
-        .unwrap_or_else(|_| Err(Fault::unavailable("the signers gave no answer in time")));
+        .unwrap_or_else(|_| Err(Fault::unavailable("the signers did not answer in time")));
     (Some(generation.epoch), answer)
 }
 
@@ -272,13 +272,13 @@ fn spawn_task(
             .catch_unwind()
             .await
             .unwrap_or(Msg::TaskDied(name));
-        // The actor may have ended meanwhile.
+        // The actor may have ended.
         let _ = actor.cast(message);
     });
     AbortOnDrop(handle.abort_handle())
 }
 
-/// Waits for the request's turn in its lane, in which the vault settles what it builds on.
+/// Waits for the request's slot in its account queue, where the vault allocates what it builds on.
 async fn allocate(
     services: &Services,
     vault: &ActorRef<vault::Msg>,
@@ -289,7 +289,7 @@ async fn allocate(
     match vault.call(ask, services.call_timeout()).await {
         Ok(CallResult::Success(settled)) => settled,
         _ => Err(BuildBlocker::Taken(
-            "the request's turn among those of its wallet did not come in time".into(),
+            "timed out waiting for other requests of the same wallet".into(),
         )),
     }
 }

@@ -1,4 +1,4 @@
-//! How a request ends that is not to be signed: somebody rejects it, or its wallet is archived.
+//! How a request ends that is not to be signed: a client rejects it, or its wallet is archived.
 //!
 //! Both end it only before its transaction or message is built: from then on it is being signed.
 //! This actor alone changes the request, so neither can fall together with that step.
@@ -32,7 +32,7 @@ impl SigningState {
             return Ok(false);
         }
         let ended = self.end(REJECTED, Some(command_commit)).await;
-        // Whoever asked may have gone; the request is over all the same.
+        // The caller may have gone; the request has ended regardless.
         let _ = reply.send(ended.clone());
         ended.map(|()| true)
     }
@@ -72,7 +72,7 @@ impl SigningState {
         };
         self.advance_with(vec![Event::Rejected { reason }], extras)
             .await?;
-        // Nothing is planned for it any more.
+        // No retry is scheduled for it.
         self.is_waiting = false;
         Ok(())
     }

@@ -42,7 +42,6 @@ use crate::{
     vaults::vault::{self, SharesInUse},
 };
 
-/// Messages.
 pub enum Msg {
     /// Begins, or goes on where the store says.
     Begin(Box<SigningStart>),
@@ -63,7 +62,7 @@ pub enum Msg {
     EffectDue(u64),
     /// A node has the transaction whose number is the one before.
     TurnCame,
-    /// Somebody says no.
+    /// A client rejects the request.
     Reject(CommandCommit, RpcReplyPort<Result<(), Fault>>),
     /// A wallet of the vault was archived.
     WalletArchived(WalletId),
@@ -124,14 +123,12 @@ pub struct SigningArgs {
     pub in_use: watch::Receiver<SharesInUse>,
     /// How to start.
     pub start: SigningStart,
-    /// Counts the request as live; `None` where it found no place and goes on all the same.
+    /// Counts the request as live; `None` where it found no place and goes on nevertheless.
     pub admission: Option<vault::AdmissionPermit>,
 }
 
-/// The actor.
 pub struct SigningActor;
 
-/// Its state.
 pub struct SigningState {
     services: Arc<Services>,
     vault_requests: Arc<VaultRequests>,
@@ -220,7 +217,7 @@ impl Actor for SigningActor {
                         .create(request, broadcast, wallet_version, command_commit)
                         .await;
                     let refused = receipt.as_ref().err().cloned();
-                    // The caller may have gone; the request is on disk all the same.
+                    // The caller may have gone; the request is on disk regardless.
                     let _ = reply.send(receipt);
                     match refused {
                         None => {}

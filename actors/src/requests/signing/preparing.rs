@@ -64,7 +64,7 @@ impl SigningState {
         };
         let stored = self.stored()?;
         if let Err(problem) = outcome {
-            // Somebody was faster: other outputs, a newer block, the next number.
+            // Another request was faster: other outputs, a newer block, the next nonce.
             let reason = stored.conflict_reason(&services, &draft, problem).await?;
             return self.retry_build(myself, reason, MAX_CONTENDED_TRIES).await;
         }

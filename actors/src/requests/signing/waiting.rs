@@ -18,7 +18,7 @@ pub(super) const MAX_CONTENDED_TRIES: u32 = 4;
 const UNREPORTED_TRIES: u32 = 2;
 
 impl SigningState {
-    /// The turn of the transaction's number need not come any more. Returns the number.
+    /// The transaction waits for no earlier nonce. Returns its nonce.
     pub(super) fn stop_waiting(&self) -> Result<Option<NonceReservation>, Fault> {
         let claim = self.claim()?.cloned();
         if let Some(claim) = &claim {
@@ -51,7 +51,7 @@ impl SigningState {
         myself: &ActorRef<Msg>,
         reason: String,
     ) -> Result<(), Fault> {
-        tracing::warn!(request = %self.stored()?.request.id, reason, tries = self.tries, "broadcast is not settled");
+        tracing::warn!(request = %self.stored()?.request.id, reason, tries = self.tries, "broadcast outcome unknown; retrying");
         let pause = if std::mem::take(&mut self.turn_came) {
             self.tries = 0;
             Duration::ZERO

@@ -9,7 +9,7 @@ use ractor::ActorRef;
 use super::Msg;
 use crate::tasks::AbortOnDrop;
 
-/// Asks in a task. Its answer becomes a message, also when it takes too long or panics: whoever
+/// Asks in a task. Its answer becomes a message, also when it takes too long or panics: an actor that
 /// waits for one that never comes would not ask again.
 pub(super) fn ask_cluster<T: Send + 'static>(
     actor: &ActorRef<Msg>,
@@ -26,7 +26,7 @@ pub(super) fn ask_cluster<T: Send + 'static>(
             Ok(Err(_)) => Err(Fault::bug("asking the signers panicked")),
             Err(_) => Err(Fault::unavailable(too_late)),
         };
-        // The actor may have ended meanwhile.
+        // The actor may have ended.
         let _ = actor.cast(message(answer));
     });
     AbortOnDrop(task.abort_handle())

@@ -71,7 +71,7 @@ impl VaultState {
         address_proofs::shown(&self.services, &wallet).await
     }
 
-    /// Takes a request out of its lane, unless it has been given a number or outputs there: those that
+    /// Removes a request from its queue, unless it has been given a number or outputs there: those that
     /// were settled after it build on them, so that a gap would hold them up for ever.
     async fn withdraw(&mut self, request: RequestId) -> bool {
         let (free, account) = self.account_queues.withdraw(request);
@@ -81,7 +81,7 @@ impl VaultState {
         free
     }
 
-    /// Has the request's actor end it: past the lane it alone knows whether it is too late. One that
+    /// Has the request's actor end it: past the queue it alone knows whether it is too late. One that
     /// has no actor now (it failed and starts again later) is ended here.
     pub(super) async fn reject(
         &mut self,
@@ -94,7 +94,7 @@ impl VaultState {
             return;
         }
         match self.requests.get(&id) {
-            // When it has just ended the port is dropped, and whoever waits looks again.
+            // When it has just ended the port is dropped, and the caller looks again.
             Some(actor) => {
                 let _ = actor.cast(signing::Msg::Reject(command_commit, reply));
             }

@@ -43,7 +43,7 @@ pub struct KeyPlan {
     pub signers: Vec<NodeId>,
     /// The scheme of the ECDSA key.
     pub ecdsa: Scheme,
-    /// Who wants it.
+    /// Who asked for it.
     pub by: AuditActor,
     /// Where the vault goes.
     pub reply: RpcReplyPort<Result<Vault, Fault>>,
@@ -107,7 +107,7 @@ impl VaultState {
         let task = ask_cluster(
             myself,
             patience,
-            "the signers did not make the key in time",
+            "key generation timed out",
             async move { signers.keygen(&asked).await },
             move |result| Msg::KeygenEnded(Box::new(order), result),
         );
@@ -236,7 +236,7 @@ impl VaultState {
         if refused { Ok(()) } else { stored }
     }
 
-    /// Stores the vault as it names these nodes, unless one of them is removed meanwhile.
+    /// Stores the vault as it names these nodes, unless one of them is removed first.
     ///
     /// # Errors
     /// [`Class::Invalid`] when one is not admitted; nothing was changed then.

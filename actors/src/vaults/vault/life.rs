@@ -34,12 +34,11 @@ use crate::{
     tasks::AbortOnDrop,
 };
 
-/// Runs of one wish that may fail, while this process runs: because somebody refused or cheated (or
+/// Runs of one reshare request that may fail, while this process runs: because a node refused or cheated (or
 /// as many as there are holders: each of them deals in some of these runs only), or for any reason.
 const MAX_REFUSED: u32 = 3;
 const MAX_FAILED: u32 = 10;
 
-/// Messages.
 pub enum Msg {
     /// An operator wants new shares.
     Want(
@@ -47,7 +46,7 @@ pub enum Msg {
         AuditActor,
         RpcReplyPort<Result<Vault, Fault>>,
     ),
-    /// An operator does not want them any more.
+    /// An operator cancels them.
     Cancel(AuditActor, RpcReplyPort<Result<Vault, Fault>>),
     /// A run is to be started (again).
     ReshareDue(Scheme),
@@ -111,7 +110,7 @@ pub(super) struct ReshareWork {
 }
 
 impl ReshareWork {
-    /// Nothing is wrong with the runs (any more).
+    /// Resets the counters of failed runs.
     fn reset_failures(&mut self) {
         (self.run, self.next_run) = (None, None);
         (self.tries, self.failed_runs, self.refused_runs) = (0, 0, 0);
@@ -321,7 +320,7 @@ impl VaultState {
             self.update(Some(note), |vault| vault.begin_reshare(claim))
                 .await?;
         }
-        tracing::info!(vault = %self.vault.id, scheme = scheme.name(), epoch = order.new.epoch, "the nodes are asked for new shares");
+        tracing::info!(vault = %self.vault.id, scheme = scheme.name(), epoch = order.new.epoch, "asking the nodes for new shares");
         let signers = Arc::clone(&self.services.signers);
         let left = order.expires_at_ms.saturating_sub(now);
         let patience = Duration::from_millis(left.saturating_add(DEADLINE_GRACE_MS));
@@ -330,7 +329,7 @@ impl VaultState {
         let task = ask_cluster(
             myself,
             patience,
-            "the signers did not make the new shares in time",
+            "resharing timed out",
             async move { signers.reshare(&asked).await },
             move |result| VaultMsg::Reshare(Msg::ReshareEnded(Box::new(order), result)),
         );
@@ -377,9 +376,9 @@ impl VaultState {
                 names => format!("; {what}: {}", names.join(", ")),
             };
             return Err(Fault::unavailable(format!(
-                "too few of the nodes that hold shares are there: {} of {needed} that are needed{}{}",
+                "too few share holders are online: {} of {needed} that are needed{}{}",
                 able.len(),
-                list("away", away),
+                list("offline", away),
                 list("do not use their present shares yet", untold),
             )));
         }
@@ -419,7 +418,7 @@ impl VaultState {
             Ok(proof) => {
                 work.reset_failures();
                 work.failed_activations = 0;
-                // An older generation need not be told any more.
+                // The activation of an older generation is obsolete.
                 work.activation = None;
                 work.activated = false;
                 let note = self

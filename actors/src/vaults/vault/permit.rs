@@ -51,6 +51,6 @@ fn size(request: &Request) -> usize {
 
 fn acquire_up_to(of: &Arc<Semaphore>, wanted: usize) -> Option<OwnedSemaphorePermit> {
     let permits = u32::try_from(wanted.min(of.available_permits())).ok()?;
-    // Somebody may have taken it meanwhile.
+    // Another request may have taken it.
     Arc::clone(of).try_acquire_many_owned(permits).ok()
 }

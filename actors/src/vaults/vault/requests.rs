@@ -82,7 +82,7 @@ impl VaultState {
             }
             Ok(_) => return self.give_up(myself, request, version).await,
             Err(fault) => {
-                tracing::error!(request = %id, ?fault, "a stored request cannot be worked on");
+                tracing::error!(request = %id, ?fault, "a stored request cannot be processed");
                 return if signed {
                     Ok(())
                 } else {
@@ -95,7 +95,7 @@ impl VaultState {
         self.start(myself, id, start, admission).await
     }
 
-    /// The account in whose lane a loaded request waits, where it waits in one.
+    /// The account in whose queue a loaded request waits, where it waits in one.
     fn account_queue_of(&self, request: &Request) -> Result<Option<ChainAccount>, Fault> {
         let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
         let queries = tx_builder::queries(&self.services, request.network, &payload);
@@ -110,14 +110,14 @@ impl VaultState {
         version: u64,
     ) -> Result<(), Fault> {
         let id = request.id;
-        let reason = "internal error; the log of the server says more".to_owned();
+        let reason = "internal error; see the server log".to_owned();
         match request_store::give_up(&self.services, request, version, reason).await {
             Ok(()) => {
                 self.failures.remove(&id);
             }
             Err(problem) => {
                 let fault = Fault::from(problem);
-                tracing::error!(request = %id, ?fault, "a request could not be given up");
+                tracing::error!(request = %id, ?fault, "failed to store the failure of a request");
                 self.restart_later(myself, id);
             }
         }

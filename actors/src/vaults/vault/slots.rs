@@ -41,14 +41,14 @@ enum SlotOutcome {
 }
 
 impl VaultState {
-    /// The request waits for nothing more in its lane.
+    /// The request leaves its account queue.
     pub(super) async fn leave_account_queue(&mut self, request: RequestId) {
         if let Some(account) = self.account_queues.leave(request) {
             self.dispatch(&account).await;
         }
     }
 
-    /// Settles the facts of those who are first in the lane and have asked.
+    /// Allocates slots to the requests that are first in the queue and have asked.
     pub(super) async fn dispatch(&mut self, account: &ChainAccount) {
         while let Some((request, wanted)) = self.account_queues.next(account) {
             let turn = self.allocate(account, &wanted).await;
@@ -63,7 +63,7 @@ impl VaultState {
                 }
                 // The store cannot be read now.
                 Err(fault) if *fault.class() == Class::Unavailable => {
-                    tracing::warn!(%request, ?fault, "a request's turn came to nothing");
+                    tracing::warn!(%request, ?fault, "failed to allocate a nonce or inputs for a request");
                     self.account_queues.defer(account, request);
                     Err(BuildBlocker::Taken(fault.message().to_owned()))
                 }

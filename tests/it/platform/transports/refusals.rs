@@ -243,7 +243,7 @@ pub async fn check(world: &World, caller: &ApiCaller, made: &Fixtures) {
             "getBalance",
             json!({"networkType": 1, "walletAddress": evm, "chainId": AWAY}),
             UNAVAILABLE,
-            "the chain's nodes gave no answer",
+            "no chain node answered",
         ),
     ];
     for (operation, body, how, part) in cases {

@@ -55,7 +55,7 @@ impl VaultState {
         work.activation = Some(ask_cluster(
             myself,
             ACTIVATION_TIMEOUT,
-            "not every node has confirmed that it uses the new shares",
+            "not every node has confirmed the activation of the new shares",
             async move { signers.activate(&activated, &proof, &before, &untold).await },
             move |result| VaultMsg::Reshare(Msg::ActivationEnded(Box::new(order), result)),
         ));
@@ -106,7 +106,7 @@ impl VaultState {
             }
         }
         if let Some(fault) = &problem {
-            tracing::warn!(vault = %self.vault.id, scheme = scheme.name(), ?fault, "not every node knows of the new shares yet");
+            tracing::warn!(vault = %self.vault.id, scheme = scheme.name(), ?fault, "not every node has activated the new shares");
         }
         // Of two problems, that of the run in progress is the one to see.
         let reshare = reshare_of(&self.vault, scheme);
