@@ -271,7 +271,7 @@ async fn every_process__should_say_why_a_request_or_a_key_waits() {
             }
         });
         let told = told.await.unwrap();
-        let why = "still pending (the chain's nodes gave no answer in time";
+        let why = "still pending (no chain node answered in time";
         assert!(told.contains(why), "{told}");
     }
     world.evm.down.store(false, Ordering::SeqCst);

@@ -246,7 +246,7 @@ impl Actor for SigningActor {
                 live.build_failed(fault).await?
             }
             Msg::ChainDataArrived(Err(BuildBlocker::Chain(ChainError::Unknown(reason)))) => {
-                let reason = format!("the chain's nodes gave no answer in time: {reason}");
+                let reason = format!("no chain node answered in time: {reason}");
                 live.retry_build(&myself, reason, u32::MAX).await?;
             }
             Msg::ChainDataArrived(Err(BuildBlocker::Taken(reason))) => {
