@@ -23,6 +23,8 @@ mod services;
 pub mod settings;
 pub mod store;
 mod tasks;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod tokens;
 mod vaults;
 mod waiters;

@@ -125,78 +125,18 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use covault_core::{
-        attest::MadeKey,
         ids::TokenId,
-        order::{
-            BackupOrder, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, Reshared,
-            SigningOrder,
-        },
-        port::{Clock, Entropy},
-        signature::Signature,
+        testing::{ConstantEntropy, ManualClock},
     };
 
     use super::*;
     use crate::{
         chain_rpc::ChainClients,
         commands::idempotency::{LIFETIME_MS, RETENTION_MS},
-        port::{NodeBackup, NodeConfirmations, NodeView, SignerCluster, SigningAttempt},
         settings::{OrchestratorParts, OrchestratorSharing, Settings},
         store::{ReadError, Row, Store, memory::MemoryStore, rows::IdempotencyRow},
+        testing::{NoSigners, StoreDouble},
     };
-
-    struct NoSigners;
-
-    #[async_trait]
-    impl SignerCluster for NoSigners {
-        async fn keygen(&self, _: &KeygenOrder) -> Result<MadeKey, Fault> {
-            Err(Fault::unavailable("nobody"))
-        }
-        async fn sign(
-            &self,
-            _: &SigningOrder,
-            _: &SigningAttempt,
-        ) -> Result<Vec<Signature>, Fault> {
-            Err(Fault::unavailable("nobody"))
-        }
-        async fn reshare(&self, _: &ReshareOrder) -> Result<Reshared, Fault> {
-            Err(Fault::unavailable("nobody"))
-        }
-
-        async fn activate(
-            &self,
-            _: &ReshareOrder,
-            _: &ReshareProof,
-            _: &[Proven],
-            _: &[NodeId],
-        ) -> Result<NodeConfirmations, Fault> {
-            Err(Fault::unavailable("nobody"))
-        }
-
-        async fn backup(&self, _: &BackupOrder) -> Result<Vec<(NodeId, NodeBackup)>, Fault> {
-            Err(Fault::unavailable("nobody"))
-        }
-
-        fn nodes(&self) -> Vec<NodeView> {
-            vec![]
-        }
-    }
-
-    #[derive(Default)]
-    struct ManualClock(AtomicU64);
-
-    impl Clock for ManualClock {
-        fn now_ms(&self) -> u64 {
-            self.0.load(Ordering::SeqCst)
-        }
-    }
-
-    struct ZeroEntropy;
-
-    impl Entropy for ZeroEntropy {
-        fn fill(&self, bytes: &mut [u8]) {
-            bytes.fill(0);
-        }
-    }
 
     async fn world() -> (Arc<MemoryStore>, Arc<ManualClock>, Services) {
         let store = Arc::new(MemoryStore::new());
@@ -205,7 +145,7 @@ mod tests {
             store: Arc::clone(&store) as _,
             signers: Arc::new(NoSigners),
             clock: Arc::clone(&clock) as _,
-            entropy: Arc::new(ZeroEntropy),
+            entropy: Arc::new(ConstantEntropy(0)),
             chains: ChainClients::default(),
             settings: Settings::default(),
             sharing: OrchestratorSharing::default(),
@@ -323,9 +263,9 @@ mod tests {
     struct CountingStore(Arc<MemoryStore>, AtomicU64);
 
     #[async_trait]
-    impl Store for CountingStore {
-        async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
-            self.0.commit(batch).await
+    impl StoreDouble for CountingStore {
+        fn inner(&self) -> &dyn Store {
+            &*self.0
         }
 
         async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {

@@ -20,5 +20,7 @@ pub mod request;
 pub mod schema;
 pub mod scheme;
 pub mod signature;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod token;
 pub mod wallet;

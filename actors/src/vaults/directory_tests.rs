@@ -1,81 +1,23 @@
 #![allow(non_snake_case)]
 
-use std::sync::atomic::{AtomicU8, Ordering};
-
-use covault_core::{
-    attest::MadeKey,
-    order::{BackupOrder, KeygenOrder, Proven, ReshareOrder, ReshareProof, Reshared, SigningOrder},
-    port::{Clock, Entropy},
-    signature::Signature,
-};
+use covault_core::testing::{CounterEntropy, ManualClock};
 
 use super::*;
 use crate::{
     audit::AuditActor,
     chain_rpc::ChainClients,
-    port::{NodeBackup, NodeConfirmations, NodeView, SignerCluster, SigningAttempt},
     settings::{OrchestratorParts, OrchestratorSharing, Settings},
     store::memory::MemoryStore,
+    testing::NoSigners,
 };
-
-struct NoSigners;
-
-#[async_trait]
-impl SignerCluster for NoSigners {
-    async fn keygen(&self, _: &KeygenOrder) -> Result<MadeKey, Fault> {
-        std::future::pending().await
-    }
-
-    async fn sign(&self, _: &SigningOrder, _: &SigningAttempt) -> Result<Vec<Signature>, Fault> {
-        std::future::pending().await
-    }
-
-    async fn reshare(&self, _: &ReshareOrder) -> Result<Reshared, Fault> {
-        std::future::pending().await
-    }
-
-    async fn activate(
-        &self,
-        _: &ReshareOrder,
-        _: &ReshareProof,
-        _: &[Proven],
-        _: &[NodeId],
-    ) -> Result<NodeConfirmations, Fault> {
-        std::future::pending().await
-    }
-
-    async fn backup(&self, _: &BackupOrder) -> Result<Vec<(NodeId, NodeBackup)>, Fault> {
-        std::future::pending().await
-    }
-
-    fn nodes(&self) -> Vec<NodeView> {
-        vec![]
-    }
-}
-
-struct NoonClock;
-
-impl Clock for NoonClock {
-    fn now_ms(&self) -> u64 {
-        43_200_000
-    }
-}
-
-struct CountingEntropy(AtomicU8);
-
-impl Entropy for CountingEntropy {
-    fn fill(&self, bytes: &mut [u8]) {
-        bytes.fill(self.0.fetch_add(1, Ordering::SeqCst));
-    }
-}
 
 #[tokio::test]
 async fn directory__should_never_run_two_actors_for_one_vault() {
     let services = Arc::new(Services::new(OrchestratorParts {
         store: Arc::new(MemoryStore::new()),
         signers: Arc::new(NoSigners),
-        clock: Arc::new(NoonClock),
-        entropy: Arc::new(CountingEntropy(AtomicU8::new(0))),
+        clock: Arc::new(ManualClock::at(43_200_000)),
+        entropy: Arc::new(CounterEntropy::default()),
         chains: ChainClients::default(),
         settings: Settings::default(),
         sharing: OrchestratorSharing::default(),

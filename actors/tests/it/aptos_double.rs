@@ -22,7 +22,7 @@ use covault_core::{
     port::Clock as _,
 };
 
-use crate::world::TestClock;
+use covault_core::testing::ShiftedClock;
 
 /// Behind a transaction: variant, key and signature with their lengths.
 const AUTHENTICATOR: usize = 99;
@@ -30,7 +30,7 @@ const AUTHENTICATOR: usize = 99;
 /// See the module.
 #[derive(Default)]
 pub struct AptosDouble {
-    clock: Arc<TestClock>,
+    clock: Arc<ShiftedClock>,
     account: Mutex<AptosAccount>,
     /// It takes transactions, and executes none.
     pub halted: AtomicBool,
@@ -52,7 +52,7 @@ struct AptosAccount {
 }
 
 impl AptosDouble {
-    pub fn new(clock: Arc<TestClock>) -> Arc<Self> {
+    pub fn new(clock: Arc<ShiftedClock>) -> Arc<Self> {
         Arc::new(Self {
             clock,
             ..Self::default()

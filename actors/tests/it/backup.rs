@@ -13,10 +13,8 @@ use covault_actors::{
         BeginBackup, CreateSigningRequest, CreateWallet, GetBackupPart, GetSigningRequestDetails,
         LetClientsIn,
     },
-    store::{
-        Batch, CommitError, Key, KeySpace, RawRow, ReadError, Row, Scan, Snapshot, Store,
-        memory::MemoryStore,
-    },
+    store::{Batch, CommitError, Key, KeySpace, RawRow, Scan, Store, memory::MemoryStore},
+    testing::StoreDouble,
 };
 use covault_core::{
     audit::{Chain, Heads},
@@ -299,7 +297,11 @@ async fn restore__should_pass_the_numbers_of_wallets_that_may_have_been_given_ou
 struct LimitedStore(Arc<dyn Store>, AtomicUsize);
 
 #[async_trait]
-impl Store for LimitedStore {
+impl StoreDouble for LimitedStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.0
+    }
+
     async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
         let left = self.1.load(Ordering::SeqCst);
         if left == 0 {
@@ -307,18 +309,6 @@ impl Store for LimitedStore {
         }
         self.1.store(left - 1, Ordering::SeqCst);
         self.0.commit(batch).await
-    }
-
-    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
-        self.0.get(key).await
-    }
-
-    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
-        self.0.scan(scan).await
-    }
-
-    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
-        self.0.snapshot().await
     }
 }
 

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use covault_actors::store::{
     Batch, CommitError, Key, KeySpace, ReadError, Row, RowWrite, Scan, Store,
 };
+use covault_actors::testing::StoreDouble;
 use tokio::sync::watch;
 
 use crate::fake_signers::take;
@@ -74,7 +75,11 @@ fn of_a_start(batch: &Batch) -> bool {
 }
 
 #[async_trait]
-impl Store for FaultyStore {
+impl StoreDouble for FaultyStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
     async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
         if of_a_start(&batch) {
             return self.inner.commit(batch).await;
@@ -105,18 +110,10 @@ impl Store for FaultyStore {
         Err(CommitError::Unavailable("no power".into()))
     }
 
-    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
-        self.inner.get(key).await
-    }
-
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
         if !take(&self.working_scans) && take(&self.failing_scans) {
             return Err(ReadError("no power".into()));
         }
         self.inner.scan(scan).await
-    }
-
-    fn exclusive(&self) -> bool {
-        self.inner.exclusive()
     }
 }

@@ -7,7 +7,8 @@ use std::sync::{
 };
 
 use async_trait::async_trait;
-use covault_actors::store::{Batch, CommitError, Key, KeySpace, ReadError, Row, Scan, Store};
+use covault_actors::store::{Batch, CommitError, KeySpace, Store};
+use covault_actors::testing::StoreDouble;
 use tokio::sync::{oneshot, watch};
 
 pub struct HeldStore {
@@ -32,7 +33,11 @@ impl HeldStore {
 }
 
 #[async_trait]
-impl Store for HeldStore {
+impl StoreDouble for HeldStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
     async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
         let has = |space| batch.writes().iter().any(|write| write.key.space == space);
         if has(KeySpace::Vault) && self.fail_vault.swap(false, Ordering::SeqCst) {
@@ -49,17 +54,5 @@ impl Store for HeldStore {
             let _ = told.send(inner.commit(batch).await);
         });
         answer.await.unwrap()
-    }
-
-    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
-        self.inner.get(key).await
-    }
-
-    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
-        self.inner.scan(scan).await
-    }
-
-    fn exclusive(&self) -> bool {
-        self.inner.exclusive()
     }
 }

@@ -14,7 +14,8 @@ use covault_actors::{
     operations::{
         CreateBatchPayment, CreateSigningRequest, CreateWallet, GetWalletList, Operation,
     },
-    store::{Batch, CommitError, Key, KeySpace, ReadError, Row, Scan, Store, memory::MemoryStore},
+    store::{Batch, CommitError, KeySpace, Scan, Store, memory::MemoryStore},
+    testing::StoreDouble,
 };
 use covault_core::{
     fault::Class,
@@ -104,7 +105,11 @@ struct MuteStore {
 }
 
 #[async_trait]
-impl Store for MuteStore {
+impl StoreDouble for MuteStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
     async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
         let writes = batch.writes();
         let pledged = writes
@@ -115,18 +120,6 @@ impl Store for MuteStore {
             return Err(CommitError::Unavailable("no answer".into()));
         }
         Ok(())
-    }
-
-    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
-        self.inner.get(key).await
-    }
-
-    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
-        self.inner.scan(scan).await
-    }
-
-    fn exclusive(&self) -> bool {
-        self.inner.exclusive()
     }
 }
 

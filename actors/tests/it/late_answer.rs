@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use covault_actors::store::{
     Batch, CommitError, Key, KeySpace, Precondition, ReadError, Row, Scan, Store,
 };
+use covault_actors::testing::StoreDouble;
 use tokio::sync::watch;
 
 use crate::world::*;
@@ -26,7 +27,11 @@ struct LateStore {
 }
 
 #[async_trait]
-impl Store for LateStore {
+impl StoreDouble for LateStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
     async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
         let makes = |write: &covault_actors::store::RowWrite| {
             write.key.space == KeySpace::Vault && write.expect == Precondition::Absent
@@ -43,10 +48,6 @@ impl Store for LateStore {
         done
     }
 
-    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
-        self.inner.get(key).await
-    }
-
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
         let second = scan.space == KeySpace::Lease
             && self.rebroadcast_cache.fetch_add(1, Ordering::SeqCst) == 1;
@@ -59,10 +60,6 @@ impl Store for LateStore {
             self.looked.send_replace(true);
         }
         found
-    }
-
-    fn exclusive(&self) -> bool {
-        self.inner.exclusive()
     }
 }
 

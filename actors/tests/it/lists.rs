@@ -12,7 +12,8 @@ use async_trait::async_trait;
 use covault_actors::{
     gateway::{Caller, Gateway},
     operations::GetSigningRequestList,
-    store::{Batch, CommitError, Key, KeySpace, Precondition, ReadError, Row, Scan, Store},
+    store::{Batch, Key, KeySpace, Precondition, ReadError, Row, Scan, Store},
+    testing::StoreDouble,
 };
 use covault_core::{
     fault::{Class, Fault},
@@ -145,9 +146,9 @@ impl WatchedStore {
 }
 
 #[async_trait]
-impl Store for WatchedStore {
-    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
-        self.inner.commit(batch).await
+impl StoreDouble for WatchedStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
@@ -160,10 +161,6 @@ impl Store for WatchedStore {
         let found = self.inner.scan(scan).await?;
         self.read.fetch_add(found.len(), Ordering::SeqCst);
         Ok(found)
-    }
-
-    fn exclusive(&self) -> bool {
-        self.inner.exclusive()
     }
 }
 
@@ -182,7 +179,8 @@ async fn list__should_find_a_page_far_behind_without_keeping_others_from_the_sto
     let made = make(&world, &gateway, vault_id, 3).await;
     let id = |uuid: &str| uuid.parse::<RequestId>().unwrap();
     let mut batch = Batch::new();
-    for (key, _) in store
+    for (key, _) in world
+        .store
         .scan(&Scan::prefix(
             KeySpace::RequestIndex,
             vault_id.as_bytes(),
@@ -204,7 +202,7 @@ async fn list__should_find_a_page_far_behind_without_keeping_others_from_the_sto
         let key = Key::new(KeySpace::RequestIndex, &parts);
         batch.put(key, Precondition::Absent, value.clone());
     }
-    store.commit(batch).await.unwrap();
+    world.store.commit(batch).await.unwrap();
 
     let page = async |page, limit, order: SortOrder| {
         let asked = wire::GetSigningRequestListRequest {

@@ -15,6 +15,7 @@ use covault_actors::{
         memory::MemoryStore,
         postgres::{Options, PostgresStore},
     },
+    testing::StoreDouble,
 };
 use covault_core::{fault::Fault, ids::VaultId, schema::wire};
 use tokio::{
@@ -44,7 +45,11 @@ impl Connection {
 }
 
 #[async_trait]
-impl Store for Connection {
+impl StoreDouble for Connection {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
     async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
         let mut spaces = batch.writes().iter().map(|write| write.key.space);
         let waits = *self.held.borrow() && spaces.any(|space| space == KeySpace::Request);

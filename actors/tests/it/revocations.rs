@@ -17,6 +17,7 @@ use covault_actors::{
         RevokeToken, UpdateWallet,
     },
     store::{Batch, CommitError, Key, KeySpace, ReadError, Row, Scan, Store},
+    testing::StoreDouble,
 };
 use covault_core::{
     deposit::DepositNetwork,
@@ -154,7 +155,11 @@ struct RevokingStore {
 }
 
 #[async_trait]
-impl Store for RevokingStore {
+impl StoreDouble for RevokingStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
     async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
         let plan = self.plan.lock().unwrap().take_if(|(_, _, space)| {
             let mut writes = batch.writes().iter();
@@ -165,14 +170,6 @@ impl Store for RevokingStore {
             self.revoked.fetch_add(1, Ordering::SeqCst);
         }
         self.inner.commit(batch).await
-    }
-
-    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
-        self.inner.get(key).await
-    }
-
-    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
-        self.inner.scan(scan).await
     }
 }
 
@@ -301,9 +298,9 @@ struct CountingStore {
 }
 
 #[async_trait]
-impl Store for CountingStore {
-    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
-        self.inner.commit(batch).await
+impl StoreDouble for CountingStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
@@ -312,10 +309,6 @@ impl Store for CountingStore {
             self.reads.send_modify(|reads| *reads += 1);
         }
         row
-    }
-
-    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
-        self.inner.scan(scan).await
     }
 }
 

@@ -29,9 +29,9 @@ use covault_core::{
         admin,
         wire::{self, create_signing_request_request::Type as Kind},
     },
+    testing::{CounterEntropy, ShiftedClock},
     token::Access,
 };
-use sha2::{Digest as _, Sha256};
 
 use crate::{
     aptos_double::AptosDouble, chain_double::ChainDouble, fake_signers::FakeSigners,
@@ -40,38 +40,6 @@ use crate::{
 
 /// The EVM chain of the tests; a node for it is configured.
 pub const CHAIN: u64 = 31337;
-
-/// Time that a test can move on.
-#[derive(Default)]
-pub struct TestClock {
-    pub ahead_ms: AtomicU64,
-}
-
-impl Clock for TestClock {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "deadlines of the tests are real ones"
-    )]
-    fn now_ms(&self) -> u64 {
-        let now = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .unwrap();
-        now.as_millis() as u64 + self.ahead_ms.load(Ordering::SeqCst)
-    }
-}
-
-/// A stream of SHA-256 over a counter: no two ids are equal, also after a restart.
-#[derive(Default)]
-pub struct Counter(AtomicU64);
-
-impl Entropy for Counter {
-    fn fill(&self, bytes: &mut [u8]) {
-        for chunk in bytes.chunks_mut(32) {
-            let block = Sha256::digest(self.0.fetch_add(1, Ordering::SeqCst).to_be_bytes());
-            chunk.copy_from_slice(&block[..chunk.len()]);
-        }
-    }
-}
 
 /// What outlives a restart of the orchestrator.
 #[derive(Clone)]
@@ -85,8 +53,8 @@ pub struct World {
     pub bitcoin: Arc<UtxoDouble>,
     pub aptos: Arc<AptosDouble>,
     pub sui: Arc<SuiDouble>,
-    pub clock: Arc<TestClock>,
-    pub entropy: Arc<Counter>,
+    pub clock: Arc<ShiftedClock>,
+    pub entropy: Arc<CounterEntropy>,
     pub settings: Settings,
     pub command_bus: Arc<MemoryCommandBus>,
     pub monotonic: Arc<TestMonotonicClock>,
@@ -110,7 +78,7 @@ impl World {
     }
 
     pub fn on(store: Arc<dyn Store>) -> Self {
-        let clock: Arc<TestClock> = Arc::default();
+        let clock: Arc<ShiftedClock> = Arc::default();
         Self {
             store,
             database: None,

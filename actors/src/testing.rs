@@ -1,0 +1,123 @@
+//! Ports for tests. Only with the feature `testing`, which no program has.
+
+use async_trait::async_trait;
+use covault_core::{
+    attest::MadeKey,
+    fault::Fault,
+    order::{
+        BackupOrder, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, Reshared,
+        SigningOrder,
+    },
+    signature::Signature,
+};
+use std::sync::Arc;
+
+use crate::{
+    port::{NodeBackup, NodeConfirmations, NodeView, SignerCluster, SigningAttempt},
+    store::{Batch, CommitError, Key, KeySpace, ReadError, Row, RowMap, Scan, Snapshot, Store},
+};
+
+/// A store in front of another one: what a test does not change goes through.
+#[async_trait]
+pub trait StoreDouble: Send + Sync {
+    /// The store behind.
+    fn inner(&self) -> &dyn Store;
+
+    /// See [`Store::commit`].
+    ///
+    /// # Errors
+    /// As there.
+    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        self.inner().commit(batch).await
+    }
+
+    /// See [`Store::get`].
+    ///
+    /// # Errors
+    /// As there.
+    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        self.inner().get(key).await
+    }
+
+    /// See [`Store::scan`].
+    ///
+    /// # Errors
+    /// As there.
+    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+        self.inner().scan(scan).await
+    }
+}
+
+#[async_trait]
+impl<D: StoreDouble> Store for D {
+    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        StoreDouble::commit(self, batch).await
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        StoreDouble::get(self, key).await
+    }
+
+    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
+        let mut found = RowMap::new();
+        for bytes in keys {
+            if let Some(row) = StoreDouble::get(self, &Key::new(space, &[bytes])).await? {
+                found.insert(bytes.clone(), row);
+            }
+        }
+        Ok(found)
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+        StoreDouble::scan(self, scan).await
+    }
+
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
+        self.inner().snapshot().await
+    }
+
+    fn exclusive(&self) -> bool {
+        self.inner().exclusive()
+    }
+}
+
+/// A cluster without signers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoSigners;
+
+fn nobody() -> Fault {
+    Fault::unavailable("there are no signers")
+}
+
+#[async_trait]
+impl SignerCluster for NoSigners {
+    async fn keygen(&self, _: &KeygenOrder) -> Result<MadeKey, Fault> {
+        Err(nobody())
+    }
+
+    async fn sign(&self, _: &SigningOrder, _: &SigningAttempt) -> Result<Vec<Signature>, Fault> {
+        Err(nobody())
+    }
+
+    async fn reshare(&self, _: &ReshareOrder) -> Result<Reshared, Fault> {
+        Err(nobody())
+    }
+
+    async fn activate(
+        &self,
+        _: &ReshareOrder,
+        _: &ReshareProof,
+        _: &[Proven],
+        _: &[NodeId],
+    ) -> Result<NodeConfirmations, Fault> {
+        Err(nobody())
+    }
+
+    async fn backup(&self, _: &BackupOrder) -> Result<Vec<(NodeId, NodeBackup)>, Fault> {
+        Err(nobody())
+    }
+
+    fn nodes(&self) -> Vec<NodeView> {
+        Vec::new()
+    }
+}
