@@ -2,7 +2,7 @@
 //! names.
 
 use anyhow::{Context as _, bail};
-use covault_core::chain::evm::calls::Calls;
+use covault_core::networks::evm::calls::Calls;
 
 use crate::config::EvmSettings;
 

@@ -1,8 +1,7 @@
 //! Accounts of chains.
 
 use covault_core::{
-    network::Network,
-    payload::Payload,
+    networks::{Network, Payload},
     request::{NonceReservation, Request},
 };
 

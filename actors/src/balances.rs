@@ -1,6 +1,6 @@
 //! getBalance: which chain is meant, and what its nodes say.
 
-use covault_core::{fault::Fault, network::Network, schema::wire::GetBalanceRequest};
+use covault_core::{fault::Fault, networks::Network, schema::wire::GetBalanceRequest};
 
 use crate::{
     chain_rpc::{ChainError, ChainKey, ChainRefusal},

@@ -5,7 +5,7 @@ use std::{fmt::Display, ops::Deref, sync::Arc, time::Duration};
 use covault_core::{
     fault::{Class, Fault},
     ids::{BatchId, OrchestratorId, RequestId, SessionId, VaultId, WalletId},
-    payload::KnownChains,
+    networks::KnownChains,
     port::{Clock, Entropy, random_16},
     request::Request,
     wallet::{Wallet, vault::Vault},

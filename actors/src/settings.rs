@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use covault_core::{
-    chain::evm::calls::Calls,
+    networks::evm::calls::Calls,
     port::{Clock, Entropy},
 };
 

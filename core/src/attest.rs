@@ -9,13 +9,14 @@ use crate::{
     derive::{KeyPath, RootKey},
     fault::Fault,
     ids::{SessionId, VaultId},
-    network::Network,
+    networks::Network,
     order::NodeId,
     schema::wire,
     scheme::Scheme,
-    wallet::MAX_REF,
 };
 
+/// Most characters of a wallet's reference.
+pub const MAX_REF: usize = 500;
 /// Most addresses of one order.
 pub const MAX_ADDRESSES: usize = 128;
 

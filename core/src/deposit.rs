@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     fault::{Class, Fault},
     ids::{VaultId, WalletId, WatchId},
-    network::Network,
+    networks::Network,
     schema::wire,
 };
 

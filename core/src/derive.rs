@@ -12,7 +12,7 @@ use k256::elliptic_curve::{PrimeField as _, group::Group as _, sec1::ToSec1Point
 use serde::{Deserialize, Serialize};
 use sha2::Sha512;
 
-use crate::{fault::Fault, network::Network, signature::Curve};
+use crate::{fault::Fault, networks::Network, signature::Curve};
 
 /// The first hardened index (BIP-32). A hardened child needs the whole private key, which
 /// exists nowhere.

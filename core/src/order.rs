@@ -11,16 +11,15 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    chain::{ChainData, DynNetworkRules, SigningInput, Unsigned},
     derive::{ChildKey, KeyPath, RootKey},
     fault::{Class, Code, Fault},
     ids::{RequestId, SessionId, VaultId},
-    network::Network,
-    payload::Payload,
+    networks::{ChainData, DynNetworkRules, Network, Payload, SigningInput, Unsigned},
     scheme::Scheme,
-    wallet::vault::MAX_SIGNERS,
 };
 
+/// Most nodes that can hold shares of one vault: their protocol index is one byte.
+pub const MAX_SIGNERS: usize = 255;
 /// Version of the canonical bytes below. Raised when a field is added.
 pub const ORDER_VERSION: u16 = 1;
 

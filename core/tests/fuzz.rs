@@ -13,7 +13,7 @@
 mod targets;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use covault_core::network::Network;
+use covault_core::networks::Network;
 use proptest::{
     prelude::*,
     test_runner::{Config, RngAlgorithm, TestRng, TestRunner},

@@ -6,13 +6,11 @@
 #[cfg(test)]
 mod order {
     use covault_core::{
-        chain::{ChainData, evm, solana, sui},
         derive::{KeyPath, RootKey},
         fault::Class,
         ids::{RequestId, VaultId},
-        network::Network,
+        networks::{ChainData, Network, Payload, WireKind, evm, solana, sui},
         order::SigningOrder,
-        payload::{Payload, WireKind},
         schema::wire,
         signature::Curve,
     };

@@ -18,7 +18,7 @@ use covault_core::{
     attest::AddressStatement,
     derive::{KeyPath, RootKey},
     ids::VaultId,
-    network::Network,
+    networks::Network,
     order::NodeId,
     port::Entropy,
     scheme::Scheme,

@@ -104,7 +104,7 @@ pub struct Claim {
     /// What is to be signed: a digest over all inputs; `None` for key generation.
     pub digest: Option<(RequestId, [u8; 32])>,
     /// The transaction, where its inputs are signed one by one
-    /// ([`covault_core::chain::Chain::signed_in_parts`]).
+    /// ([`covault_core::networks::DynNetworkRules::signed_in_parts`]).
     pub transaction: Option<[u8; 32]>,
     /// What the request lets go: each counter once.
     pub spending: Vec<Spending>,

@@ -1,10 +1,9 @@
 //! Claims that stand, whatever happens.
 
 use covault_core::{
-    chain::{ChainData, SigningInput},
     derive::KeyPath,
     ids::VaultId,
-    network::Network,
+    networks::{ChainData, Network, SigningInput},
     signature::Curve,
 };
 

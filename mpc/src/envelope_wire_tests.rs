@@ -7,11 +7,10 @@ use std::{fs, path::PathBuf};
 
 use covault_core::{
     attest::{AttestOrder, Attested},
-    chain::{ChainData, SigningInput},
     derive::{KeyPath, RootKey},
     fault::Fault as CoreFault,
     ids::{RequestId, VaultId},
-    network::Network,
+    networks::{ChainData, Network, SigningInput},
     order::{
         BackupOrder, Generation, KeygenOrder, Proven, ReshareOrder, ReshareProof, SigningOrder,
     },

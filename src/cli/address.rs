@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, io::Read as _, path::PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
 use covault_core::{
-    attest::AddressStatement, derive::RootKey, fault::Fault, network::Network, order::NodeId,
+    attest::AddressStatement, derive::RootKey, fault::Fault, networks::Network, order::NodeId,
     schema::wire,
 };
 use covault_mpc::attest::has_signed;

@@ -11,8 +11,7 @@ use covault_core::{
     amount::{U256, parse_u256},
     fault::Fault,
     ids::VaultId,
-    network::Network,
-    payload::{Payload, WireKind},
+    networks::{Network, Payload, WireKind},
     schema::{json, wire},
 };
 use covault_mpc::policy::{Policy, PolicyRequest, Spending};

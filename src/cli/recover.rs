@@ -7,7 +7,9 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use covault_core::{derive::KeyPath, fault::Fault, ids::VaultId, network::Network, scheme::Scheme};
+use covault_core::{
+    derive::KeyPath, fault::Fault, ids::VaultId, networks::Network, scheme::Scheme,
+};
 use covault_mpc::shares::backup::{
     self, DecryptedBackup, RecoveredKey, RecoveryReport, RejectedBackup,
 };

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use covault_core::{
-    payload::{Kind, Payload},
+    networks::{Kind, Payload},
     schema::{json as mapping, wire},
 };
 

@@ -4,7 +4,7 @@
 use std::{fs, path::Path};
 
 use base64::Engine as _;
-use covault_core::{derive::KeyPath, ids::SessionId, network::Network, signature::Curve};
+use covault_core::{derive::KeyPath, ids::SessionId, networks::Network, signature::Curve};
 use covault_mpc::{
     backend::{self, PreprocessedNonce},
     claims::{Claim, Claims},

@@ -2,10 +2,9 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
-    chain::{ChainData, Queries, Signed, aptos},
-    payload::{
-        Payload,
-        aptos::{AptosAction, AptosPayload},
+    networks::{
+        ChainData, Payload, Queries, Signed,
+        aptos::{self, AptosAction, AptosPayload},
     },
     signature::Signature,
 };

@@ -5,12 +5,11 @@ use bitcoin::{
     Address, Network, Psbt, Transaction, TxOut, consensus::deserialize, consensus::encode,
 };
 use covault_core::{
-    chain::{
-        ChainData, DynNetworkRules as _, Queries, Signed, Unsigned,
-        bitcoin::{self as rules, Bitcoin, Unspent},
-    },
     fault::Fault,
-    payload::{Payload, bitcoin::batch},
+    networks::{
+        ChainData, DynNetworkRules as _, Payload, Queries, Signed, Unsigned,
+        bitcoin::{self as rules, Bitcoin, Unspent, batch},
+    },
     schema::{json, wire},
     signature::Signature,
 };

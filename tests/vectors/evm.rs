@@ -1,13 +1,9 @@
 //! The vectors of EVM chains.
 
 use covault_core::{
-    chain::{
-        ChainData, Queries, Signed,
-        evm::{self, calls::Calls},
-    },
-    payload::{
-        Payload,
-        evm::{EvmPayload, MessageForm},
+    networks::{
+        ChainData, Payload, Queries, Signed,
+        evm::{self, EvmPayload, MessageForm, calls::Calls},
     },
     signature::Signature,
 };

@@ -25,10 +25,10 @@ use std::{
 };
 
 use covault_core::{
-    chain::{ChainData, DynNetworkRules, Queries, Signed, Unsigned},
     fault::Fault,
-    network::Network,
-    payload::{Kind, KnownChains, Payload},
+    networks::{
+        ChainData, DynNetworkRules, Kind, KnownChains, Network, Payload, Queries, Signed, Unsigned,
+    },
     schema::{json, wire},
     signature::{Curve, Signature},
 };

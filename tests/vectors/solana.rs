@@ -2,17 +2,13 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
-    chain::{
-        ChainData, Queries, Signed, Unsigned, solana,
+    networks::{
+        ChainData, Payload, Queries, Signed, Unsigned,
         solana::{
-            effect,
+            self, SendToken, SolanaPayload, effect,
             token::{TokenChainData, associated_account},
             wire::{self, WireTransaction},
         },
-    },
-    payload::{
-        Payload,
-        solana::{SendToken, SolanaPayload},
     },
     signature::Signature,
 };

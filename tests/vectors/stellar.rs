@@ -2,8 +2,7 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
-    chain::{ChainData, Queries, Signed, stellar},
-    payload::Payload,
+    networks::{ChainData, Payload, Queries, Signed, stellar},
     signature::Signature,
 };
 use serde_json::{Map, Value};

@@ -2,14 +2,13 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
-    chain::{
-        ChainData, Queries, Signed,
-        sui::{ChainData as SuiChainData, Coin, GasUsed, Validity},
-    },
     fault::Fault,
-    payload::{
-        Payload, WireKind,
-        sui::{Payment, SuiPayload, batch_coin, batch_native},
+    networks::{
+        ChainData, Payload, Queries, Signed, WireKind,
+        sui::{
+            ChainData as SuiChainData, Coin, GasUsed, Payment, SuiPayload, Validity, batch_coin,
+            batch_native,
+        },
     },
     schema::{json, wire},
     signature::Signature,

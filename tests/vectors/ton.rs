@@ -2,11 +2,10 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
-    chain::{
-        ChainData, DynNetworkRules, Queries, Signed,
-        ton::{self, MessageForm, Version, parse_address},
+    networks::{
+        ChainData, DynNetworkRules, Payload, Queries, Signed,
+        ton::{self, MessageForm, TonPayload, Version, parse_address},
     },
-    payload::{Payload, ton::TonPayload},
     signature::Signature,
 };
 use serde_json::{Map, Value, json};

@@ -3,8 +3,7 @@
 use alloy_primitives::keccak256;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
-    chain::{ChainData, Queries, Signed, tron},
-    payload::Payload,
+    networks::{ChainData, Payload, Queries, Signed, tron},
     signature::Signature,
 };
 use serde_json::{Map, Value, json};

@@ -5,14 +5,14 @@
 
 use async_trait::async_trait;
 use covault_core::{
-    chain::{
+    fault::{ExecuteCode, Fault},
+    networks::{
         ChainData, Queries, Signed,
         aptos::{
             Abi, ChainData as AptosChainData, Function, Queries as AptosQueries, RawTransaction,
             simulation, to_simulate,
         },
     },
-    fault::{ExecuteCode, Fault},
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, de::IgnoredAny};
@@ -487,7 +487,7 @@ impl ChainClient for AptosNode {
 }
 
 impl SignedAptosTransaction {
-    /// Reads what [`covault_core::chain::Chain::assemble`] made.
+    /// Reads what [`covault_core::networks::DynNetworkRules::assemble`] made.
     fn read(signed: &Signed) -> Option<Self> {
         let bytes = hex::decode(signed.transaction.strip_prefix("0x")?).ok()?;
         let end = bytes.len().checked_sub(AUTHENTICATOR)?;

@@ -18,11 +18,11 @@ use std::{
 
 use async_trait::async_trait;
 use covault_core::{
-    chain::{
+    fault::ExecuteCode,
+    networks::{
         ChainData, Queries,
         bitcoin::{self as rules, ChainData as BitcoinChainData, Unspent},
     },
-    fault::ExecuteCode,
 };
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};

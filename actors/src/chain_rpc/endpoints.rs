@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use covault_core::network::Network;
+use covault_core::networks::Network;
 use secrecy::SecretString;
 
 /// A chain that requests can name: a network, and the chain id where its payloads name one.

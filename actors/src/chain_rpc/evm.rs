@@ -3,11 +3,11 @@
 use async_trait::async_trait;
 use covault_core::{
     amount,
-    chain::{
+    fault::ExecuteCode,
+    networks::{
         ChainData, Queries,
         evm::{self, Call, ChainData as EvmChainData, Fees, Queries as EvmQueries},
     },
-    fault::ExecuteCode,
 };
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;

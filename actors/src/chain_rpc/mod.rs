@@ -20,10 +20,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 use covault_core::{
-    chain::{ChainData, Queries, Signed},
     fault::{ExecuteCode, Fault},
-    network::Network,
-    payload::KnownChains,
+    networks::{ChainData, KnownChains, Network, Queries, Signed},
 };
 
 pub use endpoints::{ChainEndpoints, ChainKey, ChainsConfig, NodeAuth, NodeEndpoint};
@@ -101,7 +99,7 @@ pub enum ChainError {
 pub trait ChainClient: Send + Sync {
     /// What a payload needs to know, as the nodes say: the next number of an account, outputs and
     /// objects that are there, reserved or not. What other requests hold is left out of it
-    /// later ([`covault_core::chain::Chain::resolve_refusal`]). `now_ms`, in milliseconds since the Unix
+    /// later ([`covault_core::networks::DynNetworkRules::allocate`]). `now_ms`, in milliseconds since the Unix
     /// epoch, is for facts that come of the clock: timestamps, expiration.
     async fn chain_data(&self, queries: &Queries, now_ms: u64) -> Result<ChainData, ChainError>;
 

@@ -1,9 +1,6 @@
 //! Trying a transaction before it is in the world: `simulation` of a signing request.
 
-use covault_core::{
-    chain::{ChainData, Unsigned},
-    payload::Payload,
-};
+use covault_core::networks::{ChainData, Payload, Unsigned};
 use serde::Serialize;
 
 use super::jsonrpc::short;

@@ -8,7 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
-    chain::{
+    fault::{ExecuteCode, Fault},
+    networks::{
         ChainData, Queries,
         solana::{
             self, ChainData as SolanaChainData,
@@ -18,7 +19,6 @@ use covault_core::{
             wire::{self, WireTransaction},
         },
     },
-    fault::{ExecuteCode, Fault},
 };
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};

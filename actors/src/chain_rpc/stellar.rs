@@ -5,7 +5,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
-    chain::{
+    fault::{ExecuteCode, Fault},
+    networks::{
         ChainData, Queries,
         stellar::{
             ChainData as StellarChainData, Credit, NETWORK_ID, Queries as StellarQueries,
@@ -14,7 +15,6 @@ use covault_core::{
             parse_account, parse_address,
         },
     },
-    fault::{ExecuteCode, Fault},
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};

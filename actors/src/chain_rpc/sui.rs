@@ -9,14 +9,14 @@ use std::{collections::BTreeSet, time::Duration};
 
 use async_trait::async_trait;
 use covault_core::{
-    chain::{
+    fault::{ExecuteCode, Fault},
+    networks::{
         ChainData, Queries,
         sui::{
             ChainData as SuiChainData, Coin, GasUsed, MAX_COINS, Origin, Queries as SuiQueries,
             SUI, Sent, Validity, read_sent, simulation,
         },
     },
-    fault::{ExecuteCode, Fault},
 };
 
 use self::proto::{

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use covault_core::{
-    chain::{
+    fault::{ExecuteCode, Fault},
+    networks::{
         ChainData, Queries,
         ton::{
             ChainData as TonChainData, JettonChainData, JettonQueries, Queries as TonQueries,
@@ -20,7 +21,6 @@ use covault_core::{
             parse_address,
         },
     },
-    fault::{ExecuteCode, Fault},
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};

@@ -7,14 +7,14 @@
 use async_trait::async_trait;
 use covault_core::{
     amount,
-    chain::{
+    fault::ExecuteCode,
+    networks::{
         ChainData, DynNetworkRules as _, Queries,
         tron::{
             Block, Call as Trigger, ChainData as TronChainData, Queries as TronQueries, Tron,
             parse_address,
         },
     },
-    fault::ExecuteCode,
 };
 use serde_json::{Value, json};
 

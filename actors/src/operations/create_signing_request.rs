@@ -4,8 +4,7 @@ use async_trait::async_trait;
 use covault_core::{
     fault::{Class, Fault},
     ids::{RequestId, VaultId},
-    network::Network,
-    payload::Payload,
+    networks::{Network, Payload},
     request::{Request, State},
     schema::wire,
     wallet::Status,

@@ -1,5 +1,5 @@
 use async_trait::async_trait;
-use covault_core::{fault::Fault, network::Network, schema::wire, wallet::check_labels};
+use covault_core::{fault::Fault, networks::Network, schema::wire, wallet::check_labels};
 
 use super::{Home, HomeLookup, Operation, OperationCall, lookup::refuse_client_signer};
 use crate::{

@@ -3,7 +3,7 @@
 use covault_core::{
     fault::Fault,
     ids::{RequestId, VaultId},
-    network::Network,
+    networks::Network,
     request::Request,
     schema::wire,
     token::Access,

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
-use covault_core::{chain::Resource, ids::RequestId};
+use covault_core::{ids::RequestId, networks::Resource};
 
 use crate::account::ChainAccount;
 
@@ -197,7 +197,7 @@ impl<A> AccountQueues<A> {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use covault_core::network::Network;
+    use covault_core::networks::Network;
 
     use super::*;
 

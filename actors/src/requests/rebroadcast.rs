@@ -14,9 +14,9 @@ use std::{
 
 use covault_core::{
     audit::Chain,
-    chain::{ChainData, Resource, Signed},
     fault::Fault,
     ids::RequestId,
+    networks::{ChainData, Resource, Signed},
     request::{Request, State},
 };
 use parking_lot::Mutex;

@@ -3,7 +3,7 @@
 use covault_core::{
     audit::Chain,
     fault::{ExecuteCode, Fault},
-    payload::Payload,
+    networks::Payload,
     request::{Audit, Draft, Event, Request, ReservationChange, State},
     schema::wire,
 };

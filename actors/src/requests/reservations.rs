@@ -4,10 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use covault_core::{
-    chain::Resource,
     fault::Fault,
     ids::RequestId,
-    payload::Payload,
+    networks::{Payload, Resource},
     request::{Draft, Request},
 };
 

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use covault_core::{
     fault::{Class, Fault},
     ids::RequestId,
-    payload::Payload,
+    networks::Payload,
     request::{Draft, Request, State},
 };
 

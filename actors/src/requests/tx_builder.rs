@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 
 use covault_core::{
-    chain::{Allocation, ChainData, Queries, Resource, evm, ton},
     fault::Fault,
-    network::Network,
-    payload::{Payload, evm::EvmPayload},
+    networks::{
+        Allocation, ChainData, Network, Payload, Queries, Resource,
+        evm::{self, EvmPayload},
+        ton,
+    },
     request::{Draft, Request},
 };
 

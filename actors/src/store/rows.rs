@@ -5,10 +5,10 @@
 
 use covault_core::{
     audit::Chain,
-    chain::Resource,
     deposit::DepositNetwork,
     fault::Fault,
     ids::{BatchId, RequestId, TokenId, VaultId, WalletId},
+    networks::Resource,
     order::NodeId,
     request::{Effect, NonceReservation},
     scheme::Scheme,

@@ -9,7 +9,7 @@ use covault_core::{
     derive::KeyPath,
     fault::{Class, Fault},
     ids::VaultId,
-    network::Network,
+    networks::Network,
     schema::wire,
     wallet::{Status, Wallet},
 };

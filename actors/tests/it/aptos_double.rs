@@ -14,11 +14,11 @@ use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal,
 };
 use covault_core::{
-    chain::{
+    fault::ExecuteCode,
+    networks::{
         ChainData, Queries,
         aptos::{ChainData as AptosChainData, RawTransaction},
     },
-    fault::ExecuteCode,
     port::Clock as _,
 };
 

@@ -10,12 +10,11 @@ use covault_actors::chain_rpc::{
     ChainKey, ChainRefusal, SimulationOutcome, SimulationRequest,
 };
 use covault_core::{
-    chain::{
-        ChainData, DynNetworkRules as _, Queries, Signed,
+    fault::ExecuteCode,
+    networks::{
+        ChainData, DynNetworkRules as _, Payload, Queries, Signed, WireKind,
         aptos::{self, Abi, Function, Planned, Simulate},
     },
-    fault::ExecuteCode,
-    payload::{Payload, WireKind},
     schema::wire,
 };
 use serde_json::{Value, json};

@@ -13,13 +13,11 @@ use covault_actors::chain_rpc::{
     ChainKey, NodeAuth, NodeEndpoint,
 };
 use covault_core::{
-    chain::{
-        Allocation, ChainData, DynNetworkRules, Queries, Signed,
+    fault::ExecuteCode,
+    networks::{
+        Allocation, ChainData, DynNetworkRules, Network, Payload, Queries, Signed, WireKind,
         bitcoin::{self as rules, Unspent},
     },
-    fault::ExecuteCode,
-    network::Network,
-    payload::{Payload, WireKind},
     schema::wire::BtcSendNative,
     signature::Signature,
 };

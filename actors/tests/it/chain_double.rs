@@ -16,8 +16,8 @@ use covault_actors::chain_rpc::{
     SimulationRequest,
 };
 use covault_core::{
-    chain::{ChainData, Queries, evm, solana},
     fault::ExecuteCode,
+    networks::{ChainData, Queries, evm, solana},
 };
 use k256::ecdsa::{RecoveryId, Signature, VerifyingKey};
 

@@ -7,10 +7,7 @@ use covault_actors::chain_rpc::{
     ChainKey, JsonRpcClient, NodeAuth, NodeEndpoint, NodePool, NodeRequest, NodeRequestBody,
     NodeResponse, RestClient,
 };
-use covault_core::{
-    chain::{ChainData, Queries, Signed, evm},
-    network::Network,
-};
+use covault_core::networks::{ChainData, Network, Queries, Signed, evm};
 use serde_json::{Value, json};
 
 use crate::{

@@ -10,8 +10,8 @@ use covault_actors::chain_rpc::{
     ChainKey,
 };
 use covault_core::{
-    chain::{ChainData, Queries, Signed, evm},
     fault::ExecuteCode,
+    networks::{ChainData, Queries, Signed, evm},
 };
 use serde_json::{Value, json};
 use tokio::net::TcpListener;

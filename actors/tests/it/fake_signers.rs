@@ -14,10 +14,10 @@ use covault_actors::port::{
 };
 use covault_core::{
     attest::{AttestOrder, MadeKey, NodeStatements},
-    chain::SigningInput,
     derive::RootKey,
     fault::{Class, Fault},
     ids::{RequestId, SessionId, VaultId},
+    networks::SigningInput,
     order::{
         BackupOrder, Generation, KeygenOrder, Later, NodeId, Proven, ReshareOrder, ReshareProof,
         Reshared, SigningOrder,

@@ -9,7 +9,7 @@ use covault_actors::{
 };
 use covault_core::{
     fault::{Class, Fault},
-    network::Network,
+    networks::Network,
     schema::wire::{
         self, ExecuteSigningRequestsErrorCode as ErrorCode, NetworkType,
         create_signing_request_request::Type as Kind, signing_request::Status,

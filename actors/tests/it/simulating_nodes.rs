@@ -7,9 +7,7 @@ use covault_actors::chain_rpc::{
     ChainClient, ChainEndpoints, ChainKey, SimulationOutcome, SimulationRequest,
 };
 use covault_core::{
-    chain::{ChainData, DynNetworkRules, evm, solana, stellar},
-    network::Network,
-    payload::{Payload, WireKind},
+    networks::{ChainData, DynNetworkRules, Network, Payload, WireKind, evm, solana, stellar},
     schema::wire,
 };
 use serde_json::{Value, json};

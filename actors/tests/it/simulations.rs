@@ -9,7 +9,7 @@ use covault_actors::{
 };
 use covault_core::{
     fault::{Class, ExecuteCode, Fault},
-    payload::Payload,
+    networks::Payload,
     schema::wire::ResimulationRequest,
 };
 use serde_json::{Value, json};
@@ -59,7 +59,7 @@ async fn simulation__should_be_shown_and_outlive_a_restart() {
         panic!("{tried:?}")
     };
     assert!(matches!(&trial.payload, Payload::Evm(_)));
-    let transaction = covault_core::chain::evm::trial(&trial.unsigned.bytes).unwrap();
+    let transaction = covault_core::networks::evm::trial(&trial.unsigned.bytes).unwrap();
     assert_eq!((transaction.nonce, transaction.gas_limit), (0, 21_000));
     assert_eq!(
         transaction.to.unwrap().to_lowercase(),

@@ -10,11 +10,11 @@ use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainEndpoints, ChainError, ChainKey, ChainRefusal,
 };
 use covault_core::{
-    chain::{
+    fault::ExecuteCode,
+    networks::{
         ChainData, Queries, Signed,
         solana::{self, token::TOKEN},
     },
-    fault::ExecuteCode,
 };
 use serde_json::{Value, json};
 

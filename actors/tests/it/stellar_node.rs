@@ -7,9 +7,8 @@ use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainEndpoints, ChainError, ChainKey,
 };
 use covault_core::{
-    chain::{ChainData, Queries, Signed, stellar},
     fault::ExecuteCode,
-    network::Network,
+    networks::{ChainData, Network, Queries, Signed, stellar},
 };
 use serde_json::{Value, json};
 

@@ -14,11 +14,11 @@ use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal,
 };
 use covault_core::{
-    chain::{
+    fault::ExecuteCode,
+    networks::{
         ChainData, Queries,
         sui::{ChainData as SuiChainData, Coin, Validity},
     },
-    fault::ExecuteCode,
 };
 use sha2::{Digest as _, Sha256};
 use sui_sdk_types::Transaction;

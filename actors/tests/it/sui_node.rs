@@ -9,13 +9,11 @@ use covault_actors::chain_rpc::{
     ChainRefusal,
 };
 use covault_core::{
-    chain::{
-        ChainData, DynNetworkRules, Queries, Signed,
+    fault::ExecuteCode,
+    networks::{
+        ChainData, DynNetworkRules, Network, Payload, Queries, Signed, WireKind,
         sui::{ChainData as SuiChainData, Coin, GasUsed, Origin, Queries as SuiQueries, Validity},
     },
-    fault::ExecuteCode,
-    network::Network,
-    payload::{Payload, WireKind},
     schema::wire,
     signature::Signature,
 };

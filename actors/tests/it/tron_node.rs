@@ -7,13 +7,11 @@ use covault_actors::chain_rpc::{
     ChainKey, SimulationOutcome, SimulationRequest,
 };
 use covault_core::{
-    chain::{
-        ChainData, DynNetworkRules as _, Queries, Signed,
+    fault::ExecuteCode,
+    networks::{
+        ChainData, DynNetworkRules as _, Network, Payload, Queries, Signed, WireKind,
         tron::{self, Block, Call},
     },
-    fault::ExecuteCode,
-    network::Network,
-    payload::{Payload, WireKind},
     schema::wire,
 };
 use serde_json::{Value, json};

@@ -15,11 +15,11 @@ use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal,
 };
 use covault_core::{
-    chain::{
+    fault::ExecuteCode,
+    networks::{
         ChainData, Queries,
         bitcoin::{ChainData as BitcoinChainData, Unspent},
     },
-    fault::ExecuteCode,
 };
 
 use crate::fake_signers::take;

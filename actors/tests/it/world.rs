@@ -22,7 +22,7 @@ use covault_actors::{
 use covault_core::{
     fault::Fault,
     ids::{RequestId, TokenId, VaultId},
-    network::Network,
+    networks::Network,
     order::NodeId,
     port::{Clock, Entropy},
     schema::{

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| covault_core_fuzz::address(covault_core::network::Network::Bitcoin, data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| covault_core_fuzz::address(covault_core::networks::Network::Bitcoin, data));

@@ -2,9 +2,7 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
-    chain::{ChainData, DynNetworkRules, Queries},
-    network::Network,
-    payload::{Payload, WireKind},
+    networks::{ChainData, DynNetworkRules, Network, Payload, Queries, WireKind},
     schema::wire,
     signature::Curve,
 };
@@ -155,6 +153,6 @@ pub fn evm_custom(data: &[u8]) {
         }),
         nonce: Some(0),
     };
-    let _ = covault_core::chain::evm::calls::Calls::built_in().decode(data);
+    let _ = covault_core::networks::evm::calls::Calls::built_in().decode(data);
     payload(Network::Evm, &WireKind::EvmSendCustom(wire));
 }

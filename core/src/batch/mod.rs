@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     fault::Fault,
+    field::at_most_chars,
     ids::{BatchId, TokenId, VaultId, WalletId},
-    payload::field::at_most_chars,
     schema::wire::{self, batch_payment::Status},
 };
 

@@ -7,12 +7,8 @@ use super::MAX_RECIPIENT_NOTES;
 use crate::{
     amount::parse_u256,
     fault::Fault,
-    network::Network,
-    payload::{
-        KnownChains, bitcoin, evm,
-        field::{amount, at_most_chars, recipients_in_range},
-        sui,
-    },
+    field::{amount, at_most_chars, recipients_in_range},
+    networks::{KnownChains, Network, bitcoin, evm, sui},
     schema::wire::{self, BatchPaymentRecipient},
 };
 
@@ -274,7 +270,7 @@ fn evm_recipients(given: &[BatchPaymentRecipient]) -> Result<Vec<BatchPaymentRec
 }
 
 fn address(name: &str, text: &str) -> Result<String, Fault> {
-    Ok(evm::address(name, text)?.to_checksum(None))
+    Ok(evm::parse_field(name, text)?.to_checksum(None))
 }
 
 fn chain_id(given: u64) -> Result<u64, Fault> {

@@ -1,7 +1,10 @@
 #![allow(non_snake_case)]
 
 use super::*;
-use crate::{fault::Class, network::Network, payload::KnownChains};
+use crate::{
+    fault::Class,
+    networks::{KnownChains, Network},
+};
 
 const EVM: [&str; 2] = [
     "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed",

@@ -13,7 +13,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Approval, Draft, State};
-use crate::{chain::Signed, fault::ExecuteCode, ids::SessionId, signature::Signature};
+use crate::{fault::ExecuteCode, ids::SessionId, networks::Signed, signature::Signature};
 
 /// Something that happened to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,7 +110,7 @@ pub enum Effect {
     Broadcast,
 }
 
-/// A change of what the request holds ([`crate::chain::Chain::uses`] of its draft), in the same
+/// A change of what the request holds ([`crate::networks::DynNetworkRules::uses`] of its draft), in the same
 /// commit as the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReservationChange {

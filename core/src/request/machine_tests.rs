@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::{
-    chain::{ChainData, SigningInput, Unsigned},
-    network::Network,
+    networks::{ChainData, Network, SigningInput, Unsigned},
     request::NonceReservation,
     signature::Curve,
 };

@@ -9,11 +9,10 @@ mod view;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    chain::{ChainData, Signed, Unsigned},
     derive::KeyPath,
     fault::ExecuteCode,
     ids::{RequestId, SessionId, TokenId, VaultId, WalletId},
-    network::Network,
+    networks::{ChainData, Network, Signed, Unsigned},
     order::SigningOrder,
     signature::Signature,
 };
@@ -40,7 +39,7 @@ pub struct Request {
     pub public_key: Vec<u8>,
     /// The wallet's address.
     pub address: String,
-    /// The payload as [`crate::payload::Payload::encode`] gives it.
+    /// The payload as [`crate::networks::Payload::encode`] gives it.
     pub payload: Vec<u8>,
     /// The client's notes.
     pub notes: Option<String>,

@@ -2,10 +2,8 @@
 
 use super::{Request, State};
 use crate::{
-    chain::{Signed, evm::calls::Calls},
     fault::ExecuteCode,
-    network::Network,
-    payload::Payload,
+    networks::{Network, Payload, Signed, evm::calls::Calls},
     schema::wire,
     signature::Signature,
 };

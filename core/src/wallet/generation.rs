@@ -16,10 +16,8 @@ use crate::{
     attest::MadeKey,
     derive::RootKey,
     fault::{Class, Fault},
-    order::{Generation, Later, NodeId, Proven, ReshareOrder, ReshareProof},
+    order::{Generation, Later, MAX_SIGNERS, NodeId, Proven, ReshareOrder, ReshareProof},
 };
-
-use super::vault::MAX_SIGNERS;
 
 /// Generations that are kept for nodes that were away for all of them. Who was away for more keeps
 /// its old share until its operator permits the change.

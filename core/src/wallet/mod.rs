@@ -6,19 +6,18 @@ pub mod vault;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    attest::MAX_REF,
     derive::KeyPath,
     fault::{Class, Fault},
+    field::at_most_chars,
     ids::{VaultId, WalletId},
-    network::Network,
-    payload::field::at_most_chars,
+    networks::Network,
     schema::wire,
     signature::Curve,
 };
 
 /// Most characters of a wallet's name.
 pub const MAX_NAME: usize = 85;
-/// Most characters of a wallet's reference.
-pub const MAX_REF: usize = 500;
 
 /// A wallet: one child key of a vault, on one network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

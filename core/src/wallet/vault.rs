@@ -17,9 +17,6 @@ use crate::{
     },
 };
 
-/// Most nodes that can hold shares of one vault: their protocol index is one byte.
-pub const MAX_SIGNERS: usize = 255;
-
 /// Why something that was in progress is not gone on with.
 const RESTORED: &str =
     "the store was restored from a backup; whether this came to its end after that is not known";

@@ -3,10 +3,9 @@
 use std::sync::OnceLock;
 
 use covault_core::{
-    chain::{ChainData, SigningInput},
     derive::{ChildKey, KeyPath, RootKey},
     ids::{RequestId, VaultId},
-    network::Network,
+    networks::{ChainData, Network, SigningInput},
     order::SigningOrder,
 };
 use serde::Deserialize;

@@ -5,7 +5,7 @@ use std::{
     fmt::{self, Display},
 };
 
-use covault_core::{network::Network, payload::outflow::ChainScope};
+use covault_core::networks::{Network, outflow::ChainScope};
 
 use super::{
     Policy,

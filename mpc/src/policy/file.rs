@@ -11,9 +11,8 @@ use covault_core::{
     amount::{U256, parse_u256},
     fault::{Class, Fault},
     ids::VaultId,
-    network::Network,
-    payload::{
-        Kind,
+    networks::{
+        Kind, Network,
         outflow::{AccountChange, Asset, ChainScope},
     },
 };

@@ -2,7 +2,7 @@
 //!
 //! The operator of the node writes it into a file of the node's own ([`Policy::read`]); orders
 //! cannot change it. It goes by what the signed bytes bind
-//! ([`covault_core::payload::outflow`]), not by what an order calls them.
+//! ([`covault_core::networks::outflow`]), not by what an order calls them.
 //!
 //! It has three scopes: the node, the vault and the wallet. An order has to satisfy the rules of
 //! each, and each has counters of its own: what one vault spends or fails to spend takes nothing of
@@ -24,9 +24,8 @@ use covault_core::{
     derive::RootKey,
     fault::Fault,
     ids::VaultId,
-    network::Network,
+    networks::{Network, Payload, outflow::AccountChange},
     order::SigningOrder,
-    payload::{Payload, outflow::AccountChange},
 };
 
 use rules::ScopeRules;

@@ -8,9 +8,8 @@ use std::{
 use covault_core::{
     amount::U256,
     fault::{ExecuteCode, Fault},
-    network::Network,
-    payload::{
-        Kind, Payload,
+    networks::{
+        Kind, Network, Payload,
         outflow::{AccountChange, Asset, ChainScope, Nature, Outflow},
     },
 };

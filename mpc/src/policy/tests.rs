@@ -3,12 +3,10 @@
 mod calls;
 
 use covault_core::{
-    chain::{ChainData, evm, solana},
     derive::{KeyPath, RootKey},
     fault::{Class, ExecuteCode},
     ids::{RequestId, VaultId},
-    network::Network,
-    payload::{Payload, WireKind},
+    networks::{ChainData, Network, Payload, WireKind, evm, solana},
     schema::wire::{self, evm_message},
     signature::Curve,
 };

@@ -9,7 +9,7 @@ use covault_core::{
     derive::{KeyPath, RootKey},
     fault::{Class, Fault},
     ids::{SessionId, VaultId},
-    network::Network,
+    networks::Network,
     order::NodeId,
     port::random_16,
     signature::Curve,

@@ -11,13 +11,11 @@ use std::{
 use crate::support::{SystemEntropy, TestBus, TestCluster, now_ms, verify};
 use async_trait::async_trait;
 use covault_core::{
-    chain::{ChainData, evm, solana},
     derive::{KeyPath, RootKey},
     fault::{Class, Fault},
     ids::{RequestId, SessionId, VaultId},
-    network::Network,
+    networks::{ChainData, Network, Payload, WireKind, evm, solana},
     order::{KeygenOrder, NodeId, SigningOrder},
-    payload::{Payload, WireKind},
     port::random_16,
     schema::wire,
     scheme::Scheme,

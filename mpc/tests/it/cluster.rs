@@ -7,9 +7,9 @@ use crate::support::{
 };
 use async_trait::async_trait;
 use covault_core::{
-    chain::SigningInput,
     fault::{Class, Fault},
     ids::{SessionId, VaultId},
+    networks::SigningInput,
     order::{NodeId, SigningOrder},
     port::random_16,
     signature::Curve,

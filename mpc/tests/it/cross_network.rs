@@ -10,13 +10,11 @@ use std::{
 use crate::support::{SystemEntropy, TestBus, TestCluster, now_ms, verify};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
-    chain::{ChainData, aptos, stellar, sui, ton},
     derive::{ChildKey, KeyPath, RootKey},
     fault::Fault,
     ids::{RequestId, VaultId},
-    network::Network,
+    networks::{ChainData, Network, Payload, WireKind, aptos, stellar, sui, ton},
     order::SigningOrder,
-    payload::{Payload, WireKind},
     port::random_16,
     schema::wire::{self, EcdsaHashFunction, evm_message},
     signature::Curve,

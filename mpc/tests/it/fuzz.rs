@@ -5,14 +5,12 @@
 
 use covault_core::{
     attest::{AttestOrder, Attested},
-    chain::{ChainData, DynNetworkRules, Queries, evm, solana},
     derive::KeyPath,
     ids::{RequestId, SessionId, VaultId},
-    network::Network,
+    networks::{ChainData, DynNetworkRules, Network, Payload, Queries, evm, solana},
     order::{
         BackupOrder, Generation, KeygenOrder, NodeId, ReshareOrder, ReshareProof, SigningOrder,
     },
-    payload::Payload,
     schema::{json, wire},
     scheme::Scheme,
 };

@@ -18,7 +18,7 @@ use covault_core::{
     attest::{AttestOrder, Attested},
     derive::{KeyPath, RootKey},
     ids::SessionId,
-    network::Network,
+    networks::Network,
     order::{BackupOrder, NodeId, SigningOrder},
     signature::Curve,
 };

@@ -11,9 +11,9 @@ use crate::support::{
 };
 use async_trait::async_trait;
 use covault_core::{
-    chain::SigningInput,
     derive::RootKey,
     ids::SessionId,
+    networks::SigningInput,
     order::{NodeId, SigningOrder},
     port::random_16,
     signature::Curve,

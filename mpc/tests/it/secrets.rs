@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use crate::support::{SystemEntropy, TestBus, TestCluster, log::LogCapture, search::SecretSearch};
 use covault_core::{
     derive::{KeyPath, RootKey},
-    network::Network,
+    networks::Network,
     port::Entropy,
     signature::Curve,
 };

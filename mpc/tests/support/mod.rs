@@ -16,13 +16,11 @@ use std::{
 };
 
 use covault_core::{
-    chain::ChainData,
     derive::{ChildKey, KeyPath, RootKey},
     fault::Fault,
     ids::{RequestId, SessionId, VaultId},
-    network::Network,
+    networks::{ChainData, Network, Payload, WireKind},
     order::{Generation, KeygenOrder, NodeId, ReshareOrder, SigningOrder},
-    payload::{Payload, WireKind},
     port::{Clock, Entropy, random_16},
     schema::wire,
     scheme::Scheme,

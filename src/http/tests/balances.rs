@@ -10,8 +10,8 @@ use covault_actors::chain_rpc::{
     ChainRefusal,
 };
 use covault_core::{
-    chain::{ChainData, Queries},
     fault::ExecuteCode,
+    networks::{ChainData, Queries},
 };
 use serde_json::{Value, json};
 

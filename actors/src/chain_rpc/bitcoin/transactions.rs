@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bitcoin::{Transaction, consensus::encode::deserialize_hex};
-use covault_core::chain::{
+use covault_core::networks::{
     NetworkRules as _,
     bitcoin::{Bitcoin, Unspent},
 };

@@ -3,11 +3,11 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
-    chain::ton::{
+    fault::ExecuteCode,
+    networks::ton::{
         TonAddress,
         ledger::{self, WalletData},
     },
-    fault::ExecuteCode,
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;

@@ -3,10 +3,9 @@
 use std::{future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use covault_core::{
-    chain::ChainData,
     fault::Fault,
     ids::{RequestId, SessionId},
-    payload::Payload,
+    networks::{ChainData, Payload},
     request::{Effect, Request, State},
     signature::Signature,
 };

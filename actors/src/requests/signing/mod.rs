@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use covault_core::{
-    chain::ChainData,
     fault::{Class, ExecuteCode, Fault},
     ids::{SessionId, WalletId},
+    networks::ChainData,
     request::{Event, NonceReservation, Request, State},
     schema::wire,
     signature::Signature,

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use covault_core::{
-    chain::ChainData,
     fault::{Class, Fault},
+    networks::ChainData,
     request::{Draft, Event, State},
 };
 use ractor::ActorRef;

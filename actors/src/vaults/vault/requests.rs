@@ -5,7 +5,7 @@ use std::sync::Arc;
 use covault_core::{
     fault::Fault,
     ids::RequestId,
-    payload::Payload,
+    networks::Payload,
     request::{Effect, Request, State},
 };
 use ractor::{Actor, ActorRef};

@@ -4,10 +4,9 @@
 use std::collections::BTreeSet;
 
 use covault_core::{
-    chain::{Allocation, ChainData, Resource},
     fault::{Class, Fault},
     ids::RequestId,
-    payload::Payload,
+    networks::{Allocation, ChainData, Payload, Resource},
 };
 use ractor::RpcReplyPort;
 

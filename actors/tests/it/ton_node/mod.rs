@@ -11,16 +11,14 @@ use covault_actors::chain_rpc::{
     ChainRefusal,
 };
 use covault_core::{
-    chain::{
-        ChainData, Queries, Signed,
+    fault::ExecuteCode,
+    networks::{
+        ChainData, Network, Payload, Queries, Signed, WireKind,
         ton::{
             ChainData as TonChainData, JettonChainData, JettonQueries, Queries as TonQueries,
             TonAddress, TransactionChainData, TransactionQueries, Version, ledger, parse_address,
         },
     },
-    fault::ExecuteCode,
-    network::Network,
-    payload::{Payload, WireKind},
     schema::wire,
     signature::Signature,
 };

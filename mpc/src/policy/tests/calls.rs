@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use covault_core::{ids::SessionId, payload::outflow::AccountChange};
+use covault_core::{ids::SessionId, networks::outflow::AccountChange};
 
 use super::*;
 use crate::claims::{Claim, ClaimError, Claims};
@@ -753,7 +753,7 @@ fn coins_of_evm_that_are_tokens_too__should_count_as_the_coin() {
 /// is wrong by itself; the claims remember what was shown.
 #[tokio::test]
 async fn fees_of_bitcoin__should_be_bounded_over_two_orders_of_one_transaction() {
-    use covault_core::chain::bitcoin::{ChainData as Outputs, Unspent};
+    use covault_core::networks::bitcoin::{ChainData as Outputs, Unspent};
 
     const BTC: u64 = 100_000_000;
     // The coins of the wallet as they are.

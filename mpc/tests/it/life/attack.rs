@@ -8,7 +8,7 @@ use covault_core::{
     attest::{AttestOrder, Attested},
     derive::KeyPath,
     fault::Class,
-    network::Network,
+    networks::Network,
     order::{Generation, NodeId, Proven, ReshareOrder, ReshareProof},
     signature::Curve,
 };

@@ -14,7 +14,7 @@ use covault_core::{
     derive::{KeyPath, RootKey},
     fault::Class,
     ids::VaultId,
-    network::Network,
+    networks::Network,
     order::NodeId,
     signature::Curve,
 };

@@ -1,0 +1,77 @@
+//! What an Aptos node is asked, and what it answers.
+
+use serde::{Deserialize, Serialize};
+
+use super::tx::EntryFunction;
+
+/// What a node must be asked, besides the sender's sequence number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Queries {
+    /// 1 for Aptos, 126 for Movement.
+    pub chain_id: u8,
+    /// The sender, whose sequence number is always wanted.
+    pub from: String,
+    /// Whether the gas price is wanted (the request brings no `gasUnitPrice`).
+    pub gas_unit_price: bool,
+    /// What is to be simulated, where the gas is wanted (the request brings no `maxGasAmount`).
+    /// Last of all: [`simulation`] needs the other answers.
+    pub simulate: Option<Simulate>,
+    /// The function whose ABI is wanted, where its arguments are in JSON.
+    pub abi: Option<Function>,
+}
+
+/// A transaction whose gas is to be simulated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Simulate {
+    /// What it calls.
+    pub call: Planned,
+    /// octa per unit of gas, where the request brings it.
+    pub gas_unit_price: Option<u64>,
+}
+
+/// A call that is to be simulated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Planned {
+    /// It is complete.
+    Entry(EntryFunction),
+    /// JSON (see [`Call`]): complete with the ABI.
+    Json(String),
+}
+
+/// The name of an entry function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Function {
+    /// The account that has published its module: `0x` and 64 hex digits.
+    pub address: String,
+    /// The module.
+    pub module: String,
+    /// The function.
+    pub name: String,
+}
+
+/// What a node said. A value is there where [`Queries`] asked for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChainData {
+    /// The number that was assigned to this transaction; as the node answers, the account's
+    /// `sequence_number` (`GET /accounts/{address}`; 0 for an account that is not there).
+    pub sequence_number: u64,
+    /// When the transaction becomes void, in seconds since the Unix epoch: of the orchestrator's
+    /// clock.
+    pub expiration_timestamp_secs: u64,
+    /// octa: `gas_estimate` of `GET /estimate_gas_price`.
+    pub gas_unit_price: Option<u64>,
+    /// Units: `gas_used` of `POST /transactions/simulate` with the bytes of [`simulation`].
+    pub gas_used: Option<u64>,
+    /// From `GET /accounts/{address}/module/{module}`, the entry of the function in
+    /// `abi.exposed_functions`; one that is not `is_entry` cannot be called.
+    pub abi: Option<Abi>,
+}
+
+/// What a function takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Abi {
+    /// `params`, e.g. `&signer`, `address`, `0x1::object::Object<T0>`.
+    pub params: Vec<String>,
+    /// How many `generic_type_params` there are.
+    pub type_parameters: u64,
+}

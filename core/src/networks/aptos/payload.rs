@@ -1,0 +1,439 @@
+//! Aptos and Movement payload kinds: aptosSendNative, aptosSendCoin, aptosSendCustom,
+//! aptosMessage.
+
+use std::collections::BTreeSet;
+
+use sui_sdk_types::Address;
+
+use super::{
+    address::parse_address,
+    call::Call,
+    move_types::Coin,
+    transfers::{Transfer, transfers},
+    tx::{EntryFunction, PAYLOAD_AT, RawTransaction},
+};
+use crate::{
+    amount::{U256, parse_u64},
+    fault::Fault,
+    field::{amount, default_type, optional_amount, required, required_bytes},
+    networks::{
+        network::Network,
+        payload::{
+            Family, Kind, WireKind, opaque,
+            outflow::{AccountChange, Asset, ChainScope, Nature, Outflow, Spend},
+        },
+    },
+    schema::wire,
+};
+
+/// Aptos and Movement mainnet; testnets are not supported.
+pub(crate) const CHAIN_IDS: [u8; 2] = [1, 126];
+
+/// A checked Aptos payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AptosPayload {
+    /// Any kind that makes a transaction.
+    Transaction(Box<AptosTransaction>),
+    /// `aptosMessage`.
+    Message(AptosMessage),
+}
+
+/// A transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AptosTransaction {
+    /// 1 for Aptos, 126 for Movement.
+    pub chain_id: u8,
+    /// Sender and fee payer, canonical.
+    pub from: String,
+    /// What it does.
+    pub action: AptosAction,
+    /// The most units of gas, where the request says; more than 0.
+    pub max_gas_amount: Option<u64>,
+    /// octa per unit of gas, where the request says.
+    pub gas_unit_price: Option<u64>,
+}
+
+/// What a transaction does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AptosAction {
+    /// Sends the chain's coin.
+    SendNative {
+        /// Recipient.
+        to: Address,
+        /// Amount.
+        octas: u64,
+    },
+    /// Sends a coin or fungible asset.
+    SendCoin {
+        /// Recipient.
+        to: Address,
+        /// Of what.
+        coin: Coin,
+        /// In its smallest unit.
+        amount: u64,
+    },
+    /// Calls an entry function, with arguments in JSON.
+    Call(Call),
+    /// A whole transaction, of this sender and chain: gas and sequence number are its own.
+    Raw(RawTransaction),
+}
+
+/// A message of the wallet standard (`aptos:signMessage`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AptosMessage {
+    /// Signer, canonical.
+    pub from: String,
+    /// Whether the message says the address.
+    pub with_address: bool,
+    /// The application that asks, where the message says it; one line, not empty.
+    pub application: Option<String>,
+    /// The chain, where the message says it.
+    pub chain_id: Option<u8>,
+    /// The text; may be empty and have several lines.
+    pub message: String,
+    /// Against replays; one line.
+    pub nonce: String,
+}
+
+impl AptosMessage {
+    /// What is signed, in UTF-8. It begins with text, and every transaction with the hash of its
+    /// type's name: no message can be one.
+    pub fn full_message(&self) -> String {
+        let chain_id = self.chain_id.map(|id| id.to_string());
+        let lines = [
+            ("address", self.with_address.then_some(self.from.as_str())),
+            ("application", self.application.as_deref()),
+            ("chainId", chain_id.as_deref()),
+            ("message", Some(self.message.as_str())),
+            ("nonce", Some(self.nonce.as_str())),
+        ];
+        let mut full = String::from("APTOS");
+        for (name, text) in lines {
+            if let Some(text) = text {
+                full.extend(["\n", name, ": ", text]);
+            }
+        }
+        full
+    }
+}
+
+/// Parses an aptosSendNative.
+pub(in crate::networks) fn send_native(
+    wire: &wire::AptosSendNative,
+) -> Result<AptosPayload, Fault> {
+    transaction(wire.chain_id, &wire.from, wire.gas_fee.as_ref(), |_, _| {
+        Ok(AptosAction::SendNative {
+            to: address("to", &wire.to)?,
+            octas: amount("value", &wire.value, parse_u64)?,
+        })
+    })
+}
+
+/// Parses an aptosSendCoin.
+pub(in crate::networks) fn send_coin(wire: &wire::AptosSendCoin) -> Result<AptosPayload, Fault> {
+    transaction(wire.chain_id, &wire.from, wire.gas_fee.as_ref(), |_, _| {
+        Ok(AptosAction::SendCoin {
+            to: address("to", &wire.to)?,
+            coin: Coin::parse(required("coinTag", &wire.coin_tag)?)
+                .map_err(|error| Fault::field("coinTag", error))?,
+            amount: amount("amount", &wire.amount, parse_u64)?,
+        })
+    })
+}
+
+/// Parses an aptosSendCustom.
+pub(in crate::networks) fn send_custom(
+    wire: &wire::AptosSendCustom,
+) -> Result<AptosPayload, Fault> {
+    let gas = wire.gas_fee.as_ref();
+    transaction(wire.chain_id, &wire.from, gas, |chain_id, from| {
+        required_bytes("payload", &wire.payload)?;
+        custom(&wire.payload, chain_id, from)
+    })
+}
+
+/// JSON begins with `{`. So does the BCS of one sender in 256, but it has a control character
+/// where the payload's variant stands, and JSON has none anywhere.
+fn custom(payload: &[u8], chain_id: u8, from: Address) -> Result<AptosAction, Fault> {
+    if payload.starts_with(b"{") && !matches!(payload.get(PAYLOAD_AT), Some(0..=8)) {
+        let json = std::str::from_utf8(payload)
+            .map_err(|_| Fault::field("payload", "must be JSON in UTF-8, or BCS"))?;
+        return Call::parse(json).map(AptosAction::Call);
+    }
+    let raw = RawTransaction::decode(payload).ok_or_else(|| {
+        Fault::field(
+            "payload",
+            "must be a RawTransaction in BCS that calls an entry function, runs a script or acts \
+             for a multisig account, or an entry_function_payload in JSON",
+        )
+    })?;
+    if raw.sender != from {
+        return Err(Fault::field("payload.sender", "must be from"));
+    }
+    if raw.chain_id != chain_id {
+        return Err(Fault::field("payload.chain_id", "must be chainId"));
+    }
+    Ok(AptosAction::Raw(raw))
+}
+
+fn transaction(
+    chain_id: u64,
+    from: &str,
+    gas_fee: Option<&wire::AptosGas>,
+    action: impl FnOnce(u8, Address) -> Result<AptosAction, Fault>,
+) -> Result<AptosPayload, Fault> {
+    let chain_id = known_chain(chain_id)
+        .ok_or_else(|| Fault::field("chainId", "must be 1 (Aptos) or 126 (Movement)"))?;
+    let from = address("from", from)?;
+    let action = action(chain_id, from)?;
+    let (mut max_gas_amount, mut gas_unit_price) = gas(gas_fee)?;
+    if matches!(action, AptosAction::Raw(_)) {
+        // It has its own, and nothing else is shown.
+        (max_gas_amount, gas_unit_price) = (None, None);
+    }
+    Ok(AptosPayload::Transaction(Box::new(AptosTransaction {
+        chain_id,
+        from: from.to_string(),
+        action,
+        max_gas_amount,
+        gas_unit_price,
+    })))
+}
+
+fn gas(wire: Option<&wire::AptosGas>) -> Result<(Option<u64>, Option<u64>), Fault> {
+    let Some(wire) = wire else {
+        return Ok((None, None));
+    };
+    let (limit, price) = ("gasFee.maxGasAmount", "gasFee.gasUnitPrice");
+    let max_gas_amount = optional_amount(limit, wire.max_gas_amount.as_deref(), parse_u64)?;
+    if max_gas_amount == Some(0) {
+        return Err(Fault::field(limit, "must be more than 0"));
+    }
+    let gas_unit_price = optional_amount(price, wire.gas_unit_price.as_deref(), parse_u64)?;
+    Ok((max_gas_amount, gas_unit_price))
+}
+
+fn known_chain(id: u64) -> Option<u8> {
+    CHAIN_IDS.into_iter().find(|known| u64::from(*known) == id)
+}
+
+/// Parses an aptosMessage. An optional field that is empty is left out of the message.
+pub(in crate::networks) fn message(wire: &wire::AptosMessage) -> Result<AptosPayload, Fault> {
+    let from = address("from", &wire.from)?;
+    default_type(wire.r#type)?;
+    let content = wire
+        .content
+        .as_ref()
+        .ok_or_else(|| Fault::field("content", "is required"))?;
+    let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    let named = given(&content.address);
+    if let Some(named) = &named
+        && address("content.address", named)? != from
+    {
+        return Err(Fault::field("content.address", "must be from"));
+    }
+    let chain_id = content.chain_id.map(|id| {
+        u64::try_from(id)
+            .ok()
+            .and_then(known_chain)
+            .ok_or_else(|| Fault::field("content.chainId", "must be 1 (Aptos) or 126 (Movement)"))
+    });
+    let application = given(&content.application);
+    one_line(
+        "content.application",
+        application.as_deref().unwrap_or_default(),
+    )?;
+    one_line("content.nonce", &content.nonce)?;
+    Ok(AptosPayload::Message(AptosMessage {
+        from: from.to_string(),
+        with_address: named.is_some(),
+        application,
+        chain_id: chain_id.transpose()?,
+        message: content.message.clone(),
+        nonce: content.nonce.clone(),
+    }))
+}
+
+/// A line break would forge other lines of the message. So would what is taken for one.
+fn one_line(name: &str, text: &str) -> Result<(), Fault> {
+    let breaks = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
+    if text.contains(breaks) {
+        let problem = "must be one line without control characters";
+        return Err(Fault::field(name, problem));
+    }
+    Ok(())
+}
+
+fn address(name: &str, text: &str) -> Result<Address, Fault> {
+    required(name, text)?;
+    parse_address(text).map_err(|error| Fault::field(name, error))
+}
+
+impl Family for AptosPayload {
+    fn kind(&self) -> Kind {
+        match self {
+            AptosPayload::Transaction(transaction) => match transaction.action {
+                AptosAction::SendNative { .. } => Kind::AptosSendNative,
+                AptosAction::SendCoin { .. } => Kind::AptosSendCoin,
+                AptosAction::Call(_) | AptosAction::Raw(_) => Kind::AptosSendCustom,
+            },
+            AptosPayload::Message(_) => Kind::AptosMessage,
+        }
+    }
+
+    fn from(&self) -> &str {
+        match self {
+            AptosPayload::Transaction(transaction) => &transaction.from,
+            AptosPayload::Message(message) => &message.from,
+        }
+    }
+
+    fn outflow(&self, _wallet: Network) -> Outflow {
+        match self {
+            AptosPayload::Transaction(transaction) => transaction.outflow(),
+            // What chain the text names binds nobody.
+            AptosPayload::Message(message) => opaque::outflow(
+                message.message.as_bytes(),
+                ChainScope::network(Network::Aptos),
+            ),
+        }
+    }
+
+    fn account_changes(&self) -> BTreeSet<AccountChange> {
+        let AptosPayload::Transaction(transaction) = self else {
+            return BTreeSet::new();
+        };
+        let change = match &transaction.action {
+            AptosAction::SendNative { .. } | AptosAction::SendCoin { .. } => None,
+            AptosAction::Call(call) => call.target.account_change(),
+            AptosAction::Raw(raw) => raw.account_change(),
+        };
+        change.into_iter().collect()
+    }
+
+    fn chain_id(&self) -> Option<u64> {
+        match self {
+            AptosPayload::Transaction(transaction) => Some(transaction.chain_id.into()),
+            AptosPayload::Message(_) => None,
+        }
+    }
+
+    fn is_transaction(&self) -> bool {
+        matches!(self, AptosPayload::Transaction(_))
+    }
+
+    fn to_wire(&self) -> WireKind {
+        match self {
+            AptosPayload::Transaction(transaction) => transaction.to_wire(),
+            AptosPayload::Message(message) => WireKind::AptosMessage(wire::AptosMessage {
+                from: message.from.clone(),
+                r#type: wire::aptos_message::Type::Default.into(),
+                content: Some(wire::aptos_message::Message {
+                    address: message.with_address.then(|| message.from.clone()),
+                    application: message.application.clone(),
+                    chain_id: message.chain_id.map(i64::from),
+                    message: message.message.clone(),
+                    nonce: message.nonce.clone(),
+                }),
+            }),
+        }
+    }
+}
+
+impl AptosTransaction {
+    /// The chain's id is signed.
+    fn outflow(&self) -> Outflow {
+        let place = ChainScope::aptos(self.chain_id.into());
+        let spend = |transfer: Transfer| Spend {
+            asset: Asset {
+                place,
+                token: transfer.asset.map(|metadata| metadata.to_string()),
+            },
+            amount: U256::from(transfer.amount),
+            recipient: Some(transfer.to.to_string()),
+        };
+        // What is plain to see counts, whatever else a function does.
+        let custom = |target: Option<&EntryFunction>, known: Option<&EntryFunction>| {
+            let moved: Vec<Spend> = known.into_iter().flat_map(transfers).map(spend).collect();
+            if !moved.is_empty() {
+                return (Nature::Custom, moved);
+            }
+            let called = target.and_then(EntryFunction::publisher);
+            let called = Spend {
+                recipient: called.map(|publisher| publisher.to_string()),
+                ..Spend::unseen(place)
+            };
+            if target.is_some_and(EntryFunction::hands_on) {
+                let all = |asset| Spend {
+                    asset,
+                    amount: U256::MAX,
+                    recipient: None,
+                };
+                let assets = [Asset::coin(place), Asset::some_token(place)];
+                return (Nature::Custom, assets.map(all).to_vec());
+            }
+            (Nature::Custom, vec![called])
+        };
+        let (nature, spends) = match &self.action {
+            AptosAction::SendNative { to, octas } => {
+                let (to, amount) = (*to, *octas);
+                let asset = None;
+                let moved = spend(Transfer { asset, to, amount });
+                (Nature::Transfer, vec![moved])
+            }
+            AptosAction::SendCoin { to, coin, amount } => {
+                let (to, amount, asset) = (*to, *amount, coin.metadata());
+                let moved = spend(Transfer { asset, to, amount });
+                (Nature::Transfer, vec![moved])
+            }
+            AptosAction::Call(call) => custom(Some(&call.target), call.known.as_ref()),
+            AptosAction::Raw(raw) => custom(raw.called(), raw.called()),
+        };
+        Outflow {
+            nature,
+            place,
+            spends,
+        }
+    }
+
+    fn to_wire(&self) -> WireKind {
+        let (chain_id, from) = (self.chain_id.into(), self.from.clone());
+        let (limit, price) = (self.max_gas_amount, self.gas_unit_price);
+        let gas_fee = (limit.is_some() || price.is_some()).then(|| wire::AptosGas {
+            max_gas_amount: limit.map(|limit| limit.to_string()),
+            gas_unit_price: price.map(|price| price.to_string()),
+        });
+        let payload = match &self.action {
+            AptosAction::SendNative { to, octas } => {
+                return WireKind::AptosSendNative(wire::AptosSendNative {
+                    chain_id,
+                    from,
+                    to: to.to_string(),
+                    value: octas.to_string(),
+                    gas_fee,
+                });
+            }
+            AptosAction::SendCoin { to, coin, amount } => {
+                return WireKind::AptosSendCoin(wire::AptosSendCoin {
+                    chain_id,
+                    from,
+                    to: to.to_string(),
+                    coin_tag: coin.to_string(),
+                    amount: amount.to_string(),
+                    gas_fee,
+                });
+            }
+            AptosAction::Call(call) => call.json.clone().into_bytes(),
+            // It came out of bytes, so it goes into them.
+            AptosAction::Raw(raw) => raw.encode().unwrap_or_default(),
+        };
+        WireKind::AptosSendCustom(wire::AptosSendCustom {
+            chain_id,
+            from,
+            payload,
+            gas_fee,
+        })
+    }
+}

@@ -1,0 +1,382 @@
+//! How transactions and messages are built, signed and read.
+
+use std::collections::BTreeSet;
+
+use curve25519_dalek::edwards::CompressedEdwardsY;
+use sha2::Sha256;
+use sha3::{Digest as _, Sha3_256};
+use sui_sdk_types::Address;
+
+use super::{
+    address::parse_address,
+    call::Call,
+    chain_data::{ChainData, Function, Planned, Queries, Simulate},
+    move_types::Coin,
+    payload::{AptosAction, AptosPayload, AptosTransaction, CHAIN_IDS},
+    transfers::{self, Transfer},
+    tx::{self, RawTransaction, TransactionPayload},
+};
+use crate::{
+    amount::U256,
+    fault::{Class, ExecuteCode, Fault},
+    networks::{
+        network::Network,
+        rules::{
+            Allocation, ChainIds, NetworkRules, Resource, Signed, SigningInput, Unsigned,
+            lowest_free, not_those,
+        },
+    },
+    signature::{Curve, Signature},
+};
+
+/// The most gas that a transaction may name (`maximum_number_of_gas_units` of the gas schedule).
+const MAX_GAS: u64 = 2_000_000;
+
+/// The Aptos rules.
+pub struct Aptos;
+
+impl NetworkRules for Aptos {
+    type Payload = AptosPayload;
+    type Queries = Queries;
+    type ChainData = ChainData;
+
+    const NETWORK: Network = Network::Aptos;
+
+    fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
+        sender(public_key).map(|address| address.to_string())
+    }
+
+    fn parse_address(&self, text: &str) -> Result<String, Fault> {
+        parse_address(text)
+            .map(|address| address.to_string())
+            .map_err(|error| Fault::new(Class::Invalid, error.to_string()))
+    }
+
+    /// A coin type, or the metadata address of a fungible asset.
+    fn parse_token(&self, text: &str) -> Result<String, Fault> {
+        Coin::parse(text)
+            .map(|coin| coin.to_string())
+            .map_err(|error| Fault::new(Class::Invalid, error.to_string()))
+    }
+
+    fn queries(&self, payload: &AptosPayload) -> Option<Queries> {
+        match payload {
+            AptosPayload::Transaction(transaction) => queries(transaction),
+            AptosPayload::Message(_) => None,
+        }
+    }
+
+    fn counted_token(&self, _chain_id: Option<u64>, token: String) -> Option<String> {
+        counted_as(&token)
+    }
+
+    fn chain_ids(&self) -> Option<ChainIds> {
+        Some(ChainIds {
+            contains: |id| CHAIN_IDS.map(u64::from).contains(&id),
+            problem: "must be aptos:1 (Aptos) or aptos:126 (Movement)",
+            example: "aptos:1",
+        })
+    }
+
+    fn is_sequenced(&self, _queries: &Queries) -> bool {
+        true
+    }
+
+    /// The lowest sequence number from the account's up that is free.
+    fn allocate(
+        &self,
+        _payload: &AptosPayload,
+        chain_data: ChainData,
+        taken: &BTreeSet<Resource>,
+    ) -> Result<Allocation<ChainData>, Fault> {
+        let sequence_number = lowest_free(chain_data.sequence_number, taken)?;
+        let chain_data = ChainData {
+            sequence_number,
+            ..chain_data
+        };
+        Ok(Allocation::ChainData(chain_data))
+    }
+
+    /// The sequence number, unless the transaction brings a nonce of its own.
+    fn reservations(
+        &self,
+        _payload: &AptosPayload,
+        unsigned: &Unsigned,
+    ) -> Result<Vec<Resource>, Fault> {
+        let transaction = tx::built(&unsigned.bytes)?;
+        Ok(vec![if transaction.is_orderless() {
+            Resource::Whole(Sha256::digest(tx::signing_message(&unsigned.bytes)).into())
+        } else {
+            Resource::Nonce(transaction.sequence_number)
+        }])
+    }
+
+    fn build(
+        &self,
+        payload: &AptosPayload,
+        chain_data: Option<&ChainData>,
+        public_key: &[u8],
+    ) -> Result<Unsigned, Fault> {
+        let (transaction, chain_data) = match (payload, chain_data) {
+            (AptosPayload::Message(message), None) => {
+                return Ok(Unsigned {
+                    bytes: Vec::new(),
+                    signing: vec![input(message.full_message().into_bytes())],
+                });
+            }
+            (AptosPayload::Transaction(transaction), chain_data) => (transaction, chain_data),
+            (AptosPayload::Message(_), Some(_)) => return Err(not_those()),
+        };
+        let bytes = match (&transaction.action, chain_data) {
+            (AptosAction::Raw(raw), None) => raw.encode()?,
+            (AptosAction::Raw(_), Some(_)) | (_, None) => return Err(not_those()),
+            (_, Some(chain_data)) => raw(transaction, chain_data, sender(public_key)?)?.encode()?,
+        };
+        if bytes.len() > tx::MAX_BYTES {
+            let problem = format_args!("makes a transaction of more than {} bytes", tx::MAX_BYTES);
+            return Err(Fault::field("payload", problem));
+        }
+        Ok(Unsigned {
+            signing: vec![input(tx::signing_message(&bytes))],
+            bytes,
+        })
+    }
+
+    fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {
+        tx::built(unsigned).map(|transaction| transaction.most_fee())
+    }
+
+    fn difference(&self, built: &[u8], shown: &[u8]) -> Option<&'static str> {
+        difference(built, shown)
+    }
+
+    fn assemble(
+        &self,
+        _payload: &AptosPayload,
+        unsigned: &Unsigned,
+        signatures: &[Signature],
+        public_key: &[u8],
+    ) -> Result<Signed, Fault> {
+        let ([input], [signature]) = (unsigned.signing.as_slice(), signatures) else {
+            return Err(Fault::bug("the payload has exactly one thing to sign"));
+        };
+        tx::built(&unsigned.bytes)?;
+        if tx::signing_message(&unsigned.bytes) != input.message {
+            return Err(Fault::bug("what was signed is not the transaction"));
+        }
+        tx::assemble(&unsigned.bytes, public_key, &signature.to_bytes())
+    }
+
+    /// Its expiration: no block of that second or a later one has it.
+    fn valid_until_ms(&self, signed: &Signed) -> Result<Option<u64>, Fault> {
+        let transaction = tx::signed(&signed.transaction)?;
+        let end_s = transaction.expiration_timestamp_secs;
+        Ok(Some(end_s.saturating_mul(1_000)))
+    }
+}
+
+/// The token that stands for `token` (in canonical form) wherever amounts are counted: the
+/// fungible asset that it is, `None` for the chain's own coin. See [`Coin::metadata`].
+fn counted_as(token: &str) -> Option<String> {
+    let coin = Coin::parse(token).ok()?;
+    coin.metadata().map(|address| address.to_string())
+}
+
+/// What is asked about a transaction; `None` when it brings everything.
+fn queries(transaction: &AptosTransaction) -> Option<Queries> {
+    let (call, abi) = match &transaction.action {
+        AptosAction::SendNative { to, octas } => {
+            (Planned::Entry(transfers::send_native(*to, *octas)), None)
+        }
+        AptosAction::SendCoin { to, coin, amount } => (
+            Planned::Entry(transfers::send_coin(coin, *to, *amount)),
+            None,
+        ),
+        AptosAction::Call(call) => {
+            let target = &call.target;
+            let abi = Function {
+                address: target.module.address.to_string(),
+                module: target.module.name.to_string(),
+                name: target.function.to_string(),
+            };
+            (Planned::Json(call.json.clone()), Some(abi))
+        }
+        AptosAction::Raw(_) => return None,
+    };
+    let price = transaction.gas_unit_price;
+    Some(Queries {
+        chain_id: transaction.chain_id,
+        from: transaction.from.clone(),
+        gas_unit_price: price.is_none(),
+        simulate: transaction.max_gas_amount.is_none().then_some(Simulate {
+            call,
+            gas_unit_price: price,
+        }),
+        abi,
+    })
+}
+
+/// The transaction that is signed.
+fn raw(
+    transaction: &AptosTransaction,
+    chain_data: &ChainData,
+    sender: Address,
+) -> Result<RawTransaction, Fault> {
+    let entry = match (&transaction.action, &chain_data.abi) {
+        (AptosAction::SendNative { to, octas }, None) => transfers::send_native(*to, *octas),
+        (AptosAction::SendCoin { to, coin, amount }, None) => {
+            transfers::send_coin(coin, *to, *amount)
+        }
+        (AptosAction::Call(call), Some(abi)) => call.encode(abi)?,
+        _ => return Err(not_those()),
+    };
+    let max_gas_amount = match (transaction.max_gas_amount, chain_data.gas_used) {
+        (Some(limit), None) => limit,
+        (None, Some(0)) => {
+            let problem = "cannot be set: the chain node says that it takes no gas at all";
+            return Err(Fault::field("gasFee.maxGasAmount", problem));
+        }
+        // One and a half times as much, rounded up.
+        (None, Some(used)) => used.checked_add(used.div_ceil(2)).ok_or_else(|| {
+            let problem = "cannot be set: the chain node's gas is absurd";
+            Fault::field("gasFee.maxGasAmount", problem)
+        })?,
+        (Some(_), Some(_)) | (None, None) => return Err(not_those()),
+    };
+    let gas_unit_price = match (transaction.gas_unit_price, chain_data.gas_unit_price) {
+        (Some(price), None) | (None, Some(price)) => price,
+        (Some(_), Some(_)) | (None, None) => return Err(not_those()),
+    };
+    Ok(RawTransaction {
+        sender,
+        sequence_number: chain_data.sequence_number,
+        payload: TransactionPayload::EntryFunction(entry),
+        max_gas_amount,
+        gas_unit_price,
+        expiration_timestamp_secs: chain_data.expiration_timestamp_secs,
+        chain_id: transaction.chain_id,
+    })
+}
+
+/// The bytes for `POST /transactions/simulate` (content type
+/// `application/x.aptos.signed_transaction+bcs`; no `estimate_...` parameters): a transaction with
+/// a signature that is none and all the gas that the sender can pay, up to what the chain allows.
+/// Nobody can send it.
+///
+/// `chain_data` are the other answers, with the account's own sequence number and no `gas_used`.
+/// `balance` is what the sender has of the chain's coin, in octa. With the sender's public key
+/// (32 bytes) all nodes simulate it; without, only those that have AIP-92.
+///
+/// # Errors
+/// [`Class::Invalid`] when it can never be simulated, e.g. when the sender cannot pay any gas, and
+/// [`Class::Bug`] when nothing is to be simulated or other facts are there than `queries` names.
+pub fn simulation(
+    queries: &Queries,
+    chain_data: &ChainData,
+    balance: u64,
+    public_key: Option<&[u8]>,
+) -> Result<Vec<u8>, Fault> {
+    let Some(Simulate {
+        call,
+        gas_unit_price,
+    }) = &queries.simulate
+    else {
+        return Err(Fault::bug("nothing is to be simulated"));
+    };
+    let gas_unit_price = match (gas_unit_price, chain_data.gas_unit_price) {
+        (Some(price), None) => *price,
+        (None, Some(price)) => price,
+        (Some(_), Some(_)) | (None, None) => return Err(not_those()),
+    };
+    let max_gas_amount = balance
+        .checked_div(gas_unit_price)
+        .map_or(MAX_GAS, |units| units.min(MAX_GAS));
+    if max_gas_amount == 0 {
+        return Err(Fault::field("from", "has no coins to pay the fee with")
+            .with_execute_code(ExecuteCode::InsufficientGasFee));
+    }
+    let entry = match (call, &chain_data.abi) {
+        (Planned::Entry(entry), None) => entry.clone(),
+        (Planned::Json(json), Some(abi)) => Call::parse(json)?.encode(abi)?,
+        (Planned::Entry(_), Some(_)) | (Planned::Json(_), None) => return Err(not_those()),
+    };
+    let transaction = RawTransaction {
+        sender: parse_address(&queries.from).map_err(Fault::bug)?,
+        sequence_number: chain_data.sequence_number,
+        payload: TransactionPayload::EntryFunction(entry),
+        max_gas_amount,
+        gas_unit_price,
+        expiration_timestamp_secs: chain_data.expiration_timestamp_secs,
+        chain_id: queries.chain_id,
+    };
+    tx::to_simulate(&transaction.encode()?, public_key)
+}
+
+/// The legacy authentication key of one Ed25519 key (`Scheme::Ed25519` of aptos-core, 0), which
+/// is the address of an account that has never changed its key.
+fn sender(public_key: &[u8]) -> Result<Address, Fault> {
+    let key: [u8; 32] = public_key
+        .try_into()
+        .map_err(|_| Fault::bug("an Ed25519 public key has 32 bytes"))?;
+    // RFC 8032 wants the canonical encoding; a key of small order is nobody's.
+    let point = CompressedEdwardsY(key)
+        .decompress()
+        .filter(|point| point.compress().to_bytes() == key && !point.is_small_order());
+    if point.is_none() {
+        return Err(Fault::bug("not an Ed25519 public key"));
+    }
+    let hash = Sha3_256::new().chain_update(key).chain_update([0]);
+    Ok(Address::new(hash.finalize().into()))
+}
+
+fn input(message: Vec<u8>) -> SigningInput {
+    SigningInput {
+        curve: Curve::Ed25519,
+        message,
+    }
+}
+
+/// The name of the first thing in which a transaction differs from another.
+fn difference(built: &[u8], shown: &[u8]) -> Option<&'static str> {
+    let (built, shown) = (
+        RawTransaction::decode(built)?,
+        RawTransaction::decode(shown)?,
+    );
+    if built.chain_id != shown.chain_id {
+        return Some("chainId");
+    }
+    if built.sender != shown.sender {
+        return Some("from");
+    }
+    if built.payload != shown.payload {
+        let moved = |transaction: &RawTransaction| {
+            transaction
+                .called()
+                .map(transfers::transfers)
+                .unwrap_or_default()
+        };
+        let (built, shown) = (moved(&built), moved(&shown));
+        let to = |moved: &Transfer| moved.to;
+        let amount = |moved: &Transfer| moved.amount;
+        return Some(if built.is_empty() || shown.is_empty() {
+            "payload"
+        } else if !built.iter().map(to).eq(shown.iter().map(to)) {
+            "recipient"
+        } else if !built.iter().map(amount).eq(shown.iter().map(amount)) {
+            "amount"
+        } else {
+            "payload"
+        });
+    }
+    if built.sequence_number != shown.sequence_number {
+        return Some("sequenceNumber");
+    }
+    if built.expiration_timestamp_secs != shown.expiration_timestamp_secs {
+        return Some("expiration");
+    }
+    (built != shown).then_some("gasFee")
+}
+
+#[cfg(test)]
+#[path = "tests/mod.rs"]
+mod tests;

@@ -1,0 +1,348 @@
+//! Bitcoin transactions: which outputs they spend, what they pay, their PSBT.
+
+use std::{cmp::Reverse, collections::BTreeSet};
+
+use bitcoin::{
+    Amount, CompressedPublicKey, EcdsaSighashType, OutPoint, Psbt, ScriptBuf, Sequence,
+    Transaction, TxIn, TxOut, Txid, Witness, absolute::LockTime, consensus::encode::serialize_hex,
+    ecdsa, hashes::Hash as _, secp256k1, sighash::SighashCache, transaction::Version,
+};
+
+use super::{
+    chain_data::{ChainData, Unspent},
+    payload::{BitcoinPayload, Output, Payment},
+};
+use crate::{
+    fault::{ExecuteCode, Fault},
+    networks::rules::Signed,
+    signature::Signature,
+};
+
+/// Version, lock time, and the two counts, in weight units; marker and flag.
+const BASE_WEIGHT: u64 = 42;
+/// An input that spends P2WPKH with a signature of 72 bytes, the longest there is.
+const INPUT_WEIGHT: u64 = 272;
+/// Amount, length and script of a P2WPKH output.
+const CHANGE_WEIGHT: u64 = 4 * (8 + 1 + 22);
+/// A P2WPKH output below is dust at 3 sat/vB: it is left to the fee.
+const LEAST_CHANGE: u64 = 294;
+/// The most inputs of a transaction, whose count takes one byte up to here. Signer nodes take
+/// orders of 256 inputs. With the most outputs it weighs a third of what the network carries
+/// ([`Transaction::MAX_STANDARD_WEIGHT`]).
+const MAX_INPUTS: usize = 252;
+/// From this many outputs on their count takes two more bytes.
+const LONG_COUNT: usize = 253;
+/// Far above what such a transaction's PSBT takes.
+const MAX_PSBT_BYTES: usize = 400_000;
+
+/// An output that can be spent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Coin {
+    pub(super) outpoint: OutPoint,
+    /// satoshi.
+    pub(super) value: u64,
+}
+
+impl From<&Coin> for Unspent {
+    fn from(coin: &Coin) -> Self {
+        Unspent {
+            txid: coin.outpoint.txid.to_string(),
+            vout: coin.outpoint.vout,
+            value: coin.value,
+        }
+    }
+}
+
+/// The facts, read and in the order in which they are spent: the largest first, then by txid as
+/// it is shown, then by vout.
+pub(super) fn coins(chain_data: &ChainData) -> Result<Vec<Coin>, Fault> {
+    let mut seen = BTreeSet::new();
+    let mut sum: u64 = 0;
+    let mut coins = Vec::with_capacity(chain_data.outputs.len());
+    for Unspent { txid, vout, value } in &chain_data.outputs {
+        let txid: Txid = txid
+            .parse()
+            .map_err(|_| Fault::bug("the node's txid is not 64 hex digits"))?;
+        let outpoint = OutPoint::new(txid, *vout);
+        if !seen.insert(outpoint) {
+            return Err(Fault::bug("the node lists an output twice"));
+        }
+        sum = sum.saturating_add(*value);
+        coins.push(Coin {
+            outpoint,
+            value: *value,
+        });
+    }
+    if sum > Amount::MAX_MONEY.to_sat() {
+        return Err(Fault::field(
+            "from",
+            "has more bitcoin than there are, says the chain node: check the node",
+        ));
+    }
+    coins.sort_unstable_by_key(|coin| {
+        let mut shown = coin.outpoint.txid.to_byte_array();
+        shown.reverse();
+        (Reverse(coin.value), shown, coin.outpoint.vout)
+    });
+    Ok(coins)
+}
+
+/// What a transaction spends.
+pub(super) struct Choice {
+    /// In the order of the inputs.
+    pub(super) coins: Vec<Coin>,
+    /// What goes back to the sender, in satoshi.
+    change: Option<u64>,
+}
+
+/// The smallest number of the first coins that pays for amounts and fee without change. Change
+/// is what is left of them, if its own output can be paid for and is not dust.
+pub(super) fn choose(payload: &BitcoinPayload, coins: &[Coin]) -> Result<Choice, Fault> {
+    let payment = payload.payment();
+    let tariff = Tariff::of(payment);
+    let wants = |inputs, change| {
+        let fee = tariff.fee(inputs, change);
+        payment.amount().saturating_add(fee)
+    };
+    let short = |problem: String| Fault::field(payload.amount_field(), problem);
+    let (mut sum, mut wanted) = (0, wants(1, false));
+    for (count, coin) in (1..).zip(coins) {
+        // The sum of all is at most 21 million bitcoin.
+        sum += coin.value;
+        wanted = wants(count, false);
+        if sum < wanted {
+            continue;
+        }
+        if count > MAX_INPUTS {
+            let problem = format!(
+                "needs more than {MAX_INPUTS} outputs of the wallet, which are too small: first merge them by payments to the wallet itself"
+            );
+            return Err(short(problem));
+        }
+        return Ok(Choice {
+            coins: coins.iter().take(count).copied().collect(),
+            change: sum
+                .checked_sub(wants(count, true))
+                .filter(|change| *change >= LEAST_CHANGE),
+        });
+    }
+    let problem = format!(
+        "is more than the wallet can pay: it has {sum} satoshi to spend, and with the fee {wanted} are needed"
+    );
+    Err(short(problem).with_execute_code(ExecuteCode::InsufficientFunds))
+}
+
+/// What transactions that make the same payment cost.
+struct Tariff {
+    /// sat/vB.
+    rate: u64,
+    /// Recipients.
+    outputs: usize,
+    /// Weight of the outputs to them.
+    weight: u64,
+}
+
+impl Tariff {
+    fn of(payment: &Payment) -> Self {
+        let weight = |output: &Output| {
+            let output = TxOut {
+                value: Amount::from_sat(output.satoshi),
+                script_pubkey: output.to.script_pubkey(),
+            };
+            output.weight().to_wu()
+        };
+        Self {
+            rate: payment.network_fee,
+            outputs: payment.outputs.len(),
+            weight: payment.outputs.iter().map(weight).sum(),
+        }
+    }
+
+    /// The fee in satoshi: it does not depend on the lengths of the signatures.
+    fn fee(&self, inputs: usize, change: bool) -> u64 {
+        let change_weight = if change { CHANGE_WEIGHT } else { 0 };
+        let weight = BASE_WEIGHT + INPUT_WEIGHT * inputs as u64 + self.weight + change_weight;
+        let vsize = weight.div_ceil(4);
+        // The longer count is not charged for; but nodes do not carry what pays below 1 sat/vB.
+        let long_count = self.outputs + usize::from(change) >= LONG_COUNT;
+        let least = vsize + if long_count { 2 } else { 0 };
+        self.rate.saturating_mul(vsize).max(least)
+    }
+}
+
+/// A transaction that is not signed, and the outputs that its inputs spend.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Draft {
+    transaction: Transaction,
+    /// One for each input.
+    spent: Vec<TxOut>,
+}
+
+impl Draft {
+    /// Recipients first, in their order, then change.
+    pub(super) fn new(payment: &Payment, choice: &Choice, own: &ScriptBuf) -> Self {
+        let output = |satoshi, script_pubkey| TxOut {
+            value: Amount::from_sat(satoshi),
+            script_pubkey,
+        };
+        let recipients = payment
+            .outputs
+            .iter()
+            .map(|recipient| output(recipient.satoshi, recipient.to.script_pubkey()));
+        let change = choice.change.map(|change| output(change, own.clone()));
+        let inputs = choice.coins.iter().map(|coin| TxIn {
+            previous_output: coin.outpoint,
+            script_sig: ScriptBuf::new(),
+            sequence: Sequence::ENABLE_RBF_NO_LOCKTIME,
+            witness: Witness::new(),
+        });
+        let spent = choice
+            .coins
+            .iter()
+            .map(|coin| output(coin.value, own.clone()));
+        Self {
+            transaction: Transaction {
+                version: Version::TWO,
+                lock_time: LockTime::ZERO,
+                input: inputs.collect(),
+                output: recipients.chain(change).collect(),
+            },
+            spent: spent.collect(),
+        }
+    }
+
+    /// The PSBT (BIP-174) with `PSBT_IN_WITNESS_UTXO` for each input and nothing else.
+    pub(super) fn write(&self) -> Result<Vec<u8>, Fault> {
+        let mut psbt = Psbt::from_unsigned_tx(self.transaction.clone()).map_err(Fault::bug)?;
+        for (input, spent) in psbt.inputs.iter_mut().zip(&self.spent) {
+            input.witness_utxo = Some(spent.clone());
+        }
+        Ok(psbt.serialize())
+    }
+
+    /// Reads what [`Draft::write`] gave, byte for byte.
+    pub(super) fn read(bytes: &[u8]) -> Result<Self, Fault> {
+        let unreadable = |why: &dyn std::fmt::Display| {
+            Fault::bug(format_args!(
+                "the unsigned transaction cannot be read: {why}"
+            ))
+        };
+        if bytes.len() > MAX_PSBT_BYTES {
+            return Err(unreadable(&"it is too long"));
+        }
+        let psbt = Psbt::deserialize(bytes).map_err(|error| unreadable(&error))?;
+        let spent: Option<Vec<TxOut>> = psbt
+            .inputs
+            .into_iter()
+            .map(|input| input.witness_utxo)
+            .collect();
+        let draft = Self {
+            transaction: psbt.unsigned_tx,
+            spent: spent.ok_or_else(|| unreadable(&"an input lacks the output it spends"))?,
+        };
+        if draft.write()? != bytes {
+            return Err(unreadable(&"it holds more than a transaction"));
+        }
+        Ok(draft)
+    }
+
+    /// What the inputs have more than the outputs, in satoshi.
+    pub(super) fn fee(&self) -> Result<u64, Fault> {
+        let sum = |outputs: &[TxOut]| {
+            let mut values = outputs.iter().map(|output| output.value.to_sat());
+            values.try_fold(0, u64::checked_add)
+        };
+        let (spent, paid) = (sum(&self.spent), sum(&self.transaction.output));
+        spent
+            .zip(paid)
+            .and_then(|(spent, paid)| spent.checked_sub(paid))
+            .ok_or_else(|| Fault::bug("the transaction pays more than it spends"))
+    }
+
+    /// The id of a transaction that has several inputs.
+    pub(super) fn signed_in_parts(&self) -> Option<[u8; 32]> {
+        let several = self.transaction.input.len() > 1;
+        several.then(|| self.transaction.compute_txid().to_byte_array())
+    }
+
+    /// The BIP-143 digest of each input, all of which spend outputs of the script `own`.
+    pub(super) fn digests(&self, own: &ScriptBuf) -> Result<Vec<[u8; 32]>, Fault> {
+        let mut cache = SighashCache::new(&self.transaction);
+        self.spent
+            .iter()
+            .enumerate()
+            .map(|(index, spent)| {
+                if spent.script_pubkey != *own {
+                    return Err(Fault::bug("an input spends what is not the sender's"));
+                }
+                cache
+                    .p2wpkh_signature_hash(index, own, spent.value, EcdsaSighashType::All)
+                    .map(|digest| digest.to_byte_array())
+                    .map_err(Fault::bug)
+            })
+            .collect()
+    }
+
+    /// Puts a signature into each input.
+    pub(super) fn sign(
+        self,
+        signatures: &[Signature],
+        key: &CompressedPublicKey,
+    ) -> Result<Signed, Fault> {
+        let mut transaction = self.transaction;
+        if transaction.input.len() != signatures.len() {
+            return Err(Fault::bug("there is not one signature for each input"));
+        }
+        for (input, signature) in transaction.input.iter_mut().zip(signatures) {
+            let Signature::Ecdsa { .. } = signature else {
+                return Err(Fault::bug("an input takes an ECDSA signature"));
+            };
+            let signature = secp256k1::ecdsa::Signature::from_compact(&signature.to_bytes())
+                .map_err(Fault::bug)?;
+            let signature = ecdsa::Signature::sighash_all(signature);
+            input.witness = Witness::p2wpkh(&signature, &key.0);
+        }
+        Ok(Signed {
+            tx_hash: transaction.compute_txid().to_string(),
+            transaction: serialize_hex(&transaction),
+        })
+    }
+
+    /// The name of the first thing in which a transaction differs from another.
+    pub(super) fn difference(&self, other: &Self) -> Option<&'static str> {
+        let own = self.spent.first().map(|spent| &spent.script_pubkey);
+        let (ours, theirs) = (self.payments(own), other.payments(own));
+        let scripts = |outputs: &[TxOut]| -> Vec<ScriptBuf> {
+            let scripts = outputs.iter().map(|output| output.script_pubkey.clone());
+            scripts.collect()
+        };
+        if scripts(ours) != scripts(theirs) {
+            return Some("recipient");
+        }
+        if ours != theirs {
+            return Some("amount");
+        }
+        if self.outpoints() != other.outpoints() || self.spent != other.spent {
+            return Some("inputs");
+        }
+        // The same is spent and the recipients get the same: what differs is the change.
+        (self.transaction.output != other.transaction.output).then_some("networkFee")
+    }
+
+    /// The outputs without change: a last one of several that goes to `own`.
+    fn payments(&self, own: Option<&ScriptBuf>) -> &[TxOut] {
+        let all = self.transaction.output.as_slice();
+        match all.split_last() {
+            Some((last, payments)) if !payments.is_empty() && Some(&last.script_pubkey) == own => {
+                payments
+            }
+            _ => all,
+        }
+    }
+
+    /// What the inputs spend.
+    pub(super) fn outpoints(&self) -> Vec<OutPoint> {
+        let inputs = self.transaction.input.iter();
+        inputs.map(|input| input.previous_output).collect()
+    }
+}

@@ -1,0 +1,364 @@
+//! A network as everybody but its own folder sees it: [`DynNetworkRules`] comes of [`NetworkRules`].
+//! What is the same for all networks is here: who the sender is, rawMessage, chain data that does
+//! not fit, the check of signatures.
+
+use std::collections::BTreeSet;
+
+use k256::ecdsa::{RecoveryId, VerifyingKey};
+
+use super::{
+    ChainData, Payload, Queries, raw,
+    rules::{
+        Allocation, ChainIds, NetworkRules, Resource, Signed, SigningInput, Unsigned, not_those,
+    },
+};
+use crate::{
+    amount::U256,
+    fault::Fault,
+    signature::{Curve, Signature},
+};
+
+/// What one network has of an enum over all networks.
+pub(super) trait Part<Whole>: Sized {
+    /// The part, when the whole is of this network.
+    fn of(whole: &Whole) -> Option<&Self>;
+}
+
+/// One network, as everybody but its own folder sees it. Every [`NetworkRules`] is one.
+pub trait DynNetworkRules: Sync {
+    /// See [`NetworkRules::address`].
+    ///
+    /// # Errors
+    /// As there.
+    fn address(&self, public_key: &[u8]) -> Result<String, Fault>;
+
+    /// See [`NetworkRules::owns`].
+    ///
+    /// # Errors
+    /// As there.
+    fn owns(&self, public_key: &[u8], address: &str) -> Result<bool, Fault>;
+
+    /// See [`NetworkRules::parse_address`].
+    ///
+    /// # Errors
+    /// As there.
+    fn parse_address(&self, text: &str) -> Result<String, Fault>;
+
+    /// See [`NetworkRules::parse_token`].
+    ///
+    /// # Errors
+    /// As there.
+    fn parse_token(&self, text: &str) -> Result<String, Fault>;
+
+    /// See [`NetworkRules::is_coin`].
+    fn is_coin(&self, token: &str) -> bool;
+
+    /// See [`NetworkRules::counted_token`].
+    fn counted_token(&self, chain_id: Option<u64>, token: String) -> Option<String>;
+
+    /// See [`NetworkRules::chain_ids`].
+    fn chain_ids(&self) -> Option<ChainIds>;
+
+    /// See [`NetworkRules::queries`]: [`Queries::Nothing`] also for payloads of other networks.
+    fn queries(&self, payload: &Payload) -> Queries;
+
+    /// See [`NetworkRules::is_sequenced`].
+    fn is_sequenced(&self, queries: &Queries) -> bool;
+
+    /// See [`NetworkRules::allocate`].
+    ///
+    /// # Errors
+    /// As there.
+    fn allocate(
+        &self,
+        payload: &Payload,
+        chain_data: ChainData,
+        taken: &BTreeSet<Resource>,
+    ) -> Result<Allocation<ChainData>, Fault>;
+
+    /// See [`NetworkRules::candidate_inputs`].
+    ///
+    /// # Errors
+    /// As there.
+    fn candidate_inputs(&self, chain_data: &ChainData) -> Result<Vec<Resource>, Fault>;
+
+    /// See [`NetworkRules::reservations`].
+    ///
+    /// # Errors
+    /// As there.
+    fn reservations(&self, payload: &Payload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault>;
+
+    /// See [`NetworkRules::signed_in_parts`].
+    ///
+    /// # Errors
+    /// As there.
+    fn signed_in_parts(&self, unsigned: &[u8]) -> Result<Option<[u8; 32]>, Fault>;
+
+    /// See [`NetworkRules::vouch`].
+    ///
+    /// # Errors
+    /// As there.
+    fn vouch(&self, payload: &Payload, chain_data: &ChainData) -> Result<(), Fault>;
+
+    /// Builds the transaction or message; checks that the payload's sender is the key's.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] where payload and chain data contradict each other, and
+    /// [`crate::fault::Class::Bug`] where the chain data is not what
+    /// [`DynNetworkRules::queries`] named.
+    fn build(
+        &self,
+        payload: &Payload,
+        chain_data: &ChainData,
+        public_key: &[u8],
+    ) -> Result<Unsigned, Fault>;
+
+    /// See [`NetworkRules::most_fee`].
+    ///
+    /// # Errors
+    /// As there.
+    fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault>;
+
+    /// [`DynNetworkRules::most_fee`] of what the payload gives by itself, whosever key it is for; 0 for
+    /// messages. `None` where a node is asked first, or the bytes depend on the key.
+    fn fixed_fee(&self, payload: &Payload) -> Option<U256>;
+
+    /// See [`NetworkRules::difference`].
+    fn difference(&self, built: &[u8], shown: &[u8]) -> Option<&'static str>;
+
+    /// Puts the signatures (one per [`Unsigned::signing`], in order) in, once each was verified with
+    /// `public_key`. `None` for messages.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when a signature is missing, of the wrong kind or not the
+    /// key's.
+    fn assemble(
+        &self,
+        payload: &Payload,
+        unsigned: &Unsigned,
+        signatures: &[Signature],
+        public_key: &[u8],
+    ) -> Result<Option<Signed>, Fault>;
+
+    /// See [`NetworkRules::valid_until_ms`].
+    ///
+    /// # Errors
+    /// As there.
+    fn valid_until_ms(&self, signed: &Signed) -> Result<Option<u64>, Fault>;
+}
+
+impl<R> DynNetworkRules for R
+where
+    R: NetworkRules,
+    R::Payload: Part<Payload>,
+    R::Queries: Part<Queries> + Into<Queries>,
+    R::ChainData: Part<ChainData> + Into<ChainData>,
+{
+    fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
+        NetworkRules::address(self, public_key)
+    }
+
+    fn owns(&self, public_key: &[u8], address: &str) -> Result<bool, Fault> {
+        NetworkRules::owns(self, public_key, address)
+    }
+
+    fn parse_address(&self, text: &str) -> Result<String, Fault> {
+        NetworkRules::parse_address(self, text)
+    }
+
+    fn parse_token(&self, text: &str) -> Result<String, Fault> {
+        NetworkRules::parse_token(self, text)
+    }
+
+    fn is_coin(&self, token: &str) -> bool {
+        NetworkRules::is_coin(self, token)
+    }
+
+    fn counted_token(&self, chain_id: Option<u64>, token: String) -> Option<String> {
+        NetworkRules::counted_token(self, chain_id, token)
+    }
+
+    fn chain_ids(&self) -> Option<ChainIds> {
+        NetworkRules::chain_ids(self)
+    }
+
+    fn queries(&self, payload: &Payload) -> Queries {
+        R::Payload::of(payload)
+            .and_then(|payload| NetworkRules::queries(self, payload))
+            .map_or(Queries::Nothing, Into::into)
+    }
+
+    fn is_sequenced(&self, queries: &Queries) -> bool {
+        R::Queries::of(queries).is_some_and(|queries| NetworkRules::is_sequenced(self, queries))
+    }
+
+    fn allocate(
+        &self,
+        payload: &Payload,
+        chain_data: ChainData,
+        taken: &BTreeSet<Resource>,
+    ) -> Result<Allocation<ChainData>, Fault> {
+        let (Some(payload), Some(own)) = (R::Payload::of(payload), R::ChainData::of(&chain_data))
+        else {
+            return Err(not_those());
+        };
+        let allocation = NetworkRules::allocate(self, payload, own.clone(), taken)?;
+        Ok(match allocation {
+            Allocation::ChainData(own) => Allocation::ChainData(own.into()),
+            Allocation::Wait(reason) => Allocation::Wait(reason),
+        })
+    }
+
+    fn candidate_inputs(&self, chain_data: &ChainData) -> Result<Vec<Resource>, Fault> {
+        R::ChainData::of(chain_data).map_or(Ok(Vec::new()), |chain_data| {
+            NetworkRules::candidate_inputs(self, chain_data)
+        })
+    }
+
+    fn reservations(&self, payload: &Payload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault> {
+        match R::Payload::of(payload) {
+            Some(payload) if !unsigned.bytes.is_empty() => {
+                NetworkRules::reservations(self, payload, unsigned)
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    fn signed_in_parts(&self, unsigned: &[u8]) -> Result<Option<[u8; 32]>, Fault> {
+        if unsigned.is_empty() {
+            return Ok(None);
+        }
+        NetworkRules::signed_in_parts(self, unsigned)
+    }
+
+    fn vouch(&self, payload: &Payload, chain_data: &ChainData) -> Result<(), Fault> {
+        match (R::Payload::of(payload), R::ChainData::of(chain_data)) {
+            (Some(payload), Some(chain_data)) => NetworkRules::vouch(self, payload, chain_data),
+            _ => Ok(()),
+        }
+    }
+
+    fn build(
+        &self,
+        payload: &Payload,
+        chain_data: &ChainData,
+        public_key: &[u8],
+    ) -> Result<Unsigned, Fault> {
+        let kind = payload.kind();
+        let is_sender = NetworkRules::owns(self, public_key, payload.from())?;
+        let not_sender = || Fault::field("from", "is not the wallet's address").with_prefix(kind);
+        let chain_data = match chain_data {
+            ChainData::Nothing => None,
+            chain_data => Some(R::ChainData::of(chain_data).ok_or_else(not_those)?),
+        };
+        let own = match payload {
+            Payload::Raw(raw) => {
+                if chain_data.is_some() {
+                    return Err(not_those());
+                }
+                if !is_sender {
+                    return Err(not_sender());
+                }
+                return raw::build(R::NETWORK, raw).map_err(|fault| fault.with_prefix(kind));
+            }
+            payload => R::Payload::of(payload)
+                .ok_or_else(|| Fault::bug(format!("{kind} is not of {}", R::NETWORK.name())))?,
+        };
+        if !is_sender {
+            return Err(not_sender());
+        }
+        if chain_data.is_some()
+            && NetworkRules::queries(self, own).is_none()
+            && !self.takes_unasked(own)
+        {
+            return Err(not_those());
+        }
+        NetworkRules::build(self, own, chain_data, public_key)
+            .map_err(|fault| fault.with_prefix(kind))
+    }
+
+    fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {
+        if unsigned.is_empty() {
+            return Ok(U256::ZERO);
+        }
+        NetworkRules::most_fee(self, unsigned)
+    }
+
+    fn fixed_fee(&self, payload: &Payload) -> Option<U256> {
+        let own = match payload {
+            Payload::Raw(_) => return Some(U256::ZERO),
+            payload => R::Payload::of(payload)?,
+        };
+        if NetworkRules::queries(self, own).is_some() {
+            return None;
+        }
+        let built = NetworkRules::build(self, own, None, &[]).ok()?;
+        DynNetworkRules::most_fee(self, &built.bytes).ok()
+    }
+
+    fn difference(&self, built: &[u8], shown: &[u8]) -> Option<&'static str> {
+        NetworkRules::difference(self, built, shown)
+    }
+
+    fn assemble(
+        &self,
+        payload: &Payload,
+        unsigned: &Unsigned,
+        signatures: &[Signature],
+        public_key: &[u8],
+    ) -> Result<Option<Signed>, Fault> {
+        if unsigned.signing.is_empty() || unsigned.signing.len() != signatures.len() {
+            return Err(Fault::bug("there is not one signature for each input"));
+        }
+        for (input, signature) in unsigned.signing.iter().zip(signatures) {
+            check(input, signature, public_key)?;
+        }
+        if unsigned.bytes.is_empty() {
+            return Ok(None);
+        }
+        let payload = R::Payload::of(payload)
+            .ok_or_else(|| Fault::bug("the payload is of another network"))?;
+        NetworkRules::assemble(self, payload, unsigned, signatures, public_key).map(Some)
+    }
+
+    fn valid_until_ms(&self, signed: &Signed) -> Result<Option<u64>, Fault> {
+        NetworkRules::valid_until_ms(self, signed)
+    }
+}
+
+/// Verifies a signature: of the input's curve, by the key, and as every network takes it (ECDSA:
+/// s low and the right parity, which tells the sender; Ed25519: strictly, RFC 8032 5.1.7).
+fn check(input: &SigningInput, signature: &Signature, public_key: &[u8]) -> Result<(), Fault> {
+    let wrong = || Fault::bug("the signature is not the wallet's");
+    match (input.curve, signature) {
+        (Curve::Secp256k1, Signature::Ecdsa { r, s, y_parity }) => {
+            let odd = match y_parity {
+                0 => false,
+                1 => true,
+                _ => return Err(Fault::bug("y parity is neither 0 nor 1")),
+            };
+            let ecdsa = k256::ecdsa::Signature::from_scalars(*r, *s)
+                .map_err(|_| Fault::bug("r or s is out of range"))?;
+            if ecdsa.normalize_s() != ecdsa {
+                return Err(Fault::bug("s is not low"));
+            }
+            let id = RecoveryId::new(odd, false);
+            let key = VerifyingKey::recover_from_prehash(&input.message, &ecdsa, id)
+                .map_err(|_| Fault::bug("signature recovers to no public key"))?;
+            let same = key.to_sec1_point(true).as_bytes() == public_key;
+            same.then_some(()).ok_or_else(wrong)
+        }
+        (Curve::Ed25519, Signature::Ed25519 { .. }) => {
+            let key = public_key.try_into().map_err(|_| wrong())?;
+            ed25519_dalek::VerifyingKey::from_bytes(key)
+                .and_then(|key| {
+                    let signature = ed25519_dalek::Signature::from_bytes(&signature.to_bytes());
+                    key.verify_strict(&input.message, &signature)
+                })
+                .map_err(|_| wrong())
+        }
+        _ => Err(Fault::bug(
+            "the signature is of another curve than its input",
+        )),
+    }
+}

@@ -1,0 +1,26 @@
+//! EVM chains.
+//!
+//! Transactions are EIP-1559 (type 2), or legacy ones with EIP-155 replay protection where the
+//! chain has no base fee or the request names a gas price only. Messages are EIP-191 personal
+//! sign and EIP-712 typed data.
+
+mod action;
+mod address;
+pub mod calls;
+mod chain_data;
+mod coins;
+mod effect;
+pub(super) mod payload;
+mod rules;
+mod tx;
+mod typed_data;
+
+pub(crate) use self::payload::{chain_id, parse_field};
+pub use self::{
+    action::EvmAction,
+    address::{AddressError, parse_address},
+    chain_data::{Call, ChainData, Fees, Queries},
+    payload::{EvmGas, EvmMessage, EvmPayload, EvmTransaction, MessageForm},
+    rules::Evm,
+    tx::{SimulationCall, trial},
+};

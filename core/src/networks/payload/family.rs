@@ -1,0 +1,56 @@
+//! What the payload kinds of one family of networks have in common.
+
+use std::collections::BTreeSet;
+
+use super::{
+    Kind, KnownChains, WireKind,
+    outflow::{AccountChange, Outflow},
+};
+use crate::{fault::Fault, networks::network::Network};
+
+/// The checked payload kinds of a family.
+pub trait Family {
+    /// The kind.
+    fn kind(&self) -> Kind;
+
+    /// The sender's address in canonical form.
+    fn from(&self) -> &str;
+
+    /// The canonical wire form.
+    fn to_wire(&self) -> WireKind;
+
+    /// What a signature lets leave a wallet of the network `wallet`.
+    fn outflow(&self, wallet: Network) -> Outflow;
+
+    /// What a signature changes about who may sign for the wallet.
+    fn account_changes(&self) -> BTreeSet<AccountChange> {
+        BTreeSet::new()
+    }
+
+    /// The chain id that the payload names, where its kind has one.
+    fn chain_id(&self) -> Option<u64>;
+
+    /// Whether it makes a transaction; else it is a message.
+    fn is_transaction(&self) -> bool;
+
+    /// Checks what depends on the wallet, whose network fits the kind.
+    ///
+    /// # Errors
+    /// As [`Family::screen`].
+    fn check_wallet(&self, _wallet: Network) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// Checks what depends on configuration.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] naming the field, relative to the payload.
+    fn screen(&self, _known: &KnownChains) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// Whether it may be sent by Covault.
+    fn may_broadcast(&self, _known: &KnownChains) -> bool {
+        self.is_transaction()
+    }
+}

@@ -1,0 +1,289 @@
+//! What a network is to Covault: addresses, what must be asked of its nodes, transactions,
+//! the bytes to sign and the signed form.
+//!
+//! Pure: what the chain says arrives as chain data, and the same payload with the same chain data
+//! always gives the same bytes. Signer nodes rebuild them from a signing order that way.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::{network::Network, payload::Family};
+use crate::{
+    amount::U256,
+    fault::Fault,
+    signature::{Curve, Signature},
+};
+
+/// One thing to be signed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SigningInput {
+    /// The key it needs.
+    pub curve: Curve,
+    /// What is handed to the signature algorithm: the 32-byte digest for ECDSA, the whole
+    /// message for Ed25519.
+    pub message: Vec<u8>,
+}
+
+/// A transaction or message before it is signed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unsigned {
+    /// The network's encoding of the unsigned transaction; empty for messages.
+    pub bytes: Vec<u8>,
+    /// What to sign, in order; never empty.
+    pub signing: Vec<SigningInput>,
+}
+
+/// A signed transaction, ready to be sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Signed {
+    /// `signedTransaction` of the API: the text that the network's tools take
+    /// (EVM: `0x` and hex; Solana: base64).
+    pub transaction: String,
+    /// The transaction id as explorers show it. Known before anything is sent.
+    pub tx_hash: String,
+}
+
+/// Something of which two transactions must not use the same. Held by a request from the moment
+/// that its transaction is built, in the commit that stores the transaction.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Resource {
+    /// A nonce or sequence number of the sender's account.
+    Nonce(u64),
+    /// Something that is spent as a whole, by the name that the network gives it: an output
+    /// (`txid:vout`), an object or coin.
+    Object(String),
+    /// The transaction itself (its signed message, hashed): where nothing else tells two equal
+    /// payments apart, the network would take the second for the first.
+    Whole([u8; 32]),
+}
+
+/// The chains of a network whose signatures name their chain.
+#[derive(Clone, Copy, Debug)]
+pub struct ChainIds {
+    /// Whether a chain id is one of them.
+    pub contains: fn(u64) -> bool,
+    /// What a person is told whose text is none of them.
+    pub problem: &'static str,
+    /// How one is written, e.g. `evm:1`.
+    pub example: &'static str,
+}
+
+/// What [`NetworkRules::allocate`] made of the chain data, which is of type `D`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Allocation<D> {
+    /// Chain data that no other request builds on.
+    ChainData(D),
+    /// Nothing is free now that the chain has; other requests hold it. Ask again later: why, in
+    /// words that a person can act on.
+    Wait(String),
+}
+
+/// The rules of one network.
+pub trait NetworkRules: Sync {
+    /// Its checked payload kinds.
+    type Payload: Family;
+    /// What its nodes are asked.
+    type Queries;
+    /// What they answer.
+    type ChainData: Clone;
+
+    /// Which network this is.
+    const NETWORK: Network;
+
+    /// The address of a public key (secp256k1: 33 bytes compressed, SEC 1; Ed25519: 32 bytes).
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when the key is not on the curve.
+    fn address(&self, public_key: &[u8]) -> Result<String, Fault>;
+
+    /// Whether an address in canonical form is one of a public key's: the one of
+    /// [`NetworkRules::address`], or another that the network has for the same key.
+    /// The one address of the key, unless the network says otherwise.
+    ///
+    /// # Errors
+    /// As [`NetworkRules::address`].
+    fn owns(&self, public_key: &[u8], address: &str) -> Result<bool, Fault> {
+        Ok(self.address(public_key)? == address)
+    }
+
+    /// The canonical form of an address, checksum verified.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] with a sentence that says what is wrong; the caller
+    /// adds the field with [`Fault::with_prefix`] or [`Fault::field`].
+    fn parse_address(&self, text: &str) -> Result<String, Fault>;
+
+    /// The canonical form of a token of this network: a contract, mint, coin type or asset.
+    /// An address, unless the network says otherwise.
+    ///
+    /// # Errors
+    /// As [`NetworkRules::parse_address`].
+    fn parse_token(&self, text: &str) -> Result<String, Fault> {
+        self.parse_address(text)
+    }
+
+    /// Whether a token in its canonical form is the network's coin by another name
+    /// (`0x2::sui::SUI`).
+    /// Never, unless the network says otherwise.
+    fn is_coin(&self, _token: &str) -> bool {
+        false
+    }
+
+    /// The name under which amounts of a token are counted, which is given in its canonical form;
+    /// `None` when it is the coin of its chain. One token may have several names.
+    fn counted_token(&self, _chain_id: Option<u64>, token: String) -> Option<String> {
+        (!self.is_coin(&token)).then_some(token)
+    }
+
+    /// The chains that signatures name. `None`, unless the network says otherwise: a signature is
+    /// good on every chain of the network.
+    fn chain_ids(&self) -> Option<ChainIds> {
+        None
+    }
+
+    /// What must be known before the payload can be built; `None` for messages and for
+    /// transactions that bring everything.
+    fn queries(&self, payload: &Self::Payload) -> Option<Self::Queries>;
+
+    /// Whether [`NetworkRules::build`] can use facts that [`NetworkRules::queries`] did not ask for.
+    fn takes_unasked(&self, _payload: &Self::Payload) -> bool {
+        false
+    }
+
+    /// Whether what the node answers depends on the sender's other transactions (a nonce, unspent
+    /// outputs): such requests of one account are built one after the other, by
+    /// [`NetworkRules::allocate`].
+    fn is_sequenced(&self, _queries: &Self::Queries) -> bool {
+        false
+    }
+
+    /// The facts that this request may build on, out of what the node answered and what other
+    /// requests of the same account hold: the next free nonce, the outputs that are left.
+    /// The chain data as it is, unless the network says otherwise.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] when it can never be built with these facts, and
+    /// [`crate::fault::Class::Bug`] when the facts are not those that were asked for.
+    fn allocate(
+        &self,
+        _payload: &Self::Payload,
+        chain_data: Self::ChainData,
+        _taken: &BTreeSet<Resource>,
+    ) -> Result<Allocation<Self::ChainData>, Fault> {
+        Ok(Allocation::ChainData(chain_data))
+    }
+
+    /// The outputs or objects that the node offered: what others hold of them can be looked up at
+    /// once. Empty when it offered none.
+    /// None, unless the network says otherwise.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when they cannot be read.
+    fn candidate_inputs(&self, _chain_data: &Self::ChainData) -> Result<Vec<Resource>, Fault> {
+        Ok(Vec::new())
+    }
+
+    /// What the built transaction uses up; nothing else may use it. Empty for messages.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when the bytes are not what [`NetworkRules::build`] made.
+    fn reservations(
+        &self,
+        payload: &Self::Payload,
+        unsigned: &Unsigned,
+    ) -> Result<Vec<Resource>, Fault>;
+
+    /// The name of a transaction whose inputs are signed one by one, each signature over a part of what
+    /// the bytes show: those of two orders can make one transaction, although no order has shown it.
+    /// `None` where one signature covers all.
+    /// `None`, unless the network says otherwise. The bytes are not empty.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when the bytes are not what [`NetworkRules::build`] made.
+    fn signed_in_parts(&self, _unsigned: &[u8]) -> Result<Option<[u8; 32]>, Fault> {
+        Ok(None)
+    }
+
+    /// Checks that the built bytes will do what [`Family::outflow`] says of the
+    /// payload, where that hangs on facts: on what type a coin object has, which the bytes only
+    /// name. Signers ask it, as facts come from others; facts of another network are for
+    /// [`NetworkRules::build`] to refuse.
+    /// Nothing to check, unless the network says otherwise.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] with the path `chain_data`, and [`crate::fault::Class::Bug`]
+    /// where the facts cannot be read.
+    fn vouch(&self, _payload: &Self::Payload, _chain_data: &Self::ChainData) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// Builds the transaction or message of the sender, whose key `public_key` is. `chain_data` is
+    /// `None` when nothing was asked. Field names in faults are relative to the payload.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] where payload and chain data contradict each other, and
+    /// [`crate::fault::Class::Bug`] where the facts are not those that [`NetworkRules::queries`] named.
+    fn build(
+        &self,
+        payload: &Self::Payload,
+        chain_data: Option<&Self::ChainData>,
+        public_key: &[u8],
+    ) -> Result<Unsigned, Fault>;
+
+    /// The most that the network can take as fee for an unsigned transaction, in the smallest unit
+    /// of its coin; 0 for messages, whose bytes are empty. What a chain charges beyond what the
+    /// transaction agrees to (the data fee of an EVM rollup) is not in it.
+    /// The bytes are not empty.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when the bytes are not what [`NetworkRules::build`] made.
+    fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault>;
+
+    /// In what `shown` differs from the transaction `built`, where that has a name: `recipient`,
+    /// `amount`, `chainId` and the like.
+    fn difference(&self, built: &[u8], shown: &[u8]) -> Option<&'static str>;
+
+    /// Puts the signatures into a transaction. There is one per [`Unsigned::signing`], in order, of
+    /// the input's curve, and each was verified with `public_key`.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when the bytes are not what [`NetworkRules::build`] made.
+    fn assemble(
+        &self,
+        payload: &Self::Payload,
+        unsigned: &Unsigned,
+        signatures: &[Signature],
+        public_key: &[u8],
+    ) -> Result<Signed, Fault>;
+
+    /// Until when blocks can have a signed transaction, by the chain's clock, in milliseconds since
+    /// the Unix epoch: none from a later time on ever has it. `None`: nothing ends it but what else
+    /// uses up the same. Asked on networks with numbers ([`Resource::Nonce`]).
+    /// For ever, unless the network says otherwise.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when it is not what [`NetworkRules::assemble`] made.
+    fn valid_until_ms(&self, _signed: &Signed) -> Result<Option<u64>, Fault> {
+        Ok(None)
+    }
+}
+
+/// The fault of a network's `build` whose facts are missing or of another network.
+pub(crate) fn not_those() -> Fault {
+    Fault::bug("the facts are not those that were asked for")
+}
+
+/// The lowest nonce or sequence number from `floor` up that is not taken.
+///
+/// # Errors
+/// [`crate::fault::Class::Bug`] when the numbers are used up.
+pub(super) fn lowest_free(floor: u64, taken: &BTreeSet<Resource>) -> Result<u64, Fault> {
+    let mut nonce = floor;
+    while taken.contains(&Resource::Nonce(nonce)) {
+        nonce = nonce
+            .checked_add(1)
+            .ok_or_else(|| Fault::bug("nonces are used up"))?;
+    }
+    Ok(nonce)
+}

@@ -1,0 +1,25 @@
+//! Solana and Sonic SVM.
+//!
+//! Transfers are legacy messages without compute budget; the sender pays the fee. Accounts stand in
+//! the order that the Rust SDK gives them. Transactions that were made elsewhere are signed as they
+//! are.
+
+mod acts;
+mod address;
+mod chain_data;
+mod cost;
+pub mod effect;
+pub mod lifetime;
+pub mod offchain;
+pub(super) mod payload;
+mod rules;
+pub mod token;
+mod transfer;
+pub mod wire;
+
+pub use self::{
+    address::{AddressError, parse_key},
+    chain_data::{ChainData, Queries},
+    payload::{Cluster, SendCustom, SendNative, SendToken, SolanaMessage, SolanaPayload},
+    rules::{Solana, each},
+};

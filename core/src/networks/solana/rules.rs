@@ -1,0 +1,200 @@
+//! How transactions and messages are built, signed and read.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use curve25519_dalek::edwards::CompressedEdwardsY;
+use sha2::{Digest as _, Sha256};
+use solana_pubkey::Pubkey;
+
+use super::{
+    address::parse_key,
+    chain_data::{ChainData, Queries},
+    cost, effect,
+    payload::{SendCustom, SolanaPayload},
+    token::TokenQueries,
+    transfer::{field_key, input, send_native, send_token},
+    wire::{self, WireTransaction},
+};
+use crate::{
+    amount::U256,
+    fault::{Class, Fault},
+    networks::{
+        network::Network,
+        rules::{NetworkRules, Resource, Signed, Unsigned, not_those},
+    },
+    signature::Signature,
+};
+
+/// The Solana rules.
+pub struct Solana;
+
+impl NetworkRules for Solana {
+    type Payload = SolanaPayload;
+    type Queries = Queries;
+    type ChainData = ChainData;
+
+    const NETWORK: Network = Network::Solana;
+
+    fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
+        let key: [u8; 32] = public_key
+            .try_into()
+            .map_err(|_| Fault::bug("an Ed25519 public key has 32 bytes"))?;
+        // RFC 8032 wants the canonical encoding; a key of small order is nobody's.
+        let point = CompressedEdwardsY(key)
+            .decompress()
+            .filter(|point| point.compress().to_bytes() == key && !point.is_small_order());
+        if point.is_none() {
+            return Err(Fault::bug("not an Ed25519 public key"));
+        }
+        Ok(Pubkey::new_from_array(key).to_string())
+    }
+
+    fn parse_address(&self, text: &str) -> Result<String, Fault> {
+        parse_key(text)
+            .map(|key| key.to_string())
+            .map_err(|error| Fault::new(Class::Invalid, error.to_string()))
+    }
+
+    fn queries(&self, payload: &SolanaPayload) -> Option<Queries> {
+        match payload {
+            SolanaPayload::SendNative(send) => Some(Queries {
+                chain_id: send.cluster.chain_id(),
+                blockhash: true,
+                token: None,
+            }),
+            SolanaPayload::SendToken(send) => Some(Queries {
+                chain_id: send.cluster.chain_id(),
+                blockhash: true,
+                token: Some(TokenQueries {
+                    mint: send.mint.clone(),
+                    sender: send.from.clone(),
+                    recipient: send.to.clone(),
+                }),
+            }),
+            SolanaPayload::SendCustom(_) | SolanaPayload::Message(_) => None,
+        }
+    }
+
+    /// The network knows a transaction by its message: two equal transfers with one blockhash are
+    /// one transfer.
+    fn reservations(
+        &self,
+        _payload: &SolanaPayload,
+        unsigned: &Unsigned,
+    ) -> Result<Vec<Resource>, Fault> {
+        let whole = unsigned
+            .signing
+            .iter()
+            .map(|input| Resource::Whole(Sha256::digest(&input.message).into()));
+        Ok(whole.collect())
+    }
+
+    fn build(
+        &self,
+        payload: &SolanaPayload,
+        chain_data: Option<&ChainData>,
+        _public_key: &[u8],
+    ) -> Result<Unsigned, Fault> {
+        match payload {
+            SolanaPayload::SendNative(send) => send_native(send, chain_data.ok_or_else(not_those)?),
+            SolanaPayload::SendToken(send) => send_token(send, chain_data.ok_or_else(not_those)?),
+            SolanaPayload::SendCustom(send) => send_custom(send),
+            SolanaPayload::Message(message) => Ok(Unsigned {
+                bytes: Vec::new(),
+                signing: vec![input(&message.content)],
+            }),
+        }
+    }
+
+    /// What all its transactions cost, whoever pays: bytes do not say whose request they are of.
+    /// With deposits of token accounts that are opened.
+    fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {
+        let transactions = transactions_of(unsigned)?;
+        let costs = transactions
+            .iter()
+            .map(|transaction| cost::most(transaction.message()));
+        Ok(U256::from(costs.fold(0, u128::saturating_add)))
+    }
+
+    fn difference(&self, built: &[u8], shown: &[u8]) -> Option<&'static str> {
+        let (built, shown) = (wire::split(built)?, wire::split(shown)?);
+        if built.len() != shown.len() {
+            return Some("transactions");
+        }
+        let mut pairs = built.iter().zip(&shown);
+        pairs.find_map(|(built, shown)| {
+            effect::difference(built.message(), shown.message())
+                .or_else(|| (built != shown).then_some("signatures"))
+        })
+    }
+
+    /// The hash of a transaction whose fee payer has yet to sign is empty: nobody can know it.
+    fn assemble(
+        &self,
+        _payload: &SolanaPayload,
+        unsigned: &Unsigned,
+        signatures: &[Signature],
+        public_key: &[u8],
+    ) -> Result<Signed, Fault> {
+        let key = Pubkey::try_from(public_key).map_err(|_| Fault::bug("the key is no key"))?;
+        let transactions = transactions_of(&unsigned.bytes)?;
+        if transactions.len() != signatures.len() || transactions.len() != unsigned.signing.len() {
+            return Err(Fault::bug("there is not one signature per transaction"));
+        }
+        let mut texts = Vec::with_capacity(transactions.len());
+        let mut hashes = Vec::with_capacity(transactions.len());
+        for ((transaction, input), signature) in
+            transactions.iter().zip(&unsigned.signing).zip(signatures)
+        {
+            if transaction.message_bytes() != input.message {
+                return Err(Fault::bug("what was signed is not the transaction"));
+            }
+            let signed = transaction
+                .signed(&key, &signature.to_bytes())
+                .ok_or_else(|| Fault::bug("the transaction does not ask for the signature"))?;
+            texts.push(STANDARD.encode(signed.bytes()));
+            let id = signed.id().map(|id| bs58::encode(id).into_string());
+            hashes.push(id.unwrap_or_default());
+        }
+        Ok(Signed {
+            transaction: texts.join(SEPARATOR),
+            tx_hash: hashes.join(SEPARATOR),
+        })
+    }
+}
+
+/// Between the values of several transactions of one request.
+const SEPARATOR: &str = ",";
+
+/// The transactions of a request one by one, in order: base64, and the hash, base58. `None` when
+/// [`NetworkRules::assemble`] did not make it.
+pub fn each(signed: &Signed) -> Option<Vec<(&str, &str)>> {
+    let transactions = signed.transaction.split(SEPARATOR);
+    let hashes = signed.tx_hash.split(SEPARATOR);
+    (transactions.clone().count() == hashes.clone().count())
+        .then(|| transactions.zip(hashes).collect())
+}
+
+/// The transactions as they came, without a signature of the wallet, back to back.
+fn send_custom(send: &SendCustom) -> Result<Unsigned, Fault> {
+    let from = field_key("from", &send.from)?;
+    let mut unsigned = Unsigned {
+        bytes: Vec::new(),
+        signing: Vec::with_capacity(send.transactions.len()),
+    };
+    for transaction in &send.transactions {
+        let blank = transaction
+            .blank(&from)
+            .ok_or_else(|| Fault::bug("a transaction does not ask for the wallet's signature"))?;
+        unsigned.bytes.extend_from_slice(blank.bytes());
+        unsigned.signing.push(input(blank.message_bytes()));
+    }
+    Ok(unsigned)
+}
+
+fn transactions_of(unsigned: &[u8]) -> Result<Vec<WireTransaction>, Fault> {
+    wire::split(unsigned).ok_or_else(|| Fault::bug("the unsigned transaction cannot be read"))
+}
+
+#[cfg(test)]
+#[path = "tests/mod.rs"]
+mod tests;

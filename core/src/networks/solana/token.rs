@@ -1,0 +1,168 @@
+//! Tokens: what is asked about them, and how they are sent.
+//!
+//! They go from the sender's associated token account to the recipient's, with one
+//! TransferChecked. Where the recipient has none, CreateAssociatedTokenAccountIdempotent comes
+//! first; the sender pays its deposit.
+
+use serde::{Deserialize, Serialize};
+use solana_pubkey::Pubkey;
+use spl_associated_token_account_interface::address::get_associated_token_address_with_program_id;
+use spl_token_interface::state::{Account as TokenAccount, GenericTokenAccount as _};
+
+use super::address::parse_key;
+use crate::fault::Fault;
+
+/// The Token program.
+pub const TOKEN: Pubkey = spl_token_interface::ID;
+/// The Token-2022 program, also called Token Extensions: the same instructions and more.
+pub const TOKEN_2022: Pubkey =
+    Pubkey::from_str_const("TokenzQdBNbLqP5VEhdkAS6EPFLC1PHnBqCXEpPxuEb");
+
+/// The one account for a token that everybody can derive from its owner: where tokens are sent.
+pub fn associated_account(owner: &Pubkey, mint: &Pubkey, program: &Pubkey) -> Pubkey {
+    get_associated_token_address_with_program_id(owner, mint, program)
+}
+
+/// What must be known about a token and its accounts before it can be sent. All addresses are
+/// base58.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenQueries {
+    /// The token.
+    pub mint: String,
+    /// Who sends it.
+    pub sender: String,
+    /// Who gets it: the wallet, not its token account.
+    pub recipient: String,
+}
+
+/// What is known about a token and its accounts. All addresses are base58.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenChainData {
+    /// The program that the mint belongs to.
+    pub program: String,
+    /// The mint's decimals.
+    pub decimals: u8,
+    /// Who owns the sender's associated token account (of that program); `None` when there is no
+    /// such token account.
+    pub sender_account_owner: Option<String>,
+    /// Who owns the recipient's associated token account; `None` when there is no such token
+    /// account.
+    pub recipient_account_owner: Option<String>,
+    /// The program that the account at the recipient's own address belongs to; `None` when there is
+    /// no account.
+    pub recipient_program: Option<String>,
+}
+
+/// An account, as `getMultipleAccounts` shows it with encoding base64.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// The program that it belongs to, base58.
+    pub owner: String,
+    /// All its data.
+    pub data: Vec<u8>,
+}
+
+/// Bytes of a mint without extensions.
+const MINT_BYTES: usize = 82;
+/// Where a mint has its decimals, and after them whether it is initialized
+/// (`spl_token_interface::state::Mint`).
+const MINT_DECIMALS: usize = 44;
+/// Bytes of a token account without extensions.
+const ACCOUNT_BYTES: usize = 165;
+/// Token-2022: an account with extensions has its type here, mints too.
+const TYPE: usize = ACCOUNT_BYTES;
+const TYPE_MINT: u8 = 1;
+const TYPE_ACCOUNT: u8 = 2;
+/// No token account has so many bytes: those are multisignature accounts.
+const MULTISIG_BYTES: usize = 355;
+
+impl TokenQueries {
+    /// The accounts to ask for, base58, for one call of `getMultipleAccounts`. Its answers, in this
+    /// order, go to [`TokenQueries::chain_data`].
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when these are not the needs of a payload.
+    pub fn accounts(&self) -> Result<Vec<String>, Fault> {
+        let key = |text: &str| parse_key(text).map_err(Fault::bug);
+        let (mint, sender) = (key(&self.mint)?, key(&self.sender)?);
+        let recipient = key(&self.recipient)?;
+        let mut accounts = vec![mint, recipient];
+        for program in [TOKEN, TOKEN_2022] {
+            accounts.push(associated_account(&sender, &mint, &program));
+            accounts.push(associated_account(&recipient, &mint, &program));
+        }
+        Ok(accounts.iter().map(Pubkey::to_string).collect())
+    }
+
+    /// What the accounts say; `None` for one that does not exist.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] naming the field of the payload when there is no such
+    /// token, and [`crate::fault::Class::Bug`] when the answers are not to
+    /// [`TokenQueries::accounts`].
+    pub fn chain_data(&self, accounts: &[Option<Account>]) -> Result<TokenChainData, Fault> {
+        let [
+            mint,
+            recipient,
+            sender_1,
+            recipient_1,
+            sender_2,
+            recipient_2,
+        ] = accounts
+        else {
+            return Err(Fault::bug("other accounts were answered than asked for"));
+        };
+        let mint = mint
+            .as_ref()
+            .ok_or_else(|| Fault::field("mintAddress", "does not exist on this chain"))?;
+        let not_a_token = || Fault::field("mintAddress", "is not a token");
+        let program = token_program(&mint.owner).ok_or_else(not_a_token)?;
+        let decimals = decimals(&program, &mint.data).ok_or_else(not_a_token)?;
+        let (sender, receiver) = if program == TOKEN {
+            (sender_1, recipient_1)
+        } else {
+            (sender_2, recipient_2)
+        };
+        let owner = |account: &Option<Account>| {
+            let account = account.as_ref()?;
+            let owned = account.owner == program.to_string();
+            let (mint, owner) = holding(&program, &account.data).filter(|_| owned)?;
+            (mint.to_string() == self.mint).then(|| owner.to_string())
+        };
+        Ok(TokenChainData {
+            program: program.to_string(),
+            decimals,
+            sender_account_owner: owner(sender),
+            recipient_account_owner: owner(receiver),
+            recipient_program: recipient.as_ref().map(|account| account.owner.clone()),
+        })
+    }
+}
+
+/// One of the two token programs.
+pub(super) fn token_program(text: &str) -> Option<Pubkey> {
+    let program = parse_key(text).ok()?;
+    [TOKEN, TOKEN_2022].contains(&program).then_some(program)
+}
+
+/// The decimals of an initialized mint.
+fn decimals(program: &Pubkey, data: &[u8]) -> Option<u8> {
+    let whole = data.len() == MINT_BYTES || extended(program, data, TYPE_MINT);
+    match data.get(MINT_DECIMALS..)? {
+        [decimals, 1, ..] if whole => Some(*decimals),
+        _ => None,
+    }
+}
+
+/// Mint and owner of an initialized token account.
+fn holding(program: &Pubkey, data: &[u8]) -> Option<(Pubkey, Pubkey)> {
+    let whole = data.len() == ACCOUNT_BYTES || extended(program, data, TYPE_ACCOUNT);
+    let data = data.get(..ACCOUNT_BYTES).filter(|_| whole)?;
+    let mint = TokenAccount::unpack_account_mint(data)?;
+    let owner = TokenAccount::unpack_account_owner(data)?;
+    Some((*mint, *owner))
+}
+
+fn extended(program: &Pubkey, data: &[u8], kind: u8) -> bool {
+    *program == TOKEN_2022 && data.len() != MULTISIG_BYTES && data.get(TYPE) == Some(&kind)
+}

@@ -1,0 +1,29 @@
+//! What a Stellar node is asked, and what it answers.
+
+use serde::{Deserialize, Serialize};
+
+/// What a Stellar node must be asked, besides its base fee.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Queries {
+    /// The sender (`G...`), whose sequence number is wanted.
+    pub from: String,
+    /// The account (`G...`, also where a muxed address was given) of which must be known whether
+    /// it exists: the recipient of lumens.
+    pub destination: Option<String>,
+}
+
+/// What a Stellar node said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChainData {
+    /// The sequence number before that of the transaction: the sender's present one, or the last
+    /// that another request holds.
+    pub sequence: u64,
+    /// Stroops per operation: the most that the transaction offers. At least the base fee of the
+    /// latest ledger.
+    pub base_fee: u32,
+    /// Seconds since the Unix epoch after which the network refuses the transaction. Never 0,
+    /// which would mean that it is good for ever.
+    pub max_time: u64,
+    /// Whether [`Queries::destination`] exists; `None` where it was not asked.
+    pub destination_exists: Option<bool>,
+}

@@ -1,0 +1,192 @@
+//! How transactions and messages are built, signed and read.
+
+use std::collections::BTreeSet;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use curve25519_dalek::edwards::CompressedEdwardsY;
+use sha2::{Digest as _, Sha256};
+use stellar_strkey::ed25519::PublicKey;
+
+use super::{
+    address::{Credit, account_key, parse_account, parse_address},
+    build::build,
+    chain_data::{ChainData, Queries},
+    envelope, ledger,
+    payload::{StellarAction, StellarPayload},
+};
+use crate::{
+    amount::U256,
+    fault::{Class, Fault},
+    networks::{
+        network::Network,
+        payload::Family as _,
+        rules::{
+            Allocation, NetworkRules, Resource, Signed, SigningInput, Unsigned, lowest_free,
+            not_those,
+        },
+    },
+    signature::{Curve, Signature},
+};
+
+/// The Stellar rules.
+pub struct Stellar;
+
+impl NetworkRules for Stellar {
+    type Payload = StellarPayload;
+    type Queries = Queries;
+    type ChainData = ChainData;
+
+    const NETWORK: Network = Network::Stellar;
+
+    fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
+        let key = key_of(public_key)?;
+        // RFC 8032 wants the canonical encoding; a key of small order is nobody's.
+        let point = CompressedEdwardsY(key)
+            .decompress()
+            .filter(|point| point.compress().to_bytes() == key && !point.is_small_order());
+        if point.is_none() {
+            return Err(Fault::bug("not an Ed25519 public key"));
+        }
+        Ok(PublicKey(key).to_string().as_str().to_owned())
+    }
+
+    /// An account or a muxed address. They are different recipients: the owner of the account may
+    /// tell customers apart by the number in it.
+    fn parse_address(&self, text: &str) -> Result<String, Fault> {
+        parse_address(text)
+            .map(|address| address.to_string())
+            .map_err(|error| Fault::new(Class::Invalid, error.to_string()))
+    }
+
+    /// `CODE:ISSUER`.
+    fn parse_token(&self, text: &str) -> Result<String, Fault> {
+        Credit::parse(text)
+            .map(|asset| asset.to_string())
+            .map_err(|error| Fault::new(Class::Invalid, error.to_string()))
+    }
+
+    fn queries(&self, payload: &StellarPayload) -> Option<Queries> {
+        let StellarPayload::Transaction(transaction) = payload else {
+            return None;
+        };
+        Some(Queries {
+            from: transaction.from.clone(),
+            destination: match &transaction.action {
+                StellarAction::SendNative { to, .. } => Some(to.clone().account_id().to_string()),
+                StellarAction::SendAsset { .. } | StellarAction::ChangeTrust { .. } => None,
+            },
+        })
+    }
+
+    fn is_sequenced(&self, _queries: &Queries) -> bool {
+        true
+    }
+
+    /// The lowest number after the account's that is free. The network takes the numbers of an
+    /// account one after the other and without a gap.
+    fn allocate(
+        &self,
+        _payload: &StellarPayload,
+        chain_data: ChainData,
+        taken: &BTreeSet<Resource>,
+    ) -> Result<Allocation<ChainData>, Fault> {
+        let next = envelope::following(chain_data.sequence)?.unsigned_abs();
+        let sequence = lowest_free(next, taken)?.saturating_sub(1);
+        Ok(Allocation::ChainData(ChainData {
+            sequence,
+            ..chain_data
+        }))
+    }
+
+    /// The sequence number, where it is the sender's. Else the envelope itself: whoever owns that
+    /// number sees to it that nothing else uses it.
+    fn reservations(
+        &self,
+        payload: &StellarPayload,
+        unsigned: &Unsigned,
+    ) -> Result<Vec<Resource>, Fault> {
+        let envelope = envelope::decode_own(&unsigned.bytes)?;
+        let parts = envelope::parts(&envelope);
+        let from = parse_account(payload.from()).map_err(Fault::bug)?;
+        if parts.source == account_key(&from) {
+            let sequence = u64::try_from(parts.sequence).map_err(Fault::bug)?;
+            return Ok(vec![Resource::Nonce(sequence)]);
+        }
+        let digest = envelope::digest(&envelope)?;
+        Ok(vec![Resource::Whole(Sha256::digest(digest).into())])
+    }
+
+    fn build(
+        &self,
+        payload: &StellarPayload,
+        chain_data: Option<&ChainData>,
+        public_key: &[u8],
+    ) -> Result<Unsigned, Fault> {
+        let (bytes, digest) = match payload {
+            StellarPayload::Transaction(transaction) => {
+                let chain_data = chain_data.ok_or_else(not_those)?;
+                let envelope = build(transaction, chain_data, key_of(public_key)?)?;
+                (envelope::encode(&envelope)?, envelope::digest(&envelope)?)
+            }
+            StellarPayload::Custom(custom) => {
+                (custom.bytes.clone(), envelope::digest(&custom.envelope)?)
+            }
+        };
+        Ok(Unsigned {
+            bytes,
+            signing: vec![SigningInput {
+                curve: Curve::Ed25519,
+                message: digest.to_vec(),
+            }],
+        })
+    }
+
+    fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {
+        let envelope = envelope::decode_own(unsigned)?;
+        let fee = u64::try_from(envelope::parts(&envelope).fee).map_err(Fault::bug)?;
+        Ok(U256::from(fee))
+    }
+
+    fn difference(&self, built: &[u8], shown: &[u8]) -> Option<&'static str> {
+        envelope::difference(built, shown)
+    }
+
+    fn assemble(
+        &self,
+        _payload: &StellarPayload,
+        unsigned: &Unsigned,
+        signatures: &[Signature],
+        public_key: &[u8],
+    ) -> Result<Signed, Fault> {
+        let ([input], [signature]) = (unsigned.signing.as_slice(), signatures) else {
+            return Err(Fault::bug("an envelope takes exactly one signature"));
+        };
+        let mut envelope = envelope::decode_own(&unsigned.bytes)?;
+        let digest = envelope::digest(&envelope)?;
+        if digest.as_slice() != input.message {
+            return Err(Fault::bug("the digest is not that of the transaction"));
+        }
+        envelope::sign(&mut envelope, &key_of(public_key)?, signature.to_bytes())?;
+        Ok(Signed {
+            transaction: STANDARD.encode(envelope::encode(&envelope)?),
+            tx_hash: hex::encode(digest),
+        })
+    }
+
+    /// Its time bound, a second that is still good. A bound in ledgers is no time.
+    fn valid_until_ms(&self, signed: &Signed) -> Result<Option<u64>, Fault> {
+        let sent = ledger::read_sent(&signed.transaction)?;
+        let end_s = sent.max_time.map(|second| second.saturating_add(1));
+        Ok(end_s.map(|end_s| end_s.saturating_mul(1_000)))
+    }
+}
+
+fn key_of(public_key: &[u8]) -> Result<[u8; 32], Fault> {
+    public_key
+        .try_into()
+        .map_err(|_| Fault::bug("an Ed25519 public key has 32 bytes"))
+}
+
+#[cfg(test)]
+#[path = "tests/mod.rs"]
+mod tests;

@@ -1,0 +1,27 @@
+//! Sui.
+//!
+//! Payments are programmable transactions as the TypeScript SDK makes them. Money lies in coin
+//! objects and in address balances (SIP-58); both are spent. A payment takes all coin objects that
+//! the facts name, so that what is left comes back as one coin.
+
+mod address;
+mod chain_data;
+mod coins;
+mod custom;
+mod json;
+pub(super) mod payload;
+mod payment;
+mod rules;
+mod seen;
+mod sent;
+mod tx;
+
+pub use self::{
+    address::{AddressError, CoinTypeError, SUI, parse_address, parse_coin_type},
+    chain_data::{ChainData, GasUsed, Queries, Validity},
+    coins::{Coin, MAX_COINS, Origin},
+    payload::{Custom, SuiMessage, SuiPayload, batch_coin, batch_native},
+    payment::{Gas, Output, Payment},
+    rules::{Sui, simulation},
+    sent::{Owned, Sent, read_sent},
+};

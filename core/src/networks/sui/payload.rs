@@ -1,0 +1,336 @@
+//! Sui payload kinds.
+
+use std::collections::BTreeSet;
+
+use sui_sdk_types::Transaction;
+
+use super::{
+    address::{parse_address, parse_coin_type},
+    custom::read_custom,
+    payment::{Gas, MAX_BUDGET, Output, Payment},
+    seen::{Seen, seen, sets_alias},
+};
+use crate::{
+    amount::{U256, parse_u64},
+    fault::Fault,
+    field::{amount, default_type, optional_amount, recipients_in_range, required, required_bytes},
+    networks::{
+        network::Network,
+        payload::{
+            Family, Kind, WireKind, opaque,
+            outflow::{AccountChange, Asset, ChainScope, Nature, Outflow, Spend},
+        },
+    },
+    schema::wire,
+};
+
+/// A checked Sui payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SuiPayload {
+    /// `suiSendNative`, `suiSendCoin`, and the batch payments.
+    Payment(Payment),
+    /// `suiSendCustom`.
+    Custom(Custom),
+    /// `suiMessage`.
+    Message(SuiMessage),
+}
+
+/// A programmable transaction made elsewhere, signed as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Custom {
+    /// Sender and gas owner, `0x` and 64 hex digits.
+    pub from: String,
+    /// The transaction, BCS `TransactionData`.
+    pub bytes: Vec<u8>,
+    /// The same, read.
+    pub transaction: Box<Transaction>,
+}
+
+/// A personal message (the wallet standard's `sui:signPersonalMessage`). Its intent byte keeps it
+/// from being a transaction, whatever it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SuiMessage {
+    /// Signer, `0x` and 64 hex digits.
+    pub from: String,
+    /// The message; may be empty.
+    pub content: Vec<u8>,
+}
+
+impl Payment {
+    /// The same payment with the gas of a request, for batches, whose messages have none.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] naming `gasFee.budget` or `gasFee.price`.
+    pub fn with_gas(self, gas_fee: Option<&wire::SuiGas>) -> Result<Self, Fault> {
+        Ok(Self {
+            gas: gas(gas_fee)?,
+            ..self
+        })
+    }
+}
+
+/// Parses a suiSendNative.
+pub(in crate::networks) fn send_native(wire: &wire::SuiSendNative) -> Result<SuiPayload, Fault> {
+    Ok(SuiPayload::Payment(Payment {
+        from: address("from", &wire.from)?,
+        coin_type: None,
+        outputs: vec![Output {
+            to: address("to", &wire.to)?,
+            amount: amount("value", &wire.value, parse_u64)?,
+        }],
+        gas: gas(wire.gas_fee.as_ref())?,
+    }))
+}
+
+/// Parses a suiSendCoin.
+pub(in crate::networks) fn send_coin(wire: &wire::SuiSendCoin) -> Result<SuiPayload, Fault> {
+    Ok(SuiPayload::Payment(Payment {
+        from: address("from", &wire.from)?,
+        outputs: vec![Output {
+            to: address("to", &wire.to)?,
+            amount: amount("amount", &wire.amount, parse_u64)?,
+        }],
+        coin_type: Some(coin_type(&wire.coin_tag)?),
+        gas: gas(wire.gas_fee.as_ref())?,
+    }))
+}
+
+/// Parses a suiBatchSendNative: one transaction for all recipients.
+///
+/// # Errors
+/// [`crate::fault::Class::Invalid`] naming the field, relative to the message.
+pub fn batch_native(wire: &wire::SuiBatchSendNative) -> Result<Payment, Fault> {
+    Ok(Payment {
+        from: address("from", &wire.from)?,
+        coin_type: None,
+        outputs: outputs(&wire.recipients)?,
+        gas: Gas::default(),
+    })
+}
+
+/// Parses a suiBatchSendCoin: one transaction for all recipients.
+///
+/// # Errors
+/// As [`batch_native`].
+pub fn batch_coin(wire: &wire::SuiBatchSendCoin) -> Result<Payment, Fault> {
+    Ok(Payment {
+        from: address("from", &wire.from)?,
+        coin_type: Some(coin_type(&wire.coin_tag)?),
+        outputs: outputs(&wire.recipients)?,
+        gas: Gas::default(),
+    })
+}
+
+/// Parses a suiSendCustom: BCS `TransactionData`, or the JSON of @mysten/sui (version 2) of a
+/// transaction in which everything is resolved.
+pub(in crate::networks) fn send_custom(wire: &wire::SuiSendCustom) -> Result<SuiPayload, Fault> {
+    let from = address("from", &wire.from)?;
+    required_bytes("payload", &wire.payload)?;
+    let (bytes, transaction) = read_custom(&wire.payload)?;
+    if transaction.sender.to_string() != from {
+        return Err(Fault::field("payload", "is not a transaction of `from`"));
+    }
+    if transaction.gas_payment.owner != transaction.sender {
+        return Err(Fault::field(
+            "payload",
+            "has another gas owner than `from`: it needs a second signature, so it cannot be sent \
+             from here",
+        ));
+    }
+    Ok(SuiPayload::Custom(Custom {
+        from,
+        bytes,
+        transaction: Box::new(transaction),
+    }))
+}
+
+/// Parses a suiMessage.
+pub(in crate::networks) fn message(wire: &wire::SuiMessage) -> Result<SuiPayload, Fault> {
+    let from = address("from", &wire.from)?;
+    default_type(wire.r#type)?;
+    Ok(SuiPayload::Message(SuiMessage {
+        from,
+        content: wire.content.clone(),
+    }))
+}
+
+impl Family for SuiPayload {
+    /// Nothing that every transaction binds tells mainnet from a testnet.
+    fn outflow(&self, _wallet: Network) -> Outflow {
+        let place = ChainScope::network(Network::Sui);
+        let asset = |token: Option<&str>| Asset {
+            place,
+            token: token.map(Into::into),
+        };
+        let (nature, spends) = match self {
+            // What type a coin object has does not stand in the signed bytes; its digest does,
+            // which covers the type: see `Rules::vouch`.
+            SuiPayload::Payment(payment) => {
+                let spend = |output: &Output| Spend {
+                    asset: asset(payment.token()),
+                    amount: U256::from(output.amount),
+                    recipient: Some(output.to.clone()),
+                };
+                let spends = payment.outputs.iter().map(spend).collect();
+                (Nature::Transfer, spends)
+            }
+            SuiPayload::Custom(custom) => {
+                let spend = |seen: Seen| Spend {
+                    asset: asset(seen.token.as_deref()),
+                    amount: seen.amount,
+                    recipient: seen.to,
+                };
+                let seen = seen(&custom.transaction);
+                (Nature::Custom, seen.into_iter().map(spend).collect())
+            }
+            SuiPayload::Message(message) => {
+                return opaque::outflow(&message.content, place);
+            }
+        };
+        Outflow {
+            nature,
+            place,
+            spends,
+        }
+    }
+
+    fn account_changes(&self) -> BTreeSet<AccountChange> {
+        match self {
+            SuiPayload::Custom(custom) if sets_alias(&custom.transaction) => {
+                BTreeSet::from([AccountChange::SuiAddressAlias])
+            }
+            _ => BTreeSet::new(),
+        }
+    }
+
+    /// A batch goes by the kind of its single payment.
+    fn kind(&self) -> Kind {
+        match self {
+            SuiPayload::Payment(payment) => match payment.coin_type {
+                None => Kind::SuiSendNative,
+                Some(_) => Kind::SuiSendCoin,
+            },
+            SuiPayload::Custom(_) => Kind::SuiSendCustom,
+            SuiPayload::Message(_) => Kind::SuiMessage,
+        }
+    }
+
+    fn from(&self) -> &str {
+        match self {
+            SuiPayload::Payment(payment) => &payment.from,
+            SuiPayload::Custom(custom) => &custom.from,
+            SuiPayload::Message(message) => &message.from,
+        }
+    }
+
+    fn chain_id(&self) -> Option<u64> {
+        None
+    }
+
+    fn is_transaction(&self) -> bool {
+        !matches!(self, SuiPayload::Message(_))
+    }
+
+    /// A batch of several has no wire form of its own: it gives one that lists them all and that
+    /// no parser takes, so that it can never be taken for another payment.
+    fn to_wire(&self) -> WireKind {
+        match self {
+            SuiPayload::Payment(payment) => payment.to_wire(),
+            SuiPayload::Custom(custom) => WireKind::SuiSendCustom(wire::SuiSendCustom {
+                from: custom.from.clone(),
+                payload: custom.bytes.clone(),
+            }),
+            SuiPayload::Message(message) => WireKind::SuiMessage(wire::SuiMessage {
+                from: message.from.clone(),
+                r#type: wire::sui_message::Type::Default.into(),
+                content: message.content.clone(),
+            }),
+        }
+    }
+}
+
+impl Payment {
+    fn to_wire(&self) -> WireKind {
+        let list = |text: fn(&Output) -> String| -> String {
+            let all: Vec<String> = self.outputs.iter().map(text).collect();
+            all.join(",")
+        };
+        let (from, to) = (self.from.clone(), list(|output| output.to.clone()));
+        let amount = list(|output| output.amount.to_string());
+        let Gas { budget, price } = self.gas;
+        let gas_fee = (budget.is_some() || price.is_some()).then(|| wire::SuiGas {
+            budget: budget.map(|budget| budget.to_string()),
+            price: price.map(|price| price.to_string()),
+        });
+        match &self.coin_type {
+            None => WireKind::SuiSendNative(wire::SuiSendNative {
+                from,
+                to,
+                value: amount,
+                gas_fee,
+            }),
+            Some(coin_type) => WireKind::SuiSendCoin(wire::SuiSendCoin {
+                from,
+                to,
+                coin_tag: coin_type.clone(),
+                amount,
+                gas_fee,
+            }),
+        }
+    }
+}
+
+fn address(name: &str, text: &str) -> Result<String, Fault> {
+    required(name, text)?;
+    parse_address(text)
+        .map(|address| address.to_string())
+        .map_err(|error| Fault::field(name, error))
+}
+
+fn coin_type(text: &str) -> Result<String, Fault> {
+    required("coinTag", text)?;
+    parse_coin_type(text)
+        .map(|coin| coin.to_string())
+        .map_err(|error| Fault::field("coinTag", error))
+}
+
+fn gas(gas: Option<&wire::SuiGas>) -> Result<Gas, Fault> {
+    let Some(gas) = gas else {
+        return Ok(Gas::default());
+    };
+    let more_than_zero =
+        |name: &str, text: Option<&str>| match optional_amount(name, text, parse_u64)? {
+            Some(0) => Err(Fault::field(name, "must be more than 0")),
+            value => Ok(value),
+        };
+    let budget = more_than_zero("gasFee.budget", gas.budget.as_deref())?;
+    if budget.is_some_and(|budget| budget > MAX_BUDGET) {
+        return Err(Fault::field(
+            "gasFee.budget",
+            format_args!("must be at most {MAX_BUDGET} MIST, which is what the network allows"),
+        ));
+    }
+    let price = more_than_zero("gasFee.price", gas.price.as_deref())?;
+    Ok(Gas { budget, price })
+}
+
+fn outputs(recipients: &[wire::BatchPaymentRecipient]) -> Result<Vec<Output>, Fault> {
+    recipients_in_range(recipients.len())?;
+    let mut total: u64 = 0;
+    let mut outputs = Vec::with_capacity(recipients.len());
+    for (index, recipient) in recipients.iter().enumerate() {
+        let name = |field: &str| format!("recipients[{index}].{field}");
+        let to = address(&name("address"), &recipient.address)?;
+        let amount = amount(&name("amount"), &recipient.amount, parse_u64)?;
+        if amount == 0 {
+            return Err(Fault::field(name("amount"), "must be more than 0"));
+        }
+        total = total
+            .checked_add(amount)
+            .ok_or_else(|| Fault::field("recipients", "total exceeds 64 bits"))?;
+        outputs.push(Output { to, amount });
+    }
+    Ok(outputs)
+}
