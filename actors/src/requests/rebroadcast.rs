@@ -91,7 +91,7 @@ impl DroppedResource {
     fn nonce(&self) -> Option<u64> {
         match self.resource {
             Resource::Nonce(nonce) => Some(nonce),
-            Resource::Object(_) | Resource::Whole(_) => None,
+            Resource::Object(_) | Resource::TxHash(_) => None,
         }
     }
 
@@ -182,7 +182,7 @@ async fn release_unknown(
     candidate_inputs: &[Resource],
 ) -> Result<(), Fault> {
     for resource in candidate_inputs.iter().take(MAX_CHECKED) {
-        if matches!(resource, Resource::Whole(_)) {
+        if matches!(resource, Resource::TxHash(_)) {
             continue;
         }
         let key = rows::claim(account, resource);
@@ -201,7 +201,7 @@ async fn release_unknown(
         let detail = match resource {
             Resource::Nonce(nonce) => format!("nonce {nonce} is free: the chain offers it"),
             Resource::Object(name) => format!("{name} is free: the chain offers it"),
-            Resource::Whole(_) => String::new(),
+            Resource::TxHash(_) => String::new(),
         };
         tracing::warn!(request = %holder, detail, "released what a restored request had reserved");
         add_audit_entry(services, &mut batch, &request, "Freed", &detail)?;
@@ -234,7 +234,7 @@ async fn dropped_resources(
                 lost.extend(held_by_finished(services, account, resource.clone()).await?)
             }
             // What nodes offer is another one each time.
-            Resource::Whole(_) => {}
+            Resource::TxHash(_) => {}
         }
     }
     Ok(lost)

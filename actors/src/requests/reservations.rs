@@ -48,7 +48,7 @@ pub fn replaced(request: &Request, payload: &Payload, draft: &Draft) -> Result<V
     Ok(reservations
         .filter_map(|resource| match resource {
             Resource::Nonce(nonce) if draft.claim.is_none() => Some(nonce),
-            Resource::Nonce(_) | Resource::Object(_) | Resource::Whole(_) => None,
+            Resource::Nonce(_) | Resource::Object(_) | Resource::TxHash(_) => None,
         })
         .collect())
 }
@@ -91,7 +91,7 @@ pub fn describe_holder(resource: &Resource, holder: RequestId) -> String {
     match resource {
         Resource::Nonce(nonce) => format!("nonce {nonce} is already reserved by request {holder}"),
         Resource::Object(name) => format!("{name} is already reserved by request {holder}"),
-        Resource::Whole(_) => {
+        Resource::TxHash(_) => {
             format!("an identical transaction is already pending in request {holder}")
         }
     }

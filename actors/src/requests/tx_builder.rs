@@ -108,7 +108,7 @@ pub fn draft(
         .into_iter()
         .find_map(|resource| match resource {
             Resource::Nonce(nonce) => Some(nonce),
-            Resource::Object(_) | Resource::Whole(_) => None,
+            Resource::Object(_) | Resource::TxHash(_) => None,
         });
     Ok(Draft {
         claim: nonce.map(|nonce| ChainAccount::of(request, payload).nonce(nonce)),

@@ -198,7 +198,7 @@ pub fn claim(of: &ChainAccount, resource: &Resource) -> Key {
             &[&account, &nonce.to_be_bytes()],
         ),
         Resource::Object(name) => Key::new(KeySpace::Claim, &[&account, &[1], name.as_bytes()]),
-        Resource::Whole(hash) => Key::new(KeySpace::Claim, &[&account, &[2], hash]),
+        Resource::TxHash(hash) => Key::new(KeySpace::Claim, &[&account, &[2], hash]),
     }
 }
 

@@ -475,7 +475,7 @@ fn keys__should_be_where_they_always_were() {
     };
     for (resource, rest) in [
         (Resource::Object("ab:1".into()), "0161623a31".to_owned()),
-        (Resource::Whole([7; 32]), format!("02{}", "07".repeat(32))),
+        (Resource::TxHash([7; 32]), format!("02{}", "07".repeat(32))),
     ] {
         let key = claim(&of, &resource);
         assert_eq!(hex::encode(&key.bytes), format!("{account_part}{rest}"));

@@ -55,7 +55,7 @@ pub enum Resource {
     Object(String),
     /// The transaction itself (its signed message, hashed): where nothing else tells two equal
     /// payments apart, the network would take the second for the first.
-    Whole([u8; 32]),
+    TxHash([u8; 32]),
 }
 
 /// The chains of a network whose signatures name their chain.

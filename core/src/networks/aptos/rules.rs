@@ -105,7 +105,7 @@ impl NetworkRules for Aptos {
     ) -> Result<Vec<Resource>, Fault> {
         let transaction = tx::built(&unsigned.bytes)?;
         Ok(vec![if transaction.is_orderless() {
-            Resource::Whole(Sha256::digest(tx::signing_message(&unsigned.bytes)).into())
+            Resource::TxHash(Sha256::digest(tx::signing_message(&unsigned.bytes)).into())
         } else {
             Resource::Nonce(transaction.sequence_number)
         }])

@@ -84,7 +84,7 @@ impl NetworkRules for Solana {
         let whole = unsigned
             .signing
             .iter()
-            .map(|input| Resource::Whole(Sha256::digest(&input.message).into()));
+            .map(|input| Resource::TxHash(Sha256::digest(&input.message).into()));
         Ok(whole.collect())
     }
 

@@ -113,7 +113,7 @@ impl NetworkRules for Stellar {
             return Ok(vec![Resource::Nonce(sequence)]);
         }
         let digest = envelope::digest(&envelope)?;
-        Ok(vec![Resource::Whole(Sha256::digest(digest).into())])
+        Ok(vec![Resource::TxHash(Sha256::digest(digest).into())])
     }
 
     fn build(

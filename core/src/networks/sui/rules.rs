@@ -150,7 +150,7 @@ impl NetworkRules for Sui {
         }
         if reservations.is_empty() {
             let whole = Sha256::digest(transaction.signing_digest());
-            reservations.push(Resource::Whole(whole.into()));
+            reservations.push(Resource::TxHash(whole.into()));
         }
         Ok(reservations)
     }

@@ -80,7 +80,7 @@ impl NetworkRules for Tron {
         let end_ms = chain_data.expires_ms();
         loop {
             let id = tx::id(&tx::unsigned(payload, &chain_data)?);
-            if !taken.contains(&Resource::Whole(id)) {
+            if !taken.contains(&Resource::TxHash(id)) {
                 return Ok(Allocation::ChainData(chain_data));
             }
             chain_data.timestamp_ms = chain_data.timestamp_ms.saturating_add(1);
@@ -97,7 +97,7 @@ impl NetworkRules for Tron {
         _payload: &TronPayload,
         unsigned: &Unsigned,
     ) -> Result<Vec<Resource>, Fault> {
-        Ok(vec![Resource::Whole(tx::id(&unsigned.bytes))])
+        Ok(vec![Resource::TxHash(tx::id(&unsigned.bytes))])
     }
 
     fn build(

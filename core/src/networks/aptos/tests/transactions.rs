@@ -239,7 +239,7 @@ fn custom_transactions__should_count_what_is_plain_to_see() {
             .unwrap_err();
         assert_eq!(fault.class(), &Class::Bug);
         let reservations = APTOS.reservations(&payload, &unsigned).unwrap();
-        let whole = matches!(reservations.as_slice(), [Resource::Whole(_)]);
+        let whole = matches!(reservations.as_slice(), [Resource::TxHash(_)]);
         assert_eq!(whole, raw.is_orderless());
         if !whole {
             assert_eq!(reservations, [Resource::Nonce(9)]);

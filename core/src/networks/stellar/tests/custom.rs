@@ -259,7 +259,7 @@ fn uses__should_be_the_number_where_it_is_the_senders() {
         bump(&from(), 900, tx(ISSUER, op())),
     ] {
         let digest = envelope.hash(NETWORK_ID).unwrap();
-        let whole = Resource::Whole(Sha256::digest(digest).into());
+        let whole = Resource::TxHash(Sha256::digest(digest).into());
         assert_eq!(used(&envelope), whole);
     }
     let mut unsigned = build(&send(), &chain_data(Some(true))).unwrap();

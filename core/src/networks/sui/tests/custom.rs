@@ -311,7 +311,7 @@ fn uses__should_name_the_objects_that_are_spent() {
         let none = transaction(vec![], vec![]);
         let alone = reservations(none.clone(), gas.clone());
         assert!(
-            matches!(alone.as_slice(), [Resource::Whole(_)]),
+            matches!(alone.as_slice(), [Resource::TxHash(_)]),
             "{alone:?}"
         );
         assert_eq!(reservations(none.clone(), gas.clone()), alone);

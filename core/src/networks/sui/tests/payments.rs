@@ -241,7 +241,7 @@ fn expiration__should_tell_payments_apart_that_spend_no_coin() {
     let unsigned = build(&native(1), &sui(None)).unwrap();
     assert_eq!(read(&unsigned).expiration, TransactionExpiration::None);
     let reservations = SUI_CHAIN.reservations(&native(1), &unsigned).unwrap();
-    assert!(matches!(reservations.as_slice(), [Resource::Whole(_)]));
+    assert!(matches!(reservations.as_slice(), [Resource::TxHash(_)]));
     let fault = build(&token(1), &from_balance(None)).unwrap_err();
     assert_eq!(fault.class(), &Class::Bug);
     // Coins that change are enough.

@@ -210,7 +210,7 @@ fn equal_payments__should_become_two_transactions() {
             assert_eq!(decoded.timestamp, 1_762_000_000_000 + later);
             assert_eq!(decoded.expiration, 1_762_000_060_000);
             let reservations = TRON.reservations(&payload, &unsigned).unwrap();
-            let [Resource::Whole(id)] = reservations.as_slice() else {
+            let [Resource::TxHash(id)] = reservations.as_slice() else {
                 panic!("{reservations:?}")
             };
             assert_eq!(id.as_slice(), unsigned.signing[0].message);
