@@ -1,13 +1,11 @@
 //! A store in memory: for simulations and tests. Nothing survives the process.
 
-use std::{collections::BTreeMap, convert::Infallible, ops::Bound, sync::Arc};
+use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use async_trait::async_trait;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{
-    Batch, CommitError, Key, Precondition, RawRow, ReadError, Row, RowChange, Scan, Snapshot, Store,
-};
+use super::{Batch, CommitError, Key, RawRow, ReadError, Row, Scan, Snapshot, Store};
 
 /// See the module.
 #[derive(Default)]
@@ -39,44 +37,7 @@ impl MemoryStore {
 #[async_trait]
 impl Store for MemoryStore {
     async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
-        let mut rows = self.rows();
-        for write in batch.writes() {
-            let version = rows.get(&write.key).map(|row| row.version);
-            let holds = match write.expect {
-                Precondition::Any => true,
-                Precondition::Absent => version.is_none(),
-                Precondition::Version(expected) => version == Some(expected),
-            };
-            if !holds {
-                return Err(CommitError::Conflict(write.key.clone()));
-            }
-        }
-        let value = |key: &Key| Ok::<_, Infallible>(rows.get(key).map(|row| row.value.clone()));
-        let links = match batch.links(value) {
-            Ok(links) => links?,
-            Err(never) => match never {},
-        };
-        for (key, value) in links {
-            let version = rows.get(&key).map_or(1, |row| row.version + 1);
-            rows.insert(key, Row { version, value });
-        }
-        for write in batch.writes() {
-            match &write.change {
-                RowChange::Put(value) => {
-                    let version = rows.get(&write.key).map_or(1, |row| row.version + 1);
-                    let row = Row {
-                        version,
-                        value: value.clone(),
-                    };
-                    rows.insert(write.key.clone(), row);
-                }
-                RowChange::Delete => {
-                    rows.remove(&write.key);
-                }
-                RowChange::Check => {}
-            }
-        }
-        Ok(())
+        batch.apply(&mut self.rows())
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {

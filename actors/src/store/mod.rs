@@ -13,6 +13,7 @@ pub(crate) mod rows;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
     fmt,
     sync::Arc,
 };
@@ -209,6 +210,48 @@ impl Batch {
             }
         }
         Ok(Ok(writes))
+    }
+
+    /// Takes the batch on rows in memory, with its entries of the audit log, or changes nothing.
+    ///
+    /// # Errors
+    /// [`CommitError::Conflict`], and those of [`Batch::links`].
+    pub(crate) fn apply(&self, rows: &mut BTreeMap<Key, Row>) -> Result<(), CommitError> {
+        for write in &self.writes {
+            let version = rows.get(&write.key).map(|row| row.version);
+            let holds = match write.expect {
+                Precondition::Any => true,
+                Precondition::Absent => version.is_none(),
+                Precondition::Version(expected) => version == Some(expected),
+            };
+            if !holds {
+                return Err(CommitError::Conflict(write.key.clone()));
+            }
+        }
+        let value = |key: &Key| Ok::<_, Infallible>(rows.get(key).map(|row| row.value.clone()));
+        let links = match self.links(value) {
+            Ok(links) => links?,
+            Err(never) => match never {},
+        };
+        let put = |rows: &mut BTreeMap<Key, Row>, key: Key, value: Vec<u8>| {
+            let version = rows
+                .get(&key)
+                .map_or(1, |row| row.version.saturating_add(1));
+            rows.insert(key, Row { version, value });
+        };
+        for (key, value) in links {
+            put(rows, key, value);
+        }
+        for write in &self.writes {
+            match &write.change {
+                RowChange::Put(value) => put(rows, write.key.clone(), value.clone()),
+                RowChange::Delete => {
+                    rows.remove(&write.key);
+                }
+                RowChange::Check => {}
+            }
+        }
+        Ok(())
     }
 
     fn push(&mut self, key: Key, expect: Precondition, change: RowChange) -> &mut Self {

@@ -1,20 +1,21 @@
 //! The store of a server: PostgreSQL, in the schema `covault` of a database.
 //!
-//! One connection writes. It takes every batch that waits into one transaction (group commit), in
-//! one round trip; each batch is still checked and applied on its own, in the order of arrival.
-//! Reads go through a pool of connections.
+//! One connection writes. It takes every batch that waits into one transaction of plain SQL (group
+//! commit): it locks the rows, each batch is checked and applied on its own, in memory and in the order
+//! of arrival, and what comes of it is written. Reads go through a pool of connections.
 
 mod group;
 mod question;
 mod server;
 mod snapshot;
+mod transaction;
 mod writer;
 
 use std::{
     collections::VecDeque,
     num::NonZeroU32,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicI64, Ordering},
     },
     time::Duration,
@@ -22,6 +23,7 @@ use std::{
 
 use async_trait::async_trait;
 use covault_core::fault::Fault;
+use parking_lot::Mutex;
 use secrecy::SecretString;
 use sqlx::{
     PgConnection, PgPool,
@@ -184,14 +186,16 @@ async fn begin(
 }
 
 async fn register(connection: &mut PgConnection, alone: bool) -> Result<String, sqlx::Error> {
-    // Whoever wrote before and comes back finds that it may not any more.
-    let others = if alone {
-        "DELETE FROM covault.writers"
-    } else {
-        "DELETE FROM covault.writers WHERE written < now() - interval '30 days'"
-    };
-    sqlx::query(others).execute(&mut *connection).await?;
-    sqlx::query_scalar("INSERT INTO covault.writers DEFAULT VALUES RETURNING id::text")
+    // Who wants to be alone and others never write at the same time, also where the server knows no
+    // advisory locks: whoever wrote before finds that it may not any more.
+    sqlx::query(
+        "DELETE FROM covault.writers WHERE $1 OR alone OR written < now() - interval '30 days'",
+    )
+    .bind(alone)
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query_scalar("INSERT INTO covault.writers (alone) VALUES ($1) RETURNING id")
+        .bind(alone)
         .fetch_one(connection)
         .await
 }
@@ -217,12 +221,11 @@ fn pool(
                 let refuse = |problem: String| sqlx::Error::Configuration(problem.into());
                 let fit = server::examine(connection).await;
                 fit.map_err(|trouble| refuse(trouble.text))?;
-                let number: Option<i64> = sqlx::query_scalar(
-                    "SELECT number FROM covault.writers WHERE id = $1::text::uuid",
-                )
-                .bind(id)
-                .fetch_optional(connection)
-                .await?;
+                let number: Option<i64> =
+                    sqlx::query_scalar("SELECT number FROM covault.writers WHERE id = $1")
+                        .bind(id)
+                        .fetch_optional(connection)
+                        .await?;
                 if number.is_none_or(|number| number < least) {
                     return Err(refuse("it does not have the latest commits".into()));
                 }
@@ -264,10 +267,7 @@ impl Shared {
     }
 
     fn pool(&self) -> PgPool {
-        self.pool
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.pool.lock().clone()
     }
 
     /// Drops every connection that reads.
@@ -279,7 +279,7 @@ impl Shared {
             self.readers,
             self.patience,
         );
-        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = self.pool.lock();
         let old = std::mem::replace(&mut *pool, new);
         drop(pool);
         tokio::spawn(async move { old.close().await });
@@ -362,7 +362,9 @@ impl Store for PostgresStore {
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
-        let mut found = self.shared.read(&Question::one(key)).await?;
+        let keys = vec![key.bytes.clone()];
+        let space = key.space;
+        let mut found = self.shared.read(&Question::Some { space, keys }).await?;
         Ok(found.pop().map(|(_, row)| row))
     }
 
@@ -370,7 +372,8 @@ impl Store for PostgresStore {
         if keys.is_empty() {
             return Ok(RowMap::new());
         }
-        let found = self.shared.read(&Question::some(space, keys)).await?;
+        let keys = keys.to_vec();
+        let found = self.shared.read(&Question::Some { space, keys }).await?;
         Ok(found
             .into_iter()
             .map(|(key, row)| (key.bytes, row))

@@ -14,6 +14,10 @@ use covault_core::{
     ids::VaultId,
 };
 
+use super::{
+    group::Group,
+    transaction::{Settled, commit, settle},
+};
 use crate::{
     audit::AuditLog,
     store::{KeySpace, Precondition, conformance::conformance},
@@ -234,6 +238,8 @@ enum Road {
 struct Proxy {
     url: String,
     road: Arc<AtomicU8>,
+    /// How many messages pass before the accident.
+    before: Arc<AtomicUsize>,
     accidents: Arc<AtomicUsize>,
     late: Arc<Notify>,
 }
@@ -244,29 +250,34 @@ impl Proxy {
         let (ours, theirs) = (listener.local_addr().unwrap().port(), server.port());
         let url = url.replace(&format!(":{theirs}/"), &format!(":{ours}/"));
         let road = Arc::new(AtomicU8::new(Road::Free as u8));
+        let before = Arc::new(AtomicUsize::new(0));
         let accidents = Arc::new(AtomicUsize::new(0));
         let late = Arc::new(Notify::new());
-        let shared = (Arc::clone(&road), Arc::clone(&accidents), Arc::clone(&late));
+        let counts = (Arc::clone(&before), Arc::clone(&accidents));
+        let shared = (Arc::clone(&road), counts, Arc::clone(&late));
         tokio::spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.unwrap();
                 let server = TcpStream::connect(("127.0.0.1", theirs)).await;
-                let (road, accidents, late) = shared.clone();
+                let (road, counts, late) = shared.clone();
                 // While the server is away, connections end.
                 if let Ok(server) = server {
-                    tokio::spawn(carry(client, server, road, accidents, late));
+                    tokio::spawn(carry(client, server, road, counts, late));
                 }
             }
         });
         Self {
             url,
             road,
+            before,
             accidents,
             late,
         }
     }
 
-    fn set(&self, road: Road) {
+    /// Sets what happens after some messages.
+    fn set(&self, road: Road, before: usize) {
+        self.before.store(before, Ordering::SeqCst);
         self.road.store(road as u8, Ordering::SeqCst);
     }
 
@@ -279,12 +290,22 @@ async fn carry(
     mut client: TcpStream,
     mut server: TcpStream,
     road: Arc<AtomicU8>,
-    accidents: Arc<AtomicUsize>,
+    (before, accidents): (Arc<AtomicUsize>, Arc<AtomicUsize>),
     late: Arc<Notify>,
 ) {
     let (mut up, mut down) = (vec![0; 1 << 16], vec![0; 1 << 16]);
     // One accident, then all is well again for other connections.
     let accident = |kind: Road| {
+        if road.load(Ordering::SeqCst) != kind as u8 {
+            return false;
+        }
+        let less = |before: usize| before.checked_sub(1);
+        if before
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, less)
+            .is_ok()
+        {
+            return false;
+        }
         let happens = road
             .compare_exchange(
                 kind as u8,
@@ -338,28 +359,40 @@ async fn commit__should_happen_once_when_its_answer_or_question_is_lost() {
         .commit(put(b"warm", Precondition::Any, b""))
         .await
         .unwrap();
-    for (number, road) in (1..).zip([
-        Road::AnswersLost,
-        Road::QuestionsLost,
-        Road::AnswersLost,
-        Road::QuestionsLate,
-    ]) {
-        proxy.set(road);
-        let name = [number];
-        let mut batch = put(&name, Precondition::Absent, b"once");
-        batch.put(key(b"count"), Precondition::Any, vec![number]);
-        batch.append(Chain::Service, vec![number]);
-        let mut other = put(b"warm", Precondition::Version(77), b"never");
-        other.append(Chain::Service, b"never".to_vec());
-        // A refusal is remembered too.
-        let both = futures::future::join(store.commit(batch), store.commit(other)).await;
-        let conflict = Err(CommitError::Conflict(key(b"warm")));
-        assert_eq!(both, (Ok(()), conflict), "{road:?}");
-        assert_eq!(proxy.accidents(), usize::from(number), "{road:?}");
-        proxy.late.notify_waiters();
-        assert!(store.get(&key(&name)).await.unwrap().is_some());
-        let count = store.get(&key(b"count")).await.unwrap().unwrap();
-        assert_eq!(count.version, u64::from(number), "{road:?}");
+    let mut rounds = 0u8;
+    for road in [Road::AnswersLost, Road::QuestionsLost, Road::QuestionsLate] {
+        // Each message of a commit, from the first to the last.
+        for before in 0.. {
+            proxy.set(road, before);
+            let accidents = proxy.accidents();
+            rounds += 1;
+            let name = [rounds];
+            let mut batch = put(&name, Precondition::Absent, b"once");
+            batch.put(key(b"count"), Precondition::Any, vec![rounds]);
+            batch.append(Chain::Service, vec![rounds]);
+            batch.delete(key(b"never"), Precondition::Any);
+            let mut other = put(b"warm", Precondition::Version(7_777), b"never");
+            other.append(Chain::Service, b"never".to_vec());
+            // A refusal is remembered too.
+            let both = futures::future::join(store.commit(batch), store.commit(other)).await;
+            let conflict = Err(CommitError::Conflict(key(b"warm")));
+            assert_eq!(both, (Ok(()), conflict), "{road:?} after {before}");
+            let over = proxy.accidents() == accidents;
+            proxy.set(Road::Free, 0);
+            proxy.late.notify_waiters();
+            assert!(store.get(&key(&name)).await.unwrap().is_some());
+            let count = store.get(&key(b"count")).await.unwrap().unwrap();
+            assert_eq!(count.version, u64::from(rounds), "{road:?} after {before}");
+            // Every statement is known to the next session, so that there is one message of each.
+            store
+                .commit(put(b"warm", Precondition::Any, b""))
+                .await
+                .unwrap();
+            if over {
+                assert!(before >= 7, "{before}: too few messages for a commit");
+                break;
+            }
+        }
     }
     // Also what arrived late has changed nothing.
     store
@@ -367,9 +400,10 @@ async fn commit__should_happen_once_when_its_answer_or_question_is_lost() {
         .await
         .unwrap();
     let count = store.get(&key(b"count")).await.unwrap().unwrap();
-    assert_eq!(count.version, 4);
+    assert_eq!(count.version, u64::from(rounds));
     let told = chain(&store, Chain::Service).await;
-    assert_eq!(told, [[1], [2], [3], [4]]);
+    let wanted: Vec<_> = (1..=rounds).map(|round| vec![round]).collect();
+    assert_eq!(told, wanted);
 }
 
 #[tokio::test]
@@ -381,30 +415,49 @@ async fn commit__should_not_happen_after_it_was_given_up() {
         .commit(put(b"a", Precondition::Absent, b""))
         .await
         .unwrap();
-    let (id, ask) = (&store.shared.id, |sql: String| {
-        server.query(database(&url), &sql)
-    });
-    let settle = |number| {
-        ask(format!(
-            "SELECT outcome FROM covault.settle_v1('{id}', {number})"
-        ))
-    };
-    let commit = |number| {
-        ask(format!(
-            "DO $$ BEGIN PERFORM covault.commit_v1('{id}', {number}, '{{1}}', '{{0}}', '{{7}}', \
-             '{{late}}', '{{0}}', '{{1}}', '{{late}}', '{{0}}', '{{}}', '{{}}', '{{}}'); \
-             RAISE NOTICE 'done'; EXCEPTION WHEN SQLSTATE 'CV001' THEN \
-             CREATE TABLE IF NOT EXISTS refused (); END $$; SELECT to_regclass('refused')"
-        ))
-    };
-    assert_eq!(settle(1), "taken");
-    assert_eq!(settle(1), "taken");
-    assert_eq!(settle(2), "given up");
-    assert_eq!(settle(2), "given up");
-    assert_eq!(commit(2), "refused");
+    let Shared { server, id, .. } = &*store.shared;
+    let mut session = server.connect("late").await.unwrap();
+    let mut settled = Vec::new();
+    for number in [1, 1, 2, 2] {
+        let (outcome, _) = settle(&mut session, id, number).await.unwrap();
+        settled.push(outcome);
+    }
+    let [taken, given_up] = [Settled::Taken, Settled::GivenUp].map(|outcome| [outcome; 2]);
+    assert_eq!(settled, [taken, given_up].concat());
+    let (reply, _) = oneshot::channel();
+    let late = put(b"late", Precondition::Any, b"");
+    let batch = Arc::new(Mutex::new(Some(late)));
+    let mut waiting = VecDeque::from([Job { batch, reply }]);
+    let mut late = Group::take(&mut waiting).unwrap();
+    let refused = commit(&mut session, id, 2, &mut late).await.unwrap_err();
+    assert_eq!(refused.effect, Effect::Unknown);
     assert_eq!(store.get(&key(b"late")).await.unwrap(), None);
-    assert_eq!(settle(4), "behind");
-    assert_eq!(settle(1), "gone");
+    let mut outcome = async |number| settle(&mut session, id, number).await.unwrap().0;
+    assert_eq!(outcome(5).await, Settled::Behind);
+    assert_eq!(outcome(1).await, Settled::Replaced);
+    // The number that was given up is not used again.
+    assert_eq!(outcome(4).await, Settled::GivenUp);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writers__should_not_be_held_up_by_one_that_stalls_in_the_middle_of_a_commit() {
+    let server = Postgres::start();
+    let store = open(&server.database()).await;
+    store
+        .commit(put(b"a", Precondition::Absent, b""))
+        .await
+        .unwrap();
+    let mut stalled = store.shared.server.connect("stalled").await.unwrap();
+    for statement in ["BEGIN", "SELECT 1 FROM covault.rows FOR UPDATE"] {
+        sqlx::query(statement).execute(&mut stalled).await.unwrap();
+    }
+    let change = store.commit(put(b"a", Precondition::Version(1), b""));
+    timeout(Duration::from_secs(30), change)
+        .await
+        .unwrap()
+        .unwrap();
+    let ended = sqlx::query("COMMIT").execute(&mut stalled).await;
+    assert!(ended.is_err(), "its session has ended");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -566,6 +619,13 @@ async fn postgres__should_stop_for_good_when_confirmed_commits_are_lost() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres__should_not_let_a_writer_back_that_was_replaced() {
     let server = Postgres::start();
+    // By one that is alone, or one of several.
+    for alone in [true, false] {
+        replaced(&server, alone).await;
+    }
+}
+
+async fn replaced(server: &Postgres, alone: bool) {
     let url = server.database();
     let first = PostgresStore::open(brief(&url, Duration::from_secs(4)))
         .await
@@ -580,7 +640,11 @@ async fn postgres__should_not_let_a_writer_back_that_was_replaced() {
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() \
          AND pid <> pg_backend_pid()",
     );
-    let second = open(&url).await;
+    let second = Options {
+        alone,
+        ..options(&url)
+    };
+    let second = PostgresStore::open(second).await.unwrap();
     second
         .commit(put(b"a", Precondition::Version(1), b"2"))
         .await

@@ -1,5 +1,7 @@
 #![allow(non_snake_case)]
 
+use covault_core::audit::Chain;
+
 use super::*;
 
 fn key(name: u8) -> Key {
@@ -30,96 +32,155 @@ fn batch(written: &[u8], seen: &[u8]) -> Batch {
     batch
 }
 
+fn group(batches: Vec<Batch>) -> Group {
+    let (jobs, _): (VecDeque<_>, Vec<_>) = batches
+        .into_iter()
+        .map(|batch| {
+            let (job, _, answer) = job(batch);
+            (job, answer)
+        })
+        .unzip();
+    let mut jobs = jobs;
+    Group::take(&mut jobs).unwrap()
+}
+
+/// Rows of these names, each in version 1.
+fn found(names: &[u8]) -> BTreeMap<Key, Row> {
+    let rows = names.iter().map(|name| (key(*name), row(1, &[])));
+    rows.collect()
+}
+
+fn row(version: u64, value: &[u8]) -> Row {
+    let value = value.to_vec();
+    Row { version, value }
+}
+
 #[test]
-fn waves__should_keep_apart_only_what_has_to_do_with_each_other() {
-    let of = |batches: &[Batch]| waves(batches.iter());
-    assert_eq!(of(&[batch(&[1], &[]), batch(&[2], &[])]), [0, 0]);
-    assert_eq!(of(&[batch(&[1], &[]), batch(&[1], &[])]), [0, 1]);
-    // A lease that everybody looks at keeps nobody apart.
-    let looking = [1, 2, 3].map(|name| batch(&[name], &[9]));
-    assert_eq!(of(&looking), [0, 0, 0]);
-    // What is looked at, and written later, is looked at first.
-    assert_eq!(of(&[batch(&[1], &[9]), batch(&[9], &[])]), [0, 0]);
-    assert_eq!(of(&[batch(&[9], &[]), batch(&[1], &[9])]), [0, 1]);
+fn group__should_lock_what_it_names_and_share_tokens_that_it_only_looks_at() {
+    let token = |name: u8| Key::new(KeySpace::Token, &[&[name]]);
+    let mut first = batch(&[2], &[1]);
+    first.check(token(1), Precondition::Version(4));
+    first.check(token(2), Precondition::Version(4));
+    let mut second = batch(&[1], &[]);
+    second.put(token(2), Precondition::Version(4), vec![]);
+    second.check(token(3), Precondition::Absent);
+    second.append(Chain::Service, vec![]);
+    let locks = group(vec![first, second]).locks();
+    let head = rows::audit_head(Chain::Service);
+    let own = [key(1), key(2), token(2), token(3), head];
+    assert_eq!(locks.own, BTreeSet::from(own));
+    assert_eq!(locks.shared, BTreeSet::from([token(1)]));
+}
+
+#[test]
+fn group__should_write_what_is_left_of_all_batches_in_their_order() {
+    let mut gone = Batch::new();
+    gone.delete(key(2), Precondition::Any);
+    gone.delete(key(7), Precondition::Any);
+    gone.check(key(8), Precondition::Absent);
+    let mut again = batch(&[3], &[]);
+    again.put(key(2), Precondition::Absent, vec![22]);
+    let mut made = Batch::new();
+    made.put(key(6), Precondition::Absent, vec![]);
+    let mut unmade = Batch::new();
+    unmade.delete(key(6), Precondition::Version(1));
+    let batches = vec![
+        batch(&[1, 3], &[2]),
+        batch(&[1], &[]),
+        gone,
+        again,
+        made,
+        unmade,
+    ];
+    let mut group = group(batches);
+    let changes = group.decide(found(&[1, 2]));
     assert_eq!(
-        of(&[
-            batch(&[1], &[]),
-            batch(&[1], &[9]),
-            batch(&[9], &[]),
-            batch(&[3], &[]),
-        ]),
-        [0, 1, 1, 0]
+        changes,
+        Changes {
+            // Also rows that are not there afterwards: nobody else may make them meanwhile.
+            inserts: vec![
+                (key(3), row(2, &[3])),
+                (key(6), row(1, &[])),
+                (key(8), row(1, &[])),
+            ],
+            updates: vec![(key(1), row(3, &[1])), (key(2), row(1, &[22]))],
+            deletes: vec![key(6), key(7), key(8)],
+        }
     );
-    let mut absent = Batch::new();
-    absent.check(key(9), Precondition::Absent);
-    assert_eq!(of(&[absent.clone(), absent]), [0, 1]);
-}
-
-fn adding(chain: Chain, row: u8) -> Batch {
-    let mut batch = batch(&[row], &[]);
-    batch.append(chain, vec![row, 0]);
-    batch.append(chain, vec![row, 1]);
-    batch
-}
-
-fn vault() -> Chain {
-    Chain::Vault(covault_core::ids::VaultId::from_bytes([7; 16]))
+    assert_eq!(group.outcomes, vec![Ok(()); 6]);
 }
 
 #[test]
-fn waves__should_not_keep_apart_entries_of_one_chain() {
-    let of = |batches: &[Batch]| waves(batches.iter());
-    let one = || adding(Chain::Service, 1);
-    let other = || adding(Chain::Service, 2);
-    assert_eq!(of(&[one(), other(), adding(vault(), 3)]), [0, 0, 0]);
-    // They stay in the order of their batches.
-    assert_eq!(of(&[one(), one(), other()]), [0, 1, 1]);
-    // Who names a head comes after those that were there first, and before those that come later.
-    let mut began = Batch::new();
-    began.check(rows::audit_head(Chain::Service), Precondition::Absent);
-    let began = || began.clone();
-    assert_eq!(of(&[began(), began(), one()]), [0, 1, 2]);
-    assert_eq!(of(&[one(), began()]), [0, 1]);
-    let mut rebroadcast_cache = Batch::new();
-    rebroadcast_cache.check(rows::audit_head(Chain::Service), Precondition::Version(1));
-    assert_eq!(of(&[one(), rebroadcast_cache.clone()]), [0, 1]);
-    assert_eq!(of(&[rebroadcast_cache, one()]), [0, 0]);
-}
-
-#[test]
-fn group__should_order_entries_by_chain_and_tell_whose_chain_is_damaged() {
-    let (first, _, mut told_first) = job(adding(vault(), 1));
-    let (second, _, mut told_second) = job(adding(Chain::Service, 2));
-    // In a later wave.
-    let (third, _, mut told_third) = job(adding(Chain::Service, 1));
+fn group__should_tell_each_batch_its_own_outcome_and_write_nothing_of_the_refused() {
+    let (first, _, mut told_first) = job(batch(&[1, 2], &[3]));
+    let (second, _, mut told_second) = job(batch(&[1, 4], &[5]));
+    let (third, _, mut told_third) = job({
+        let mut third = batch(&[], &[3]);
+        third.put(key(1), Precondition::Version(1), vec![]);
+        third
+    });
     let mut waiting = VecDeque::from([first, second, third]);
-    let group = Group::take(&mut waiting).unwrap();
-    let rows = group.rows();
-    assert_eq!((rows.ends, rows.entry_ends), (vec![2, 3], vec![4, 6]));
-    assert_eq!(rows.entry_batches, [1, 1, 0, 0, 2, 2]);
-    let (service, for_vault) = (Chain::Service.key(), vault().key());
-    assert_eq!(
-        rows.chains,
-        [
-            &service, &service, &for_vault, &for_vault, &service, &service
-        ]
-        .map(Clone::clone)
-    );
-    assert_eq!(
-        rows.bodies,
-        [[2, 0], [2, 1], [1, 0], [1, 1], [1, 0], [1, 1]]
-    );
-    group.answer(&[-3, 3]);
-    let Err(CommitError::Unavailable(problem)) = told_first.try_recv().unwrap() else {
-        panic!("it was taken")
+    let mut group = Group::take(&mut waiting).unwrap();
+    let changes = group.decide(found(&[3]));
+    let names: Vec<_> = changes.inserts.iter().map(|(key, _)| key.clone()).collect();
+    assert_eq!(names, [key(1), key(2)]);
+    assert_eq!(changes.updates, []);
+    group.answer();
+    assert_eq!(told_first.try_recv().unwrap(), Ok(()));
+    let conflict = Err(CommitError::Conflict(key(5)));
+    assert_eq!(told_second.try_recv().unwrap(), conflict);
+    assert_eq!(told_third.try_recv().unwrap(), Ok(()));
+}
+
+#[test]
+fn group__should_look_behind_the_head_of_a_chain_when_an_entry_is_in_the_way() {
+    let adding = |chain, name| {
+        let mut batch = batch(&[name], &[]);
+        batch.append(chain, vec![name]);
+        batch
     };
-    assert!(
-        problem.contains(&format!("the audit log {} is damaged", vault())),
-        "{problem}"
-    );
-    assert_eq!(told_second.try_recv().unwrap(), Ok(()));
-    let conflict = Err(CommitError::Conflict(key(1)));
-    assert_eq!(told_third.try_recv().unwrap(), conflict);
+    let vault = Chain::Vault(covault_core::ids::VaultId::from_bytes([7; 16]));
+    let mut group = group(vec![
+        adding(Chain::Service, 1),
+        adding(vault, 2),
+        adding(Chain::Service, 3),
+    ]);
+    let changes = group.decide(BTreeMap::new());
+    let entry = |chain, number| rows::audit_entry(chain, number);
+    let names: Vec<_> = changes.inserts.iter().map(|(key, _)| key.clone()).collect();
+    let heads = [Chain::Service, vault].map(rows::audit_head);
+    let entries = [
+        entry(Chain::Service, 1),
+        entry(Chain::Service, 2),
+        entry(vault, 1),
+    ];
+    let wanted = [
+        vec![key(1), key(2), key(3)],
+        entries.to_vec(),
+        heads.to_vec(),
+    ];
+    assert_eq!(names, wanted.concat());
+    group.collided(changes.inserts);
+    assert!(group.locks().own.is_superset(&BTreeSet::from(entries)));
+    // One of them is there: nothing more goes to its chain, and the other chain goes on.
+    let there = BTreeMap::from([(entry(Chain::Service, 1), row(1, &[]))]);
+    let changes = group.decide(there);
+    assert_eq!(changes.inserts.len(), 3);
+    assert_eq!(changes.inserts[0].0, key(2));
+    assert_eq!(changes.updates, []);
+    let [first, second, third] = &group.outcomes[..] else {
+        panic!("one each")
+    };
+    assert_eq!(second, &Ok(()));
+    for refused in [first, third] {
+        let Err(CommitError::Unavailable(problem)) = refused else {
+            panic!("it was taken")
+        };
+        assert!(
+            problem.contains("the audit log service is damaged"),
+            "{problem}"
+        );
+    }
 }
 
 #[test]
@@ -145,26 +206,4 @@ fn group__should_take_what_is_wanted_up_to_its_limits() {
     assert_eq!(Group::take(&mut waiting).unwrap().len(), 1);
     assert_eq!(Group::take(&mut waiting).unwrap().len(), 1);
     assert!(Group::take(&mut waiting).is_none());
-}
-
-#[test]
-fn group__should_tell_each_batch_its_own_outcome() {
-    let (first, _, mut told_first) = job(batch(&[1, 2], &[3]));
-    // In a later wave.
-    let (second, _, mut told_second) = job(batch(&[1], &[]));
-    let (third, _, mut told_third) = job(batch(&[4], &[3]));
-    let mut waiting = VecDeque::from([first, second, third]);
-    let group = Group::take(&mut waiting).unwrap();
-    let (one, two, three, four) = (key(1).bytes, key(2).bytes, key(3).bytes, key(4).bytes);
-    let rows = group.rows();
-    assert_eq!(rows.ends, [5, 6]);
-    assert_eq!(rows.batches, [0, 0, 0, 1, 1, 2]);
-    assert_eq!(rows.keys, [&one, &two, &three, &four, &three, &one]);
-    assert_eq!(rows.changes, [1, 1, 0, 1, 0, 1]);
-    assert_eq!(rows.expects, [-1, -1, 1, -1, 1, -1]);
-    group.answer(&[5]);
-    assert_eq!(told_first.try_recv().unwrap(), Ok(()));
-    assert_eq!(told_second.try_recv().unwrap(), Ok(()));
-    let conflict = Err(CommitError::Conflict(key(3)));
-    assert_eq!(told_third.try_recv().unwrap(), conflict);
 }

@@ -2,91 +2,48 @@
 
 use sqlx::PgConnection;
 
+use super::MAX_KEY;
 use crate::store::{Key, KeySpace, Row, Scan, prefix_end};
 
 /// A row, some rows, or a page of rows.
-pub(super) struct Question {
-    statement: &'static str,
-    space: KeySpace,
-    keys: Keys,
-    /// How many at most, and how many are left out first.
-    page: Option<(i64, i64)>,
-    /// The first one that may not come any more.
-    end: Option<Vec<u8>>,
-}
-
-enum Keys {
-    /// The key, or the first one that may come.
-    One(Vec<u8>),
-    /// Those that are asked for.
-    Some(Vec<Vec<u8>>),
+pub(super) enum Question {
+    Some {
+        space: KeySpace,
+        keys: Vec<Vec<u8>>,
+    },
+    Page {
+        space: KeySpace,
+        /// The first key that may come, and the first one that may not any more.
+        first: Vec<u8>,
+        end: Vec<u8>,
+        reverse: bool,
+        limit: i64,
+        skip: i64,
+    },
 }
 
 impl Question {
-    /// Some rows.
-    pub(super) fn some(space: KeySpace, keys: &[Vec<u8>]) -> Self {
-        Self {
-            statement: "SELECT key, version, value FROM covault.rows \
-                        WHERE space = $1 AND key = ANY($2)",
-            space,
-            keys: Keys::Some(keys.to_vec()),
-            page: None,
-            end: None,
-        }
-    }
-
-    /// One row.
-    pub(super) fn one(key: &Key) -> Self {
-        Self {
-            statement: "SELECT key, version, value FROM covault.rows WHERE space = $1 AND key = $2",
-            space: key.space,
-            keys: Keys::One(key.bytes.clone()),
-            page: None,
-            end: None,
-        }
-    }
-
     /// A page.
     pub(super) fn page(scan: &Scan) -> Self {
         let mut first = scan.prefix.clone();
-        let mut end = prefix_end(&scan.prefix);
+        // No key is as long as that: it comes after all of them.
+        let mut end = prefix_end(&scan.prefix).unwrap_or_else(|| vec![u8::MAX; MAX_KEY + 1]);
         if let Some(from) = &scan.from {
             if scan.reverse {
                 // The smallest key after `from`.
-                let after = [from.as_slice(), &[0]].concat();
-                end = Some(match end {
-                    Some(end) => end.min(after),
-                    None => after,
-                });
+                end = end.min([from.as_slice(), &[0]].concat());
             } else {
                 first = first.max(from.clone());
             }
         }
-        let statement = match (end.is_some(), scan.reverse) {
-            (true, false) => {
-                "SELECT key, version, value FROM covault.rows WHERE space = $1 AND key >= $2 \
-                 AND key < $5 ORDER BY space, key LIMIT $3 OFFSET $4"
-            }
-            (true, true) => {
-                "SELECT key, version, value FROM covault.rows WHERE space = $1 AND key >= $2 \
-                 AND key < $5 ORDER BY space DESC, key DESC LIMIT $3 OFFSET $4"
-            }
-            (false, false) => {
-                "SELECT key, version, value FROM covault.rows WHERE space = $1 AND key >= $2 \
-                 ORDER BY space, key LIMIT $3 OFFSET $4"
-            }
-            (false, true) => {
-                "SELECT key, version, value FROM covault.rows WHERE space = $1 AND key >= $2 \
-                 ORDER BY space DESC, key DESC LIMIT $3 OFFSET $4"
-            }
-        };
         let number = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
-        Self {
-            statement,
+        Self::Page {
             space: scan.space,
-            keys: Keys::One(first),
-            page: Some((number(scan.limit), number(scan.skip))),
+            first,
             end,
+            reverse: scan.reverse,
+            limit: number(scan.limit),
+            skip: number(scan.skip),
         }
     }
 
@@ -98,21 +55,35 @@ impl Question {
         &self,
         connection: &mut PgConnection,
     ) -> Result<Vec<(Key, Row)>, sqlx::Error> {
-        let mut query = sqlx::query_as::<_, (Vec<u8>, i64, Vec<u8>)>(self.statement)
-            .bind(i16::from(self.space as u8));
-        query = match &self.keys {
-            Keys::One(key) => query.bind(key),
-            Keys::Some(keys) => query.bind(keys),
+        let (space, query) = match self {
+            Self::Some { space, keys } => {
+                let query = sqlx::query_as::<_, (Vec<u8>, i64, Vec<u8>)>(
+                    "SELECT key, version, value FROM covault.rows \
+                     WHERE space = $1 AND key = ANY($2)",
+                );
+                (*space, query.bind(*space as i16).bind(keys))
+            }
+            Self::Page {
+                space,
+                first,
+                end,
+                reverse,
+                limit,
+                skip,
+            } => {
+                let query = sqlx::query_as(if *reverse {
+                    "SELECT key, version, value FROM covault.rows WHERE space = $1 AND key >= $2 \
+                     AND key < $3 ORDER BY space DESC, key DESC LIMIT $4 OFFSET $5"
+                } else {
+                    "SELECT key, version, value FROM covault.rows WHERE space = $1 AND key >= $2 \
+                     AND key < $3 ORDER BY space, key LIMIT $4 OFFSET $5"
+                });
+                let query = query.bind(*space as i16).bind(first).bind(end);
+                (*space, query.bind(limit).bind(skip))
+            }
         };
-        if let Some((limit, skip)) = self.page {
-            query = query.bind(limit).bind(skip);
-        }
-        if let Some(end) = &self.end {
-            query = query.bind(end);
-        }
         let found = query.fetch_all(connection).await?.into_iter();
         let row = |(bytes, version, value): (_, i64, _)| {
-            let space = self.space;
             let version = version.cast_unsigned();
             (Key { space, bytes }, Row { version, value })
         };

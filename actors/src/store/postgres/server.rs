@@ -15,6 +15,8 @@ use sqlx::{
 const OLDEST: i32 = 130_000;
 /// Whoever holds this advisory lock is the only one that writes.
 const ALONE: i64 = 0x0063_6f76_6175_6c74;
+/// How long a session may do nothing in the middle of a commit.
+const STALLED: &str = "2s";
 /// How long a connection may take to come up, at most.
 const CONNECTING: Duration = Duration::from_secs(5);
 
@@ -160,6 +162,8 @@ impl Server {
             ),
             ("statement_timeout", statement.as_str()),
             ("lock_timeout", lock.as_str()),
+            // Who stalls in the middle of a commit is not to keep its rows from others.
+            ("idle_in_transaction_session_timeout", STALLED),
             // A server that lost us is to let go of our locks soon.
             ("tcp_keepalives_idle", "5"),
             ("tcp_keepalives_interval", "2"),
@@ -390,12 +394,11 @@ pub(super) fn effect(error: &sqlx::Error) -> Effect {
     match error.code() {
         // Serialization failure, deadlock, another writer holds a row.
         "40001" | "40P01" | "55P03" => Effect::Again,
-        // It is the primary no more.
-        "25006" => Effect::Unknown,
+        // It is the primary no more; it does not know whether it has committed.
+        "25006" | "40003" => Effect::Unknown,
         code => match code.get(..2) {
             Some("22" | "23" | "54") => Effect::Unfit,
-            // CV001: see commit_v1.
-            Some("08" | "CV" | "XX") | None => Effect::Unknown,
+            Some("08" | "XX") | None => Effect::Unknown,
             Some(_) => Effect::None,
         },
     }

@@ -35,7 +35,7 @@ impl Frozen {
             .await?;
         // The first look decides which state it is.
         let number: Option<i64> =
-            sqlx::query_scalar("SELECT number FROM covault.writers WHERE id = $1::text::uuid")
+            sqlx::query_scalar("SELECT number FROM covault.writers WHERE id = $1")
                 .bind(id)
                 .fetch_optional(&mut connection)
                 .await?;

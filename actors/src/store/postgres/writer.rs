@@ -20,6 +20,7 @@ use super::{
     Shared,
     group::{Group, Job},
     server::{self, Effect, Trouble},
+    transaction::{self, Failed, Settled},
 };
 
 /// The first pause before something that failed is tried again; it doubles up to the longest.
@@ -33,22 +34,6 @@ pub(super) struct Writer {
     pub(super) connection: Option<PgConnection>,
     /// The number of the last commit of which everything is known.
     pub(super) number: i64,
-}
-
-/// What became of a try to commit.
-enum Tried {
-    /// Done; with the places of the rows that were not as expected.
-    Done(Vec<i32>),
-    /// It had no effect.
-    Not(Effect, String),
-    /// It is not known.
-    Lost(String),
-}
-
-/// What is known of a commit whose answer was lost.
-enum Allocation {
-    Done(Vec<i32>),
-    Never,
 }
 
 impl Writer {
@@ -113,50 +98,41 @@ impl Writer {
         }
     }
 
-    /// Connects, and settles the commit with the next number, if there was one. No commit before it
-    /// can happen after this.
-    async fn connect(&mut self) -> Result<Allocation, Trouble> {
+    /// Connects, and settles the commit with the next number, if there was one: true when it happened.
+    /// No commit before it can happen after this.
+    async fn connect(&mut self) -> Result<bool, Trouble> {
         let shared = Arc::clone(&self.shared);
-        let next = self.number + 1;
         let mut connection = shared.server.connect(&shared.name).await?;
-        let limit = shared.patience / 2;
-        let (outcome, refused) = timeout(limit, async {
+        let (settled, number) = timeout(shared.patience / 2, async {
             server::end_others(&mut connection, &shared.name).await?;
             server::join(&mut connection, shared.alone).await?;
-            let settled: (String, Option<Vec<i32>>) = sqlx::query_as(
-                "SELECT outcome, refused FROM covault.settle_v1($1::text::uuid, $2)",
-            )
-            .bind(&shared.id)
-            .bind(next)
-            .fetch_one(&mut connection)
-            .await?;
+            let settled = transaction::settle(&mut connection, &shared.id, self.number + 1).await?;
             Ok::<_, Trouble>(settled)
         })
         .await
         .map_err(|_| Trouble::passing("it does not answer"))??;
-        let settled = match (outcome.as_str(), refused) {
-            ("taken", Some(refused)) => Allocation::Done(refused),
-            ("given up", _) => Allocation::Never,
-            ("behind", _) => {
+        match settled {
+            Settled::Taken | Settled::GivenUp => {}
+            Settled::Behind => {
                 return Err(Trouble::passing(shared.halt(
                     "PostgreSQL has lost commits that it had confirmed: it was put back to an \
                      older state, or a standby without them became the primary. Nothing is read \
                      or written any more; see \"When commits were lost\" in docs/postgresql.md",
                 )));
             }
-            _ => {
+            Settled::Replaced => {
                 return Err(Trouble::passing(shared.halt(
                     "another orchestrator has taken over this database, or it was put back to an \
                      older state: nothing is read or written here any more; stop this one",
                 )));
             }
-        };
-        self.note(next);
+        }
+        self.note(number);
         self.connection = Some(connection);
         // Sessions for reading may lead to a server that is the primary no more.
         shared.renew_pool();
         tracing::info!("connected to PostgreSQL again");
-        Ok(settled)
+        Ok(settled == Settled::Taken)
     }
 
     fn note(&mut self, number: i64) {
@@ -173,9 +149,12 @@ impl Writer {
     async fn commit_by(&mut self, mut group: Group, until: Instant) {
         let mut pause = PAUSE;
         loop {
-            let problem = match self.attempt(&group).await {
-                Tried::Done(refused) => return group.answer(&refused),
-                Tried::Not(Effect::Unfit, _) if group.len() > 1 => {
+            let Err(Failed { effect, text }) = self.attempt(&mut group).await else {
+                return group.answer();
+            };
+            match effect {
+                Effect::Again => {}
+                Effect::Unfit if group.len() > 1 => {
                     // One of them cannot be stored: the others need not suffer for it.
                     for alone in group.split() {
                         if self.connection.is_some() && Instant::now() < until {
@@ -186,65 +165,40 @@ impl Writer {
                     }
                     return;
                 }
-                Tried::Not(Effect::Again, problem) => problem,
-                Tried::Not(_, problem) => {
-                    tracing::error!(problem, batches = group.len(), "PostgreSQL does not write");
-                    return group.fail(&problem);
+                Effect::Unfit | Effect::None => {
+                    tracing::error!(text, batches = group.len(), "PostgreSQL does not write");
+                    return group.fail(&text);
                 }
-                Tried::Lost(problem) => {
-                    tracing::warn!(problem, "the answer to a commit was lost");
+                Effect::Unknown => {
+                    tracing::warn!(text, "the answer to a commit was lost");
                     match self.settle(group, until).await {
                         Some(never) => group = never,
                         None => return,
                     }
-                    problem
                 }
-            };
+            }
             if Instant::now() + pause >= until {
-                tracing::error!(problem, batches = group.len(), "PostgreSQL takes no commit");
-                return group.fail(&problem);
+                tracing::error!(text, batches = group.len(), "PostgreSQL takes no commit");
+                return group.fail(&text);
             }
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
-    async fn attempt(&mut self, group: &Group) -> Tried {
-        let Some(connection) = self.connection.as_mut() else {
-            return Tried::Lost("there is no connection".into());
+    async fn attempt(&mut self, group: &mut Group) -> Result<(), Failed> {
+        let unknown = |text: &str| Failed {
+            effect: Effect::Unknown,
+            text: text.into(),
         };
+        let connection = self.connection.as_mut();
+        let connection = connection.ok_or_else(|| unknown("there is no connection"))?;
         let next = self.number + 1;
-        let rows = group.rows();
-        // The answer comes after the transaction has ended: sqlx waits for ReadyForQuery.
-        let commit = sqlx::query_scalar::<_, Vec<i32>>(
-            "SELECT covault.commit_v1($1::text::uuid, $2, $3, $4, $5, $6, $7, $8, $9, $10, \
-             $11, $12, $13)",
-        )
-        .bind(&self.shared.id)
-        .bind(next)
-        .bind(rows.ends)
-        .bind(rows.batches)
-        .bind(rows.spaces)
-        .bind(rows.keys)
-        .bind(rows.expects)
-        .bind(rows.changes)
-        .bind(rows.values)
-        .bind(rows.entry_ends)
-        .bind(rows.entry_batches)
-        .bind(rows.chains)
-        .bind(rows.bodies)
-        .fetch_one(connection);
-        match timeout(self.shared.patience / 2, commit).await {
-            Ok(Ok(refused)) => {
-                self.note(next);
-                Tried::Done(refused)
-            }
-            Ok(Err(error)) => match server::effect(&error) {
-                Effect::Unknown => Tried::Lost(server::describe(&error)),
-                effect => Tried::Not(effect, server::describe(&error)),
-            },
-            Err(_) => Tried::Lost("it does not answer".into()),
-        }
+        let commit = transaction::commit(connection, &self.shared.id, next, group);
+        let done = timeout(self.shared.patience / 2, commit).await;
+        done.map_err(|_| unknown("it does not answer"))??;
+        self.note(next);
+        Ok(())
     }
 
     /// Finds out what became of a commit whose answer was lost, however long that takes. Gives the
@@ -262,17 +216,12 @@ impl Writer {
             };
             let found = timeout_at(limit, self.connect()).await;
             match found.unwrap_or_else(|_| Err(Trouble::passing("it does not answer"))) {
-                Ok(settled) => {
+                Ok(taken) => {
                     self.shared.open();
-                    return match settled {
-                        Allocation::Never => group,
-                        Allocation::Done(refused) => {
-                            if let Some(group) = group {
-                                group.answer(&refused);
-                            }
-                            None
-                        }
-                    };
+                    if taken && let Some(group) = group.take() {
+                        group.answer();
+                    }
+                    return group;
                 }
                 Err(trouble) => tracing::warn!(trouble.text, "PostgreSQL cannot be used now"),
             }

@@ -200,7 +200,8 @@ fn build__should_take_the_wallets_signature_out_and_leave_the_others() {
         expected.each_ref().map(WireTransaction::message_bytes)
     );
     let reservations = SOLANA.reservations(&payload, &unsigned).unwrap();
-    let whole = |one: &WireTransaction| Resource::TxHash(Sha256::digest(one.message_bytes()).into());
+    let whole =
+        |one: &WireTransaction| Resource::TxHash(Sha256::digest(one.message_bytes()).into());
     assert_eq!(reservations, expected.each_ref().map(whole));
 
     let signed = sign(&payload);
