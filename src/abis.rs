@@ -2,7 +2,7 @@
 //! names.
 
 use anyhow::{Context as _, bail};
-use covault_core::networks::evm::calls::Calls;
+use covault_core::networks::evm::calls::AbiTable;
 
 use crate::config::EvmSettings;
 
@@ -10,8 +10,8 @@ use crate::config::EvmSettings;
 ///
 /// # Errors
 /// When a file that configuration names cannot be read or is no ABI; names it.
-pub fn load(config: &EvmSettings) -> anyhow::Result<Calls> {
-    let mut own = Calls::default();
+pub fn load(config: &EvmSettings) -> anyhow::Result<AbiTable> {
+    let mut own = AbiTable::default();
     for path in &config.abi_files {
         let file = || format!("evm.abi_files: {}", path.display());
         let text =
@@ -20,7 +20,7 @@ pub fn load(config: &EvmSettings) -> anyhow::Result<Calls> {
             bail!("{} {}", file(), fault.message());
         }
     }
-    Ok(Calls::built_in().overridden_by(&own))
+    Ok(AbiTable::built_in().overridden_by(&own))
 }
 
 #[cfg(test)]
@@ -48,7 +48,7 @@ mod tests {
                 abi_files: Vec::new()
             })
             .unwrap(),
-            Calls::built_in()
+            AbiTable::built_in()
         );
     }
 

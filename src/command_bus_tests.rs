@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use covault_actors::gateway::{Caller, OperationResponse, VaultScope};
-use covault_core::{ids::TokenId, token::Access};
+use covault_core::{ids::TokenId, token::TokenAccess};
 use covault_mpc::bus::memory::MemoryBus;
 
 use super::*;
@@ -32,7 +32,7 @@ fn forwarded() -> ForwardedCommand {
         caller: Caller {
             token: TokenId::from_bytes([1; 16]),
             vaults: VaultScope::All,
-            access: Access::Full,
+            access: TokenAccess::Full,
             operator: false,
             request_id: "r".into(),
         },

@@ -11,8 +11,8 @@ use covault_core::{
     attest::{AttestOrder, MadeKey, NodeStatements},
     fault::{Class, Fault},
     order::{
-        BackupOrder, Generation, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, Reshared,
-        SigningOrder,
+        BackupOrder, Generation, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder,
+        ReshareOutcome, ReshareProof, SigningOrder,
     },
     scheme::Scheme,
     signature::Signature,
@@ -48,7 +48,7 @@ impl SignerCluster for ClusterSigners {
             .await
     }
 
-    async fn reshare(&self, order: &ReshareOrder) -> Result<Reshared, Fault> {
+    async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareOutcome, Fault> {
         self.0.reshare_or_learn(order).await
     }
 
@@ -56,7 +56,7 @@ impl SignerCluster for ClusterSigners {
         &self,
         order: &ReshareOrder,
         proof: &ReshareProof,
-        before: &[Proven],
+        before: &[ProvenGeneration],
         nodes: &[NodeId],
     ) -> Result<NodeConfirmations, Fault> {
         self.0

@@ -2,7 +2,7 @@
 
 use covault_core::{
     networks::{Network, Payload},
-    request::{NonceReservation, Request},
+    request::{NonceReservation, SigningRequest},
 };
 
 /// An account of a chain: what its requests use up is apart from that of all others.
@@ -18,7 +18,7 @@ pub struct ChainAccount {
 
 impl ChainAccount {
     /// The account that a request spends from.
-    pub fn of(request: &Request, payload: &Payload) -> Self {
+    pub fn of(request: &SigningRequest, payload: &Payload) -> Self {
         Self {
             network: request.network,
             chain_id: payload.chain_id(),

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use covault_core::{
-    audit::{BEGAN, Chain, Entry, Head, Linked, VAULT_CHAIN},
+    audit::{AuditChain, AuditEntry, BEGAN, ChainHead, LinkedEntry, VAULT_CHAIN},
     fault::Fault,
     ids::{RequestId, TokenId, VaultId},
     order::NodeId,
@@ -104,7 +104,7 @@ impl AuditNote {
 
     /// Something that happened to a vault.
     pub fn for_vault(by: &AuditActor, vault: VaultId, event: &str) -> Self {
-        Self::new(by, Chain::Vault(vault), event)
+        Self::new(by, AuditChain::Vault(vault), event)
     }
 
     /// More about it. What is empty is left out, what is very long is cut.
@@ -124,14 +124,14 @@ impl AuditNote {
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Bug`] when it cannot be serialized.
-    pub fn add_to(self, batch: &mut Batch, chain: Chain, now_ms: u64) -> Result<(), Fault> {
+    pub fn add_to(self, batch: &mut Batch, chain: AuditChain, now_ms: u64) -> Result<(), Fault> {
         let Self {
             by: AuditActor { who, call },
             subject,
             event,
             facts,
         } = self;
-        let entry = Entry {
+        let entry = AuditEntry {
             at_ms: now_ms,
             by: who,
             call,
@@ -149,7 +149,7 @@ impl AuditNote {
 /// # Errors
 /// When the store cannot be read or written.
 pub async fn begin(services: &Services) -> Result<(), Fault> {
-    let head = rows::audit_head(Chain::Service);
+    let head = rows::audit_head(AuditChain::Service);
     if services.store.get(&head).await?.is_some() {
         return Ok(());
     }
@@ -157,7 +157,7 @@ pub async fn begin(services: &Services) -> Result<(), Fault> {
     batch.check(head, Precondition::Absent);
     AuditNote::new(&AuditActor::service(), "store", BEGAN).add_to(
         &mut batch,
-        Chain::Service,
+        AuditChain::Service,
         services.now_ms(),
     )?;
     match services.store.commit(batch).await {
@@ -173,26 +173,26 @@ pub async fn begin(services: &Services) -> Result<(), Fault> {
 /// [`covault_core::fault::Class::Bug`] when it cannot be serialized.
 pub fn note_chain_begin(
     by: &AuditActor,
-    chain: Chain,
+    chain: AuditChain,
     batch: &mut Batch,
     now_ms: u64,
 ) -> Result<(), Fault> {
-    AuditNote::new(by, chain, VAULT_CHAIN).add_to(batch, Chain::Service, now_ms)
+    AuditNote::new(by, chain, VAULT_CHAIN).add_to(batch, AuditChain::Service, now_ms)
 }
 
 /// Writes something down that changes nothing in the store.
 ///
 /// # Errors
 /// When the store cannot be written.
-pub async fn note(services: &Services, chain: Chain, note: AuditNote) -> Result<(), Fault> {
+pub async fn note(services: &Services, chain: AuditChain, note: AuditNote) -> Result<(), Fault> {
     let mut batch = Batch::new();
     note.add_to(&mut batch, chain, services.now_ms())?;
     Ok(services.store.commit(batch).await?)
 }
 
 /// The entry of a row. One that cannot be read has its bytes as its body, and no hash.
-pub fn decode_linked(number: u64, row: Vec<u8>) -> Linked {
-    rows::decode::<Linked>(&row).unwrap_or(Linked {
+pub fn decode_linked(number: u64, row: Vec<u8>) -> LinkedEntry {
+    rows::decode::<LinkedEntry>(&row).unwrap_or(LinkedEntry {
         number,
         previous: [0; 32],
         hash: [0; 32],
@@ -208,7 +208,10 @@ impl AuditLog<'_> {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn chains(&self, after: Option<Chain>) -> Result<Vec<(Chain, Option<Head>)>, Fault> {
+    pub async fn chains(
+        &self,
+        after: Option<AuditChain>,
+    ) -> Result<Vec<(AuditChain, Option<ChainHead>)>, Fault> {
         let mut found = Vec::new();
         let mut after = after;
         while found.len() < MAX_CHAINS {
@@ -221,8 +224,8 @@ impl AuditLog<'_> {
         Ok(found)
     }
 
-    async fn chain_after(&self, after: Option<Chain>) -> Result<Option<Chain>, Fault> {
-        let mut first: Option<Chain> = None;
+    async fn chain_after(&self, after: Option<AuditChain>) -> Result<Option<AuditChain>, Fault> {
+        let mut first: Option<AuditChain> = None;
         for space in [KeySpace::AuditHead, KeySpace::AuditEntry] {
             let scan = Scan {
                 from: after.and_then(|chain| prefix_end(&chain.key())),
@@ -244,7 +247,7 @@ impl AuditLog<'_> {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn head(&self, chain: Chain) -> Result<Option<Head>, Fault> {
+    pub async fn head(&self, chain: AuditChain) -> Result<Option<ChainHead>, Fault> {
         let row = self.0.get(&rows::audit_head(chain)).await?;
         Ok(row.and_then(|row| rows::decode(&row.value).ok()))
     }
@@ -254,7 +257,11 @@ impl AuditLog<'_> {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn entries(&self, chain: Chain, from: u64) -> Result<Vec<(u64, Linked)>, Fault> {
+    pub async fn entries(
+        &self,
+        chain: AuditChain,
+        from: u64,
+    ) -> Result<Vec<(u64, LinkedEntry)>, Fault> {
         let scan = Scan {
             from: Some(rows::audit_entry(chain, from).bytes),
             ..Scan::prefix(KeySpace::AuditEntry, &chain.key(), PAGE)

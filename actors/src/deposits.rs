@@ -1,11 +1,11 @@
 //! What sweep tokens have configured, per network.
 
 use covault_core::{
-    deposit::{DepositNetwork, Route},
+    deposit::{DepositNetwork, SweepRoute},
     fault::Fault,
     ids::TokenId,
     schema::admin,
-    token::{ApiToken, Kind},
+    token::{ApiToken, TokenKind},
 };
 
 use crate::{services::Services, store::rows, tokens};
@@ -18,7 +18,7 @@ pub async fn route(
     services: &Services,
     token: TokenId,
     network: DepositNetwork,
-) -> Result<Route, Fault> {
+) -> Result<SweepRoute, Fault> {
     let found = services.load(&rows::sweep_route(token, network)).await?;
     Ok(found.map(|(route, _)| route).unwrap_or_default())
 }
@@ -29,7 +29,7 @@ pub async fn route(
 /// [`covault_core::fault::Class::Invalid`] naming `token` when it is none.
 pub async fn sweep_token(services: &Services, which: &str) -> Result<ApiToken, Fault> {
     let (token, _) = tokens::find(services, which).await?;
-    if token.kind != Kind::Sweep {
+    if token.kind != TokenKind::Sweep {
         return Err(Fault::field(
             "token",
             "is not a sweep token: make one with covault token create --kind sweep",
@@ -49,10 +49,10 @@ pub async fn message_of(
     let mut networks = Vec::new();
     for network in DepositNetwork::ALL {
         let route = route(services, token.id, network).await?;
-        if route == Route::default() {
+        if route == SweepRoute::default() {
             continue;
         }
-        let Route {
+        let SweepRoute {
             vault,
             target,
             webhook,

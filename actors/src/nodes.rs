@@ -3,11 +3,11 @@
 use std::collections::{BTreeSet, HashSet};
 
 use covault_core::{
-    audit::Chain,
+    audit::AuditChain,
     fault::{Class, Fault},
     order::NodeId,
     wallet::{
-        generation::Reshare,
+        generation::ReshareState,
         vault::{KeyState, Vault},
     },
 };
@@ -205,7 +205,7 @@ async fn admit(services: &Services, id: NodeId, name: &str, by: &AuditActor) -> 
     };
     AuditNote::new(by, audit::node(&id), event)
         .fact("name", name)
-        .add_to(&mut batch, Chain::Service, services.now_ms())?;
+        .add_to(&mut batch, AuditChain::Service, services.now_ms())?;
     commit(services, batch).await
 }
 
@@ -248,7 +248,7 @@ async fn remove(services: &Services, id: NodeId, by: &AuditActor) -> Result<(), 
     batch.delete(key, Precondition::Version(version));
     AuditNote::new(by, audit::node(&id), "NodeRemoved").add_to(
         &mut batch,
-        Chain::Service,
+        AuditChain::Service,
         services.now_ms(),
     )?;
     commit(services, batch).await
@@ -262,7 +262,8 @@ fn needed_by(vault: &Vault) -> HashSet<NodeId> {
             continue;
         };
         nodes.extend(&live.generation.holders);
-        if let Reshare::Wanted(target) | Reshare::Preparing { target, .. } = &live.reshare {
+        if let ReshareState::Wanted(target) | ReshareState::Preparing { target, .. } = &live.reshare
+        {
             nodes.extend(&target.holders);
         }
         // Those that leave are to be told that they have to erase their shares, unless they are away.

@@ -8,8 +8,8 @@ use covault_core::{
     fault::Fault,
     ids::SessionId,
     order::{
-        BackupOrder, Generation, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, Reshared,
-        SigningOrder,
+        BackupOrder, Generation, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder,
+        ReshareOutcome, ReshareProof, SigningOrder,
     },
     scheme::Scheme,
     signature::Signature,
@@ -130,7 +130,7 @@ pub trait SignerCluster: Send + Sync {
     /// expired, [`covault_core::fault::Class::Peer`] when some misbehaved,
     /// [`covault_core::fault::Class::Invalid`] when nodes refused. Another attempt needs a new
     /// session and a new epoch.
-    async fn reshare(&self, order: &ReshareOrder) -> Result<Reshared, Fault>;
+    async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareOutcome, Fault>;
 
     /// Tells nodes that a generation is there: its holders take it into use, and all retire what they
     /// have of earlier ones; `before` has the generations that some of them may not know. Each node's answer; none is waited for that is not live. To be repeated
@@ -142,7 +142,7 @@ pub trait SignerCluster: Send + Sync {
         &self,
         order: &ReshareOrder,
         proof: &ReshareProof,
-        before: &[Proven],
+        before: &[ProvenGeneration],
         nodes: &[NodeId],
     ) -> Result<NodeConfirmations, Fault>;
 

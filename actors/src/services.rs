@@ -7,7 +7,7 @@ use covault_core::{
     ids::{BatchId, OrchestratorId, RequestId, SessionId, VaultId, WalletId},
     networks::KnownChains,
     port::{Clock, Entropy, random_16},
-    request::Request,
+    request::SigningRequest,
     wallet::{Wallet, vault::Vault},
 };
 use serde::de::DeserializeOwned;
@@ -228,7 +228,7 @@ impl Services {
             .collect())
     }
 
-    pub async fn request(&self, id: RequestId) -> Result<Option<(Request, u64)>, Fault> {
+    pub async fn request(&self, id: RequestId) -> Result<Option<(SigningRequest, u64)>, Fault> {
         self.load(&rows::request(id)).await
     }
 

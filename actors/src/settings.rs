@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use covault_core::{
-    networks::evm::calls::Calls,
+    networks::evm::calls::AbiTable,
     port::{Clock, Entropy},
 };
 
@@ -79,7 +79,7 @@ pub struct Settings {
     /// The domain that a message is signed for which names none (tonMessage); empty: none.
     pub message_domain: String,
     /// The EVM calls that are put into words.
-    pub calls: Calls,
+    pub calls: AbiTable,
     /// Whether transactions are tried on a node while they are signed.
     pub simulate: bool,
     /// Most commands that may be in progress at once; more are refused with 503.
@@ -106,7 +106,7 @@ impl Default for Settings {
             max_live_requests: 10_000,
             max_live_bytes: 256 << 20,
             message_domain: String::new(),
-            calls: Calls::built_in().clone(),
+            calls: AbiTable::built_in().clone(),
             simulate: true,
             max_commands: 2_000,
             command_timeout_ms: 30_000,

@@ -5,8 +5,8 @@ use covault_core::{
     attest::MadeKey,
     fault::Fault,
     order::{
-        BackupOrder, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, Reshared,
-        SigningOrder,
+        BackupOrder, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder, ReshareOutcome,
+        ReshareProof, SigningOrder,
     },
     signature::Signature,
 };
@@ -99,7 +99,7 @@ impl SignerCluster for NoSigners {
         Err(nobody())
     }
 
-    async fn reshare(&self, _: &ReshareOrder) -> Result<Reshared, Fault> {
+    async fn reshare(&self, _: &ReshareOrder) -> Result<ReshareOutcome, Fault> {
         Err(nobody())
     }
 
@@ -107,7 +107,7 @@ impl SignerCluster for NoSigners {
         &self,
         _: &ReshareOrder,
         _: &ReshareProof,
-        _: &[Proven],
+        _: &[ProvenGeneration],
         _: &[NodeId],
     ) -> Result<NodeConfirmations, Fault> {
         Err(nobody())

@@ -6,7 +6,7 @@ use covault_core::{
     fault::Fault,
     ids::TokenId,
     schema::admin,
-    token::{ApiToken, TokenHash, TokenState, Vaults},
+    token::{ApiToken, TokenHash, TokenState, TokenVaults},
 };
 
 use crate::{
@@ -110,8 +110,8 @@ pub fn message_of(record: ApiToken) -> admin::Token {
         hash: _,
     } = record;
     let (all_vaults, vaults) = match vaults {
-        Vaults::All => (true, Vec::new()),
-        Vaults::Only(vaults) => (false, vaults),
+        TokenVaults::All => (true, Vec::new()),
+        TokenVaults::Only(vaults) => (false, vaults),
     };
     admin::Token {
         id: id.to_string(),

@@ -8,7 +8,7 @@ use covault_actors::{
     store::{Batch, Key, KeySpace, Precondition, Scan, Store},
 };
 use covault_core::{
-    audit::{Chain, Entry},
+    audit::{AuditChain, AuditEntry},
     ids::RequestId,
 };
 use sha2::{Digest as _, Sha256};
@@ -39,7 +39,7 @@ pub struct SampleRequest {
 /// What is there to be asked for afterwards.
 pub struct CopyPlan {
     pub store: Arc<dyn Store>,
-    pub chain: Chain,
+    pub chain: AuditChain,
     pub made: Vec<SampleRequest>,
     /// How many are to be there.
     pub requests: u64,
@@ -192,7 +192,7 @@ impl Template {
         template
     }
 
-    fn add_to(&self, page: &mut WriteBatch, chain: Chain, values: &PlaceholderValues) {
+    fn add_to(&self, page: &mut WriteBatch, chain: AuditChain, values: &PlaceholderValues) {
         for (space, name, value) in &self.rows {
             let mut bytes = name.copy(values);
             if *space == KeySpace::NonceReservation {
@@ -216,7 +216,7 @@ impl Template {
 #[derive(Default)]
 struct WriteBatch {
     rows: Vec<(Key, Vec<u8>)>,
-    entries: Vec<(Chain, Vec<u8>)>,
+    entries: Vec<(AuditChain, Vec<u8>)>,
 }
 
 impl WriteBatch {
@@ -255,7 +255,7 @@ pub async fn make(copies: CopyPlan) {
     let mut next = head.number.saturating_sub(NEWEST).max(1);
     while next <= head.number {
         for (number, linked) in log.entries(chain, next).await.unwrap() {
-            let entry = Entry::decode(&linked.body).unwrap();
+            let entry = AuditEntry::decode(&linked.body).unwrap();
             entries.push((entry.subject, linked.body));
             next = number + 1;
         }

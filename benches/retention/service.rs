@@ -13,7 +13,7 @@ use covault_actors::store::{
     postgres::{Options, PostgresStore},
     redb::RedbStore,
 };
-use covault_core::audit::Chain;
+use covault_core::audit::AuditChain;
 use futures::StreamExt as _;
 use secrecy::SecretString;
 use serde_json::{Value, json};
@@ -244,7 +244,7 @@ impl BenchService {
         assert_eq!(self.cluster.serve.terminate(), Some(0));
         let each = MADE / 2 / ACCOUNTS;
         let store = self.open().await;
-        let chain = Chain::Vault(self.vaults[0].parse().unwrap());
+        let chain = AuditChain::Vault(self.vaults[0].parse().unwrap());
         let copies = CopyPlan {
             store,
             chain,

@@ -188,12 +188,12 @@ pub struct AttestOrder {
     /// whose shares were made anew since then, nobody asks.
     pub confirmed: Vec<Vec<u8>>,
     /// The addresses; at most [`MAX_ADDRESSES`].
-    pub addresses: Vec<Attested>,
+    pub addresses: Vec<AttestedAddress>,
 }
 
 /// One address of an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Attested {
+pub struct AttestedAddress {
     /// The wallet's key below the root key.
     pub path: KeyPath,
     /// The network.

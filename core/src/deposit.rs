@@ -164,7 +164,7 @@ impl std::fmt::Debug for Webhook {
 
 /// What a sweep token has configured for one network. All of it can come piece by piece.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Route {
+pub struct SweepRoute {
     /// The vault that new deposit wallets are made in.
     pub vault: Option<VaultId>,
     /// The address that deposits are swept to, in canonical form.
@@ -173,7 +173,7 @@ pub struct Route {
     pub webhook: Option<Webhook>,
 }
 
-impl Route {
+impl SweepRoute {
     /// The vault of new deposit wallets.
     ///
     /// # Errors
@@ -208,7 +208,7 @@ pub struct Deposit {
 
 /// A watched address, as it is stored under (token, network, address).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Watch {
+pub struct AddressWatch {
     /// The watch.
     pub id: WatchId,
     /// When it was asked for, in milliseconds since the Unix epoch: nothing older is told of.

@@ -101,15 +101,15 @@ fn target__should_be_an_address_of_the_network_that_somebody_can_have_the_key_of
 #[test]
 fn route__should_say_what_is_missing() {
     let vault = VaultId::from_bytes([1; 16]);
-    let route = Route::default();
+    let route = SweepRoute::default();
     says(route.deposit_vault(), "sweep config not configured");
     says(route.check_webhook(), "webhook not configured");
-    let no_target = Route {
+    let no_target = SweepRoute {
         vault: Some(vault),
-        ..Route::default()
+        ..SweepRoute::default()
     };
     says(no_target.deposit_vault(), "sweep config not configured");
-    let route = Route {
+    let route = SweepRoute {
         vault: Some(vault),
         target: Some(EVM.into()),
         webhook: Some(Webhook("https://example.com/secret".into())),

@@ -54,7 +54,7 @@ pub enum ExecuteCode {
 
 /// What code asks of a fault beside its class. Serialized by its place: new ones come last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum Code {
+pub enum FaultCode {
     /// Nothing that code asks for.
     #[default]
     Unspecified,
@@ -68,7 +68,7 @@ pub enum Code {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     class: Class,
-    code: Code,
+    code: FaultCode,
     /// The JSON path of the field that is wrong.
     path: Option<Box<str>>,
     /// With the path first, where there is one.
@@ -83,7 +83,7 @@ impl Fault {
     pub fn new(class: Class, message: impl Into<String>) -> Self {
         Self {
             class,
-            code: Code::Unspecified,
+            code: FaultCode::Unspecified,
             path: None,
             message: message.into(),
             execute_code: ExecuteCode::Unspecified,
@@ -140,7 +140,7 @@ impl Fault {
 
     /// Attaches what code asks for.
     #[must_use]
-    pub fn with_code(mut self, code: Code) -> Self {
+    pub fn with_code(mut self, code: FaultCode) -> Self {
         self.code = code;
         self
     }
@@ -193,7 +193,7 @@ impl Fault {
     }
 
     /// What code asks for.
-    pub fn code(&self) -> Code {
+    pub fn code(&self) -> FaultCode {
         self.code
     }
 

@@ -5,14 +5,14 @@ mod node_id;
 
 use std::collections::BTreeSet;
 
-pub use change::{Change, Later, Proven, Reshared};
+pub use change::{LaterGenerations, ProvenGeneration, ReshareChange, ReshareOutcome};
 pub use node_id::NodeId;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
     derive::{ChildKey, KeyPath, RootKey},
-    fault::{Class, Code, Fault},
+    fault::{Class, Fault, FaultCode},
     ids::{RequestId, SessionId, VaultId},
     networks::{ChainData, DynNetworkRules, Network, Payload, SigningInput, Unsigned},
     scheme::Scheme,
@@ -270,7 +270,7 @@ impl SigningOrder {
 
 /// What is wrong with the bytes as a whole says so itself.
 fn in_payload(fault: Fault) -> Fault {
-    if fault.code() == Code::Payload {
+    if fault.code() == FaultCode::Payload {
         fault
     } else {
         fault.with_prefix("payload")

@@ -24,25 +24,25 @@ pub const MAX_VAULTS: usize = 1000;
 
 /// What a token opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
+pub enum TokenKind {
     /// The platform API.
     Platform,
     /// Deposit and watch addresses.
     Sweep,
 }
 
-impl Kind {
+impl TokenKind {
     /// `platform` or `sweep`.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Platform => "platform",
-            Kind::Sweep => "sweep",
+            TokenKind::Platform => "platform",
+            TokenKind::Sweep => "sweep",
         }
     }
 
     /// The kind of a name.
     pub fn parse(name: &str) -> Option<Self> {
-        [Kind::Platform, Kind::Sweep]
+        [TokenKind::Platform, TokenKind::Sweep]
             .into_iter()
             .find(|kind| kind.name() == name)
     }
@@ -50,33 +50,33 @@ impl Kind {
     /// What its tokens begin with.
     pub fn prefix(self) -> &'static str {
         match self {
-            Kind::Platform => "cvp_",
-            Kind::Sweep => "cvs_",
+            TokenKind::Platform => "cvp_",
+            TokenKind::Sweep => "cvs_",
         }
     }
 }
 
 /// What a token may do with what it opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Access {
+pub enum TokenAccess {
     /// Everything.
     Full,
     /// Look, and see no signature.
     ReadOnly,
 }
 
-impl Access {
+impl TokenAccess {
     /// `full` or `read-only`.
     pub fn name(self) -> &'static str {
         match self {
-            Access::Full => "full",
-            Access::ReadOnly => "read-only",
+            TokenAccess::Full => "full",
+            TokenAccess::ReadOnly => "read-only",
         }
     }
 
     /// The access of a name.
     pub fn parse(name: &str) -> Option<Self> {
-        [Access::Full, Access::ReadOnly]
+        [TokenAccess::Full, TokenAccess::ReadOnly]
             .into_iter()
             .find(|access| access.name() == name)
     }
@@ -84,7 +84,7 @@ impl Access {
 
 /// The vaults that a token reaches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Vaults {
+pub enum TokenVaults {
     /// Every vault, also those that are made later.
     All,
     /// These.
@@ -203,11 +203,11 @@ pub struct ApiToken {
     /// What operators call it; no two that are not revoked have the same.
     pub name: String,
     /// What it opens.
-    pub kind: Kind,
+    pub kind: TokenKind,
     /// The vaults that it reaches.
-    pub vaults: Vaults,
+    pub vaults: TokenVaults,
     /// What it may do.
-    pub access: Access,
+    pub access: TokenAccess,
     /// Where it may be used from; empty: anywhere.
     pub allow: Vec<Cidr>,
     /// When it was made.
@@ -261,8 +261,8 @@ impl ApiToken {
     /// Whether it reaches a vault.
     pub fn reaches(&self, vault: VaultId) -> bool {
         match &self.vaults {
-            Vaults::All => true,
-            Vaults::Only(vaults) => vaults.contains(&vault),
+            TokenVaults::All => true,
+            TokenVaults::Only(vaults) => vaults.contains(&vault),
         }
     }
 }
@@ -274,11 +274,11 @@ pub struct NewToken {
     /// like an id: tokens are named by both.
     pub name: String,
     /// What it opens.
-    pub kind: Kind,
+    pub kind: TokenKind,
     /// The vaults that it reaches; at least one.
-    pub vaults: Vaults,
+    pub vaults: TokenVaults,
     /// What it may do.
-    pub access: Access,
+    pub access: TokenAccess,
     /// Where it may be used from; empty: anywhere.
     pub allow: Vec<Cidr>,
     /// From when on it is refused, in milliseconds since the Unix epoch.
@@ -306,7 +306,7 @@ impl NewToken {
         if self.name.parse::<TokenId>().is_ok() {
             return Err(Fault::field("name", "must not look like a uuid"));
         }
-        if let Vaults::Only(vaults) = &self.vaults {
+        if let TokenVaults::Only(vaults) = &self.vaults {
             if !(1..=MAX_VAULTS).contains(&vaults.len()) {
                 return Err(Fault::field(
                     "vaults",

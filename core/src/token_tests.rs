@@ -16,7 +16,7 @@ impl Entropy for Fixed {
     }
 }
 
-fn token(kind: Kind, random: [u8; 32]) -> String {
+fn token(kind: TokenKind, random: [u8; 32]) -> String {
     make(kind, &Fixed(random)).expose_secret().to_owned()
 }
 
@@ -26,17 +26,17 @@ fn make__should_write_a_token_that_scanners_know() {
     let count: [u8; 32] = std::array::from_fn(|byte| byte as u8);
     for (kind, random, expected) in [
         (
-            Kind::Platform,
+            TokenKind::Platform,
             [0; 32],
             "cvp_000000000000000000000000000000000000000000011KG75",
         ),
         (
-            Kind::Sweep,
+            TokenKind::Sweep,
             [0xff; 32],
             "cvs_yhjskwdA6OZ1AL1YmHWZWm8LLG7HjnuCA2j5rOw8Xp12zeIR0",
         ),
         (
-            Kind::Platform,
+            TokenKind::Platform,
             count,
             "cvp_003aUlTJC7tjlCTQj2uNU3MFagCXG9LRKRcwGkBIDlf0UQPkl",
         ),
@@ -49,7 +49,7 @@ fn make__should_write_a_token_that_scanners_know() {
 
 #[test]
 fn make__should_hide_the_token_from_debug() {
-    let token = make(Kind::Platform, &Fixed([7; 32]));
+    let token = make(TokenKind::Platform, &Fixed([7; 32]));
     let shown = format!("{token:?} {:?}", TokenHash::of(token.expose_secret()));
     assert!(!shown.contains(&token.expose_secret()[4..]), "{shown}");
     assert!(shown.contains("TokenHash(..)"), "{shown}");
@@ -57,7 +57,7 @@ fn make__should_hide_the_token_from_debug() {
 
 #[test]
 fn kind_of__should_refuse_other_texts() {
-    let good = token(Kind::Platform, [9; 32]);
+    let good = token(TokenKind::Platform, [9; 32]);
     for bad in [
         String::new(),
         "cvp_".into(),
@@ -82,10 +82,10 @@ proptest! {
         at in 0..LENGTH,
         with in "[0-9A-Za-z]",
     ) {
-        let text = token(Kind::Sweep, random);
+        let text = token(TokenKind::Sweep, random);
         prop_assert_eq!(text.len(), LENGTH);
-        prop_assert_eq!(kind_of(&text), Some(Kind::Sweep));
-        prop_assert_eq!(random == other, text == token(Kind::Sweep, other));
+        prop_assert_eq!(kind_of(&text), Some(TokenKind::Sweep));
+        prop_assert_eq!(random == other, text == token(TokenKind::Sweep, other));
         // One wrong character never passes: CRC-32 finds every burst of up to 32 bits.
         let mut wrong = text.clone();
         wrong.replace_range(at..=at, &with);
@@ -176,9 +176,9 @@ fn cidr__should_refuse_what_is_none() {
 fn new() -> NewToken {
     NewToken {
         name: "shop".into(),
-        kind: Kind::Platform,
-        vaults: Vaults::All,
-        access: Access::Full,
+        kind: TokenKind::Platform,
+        vaults: TokenVaults::All,
+        access: TokenAccess::Full,
         allow: vec![],
         expires_at_ms: None,
     }
@@ -231,14 +231,14 @@ fn check__should_name_the_field_that_is_wrong() {
         ),
         (
             NewToken {
-                vaults: Vaults::Only(vec![]),
+                vaults: TokenVaults::Only(vec![]),
                 ..new()
             },
             "vaults: ",
         ),
         (
             NewToken {
-                vaults: Vaults::Only(vec![vault, vault]),
+                vaults: TokenVaults::Only(vec![vault, vault]),
                 ..new()
             },
             "vaults[1]: ",
@@ -302,6 +302,6 @@ fn make__should_draw_anew_for_every_token() {
         }
     }
     let next = Next(AtomicU8::new(0));
-    let tokens = [make(Kind::Sweep, &next), make(Kind::Sweep, &next)];
+    let tokens = [make(TokenKind::Sweep, &next), make(TokenKind::Sweep, &next)];
     assert_ne!(tokens[0].expose_secret(), tokens[1].expose_secret());
 }

@@ -211,7 +211,7 @@ mod order {
                 })
             }
         };
-        let coin = |digit: &str| sui::Coin {
+        let coin = |digit: &str| sui::CoinObject {
             object_id: format!("0x{}", digit.repeat(64)),
             version: 3,
             digest: "4vJ9JU1bJJE96FWSJKvHsmmFADCg4gpZQff4P3bkLKi".into(),

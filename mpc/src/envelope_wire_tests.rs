@@ -6,13 +6,14 @@
 use std::{fs, path::PathBuf};
 
 use covault_core::{
-    attest::{AttestOrder, Attested},
+    attest::{AttestOrder, AttestedAddress},
     derive::{KeyPath, RootKey},
     fault::Fault as CoreFault,
     ids::{RequestId, VaultId},
     networks::{ChainData, Network, SigningInput},
     order::{
-        BackupOrder, Generation, KeygenOrder, Proven, ReshareOrder, ReshareProof, SigningOrder,
+        BackupOrder, Generation, KeygenOrder, ProvenGeneration, ReshareOrder, ReshareProof,
+        SigningOrder,
     },
     scheme::Scheme,
     signature::{Curve, Signature as CoreSignature},
@@ -125,7 +126,7 @@ fn samples() -> Vec<(&'static str, EnvelopeKind, bool, Vec<u8>)> {
     };
     let proof = ReshareProof(vec![(node, vec![5; 64])]);
     let activate = ActivateMsg {
-        before: vec![Proven {
+        before: vec![ProvenGeneration {
             order: order.clone(),
             proof: proof.clone(),
         }],
@@ -155,7 +156,7 @@ fn samples() -> Vec<(&'static str, EnvelopeKind, bool, Vec<u8>)> {
             threshold: 2,
             holders: vec![node, NodeId([9; 32])],
             confirmed: vec![vec![5; 64], vec![6; 64]],
-            addresses: vec![Attested {
+            addresses: vec![AttestedAddress {
                 path: KeyPath::new(vec![60, 7]).unwrap(),
                 network: Network::Evm,
                 address: "0x00".into(),

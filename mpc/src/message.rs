@@ -5,7 +5,10 @@ use covault_core::{
     derive::RootKey,
     fault::{Class, Fault},
     ids::SessionId,
-    order::{BackupOrder, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, SigningOrder},
+    order::{
+        BackupOrder, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder, ReshareProof,
+        SigningOrder,
+    },
     signature::Signature,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -71,7 +74,7 @@ pub(crate) struct ActivateMsg {
     /// That all of its parties say that it ended well.
     pub proof: ReshareProof,
     /// Generations before it that the node may not know, oldest first.
-    pub before: Vec<Proven>,
+    pub before: Vec<ProvenGeneration>,
     /// The sender's clock, in milliseconds since the Unix epoch.
     pub sent_at_ms: u64,
 }
@@ -141,7 +144,7 @@ pub(crate) enum OrderReply {
         /// Why we refuse.
         fault: Fault,
         /// The proofs that we have taken, by epoch, if a later share is in use.
-        proven: Vec<Proven>,
+        proven: Vec<ProvenGeneration>,
         /// The highest epoch that was given to a run.
         epoch: u32,
     },

@@ -15,7 +15,7 @@ use std::{
 
 use covault_core::{
     fault::{Class, Fault},
-    order::Change,
+    order::ReshareChange,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -33,7 +33,7 @@ const VERSION: u8 = 1;
 /// A permit.
 #[derive(Serialize, Deserialize)]
 struct Permit {
-    /// [`Change::id`].
+    /// [`ReshareChange::id`].
     change: [u8; 32],
     /// In milliseconds since the Unix epoch.
     until_ms: u64,
@@ -111,7 +111,7 @@ impl PermitStore {
     ///
     /// # Errors
     /// [`Class::Unavailable`] when the disk fails.
-    pub fn ask(&self, change: &Change) -> Result<(), Fault> {
+    pub fn ask(&self, change: &ReshareChange) -> Result<(), Fault> {
         let code = change.code()?;
         if self.path(&code, ASKED).exists() {
             return Ok(());
@@ -129,10 +129,10 @@ impl PermitStore {
     ///
     /// # Errors
     /// [`Class::Unavailable`] when the disk fails.
-    pub fn asked(&self) -> Result<Vec<Change>, Fault> {
+    pub fn asked(&self) -> Result<Vec<ReshareChange>, Fault> {
         let mut changes = Vec::new();
         for path in self.files(ASKED)? {
-            changes.extend(Self::read::<Change>(&path)?);
+            changes.extend(Self::read::<ReshareChange>(&path)?);
         }
         Ok(changes)
     }
@@ -141,7 +141,7 @@ impl PermitStore {
     ///
     /// # Errors
     /// [`Class::Unavailable`] when the disk fails.
-    pub fn grant(&self, change: &Change, until_ms: u64) -> Result<(), Fault> {
+    pub fn grant(&self, change: &ReshareChange, until_ms: u64) -> Result<(), Fault> {
         let permit = Permit {
             change: change.id()?,
             until_ms,
@@ -153,7 +153,7 @@ impl PermitStore {
     ///
     /// # Errors
     /// [`Class::Unavailable`] when the disk fails.
-    pub fn holds(&self, change: &Change, now_ms: u64) -> Result<bool, Fault> {
+    pub fn holds(&self, change: &ReshareChange, now_ms: u64) -> Result<bool, Fault> {
         let permit = Self::read::<Permit>(&self.path(&change.code()?, PERMIT))?;
         let id = change.id()?;
         Ok(permit.is_some_and(|permit| permit.change == id && now_ms < permit.until_ms))
@@ -163,7 +163,7 @@ impl PermitStore {
     ///
     /// # Errors
     /// [`Class::Unavailable`] when the disk fails.
-    pub fn use_up(&self, change: &Change) -> Result<(), Fault> {
+    pub fn use_up(&self, change: &ReshareChange) -> Result<(), Fault> {
         let code = change.code()?;
         if !self.path(&code, PERMIT).exists() && !self.path(&code, ASKED).exists() {
             return Ok(());
@@ -177,7 +177,7 @@ impl PermitStore {
 }
 
 /// The refusal of a change that is not permitted.
-pub(crate) fn not_permitted(change: &Change) -> Result<Fault, Fault> {
+pub(crate) fn not_permitted(change: &ReshareChange) -> Result<Fault, Fault> {
     let sentence = format!(
         "the operator of this node has not permitted this change: run covault node permit {} on its machine",
         change.code()?
@@ -196,8 +196,8 @@ mod tests {
 
     use super::*;
 
-    fn change(threshold: u16) -> Change {
-        Change {
+    fn change(threshold: u16) -> ReshareChange {
+        ReshareChange {
             vault: VaultId::from_bytes([1; 16]),
             scheme: Scheme::FrostEd25519,
             root_public_key: vec![2; 32],

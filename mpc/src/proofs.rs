@@ -13,7 +13,7 @@ use std::{
 
 use covault_core::{
     fault::Fault,
-    order::{Proven, ReshareOrder},
+    order::{ProvenGeneration, ReshareOrder},
 };
 
 use crate::identity::write_private;
@@ -56,7 +56,7 @@ fn has(path: &Path, extension: &str) -> bool {
 }
 
 /// `None` when it is nothing that we have written: others have the proof, too.
-fn read(path: &Path) -> Result<Option<Proven>, Fault> {
+fn read(path: &Path) -> Result<Option<ProvenGeneration>, Fault> {
     let bytes = fs::read(path).map_err(failed)?;
     Ok(match bytes.split_first() {
         Some((&VERSION, body)) => bcs::from_bytes(body).ok(),
@@ -85,7 +85,7 @@ impl ProofStore {
         Ok(self.of_key(order).join(name))
     }
 
-    fn write(&self, proven: &Proven, extension: &str) -> Result<(), Fault> {
+    fn write(&self, proven: &ProvenGeneration, extension: &str) -> Result<(), Fault> {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -104,7 +104,11 @@ impl ProofStore {
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when the disk fails.
-    pub(crate) fn keep(&self, proven: &Proven, way: &[&Proven]) -> Result<(), Fault> {
+    pub(crate) fn keep(
+        &self,
+        proven: &ProvenGeneration,
+        way: &[&ProvenGeneration],
+    ) -> Result<(), Fault> {
         let order = &proven.order;
         if self.has(order, OPEN)? {
             return Ok(());
@@ -133,7 +137,7 @@ impl ProofStore {
     ///
     /// # Errors
     /// As [`ProofStore::keep`].
-    pub(crate) fn before(&self, order: &ReshareOrder) -> Result<Vec<Proven>, Fault> {
+    pub(crate) fn before(&self, order: &ReshareOrder) -> Result<Vec<ProvenGeneration>, Fault> {
         let mut proven = self.known(order)?;
         proven.retain(|it| it.order.new.epoch < order.new.epoch);
         Ok(proven)
@@ -143,7 +147,7 @@ impl ProofStore {
     ///
     /// # Errors
     /// As [`ProofStore::keep`].
-    pub(crate) fn known(&self, order: &ReshareOrder) -> Result<Vec<Proven>, Fault> {
+    pub(crate) fn known(&self, order: &ReshareOrder) -> Result<Vec<ProvenGeneration>, Fault> {
         let mut proven = Vec::new();
         for path in entries(&self.of_key(order))? {
             if has(&path, OPEN) || has(&path, SETTLED) {
@@ -157,7 +161,7 @@ impl ProofStore {
     ///
     /// # Errors
     /// As [`ProofStore::keep`].
-    pub(crate) fn open(&self) -> Result<Vec<Proven>, Fault> {
+    pub(crate) fn open(&self) -> Result<Vec<ProvenGeneration>, Fault> {
         let mut proven = Vec::new();
         for key in entries(&self.folder)? {
             for path in entries(&key)?.iter().filter(|path| has(path, OPEN)) {
@@ -191,13 +195,13 @@ mod tests {
 
     use super::*;
 
-    fn proven(epoch: u32) -> Proven {
+    fn proven(epoch: u32) -> ProvenGeneration {
         let generation = |epoch| Generation {
             epoch,
             threshold: 2,
             holders: vec![NodeId([4; 32]), NodeId([5; 32])],
         };
-        Proven {
+        ProvenGeneration {
             order: ReshareOrder {
                 vault: VaultId::from_bytes([1; 16]),
                 session: SessionId::from_bytes([3; 16]),

@@ -5,7 +5,7 @@ use covault_core::{
     fault::{Class, Fault},
     port::Entropy,
     schema::service::Audience,
-    token::{self, Access, Kind, TokenHash, Vaults},
+    token::{self, TokenAccess, TokenHash, TokenKind, TokenVaults},
 };
 use secrecy::{ExposeSecret as _, SecretString};
 
@@ -54,7 +54,7 @@ pub async fn caller(api: &Api, credentials: Credentials<'_>) -> Result<Caller, F
         return Ok(Caller {
             token: hash.id(),
             vaults: VaultScope::All,
-            access: Access::Full,
+            access: TokenAccess::Full,
             operator: opens == Audience::Admin,
             request_id: credentials.request_id.to_owned(),
         });
@@ -63,8 +63,8 @@ pub async fn caller(api: &Api, credentials: Credentials<'_>) -> Result<Caller, F
     token::kind_of(token).ok_or_else(Fault::unauthenticated)?;
     let record = api.gateway.authenticate(&hash).await?;
     let opens = match record.kind {
-        Kind::Platform => Audience::Platform,
-        Kind::Sweep => Audience::Sweep,
+        TokenKind::Platform => Audience::Platform,
+        TokenKind::Sweep => Audience::Sweep,
     };
     check_audience(opens, credentials.audience)?;
     if !record.allows(credentials.address) {
@@ -78,8 +78,8 @@ pub async fn caller(api: &Api, credentials: Credentials<'_>) -> Result<Caller, F
     Ok(Caller {
         token: record.id,
         vaults: match record.vaults {
-            Vaults::All => VaultScope::All,
-            Vaults::Only(vaults) => VaultScope::Only(vaults),
+            TokenVaults::All => VaultScope::All,
+            TokenVaults::Only(vaults) => VaultScope::Only(vaults),
         },
         access: record.access,
         operator: false,

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use covault_core::{
-    audit::{Findings, HeadLine, Heads, Line, Reader, Report},
+    audit::{ChainReport, ExportFindings, ExportLine, ExportReader, HeadLine, KnownHeads},
     port::Clock as _,
 };
 
@@ -119,11 +119,11 @@ async fn write_to(source: &LogSource, file: File) -> anyhow::Result<()> {
 }
 
 async fn verify(args: VerifyAuditArgs) -> anyhow::Result<()> {
-    let mut expected = Heads::new();
+    let mut expected = KnownHeads::new();
     for path in &args.expect {
         read_heads(path, &mut expected)?;
     }
-    let reader = Reader::new(expected);
+    let reader = ExportReader::new(expected);
     let findings = match &args.file {
         Some(path) => read_file(path, reader)?,
         None => {
@@ -140,7 +140,7 @@ async fn verify(args: VerifyAuditArgs) -> anyhow::Result<()> {
 }
 
 /// Prints what was found.
-fn print_findings(findings: &Findings) -> anyhow::Result<()> {
+fn print_findings(findings: &ExportFindings) -> anyhow::Result<()> {
     let mut broken = print_heads(&findings.chains);
     for problem in &findings.problems {
         eprintln!("BROKEN {problem}");
@@ -160,7 +160,7 @@ fn print_findings(findings: &Findings) -> anyhow::Result<()> {
 }
 
 /// Prints the heads of chains, and on standard error what is broken. Returns how much is.
-pub fn print_heads(chains: &[Report]) -> usize {
+pub fn print_heads(chains: &[ChainReport]) -> usize {
     let mut broken = 0_usize;
     let mut unreadable = 0_u64;
     for chain in chains {
@@ -188,7 +188,7 @@ pub fn print_heads(chains: &[Report]) -> usize {
 
 /// Checks what is written to it.
 struct VerifyingWriter {
-    reader: Reader,
+    reader: ExportReader,
     line: Vec<u8>,
 }
 
@@ -225,7 +225,7 @@ fn lines(path: &Path, mut each: impl FnMut(&[u8]) -> anyhow::Result<()>) -> anyh
     }
 }
 
-fn read_file(path: &Path, mut reader: Reader) -> anyhow::Result<Findings> {
+fn read_file(path: &Path, mut reader: ExportReader) -> anyhow::Result<ExportFindings> {
     lines(path, |line| {
         reader.line(line);
         Ok(())
@@ -234,7 +234,7 @@ fn read_file(path: &Path, mut reader: Reader) -> anyhow::Result<Findings> {
 }
 
 /// Adds the heads of a file.
-pub fn read_heads(path: &Path, heads: &mut Heads) -> anyhow::Result<()> {
+pub fn read_heads(path: &Path, heads: &mut KnownHeads) -> anyhow::Result<()> {
     let shown = path.display();
     let mut found = false;
     lines(path, |line| {
@@ -262,9 +262,9 @@ fn parse_head(line: &[u8]) -> anyhow::Result<Option<HeadLine>> {
         return Ok(None);
     }
     if text.starts_with('{') {
-        return Ok(match serde_json::from_str::<Line>(text)? {
-            Line::Head(head) => Some(head),
-            Line::Start(_) | Line::Entry(_) | Line::End(_) => None,
+        return Ok(match serde_json::from_str::<ExportLine>(text)? {
+            ExportLine::Head(head) => Some(head),
+            ExportLine::Start(_) | ExportLine::Entry(_) | ExportLine::End(_) => None,
         });
     }
     let mut words = text.split_whitespace();

@@ -14,7 +14,7 @@ use covault_actors::{
     operations::{BeginBackup, GetBackupPart, LetClientsIn},
     store::RawRow,
 };
-use covault_core::{audit::Heads, port::Clock as _, schema::admin};
+use covault_core::{audit::KnownHeads, port::Clock as _, schema::admin};
 use covault_mpc::shares::backup::{identities, recipients};
 use zeroize::Zeroizing;
 
@@ -224,7 +224,7 @@ async fn write<W: Write>(client: &AdminClient, to: W) -> anyhow::Result<W> {
 }
 
 fn verify(args: &VerifyBackupArgs) -> anyhow::Result<()> {
-    let mut expected = Heads::new();
+    let mut expected = KnownHeads::new();
     for path in &args.expect {
         read_heads(path, &mut expected)?;
     }
@@ -238,7 +238,7 @@ fn verify(args: &VerifyBackupArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn check(from: &BackupFileArgs, expected: Heads) -> anyhow::Result<BackupContents> {
+fn check(from: &BackupFileArgs, expected: KnownHeads) -> anyhow::Result<BackupContents> {
     backup::check(from.open()?, expected)
         .map_err(explain)
         .with_context(|| from.file.display().to_string())
@@ -263,7 +263,7 @@ fn print_summary(contents: &BackupContents) {
 
 async fn restore(args: &RestoreBackupArgs) -> anyhow::Result<()> {
     // All of it is looked at before anything is written.
-    let contents = check(&args.from, Heads::new())?;
+    let contents = check(&args.from, KnownHeads::new())?;
     print_summary(&contents);
     let (config, _) = Config::load(args.config.as_deref())?;
     let folder = &config.serve.data_dir;

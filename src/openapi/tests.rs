@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use covault_core::{
-    networks::{Kind, Payload},
+    networks::{Payload, PayloadKind},
     schema::{json as mapping, wire},
 };
 
@@ -185,7 +185,7 @@ fn document__should_limit_what_requests_hold() {
     let kinds = at("CreateSigningRequestRequest/allOf/0/oneOf")
         .as_array()
         .expect("kinds");
-    assert_eq!(kinds.len(), Kind::ALL.len());
+    assert_eq!(kinds.len(), PayloadKind::ALL.len());
 }
 
 #[test]
@@ -207,5 +207,9 @@ fn examples__should_be_accepted_by_the_decoder() {
         }
     }
     let kinds = examples::requests("createSigningRequest").expect("examples");
-    assert_eq!(kinds.len(), Kind::ALL.len(), "one of every payload kind");
+    assert_eq!(
+        kinds.len(),
+        PayloadKind::ALL.len(),
+        "one of every payload kind"
+    );
 }

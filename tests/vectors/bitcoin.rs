@@ -8,7 +8,7 @@ use covault_core::{
     fault::Fault,
     networks::{
         ChainData, DynNetworkRules as _, Payload, Queries, Signed, Unsigned,
-        bitcoin::{self as rules, Bitcoin, Unspent, batch},
+        bitcoin::{self as rules, Bitcoin, UnspentOutput, batch},
     },
     schema::{json, wire},
     signature::Signature,
@@ -91,7 +91,7 @@ impl super::NetworkVectors for NetworkVectors {
                 let utxo = utxo.as_object().ok_or("utxos holds no object")?;
                 only_known(utxo, &[&["txid", "vout", "value"]])?;
                 let vout = utxo.get("vout").and_then(Value::as_u64).ok_or("no vout")?;
-                Ok(Unspent {
+                Ok(UnspentOutput {
                     txid: text(utxo, "txid")?.to_owned(),
                     vout: u32::try_from(vout).map_err(|error| error.to_string())?,
                     value: number(utxo, "value")?,

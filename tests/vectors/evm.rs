@@ -3,7 +3,7 @@
 use covault_core::{
     networks::{
         ChainData, Payload, Queries, Signed,
-        evm::{self, EvmPayload, MessageForm, calls::Calls},
+        evm::{self, EvmMessageForm, EvmPayload, calls::AbiTable},
     },
     signature::Signature,
 };
@@ -101,7 +101,7 @@ impl super::NetworkVectors for NetworkVectors {
             _ => None,
         };
         let shown = shown
-            .and_then(|input| Calls::built_in().decode(&input))
+            .and_then(|input| AbiTable::built_in().decode(&input))
             .ok_or("the call is not put into words")?;
         let args: Vec<Value> = shown
             .args
@@ -125,8 +125,8 @@ impl super::NetworkVectors for NetworkVectors {
         };
         *convention
             == match message.form {
-                MessageForm::PersonalSign => json!("PERSONAL_SIGN"),
-                MessageForm::TypedData => json!("TYPED_DATA_V4"),
+                EvmMessageForm::PersonalSign => json!("PERSONAL_SIGN"),
+                EvmMessageForm::TypedData => json!("TYPED_DATA_V4"),
             }
     }
 

@@ -27,7 +27,8 @@ use std::{
 use covault_core::{
     fault::Fault,
     networks::{
-        ChainData, DynNetworkRules, Kind, KnownChains, Network, Payload, Queries, Signed, Unsigned,
+        ChainData, DynNetworkRules, KnownChains, Network, Payload, PayloadKind, Queries, Signed,
+        Unsigned,
     },
     schema::{json, wire},
     signature::{Curve, Signature},
@@ -257,8 +258,11 @@ fn count<'a>(
     both.map(|(kind, tally)| (*kind, part(tally))).collect()
 }
 
-fn kind_of(name: &str) -> Option<Kind> {
-    Kind::ALL.iter().copied().find(|kind| kind.name() == name)
+fn kind_of(name: &str) -> Option<PayloadKind> {
+    PayloadKind::ALL
+        .iter()
+        .copied()
+        .find(|kind| kind.name() == name)
 }
 
 /// Whether the kind is a batch payment of the network.
@@ -642,7 +646,7 @@ fn invalid(case: &Case<'_>) -> Outcome {
         (Some("ed25519"), _) => Network::Solana,
         (Some(other), _) => return Err(format!("unknown walletKey {other}")),
         (None, kind) => kind_of(kind)
-            .map_or_else(|| network_of(case.network), Kind::network)
+            .map_or_else(|| network_of(case.network), PayloadKind::network)
             .ok_or("nothing says which network the wallet is of")?,
     };
     match (validate(case, wallet, context), layer) {

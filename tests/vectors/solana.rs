@@ -5,7 +5,7 @@ use covault_core::{
     networks::{
         ChainData, Payload, Queries, Signed, Unsigned,
         solana::{
-            self, SendToken, SolanaPayload, effect,
+            self, SolanaPayload, SolanaTokenTransfer, effect,
             token::{TokenChainData, associated_account},
             wire::{self, WireTransaction},
         },
@@ -146,7 +146,10 @@ const TOKEN_CONTEXT: [&str; 5] = [
 
 /// What the context says about a token. The accounts that it names are those of sender and
 /// recipient.
-fn token_facts(send: &SendToken, context: &Map<String, Value>) -> Result<TokenChainData, String> {
+fn token_facts(
+    send: &SolanaTokenTransfer,
+    context: &Map<String, Value>,
+) -> Result<TokenChainData, String> {
     let program = text(context, "tokenProgram")?;
     for (name, owner) in [("sourceAta", &send.from), ("destinationAta", &send.to)] {
         if context.contains_key(name) {

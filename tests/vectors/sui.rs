@@ -6,8 +6,8 @@ use covault_core::{
     networks::{
         ChainData, Payload, Queries, Signed, WireKind,
         sui::{
-            ChainData as SuiChainData, Coin, GasUsed, Payment, SuiPayload, Validity, batch_coin,
-            batch_native,
+            ChainData as SuiChainData, CoinObject, GasUsed, SuiPayload, SuiPayment, SuiValidity,
+            batch_coin, batch_native,
         },
     },
     schema::{json, wire},
@@ -149,7 +149,7 @@ fn batch(kind: &str, input: &Value) -> Result<Payload, Fault> {
         });
     let request = json!({ kind: input }).to_string();
     let request: wire::CreateBatchPaymentRequest = json::decode(request.as_bytes())?;
-    let payment: Payment = match &request.r#type {
+    let payment: SuiPayment = match &request.r#type {
         Some(Type::SuiBatchSendNative(wire)) => batch_native(wire)?,
         Some(Type::SuiBatchSendCoin(wire)) => batch_coin(wire)?,
         _ => return Err(Fault::bug("not a batch of Sui")),
@@ -157,11 +157,11 @@ fn batch(kind: &str, input: &Value) -> Result<Payload, Fault> {
     Ok(SuiPayload::Payment(payment.with_gas(gas.as_ref())?).into())
 }
 
-fn coins(context: &Map<String, Value>, key: &str) -> Result<Vec<Coin>, String> {
+fn coins(context: &Map<String, Value>, key: &str) -> Result<Vec<CoinObject>, String> {
     let one = |coin: &Value| {
         let coin = coin.as_object().ok_or("a coin is not an object")?;
         only_known(coin, &[&["objectId", "version", "digest", "balance"]])?;
-        Ok(Coin {
+        Ok(CoinObject {
             object_id: text(coin, "objectId")?.to_owned(),
             version: number(coin, "version")?,
             digest: text(coin, "digest")?.to_owned(),
@@ -189,7 +189,7 @@ fn gas_used(used: &Map<String, Value>) -> Result<GasUsed, String> {
     })
 }
 
-fn validity(context: &Map<String, Value>) -> Result<Option<Validity>, String> {
+fn validity(context: &Map<String, Value>) -> Result<Option<SuiValidity>, String> {
     if !context.contains_key("epoch") {
         return Ok(None);
     }
@@ -206,7 +206,7 @@ fn validity(context: &Map<String, Value>) -> Result<Option<Validity>, String> {
             )
         }
     };
-    Ok(Some(Validity {
+    Ok(Some(SuiValidity {
         epoch: number(context, "epoch")?,
         chain_identifier: text(context, "chainIdentifier")?.to_owned(),
         nonce,

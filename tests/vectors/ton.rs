@@ -4,7 +4,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
     networks::{
         ChainData, DynNetworkRules, Payload, Queries, Signed,
-        ton::{self, MessageForm, TonPayload, Version, parse_address},
+        ton::{self, TonMessageForm, TonPayload, WalletVersion, parse_address},
     },
     signature::Signature,
 };
@@ -84,7 +84,7 @@ impl super::NetworkVectors for NetworkVectors {
         match context.get("walletVersion").map(Value::as_str) {
             Some(Some("v4r2")) => {
                 let key = public_key.try_into().map_err(|_| "not a key")?;
-                let address = Version::V4r2.address(key).map_err(super::public)?;
+                let address = WalletVersion::V4r2.address(key).map_err(super::public)?;
                 Ok(address.wallet_form())
             }
             // New wallets, and messages, which do not say.
@@ -215,11 +215,11 @@ impl super::NetworkVectors for NetworkVectors {
         };
         *convention
             == match message.form {
-                MessageForm::Text(_) => json!("signData:text"),
-                MessageForm::Binary(_) => json!("signData:binary"),
-                MessageForm::Cell { .. } => json!("signData:cell"),
-                MessageForm::Proof { .. } => json!("ton_proof"),
-                MessageForm::SafeSign { .. } => json!("safeSign"),
+                TonMessageForm::Text(_) => json!("signData:text"),
+                TonMessageForm::Binary(_) => json!("signData:binary"),
+                TonMessageForm::Cell { .. } => json!("signData:cell"),
+                TonMessageForm::Proof { .. } => json!("ton_proof"),
+                TonMessageForm::SafeSign { .. } => json!("safeSign"),
             }
     }
 

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use covault_core::{
-    audit::Chain,
+    audit::AuditChain,
     fault::{Class, Fault},
     ids::SessionId,
 };
@@ -59,7 +59,7 @@ impl BackupSlot {
         let id = services.new_session_id();
         // Before the state that is copied: so it is in it.
         let note = AuditNote::new(by, "store", "StoreBackedUp").fact("backup", id);
-        audit::note(services, Chain::Service, note).await?;
+        audit::note(services, AuditChain::Service, note).await?;
         let snapshot = backup::snapshot(&*services.store).await?;
         self.with(|reading| {
             *reading = Some(BackupSession {

@@ -16,9 +16,9 @@ pub(crate) mod restore;
 use std::{io, sync::Arc};
 
 use covault_core::{
-    audit::{Chains, Head, Heads, Report},
+    audit::{ChainHead, ChainReport, KnownHeads, LogChecker},
     fault::{Class, Fault},
-    request::Request,
+    request::SigningRequest,
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -278,16 +278,16 @@ pub struct BackupContents {
     /// Those of them that were not over.
     pub live: u64,
     /// Its audit log, chain by chain.
-    pub audit: Vec<Report>,
+    pub audit: Vec<ChainReport>,
 }
 
 /// Reads all of a backup and checks it: its form, its sum, and the chains of the audit log in it.
 ///
 /// # Errors
 /// [`Class::Invalid`] when it is damaged. That its audit log is not whole is no error.
-pub fn check<R: io::Read>(from: R, expected: Heads) -> Result<BackupContents, Fault> {
+pub fn check<R: io::Read>(from: R, expected: KnownHeads) -> Result<BackupContents, Fault> {
     let mut reader = BackupReader::start(from)?;
-    let mut audit = Chains::new(expected);
+    let mut audit = LogChecker::new(expected);
     let mut contents = BackupContents {
         begin: reader.begin().clone(),
         rows: 0,
@@ -305,7 +305,7 @@ pub fn check<R: io::Read>(from: R, expected: Heads) -> Result<BackupContents, Fa
                 KeySpace::Wallet => contents.wallets = contents.wallets.saturating_add(1),
                 KeySpace::Request => {
                     contents.requests = contents.requests.saturating_add(1);
-                    let request: Request = rows::decode(&value)
+                    let request: SigningRequest = rows::decode(&value)
                         .map_err(|_| damaged("a signing request cannot be read"))?;
                     if !request.state.is_final() {
                         contents.live = contents.live.saturating_add(1);
@@ -319,7 +319,7 @@ pub fn check<R: io::Read>(from: R, expected: Heads) -> Result<BackupContents, Fa
                 KeySpace::AuditHead => {
                     let chain = rows::audit_chain(&key)
                         .ok_or_else(|| damaged("a head of the audit log has no chain"))?;
-                    if let Ok(head) = rows::decode::<Head>(&value) {
+                    if let Ok(head) = rows::decode::<ChainHead>(&value) {
                         audit.head(chain, head);
                     }
                 }

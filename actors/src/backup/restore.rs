@@ -13,9 +13,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use covault_core::{
-    audit::Chain,
+    audit::AuditChain,
     fault::{Class, Fault},
-    request::{Event, Request, State},
+    request::{RequestEvent, RequestState, SigningRequest},
     wallet::vault::Vault,
 };
 use serde::{Deserialize, Serialize};
@@ -129,7 +129,7 @@ pub async fn recover_after_restore(services: &Services) -> Result<ClientGate, Fa
         .fact("restoredAtMs", imported.restored_at_ms)
         .fact("requestsEnded", ended)
         .fact("vaults", vaults)
-        .add_to(&mut batch, Chain::Service, services.now_ms())?;
+        .add_to(&mut batch, AuditChain::Service, services.now_ms())?;
     services.store.commit(batch).await?;
     tracing::warn!(
         ended,
@@ -157,7 +157,7 @@ pub async fn let_clients_in(services: &Services, by: &AuditActor) -> Result<(), 
     batch.put(marker, Precondition::Version(version), open);
     AuditNote::new(by, "store", "ClientsLetIn").add_to(
         &mut batch,
-        Chain::Service,
+        AuditChain::Service,
         services.now_ms(),
     )?;
     match services.store.commit(batch).await {
@@ -174,7 +174,7 @@ async fn end_requests(services: &Services, imported: RestoreTimes) -> Result<u64
     while let Some(scan) = next {
         let page = services.store.scan(&scan).await?;
         for (key, row) in &page {
-            let Ok(request) = rows::decode::<Request>(&row.value) else {
+            let Ok(request) = rows::decode::<SigningRequest>(&row.value) else {
                 tracing::error!(
                     request = hex::encode(&key.bytes),
                     "a stored request cannot be read"
@@ -184,7 +184,7 @@ async fn end_requests(services: &Services, imported: RestoreTimes) -> Result<u64
             if request.state.is_final()
                 || matches!(
                     request.state,
-                    State::Signed { .. } | State::Broadcasting { .. }
+                    RequestState::Signed { .. } | RequestState::Broadcasting { .. }
                 )
             {
                 continue;
@@ -195,7 +195,7 @@ async fn end_requests(services: &Services, imported: RestoreTimes) -> Result<u64
                  asking again (backup of {} ms since the Unix epoch)",
                 imported.backup_at_ms
             );
-            let event = Event::Restored { reason };
+            let event = RequestEvent::Restored { reason };
             request_store::end(
                 services,
                 request,
@@ -236,7 +236,7 @@ async fn recover_vaults(services: &Services) -> Result<u64, Fault> {
             );
             AuditNote::for_vault(&AuditActor::service(), vault.id, "VaultRestored")
                 .fact("nextWallet", wallet)
-                .add_to(&mut batch, Chain::Vault(vault.id), services.now_ms())?;
+                .add_to(&mut batch, AuditChain::Vault(vault.id), services.now_ms())?;
             services.store.commit(batch).await?;
             vaults = vaults.saturating_add(1);
         }

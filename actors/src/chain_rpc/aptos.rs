@@ -9,8 +9,8 @@ use covault_core::{
     networks::{
         ChainData, Queries, Signed,
         aptos::{
-            Abi, ChainData as AptosChainData, Function, Queries as AptosQueries, RawTransaction,
-            simulation, to_simulate,
+            Abi, ChainData as AptosChainData, FunctionName, Queries as AptosQueries,
+            RawTransaction, simulation, to_simulate,
         },
     },
 };
@@ -169,8 +169,8 @@ impl AptosNode {
         self.rest.query_quorum("a balance", &call, read).await
     }
 
-    async fn abi(&self, function: &Function) -> Result<Abi, ChainError> {
-        let Function {
+    async fn abi(&self, function: &FunctionName) -> Result<Abi, ChainError> {
+        let FunctionName {
             address,
             module,
             name,

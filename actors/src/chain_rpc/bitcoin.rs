@@ -21,7 +21,7 @@ use covault_core::{
     fault::ExecuteCode,
     networks::{
         ChainData, Queries,
-        bitcoin::{self as rules, ChainData as BitcoinChainData, Unspent},
+        bitcoin::{self as rules, ChainData as BitcoinChainData, UnspentOutput},
     },
 };
 use parking_lot::{Mutex, MutexGuard};
@@ -72,7 +72,7 @@ pub struct BitcoinNode {
 /// An output that a node's wallet lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ListedOutput {
-    output: Unspent,
+    output: UnspentOutput,
     /// It is in a block.
     confirmed: bool,
 }
@@ -104,7 +104,7 @@ impl BitcoinNode {
         place: &WatchedAddress,
         least: &str,
         patience: Duration,
-    ) -> Result<Vec<Unspent>, ChainError> {
+    ) -> Result<Vec<UnspentOutput>, ChainError> {
         for _ in 0..ROUNDS {
             if let Some(listed) = self.listed(place, least).await? {
                 return self.trusted(&place.address, listed).await;
@@ -210,7 +210,7 @@ impl BitcoinNode {
     async fn known(
         &self,
         txid: &str,
-        inputs: &[Unspent],
+        inputs: &[UnspentOutput],
         absent: &Mutex<BTreeSet<usize>>,
     ) -> Result<bool, String> {
         let ask = RpcBatch::wallet()
@@ -261,7 +261,7 @@ impl BitcoinNode {
 
     /// Whether one of these outputs is spent: a node has the transaction that it is of, and no
     /// longer the output. Else it may be that the transaction is not there yet.
-    async fn is_spent(&self, outputs: &[&Unspent]) -> bool {
+    async fn is_spent(&self, outputs: &[&UnspentOutput]) -> bool {
         for output in outputs {
             let ask = RpcBatch::wallet()
                 .and("gettxout", json!([output.txid, output.vout, true]))
@@ -302,7 +302,7 @@ impl BitcoinNode {
             .known(&broadcast_request.signed.tx_hash, inputs, &absent)
             .await;
         if known != Ok(true) && is_missing(error) {
-            let absent: Vec<&Unspent> = locked(&absent)
+            let absent: Vec<&UnspentOutput> = locked(&absent)
                 .iter()
                 .filter_map(|index| inputs.get(*index))
                 .collect();
@@ -440,7 +440,7 @@ fn read_list(list: &Value, script: &str) -> Option<Vec<ListedOutput>> {
             let confirmed = entry.get("confirmations")?.as_u64()? > 0;
             let is_its = entry.get("scriptPubKey")?.as_str()? == script;
             is_its.then_some(ListedOutput {
-                output: Unspent { txid, vout, value },
+                output: UnspentOutput { txid, vout, value },
                 confirmed,
             })
         })

@@ -6,7 +6,7 @@ use covault_core::{
     fault::ExecuteCode,
     networks::{
         ChainData, Queries,
-        evm::{self, Call, ChainData as EvmChainData, Fees, Queries as EvmQueries},
+        evm::{self, ChainData as EvmChainData, EvmCall, Fees, Queries as EvmQueries},
     },
 };
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ impl EvmNode {
     async fn fees(
         &self,
         from: &str,
-        call: &Call,
+        call: &EvmCall,
         base_fee: Option<u128>,
     ) -> Result<Fees, ChainError> {
         let estimate = self
@@ -315,7 +315,7 @@ fn near(one: &u128, other: &u128) -> bool {
     *high <= low.saturating_mul(4) || high - low <= SMALL_PRICE
 }
 
-fn transaction(from: &str, call: &Call) -> Value {
+fn transaction(from: &str, call: &EvmCall) -> Value {
     let value = call.value.parse::<u128>().map_or_else(
         // Over 2^128 wei: no account has it, and the node says so.
         |_| format!("0x{}", "f".repeat(64)),

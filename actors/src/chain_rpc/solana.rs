@@ -13,9 +13,9 @@ use covault_core::{
         ChainData, Queries,
         solana::{
             self, ChainData as SolanaChainData,
-            lifetime::Lifetime,
+            lifetime::TransactionLifetime,
             parse_key,
-            token::{Account, TOKEN, TOKEN_2022, TokenChainData, TokenQueries},
+            token::{AccountInfo, TOKEN, TOKEN_2022, TokenChainData, TokenQueries},
             wire::{self, WireTransaction},
         },
     },
@@ -159,10 +159,10 @@ impl SolanaNode {
         }
         let bytes = STANDARD.decode(text).ok();
         let transaction = bytes.and_then(|bytes| WireTransaction::parse(&bytes).ok());
-        let lifetime = transaction.as_ref().map(Lifetime::of);
+        let lifetime = transaction.as_ref().map(TransactionLifetime::of);
         let patient = match lifetime {
-            Some(Lifetime::Nonce(_)) => true,
-            Some(Lifetime::Blockhash(_)) => age_ms < SURELY_OVER_MS,
+            Some(TransactionLifetime::Nonce(_)) => true,
+            Some(TransactionLifetime::Blockhash(_)) => age_ms < SURELY_OVER_MS,
             None => false,
         };
         match self.is_alive(lifetime.as_ref()).await {
@@ -180,7 +180,7 @@ impl SolanaNode {
         }
         let refusal = ChainRefusal {
             reason: match &lifetime {
-                Some(Lifetime::Nonce(nonce)) => format!(
+                Some(TransactionLifetime::Nonce(nonce)) => format!(
                     "the account {} does not hold the transaction's nonce any more, or not under \
                      an authority that has signed; create a new request",
                     nonce.account()
@@ -195,15 +195,15 @@ impl SolanaNode {
 
     /// Whether any node says that a transaction can still be taken. Asked is what is final, for
     /// blocks that are not may be dropped.
-    async fn is_alive(&self, lifetime: Option<&Lifetime>) -> Result<bool, String> {
+    async fn is_alive(&self, lifetime: Option<&TransactionLifetime>) -> Result<bool, String> {
         match lifetime {
             None => Ok(false),
-            Some(Lifetime::Blockhash(hash)) => {
+            Some(TransactionLifetime::Blockhash(hash)) => {
                 let params = json!([hash, {"commitment": "finalized"}]);
                 let valid = |answer: &Value| answer.get("value") == Some(&Value::Bool(true));
                 self.rpc.any("isBlockhashValid", params, valid).await
             }
-            Some(Lifetime::Nonce(nonce)) => {
+            Some(TransactionLifetime::Nonce(nonce)) => {
                 let options = json!({"encoding": "base64", "commitment": "finalized"});
                 let params = json!([nonce.account(), options]);
                 let held = |answer: &Value| {
@@ -414,11 +414,11 @@ fn sum(answer: &Value) -> Option<u128> {
 }
 
 /// An account with encoding base64; null where there is none.
-fn account(value: &Value) -> Option<Option<Account>> {
+fn account(value: &Value) -> Option<Option<AccountInfo>> {
     if value.is_null() {
         return Some(None);
     }
-    Some(Some(Account {
+    Some(Some(AccountInfo {
         owner: value.get("owner")?.as_str()?.to_owned(),
         data: STANDARD.decode(value.pointer("/data/0")?.as_str()?).ok()?,
     }))
@@ -787,7 +787,7 @@ mod tests {
     fn account__should_be_read_whole_or_not_at_all() {
         assert_eq!(account(&Value::Null), Some(None));
         let whole = json!({"owner": "x", "data": ["AQI=", "base64"], "lamports": 1});
-        let expected = Account {
+        let expected = AccountInfo {
             owner: "x".into(),
             data: vec![1, 2],
         };

@@ -9,9 +9,9 @@ use covault_core::{
     networks::{
         ChainData, Queries,
         stellar::{
-            ChainData as StellarChainData, Credit, NETWORK_ID, Queries as StellarQueries,
+            ChainData as StellarChainData, IssuedAsset, NETWORK_ID, Queries as StellarQueries,
             calls_contract,
-            ledger::{self, Account, Cause, Failure, Sent},
+            ledger::{self, FailureCause, LedgerAccount, SentEnvelope, StellarFailure},
             parse_account, parse_address,
         },
     },
@@ -82,7 +82,7 @@ impl LedgerRange {
 
     /// Whether no later ledger can have the transaction. Until one has closed after its time, the
     /// next still can.
-    fn is_past(&self, sent: &Sent) -> bool {
+    fn is_past(&self, sent: &SentEnvelope) -> bool {
         sent.max_time.is_some_and(|end| end < self.until)
             || sent
                 .max_ledger
@@ -215,13 +215,13 @@ impl StellarNode {
     async fn failed(
         &self,
         broadcast_request: &BroadcastRequest,
-        sent: &Sent,
-        why: Failure,
+        sent: &SentEnvelope,
+        why: StellarFailure,
         doubt: bool,
     ) -> BroadcastOutcome {
         match why.cause {
-            Cause::Sequence => self.out_of_order(broadcast_request, sent).await,
-            Cause::TooLate => {
+            FailureCause::Sequence => self.out_of_order(broadcast_request, sent).await,
+            FailureCause::TooLate => {
                 let refusal = ChainRefusal {
                     reason: "the transaction expired before a node took it; create a new request"
                         .into(),
@@ -231,13 +231,15 @@ impl StellarNode {
                 self.refuse(broadcast_request, refusal, doubt, is_over)
                     .await
             }
-            Cause::Internal => BroadcastOutcome::Unknown(format!("the node said: {}", why.name)),
-            Cause::Passing => {
+            FailureCause::Internal => {
+                BroadcastOutcome::Unknown(format!("the node said: {}", why.name))
+            }
+            FailureCause::Passing => {
                 let is_over = |span: &LedgerRange| span.is_past(sent);
                 self.refuse(broadcast_request, refusal(&why), doubt, is_over)
                     .await
             }
-            Cause::Final => {
+            FailureCause::Final => {
                 self.refuse(broadcast_request, refusal(&why), doubt, |_| true)
                     .await
             }
@@ -249,7 +251,7 @@ impl StellarNode {
     async fn out_of_order(
         &self,
         broadcast_request: &BroadcastRequest,
-        sent: &Sent,
+        sent: &SentEnvelope,
     ) -> BroadcastOutcome {
         let key = match ledger::account_key(&sent.source) {
             Ok(key) => key,
@@ -440,7 +442,7 @@ impl ChainClient for StellarNode {
         let key = match token {
             None => ledger::account_key(&account),
             Some(token) => {
-                let asset = Credit::parse(token).map_err(|error| not_that(&error))?;
+                let asset = IssuedAsset::parse(token).map_err(|error| not_that(&error))?;
                 ledger::trust_line_key(&account, &asset)
             }
         };
@@ -526,7 +528,7 @@ impl<'a> LedgerEntries<'a> {
     }
 
     /// An account, or `Some(None)` where there is none; `None` when what is there makes no sense.
-    fn account(&self, key: &str) -> Option<Option<Account>> {
+    fn account(&self, key: &str) -> Option<Option<LedgerAccount>> {
         match self.find(key) {
             None => Some(None),
             Some(entry) => ledger::read_account(key, entry).map(Some),
@@ -568,12 +570,12 @@ fn trace_of(answer: &Value) -> StellarTrace {
     }
 }
 
-fn failure_of(answer: &Value, field: &str) -> Option<Failure> {
+fn failure_of(answer: &Value, field: &str) -> Option<StellarFailure> {
     ledger::read_result(answer.get(field)?.as_str()?).flatten()
 }
 
-fn refusal(why: &Failure) -> ChainRefusal {
-    let Failure {
+fn refusal(why: &StellarFailure) -> ChainRefusal {
+    let StellarFailure {
         name, meaning, fee, ..
     } = why;
     let reason = match (why.code, meaning) {

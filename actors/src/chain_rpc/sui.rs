@@ -13,8 +13,8 @@ use covault_core::{
     networks::{
         ChainData, Queries,
         sui::{
-            ChainData as SuiChainData, Coin, GasUsed, MAX_COINS, Origin, Queries as SuiQueries,
-            SUI, Sent, Validity, read_sent, simulation,
+            ChainData as SuiChainData, CoinObject, CoinOrigin, GasUsed, MAX_COINS,
+            Queries as SuiQueries, SUI, SentTransaction, SuiValidity, read_sent, simulation,
         },
     },
 };
@@ -142,7 +142,7 @@ impl SuiNode {
         owner: &str,
         coin_type: &str,
         origin: bool,
-    ) -> Result<Vec<Coin>, ChainError> {
+    ) -> Result<Vec<CoinObject>, ChainError> {
         let mut paths = vec!["object_id", "version", "digest", "owner", "balance"];
         if origin {
             paths.extend(["previous_transaction", "storage_rebate"]);
@@ -221,7 +221,7 @@ impl SuiNode {
             sui_address_balance,
             coins,
             coin_address_balance: coin_balance,
-            validity: Some(Validity {
+            validity: Some(SuiValidity {
                 epoch,
                 chain_identifier: chain,
                 nonce: Some(u32::from_be_bytes(self.grpc.random())),
@@ -269,7 +269,7 @@ impl SuiNode {
     }
 
     /// Whether the transaction's last epoch has passed, and by enough.
-    async fn is_over(&self, sent: &Sent, now_ms: u64) -> bool {
+    async fn is_over(&self, sent: &SentTransaction, now_ms: u64) -> bool {
         let Some(last) = sent.last_epoch else {
             return false;
         };
@@ -287,7 +287,7 @@ impl SuiNode {
     }
 
     /// Who used the objects that the transaction wanted.
-    async fn fate(&self, sent: &Sent, hash: &str) -> TransactionFate {
+    async fn fate(&self, sent: &SentTransaction, hash: &str) -> TransactionFate {
         if sent.objects.is_empty() {
             return TransactionFate::Open;
         }
@@ -330,7 +330,7 @@ impl SuiNode {
     async fn in_doubt(
         &self,
         broadcast_request: &BroadcastRequest,
-        sent: &Sent,
+        sent: &SentTransaction,
         refusal: ChainRefusal,
     ) -> BroadcastOutcome {
         match self.fate(sent, &broadcast_request.signed.tx_hash).await {
@@ -492,15 +492,15 @@ fn is_owned_by(object: &Object, address: &str) -> bool {
     owner.kind() == OwnerKind::Address && owner.address.as_deref() == Some(address)
 }
 
-fn coin(object: Object, origin: bool) -> Option<Coin> {
+fn coin(object: Object, origin: bool) -> Option<CoinObject> {
     let origin = match origin {
-        true => Some(Origin {
+        true => Some(CoinOrigin {
             previous_transaction: object.previous_transaction?,
             storage_rebate: object.storage_rebate?,
         }),
         false => None,
     };
-    Some(Coin {
+    Some(CoinObject {
         object_id: object.object_id?,
         version: object.version?,
         digest: object.digest?,

@@ -17,7 +17,7 @@ use covault_core::{
         ton::{
             ChainData as TonChainData, JettonChainData, JettonQueries, Queries as TonQueries,
             TonAddress, TransactionChainData, TransactionQueries,
-            ledger::{self, Sent},
+            ledger::{self, SentMessage},
             parse_address,
         },
     },
@@ -230,7 +230,7 @@ impl TonNode {
     /// What the chain says of a transaction; `None` when it can be sent.
     async fn look(
         &self,
-        sent: &Sent,
+        sent: &SentMessage,
         broadcast_request: &BroadcastRequest,
         wallet: &TonWallet,
     ) -> Option<BroadcastOutcome> {
@@ -266,7 +266,7 @@ impl TonNode {
 
     /// Whether every node has blocks after which none can have the transaction any more, and the
     /// number was not used up to there.
-    async fn none_can_have(&self, sent: &Sent) -> Result<bool, String> {
+    async fn none_can_have(&self, sent: &SentMessage) -> Result<bool, String> {
         let end_s = u64::from(sent.valid_until).saturating_add(EXPIRY_MARGIN_S);
         let can = |answer: &NodeResponse| {
             let wallet = answers::wallet(answer, &sent.wallet)
@@ -279,7 +279,11 @@ impl TonNode {
     }
 
     /// A node has taken it: waits until a block has it.
-    async fn watch(&self, sent: &Sent, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
+    async fn watch(
+        &self,
+        sent: &SentMessage,
+        broadcast_request: &BroadcastRequest,
+    ) -> BroadcastOutcome {
         let mut pause = FIRST_POLL_DELAY;
         for _ in 0..MAX_POLLS {
             tokio::time::sleep(pause).await;
@@ -298,7 +302,7 @@ impl TonNode {
     /// The number is used: by this transaction or by another one.
     async fn passed(
         &self,
-        sent: &Sent,
+        sent: &SentMessage,
         broadcast_request: &BroadcastRequest,
         last: &TransactionCursor,
     ) -> BroadcastOutcome {
@@ -327,7 +331,7 @@ impl TonNode {
     /// when every node says so.
     async fn trace(
         &self,
-        sent: &Sent,
+        sent: &SentMessage,
         broadcast_request: &BroadcastRequest,
         last: &TransactionCursor,
     ) -> Result<TonTrace, String> {
@@ -501,7 +505,7 @@ fn get_method(contract: &TonAddress, method: &str, stack: Value) -> NodeRequest 
 }
 
 /// By this machine's clock.
-fn is_over(sent: &Sent, broadcast_request: &BroadcastRequest) -> bool {
+fn is_over(sent: &SentMessage, broadcast_request: &BroadcastRequest) -> bool {
     u64::from(sent.valid_until) <= broadcast_request.now_ms / 1_000
 }
 

@@ -11,7 +11,7 @@ use covault_core::{
     networks::{
         ChainData, DynNetworkRules as _, Queries,
         tron::{
-            Block, Call as Trigger, ChainData as TronChainData, Queries as TronQueries, Tron,
+            Block, ChainData as TronChainData, Queries as TronQueries, Tron, TronCall as Trigger,
             parse_address,
         },
     },

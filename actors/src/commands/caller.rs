@@ -4,7 +4,7 @@ use covault_core::{
     fault::{Class, Fault},
     ids::{TokenId, VaultId},
     schema::service::{Audience, OperationDescriptor},
-    token::Access,
+    token::TokenAccess,
 };
 
 /// Who calls, after authentication.
@@ -15,7 +15,7 @@ pub struct Caller {
     /// What the token may reach.
     pub vaults: VaultScope,
     /// What the token may do.
-    pub access: Access,
+    pub access: TokenAccess,
     /// Whether it may do what operators do: vaults, nodes, tokens.
     pub operator: bool,
     /// The request id that errors and logs carry.
@@ -28,7 +28,7 @@ impl Caller {
         Self {
             token: TokenId::from_bytes([0; 16]),
             vaults: VaultScope::All,
-            access: Access::Full,
+            access: TokenAccess::Full,
             operator: true,
             request_id: request_id.to_owned(),
         }
@@ -59,8 +59,8 @@ pub(crate) fn vault_in_scope(caller: &Caller, uuid: &str) -> Result<VaultId, Fau
 /// Refuses callers who may only look.
 pub(crate) fn full_access(caller: &Caller) -> Result<(), Fault> {
     match caller.access {
-        Access::Full => Ok(()),
-        Access::ReadOnly => Err(Fault::new(Class::Forbidden, "this token can only read")),
+        TokenAccess::Full => Ok(()),
+        TokenAccess::ReadOnly => Err(Fault::new(Class::Forbidden, "this token can only read")),
     }
 }
 

@@ -17,7 +17,7 @@ use std::{
 use covault_core::{
     fault::Fault,
     ids::OrchestratorId,
-    token::{Access, ApiToken, TokenHash},
+    token::{ApiToken, TokenAccess, TokenHash},
 };
 use prost::Message as _;
 use ractor::{Actor, ActorCell};
@@ -340,8 +340,8 @@ impl GatewayInner {
         };
         let response = operation.run(call, request).await?;
         match caller.access {
-            Access::Full => Ok(response),
-            Access::ReadOnly => descriptor.response_for_readers(&response),
+            TokenAccess::Full => Ok(response),
+            TokenAccess::ReadOnly => descriptor.response_for_readers(&response),
         }
     }
 }

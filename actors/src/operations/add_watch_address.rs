@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use covault_core::{
-    audit::Chain,
-    deposit::{Watch, WatchCall},
+    audit::AuditChain,
+    deposit::{AddressWatch, WatchCall},
     fault::Fault,
     ids::WatchId,
     port::random_16,
@@ -28,12 +28,12 @@ impl Operation for AddWatchAddress {
         let watched = WatchCall::parse(&request)?;
         let services = call.services;
         let key = rows::watch(call.caller.token, watched.network, &watched.address);
-        let watch = match services.load::<Watch>(&key).await? {
+        let watch = match services.load::<AddressWatch>(&key).await? {
             Some((watch, _)) => watch,
             None => {
                 let route = route(services, call.caller.token, watched.network).await?;
                 route.check_webhook()?;
-                let watch = Watch {
+                let watch = AddressWatch {
                     id: WatchId::from_random(random_16(&*services.entropy)),
                     created_at_ms: services.now_ms(),
                 };
@@ -43,13 +43,13 @@ impl Operation for AddWatchAddress {
                 AuditNote::new(call.command_commit.by(), subject, "WatchAdded")
                     .fact("network", watched.network.name())
                     .fact("address", &watched.address)
-                    .add_to(&mut batch, Chain::Service, watch.created_at_ms)?;
+                    .add_to(&mut batch, AuditChain::Service, watch.created_at_ms)?;
                 call.command_commit.demand(&mut batch);
                 match services.store.commit(batch).await {
                     Ok(()) => watch,
                     // Another call was faster.
                     Err(CommitError::Conflict(conflict)) if conflict == key => services
-                        .load::<Watch>(&key)
+                        .load::<AddressWatch>(&key)
                         .await?
                         .map(|(watch, _)| watch)
                         .ok_or_else(|| Fault::bug("a watch that is there and is not"))?,

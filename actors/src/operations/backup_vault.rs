@@ -1,6 +1,6 @@
 use async_trait::async_trait;
 use covault_core::{
-    audit::Chain,
+    audit::AuditChain,
     fault::{Class, Fault},
     order::BackupOrder,
     schema::admin,
@@ -63,7 +63,7 @@ impl Operation for BackupVault {
             "SharesBackupWanted",
         )
         .fact("recipients", recipients.join(" "));
-        audit::note(services, Chain::Vault(vault.id), wanted).await?;
+        audit::note(services, AuditChain::Vault(vault.id), wanted).await?;
         let orders = vault.keys.iter().filter_map(|key| {
             let KeyState::Ready(live) = &key.state else {
                 return None;

@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use covault_core::{
-    audit::Chain,
-    deposit::{DepositNetwork, Route, Webhook},
+    audit::AuditChain,
+    deposit::{DepositNetwork, SweepRoute, Webhook},
     fault::{Class, Fault},
     ids::VaultId,
     schema::admin,
@@ -48,9 +48,9 @@ impl Operation for ConfigureSweep {
             return Err(Fault::field("token", "was revoked"));
         }
         let key = rows::sweep_route(token.id, network);
-        let (mut route, expect) = match services.load::<Route>(&key).await? {
+        let (mut route, expect) = match services.load::<SweepRoute>(&key).await? {
             Some((route, version)) => (route, Precondition::Version(version)),
-            None => (Route::default(), Precondition::Absent),
+            None => (SweepRoute::default(), Precondition::Absent),
         };
         let before = route.clone();
         if let Some(vault) = vault {
@@ -97,7 +97,7 @@ impl Operation for ConfigureSweep {
                     "yes"
                 },
             )
-            .add_to(&mut batch, Chain::Service, services.now_ms())?;
+            .add_to(&mut batch, AuditChain::Service, services.now_ms())?;
             match services.store.commit(batch).await {
                 Ok(()) => {}
                 Err(CommitError::Conflict(_)) => {

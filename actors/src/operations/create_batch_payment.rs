@@ -1,10 +1,10 @@
 use async_trait::async_trait;
 use covault_core::{
-    audit::Chain,
-    batch::{BatchPayment, Payment, State, check_labels},
+    audit::AuditChain,
+    batch::{BatchPayload, BatchPayment, BatchState, check_labels},
     fault::{Class, Fault},
     schema::wire,
-    wallet::Status,
+    wallet::WalletStatus,
 };
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
@@ -28,7 +28,7 @@ impl Operation for CreateBatchPayment {
     type Response = wire::CreateBatchPaymentResponse;
 
     async fn home(lookup: &HomeLookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
-        let payment = request.r#type.as_ref().map(Payment::parse);
+        let payment = request.r#type.as_ref().map(BatchPayload::parse);
         Ok(match payment {
             Some(Ok(payment)) => vault_of_address(lookup.services, payment.from())
                 .await?
@@ -47,7 +47,7 @@ impl Operation for CreateBatchPayment {
         let notes = notes.unwrap_or_default();
         let kind =
             kind.ok_or_else(|| Fault::new(Class::Invalid, "exactly one batch kind is required"))?;
-        let payment = Payment::parse(&kind)?;
+        let payment = BatchPayload::parse(&kind)?;
         check_labels(&name, &notes)?;
         payment.screen(&services.known)?;
         let from = format!("{}.from", payment.kind());
@@ -58,7 +58,7 @@ impl Operation for CreateBatchPayment {
                 .filter(|(wallet, _)| in_scope(call.caller, wallet.vault))
                 .ok_or_else(|| Fault::field(&from, "is not the address of a wallet"))?;
             payment.check_wallet(wallet.network)?;
-            if wallet.status == Status::Archived {
+            if wallet.status == WalletStatus::Archived {
                 return Err(wallets::archived(from));
             }
             let owner = services.for_vault(wallet.vault)?;
@@ -71,7 +71,7 @@ impl Operation for CreateBatchPayment {
                 payment: payment.encode(),
                 token: call.caller.token,
                 created_at_ms: services.now_ms(),
-                state: State::Pending,
+                state: BatchState::Pending,
             };
             let response = wire::CreateBatchPaymentResponse {
                 batch_payment: Some(made.to_wire()),
@@ -92,7 +92,11 @@ impl Operation for CreateBatchPayment {
             .fact("kind", payment.kind())
             .fact("wallet", wallet.id)
             .fact("paymentSha256", hex::encode(Sha256::digest(&made.payment)))
-            .add_to(&mut batch, Chain::Vault(made.vault), made.created_at_ms)?;
+            .add_to(
+                &mut batch,
+                AuditChain::Vault(made.vault),
+                made.created_at_ms,
+            )?;
             call.command_commit.add_to(
                 &mut batch,
                 || response.encode_to_vec(),

@@ -1,10 +1,10 @@
 use async_trait::async_trait;
 use covault_core::{
-    deposit::{self, Deposit, DepositCall, Route},
+    deposit::{self, Deposit, DepositCall, SweepRoute},
     fault::{Class, Fault},
     ids::TokenId,
     schema::wire,
-    wallet::{Status, Wallet},
+    wallet::{Wallet, WalletStatus},
 };
 
 use super::{Home, HomeLookup, Operation, OperationCall};
@@ -34,7 +34,7 @@ impl Operation for CreateDepositWallet {
             return Ok(Home::AnyProcess);
         };
         let key = rows::sweep_route(lookup.caller.token, deposit.network);
-        let route = lookup.services.load::<Route>(&key).await?;
+        let route = lookup.services.load::<SweepRoute>(&key).await?;
         Ok(route.and_then(|(route, _)| route.vault).into())
     }
 
@@ -103,7 +103,7 @@ async fn existing_response(
     deposit_call: DepositCall,
     wallet: &Wallet,
 ) -> Result<wire::CreateDepositWalletResponse, Fault> {
-    if wallet.status == Status::Archived {
+    if wallet.status == WalletStatus::Archived {
         return Err(deposit::wallet_disabled());
     }
     let proof = address_proofs::of(services, wallet.id).await?;

@@ -5,9 +5,9 @@ use covault_core::{
     fault::{Class, Fault},
     ids::{RequestId, VaultId},
     networks::{Network, Payload},
-    request::{Request, State},
+    request::{RequestState, SigningRequest},
     schema::wire,
-    wallet::Status,
+    wallet::WalletStatus,
 };
 use ractor::rpc::CallResult;
 
@@ -78,7 +78,7 @@ impl Operation for CreateSigningRequest {
         }
         payload.check_wallet(wallet.network)?;
         payload.screen(&services.known)?;
-        if wallet.status == Status::Archived {
+        if wallet.status == WalletStatus::Archived {
             return Err(wallets::archived(from));
         }
         let broadcast = broadcast_tx.unwrap_or(true) && payload.may_broadcast(&services.known);
@@ -89,7 +89,7 @@ impl Operation for CreateSigningRequest {
         let root = vault
             .root(wallet.network.curve())
             .ok_or_else(|| Fault::bug("a wallet without a root key"))?;
-        let request = Request {
+        let request = SigningRequest {
             id: services.new_request_id(),
             vault: wallet.vault,
             wallet: wallet.id,
@@ -102,7 +102,7 @@ impl Operation for CreateSigningRequest {
             notes,
             token: call.caller.token,
             created_at_ms: services.now_ms(),
-            state: State::Received,
+            state: RequestState::Received,
         };
         let queries = tx_builder::queries(services, request.network, &payload);
         let asks = tx_builder::local_chain_data(services, &payload, &queries).is_none();

@@ -1,10 +1,10 @@
 use async_trait::async_trait;
 use covault_core::{
-    audit::Chain,
+    audit::AuditChain,
     fault::{Class, Fault},
     ids::VaultId,
     schema::admin,
-    token::{self, Access, Cidr, Kind, NewToken, TokenHash, Vaults},
+    token::{self, Cidr, NewToken, TokenAccess, TokenHash, TokenKind, TokenVaults},
 };
 use secrecy::ExposeSecret as _;
 
@@ -29,7 +29,7 @@ impl Operation for CreateToken {
         let new = parse(request)?;
         let now_ms = services.now_ms();
         new.check(now_ms)?;
-        if let Vaults::Only(vaults) = &new.vaults {
+        if let TokenVaults::Only(vaults) = &new.vaults {
             for (index, vault) in vaults.iter().enumerate() {
                 if services.vault(*vault).await?.is_none() {
                     let field = format_args!("vaults[{index}]");
@@ -60,8 +60,8 @@ impl Operation for CreateToken {
             rows::encode(&record.id)?,
         );
         let vaults = match &record.vaults {
-            Vaults::All => "all".to_owned(),
-            Vaults::Only(vaults) => {
+            TokenVaults::All => "all".to_owned(),
+            TokenVaults::Only(vaults) => {
                 let vaults = vaults.iter().map(ToString::to_string);
                 vaults.collect::<Vec<_>>().join(" ")
             }
@@ -79,7 +79,7 @@ impl Operation for CreateToken {
         .fact("vaults", vaults)
         .fact("allow", allow.collect::<Vec<_>>().join(" "))
         .fact("expiresAtMs", ends.unwrap_or_default())
-        .add_to(&mut batch, Chain::Service, now_ms)?;
+        .add_to(&mut batch, AuditChain::Service, now_ms)?;
         match services.store.commit(batch).await {
             Ok(()) => Ok(admin::CreateTokenResponse {
                 secret: secret.expose_secret().to_owned(),
@@ -105,18 +105,18 @@ fn parse(request: admin::CreateTokenRequest) -> Result<NewToken, Fault> {
         expires_at_ms,
     } = request;
     let kind =
-        Kind::parse(&kind).ok_or_else(|| Fault::field("kind", "must be platform or sweep"))?;
-    let access = Access::parse(&access)
+        TokenKind::parse(&kind).ok_or_else(|| Fault::field("kind", "must be platform or sweep"))?;
+    let access = TokenAccess::parse(&access)
         .ok_or_else(|| Fault::field("access", "must be full or read-only"))?;
     let vaults = match (all_vaults, vaults.is_empty()) {
-        (true, true) => Vaults::All,
+        (true, true) => TokenVaults::All,
         (true, false) => {
             return Err(Fault::field("vaults", "cannot be combined with allVaults"));
         }
         (false, true) => {
             return Err(Fault::field("vaults", "are required, or allVaults"));
         }
-        (false, false) => Vaults::Only(each("vaults", &vaults, str::parse::<VaultId>)?),
+        (false, false) => TokenVaults::Only(each("vaults", &vaults, str::parse::<VaultId>)?),
     };
     Ok(NewToken {
         name,

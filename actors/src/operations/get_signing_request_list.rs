@@ -2,7 +2,7 @@ use async_trait::async_trait;
 use covault_core::{
     fault::Fault,
     ids::RequestId,
-    request::Request,
+    request::SigningRequest,
     schema::wire::{self, get_signing_request_list_request::SortOrder},
 };
 
@@ -55,7 +55,9 @@ impl Operation for GetSigningRequestList {
         for ids in ids.chunks(lists::READ_CHUNK) {
             let keys =
                 |key: fn(RequestId) -> Key| ids.iter().map(|id| key(*id)).collect::<Vec<_>>();
-            let requests = services.load_all::<Request>(&keys(rows::request)).await?;
+            let requests = services
+                .load_all::<SigningRequest>(&keys(rows::request))
+                .await?;
             let simulations = simulations::load_all(services, &keys(rows::simulation)).await?;
             for ((id, request), simulation) in ids.iter().zip(requests).zip(simulations) {
                 // One that cannot be read must not hide the others of its page.

@@ -1,6 +1,6 @@
 use async_trait::async_trait;
 use covault_core::{
-    audit::{Chain, Head},
+    audit::{AuditChain, ChainHead},
     fault::Fault,
     schema::admin,
 };
@@ -31,11 +31,11 @@ impl ListAuditChains {
         store: &dyn Store,
         request: admin::ListAuditChainsRequest,
     ) -> Result<admin::ListAuditChainsResponse, Fault> {
-        let after = request.after.map(|chain| chain.parse::<Chain>());
+        let after = request.after.map(|chain| chain.parse::<AuditChain>());
         let after = after
             .transpose()
             .map_err(|_| Fault::field("after", "must be service, or vault: and a uuid"))?;
-        let chain = |(chain, head): (Chain, Option<Head>)| admin::AuditChain {
+        let chain = |(chain, head): (AuditChain, Option<ChainHead>)| admin::AuditChain {
             chain: chain.to_string(),
             head: head.map(head_message),
         };
@@ -46,7 +46,7 @@ impl ListAuditChains {
     }
 }
 
-pub(super) fn head_message(head: Head) -> admin::AuditHead {
+pub(super) fn head_message(head: ChainHead) -> admin::AuditHead {
     admin::AuditHead {
         number: head.number,
         hash: hex::encode(head.hash),

@@ -1,6 +1,6 @@
 use async_trait::async_trait;
 use covault_core::{
-    audit::{Chain, Entry, Linked},
+    audit::{AuditChain, AuditEntry, LinkedEntry},
     fault::Fault,
     schema::admin,
 };
@@ -31,7 +31,7 @@ impl ListAuditEntries {
         store: &dyn Store,
         request: admin::ListAuditEntriesRequest,
     ) -> Result<admin::ListAuditEntriesResponse, Fault> {
-        let chain: Chain = request.chain.parse()?;
+        let chain: AuditChain = request.chain.parse()?;
         let log = AuditLog(store);
         let entries = log.entries(chain, request.from).await?;
         // After them: a head that is behind an entry is wrong then, and not just older.
@@ -43,8 +43,8 @@ impl ListAuditEntries {
     }
 }
 
-fn entry_message((at, linked): (u64, Linked)) -> admin::AuditEntry {
-    let Linked {
+fn entry_message((at, linked): (u64, LinkedEntry)) -> admin::AuditEntry {
+    let LinkedEntry {
         number,
         previous,
         hash,
@@ -55,13 +55,13 @@ fn entry_message((at, linked): (u64, Linked)) -> admin::AuditEntry {
         number,
         previous: hex::encode(previous),
         hash: hex::encode(hash),
-        event: Entry::decode(&body).map(event_message),
+        event: AuditEntry::decode(&body).map(event_message),
         body,
     }
 }
 
-fn event_message(entry: Entry) -> admin::AuditEvent {
-    let Entry {
+fn event_message(entry: AuditEntry) -> admin::AuditEvent {
+    let AuditEntry {
         at_ms,
         by,
         call,

@@ -4,9 +4,9 @@ use covault_core::{
     fault::Fault,
     ids::{RequestId, VaultId},
     networks::Network,
-    request::Request,
+    request::SigningRequest,
     schema::wire,
-    token::Access,
+    token::TokenAccess,
     wallet::Wallet,
 };
 
@@ -21,7 +21,7 @@ pub(super) async fn request(
     services: &Services,
     caller: &Caller,
     id: RequestId,
-) -> Result<Request, Fault> {
+) -> Result<SigningRequest, Fault> {
     services
         .request(id)
         .await?
@@ -34,12 +34,12 @@ pub(super) async fn request(
 pub(super) fn request_message(
     services: &Services,
     caller: &Caller,
-    request: &Request,
+    request: &SigningRequest,
     simulation: Option<Vec<u8>>,
 ) -> wire::SigningRequest {
     let calls = &services.settings.calls;
     let mut message = request.to_wire(calls, simulation.unwrap_or_default());
-    if caller.access == Access::ReadOnly && request.hash_is_signature() {
+    if caller.access == TokenAccess::ReadOnly && request.hash_is_signature() {
         message.tx_hash.clear();
     }
     message

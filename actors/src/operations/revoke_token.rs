@@ -1,5 +1,5 @@
 use async_trait::async_trait;
-use covault_core::{audit::Chain, fault::Fault, schema::admin, token::ApiToken};
+use covault_core::{audit::AuditChain, fault::Fault, schema::admin, token::ApiToken};
 
 use super::{Operation, OperationCall};
 use crate::{
@@ -41,7 +41,7 @@ impl Operation for RevokeToken {
             "TokenRevoked",
         )
         .fact("name", &record.name)
-        .add_to(&mut batch, Chain::Service, services.now_ms())?;
+        .add_to(&mut batch, AuditChain::Service, services.now_ms())?;
         match services.store.commit(batch).await {
             Ok(()) => Ok(response(record)),
             // Another operator revoked it at the same time; nothing else changes a token.

@@ -1,5 +1,5 @@
 use async_trait::async_trait;
-use covault_core::{fault::Fault, schema::wire, wallet::Change};
+use covault_core::{fault::Fault, schema::wire, wallet::WalletChange};
 
 use super::{Home, HomeLookup, Operation, OperationCall, lookup::wallet_by_address};
 use crate::vaults::vault;
@@ -27,7 +27,7 @@ impl Operation for UpdateWallet {
         if address.is_empty() {
             return Err(Fault::field("address", "is required"));
         }
-        let change = Change::parse(&name, &status)?;
+        let change = WalletChange::parse(&name, &status)?;
         let wallet = wallet_by_address(call.services, call.caller, &address).await?;
         let actor = call.vaults.vault(wallet.vault).await?;
         let command_commit = call.command_commit.clone();

@@ -13,11 +13,11 @@ use std::{
 };
 
 use covault_core::{
-    audit::Chain,
+    audit::AuditChain,
     fault::Fault,
     ids::RequestId,
     networks::{ChainData, Resource, Signed},
-    request::{Request, State},
+    request::{RequestState, SigningRequest},
 };
 use parking_lot::Mutex;
 
@@ -82,7 +82,7 @@ struct DroppedResource {
 
 /// A request whose transaction was sent or handed over.
 struct FinishedRequest {
-    request: Request,
+    request: SigningRequest,
     signed: Signed,
     sent: bool,
 }
@@ -193,7 +193,7 @@ async fn release_unknown(
             continue;
         };
         // Others that failed have let go of everything when they did.
-        if !matches!(request.state, State::Failed { .. }) {
+        if !matches!(request.state, RequestState::Failed { .. }) {
             continue;
         }
         let mut batch = Batch::new();
@@ -265,8 +265,8 @@ async fn held_by_finished(
         };
         let moment_ms = services.now_ms().saturating_sub(request.created_at_ms);
         match &request.state {
-            State::Failed { .. } => continue,
-            State::Succeeded {
+            RequestState::Failed { .. } => continue,
+            RequestState::Succeeded {
                 signed: Some(signed),
                 sent,
                 ..
@@ -444,12 +444,12 @@ async fn resend(
 fn add_audit_entry(
     services: &Services,
     batch: &mut Batch,
-    request: &Request,
+    request: &SigningRequest,
     event: &str,
     detail: &str,
 ) -> Result<(), Fault> {
     AuditNote::for_request(&AuditActor::service(), request.id, event)
         .fact("state", request.state.name())
         .fact("detail", detail)
-        .add_to(batch, Chain::Vault(request.vault), services.now_ms())
+        .add_to(batch, AuditChain::Vault(request.vault), services.now_ms())
 }

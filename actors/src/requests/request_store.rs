@@ -1,10 +1,10 @@
 //! One signing request and its row: applies events and commits what they lead to.
 
 use covault_core::{
-    audit::Chain,
+    audit::AuditChain,
     fault::{ExecuteCode, Fault},
     networks::Payload,
-    request::{Audit, Draft, Event, Request, ReservationChange, State},
+    request::{AuditRecord, Draft, RequestEvent, RequestState, ReservationChange, SigningRequest},
     schema::wire,
 };
 use prost::Message as _;
@@ -31,7 +31,7 @@ const SENT_MS: u64 = 15 * 24 * 60 * 60 * 1000;
 /// A request as the store has it.
 pub struct StoredRequest {
     /// The request.
-    pub request: Request,
+    pub request: SigningRequest,
     /// The version of its row; 0 before it was stored.
     pub version: u64,
     /// Its payload.
@@ -83,7 +83,7 @@ impl StoredRequest {
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Bug`] when its payload cannot be read.
-    pub fn open(request: Request, version: u64) -> Result<Self, Fault> {
+    pub fn open(request: SigningRequest, version: u64) -> Result<Self, Fault> {
         let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
         Ok(Self {
             request,
@@ -101,7 +101,7 @@ impl StoredRequest {
     pub async fn advance(
         &mut self,
         services: &Services,
-        events: Vec<Event>,
+        events: Vec<RequestEvent>,
         extras: CommitExtras<'_>,
     ) -> Result<(), AdvanceError> {
         advance(
@@ -137,7 +137,7 @@ impl StoredRequest {
     pub async fn advance_claiming(
         &mut self,
         services: &Services,
-        mut events: Vec<Event>,
+        mut events: Vec<RequestEvent>,
         extras: CommitExtras<'_>,
         assigned: bool,
     ) -> Result<(), AdvanceError> {
@@ -148,7 +148,7 @@ impl StoredRequest {
             outcome => return outcome,
         }
         for event in &mut events {
-            if let Event::Built { draft } = event {
+            if let RequestEvent::Built { draft } = event {
                 draft.claim = None;
             }
         }
@@ -195,11 +195,11 @@ impl StoredRequest {
 /// As [`StoredRequest::advance`].
 pub async fn give_up(
     services: &Services,
-    request: Request,
+    request: SigningRequest,
     version: u64,
     reason: String,
 ) -> Result<(), AdvanceError> {
-    let event = Event::GaveUp {
+    let event = RequestEvent::GaveUp {
         reason,
         code: ExecuteCode::Unspecified,
     };
@@ -212,9 +212,9 @@ pub async fn give_up(
 /// As [`StoredRequest::advance`].
 pub async fn end(
     services: &Services,
-    mut request: Request,
+    mut request: SigningRequest,
     mut version: u64,
-    event: Event,
+    event: RequestEvent,
     extras: CommitExtras<'_>,
 ) -> Result<(), AdvanceError> {
     let payload = Payload::decode(&request.payload).ok();
@@ -233,17 +233,17 @@ pub async fn end(
 
 async fn advance(
     services: &Services,
-    request: &mut Request,
+    request: &mut SigningRequest,
     version: &mut u64,
     delayed: &mut bool,
     payload: Option<&Payload>,
-    events: Vec<Event>,
+    events: Vec<RequestEvent>,
     extras: CommitExtras<'_>,
 ) -> Result<(), AdvanceError> {
     let now = services.now_ms();
     let mut next = request.clone();
     let mut batch = Batch::new();
-    let mut trail: Vec<Audit> = Vec::with_capacity(events.len());
+    let mut trail: Vec<AuditRecord> = Vec::with_capacity(events.len());
     for event in events {
         let step = next.state.step(event, now).map_err(Fault::bug)?;
         next.state = step.next;
@@ -312,15 +312,15 @@ async fn advance(
 /// The entries of the audit log. The first one of a request says what is wanted.
 fn add_audit_entries(
     batch: &mut Batch,
-    request: &Request,
+    request: &SigningRequest,
     first: bool,
     payload: Option<&Payload>,
-    trail: Vec<Audit>,
+    trail: Vec<AuditRecord>,
     by: Option<&AuditActor>,
 ) -> Result<(), Fault> {
     let service = AuditActor::service();
     let by = by.unwrap_or(&service);
-    let chain = Chain::Vault(request.vault);
+    let chain = AuditChain::Vault(request.vault);
     if first {
         AuditNote::for_request(by, request.id, "Received")
             .fact("kind", payload.map_or("", Payload::kind))
@@ -334,7 +334,7 @@ fn add_audit_entries(
             .add_to(batch, chain, request.created_at_ms)?;
     }
     for audit in trail {
-        let Audit {
+        let AuditRecord {
             at_ms,
             event,
             state,
@@ -351,7 +351,7 @@ fn add_audit_entries(
 /// The rows of a change of what a request holds. `request` is in its new state.
 fn change_claims(
     batch: &mut Batch,
-    request: &Request,
+    request: &SigningRequest,
     payload: Option<&Payload>,
     change: ReservationChange,
     now_ms: u64,
@@ -400,7 +400,7 @@ fn change_claims(
             let claims: Vec<_> = claims.map(|key| key.bytes).collect();
             if !claims.is_empty() {
                 let life_ms = match request.state {
-                    State::Succeeded { sent: false, .. } => HANDED_OVER_MS,
+                    RequestState::Succeeded { sent: false, .. } => HANDED_OVER_MS,
                     _ => SENT_MS,
                 };
                 let key = rows::reservation_expiry(now_ms.saturating_add(life_ms), request.id);

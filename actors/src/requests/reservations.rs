@@ -7,7 +7,7 @@ use covault_core::{
     fault::Fault,
     ids::RequestId,
     networks::{Payload, Resource},
-    request::{Draft, Request},
+    request::{Draft, SigningRequest},
 };
 
 use crate::{
@@ -24,7 +24,7 @@ const PAGE: usize = 512;
 /// # Errors
 /// [`covault_core::fault::Class::Bug`] when the draft is not what the network's rules made.
 pub fn of(
-    request: &Request,
+    request: &SigningRequest,
     payload: &Payload,
     draft: &Draft,
 ) -> Result<BTreeSet<Resource>, Fault> {
@@ -42,7 +42,11 @@ pub fn of(
 ///
 /// # Errors
 /// As [`of`].
-pub fn replaced(request: &Request, payload: &Payload, draft: &Draft) -> Result<Vec<u64>, Fault> {
+pub fn replaced(
+    request: &SigningRequest,
+    payload: &Payload,
+    draft: &Draft,
+) -> Result<Vec<u64>, Fault> {
     let chain = request.network.rules();
     let reservations = chain.reservations(payload, &draft.unsigned)?.into_iter();
     Ok(reservations

@@ -10,7 +10,7 @@ use covault_core::{
     fault::{Class, Fault},
     ids::RequestId,
     networks::Payload,
-    request::{Draft, Request, State},
+    request::{Draft, RequestState, SigningRequest},
 };
 
 use crate::{
@@ -30,7 +30,7 @@ const SIMULATION_TIMEOUT: Duration = Duration::from_secs(5);
 /// have been tried before.
 pub fn start(
     services: &Arc<Services>,
-    request: &Request,
+    request: &SigningRequest,
     payload: &Payload,
     draft: &Draft,
     again: bool,
@@ -66,7 +66,11 @@ pub fn start(
     });
 }
 
-fn simulation_request(request: &Request, payload: &Payload, draft: &Draft) -> SimulationRequest {
+fn simulation_request(
+    request: &SigningRequest,
+    payload: &Payload,
+    draft: &Draft,
+) -> SimulationRequest {
     SimulationRequest {
         payload: payload.clone(),
         chain_data: draft.chain_data.clone(),
@@ -90,7 +94,7 @@ async fn run(client: &dyn ChainClient, request_to_simulate: &SimulationRequest) 
 /// says anything.
 pub async fn resimulate(
     services: &Services,
-    request: &Request,
+    request: &SigningRequest,
     command_commit: &CommandCommit,
 ) -> Result<Vec<u8>, Fault> {
     let refused = |reason: &str| {
@@ -98,13 +102,17 @@ pub async fn resimulate(
         Err(Fault::new(Class::WrongState, sentence))
     };
     let draft = match &request.state {
-        State::Prepared { draft, .. } | State::Signing { draft, .. } => draft,
-        State::Received
-        | State::Screened { .. }
-        | State::AwaitingApproval { .. }
-        | State::Preparing { .. } => return refused("its transaction is not built yet"),
-        State::Signed { .. } | State::Broadcasting { .. } => return refused("it is signed"),
-        State::Succeeded { .. } | State::Failed { .. } => return refused("it is over"),
+        RequestState::Prepared { draft, .. } | RequestState::Signing { draft, .. } => draft,
+        RequestState::Received
+        | RequestState::Screened { .. }
+        | RequestState::AwaitingApproval { .. }
+        | RequestState::Preparing { .. } => return refused("its transaction is not built yet"),
+        RequestState::Signed { .. } | RequestState::Broadcasting { .. } => {
+            return refused("it is signed");
+        }
+        RequestState::Succeeded { .. } | RequestState::Failed { .. } => {
+            return refused("it is over");
+        }
     };
     if draft.unsigned.bytes.is_empty() {
         return refused("a message has no effect on a chain");

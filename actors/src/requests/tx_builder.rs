@@ -9,7 +9,7 @@ use covault_core::{
         evm::{self, EvmPayload},
         ton,
     },
-    request::{Draft, Request},
+    request::{Draft, SigningRequest},
 };
 
 use crate::{account::ChainAccount, services::Services};
@@ -61,7 +61,7 @@ pub fn local_chain_data(
 /// The account in whose queue the request waits, when what it builds on depends on the account's
 /// other requests.
 pub fn account_queue(
-    request: &Request,
+    request: &SigningRequest,
     payload: &Payload,
     queries: &Queries,
 ) -> Option<ChainAccount> {
@@ -94,7 +94,7 @@ pub fn candidate_inputs(
 /// # Errors
 /// [`covault_core::fault::Class::Invalid`] where payload and chain data contradict each other.
 pub fn draft(
-    request: &Request,
+    request: &SigningRequest,
     payload: &Payload,
     chain_data: ChainData,
     broadcast: bool,

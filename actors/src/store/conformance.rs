@@ -5,7 +5,7 @@
 use std::{collections::BTreeSet, future::Future, sync::Arc};
 
 use covault_core::{
-    audit::{Chain, Checker, Linked},
+    audit::{AuditChain, ChainChecker, LinkedEntry},
     ids::VaultId,
 };
 
@@ -369,14 +369,14 @@ async fn commit__should_lose_no_concurrent_batch(store: Arc<dyn Store>) {
     );
 }
 
-fn vault_chain(number: u8) -> Chain {
-    Chain::Vault(VaultId::from_bytes([number; 16]))
+fn vault_chain(number: u8) -> AuditChain {
+    AuditChain::Vault(VaultId::from_bytes([number; 16]))
 }
 
 /// The entries of a chain, after checking that it is whole.
-async fn entries(store: &dyn Store, chain: Chain) -> Vec<Linked> {
+async fn entries(store: &dyn Store, chain: AuditChain) -> Vec<LinkedEntry> {
     let log = AuditLog(store);
-    let mut checker = Checker::new(chain, vec![]);
+    let mut checker = ChainChecker::new(chain, vec![]);
     let mut all = Vec::new();
     for (number, linked) in log.entries(chain, 0).await.unwrap() {
         assert_eq!(number, linked.number, "it lies under its number");
@@ -395,8 +395,8 @@ async fn append__should_number_and_link_what_concurrent_batches_add(store: Arc<d
             let mut batch = put(&[number], Precondition::Absent, b"");
             batch.append(vault_chain(number % 2), vec![number]);
             if number % 10 == 0 {
-                batch.append(Chain::Service, vec![number, 0]);
-                batch.append(Chain::Service, vec![number, 1]);
+                batch.append(AuditChain::Service, vec![number, 0]);
+                batch.append(AuditChain::Service, vec![number, 1]);
             }
             store.commit(batch).await
         })
@@ -410,15 +410,18 @@ async fn append__should_number_and_link_what_concurrent_batches_add(store: Arc<d
         let bodies: BTreeSet<_> = chain.iter().map(|linked| &linked.body).collect();
         assert_eq!(bodies.len(), 100, "each once");
     }
-    let service = entries(&*store, Chain::Service).await;
+    let service = entries(&*store, AuditChain::Service).await;
     assert_eq!(service.len(), 40);
     for pair in service.chunks(2) {
         assert_eq!(pair[0].body[0], pair[1].body[0], "in the order of a batch");
         assert_eq!((pair[0].body[1], pair[1].body[1]), (0, 1));
     }
     let chains = AuditLog(&*store).chains(None).await.unwrap();
-    let chains: Vec<Chain> = chains.into_iter().map(|(chain, _)| chain).collect();
-    assert_eq!(chains, [Chain::Service, vault_chain(0), vault_chain(1)]);
+    let chains: Vec<AuditChain> = chains.into_iter().map(|(chain, _)| chain).collect();
+    assert_eq!(
+        chains,
+        [AuditChain::Service, vault_chain(0), vault_chain(1)]
+    );
     let rest = AuditLog(&*store)
         .chains(Some(vault_chain(0)))
         .await
@@ -433,41 +436,41 @@ async fn append__should_number_and_link_what_concurrent_batches_add(store: Arc<d
 
 async fn append__should_add_all_of_a_batch_or_nothing(store: &dyn Store) {
     let mut batch = put(b"a", Precondition::Absent, b"");
-    batch.append(Chain::Service, b"first".to_vec());
+    batch.append(AuditChain::Service, b"first".to_vec());
     store.commit(batch.clone()).await.unwrap();
     assert!(store.commit(batch).await.is_err(), "the row is there");
-    let bodies = |all: Vec<Linked>| all.into_iter().map(|it| it.body).collect::<Vec<_>>();
-    let all = entries(store, Chain::Service).await;
+    let bodies = |all: Vec<LinkedEntry>| all.into_iter().map(|it| it.body).collect::<Vec<_>>();
+    let all = entries(store, AuditChain::Service).await;
     assert_eq!(bodies(all), [b"first".to_vec()]);
     // A batch of nothing else.
     let mut batch = Batch::new();
-    batch.append(Chain::Service, b"second".to_vec());
+    batch.append(AuditChain::Service, b"second".to_vec());
     batch.check(key(b"a"), Precondition::Version(1));
     store.commit(batch).await.unwrap();
-    let all = entries(store, Chain::Service).await;
+    let all = entries(store, AuditChain::Service).await;
     assert_eq!(bodies(all), [b"first".to_vec(), b"second".to_vec()]);
     // A head can be demanded like any row.
     let mut batch = Batch::new();
-    batch.check(rows::audit_head(Chain::Service), Precondition::Absent);
-    batch.append(Chain::Service, b"again".to_vec());
-    let conflict = CommitError::Conflict(rows::audit_head(Chain::Service));
+    batch.check(rows::audit_head(AuditChain::Service), Precondition::Absent);
+    batch.append(AuditChain::Service, b"again".to_vec());
+    let conflict = CommitError::Conflict(rows::audit_head(AuditChain::Service));
     assert_eq!(store.commit(batch).await, Err(conflict));
-    assert_eq!(entries(store, Chain::Service).await.len(), 2);
+    assert_eq!(entries(store, AuditChain::Service).await.len(), 2);
 }
 
 async fn append__should_never_write_over_an_entry(store: &dyn Store) {
     let mut batch = Batch::new();
-    batch.append(Chain::Service, b"first".to_vec());
-    batch.append(Chain::Service, b"second".to_vec());
+    batch.append(AuditChain::Service, b"first".to_vec());
+    batch.append(AuditChain::Service, b"second".to_vec());
     store.commit(batch).await.unwrap();
-    let first = entries(store, Chain::Service).await[0].clone();
+    let first = entries(store, AuditChain::Service).await[0].clone();
     for head in [
         None,
         Some(rows::encode(&first.head()).unwrap()),
         Some(b"x".to_vec()),
     ] {
         let mut harm = Batch::new();
-        let name = rows::audit_head(Chain::Service);
+        let name = rows::audit_head(AuditChain::Service);
         match head {
             None => harm.delete(name, Precondition::Any),
             Some(head) => harm.put(name, Precondition::Any, head),
@@ -475,7 +478,7 @@ async fn append__should_never_write_over_an_entry(store: &dyn Store) {
         store.commit(harm).await.unwrap();
         let mut batch = put(b"a", Precondition::Absent, b"");
         batch.append(vault_chain(1), b"other".to_vec());
-        batch.append(Chain::Service, b"third".to_vec());
+        batch.append(AuditChain::Service, b"third".to_vec());
         let refused = store.commit(batch).await.unwrap_err();
         let CommitError::Unavailable(problem) = refused else {
             panic!("{refused:?}");
@@ -486,7 +489,10 @@ async fn append__should_never_write_over_an_entry(store: &dyn Store) {
         );
         assert_eq!(store.get(&key(b"a")).await.unwrap(), None);
         assert!(entries(store, vault_chain(1)).await.is_empty());
-        let left = AuditLog(store).entries(Chain::Service, 0).await.unwrap();
+        let left = AuditLog(store)
+            .entries(AuditChain::Service, 0)
+            .await
+            .unwrap();
         assert_eq!(left.len(), 2);
     }
 }

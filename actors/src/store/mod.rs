@@ -20,7 +20,7 @@ use std::{
 
 use async_trait::async_trait;
 use covault_core::{
-    audit::{Chain, Head, Linked},
+    audit::{AuditChain, ChainHead, LinkedEntry},
     fault::Fault,
 };
 
@@ -101,7 +101,7 @@ pub enum RowChange {
 pub struct Batch {
     writes: Vec<RowWrite>,
     /// Entries of the audit log, in their order.
-    appends: Vec<(Chain, Vec<u8>)>,
+    appends: Vec<(AuditChain, Vec<u8>)>,
 }
 
 impl Batch {
@@ -127,7 +127,7 @@ impl Batch {
 
     /// Adds an entry at the end of a chain of the audit log. The store numbers and links it when it
     /// takes the batch: batches of one chain never conflict for that.
-    pub fn append(&mut self, chain: Chain, body: Vec<u8>) -> &mut Self {
+    pub fn append(&mut self, chain: AuditChain, body: Vec<u8>) -> &mut Self {
         self.appends.push((chain, body));
         self
     }
@@ -150,13 +150,13 @@ impl Batch {
     }
 
     /// The entries of the audit log, in their order.
-    pub fn appends(&self) -> &[(Chain, Vec<u8>)] {
+    pub fn appends(&self) -> &[(AuditChain, Vec<u8>)] {
         &self.appends
     }
 
     /// The chains of the audit log that get entries, in order: a store that locks their heads
     /// ([`KeySpace::AuditHead`]) locks them in this order.
-    pub fn chains(&self) -> BTreeSet<Chain> {
+    pub fn chains(&self) -> BTreeSet<AuditChain> {
         self.appends.iter().map(|(chain, _)| *chain).collect()
     }
 
@@ -172,20 +172,20 @@ impl Batch {
         mut value: impl FnMut(&Key) -> Result<Option<Vec<u8>>, E>,
     ) -> Result<Result<AuditLinks, CommitError>, E> {
         let mut writes = Vec::with_capacity(self.appends.len().saturating_add(1));
-        let mut heads: BTreeMap<Chain, Option<Head>> = BTreeMap::new();
+        let mut heads: BTreeMap<AuditChain, Option<ChainHead>> = BTreeMap::new();
         for (chain, body) in &self.appends {
             let damaged = |problem: &dyn fmt::Display| damaged(*chain, problem);
             let head = match heads.get(chain) {
                 Some(head) => *head,
                 None => match value(&rows::audit_head(*chain))? {
                     None => None,
-                    Some(bytes) => match rows::decode::<Head>(&bytes) {
+                    Some(bytes) => match rows::decode::<ChainHead>(&bytes) {
                         Ok(head) => Some(head),
                         Err(_) => return Ok(Err(damaged(&"its head cannot be read"))),
                     },
                 },
             };
-            let next = Linked::after(head.as_ref(), *chain, body.clone());
+            let next = LinkedEntry::after(head.as_ref(), *chain, body.clone());
             let next = next.and_then(|next| Ok((rows::encode(&next)?, next)));
             let (row, next) = match next {
                 Ok(next) => next,
@@ -265,7 +265,7 @@ impl Batch {
 }
 
 /// Why nothing can be added to a chain of the audit log.
-fn damaged(chain: Chain, problem: &dyn fmt::Display) -> CommitError {
+fn damaged(chain: AuditChain, problem: &dyn fmt::Display) -> CommitError {
     CommitError::Unavailable(format!("the audit log {chain} is damaged: {problem}"))
 }
 

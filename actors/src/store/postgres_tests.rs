@@ -10,7 +10,7 @@ use tokio::{
 
 use super::*;
 use covault_core::{
-    audit::{Chain, Checker},
+    audit::{AuditChain, ChainChecker},
     ids::VaultId,
 };
 
@@ -77,9 +77,9 @@ fn database(url: &str) -> &str {
 }
 
 /// What the entries of a chain say, which is whole.
-async fn chain(store: &PostgresStore, chain: Chain) -> Vec<Vec<u8>> {
+async fn chain(store: &PostgresStore, chain: AuditChain) -> Vec<Vec<u8>> {
     let log = AuditLog(store);
-    let mut checker = Checker::new(chain, vec![]);
+    let mut checker = ChainChecker::new(chain, vec![]);
     let mut bodies = Vec::new();
     loop {
         let next = u64::try_from(bodies.len()).unwrap() + 1;
@@ -369,10 +369,10 @@ async fn commit__should_happen_once_when_its_answer_or_question_is_lost() {
             let name = [rounds];
             let mut batch = put(&name, Precondition::Absent, b"once");
             batch.put(key(b"count"), Precondition::Any, vec![rounds]);
-            batch.append(Chain::Service, vec![rounds]);
+            batch.append(AuditChain::Service, vec![rounds]);
             batch.delete(key(b"never"), Precondition::Any);
             let mut other = put(b"warm", Precondition::Version(7_777), b"never");
-            other.append(Chain::Service, b"never".to_vec());
+            other.append(AuditChain::Service, b"never".to_vec());
             // A refusal is remembered too.
             let both = futures::future::join(store.commit(batch), store.commit(other)).await;
             let conflict = Err(CommitError::Conflict(key(b"warm")));
@@ -401,7 +401,7 @@ async fn commit__should_happen_once_when_its_answer_or_question_is_lost() {
         .unwrap();
     let count = store.get(&key(b"count")).await.unwrap().unwrap();
     assert_eq!(count.version, u64::from(rounds));
-    let told = chain(&store, Chain::Service).await;
+    let told = chain(&store, AuditChain::Service).await;
     let wanted: Vec<_> = (1..=rounds).map(|round| vec![round]).collect();
     assert_eq!(told, wanted);
 }
@@ -481,7 +481,7 @@ async fn postgres__should_lose_and_double_nothing_when_it_is_killed_under_load()
                     let mut batch = put(&[writer], expect, &taken.to_be_bytes());
                     let name = [&[writer], taken.to_be_bytes().as_slice()].concat();
                     batch.put(key(&name), Precondition::Absent, vec![]);
-                    batch.append(Chain::Service, name);
+                    batch.append(AuditChain::Service, name);
                     match store.commit(batch).await {
                         Ok(()) => taken += 1,
                         Err(CommitError::Unavailable(_)) => {
@@ -513,7 +513,7 @@ async fn postgres__should_lose_and_double_nothing_when_it_is_killed_under_load()
     }
     stop.store(true, Ordering::SeqCst);
     let outcomes = futures::future::join_all(writers).await;
-    let entries = chain(&store, Chain::Service).await;
+    let entries = chain(&store, AuditChain::Service).await;
     for (writer, outcome) in (0..).zip(outcomes) {
         let taken = outcome.unwrap();
         let row = store.get(&key(&[writer])).await.unwrap().unwrap();
@@ -726,7 +726,7 @@ async fn writers__should_add_to_one_chain_without_losing_an_entry() {
     let server = Postgres::start();
     let url = server.database();
     let stores = two(&url).await;
-    let vault = Chain::Vault(VaultId::from_bytes([7; 16]));
+    let vault = AuditChain::Vault(VaultId::from_bytes([7; 16]));
     let mut work = Vec::new();
     // Both begin the chains, at the same time.
     for (which, store) in (0..).zip(&stores) {
@@ -738,7 +738,7 @@ async fn writers__should_add_to_one_chain_without_losing_an_entry() {
                 let of = if number % 2 == 0 {
                     vault
                 } else {
-                    Chain::Service
+                    AuditChain::Service
                 };
                 batch.append(of, name.to_vec());
                 if number % 5 == 0 {
@@ -752,7 +752,7 @@ async fn writers__should_add_to_one_chain_without_losing_an_entry() {
         done.unwrap().unwrap();
     }
     let mut bodies = Vec::new();
-    for of in [Chain::Service, vault] {
+    for of in [AuditChain::Service, vault] {
         bodies.extend(chain(&stores[0], of).await);
     }
     let all = bodies.len();

@@ -4,13 +4,13 @@
 //! the old ones stay readable for ever (`tests/wire/` has a sample of each).
 
 use covault_core::{
-    audit::Chain,
+    audit::AuditChain,
     deposit::DepositNetwork,
     fault::Fault,
     ids::{BatchId, RequestId, TokenId, VaultId, WalletId},
     networks::Resource,
     order::NodeId,
-    request::{Effect, NonceReservation},
+    request::{NonceReservation, RequestEffect},
     scheme::Scheme,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -49,7 +49,7 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutboxRow {
     /// What.
-    pub effect: Effect,
+    pub effect: RequestEffect,
 }
 
 /// Claims that a request which is over lets go of later.
@@ -331,24 +331,24 @@ pub fn first_wallet(vault: VaultId) -> Key {
 }
 
 /// [`KeySpace::AuditEntry`].
-pub fn audit_entry(chain: Chain, number: u64) -> Key {
+pub fn audit_entry(chain: AuditChain, number: u64) -> Key {
     Key::new(KeySpace::AuditEntry, &[&chain.key(), &number.to_be_bytes()])
 }
 
 /// The chain and the number of a row of [`KeySpace::AuditEntry`].
-pub fn audit_position(key: &Key) -> Option<(Chain, u64)> {
-    let (chain, number) = Chain::split(&key.bytes)?;
+pub fn audit_position(key: &Key) -> Option<(AuditChain, u64)> {
+    let (chain, number) = AuditChain::split(&key.bytes)?;
     Some((chain, u64::from_be_bytes(number.try_into().ok()?)))
 }
 
 /// [`KeySpace::AuditHead`].
-pub fn audit_head(chain: Chain) -> Key {
+pub fn audit_head(chain: AuditChain) -> Key {
     Key::new(KeySpace::AuditHead, &[&chain.key()])
 }
 
 /// The chain of a row of [`KeySpace::AuditHead`].
-pub fn audit_chain(key: &Key) -> Option<Chain> {
-    let (chain, rest) = Chain::split(&key.bytes)?;
+pub fn audit_chain(key: &Key) -> Option<AuditChain> {
+    let (chain, rest) = AuditChain::split(&key.bytes)?;
     rest.is_empty().then_some(chain)
 }
 

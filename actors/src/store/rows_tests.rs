@@ -7,21 +7,21 @@ use std::{fs, path::PathBuf};
 
 use covault_core::{
     attest::{AddressProof, AddressStatement, MadeKey},
-    audit::Linked,
+    audit::LinkedEntry,
     batch::{self, BatchPayment},
-    deposit::{Deposit, Route, Watch, Webhook},
+    deposit::{AddressWatch, Deposit, SweepRoute, Webhook},
     derive::{KeyPath, RootKey},
     fault::ExecuteCode,
     ids::{OrchestratorId, SessionId, WalletId, WatchId},
     networks::{ChainData, Network, Signed, SigningInput, Unsigned, evm, solana},
-    order::{Generation, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof},
-    request::{Approval, Draft, Request, State},
+    order::{Generation, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder, ReshareProof},
+    request::{ApprovalRule, Draft, RequestState, SigningRequest},
     scheme::Scheme,
     signature::{Curve, Signature},
-    token::{Access, ApiToken, Kind, NewToken, TokenHash, Vaults},
+    token::{ApiToken, NewToken, TokenAccess, TokenHash, TokenKind, TokenVaults},
     wallet::{
-        Status, Wallet,
-        generation::{Activation, LiveKey, Reshare, Target},
+        Wallet, WalletStatus,
+        generation::{Activation, LiveKey, ReshareState, ReshareTarget},
         vault::{KeyState, Vault, VaultKey},
     },
 };
@@ -100,7 +100,7 @@ fn signed() -> Signed {
     }
 }
 
-fn states() -> Vec<(&'static str, State)> {
+fn states() -> Vec<(&'static str, RequestState)> {
     let of_solana = Draft {
         chain_data: ChainData::Solana(solana::ChainData {
             recent_blockhash: "hash".into(),
@@ -110,32 +110,32 @@ fn states() -> Vec<(&'static str, State)> {
         ..draft()
     };
     vec![
-        ("received", State::Received),
-        ("screened", State::Screened { broadcast: true }),
+        ("received", RequestState::Received),
+        ("screened", RequestState::Screened { broadcast: true }),
         (
             "awaiting",
-            State::AwaitingApproval {
+            RequestState::AwaitingApproval {
                 broadcast: true,
-                rule: Approval::Automatic,
+                rule: ApprovalRule::Automatic,
             },
         ),
         (
             "preparing",
-            State::Preparing {
+            RequestState::Preparing {
                 broadcast: true,
                 deadline_ms: 5,
             },
         ),
         (
             "prepared",
-            State::Prepared {
+            RequestState::Prepared {
                 draft: of_solana,
                 attempts: 2,
             },
         ),
         (
             "signing",
-            State::Signing {
+            RequestState::Signing {
                 draft: draft(),
                 attempt: 3,
                 session: SessionId::from_bytes([6; 16]),
@@ -143,7 +143,7 @@ fn states() -> Vec<(&'static str, State)> {
         ),
         (
             "signed",
-            State::Signed {
+            RequestState::Signed {
                 draft: draft(),
                 signatures: signatures(),
                 signed: None,
@@ -151,7 +151,7 @@ fn states() -> Vec<(&'static str, State)> {
         ),
         (
             "broadcasting",
-            State::Broadcasting {
+            RequestState::Broadcasting {
                 draft: draft(),
                 signatures: signatures(),
                 signed: signed(),
@@ -159,7 +159,7 @@ fn states() -> Vec<(&'static str, State)> {
         ),
         (
             "succeeded",
-            State::Succeeded {
+            RequestState::Succeeded {
                 signatures: signatures(),
                 signed: Some(signed()),
                 sent: true,
@@ -167,7 +167,7 @@ fn states() -> Vec<(&'static str, State)> {
         ),
         (
             "failed",
-            State::Failed {
+            RequestState::Failed {
                 reason: "no".into(),
                 code: ExecuteCode::InsufficientFunds,
                 signatures: vec![],
@@ -179,7 +179,7 @@ fn states() -> Vec<(&'static str, State)> {
 #[test]
 fn requests__should_load_for_ever_in_every_state() {
     for (name, state) in states() {
-        let request = Request {
+        let request = SigningRequest {
             id: RequestId::from_bytes([1; 16]),
             vault: VaultId::from_bytes([2; 16]),
             wallet: WalletId::from_bytes([3; 16]),
@@ -209,7 +209,7 @@ fn wallets_and_vaults__should_load_for_ever() {
         address: "address".into(),
         reference: "ref".into(),
         name: "name".into(),
-        status: Status::Active,
+        status: WalletStatus::Active,
         created_at_ms: 10,
     };
     check("wallet-v1", &wallet);
@@ -230,7 +230,7 @@ fn wallets_and_vaults__should_load_for_ever() {
     let confirmed = vec![vec![5; 64], vec![6; 64]];
     let made = MadeKey { root, confirmed };
     let live = LiveKey::new(made, 2, vec![NodeId([1; 32]), NodeId([2; 32])]);
-    let target = Target {
+    let target = ReshareTarget {
         threshold: 2,
         holders: vec![NodeId([2; 32]), NodeId([3; 32])],
         lost: vec![NodeId([1; 32])],
@@ -258,24 +258,24 @@ fn wallets_and_vaults__should_load_for_ever() {
             ..live.clone()
         })
     };
-    let ready = life(Reshare::Idle, None);
-    let wanted = life(Reshare::Wanted(target.clone()), None);
+    let ready = life(ReshareState::Idle, None);
+    let wanted = life(ReshareState::Wanted(target.clone()), None);
     let activation = Activation {
         order: reshare.clone(),
         proof: ReshareProof(vec![(NodeId([2; 32]), vec![9; 64])]),
-        before: vec![Proven {
+        before: vec![ProvenGeneration {
             order: reshare.clone(),
             proof: ReshareProof(vec![(NodeId([3; 32]), vec![8; 64])]),
         }],
         untold: vec![NodeId([3; 32])],
         asked: true,
     };
-    let halted = Reshare::Halted {
+    let halted = ReshareState::Halted {
         target: target.clone(),
         reason: "a full disk".into(),
     };
     let halted = life(halted, None);
-    let preparing = Reshare::Preparing {
+    let preparing = ReshareState::Preparing {
         target,
         order: reshare,
     };
@@ -285,7 +285,7 @@ fn wallets_and_vaults__should_load_for_ever() {
         name: "main".into(),
         threshold: 2,
         signers: vec![NodeId([1; 32]), NodeId([2; 32])],
-        approval: Approval::Automatic,
+        approval: ApprovalRule::Automatic,
         created_at_ms: 10,
         keys: Curve::ALL
             .into_iter()
@@ -311,11 +311,11 @@ fn wallets_and_vaults__should_load_for_ever() {
 #[test]
 fn outbox_idempotency_and_audit__should_load_for_ever() {
     for (name, effect) in [
-        ("prepare", Effect::Prepare),
-        ("claim-session", Effect::ClaimSession),
-        ("sign", Effect::Sign),
-        ("deliver", Effect::Deliver),
-        ("broadcast", Effect::Broadcast),
+        ("prepare", RequestEffect::Prepare),
+        ("claim-session", RequestEffect::ClaimSession),
+        ("sign", RequestEffect::Sign),
+        ("deliver", RequestEffect::Deliver),
+        ("broadcast", RequestEffect::Broadcast),
     ] {
         check(&format!("outbox-v1-{name}"), &OutboxRow { effect });
     }
@@ -334,7 +334,7 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
         json: b"{}".to_vec(),
     };
     check("simulation-v1", &simulated);
-    let linked = Linked {
+    let linked = LinkedEntry {
         number: 2,
         previous: [3; 32],
         hash: [4; 32],
@@ -377,9 +377,9 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
 fn batches__should_load_for_ever_in_every_state() {
     let reason = "no".into();
     for (name, state) in [
-        ("pending", batch::State::Pending),
-        ("succeeded", batch::State::Succeeded),
-        ("failed", batch::State::Failed { reason }),
+        ("pending", batch::BatchState::Pending),
+        ("succeeded", batch::BatchState::Succeeded),
+        ("failed", batch::BatchState::Failed { reason }),
     ] {
         let batch = BatchPayment {
             id: BatchId::from_bytes([1; 16]),
@@ -410,9 +410,9 @@ fn node__should_load_for_ever() {
 fn tokens_and_deposits__should_load_for_ever() {
     let record = |vaults, name: &str| NewToken {
         name: name.into(),
-        kind: Kind::Sweep,
+        kind: TokenKind::Sweep,
         vaults,
-        access: Access::ReadOnly,
+        access: TokenAccess::ReadOnly,
         allow: vec![
             "192.0.2.0/24".parse().unwrap(),
             "2001:db8::1".parse().unwrap(),
@@ -420,30 +420,30 @@ fn tokens_and_deposits__should_load_for_ever() {
         expires_at_ms: Some(3),
     };
     let hash = TokenHash::of("cvs_");
-    let some = Vaults::Only(vec![VaultId::from_bytes([2; 16])]);
+    let some = TokenVaults::Only(vec![VaultId::from_bytes([2; 16])]);
     check("token-v1-some", &record(some, "shop").record(hash, 1));
     let whole = ApiToken {
-        kind: Kind::Platform,
-        access: Access::Full,
+        kind: TokenKind::Platform,
+        access: TokenAccess::Full,
         allow: vec![],
         expires_at_ms: None,
         revoked_at_ms: Some(4),
-        ..record(Vaults::All, "bank").record(hash, 1)
+        ..record(TokenVaults::All, "bank").record(hash, 1)
     };
     check("token-v1-all", &whole);
-    let route = Route {
+    let route = SweepRoute {
         vault: Some(VaultId::from_bytes([2; 16])),
         target: Some("0xaa".into()),
         webhook: Some(Webhook("https://example.com/".into())),
     };
     check("sweep-route-v1", &route);
-    check("sweep-route-v1-empty", &Route::default());
+    check("sweep-route-v1-empty", &SweepRoute::default());
     let deposit = Deposit {
         wallet: WalletId::from_bytes([3; 16]),
         created_at_ms: 5,
     };
     check("deposit-v1", &deposit);
-    let watch = Watch {
+    let watch = AddressWatch {
         id: WatchId::from_bytes([4; 16]),
         created_at_ms: 6,
     };

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use covault_core::{
-    attest::{AddressProof, AttestOrder, Attested, MAX_ADDRESSES},
+    attest::{AddressProof, AttestOrder, AttestedAddress, MAX_ADDRESSES},
     derive::RootKey,
     fault::{Class, Fault},
     ids::{VaultId, WalletId},
@@ -58,7 +58,7 @@ pub struct ProofQueues(Mutex<ByKey>);
 type ByKey = HashMap<Vec<u8>, Vec<Waiting>>;
 
 struct Waiting {
-    address: Attested,
+    address: AttestedAddress,
     reply: oneshot::Sender<Result<AddressProof, Fault>>,
 }
 
@@ -98,7 +98,7 @@ pub async fn prove(
     services: &Arc<Services>,
     queues: &Arc<ProofQueues>,
     holders: &ShareHolders,
-    address: Attested,
+    address: AttestedAddress,
 ) -> Result<AddressProof, Fault> {
     let of = holders.root.public_key.clone();
     let (reply, answer) = oneshot::channel();
@@ -185,8 +185,8 @@ pub fn add_to(
 }
 
 /// What is to be stated about a wallet.
-pub fn attested(wallet: &Wallet, reference: &str) -> Attested {
-    Attested {
+pub fn attested(wallet: &Wallet, reference: &str) -> AttestedAddress {
+    AttestedAddress {
         path: wallet.path.clone(),
         network: wallet.network,
         address: wallet.address.clone(),

@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use covault_core::{
-    audit::Chain,
+    audit::AuditChain,
     fault::{Class, Fault},
     ids::VaultId,
     order::NodeId,
@@ -293,7 +293,7 @@ impl DirectoryState {
             let (lease, mine) = leases::first_lease(services, id).await?;
             let scope = LeaseScope::Vault(id);
             batch.put(scope.key(), Precondition::Absent, rows::encode(&lease)?);
-            let chain = Chain::Vault(id);
+            let chain = AuditChain::Vault(id);
             AuditNote::for_vault(by, id, "VaultMade")
                 .fact("name", name)
                 .fact("threshold", threshold)

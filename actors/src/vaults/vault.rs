@@ -23,11 +23,11 @@ use covault_core::{
     fault::Fault,
     ids::{RequestId, VaultId, WalletId},
     order::KeygenOrder,
-    request::Request,
+    request::SigningRequest,
     schema::wire,
     scheme::Scheme,
     wallet::{
-        Change,
+        WalletChange,
         vault::{KeyState, Vault},
     },
 };
@@ -74,7 +74,7 @@ pub enum Msg {
     /// Changes a wallet of the vault.
     UpdateWallet(
         WalletId,
-        Change,
+        WalletChange,
         CommandCommit,
         RpcReplyPort<Result<wire::Wallet, Fault>>,
     ),
@@ -119,7 +119,7 @@ pub struct NewWallet {
 /// A request to be admitted.
 pub struct NewRequest {
     /// In state `Received`, checked.
-    pub request: Request,
+    pub request: SigningRequest,
     /// The account in whose queue it has to wait.
     pub account_queue: Option<ChainAccount>,
     /// Whether it is to be sent once signed.

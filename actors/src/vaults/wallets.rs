@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use covault_core::{
     attest::AddressProof,
-    audit::Chain,
+    audit::AuditChain,
     deposit::{self, Deposit},
     derive::KeyPath,
     fault::{Class, Fault},
     ids::VaultId,
     networks::Network,
     schema::wire,
-    wallet::{Status, Wallet},
+    wallet::{Wallet, WalletStatus},
 };
 use prost::Message as _;
 
@@ -69,7 +69,7 @@ pub async fn make(
         public_key,
         reference: plan.reference.clone(),
         name: plan.name.clone(),
-        status: Status::Active,
+        status: WalletStatus::Active,
         created_at_ms: services.now_ms(),
     };
     let stated = address_proofs::attested(&wallet, &plan.proven_reference);
@@ -150,7 +150,11 @@ async fn store(
     .fact("ref", &wallet.reference)
     .fact("name", &wallet.name)
     .fact("for", if for_deposit { "deposits" } else { "" })
-    .add_to(&mut batch, Chain::Vault(wallet.vault), wallet.created_at_ms)?;
+    .add_to(
+        &mut batch,
+        AuditChain::Vault(wallet.vault),
+        wallet.created_at_ms,
+    )?;
     let response = || created(shown.clone()).encode_to_vec();
     plan.command_commit
         .add_to(&mut batch, response, wallet.created_at_ms)?;

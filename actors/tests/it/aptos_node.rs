@@ -13,7 +13,7 @@ use covault_core::{
     fault::ExecuteCode,
     networks::{
         ChainData, DynNetworkRules as _, Payload, Queries, Signed, WireKind,
-        aptos::{self, Abi, Function, Planned, Simulate},
+        aptos::{self, Abi, FunctionName, PlannedCall, SimulationQuery},
     },
     schema::wire,
 };
@@ -141,11 +141,11 @@ fn queries(function: &str) -> Queries {
         chain_id: 1,
         from: FROM.into(),
         gas_unit_price: true,
-        simulate: Some(Simulate {
-            call: Planned::Json(json.to_string()),
+        simulate: Some(SimulationQuery {
+            call: PlannedCall::Json(json.to_string()),
             gas_unit_price: None,
         }),
-        abi: Some(Function {
+        abi: Some(FunctionName {
             address: POOL.into(),
             module: "pool".into(),
             name: function.into(),

@@ -235,14 +235,14 @@ async fn rows(world: &World, space: KeySpace) -> Vec<(covault_actors::store::Key
 
 /// The failed request as it was when it waited for the chain.
 async fn waiting_again(world: &World) -> Vec<(covault_actors::store::Key, Vec<u8>)> {
-    use covault_core::request::{Request, State};
+    use covault_core::request::{RequestState, SigningRequest};
     let requests = rows(world, KeySpace::Request).await;
     requests
         .into_iter()
         .map(|(key, value)| {
             // A version byte stands before the value.
-            let mut request: Request = bcs::from_bytes(&value[1..]).unwrap();
-            request.state = State::Preparing {
+            let mut request: SigningRequest = bcs::from_bytes(&value[1..]).unwrap();
+            request.state = RequestState::Preparing {
                 broadcast: true,
                 deadline_ms: u64::MAX,
             };

@@ -15,7 +15,7 @@ use covault_actors::{
     store::{Batch, Key, KeySpace, Precondition, Store, memory::MemoryStore},
 };
 use covault_core::{
-    audit::{BEGAN, Chain, Checker, Entry, Report, VAULT_CHAIN},
+    audit::{AuditChain, AuditEntry, BEGAN, ChainChecker, ChainReport, VAULT_CHAIN},
     fault::Class,
     ids::{RequestId, TokenId},
     schema::{admin, wire},
@@ -26,7 +26,7 @@ use sha2::{Digest as _, Sha256};
 use crate::world::*;
 
 /// Every entry of a store's log, chain by chain, and what is wrong with them.
-async fn read(store: &dyn Store) -> (BTreeMap<Chain, Vec<Entry>>, Vec<Report>) {
+async fn read(store: &dyn Store) -> (BTreeMap<AuditChain, Vec<AuditEntry>>, Vec<ChainReport>) {
     let log = AuditLog(store);
     let (mut all, mut reports) = (BTreeMap::new(), Vec::new());
     let mut after = None;
@@ -40,7 +40,7 @@ async fn read(store: &dyn Store) -> (BTreeMap<Chain, Vec<Entry>>, Vec<Report>) {
             // Somebody may be writing: the entries are those of a head that was there all the time.
             let (entries, report) = loop {
                 let head = log.head(chain).await.unwrap();
-                let mut checker = Checker::new(chain, vec![]);
+                let mut checker = ChainChecker::new(chain, vec![]);
                 let mut entries = Vec::new();
                 let mut next = 0;
                 loop {
@@ -63,19 +63,19 @@ async fn read(store: &dyn Store) -> (BTreeMap<Chain, Vec<Entry>>, Vec<Report>) {
 }
 
 /// Every entry of a log that is whole.
-pub async fn whole(store: &dyn Store, what: &str) -> BTreeMap<Chain, Vec<Entry>> {
+pub async fn whole(store: &dyn Store, what: &str) -> BTreeMap<AuditChain, Vec<AuditEntry>> {
     let (all, reports) = read(store).await;
     for report in reports {
         assert_eq!(report.breaks, [], "{what}");
     }
-    for chain in all[&Chain::Service]
+    for chain in all[&AuditChain::Service]
         .iter()
         .filter(|it| it.event == VAULT_CHAIN)
     {
-        let of: Chain = chain.subject.parse().unwrap();
+        let of: AuditChain = chain.subject.parse().unwrap();
         assert!(all.contains_key(&of), "{what}: {of} is not there");
     }
-    assert_eq!(all[&Chain::Service][0].event, BEGAN, "{what}");
+    assert_eq!(all[&AuditChain::Service][0].event, BEGAN, "{what}");
     all
 }
 
@@ -84,7 +84,7 @@ pub async fn tells_of_each_once(store: &dyn Store, requests: &[RequestId], what:
     let all = whole(store, what).await;
     for id in requests {
         let subject = format!("request:{id}");
-        let of: Vec<&Entry> = all
+        let of: Vec<&AuditEntry> = all
             .values()
             .flatten()
             .filter(|entry| entry.subject == subject)
@@ -117,7 +117,7 @@ fn client() -> Caller {
     }
 }
 
-fn fact<'a>(entry: &'a Entry, name: &str) -> &'a str {
+fn fact<'a>(entry: &'a AuditEntry, name: &str) -> &'a str {
     let found = entry.facts.iter().find(|(key, _)| key == name);
     found.map_or("", |(_, value)| value)
 }
@@ -144,8 +144,8 @@ async fn the_log__should_say_who_did_what_in_the_order_in_which_it_happened() {
         .await
         .unwrap();
     let all = whole(&*world.store, "").await;
-    let service = &all[&Chain::Service];
-    let events = |entries: &[Entry]| {
+    let service = &all[&AuditChain::Service];
+    let events = |entries: &[AuditEntry]| {
         let events = entries.iter().map(|entry| entry.event.clone());
         events.collect::<Vec<_>>()
     };
@@ -171,7 +171,7 @@ async fn the_log__should_say_who_did_what_in_the_order_in_which_it_happened() {
     assert_eq!(token.by, "operator");
     assert_eq!(token.call, admin().request_id);
     assert_eq!(fact(token, "vaults"), vault.to_string());
-    let of_vault = &all[&Chain::Vault(vault)];
+    let of_vault = &all[&AuditChain::Vault(vault)];
     assert_eq!(of_vault[0].event, "VaultMade");
     assert_eq!(fact(&of_vault[0], "name"), "main");
     let of = |event: &str| of_vault.iter().find(|entry| entry.event == event).unwrap();
@@ -213,7 +213,7 @@ async fn the_log__should_name_who_rejected_a_request() {
         .await
         .unwrap();
     let all = whole(&*world.store, "").await;
-    let rejected = all[&Chain::Vault(vault)]
+    let rejected = all[&AuditChain::Vault(vault)]
         .iter()
         .find(|entry| entry.event == "Rejected")
         .unwrap();
@@ -230,7 +230,7 @@ async fn the_log__should_be_told_to_operators_alone() {
     assert_eq!(fault.unwrap_err().class(), &Class::Forbidden);
     let found = call::<ListAuditChains>(&gateway, &admin(), chains).await;
     assert_eq!(found.unwrap().chains.len(), 1);
-    let chain = Chain::Service.to_string();
+    let chain = AuditChain::Service.to_string();
     let entries = admin::ListAuditEntriesRequest { chain, from: 1 };
     let fault = call::<ListAuditEntries>(&gateway, &client(), entries.clone()).await;
     assert_eq!(fault.unwrap_err().class(), &Class::Forbidden);
@@ -240,7 +240,7 @@ async fn the_log__should_be_told_to_operators_alone() {
     let entry = entries[0].clone();
     let (number, hash) = (entry.number, entry.hash);
     assert_eq!(head, Some(admin::AuditHead { number, hash }));
-    let event = Entry::decode(&entry.body).unwrap().event;
+    let event = AuditEntry::decode(&entry.body).unwrap().event;
     assert_eq!(
         (entry.event.unwrap().event, event),
         (BEGAN.into(), BEGAN.into())

@@ -17,7 +17,7 @@ use covault_actors::{
     testing::StoreDouble,
 };
 use covault_core::{
-    audit::{Chain, Heads},
+    audit::{AuditChain, KnownHeads},
     fault::{Class, Fault},
     ids::TokenId,
     schema::{
@@ -162,7 +162,7 @@ async fn restore__should_end_what_was_not_signed_and_free_its_number_once_the_ch
     assert_eq!(outcome(&gateway, &next.uuid).await.error, None);
     assert_eq!(world.evm.nonces(), [0, 1], "no gap");
     let all = whole(&*world.store, "").await;
-    let of_vault = &all[&Chain::Vault(vault)];
+    let of_vault = &all[&AuditChain::Vault(vault)];
     let events = |of: &str| {
         let subject = format!("request:{of}");
         let of = of_vault.iter().filter(|entry| entry.subject == subject);
@@ -373,10 +373,11 @@ async fn restore__should_come_to_the_same_end_wherever_it_is_cut_off() {
         let fault = call::<CreateWallet>(&gateway, &client(), request).await;
         assert_eq!(fault.unwrap_err().class(), &Class::Unavailable);
         let all = whole(&*world.store, &format!("cut {cut}")).await;
-        let once =
-            |chain: Chain, event: &str| all[&chain].iter().filter(|it| it.event == event).count();
-        assert_eq!(once(Chain::Service, "StoreRestored"), 1);
-        assert_eq!(once(Chain::Vault(vault), "Restored"), 1);
+        let once = |chain: AuditChain, event: &str| {
+            all[&chain].iter().filter(|it| it.event == event).count()
+        };
+        assert_eq!(once(AuditChain::Service, "StoreRestored"), 1);
+        assert_eq!(once(AuditChain::Vault(vault), "Restored"), 1);
         gateway.stop().await;
         if !cut_off {
             assert!(cut >= 3, "{cut}");
@@ -410,7 +411,7 @@ async fn restore__should_take_a_whole_backup_and_an_empty_store_alone() {
     let gateway = world.start().await;
     admit(&gateway).await;
     let backup = back_up(&gateway).await;
-    let contents = backup::check(backup.as_slice(), Heads::new()).unwrap();
+    let contents = backup::check(backup.as_slice(), KnownHeads::new()).unwrap();
     assert_eq!(contents.begin.version, "1.2.3");
     assert!(contents.audit.iter().all(|chain| chain.breaks.is_empty()));
     assert_eq!((contents.vaults, contents.live), (0, 0));
@@ -433,7 +434,7 @@ async fn restore__should_take_a_whole_backup_and_an_empty_store_alone() {
         value: vec![],
     };
     newer.rows(vec![row]).unwrap();
-    let fault = backup::check(newer.end().unwrap().as_slice(), Heads::new()).unwrap_err();
+    let fault = backup::check(newer.end().unwrap().as_slice(), KnownHeads::new()).unwrap_err();
     assert!(fault.message().contains("version 9.9"), "{fault}");
 }
 

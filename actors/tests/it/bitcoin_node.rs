@@ -16,7 +16,7 @@ use covault_core::{
     fault::ExecuteCode,
     networks::{
         Allocation, ChainData, DynNetworkRules, Network, Payload, Queries, Signed, WireKind,
-        bitcoin::{self as rules, Unspent},
+        bitcoin::{self as rules, UnspentOutput},
     },
     schema::wire::BtcSendNative,
     signature::Signature,
@@ -198,7 +198,7 @@ impl TestWallet {
         rules::Queries { from }.into()
     }
 
-    async fn outputs(&self, client: &Arc<dyn ChainClient>) -> Vec<Unspent> {
+    async fn outputs(&self, client: &Arc<dyn ChainClient>) -> Vec<UnspentOutput> {
         match client.chain_data(&self.queries(), 0).await.unwrap() {
             ChainData::Bitcoin(chain_data) => chain_data.outputs,
             other => panic!("{other:?}"),
@@ -213,7 +213,7 @@ impl TestWallet {
     }
 
     /// A payment of some of these outputs, as the service makes it.
-    fn pays(&self, outputs: &[Unspent], to: &str, amount: u64, fee: u64) -> BroadcastRequest {
+    fn pays(&self, outputs: &[UnspentOutput], to: &str, amount: u64, fee: u64) -> BroadcastRequest {
         let payload = Payload::parse(&WireKind::BtcSendNative(BtcSendNative {
             from: self.address.clone(),
             to: to.into(),
@@ -387,7 +387,7 @@ async fn bitcoin_outputs__should_be_found_after_a_search_that_was_cut_off() {
     let bytes = node
         .call("getrawtransaction", json!([output["txid"], 0, block]))
         .await;
-    let spent = Unspent {
+    let spent = UnspentOutput {
         txid: output["txid"].as_str().unwrap().into(),
         vout: output["vout"].as_u64().unwrap().try_into().unwrap(),
         value: 50_000,
@@ -446,7 +446,7 @@ async fn bitcoin_refusals__should_be_for_good_only_where_that_is_certain() {
     assert!(reason.contains("txindex=1"), "{reason}");
 
     // One that spends what is not there, or not yet.
-    let missing = Unspent {
+    let missing = UnspentOutput {
         txid: "ab".repeat(32),
         vout: 0,
         value: 1_000_000,

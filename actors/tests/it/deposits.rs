@@ -20,8 +20,8 @@ use covault_core::{
         },
         wire,
     },
-    token::Kind,
-    wallet::{Status, Wallet},
+    token::TokenKind,
+    wallet::{Wallet, WalletStatus},
 };
 use serde::{Deserialize, Serialize};
 
@@ -87,13 +87,13 @@ async fn configure(
     call::<ConfigureSweep>(gateway, &admin(), change).await
 }
 
-async fn made(gateway: &Gateway, name: &str, kind: Kind) -> Token {
+async fn made(gateway: &Gateway, name: &str, kind: TokenKind) -> Token {
     make(gateway, new_token(name, kind)).await.token.unwrap()
 }
 
 /// A sweep token with both networks configured.
 async fn sweeper(gateway: &Gateway, name: &str, vault: VaultId) -> Token {
-    let token = made(gateway, name, Kind::Sweep).await;
+    let token = made(gateway, name, TokenKind::Sweep).await;
     for network in DepositNetwork::ALL {
         configure(gateway, whole(&token, network, vault))
             .await
@@ -220,7 +220,7 @@ async fn deposit_wallet__should_be_refused_with_the_reasons_of_the_api() {
     let world = World::new();
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
-    let token = made(&gateway, "shop", Kind::Sweep).await;
+    let token = made(&gateway, "shop", TokenKind::Sweep).await;
     let caller = with(&token);
     let refused = async |network: &str, reference: &str| {
         deposit(&gateway, &caller, network, reference)
@@ -272,7 +272,7 @@ async fn deposit_wallet__should_be_refused_with_the_reasons_of_the_api() {
     let (key, row) = wallets[0].clone();
     let VersionedValue::V1(wallet) = bcs::from_bytes::<VersionedValue<Wallet>>(&row.value).unwrap();
     let archived = VersionedValue::V1(Wallet {
-        status: Status::Archived,
+        status: WalletStatus::Archived,
         ..wallet
     });
     let mut batch = Batch::new();
@@ -294,7 +294,7 @@ async fn deposit_wallet__should_be_refused_with_the_reasons_of_the_api() {
 async fn watch__should_be_one_per_token_and_address() {
     let world = World::new();
     let gateway = world.start().await;
-    let token = made(&gateway, "shop", Kind::Sweep).await;
+    let token = made(&gateway, "shop", TokenKind::Sweep).await;
     let caller = with(&token);
     let fault = watch(&gateway, &caller, TRON).await.unwrap_err();
     says(&fault, Class::Invalid, "webhook not configured");
@@ -315,7 +315,7 @@ async fn watch__should_be_one_per_token_and_address() {
         (first.address.as_str(), first.network.as_str()),
         (TRON, "TRON")
     );
-    let other = made(&gateway, "other", Kind::Sweep).await;
+    let other = made(&gateway, "other", TokenKind::Sweep).await;
     let change = ConfigureSweepRequest {
         webhook: Some("https://example.com/".into()),
         ..nothing(&other, DepositNetwork::Tron)
@@ -338,10 +338,10 @@ async fn configuration__should_name_the_field_that_is_wrong_and_change_nothing_t
     let bound = CreateTokenRequest {
         vaults: vec![vault.to_string()],
         all_vaults: false,
-        ..new_token("shop", Kind::Sweep)
+        ..new_token("shop", TokenKind::Sweep)
     };
     let token = make(&gateway, bound).await.token.unwrap();
-    let platform = made(&gateway, "platform", Kind::Platform).await;
+    let platform = made(&gateway, "platform", TokenKind::Platform).await;
     let evm = DepositNetwork::Evm;
     let with_vault = |vault: VaultId| ConfigureSweepRequest {
         vault_uuid: Some(vault.to_string()),

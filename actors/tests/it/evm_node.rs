@@ -112,7 +112,7 @@ fn all_needs() -> Queries {
         chain_id: CHAIN,
         from: "0x00000000000000000000000000000000000000aa".into(),
         nonce: true,
-        fees: Some(evm::Call {
+        fees: Some(evm::EvmCall {
             to: Some("0x00000000000000000000000000000000000000bb".into()),
             value: "255".into(),
             data: vec![0xab],

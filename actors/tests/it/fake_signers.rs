@@ -19,8 +19,8 @@ use covault_core::{
     ids::{RequestId, SessionId, VaultId},
     networks::SigningInput,
     order::{
-        BackupOrder, Generation, KeygenOrder, Later, NodeId, Proven, ReshareOrder, ReshareProof,
-        Reshared, SigningOrder,
+        BackupOrder, Generation, KeygenOrder, LaterGenerations, NodeId, ProvenGeneration,
+        ReshareOrder, ReshareOutcome, ReshareProof, SigningOrder,
     },
     scheme::Scheme,
     signature::{Curve, Signature},
@@ -124,21 +124,21 @@ pub struct NodeDisk {
 
 impl NodeDisks {
     /// What the dealers know that the order does not, of what somebody else has done.
-    fn later(&self, order: &ReshareOrder) -> Option<Later> {
+    fn later(&self, order: &ReshareOrder) -> Option<LaterGenerations> {
         let disk = &self.shares[&(order.vault, order.scheme)][order.dealers.first()?];
         let used = disk.prepared.iter().map(|it| it.new.epoch);
         let used = used.filter(|epoch| self.foreign.contains(epoch)).max();
         let active = disk.active.as_ref()?.epoch;
         let of_key = |it: &&ReshareOrder| it.root_public_key == order.root_public_key;
         let ways = self.reshares.iter().filter(of_key);
-        let proven: Vec<Proven> = ways
+        let proven: Vec<ProvenGeneration> = ways
             .filter(|it| it.old == order.old && it.new.epoch == active)
-            .map(|it| Proven {
+            .map(|it| ProvenGeneration {
                 order: it.clone(),
                 proof: proof(it),
             })
             .collect();
-        let later = Later {
+        let later = LaterGenerations {
             epoch: used.unwrap_or_default(),
             reason: Fault::field("new.epoch", "was used"),
             proven,
@@ -393,7 +393,7 @@ impl SignerCluster for FakeSigners {
             .collect())
     }
 
-    async fn reshare(&self, order: &ReshareOrder) -> Result<Reshared, Fault> {
+    async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareOutcome, Fault> {
         order.check().expect("the order is sound");
         let mut held = self.hold_reshare.subscribe();
         held.wait_for(|held| !held).await.unwrap();
@@ -412,7 +412,7 @@ impl SignerCluster for FakeSigners {
         let mut nodes = self.nodes.lock().unwrap();
         nodes.runs += 1;
         if let Some(later) = nodes.later(order) {
-            return Ok(Reshared::Behind(later));
+            return Ok(ReshareOutcome::Behind(later));
         }
         let disks = nodes.shares.get_mut(&key).unwrap();
         for dealer in &order.dealers {
@@ -440,14 +440,14 @@ impl SignerCluster for FakeSigners {
         if !nodes.reshares.contains(order) {
             nodes.reshares.push(order.clone());
         }
-        Ok(Reshared::Made(proof(order)))
+        Ok(ReshareOutcome::Made(proof(order)))
     }
 
     async fn activate(
         &self,
         order: &ReshareOrder,
         proof: &ReshareProof,
-        _: &[Proven],
+        _: &[ProvenGeneration],
         told: &[NodeId],
     ) -> Result<NodeConfirmations, Fault> {
         for (node, signed) in &proof.0 {

@@ -14,7 +14,7 @@ use covault_core::{
         admin::ConfigureSweepRequest,
         wire::{self, NetworkType, get_wallet_info_request::Wallet as AuditActor},
     },
-    token::Kind,
+    token::TokenKind,
 };
 use futures::future::join_all;
 
@@ -153,7 +153,7 @@ async fn deposit_wallet__should_have_a_proof_of_its_reference() {
     let world = World::new();
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
-    let made = make(&gateway, new_token("shop", Kind::Sweep)).await;
+    let made = make(&gateway, new_token("shop", TokenKind::Sweep)).await;
     let token = made.token.unwrap();
     let request = ConfigureSweepRequest {
         token: token.id.clone(),

@@ -11,7 +11,7 @@ use covault_actors::{
 };
 use covault_core::{
     ids::SessionId,
-    order::{Generation, NodeId, ReshareOrder, Reshared},
+    order::{Generation, NodeId, ReshareOrder, ReshareOutcome},
     schema::admin::{Key, Vault},
     scheme::Scheme,
 };
@@ -162,7 +162,7 @@ async fn refresh__should_go_on_from_what_the_nodes_show() {
                 expires_at_ms: 2,
             };
             let made = world.signers.reshare(&order).await.unwrap();
-            let Reshared::Made(proof) = made else {
+            let ReshareOutcome::Made(proof) = made else {
                 panic!("{made:?}")
             };
             shown.get_or_insert((order, proof));

@@ -27,7 +27,7 @@ use covault_core::{
         admin::{ConfigureSweepRequest, CreateTokenRequest, RevokeTokenRequest, Token},
         wire::{self, NetworkType, get_wallet_info_request::Wallet as AuditActor},
     },
-    token::Kind,
+    token::TokenKind,
 };
 use prost::Message as _;
 
@@ -100,7 +100,7 @@ async fn a_token__should_open_nothing_once_it_is_revoked_also_for_who_was_let_in
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let from = evm_wallet(&gateway, vault).await;
-    let made = make(&gateway, new_token("shop", Kind::Platform)).await;
+    let made = make(&gateway, new_token("shop", TokenKind::Platform)).await;
     let token = made.token.unwrap();
     let caller = with(&token);
     let wallet = asked::<CreateWallet>(&wallet_request(vault, NetworkType::Evm, ""));
@@ -136,7 +136,7 @@ async fn a_token__should_open_nothing_once_its_time_is_over() {
     let now_ms = covault_core::port::Clock::now_ms(&*world.clock);
     let ends = CreateTokenRequest {
         expires_at_ms: Some(now_ms + 3_600_000),
-        ..new_token("shop", Kind::Platform)
+        ..new_token("shop", TokenKind::Platform)
     };
     let caller = with(&make(&gateway, ends).await.token.unwrap());
     let create = asked::<CreateSigningRequest>(&request(raw(&from)));
@@ -206,7 +206,7 @@ async fn a_command__should_do_nothing_when_its_token_is_revoked_before_its_commi
         uuid: waiting.clone(),
     };
     let wallet = wallet_request(vault, NetworkType::Evm, "r");
-    let (platform, sweeps) = (Kind::Platform, Kind::Sweep);
+    let (platform, sweeps) = (TokenKind::Platform, TokenKind::Sweep);
     let commands = [
         (platform, KeySpace::Wallet, asked::<CreateWallet>(&wallet)),
         (
@@ -255,7 +255,7 @@ async fn a_command__should_do_nothing_when_its_token_is_revoked_before_its_commi
     for (number, (kind, space, command)) in commands.iter().enumerate() {
         let made = make(&operator, new_token(&format!("token {number}"), *kind)).await;
         let token = made.token.unwrap();
-        if *kind == Kind::Sweep {
+        if *kind == TokenKind::Sweep {
             for network in DepositNetwork::ALL {
                 let change = ConfigureSweepRequest {
                     token: token.id.clone(),

@@ -17,7 +17,7 @@ use covault_core::{
     fault::ExecuteCode,
     networks::{
         ChainData, Queries,
-        sui::{ChainData as SuiChainData, Coin, Validity},
+        sui::{ChainData as SuiChainData, CoinObject, SuiValidity},
     },
 };
 use sha2::{Digest as _, Sha256};
@@ -71,7 +71,7 @@ impl ChainClient for SuiDouble {
         };
         assert!(!queries.price && !queries.simulation);
         let coins = self.coins.lock().unwrap();
-        let coin = |(id, (version, balance)): (&String, &(u64, u64))| Coin {
+        let coin = |(id, (version, balance)): (&String, &(u64, u64))| CoinObject {
             object_id: id.clone(),
             version: *version,
             digest: digest(id, *version),
@@ -85,7 +85,7 @@ impl ChainClient for SuiDouble {
             sui_address_balance: 0,
             coins: Vec::new(),
             coin_address_balance: 0,
-            validity: Some(Validity {
+            validity: Some(SuiValidity {
                 epoch: 1,
                 chain_identifier: digest("chain", 0),
                 nonce: Some(0),

@@ -12,7 +12,10 @@ use covault_core::{
     fault::ExecuteCode,
     networks::{
         ChainData, DynNetworkRules, Network, Payload, Queries, Signed, WireKind,
-        sui::{ChainData as SuiChainData, Coin, GasUsed, Origin, Queries as SuiQueries, Validity},
+        sui::{
+            ChainData as SuiChainData, CoinObject, CoinOrigin, GasUsed, Queries as SuiQueries,
+            SuiValidity,
+        },
     },
     schema::wire,
     signature::Signature,
@@ -327,7 +330,7 @@ fn gas() -> Option<wire::SuiGas> {
 
 /// A signed payment out of one coin at version 3, or out of the address balance.
 fn signed(outside: bool) -> Signed {
-    let coin = |number: u8| Coin {
+    let coin = |number: u8| CoinObject {
         object_id: id(number),
         version: 3,
         digest: DIGEST.into(),
@@ -341,7 +344,7 @@ fn signed(outside: bool) -> Signed {
         sui_address_balance: if outside { 10_000 } else { 0 },
         coins: vec![],
         coin_address_balance: 0,
-        validity: Some(Validity {
+        validity: Some(SuiValidity {
             epoch: EPOCH,
             chain_identifier: LOCALNET.into(),
             nonce: Some(77),
@@ -397,14 +400,14 @@ async fn chain_data(
 async fn facts__should_be_what_the_node_says() {
     let node = SuiTestNode::start(healthy).await;
     let client = node.client();
-    let coin = |object_id: String, version, balance, origin| Coin {
+    let coin = |object_id: String, version, balance, origin| CoinObject {
         object_id,
         version,
         digest: DIGEST.into(),
         balance,
         origin,
     };
-    let origin = Origin {
+    let origin = CoinOrigin {
         previous_transaction: DIGEST.into(),
         storage_rebate: 988_000,
     };
@@ -424,7 +427,7 @@ async fn facts__should_be_what_the_node_says() {
         sui_address_balance: 7,
         coins: vec![coin(COIN.into(), 3, 30, Some(origin))],
         coin_address_balance: 3,
-        validity: Some(Validity {
+        validity: Some(SuiValidity {
             epoch: EPOCH,
             chain_identifier: LOCALNET.into(),
             nonce,

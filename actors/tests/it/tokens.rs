@@ -20,12 +20,12 @@ use covault_core::{
         },
         wire::{self, get_wallet_info_request::Wallet as AuditActor},
     },
-    token::{Access, ApiToken, Kind, TokenHash, Vaults, kind_of},
+    token::{ApiToken, TokenAccess, TokenHash, TokenKind, TokenVaults, kind_of},
 };
 
 use crate::world::*;
 
-pub fn new_token(name: &str, kind: Kind) -> CreateTokenRequest {
+pub fn new_token(name: &str, kind: TokenKind) -> CreateTokenRequest {
     CreateTokenRequest {
         name: name.into(),
         kind: kind.name().into(),
@@ -81,7 +81,7 @@ pub fn with(token: &Token) -> Caller {
         } else {
             VaultScope::Only(vaults.collect())
         },
-        access: Access::parse(&token.access).unwrap(),
+        access: TokenAccess::parse(&token.access).unwrap(),
         operator: false,
         request_id: "test".into(),
     }
@@ -94,13 +94,13 @@ fn record_of(made: &CreateTokenResponse) -> ApiToken {
     ApiToken {
         id: token.id.parse().unwrap(),
         name: token.name,
-        kind: Kind::parse(&token.kind).unwrap(),
+        kind: TokenKind::parse(&token.kind).unwrap(),
         vaults: if token.all_vaults {
-            Vaults::All
+            TokenVaults::All
         } else {
-            Vaults::Only(vaults.collect())
+            TokenVaults::Only(vaults.collect())
         },
-        access: Access::parse(&token.access).unwrap(),
+        access: TokenAccess::parse(&token.access).unwrap(),
         allow: token.allow.iter().map(|at| at.parse().unwrap()).collect(),
         created_at_ms: token.created_at_ms,
         expires_at_ms: token.expires_at_ms,
@@ -113,9 +113,9 @@ fn record_of(made: &CreateTokenResponse) -> ApiToken {
 async fn token__should_be_known_until_it_is_revoked_by_any_process_on_the_store() {
     let world = World::new();
     let (one, two) = (world.start().await, world.start().await);
-    let made = make(&one, new_token("shop", Kind::Platform)).await;
+    let made = make(&one, new_token("shop", TokenKind::Platform)).await;
     let (text, token) = (made.secret.as_str(), made.token.as_ref().unwrap());
-    assert_eq!(kind_of(text), Some(Kind::Platform));
+    assert_eq!(kind_of(text), Some(TokenKind::Platform));
     assert_eq!(token.id, TokenHash::of(text).id().to_string());
     for gateway in [&one, &two] {
         assert_eq!(look_up(gateway, text).await.unwrap(), record_of(&made));
@@ -146,13 +146,13 @@ async fn token__should_be_known_after_a_restart_and_not_after_its_end() {
     let gateway = world.start().await;
     let ends = CreateTokenRequest {
         expires_at_ms: Some(u64::MAX),
-        ..new_token("long", Kind::Sweep)
+        ..new_token("long", TokenKind::Sweep)
     };
     let long = make(&gateway, ends).await;
     let now = covault_core::port::Clock::now_ms(&*world.clock);
     let ends = CreateTokenRequest {
         expires_at_ms: Some(now + 3_600_000),
-        ..new_token("short", Kind::Sweep)
+        ..new_token("short", TokenKind::Sweep)
     };
     let short = make(&gateway, ends).await;
     gateway.stop().await;
@@ -166,7 +166,7 @@ async fn token__should_be_known_after_a_restart_and_not_after_its_end() {
     assert!(known(&long).await && !known(&short).await);
     let past = CreateTokenRequest {
         expires_at_ms: Some(now),
-        ..new_token("past", Kind::Sweep)
+        ..new_token("past", TokenKind::Sweep)
     };
     let fault = try_make(&gateway, past).await.unwrap_err();
     is(&fault, &Class::Invalid, "expiresAtMs: is in the past");
@@ -176,7 +176,7 @@ async fn token__should_be_known_after_a_restart_and_not_after_its_end() {
 async fn names__should_belong_to_one_token_that_is_not_revoked() {
     let world = World::new();
     let gateway = world.start().await;
-    let calls = (0..20).map(|_| try_make(&gateway, new_token("shop", Kind::Platform)));
+    let calls = (0..20).map(|_| try_make(&gateway, new_token("shop", TokenKind::Platform)));
     let (made, refused): (Vec<_>, Vec<_>) = futures::future::join_all(calls)
         .await
         .into_iter()
@@ -186,7 +186,7 @@ async fn names__should_belong_to_one_token_that_is_not_revoked() {
         assert_eq!(fault.unwrap_err().class(), &Class::Conflict);
     }
     revoke(&gateway, "shop").await.unwrap();
-    let second = make(&gateway, new_token("shop", Kind::Sweep)).await;
+    let second = make(&gateway, new_token("shop", TokenKind::Sweep)).await;
     let listed = listed(&gateway).await;
     assert_eq!(listed.len(), 2);
     // The name is the second one's now.
@@ -209,7 +209,7 @@ async fn tokens__should_be_for_operators_and_vaults_that_are_there() {
         ..admin()
     };
     let (gateway, token) = (&gateway, || "a".to_owned());
-    is_forbidden(call::<CreateToken>(gateway, &client, new_token("a", Kind::Platform)).await);
+    is_forbidden(call::<CreateToken>(gateway, &client, new_token("a", TokenKind::Platform)).await);
     let request = RevokeTokenRequest { token: token() };
     is_forbidden(call::<RevokeToken>(gateway, &client, request).await);
     let public_key = node(1).openssh_line("");
@@ -224,7 +224,7 @@ async fn tokens__should_be_for_operators_and_vaults_that_are_there() {
     let of = |vaults: Vec<VaultId>| CreateTokenRequest {
         vaults: vaults.iter().map(ToString::to_string).collect(),
         all_vaults: false,
-        ..new_token("a", Kind::Platform)
+        ..new_token("a", TokenKind::Platform)
     };
     let unknown = VaultId::from_bytes([9; 16]);
     let fault = try_make(gateway, of(vec![vault, unknown]))
@@ -252,7 +252,7 @@ async fn readers__should_see_everything_but_signatures_and_change_nothing() {
     assert!(outcome(&gateway, &signed.uuid).await.error.is_none());
     let reader = Caller {
         token: TokenId::from_bytes([5; 16]),
-        access: Access::ReadOnly,
+        access: TokenAccess::ReadOnly,
         operator: false,
         ..admin()
     };
@@ -297,7 +297,7 @@ async fn readers__should_see_everything_but_signatures_and_change_nothing() {
     only_reads(made.unwrap_err());
     let made = call::<AddWatchAddress>(&gateway, &reader, Default::default()).await;
     only_reads(made.unwrap_err());
-    let made = call::<CreateToken>(&gateway, &reader, new_token("a", Kind::Platform)).await;
+    let made = call::<CreateToken>(&gateway, &reader, new_token("a", TokenKind::Platform)).await;
     only_reads(made.unwrap_err());
     assert_eq!(world.requests().await.len(), 1);
 }
@@ -312,7 +312,7 @@ async fn readers__should_not_see_a_hash_that_is_a_signature_they_could_use() {
         .address;
     let reader = Caller {
         token: TokenId::from_bytes([5; 16]),
-        access: Access::ReadOnly,
+        access: TokenAccess::ReadOnly,
         operator: false,
         ..admin()
     };

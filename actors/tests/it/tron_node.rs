@@ -10,7 +10,7 @@ use covault_core::{
     fault::ExecuteCode,
     networks::{
         ChainData, DynNetworkRules as _, Network, Payload, Queries, Signed, WireKind,
-        tron::{self, Block, Call},
+        tron::{self, Block, TronCall},
     },
     schema::wire,
 };
@@ -154,7 +154,7 @@ fn block() -> Block {
 fn call(contract: &str, fee_limit: u64) -> Queries {
     let data = [&[0xa9, 0x05, 0x9c, 0xbb][..], &[0x11; 32], &[0; 31], &[7]].concat();
     Queries::Tron(tron::Queries {
-        call: Some(Call {
+        call: Some(TronCall {
             from: FROM.into(),
             contract: contract.into(),
             data,

@@ -18,7 +18,7 @@ use covault_core::{
     fault::ExecuteCode,
     networks::{
         ChainData, Queries,
-        bitcoin::{ChainData as BitcoinChainData, Unspent},
+        bitcoin::{ChainData as BitcoinChainData, UnspentOutput},
     },
 };
 
@@ -85,7 +85,7 @@ impl ChainClient for UtxoDouble {
         let outputs = unspent
             .iter()
             .filter(|(_, (script, _))| *script == owner)
-            .map(|(outpoint, (_, value))| Unspent {
+            .map(|(outpoint, (_, value))| UnspentOutput {
                 txid: outpoint.txid.to_string(),
                 vout: outpoint.vout,
                 value: *value,

@@ -30,7 +30,7 @@ use covault_core::{
         wire::{self, create_signing_request_request::Type as Kind},
     },
     testing::{CounterEntropy, ShiftedClock},
-    token::Access,
+    token::TokenAccess,
 };
 
 use crate::{
@@ -198,7 +198,7 @@ pub fn admin() -> Caller {
     Caller {
         token: TokenId::from_bytes([1; 16]),
         vaults: VaultScope::All,
-        access: Access::Full,
+        access: TokenAccess::Full,
         operator: true,
         request_id: "test".into(),
     }
@@ -208,7 +208,7 @@ pub fn stranger() -> Caller {
     Caller {
         token: TokenId::from_bytes([2; 16]),
         vaults: VaultScope::Only(vec![]),
-        access: Access::Full,
+        access: TokenAccess::Full,
         operator: false,
         request_id: "test".into(),
     }

@@ -153,6 +153,6 @@ pub fn evm_custom(data: &[u8]) {
         }),
         nonce: Some(0),
     };
-    let _ = covault_core::networks::evm::calls::Calls::built_in().decode(data);
+    let _ = covault_core::networks::evm::calls::AbiTable::built_in().decode(data);
     payload(Network::Evm, &WireKind::EvmSendCustom(wire));
 }

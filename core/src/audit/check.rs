@@ -2,28 +2,28 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use super::{Chain, Entry, Hash, Head, Linked, NO_HASH, VAULT_CHAIN, hash};
+use super::{AuditChain, AuditEntry, ChainHead, Hash, LinkedEntry, NO_HASH, VAULT_CHAIN, hash};
 
 /// Most breaks of one chain that are named; the rest is counted.
 const MOST: usize = 1_000;
 
 /// Heads that were kept elsewhere, per chain.
-pub type Heads = BTreeMap<Chain, Vec<Head>>;
+pub type KnownHeads = BTreeMap<AuditChain, Vec<ChainHead>>;
 
 /// A place where a chain is not what it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Break {
+pub struct ChainBreak {
     /// The chain.
-    pub chain: Chain,
+    pub chain: AuditChain,
     /// The entry.
     pub number: u64,
     /// What is wrong there.
-    pub what: What,
+    pub what: BreakKind,
 }
 
 /// What is wrong with an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum BreakKind {
     /// Its hash is not that of its content.
     Changed,
     /// It, and all up to this number, are not there.
@@ -66,69 +66,69 @@ pub enum What {
     More(usize),
 }
 
-impl fmt::Display for Break {
+impl fmt::Display for ChainBreak {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             chain,
             number,
             what,
         } = self;
-        if let What::More(count) = what {
+        if let BreakKind::More(count) = what {
             return write!(f, "{chain}: {count} more breaks");
         }
         match what {
-            What::Missing { to } if to > number => {
+            BreakKind::Missing { to } if to > number => {
                 return write!(f, "{chain}: entries {number} to {to} are missing");
             }
             _ => write!(f, "{chain}: entry {number} ")?,
         }
         match what {
-            What::Changed => f.write_str("was changed: its hash is not that of its content"),
-            What::Missing { .. } => f.write_str("is missing"),
-            What::Swapped { after } => write!(f, "is out of its place: it comes after {after}"),
-            What::Forked => f.write_str("appears twice: the chain is forked"),
-            What::Unlinked => f.write_str(
+            BreakKind::Changed => f.write_str("was changed: its hash is not that of its content"),
+            BreakKind::Missing { .. } => f.write_str("is missing"),
+            BreakKind::Swapped { after } => write!(f, "is out of its place: it comes after {after}"),
+            BreakKind::Forked => f.write_str("appears twice: the chain is forked"),
+            BreakKind::Unlinked => f.write_str(
                 "does not follow the one before it: one of the two was replaced, or one was taken out",
             ),
-            What::NotHead { last } => {
+            BreakKind::NotHead { last } => {
                 write!(f, "is the last by the chain's head, and {last} is the last that is there")
             }
-            What::OtherHead => f.write_str("is the last, and the chain's head has another hash"),
-            What::NoHead => f.write_str("is the last, and the chain's head is missing"),
-            What::CutOff { last } => {
+            BreakKind::OtherHead => f.write_str("is the last, and the chain's head has another hash"),
+            BreakKind::NoHead => f.write_str("is the last, and the chain's head is missing"),
+            BreakKind::CutOff { last } => {
                 write!(f, "was there when the expected head was kept; the chain now ends with {last}")
             }
-            What::Rewritten => f.write_str(
+            BreakKind::Rewritten => f.write_str(
                 "had another hash when the expected head was kept: the chain was written anew",
             ),
-            What::Gone { told } => write!(
+            BreakKind::Gone { told } => write!(
                 f,
                 "and all others are missing: entry {told} of the service's chain tells of this chain"
             ),
-            What::More(_) => Ok(()),
+            BreakKind::More(_) => Ok(()),
         }
     }
 }
 
 /// What was found about a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct ChainReport {
     /// The chain.
-    pub chain: Chain,
+    pub chain: AuditChain,
     /// Entries that were there.
     pub entries: u64,
     /// The last of them, as it says itself.
-    pub head: Option<Head>,
+    pub head: Option<ChainHead>,
     /// Entries whose content this version cannot read. Their hashes are checked all the same.
     pub unreadable: u64,
     /// In the order of their numbers; none: the chain is whole.
-    pub breaks: Vec<Break>,
+    pub breaks: Vec<ChainBreak>,
 }
 
 /// Takes the entries of one chain in the order in which they lie, and finds what is wrong.
-pub struct Checker {
-    chain: Chain,
-    expected: Vec<Head>,
+pub struct ChainChecker {
+    chain: AuditChain,
+    expected: Vec<ChainHead>,
     entries: u64,
     unreadable: u64,
     /// The highest entry so far, with what the next one may name: what it says its hash is, and what
@@ -138,13 +138,13 @@ pub struct Checker {
     is: Hash,
     /// First and last numbers that have not come.
     missing: BTreeMap<u64, u64>,
-    breaks: Vec<Break>,
+    breaks: Vec<ChainBreak>,
     more: usize,
 }
 
-impl Checker {
+impl ChainChecker {
     /// For a chain; `expected` are heads of it that were kept elsewhere.
-    pub fn new(chain: Chain, mut expected: Vec<Head>) -> Self {
+    pub fn new(chain: AuditChain, mut expected: Vec<ChainHead>) -> Self {
         expected.sort_by_key(|head| head.number);
         Self {
             chain,
@@ -161,8 +161,8 @@ impl Checker {
     }
 
     /// The next entry. Says what it tells, where this version can read it.
-    pub fn take(&mut self, linked: &Linked) -> Option<Entry> {
-        let Linked {
+    pub fn take(&mut self, linked: &LinkedEntry) -> Option<AuditEntry> {
+        let LinkedEntry {
             number,
             previous,
             hash: says,
@@ -171,12 +171,12 @@ impl Checker {
         self.entries = self.entries.saturating_add(1);
         let is = hash(self.chain, *number, previous, body);
         if is != *says {
-            self.note(*number, What::Changed);
+            self.note(*number, BreakKind::Changed);
         }
         for index in 0..self.expected.len() {
             let expected = self.expected.get(index);
             if expected.is_some_and(|head| head.number == *number && head.hash != *says) {
-                self.note(*number, What::Rewritten);
+                self.note(*number, BreakKind::Rewritten);
             }
         }
         let next = self.last.saturating_add(1);
@@ -186,11 +186,11 @@ impl Checker {
             if *number > next {
                 self.missing.insert(next, number.saturating_sub(1));
             } else if *previous != self.says && *previous != self.is {
-                self.note(*number, What::Unlinked);
+                self.note(*number, BreakKind::Unlinked);
             }
             (self.last, self.says, self.is) = (*number, *says, is);
         }
-        let entry = Entry::decode(body);
+        let entry = AuditEntry::decode(body);
         if entry.is_none() {
             self.unreadable = self.unreadable.saturating_add(1);
         }
@@ -209,46 +209,46 @@ impl Checker {
                 if number < last {
                     self.missing.insert(number.saturating_add(1), last);
                 }
-                self.note(number, What::Swapped { after: self.last });
+                self.note(number, BreakKind::Swapped { after: self.last });
             }
-            _ => self.note(number, What::Forked),
+            _ => self.note(number, BreakKind::Forked),
         }
     }
 
     /// The end of the chain. `head` is what the store has for its head.
-    pub fn end(mut self, head: Option<Head>) -> Report {
+    pub fn end(mut self, head: Option<ChainHead>) -> ChainReport {
         for (first, to) in std::mem::take(&mut self.missing) {
-            self.note(first, What::Missing { to });
+            self.note(first, BreakKind::Missing { to });
         }
         match head {
             None if self.entries == 0 => {}
-            None => self.note(self.last, What::NoHead),
+            None => self.note(self.last, BreakKind::NoHead),
             Some(head) if head.number != self.last => {
                 let last = self.last;
-                self.note(head.number, What::NotHead { last });
+                self.note(head.number, BreakKind::NotHead { last });
             }
-            Some(head) if head.hash != self.says => self.note(self.last, What::OtherHead),
+            Some(head) if head.hash != self.says => self.note(self.last, BreakKind::OtherHead),
             Some(_) => {}
         }
         for head in std::mem::take(&mut self.expected) {
             if head.number > self.last {
                 let last = self.last;
-                self.note(head.number, What::CutOff { last });
+                self.note(head.number, BreakKind::CutOff { last });
             }
         }
         let mut breaks = self.breaks;
         breaks.sort_by_key(|it| it.number);
         if self.more > 0 {
-            breaks.push(Break {
+            breaks.push(ChainBreak {
                 chain: self.chain,
                 number: 0,
-                what: What::More(self.more),
+                what: BreakKind::More(self.more),
             });
         }
-        Report {
+        ChainReport {
             chain: self.chain,
             entries: self.entries,
-            head: (self.entries > 0).then_some(Head {
+            head: (self.entries > 0).then_some(ChainHead {
                 number: self.last,
                 hash: self.says,
             }),
@@ -257,12 +257,12 @@ impl Checker {
         }
     }
 
-    fn note(&mut self, number: u64, what: What) {
+    fn note(&mut self, number: u64, what: BreakKind) {
         if self.breaks.len() >= MOST {
             self.more = self.more.saturating_add(1);
             return;
         }
-        self.breaks.push(Break {
+        self.breaks.push(ChainBreak {
             chain: self.chain,
             number,
             what,
@@ -271,19 +271,19 @@ impl Checker {
 }
 
 /// Takes the entries of all chains of a log, and finds what is wrong.
-pub struct Chains {
-    expected: Heads,
-    chains: BTreeMap<Chain, Checker>,
-    heads: BTreeMap<Chain, Head>,
+pub struct LogChecker {
+    expected: KnownHeads,
+    chains: BTreeMap<AuditChain, ChainChecker>,
+    heads: BTreeMap<AuditChain, ChainHead>,
     /// Chains that the service's chain tells of, with the entry that does.
-    told: BTreeMap<Chain, u64>,
+    told: BTreeMap<AuditChain, u64>,
 }
 
-impl Chains {
+impl LogChecker {
     /// `expected` are heads that were kept elsewhere.
-    pub fn new(expected: Heads) -> Self {
+    pub fn new(expected: KnownHeads) -> Self {
         // One of which nothing is left must be missed as well.
-        let named: Vec<Chain> = expected.keys().copied().collect();
+        let named: Vec<AuditChain> = expected.keys().copied().collect();
         let mut chains = Self {
             expected,
             chains: BTreeMap::new(),
@@ -296,17 +296,17 @@ impl Chains {
         chains
     }
 
-    fn checker(&mut self, chain: Chain) -> &mut Checker {
+    fn checker(&mut self, chain: AuditChain) -> &mut ChainChecker {
         let expected = &mut self.expected;
-        self.chains
-            .entry(chain)
-            .or_insert_with(|| Checker::new(chain, expected.remove(&chain).unwrap_or_default()))
+        self.chains.entry(chain).or_insert_with(|| {
+            ChainChecker::new(chain, expected.remove(&chain).unwrap_or_default())
+        })
     }
 
     /// The next entry of a chain.
-    pub fn entry(&mut self, chain: Chain, linked: &Linked) {
+    pub fn entry(&mut self, chain: AuditChain, linked: &LinkedEntry) {
         let tells = self.checker(chain).take(linked);
-        if let (Chain::Service, Some(entry)) = (chain, tells)
+        if let (AuditChain::Service, Some(entry)) = (chain, tells)
             && entry.event == VAULT_CHAIN
             && let Ok(of) = entry.subject.parse()
         {
@@ -315,27 +315,29 @@ impl Chains {
     }
 
     /// What the store has for the head of a chain. False when it had another one before.
-    pub fn head(&mut self, chain: Chain, head: Head) -> bool {
+    pub fn head(&mut self, chain: AuditChain, head: ChainHead) -> bool {
         self.checker(chain);
         self.heads.insert(chain, head).is_none()
     }
 
     /// There is nothing more: what was found, chain by chain.
-    pub fn finish(mut self) -> Vec<Report> {
+    pub fn finish(mut self) -> Vec<ChainReport> {
         let told = std::mem::take(&mut self.told);
         for chain in told.keys() {
             self.checker(*chain);
         }
         if !self.chains.is_empty() {
-            self.checker(Chain::Service);
+            self.checker(AuditChain::Service);
         }
         let mut reports = Vec::new();
         for (chain, checker) in self.chains {
             let mut report = checker.end(self.heads.get(&chain).copied());
             if report.entries == 0 && report.breaks.is_empty() {
                 let told = told.get(&chain).copied();
-                let what = told.map_or(What::Missing { to: 1 }, |told| What::Gone { told });
-                report.breaks.push(Break {
+                let what = told.map_or(BreakKind::Missing { to: 1 }, |told| BreakKind::Gone {
+                    told,
+                });
+                report.breaks.push(ChainBreak {
                     chain,
                     number: 1,
                     what,

@@ -9,7 +9,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::{Chain, Chains, Entry, Head, Heads, Linked, Report};
+use super::{AuditChain, AuditEntry, ChainHead, ChainReport, KnownHeads, LinkedEntry, LogChecker};
 use crate::fault::{Class, Fault};
 
 /// The version of the form of lines.
@@ -20,28 +20,28 @@ const MOST: usize = 100;
 /// A line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Line {
+pub enum ExportLine {
     /// The first.
-    Start(Started),
+    Start(ExportStart),
     /// An entry.
     Entry(EntryLine),
     /// The head of a chain.
     Head(HeadLine),
     /// The last.
-    End(Ended),
+    End(ExportEnd),
 }
 
-/// See [`Line::Start`].
+/// See [`ExportLine::Start`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Started {
+pub struct ExportStart {
     /// The version of the form: 1.
     pub format: u32,
     /// When it was exported, in milliseconds since the Unix epoch.
     pub at_ms: u64,
 }
 
-/// See [`Line::Entry`].
+/// See [`ExportLine::Entry`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EntryLine {
@@ -55,7 +55,7 @@ pub struct EntryLine {
     pub hash: String,
     /// What it says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub entry: Option<Entry>,
+    pub entry: Option<AuditEntry>,
     /// The body in hex, where this version cannot read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
@@ -63,8 +63,8 @@ pub struct EntryLine {
 
 impl EntryLine {
     /// The line of an entry.
-    pub fn new(chain: Chain, linked: &Linked) -> Self {
-        let entry = Entry::decode(&linked.body);
+    pub fn new(chain: AuditChain, linked: &LinkedEntry) -> Self {
+        let entry = AuditEntry::decode(&linked.body);
         Self {
             chain: chain.to_string(),
             number: linked.number,
@@ -79,7 +79,7 @@ impl EntryLine {
     ///
     /// # Errors
     /// [`Class::Invalid`] naming the field.
-    pub fn linked(&self) -> Result<(Chain, Linked), Fault> {
+    pub fn linked(&self) -> Result<(AuditChain, LinkedEntry), Fault> {
         let body = match (&self.entry, &self.body) {
             (Some(entry), None) => entry.encode()?,
             (None, Some(body)) => {
@@ -87,7 +87,7 @@ impl EntryLine {
             }
             _ => return Err(Fault::field("entry", "is required, or body in its place")),
         };
-        let linked = Linked {
+        let linked = LinkedEntry {
             number: self.number,
             previous: parse_hash("previous", &self.previous)?,
             hash: parse_hash("hash", &self.hash)?,
@@ -97,7 +97,7 @@ impl EntryLine {
     }
 }
 
-/// See [`Line::Head`].
+/// See [`ExportLine::Head`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HeadLine {
@@ -111,7 +111,7 @@ pub struct HeadLine {
 
 impl HeadLine {
     /// The line of a head.
-    pub fn new(chain: Chain, head: &Head) -> Self {
+    pub fn new(chain: AuditChain, head: &ChainHead) -> Self {
         Self {
             chain: chain.to_string(),
             number: head.number,
@@ -123,8 +123,8 @@ impl HeadLine {
     ///
     /// # Errors
     /// [`Class::Invalid`] naming the field.
-    pub fn head(&self) -> Result<(Chain, Head), Fault> {
-        let head = Head {
+    pub fn head(&self) -> Result<(AuditChain, ChainHead), Fault> {
+        let head = ChainHead {
             number: self.number,
             hash: parse_hash("hash", &self.hash)?,
         };
@@ -143,10 +143,10 @@ pub fn parse_hash(field: &str, text: &str) -> Result<[u8; 32], Fault> {
     Ok(hash)
 }
 
-/// See [`Line::End`].
+/// See [`ExportLine::End`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Ended {
+pub struct ExportEnd {
     /// Entries.
     pub entries: u64,
     /// Heads.
@@ -155,15 +155,15 @@ pub struct Ended {
     pub sha256: String,
 }
 
-/// Writes an export. After [`Writer::end`] it is whole.
-pub struct Writer<W> {
+/// Writes an export. After [`ExportWriter::end`] it is whole.
+pub struct ExportWriter<W> {
     to: W,
     hash: Sha256,
     entries: u64,
     heads: u64,
 }
 
-impl<W: io::Write> Writer<W> {
+impl<W: io::Write> ExportWriter<W> {
     /// Begins. `now_ms` is in milliseconds since the Unix epoch.
     ///
     /// # Errors
@@ -175,7 +175,7 @@ impl<W: io::Write> Writer<W> {
             entries: 0,
             heads: 0,
         };
-        writer.line(&Line::Start(Started {
+        writer.line(&ExportLine::Start(ExportStart {
             format: FORMAT,
             at_ms: now_ms,
         }))?;
@@ -188,7 +188,7 @@ impl<W: io::Write> Writer<W> {
     /// When it cannot be written.
     pub fn entry(&mut self, line: EntryLine) -> io::Result<()> {
         self.entries = self.entries.saturating_add(1);
-        self.line(&Line::Entry(line))
+        self.line(&ExportLine::Entry(line))
     }
 
     /// The head of a chain.
@@ -197,7 +197,7 @@ impl<W: io::Write> Writer<W> {
     /// When it cannot be written.
     pub fn head(&mut self, line: HeadLine) -> io::Result<()> {
         self.heads = self.heads.saturating_add(1);
-        self.line(&Line::Head(line))
+        self.line(&ExportLine::Head(line))
     }
 
     /// Ends the export, and gives back what was written to.
@@ -205,17 +205,17 @@ impl<W: io::Write> Writer<W> {
     /// # Errors
     /// When it cannot be written.
     pub fn end(mut self) -> io::Result<W> {
-        let end = Ended {
+        let end = ExportEnd {
             entries: self.entries,
             heads: self.heads,
             sha256: hex::encode(self.hash.clone().finalize()),
         };
-        self.line(&Line::End(end))?;
+        self.line(&ExportLine::End(end))?;
         self.to.flush()?;
         Ok(self.to)
     }
 
-    fn line(&mut self, line: &Line) -> io::Result<()> {
+    fn line(&mut self, line: &ExportLine) -> io::Result<()> {
         let mut text = serde_json::to_vec(line).map_err(io::Error::other)?;
         text.push(b'\n');
         self.hash.update(&text);
@@ -224,12 +224,12 @@ impl<W: io::Write> Writer<W> {
 }
 
 /// Reads an export, line by line, and checks it.
-pub struct Reader {
+pub struct ExportReader {
     hash: Sha256,
     lines: u64,
     entries: u64,
     heads: u64,
-    chains: Chains,
+    chains: LogChecker,
     ended: bool,
     problems: Vec<String>,
     more: u64,
@@ -237,29 +237,29 @@ pub struct Reader {
 
 /// What was found in an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Findings {
+pub struct ExportFindings {
     /// Per chain.
-    pub chains: Vec<Report>,
+    pub chains: Vec<ChainReport>,
     /// What is wrong with the file itself.
     pub problems: Vec<String>,
 }
 
-impl Findings {
+impl ExportFindings {
     /// Whether nothing is wrong.
     pub fn whole(&self) -> bool {
         self.problems.is_empty() && self.chains.iter().all(|chain| chain.breaks.is_empty())
     }
 }
 
-impl Reader {
+impl ExportReader {
     /// Begins. `expected` are heads that were kept elsewhere.
-    pub fn new(expected: Heads) -> Self {
+    pub fn new(expected: KnownHeads) -> Self {
         Self {
             hash: Sha256::new(),
             lines: 0,
             entries: 0,
             heads: 0,
-            chains: Chains::new(expected),
+            chains: LogChecker::new(expected),
             ended: false,
             problems: Vec::new(),
             more: 0,
@@ -273,8 +273,8 @@ impl Reader {
             self.problem("comes after the end");
             return;
         }
-        let line = serde_json::from_slice::<Line>(bytes);
-        if !matches!(line, Ok(Line::End(_))) {
+        let line = serde_json::from_slice::<ExportLine>(bytes);
+        if !matches!(line, Ok(ExportLine::End(_))) {
             self.hash.update(bytes);
         }
         let read = match line {
@@ -286,28 +286,28 @@ impl Reader {
         }
     }
 
-    fn read(&mut self, line: Line) -> Result<(), Fault> {
+    fn read(&mut self, line: ExportLine) -> Result<(), Fault> {
         let first = self.lines == 1;
         match line {
-            Line::Start(Started { format, .. }) if first => match format {
+            ExportLine::Start(ExportStart { format, .. }) if first => match format {
                 FORMAT => Ok(()),
                 _ => Err(Fault::field(
                     "format",
                     "is of a newer version of Covault: use that one",
                 )),
             },
-            Line::Start(_) => Err(Fault::new(Class::Invalid, "is a second start")),
+            ExportLine::Start(_) => Err(Fault::new(Class::Invalid, "is a second start")),
             _ if first => Err(Fault::new(
                 Class::Invalid,
                 "is not the start of an audit log",
             )),
-            Line::Entry(entry) => {
+            ExportLine::Entry(entry) => {
                 let (chain, linked) = entry.linked()?;
                 self.entries = self.entries.saturating_add(1);
                 self.chains.entry(chain, &linked);
                 Ok(())
             }
-            Line::Head(line) => {
+            ExportLine::Head(line) => {
                 let (chain, head) = line.head()?;
                 self.heads = self.heads.saturating_add(1);
                 if self.chains.head(chain, head) {
@@ -316,9 +316,9 @@ impl Reader {
                     Err(Fault::field("chain", "has a second head"))
                 }
             }
-            Line::End(end) => {
+            ExportLine::End(end) => {
                 self.ended = true;
-                let Ended {
+                let ExportEnd {
                     entries,
                     heads,
                     sha256,
@@ -347,7 +347,7 @@ impl Reader {
     }
 
     /// There are no more lines.
-    pub fn finish(mut self) -> Findings {
+    pub fn finish(mut self) -> ExportFindings {
         if !self.ended {
             self.problems
                 .push("the file has no end: it was cut off".to_owned());
@@ -355,7 +355,7 @@ impl Reader {
         if self.more > 0 {
             self.problems.push(format!("{} more problems", self.more));
         }
-        Findings {
+        ExportFindings {
             chains: self.chains.finish(),
             problems: self.problems,
         }

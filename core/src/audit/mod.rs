@@ -3,14 +3,14 @@
 //! Each entry names the hash of the entry before it, so that nothing can be changed, left out or
 //! put in between without a trace. There is one chain per vault, and one for what belongs to no
 //! vault. That the end of a chain was cut off, or a chain written anew, shows only against a
-//! [`Head`] that was kept elsewhere.
+//! [`ChainHead`] that was kept elsewhere.
 //!
 //! ```text
 //! hash = SHA-256("covault audit entry 1\0" || length of chain key (1 byte) || chain key
 //!                || number (8 bytes, big-endian) || hash of the entry before || body)
 //! ```
 //! The chain key is `00` for the service's chain, and `01` and the 16 bytes of its uuid for a vault's.
-//! The first number is 1, and the hash before it is 32 zeros. The body is [`Entry::encode`].
+//! The first number is 1, and the hash before it is 32 zeros. The body is [`AuditEntry::encode`].
 
 mod check;
 mod lines;
@@ -22,8 +22,11 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{fault::Fault, ids::VaultId};
 
-pub use check::{Break, Chains, Checker, Heads, Report, What};
-pub use lines::{Ended, EntryLine, Findings, HeadLine, Line, Reader, Started, Writer, parse_hash};
+pub use check::{BreakKind, ChainBreak, ChainChecker, ChainReport, KnownHeads, LogChecker};
+pub use lines::{
+    EntryLine, ExportEnd, ExportFindings, ExportLine, ExportReader, ExportStart, ExportWriter,
+    HeadLine, parse_hash,
+};
 
 /// The hash of an entry.
 pub type Hash = [u8; 32];
@@ -41,45 +44,45 @@ const DOMAIN: &[u8] = b"covault audit entry 1\0";
 
 /// Which chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Chain {
+pub enum AuditChain {
     /// What belongs to no vault: nodes, tokens, the store.
     Service,
     /// A vault with its wallets and requests.
     Vault(VaultId),
 }
 
-impl Chain {
+impl AuditChain {
     /// Its key, where chains lie side by side. No key begins another.
     pub fn key(&self) -> Vec<u8> {
         match self {
-            Chain::Service => vec![0],
-            Chain::Vault(id) => [&[1], id.as_bytes().as_slice()].concat(),
+            AuditChain::Service => vec![0],
+            AuditChain::Vault(id) => [&[1], id.as_bytes().as_slice()].concat(),
         }
     }
 
     /// The chain of a key, and what comes after it.
     pub fn split(key: &[u8]) -> Option<(Self, &[u8])> {
         match key.split_first()? {
-            (0, rest) => Some((Chain::Service, rest)),
+            (0, rest) => Some((AuditChain::Service, rest)),
             (1, rest) => {
                 let (id, rest) = rest.split_first_chunk::<16>()?;
-                Some((Chain::Vault(VaultId::from_bytes(*id)), rest))
+                Some((AuditChain::Vault(VaultId::from_bytes(*id)), rest))
             }
             _ => None,
         }
     }
 }
 
-impl fmt::Display for Chain {
+impl fmt::Display for AuditChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Chain::Service => f.write_str("service"),
-            Chain::Vault(id) => write!(f, "vault:{id}"),
+            AuditChain::Service => f.write_str("service"),
+            AuditChain::Vault(id) => write!(f, "vault:{id}"),
         }
     }
 }
 
-impl FromStr for Chain {
+impl FromStr for AuditChain {
     type Err = Fault;
 
     /// # Errors
@@ -87,9 +90,9 @@ impl FromStr for Chain {
     fn from_str(text: &str) -> Result<Self, Fault> {
         let wrong = || Fault::field("chain", "must be service, or vault: and a uuid");
         let chain = match text.strip_prefix("vault:") {
-            None if text == "service" => return Ok(Chain::Service),
+            None if text == "service" => return Ok(AuditChain::Service),
             None => return Err(wrong()),
-            Some(id) => Chain::Vault(id.parse().map_err(|_| wrong())?),
+            Some(id) => AuditChain::Vault(id.parse().map_err(|_| wrong())?),
         };
         // One text per chain: what is compared as text must be equal.
         if chain.to_string() == text {
@@ -103,7 +106,7 @@ impl FromStr for Chain {
 /// Something that happened. Holds no secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Entry {
+pub struct AuditEntry {
     /// When, in milliseconds since the Unix epoch, by the orchestrator's clock.
     pub at_ms: u64,
     /// Who wanted it: `operator`, `token:` and an id, or `service`.
@@ -121,15 +124,15 @@ pub struct Entry {
 
 /// An entry with its version, as it is hashed and stored.
 #[derive(Serialize, Deserialize)]
-enum Body<T> {
+enum VersionedEntry<T> {
     /// The first form.
     V1(T),
 }
 
 /// The fields of an entry in the order in which they are hashed: BCS has no names.
-type Fields = (u64, String, String, String, String, Vec<(String, String)>);
+type EntryFields = (u64, String, String, String, String, Vec<(String, String)>);
 
-impl Entry {
+impl AuditEntry {
     /// Its one form in bytes: BCS.
     ///
     /// # Errors
@@ -143,13 +146,16 @@ impl Entry {
             event,
             facts,
         } = self;
-        bcs::to_bytes(&Body::V1((at_ms, by, call, subject, event, facts))).map_err(Fault::bug)
+        bcs::to_bytes(&VersionedEntry::V1((
+            at_ms, by, call, subject, event, facts,
+        )))
+        .map_err(Fault::bug)
     }
 
     /// The entry of such bytes; `None` when they are of another version, or none.
     pub fn decode(body: &[u8]) -> Option<Self> {
-        let Body::V1((at_ms, by, call, subject, event, facts)) =
-            bcs::from_bytes::<Body<Fields>>(body).ok()?;
+        let VersionedEntry::V1((at_ms, by, call, subject, event, facts)) =
+            bcs::from_bytes::<VersionedEntry<EntryFields>>(body).ok()?;
         Some(Self {
             at_ms,
             by,
@@ -163,20 +169,20 @@ impl Entry {
 
 /// An entry in its place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Linked {
+pub struct LinkedEntry {
     /// Its number in the chain; 1 for the first.
     pub number: u64,
     /// The hash of the entry before.
     pub previous: Hash,
     /// Its own.
     pub hash: Hash,
-    /// What it says; see [`Entry::encode`].
+    /// What it says; see [`AuditEntry::encode`].
     pub body: Vec<u8>,
 }
 
 /// The last entry of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Head {
+pub struct ChainHead {
     /// Its number.
     pub number: u64,
     /// Its hash.
@@ -184,7 +190,7 @@ pub struct Head {
 }
 
 /// The hash of an entry in its place.
-pub fn hash(chain: Chain, number: u64, previous: &Hash, body: &[u8]) -> Hash {
+pub fn hash(chain: AuditChain, number: u64, previous: &Hash, body: &[u8]) -> Hash {
     let key = chain.key();
     let mut hash = Sha256::new();
     hash.update(DOMAIN);
@@ -197,12 +203,16 @@ pub fn hash(chain: Chain, number: u64, previous: &Hash, body: &[u8]) -> Hash {
     hash.finalize().into()
 }
 
-impl Linked {
+impl LinkedEntry {
     /// The entry that comes after `head`; the first of its chain after `None`.
     ///
     /// # Errors
     /// [`crate::fault::Class::Bug`] when there are 2^64 entries.
-    pub fn after(head: Option<&Head>, chain: Chain, body: Vec<u8>) -> Result<Self, Fault> {
+    pub fn after(
+        head: Option<&ChainHead>,
+        chain: AuditChain,
+        body: Vec<u8>,
+    ) -> Result<Self, Fault> {
         let (last, previous) = head.map_or((0, NO_HASH), |head| (head.number, head.hash));
         let number = last
             .checked_add(1)
@@ -216,8 +226,8 @@ impl Linked {
     }
 
     /// What it is as the last of its chain.
-    pub fn head(&self) -> Head {
-        Head {
+    pub fn head(&self) -> ChainHead {
+        ChainHead {
             number: self.number,
             hash: self.hash,
         }

@@ -6,12 +6,12 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn vault(number: u8) -> Chain {
-    Chain::Vault(VaultId::from_bytes([number; 16]))
+fn vault(number: u8) -> AuditChain {
+    AuditChain::Vault(VaultId::from_bytes([number; 16]))
 }
 
-fn entry(text: &str) -> Entry {
-    Entry {
+fn entry(text: &str) -> AuditEntry {
+    AuditEntry {
         at_ms: 1_700_000_000_000,
         by: "token:7c9e6679-7425-40de-944b-e07fc1f90ae7".into(),
         call: "call-1".into(),
@@ -25,33 +25,33 @@ fn entry(text: &str) -> Entry {
 }
 
 /// A chain of so many entries.
-fn chain(of: Chain, length: u64) -> Vec<Linked> {
-    let mut links: Vec<Linked> = Vec::new();
+fn chain(of: AuditChain, length: u64) -> Vec<LinkedEntry> {
+    let mut links: Vec<LinkedEntry> = Vec::new();
     for number in 1..=length {
         let mut entry = entry(&format!("Event{number}"));
         if number == 1 {
             entry.event = BEGAN.into();
         }
-        if let (Chain::Service, 2) = (of, number) {
+        if let (AuditChain::Service, 2) = (of, number) {
             entry.event = VAULT_CHAIN.into();
             entry.subject = vault(1).to_string();
         }
-        let head = links.last().map(Linked::head);
-        links.push(Linked::after(head.as_ref(), of, entry.encode().unwrap()).unwrap());
+        let head = links.last().map(LinkedEntry::head);
+        links.push(LinkedEntry::after(head.as_ref(), of, entry.encode().unwrap()).unwrap());
     }
     links
 }
 
-fn check(of: Chain, links: &[Linked], expected: Vec<Head>) -> Report {
-    let mut checker = Checker::new(of, expected);
+fn check(of: AuditChain, links: &[LinkedEntry], expected: Vec<ChainHead>) -> ChainReport {
+    let mut checker = ChainChecker::new(of, expected);
     for linked in links {
         checker.take(linked);
     }
-    checker.end(links.last().map(Linked::head))
+    checker.end(links.last().map(LinkedEntry::head))
 }
 
-fn found(of: Chain, links: &[Linked], head: Option<Head>) -> Vec<(u64, What)> {
-    let mut checker = Checker::new(of, vec![]);
+fn found(of: AuditChain, links: &[LinkedEntry], head: Option<ChainHead>) -> Vec<(u64, BreakKind)> {
+    let mut checker = ChainChecker::new(of, vec![]);
     for linked in links {
         checker.take(linked);
     }
@@ -61,22 +61,22 @@ fn found(of: Chain, links: &[Linked], head: Option<Head>) -> Vec<(u64, What)> {
 
 /// An export of a service and a vault with so many entries each.
 fn export(length: u64) -> String {
-    let mut writer = Writer::start(Vec::new(), 5).unwrap();
-    for of in [Chain::Service, vault(1)] {
+    let mut writer = ExportWriter::start(Vec::new(), 5).unwrap();
+    for of in [AuditChain::Service, vault(1)] {
         let links = chain(of, length);
         for linked in &links {
             writer.entry(EntryLine::new(of, linked)).unwrap();
         }
     }
-    for of in [Chain::Service, vault(1)] {
+    for of in [AuditChain::Service, vault(1)] {
         let head = chain(of, length).last().unwrap().head();
         writer.head(HeadLine::new(of, &head)).unwrap();
     }
     String::from_utf8(writer.end().unwrap()).unwrap()
 }
 
-fn read(bytes: &[u8], expected: Heads) -> Findings {
-    let mut reader = Reader::new(expected);
+fn read(bytes: &[u8], expected: KnownHeads) -> ExportFindings {
+    let mut reader = ExportReader::new(expected);
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
         reader.line(line);
     }
@@ -84,7 +84,7 @@ fn read(bytes: &[u8], expected: Heads) -> Findings {
 }
 
 /// Whatever is wrong, in one text.
-fn told(findings: &Findings) -> String {
+fn told(findings: &ExportFindings) -> String {
     let breaks = findings.chains.iter().flat_map(|chain| &chain.breaks);
     let mut told: Vec<String> = breaks.map(ToString::to_string).collect();
     told.extend(findings.problems.clone());
@@ -94,7 +94,7 @@ fn told(findings: &Findings) -> String {
 #[test]
 fn hash__should_be_what_is_documented() {
     let body = entry("Event").encode().unwrap();
-    let linked = Linked::after(None, vault(7), body.clone()).unwrap();
+    let linked = LinkedEntry::after(None, vault(7), body.clone()).unwrap();
     let mut bytes = b"covault audit entry 1\0".to_vec();
     bytes.push(17);
     bytes.push(1);
@@ -104,14 +104,14 @@ fn hash__should_be_what_is_documented() {
     bytes.extend(&body);
     assert_eq!(linked.hash, <[u8; 32]>::from(Sha256::digest(&bytes)));
     assert_eq!((linked.number, linked.previous), (1, NO_HASH));
-    let next = Linked::after(Some(&linked.head()), vault(7), body).unwrap();
+    let next = LinkedEntry::after(Some(&linked.head()), vault(7), body).unwrap();
     assert_eq!((next.number, next.previous), (2, linked.hash));
     assert_ne!(next.hash, linked.hash);
 }
 
 #[test]
 fn entries_and_links__should_load_for_ever() {
-    let linked = Linked::after(None, vault(7), entry("Event").encode().unwrap()).unwrap();
+    let linked = LinkedEntry::after(None, vault(7), entry("Event").encode().unwrap()).unwrap();
     for (name, bytes) in [
         ("audit-entry-v1", linked.body.clone()),
         ("audit-hash-v1", linked.hash.to_vec()),
@@ -124,32 +124,32 @@ fn entries_and_links__should_load_for_ever() {
             .unwrap_or_else(|_| panic!("{} is missing; it would hold\n{bytes}", path.display()));
         assert_eq!(sample.trim(), bytes, "{name}");
     }
-    assert_eq!(Entry::decode(&linked.body), Some(entry("Event")));
+    assert_eq!(AuditEntry::decode(&linked.body), Some(entry("Event")));
     for wrong in [&[][..], &[1, 2], &[0], &[&linked.body[..], &[0]].concat()] {
-        assert_eq!(Entry::decode(wrong), None);
+        assert_eq!(AuditEntry::decode(wrong), None);
     }
 }
 
 #[test]
 fn chain__should_have_one_text_and_one_key() {
-    for of in [Chain::Service, vault(9)] {
-        assert_eq!(of.to_string().parse::<Chain>().unwrap(), of);
+    for of in [AuditChain::Service, vault(9)] {
+        assert_eq!(of.to_string().parse::<AuditChain>().unwrap(), of);
         let key = [of.key(), vec![1, 2]].concat();
-        assert_eq!(Chain::split(&key), Some((of, [1_u8, 2].as_slice())));
+        assert_eq!(AuditChain::split(&key), Some((of, [1_u8, 2].as_slice())));
     }
     let upper = vault(0xab).to_string().to_uppercase();
     for wrong in ["", "Service", "vault:", "vault:x", upper.as_str()] {
-        assert!(wrong.parse::<Chain>().is_err(), "{wrong}");
+        assert!(wrong.parse::<AuditChain>().is_err(), "{wrong}");
     }
-    assert_eq!(Chain::split(&[]), None);
-    assert_eq!(Chain::split(&[1, 2]), None);
-    assert_eq!(Chain::split(&[2; 20]), None);
+    assert_eq!(AuditChain::split(&[]), None);
+    assert_eq!(AuditChain::split(&[1, 2]), None);
+    assert_eq!(AuditChain::split(&[2; 20]), None);
 }
 
 #[test]
 fn checker__should_take_a_whole_chain() {
     let links = chain(vault(1), 9);
-    let heads = links.iter().map(Linked::head).collect();
+    let heads = links.iter().map(LinkedEntry::head).collect();
     let report = check(vault(1), &links, heads);
     assert_eq!(report.breaks, []);
     assert_eq!(report.entries, 9);
@@ -162,53 +162,57 @@ fn checker__should_name_what_is_broken() {
     let of = vault(1);
     let links = chain(of, 6);
     let head = Some(links[5].head());
-    let with = |change: &dyn Fn(&mut Vec<Linked>)| {
+    let with = |change: &dyn Fn(&mut Vec<LinkedEntry>)| {
         let mut links = links.clone();
         change(&mut links);
         found(of, &links, head)
     };
-    let end = |last| What::NotHead { last };
-    assert_eq!(with(&|all| all[2].body[20] ^= 1), [(3, What::Changed)]);
-    assert_eq!(with(&|all| all[2].hash[0] ^= 1), [(3, What::Changed)]);
+    let end = |last| BreakKind::NotHead { last };
+    assert_eq!(with(&|all| all[2].body[20] ^= 1), [(3, BreakKind::Changed)]);
+    assert_eq!(with(&|all| all[2].hash[0] ^= 1), [(3, BreakKind::Changed)]);
     assert_eq!(
         with(&|all| all[2].previous[0] ^= 1),
-        [(3, What::Changed), (3, What::Unlinked)]
+        [(3, BreakKind::Changed), (3, BreakKind::Unlinked)]
     );
     assert_eq!(
         with(&|all| drop(all.remove(2))),
-        [(3, What::Missing { to: 3 })]
+        [(3, BreakKind::Missing { to: 3 })]
     );
     assert_eq!(
         with(&|all| drop(all.drain(1..4))),
-        [(2, What::Missing { to: 4 })]
+        [(2, BreakKind::Missing { to: 4 })]
     );
     assert_eq!(with(&|all| all.truncate(4)), [(6, end(4))]);
     assert_eq!(
         with(&|all| all.swap(2, 3)),
-        [(3, What::Swapped { after: 4 })]
+        [(3, BreakKind::Swapped { after: 4 })]
     );
     assert_eq!(
         with(&|all| all.insert(3, all[2].clone())),
-        [(3, What::Forked)]
+        [(3, BreakKind::Forked)]
     );
     // Replaced with everything that its author can know.
-    let forged = |all: &mut Vec<Linked>| {
+    let forged = |all: &mut Vec<LinkedEntry>| {
         let before = all[1].head();
-        all[2] = Linked::after(Some(&before), of, entry("Forged").encode().unwrap()).unwrap();
+        all[2] = LinkedEntry::after(Some(&before), of, entry("Forged").encode().unwrap()).unwrap();
     };
-    assert_eq!(with(&forged), [(4, What::Unlinked)]);
+    assert_eq!(with(&forged), [(4, BreakKind::Unlinked)]);
     // One that was moved here from another chain.
     let other = chain(vault(2), 6);
     assert_eq!(
         with(&|all| all[2] = other[2].clone()),
-        [(3, What::Changed), (3, What::Unlinked), (4, What::Unlinked)]
+        [
+            (3, BreakKind::Changed),
+            (3, BreakKind::Unlinked),
+            (4, BreakKind::Unlinked)
+        ]
     );
-    assert_eq!(found(of, &links, None), [(6, What::NoHead)]);
-    let wrong = Some(Head {
+    assert_eq!(found(of, &links, None), [(6, BreakKind::NoHead)]);
+    let wrong = Some(ChainHead {
         number: 6,
         hash: [1; 32],
     });
-    assert_eq!(found(of, &links, wrong), [(6, What::OtherHead)]);
+    assert_eq!(found(of, &links, wrong), [(6, BreakKind::OtherHead)]);
     assert_eq!(found(of, &links[..5], head), [(6, end(5))]);
     assert_eq!(found(of, &[], head), [(6, end(0))]);
 }
@@ -218,7 +222,7 @@ fn checker__should_find_against_a_kept_head_what_the_chain_alone_does_not_show()
     let of = vault(1);
     let links = chain(of, 6);
     let kept = vec![links[3].head()];
-    let what = |links: &[Linked]| {
+    let what = |links: &[LinkedEntry]| {
         let breaks = check(of, links, kept.clone()).breaks;
         breaks
             .into_iter()
@@ -227,17 +231,17 @@ fn checker__should_find_against_a_kept_head_what_the_chain_alone_does_not_show()
     };
     assert_eq!(what(&links), []);
     assert_eq!(what(&links[..4]), []);
-    assert_eq!(what(&links[..3]), [(4, What::CutOff { last: 3 })]);
-    let mut anew: Vec<Linked> = Vec::new();
+    assert_eq!(what(&links[..3]), [(4, BreakKind::CutOff { last: 3 })]);
+    let mut anew: Vec<LinkedEntry> = Vec::new();
     for number in 1..=6 {
         let body = entry(&format!("Anew{number}")).encode().unwrap();
-        let head = anew.last().map(Linked::head);
-        anew.push(Linked::after(head.as_ref(), of, body).unwrap());
+        let head = anew.last().map(LinkedEntry::head);
+        anew.push(LinkedEntry::after(head.as_ref(), of, body).unwrap());
     }
-    assert_eq!(what(&anew), [(4, What::Rewritten)]);
+    assert_eq!(what(&anew), [(4, BreakKind::Rewritten)]);
     let gone = read(
         export(3).as_bytes(),
-        Heads::from([(vault(2), vec![links[0].head()])]),
+        KnownHeads::from([(vault(2), vec![links[0].head()])]),
     );
     assert!(
         told(&gone).starts_with(&format!("{}: entry 1 was there", vault(2))),
@@ -248,14 +252,14 @@ fn checker__should_find_against_a_kept_head_what_the_chain_alone_does_not_show()
 
 #[test]
 fn reader__should_take_an_export_and_say_what_is_in_it() {
-    let findings = read(export(4).as_bytes(), Heads::new());
+    let findings = read(export(4).as_bytes(), KnownHeads::new());
     assert!(findings.whole(), "{}", told(&findings));
     let seen: Vec<_> = findings
         .chains
         .iter()
         .map(|report| (report.chain, report.entries))
         .collect();
-    assert_eq!(seen, [(Chain::Service, 4), (vault(1), 4)]);
+    assert_eq!(seen, [(AuditChain::Service, 4), (vault(1), 4)]);
 }
 
 #[test]
@@ -263,7 +267,7 @@ fn reader__should_name_chain_and_entry() {
     let text = export(4);
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     let says = |lines: &[&str], expected: &str| {
-        let findings = read(lines.concat().as_bytes(), Heads::new());
+        let findings = read(lines.concat().as_bytes(), KnownHeads::new());
         assert!(!findings.whole());
         let told = told(&findings);
         assert!(told.contains(expected), "{expected}: {told}");
@@ -318,7 +322,7 @@ fn reader__should_name_chain_and_entry() {
 #[test]
 fn a_body_of_another_version__should_be_exported_and_checked() {
     let of = vault(1);
-    let linked = Linked::after(None, of, vec![9, 9]).unwrap();
+    let linked = LinkedEntry::after(None, of, vec![9, 9]).unwrap();
     let line = EntryLine::new(of, &linked);
     assert_eq!(
         (line.entry.as_ref(), line.body.as_deref()),
@@ -338,7 +342,7 @@ proptest! {
         // The line feed of the last line ends nothing.
         prop_assume!(place + 1 < bytes.len());
         bytes[place] = to;
-        prop_assert!(!read(&bytes, Heads::new()).whole());
+        prop_assert!(!read(&bytes, KnownHeads::new()).whole());
     }
 
     #[test]
@@ -346,7 +350,7 @@ proptest! {
         let mut bytes = export(3).into_bytes();
         let place = place.index(bytes.len() - 1);
         bytes.remove(place);
-        prop_assert!(!read(&bytes, Heads::new()).whole());
+        prop_assert!(!read(&bytes, KnownHeads::new()).whole());
     }
 
     /// In the store there is no sum over everything: the chain alone has to show it.
@@ -397,7 +401,7 @@ proptest! {
         let text = export(6);
         let mut lines: Vec<&str> = text.split_inclusive('\n').collect();
         // start, 6 of the service, 6 of the vault, 2 heads, end
-        let (of, before) = if of_vault { (vault(1), 6) } else { (Chain::Service, 0) };
+        let (of, before) = if of_vault { (vault(1), 6) } else { (AuditChain::Service, 0) };
         let (low, high) = if swap {
             prop_assume!(first != second);
             lines.swap(before + first, before + second);
@@ -406,9 +410,9 @@ proptest! {
             lines.remove(before + first);
             (first, first + 1)
         };
-        let findings = read(lines.concat().as_bytes(), Heads::new());
+        let findings = read(lines.concat().as_bytes(), KnownHeads::new());
         prop_assert!(!findings.whole());
-        let breaks: Vec<&Break> = findings.chains.iter().flat_map(|chain| &chain.breaks).collect();
+        let breaks: Vec<&ChainBreak> = findings.chains.iter().flat_map(|chain| &chain.breaks).collect();
         prop_assert!(!breaks.is_empty());
         // Where the head is the last that is left, the number before the gap is named.
         let low = low.saturating_sub(1);
@@ -427,19 +431,19 @@ proptest! {
     ) {
         let text = export(4);
         let lines: Vec<&str> = text.split_inclusive('\n').collect();
-        let (of, line) = if of_vault { (vault(1), 4 + number) } else { (Chain::Service, number) };
+        let (of, line) = if of_vault { (vault(1), 4 + number) } else { (AuditChain::Service, number) };
         let start: usize = lines[..line].iter().map(|line| line.len()).sum();
         let end = start + lines[line].len();
         let place = start + place.index(lines[line].len() - 1);
         let mut bytes = text.into_bytes();
         prop_assume!(bytes[place] != to);
         let says = |bytes: &[u8]| match serde_json::from_slice(bytes) {
-            Ok(Line::Entry(entry)) => entry.linked().ok(),
+            Ok(ExportLine::Entry(entry)) => entry.linked().ok(),
             _ => None,
         };
         let before = says(&bytes[start..end]);
         bytes[place] = to;
-        let told = told(&read(&bytes, Heads::new()));
+        let told = told(&read(&bytes, KnownHeads::new()));
         // The same in other letters: 0a for 0A.
         let same = says(&bytes[start..end]) == before;
         let names = told.contains(&format!("{of}: entry {number} "))

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::request::{Audit, Illegal};
+use crate::request::{AuditRecord, IllegalTransition};
 
 /// Where a batch stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum State {
+pub enum BatchState {
     /// It waits for a person to complete it.
     Pending,
     /// Its payment was signed and taken by a node.
@@ -20,7 +20,7 @@ pub enum State {
 
 /// Something that happened to a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum BatchEvent {
     /// The signing request that pays succeeded.
     PaymentSent,
     /// One of its signing requests failed, or somebody dropped the batch.
@@ -32,61 +32,63 @@ pub enum Event {
 
 /// A transition, to be committed as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct BatchStep {
     /// The new state.
-    pub next: State,
+    pub next: BatchState,
     /// What happened.
-    pub audit: Audit,
+    pub audit: AuditRecord,
 }
 
-impl State {
+impl BatchState {
     /// The state's name.
     pub fn name(&self) -> &'static str {
         match self {
-            State::Pending => "Pending",
-            State::Succeeded => "Succeeded",
-            State::Failed { .. } => "Failed",
+            BatchState::Pending => "Pending",
+            BatchState::Succeeded => "Succeeded",
+            BatchState::Failed { .. } => "Failed",
         }
     }
 
     /// Whether nothing will ever happen to the batch again.
     pub fn is_final(&self) -> bool {
-        matches!(self, State::Succeeded | State::Failed { .. })
+        matches!(self, BatchState::Succeeded | BatchState::Failed { .. })
     }
 
     /// What an event makes of the state. `now_ms` is in milliseconds since the Unix epoch.
     ///
     /// # Errors
-    /// [`Illegal`] when the event cannot happen in this state.
-    pub fn step(self, event: Event, now_ms: u64) -> Result<Step, Illegal> {
-        let illegal = Illegal {
+    /// [`IllegalTransition`] when the event cannot happen in this state.
+    pub fn step(self, event: BatchEvent, now_ms: u64) -> Result<BatchStep, IllegalTransition> {
+        let illegal = IllegalTransition {
             state: self.name(),
             event: event.name(),
         };
         let (next, detail) = match (self, event) {
-            (State::Pending, Event::PaymentSent) => (State::Succeeded, String::new()),
-            (State::Pending, Event::GaveUp { reason }) => {
-                let detail = reason.clone();
-                (State::Failed { reason }, detail)
+            (BatchState::Pending, BatchEvent::PaymentSent) => {
+                (BatchState::Succeeded, String::new())
             }
-            (State::Succeeded | State::Failed { .. }, _) => return Err(illegal),
+            (BatchState::Pending, BatchEvent::GaveUp { reason }) => {
+                let detail = reason.clone();
+                (BatchState::Failed { reason }, detail)
+            }
+            (BatchState::Succeeded | BatchState::Failed { .. }, _) => return Err(illegal),
         };
-        let audit = Audit {
+        let audit = AuditRecord {
             at_ms: now_ms,
             event: illegal.event.into(),
             state: next.name().into(),
             detail,
         };
-        Ok(Step { next, audit })
+        Ok(BatchStep { next, audit })
     }
 }
 
-impl Event {
+impl BatchEvent {
     /// The event's name.
     pub fn name(&self) -> &'static str {
         match self {
-            Event::PaymentSent => "PaymentSent",
-            Event::GaveUp { .. } => "GaveUp",
+            BatchEvent::PaymentSent => "PaymentSent",
+            BatchEvent::GaveUp { .. } => "GaveUp",
         }
     }
 }

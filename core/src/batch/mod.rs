@@ -17,8 +17,8 @@ use crate::{
     schema::wire::{self, batch_payment::Status},
 };
 
-pub use machine::{Event, State, Step};
-pub use payment::{Payment, WireEcho, WireKind};
+pub use machine::{BatchEvent, BatchState, BatchStep};
+pub use payment::{BatchPayload, WireEcho, WireKind};
 
 /// Most characters (Unicode scalar values) of a batch's name.
 pub const MAX_NAME: usize = 85;
@@ -40,23 +40,23 @@ pub struct BatchPayment {
     pub name: String,
     /// Its notes; may be empty.
     pub notes: String,
-    /// What is paid, as [`Payment::encode`] gives it.
+    /// What is paid, as [`BatchPayload::encode`] gives it.
     pub payment: Vec<u8>,
     /// The token that asked.
     pub token: TokenId,
     /// Milliseconds since the Unix epoch.
     pub created_at_ms: u64,
     /// Where it stands.
-    pub state: State,
+    pub state: BatchState,
 }
 
 impl BatchPayment {
     /// The batch as responses show it; without its payment where that cannot be read any more.
     pub fn to_wire(&self) -> wire::BatchPayment {
         let (status, failed_reason) = match &self.state {
-            State::Pending => (Status::Pending, ""),
-            State::Succeeded => (Status::Succeeded, ""),
-            State::Failed { reason } => (Status::Failed, reason.as_str()),
+            BatchState::Pending => (Status::Pending, ""),
+            BatchState::Succeeded => (Status::Succeeded, ""),
+            BatchState::Failed { reason } => (Status::Failed, reason.as_str()),
         };
         wire::BatchPayment {
             uuid: self.id.to_string(),
@@ -68,7 +68,7 @@ impl BatchPayment {
             // They are made by whoever completes the batch.
             approval_signing_request: None,
             send_signing_request: None,
-            r#type: Payment::decode(&self.payment)
+            r#type: BatchPayload::decode(&self.payment)
                 .ok()
                 .map(|payment| payment.echo()),
         }

@@ -22,9 +22,9 @@ const SOME_FEE_RATE: u64 = 1;
 
 /// A checked batch kind, in canonical form: canonical addresses, everything else as it came.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Payment(WireKind);
+pub struct BatchPayload(WireKind);
 
-impl Payment {
+impl BatchPayload {
     /// Checks everything that does not depend on wallet, configuration or chain: 1 to 254
     /// recipients, each with an address of the network, an amount above 0 that the network can
     /// express and notes of at most [`MAX_RECIPIENT_NOTES`] characters; and that all amounts
@@ -52,7 +52,7 @@ impl Payment {
     /// Parses the bytes of [`super::BatchPayment::payment`].
     ///
     /// # Errors
-    /// As [`Payment::parse`]; also when the bytes are no batch.
+    /// As [`BatchPayload::parse`]; also when the bytes are no batch.
     pub fn decode(bytes: &[u8]) -> Result<Self, Fault> {
         let request = wire::CreateBatchPaymentRequest::decode(bytes)
             .map_err(|error| Fault::field("payment", "cannot be decoded").caused_by(error))?;
@@ -229,7 +229,7 @@ fn sui_coin(wire: &wire::SuiBatchSendCoin) -> Result<WireKind, Fault> {
 
 fn sui_recipients(
     given: &[BatchPaymentRecipient],
-    payment: &sui::Payment,
+    payment: &sui::SuiPayment,
 ) -> Vec<BatchPaymentRecipient> {
     let outputs = payment.outputs.iter();
     let outputs = outputs.map(|output| (output.to.clone(), output.amount.to_string()));

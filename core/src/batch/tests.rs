@@ -80,7 +80,7 @@ fn kinds() -> Vec<(WireKind, &'static str, Network)> {
 }
 
 fn refused(kind: &WireKind) -> String {
-    let fault = Payment::parse(kind).unwrap_err();
+    let fault = BatchPayload::parse(kind).unwrap_err();
     assert_eq!(fault.class(), &Class::Invalid);
     fault.message().to_owned()
 }
@@ -88,10 +88,10 @@ fn refused(kind: &WireKind) -> String {
 #[test]
 fn parse__should_take_every_kind_and_keep_its_notes() {
     for (kind, name, network) in kinds() {
-        let payment = Payment::parse(&kind).unwrap();
+        let payment = BatchPayload::parse(&kind).unwrap();
         assert_eq!((payment.kind(), payment.network()), (name, network));
         assert_eq!(payment.recipients()[0].notes.as_deref(), Some("rent"));
-        assert_eq!(Payment::decode(&payment.encode()).unwrap(), payment);
+        assert_eq!(BatchPayload::decode(&payment.encode()).unwrap(), payment);
         assert!(payment.check_wallet(network).is_ok());
         let fault = payment.check_wallet(Network::Ton).unwrap_err();
         let expected = format!("{name}.from: is a TON wallet");
@@ -103,7 +103,7 @@ fn parse__should_take_every_kind_and_keep_its_notes() {
 fn parse__should_show_addresses_in_canonical_form() {
     let shown: Vec<_> = kinds()
         .iter()
-        .map(|(kind, _, _)| Payment::parse(kind).unwrap())
+        .map(|(kind, _, _)| BatchPayload::parse(kind).unwrap())
         .map(|payment| {
             (
                 payment.from().to_owned(),
@@ -119,12 +119,12 @@ fn parse__should_show_addresses_in_canonical_form() {
         (sui("a"), sui("b")),
     ];
     assert_eq!(shown, expected);
-    let erc20 = Payment::parse(&kinds()[1].0).unwrap().echo();
+    let erc20 = BatchPayload::parse(&kinds()[1].0).unwrap().echo();
     let WireEcho::EvmBatchSendErc20(erc20) = erc20 else {
         panic!("{erc20:?}")
     };
     assert_eq!(erc20.token_contract_address, EVM[1]);
-    let coin = Payment::parse(&kinds()[4].0).unwrap().echo();
+    let coin = BatchPayload::parse(&kinds()[4].0).unwrap().echo();
     let WireEcho::SuiBatchSendCoin(coin) = coin else {
         panic!("{coin:?}")
     };
@@ -161,7 +161,7 @@ fn parse__should_name_the_recipient_that_is_wrong() {
     }
     let mut long = good.clone();
     long.notes = Some("ü".repeat(500));
-    assert!(Payment::parse(&evm_native(vec![long.clone()])).is_ok());
+    assert!(BatchPayload::parse(&evm_native(vec![long.clone()])).is_ok());
     long.notes = Some("ü".repeat(501));
     assert_eq!(
         with(long),
@@ -172,12 +172,12 @@ fn parse__should_name_the_recipient_that_is_wrong() {
 #[test]
 fn parse__should_check_every_kind_by_its_network() {
     for (kind, name, network) in kinds() {
-        let good = Payment::parse(&kind).unwrap().recipients()[0].clone();
+        let good = BatchPayload::parse(&kind).unwrap().recipients()[0].clone();
         for count in [0, 255] {
             let said = refused(&kind_of(&kind, vec![good.clone(); count]));
             assert_eq!(said, format!("{name}.recipients: must be 1 to 254"));
         }
-        assert!(Payment::parse(&kind_of(&kind, vec![good; 254])).is_ok());
+        assert!(BatchPayload::parse(&kind_of(&kind, vec![good; 254])).is_ok());
         // An address of another network.
         let other = if network == Network::Bitcoin {
             EVM[0]
@@ -208,7 +208,7 @@ fn parse__should_refuse_more_than_there_can_be_in_all() {
     let most = crate::amount::U256::MAX.to_string();
     let two = |kind: usize, amount: &str| {
         let (kind, _, _) = &kinds()[kind];
-        let address = Payment::parse(kind).unwrap().recipients()[0]
+        let address = BatchPayload::parse(kind).unwrap().recipients()[0]
             .address
             .clone();
         kind_of(kind, vec![recipient(&address, amount); 2])
@@ -235,7 +235,7 @@ fn screen__should_know_no_custom_chains() {
             from: EVM[0].into(),
             recipients: vec![recipient(EVM[1], "1")],
         });
-        Payment::parse(&kind)
+        BatchPayload::parse(&kind)
     };
     let known = KnownChains {
         configured: [31337].into(),
@@ -261,16 +261,20 @@ fn check_labels__should_count_characters_and_not_bytes() {
     assert_eq!(notes.message(), "notes: has more than 1000 characters");
 }
 
-fn states() -> [State; 3] {
+fn states() -> [BatchState; 3] {
     let reason = "nobody wanted it".to_owned();
-    [State::Pending, State::Succeeded, State::Failed { reason }]
+    [
+        BatchState::Pending,
+        BatchState::Succeeded,
+        BatchState::Failed { reason },
+    ]
 }
 
 #[test]
 fn step__should_have_exactly_the_transitions_of_the_matrix() {
     let events = || {
         let reason = "no".to_owned();
-        [Event::PaymentSent, Event::GaveUp { reason }]
+        [BatchEvent::PaymentSent, BatchEvent::GaveUp { reason }]
     };
     let mut matrix = String::new();
     for state in states() {
@@ -295,7 +299,7 @@ fn step__should_have_exactly_the_transitions_of_the_matrix() {
 
 #[test]
 fn to_wire__should_show_states_and_the_kind() {
-    let payment = Payment::parse(&kinds()[0].0).unwrap();
+    let payment = BatchPayload::parse(&kinds()[0].0).unwrap();
     let batch = |state| BatchPayment {
         id: BatchId::from_bytes([1; 16]),
         vault: VaultId::from_bytes([2; 16]),

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// What one network has of an enum over all networks.
-pub(super) trait Part<Whole>: Sized {
+pub(super) trait PartOf<Whole>: Sized {
     /// The part, when the whole is of this network.
     fn of(whole: &Whole) -> Option<&Self>;
 }
@@ -150,9 +150,9 @@ pub trait DynNetworkRules: Sync {
 impl<R> DynNetworkRules for R
 where
     R: NetworkRules,
-    R::Payload: Part<Payload>,
-    R::Queries: Part<Queries> + Into<Queries>,
-    R::ChainData: Part<ChainData> + Into<ChainData>,
+    R::Payload: PartOf<Payload>,
+    R::Queries: PartOf<Queries> + Into<Queries>,
+    R::ChainData: PartOf<ChainData> + Into<ChainData>,
 {
     fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
         NetworkRules::address(self, public_key)

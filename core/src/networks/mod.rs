@@ -29,7 +29,9 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     dyn_rules::DynNetworkRules,
     network::Network,
-    payload::{BUILT_IN_EVM_CHAINS, Family, Kind, KnownChains, WireEcho, WireKind, outflow},
+    payload::{
+        BUILT_IN_EVM_CHAINS, KnownChains, NetworkPayload, PayloadKind, WireEcho, WireKind, outflow,
+    },
     raw::RawPayload,
     rules::{Allocation, NetworkRules, Resource, Signed, SigningInput, Unsigned},
 };
@@ -38,7 +40,7 @@ use self::{
     payload::echo,
 };
 use crate::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     schema::wire,
 };
 
@@ -63,7 +65,7 @@ macro_rules! networks {
 
         impl Payload {
             /// What all networks' payloads have.
-            fn family(&self) -> &dyn Family {
+            fn family(&self) -> &dyn NetworkPayload {
                 match self {
                     $(Payload::$variant(payload) => payload,)*
                     Payload::Raw(payload) => payload,
@@ -100,7 +102,7 @@ macro_rules! networks {
             }
         }
 
-        impl dyn_rules::Part<$whole> for $part {
+        impl dyn_rules::PartOf<$whole> for $part {
             fn of(whole: &$whole) -> Option<&Self> {
                 match whole {
                     $whole::$variant(part) => Some(part),
@@ -129,7 +131,7 @@ impl Payload {
     /// # Errors
     /// [`crate::fault::Class::Invalid`] with the path of the field, e.g. `evmSendNative.to`.
     pub fn parse(kind: &WireKind) -> Result<Self, Fault> {
-        parse(kind).map_err(|fault| fault.with_prefix(Kind::of(kind).name()))
+        parse(kind).map_err(|fault| fault.with_prefix(PayloadKind::of(kind).name()))
     }
 
     /// Parses the bytes of [`crate::order::SigningOrder::payload`].
@@ -140,16 +142,16 @@ impl Payload {
     pub fn decode(bytes: &[u8]) -> Result<Self, Fault> {
         let request = wire::CreateSigningRequestRequest::decode(bytes).map_err(|error| {
             Fault::field("payload", "cannot be decoded")
-                .with_code(Code::Payload)
+                .with_code(FaultCode::Payload)
                 .caused_by(error)
         })?;
         let kind = request.r#type.as_ref().ok_or_else(|| {
-            Fault::field("payload", "holds no payload kind").with_code(Code::Payload)
+            Fault::field("payload", "holds no payload kind").with_code(FaultCode::Payload)
         })?;
         let payload = Self::parse(kind)?;
         if payload.encode() != bytes {
             let fault = Fault::field("payload", "is not in its canonical form");
-            return Err(fault.with_code(Code::Payload));
+            return Err(fault.with_code(FaultCode::Payload));
         }
         Ok(payload)
     }
@@ -181,7 +183,7 @@ impl Payload {
     }
 
     /// The kind.
-    pub fn which(&self) -> Kind {
+    pub fn which(&self) -> PayloadKind {
         self.family().kind()
     }
 
@@ -259,7 +261,7 @@ impl Payload {
 
 /// The one exhaustive match over the kinds: a new one does not compile until it is here.
 fn parse(kind: &WireKind) -> Result<Payload, Fault> {
-    use solana::Cluster::{Solana, SonicSvm};
+    use solana::SolanaCluster::{Solana, SonicSvm};
     match kind {
         WireKind::EvmSendNative(wire) => evm::payload::send_native(wire).map(Payload::Evm),
         WireKind::EvmSendErc20(wire) => evm::payload::send_erc20(wire).map(Payload::Evm),

@@ -5,8 +5,8 @@ use sha2::{Digest as _, Sha256};
 use super::{
     network::Network,
     payload::{
-        Family, Kind, WireKind,
-        outflow::{ChainScope, Nature, Outflow},
+        NetworkPayload, PayloadKind, WireKind,
+        outflow::{ChainScope, ContentKind, Outflow},
     },
     rules::{SigningInput, Unsigned},
 };
@@ -46,9 +46,9 @@ pub(super) fn message(
     })
 }
 
-impl Family for RawPayload {
-    fn kind(&self) -> Kind {
-        Kind::RawMessage
+impl NetworkPayload for RawPayload {
+    fn kind(&self) -> PayloadKind {
+        PayloadKind::RawMessage
     }
 
     fn from(&self) -> &str {
@@ -65,7 +65,7 @@ impl Family for RawPayload {
 
     fn outflow(&self, wallet: Network) -> Outflow {
         Outflow {
-            nature: Nature::Raw,
+            nature: ContentKind::Raw,
             place: ChainScope::network(wallet),
             spends: Vec::new(),
         }

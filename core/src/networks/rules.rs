@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{network::Network, payload::Family};
+use super::{network::Network, payload::NetworkPayload};
 use crate::{
     amount::U256,
     fault::Fault,
@@ -82,7 +82,7 @@ pub enum Allocation<D> {
 /// The rules of one network.
 pub trait NetworkRules: Sync {
     /// Its checked payload kinds.
-    type Payload: Family;
+    type Payload: NetworkPayload;
     /// What its nodes are asked.
     type Queries;
     /// What they answer.
@@ -205,7 +205,7 @@ pub trait NetworkRules: Sync {
         Ok(None)
     }
 
-    /// Checks that the built bytes will do what [`Family::outflow`] says of the
+    /// Checks that the built bytes will do what [`NetworkPayload::outflow`] says of the
     /// payload, where that hangs on facts: on what type a coin object has, which the bytes only
     /// name. Signers ask it, as facts come from others; facts of another network are for
     /// [`NetworkRules::build`] to refuse.

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     networks::{
         Payload, WireKind,
-        outflow::{Nature, Outflow, Spend},
+        outflow::{ContentKind, Outflow, Spend},
     },
     schema::wire::{self, evm_message},
 };
@@ -70,7 +70,7 @@ fn transfers__should_say_what_goes_where() {
         value: "5".into(),
         ..Default::default()
     }));
-    assert_eq!(native.nature, Nature::Transfer);
+    assert_eq!(native.nature, ContentKind::Transfer);
     assert_eq!(native.place, ChainScope::evm(1));
     assert_eq!(shown(&native), [("evm:1".into(), "5".into(), Some(BOB))]);
 
@@ -82,7 +82,7 @@ fn transfers__should_say_what_goes_where() {
         amount: "7".into(),
         ..Default::default()
     }));
-    assert_eq!(token.nature, Nature::Transfer);
+    assert_eq!(token.nature, ContentKind::Transfer);
     let asset = format!("evm:1/{TOKEN}");
     assert_eq!(shown(&token), [(asset, "7".into(), Some(BOB))]);
 }
@@ -105,21 +105,21 @@ fn solana__should_be_one_place_whatever_the_kind_is_called() {
 #[test]
 fn custom_calls__should_count_what_is_plain_to_see() {
     let plain = custom(BOB, "3", Vec::new());
-    assert_eq!(plain.nature, Nature::Transfer);
+    assert_eq!(plain.nature, ContentKind::Transfer);
     assert_eq!(shown(&plain), [("evm:10".into(), "3".into(), Some(BOB))]);
 
     let call = custom(BOB, "3", vec![1, 2, 3]);
-    assert_eq!(call.nature, Nature::Custom);
+    assert_eq!(call.nature, ContentKind::Custom);
     assert_eq!(shown(&call), [("evm:10".into(), "3".into(), Some(BOB))]);
 
     let creation = custom("", "3", vec![1]);
-    assert_eq!(creation.nature, Nature::Custom);
+    assert_eq!(creation.nature, ContentKind::Custom);
     assert_eq!(shown(&creation), [("evm:10".into(), "3".into(), None)]);
 
     // A transfer of tokens in disguise, with and without more behind it.
     for more in [&[][..], &[0; 5]] {
         let disguised = custom(TOKEN, "0", [&transfer_call(8), more].concat());
-        assert_eq!(disguised.nature, Nature::Custom);
+        assert_eq!(disguised.nature, ContentKind::Custom);
         assert_eq!(
             shown(&disguised),
             [
@@ -152,7 +152,7 @@ fn messages__should_be_told_apart_and_bound_to_the_chain_that_is_signed() {
     };
     let text = message(evm_message::Type::PersonalSign, "hello");
     let whole = ChainScope::network(Network::Evm);
-    assert_eq!((text.nature, text.place), (Nature::Message, whole));
+    assert_eq!((text.nature, text.place), (ContentKind::Message, whole));
     for (domain, place) in [
         (r#"{"chainId": 1}"#, ChainScope::evm(1)),
         (r#"{"chainId": "0x1"}"#, ChainScope::evm(1)),
@@ -160,7 +160,7 @@ fn messages__should_be_told_apart_and_bound_to_the_chain_that_is_signed() {
         (r#"{"name": "n"}"#, whole),
     ] {
         let typed = typed(domain);
-        assert_eq!((typed.nature, typed.place), (Nature::TypedData, place));
+        assert_eq!((typed.nature, typed.place), (ContentKind::TypedData, place));
         assert_eq!(typed.spends, [Spend::unseen(place)]);
     }
     // Contracts obey signatures of digests: they are no texts.
@@ -171,7 +171,10 @@ fn messages__should_be_told_apart_and_bound_to_the_chain_that_is_signed() {
         "a\0b".to_owned(),
     ] {
         let digest = message(evm_message::Type::PersonalSign, &content);
-        assert_eq!((digest.nature, digest.place), (Nature::TypedData, whole));
+        assert_eq!(
+            (digest.nature, digest.place),
+            (ContentKind::TypedData, whole)
+        );
     }
     let raw = WireKind::RawMessage(wire::RawMessage {
         from: SOL.into(),
@@ -181,7 +184,7 @@ fn messages__should_be_told_apart_and_bound_to_the_chain_that_is_signed() {
     let raw = outflow(raw, Network::Solana);
     assert_eq!(
         (raw.nature, raw.place),
-        (Nature::Raw, ChainScope::network(Network::Solana))
+        (ContentKind::Raw, ChainScope::network(Network::Solana))
     );
 }
 
@@ -197,9 +200,9 @@ fn solana_message__should_be_raw_unless_it_is_a_text_or_in_the_off_chain_format(
     };
     let key = crate::networks::solana::parse_key(SOL).unwrap().to_bytes();
     let off_chain = |key: &[u8; 32]| [&b"\xffsolana offchain\x01\x01"[..], key, b"hello"].concat();
-    assert_eq!(nature(b"hello"), Nature::Message);
-    assert_eq!(nature(&off_chain(&key)), Nature::Message);
-    assert_eq!(nature(&off_chain(&[7; 32])), Nature::Raw);
+    assert_eq!(nature(b"hello"), ContentKind::Message);
+    assert_eq!(nature(&off_chain(&key)), ContentKind::Message);
+    assert_eq!(nature(&off_chain(&[7; 32])), ContentKind::Raw);
     for opaque in [
         &b""[..],
         &[7; 32],
@@ -208,7 +211,7 @@ fn solana_message__should_be_raw_unless_it_is_a_text_or_in_the_off_chain_format(
         b"APTOS\nmessage: hello\nnonce: 1",
         "d".repeat(64).as_bytes(),
     ] {
-        assert_eq!(nature(opaque), Nature::Raw, "{opaque:?}");
+        assert_eq!(nature(opaque), ContentKind::Raw, "{opaque:?}");
     }
 }
 

@@ -263,8 +263,8 @@ fn samples() -> Vec<WireKind> {
 #[test]
 fn kinds__should_all_be_accepted_under_their_names() {
     let samples = samples();
-    let kinds: Vec<Kind> = samples.iter().map(Kind::of).collect();
-    assert_eq!(kinds, Kind::ALL);
+    let kinds: Vec<PayloadKind> = samples.iter().map(PayloadKind::of).collect();
+    assert_eq!(kinds, PayloadKind::ALL);
     for (kind, wire) in kinds.iter().zip(&samples) {
         assert_eq!(Payload::parse(wire).unwrap().kind(), kind.name());
     }
@@ -273,11 +273,14 @@ fn kinds__should_all_be_accepted_under_their_names() {
 #[test]
 fn kinds__should_name_what_is_wrong_with_their_shape() {
     for wire in samples() {
-        let kind = Kind::of(&wire);
+        let kind = PayloadKind::of(&wire);
         // An empty payload lacks something required.
         let field = prost::encoding::encode_key as fn(u32, _, &mut Vec<u8>);
         let mut bytes = Vec::new();
-        let number = 1 + Kind::ALL.iter().position(|known| *known == kind).unwrap();
+        let number = 1 + PayloadKind::ALL
+            .iter()
+            .position(|known| *known == kind)
+            .unwrap();
         field(
             number.try_into().unwrap(),
             prost::encoding::WireType::LengthDelimited,
@@ -921,8 +924,8 @@ proptest! {
     fn payload__should_come_back_from_its_bytes(kind in built_kind()) {
         let payload = Payload::parse(&kind).unwrap();
         prop_assert_eq!(Payload::decode(&payload.encode()).unwrap(), payload.clone());
-        prop_assert_eq!(Kind::of(&kind), Kind::of(&payload.to_wire()));
-        prop_assert_eq!(Kind::of(&kind), payload.which());
+        prop_assert_eq!(PayloadKind::of(&kind), PayloadKind::of(&payload.to_wire()));
+        prop_assert_eq!(PayloadKind::of(&kind), payload.which());
     }
 
     #[test]

@@ -12,7 +12,7 @@ const CODE: usize = 32;
 /// A change of who holds the shares of a key, or of how many are needed. A run that fails is
 /// repeated with another session and epoch; the change stays the same until it is made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
+pub struct ReshareChange {
     /// The vault whose key it is.
     pub vault: VaultId,
     /// The scheme of the key.
@@ -27,7 +27,7 @@ pub struct Change {
     pub holders: Vec<NodeId>,
 }
 
-impl Change {
+impl ReshareChange {
     /// SHA-256 of the canonical bytes: names the change. It binds the epoch that is there, so what
     /// was permitted once means nothing once the change is made.
     ///
@@ -50,7 +50,7 @@ impl Change {
     /// The beginning of the id, as operators type it.
     ///
     /// # Errors
-    /// As [`Change::id`].
+    /// As [`ReshareChange::id`].
     pub fn code(&self) -> Result<String, Fault> {
         let mut code = hex::encode(self.id()?);
         code.truncate(CODE);
@@ -83,8 +83,8 @@ impl Generation {
 
 impl ReshareOrder {
     /// What the order changes, whatever its session and epoch.
-    pub fn change(&self) -> Change {
-        Change {
+    pub fn change(&self) -> ReshareChange {
+        ReshareChange {
             vault: self.vault,
             scheme: self.scheme,
             root_public_key: self.root_public_key.clone(),
@@ -103,7 +103,7 @@ impl ReshareOrder {
 
 /// A generation that was made, and the proof of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Proven {
+pub struct ProvenGeneration {
     /// The run that made it.
     pub order: ReshareOrder,
     /// The statements of its parties.
@@ -112,18 +112,18 @@ pub struct Proven {
 
 /// What comes of a reshare order that nodes were asked to carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reshared {
+pub enum ReshareOutcome {
     /// The new generation is on the disks of its holders.
     Made(ReshareProof),
     /// Nothing was made: the nodes know of what came later.
-    Behind(Later),
+    Behind(LaterGenerations),
 }
 
 /// What nodes know of a key's generations and the order did not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Later {
+pub struct LaterGenerations {
     /// The generations that follow the order's old one up to that in use, oldest first. Each is proven.
-    pub proven: Vec<Proven>,
+    pub proven: Vec<ProvenGeneration>,
     /// The highest epoch that was given to a run: the next one is above it.
     pub epoch: u32,
     /// How a node has refused.

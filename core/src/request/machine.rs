@@ -12,12 +12,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Approval, Draft, State};
+use super::{ApprovalRule, Draft, RequestState};
 use crate::{fault::ExecuteCode, ids::SessionId, networks::Signed, signature::Signature};
 
 /// Something that happened to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum RequestEvent {
     /// The checks found nothing against it.
     PolicyPassed {
         /// Whether it is to be sent once signed.
@@ -26,7 +26,7 @@ pub enum Event {
     /// The vault's approval rule was looked up.
     ApprovalAsked {
         /// Who has to agree.
-        rule: Approval,
+        rule: ApprovalRule,
     },
     /// Everybody who has to agree did.
     Approved {
@@ -97,7 +97,7 @@ pub enum Event {
 
 /// What is to be done after the commit, at least once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Effect {
+pub enum RequestEffect {
     /// Ask the chain and build.
     Prepare,
     /// Choose a session.
@@ -125,7 +125,7 @@ pub enum ReservationChange {
 
 /// What happened, for the audit trail. Holds no secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Audit {
+pub struct AuditRecord {
     /// Milliseconds since the Unix epoch.
     pub at_ms: u64,
     /// The event's name.
@@ -138,223 +138,232 @@ pub struct Audit {
 
 /// A transition, to be committed as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct RequestStep {
     /// The new state.
-    pub next: State,
+    pub next: RequestState,
     /// What is to be done after the commit. `None`: nothing, or nothing until the next event.
-    pub effect: Option<Effect>,
+    pub effect: Option<RequestEffect>,
     /// Claims that change with the state.
     pub claim: Option<ReservationChange>,
     /// What happened.
-    pub audit: Audit,
+    pub audit: AuditRecord,
 }
 
 /// The event cannot happen in the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{event} cannot happen in {state}")]
-pub struct Illegal {
+pub struct IllegalTransition {
     /// The state's name.
     pub state: &'static str,
     /// The event's name.
     pub event: &'static str,
 }
 
-impl State {
+impl RequestState {
     /// The state's name.
     pub fn name(&self) -> &'static str {
         match self {
-            State::Received => "Received",
-            State::Screened { .. } => "Screened",
-            State::AwaitingApproval { .. } => "AwaitingApproval",
-            State::Preparing { .. } => "Preparing",
-            State::Prepared { .. } => "Prepared",
-            State::Signing { .. } => "Signing",
-            State::Signed { .. } => "Signed",
-            State::Broadcasting { .. } => "Broadcasting",
-            State::Succeeded { .. } => "Succeeded",
-            State::Failed { .. } => "Failed",
+            RequestState::Received => "Received",
+            RequestState::Screened { .. } => "Screened",
+            RequestState::AwaitingApproval { .. } => "AwaitingApproval",
+            RequestState::Preparing { .. } => "Preparing",
+            RequestState::Prepared { .. } => "Prepared",
+            RequestState::Signing { .. } => "Signing",
+            RequestState::Signed { .. } => "Signed",
+            RequestState::Broadcasting { .. } => "Broadcasting",
+            RequestState::Succeeded { .. } => "Succeeded",
+            RequestState::Failed { .. } => "Failed",
         }
     }
 
     /// Whether nothing will ever happen to the request again.
     pub fn is_final(&self) -> bool {
-        matches!(self, State::Succeeded { .. } | State::Failed { .. })
+        matches!(
+            self,
+            RequestState::Succeeded { .. } | RequestState::Failed { .. }
+        )
     }
 
     /// What has to be done next in this state; the effect of the step that led to it.
-    pub fn effect(&self) -> Option<Effect> {
+    pub fn effect(&self) -> Option<RequestEffect> {
         match self {
-            State::Preparing { .. } => Some(Effect::Prepare),
-            State::Prepared { .. } => Some(Effect::ClaimSession),
-            State::Signing { .. } => Some(Effect::Sign),
-            State::Signed { .. } => Some(Effect::Deliver),
-            State::Broadcasting { .. } => Some(Effect::Broadcast),
-            State::Received
-            | State::Screened { .. }
-            | State::AwaitingApproval { .. }
-            | State::Succeeded { .. }
-            | State::Failed { .. } => None,
+            RequestState::Preparing { .. } => Some(RequestEffect::Prepare),
+            RequestState::Prepared { .. } => Some(RequestEffect::ClaimSession),
+            RequestState::Signing { .. } => Some(RequestEffect::Sign),
+            RequestState::Signed { .. } => Some(RequestEffect::Deliver),
+            RequestState::Broadcasting { .. } => Some(RequestEffect::Broadcast),
+            RequestState::Received
+            | RequestState::Screened { .. }
+            | RequestState::AwaitingApproval { .. }
+            | RequestState::Succeeded { .. }
+            | RequestState::Failed { .. } => None,
         }
     }
 
     /// What an event makes of the state. `now_ms` is in milliseconds since the Unix epoch.
     ///
     /// # Errors
-    /// [`Illegal`] when the event cannot happen in this state.
-    pub fn step(self, event: Event, now_ms: u64) -> Result<Step, Illegal> {
-        let illegal = Illegal {
+    /// [`IllegalTransition`] when the event cannot happen in this state.
+    pub fn step(self, event: RequestEvent, now_ms: u64) -> Result<RequestStep, IllegalTransition> {
+        let illegal = IllegalTransition {
             state: self.name(),
             event: event.name(),
         };
         let detail = event.detail();
         let mut claim = None;
         let next = match (self, event) {
-            (State::Received, Event::PolicyPassed { broadcast }) => State::Screened { broadcast },
-            (State::Screened { broadcast }, Event::ApprovalAsked { rule }) => {
-                State::AwaitingApproval { broadcast, rule }
+            (RequestState::Received, RequestEvent::PolicyPassed { broadcast }) => {
+                RequestState::Screened { broadcast }
             }
-            (State::AwaitingApproval { broadcast, .. }, Event::Approved { deadline_ms }) => {
-                State::Preparing {
-                    broadcast,
-                    deadline_ms,
-                }
+            (RequestState::Screened { broadcast }, RequestEvent::ApprovalAsked { rule }) => {
+                RequestState::AwaitingApproval { broadcast, rule }
             }
             (
-                State::Received
-                | State::Screened { .. }
-                | State::AwaitingApproval { .. }
-                | State::Preparing { .. },
-                Event::Rejected { reason },
+                RequestState::AwaitingApproval { broadcast, .. },
+                RequestEvent::Approved { deadline_ms },
+            ) => RequestState::Preparing {
+                broadcast,
+                deadline_ms,
+            },
+            (
+                RequestState::Received
+                | RequestState::Screened { .. }
+                | RequestState::AwaitingApproval { .. }
+                | RequestState::Preparing { .. },
+                RequestEvent::Rejected { reason },
             ) => failed(reason, ExecuteCode::AlreadyDenied),
-            (State::Preparing { broadcast, .. }, Event::Built { draft })
+            (RequestState::Preparing { broadcast, .. }, RequestEvent::Built { draft })
                 if draft.broadcast == broadcast =>
             {
                 claim = Some(ReservationChange::Take);
-                State::Prepared { draft, attempts: 0 }
+                RequestState::Prepared { draft, attempts: 0 }
             }
             // A new reason changes nothing but what is known about it.
             (
-                state @ (State::Preparing { .. } | State::Broadcasting { .. }),
-                Event::Delayed { .. },
+                state @ (RequestState::Preparing { .. } | RequestState::Broadcasting { .. }),
+                RequestEvent::Delayed { .. },
             ) => state,
             (
-                State::Prepared {
+                RequestState::Prepared {
                     mut draft,
                     attempts,
                 },
-                Event::SessionClaimed {
+                RequestEvent::SessionClaimed {
                     session,
                     deadline_ms,
                 },
             ) => {
                 draft.deadline_ms = deadline_ms;
-                State::Signing {
+                RequestState::Signing {
                     draft,
                     attempt: attempts.saturating_add(1),
                     session,
                 }
             }
-            (State::Signing { draft, attempt, .. }, Event::SessionLost { .. }) => State::Prepared {
-                draft,
-                attempts: attempt,
-            },
-            (State::Signing { draft, .. }, Event::SignaturesMade { signatures, signed })
-                if fits(&draft, &signatures, signed.as_ref()) =>
-            {
-                State::Signed {
+            (RequestState::Signing { draft, attempt, .. }, RequestEvent::SessionLost { .. }) => {
+                RequestState::Prepared {
                     draft,
-                    signatures,
-                    signed,
+                    attempts: attempt,
                 }
             }
             (
-                State::Signed {
-                    draft,
-                    signatures,
-                    signed: Some(signed),
-                },
-                Event::SendingStarted,
-            ) if draft.broadcast => State::Broadcasting {
+                RequestState::Signing { draft, .. },
+                RequestEvent::SignaturesMade { signatures, signed },
+            ) if fits(&draft, &signatures, signed.as_ref()) => RequestState::Signed {
                 draft,
                 signatures,
                 signed,
             },
             (
-                State::Signed {
+                RequestState::Signed {
+                    draft,
+                    signatures,
+                    signed: Some(signed),
+                },
+                RequestEvent::SendingStarted,
+            ) if draft.broadcast => RequestState::Broadcasting {
+                draft,
+                signatures,
+                signed,
+            },
+            (
+                RequestState::Signed {
                     draft,
                     signatures,
                     signed,
                 },
-                Event::HandedOver,
+                RequestEvent::HandedOver,
             ) if !draft.broadcast => {
                 claim = Some(ReservationChange::Outlive(Box::new(draft)));
-                State::Succeeded {
+                RequestState::Succeeded {
                     signatures,
                     signed,
                     sent: false,
                 }
             }
             (
-                State::Broadcasting {
+                RequestState::Broadcasting {
                     draft,
                     signatures,
                     signed,
                 },
-                Event::NodeAccepted,
+                RequestEvent::NodeAccepted,
             ) => {
                 claim = Some(ReservationChange::Outlive(Box::new(draft)));
-                State::Succeeded {
+                RequestState::Succeeded {
                     signatures,
                     signed: Some(signed),
                     sent: true,
                 }
             }
             (
-                State::Broadcasting {
+                RequestState::Broadcasting {
                     draft, signatures, ..
                 },
-                Event::NodeRefused { reason, code },
+                RequestEvent::NodeRefused { reason, code },
             ) => {
                 // What it would have used goes to other requests: what takes it on the chain is
                 // then also what makes this transaction void for ever.
                 claim = Some(ReservationChange::Free(Box::new(draft)));
-                State::Failed {
+                RequestState::Failed {
                     reason,
                     code,
                     signatures,
                 }
             }
-            (State::Preparing { .. }, Event::GaveUp { reason, code }) => failed(reason, code),
+            (RequestState::Preparing { .. }, RequestEvent::GaveUp { reason, code }) => {
+                failed(reason, code)
+            }
             (
-                State::Received
-                | State::Screened { .. }
-                | State::AwaitingApproval { .. }
-                | State::Preparing { .. },
-                Event::Restored { reason },
+                RequestState::Received
+                | RequestState::Screened { .. }
+                | RequestState::AwaitingApproval { .. }
+                | RequestState::Preparing { .. },
+                RequestEvent::Restored { reason },
             ) => failed(reason, ExecuteCode::Unspecified),
             (
-                State::Prepared { draft, .. } | State::Signing { draft, .. },
-                Event::Restored { reason },
+                RequestState::Prepared { draft, .. } | RequestState::Signing { draft, .. },
+                RequestEvent::Restored { reason },
             ) => {
                 claim = Some(ReservationChange::Outlive(Box::new(draft)));
                 failed(reason, ExecuteCode::Unspecified)
             }
             (
-                State::Prepared { draft, .. } | State::Signing { draft, .. },
-                Event::GaveUp { reason, code },
+                RequestState::Prepared { draft, .. } | RequestState::Signing { draft, .. },
+                RequestEvent::GaveUp { reason, code },
             ) => {
                 claim = Some(ReservationChange::Free(Box::new(draft)));
                 failed(reason, code)
             }
             _ => return Err(illegal),
         };
-        let audit = Audit {
+        let audit = AuditRecord {
             at_ms: now_ms,
             event: illegal.event.into(),
             state: next.name().into(),
             detail,
         };
-        Ok(Step {
+        Ok(RequestStep {
             effect: next.effect(),
             next,
             claim,
@@ -363,52 +372,52 @@ impl State {
     }
 }
 
-impl Event {
+impl RequestEvent {
     /// The event's name.
     pub fn name(&self) -> &'static str {
         match self {
-            Event::PolicyPassed { .. } => "PolicyPassed",
-            Event::ApprovalAsked { .. } => "ApprovalAsked",
-            Event::Approved { .. } => "Approved",
-            Event::Rejected { .. } => "Rejected",
-            Event::Delayed { .. } => "Delayed",
-            Event::Built { .. } => "Built",
-            Event::SessionClaimed { .. } => "SessionClaimed",
-            Event::SessionLost { .. } => "SessionLost",
-            Event::SignaturesMade { .. } => "SignaturesMade",
-            Event::SendingStarted => "SendingStarted",
-            Event::HandedOver => "HandedOver",
-            Event::NodeAccepted => "NodeAccepted",
-            Event::NodeRefused { .. } => "NodeRefused",
-            Event::GaveUp { .. } => "GaveUp",
-            Event::Restored { .. } => "Restored",
+            RequestEvent::PolicyPassed { .. } => "PolicyPassed",
+            RequestEvent::ApprovalAsked { .. } => "ApprovalAsked",
+            RequestEvent::Approved { .. } => "Approved",
+            RequestEvent::Rejected { .. } => "Rejected",
+            RequestEvent::Delayed { .. } => "Delayed",
+            RequestEvent::Built { .. } => "Built",
+            RequestEvent::SessionClaimed { .. } => "SessionClaimed",
+            RequestEvent::SessionLost { .. } => "SessionLost",
+            RequestEvent::SignaturesMade { .. } => "SignaturesMade",
+            RequestEvent::SendingStarted => "SendingStarted",
+            RequestEvent::HandedOver => "HandedOver",
+            RequestEvent::NodeAccepted => "NodeAccepted",
+            RequestEvent::NodeRefused { .. } => "NodeRefused",
+            RequestEvent::GaveUp { .. } => "GaveUp",
+            RequestEvent::Restored { .. } => "Restored",
         }
     }
 
     fn detail(&self) -> String {
         match self {
-            Event::Rejected { reason }
-            | Event::Delayed { reason }
-            | Event::SessionLost { reason }
-            | Event::NodeRefused { reason, .. }
-            | Event::GaveUp { reason, .. }
-            | Event::Restored { reason } => reason.clone(),
-            Event::Built { draft } => draft
+            RequestEvent::Rejected { reason }
+            | RequestEvent::Delayed { reason }
+            | RequestEvent::SessionLost { reason }
+            | RequestEvent::NodeRefused { reason, .. }
+            | RequestEvent::GaveUp { reason, .. }
+            | RequestEvent::Restored { reason } => reason.clone(),
+            RequestEvent::Built { draft } => draft
                 .claim
                 .as_ref()
                 .map(|claim| format!("nonce {}", claim.nonce))
                 .unwrap_or_default(),
-            Event::SessionClaimed { session, .. } => format!("session {session}"),
-            Event::SignaturesMade { signed, .. } => signed
+            RequestEvent::SessionClaimed { session, .. } => format!("session {session}"),
+            RequestEvent::SignaturesMade { signed, .. } => signed
                 .as_ref()
                 .map(|signed| signed.tx_hash.clone())
                 .unwrap_or_default(),
-            Event::PolicyPassed { .. }
-            | Event::ApprovalAsked { .. }
-            | Event::Approved { .. }
-            | Event::SendingStarted
-            | Event::HandedOver
-            | Event::NodeAccepted => String::new(),
+            RequestEvent::PolicyPassed { .. }
+            | RequestEvent::ApprovalAsked { .. }
+            | RequestEvent::Approved { .. }
+            | RequestEvent::SendingStarted
+            | RequestEvent::HandedOver
+            | RequestEvent::NodeAccepted => String::new(),
         }
     }
 }
@@ -425,8 +434,8 @@ fn fits(draft: &Draft, signatures: &[Signature], signed: Option<&Signed>) -> boo
         && (signed.is_some() || !draft.broadcast)
 }
 
-fn failed(reason: String, code: ExecuteCode) -> State {
-    State::Failed {
+fn failed(reason: String, code: ExecuteCode) -> RequestState {
+    RequestState::Failed {
         reason,
         code,
         signatures: Vec::new(),

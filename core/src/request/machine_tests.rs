@@ -51,8 +51,8 @@ fn session() -> SessionId {
 }
 
 /// Every state; those that depend on it both with and without sending.
-fn states() -> Vec<(&'static str, State)> {
-    let mut all = vec![("Received", State::Received)];
+fn states() -> Vec<(&'static str, RequestState)> {
+    let mut all = vec![("Received", RequestState::Received)];
     for (broadcast, names) in [
         (
             true,
@@ -68,25 +68,25 @@ fn states() -> Vec<(&'static str, State)> {
         (false, ["", "", "", "", "", "Signed/keep"]),
     ] {
         let of_kind = [
-            State::Screened { broadcast },
-            State::AwaitingApproval {
+            RequestState::Screened { broadcast },
+            RequestState::AwaitingApproval {
                 broadcast,
-                rule: Approval::Automatic,
+                rule: ApprovalRule::Automatic,
             },
-            State::Preparing {
+            RequestState::Preparing {
                 broadcast,
                 deadline_ms: 9,
             },
-            State::Prepared {
+            RequestState::Prepared {
                 draft: draft(broadcast),
                 attempts: 1,
             },
-            State::Signing {
+            RequestState::Signing {
                 draft: draft(broadcast),
                 attempt: 1,
                 session: session(),
             },
-            State::Signed {
+            RequestState::Signed {
                 draft: draft(broadcast),
                 signatures: signatures(),
                 signed: Some(signed()),
@@ -101,7 +101,7 @@ fn states() -> Vec<(&'static str, State)> {
     }
     all.push((
         "Broadcasting",
-        State::Broadcasting {
+        RequestState::Broadcasting {
             draft: draft(true),
             signatures: signatures(),
             signed: signed(),
@@ -109,7 +109,7 @@ fn states() -> Vec<(&'static str, State)> {
     ));
     all.push((
         "Succeeded",
-        State::Succeeded {
+        RequestState::Succeeded {
             signatures: signatures(),
             signed: Some(signed()),
             sent: true,
@@ -119,39 +119,39 @@ fn states() -> Vec<(&'static str, State)> {
     all
 }
 
-fn events() -> Vec<Event> {
+fn events() -> Vec<RequestEvent> {
     let reason = || "because".to_owned();
     let code = ExecuteCode::InsufficientFunds;
     vec![
-        Event::PolicyPassed { broadcast: true },
-        Event::ApprovalAsked {
-            rule: Approval::Automatic,
+        RequestEvent::PolicyPassed { broadcast: true },
+        RequestEvent::ApprovalAsked {
+            rule: ApprovalRule::Automatic,
         },
-        Event::Approved { deadline_ms: 9 },
-        Event::Rejected { reason: reason() },
-        Event::Delayed { reason: reason() },
-        Event::Built { draft: draft(true) },
-        Event::SessionClaimed {
+        RequestEvent::Approved { deadline_ms: 9 },
+        RequestEvent::Rejected { reason: reason() },
+        RequestEvent::Delayed { reason: reason() },
+        RequestEvent::Built { draft: draft(true) },
+        RequestEvent::SessionClaimed {
             session: session(),
             deadline_ms: 9,
         },
-        Event::SessionLost { reason: reason() },
-        Event::SignaturesMade {
+        RequestEvent::SessionLost { reason: reason() },
+        RequestEvent::SignaturesMade {
             signatures: signatures(),
             signed: Some(signed()),
         },
-        Event::SendingStarted,
-        Event::HandedOver,
-        Event::NodeAccepted,
-        Event::NodeRefused {
+        RequestEvent::SendingStarted,
+        RequestEvent::HandedOver,
+        RequestEvent::NodeAccepted,
+        RequestEvent::NodeRefused {
             reason: reason(),
             code,
         },
-        Event::GaveUp {
+        RequestEvent::GaveUp {
             reason: reason(),
             code,
         },
-        Event::Restored { reason: reason() },
+        RequestEvent::Restored { reason: reason() },
     ]
 }
 
@@ -187,58 +187,69 @@ fn matrix() -> String {
 
 #[test]
 fn step__should_have_exactly_the_transitions_of_the_matrix() {
-    let names = events().iter().map(Event::name).collect::<Vec<_>>();
+    let names = events().iter().map(RequestEvent::name).collect::<Vec<_>>();
     println!("{:<16} {}\n{}", "", names.join(" "), matrix());
     assert_eq!(matrix(), MATRIX);
 }
 
 #[test]
 fn step__should_be_exercised_in_every_legal_cell_by_walks_from_the_start() {
-    let policy = |broadcast| Event::PolicyPassed { broadcast };
+    let policy = |broadcast| RequestEvent::PolicyPassed { broadcast };
     let start = |broadcast| {
         vec![
             policy(broadcast),
-            Event::ApprovalAsked {
-                rule: Approval::Automatic,
+            RequestEvent::ApprovalAsked {
+                rule: ApprovalRule::Automatic,
             },
-            Event::Approved { deadline_ms: 9 },
-            Event::Built {
+            RequestEvent::Approved { deadline_ms: 9 },
+            RequestEvent::Built {
                 draft: draft(broadcast),
             },
         ]
     };
-    let claim = || Event::SessionClaimed {
+    let claim = || RequestEvent::SessionClaimed {
         session: session(),
         deadline_ms: 9,
     };
-    let lost = || Event::SessionLost { reason: "x".into() };
-    let delayed = || Event::Delayed { reason: "x".into() };
-    let made = || Event::SignaturesMade {
+    let lost = || RequestEvent::SessionLost { reason: "x".into() };
+    let delayed = || RequestEvent::Delayed { reason: "x".into() };
+    let made = || RequestEvent::SignaturesMade {
         signatures: signatures(),
         signed: Some(signed()),
     };
-    let gave_up = || Event::GaveUp {
+    let gave_up = || RequestEvent::GaveUp {
         reason: "x".into(),
         code: ExecuteCode::Unspecified,
     };
-    let refused = || Event::NodeRefused {
+    let refused = || RequestEvent::NodeRefused {
         reason: "x".into(),
         code: ExecuteCode::Unspecified,
     };
     let mut walks = vec![
         [
             start(true),
-            vec![claim(), made(), Event::SendingStarted, Event::NodeAccepted],
+            vec![
+                claim(),
+                made(),
+                RequestEvent::SendingStarted,
+                RequestEvent::NodeAccepted,
+            ],
         ]
         .concat(),
         [
             start(true),
-            vec![claim(), made(), Event::SendingStarted, delayed(), refused()],
+            vec![
+                claim(),
+                made(),
+                RequestEvent::SendingStarted,
+                delayed(),
+                refused(),
+            ],
         ]
         .concat(),
         [
             start(false),
-            vec![claim(), lost(), claim(), made(), Event::HandedOver],
+            vec![claim(), lost(), claim(), made(), RequestEvent::HandedOver],
         ]
         .concat(),
         [start(true), vec![gave_up()]].concat(),
@@ -246,17 +257,17 @@ fn step__should_be_exercised_in_every_legal_cell_by_walks_from_the_start() {
         [start(true)[..3].to_vec(), vec![delayed(), gave_up()]].concat(),
     ];
     for length in 0..=3 {
-        let reject = Event::Rejected { reason: "x".into() };
+        let reject = RequestEvent::Rejected { reason: "x".into() };
         walks.push([start(true)[..length].to_vec(), vec![reject]].concat());
     }
-    let restored = || Event::Restored { reason: "x".into() };
+    let restored = || RequestEvent::Restored { reason: "x".into() };
     for length in 0..=4 {
         walks.push([start(true)[..length].to_vec(), vec![restored()]].concat());
     }
     walks.push([start(true), vec![claim(), restored()]].concat());
     let mut walked = BTreeSet::new();
     for walk in walks {
-        let mut state = State::Received;
+        let mut state = RequestState::Received;
         for event in walk {
             let cell = (state.name(), event.name());
             state = state.step(event, 1).unwrap().next;
@@ -280,7 +291,7 @@ fn step__should_be_exercised_in_every_legal_cell_by_walks_from_the_start() {
 #[test]
 fn past_rejection__should_say_why_wherever_the_machine_refuses() {
     for (name, state) in states() {
-        let reject = Event::Rejected { reason: "x".into() };
+        let reject = RequestEvent::Rejected { reason: "x".into() };
         let can = state.clone().step(reject, 1).is_ok();
         assert_eq!(state.past_rejection().is_none(), can, "{name}");
     }
@@ -288,19 +299,19 @@ fn past_rejection__should_say_why_wherever_the_machine_refuses() {
 
 #[test]
 fn step__should_never_change_the_draft_once_it_is_built() {
-    let prepared = State::Prepared {
+    let prepared = RequestState::Prepared {
         draft: draft(true),
         attempts: 4,
     };
-    let claim = |state: State| {
-        let event = Event::SessionClaimed {
+    let claim = |state: RequestState| {
+        let event = RequestEvent::SessionClaimed {
             session: session(),
             deadline_ms: 20,
         };
         state.step(event, 1).unwrap().next
     };
     let signing = claim(prepared);
-    let State::Signing {
+    let RequestState::Signing {
         draft: first,
         attempt: 5,
         ..
@@ -310,10 +321,10 @@ fn step__should_never_change_the_draft_once_it_is_built() {
     };
     assert_eq!(first.unsigned, draft(true).unsigned);
     let lost = signing
-        .step(Event::SessionLost { reason: "x".into() }, 1)
+        .step(RequestEvent::SessionLost { reason: "x".into() }, 1)
         .unwrap();
     assert_eq!(lost.claim, None);
-    let State::Signing {
+    let RequestState::Signing {
         draft: second,
         attempt: 6,
         ..
@@ -327,57 +338,57 @@ fn step__should_never_change_the_draft_once_it_is_built() {
 
 #[test]
 fn step__should_take_when_built_free_what_failed_and_keep_what_is_in_the_world() {
-    let gave_up = || Event::GaveUp {
+    let gave_up = || RequestEvent::GaveUp {
         reason: "too slow".into(),
         code: ExecuteCode::Unspecified,
     };
-    let refused = || Event::NodeRefused {
+    let refused = || RequestEvent::NodeRefused {
         reason: "no".into(),
         code: ExecuteCode::Unspecified,
     };
-    let preparing = State::Preparing {
+    let preparing = RequestState::Preparing {
         broadcast: true,
         deadline_ms: 9,
     };
-    let built = Event::Built { draft: draft(true) };
+    let built = RequestEvent::Built { draft: draft(true) };
     let built = preparing.step(built, 1).unwrap();
     assert_eq!(built.claim, Some(ReservationChange::Take));
     assert_eq!(built.next.draft(), Some(&draft(true)));
     let freed = Some(ReservationChange::Free(Box::new(draft(true))));
     let given_up = built.next.clone().step(gave_up(), 1).unwrap();
     assert_eq!(given_up.claim, freed);
-    let restored = Event::Restored { reason: "x".into() };
+    let restored = RequestEvent::Restored { reason: "x".into() };
     let restored = built.next.clone().step(restored, 1).unwrap();
     assert_eq!(
         restored.claim,
         Some(ReservationChange::Outlive(Box::new(draft(true))))
     );
-    let signed = |broadcast| State::Signed {
+    let signed = |broadcast| RequestState::Signed {
         draft: draft(broadcast),
         signatures: signatures(),
         signed: Some(signed()),
     };
-    let sending = signed(true).step(Event::SendingStarted, 1).unwrap();
+    let sending = signed(true).step(RequestEvent::SendingStarted, 1).unwrap();
     assert_eq!(sending.claim, None);
     assert_eq!(
         sending.next.clone().step(refused(), 1).unwrap().claim,
         freed
     );
     let kept = |broadcast| Some(ReservationChange::Outlive(Box::new(draft(broadcast))));
-    let accepted = sending.next.step(Event::NodeAccepted, 1).unwrap();
+    let accepted = sending.next.step(RequestEvent::NodeAccepted, 1).unwrap();
     assert_eq!(accepted.claim, kept(true));
-    let handed_over = signed(false).step(Event::HandedOver, 1).unwrap();
+    let handed_over = signed(false).step(RequestEvent::HandedOver, 1).unwrap();
     assert_eq!(handed_over.claim, kept(false));
 }
 
 #[test]
 fn step__should_refuse_signatures_that_do_not_fit_the_draft() {
-    let signing = State::Signing {
+    let signing = RequestState::Signing {
         draft: draft(true),
         attempt: 1,
         session: session(),
     };
-    let made = |signatures, signed| Event::SignaturesMade { signatures, signed };
+    let made = |signatures, signed| RequestEvent::SignaturesMade { signatures, signed };
     let other_curve = vec![Signature::Ed25519 {
         r: [1; 32],
         s: [1; 32],

@@ -1,6 +1,6 @@
 //! A signing request: its states, events and effects.
 //!
-//! Everything here is pure. The orchestrator stores what [`State::step`] returns in one commit,
+//! Everything here is pure. The orchestrator stores what [`RequestState::step`] returns in one commit,
 //! and then runs the effects.
 
 mod machine;
@@ -17,12 +17,14 @@ use crate::{
     signature::Signature,
 };
 
-pub use machine::{Audit, Effect, Event, Illegal, ReservationChange, Step};
+pub use machine::{
+    AuditRecord, IllegalTransition, RequestEffect, RequestEvent, RequestStep, ReservationChange,
+};
 pub use view::wire_signatures;
 
 /// A signing request: what never changes, and its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Request {
+pub struct SigningRequest {
     /// The request.
     pub id: RequestId,
     /// The vault of the wallet.
@@ -48,12 +50,12 @@ pub struct Request {
     /// Milliseconds since the Unix epoch.
     pub created_at_ms: u64,
     /// Where it stands.
-    pub state: State,
+    pub state: RequestState,
 }
 
 /// Who decides about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Approval {
+pub enum ApprovalRule {
     /// Nobody: the vault signs at once.
     Automatic,
 }
@@ -90,7 +92,7 @@ pub struct Draft {
 
 /// Where a request stands. Each state carries exactly its data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum State {
+pub enum RequestState {
     /// It was decoded.
     Received,
     /// It passed the checks that need no approval.
@@ -103,7 +105,7 @@ pub enum State {
         /// As in `Screened`.
         broadcast: bool,
         /// Who.
-        rule: Approval,
+        rule: ApprovalRule,
     },
     /// Agreed; the chain is asked and the transaction built.
     Preparing {
@@ -166,49 +168,49 @@ pub enum State {
     },
 }
 
-impl State {
+impl RequestState {
     /// What was built, while it is not over.
     pub fn draft(&self) -> Option<&Draft> {
         match self {
-            State::Prepared { draft, .. }
-            | State::Signing { draft, .. }
-            | State::Signed { draft, .. }
-            | State::Broadcasting { draft, .. } => Some(draft),
-            State::Received
-            | State::Screened { .. }
-            | State::AwaitingApproval { .. }
-            | State::Preparing { .. }
-            | State::Succeeded { .. }
-            | State::Failed { .. } => None,
+            RequestState::Prepared { draft, .. }
+            | RequestState::Signing { draft, .. }
+            | RequestState::Signed { draft, .. }
+            | RequestState::Broadcasting { draft, .. } => Some(draft),
+            RequestState::Received
+            | RequestState::Screened { .. }
+            | RequestState::AwaitingApproval { .. }
+            | RequestState::Preparing { .. }
+            | RequestState::Succeeded { .. }
+            | RequestState::Failed { .. } => None,
         }
     }
 }
 
-impl State {
+impl RequestState {
     /// Why a request in this state cannot be rejected any more; `None` while it can.
     pub fn past_rejection(&self) -> Option<&'static str> {
         match self {
-            State::Received
-            | State::Screened { .. }
-            | State::AwaitingApproval { .. }
-            | State::Preparing { .. } => None,
-            State::Prepared { .. } | State::Signing { .. } => {
+            RequestState::Received
+            | RequestState::Screened { .. }
+            | RequestState::AwaitingApproval { .. }
+            | RequestState::Preparing { .. } => None,
+            RequestState::Prepared { .. } | RequestState::Signing { .. } => {
                 Some("it is being signed; it can be rejected only before that")
             }
-            State::Signed { .. } | State::Broadcasting { .. } => {
+            RequestState::Signed { .. } | RequestState::Broadcasting { .. } => {
                 Some("it is signed; it can be rejected only before that")
             }
-            State::Succeeded { .. } => Some("it is over: it succeeded"),
-            State::Failed { .. } => Some("it is over: it was rejected or failed"),
+            RequestState::Succeeded { .. } => Some("it is over: it succeeded"),
+            RequestState::Failed { .. } => Some("it is over: it was rejected or failed"),
         }
     }
 }
 
-impl Request {
+impl SigningRequest {
     /// The order that signers get for the draft that this request is signing, with the shares of
     /// `epoch`: those that are in use when they are asked. `None` outside of `Signing`.
     pub fn order(&self, epoch: u32, now_ms: u64) -> Option<SigningOrder> {
-        let State::Signing { draft, .. } = &self.state else {
+        let RequestState::Signing { draft, .. } = &self.state else {
             return None;
         };
         Some(SigningOrder {

@@ -1,9 +1,9 @@
 //! What the wire shows of a request. Statuses are projections of the inner state.
 
-use super::{Request, State};
+use super::{RequestState, SigningRequest};
 use crate::{
     fault::ExecuteCode,
-    networks::{Network, Payload, Signed, evm::calls::Calls},
+    networks::{Network, Payload, Signed, evm::calls::AbiTable},
     schema::wire,
     signature::Signature,
 };
@@ -15,7 +15,7 @@ use wire::{
 };
 
 /// The parts of a state that the wire shows.
-struct Shown<'a> {
+struct StateView<'a> {
     status: Status,
     failed_reason: &'a str,
     code: ExecuteCode,
@@ -25,8 +25,8 @@ struct Shown<'a> {
     sent: bool,
 }
 
-fn show(state: &State) -> Shown<'_> {
-    let mut shown = Shown {
+fn show(state: &RequestState) -> StateView<'_> {
+    let mut shown = StateView {
         status: Status::Pending,
         failed_reason: "",
         code: ExecuteCode::Unspecified,
@@ -35,16 +35,16 @@ fn show(state: &State) -> Shown<'_> {
         sent: false,
     };
     match state {
-        State::Received
-        | State::Screened { .. }
-        | State::AwaitingApproval { .. }
-        | State::Preparing { .. }
-        | State::Prepared { .. }
-        | State::Signing { .. } => {}
-        State::Signed { signatures, .. } | State::Broadcasting { signatures, .. } => {
+        RequestState::Received
+        | RequestState::Screened { .. }
+        | RequestState::AwaitingApproval { .. }
+        | RequestState::Preparing { .. }
+        | RequestState::Prepared { .. }
+        | RequestState::Signing { .. } => {}
+        RequestState::Signed { signatures, .. } | RequestState::Broadcasting { signatures, .. } => {
             shown.signatures = signatures;
         }
-        State::Succeeded {
+        RequestState::Succeeded {
             signatures,
             signed,
             sent,
@@ -54,7 +54,7 @@ fn show(state: &State) -> Shown<'_> {
             shown.signed = signed.as_ref();
             shown.sent = *sent;
         }
-        State::Failed {
+        RequestState::Failed {
             reason,
             code,
             signatures,
@@ -68,11 +68,11 @@ fn show(state: &State) -> Shown<'_> {
     shown
 }
 
-impl Request {
+impl SigningRequest {
     /// The request as responses show it; without its payload where that cannot be read any more.
     /// The call data of EVM transactions is put into words where it is one of `calls`.
     /// `simulation` is what came of trying the transaction, empty where nothing did.
-    pub fn to_wire(&self, calls: &Calls, simulation: Vec<u8>) -> wire::SigningRequest {
+    pub fn to_wire(&self, calls: &AbiTable, simulation: Vec<u8>) -> wire::SigningRequest {
         let shown = show(&self.state);
         let payload = Payload::decode(&self.payload).ok();
         wire::SigningRequest {
@@ -108,7 +108,7 @@ impl Request {
     /// must not see such a hash: with it the transaction can be sent.
     pub fn hash_is_signature(&self) -> bool {
         self.network == Network::Solana
-            && matches!(self.state, State::Succeeded { sent: false, .. })
+            && matches!(self.state, RequestState::Succeeded { sent: false, .. })
     }
 
     /// What executeSigningRequests answers; `None` while the request is pending.
@@ -216,14 +216,14 @@ mod tests {
 
     #[test]
     fn show__should_call_pending_whatever_is_not_over() {
-        let failed = State::Failed {
+        let failed = RequestState::Failed {
             reason: "no".into(),
             code: ExecuteCode::AlreadyDenied,
             signatures: vec![],
         };
-        assert_eq!(show(&State::Received).status, Status::Pending);
+        assert_eq!(show(&RequestState::Received).status, Status::Pending);
         assert_eq!(
-            show(&State::Screened { broadcast: true }).status,
+            show(&RequestState::Screened { broadcast: true }).status,
             Status::Pending
         );
         assert_eq!(show(&failed).status, Status::Failed);

@@ -55,5 +55,5 @@ pub fn encode<T: prost::Message + prost::Name>(message: &T) -> Result<String, Fa
 /// # Errors
 /// As [`encode`].
 pub(super) fn encode_dynamic(message: &DynamicMessage) -> Result<String, Fault> {
-    serde_json::to_string(&encode::Shown(message)).map_err(Fault::bug)
+    serde_json::to_string(&encode::ShownMessage(message)).map_err(Fault::bug)
 }

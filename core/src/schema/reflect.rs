@@ -16,7 +16,7 @@ pub(super) const PACKAGE: &str = "mpcvault.platform.v1";
 pub(super) const ADMIN_PACKAGE: &str = "covault.admin.v1";
 
 /// The pool, with the fields and methods that the schema's own options mark.
-struct Reflection {
+struct SchemaIndex {
     pool: DescriptorPool,
     /// Full names of the fields with `json_required`.
     required: BTreeSet<String>,
@@ -29,9 +29,9 @@ struct Reflection {
     needs_full_access: ExtensionDescriptor,
 }
 
-static REFLECTION: LazyLock<Result<Reflection, String>> = LazyLock::new(read);
+static REFLECTION: LazyLock<Result<SchemaIndex, String>> = LazyLock::new(read);
 
-fn read() -> Result<Reflection, String> {
+fn read() -> Result<SchemaIndex, String> {
     let pool = DescriptorPool::decode(DESCRIPTOR_SET).map_err(|error| error.to_string())?;
     let option = |name: &str| {
         pool.get_extension_by_name(&format!("{PACKAGE}.{name}"))
@@ -47,7 +47,7 @@ fn read() -> Result<Reflection, String> {
             .collect();
         Ok::<_, String>(names)
     };
-    Ok(Reflection {
+    Ok(SchemaIndex {
         required: marked("json_required")?,
         padded: marked("json_padded_base64")?,
         hidden: marked("hidden_from_readers")?,
@@ -58,7 +58,7 @@ fn read() -> Result<Reflection, String> {
     })
 }
 
-fn reflection() -> Result<&'static Reflection, Fault> {
+fn reflection() -> Result<&'static SchemaIndex, Fault> {
     REFLECTION.as_ref().map_err(Fault::bug)
 }
 

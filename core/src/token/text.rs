@@ -5,7 +5,7 @@
 use secrecy::SecretString;
 use zeroize::Zeroizing;
 
-use super::Kind;
+use super::TokenKind;
 use crate::port::Entropy;
 
 const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -18,7 +18,7 @@ const PREFIX: usize = 4;
 pub const LENGTH: usize = PREFIX + RANDOM + CHECKSUM;
 
 /// A new token.
-pub fn make(kind: Kind, entropy: &dyn Entropy) -> SecretString {
+pub fn make(kind: TokenKind, entropy: &dyn Entropy) -> SecretString {
     let mut random = Zeroizing::new([0_u8; 32]);
     entropy.fill(random.as_mut());
     // As long as it will be: no copy stays behind in memory when it grows.
@@ -31,8 +31,8 @@ pub fn make(kind: Kind, entropy: &dyn Entropy) -> SecretString {
 }
 
 /// What a text is a token for, going by its form and checksum alone; `None` when it is none.
-pub fn kind_of(text: &str) -> Option<Kind> {
-    let kind = [Kind::Platform, Kind::Sweep]
+pub fn kind_of(text: &str) -> Option<TokenKind> {
+    let kind = [TokenKind::Platform, TokenKind::Sweep]
         .into_iter()
         .find(|kind| text.starts_with(kind.prefix()))?;
     if text.len() != LENGTH {

@@ -16,7 +16,10 @@ use crate::{
     attest::MadeKey,
     derive::RootKey,
     fault::{Class, Fault},
-    order::{Generation, Later, MAX_SIGNERS, NodeId, Proven, ReshareOrder, ReshareProof},
+    order::{
+        Generation, LaterGenerations, MAX_SIGNERS, NodeId, ProvenGeneration, ReshareOrder,
+        ReshareProof,
+    },
 };
 
 /// Generations that are kept for nodes that were away for all of them. Who was away for more keeps
@@ -35,7 +38,7 @@ pub struct LiveKey {
     /// The lowest epoch that no run was given yet.
     pub next_epoch: u32,
     /// Where the next generation stands.
-    pub reshare: Reshare,
+    pub reshare: ReshareState,
     /// That `generation` is in use, while some nodes may not know it yet.
     pub activation: Option<Activation>,
     /// The nodes that runs since `generation` had, or have, prepare shares for: they may hold such
@@ -45,15 +48,15 @@ pub struct LiveKey {
 
 /// Where the next generation of a key stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Reshare {
+pub enum ReshareState {
     /// Nobody wants one.
     Idle,
     /// An operator wants one.
-    Wanted(Target),
+    Wanted(ReshareTarget),
     /// A run was claimed; nodes may be at work on it, or have new shares on disk.
     Preparing {
         /// What the operator wants.
-        target: Target,
+        target: ReshareTarget,
         /// The run.
         order: ReshareOrder,
     },
@@ -61,7 +64,7 @@ pub enum Reshare {
     /// the wish, or drops it.
     Halted {
         /// What the operator wanted.
-        target: Target,
+        target: ReshareTarget,
         /// Why the last run failed.
         reason: String,
     },
@@ -69,7 +72,7 @@ pub enum Reshare {
 
 /// Who is to hold the shares.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Target {
+pub struct ReshareTarget {
     /// Signers needed.
     pub threshold: u16,
     /// Share holders; the order is that of their indices.
@@ -87,7 +90,7 @@ pub struct Activation {
     pub proof: ReshareProof,
     /// The generations before it that a node of `untold` may not know, oldest first: a node follows
     /// from the one that it knows to this one, proof by proof.
-    pub before: Vec<Proven>,
+    pub before: Vec<ProvenGeneration>,
     /// The nodes that have not confirmed: the new holders among them may not use their shares yet,
     /// all of them may still have shares of before.
     pub untold: Vec<NodeId>,
@@ -108,7 +111,7 @@ impl LiveKey {
                 holders,
             },
             next_epoch: 1,
-            reshare: Reshare::Idle,
+            reshare: ReshareState::Idle,
             activation: None,
             leftover: Vec::new(),
         }
@@ -134,7 +137,7 @@ impl LiveKey {
     ///
     /// # Errors
     /// [`Class::Invalid`] naming the field, and [`Class::WrongState`] while another wish is open.
-    pub fn want(&mut self, target: Target) -> Result<(), Fault> {
+    pub fn want(&mut self, target: ReshareTarget) -> Result<(), Fault> {
         check_set(target.threshold, &target.holders)?;
         let Generation {
             threshold, holders, ..
@@ -155,14 +158,16 @@ impl LiveKey {
             ));
         }
         match &self.reshare {
-            Reshare::Idle | Reshare::Halted { .. } => {
-                self.reshare = Reshare::Wanted(target);
+            ReshareState::Idle | ReshareState::Halted { .. } => {
+                self.reshare = ReshareState::Wanted(target);
                 Ok(())
             }
-            Reshare::Wanted(open) | Reshare::Preparing { target: open, .. } if *open == target => {
+            ReshareState::Wanted(open) | ReshareState::Preparing { target: open, .. }
+                if *open == target =>
+            {
                 Ok(())
             }
-            Reshare::Wanted(_) | Reshare::Preparing { .. } => Err(Fault::new(
+            ReshareState::Wanted(_) | ReshareState::Preparing { .. } => Err(Fault::new(
                 Class::WrongState,
                 "another refresh or reshare of this vault is in progress: wait for its end, or cancel it",
             )),
@@ -176,8 +181,8 @@ impl LiveKey {
     /// one that is wanted.
     pub fn begin(&mut self, order: ReshareOrder) -> Result<(), Fault> {
         let target = match &self.reshare {
-            Reshare::Wanted(target) | Reshare::Preparing { target, .. } => target.clone(),
-            Reshare::Idle | Reshare::Halted { .. } => return Err(nothing_in_work()),
+            ReshareState::Wanted(target) | ReshareState::Preparing { target, .. } => target.clone(),
+            ReshareState::Idle | ReshareState::Halted { .. } => return Err(nothing_in_work()),
         };
         order.check().map_err(Fault::bug)?;
         let sound = order.root_public_key == self.root.public_key
@@ -191,7 +196,7 @@ impl LiveKey {
             Some(next_epoch) if sound => {
                 self.next_epoch = next_epoch;
                 add(&mut self.leftover, &order.new.holders);
-                self.reshare = Reshare::Preparing { target, order };
+                self.reshare = ReshareState::Preparing { target, order };
                 Ok(())
             }
             _ => Err(Fault::bug("a reshare order that nobody wants")),
@@ -205,14 +210,14 @@ impl LiveKey {
     /// party's statement is missing.
     pub fn prepared(&mut self, order: &ReshareOrder, proof: ReshareProof) -> Result<(), Fault> {
         match &self.reshare {
-            Reshare::Preparing { order: claimed, .. } if claimed == order => {}
+            ReshareState::Preparing { order: claimed, .. } if claimed == order => {}
             _ => return Err(nothing_in_work()),
         }
         let stated = |holder| proof.0.iter().any(|(node, _)| node == holder);
         if !order.parties().iter().all(stated) {
             return Err(Fault::bug("a party has not said that the run ended well"));
         }
-        self.reshare = Reshare::Idle;
+        self.reshare = ReshareState::Idle;
         let leftover = std::mem::take(&mut self.leftover);
         self.switch_to(order, proof, &leftover);
         Ok(())
@@ -224,15 +229,15 @@ impl LiveKey {
     ///
     /// # Errors
     /// As [`LiveKey::prepared`].
-    pub fn learned(&mut self, order: &ReshareOrder, later: Later) -> Result<(), Fault> {
+    pub fn learned(&mut self, order: &ReshareOrder, later: LaterGenerations) -> Result<(), Fault> {
         match &self.reshare {
-            Reshare::Preparing {
+            ReshareState::Preparing {
                 order: claimed,
                 target,
-            } if claimed == order => self.reshare = Reshare::Wanted(target.clone()),
+            } if claimed == order => self.reshare = ReshareState::Wanted(target.clone()),
             _ => return Err(nothing_in_work()),
         }
-        for Proven { order, proof } in later.proven {
+        for ProvenGeneration { order, proof } in later.proven {
             if order.new.epoch <= self.generation.epoch {
                 return Err(Fault::bug("a generation that is not later"));
             }
@@ -252,7 +257,7 @@ impl LiveKey {
         let mut before = Vec::new();
         if let Some(last) = self.activation.take() {
             before = last.before;
-            before.push(Proven {
+            before.push(ProvenGeneration {
                 order: last.order,
                 proof: last.proof,
             });
@@ -293,11 +298,11 @@ impl LiveKey {
     /// [`Class::WrongState`] when another run than `order`, or none, is claimed.
     pub fn halt(&mut self, order: &ReshareOrder, reason: &str) -> Result<(), Fault> {
         match &self.reshare {
-            Reshare::Preparing {
+            ReshareState::Preparing {
                 target,
                 order: claimed,
             } if claimed == order => {
-                self.reshare = Reshare::Halted {
+                self.reshare = ReshareState::Halted {
                     target: target.clone(),
                     reason: reason.to_owned(),
                 };
@@ -310,8 +315,9 @@ impl LiveKey {
     /// It was restored from a backup: see [`super::vault::Vault::restored`].
     pub(super) fn restored(&mut self, epochs: u32, reason: &str) {
         self.next_epoch = self.next_epoch.saturating_add(epochs);
-        if let Reshare::Wanted(target) | Reshare::Preparing { target, .. } = &self.reshare {
-            self.reshare = Reshare::Halted {
+        if let ReshareState::Wanted(target) | ReshareState::Preparing { target, .. } = &self.reshare
+        {
+            self.reshare = ReshareState::Halted {
                 target: target.clone(),
                 reason: reason.to_owned(),
             };
@@ -325,11 +331,13 @@ impl LiveKey {
     /// [`Class::WrongState`] when there is nothing to cancel (any more).
     pub fn cancel(&mut self) -> Result<(), Fault> {
         match &self.reshare {
-            Reshare::Wanted(_) | Reshare::Preparing { .. } | Reshare::Halted { .. } => {
-                self.reshare = Reshare::Idle;
+            ReshareState::Wanted(_)
+            | ReshareState::Preparing { .. }
+            | ReshareState::Halted { .. } => {
+                self.reshare = ReshareState::Idle;
                 Ok(())
             }
-            Reshare::Idle => Err(nothing_in_work()),
+            ReshareState::Idle => Err(nothing_in_work()),
         }
     }
 }

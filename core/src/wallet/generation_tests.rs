@@ -23,15 +23,15 @@ fn key() -> LiveKey {
     LiveKey::new(MadeKey { root, confirmed }, 2, nodes(&[1, 2, 3]))
 }
 
-fn target(threshold: u16, ids: &[u8]) -> Target {
-    Target {
+fn target(threshold: u16, ids: &[u8]) -> ReshareTarget {
+    ReshareTarget {
         threshold,
         holders: nodes(ids),
         lost: vec![],
     }
 }
 
-fn order(key: &LiveKey, session: u8, to: &Target) -> ReshareOrder {
+fn order(key: &LiveKey, session: u8, to: &ReshareTarget) -> ReshareOrder {
     let dealers = key.generation.holders.iter();
     let dealers = dealers.filter(|node| !to.lost.contains(node));
     ReshareOrder {
@@ -69,7 +69,7 @@ fn reshare__should_switch_generations_with_the_proof_and_then_tell_the_nodes() {
     assert_eq!((key.generation.epoch, key.next_epoch), (0, 2));
     key.prepared(&order, proof(&order)).unwrap();
     assert_eq!(key.generation, order.new);
-    assert_eq!(key.reshare, Reshare::Idle);
+    assert_eq!(key.reshare, ReshareState::Idle);
     assert_eq!(key.untold(), nodes(&[1, 2, 3, 4, 5]));
     key.confirmed(&order, &nodes(&[1, 2, 3, 4])).unwrap();
     assert!(!key.is_confirmed());
@@ -106,19 +106,19 @@ fn run__should_be_followed_by_one_from_what_nodes_have_shown() {
     key.begin(first.clone()).unwrap();
     let mut shown = order(&key, 7, &to);
     shown.new.epoch = 5;
-    let later = |proven: Vec<Proven>, epoch| Later {
+    let later = |proven: Vec<ProvenGeneration>, epoch| LaterGenerations {
         proven,
         epoch,
         reason: nothing_in_work(),
     };
-    let proven = Proven {
+    let proven = ProvenGeneration {
         order: shown.clone(),
         proof: proof(&shown),
     };
     key.learned(&first, later(vec![proven], 0)).unwrap();
     assert_eq!((&key.generation, key.next_epoch), (&shown.new, 6));
     assert_eq!(key.untold(), nodes(&[1, 2, 3]));
-    assert_eq!(key.reshare, Reshare::Wanted(to.clone()));
+    assert_eq!(key.reshare, ReshareState::Wanted(to.clone()));
     assert!(key.learned(&first, later(vec![], 9)).is_err());
     let second = order(&key, 2, &to);
     key.begin(second.clone()).unwrap();
@@ -221,7 +221,7 @@ fn runs_without_success__should_leave_nodes_that_the_next_generation_is_told_to(
     key.begin(first.clone()).unwrap();
     key.halt(&first, "the disk of 5 is full").unwrap();
     assert!(key.halt(&first, "again").is_err());
-    let halted = Reshare::Halted {
+    let halted = ReshareState::Halted {
         target: to.clone(),
         reason: "the disk of 5 is full".into(),
     };
@@ -248,11 +248,11 @@ fn runs_without_success__should_leave_nodes_that_the_next_generation_is_told_to(
 
 #[test]
 fn wish__should_be_refused_where_it_cannot_be_one() {
-    let problem = |target: Target| key().want(target).unwrap_err().message().to_owned();
+    let problem = |target: ReshareTarget| key().want(target).unwrap_err().message().to_owned();
     assert!(problem(target(1, &[1, 2])).starts_with("threshold: "));
     assert!(problem(target(3, &[1, 2])).starts_with("threshold: "));
     assert!(problem(target(2, &[1, 1])).starts_with("signers: "));
-    let lost = |ids: &[u8]| Target {
+    let lost = |ids: &[u8]| ReshareTarget {
         lost: nodes(ids),
         ..target(2, &[1, 2, 3])
     };
@@ -267,7 +267,7 @@ fn wish__should_be_refused_where_it_cannot_be_one() {
 
 #[test]
 fn run__should_be_the_one_that_is_wanted() {
-    let wanted = Target {
+    let wanted = ReshareTarget {
         lost: nodes(&[1]),
         ..target(2, &[1, 2, 4])
     };
@@ -340,13 +340,13 @@ proptest! {
                     key.want(target(2, ids))
                 }
                 Happens::Begin => match key.reshare.clone() {
-                    Reshare::Wanted(to) | Reshare::Preparing { target: to, .. } => {
+                    ReshareState::Wanted(to) | ReshareState::Preparing { target: to, .. } => {
                         let order = order(&key, u8::try_from(number).unwrap(), &to);
                         prop_assert!(runs.iter().all(|run| run.new.epoch < order.new.epoch));
                         runs.push(order.clone());
                         key.begin(order)
                     }
-                    Reshare::Idle | Reshare::Halted { .. } => continue,
+                    ReshareState::Idle | ReshareState::Halted { .. } => continue,
                 },
                 Happens::Prepared | Happens::PreparedLate => {
                     let back = usize::from(matches!(event, Happens::PreparedLate));

@@ -40,14 +40,14 @@ pub struct Wallet {
     /// Its name.
     pub name: String,
     /// Its state.
-    pub status: Status,
+    pub status: WalletStatus,
     /// Milliseconds since the Unix epoch.
     pub created_at_ms: u64,
 }
 
 /// The state of a wallet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Status {
+pub enum WalletStatus {
     /// In use.
     Active,
     /// Put away: it signs nothing, and is shown as before.
@@ -56,14 +56,14 @@ pub enum Status {
 
 /// What updateWallet changes; `None` stays as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct WalletChange {
     /// The new name, 1 to [`MAX_NAME`] characters.
     pub name: Option<String>,
     /// The new state.
-    pub status: Option<Status>,
+    pub status: Option<WalletStatus>,
 }
 
-impl Change {
+impl WalletChange {
     /// The change that an updateWallet asks for; an empty field means no change.
     ///
     /// # Errors
@@ -72,8 +72,8 @@ impl Change {
         check_labels(name, "")?;
         let status = match status {
             "" => None,
-            "STATUS_ACTIVE" => Some(Status::Active),
-            "STATUS_ARCHIVED" => Some(Status::Archived),
+            "STATUS_ACTIVE" => Some(WalletStatus::Active),
+            "STATUS_ARCHIVED" => Some(WalletStatus::Archived),
             _ => {
                 return Err(Fault::field(
                     "status",
@@ -118,8 +118,8 @@ impl Wallet {
             address: self.address.clone(),
             r#ref: self.reference.clone(),
             status: match self.status {
-                Status::Active => wire::wallet::Status::Active,
-                Status::Archived => wire::wallet::Status::Archived,
+                WalletStatus::Active => wire::wallet::Status::Active,
+                WalletStatus::Archived => wire::wallet::Status::Archived,
             }
             .into(),
             name: self.name.clone(),
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn change__should_say_what_is_wrong_with_it() {
         let refused = |name: &str, status: &str| {
-            let fault = Change::parse(name, status).unwrap_err();
+            let fault = WalletChange::parse(name, status).unwrap_err();
             assert_eq!(fault.class(), &Class::Invalid);
             fault.message().to_owned()
         };
@@ -173,10 +173,13 @@ mod tests {
                 "status: must be STATUS_ACTIVE, STATUS_ARCHIVED or left out"
             );
         }
-        let change = Change::parse(&"ü".repeat(85), "").unwrap();
+        let change = WalletChange::parse(&"ü".repeat(85), "").unwrap();
         assert_eq!((change.name.is_some(), change.status), (true, None));
-        let change = Change::parse("", "STATUS_ARCHIVED").unwrap();
-        assert_eq!((change.name, change.status), (None, Some(Status::Archived)));
+        let change = WalletChange::parse("", "STATUS_ARCHIVED").unwrap();
+        assert_eq!(
+            (change.name, change.status),
+            (None, Some(WalletStatus::Archived))
+        );
     }
 
     #[test]
@@ -190,20 +193,20 @@ mod tests {
             address: "address".into(),
             reference: "ref".into(),
             name: "name".into(),
-            status: Status::Active,
+            status: WalletStatus::Active,
             created_at_ms: 10,
         };
-        let renamed = Change::parse("new", "").unwrap().applied_to(&wallet);
+        let renamed = WalletChange::parse("new", "").unwrap().applied_to(&wallet);
         let expected = Wallet {
             name: "new".into(),
             ..wallet.clone()
         };
         assert_eq!(renamed, expected);
-        let archived = Change::parse("", "STATUS_ARCHIVED")
+        let archived = WalletChange::parse("", "STATUS_ARCHIVED")
             .unwrap()
             .applied_to(&wallet);
         let expected = Wallet {
-            status: Status::Archived,
+            status: WalletStatus::Archived,
             ..wallet
         };
         assert_eq!(archived, expected);

@@ -7,13 +7,13 @@ use crate::{
     derive::RootKey,
     fault::{Class, Fault},
     ids::VaultId,
-    order::{Generation, KeygenOrder, Later, NodeId, ReshareOrder, ReshareProof},
-    request::Approval,
+    order::{Generation, KeygenOrder, LaterGenerations, NodeId, ReshareOrder, ReshareProof},
+    request::ApprovalRule,
     scheme::Scheme,
     signature::Curve,
     wallet::{
         MAX_NAME,
-        generation::{LiveKey, Target, check_set},
+        generation::{LiveKey, ReshareTarget, check_set},
     },
 };
 
@@ -33,7 +33,7 @@ pub struct Vault {
     /// Share holders, when its keys are made, in the order of their indices.
     pub signers: Vec<NodeId>,
     /// Who decides about its requests.
-    pub approval: Approval,
+    pub approval: ApprovalRule,
     /// Milliseconds since the Unix epoch.
     pub created_at_ms: u64,
     /// Its root keys, one entry per curve.
@@ -109,7 +109,7 @@ impl Vault {
             name: name.to_owned(),
             threshold,
             signers,
-            approval: Approval::Automatic,
+            approval: ApprovalRule::Automatic,
             created_at_ms: now_ms,
             keys,
         })
@@ -329,7 +329,7 @@ impl Vault {
             // Keys may have different holders.
             let holds = |node: &&NodeId| live.generation.holders.contains(node);
             let lost = lost.iter().filter(holds).copied().collect();
-            live.want(Target {
+            live.want(ReshareTarget {
                 threshold,
                 holders,
                 lost,
@@ -377,7 +377,7 @@ impl Vault {
     ///
     /// # Errors
     /// As there.
-    pub fn learned(&mut self, order: &ReshareOrder, later: Later) -> Result<(), Fault> {
+    pub fn learned(&mut self, order: &ReshareOrder, later: LaterGenerations) -> Result<(), Fault> {
         self.ready_key(order.scheme)?.learned(order, later)
     }
 

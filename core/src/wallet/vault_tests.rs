@@ -1,7 +1,7 @@
 #![allow(non_snake_case)]
 
 use super::*;
-use crate::{ids::SessionId, wallet::generation::Reshare};
+use crate::{ids::SessionId, wallet::generation::ReshareState};
 
 fn vault() -> Vault {
     let signers = vec![NodeId([1; 32]), NodeId([2; 32]), NodeId([3; 32])];
@@ -73,8 +73,9 @@ fn reshare__should_be_of_every_key_or_of_those_named() {
         assert_eq!(vault.generation(curve).unwrap().epoch, 0);
     }
     assert!(vault.cancel_reshare().is_err());
-    let wanted =
-        |vault: &Vault| Curve::ALL.map(|curve| vault.live(curve).unwrap().reshare != Reshare::Idle);
+    let wanted = |vault: &Vault| {
+        Curve::ALL.map(|curve| vault.live(curve).unwrap().reshare != ReshareState::Idle)
+    };
     let one = Scheme::default_of(Curve::ALL[0]);
     vault.want_reshare(None, &[], &[one]).unwrap();
     assert_eq!(wanted(&vault), [true, false]);
@@ -127,8 +128,8 @@ fn reshare__should_leave_out_a_key_that_has_none_and_refuse_it_by_name() {
     }
     vault.want_reshare(None, &[], &[]).unwrap();
     let reshare = |curve| vault.live(curve).unwrap().reshare.clone();
-    assert_ne!(reshare(Curve::Ed25519), Reshare::Idle);
-    assert_eq!(reshare(Curve::Secp256k1), Reshare::Idle);
+    assert_ne!(reshare(Curve::Ed25519), ReshareState::Idle);
+    assert_eq!(reshare(Curve::Secp256k1), ReshareState::Idle);
     let fault = vault
         .want_reshare(None, &[], &[Scheme::Cggmp24])
         .unwrap_err();

@@ -7,7 +7,10 @@ use std::{
 
 use covault_core::{
     fault::{Class, Fault},
-    order::{BackupOrder, Generation, Later, NodeId, Proven, ReshareOrder, ReshareProof, Reshared},
+    order::{
+        BackupOrder, Generation, LaterGenerations, NodeId, ProvenGeneration, ReshareOrder,
+        ReshareOutcome, ReshareProof,
+    },
 };
 use ed25519_dalek::Signature;
 use tokio::time::{sleep, timeout};
@@ -42,8 +45,8 @@ impl Cluster {
     /// next attempt needs a new session and a new epoch.
     pub async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareProof, Fault> {
         match self.reshare_or_learn(order).await? {
-            Reshared::Made(proof) => Ok(proof),
-            Reshared::Behind(later) => Err(later.reason),
+            ReshareOutcome::Made(proof) => Ok(proof),
+            ReshareOutcome::Behind(later) => Err(later.reason),
         }
     }
 
@@ -53,7 +56,7 @@ impl Cluster {
     ///
     /// # Errors
     /// As [`Cluster::reshare`].
-    pub async fn reshare_or_learn(&self, order: &ReshareOrder) -> Result<Reshared, Fault> {
+    pub async fn reshare_or_learn(&self, order: &ReshareOrder) -> Result<ReshareOutcome, Fault> {
         self.shared
             .unless_offline(&order.parties(), self.shared.reshare(order))
             .await
@@ -99,7 +102,7 @@ impl Cluster {
         &self,
         order: &ReshareOrder,
         proof: &ReshareProof,
-        before: &[Proven],
+        before: &[ProvenGeneration],
         nodes: &[NodeId],
     ) -> Result<Vec<(NodeId, Result<(), Fault>)>, Fault> {
         self.shared
@@ -134,14 +137,14 @@ fn has_enough_statements(
     order: &ReshareOrder,
     epochs: &BTreeMap<NodeId, u32>,
     reason: Fault,
-) -> Result<Reshared, Fault> {
+) -> Result<ReshareOutcome, Fault> {
     let held = epochs.iter();
     let held = held.filter(|(node, _)| order.old.holders.contains(node));
     let mut epochs: Vec<u32> = held.map(|(_, epoch)| *epoch).collect();
     epochs.sort_unstable();
     let needed = usize::from(order.old.threshold).saturating_sub(1);
     match epochs.into_iter().rev().nth(needed) {
-        Some(epoch) if epoch >= order.new.epoch => Ok(Reshared::Behind(Later {
+        Some(epoch) if epoch >= order.new.epoch => Ok(ReshareOutcome::Behind(LaterGenerations {
             proven: Vec::new(),
             epoch,
             reason,
@@ -152,15 +155,15 @@ fn has_enough_statements(
 
 /// The way from the order's old generation to the last one of these that follows it, each with a good proof. One
 /// beside the old one counts, as it does for nodes, when the same hold it.
-fn way_from(order: &ReshareOrder, proven: &[Proven]) -> Option<Vec<Proven>> {
-    let is_sound = |it: &&Proven| {
-        let Proven { order: it, proof } = it;
+fn way_from(order: &ReshareOrder, proven: &[ProvenGeneration]) -> Option<Vec<ProvenGeneration>> {
+    let is_sound = |it: &&ProvenGeneration| {
+        let ProvenGeneration { order: it, proof } = it;
         it.vault == order.vault
             && it.scheme == order.scheme
             && it.root_public_key == order.root_public_key
             && check_proof(it, proof).is_ok()
     };
-    let sound: Vec<&Proven> = proven.iter().filter(is_sound).collect();
+    let sound: Vec<&ProvenGeneration> = proven.iter().filter(is_sound).collect();
     let made = |of: &Generation| sound.iter().copied().find(|it| it.order.new == *of);
     let present = &order.old;
     let before = made(present).map(|it| &it.order.old);
@@ -218,7 +221,7 @@ impl ClusterInner {
             .too_few(nodes, nodes.len(), &AttemptFailures::of_silent(silent))
     }
 
-    async fn reshare(&self, order: &ReshareOrder) -> Result<Reshared, Fault> {
+    async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareOutcome, Fault> {
         order.check()?;
         let statement = order.statement()?;
         let parties = order.parties();
@@ -254,7 +257,7 @@ impl ClusterInner {
                     let signature = proof.remove(party)?;
                     Some((*party, signature))
                 });
-                return Ok(Reshared::Made(ReshareProof(in_order.collect())));
+                return Ok(ReshareOutcome::Made(ReshareProof(in_order.collect())));
             }
             let now_ms = self.clock.now_ms();
             if again_ms.is_some_and(|again_ms| now_ms >= again_ms) {
@@ -311,7 +314,7 @@ impl ClusterInner {
                     let reason = self.refused(&node, "to make new shares", &fault);
                     if let Some(proven) = way_from(order, &proven) {
                         let epoch = 0;
-                        return Ok(Reshared::Behind(Later {
+                        return Ok(ReshareOutcome::Behind(LaterGenerations {
                             proven,
                             epoch,
                             reason,
@@ -369,7 +372,7 @@ impl ClusterInner {
         &self,
         order: &ReshareOrder,
         proof: &ReshareProof,
-        before: &[Proven],
+        before: &[ProvenGeneration],
         nodes: &[NodeId],
     ) -> Result<Vec<(NodeId, Result<(), Fault>)>, Fault> {
         let mut call = self.call(
@@ -424,7 +427,7 @@ impl ClusterInner {
         &self,
         order: &ReshareOrder,
         proof: &ReshareProof,
-        before: &[Proven],
+        before: &[ProvenGeneration],
         to: impl Iterator<Item = &'a NodeId>,
     ) -> Result<(), Fault> {
         let body = encode(&ActivateMsg {
@@ -547,7 +550,7 @@ mod tests {
                 .map(|(node, epoch)| (nodes[*node].id(), *epoch));
             let reason = Fault::field("new.epoch", "was used");
             match has_enough_statements(&order, &said.collect(), reason) {
-                Ok(Reshared::Behind(later)) => Some(later.epoch),
+                Ok(ReshareOutcome::Behind(later)) => Some(later.epoch),
                 _ => None,
             }
         };
@@ -567,10 +570,11 @@ mod tests {
                 .iter()
                 .map(|it| (it.id(), it.sign(&statement).to_vec()));
             let proof = ReshareProof(signed.collect());
-            Proven { order, proof }
+            ProvenGeneration { order, proof }
         };
-        let way = |asked: &ReshareOrder, proven: &[Proven]| {
-            let epochs = |way: Vec<Proven>| way.iter().map(|it| it.order.new.epoch).collect();
+        let way = |asked: &ReshareOrder, proven: &[ProvenGeneration]| {
+            let epochs =
+                |way: Vec<ProvenGeneration>| way.iter().map(|it| it.order.new.epoch).collect();
             way_from(asked, proven).map(epochs)
         };
         let first = order(&nodes, 0, 1);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use covault_core::{
-    fault::{Class, Code, Fault},
+    fault::{Class, Fault, FaultCode},
     ids::SessionId,
     order::{NodeId, SigningOrder},
     signature::{Curve, Signature},
@@ -230,7 +230,7 @@ impl ClusterInner {
                     match fault.class() {
                         Class::Unavailable => self.suspect(&[node], failures),
                         // No verdict on the order: clocks are set right again.
-                        Class::Invalid if fault.code() == Code::Time => {
+                        Class::Invalid if fault.code() == FaultCode::Time => {
                             self.suspect(&[node], failures)
                         }
                         // It has banned one of the others.

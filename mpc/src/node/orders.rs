@@ -11,7 +11,7 @@ use std::{
 use covault_core::{
     attest::KeyStatement,
     derive::{ChildKey, KeyPath, RootKey},
-    fault::{Class, Code, Fault},
+    fault::{Class, Fault, FaultCode},
     ids::{SessionId, VaultId},
     order::{KeygenOrder, NodeId},
 };
@@ -331,8 +331,9 @@ impl Node {
         issued_at_ms: u64,
         expires_at_ms: u64,
     ) -> Result<(), Fault> {
-        let wrong =
-            |field: &str, problem: &str| Err(Fault::field(field, problem).with_code(Code::Time));
+        let wrong = |field: &str, problem: &str| {
+            Err(Fault::field(field, problem).with_code(FaultCode::Time))
+        };
         let now_ms = self.clock.now_ms();
         if sent_at_ms.abs_diff(now_ms) > SKEW_MS {
             return wrong(

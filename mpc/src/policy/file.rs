@@ -12,7 +12,7 @@ use covault_core::{
     fault::{Class, Fault},
     ids::VaultId,
     networks::{
-        Kind, Network,
+        Network, PayloadKind,
         outflow::{AccountChange, Asset, ChainScope},
     },
 };
@@ -359,8 +359,8 @@ fn account_change(text: &str) -> Result<AccountChange, Fault> {
     })
 }
 
-fn kind(text: &str) -> Result<Kind, Fault> {
-    Kind::ALL
+fn kind(text: &str) -> Result<PayloadKind, Fault> {
+    PayloadKind::ALL
         .iter()
         .copied()
         .find(|kind| kind.name() == text)

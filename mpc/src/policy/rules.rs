@@ -9,8 +9,8 @@ use covault_core::{
     amount::U256,
     fault::{ExecuteCode, Fault},
     networks::{
-        Kind, Network, Payload,
-        outflow::{AccountChange, Asset, ChainScope, Nature, Outflow},
+        Network, Payload, PayloadKind,
+        outflow::{AccountChange, Asset, ChainScope, ContentKind, Outflow},
     },
 };
 
@@ -22,7 +22,7 @@ pub(super) struct ScopeRules {
     /// `None`: everywhere.
     pub(super) networks: Option<BTreeSet<ChainScope>>,
     /// `None`: all.
-    pub(super) kinds: Option<BTreeSet<Kind>>,
+    pub(super) kinds: Option<BTreeSet<PayloadKind>>,
     /// `None`: off for the node, and in a vault or wallet where something is limited.
     pub(super) raw_signing: Option<bool>,
     /// `None`: on.
@@ -98,10 +98,11 @@ impl ScopeRules {
         let place = &outflow.place;
         let fits = allowed.iter().any(|allowed| match outflow.nature {
             // No chain does what a text says.
-            Nature::Message => allowed.meets(place),
-            Nature::Transfer | Nature::Custom | Nature::TypedData | Nature::Raw => {
-                allowed.covers(place)
-            }
+            ContentKind::Message => allowed.meets(place),
+            ContentKind::Transfer
+            | ContentKind::Custom
+            | ContentKind::TypedData
+            | ContentKind::Raw => allowed.covers(place),
         });
         if fits {
             return Ok(());
@@ -113,7 +114,12 @@ impl ScopeRules {
         Err(Fault::field("network", sentence))
     }
 
-    fn check_kind(&self, scope: &PolicyScope, kind: Kind, outflow: &Outflow) -> Result<(), Fault> {
+    fn check_kind(
+        &self,
+        scope: &PolicyScope,
+        kind: PayloadKind,
+        outflow: &Outflow,
+    ) -> Result<(), Fault> {
         let forbidden = |why: fmt::Arguments<'_>| Err(Fault::field("kind", why));
         let name = kind.name();
         if let Some(kinds) = &self.kinds
@@ -123,17 +129,17 @@ impl ScopeRules {
         }
         let place = &outflow.place;
         let opaque = match outflow.nature {
-            Nature::Transfer => return Ok(()),
-            Nature::Raw if self.raw(scope, place) => return Ok(()),
-            Nature::Raw => {
+            ContentKind::Transfer => return Ok(()),
+            ContentKind::Raw if self.raw(scope, place) => return Ok(()),
+            ContentKind::Raw => {
                 return forbidden(format_args!("raw signing ({name}) is off in {scope}"));
             }
-            Nature::Message if self.messages.unwrap_or(true) => return Ok(()),
-            Nature::Message => {
+            ContentKind::Message if self.messages.unwrap_or(true) => return Ok(()),
+            ContentKind::Message => {
                 return forbidden(format_args!("messages ({name}) are off in {scope}"));
             }
-            Nature::TypedData => ("typed data", "typed_data", &self.typed_data),
-            Nature::Custom => ("custom calls", "custom_calls", &self.custom_calls),
+            ContentKind::TypedData => ("typed data", "typed_data", &self.typed_data),
+            ContentKind::Custom => ("custom calls", "custom_calls", &self.custom_calls),
         };
         let (what, switch, allowed) = opaque;
         match allowed {

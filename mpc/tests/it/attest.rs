@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::support::*;
 use covault_core::{
-    attest::{AttestOrder, Attested, MAX_ADDRESSES},
+    attest::{AttestOrder, AttestedAddress, MAX_ADDRESSES},
     derive::{KeyPath, RootKey},
     fault::{Class, Fault},
     ids::{SessionId, VaultId},
@@ -29,10 +29,10 @@ fn path(network: Network, index: u32) -> KeyPath {
     KeyPath::of_wallet(network, index).unwrap()
 }
 
-fn address(root: &RootKey, network: Network, index: u32, reference: &str) -> Attested {
+fn address(root: &RootKey, network: Network, index: u32, reference: &str) -> AttestedAddress {
     let path = path(network, index);
     let child = root.child(&path).unwrap();
-    Attested {
+    AttestedAddress {
         address: network.rules().address(&child.public_key).unwrap(),
         path,
         network,
@@ -40,7 +40,7 @@ fn address(root: &RootKey, network: Network, index: u32, reference: &str) -> Att
     }
 }
 
-fn order(test: &TestCluster, root: &RootKey, addresses: Vec<Attested>) -> AttestOrder {
+fn order(test: &TestCluster, root: &RootKey, addresses: Vec<AttestedAddress>) -> AttestOrder {
     AttestOrder {
         session: SessionId::from_random(random_16(&SystemEntropy)),
         vault: test.vault,
@@ -74,7 +74,7 @@ async fn node__should_state_nothing_that_it_did_not_derive() {
     let ecdsa = test.keygen(Curve::Secp256k1, 2).await;
     let eddsa = test.keygen(Curve::Ed25519, 2).await;
     for root in [&ecdsa, &eddsa] {
-        let good: Vec<Attested> = networks(root.curve)
+        let good: Vec<AttestedAddress> = networks(root.curve)
             .flat_map(|network| [0, 1, 1 << 30].map(|index| (network, index)))
             .map(|(network, index)| address(root, network, index, "order\n5"))
             .collect();
@@ -94,15 +94,15 @@ async fn node__should_state_nothing_that_it_did_not_derive() {
         let network = networks(root.curve).next().unwrap();
         let sound = address(root, network, 5, "");
         let mut lies = vec![
-            Attested {
+            AttestedAddress {
                 path: path(network, 6),
                 ..sound.clone()
             },
-            Attested {
+            AttestedAddress {
                 reference: "r".repeat(501),
                 ..sound.clone()
             },
-            Attested {
+            AttestedAddress {
                 address: sound.address.to_lowercase() + " ",
                 ..sound.clone()
             },
@@ -117,14 +117,14 @@ async fn node__should_state_nothing_that_it_did_not_derive() {
             ),
         ];
         for other in Network::ALL.into_iter().filter(|other| *other != network) {
-            lies.push(Attested {
+            lies.push(AttestedAddress {
                 network: other,
                 ..sound.clone()
             });
             // The key of another network's path.
             let path = path(other, 5);
             let child = root.child(&path).unwrap();
-            lies.push(Attested {
+            lies.push(AttestedAddress {
                 address: network.rules().address(&child.public_key).unwrap(),
                 path,
                 ..sound.clone()

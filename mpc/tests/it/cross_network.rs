@@ -171,7 +171,7 @@ fn payment(root: &RootKey, vault: VaultId, network: Network) -> SigningOrder {
             ChainData::Sui(sui::ChainData {
                 reference_gas_price: None,
                 gas_used: None,
-                sui_coins: vec![sui::Coin {
+                sui_coins: vec![sui::CoinObject {
                     object_id: format!("0x{}", "11".repeat(32)),
                     version: 5,
                     digest: bs58::encode([7; 32]).into_string(),

@@ -4,7 +4,7 @@
 //! `COVAULT_FUZZ_INPUTS` says how many inputs each target gets.
 
 use covault_core::{
-    attest::{AttestOrder, Attested},
+    attest::{AttestOrder, AttestedAddress},
     derive::KeyPath,
     ids::{RequestId, SessionId, VaultId},
     networks::{ChainData, DynNetworkRules, Network, Payload, Queries, evm, solana},
@@ -236,7 +236,7 @@ fn fuzz__should_find_nothing_in_orders_replies_announcements_and_news() {
         threshold: 2,
         holders: nodes.clone(),
         confirmed: vec![vec![9; 64]; nodes.len()],
-        addresses: vec![Attested {
+        addresses: vec![AttestedAddress {
             path: KeyPath::new(vec![501, 7]).unwrap(),
             network: Network::Solana,
             address: "11111111111111111111111111111111".to_owned(),

@@ -15,7 +15,7 @@ use crate::words::{self, OrderReply};
 use age::x25519::Identity;
 use async_trait::async_trait;
 use covault_core::{
-    attest::{AttestOrder, Attested},
+    attest::{AttestOrder, AttestedAddress},
     derive::{KeyPath, RootKey},
     ids::SessionId,
     networks::Network,
@@ -446,7 +446,7 @@ async fn byzantine_orchestrator__should_get_nothing_by_changing_any_field_of_any
             threshold: 2,
             holders: attack.life.test.holders(),
             confirmed: attack.life.test.confirmed(&attack.life.root),
-            addresses: vec![Attested {
+            addresses: vec![AttestedAddress {
                 path,
                 network: Network::Solana,
                 address,

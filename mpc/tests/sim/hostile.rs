@@ -12,7 +12,7 @@ use age::x25519::Identity;
 use covault_core::{
     attest::MadeKey,
     ids::SessionId,
-    order::{Change, Generation, NodeId, Proven, ReshareOrder, ReshareProof},
+    order::{Generation, NodeId, ProvenGeneration, ReshareChange, ReshareOrder, ReshareProof},
     port::{Clock as _, random_16},
 };
 use covault_mpc::{
@@ -82,8 +82,8 @@ struct ReshareAttack {
     root: Vec<u8>,
     /// Generations that there are, or that it says there are.
     known: Vec<Generation>,
-    proven: Vec<Proven>,
-    permitted: Vec<Change>,
+    proven: Vec<ProvenGeneration>,
+    permitted: Vec<ReshareChange>,
     epoch: u32,
 }
 
@@ -251,7 +251,7 @@ impl ReshareAttack {
             parties.contains(&identity.id()).then(signed)
         });
         let proof = ReshareProof(statements.collect());
-        self.show(Proven { order, proof }).await;
+        self.show(ProvenGeneration { order, proof }).await;
     }
 
     /// A run that the nodes are really asked for.
@@ -271,7 +271,7 @@ impl ReshareAttack {
         if let Ok(Ok(proof)) = outcome {
             self.world.trace.note(format_args!("made: {order:?}"));
             self.known.push(order.new.clone());
-            self.proven.push(Proven { order, proof });
+            self.proven.push(ProvenGeneration { order, proof });
         }
     }
 
@@ -286,7 +286,7 @@ impl ReshareAttack {
         if bad >= usize::from(old.threshold) || bad > spare || holders.len() < count {
             return;
         }
-        let change = Change {
+        let change = ReshareChange {
             vault: self.world.vault,
             scheme: self.world.setting.scheme,
             root_public_key: self.root.clone(),
@@ -304,7 +304,7 @@ impl ReshareAttack {
     }
 
     /// To some nodes, with some of what was proven.
-    async fn show(&self, Proven { order, proof }: Proven) {
+    async fn show(&self, ProvenGeneration { order, proof }: ProvenGeneration) {
         let world = &self.world;
         world.trace.note(format_args!("shown: {order:?}"));
         let all = &world.ids[1..];

@@ -14,7 +14,7 @@ use covault_core::{
     order::{Generation, NodeId},
     port::random_16,
     scheme::Scheme,
-    wallet::generation::Target,
+    wallet::generation::ReshareTarget,
 };
 use covault_mpc::{
     identity::NodeIdentity,
@@ -470,10 +470,10 @@ impl SimWorld {
     }
 
     /// Who could hold the next shares. Always so many are honest that they can sign alone.
-    pub fn some_target(&self, now: &Generation) -> Target {
+    pub fn some_target(&self, now: &Generation) -> ReshareTarget {
         if self.rng.chance(400) {
             // A refresh.
-            return Target {
+            return ReshareTarget {
                 threshold: now.threshold,
                 holders: now.holders.clone(),
                 lost: Vec::new(),
@@ -496,7 +496,7 @@ impl SimWorld {
             .filter(|node| *node != lost)
             .collect();
         let enough = self.honest(&others) >= usize::from(now.threshold);
-        Target {
+        ReshareTarget {
             threshold: threshold as u16,
             holders,
             lost: if enough && self.rng.chance(200) {
@@ -508,7 +508,7 @@ impl SimWorld {
     }
 
     /// Without the byzantine node, which an operator knows by now.
-    pub fn safe_target(&self, now: &Generation) -> Target {
+    pub fn safe_target(&self, now: &Generation) -> ReshareTarget {
         let byzantine = self.byzantine();
         let mut holders = self.ids[1..].to_vec();
         holders.retain(|node| Some(*node) != byzantine);
@@ -516,7 +516,7 @@ impl SimWorld {
             holders.swap_remove(self.rng.below(holders.len()));
         }
         let threshold = 2 + self.rng.below(holders.len() - 1);
-        Target {
+        ReshareTarget {
             threshold: threshold as u16,
             holders,
             lost: byzantine

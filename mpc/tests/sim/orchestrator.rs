@@ -16,7 +16,7 @@ use covault_core::{
     ids::SessionId,
     order::{Generation, KeygenOrder, NodeId, ReshareOrder},
     port::{Clock as _, random_16},
-    wallet::generation::{Activation, LiveKey, Reshare, Target},
+    wallet::generation::{Activation, LiveKey, ReshareState, ReshareTarget},
 };
 use covault_mpc::cluster::{Cluster, ClusterConfig};
 use tokio::{
@@ -224,7 +224,7 @@ impl Orchestrator {
     }
 
     /// An operator wants other shares.
-    pub fn want(&self, target: Target) -> Result<(), Fault> {
+    pub fn want(&self, target: ReshareTarget) -> Result<(), Fault> {
         self.world.trace.note(format_args!(
             "wanted: {} of {}, {} lost",
             target.threshold,
@@ -253,7 +253,7 @@ impl Orchestrator {
         loop {
             let wanted = |shown: &OrchestratorView| {
                 let key = shown.key.as_ref();
-                key.is_some_and(|key| key.reshare != Reshare::Idle)
+                key.is_some_and(|key| key.reshare != ReshareState::Idle)
             };
             if !wanted(&self.shown.now()) {
                 failed = 0;
@@ -278,14 +278,14 @@ impl Orchestrator {
         let key = self.key()?;
         let now_ms = world.clock.now_ms();
         let target = match key.reshare {
-            Reshare::Idle | Reshare::Halted { .. } => return None,
-            Reshare::Preparing { order, .. }
+            ReshareState::Idle | ReshareState::Halted { .. } => return None,
+            ReshareState::Preparing { order, .. }
                 if !others && order.expires_at_ms > now_ms + world.reshare_ms / 4 =>
             {
                 world.trace.note("a reshare is repeated");
                 return Some(order);
             }
-            Reshare::Preparing { target, .. } | Reshare::Wanted(target) => target,
+            ReshareState::Preparing { target, .. } | ReshareState::Wanted(target) => target,
         };
         let nodes = cluster.nodes();
         let live = |node: &NodeId| nodes.iter().any(|it| it.id == *node && it.live);

@@ -9,7 +9,7 @@ use covault_core::{
     order::Generation,
     port::Clock as _,
     scheme::Scheme,
-    wallet::generation::{Reshare, Target},
+    wallet::generation::{ReshareState, ReshareTarget},
 };
 use tokio::{
     task::JoinHandle,
@@ -299,13 +299,12 @@ async fn reshares(world: &SimWorld, orchestrator: &Orchestrator) -> Option<Gener
             .violation(format!("no reshare may be wanted: {fault:?}"));
         return None;
     }
-    let Target { holders, .. } = &target;
+    let ReshareTarget { holders, .. } = &target;
     let done = async {
         let shown = orchestrator.shown.until(|shown| {
-            shown
-                .key
-                .as_ref()
-                .is_some_and(|key| key.reshare == Reshare::Idle && key.generation.epoch > old.epoch)
+            shown.key.as_ref().is_some_and(|key| {
+                key.reshare == ReshareState::Idle && key.generation.epoch > old.epoch
+            })
         });
         let key = shown.await.key.unwrap();
         let epoch = key.generation.epoch;

@@ -7,7 +7,7 @@ use covault_core::{
     derive::RootKey,
     fault::Fault,
     ids::SessionId,
-    order::{NodeId, Proven, SigningOrder},
+    order::{NodeId, ProvenGeneration, SigningOrder},
     signature::Signature,
 };
 use serde::{Deserialize, de::DeserializeOwned};
@@ -59,7 +59,7 @@ pub enum OrderReply {
     NotPermitted,
     Behind {
         fault: Fault,
-        proven: Vec<Proven>,
+        proven: Vec<ProvenGeneration>,
         epoch: u32,
     },
 }

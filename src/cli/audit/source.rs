@@ -8,7 +8,7 @@ use covault_actors::{
     store::Store,
 };
 use covault_core::{
-    audit::{Chain, EntryLine, Head, HeadLine, Linked, Writer, parse_hash},
+    audit::{AuditChain, ChainHead, EntryLine, ExportWriter, HeadLine, LinkedEntry, parse_hash},
     schema::admin,
 };
 
@@ -61,7 +61,7 @@ impl LogSource {
 
     async fn entries(
         &self,
-        chain: Chain,
+        chain: AuditChain,
         from: u64,
     ) -> anyhow::Result<admin::ListAuditEntriesResponse> {
         let request = admin::ListAuditEntriesRequest {
@@ -82,11 +82,11 @@ impl LogSource {
     /// # Errors
     /// When it cannot be read, or not be written.
     pub async fn export<W: io::Write>(&self, to: W, now_ms: u64) -> anyhow::Result<W> {
-        let mut writer = Writer::start(to, now_ms).context("cannot write")?;
+        let mut writer = ExportWriter::start(to, now_ms).context("cannot write")?;
         // First the one that tells of others: those that it tells of are there when they are listed.
         let mut heads = vec![(
-            Chain::Service,
-            self.chain(Chain::Service, &mut writer).await?,
+            AuditChain::Service,
+            self.chain(AuditChain::Service, &mut writer).await?,
         )];
         let mut after = None;
         loop {
@@ -96,8 +96,8 @@ impl LogSource {
                 break;
             }
             for state in chains {
-                let chain: Chain = state.chain.parse().map_err(explain)?;
-                if chain != Chain::Service {
+                let chain: AuditChain = state.chain.parse().map_err(explain)?;
+                if chain != AuditChain::Service {
                     heads.push((chain, self.chain(chain, &mut writer).await?));
                 }
             }
@@ -115,9 +115,9 @@ impl LogSource {
     /// although the head does not know it. Returns the head.
     async fn chain<W: io::Write>(
         &self,
-        chain: Chain,
-        writer: &mut Writer<W>,
-    ) -> anyhow::Result<Option<Head>> {
+        chain: AuditChain,
+        writer: &mut ExportWriter<W>,
+    ) -> anyhow::Result<Option<ChainHead>> {
         let mut at_first = None;
         let mut next = 0;
         loop {
@@ -148,15 +148,15 @@ impl LogSource {
     }
 }
 
-fn head_of(head: admin::AuditHead) -> anyhow::Result<Head> {
-    Ok(Head {
+fn head_of(head: admin::AuditHead) -> anyhow::Result<ChainHead> {
+    Ok(ChainHead {
         number: head.number,
         hash: parse_hash("hash", &head.hash).map_err(explain)?,
     })
 }
 
-fn linked_of(entry: admin::AuditEntry) -> anyhow::Result<Linked> {
-    Ok(Linked {
+fn linked_of(entry: admin::AuditEntry) -> anyhow::Result<LinkedEntry> {
+    Ok(LinkedEntry {
         number: entry.number,
         previous: parse_hash("previous", &entry.previous).map_err(explain)?,
         hash: parse_hash("hash", &entry.hash).map_err(explain)?,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use covault_core::{
-    order::{Change, NodeId},
+    order::{NodeId, ReshareChange},
     port::Clock as _,
 };
 use covault_mpc::permits::PermitStore;
@@ -69,8 +69,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn shown(change: &Change) -> String {
-    let Change {
+fn shown(change: &ReshareChange) -> String {
+    let ReshareChange {
         vault,
         scheme,
         root_public_key,

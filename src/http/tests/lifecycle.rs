@@ -12,8 +12,8 @@ use covault_core::{
     attest::MadeKey,
     fault::Fault,
     order::{
-        BackupOrder, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, Reshared,
-        SigningOrder,
+        BackupOrder, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder, ReshareOutcome,
+        ReshareProof, SigningOrder,
     },
     signature::Signature,
 };
@@ -50,18 +50,18 @@ impl SignerCluster for GatedSigners {
         Err(Fault::unavailable("not today"))
     }
 
-    async fn reshare(&self, order: &ReshareOrder) -> Result<Reshared, Fault> {
+    async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareOutcome, Fault> {
         until(&self.shares).await;
         let parties = order.parties().into_iter();
         let proof = ReshareProof(parties.map(|node| (node, vec![0; 64])).collect());
-        Ok(Reshared::Made(proof))
+        Ok(ReshareOutcome::Made(proof))
     }
 
     async fn activate(
         &self,
         _: &ReshareOrder,
         _: &ReshareProof,
-        _: &[Proven],
+        _: &[ProvenGeneration],
         nodes: &[NodeId],
     ) -> Result<NodeConfirmations, Fault> {
         Ok(nodes.iter().map(|node| (*node, Ok(()))).collect())

@@ -15,8 +15,8 @@ use covault_core::{
     attest::MadeKey,
     derive::RootKey,
     order::{
-        BackupOrder, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, Reshared,
-        SigningOrder,
+        BackupOrder, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder, ReshareOutcome,
+        ReshareProof, SigningOrder,
     },
     port::Entropy,
     signature::{Curve, Signature},
@@ -66,7 +66,7 @@ impl SignerCluster for NoSigners {
         Err(Fault::unavailable("no signers"))
     }
 
-    async fn reshare(&self, _: &ReshareOrder) -> Result<Reshared, Fault> {
+    async fn reshare(&self, _: &ReshareOrder) -> Result<ReshareOutcome, Fault> {
         Err(Fault::unavailable("no signers"))
     }
 
@@ -74,7 +74,7 @@ impl SignerCluster for NoSigners {
         &self,
         _: &ReshareOrder,
         _: &ReshareProof,
-        _: &[Proven],
+        _: &[ProvenGeneration],
         _: &[NodeId],
     ) -> Result<NodeConfirmations, Fault> {
         Err(Fault::unavailable("no signers"))

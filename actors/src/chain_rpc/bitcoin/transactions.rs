@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bitcoin::{Transaction, consensus::encode::deserialize_hex};
 use covault_core::networks::{
     NetworkRules as _,
-    bitcoin::{Bitcoin, Unspent},
+    bitcoin::{Bitcoin, UnspentOutput},
 };
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ pub struct VerifiedOutput {
 }
 
 impl VerifiedOutput {
-    fn new(place: &WatchedAddress, output: &Unspent) -> Self {
+    fn new(place: &WatchedAddress, output: &UnspentOutput) -> Self {
         Self {
             address: place.address.clone(),
             txid: output.txid.clone(),
@@ -51,7 +51,7 @@ impl BitcoinNode {
         &self,
         address: &str,
         listed: Vec<ListedOutput>,
-    ) -> Result<Vec<Unspent>, ChainError> {
+    ) -> Result<Vec<UnspentOutput>, ChainError> {
         let pending = listed.iter().filter(|listed| !listed.confirmed);
         let pending = pending.map(|listed| listed.output.txid.as_str()).collect();
         let look = |_: &str, transaction: &Transaction| is_signed_by(address, transaction);
@@ -75,13 +75,14 @@ impl BitcoinNode {
     pub(super) async fn proven(
         &self,
         place: &WatchedAddress,
-        mut outputs: Vec<Unspent>,
-    ) -> Result<Vec<Unspent>, ChainError> {
+        mut outputs: Vec<UnspentOutput>,
+    ) -> Result<Vec<UnspentOutput>, ChainError> {
         outputs.sort_by_key(|output| std::cmp::Reverse(output.value));
         outputs.truncate(MAX_CANDIDATES);
-        let known =
-            |output: &Unspent| locked(&self.proven).contains(&VerifiedOutput::new(place, output));
-        let new: Vec<Unspent> = outputs
+        let known = |output: &UnspentOutput| {
+            locked(&self.proven).contains(&VerifiedOutput::new(place, output))
+        };
+        let new: Vec<UnspentOutput> = outputs
             .iter()
             .filter(|output| !known(output))
             .cloned()
@@ -186,7 +187,7 @@ fn read_transaction(found: &Value, txid: &str) -> Option<Transaction> {
 }
 
 /// Whether a transaction has an output of this script that is worth this much.
-fn has(transaction: &Transaction, script: &str, output: &Unspent) -> bool {
+fn has(transaction: &Transaction, script: &str, output: &UnspentOutput) -> bool {
     let index = usize::try_from(output.vout).ok();
     let made = index.and_then(|index| transaction.output.get(index));
     made.is_some_and(|made| {
@@ -279,7 +280,7 @@ mod tests {
             vec![input(&[], &[])],
             &[(1_000, "0014aa"), (2_000, "0014bb")],
         );
-        let output = |vout, value| Unspent {
+        let output = |vout, value| UnspentOutput {
             txid: made.compute_txid().to_string(),
             vout,
             value,

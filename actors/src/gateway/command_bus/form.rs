@@ -4,7 +4,7 @@
 use covault_core::{
     fault::Fault,
     ids::{TokenId, VaultId},
-    token::Access,
+    token::TokenAccess,
 };
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,7 @@ struct EncodedCommand {
     token: TokenId,
     /// `None`: every vault.
     vaults: Option<Vec<VaultId>>,
-    access: Access,
+    access: TokenAccess,
     operator: bool,
     request_id: String,
     method: String,

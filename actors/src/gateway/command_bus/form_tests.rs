@@ -29,7 +29,7 @@ fn commands__should_load_for_ever() {
         caller: Caller {
             token: TokenId::from_bytes([9; 16]),
             vaults: VaultScope::All,
-            access: Access::Full,
+            access: TokenAccess::Full,
             operator: true,
             request_id: "r".into(),
         },
@@ -42,7 +42,7 @@ fn commands__should_load_for_ever() {
     };
     let mut some = all.clone();
     some.caller.vaults = VaultScope::Only(vec![VaultId::from_bytes([7; 16])]);
-    some.caller.access = Access::ReadOnly;
+    some.caller.access = TokenAccess::ReadOnly;
     some.key = None;
     for (name, forwarded) in [("command", all), ("command-in-scope", some)] {
         let bytes = encode_command(&forwarded).unwrap();

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use covault_core::{
     fault::{Class, Fault},
-    request::{Approval, Event, Request},
+    request::{ApprovalRule, RequestEvent, SigningRequest},
     schema::wire,
-    wallet::Status,
+    wallet::WalletStatus,
 };
 
 use super::SigningState;
@@ -27,7 +27,7 @@ impl SigningState {
     /// active: once an archive was answered no request of the wallet is accepted.
     pub(super) async fn create(
         &mut self,
-        request: Request,
+        request: SigningRequest,
         broadcast: bool,
         mut wallet_version: u64,
         command_commit: CommandCommit,
@@ -36,11 +36,11 @@ impl SigningState {
         let stored = StoredRequest::open(request, 0)?;
         let queries = tx_builder::queries(&self.services, stored.request.network, &stored.payload);
         let mut events = vec![
-            Event::PolicyPassed { broadcast },
-            Event::ApprovalAsked {
-                rule: Approval::Automatic,
+            RequestEvent::PolicyPassed { broadcast },
+            RequestEvent::ApprovalAsked {
+                rule: ApprovalRule::Automatic,
             },
-            Event::Approved { deadline_ms },
+            RequestEvent::Approved { deadline_ms },
         ];
         let mut built = None;
         if let Some(chain_data) =
@@ -94,8 +94,8 @@ impl SigningState {
 async fn active_wallet_version(services: &Services, stored: &StoredRequest) -> Result<u64, Fault> {
     let (wallet, version) = services.wallet(stored.request.wallet).await?;
     match wallet.status {
-        Status::Active => Ok(version),
-        Status::Archived => {
+        WalletStatus::Active => Ok(version),
+        WalletStatus::Archived => {
             let field = format!("{}.from", stored.payload.kind());
             Err(wallets::archived(field))
         }

@@ -6,7 +6,7 @@ use covault_core::{
     fault::Fault,
     ids::{RequestId, SessionId},
     networks::{ChainData, Payload},
-    request::{Effect, Request, State},
+    request::{RequestEffect, RequestState, SigningRequest},
     signature::Signature,
 };
 use futures::FutureExt as _;
@@ -44,7 +44,7 @@ impl SigningState {
         let services = Arc::clone(&self.services);
         let vault_requests = Arc::clone(&self.vault_requests);
         let task = match (request.state.effect(), &request.state) {
-            (Some(Effect::Prepare), _) => {
+            (Some(RequestEffect::Prepare), _) => {
                 let queries = tx_builder::queries(&services, request.network, payload);
                 let client = services
                     .chains
@@ -108,7 +108,7 @@ impl SigningState {
                     })
                 })
             }
-            (Some(Effect::Sign), State::Signing { draft, session, .. }) => {
+            (Some(RequestEffect::Sign), RequestState::Signing { draft, session, .. }) => {
                 let (session, deadline_ms) = (*session, draft.deadline_ms);
                 let in_use = self.in_use.clone();
                 let request = request.clone();
@@ -122,7 +122,7 @@ impl SigningState {
                     }
                 })
             }
-            (Some(Effect::Broadcast), State::Broadcasting { draft, signed, .. }) => {
+            (Some(RequestEffect::Broadcast), RequestState::Broadcasting { draft, signed, .. }) => {
                 // Before it is sent: the one before it may be accepted at the same time.
                 if let Some(claim) = &draft.claim {
                     let waiters = &self.vault_requests.nonce_waiters;
@@ -185,7 +185,7 @@ impl SigningState {
         let StoredRequest {
             request, payload, ..
         } = self.stored()?;
-        if let (State::Signing { draft, .. }, false) = (&request.state, self.simulated) {
+        if let (RequestState::Signing { draft, .. }, false) = (&request.state, self.simulated) {
             simulations::start(&self.services, request, payload, draft, self.resumed);
             self.simulated = true;
         }
@@ -198,7 +198,7 @@ impl SigningState {
 async fn sign(
     services: &Services,
     mut in_use: watch::Receiver<SharesInUse>,
-    request: &Request,
+    request: &SigningRequest,
     session: SessionId,
     deadline_ms: u64,
 ) -> (Option<u32>, Result<Vec<Signature>, Fault>) {
@@ -240,7 +240,7 @@ async fn sign(
 }
 
 /// The indices of the wallets of the same vault and network that the request pays.
-async fn own_recipients(services: &Services, request: &Request) -> Result<Vec<u32>, Fault> {
+async fn own_recipients(services: &Services, request: &SigningRequest) -> Result<Vec<u32>, Fault> {
     let recipients = Payload::decode(&request.payload)?.recipients(request.network);
     let mut indices = Vec::new();
     for recipient in recipients {

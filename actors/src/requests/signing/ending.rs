@@ -6,8 +6,8 @@
 use covault_core::{
     fault::{Class, Fault},
     ids::WalletId,
-    request::Event,
-    wallet::Status,
+    request::RequestEvent,
+    wallet::WalletStatus,
 };
 use ractor::RpcReplyPort;
 
@@ -52,8 +52,8 @@ impl SigningState {
     pub(super) async fn active_wallet_version(&mut self) -> Result<Option<u64>, Fault> {
         let (wallet, version) = self.services.wallet(self.stored()?.request.wallet).await?;
         match wallet.status {
-            Status::Active => Ok(Some(version)),
-            Status::Archived => {
+            WalletStatus::Active => Ok(Some(version)),
+            WalletStatus::Archived => {
                 self.end(ARCHIVED, None).await?;
                 Ok(None)
             }
@@ -70,7 +70,7 @@ impl SigningState {
             command_commit,
             wallet: None,
         };
-        self.advance_with(vec![Event::Rejected { reason }], extras)
+        self.advance_with(vec![RequestEvent::Rejected { reason }], extras)
             .await?;
         // No retry is scheduled for it.
         self.is_waiting = false;

@@ -19,7 +19,7 @@ use covault_core::{
     fault::{Class, ExecuteCode, Fault},
     ids::{SessionId, WalletId},
     networks::ChainData,
-    request::{Event, NonceReservation, Request, State},
+    request::{NonceReservation, RequestEvent, RequestState, SigningRequest},
     schema::wire,
     signature::Signature,
 };
@@ -85,7 +85,7 @@ pub enum SigningStart {
     /// With a new request.
     New {
         /// In state `Received`.
-        request: Request,
+        request: SigningRequest,
         /// Whether it is to be sent once signed.
         broadcast: bool,
         /// The version of its wallet's row in which the wallet was active.
@@ -98,7 +98,7 @@ pub enum SigningStart {
     /// With a request from the store.
     Load {
         /// It.
-        request: Request,
+        request: SigningRequest,
         /// Its version.
         version: u64,
     },
@@ -277,14 +277,14 @@ impl Actor for SigningActor {
             }
             Msg::NodeAnswered(BroadcastOutcome::Accepted) => {
                 let claim = live.stop_waiting()?;
-                live.advance(vec![Event::NodeAccepted]).await?;
+                live.advance(vec![RequestEvent::NodeAccepted]).await?;
                 if let Some(claim) = claim {
                     live.vault_requests.nonce_waiters.taken(&claim);
                 }
             }
             Msg::NodeAnswered(BroadcastOutcome::Refused(refusal)) => {
                 live.stop_waiting()?;
-                let event = Event::NodeRefused {
+                let event = RequestEvent::NodeRefused {
                     reason: refusal.reason,
                     code: refusal.code,
                 };
@@ -339,13 +339,13 @@ impl SigningState {
             .ok_or_else(|| Fault::bug("no request yet"))
     }
 
-    async fn advance(&mut self, events: Vec<Event>) -> Result<(), Fault> {
+    async fn advance(&mut self, events: Vec<RequestEvent>) -> Result<(), Fault> {
         self.advance_with(events, CommitExtras::default()).await
     }
 
     async fn advance_with(
         &mut self,
-        events: Vec<Event>,
+        events: Vec<RequestEvent>,
         extras: CommitExtras<'_>,
     ) -> Result<(), Fault> {
         let services = Arc::clone(&self.services);
@@ -366,12 +366,12 @@ impl SigningState {
 
     fn session(&self) -> Result<Option<SessionId>, Fault> {
         Ok(match &self.stored()?.request.state {
-            State::Signing { session, .. } => Some(*session),
+            RequestState::Signing { session, .. } => Some(*session),
             _ => None,
         })
     }
 
-    async fn resume(&mut self, request: Request, version: u64) -> Result<(), Fault> {
+    async fn resume(&mut self, request: SigningRequest, version: u64) -> Result<(), Fault> {
         self.resumed = true;
         self.current = Some(StoredRequest::open(request, version)?);
         // A session that ran when the process ended is never run again. The request gets new
@@ -405,14 +405,17 @@ impl SigningState {
     /// In `Prepared` and `SigningActor`: a new session for the same digest. Elsewhere: nothing.
     async fn renew_session(&mut self, new_deadline_ms: Option<u64>) -> Result<(), Fault> {
         let (lost, deadline_ms) = match &self.stored()?.request.state {
-            State::Prepared { draft, .. } => (None, draft.deadline_ms),
-            State::Signing { draft, .. } => {
+            RequestState::Prepared { draft, .. } => (None, draft.deadline_ms),
+            RequestState::Signing { draft, .. } => {
                 let reason = "the session ended without signatures".to_owned();
-                (Some(Event::SessionLost { reason }), draft.deadline_ms)
+                (
+                    Some(RequestEvent::SessionLost { reason }),
+                    draft.deadline_ms,
+                )
             }
             _ => return Ok(()),
         };
-        let claimed = Event::SessionClaimed {
+        let claimed = RequestEvent::SessionClaimed {
             session: self.services.new_session_id(),
             deadline_ms: new_deadline_ms.unwrap_or(deadline_ms),
         };
@@ -424,17 +427,17 @@ impl SigningState {
         let StoredRequest {
             request, payload, ..
         } = self.stored()?;
-        let State::Signing { draft, .. } = &request.state else {
+        let RequestState::Signing { draft, .. } = &request.state else {
             return Ok(());
         };
         let chain = request.network.rules();
         let signed = chain.assemble(payload, &draft.unsigned, &signatures, &request.public_key)?;
         let delivery = if draft.broadcast {
-            Event::SendingStarted
+            RequestEvent::SendingStarted
         } else {
-            Event::HandedOver
+            RequestEvent::HandedOver
         };
-        let made = Event::SignaturesMade { signatures, signed };
+        let made = RequestEvent::SignaturesMade { signatures, signed };
         self.advance(vec![made, delivery]).await?;
         if let Some(admission) = &mut self.admission {
             admission.permit = None;
@@ -443,6 +446,7 @@ impl SigningState {
     }
 
     async fn give_up(&mut self, reason: String, code: ExecuteCode) -> Result<(), Fault> {
-        self.advance(vec![Event::GaveUp { reason, code }]).await
+        self.advance(vec![RequestEvent::GaveUp { reason, code }])
+            .await
     }
 }

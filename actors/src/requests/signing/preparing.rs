@@ -5,7 +5,7 @@ use std::sync::Arc;
 use covault_core::{
     fault::{Class, Fault},
     networks::ChainData,
-    request::{Draft, Event, State},
+    request::{Draft, RequestEvent, RequestState},
 };
 use ractor::ActorRef;
 
@@ -26,7 +26,7 @@ impl SigningState {
         myself: &ActorRef<Msg>,
         chain_data: ChainData,
     ) -> Result<(), Fault> {
-        let State::Preparing {
+        let RequestState::Preparing {
             broadcast,
             deadline_ms,
         } = self.stored()?.request.state
@@ -83,7 +83,7 @@ impl SigningState {
             .await
     }
 
-    pub(super) fn built_events(&self, draft: Draft) -> Vec<Event> {
+    pub(super) fn built_events(&self, draft: Draft) -> Vec<RequestEvent> {
         // Only after an outage can it be built past its deadline.
         let late = draft.deadline_ms <= self.services.now_ms();
         let deadline_ms = if late {
@@ -92,8 +92,8 @@ impl SigningState {
             draft.deadline_ms
         };
         vec![
-            Event::Built { draft },
-            Event::SessionClaimed {
+            RequestEvent::Built { draft },
+            RequestEvent::SessionClaimed {
                 session: self.services.new_session_id(),
                 deadline_ms,
             },

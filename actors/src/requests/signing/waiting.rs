@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use covault_core::{
     fault::{ExecuteCode, Fault},
-    request::{Event, NonceReservation, State},
+    request::{NonceReservation, RequestEvent, RequestState},
 };
 use ractor::ActorRef;
 
@@ -82,7 +82,7 @@ impl SigningState {
         }
         tracing::info!(%request, reason, "a request has to wait");
         self.delay_in_trail = Some(reason.clone());
-        self.advance(vec![Event::Delayed { reason }]).await
+        self.advance(vec![RequestEvent::Delayed { reason }]).await
     }
 
     /// The request waits for nothing now; its row said so in the same commit.
@@ -95,8 +95,12 @@ impl SigningState {
     /// Plans another try, unless the deadline comes first.
     pub(super) fn retry_before_deadline(&mut self, myself: &ActorRef<Msg>) -> Result<bool, Fault> {
         let deadline_ms = match &self.stored()?.request.state {
-            State::Preparing { deadline_ms, .. } => (*deadline_ms).max(self.extended_deadline_ms),
-            State::Prepared { draft, .. } | State::Signing { draft, .. } => draft.deadline_ms,
+            RequestState::Preparing { deadline_ms, .. } => {
+                (*deadline_ms).max(self.extended_deadline_ms)
+            }
+            RequestState::Prepared { draft, .. } | RequestState::Signing { draft, .. } => {
+                draft.deadline_ms
+            }
             _ => return Ok(false),
         };
         let pause = self.services.backoff(self.tries);

@@ -1,6 +1,6 @@
 #![allow(non_snake_case)]
 
-use covault_core::audit::Chain;
+use covault_core::audit::AuditChain;
 
 use super::*;
 
@@ -64,9 +64,9 @@ fn group__should_lock_what_it_names_and_share_tokens_that_it_only_looks_at() {
     let mut second = batch(&[1], &[]);
     second.put(token(2), Precondition::Version(4), vec![]);
     second.check(token(3), Precondition::Absent);
-    second.append(Chain::Service, vec![]);
+    second.append(AuditChain::Service, vec![]);
     let locks = group(vec![first, second]).locks();
-    let head = rows::audit_head(Chain::Service);
+    let head = rows::audit_head(AuditChain::Service);
     let own = [key(1), key(2), token(2), token(3), head];
     assert_eq!(locks.own, BTreeSet::from(own));
     assert_eq!(locks.shared, BTreeSet::from([token(1)]));
@@ -139,19 +139,19 @@ fn group__should_look_behind_the_head_of_a_chain_when_an_entry_is_in_the_way() {
         batch.append(chain, vec![name]);
         batch
     };
-    let vault = Chain::Vault(covault_core::ids::VaultId::from_bytes([7; 16]));
+    let vault = AuditChain::Vault(covault_core::ids::VaultId::from_bytes([7; 16]));
     let mut group = group(vec![
-        adding(Chain::Service, 1),
+        adding(AuditChain::Service, 1),
         adding(vault, 2),
-        adding(Chain::Service, 3),
+        adding(AuditChain::Service, 3),
     ]);
     let changes = group.decide(BTreeMap::new());
     let entry = |chain, number| rows::audit_entry(chain, number);
     let names: Vec<_> = changes.inserts.iter().map(|(key, _)| key.clone()).collect();
-    let heads = [Chain::Service, vault].map(rows::audit_head);
+    let heads = [AuditChain::Service, vault].map(rows::audit_head);
     let entries = [
-        entry(Chain::Service, 1),
-        entry(Chain::Service, 2),
+        entry(AuditChain::Service, 1),
+        entry(AuditChain::Service, 2),
         entry(vault, 1),
     ];
     let wanted = [
@@ -163,7 +163,7 @@ fn group__should_look_behind_the_head_of_a_chain_when_an_entry_is_in_the_way() {
     group.collided(changes.inserts);
     assert!(group.locks().own.is_superset(&BTreeSet::from(entries)));
     // One of them is there: nothing more goes to its chain, and the other chain goes on.
-    let there = BTreeMap::from([(entry(Chain::Service, 1), row(1, &[]))]);
+    let there = BTreeMap::from([(entry(AuditChain::Service, 1), row(1, &[]))]);
     let changes = group.decide(there);
     assert_eq!(changes.inserts.len(), 3);
     assert_eq!(changes.inserts[0].0, key(2));

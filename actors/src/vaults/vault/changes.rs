@@ -2,12 +2,12 @@
 //! rejected.
 
 use covault_core::{
-    audit::Chain,
+    audit::AuditChain,
     fault::Fault,
     ids::{RequestId, WalletId},
-    request::Event,
+    request::RequestEvent,
     schema::wire,
-    wallet::{Change, Status},
+    wallet::{WalletChange, WalletStatus},
 };
 use ractor::RpcReplyPort;
 
@@ -30,7 +30,7 @@ impl VaultState {
     pub(super) async fn update_wallet(
         &mut self,
         id: WalletId,
-        change: &Change,
+        change: &WalletChange,
         command_commit: &CommandCommit,
     ) -> Result<wire::Wallet, Fault> {
         let wallet = loop {
@@ -51,7 +51,7 @@ impl VaultState {
             .fact("status", format_args!("{:?}", new.status))
             .add_to(
                 &mut batch,
-                Chain::Vault(self.vault.id),
+                AuditChain::Vault(self.vault.id),
                 self.services.now_ms(),
             )?;
             command_commit.demand(&mut batch);
@@ -62,7 +62,7 @@ impl VaultState {
                 Err(error) => return Err(error.into()),
             }
         };
-        if wallet.status == Status::Archived {
+        if wallet.status == WalletStatus::Archived {
             for actor in self.requests.values() {
                 // One that has just ended needs it no more.
                 let _ = actor.cast(signing::Msg::WalletArchived(id));
@@ -118,7 +118,7 @@ impl VaultState {
             return Err(not_rejected(reason));
         }
         let reason = REJECTED.to_owned();
-        let event = Event::Rejected { reason };
+        let event = RequestEvent::Rejected { reason };
         let extras = CommitExtras {
             command_commit: Some(command_commit),
             wallet: None,

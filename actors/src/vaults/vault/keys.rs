@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use covault_core::{
     attest::MadeKey,
-    audit::Chain,
+    audit::AuditChain,
     fault::{Class, Fault},
     ids::SessionId,
     order::{KeygenOrder, NodeId},
@@ -251,7 +251,7 @@ impl VaultState {
             let expect = Precondition::Version(self.version);
             batch.put(rows::vault(vault.id), expect, rows::encode(&vault)?);
             nodes::pin_rows(&self.services, &mut batch, "signers", named).await?;
-            let chain = Chain::Vault(vault.id);
+            let chain = AuditChain::Vault(vault.id);
             note.clone()
                 .add_to(&mut batch, chain, self.services.now_ms())?;
             match self.services.store.commit(batch).await {
@@ -287,7 +287,11 @@ impl VaultState {
             rows::encode(&vault)?,
         );
         if let Some(note) = note {
-            note.add_to(&mut batch, Chain::Vault(vault.id), self.services.now_ms())?;
+            note.add_to(
+                &mut batch,
+                AuditChain::Vault(vault.id),
+                self.services.now_ms(),
+            )?;
         }
         self.services.store.commit(batch).await?;
         self.vault = vault;

@@ -15,11 +15,11 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use covault_core::{
     fault::{Class, Fault},
     ids::SessionId,
-    order::{Generation, Later, NodeId, ReshareOrder, Reshared},
+    order::{Generation, LaterGenerations, NodeId, ReshareOrder, ReshareOutcome},
     scheme::Scheme,
     signature::Curve,
     wallet::{
-        generation::{LiveKey, Reshare, Target},
+        generation::{LiveKey, ReshareState, ReshareTarget},
         vault::{KeyState, Vault},
     },
 };
@@ -51,7 +51,7 @@ pub enum Msg {
     /// A run is to be started (again).
     ReshareDue(Scheme),
     /// The cluster answered.
-    ReshareEnded(Box<ReshareOrder>, Result<Reshared, Fault>),
+    ReshareEnded(Box<ReshareOrder>, Result<ReshareOutcome, Fault>),
     /// The nodes are to be told (again) to use new shares.
     ActivationDue(Scheme),
     /// They answered.
@@ -169,7 +169,8 @@ impl VaultState {
                 let to = to.as_ref().map(|(threshold, nodes)| (*threshold, &**nodes));
                 let mut vault = self.vault.clone();
                 let wanted = vault.want_reshare(to, &lost, &schemes);
-                let halted = |it: Option<&Reshare>| matches!(it, Some(Reshare::Halted { .. }));
+                let halted =
+                    |it: Option<&ReshareState>| matches!(it, Some(ReshareState::Halted { .. }));
                 let again: Vec<Scheme> = vault
                     .keys
                     .iter()
@@ -194,7 +195,7 @@ impl VaultState {
                     .await?;
                 let schemes: Vec<Scheme> = self.works.keys().copied().collect();
                 for scheme in schemes {
-                    if reshare_of(&self.vault, scheme) == Some(&Reshare::Idle) {
+                    if reshare_of(&self.vault, scheme) == Some(&ReshareState::Idle) {
                         self.works.entry(scheme).or_default().reset_failures();
                         self.note_problem(scheme, None).await;
                     }
@@ -220,7 +221,10 @@ impl VaultState {
                 continue;
             };
             let scheme = key.scheme;
-            if matches!(live.reshare, Reshare::Wanted(_) | Reshare::Preparing { .. }) {
+            if matches!(
+                live.reshare,
+                ReshareState::Wanted(_) | ReshareState::Preparing { .. }
+            ) {
                 let _ = myself.cast(VaultMsg::Reshare(Msg::ReshareDue(scheme)));
             }
             if live.activation.is_some() {
@@ -273,12 +277,12 @@ impl VaultState {
         // Less than this is not enough to ask anybody anything.
         let least = now.saturating_add(deadline / 4);
         let planned = match &live.reshare {
-            Reshare::Idle | Reshare::Halted { .. } => return Ok(()),
+            ReshareState::Idle | ReshareState::Halted { .. } => return Ok(()),
             // The run before a restart may have succeeded: repeating it gives its proof.
-            Reshare::Preparing { order, .. } if tries == 0 && order.expires_at_ms > least => {
+            ReshareState::Preparing { order, .. } if tries == 0 && order.expires_at_ms > least => {
                 Ok((order.clone(), true))
             }
-            Reshare::Preparing { target, .. } | Reshare::Wanted(target) => {
+            ReshareState::Preparing { target, .. } | ReshareState::Wanted(target) => {
                 self.dealers(live, target, failed_runs).map(|dealers| {
                     let new = Generation {
                         epoch: live.next_epoch,
@@ -343,7 +347,7 @@ impl VaultState {
     fn dealers(
         &self,
         live: &LiveKey,
-        target: &Target,
+        target: &ReshareTarget,
         failed_runs: u32,
     ) -> Result<Vec<NodeId>, Fault> {
         let nodes = self.services.signers.nodes();
@@ -396,7 +400,7 @@ impl VaultState {
         &mut self,
         myself: &ActorRef<VaultMsg>,
         order: &ReshareOrder,
-        result: Result<Reshared, Fault>,
+        result: Result<ReshareOutcome, Fault>,
     ) -> Result<(), Fault> {
         let scheme = order.scheme;
         let work = self.works.entry(scheme).or_default();
@@ -406,12 +410,12 @@ impl VaultState {
             _ => return Ok(()),
         }
         let result = match result {
-            Ok(Reshared::Behind(later)) if work.failed_runs < MAX_FAILED => {
+            Ok(ReshareOutcome::Behind(later)) if work.failed_runs < MAX_FAILED => {
                 return self.catch_up(myself, order, later).await;
             }
             // Enough is enough, also of what is new each time.
-            Ok(Reshared::Behind(later)) => Err(later.reason),
-            Ok(Reshared::Made(proof)) => Ok(proof),
+            Ok(ReshareOutcome::Behind(later)) => Err(later.reason),
+            Ok(ReshareOutcome::Made(proof)) => Ok(proof),
             Err(fault) => Err(fault),
         };
         match result {
@@ -466,7 +470,7 @@ impl VaultState {
         &mut self,
         myself: &ActorRef<VaultMsg>,
         order: &ReshareOrder,
-        later: Later,
+        later: LaterGenerations,
     ) -> Result<(), Fault> {
         let scheme = order.scheme;
         let work = self.works.entry(scheme).or_default();
@@ -535,6 +539,6 @@ fn live_key(vault: &Vault, scheme: Scheme) -> Option<&LiveKey> {
     })
 }
 
-fn reshare_of(vault: &Vault, scheme: Scheme) -> Option<&Reshare> {
+fn reshare_of(vault: &Vault, scheme: Scheme) -> Option<&ReshareState> {
     live_key(vault, scheme).map(|live| &live.reshare)
 }

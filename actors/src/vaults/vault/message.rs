@@ -9,7 +9,7 @@ use covault_core::{
     scheme::Scheme,
     signature::Curve,
     wallet::{
-        generation::{LiveKey, Reshare},
+        generation::{LiveKey, ReshareState},
         vault::{KeyState, Vault, VaultKey},
     },
 };
@@ -79,8 +79,8 @@ fn key_message(key: &VaultKey, problems: &BTreeMap<Scheme, String>) -> admin::Ke
 /// As long as a run may still succeed, its nodes are no matter of concern.
 fn leftover(live: &LiveKey) -> Vec<String> {
     match live.reshare {
-        Reshare::Wanted(_) | Reshare::Preparing { .. } => Vec::new(),
-        Reshare::Idle | Reshare::Halted { .. } => lines(&live.leftover),
+        ReshareState::Wanted(_) | ReshareState::Preparing { .. } => Vec::new(),
+        ReshareState::Idle | ReshareState::Halted { .. } => lines(&live.leftover),
     }
 }
 
@@ -90,18 +90,20 @@ fn work(live: &LiveKey) -> Option<admin::Work> {
         ..admin::Work::default()
     };
     match &live.reshare {
-        Reshare::Wanted(target) | Reshare::Preparing { target, .. } => Some(admin::Work {
-            threshold: target.threshold.into(),
-            holders: lines(&target.holders),
-            ..work("preparing")
-        }),
-        Reshare::Halted { target, reason } => Some(admin::Work {
+        ReshareState::Wanted(target) | ReshareState::Preparing { target, .. } => {
+            Some(admin::Work {
+                threshold: target.threshold.into(),
+                holders: lines(&target.holders),
+                ..work("preparing")
+            })
+        }
+        ReshareState::Halted { target, reason } => Some(admin::Work {
             threshold: target.threshold.into(),
             holders: lines(&target.holders),
             reason: reason.clone(),
             ..work("halted")
         }),
-        Reshare::Idle => {
+        ReshareState::Idle => {
             let asked = live.activation.as_ref().is_none_or(|it| it.asked);
             (!asked || !live.is_confirmed()).then(|| work("activating"))
         }

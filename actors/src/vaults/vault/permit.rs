@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use covault_core::request::{Request, State};
+use covault_core::request::{RequestState, SigningRequest};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::services::Services;
@@ -18,7 +18,7 @@ pub struct AdmissionPermit {
 
 impl AdmissionPermit {
     /// That of a new request; `None` when there is no place for it.
-    pub fn new(services: &Services, request: &Request) -> Option<Self> {
+    pub fn new(services: &Services, request: &SigningRequest) -> Option<Self> {
         let permit = Arc::clone(&services.limits.live).try_acquire_owned().ok()?;
         let bytes = Arc::clone(&services.limits.live_bytes)
             .try_acquire_many_owned(u32::try_from(size(request)).ok()?)
@@ -31,10 +31,10 @@ impl AdmissionPermit {
 
     /// That of a request which was accepted before, by this process or an earlier one: it goes on,
     /// also when what others have left is too little for it.
-    pub fn readmit(services: &Services, request: &Request) -> Option<Self> {
+    pub fn readmit(services: &Services, request: &SigningRequest) -> Option<Self> {
         let signed = matches!(
             request.state,
-            State::Signed { .. } | State::Broadcasting { .. }
+            RequestState::Signed { .. } | RequestState::Broadcasting { .. }
         );
         let permit = if signed { 0 } else { 1 };
         Some(Self {
@@ -45,7 +45,7 @@ impl AdmissionPermit {
 }
 
 /// In bytes.
-fn size(request: &Request) -> usize {
+fn size(request: &SigningRequest) -> usize {
     request.payload.len() + request.notes.as_ref().map_or(0, String::len)
 }
 

@@ -8,7 +8,7 @@ use covault_core::{
     ids::VaultId,
     scheme::Scheme,
     wallet::{
-        generation::Reshare,
+        generation::ReshareState,
         vault::{KeyState, VaultKey},
     },
 };
@@ -39,7 +39,7 @@ pub(super) fn is_open(key: &VaultKey) -> bool {
     match &key.state {
         KeyState::Ready(live) => {
             let asked = live.activation.as_ref().is_none_or(|it| it.asked);
-            live.reshare != Reshare::Idle || !asked || !live.untold().is_empty()
+            live.reshare != ReshareState::Idle || !asked || !live.untold().is_empty()
         }
         _ => true,
     }

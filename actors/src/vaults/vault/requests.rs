@@ -6,7 +6,7 @@ use covault_core::{
     fault::Fault,
     ids::RequestId,
     networks::Payload,
-    request::{Effect, Request, State},
+    request::{RequestEffect, RequestState, SigningRequest},
 };
 use ractor::{Actor, ActorRef};
 
@@ -37,7 +37,7 @@ impl VaultState {
     pub(super) async fn load_readable(
         &self,
         id: RequestId,
-    ) -> Result<Option<(Request, u64)>, Fault> {
+    ) -> Result<Option<(SigningRequest, u64)>, Fault> {
         let found = self.services.request(id).await;
         Ok(skip_unreadable(found, format_args!("request {id}"))?.flatten())
     }
@@ -65,13 +65,13 @@ impl VaultState {
     pub(super) async fn start_loaded(
         &mut self,
         myself: &ActorRef<Msg>,
-        request: Request,
+        request: SigningRequest,
         version: u64,
     ) -> Result<(), Fault> {
         let id = request.id;
         let signed = matches!(
             request.state,
-            State::Signed { .. } | State::Broadcasting { .. }
+            RequestState::Signed { .. } | RequestState::Broadcasting { .. }
         );
         let failures = self.failures.get(&id).copied().unwrap_or_default();
         match self.account_queue_of(&request) {
@@ -96,17 +96,17 @@ impl VaultState {
     }
 
     /// The account in whose queue a loaded request waits, where it waits in one.
-    fn account_queue_of(&self, request: &Request) -> Result<Option<ChainAccount>, Fault> {
+    fn account_queue_of(&self, request: &SigningRequest) -> Result<Option<ChainAccount>, Fault> {
         let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
         let queries = tx_builder::queries(&self.services, request.network, &payload);
-        let waits = request.state.effect() == Some(Effect::Prepare);
+        let waits = request.state.effect() == Some(RequestEffect::Prepare);
         Ok(tx_builder::account_queue(request, &payload, &queries).filter(|_| waits))
     }
 
     async fn give_up(
         &mut self,
         myself: &ActorRef<Msg>,
-        request: Request,
+        request: SigningRequest,
         version: u64,
     ) -> Result<(), Fault> {
         let id = request.id;

@@ -179,7 +179,7 @@ async fn ton_facts__should_not_come_of_one_node_where_two_have_to_agree() {
 async fn ton_facts__should_not_come_of_the_data_of_another_wallet() {
     // Whose address is not that of the key in it.
     let queries = Queries::Ton(TonQueries::Transaction(TransactionQueries {
-        from: Version::V4r2.address(&key()).unwrap().wallet_form(),
+        from: WalletVersion::V4r2.address(&key()).unwrap().wallet_form(),
         value: 0,
         valid_until: false,
         jetton: None,

@@ -16,7 +16,8 @@ use covault_core::{
         ChainData, Network, Payload, Queries, Signed, WireKind,
         ton::{
             ChainData as TonChainData, JettonChainData, JettonQueries, Queries as TonQueries,
-            TonAddress, TransactionChainData, TransactionQueries, Version, ledger, parse_address,
+            TonAddress, TransactionChainData, TransactionQueries, WalletVersion, ledger,
+            parse_address,
         },
     },
     schema::wire,
@@ -50,7 +51,7 @@ fn key() -> [u8; 32] {
 }
 
 fn wallet() -> TonAddress {
-    Version::V5r1.address(&key()).unwrap()
+    WalletVersion::V5r1.address(&key()).unwrap()
 }
 
 /// A bag of one cell.

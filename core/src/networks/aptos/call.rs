@@ -22,10 +22,10 @@ const MAX_JSON: usize = 256 * 1024;
 /// Arguments, parameters and type arguments of a function; Move has no more.
 const MAX_ARGUMENTS: usize = 255;
 
-/// A checked call. Made by [`Call::parse`] only.
+/// A checked call. Made by [`JsonCall::parse`] only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Call {
+pub struct JsonCall {
     /// The JSON as it came.
     pub json: String,
     /// The function, and its type arguments; no arguments yet.
@@ -39,7 +39,7 @@ pub struct Call {
 /// See the node API's `EntryFunctionPayload`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wire {
+struct EntryFunctionPayload {
     r#type: String,
     function: String,
     #[serde(default)]
@@ -48,7 +48,7 @@ struct Wire {
     arguments: Vec<Value>,
 }
 
-impl Call {
+impl JsonCall {
     /// Reads a call. What can be said without the ABI is checked.
     ///
     /// # Errors
@@ -58,7 +58,7 @@ impl Call {
             let problem = format_args!("is too long: at most {MAX_JSON} bytes of JSON");
             return Err(Fault::field("payload", problem));
         }
-        let wire: Wire = serde_json::from_str(json).map_err(|_| {
+        let wire: EntryFunctionPayload = serde_json::from_str(json).map_err(|_| {
             Fault::field(
                 "payload",
                 "must be JSON with type, function, type_arguments and arguments, and nothing else",

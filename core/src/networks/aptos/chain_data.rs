@@ -15,23 +15,23 @@ pub struct Queries {
     pub gas_unit_price: bool,
     /// What is to be simulated, where the gas is wanted (the request brings no `maxGasAmount`).
     /// Last of all: [`simulation`] needs the other answers.
-    pub simulate: Option<Simulate>,
+    pub simulate: Option<SimulationQuery>,
     /// The function whose ABI is wanted, where its arguments are in JSON.
-    pub abi: Option<Function>,
+    pub abi: Option<FunctionName>,
 }
 
 /// A transaction whose gas is to be simulated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Simulate {
+pub struct SimulationQuery {
     /// What it calls.
-    pub call: Planned,
+    pub call: PlannedCall,
     /// octa per unit of gas, where the request brings it.
     pub gas_unit_price: Option<u64>,
 }
 
 /// A call that is to be simulated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Planned {
+pub enum PlannedCall {
     /// It is complete.
     Entry(EntryFunction),
     /// JSON (see [`Call`]): complete with the ABI.
@@ -40,7 +40,7 @@ pub enum Planned {
 
 /// The name of an entry function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Function {
+pub struct FunctionName {
     /// The account that has published its module: `0x` and 64 hex digits.
     pub address: String,
     /// The module.

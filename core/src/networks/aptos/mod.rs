@@ -14,14 +14,14 @@ mod tx;
 
 pub use self::{
     address::{AddressError, parse_address},
-    call::Call,
-    chain_data::{Abi, ChainData, Function, Planned, Queries, Simulate},
-    move_types::{Coin, CoinError},
+    call::JsonCall,
+    chain_data::{Abi, ChainData, FunctionName, PlannedCall, Queries, SimulationQuery},
+    move_types::{AptosCoin, CoinError},
     payload::{AptosAction, AptosMessage, AptosPayload, AptosTransaction},
     rules::{Aptos, simulation},
     tx::{
-        EntryFunction, ModuleId, Multisig, MultisigTransactionPayload, Never, RawTransaction,
-        Script, TransactionArgument, TransactionExecutable, TransactionExtraConfig,
-        TransactionPayload, TransactionPayloadInner, to_simulate,
+        EntryFunction, ModuleId, Multisig, MultisigTransactionPayload, RawTransaction, Script,
+        TransactionArgument, TransactionExecutable, TransactionExtraConfig, TransactionPayload,
+        TransactionPayloadInner, Uninhabited, to_simulate,
     },
 };

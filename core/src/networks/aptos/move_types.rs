@@ -68,7 +68,7 @@ pub(super) fn is_standard(tag: &StructTag, module: &str, name: &str) -> bool {
 
 /// What aptosSendCoin sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Coin {
+pub enum AptosCoin {
     /// A coin of coin.move, by its type.
     Type(StructTag),
     /// A fungible asset (AIP-21), by the address of its metadata.
@@ -88,17 +88,17 @@ pub enum CoinError {
     Address(#[from] AddressError),
 }
 
-impl Coin {
+impl AptosCoin {
     /// Parses a coin type (with `::`) or the address of a fungible asset's metadata.
     ///
     /// # Errors
     /// See [`CoinError`].
     pub fn parse(text: &str) -> Result<Self, CoinError> {
         if !text.contains("::") {
-            return Ok(Coin::Asset(parse_address(text)?));
+            return Ok(AptosCoin::Asset(parse_address(text)?));
         }
         match parse_type(text) {
-            Ok(TypeTag::Struct(tag)) => Ok(Coin::Type(*tag)),
+            Ok(TypeTag::Struct(tag)) => Ok(AptosCoin::Type(*tag)),
             Ok(_) | Err(TypeError) => Err(CoinError::Type),
         }
     }
@@ -108,14 +108,14 @@ impl Coin {
     /// either: a limit on one must hold for the other.
     pub fn metadata(&self) -> Option<Address> {
         match self {
-            Coin::Asset(address) => (*address != FUNGIBLE_COIN).then_some(*address),
-            Coin::Type(tag)
+            AptosCoin::Asset(address) => (*address != FUNGIBLE_COIN).then_some(*address),
+            AptosCoin::Type(tag)
                 if is_standard(tag, "aptos_coin", "AptosCoin") && tag.type_params().is_empty() =>
             {
                 None
             }
             // AIP-63; create_and_return_paired_metadata_if_not_exist of coin.move.
-            Coin::Type(tag) => {
+            AptosCoin::Type(tag) => {
                 let hash = Sha3_256::new()
                     .chain_update(FUNGIBLE_COIN.as_bytes())
                     .chain_update(struct_name(tag))
@@ -128,11 +128,11 @@ impl Coin {
 }
 
 /// The canonical form: addresses with all their digits.
-impl fmt::Display for Coin {
+impl fmt::Display for AptosCoin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Coin::Type(tag) => tag.fmt(f),
-            Coin::Asset(address) => address.fmt(f),
+            AptosCoin::Type(tag) => tag.fmt(f),
+            AptosCoin::Asset(address) => address.fmt(f),
         }
     }
 }

@@ -7,9 +7,9 @@ use sui_sdk_types::Address;
 
 use super::{
     address::parse_address,
-    call::Call,
-    move_types::Coin,
-    transfers::{Transfer, transfers},
+    call::JsonCall,
+    move_types::AptosCoin,
+    transfers::{CoinTransfer, transfers},
     tx::{EntryFunction, PAYLOAD_AT, RawTransaction},
 };
 use crate::{
@@ -19,8 +19,8 @@ use crate::{
     networks::{
         network::Network,
         payload::{
-            Family, Kind, WireKind, opaque,
-            outflow::{AccountChange, Asset, ChainScope, Nature, Outflow, Spend},
+            NetworkPayload, PayloadKind, WireKind, opaque,
+            outflow::{AccountChange, Asset, ChainScope, ContentKind, Outflow, Spend},
         },
     },
     schema::wire,
@@ -69,12 +69,12 @@ pub enum AptosAction {
         /// Recipient.
         to: Address,
         /// Of what.
-        coin: Coin,
+        coin: AptosCoin,
         /// In its smallest unit.
         amount: u64,
     },
     /// Calls an entry function, with arguments in JSON.
-    Call(Call),
+    Call(JsonCall),
     /// A whole transaction, of this sender and chain: gas and sequence number are its own.
     Raw(RawTransaction),
 }
@@ -136,7 +136,7 @@ pub(in crate::networks) fn send_coin(wire: &wire::AptosSendCoin) -> Result<Aptos
     transaction(wire.chain_id, &wire.from, wire.gas_fee.as_ref(), |_, _| {
         Ok(AptosAction::SendCoin {
             to: address("to", &wire.to)?,
-            coin: Coin::parse(required("coinTag", &wire.coin_tag)?)
+            coin: AptosCoin::parse(required("coinTag", &wire.coin_tag)?)
                 .map_err(|error| Fault::field("coinTag", error))?,
             amount: amount("amount", &wire.amount, parse_u64)?,
         })
@@ -160,7 +160,7 @@ fn custom(payload: &[u8], chain_id: u8, from: Address) -> Result<AptosAction, Fa
     if payload.starts_with(b"{") && !matches!(payload.get(PAYLOAD_AT), Some(0..=8)) {
         let json = std::str::from_utf8(payload)
             .map_err(|_| Fault::field("payload", "must be JSON in UTF-8, or BCS"))?;
-        return Call::parse(json).map(AptosAction::Call);
+        return JsonCall::parse(json).map(AptosAction::Call);
     }
     let raw = RawTransaction::decode(payload).ok_or_else(|| {
         Fault::field(
@@ -271,15 +271,15 @@ fn address(name: &str, text: &str) -> Result<Address, Fault> {
     parse_address(text).map_err(|error| Fault::field(name, error))
 }
 
-impl Family for AptosPayload {
-    fn kind(&self) -> Kind {
+impl NetworkPayload for AptosPayload {
+    fn kind(&self) -> PayloadKind {
         match self {
             AptosPayload::Transaction(transaction) => match transaction.action {
-                AptosAction::SendNative { .. } => Kind::AptosSendNative,
-                AptosAction::SendCoin { .. } => Kind::AptosSendCoin,
-                AptosAction::Call(_) | AptosAction::Raw(_) => Kind::AptosSendCustom,
+                AptosAction::SendNative { .. } => PayloadKind::AptosSendNative,
+                AptosAction::SendCoin { .. } => PayloadKind::AptosSendCoin,
+                AptosAction::Call(_) | AptosAction::Raw(_) => PayloadKind::AptosSendCustom,
             },
-            AptosPayload::Message(_) => Kind::AptosMessage,
+            AptosPayload::Message(_) => PayloadKind::AptosMessage,
         }
     }
 
@@ -346,7 +346,7 @@ impl AptosTransaction {
     /// The chain's id is signed.
     fn outflow(&self) -> Outflow {
         let place = ChainScope::aptos(self.chain_id.into());
-        let spend = |transfer: Transfer| Spend {
+        let spend = |transfer: CoinTransfer| Spend {
             asset: Asset {
                 place,
                 token: transfer.asset.map(|metadata| metadata.to_string()),
@@ -358,7 +358,7 @@ impl AptosTransaction {
         let custom = |target: Option<&EntryFunction>, known: Option<&EntryFunction>| {
             let moved: Vec<Spend> = known.into_iter().flat_map(transfers).map(spend).collect();
             if !moved.is_empty() {
-                return (Nature::Custom, moved);
+                return (ContentKind::Custom, moved);
             }
             let called = target.and_then(EntryFunction::publisher);
             let called = Spend {
@@ -372,21 +372,21 @@ impl AptosTransaction {
                     recipient: None,
                 };
                 let assets = [Asset::coin(place), Asset::some_token(place)];
-                return (Nature::Custom, assets.map(all).to_vec());
+                return (ContentKind::Custom, assets.map(all).to_vec());
             }
-            (Nature::Custom, vec![called])
+            (ContentKind::Custom, vec![called])
         };
         let (nature, spends) = match &self.action {
             AptosAction::SendNative { to, octas } => {
                 let (to, amount) = (*to, *octas);
                 let asset = None;
-                let moved = spend(Transfer { asset, to, amount });
-                (Nature::Transfer, vec![moved])
+                let moved = spend(CoinTransfer { asset, to, amount });
+                (ContentKind::Transfer, vec![moved])
             }
             AptosAction::SendCoin { to, coin, amount } => {
                 let (to, amount, asset) = (*to, *amount, coin.metadata());
-                let moved = spend(Transfer { asset, to, amount });
-                (Nature::Transfer, vec![moved])
+                let moved = spend(CoinTransfer { asset, to, amount });
+                (ContentKind::Transfer, vec![moved])
             }
             AptosAction::Call(call) => custom(Some(&call.target), call.known.as_ref()),
             AptosAction::Raw(raw) => custom(raw.called(), raw.called()),

@@ -9,11 +9,11 @@ use sui_sdk_types::Address;
 
 use super::{
     address::parse_address,
-    call::Call,
-    chain_data::{ChainData, Function, Planned, Queries, Simulate},
-    move_types::Coin,
+    call::JsonCall,
+    chain_data::{ChainData, FunctionName, PlannedCall, Queries, SimulationQuery},
+    move_types::AptosCoin,
     payload::{AptosAction, AptosPayload, AptosTransaction, CHAIN_IDS},
-    transfers::{self, Transfer},
+    transfers::{self, CoinTransfer},
     tx::{self, RawTransaction, TransactionPayload},
 };
 use crate::{
@@ -54,7 +54,7 @@ impl NetworkRules for Aptos {
 
     /// A coin type, or the metadata address of a fungible asset.
     fn parse_token(&self, text: &str) -> Result<String, Fault> {
-        Coin::parse(text)
+        AptosCoin::parse(text)
             .map(|coin| coin.to_string())
             .map_err(|error| Fault::new(Class::Invalid, error.to_string()))
     }
@@ -176,30 +176,31 @@ impl NetworkRules for Aptos {
 }
 
 /// The token that stands for `token` (in canonical form) wherever amounts are counted: the
-/// fungible asset that it is, `None` for the chain's own coin. See [`Coin::metadata`].
+/// fungible asset that it is, `None` for the chain's own coin. See [`AptosCoin::metadata`].
 fn counted_as(token: &str) -> Option<String> {
-    let coin = Coin::parse(token).ok()?;
+    let coin = AptosCoin::parse(token).ok()?;
     coin.metadata().map(|address| address.to_string())
 }
 
 /// What is asked about a transaction; `None` when it brings everything.
 fn queries(transaction: &AptosTransaction) -> Option<Queries> {
     let (call, abi) = match &transaction.action {
-        AptosAction::SendNative { to, octas } => {
-            (Planned::Entry(transfers::send_native(*to, *octas)), None)
-        }
+        AptosAction::SendNative { to, octas } => (
+            PlannedCall::Entry(transfers::send_native(*to, *octas)),
+            None,
+        ),
         AptosAction::SendCoin { to, coin, amount } => (
-            Planned::Entry(transfers::send_coin(coin, *to, *amount)),
+            PlannedCall::Entry(transfers::send_coin(coin, *to, *amount)),
             None,
         ),
         AptosAction::Call(call) => {
             let target = &call.target;
-            let abi = Function {
+            let abi = FunctionName {
                 address: target.module.address.to_string(),
                 module: target.module.name.to_string(),
                 name: target.function.to_string(),
             };
-            (Planned::Json(call.json.clone()), Some(abi))
+            (PlannedCall::Json(call.json.clone()), Some(abi))
         }
         AptosAction::Raw(_) => return None,
     };
@@ -208,10 +209,13 @@ fn queries(transaction: &AptosTransaction) -> Option<Queries> {
         chain_id: transaction.chain_id,
         from: transaction.from.clone(),
         gas_unit_price: price.is_none(),
-        simulate: transaction.max_gas_amount.is_none().then_some(Simulate {
-            call,
-            gas_unit_price: price,
-        }),
+        simulate: transaction
+            .max_gas_amount
+            .is_none()
+            .then_some(SimulationQuery {
+                call,
+                gas_unit_price: price,
+            }),
         abi,
     })
 }
@@ -276,7 +280,7 @@ pub fn simulation(
     balance: u64,
     public_key: Option<&[u8]>,
 ) -> Result<Vec<u8>, Fault> {
-    let Some(Simulate {
+    let Some(SimulationQuery {
         call,
         gas_unit_price,
     }) = &queries.simulate
@@ -296,9 +300,9 @@ pub fn simulation(
             .with_execute_code(ExecuteCode::InsufficientGasFee));
     }
     let entry = match (call, &chain_data.abi) {
-        (Planned::Entry(entry), None) => entry.clone(),
-        (Planned::Json(json), Some(abi)) => Call::parse(json)?.encode(abi)?,
-        (Planned::Entry(_), Some(_)) | (Planned::Json(_), None) => return Err(not_those()),
+        (PlannedCall::Entry(entry), None) => entry.clone(),
+        (PlannedCall::Json(json), Some(abi)) => JsonCall::parse(json)?.encode(abi)?,
+        (PlannedCall::Entry(_), Some(_)) | (PlannedCall::Json(_), None) => return Err(not_those()),
     };
     let transaction = RawTransaction {
         sender: parse_address(&queries.from).map_err(Fault::bug)?,
@@ -356,8 +360,8 @@ fn difference(built: &[u8], shown: &[u8]) -> Option<&'static str> {
                 .unwrap_or_default()
         };
         let (built, shown) = (moved(&built), moved(&shown));
-        let to = |moved: &Transfer| moved.to;
-        let amount = |moved: &Transfer| moved.amount;
+        let to = |moved: &CoinTransfer| moved.to;
+        let amount = |moved: &CoinTransfer| moved.amount;
         return Some(if built.is_empty() || shown.is_empty() {
             "payload"
         } else if !built.iter().map(to).eq(shown.iter().map(to)) {

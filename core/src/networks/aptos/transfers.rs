@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use sui_sdk_types::{Address, Identifier, StructTag, TypeTag};
 
 use super::{
-    move_types::{Coin, special},
+    move_types::{AptosCoin, special},
     tx::{
         EntryFunction, ModuleId, Multisig, MultisigTransactionPayload, RawTransaction, Script,
         TransactionExecutable, TransactionPayload, TransactionPayloadInner,
@@ -14,8 +14,8 @@ use crate::networks::payload::outflow::AccountChange;
 
 /// Coins that leave the sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Transfer {
-    /// The metadata of the fungible asset; `None` for the chain's coin. See [`Coin::metadata`].
+pub(crate) struct CoinTransfer {
+    /// The metadata of the fungible asset; `None` for the chain's coin. See [`AptosCoin::metadata`].
     pub asset: Option<Address>,
     /// Recipient.
     pub to: Address,
@@ -34,7 +34,7 @@ enum Sends {
 }
 
 /// A function of the framework, at 0x1.
-pub(super) struct Known {
+pub(super) struct KnownFunction {
     module: &'static str,
     function: &'static str,
     sends: Sends,
@@ -49,8 +49,8 @@ const fn known(
     sends: Sends,
     params: &'static [&'static str],
     type_parameters: u64,
-) -> Known {
-    Known {
+) -> KnownFunction {
+    KnownFunction {
         module,
         function,
         sends,
@@ -65,7 +65,7 @@ const ADDRESSES: &str = "vector<address>";
 /// Of aptos_account.move, coin.move and primary_fungible_store.move. The chain lets nobody change
 /// the parameters of a published entry function.
 #[rustfmt::skip]
-const KNOWN: [Known; 8] = [
+const KNOWN: [KnownFunction; 8] = [
     known("aptos_account", "transfer", Sends::Coin, &["address", "u64"], 0),
     known("aptos_account", "transfer_coins", Sends::TypeArgument, &["address", "u64"], 1),
     known("aptos_account", "transfer_fungible_assets", Sends::FirstArgument, &[METADATA, "address", "u64"], 0),
@@ -77,7 +77,7 @@ const KNOWN: [Known; 8] = [
 ];
 
 /// The function, where it is one of them.
-pub(super) fn find(module: &ModuleId, function: &Identifier) -> Option<&'static Known> {
+pub(super) fn find(module: &ModuleId, function: &Identifier) -> Option<&'static KnownFunction> {
     KNOWN.iter().find(|known| {
         module.address == special(1) && module.name == *known.module && *function == *known.function
     })
@@ -188,18 +188,20 @@ impl Script {
 
 /// What a call plainly moves. Nothing, where the function is another one or its arguments are
 /// not such that the chain would run it.
-pub(crate) fn transfers(entry: &EntryFunction) -> Vec<Transfer> {
+pub(crate) fn transfers(entry: &EntryFunction) -> Vec<CoinTransfer> {
     find(&entry.module, &entry.function)
         .and_then(|known| read(known, entry))
         .unwrap_or_default()
 }
 
-fn read(known: &Known, entry: &EntryFunction) -> Option<Vec<Transfer>> {
+fn read(known: &KnownFunction, entry: &EntryFunction) -> Option<Vec<CoinTransfer>> {
     let mut args = entry.args.iter();
     let coin = match (known.sends, entry.ty_args.as_slice()) {
         (Sends::Coin, []) => None,
-        (Sends::TypeArgument, [TypeTag::Struct(tag)]) => Coin::Type((**tag).clone()).metadata(),
-        (Sends::FirstArgument, _) => Coin::Asset(value(args.next()?)?).metadata(),
+        (Sends::TypeArgument, [TypeTag::Struct(tag)]) => {
+            AptosCoin::Type((**tag).clone()).metadata()
+        }
+        (Sends::FirstArgument, _) => AptosCoin::Asset(value(args.next()?)?).metadata(),
         (Sends::Coin | Sends::TypeArgument, _) => return None,
     };
     let (to, amounts) = (args.next()?, args.next()?);
@@ -211,7 +213,7 @@ fn read(known: &Known, entry: &EntryFunction) -> Option<Vec<Transfer>> {
     let pairs = (to.len() == amounts.len()).then(|| to.into_iter().zip(amounts))?;
     Some(
         pairs
-            .map(|(to, amount)| Transfer {
+            .map(|(to, amount)| CoinTransfer {
                 asset: coin,
                 to,
                 amount,
@@ -235,15 +237,15 @@ pub(super) fn send_native(to: Address, octas: u64) -> EntryFunction {
 }
 
 /// The call that sends any coin.
-pub(super) fn send_coin(coin: &Coin, to: Address, units: u64) -> EntryFunction {
+pub(super) fn send_coin(coin: &AptosCoin, to: Address, units: u64) -> EntryFunction {
     match coin {
-        Coin::Type(tag) => EntryFunction {
+        AptosCoin::Type(tag) => EntryFunction {
             module: framework(const { Identifier::from_static("aptos_account") }),
             function: const { Identifier::from_static("transfer_coins") },
             ty_args: vec![tag.clone().into()],
             args: vec![address(to), amount(units)],
         },
-        Coin::Asset(metadata) => {
+        AptosCoin::Asset(metadata) => {
             let object_of = StructTag::new(
                 special(1),
                 const { Identifier::from_static("fungible_asset") },

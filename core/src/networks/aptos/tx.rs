@@ -41,7 +41,7 @@ pub enum TransactionPayload {
     /// Runs bytecode that it brings.
     Script(Script),
     /// No chain takes it any more.
-    ModuleBundle(Never),
+    ModuleBundle(Uninhabited),
     /// Calls an entry function.
     EntryFunction(EntryFunction),
     /// Acts for a multisig account.
@@ -52,7 +52,7 @@ pub enum TransactionPayload {
 
 /// There is none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Never {}
+pub enum Uninhabited {}
 
 /// A call of an entry function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -15,12 +15,12 @@ pub struct ChainData {
     /// The unspent outputs of the sender's address that a transaction may spend now, in any
     /// order: no coinbase outputs that are not mature, nothing that the mempool spends already.
     /// Their script is that of the address.
-    pub outputs: Vec<Unspent>,
+    pub outputs: Vec<UnspentOutput>,
 }
 
 /// An unspent output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unspent {
+pub struct UnspentOutput {
     /// The transaction's id as explorers show it: 64 hex digits.
     pub txid: String,
     /// Which output of the transaction it is, from 0.

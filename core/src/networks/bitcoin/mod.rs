@@ -13,7 +13,7 @@ mod tx;
 
 pub use self::{
     address::{AddressError, parse_address},
-    chain_data::{ChainData, Queries, Unspent},
-    payload::{BitcoinPayload, Output, Payment, batch},
+    chain_data::{ChainData, Queries, UnspentOutput},
+    payload::{BitcoinOutput, BitcoinPayload, BitcoinPayment, batch},
     rules::Bitcoin,
 };

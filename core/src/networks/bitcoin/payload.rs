@@ -10,8 +10,8 @@ use crate::{
     networks::{
         network::Network,
         payload::{
-            Family, Kind, WireKind,
-            outflow::{Asset, ChainScope, Nature, Outflow, Spend},
+            NetworkPayload, PayloadKind, WireKind,
+            outflow::{Asset, ChainScope, ContentKind, Outflow, Spend},
         },
     },
     schema::wire,
@@ -24,23 +24,23 @@ const MAX_NETWORK_FEE: u64 = 10_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BitcoinPayload {
     /// `btcSendNative`: exactly one output.
-    SendNative(Payment),
+    SendNative(BitcoinPayment),
     /// A batch payment: one transaction with many outputs.
     ///
-    /// It is no kind of a signing request: [`Family::kind`] calls it by what it does,
-    /// btcSendNative, and [`Family::to_wire`] gives an empty one, which no parser takes. So it
+    /// It is no kind of a signing request: [`NetworkPayload::kind`] calls it by what it does,
+    /// btcSendNative, and [`NetworkPayload::to_wire`] gives an empty one, which no parser takes. So it
     /// can be built, but not come into an order by mistake.
-    Batch(Payment),
+    Batch(BitcoinPayment),
 }
 
 /// One transaction that pays bitcoin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Payment {
+pub struct BitcoinPayment {
     /// Sender, P2WPKH in lower case. What is left over goes back there.
     pub from: String,
     /// To whom how much, in order; 1 to 254.
-    pub outputs: Vec<Output>,
+    pub outputs: Vec<BitcoinOutput>,
     /// Fee rate in sat/vB, 1 to 10,000.
     pub network_fee: u64,
 }
@@ -48,7 +48,7 @@ pub struct Payment {
 /// A recipient and its amount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Output {
+pub struct BitcoinOutput {
     /// Recipient, on mainnet.
     pub to: Address,
     /// Amount in satoshi: not dust, at most 21 million bitcoin.
@@ -59,7 +59,7 @@ pub struct Output {
 pub(in crate::networks) fn send_native(
     wire: &wire::BtcSendNative,
 ) -> Result<BitcoinPayload, Fault> {
-    Ok(BitcoinPayload::SendNative(Payment {
+    Ok(BitcoinPayload::SendNative(BitcoinPayment {
         from: sender(&wire.from)?,
         outputs: vec![output("to", &wire.to, "amount", &wire.amount)?],
         network_fee: network_fee(wire.network_fee)?,
@@ -87,7 +87,7 @@ pub fn batch(wire: &wire::BtcBatchSendNative, fee_rate: u64) -> Result<BitcoinPa
             )
         })
         .collect::<Result<Vec<_>, _>>()?;
-    let payment = Payment {
+    let payment = BitcoinPayment {
         from,
         outputs,
         network_fee: network_fee(fee_rate)?,
@@ -117,7 +117,7 @@ fn address(name: &str, text: &str) -> Result<Address, Fault> {
     parse_address(required(name, text)?).map_err(|error| Fault::field(name, error))
 }
 
-fn output(to: &str, address: &str, name: &str, text: &str) -> Result<Output, Fault> {
+fn output(to: &str, address: &str, name: &str, text: &str) -> Result<BitcoinOutput, Fault> {
     let to = self::address(to, address)?;
     let satoshi = amount(name, text, parse_u64)?;
     if satoshi == 0 {
@@ -134,7 +134,7 @@ fn output(to: &str, address: &str, name: &str, text: &str) -> Result<Output, Fau
     if satoshi > Amount::MAX_MONEY.to_sat() {
         return Err(Fault::field(name, "is more bitcoin than there are"));
     }
-    Ok(Output { to, satoshi })
+    Ok(BitcoinOutput { to, satoshi })
 }
 
 fn network_fee(rate: u64) -> Result<u64, Fault> {
@@ -149,7 +149,7 @@ fn network_fee(rate: u64) -> Result<u64, Fault> {
     }
 }
 
-impl Payment {
+impl BitcoinPayment {
     /// What all recipients get together, in satoshi.
     pub(crate) fn amount(&self) -> u64 {
         // At most 254 times 21 million bitcoin, so it fits.
@@ -159,7 +159,7 @@ impl Payment {
 
 impl BitcoinPayload {
     /// The payment.
-    pub fn payment(&self) -> &Payment {
+    pub fn payment(&self) -> &BitcoinPayment {
         let (BitcoinPayload::SendNative(payment) | BitcoinPayload::Batch(payment)) = self;
         payment
     }
@@ -173,9 +173,9 @@ impl BitcoinPayload {
     }
 }
 
-impl Family for BitcoinPayload {
-    fn kind(&self) -> Kind {
-        Kind::BtcSendNative
+impl NetworkPayload for BitcoinPayload {
+    fn kind(&self) -> PayloadKind {
+        PayloadKind::BtcSendNative
     }
 
     fn from(&self) -> &str {
@@ -183,7 +183,7 @@ impl Family for BitcoinPayload {
     }
 
     fn to_wire(&self) -> WireKind {
-        let Payment {
+        let BitcoinPayment {
             from,
             outputs,
             network_fee,
@@ -208,7 +208,7 @@ impl Family for BitcoinPayload {
             recipient: Some(output.to.to_string()),
         });
         Outflow {
-            nature: Nature::Transfer,
+            nature: ContentKind::Transfer,
             place,
             spends: spends.collect(),
         }

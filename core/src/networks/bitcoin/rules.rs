@@ -6,9 +6,9 @@ use bitcoin::{Address, CompressedPublicKey, KnownHrp, ScriptBuf};
 
 use super::{
     address::parse_address,
-    chain_data::{ChainData, Queries, Unspent},
+    chain_data::{ChainData, Queries, UnspentOutput},
     payload::BitcoinPayload,
-    tx::{self, Coin, Draft},
+    tx::{self, SpendableOutput, UnsignedPsbt},
 };
 use crate::{
     amount::U256,
@@ -62,10 +62,10 @@ impl NetworkRules for Bitcoin {
         taken: &BTreeSet<Resource>,
     ) -> Result<Allocation<ChainData>, Fault> {
         let all = tx::coins(&chain_data)?;
-        let is_free = |coin: &&Coin| !taken.contains(&piece(&coin.outpoint));
-        let free: Vec<Coin> = all.iter().filter(is_free).copied().collect();
+        let is_free = |coin: &&SpendableOutput| !taken.contains(&piece(&coin.outpoint));
+        let free: Vec<SpendableOutput> = all.iter().filter(is_free).copied().collect();
         if let Ok(choice) = tx::choose(payload, &free) {
-            let outputs = choice.coins.iter().map(Unspent::from).collect();
+            let outputs = choice.coins.iter().map(UnspentOutput::from).collect();
             return Ok(Allocation::ChainData(ChainData { outputs }));
         }
         if tx::choose(payload, &all).is_ok() {
@@ -87,14 +87,14 @@ impl NetworkRules for Bitcoin {
         _payload: &BitcoinPayload,
         unsigned: &Unsigned,
     ) -> Result<Vec<Resource>, Fault> {
-        let outpoints = Draft::read(&unsigned.bytes)?.outpoints();
+        let outpoints = UnsignedPsbt::read(&unsigned.bytes)?.outpoints();
         Ok(outpoints.iter().map(piece).collect())
     }
 
     /// What is signed for an input binds the whole transaction, and the amount of this input alone
     /// (BIP-143). One input has its amount bound by its own signature.
     fn signed_in_parts(&self, unsigned: &[u8]) -> Result<Option<[u8; 32]>, Fault> {
-        Draft::read(unsigned).map(|draft| draft.signed_in_parts())
+        UnsignedPsbt::read(unsigned).map(|draft| draft.signed_in_parts())
     }
 
     fn build(
@@ -106,7 +106,7 @@ impl NetworkRules for Bitcoin {
         let coins = tx::coins(chain_data.ok_or_else(not_those)?)?;
         let choice = tx::choose(payload, &coins)?;
         let own = own_script(&key(public_key)?);
-        let draft = Draft::new(payload.payment(), &choice, &own);
+        let draft = UnsignedPsbt::new(payload.payment(), &choice, &own);
         Ok(Unsigned {
             bytes: draft.write()?,
             signing: signing(&draft, &own)?,
@@ -114,11 +114,14 @@ impl NetworkRules for Bitcoin {
     }
 
     fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {
-        Draft::read(unsigned)?.fee().map(U256::from)
+        UnsignedPsbt::read(unsigned)?.fee().map(U256::from)
     }
 
     fn difference(&self, built: &[u8], shown: &[u8]) -> Option<&'static str> {
-        let (built, shown) = (Draft::read(built).ok()?, Draft::read(shown).ok()?);
+        let (built, shown) = (
+            UnsignedPsbt::read(built).ok()?,
+            UnsignedPsbt::read(shown).ok()?,
+        );
         built.difference(&shown)
     }
 
@@ -130,7 +133,7 @@ impl NetworkRules for Bitcoin {
         public_key: &[u8],
     ) -> Result<Signed, Fault> {
         let key = key(public_key)?;
-        let draft = Draft::read(&unsigned.bytes)?;
+        let draft = UnsignedPsbt::read(&unsigned.bytes)?;
         if signing(&draft, &own_script(&key))? != unsigned.signing {
             return Err(Fault::bug("what was signed is not the transaction"));
         }
@@ -154,7 +157,7 @@ fn piece(outpoint: &bitcoin::OutPoint) -> Resource {
     Resource::Object(outpoint.to_string())
 }
 
-fn signing(draft: &Draft, own: &ScriptBuf) -> Result<Vec<SigningInput>, Fault> {
+fn signing(draft: &UnsignedPsbt, own: &ScriptBuf) -> Result<Vec<SigningInput>, Fault> {
     let digests = draft.digests(own)?.into_iter();
     Ok(digests
         .map(|digest| SigningInput {

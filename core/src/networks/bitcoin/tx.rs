@@ -9,8 +9,8 @@ use bitcoin::{
 };
 
 use super::{
-    chain_data::{ChainData, Unspent},
-    payload::{BitcoinPayload, Output, Payment},
+    chain_data::{ChainData, UnspentOutput},
+    payload::{BitcoinOutput, BitcoinPayload, BitcoinPayment},
 };
 use crate::{
     fault::{ExecuteCode, Fault},
@@ -37,15 +37,15 @@ const MAX_PSBT_BYTES: usize = 400_000;
 
 /// An output that can be spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Coin {
+pub(super) struct SpendableOutput {
     pub(super) outpoint: OutPoint,
     /// satoshi.
     pub(super) value: u64,
 }
 
-impl From<&Coin> for Unspent {
-    fn from(coin: &Coin) -> Self {
-        Unspent {
+impl From<&SpendableOutput> for UnspentOutput {
+    fn from(coin: &SpendableOutput) -> Self {
+        UnspentOutput {
             txid: coin.outpoint.txid.to_string(),
             vout: coin.outpoint.vout,
             value: coin.value,
@@ -55,11 +55,11 @@ impl From<&Coin> for Unspent {
 
 /// The facts, read and in the order in which they are spent: the largest first, then by txid as
 /// it is shown, then by vout.
-pub(super) fn coins(chain_data: &ChainData) -> Result<Vec<Coin>, Fault> {
+pub(super) fn coins(chain_data: &ChainData) -> Result<Vec<SpendableOutput>, Fault> {
     let mut seen = BTreeSet::new();
     let mut sum: u64 = 0;
     let mut coins = Vec::with_capacity(chain_data.outputs.len());
-    for Unspent { txid, vout, value } in &chain_data.outputs {
+    for UnspentOutput { txid, vout, value } in &chain_data.outputs {
         let txid: Txid = txid
             .parse()
             .map_err(|_| Fault::bug("the node's txid is not 64 hex digits"))?;
@@ -68,7 +68,7 @@ pub(super) fn coins(chain_data: &ChainData) -> Result<Vec<Coin>, Fault> {
             return Err(Fault::bug("the node lists an output twice"));
         }
         sum = sum.saturating_add(*value);
-        coins.push(Coin {
+        coins.push(SpendableOutput {
             outpoint,
             value: *value,
         });
@@ -88,18 +88,21 @@ pub(super) fn coins(chain_data: &ChainData) -> Result<Vec<Coin>, Fault> {
 }
 
 /// What a transaction spends.
-pub(super) struct Choice {
+pub(super) struct CoinSelection {
     /// In the order of the inputs.
-    pub(super) coins: Vec<Coin>,
+    pub(super) coins: Vec<SpendableOutput>,
     /// What goes back to the sender, in satoshi.
     change: Option<u64>,
 }
 
 /// The smallest number of the first coins that pays for amounts and fee without change. Change
 /// is what is left of them, if its own output can be paid for and is not dust.
-pub(super) fn choose(payload: &BitcoinPayload, coins: &[Coin]) -> Result<Choice, Fault> {
+pub(super) fn choose(
+    payload: &BitcoinPayload,
+    coins: &[SpendableOutput],
+) -> Result<CoinSelection, Fault> {
     let payment = payload.payment();
-    let tariff = Tariff::of(payment);
+    let tariff = FeeTable::of(payment);
     let wants = |inputs, change| {
         let fee = tariff.fee(inputs, change);
         payment.amount().saturating_add(fee)
@@ -119,7 +122,7 @@ pub(super) fn choose(payload: &BitcoinPayload, coins: &[Coin]) -> Result<Choice,
             );
             return Err(short(problem));
         }
-        return Ok(Choice {
+        return Ok(CoinSelection {
             coins: coins.iter().take(count).copied().collect(),
             change: sum
                 .checked_sub(wants(count, true))
@@ -133,7 +136,7 @@ pub(super) fn choose(payload: &BitcoinPayload, coins: &[Coin]) -> Result<Choice,
 }
 
 /// What transactions that make the same payment cost.
-struct Tariff {
+struct FeeTable {
     /// sat/vB.
     rate: u64,
     /// Recipients.
@@ -142,9 +145,9 @@ struct Tariff {
     weight: u64,
 }
 
-impl Tariff {
-    fn of(payment: &Payment) -> Self {
-        let weight = |output: &Output| {
+impl FeeTable {
+    fn of(payment: &BitcoinPayment) -> Self {
+        let weight = |output: &BitcoinOutput| {
             let output = TxOut {
                 value: Amount::from_sat(output.satoshi),
                 script_pubkey: output.to.script_pubkey(),
@@ -172,15 +175,15 @@ impl Tariff {
 
 /// A transaction that is not signed, and the outputs that its inputs spend.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Draft {
+pub(super) struct UnsignedPsbt {
     transaction: Transaction,
     /// One for each input.
     spent: Vec<TxOut>,
 }
 
-impl Draft {
+impl UnsignedPsbt {
     /// Recipients first, in their order, then change.
-    pub(super) fn new(payment: &Payment, choice: &Choice, own: &ScriptBuf) -> Self {
+    pub(super) fn new(payment: &BitcoinPayment, choice: &CoinSelection, own: &ScriptBuf) -> Self {
         let output = |satoshi, script_pubkey| TxOut {
             value: Amount::from_sat(satoshi),
             script_pubkey,
@@ -220,7 +223,7 @@ impl Draft {
         Ok(psbt.serialize())
     }
 
-    /// Reads what [`Draft::write`] gave, byte for byte.
+    /// Reads what [`UnsignedPsbt::write`] gave, byte for byte.
     pub(super) fn read(bytes: &[u8]) -> Result<Self, Fault> {
         let unreadable = |why: &dyn std::fmt::Display| {
             Fault::bug(format_args!(

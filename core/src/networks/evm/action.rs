@@ -2,7 +2,7 @@
 
 use alloy_primitives::{Address, U256};
 
-use super::chain_data::Call;
+use super::chain_data::EvmCall;
 
 /// What a transaction does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,15 +49,15 @@ const OTHER_BYTE_GAS: u64 = 16;
 /// Selector of `transfer(address,uint256)` (EIP-20).
 pub(super) const TRANSFER: [u8; 4] = [0xa9, 0x05, 0x9c, 0xbb];
 
-pub(super) struct Parts {
+pub(super) struct CallParts {
     pub(super) to: Option<Address>,
     pub(super) value: U256,
     pub(super) input: Vec<u8>,
 }
 
-pub(super) fn parts(action: &EvmAction) -> Parts {
+pub(super) fn parts(action: &EvmAction) -> CallParts {
     match action {
-        EvmAction::SendNative { to, value } => Parts {
+        EvmAction::SendNative { to, value } => CallParts {
             to: Some(*to),
             value: *value,
             input: Vec::new(),
@@ -67,13 +67,13 @@ pub(super) fn parts(action: &EvmAction) -> Parts {
             let mut input = TRANSFER.to_vec();
             input.extend_from_slice(to.into_word().as_slice());
             input.extend_from_slice(&amount.to_be_bytes::<32>());
-            Parts {
+            CallParts {
                 to: Some(*token),
                 value: U256::ZERO,
                 input,
             }
         }
-        EvmAction::SendCustom { to, value, input } => Parts {
+        EvmAction::SendCustom { to, value, input } => CallParts {
             to: *to,
             value: *value,
             input: input.clone(),
@@ -82,9 +82,9 @@ pub(super) fn parts(action: &EvmAction) -> Parts {
 }
 
 /// The call whose gas is to be estimated.
-pub(crate) fn call(action: &EvmAction) -> Call {
-    let Parts { to, value, input } = parts(action);
-    Call {
+pub(crate) fn call(action: &EvmAction) -> EvmCall {
+    let CallParts { to, value, input } = parts(action);
+    EvmCall {
         to: to.map(|to| to.to_checksum(None)),
         value: value.to_string(),
         data: input,
@@ -94,7 +94,7 @@ pub(crate) fn call(action: &EvmAction) -> Call {
 /// What the transaction costs before its first instruction: the least that any chain asks
 /// (later rules, such as EIP-3860 and EIP-7623, only add to it).
 pub(crate) fn intrinsic_gas(action: &EvmAction) -> u64 {
-    let Parts { to, input, .. } = parts(action);
+    let CallParts { to, input, .. } = parts(action);
     let creation = if to.is_none() { CREATION_GAS } else { 0 };
     let data: u64 = input
         .iter()

@@ -86,8 +86,8 @@ const COMMON: &[&str] = &[
     "unpause()",
 ];
 
-static BUILT_IN: LazyLock<Calls> = LazyLock::new(|| {
-    let mut calls = Calls::default();
+static BUILT_IN: LazyLock<AbiTable> = LazyLock::new(|| {
+    let mut calls = AbiTable::default();
     for signature in COMMON {
         // A test reads every one of them.
         if let Ok(function) = Function::parse(signature) {
@@ -99,11 +99,11 @@ static BUILT_IN: LazyLock<Calls> = LazyLock::new(|| {
 
 /// Functions by their selector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Calls {
+pub struct AbiTable {
     functions: HashMap<[u8; 4], Vec<Function>>,
 }
 
-impl Calls {
+impl AbiTable {
     /// The common calls.
     pub fn built_in() -> &'static Self {
         &BUILT_IN
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn built_in__should_hold_every_common_call() {
-        let known: usize = Calls::built_in().functions.values().map(Vec::len).sum();
+        let known: usize = AbiTable::built_in().functions.values().map(Vec::len).sum();
         assert_eq!(known, COMMON.len());
     }
 
@@ -240,7 +240,7 @@ mod tests {
              0000000000000000000000000000000000000000000000000000000000bc614e",
         )
         .unwrap();
-        let shown = Calls::built_in().decode(&input).unwrap();
+        let shown = AbiTable::built_in().decode(&input).unwrap();
         assert_eq!(
             shown.function,
             "transfer(address 0xf487A86D0657ee2f86770860EE633c5933e4D67C, uint256 12345678)"
@@ -269,22 +269,22 @@ mod tests {
             "burn(uint256 amount)",
             &[DynSolValue::Uint(alloy_primitives::U256::ONE, 256)],
         );
-        assert!(Calls::built_in().decode(&plain).is_some());
+        assert!(AbiTable::built_in().decode(&plain).is_some());
         let longer = [plain.as_slice(), &[0]].concat();
-        assert_eq!(Calls::built_in().decode(&longer), None);
-        assert_eq!(Calls::built_in().decode(&plain[..35]), None);
+        assert_eq!(AbiTable::built_in().decode(&longer), None);
+        assert_eq!(AbiTable::built_in().decode(&plain[..35]), None);
         let dirty = hex::decode(
             "a9059cbb010000000000000000000000f487a86d0657ee2f86770860ee633c5933e4d67c\
              0000000000000000000000000000000000000000000000000000000000bc614e",
         );
-        assert_eq!(Calls::built_in().decode(&dirty.unwrap()), None);
-        assert_eq!(Calls::built_in().decode(&[]), None);
-        assert_eq!(Calls::built_in().decode(&[1, 2, 3, 4]), None);
+        assert_eq!(AbiTable::built_in().decode(&dirty.unwrap()), None);
+        assert_eq!(AbiTable::built_in().decode(&[]), None);
+        assert_eq!(AbiTable::built_in().decode(&[1, 2, 3, 4]), None);
     }
 
     #[test]
     fn add_abi__should_teach_calls_of_its_own() {
-        let mut own = Calls::default();
+        let mut own = AbiTable::default();
         own.add_abi(
             r#"[{"type":"function","name":"say","inputs":[
                 {"name":"words","type":"string"},
@@ -292,7 +292,7 @@ mod tests {
             ],"outputs":[],"stateMutability":"nonpayable"}]"#,
         )
         .unwrap();
-        let calls = Calls::built_in().overridden_by(&own);
+        let calls = AbiTable::built_in().overridden_by(&own);
         let pair = DynSolValue::Tuple(vec![
             DynSolValue::Int(alloy_primitives::I256::MINUS_ONE, 8),
             DynSolValue::Bool(true),
@@ -331,7 +331,7 @@ mod tests {
             &[DynSolValue::Uint(alloy_primitives::U256::from(7), 8)],
         );
         for artifact in artifacts {
-            let mut own = Calls::default();
+            let mut own = AbiTable::default();
             own.add_abi(&artifact).unwrap();
             let shown = own.decode(&input).unwrap();
             assert_eq!(shown.function, "say(uint8 7)", "{artifact}");
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn add_abi__should_refuse_what_teaches_nothing() {
-        let mut own = Calls::default();
+        let mut own = AbiTable::default();
         let event = r#"[{"type":"event","name":"Said","inputs":[],"anonymous":false}]"#;
         for (text, problem) in [
             ("", "is not a contract's ABI"),
@@ -356,12 +356,12 @@ mod tests {
             let refusal = own.add_abi(text).unwrap_err();
             assert!(refusal.message().contains(problem), "{text}: {refusal:?}");
         }
-        assert_eq!(own, Calls::default());
+        assert_eq!(own, AbiTable::default());
     }
 
     #[test]
     fn under__should_show_the_names_of_ones_own_where_selectors_meet() {
-        let mut own = Calls::default();
+        let mut own = AbiTable::default();
         own.add_abi(
             r#"[{"type":"function","name":"burn","inputs":[{"name":"shares","type":"uint256"}],"outputs":[],"stateMutability":"nonpayable"}]"#,
         )
@@ -370,7 +370,7 @@ mod tests {
             "burn(uint256 amount)",
             &[DynSolValue::Uint(alloy_primitives::U256::ONE, 256)],
         );
-        let calls = Calls::built_in().overridden_by(&own);
+        let calls = AbiTable::built_in().overridden_by(&own);
         assert_eq!(calls.decode(&input).unwrap().args[0].name, "shares");
         let input = call("deposit()", &[]);
         assert!(calls.decode(&input).is_some());
@@ -380,7 +380,7 @@ mod tests {
         #[test]
         fn decode__should_never_panic(which in 0..COMMON.len(), rest: Vec<u8>) {
             let selector = Function::parse(COMMON[which]).unwrap().selector();
-            let _ = Calls::built_in().decode(&[selector.as_slice(), &rest].concat());
+            let _ = AbiTable::built_in().decode(&[selector.as_slice(), &rest].concat());
         }
     }
 }

@@ -12,12 +12,12 @@ pub struct Queries {
     /// Whether the next nonce of the sender is wanted (the request brings none).
     pub nonce: bool,
     /// Whether fees and a gas estimate are wanted (the request brings no `gasFee`), and for what.
-    pub fees: Option<Call>,
+    pub fees: Option<EvmCall>,
 }
 
 /// The call whose gas is to be estimated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Call {
+pub struct EvmCall {
     /// The recipient or contract, EIP-55; `None` creates a contract.
     pub to: Option<String>,
     /// wei, decimal.

@@ -30,7 +30,7 @@ pub(crate) const SOME_TOKEN: Address = Address::repeat_byte(0xff);
 
 /// Something that a call moves, or lets somebody move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Effect {
+pub(crate) struct CallEffect {
     /// The contract of the token, or [`SOME_TOKEN`]; `None` for the coin.
     pub token: Option<Address>,
     /// In the smallest unit; [`U256::MAX`] without a limit.
@@ -41,26 +41,26 @@ pub(crate) struct Effect {
 
 /// What a call does, as far as its data says it. Each contract that is called is among the
 /// recipients; a call that cannot be read moves all of the contract's tokens to nobody knows whom.
-pub(crate) fn effects(chain_id: u64, to: Address, value: U256, input: &[u8]) -> Vec<Effect> {
-    Walk::new(chain_id, to, value, input).effects
+pub(crate) fn effects(chain_id: u64, to: Address, value: U256, input: &[u8]) -> Vec<CallEffect> {
+    EffectWalk::new(chain_id, to, value, input).effects
 }
 
 /// Whether a call lets somebody else act for who makes it from then on, or may do so.
 pub(crate) fn adds_proxy(chain_id: u64, to: Address, input: &[u8]) -> bool {
-    Walk::new(chain_id, to, U256::ZERO, input).adds_proxy
+    EffectWalk::new(chain_id, to, U256::ZERO, input).adds_proxy
 }
 
 /// How a call is read.
 #[derive(Clone, Copy)]
-enum Form {
+enum CallForm {
     /// An amount of a token to one recipient, all in the words of the arguments.
-    Pays(Token, usize, Amount),
+    Pays(TokenSource, usize, AmountSource),
     /// Anything else: `None` when it cannot be read.
-    Reads(fn(&mut Walk, Address, &[u8], usize) -> Option<()>),
+    Reads(fn(&mut EffectWalk, Address, &[u8], usize) -> Option<()>),
 }
 
 #[derive(Clone, Copy)]
-enum Token {
+enum TokenSource {
     /// The contract that is called.
     Called,
     /// The address in this word.
@@ -70,7 +70,7 @@ enum Token {
 }
 
 #[derive(Clone, Copy)]
-enum Amount {
+enum AmountSource {
     /// The number in this word. 0 counts as 1: for some contracts it is the number of a thing.
     At(usize),
     /// One thing.
@@ -81,15 +81,15 @@ enum Amount {
     AllIf(usize),
 }
 
-use Amount::{All, AllIf, At, One};
-use Form::{Pays, Reads};
-use Token::Called;
+use AmountSource::{All, AllIf, At, One};
+use CallForm::{Pays, Reads};
+use TokenSource::Called;
 
 /// The calls that are read, by their signatures.
-type Forms = &'static [(&'static str, Form)];
+type CallForms = &'static [(&'static str, CallForm)];
 
 #[rustfmt::skip]
-const TOKENS: Forms = &[
+const TOKENS: CallForms = &[
     // EIP-20 and what most tokens add
     ("transfer(address,uint256)", Pays(Called, 0, At(1))),
     ("transferFrom(address,address,uint256)", Pays(Called, 1, At(2))),
@@ -143,42 +143,42 @@ const TOKENS: Forms = &[
     ("mint(uint256,address)", Pays(Called, 1, At(0))),
     ("withdraw(uint256,address,address)", Pays(Called, 1, At(0))),
     ("redeem(uint256,address,address)", Pays(Called, 1, At(0))),
-    ("withdraw(address,uint256,address)", Pays(Token::At(0), 2, At(1))),
-    ("supply(address,uint256,address,uint16)", Pays(Token::At(0), 2, At(1))),
-    ("supplyWithPermit(address,uint256,address,uint16,uint256,uint8,bytes32,bytes32)", Pays(Token::At(0), 2, At(1))),
-    ("deposit(address,uint256,address,uint16)", Pays(Token::At(0), 2, At(1))),
-    ("repay(address,uint256,uint256,address)", Pays(Token::At(0), 3, At(1))),
-    ("supplyTo(address,address,uint256)", Pays(Token::At(1), 0, At(2))),
-    ("withdrawTo(address,address,uint256)", Pays(Token::At(1), 0, At(2))),
-    ("supplyFrom(address,address,address,uint256)", Pays(Token::At(2), 1, At(3))),
-    ("withdrawFrom(address,address,address,uint256)", Pays(Token::At(2), 1, At(3))),
-    ("transferAsset(address,address,uint256)", Pays(Token::At(1), 0, At(2))),
-    ("transferAssetFrom(address,address,address,uint256)", Pays(Token::At(2), 1, At(3))),
+    ("withdraw(address,uint256,address)", Pays(TokenSource::At(0), 2, At(1))),
+    ("supply(address,uint256,address,uint16)", Pays(TokenSource::At(0), 2, At(1))),
+    ("supplyWithPermit(address,uint256,address,uint16,uint256,uint8,bytes32,bytes32)", Pays(TokenSource::At(0), 2, At(1))),
+    ("deposit(address,uint256,address,uint16)", Pays(TokenSource::At(0), 2, At(1))),
+    ("repay(address,uint256,uint256,address)", Pays(TokenSource::At(0), 3, At(1))),
+    ("supplyTo(address,address,uint256)", Pays(TokenSource::At(1), 0, At(2))),
+    ("withdrawTo(address,address,uint256)", Pays(TokenSource::At(1), 0, At(2))),
+    ("supplyFrom(address,address,address,uint256)", Pays(TokenSource::At(2), 1, At(3))),
+    ("withdrawFrom(address,address,address,uint256)", Pays(TokenSource::At(2), 1, At(3))),
+    ("transferAsset(address,address,uint256)", Pays(TokenSource::At(1), 0, At(2))),
+    ("transferAssetFrom(address,address,address,uint256)", Pays(TokenSource::At(2), 1, At(3))),
     ("approveDelegation(address,uint256)", Pays(Called, 0, At(1))),
     ("allow(address,bool)", Pays(Called, 0, AllIf(1))),
     ("safeBatchTransferFrom(address,address,uint256[],uint256[],bytes)", Reads(safe_batch)),
     // Bridges that take their own tokens without an allowance (OP stack, Arbitrum), LayerZero's OFT
-    ("withdrawTo(address,address,uint256,uint32,bytes)", Pays(Token::At(0), 1, At(2))),
-    ("bridgeERC20To(address,address,address,uint256,uint32,bytes)", Pays(Token::At(0), 2, At(3))),
-    ("outboundTransfer(address,address,uint256,bytes)", Pays(Token::Some, 1, At(2))),
+    ("withdrawTo(address,address,uint256,uint32,bytes)", Pays(TokenSource::At(0), 1, At(2))),
+    ("bridgeERC20To(address,address,address,uint256,uint32,bytes)", Pays(TokenSource::At(0), 2, At(3))),
+    ("outboundTransfer(address,address,uint256,bytes)", Pays(TokenSource::Some, 1, At(2))),
     ("send((uint32,bytes32,uint256,uint256,bytes,bytes,bytes),(uint256,uint256),address)", Reads(oft_send)),
 ];
 
 #[rustfmt::skip]
-const PERMIT2: Forms = &[
-    ("approve(address,address,uint160,uint48)", Pays(Token::At(0), 1, At(2))),
-    ("transferFrom(address,address,uint160,address)", Pays(Token::At(3), 1, At(2))),
+const PERMIT2: CallForms = &[
+    ("approve(address,address,uint160,uint48)", Pays(TokenSource::At(0), 1, At(2))),
+    ("transferFrom(address,address,uint160,address)", Pays(TokenSource::At(3), 1, At(2))),
     ("transferFrom((address,address,uint160,address)[])", Reads(permit2_transfers)),
-    ("permit(address,((address,uint160,uint48,uint48),address,uint256),bytes)", Pays(Token::At(1), 5, At(2))),
+    ("permit(address,((address,uint160,uint48,uint48),address,uint256),bytes)", Pays(TokenSource::At(1), 5, At(2))),
     ("permit(address,((address,uint160,uint48,uint48)[],address,uint256),bytes)", Reads(permit2_batch)),
-    ("permitTransferFrom(((address,uint256),uint256,uint256),(address,uint256),address,bytes)", Pays(Token::At(0), 4, At(5))),
-    ("permitWitnessTransferFrom(((address,uint256),uint256,uint256),(address,uint256),address,bytes32,string,bytes)", Pays(Token::At(0), 4, At(5))),
+    ("permitTransferFrom(((address,uint256),uint256,uint256),(address,uint256),address,bytes)", Pays(TokenSource::At(0), 4, At(5))),
+    ("permitWitnessTransferFrom(((address,uint256),uint256,uint256),(address,uint256),address,bytes32,string,bytes)", Pays(TokenSource::At(0), 4, At(5))),
     ("permitTransferFrom(((address,uint256)[],uint256,uint256),(address,uint256)[],address,bytes)", Reads(permit2_paid)),
     ("permitWitnessTransferFrom(((address,uint256)[],uint256,uint256),(address,uint256)[],address,bytes32,string,bytes)", Reads(permit2_paid)),
 ];
 
 #[rustfmt::skip]
-const BATCHES: Forms = &[
+const BATCHES: CallForms = &[
     // Calls of the contract itself
     ("multicall(bytes[])", Reads(|walk, to, args, depth| walk.own(to, &read::<(Seq<Bytes<'_>>,)>(args)?.0, depth))),
     ("multicall(uint256,bytes[])", Reads(|walk, to, args, depth| walk.own(to, &read::<(WordToken, Seq<Bytes<'_>>)>(args)?.1, depth))),
@@ -258,7 +258,7 @@ fn is_precompile(chain_id: u64, to: &Address) -> bool {
     is_low || HYPERS.contains(&chain_id) && *to == CORE_WRITER
 }
 
-static FORMS: LazyLock<HashMap<[u8; 4], Form>> = LazyLock::new(|| {
+static FORMS: LazyLock<HashMap<[u8; 4], CallForm>> = LazyLock::new(|| {
     let all = TOKENS.iter().chain(PERMIT2).chain(BATCHES);
     all.filter_map(|(signature, form)| Some((selector(signature)?, *form)))
         .collect()
@@ -290,14 +290,14 @@ fn word(args: &[u8], place: usize) -> Option<WordToken> {
     words.get(place).map(|word| WordToken::from(*word))
 }
 
-struct Walk {
+struct EffectWalk {
     chain_id: u64,
-    effects: Vec<Effect>,
+    effects: Vec<CallEffect>,
     adds_proxy: bool,
     budget: usize,
 }
 
-impl Walk {
+impl EffectWalk {
     fn new(chain_id: u64, to: Address, value: U256, input: &[u8]) -> Self {
         let mut walk = Self {
             chain_id,
@@ -354,7 +354,7 @@ impl Walk {
                 self.precompile(to, input);
                 return;
             }
-            self.effects.push(Effect {
+            self.effects.push(CallEffect {
                 token: Some(to),
                 amount: U256::MAX,
                 to: None,
@@ -368,7 +368,7 @@ impl Walk {
         let harmless = |call: &&str| selector(call).is_some_and(|head| input.starts_with(&head));
         self.adds_proxy |= MOONBEAMS.contains(&self.chain_id)
             && (to == DISPATCH || to == PROXY && !takes_back.iter().any(harmless));
-        let all = [None, Some(SOME_TOKEN)].map(|token| Effect {
+        let all = [None, Some(SOME_TOKEN)].map(|token| CallEffect {
             token,
             amount: U256::MAX,
             to: None,
@@ -380,14 +380,14 @@ impl Walk {
         &mut self,
         called: Address,
         args: &[u8],
-        token: Token,
+        token: TokenSource,
         recipient: usize,
-        amount: Amount,
+        amount: AmountSource,
     ) -> Option<()> {
         let token = match token {
-            Token::Called => called,
-            Token::At(place) => address(&word(args, place)?),
-            Token::Some => SOME_TOKEN,
+            TokenSource::Called => called,
+            TokenSource::At(place) => address(&word(args, place)?),
+            TokenSource::Some => SOME_TOKEN,
         };
         let amount = match amount {
             At(place) => number(&word(args, place)?).max(U256::ONE),
@@ -400,7 +400,7 @@ impl Walk {
     }
 
     fn push(&mut self, token: Option<Address>, amount: U256, to: Address) {
-        self.effects.push(Effect {
+        self.effects.push(CallEffect {
             token,
             amount,
             to: Some(to),
@@ -429,7 +429,7 @@ impl Walk {
     }
 }
 
-fn safe_batch(walk: &mut Walk, to: Address, args: &[u8], _: usize) -> Option<()> {
+fn safe_batch(walk: &mut EffectWalk, to: Address, args: &[u8], _: usize) -> Option<()> {
     type Args<'a> = (
         WordToken,
         WordToken,
@@ -448,7 +448,7 @@ fn safe_batch(walk: &mut Walk, to: Address, args: &[u8], _: usize) -> Option<()>
 
 /// The recipient is on another chain, where addresses may be longer than here. Who is refunded gets
 /// what was paid too much for the message.
-fn oft_send(walk: &mut Walk, to: Address, args: &[u8], _: usize) -> Option<()> {
+fn oft_send(walk: &mut EffectWalk, to: Address, args: &[u8], _: usize) -> Option<()> {
     type Parameters<'a> = (
         WordToken,
         WordToken,
@@ -461,7 +461,7 @@ fn oft_send(walk: &mut Walk, to: Address, args: &[u8], _: usize) -> Option<()> {
     type Fee = (WordToken, WordToken);
     let ((_, recipient, amount, ..), _, refunded) = read::<(Parameters<'_>, Fee, WordToken)>(args)?;
     let (high, _) = recipient.0.split_at(12);
-    walk.effects.push(Effect {
+    walk.effects.push(CallEffect {
         token: Some(to),
         amount: number(&amount),
         to: high
@@ -473,7 +473,7 @@ fn oft_send(walk: &mut Walk, to: Address, args: &[u8], _: usize) -> Option<()> {
     Some(())
 }
 
-fn permit2_transfers(walk: &mut Walk, _: Address, args: &[u8], _: usize) -> Option<()> {
+fn permit2_transfers(walk: &mut EffectWalk, _: Address, args: &[u8], _: usize) -> Option<()> {
     let (transfers,) = read::<(Seq<(WordToken, WordToken, WordToken, WordToken)>,)>(args)?;
     for (_, to, amount, token) in &transfers.0 {
         walk.push(Some(address(token)), number(amount), address(to));
@@ -481,7 +481,7 @@ fn permit2_transfers(walk: &mut Walk, _: Address, args: &[u8], _: usize) -> Opti
     Some(())
 }
 
-fn permit2_batch(walk: &mut Walk, _: Address, args: &[u8], _: usize) -> Option<()> {
+fn permit2_batch(walk: &mut EffectWalk, _: Address, args: &[u8], _: usize) -> Option<()> {
     type Details = Seq<(WordToken, WordToken, WordToken, WordToken)>;
     let (_, (details, spender, _), _) =
         read::<(WordToken, (Details, WordToken, WordToken), Bytes<'_>)>(args)?;
@@ -492,7 +492,7 @@ fn permit2_batch(walk: &mut Walk, _: Address, args: &[u8], _: usize) -> Option<(
 }
 
 /// What is paid, and to whom, stands at the beginning of both forms.
-fn permit2_paid(walk: &mut Walk, _: Address, args: &[u8], _: usize) -> Option<()> {
+fn permit2_paid(walk: &mut EffectWalk, _: Address, args: &[u8], _: usize) -> Option<()> {
     type Pairs = Seq<(WordToken, WordToken)>;
     let ((permitted, ..), paid) = read::<((Pairs, WordToken, WordToken), Pairs)>(args)?;
     for ((token, _), (to, amount)) in permitted.0.iter().zip(&paid.0) {
@@ -501,28 +501,28 @@ fn permit2_paid(walk: &mut Walk, _: Address, args: &[u8], _: usize) -> Option<()
     (permitted.0.len() == paid.0.len()).then_some(())
 }
 
-fn aggregate(walk: &mut Walk, _: Address, args: &[u8], depth: usize) -> Option<()> {
+fn aggregate(walk: &mut EffectWalk, _: Address, args: &[u8], depth: usize) -> Option<()> {
     for (to, input) in &read::<(Seq<(WordToken, Bytes<'_>)>,)>(args)?.0.0 {
         walk.call(address(to), U256::ZERO, input.0, depth);
     }
     Some(())
 }
 
-fn try_aggregate(walk: &mut Walk, _: Address, args: &[u8], depth: usize) -> Option<()> {
+fn try_aggregate(walk: &mut EffectWalk, _: Address, args: &[u8], depth: usize) -> Option<()> {
     for (to, input) in &read::<(WordToken, Seq<(WordToken, Bytes<'_>)>)>(args)?.1.0 {
         walk.call(address(to), U256::ZERO, input.0, depth);
     }
     Some(())
 }
 
-fn aggregate3(walk: &mut Walk, _: Address, args: &[u8], depth: usize) -> Option<()> {
+fn aggregate3(walk: &mut EffectWalk, _: Address, args: &[u8], depth: usize) -> Option<()> {
     for (to, _, input) in &read::<(Seq<(WordToken, WordToken, Bytes<'_>)>,)>(args)?.0.0 {
         walk.call(address(to), U256::ZERO, input.0, depth);
     }
     Some(())
 }
 
-fn aggregate3_value(walk: &mut Walk, _: Address, args: &[u8], depth: usize) -> Option<()> {
+fn aggregate3_value(walk: &mut EffectWalk, _: Address, args: &[u8], depth: usize) -> Option<()> {
     type Calls<'a> = Seq<(WordToken, WordToken, WordToken, Bytes<'a>)>;
     for (to, _, value, input) in &read::<(Calls<'_>,)>(args)?.0.0 {
         walk.call(address(to), number(value), input.0, depth);
@@ -531,7 +531,7 @@ fn aggregate3_value(walk: &mut Walk, _: Address, args: &[u8], depth: usize) -> O
 }
 
 /// Calls one after the other, each packed: operation, recipient, value, length, data.
-fn multi_send(walk: &mut Walk, _: Address, args: &[u8], depth: usize) -> Option<()> {
+fn multi_send(walk: &mut EffectWalk, _: Address, args: &[u8], depth: usize) -> Option<()> {
     let mut rest = read::<(Bytes<'_>,)>(args)?.0.0;
     while !rest.is_empty() {
         let (head, tail) = rest.split_at_checked(1 + 20 + 32 + 32)?;
@@ -546,14 +546,14 @@ fn multi_send(walk: &mut Walk, _: Address, args: &[u8], depth: usize) -> Option<
     Some(())
 }
 
-fn execute(walk: &mut Walk, _: Address, args: &[u8], depth: usize) -> Option<()> {
+fn execute(walk: &mut EffectWalk, _: Address, args: &[u8], depth: usize) -> Option<()> {
     let (to, value, input) = read::<(WordToken, WordToken, Bytes<'_>)>(args)?;
     walk.call(address(&to), number(&value), input.0, depth);
     Some(())
 }
 
 /// Who refunds the gas gets it from the wallet contract; nobody named is who sends it.
-fn safe(walk: &mut Walk, to: Address, args: &[u8], depth: usize) -> Option<()> {
+fn safe(walk: &mut EffectWalk, to: Address, args: &[u8], depth: usize) -> Option<()> {
     execute(walk, to, args, depth)?;
     let [price, token, receiver] = [word(args, 6)?, word(args, 7)?, word(args, 8)?];
     let receiver = address(&receiver);
@@ -564,14 +564,14 @@ fn safe(walk: &mut Walk, to: Address, args: &[u8], depth: usize) -> Option<()> {
     Some(())
 }
 
-fn execute_batch(walk: &mut Walk, _: Address, args: &[u8], depth: usize) -> Option<()> {
+fn execute_batch(walk: &mut EffectWalk, _: Address, args: &[u8], depth: usize) -> Option<()> {
     for (to, value, input) in &read::<(Seq<(WordToken, WordToken, Bytes<'_>)>,)>(args)?.0.0 {
         walk.call(address(to), number(value), input.0, depth);
     }
     Some(())
 }
 
-fn execute_lists(walk: &mut Walk, _: Address, args: &[u8], depth: usize) -> Option<()> {
+fn execute_lists(walk: &mut EffectWalk, _: Address, args: &[u8], depth: usize) -> Option<()> {
     let (to, values, inputs) = read::<(Seq<WordToken>, Seq<WordToken>, Seq<Bytes<'_>>)>(args)?;
     let all = to.0.len();
     // Some take no values for none.
@@ -584,7 +584,7 @@ fn execute_lists(walk: &mut Walk, _: Address, args: &[u8], depth: usize) -> Opti
 }
 
 /// Lists of values and data may be shorter than that of the recipients.
-fn precompile_batch(walk: &mut Walk, _: Address, args: &[u8], depth: usize) -> Option<()> {
+fn precompile_batch(walk: &mut EffectWalk, _: Address, args: &[u8], depth: usize) -> Option<()> {
     type Args<'a> = (
         Seq<WordToken>,
         Seq<WordToken>,
@@ -600,7 +600,7 @@ fn precompile_batch(walk: &mut Walk, _: Address, args: &[u8], depth: usize) -> O
     Some(())
 }
 
-fn execute_calls(walk: &mut Walk, _: Address, args: &[u8], depth: usize) -> Option<()> {
+fn execute_calls(walk: &mut EffectWalk, _: Address, args: &[u8], depth: usize) -> Option<()> {
     let (to, inputs) = read::<(Seq<WordToken>, Seq<Bytes<'_>>)>(args)?;
     for (to, input) in to.0.iter().zip(&inputs.0) {
         walk.call(address(to), U256::ZERO, input.0, depth);
@@ -608,12 +608,12 @@ fn execute_calls(walk: &mut Walk, _: Address, args: &[u8], depth: usize) -> Opti
     (to.0.len() == inputs.0.len()).then_some(())
 }
 
-fn disperse_coin(walk: &mut Walk, _: Address, args: &[u8], _: usize) -> Option<()> {
+fn disperse_coin(walk: &mut EffectWalk, _: Address, args: &[u8], _: usize) -> Option<()> {
     let (to, amounts) = read::<(Seq<WordToken>, Seq<WordToken>)>(args)?;
     walk.pairs(None, &to, &amounts)
 }
 
-fn disperse_token(walk: &mut Walk, _: Address, args: &[u8], _: usize) -> Option<()> {
+fn disperse_token(walk: &mut EffectWalk, _: Address, args: &[u8], _: usize) -> Option<()> {
     let (token, to, amounts) = read::<(WordToken, Seq<WordToken>, Seq<WordToken>)>(args)?;
     walk.pairs(Some(address(&token)), &to, &amounts)
 }

@@ -102,7 +102,7 @@ fn forms__should_be_read_as_their_signatures_say() {
         let mut words = Vec::new();
         flatten(&function, &mut words);
         assert_eq!(words[*to], "address", "{signature}");
-        if let Token::At(place) = token {
+        if let TokenSource::At(place) = token {
             assert_eq!(words[*place], "address", "{signature}");
         }
         match amount {
@@ -202,7 +202,7 @@ fn calls__should_be_read_as_contracts_read_them() {
 fn batches__should_show_every_recipient_and_amount() {
     let two = || list(vec![account(1), account(2)]);
     let amounts = || list(vec![uint(3), uint(4)]);
-    let one = |token: Option<u8>, amount: u64, to: u8| Effect {
+    let one = |token: Option<u8>, amount: u64, to: u8| CallEffect {
         token: token.map(at),
         amount: U256::from(amount),
         to: Some(at(to)),
@@ -285,7 +285,7 @@ fn precompiles__should_count_as_anything() {
     let number = |number: u16| Address::left_padding_from(&number.to_be_bytes());
     let anything = |chain_id, to, input: &[u8]| {
         let effects = effects(chain_id, to, U256::ONE, input);
-        let all = |token| Effect {
+        let all = |token| CallEffect {
             token,
             amount: U256::MAX,
             to: None,
@@ -470,11 +470,11 @@ fn tree() -> impl Strategy<Value = Tree> {
 }
 
 /// The data of a call, and what is done, written down on the way.
-fn build(tree: &Tree, called: Address, flat: &mut Vec<Effect>) -> Vec<u8> {
+fn build(tree: &Tree, called: Address, flat: &mut Vec<CallEffect>) -> Vec<u8> {
     match tree {
         Tree::Unknown(input) => input.clone(),
         Tree::Pays(form, to, amount) => {
-            flat.push(Effect {
+            flat.push(CallEffect {
                 token: Some(called),
                 amount: U256::from(*amount).max(U256::ONE),
                 to: Some(at(*to)),
@@ -509,7 +509,7 @@ fn build(tree: &Tree, called: Address, flat: &mut Vec<Effect>) -> Vec<u8> {
                         .filter(|effect| effect.token.is_none())
                         .map(|effect| effect.amount)
                         .sum();
-                    flat.push(Effect {
+                    flat.push(CallEffect {
                         token: None,
                         amount: U256::from(value).saturating_sub(passed_on),
                         to: Some(at(*to)),
@@ -573,7 +573,7 @@ fn build(tree: &Tree, called: Address, flat: &mut Vec<Effect>) -> Vec<u8> {
 
 type Totals = BTreeMap<(Option<Address>, Option<Address>), U256>;
 
-fn totals(effects: &[Effect]) -> Totals {
+fn totals(effects: &[CallEffect]) -> Totals {
     let mut totals = Totals::new();
     for effect in effects {
         *totals.entry((effect.token, effect.to)).or_default() += effect.amount;
@@ -593,7 +593,7 @@ proptest! {
             .map(|effect| effect.amount)
             .sum();
         let value = U256::from(value);
-        flat.push(Effect {
+        flat.push(CallEffect {
             token: None,
             amount: value.saturating_sub(passed_on),
             to: Some(at(TOKEN)),

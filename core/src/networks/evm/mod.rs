@@ -19,8 +19,8 @@ pub(crate) use self::payload::{chain_id, parse_field};
 pub use self::{
     action::EvmAction,
     address::{AddressError, parse_address},
-    chain_data::{Call, ChainData, Fees, Queries},
-    payload::{EvmGas, EvmMessage, EvmPayload, EvmTransaction, MessageForm},
+    chain_data::{ChainData, EvmCall, Fees, Queries},
+    payload::{EvmGas, EvmMessage, EvmMessageForm, EvmPayload, EvmTransaction},
     rules::Evm,
     tx::{SimulationCall, trial},
 };

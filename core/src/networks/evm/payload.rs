@@ -8,7 +8,7 @@ use super::{
     action::{EvmAction, call, intrinsic_gas},
     address::parse_address,
     coins::is_coin,
-    effect::{self, Effect},
+    effect::{self, CallEffect},
     typed_data,
 };
 use crate::{
@@ -18,8 +18,8 @@ use crate::{
     networks::{
         network::Network,
         payload::{
-            Family, Kind, KnownChains, WireKind, opaque,
-            outflow::{AccountChange, Asset, ChainScope, Nature, Outflow, Spend},
+            KnownChains, NetworkPayload, PayloadKind, WireKind, opaque,
+            outflow::{AccountChange, Asset, ChainScope, ContentKind, Outflow, Spend},
         },
     },
     schema::wire::{self, evm_message},
@@ -71,7 +71,7 @@ pub struct EvmMessage {
     /// Signer, EIP-55.
     pub from: String,
     /// How it is signed.
-    pub form: MessageForm,
+    pub form: EvmMessageForm,
     /// The content as it came.
     pub content: Vec<u8>,
     /// What is signed: 32 bytes.
@@ -80,7 +80,7 @@ pub struct EvmMessage {
 
 /// How a message is signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MessageForm {
+pub enum EvmMessageForm {
     /// EIP-191 version 0x45.
     PersonalSign,
     /// EIP-712, `eth_signTypedData_v4`.
@@ -209,12 +209,12 @@ pub(in crate::networks) fn message(wire: &wire::EvmMessage) -> Result<EvmPayload
     let chain_id = chain_id(wire.chain_id)?;
     let from = parse_field("from", &wire.from)?.to_checksum(None);
     let form = match evm_message::Type::try_from(wire.r#type) {
-        Ok(evm_message::Type::PersonalSign) => MessageForm::PersonalSign,
-        Ok(evm_message::Type::SignTypedData) => MessageForm::TypedData,
+        Ok(evm_message::Type::PersonalSign) => EvmMessageForm::PersonalSign,
+        Ok(evm_message::Type::SignTypedData) => EvmMessageForm::TypedData,
         Ok(evm_message::Type::Unspecified) if typed_data::looks_like(&wire.content) => {
-            MessageForm::TypedData
+            EvmMessageForm::TypedData
         }
-        Ok(evm_message::Type::Unspecified) => MessageForm::PersonalSign,
+        Ok(evm_message::Type::Unspecified) => EvmMessageForm::PersonalSign,
         Err(_) => {
             return Err(Fault::field(
                 "type",
@@ -223,8 +223,8 @@ pub(in crate::networks) fn message(wire: &wire::EvmMessage) -> Result<EvmPayload
         }
     };
     let digest = match form {
-        MessageForm::PersonalSign => eip191_hash_message(&wire.content),
-        MessageForm::TypedData => typed_data::signing_hash(&wire.content, chain_id)?,
+        EvmMessageForm::PersonalSign => eip191_hash_message(&wire.content),
+        EvmMessageForm::TypedData => typed_data::signing_hash(&wire.content, chain_id)?,
     };
     Ok(EvmPayload::Message(EvmMessage {
         chain_id,
@@ -235,15 +235,15 @@ pub(in crate::networks) fn message(wire: &wire::EvmMessage) -> Result<EvmPayload
     }))
 }
 
-impl Family for EvmPayload {
-    fn kind(&self) -> Kind {
+impl NetworkPayload for EvmPayload {
+    fn kind(&self) -> PayloadKind {
         match self {
             EvmPayload::Transaction(transaction) => match transaction.action {
-                EvmAction::SendNative { .. } => Kind::EvmSendNative,
-                EvmAction::SendErc20 { .. } => Kind::EvmSendErc20,
-                EvmAction::SendCustom { .. } => Kind::EvmSendCustom,
+                EvmAction::SendNative { .. } => PayloadKind::EvmSendNative,
+                EvmAction::SendErc20 { .. } => PayloadKind::EvmSendErc20,
+                EvmAction::SendCustom { .. } => PayloadKind::EvmSendCustom,
             },
-            EvmPayload::Message(_) => Kind::EvmMessage,
+            EvmPayload::Message(_) => PayloadKind::EvmMessage,
         }
     }
 
@@ -319,8 +319,8 @@ impl Family for EvmPayload {
                 chain_id: message.chain_id.unwrap_or(0),
                 from: message.from.clone(),
                 r#type: match message.form {
-                    MessageForm::PersonalSign => evm_message::Type::PersonalSign,
-                    MessageForm::TypedData => evm_message::Type::SignTypedData,
+                    EvmMessageForm::PersonalSign => evm_message::Type::PersonalSign,
+                    EvmMessageForm::TypedData => evm_message::Type::SignTypedData,
                 }
                 .into(),
                 content: message.content.clone(),
@@ -344,14 +344,14 @@ impl EvmMessage {
     /// The chain that the request names is not signed, that of the domain is.
     fn outflow(&self) -> Outflow {
         let everywhere = ChainScope::network(Network::Evm);
-        if self.form == MessageForm::PersonalSign {
+        if self.form == EvmMessageForm::PersonalSign {
             return opaque::outflow(&self.content, everywhere);
         }
         let chain = typed_data::domain_chain(&self.content);
         let place = chain.map_or(everywhere, ChainScope::evm);
         match typed_data::permits(&self.content) {
             Some(effects) => Outflow {
-                nature: Nature::TypedData,
+                nature: ContentKind::TypedData,
                 place,
                 spends: Spend::of_effects(place, effects),
             },
@@ -375,8 +375,8 @@ impl Asset {
 }
 
 impl Spend {
-    fn of_effects(place: ChainScope, effects: Vec<Effect>) -> Vec<Self> {
-        let spend = |effect: Effect| Self {
+    fn of_effects(place: ChainScope, effects: Vec<CallEffect>) -> Vec<Self> {
+        let spend = |effect: CallEffect| Self {
             asset: Asset::of_evm(place, effect.token),
             amount: effect.amount,
             recipient: effect.to.map(|to| to.to_checksum(None)),
@@ -399,27 +399,29 @@ impl EvmTransaction {
             recipient: Some(to.to_checksum(None)),
         };
         let (nature, spends) = match &self.action {
-            EvmAction::SendNative { to, value } => (Nature::Transfer, vec![coin(value, Some(to))]),
+            EvmAction::SendNative { to, value } => {
+                (ContentKind::Transfer, vec![coin(value, Some(to))])
+            }
             EvmAction::SendErc20 { to, token, amount } => {
-                (Nature::Transfer, vec![tokens(token, *amount, to)])
+                (ContentKind::Transfer, vec![tokens(token, *amount, to)])
             }
             EvmAction::SendCustom {
                 to: Some(to),
                 value,
                 input,
-            } if input.is_empty() => (Nature::Transfer, vec![coin(value, Some(to))]),
+            } if input.is_empty() => (ContentKind::Transfer, vec![coin(value, Some(to))]),
             // What is plain to see counts, whatever the contract makes of the rest.
             EvmAction::SendCustom {
                 to: Some(to),
                 value,
                 input,
             } => (
-                Nature::Custom,
+                ContentKind::Custom,
                 Spend::of_effects(place, effect::effects(self.chain_id, *to, *value, input)),
             ),
             EvmAction::SendCustom {
                 to: None, value, ..
-            } => (Nature::Custom, vec![coin(value, None)]),
+            } => (ContentKind::Custom, vec![coin(value, None)]),
         };
         Outflow {
             nature,

@@ -8,7 +8,7 @@ use alloy_primitives::{Address, Bytes, Signature, TxKind, U256, keccak256};
 use alloy_rlp::{Decodable as _, Header};
 
 use super::{
-    action::{Parts, TRANSFER, intrinsic_gas, parts},
+    action::{CallParts, TRANSFER, intrinsic_gas, parts},
     chain_data::ChainData,
     payload::EvmTransaction,
 };
@@ -48,7 +48,7 @@ pub(super) fn unsigned(
         }
         (Some(_), Some(_)) | (None, None) => return Err(misfit("fees")),
     };
-    let Parts { to, value, input } = parts(&transaction.action);
+    let CallParts { to, value, input } = parts(&transaction.action);
     let (to, input) = (TxKind::from(to), Bytes::from(input));
     Ok(match fees {
         (gas_limit, max_fee_per_gas, Some(max_priority_fee_per_gas)) if chain_data.eip1559 => {
@@ -180,7 +180,7 @@ pub(super) fn difference(built: &[u8], shown: &[u8]) -> Option<&'static str> {
 }
 
 #[derive(PartialEq)]
-struct Decoded {
+struct DecodedTransaction {
     chain_id: Option<u64>,
     nonce: u64,
     gas_limit: u64,
@@ -193,11 +193,11 @@ struct Decoded {
     input: Bytes,
 }
 
-fn decode(unsigned: &[u8]) -> alloy_rlp::Result<Decoded> {
+fn decode(unsigned: &[u8]) -> alloy_rlp::Result<DecodedTransaction> {
     Ok(match unsigned.split_first() {
         Some((&EIP1559, mut fields)) => {
             let tx = TxEip1559::rlp_decode(&mut fields)?;
-            Decoded {
+            DecodedTransaction {
                 chain_id: Some(tx.chain_id),
                 nonce: tx.nonce,
                 gas_limit: tx.gas_limit,
@@ -210,7 +210,7 @@ fn decode(unsigned: &[u8]) -> alloy_rlp::Result<Decoded> {
         }
         _ => {
             let tx = legacy(unsigned)?;
-            Decoded {
+            DecodedTransaction {
                 chain_id: tx.chain_id,
                 nonce: tx.nonce,
                 gas_limit: tx.gas_limit,

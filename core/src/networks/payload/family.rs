@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Kind, KnownChains, WireKind,
+    KnownChains, PayloadKind, WireKind,
     outflow::{AccountChange, Outflow},
 };
 use crate::{fault::Fault, networks::network::Network};
 
 /// The checked payload kinds of a family.
-pub trait Family {
+pub trait NetworkPayload {
     /// The kind.
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> PayloadKind;
 
     /// The sender's address in canonical form.
     fn from(&self) -> &str;
@@ -36,7 +36,7 @@ pub trait Family {
     /// Checks what depends on the wallet, whose network fits the kind.
     ///
     /// # Errors
-    /// As [`Family::screen`].
+    /// As [`NetworkPayload::screen`].
     fn check_wallet(&self, _wallet: Network) -> Result<(), Fault> {
         Ok(())
     }

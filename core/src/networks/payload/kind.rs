@@ -7,25 +7,25 @@ macro_rules! kinds {
     ($($variant:ident $name:literal $network:ident,)*) => {
         /// A kind of payload, as `createSigningRequest` takes them.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Kind {
+        pub enum PayloadKind {
             $(#[doc = concat!("`", $name, "`")] $variant,)*
         }
 
-        impl Kind {
+        impl PayloadKind {
             /// All kinds.
-            pub const ALL: &'static [Kind] = &[$(Kind::$variant,)*];
+            pub const ALL: &'static [PayloadKind] = &[$(PayloadKind::$variant,)*];
 
             /// The kind of a wire payload.
             pub fn of(wire: &WireKind) -> Self {
                 match wire {
-                    $(WireKind::$variant(_) => Kind::$variant,)*
+                    $(WireKind::$variant(_) => PayloadKind::$variant,)*
                 }
             }
 
             /// The name in JSON, e.g. `evmSendNative`. A test compares it with the schema.
             pub fn name(self) -> &'static str {
                 match self {
-                    $(Kind::$variant => $name,)*
+                    $(PayloadKind::$variant => $name,)*
                 }
             }
 
@@ -33,7 +33,7 @@ macro_rules! kinds {
             /// is for all of them.
             pub fn network(self) -> Option<Network> {
                 match self {
-                    $(Kind::$variant => network!($network),)*
+                    $(PayloadKind::$variant => network!($network),)*
                 }
             }
         }
@@ -115,7 +115,7 @@ mod tests {
             .iter()
             .map(|field| field.json_name().to_owned())
             .collect();
-        let table: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+        let table: Vec<&str> = PayloadKind::ALL.iter().map(|kind| kind.name()).collect();
         assert_eq!(table, schema);
         assert_eq!(table.len(), 32);
     }

@@ -9,7 +9,7 @@ pub mod outflow;
 use std::collections::BTreeSet;
 
 pub(in crate::networks) use self::kind::echo;
-pub use self::{family::Family, kind::Kind};
+pub use self::{family::NetworkPayload, kind::PayloadKind};
 use crate::schema::wire;
 
 /// The payload kind of a create request, on the wire.

@@ -62,9 +62,9 @@ mod tests {
     };
 
     use super::*;
-    use crate::networks::{Network, outflow::Nature};
+    use crate::networks::{Network, outflow::ContentKind};
 
-    fn nature(content: &[u8]) -> Nature {
+    fn nature(content: &[u8]) -> ContentKind {
         outflow(content, ChainScope::network(Network::Sui)).nature
     }
 
@@ -78,7 +78,7 @@ mod tests {
             "deadbeef",
         ] {
             assert!(is_bare_text(text.as_bytes()), "{text}");
-            assert_eq!(nature(text.as_bytes()), Nature::Message);
+            assert_eq!(nature(text.as_bytes()), ContentKind::Message);
         }
         let digest: [u8; 32] = std::array::from_fn(|at| (at * 37 + 11) as u8);
         let mut small = [0; 32];
@@ -102,7 +102,7 @@ mod tests {
             URL_SAFE_NO_PAD.encode(digest).into_bytes(),
         ] {
             assert!(!is_bare_text(&value), "{}", String::from_utf8_lossy(&value));
-            assert_eq!(nature(&value), Nature::TypedData);
+            assert_eq!(nature(&value), ContentKind::TypedData);
         }
     }
 
@@ -118,7 +118,7 @@ mod tests {
             "ton-safe-sign-magic hello",
         ] {
             assert!(!is_bare_text(text.as_bytes()), "{text}");
-            assert_eq!(nature(text.as_bytes()), Nature::Message);
+            assert_eq!(nature(text.as_bytes()), ContentKind::Message);
         }
     }
 }

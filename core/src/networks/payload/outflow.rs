@@ -114,7 +114,7 @@ impl fmt::Display for Asset {
 
 /// What kind of thing is signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Nature {
+pub enum ContentKind {
     /// A transfer that says all that it does.
     Transfer,
     /// A transaction that may do more than it says: a contract decides.
@@ -156,10 +156,10 @@ impl Spend {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outflow {
     /// Kind of thing.
-    pub nature: Nature,
+    pub nature: ContentKind,
     /// Where it is good.
     pub place: ChainScope,
-    /// What is known to leave. All there is for [`Nature::Transfer`]; elsewhere more may leave, and
+    /// What is known to leave. All there is for [`ContentKind::Transfer`]; elsewhere more may leave, and
     /// one without a recipient says that nobody can tell to whom.
     pub spends: Vec<Spend>,
 }
@@ -168,7 +168,7 @@ impl Outflow {
     /// Of a text: nothing that is known.
     pub fn of_text(place: ChainScope) -> Self {
         Self {
-            nature: Nature::Message,
+            nature: ContentKind::Message,
             place,
             spends: Vec::new(),
         }
@@ -177,7 +177,7 @@ impl Outflow {
     /// Of data that contracts read and that is not understood here.
     pub fn of_typed_data(place: ChainScope) -> Self {
         Self {
-            nature: Nature::TypedData,
+            nature: ContentKind::TypedData,
             place,
             spends: vec![Spend::unseen(place)],
         }

@@ -13,7 +13,7 @@ use spl_associated_token_account_interface::program::ID as ASSOCIATED_TOKEN;
 
 use super::{
     cost::COMPUTE_BUDGET,
-    effect::{Account, Move, Token, account, movement},
+    effect::{AccountRef, MovedToken, Movement, account, movement},
     token::{TOKEN, TOKEN_2022},
 };
 use crate::networks::payload::outflow::AccountChange;
@@ -25,9 +25,9 @@ const LOADER: Pubkey = Pubkey::from_str_const("BPFLoaderUpgradeab1e1111111111111
 
 /// What the instructions that a wallet takes part in do, in order.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Acts {
+pub(crate) struct WalletInstructions {
     /// Amounts; programs may move more.
-    pub moves: Vec<Move>,
+    pub moves: Vec<Movement>,
     /// The programs that are called, where they are not known to do what the others say; `None` for
     /// what a program of the system does that is not read here.
     pub called: Vec<Option<Pubkey>>,
@@ -35,16 +35,16 @@ pub(crate) struct Acts {
     pub changes: BTreeSet<AccountChange>,
 }
 
-/// See [`Acts`].
-pub(crate) fn acts(message: &VersionedMessage, wallet: &Pubkey) -> Acts {
-    let mut acts = Acts::default();
+/// See [`WalletInstructions`].
+pub(crate) fn acts(message: &VersionedMessage, wallet: &Pubkey) -> WalletInstructions {
+    let mut acts = WalletInstructions::default();
     for instruction in message.instructions() {
         acts.read(message, wallet, instruction);
     }
     acts
 }
 
-impl Acts {
+impl WalletInstructions {
     fn read(
         &mut self,
         message: &VersionedMessage,
@@ -52,9 +52,9 @@ impl Acts {
         instruction: &CompiledInstruction,
     ) {
         let indices = instruction.accounts.iter();
-        let accounts: Option<Vec<Account>> =
+        let accounts: Option<Vec<AccountRef>> =
             indices.map(|index| account(message, *index)).collect();
-        let wallet = Account::Named(*wallet);
+        let wallet = AccountRef::Named(*wallet);
         // No network takes an index behind the last account.
         let accounts = accounts.unwrap_or_default();
         if !accounts.contains(&wallet) {
@@ -64,7 +64,7 @@ impl Acts {
             .and_then(|program| program.named())
             .map(|program| {
                 let data = instruction.data.as_slice();
-                let one = Instruction {
+                let one = ReadInstruction {
                     program,
                     data,
                     accounts: &accounts,
@@ -81,7 +81,7 @@ impl Acts {
     }
 
     /// Reads an instruction; `None` where what it does is not known.
-    fn known(&mut self, one: &Instruction<'_>) -> Option<()> {
+    fn known(&mut self, one: &ReadInstruction<'_>) -> Option<()> {
         match one.program {
             SYSTEM => self.system(one),
             TOKEN | TOKEN_2022 => match one.data {
@@ -132,7 +132,7 @@ impl Acts {
         }
     }
 
-    fn system(&mut self, one: &Instruction<'_>) -> Option<()> {
+    fn system(&mut self, one: &ReadInstruction<'_>) -> Option<()> {
         let at = |place| one.account(place) == Some(one.wallet);
         match one.variant()? {
             // CreateAccount and CreateAccountAllowPrefund may give the wallet itself away.
@@ -156,7 +156,7 @@ impl Acts {
         Some(())
     }
 
-    fn token(&mut self, one: &Instruction<'_>) -> Option<()> {
+    fn token(&mut self, one: &ReadInstruction<'_>) -> Option<()> {
         match one.data.first()? {
             // Transfer, TransferChecked, TransferCheckedWithFee
             3 | 12 => self.moved(one),
@@ -164,16 +164,16 @@ impl Acts {
             // Approve, ApproveChecked
             4 => {
                 self.change(AccountChange::SolanaApprove);
-                self.tokens(one, Token::In(one.account(0)?), [1, 2])?;
+                self.tokens(one, MovedToken::In(one.account(0)?), [1, 2])?;
             }
             13 => {
                 self.change(AccountChange::SolanaApprove);
-                self.tokens(one, Token::Of(one.account(1)?), [2, 3])?;
+                self.tokens(one, MovedToken::Of(one.account(1)?), [2, 3])?;
             }
             6 => self.change(AccountChange::SolanaSetAuthority),
             // MintTo, MintToChecked; Burn, BurnChecked
-            7 | 14 => self.tokens(one, Token::Of(one.account(0)?), [1, 2])?,
-            8 | 15 => self.tokens(one, Token::Of(one.account(1)?), [1, 2])?,
+            7 | 14 => self.tokens(one, MovedToken::Of(one.account(0)?), [1, 2])?,
+            8 | 15 => self.tokens(one, MovedToken::Of(one.account(1)?), [1, 2])?,
             // CloseAccount, WithdrawExcessLamports, UnwrapLamports: all that the account has.
             9 | 38 | 45 => self.paid_out(one, 1, u64::MAX)?,
             // What is initialized, Revoke, FreezeAccount, ThawAccount, SyncNative, and what only
@@ -186,7 +186,7 @@ impl Acts {
 
     /// Instructions of the token programs, each with how many accounts and bytes it has. One that
     /// cannot be read may be any of them.
-    fn batch(&mut self, one: &Instruction<'_>, mut rest: &[u8]) -> Option<()> {
+    fn batch(&mut self, one: &ReadInstruction<'_>, mut rest: &[u8]) -> Option<()> {
         let mut accounts = one.accounts;
         while let [count, length, tail @ ..] = rest {
             let split = (
@@ -196,7 +196,7 @@ impl Acts {
             let (Some((its, others)), Some((data, next))) = split else {
                 break;
             };
-            let inner = Instruction {
+            let inner = ReadInstruction {
                 accounts: its,
                 data,
                 ..*one
@@ -219,7 +219,7 @@ impl Acts {
 
     /// What the instruction plainly moves, where the wallet signs for it: alone, or with the other
     /// keys of an account that has several.
-    fn moved(&mut self, one: &Instruction<'_>) {
+    fn moved(&mut self, one: &ReadInstruction<'_>) {
         if let Some((moved, authority)) = movement(&one.program, one.data, one.accounts)
             && (one.program == SYSTEM && moved.authority == one.wallet
                 || one.program != SYSTEM && one.signs(authority))
@@ -230,11 +230,16 @@ impl Acts {
 
     /// Tokens whose amount stands behind the instruction's number: the places of who gets them, and
     /// of who signs.
-    fn tokens(&mut self, one: &Instruction<'_>, token: Token, places: [usize; 2]) -> Option<()> {
+    fn tokens(
+        &mut self,
+        one: &ReadInstruction<'_>,
+        token: MovedToken,
+        places: [usize; 2],
+    ) -> Option<()> {
         let [to, authority] = places;
         let amount = one.data.get(1..)?.first_chunk()?;
         if one.signs(authority) {
-            self.moves.push(Move {
+            self.moves.push(Movement {
                 authority: one.account(authority)?,
                 token: Some(token),
                 to: one.account(to)?,
@@ -246,7 +251,7 @@ impl Acts {
 
     /// Lamports of an account that the wallet has authority over, for the account at a place; what
     /// the wallet gets does not leave.
-    fn paid_out(&mut self, one: &Instruction<'_>, to: usize, amount: u64) -> Option<()> {
+    fn paid_out(&mut self, one: &ReadInstruction<'_>, to: usize, amount: u64) -> Option<()> {
         let to = one.account(to)?;
         if to != one.wallet {
             self.lamports(one, to, amount)?;
@@ -254,8 +259,8 @@ impl Acts {
         Some(())
     }
 
-    fn lamports(&mut self, one: &Instruction<'_>, to: Account, amount: u64) -> Option<()> {
-        self.moves.push(Move {
+    fn lamports(&mut self, one: &ReadInstruction<'_>, to: AccountRef, amount: u64) -> Option<()> {
+        self.moves.push(Movement {
             authority: one.wallet,
             token: None,
             to,
@@ -266,15 +271,15 @@ impl Acts {
 }
 
 #[derive(Clone, Copy)]
-struct Instruction<'a> {
+struct ReadInstruction<'a> {
     program: Pubkey,
     data: &'a [u8],
-    accounts: &'a [Account],
-    wallet: Account,
+    accounts: &'a [AccountRef],
+    wallet: AccountRef,
 }
 
-impl Instruction<'_> {
-    fn account(&self, place: usize) -> Option<Account> {
+impl ReadInstruction<'_> {
+    fn account(&self, place: usize) -> Option<AccountRef> {
         self.accounts.get(place).copied()
     }
 

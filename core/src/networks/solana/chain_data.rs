@@ -49,9 +49,9 @@ impl Serialize for ChainData {
 
 impl<'de> Deserialize<'de> for ChainData {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Parts;
+        struct ChainDataVisitor;
 
-        impl<'de> Visitor<'de> for Parts {
+        impl<'de> Visitor<'de> for ChainDataVisitor {
             type Value = ChainData;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -74,6 +74,6 @@ impl<'de> Deserialize<'de> for ChainData {
             }
         }
 
-        deserializer.deserialize_tuple(2, Parts)
+        deserializer.deserialize_tuple(2, ChainDataVisitor)
     }
 }

@@ -56,8 +56,10 @@ pub fn most(message: &VersionedMessage) -> u128 {
         if program == Some(COMPUTE_BUDGET) {
             units = UNITS_PER_BUDGET_INSTRUCTION;
             match budget(data) {
-                Some(Budget::Limit(limit)) => units_limit = units_limit.max(Some(limit.into())),
-                Some(Budget::Price(micro_lamports)) => price = price.max(micro_lamports),
+                Some(BudgetSetting::Limit(limit)) => {
+                    units_limit = units_limit.max(Some(limit.into()))
+                }
+                Some(BudgetSetting::Price(micro_lamports)) => price = price.max(micro_lamports),
                 None => {}
             }
         } else if program.is_some_and(|program| VERIFIERS.contains(&program)) {
@@ -82,7 +84,7 @@ pub fn most(message: &VersionedMessage) -> u128 {
 }
 
 /// A setting that bears on the fee.
-enum Budget {
+enum BudgetSetting {
     /// Units of computation.
     Limit(u32),
     /// Micro-lamports per unit.
@@ -91,10 +93,14 @@ enum Budget {
 
 /// Reads an instruction of the compute budget program (borsh: the number of the variant, then the
 /// value). As the program does, it does not mind what comes after.
-fn budget(data: &[u8]) -> Option<Budget> {
+fn budget(data: &[u8]) -> Option<BudgetSetting> {
     match data.split_first()? {
-        (2, value) => Some(Budget::Limit(u32::from_le_bytes(*value.first_chunk()?))),
-        (3, value) => Some(Budget::Price(u64::from_le_bytes(*value.first_chunk()?))),
+        (2, value) => Some(BudgetSetting::Limit(u32::from_le_bytes(
+            *value.first_chunk()?,
+        ))),
+        (3, value) => Some(BudgetSetting::Price(u64::from_le_bytes(
+            *value.first_chunk()?,
+        ))),
         _ => None,
     }
 }

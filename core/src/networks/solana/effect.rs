@@ -11,7 +11,7 @@ use super::token::{TOKEN, TOKEN_2022};
 
 /// An account that an instruction is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Account {
+pub enum AccountRef {
     /// Named by the message.
     Named(Pubkey),
     /// In a table on the chain: what stands there is not signed.
@@ -23,55 +23,55 @@ pub enum Account {
     },
 }
 
-impl Account {
+impl AccountRef {
     /// The address, when the message names it.
     pub fn named(&self) -> Option<Pubkey> {
         match self {
-            Account::Named(key) => Some(*key),
-            Account::Listed { .. } => None,
+            AccountRef::Named(key) => Some(*key),
+            AccountRef::Listed { .. } => None,
         }
     }
 }
 
 /// The address, or the table's and the place: `table[3]`.
-impl fmt::Display for Account {
+impl fmt::Display for AccountRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Account::Named(key) => write!(f, "{key}"),
-            Account::Listed { table, index } => write!(f, "{table}[{index}]"),
+            AccountRef::Named(key) => write!(f, "{key}"),
+            AccountRef::Listed { table, index } => write!(f, "{table}[{index}]"),
         }
     }
 }
 
 /// Which token an instruction moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Token {
+pub enum MovedToken {
     /// The one of this mint.
-    Of(Account),
+    Of(AccountRef),
     /// The one that this account holds: the instruction does not name its mint.
-    In(Account),
+    In(AccountRef),
 }
 
 /// An amount that an instruction moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Move {
+pub struct Movement {
     /// Who has to sign for it.
-    pub authority: Account,
+    pub authority: AccountRef,
     /// `None`: lamports.
-    pub token: Option<Token>,
+    pub token: Option<MovedToken>,
     /// The account that it goes to; for tokens that is a token account, not its owner.
-    pub to: Account,
+    pub to: AccountRef,
     /// In the smallest unit.
     pub amount: u64,
 }
 
 /// The account with an index of the message: first those that it names, then what its tables hold,
 /// writable before read-only. `None` when there are not so many.
-pub fn account(message: &VersionedMessage, index: u8) -> Option<Account> {
+pub fn account(message: &VersionedMessage, index: u8) -> Option<AccountRef> {
     let index = usize::from(index);
     let keys = message.static_account_keys();
     if let Some(key) = keys.get(index) {
-        return Some(Account::Named(*key));
+        return Some(AccountRef::Named(*key));
     }
     let tables = message.address_table_lookups()?.iter();
     let writable = tables
@@ -80,7 +80,7 @@ pub fn account(message: &VersionedMessage, index: u8) -> Option<Account> {
     let readonly =
         tables.flat_map(|table| table.readonly_indexes.iter().map(move |at| (table, *at)));
     let (table, index) = writable.chain(readonly).nth(index - keys.len())?;
-    Some(Account::Listed {
+    Some(AccountRef::Listed {
         table: table.account_key,
         index,
     })
@@ -90,12 +90,12 @@ pub fn account(message: &VersionedMessage, index: u8) -> Option<Account> {
 pub(super) fn movement(
     program: &Pubkey,
     data: &[u8],
-    accounts: &[Account],
-) -> Option<(Move, usize)> {
+    accounts: &[AccountRef],
+) -> Option<(Movement, usize)> {
     let at = |place: usize| accounts.get(place).copied();
     if *program == SYSTEM {
         let (from, to, lamports) = lamports(data)?;
-        let moved = Move {
+        let moved = Movement {
             authority: at(from)?,
             token: None,
             to: at(to)?,
@@ -104,20 +104,20 @@ pub(super) fn movement(
         Some((moved, from))
     } else if *program == TOKEN || *program == TOKEN_2022 {
         let (token, to, authority, amount) = match TokenInstruction::unpack(data) {
-            Ok(TokenInstruction::Transfer { amount }) => (Token::In(at(0)?), 1, 2, amount),
+            Ok(TokenInstruction::Transfer { amount }) => (MovedToken::In(at(0)?), 1, 2, amount),
             Ok(TokenInstruction::TransferChecked { amount, .. }) => {
-                (Token::Of(at(1)?), 2, 3, amount)
+                (MovedToken::Of(at(1)?), 2, 3, amount)
             }
             // Token-2022: TransferCheckedWithFee of the transfer fee extension.
             _ => match data {
                 [26, 1, rest @ ..] => {
                     let amount = u64::from_le_bytes(*rest.first_chunk()?);
-                    (Token::Of(at(1)?), 2, 3, amount)
+                    (MovedToken::Of(at(1)?), 2, 3, amount)
                 }
                 _ => return None,
             },
         };
-        let moved = Move {
+        let moved = Movement {
             authority: at(authority)?,
             token: Some(token),
             to: at(to)?,
@@ -129,10 +129,11 @@ pub(super) fn movement(
     }
 }
 
-fn movement_of(message: &VersionedMessage, instruction: &CompiledInstruction) -> Option<Move> {
+fn movement_of(message: &VersionedMessage, instruction: &CompiledInstruction) -> Option<Movement> {
     let program = account(message, instruction.program_id_index)?.named()?;
     let accounts = instruction.accounts.iter();
-    let accounts: Option<Vec<Account>> = accounts.map(|index| account(message, *index)).collect();
+    let accounts: Option<Vec<AccountRef>> =
+        accounts.map(|index| account(message, *index)).collect();
     Some(movement(&program, &instruction.data, &accounts?)?.0)
 }
 

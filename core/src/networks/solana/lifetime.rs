@@ -4,11 +4,11 @@ use solana_message::VersionedMessage;
 use solana_pubkey::Pubkey;
 use solana_system_interface::program::ID as SYSTEM;
 
-use super::{effect::account, token::Account, wire::WireTransaction};
+use super::{effect::account, token::AccountInfo, wire::WireTransaction};
 
 /// How long the network can take a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lifetime {
+pub enum TransactionLifetime {
     /// As long as the blockhash, base58, is one of the latest 150.
     Blockhash(String),
     /// As long as an account on the chain holds the nonce.
@@ -31,14 +31,14 @@ const ADVANCE_NONCE_ACCOUNT: [u8; 4] = 4u32.to_le_bytes();
 /// `State::Initialized`. Nonces of the version before are void.
 const CURRENT_INITIALIZED: [u8; 8] = [1, 0, 0, 0, 1, 0, 0, 0];
 
-impl Lifetime {
+impl TransactionLifetime {
     /// That of a transaction. As the network reads it: there is a nonce when the first instruction
     /// advances that of an account which it may write to.
     pub fn of(transaction: &WireTransaction) -> Self {
         let message = transaction.message();
         durable_nonce(message).map_or_else(
-            || Lifetime::Blockhash(message.recent_blockhash().to_string()),
-            Lifetime::Nonce,
+            || TransactionLifetime::Blockhash(message.recent_blockhash().to_string()),
+            TransactionLifetime::Nonce,
         )
     }
 }
@@ -50,7 +50,7 @@ impl DurableNonce {
     }
 
     /// Whether this is what stands in the account, under an authority that has signed.
-    pub fn is_held(&self, account: &Account) -> bool {
+    pub fn is_held(&self, account: &AccountInfo) -> bool {
         let held = account.data.strip_prefix(&CURRENT_INITIALIZED);
         let Some((authority, rest)) = held.and_then(|held| held.split_first_chunk::<32>()) else {
             return false;

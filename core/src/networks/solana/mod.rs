@@ -20,6 +20,9 @@ pub mod wire;
 pub use self::{
     address::{AddressError, parse_key},
     chain_data::{ChainData, Queries},
-    payload::{Cluster, SendCustom, SendNative, SendToken, SolanaMessage, SolanaPayload},
+    payload::{
+        SolanaCluster, SolanaCustom, SolanaMessage, SolanaPayload, SolanaTokenTransfer,
+        SolanaTransfer,
+    },
     rules::{Solana, each},
 };

@@ -6,9 +6,9 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use solana_pubkey::Pubkey;
 
 use super::{
-    acts::{Acts, acts},
+    acts::{WalletInstructions, acts},
     address::parse_key,
-    effect::{self, Account, Token},
+    effect::{self, AccountRef, MovedToken},
     offchain,
     wire::{MAX_TRANSACTIONS, WireTransaction, is_transaction_message},
 };
@@ -19,8 +19,8 @@ use crate::{
     networks::{
         network::Network,
         payload::{
-            Family, Kind, KnownChains, WireKind, opaque,
-            outflow::{AccountChange, Asset, ChainScope, Nature, Outflow, Spend},
+            KnownChains, NetworkPayload, PayloadKind, WireKind, opaque,
+            outflow::{AccountChange, Asset, ChainScope, ContentKind, Outflow, Spend},
         },
     },
     schema::wire,
@@ -28,19 +28,19 @@ use crate::{
 
 /// Which network of the family. Testnets are not supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cluster {
+pub enum SolanaCluster {
     /// Solana mainnet.
     Solana,
     /// Sonic SVM mainnet.
     SonicSvm,
 }
 
-impl Cluster {
+impl SolanaCluster {
     /// The chain id of the API: 101 and 0.
     pub fn chain_id(self) -> u64 {
         match self {
-            Cluster::Solana => 101,
-            Cluster::SonicSvm => 0,
+            SolanaCluster::Solana => 101,
+            SolanaCluster::SonicSvm => 0,
         }
     }
 }
@@ -49,11 +49,11 @@ impl Cluster {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SolanaPayload {
     /// `solanaSendNative` and `sonicSvmSendNative`.
-    SendNative(SendNative),
+    SendNative(SolanaTransfer),
     /// `solanaSendSplToken` and `sonicSvmSendSplToken`.
-    SendToken(SendToken),
+    SendToken(SolanaTokenTransfer),
     /// `solanaSendCustom` and `sonicSvmSendCustom`.
-    SendCustom(SendCustom),
+    SendCustom(SolanaCustom),
     /// `solanaMessage`.
     Message(SolanaMessage),
 }
@@ -61,9 +61,9 @@ pub enum SolanaPayload {
 /// A transfer of the native coin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct SendNative {
+pub struct SolanaTransfer {
     /// The network.
-    pub cluster: Cluster,
+    pub cluster: SolanaCluster,
     /// Sender and fee payer, base58.
     pub from: String,
     /// Recipient, base58.
@@ -75,9 +75,9 @@ pub struct SendNative {
 /// A transfer of a token, of either token program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct SendToken {
+pub struct SolanaTokenTransfer {
     /// The network.
-    pub cluster: Cluster,
+    pub cluster: SolanaCluster,
     /// Sender and fee payer, base58.
     pub from: String,
     /// The recipient's wallet, base58; not its token account.
@@ -93,18 +93,18 @@ pub struct SendToken {
 /// Transactions that were made elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct SendCustom {
+pub struct SolanaCustom {
     /// The network.
-    pub cluster: Cluster,
+    pub cluster: SolanaCluster,
     /// Signer, base58; not necessarily the fee payer.
     pub from: String,
     /// 1 to 5 different ones, each of which asks for the signature of `from`.
     pub transactions: Vec<WireTransaction>,
 }
 
-impl SendCustom {
+impl SolanaCustom {
     /// What the instructions do that the wallet takes part in.
-    fn acts(&self) -> impl Iterator<Item = Acts> {
+    fn acts(&self) -> impl Iterator<Item = WalletInstructions> {
         let wallet = parse_key(&self.from).ok();
         let transactions = self.transactions.iter();
         transactions.filter_map(move |one| Some(acts(one.message(), wallet.as_ref()?)))
@@ -114,14 +114,16 @@ impl SendCustom {
     fn spends(&self, place: ChainScope) -> Vec<Spend> {
         let asset = |token| match token {
             None => Asset::coin(place),
-            Some(Token::Of(Account::Named(mint))) => Asset {
+            Some(MovedToken::Of(AccountRef::Named(mint))) => Asset {
                 place,
                 token: Some(mint.to_string()),
             },
             // Neither a table nor an account of the chain is signed with what stands in it.
-            Some(Token::Of(Account::Listed { .. }) | Token::In(_)) => Asset::some_token(place),
+            Some(MovedToken::Of(AccountRef::Listed { .. }) | MovedToken::In(_)) => {
+                Asset::some_token(place)
+            }
         };
-        let moved = |one: &effect::Move| Spend {
+        let moved = |one: &effect::Movement| Spend {
             asset: asset(one.token),
             amount: U256::from(one.amount),
             recipient: one.to.named().map(|key| key.to_string()),
@@ -130,7 +132,7 @@ impl SendCustom {
             recipient: program.map(|program: Pubkey| program.to_string()),
             ..Spend::unseen(place)
         };
-        let spends = |acts: Acts| -> Vec<Spend> {
+        let spends = |acts: WalletInstructions| -> Vec<Spend> {
             let moves = acts.moves.iter().map(moved);
             moves.chain(acts.called.iter().map(called)).collect()
         };
@@ -151,11 +153,11 @@ pub struct SolanaMessage {
 
 /// Parses a solanaSendNative or sonicSvmSendNative.
 pub(in crate::networks) fn send_native(
-    cluster: Cluster,
+    cluster: SolanaCluster,
     wire: &wire::SolanaSendNative,
 ) -> Result<SolanaPayload, Fault> {
     chain_id(cluster, wire.chain_id)?;
-    Ok(SolanaPayload::SendNative(SendNative {
+    Ok(SolanaPayload::SendNative(SolanaTransfer {
         cluster,
         from: address("from", &wire.from)?,
         to: address("to", &wire.to)?,
@@ -166,13 +168,13 @@ pub(in crate::networks) fn send_native(
 impl SolanaMessage {
     /// What is neither in Solana's off-chain format nor plainly a text may be anything: the digest
     /// of another network's transaction too.
-    fn nature(&self) -> Nature {
+    fn nature(&self) -> ContentKind {
         let of_wallet = |key: Pubkey| offchain::is_message(&self.content, key.as_array());
         let is_off_chain = parse_key(&self.from).is_ok_and(of_wallet);
         if is_off_chain || opaque::is_bare_text(&self.content) {
-            Nature::Message
+            ContentKind::Message
         } else {
-            Nature::Raw
+            ContentKind::Raw
         }
     }
 }
@@ -195,12 +197,12 @@ pub(in crate::networks) fn message(wire: &wire::SolanaMessage) -> Result<SolanaP
 
 /// Parses a solanaSendSplToken or sonicSvmSendSplToken.
 pub(in crate::networks) fn send_token(
-    cluster: Cluster,
+    cluster: SolanaCluster,
     wire: &wire::SolanaSendSplToken,
 ) -> Result<SolanaPayload, Fault> {
     chain_id(cluster, wire.chain_id)?;
     decimals(wire.decimals)?;
-    Ok(SolanaPayload::SendToken(SendToken {
+    Ok(SolanaPayload::SendToken(SolanaTokenTransfer {
         cluster,
         from: address("from", &wire.from)?,
         to: address("to", &wire.to)?,
@@ -212,7 +214,7 @@ pub(in crate::networks) fn send_token(
 
 /// Parses a solanaSendCustom or sonicSvmSendCustom.
 pub(in crate::networks) fn send_custom(
-    cluster: Cluster,
+    cluster: SolanaCluster,
     wire: &wire::SolanaSendCustom,
 ) -> Result<SolanaPayload, Fault> {
     chain_id(cluster, wire.chain_id)?;
@@ -246,14 +248,14 @@ pub(in crate::networks) fn send_custom(
         }
         transactions.push(transaction);
     }
-    Ok(SolanaPayload::SendCustom(SendCustom {
+    Ok(SolanaPayload::SendCustom(SolanaCustom {
         cluster,
         from,
         transactions,
     }))
 }
 
-impl Family for SolanaPayload {
+impl NetworkPayload for SolanaPayload {
     /// Nothing that is signed tells Solana from Sonic SVM (a blockhash is just a number to who
     /// has not seen the chain), so their coins count as one.
     fn outflow(&self, _wallet: Network) -> Outflow {
@@ -265,7 +267,7 @@ impl Family for SolanaPayload {
                     amount: U256::from(send.lamports),
                     recipient: Some(send.to.clone()),
                 };
-                (Nature::Transfer, vec![spend])
+                (ContentKind::Transfer, vec![spend])
             }
             // The account that is signed is derived from recipient, mint and token program.
             SolanaPayload::SendToken(send) => {
@@ -277,9 +279,9 @@ impl Family for SolanaPayload {
                     amount: U256::from(send.amount),
                     recipient: Some(send.to.clone()),
                 };
-                (Nature::Transfer, vec![spend])
+                (ContentKind::Transfer, vec![spend])
             }
-            SolanaPayload::SendCustom(send) => (Nature::Custom, send.spends(place)),
+            SolanaPayload::SendCustom(send) => (ContentKind::Custom, send.spends(place)),
             SolanaPayload::Message(message) => (message.nature(), Vec::new()),
         };
         Outflow {
@@ -296,21 +298,21 @@ impl Family for SolanaPayload {
         }
     }
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> PayloadKind {
         match self {
             SolanaPayload::SendNative(send) => match send.cluster {
-                Cluster::Solana => Kind::SolanaSendNative,
-                Cluster::SonicSvm => Kind::SonicSvmSendNative,
+                SolanaCluster::Solana => PayloadKind::SolanaSendNative,
+                SolanaCluster::SonicSvm => PayloadKind::SonicSvmSendNative,
             },
             SolanaPayload::SendToken(send) => match send.cluster {
-                Cluster::Solana => Kind::SolanaSendSplToken,
-                Cluster::SonicSvm => Kind::SonicSvmSendSplToken,
+                SolanaCluster::Solana => PayloadKind::SolanaSendSplToken,
+                SolanaCluster::SonicSvm => PayloadKind::SonicSvmSendSplToken,
             },
             SolanaPayload::SendCustom(send) => match send.cluster {
-                Cluster::Solana => Kind::SolanaSendCustom,
-                Cluster::SonicSvm => Kind::SonicSvmSendCustom,
+                SolanaCluster::Solana => PayloadKind::SolanaSendCustom,
+                SolanaCluster::SonicSvm => PayloadKind::SonicSvmSendCustom,
             },
-            SolanaPayload::Message(_) => Kind::SolanaMessage,
+            SolanaPayload::Message(_) => PayloadKind::SolanaMessage,
         }
     }
 
@@ -359,8 +361,8 @@ impl Family for SolanaPayload {
                     chain_id: send.cluster.chain_id(),
                 };
                 match send.cluster {
-                    Cluster::Solana => WireKind::SolanaSendNative(wire),
-                    Cluster::SonicSvm => WireKind::SonicSvmSendNative(wire),
+                    SolanaCluster::Solana => WireKind::SolanaSendNative(wire),
+                    SolanaCluster::SonicSvm => WireKind::SonicSvmSendNative(wire),
                 }
             }
             SolanaPayload::SendToken(send) => {
@@ -373,8 +375,8 @@ impl Family for SolanaPayload {
                     decimals: send.decimals.map(Into::into),
                 };
                 match send.cluster {
-                    Cluster::Solana => WireKind::SolanaSendSplToken(wire),
-                    Cluster::SonicSvm => WireKind::SonicSvmSendSplToken(wire),
+                    SolanaCluster::Solana => WireKind::SolanaSendSplToken(wire),
+                    SolanaCluster::SonicSvm => WireKind::SonicSvmSendSplToken(wire),
                 }
             }
             SolanaPayload::SendCustom(send) => {
@@ -385,8 +387,8 @@ impl Family for SolanaPayload {
                     chain_id: send.cluster.chain_id(),
                 };
                 match send.cluster {
-                    Cluster::Solana => WireKind::SolanaSendCustom(wire),
-                    Cluster::SonicSvm => WireKind::SonicSvmSendCustom(wire),
+                    SolanaCluster::Solana => WireKind::SolanaSendCustom(wire),
+                    SolanaCluster::SonicSvm => WireKind::SonicSvmSendCustom(wire),
                 }
             }
             SolanaPayload::Message(message) => WireKind::SolanaMessage(wire::SolanaMessage {
@@ -399,15 +401,15 @@ impl Family for SolanaPayload {
 }
 
 /// 0 is also what the wire shows when the field is left out, which means the kind's own network.
-fn chain_id(cluster: Cluster, given: u64) -> Result<(), Fault> {
+fn chain_id(cluster: SolanaCluster, given: u64) -> Result<(), Fault> {
     if given == 0 || given == cluster.chain_id() {
         return Ok(());
     }
     Err(Fault::field(
         "chainId",
         match cluster {
-            Cluster::Solana => "must be 101 (Solana mainnet) or left out",
-            Cluster::SonicSvm => "must be 0 (Sonic SVM mainnet) or left out",
+            SolanaCluster::Solana => "must be 101 (Solana mainnet) or left out",
+            SolanaCluster::SonicSvm => "must be 0 (Sonic SVM mainnet) or left out",
         },
     ))
 }

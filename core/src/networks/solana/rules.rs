@@ -9,7 +9,7 @@ use super::{
     address::parse_key,
     chain_data::{ChainData, Queries},
     cost, effect,
-    payload::{SendCustom, SolanaPayload},
+    payload::{SolanaCustom, SolanaPayload},
     token::TokenQueries,
     transfer::{field_key, input, send_native, send_token},
     wire::{self, WireTransaction},
@@ -175,7 +175,7 @@ pub fn each(signed: &Signed) -> Option<Vec<(&str, &str)>> {
 }
 
 /// The transactions as they came, without a signature of the wallet, back to back.
-fn send_custom(send: &SendCustom) -> Result<Unsigned, Fault> {
+fn send_custom(send: &SolanaCustom) -> Result<Unsigned, Fault> {
     let from = field_key("from", &send.from)?;
     let mut unsigned = Unsigned {
         bytes: Vec::new(),

@@ -55,7 +55,7 @@ pub struct TokenChainData {
 
 /// An account, as `getMultipleAccounts` shows it with encoding base64.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Account {
+pub struct AccountInfo {
     /// The program that it belongs to, base58.
     pub owner: String,
     /// All its data.
@@ -100,7 +100,7 @@ impl TokenQueries {
     /// [`crate::fault::Class::Invalid`] naming the field of the payload when there is no such
     /// token, and [`crate::fault::Class::Bug`] when the answers are not to
     /// [`TokenQueries::accounts`].
-    pub fn chain_data(&self, accounts: &[Option<Account>]) -> Result<TokenChainData, Fault> {
+    pub fn chain_data(&self, accounts: &[Option<AccountInfo>]) -> Result<TokenChainData, Fault> {
         let [
             mint,
             recipient,
@@ -123,7 +123,7 @@ impl TokenQueries {
         } else {
             (sender_2, recipient_2)
         };
-        let owner = |account: &Option<Account>| {
+        let owner = |account: &Option<AccountInfo>| {
             let account = account.as_ref()?;
             let owned = account.owner == program.to_string();
             let (mint, owner) = holding(&program, &account.data).filter(|_| owned)?;

@@ -10,7 +10,7 @@ use spl_token_interface::instruction::transfer_checked;
 use super::{
     address::{bytes_32, parse_key},
     chain_data::ChainData,
-    payload::{SendNative, SendToken},
+    payload::{SolanaTokenTransfer, SolanaTransfer},
     token::{TOKEN, associated_account, token_program},
     wire::WireTransaction,
 };
@@ -21,7 +21,10 @@ use crate::{
     signature::Curve,
 };
 
-pub(super) fn send_native(send: &SendNative, chain_data: &ChainData) -> Result<Unsigned, Fault> {
+pub(super) fn send_native(
+    send: &SolanaTransfer,
+    chain_data: &ChainData,
+) -> Result<Unsigned, Fault> {
     if chain_data.token.is_some() {
         return Err(not_those());
     }
@@ -53,7 +56,10 @@ pub(super) fn field_key(name: &str, text: &str) -> Result<Pubkey, Fault> {
 }
 
 /// Builds the transfer of a token.
-pub(super) fn send_token(send: &SendToken, chain_data: &ChainData) -> Result<Unsigned, Fault> {
+pub(super) fn send_token(
+    send: &SolanaTokenTransfer,
+    chain_data: &ChainData,
+) -> Result<Unsigned, Fault> {
     let known = chain_data.token.as_ref().ok_or_else(not_those)?;
     let (from, to) = (field_key("from", &send.from)?, field_key("to", &send.to)?);
     let mint = field_key("mintAddress", &send.mint)?;

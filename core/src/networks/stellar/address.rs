@@ -94,14 +94,14 @@ pub(crate) fn address_key(address: &MuxedAccount) -> &[u8; 32] {
 /// An asset that an account issues: everything but lumens. Printed as `CODE:ISSUER`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Credit {
+pub struct IssuedAsset {
     /// 1 to 12 letters or digits; capitals and small letters differ.
     pub code: AssetCode,
     /// Who issues it.
     pub issuer: AccountId,
 }
 
-impl Credit {
+impl IssuedAsset {
     /// Parses an asset by its parts.
     ///
     /// # Errors
@@ -169,7 +169,7 @@ impl Credit {
     }
 }
 
-impl fmt::Display for Credit {
+impl fmt::Display for IssuedAsset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.code, self.issuer)
     }

@@ -84,7 +84,7 @@ pub(super) fn digest(envelope: &TransactionEnvelope) -> Result<[u8; 32], Fault> 
 }
 
 /// What all forms of an envelope have.
-pub(crate) struct Parts<'a> {
+pub(crate) struct EnvelopeParts<'a> {
     /// Key of the account that runs the transaction and whose sequence number it uses.
     pub source: &'a [u8; 32],
     /// Key of the account that pays the fee: the source, unless the envelope is a fee bump.
@@ -106,9 +106,9 @@ pub(crate) struct Parts<'a> {
     pub is_bump: bool,
 }
 
-pub(crate) fn parts(envelope: &TransactionEnvelope) -> Parts<'_> {
+pub(crate) fn parts(envelope: &TransactionEnvelope) -> EnvelopeParts<'_> {
     match envelope {
-        TransactionEnvelope::TxV0(envelope) => Parts {
+        TransactionEnvelope::TxV0(envelope) => EnvelopeParts {
             source: &envelope.tx.source_account_ed25519.0,
             payer: &envelope.tx.source_account_ed25519.0,
             fee: envelope.tx.fee.into(),
@@ -122,7 +122,7 @@ pub(crate) fn parts(envelope: &TransactionEnvelope) -> Parts<'_> {
         TransactionEnvelope::Tx(envelope) => parts_v1(envelope),
         TransactionEnvelope::TxFeeBump(envelope) => {
             let FeeBumpTransactionInnerTx::Tx(inner) = &envelope.tx.inner_tx;
-            Parts {
+            EnvelopeParts {
                 payer: address_key(&envelope.tx.fee_source),
                 fee: envelope.tx.fee,
                 signatures: envelope.signatures.len(),
@@ -133,9 +133,9 @@ pub(crate) fn parts(envelope: &TransactionEnvelope) -> Parts<'_> {
     }
 }
 
-fn parts_v1(envelope: &TransactionV1Envelope) -> Parts<'_> {
+fn parts_v1(envelope: &TransactionV1Envelope) -> EnvelopeParts<'_> {
     let source = address_key(&envelope.tx.source_account);
-    Parts {
+    EnvelopeParts {
         source,
         payer: source,
         fee: envelope.tx.fee.into(),
@@ -151,7 +151,7 @@ fn parts_v1(envelope: &TransactionV1Envelope) -> Parts<'_> {
     }
 }
 
-impl<'a> Parts<'a> {
+impl<'a> EnvelopeParts<'a> {
     /// The operations that an account runs.
     pub fn operations_of<'k>(
         &self,

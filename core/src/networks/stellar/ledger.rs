@@ -12,7 +12,7 @@ use stellar_xdr::{
 };
 
 use super::{
-    address::Credit,
+    address::IssuedAsset,
     envelope::{self, MAX_BYTES, MAX_DEPTH},
 };
 use crate::fault::{ExecuteCode, Fault};
@@ -39,7 +39,7 @@ pub fn account_key(account: &AccountId) -> Result<String, Fault> {
 ///
 /// # Errors
 /// [`crate::fault::Class::Bug`].
-pub fn trust_line_key(account: &AccountId, asset: &Credit) -> Result<String, Fault> {
+pub fn trust_line_key(account: &AccountId, asset: &IssuedAsset) -> Result<String, Fault> {
     let issuer = asset.issuer.clone();
     let asset = match asset.code.clone() {
         AssetCode::CreditAlphanum4(asset_code) => {
@@ -58,7 +58,7 @@ pub fn trust_line_key(account: &AccountId, asset: &Credit) -> Result<String, Fau
 /// An account in a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Account {
+pub struct LedgerAccount {
     /// The last sequence number that it used.
     pub sequence: u64,
     /// Stroops; those that it has to keep as its reserve are in it.
@@ -66,9 +66,9 @@ pub struct Account {
 }
 
 /// Reads the entry of an account; `None` when it is not the one of this key.
-pub fn read_account(key: &str, entry: &str) -> Option<Account> {
+pub fn read_account(key: &str, entry: &str) -> Option<LedgerAccount> {
     match read_entry(key, entry)? {
-        LedgerEntryData::Account(entry) => Some(Account {
+        LedgerEntryData::Account(entry) => Some(LedgerAccount {
             sequence: u64::try_from(entry.seq_num.0).ok()?,
             balance: u64::try_from(entry.balance).ok()?,
         }),
@@ -92,7 +92,7 @@ fn read_entry(key: &str, entry: &str) -> Option<LedgerEntryData> {
 /// What has to be known of a signed transaction to judge what nodes say of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Sent {
+pub struct SentEnvelope {
     /// The account whose sequence number it uses.
     pub source: AccountId,
     /// That number.
@@ -107,7 +107,7 @@ pub struct Sent {
 ///
 /// # Errors
 /// [`crate::fault::Class::Bug`]: it was signed here.
-pub fn read_sent(transaction: &str) -> Result<Sent, Fault> {
+pub fn read_sent(transaction: &str) -> Result<SentEnvelope, Fault> {
     let envelope: TransactionEnvelope =
         read(transaction).ok_or_else(|| Fault::bug("not a signed transaction"))?;
     let parts = envelope::parts(&envelope);
@@ -119,7 +119,7 @@ pub fn read_sent(transaction: &str) -> Result<Sent, Fault> {
             bounds(&inner.tx.cond)
         }
     };
-    Ok(Sent {
+    Ok(SentEnvelope {
         source: AccountId(PublicKey::PublicKeyTypeEd25519(Uint256(*parts.source))),
         sequence: u64::try_from(parts.sequence).map_err(Fault::bug)?,
         // 0 is no bound.
@@ -146,9 +146,9 @@ fn bounds(conditions: &Preconditions) -> (Option<&TimeBounds>, Option<&LedgerBou
 /// Why the network does not do, or did not do, what a transaction says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Failure {
+pub struct StellarFailure {
     /// What is to be made of it.
-    pub cause: Cause,
+    pub cause: FailureCause,
     /// The code that executeSigningRequests reports.
     pub code: ExecuteCode,
     /// As the protocol names it, e.g. `txBAD_AUTH`, `PAYMENT_UNDERFUNDED`.
@@ -161,7 +161,7 @@ pub struct Failure {
 
 /// What kind of failure it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum FailureCause {
     /// Its sequence number is not the one after the account's.
     Sequence,
     /// Its time is over.
@@ -175,7 +175,7 @@ pub enum Cause {
 }
 
 /// Reads the result of a transaction. `Some(None)` is one of success; `None` is none.
-pub fn read_result(result: &str) -> Option<Option<Failure>> {
+pub fn read_result(result: &str) -> Option<Option<StellarFailure>> {
     let TransactionResult {
         fee_charged,
         result,
@@ -199,16 +199,20 @@ pub fn read_result(result: &str) -> Option<Option<Failure>> {
     Some(Some(failure))
 }
 
-fn failure(code: TransactionResultCode, operations: &[OperationResult], fee: i64) -> Failure {
+fn failure(
+    code: TransactionResultCode,
+    operations: &[OperationResult],
+    fee: i64,
+) -> StellarFailure {
     use ExecuteCode::{InsufficientFunds, InsufficientGasFee, Unspecified};
     let cause = match code {
-        TransactionResultCode::TxBadSeq => Cause::Sequence,
-        TransactionResultCode::TxTooLate => Cause::TooLate,
-        TransactionResultCode::TxInternalError => Cause::Internal,
+        TransactionResultCode::TxBadSeq => FailureCause::Sequence,
+        TransactionResultCode::TxTooLate => FailureCause::TooLate,
+        TransactionResultCode::TxInternalError => FailureCause::Internal,
         TransactionResultCode::TxInsufficientBalance
         | TransactionResultCode::TxInsufficientFee
-        | TransactionResultCode::TxNoAccount => Cause::Passing,
-        _ => Cause::Final,
+        | TransactionResultCode::TxNoAccount => FailureCause::Passing,
+        _ => FailureCause::Final,
     };
     let (code, name, meaning) = match (code, operations.iter().find_map(operation)) {
         (TransactionResultCode::TxFailed, Some(operation)) => operation,
@@ -237,7 +241,7 @@ fn failure(code: TransactionResultCode, operations: &[OperationResult], fee: i64
             (execute, protocol_name("tx", code.name(), "Tx"), meaning)
         }
     };
-    Failure {
+    StellarFailure {
         cause,
         code,
         name,

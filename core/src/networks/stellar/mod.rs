@@ -13,7 +13,7 @@ pub(super) mod payload;
 mod rules;
 
 pub use self::{
-    address::{AddressError, AssetError, Credit, parse_account, parse_address},
+    address::{AddressError, AssetError, IssuedAsset, parse_account, parse_address},
     chain_data::{ChainData, Queries},
     envelope::{EnvelopeError, MAX_BYTES, NETWORK_ID, calls_contract},
     payload::{StellarAction, StellarCustom, StellarPayload, StellarTransaction},

@@ -10,7 +10,7 @@ use stellar_xdr::{
 };
 
 use super::{
-    address::{AddressError, Credit, account_key, parse_account, parse_address, parse_code},
+    address::{AddressError, IssuedAsset, account_key, parse_account, parse_address, parse_code},
     envelope,
 };
 use crate::{
@@ -20,8 +20,8 @@ use crate::{
     networks::{
         network::Network,
         payload::{
-            Family, Kind, WireKind,
-            outflow::{AccountChange, Asset, ChainScope, Nature, Outflow, Spend},
+            NetworkPayload, PayloadKind, WireKind,
+            outflow::{AccountChange, Asset, ChainScope, ContentKind, Outflow, Spend},
         },
     },
     schema::wire,
@@ -71,14 +71,14 @@ pub enum StellarAction {
         /// Recipient.
         to: MuxedAccount,
         /// The asset.
-        asset: Credit,
+        asset: IssuedAsset,
         /// Units of 10^-7.
         amount: i64,
     },
     /// Trusts an issuer for an asset, without a limit: the account can hold it then.
     ChangeTrust {
         /// The asset.
-        asset: Credit,
+        asset: IssuedAsset,
     },
 }
 
@@ -194,11 +194,11 @@ fn address<T>(
     parse(required(name, text)?).map_err(|error| Fault::field(name, error))
 }
 
-fn asset(code: &str, issuer: &str) -> Result<Credit, Fault> {
+fn asset(code: &str, issuer: &str) -> Result<IssuedAsset, Fault> {
     let code = parse_code(required("assetCode", code)?)
         .map_err(|error| Fault::field("assetCode", error))?;
     let issuer = address("assetIssuer", issuer, parse_account)?;
-    Ok(Credit { code, issuer })
+    Ok(IssuedAsset { code, issuer })
 }
 
 fn positive(name: &str, text: &str) -> Result<i64, Fault> {
@@ -222,15 +222,15 @@ fn decimal(amount: i64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-impl Family for StellarPayload {
-    fn kind(&self) -> Kind {
+impl NetworkPayload for StellarPayload {
+    fn kind(&self) -> PayloadKind {
         match self {
             StellarPayload::Transaction(transaction) => match transaction.action {
-                StellarAction::SendNative { .. } => Kind::StellarSendNative,
-                StellarAction::SendAsset { .. } => Kind::StellarSendAsset,
-                StellarAction::ChangeTrust { .. } => Kind::StellarChangeTrust,
+                StellarAction::SendNative { .. } => PayloadKind::StellarSendNative,
+                StellarAction::SendAsset { .. } => PayloadKind::StellarSendAsset,
+                StellarAction::ChangeTrust { .. } => PayloadKind::StellarChangeTrust,
             },
-            StellarPayload::Custom(_) => Kind::StellarSendCustom,
+            StellarPayload::Custom(_) => PayloadKind::StellarSendCustom,
         }
     }
 
@@ -262,9 +262,9 @@ impl Family for StellarPayload {
                     // It lets nothing go.
                     StellarAction::ChangeTrust { .. } => Vec::new(),
                 };
-                (Nature::Transfer, spends)
+                (ContentKind::Transfer, spends)
             }
-            StellarPayload::Custom(custom) => (Nature::Custom, custom.spends()),
+            StellarPayload::Custom(custom) => (ContentKind::Custom, custom.spends()),
         };
         Outflow {
             nature,
@@ -372,7 +372,7 @@ fn change(operation: &OperationBody) -> Option<AccountChange> {
 /// What an operation pays, at most.
 fn payments(operation: &OperationBody) -> Vec<Spend> {
     let one = |asset: &XdrAsset, amount, to: &MuxedAccount| {
-        vec![spend(Credit::of(asset).as_ref(), amount, Some(to))]
+        vec![spend(IssuedAsset::of(asset).as_ref(), amount, Some(to))]
     };
     let unseen = || Spend::unseen(ChainScope::network(Network::Stellar));
     // The market may keep all but the least of what is sent.
@@ -385,7 +385,7 @@ fn payments(operation: &OperationBody) -> Vec<Spend> {
     };
     // The market gets it; an offer of nothing takes one back.
     let offer = |asset: &XdrAsset, amount: i64| match amount {
-        1.. => vec![spend(Credit::of(asset).as_ref(), amount, None)],
+        1.. => vec![spend(IssuedAsset::of(asset).as_ref(), amount, None)],
         _ => Vec::new(),
     };
     match operation {
@@ -452,7 +452,7 @@ fn sold(amount: i64, price: &Price) -> i64 {
 }
 
 /// A payment of an asset, or of lumens. The network refuses negative amounts.
-fn spend(asset: Option<&Credit>, amount: i64, to: Option<&MuxedAccount>) -> Spend {
+fn spend(asset: Option<&IssuedAsset>, amount: i64, to: Option<&MuxedAccount>) -> Spend {
     Spend {
         asset: Asset {
             place: ChainScope::network(Network::Stellar),

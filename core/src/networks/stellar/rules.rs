@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 use stellar_strkey::ed25519::PublicKey;
 
 use super::{
-    address::{Credit, account_key, parse_account, parse_address},
+    address::{IssuedAsset, account_key, parse_account, parse_address},
     build::build,
     chain_data::{ChainData, Queries},
     envelope, ledger,
@@ -19,7 +19,7 @@ use crate::{
     fault::{Class, Fault},
     networks::{
         network::Network,
-        payload::Family as _,
+        payload::NetworkPayload as _,
         rules::{
             Allocation, NetworkRules, Resource, Signed, SigningInput, Unsigned, lowest_free,
             not_those,
@@ -60,7 +60,7 @@ impl NetworkRules for Stellar {
 
     /// `CODE:ISSUER`.
     fn parse_token(&self, text: &str) -> Result<String, Fault> {
-        Credit::parse(text)
+        IssuedAsset::parse(text)
             .map(|asset| asset.to_string())
             .map_err(|error| Fault::new(Class::Invalid, error.to_string()))
     }

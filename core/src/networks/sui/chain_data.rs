@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    coins::{Coin, MAX_COINS},
-    payment::Payment,
+    coins::{CoinObject, MAX_COINS},
+    payment::SuiPayment,
 };
 use crate::{fault::Fault, networks::rules::not_those};
 
@@ -15,7 +15,7 @@ use crate::{fault::Fault, networks::rules::not_those};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queries {
     /// What is to be paid.
-    pub payment: Payment,
+    pub payment: SuiPayment,
     /// Whether the reference gas price is wanted (the request brings no `gasFee.price`).
     pub price: bool,
     /// Whether the gas that [`simulation`] takes is wanted (the request brings no
@@ -33,15 +33,15 @@ pub struct ChainData {
     pub gas_used: Option<Box<GasUsed>>,
     /// Coin objects of SUI that the sender's address owns; at most [`MAX_COINS`]. The first 256
     /// pay.
-    pub sui_coins: Vec<Coin>,
+    pub sui_coins: Vec<CoinObject>,
     /// The sender's SUI that lies in no coin object (SIP-58), MIST.
     pub sui_address_balance: u64,
     /// Coin objects of the token that is paid; at most [`MAX_COINS`]. Empty for SUI.
-    pub coins: Vec<Coin>,
+    pub coins: Vec<CoinObject>,
     /// The token that lies in no coin object (SIP-58), in its smallest unit; 0 for SUI.
     pub coin_address_balance: u64,
     /// Epoch and chain, for what is paid out of address balances. A node is always asked.
-    pub validity: Option<Validity>,
+    pub validity: Option<SuiValidity>,
 }
 
 /// What a simulated transaction took, in MIST (`effects.gasUsed`).
@@ -57,7 +57,7 @@ pub struct GasUsed {
 
 /// Where and when a transaction without coin objects is valid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Validity {
+pub struct SuiValidity {
     /// The present epoch. Such a transaction is valid in this one and the next.
     pub epoch: u64,
     /// The digest of the chain's genesis checkpoint, base58.
@@ -69,7 +69,7 @@ pub struct Validity {
 
 impl ChainData {
     /// Refuses what was not asked for: coins of no use, more than can be used, the same twice.
-    pub(super) fn check(&self, payment: &Payment) -> Result<(), Fault> {
+    pub(super) fn check(&self, payment: &SuiPayment) -> Result<(), Fault> {
         let unasked = !self.coins.is_empty() || self.coin_address_balance > 0;
         if payment.token().is_none() && unasked {
             return Err(not_those());

@@ -17,7 +17,7 @@ const RESERVATION: [u8; 20] = [0xac; 20];
 
 /// A coin object that the wallet owns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Coin {
+pub struct CoinObject {
     /// `0x` and 64 hex digits.
     pub object_id: String,
     /// The object's present version.
@@ -26,21 +26,21 @@ pub struct Coin {
     pub digest: String,
     /// In the coin's smallest unit.
     pub balance: u64,
-    /// What else the digest is made of. Signers want it of tokens ([`Coin::is_of`]); of SUI nobody
+    /// What else the digest is made of. Signers want it of tokens ([`CoinObject::is_of`]); of SUI nobody
     /// needs it, since the network itself takes nothing else as gas.
-    pub origin: Option<Origin>,
+    pub origin: Option<CoinOrigin>,
 }
 
 /// What a coin object's digest is made of besides type, owner, id, version and balance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Origin {
+pub struct CoinOrigin {
     /// The transaction that made this version, base58.
     pub previous_transaction: String,
     /// MIST that come back when the object is deleted.
     pub storage_rebate: u64,
 }
 
-impl Coin {
+impl CoinObject {
     /// How a transaction names it.
     pub(super) fn reference(&self) -> Result<ObjectReference, Fault> {
         let id = parse_address(&self.object_id).map_err(|_| not_those())?;
@@ -90,6 +90,6 @@ pub(super) fn is_reservation(digest: &Digest) -> bool {
 }
 
 /// The sum of some coins.
-pub(super) fn sum(coins: &[Coin]) -> u128 {
+pub(super) fn sum(coins: &[CoinObject]) -> u128 {
     coins.iter().map(|coin| u128::from(coin.balance)).sum()
 }

@@ -25,7 +25,7 @@ pub(super) fn read(text: &[u8]) -> Result<sdk::Transaction, Fault> {
             "is JSON, but not version 2 of a transaction (Transaction.toJSON of @mysten/sui)",
         ));
     }
-    let data = Data::deserialize(&value)
+    let data = JsonTransaction::deserialize(&value)
         .map_err(|error| wrong(format_args!("is not a transaction in JSON: {error}")))?;
     let digest = data.digest.clone();
     let transaction = data.resolved()?;
@@ -62,14 +62,14 @@ fn tidy(value: &mut Value) {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Data {
+struct JsonTransaction {
     #[serde(rename = "version")]
     _version: IgnoredAny,
     sender: Option<Address>,
     expiration: Option<Expiration>,
     gas_data: GasData,
     inputs: Vec<CallArg>,
-    commands: Vec<Command>,
+    commands: Vec<JsonCommand>,
     digest: Option<String>,
 }
 
@@ -95,7 +95,7 @@ enum Expiration {
     None(bool),
     Epoch(U64),
     ValidDuring(ValidDuring),
-    Validity(Validity),
+    Validity(JsonValidity),
 }
 
 #[derive(Deserialize)]
@@ -111,7 +111,7 @@ struct ValidDuring {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Validity {
+struct JsonValidity {
     min_epoch: Option<U64>,
     max_epoch: Option<U64>,
     min_timestamp: Option<U64>,
@@ -131,7 +131,7 @@ struct AllowedProposers {
 #[derive(Deserialize)]
 enum CallArg {
     Object(ObjectArg),
-    Pure(Pure),
+    Pure(JsonPure),
     UnresolvedPure(IgnoredAny),
     UnresolvedObject(IgnoredAny),
     FundsWithdrawal(Withdrawal),
@@ -154,8 +154,8 @@ struct SharedObject {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Pure {
-    bytes: Bytes,
+struct JsonPure {
+    bytes: Base64Bytes,
 }
 
 #[derive(Deserialize)]
@@ -191,7 +191,7 @@ struct SenderAllowance {
 }
 
 #[derive(Clone, Copy, Deserialize)]
-enum Argument {
+enum JsonArgument {
     GasCoin(bool),
     Input(u16),
     Result(u16),
@@ -199,7 +199,7 @@ enum Argument {
 }
 
 #[derive(Deserialize)]
-enum Command {
+enum JsonCommand {
     MoveCall(MoveCall),
     TransferObjects(TransferObjects),
     SplitCoins(SplitCoins),
@@ -218,7 +218,7 @@ struct MoveCall {
     module: sdk::Identifier,
     function: sdk::Identifier,
     type_arguments: Vec<TypeTag>,
-    arguments: Vec<Argument>,
+    arguments: Vec<JsonArgument>,
     /// What the SDK found out about the function.
     #[serde(rename = "_argumentTypes", default)]
     _argument_types: IgnoredAny,
@@ -227,28 +227,28 @@ struct MoveCall {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TransferObjects {
-    objects: Vec<Argument>,
-    address: Argument,
+    objects: Vec<JsonArgument>,
+    address: JsonArgument,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SplitCoins {
-    coin: Argument,
-    amounts: Vec<Argument>,
+    coin: JsonArgument,
+    amounts: Vec<JsonArgument>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MergeCoins {
-    destination: Argument,
-    sources: Vec<Argument>,
+    destination: JsonArgument,
+    sources: Vec<JsonArgument>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Publish {
-    modules: Vec<Bytes>,
+    modules: Vec<Base64Bytes>,
     dependencies: Vec<Address>,
 }
 
@@ -256,16 +256,16 @@ struct Publish {
 #[serde(deny_unknown_fields)]
 struct MakeMoveVec {
     r#type: Option<TypeTag>,
-    elements: Vec<Argument>,
+    elements: Vec<JsonArgument>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Upgrade {
-    modules: Vec<Bytes>,
+    modules: Vec<Base64Bytes>,
     dependencies: Vec<Address>,
     package: Address,
-    ticket: Argument,
+    ticket: JsonArgument,
 }
 
 /// Up to 2^64 - 1, as a number or as digits.
@@ -320,9 +320,9 @@ impl TryFrom<String> for Digest {
 /// Base64.
 #[derive(Deserialize)]
 #[serde(try_from = "String")]
-struct Bytes(Vec<u8>);
+struct Base64Bytes(Vec<u8>);
 
-impl TryFrom<String> for Bytes {
+impl TryFrom<String> for Base64Bytes {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
@@ -348,7 +348,7 @@ impl TryFrom<String> for TypeTag {
     }
 }
 
-impl Data {
+impl JsonTransaction {
     fn resolved(self) -> Result<sdk::Transaction, Fault> {
         let Address(sender) = self.sender.ok_or_else(|| unresolved("sender is missing"))?;
         let gas = self.gas_data;
@@ -431,69 +431,70 @@ impl CallArg {
     }
 }
 
-impl Command {
+impl JsonCommand {
     fn resolved(self, index: usize) -> Result<sdk::Command, Fault> {
-        let one = |argument: Argument| argument.resolved(index);
-        let all = |arguments: Vec<Argument>| -> Result<Vec<_>, Fault> {
+        let one = |argument: JsonArgument| argument.resolved(index);
+        let all = |arguments: Vec<JsonArgument>| -> Result<Vec<_>, Fault> {
             arguments.into_iter().map(one).collect()
         };
         let ids = |list: Vec<Address>| list.into_iter().map(|Address(id)| id).collect();
-        let code = |list: Vec<Bytes>| list.into_iter().map(|Bytes(code)| code).collect();
+        let code =
+            |list: Vec<Base64Bytes>| list.into_iter().map(|Base64Bytes(code)| code).collect();
         Ok(match self {
-            Command::MoveCall(call) => sdk::Command::MoveCall(sdk::MoveCall {
+            JsonCommand::MoveCall(call) => sdk::Command::MoveCall(sdk::MoveCall {
                 package: call.package.0,
                 module: call.module,
                 function: call.function,
                 type_arguments: call.type_arguments.into_iter().map(|tag| tag.0).collect(),
                 arguments: all(call.arguments)?,
             }),
-            Command::TransferObjects(transfer) => {
+            JsonCommand::TransferObjects(transfer) => {
                 sdk::Command::TransferObjects(sdk::TransferObjects {
                     objects: all(transfer.objects)?,
                     address: one(transfer.address)?,
                 })
             }
-            Command::SplitCoins(split) => sdk::Command::SplitCoins(sdk::SplitCoins {
+            JsonCommand::SplitCoins(split) => sdk::Command::SplitCoins(sdk::SplitCoins {
                 coin: one(split.coin)?,
                 amounts: all(split.amounts)?,
             }),
-            Command::MergeCoins(merge) => sdk::Command::MergeCoins(sdk::MergeCoins {
+            JsonCommand::MergeCoins(merge) => sdk::Command::MergeCoins(sdk::MergeCoins {
                 coin: one(merge.destination)?,
                 coins_to_merge: all(merge.sources)?,
             }),
-            Command::Publish(publish) => sdk::Command::Publish(sdk::Publish {
+            JsonCommand::Publish(publish) => sdk::Command::Publish(sdk::Publish {
                 modules: code(publish.modules),
                 dependencies: ids(publish.dependencies),
             }),
-            Command::MakeMoveVec(vector) => sdk::Command::MakeMoveVector(sdk::MakeMoveVector {
+            JsonCommand::MakeMoveVec(vector) => sdk::Command::MakeMoveVector(sdk::MakeMoveVector {
                 type_: vector.r#type.map(|TypeTag(tag)| tag),
                 elements: all(vector.elements)?,
             }),
-            Command::Upgrade(upgrade) => sdk::Command::Upgrade(sdk::Upgrade {
+            JsonCommand::Upgrade(upgrade) => sdk::Command::Upgrade(sdk::Upgrade {
                 modules: code(upgrade.modules),
                 dependencies: ids(upgrade.dependencies),
                 package: upgrade.package.0,
                 ticket: one(upgrade.ticket)?,
             }),
-            Command::Intent(_) => {
+            JsonCommand::Intent(_) => {
                 return Err(unresolved(format_args!("commands[{index}] is an intent")));
             }
         })
     }
 }
 
-impl Argument {
+impl JsonArgument {
     fn resolved(self, command: usize) -> Result<sdk::Argument, Fault> {
         Ok(match self {
-            Argument::GasCoin(true) => sdk::Argument::Gas,
-            Argument::GasCoin(false) => {
+            JsonArgument::GasCoin(true) => sdk::Argument::Gas,
+            JsonArgument::GasCoin(false) => {
                 return Err(wrong(format_args!(
                     "commands[{command}]: GasCoin must be true"
                 )));
             }
-            Argument::Input(index) => sdk::Argument::Input(index),
-            Argument::Result(index) => sdk::Argument::Result(index),
-            Argument::NestedResult(index, nested) => sdk::Argument::NestedResult(index, nested),
+            JsonArgument::Input(index) => sdk::Argument::Input(index),
+            JsonArgument::Result(index) => sdk::Argument::Result(index),
+            JsonArgument::NestedResult(index, nested) => sdk::Argument::NestedResult(index, nested),
         })
     }
 }

@@ -18,10 +18,10 @@ mod tx;
 
 pub use self::{
     address::{AddressError, CoinTypeError, SUI, parse_address, parse_coin_type},
-    chain_data::{ChainData, GasUsed, Queries, Validity},
-    coins::{Coin, MAX_COINS, Origin},
-    payload::{Custom, SuiMessage, SuiPayload, batch_coin, batch_native},
-    payment::{Gas, Output, Payment},
+    chain_data::{ChainData, GasUsed, Queries, SuiValidity},
+    coins::{CoinObject, CoinOrigin, MAX_COINS},
+    payload::{SuiCustom, SuiMessage, SuiPayload, batch_coin, batch_native},
+    payment::{GasSettings, SuiOutput, SuiPayment},
     rules::{Sui, simulation},
-    sent::{Owned, Sent, read_sent},
+    sent::{OwnedObject, SentTransaction, read_sent},
 };

@@ -7,8 +7,8 @@ use sui_sdk_types::Transaction;
 use super::{
     address::{parse_address, parse_coin_type},
     custom::read_custom,
-    payment::{Gas, MAX_BUDGET, Output, Payment},
-    seen::{Seen, seen, sets_alias},
+    payment::{GasSettings, MAX_BUDGET, SuiOutput, SuiPayment},
+    seen::{VisibleSpend, seen, sets_alias},
 };
 use crate::{
     amount::{U256, parse_u64},
@@ -17,8 +17,8 @@ use crate::{
     networks::{
         network::Network,
         payload::{
-            Family, Kind, WireKind, opaque,
-            outflow::{AccountChange, Asset, ChainScope, Nature, Outflow, Spend},
+            NetworkPayload, PayloadKind, WireKind, opaque,
+            outflow::{AccountChange, Asset, ChainScope, ContentKind, Outflow, Spend},
         },
     },
     schema::wire,
@@ -28,9 +28,9 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SuiPayload {
     /// `suiSendNative`, `suiSendCoin`, and the batch payments.
-    Payment(Payment),
+    Payment(SuiPayment),
     /// `suiSendCustom`.
-    Custom(Custom),
+    Custom(SuiCustom),
     /// `suiMessage`.
     Message(SuiMessage),
 }
@@ -38,7 +38,7 @@ pub enum SuiPayload {
 /// A programmable transaction made elsewhere, signed as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Custom {
+pub struct SuiCustom {
     /// Sender and gas owner, `0x` and 64 hex digits.
     pub from: String,
     /// The transaction, BCS `TransactionData`.
@@ -58,7 +58,7 @@ pub struct SuiMessage {
     pub content: Vec<u8>,
 }
 
-impl Payment {
+impl SuiPayment {
     /// The same payment with the gas of a request, for batches, whose messages have none.
     ///
     /// # Errors
@@ -73,10 +73,10 @@ impl Payment {
 
 /// Parses a suiSendNative.
 pub(in crate::networks) fn send_native(wire: &wire::SuiSendNative) -> Result<SuiPayload, Fault> {
-    Ok(SuiPayload::Payment(Payment {
+    Ok(SuiPayload::Payment(SuiPayment {
         from: address("from", &wire.from)?,
         coin_type: None,
-        outputs: vec![Output {
+        outputs: vec![SuiOutput {
             to: address("to", &wire.to)?,
             amount: amount("value", &wire.value, parse_u64)?,
         }],
@@ -86,9 +86,9 @@ pub(in crate::networks) fn send_native(wire: &wire::SuiSendNative) -> Result<Sui
 
 /// Parses a suiSendCoin.
 pub(in crate::networks) fn send_coin(wire: &wire::SuiSendCoin) -> Result<SuiPayload, Fault> {
-    Ok(SuiPayload::Payment(Payment {
+    Ok(SuiPayload::Payment(SuiPayment {
         from: address("from", &wire.from)?,
-        outputs: vec![Output {
+        outputs: vec![SuiOutput {
             to: address("to", &wire.to)?,
             amount: amount("amount", &wire.amount, parse_u64)?,
         }],
@@ -101,12 +101,12 @@ pub(in crate::networks) fn send_coin(wire: &wire::SuiSendCoin) -> Result<SuiPayl
 ///
 /// # Errors
 /// [`crate::fault::Class::Invalid`] naming the field, relative to the message.
-pub fn batch_native(wire: &wire::SuiBatchSendNative) -> Result<Payment, Fault> {
-    Ok(Payment {
+pub fn batch_native(wire: &wire::SuiBatchSendNative) -> Result<SuiPayment, Fault> {
+    Ok(SuiPayment {
         from: address("from", &wire.from)?,
         coin_type: None,
         outputs: outputs(&wire.recipients)?,
-        gas: Gas::default(),
+        gas: GasSettings::default(),
     })
 }
 
@@ -114,12 +114,12 @@ pub fn batch_native(wire: &wire::SuiBatchSendNative) -> Result<Payment, Fault> {
 ///
 /// # Errors
 /// As [`batch_native`].
-pub fn batch_coin(wire: &wire::SuiBatchSendCoin) -> Result<Payment, Fault> {
-    Ok(Payment {
+pub fn batch_coin(wire: &wire::SuiBatchSendCoin) -> Result<SuiPayment, Fault> {
+    Ok(SuiPayment {
         from: address("from", &wire.from)?,
         coin_type: Some(coin_type(&wire.coin_tag)?),
         outputs: outputs(&wire.recipients)?,
-        gas: Gas::default(),
+        gas: GasSettings::default(),
     })
 }
 
@@ -139,7 +139,7 @@ pub(in crate::networks) fn send_custom(wire: &wire::SuiSendCustom) -> Result<Sui
              from here",
         ));
     }
-    Ok(SuiPayload::Custom(Custom {
+    Ok(SuiPayload::Custom(SuiCustom {
         from,
         bytes,
         transaction: Box::new(transaction),
@@ -156,7 +156,7 @@ pub(in crate::networks) fn message(wire: &wire::SuiMessage) -> Result<SuiPayload
     }))
 }
 
-impl Family for SuiPayload {
+impl NetworkPayload for SuiPayload {
     /// Nothing that every transaction binds tells mainnet from a testnet.
     fn outflow(&self, _wallet: Network) -> Outflow {
         let place = ChainScope::network(Network::Sui);
@@ -168,22 +168,22 @@ impl Family for SuiPayload {
             // What type a coin object has does not stand in the signed bytes; its digest does,
             // which covers the type: see `Rules::vouch`.
             SuiPayload::Payment(payment) => {
-                let spend = |output: &Output| Spend {
+                let spend = |output: &SuiOutput| Spend {
                     asset: asset(payment.token()),
                     amount: U256::from(output.amount),
                     recipient: Some(output.to.clone()),
                 };
                 let spends = payment.outputs.iter().map(spend).collect();
-                (Nature::Transfer, spends)
+                (ContentKind::Transfer, spends)
             }
             SuiPayload::Custom(custom) => {
-                let spend = |seen: Seen| Spend {
+                let spend = |seen: VisibleSpend| Spend {
                     asset: asset(seen.token.as_deref()),
                     amount: seen.amount,
                     recipient: seen.to,
                 };
                 let seen = seen(&custom.transaction);
-                (Nature::Custom, seen.into_iter().map(spend).collect())
+                (ContentKind::Custom, seen.into_iter().map(spend).collect())
             }
             SuiPayload::Message(message) => {
                 return opaque::outflow(&message.content, place);
@@ -206,14 +206,14 @@ impl Family for SuiPayload {
     }
 
     /// A batch goes by the kind of its single payment.
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> PayloadKind {
         match self {
             SuiPayload::Payment(payment) => match payment.coin_type {
-                None => Kind::SuiSendNative,
-                Some(_) => Kind::SuiSendCoin,
+                None => PayloadKind::SuiSendNative,
+                Some(_) => PayloadKind::SuiSendCoin,
             },
-            SuiPayload::Custom(_) => Kind::SuiSendCustom,
-            SuiPayload::Message(_) => Kind::SuiMessage,
+            SuiPayload::Custom(_) => PayloadKind::SuiSendCustom,
+            SuiPayload::Message(_) => PayloadKind::SuiMessage,
         }
     }
 
@@ -251,15 +251,15 @@ impl Family for SuiPayload {
     }
 }
 
-impl Payment {
+impl SuiPayment {
     fn to_wire(&self) -> WireKind {
-        let list = |text: fn(&Output) -> String| -> String {
+        let list = |text: fn(&SuiOutput) -> String| -> String {
             let all: Vec<String> = self.outputs.iter().map(text).collect();
             all.join(",")
         };
         let (from, to) = (self.from.clone(), list(|output| output.to.clone()));
         let amount = list(|output| output.amount.to_string());
-        let Gas { budget, price } = self.gas;
+        let GasSettings { budget, price } = self.gas;
         let gas_fee = (budget.is_some() || price.is_some()).then(|| wire::SuiGas {
             budget: budget.map(|budget| budget.to_string()),
             price: price.map(|price| price.to_string()),
@@ -296,9 +296,9 @@ fn coin_type(text: &str) -> Result<String, Fault> {
         .map_err(|error| Fault::field("coinTag", error))
 }
 
-fn gas(gas: Option<&wire::SuiGas>) -> Result<Gas, Fault> {
+fn gas(gas: Option<&wire::SuiGas>) -> Result<GasSettings, Fault> {
     let Some(gas) = gas else {
-        return Ok(Gas::default());
+        return Ok(GasSettings::default());
     };
     let more_than_zero =
         |name: &str, text: Option<&str>| match optional_amount(name, text, parse_u64)? {
@@ -313,10 +313,10 @@ fn gas(gas: Option<&wire::SuiGas>) -> Result<Gas, Fault> {
         ));
     }
     let price = more_than_zero("gasFee.price", gas.price.as_deref())?;
-    Ok(Gas { budget, price })
+    Ok(GasSettings { budget, price })
 }
 
-fn outputs(recipients: &[wire::BatchPaymentRecipient]) -> Result<Vec<Output>, Fault> {
+fn outputs(recipients: &[wire::BatchPaymentRecipient]) -> Result<Vec<SuiOutput>, Fault> {
     recipients_in_range(recipients.len())?;
     let mut total: u64 = 0;
     let mut outputs = Vec::with_capacity(recipients.len());
@@ -330,7 +330,7 @@ fn outputs(recipients: &[wire::BatchPaymentRecipient]) -> Result<Vec<Output>, Fa
         total = total
             .checked_add(amount)
             .ok_or_else(|| Fault::field("recipients", "total exceeds 64 bits"))?;
-        outputs.push(Output { to, amount });
+        outputs.push(SuiOutput { to, amount });
     }
     Ok(outputs)
 }

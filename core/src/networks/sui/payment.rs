@@ -10,21 +10,21 @@ pub(crate) const MAX_BUDGET: u64 = 50_000_000_000;
 /// A payment of one coin to one or, in a batch, to many.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Payment {
+pub struct SuiPayment {
     /// Sender and gas owner, `0x` and 64 hex digits.
     pub from: String,
     /// The type as [`sui::parse_coin_type`] writes it; `None` for `suiSendNative`.
     pub coin_type: Option<String>,
     /// To whom and how much, in order. Never empty; the amounts together fit 64 bits.
-    pub outputs: Vec<Output>,
+    pub outputs: Vec<SuiOutput>,
     /// What the request says about gas.
-    pub gas: Gas,
+    pub gas: GasSettings,
 }
 
 /// A recipient of a payment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Output {
+pub struct SuiOutput {
     /// Recipient, `0x` and 64 hex digits.
     pub to: String,
     /// In the coin's smallest unit (MIST for SUI).
@@ -34,14 +34,14 @@ pub struct Output {
 /// What a request says about gas. What it leaves out is asked of the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Gas {
+pub struct GasSettings {
     /// The most that the transaction may cost, MIST; 1 to 50 SUI.
     pub budget: Option<u64>,
     /// MIST per unit of gas; more than 0.
     pub price: Option<u64>,
 }
 
-impl Payment {
+impl SuiPayment {
     /// The type of what is paid where it is a token, under whichever kind; `None` for SUI.
     pub fn token(&self) -> Option<&str> {
         self.coin_type.as_deref().filter(|coin| *coin != SUI)

@@ -13,8 +13,8 @@ use sui_sdk_types::{
 
 use super::{
     address::{SUI, parse_address, parse_coin_type},
-    chain_data::{ChainData, Queries, Validity},
-    coins::{self, Coin},
+    chain_data::{ChainData, Queries, SuiValidity},
+    coins::{self, CoinObject},
     payload::SuiPayload,
     tx,
 };
@@ -316,7 +316,7 @@ fn pieces(transaction: &Transaction) -> Vec<Resource> {
     objects.into_iter().collect()
 }
 
-fn free(coins: &[Coin], taken: &BTreeSet<Resource>) -> Result<Vec<Coin>, Fault> {
+fn free(coins: &[CoinObject], taken: &BTreeSet<Resource>) -> Result<Vec<CoinObject>, Fault> {
     let mut free = Vec::with_capacity(coins.len());
     for coin in coins {
         if !taken.contains(&Resource::Object(coin.piece()?)) {
@@ -327,7 +327,7 @@ fn free(coins: &[Coin], taken: &BTreeSet<Resource>) -> Result<Vec<Coin>, Fault> 
 }
 
 /// The same epoch and chain with the next nonce that is free.
-fn free_validity(chain_data: &ChainData, taken: &BTreeSet<Resource>) -> Result<Validity, Fault> {
+fn free_validity(chain_data: &ChainData, taken: &BTreeSet<Resource>) -> Result<SuiValidity, Fault> {
     let (epoch, chain) = tx::now(chain_data)?;
     let nonce = chain_data.validity.as_ref().and_then(|now| now.nonce);
     let nonce = nonce
@@ -343,7 +343,7 @@ fn free_validity(chain_data: &ChainData, taken: &BTreeSet<Resource>) -> Result<V
             Ok::<u32, Fault>(free)
         })
         .transpose()?;
-    Ok(Validity {
+    Ok(SuiValidity {
         epoch,
         chain_identifier: chain.to_base58(),
         nonce,

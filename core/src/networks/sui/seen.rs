@@ -12,7 +12,7 @@ use crate::amount::U256;
 /// Something that is seen to leave the sender. Much that leaves is not seen: what objects are
 /// worth, and what functions do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct VisibleSpend {
     /// The coin type; `None` for SUI.
     pub token: Option<String>,
     /// In the smallest unit; 0 where something goes whose worth is not seen.
@@ -24,12 +24,12 @@ pub(crate) struct Seen {
 
 /// What is seen of a transaction: withdrawals from address balances, the gas coin and SUI that is
 /// split off it when they are handed on, objects that are transferred, calls.
-pub(crate) fn seen(transaction: &Transaction) -> Vec<Seen> {
+pub(crate) fn seen(transaction: &Transaction) -> Vec<VisibleSpend> {
     let Some(program) = program_of(transaction) else {
         return Vec::new();
     };
     let withdrawals = program.inputs.iter().filter_map(|input| match input {
-        Input::FundsWithdrawal(withdrawal) => Some(Seen {
+        Input::FundsWithdrawal(withdrawal) => Some(VisibleSpend {
             token: token(withdrawal.coin_type()),
             // The amount is an option so that other reservations can come.
             amount: withdrawal.amount().map_or(U256::MAX, U256::from),
@@ -37,8 +37,8 @@ pub(crate) fn seen(transaction: &Transaction) -> Vec<Seen> {
         }),
         _ => None,
     });
-    let mut seen: Vec<Seen> = withdrawals.collect();
-    let mut split = Split::default();
+    let mut seen: Vec<VisibleSpend> = withdrawals.collect();
+    let mut split = SplitCoin::default();
     for (place, command) in program.commands.iter().enumerate() {
         seen.extend(split.follow(program, transaction.sender, place, command));
     }
@@ -56,7 +56,7 @@ pub(crate) fn sets_alias(transaction: &Transaction) -> bool {
 }
 
 #[derive(Default)]
-struct Split {
+struct SplitCoin {
     /// SUI that was split off the gas coin, by command and result, and was not handed on yet.
     parts: BTreeMap<(usize, u16), U256>,
     /// Inputs that a function was given: one that takes them by mutable reference changes them for
@@ -64,14 +64,14 @@ struct Split {
     changed: BTreeSet<u16>,
 }
 
-impl Split {
+impl SplitCoin {
     fn follow(
         &mut self,
         program: &ProgrammableTransaction,
         sender: Address,
         place: usize,
         command: &Command,
-    ) -> Option<Seen> {
+    ) -> Option<VisibleSpend> {
         match command {
             Command::SplitCoins(command) => {
                 if command.coin != Argument::Gas {
@@ -150,8 +150,8 @@ impl Split {
     }
 }
 
-fn sui(amount: U256, to: Option<Address>) -> Seen {
-    Seen {
+fn sui(amount: U256, to: Option<Address>) -> VisibleSpend {
+    VisibleSpend {
         token: None,
         amount,
         to: to.map(|to| to.to_string()),
@@ -159,7 +159,7 @@ fn sui(amount: U256, to: Option<Address>) -> Seen {
 }
 
 /// SUI that goes where it is not followed.
-fn out_of_sight(amount: U256) -> Option<Seen> {
+fn out_of_sight(amount: U256) -> Option<VisibleSpend> {
     (!amount.is_zero()).then(|| sui(amount, None))
 }
 

@@ -9,7 +9,7 @@ use crate::fault::Fault;
 
 /// A signed transaction on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sent {
+pub struct SentTransaction {
     /// BCS `TransactionData`.
     pub transaction: Vec<u8>,
     /// Flag, signature and public key, each.
@@ -18,19 +18,19 @@ pub struct Sent {
     pub last_epoch: Option<u64>,
     /// The objects that it names at a version: gas coins, inputs, what it receives. An immutable
     /// one keeps its version.
-    pub objects: Vec<Owned>,
+    pub objects: Vec<OwnedObject>,
 }
 
 /// An object at one of its versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owned {
+pub struct OwnedObject {
     /// `0x` and 64 hex digits.
     pub object_id: String,
     /// The version that the transaction wants it at.
     pub version: u64,
 }
 
-impl Sent {
+impl SentTransaction {
     /// The version that the transaction gives all objects that it changes, where none of them is
     /// shared: one more than the latest of them. With shared ones it is at least this.
     pub fn next_version(&self) -> u64 {
@@ -50,13 +50,13 @@ struct Text {
 ///
 /// # Errors
 /// [`crate::fault::Class::Bug`] when it is something else.
-pub fn read_sent(text: &str) -> Result<Sent, Fault> {
+pub fn read_sent(text: &str) -> Result<SentTransaction, Fault> {
     let unreadable = || Fault::bug("the signed transaction cannot be read");
     let text: Text = serde_json::from_str(text).map_err(|_| unreadable())?;
     let bytes = |text: &String| STANDARD.decode(text).map_err(|_| unreadable());
     let bytes_of_all = bytes(&text.tx_bytes)?;
     let transaction = tx::decode(&bytes_of_all).ok_or_else(unreadable)?;
-    Ok(Sent {
+    Ok(SentTransaction {
         signatures: text
             .signatures
             .iter()
@@ -77,7 +77,7 @@ fn last_epoch(expiration: &TransactionExpiration) -> Option<u64> {
     }
 }
 
-fn objects(transaction: &Transaction) -> Vec<Owned> {
+fn objects(transaction: &Transaction) -> Vec<OwnedObject> {
     let inputs = tx::program_of(transaction).map(|program| program.inputs.as_slice());
     let inputs = inputs
         .unwrap_or_default()
@@ -89,7 +89,7 @@ fn objects(transaction: &Transaction) -> Vec<Owned> {
     let gas = transaction.gas_payment.objects.iter();
     gas.chain(inputs)
         .filter(|object| !is_reservation(object.digest()))
-        .map(|object| Owned {
+        .map(|object| OwnedObject {
             object_id: object.object_id().to_string(),
             version: object.version(),
         })

@@ -9,8 +9,8 @@ use sui_sdk_types::{
 use super::{
     address::{parse_address, parse_coin_type, parse_digest},
     chain_data::ChainData,
-    coins::{Coin, is_reservation, sum},
-    payment::{MAX_BUDGET, Payment},
+    coins::{CoinObject, is_reservation, sum},
+    payment::{MAX_BUDGET, SuiPayment},
 };
 use crate::{
     fault::{ExecuteCode, Fault},
@@ -56,7 +56,7 @@ pub(super) fn program_of(transaction: &Transaction) -> Option<&ProgrammableTrans
 }
 
 /// Builds a payment.
-pub(super) fn payment(payment: &Payment, chain_data: &ChainData) -> Result<Transaction, Fault> {
+pub(super) fn payment(payment: &SuiPayment, chain_data: &ChainData) -> Result<Transaction, Fault> {
     chain_data.check(payment)?;
     let (price, budget) = gas(payment, chain_data)?;
     // SUI beyond 64 bits is refused by `allocate`; here it is encoded as it is asked for, as the SDK
@@ -82,7 +82,10 @@ pub(super) fn payment(payment: &Payment, chain_data: &ChainData) -> Result<Trans
 }
 
 /// The payment with the greatest budget and without gas coins, as a node simulates it.
-pub(super) fn simulation(payment: &Payment, chain_data: &ChainData) -> Result<Transaction, Fault> {
+pub(super) fn simulation(
+    payment: &SuiPayment,
+    chain_data: &ChainData,
+) -> Result<Transaction, Fault> {
     chain_data.check(payment)?;
     if payment.token().is_some() {
         enough_tokens(payment, chain_data)?;
@@ -102,7 +105,7 @@ pub(super) fn simulation(payment: &Payment, chain_data: &ChainData) -> Result<Tr
 }
 
 /// Price and budget: the request's, or what the network says.
-pub(super) fn gas(payment: &Payment, chain_data: &ChainData) -> Result<(u64, u64), Fault> {
+pub(super) fn gas(payment: &SuiPayment, chain_data: &ChainData) -> Result<(u64, u64), Fault> {
     let price = price(payment, chain_data)?;
     let absurd = || Fault::field("gasFee", "the chain node's gas is absurd");
     let budget = match (payment.gas.budget, &chain_data.gas_used) {
@@ -123,7 +126,7 @@ pub(super) fn gas(payment: &Payment, chain_data: &ChainData) -> Result<(u64, u64
     Ok((price, budget))
 }
 
-fn price(payment: &Payment, chain_data: &ChainData) -> Result<u64, Fault> {
+fn price(payment: &SuiPayment, chain_data: &ChainData) -> Result<u64, Fault> {
     match (payment.gas.price, chain_data.reference_gas_price) {
         (Some(price), None) => Ok(price),
         (None, Some(price)) if (1..MAX_PRICE).contains(&price) => Ok(price),
@@ -136,7 +139,11 @@ fn price(payment: &Payment, chain_data: &ChainData) -> Result<u64, Fault> {
 }
 
 /// Refuses a payment that the facts cannot pay.
-pub(super) fn funds(payment: &Payment, chain_data: &ChainData, budget: u64) -> Result<(), Fault> {
+pub(super) fn funds(
+    payment: &SuiPayment,
+    chain_data: &ChainData,
+    budget: u64,
+) -> Result<(), Fault> {
     let (budget, address_balance) = (
         u128::from(budget),
         u128::from(chain_data.sui_address_balance),
@@ -167,7 +174,7 @@ pub(super) fn funds(payment: &Payment, chain_data: &ChainData, budget: u64) -> R
     Ok(())
 }
 
-fn enough_tokens(payment: &Payment, chain_data: &ChainData) -> Result<(), Fault> {
+fn enough_tokens(payment: &SuiPayment, chain_data: &ChainData) -> Result<(), Fault> {
     let have = sum(&chain_data.coins).saturating_add(u128::from(chain_data.coin_address_balance));
     let need = payment.total();
     if have < u128::from(need) {
@@ -185,7 +192,7 @@ fn no_gas(problem: impl std::fmt::Display) -> Fault {
 impl ChainData {
     /// The SUI coins that a payment's gas may be taken from, in order. Of SUI itself, the address
     /// balance is spent through the gas coin too and takes one of the places.
-    fn gas_coins(&self, payment: &Payment) -> &[Coin] {
+    fn gas_coins(&self, payment: &SuiPayment) -> &[CoinObject] {
         let reserved = payment.token().is_none() && self.sui_address_balance > 0;
         let room = MAX_GAS_OBJECTS - usize::from(reserved);
         self.sui_coins.get(..room).unwrap_or(&self.sui_coins)
@@ -194,7 +201,7 @@ impl ChainData {
 
 /// What pays the gas; nothing where the address balance pays it.
 fn gas_objects(
-    payment: &Payment,
+    payment: &SuiPayment,
     chain_data: &ChainData,
     budget: u64,
     sender: Address,
@@ -268,12 +275,12 @@ pub(super) fn now(chain_data: &ChainData) -> Result<(u64, Digest), Fault> {
 }
 
 #[derive(Default)]
-struct Program {
+struct ProgramBuilder {
     inputs: Vec<Input>,
     commands: Vec<Command>,
 }
 
-impl Program {
+impl ProgramBuilder {
     fn input(&mut self, input: Input) -> Result<Argument, Fault> {
         let index = place(self.inputs.len())?;
         self.inputs.push(input);
@@ -329,11 +336,11 @@ fn address(text: &str) -> Result<Address, Fault> {
 }
 
 fn program(
-    payment: &Payment,
+    payment: &SuiPayment,
     chain_data: &ChainData,
     sender: Address,
 ) -> Result<ProgrammableTransaction, Fault> {
-    let mut program = Program::default();
+    let mut program = ProgramBuilder::default();
     match payment.token() {
         None => pay_sui(&mut program, payment)?,
         Some(coin) => {
@@ -341,12 +348,12 @@ fn program(
             pay_token(&mut program, payment, chain_data, sender, &coin)?;
         }
     }
-    let Program { inputs, commands } = program;
+    let ProgramBuilder { inputs, commands } = program;
     Ok(ProgrammableTransaction { inputs, commands })
 }
 
 /// Splits the gas coin.
-fn pay_sui(program: &mut Program, payment: &Payment) -> Result<(), Fault> {
+fn pay_sui(program: &mut ProgramBuilder, payment: &SuiPayment) -> Result<(), Fault> {
     let mut amounts = Vec::with_capacity(payment.outputs.len());
     for output in &payment.outputs {
         amounts.push(program.amount(output.amount)?);
@@ -364,8 +371,8 @@ fn pay_sui(program: &mut Program, payment: &Payment) -> Result<(), Fault> {
 
 /// Gathers the coins of a type and splits what is paid off.
 fn pay_token(
-    program: &mut Program,
-    payment: &Payment,
+    program: &mut ProgramBuilder,
+    payment: &SuiPayment,
     chain_data: &ChainData,
     sender: Address,
     coin: &TypeTag,
@@ -423,7 +430,11 @@ fn pay_token(
 }
 
 /// Transfers each result of a split to its address.
-fn hand_out(program: &mut Program, split: u16, addresses: Vec<Argument>) -> Result<(), Fault> {
+fn hand_out(
+    program: &mut ProgramBuilder,
+    split: u16,
+    addresses: Vec<Argument>,
+) -> Result<(), Fault> {
     for (index, address) in addresses.into_iter().enumerate() {
         program.transfer(Argument::NestedResult(split, place(index)?), address)?;
     }

@@ -12,8 +12,8 @@ use tycho_types::{
 use super::{
     address::{TonAddress, parse_address},
     cells,
-    message::{MessageForm, is_domain},
-    wallet::{Order, Version, internal, look},
+    message::{TonMessageForm, is_domain},
+    wallet::{WalletOrder, WalletVersion, internal, look},
 };
 use crate::fault::Fault;
 
@@ -54,12 +54,12 @@ struct SendTransaction {
     valid_until: Option<u64>,
     network: Option<String>,
     from: Option<String>,
-    messages: Vec<Item>,
+    messages: Vec<MessageItem>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Item {
+struct MessageItem {
     address: String,
     amount: String,
     payload: Option<String>,
@@ -67,7 +67,7 @@ struct Item {
 }
 
 /// What a tonSendCustom asks for.
-pub(crate) struct Request {
+pub(crate) struct ConnectRequest {
     /// Unix seconds, where the request says it.
     pub valid_until: Option<u32>,
     /// 1 to 255 messages.
@@ -79,21 +79,21 @@ pub(crate) struct Request {
 ///
 /// # Errors
 /// [`crate::fault::Class::Invalid`] with a path below `payload`.
-pub(crate) fn transaction(payload: &[u8], from: &TonAddress) -> Result<Request, Fault> {
+pub(crate) fn transaction(payload: &[u8], from: &TonAddress) -> Result<ConnectRequest, Fault> {
     let request = if payload.first() == Some(&b'{') {
         from_json(payload, from)?
     } else {
         let cell = cells::read(payload).map_err(|error| Fault::field("payload", error))?;
-        Request {
+        ConnectRequest {
             valid_until: None,
             messages: vec![out(&cell, from).map_err(|problem| Fault::field("payload", problem))?],
         }
     };
     // The larger of the two wallets' forms; which one it will be only the key tells.
-    let order = Order {
+    let order = WalletOrder {
         wallet: *from,
-        version: Version::V5r1,
-        init: Some(Version::V5r1.state_init(&[0; 32])?),
+        version: WalletVersion::V5r1,
+        init: Some(WalletVersion::V5r1.state_init(&[0; 32])?),
         valid_until: 0,
         seqno: 0,
         messages: cells_of(&request.messages)?,
@@ -104,7 +104,7 @@ pub(crate) fn transaction(payload: &[u8], from: &TonAddress) -> Result<Request, 
     Ok(request)
 }
 
-fn from_json(json: &[u8], from: &TonAddress) -> Result<Request, Fault> {
+fn from_json(json: &[u8], from: &TonAddress) -> Result<ConnectRequest, Fault> {
     let asked: SendTransaction = serde_json::from_slice(json).map_err(|error| {
         Fault::field(
             "payload",
@@ -139,13 +139,13 @@ fn from_json(json: &[u8], from: &TonAddress) -> Result<Request, Fault> {
             out(&cell, from).map_err(|problem| Fault::field(path, problem))
         })
         .collect::<Result<_, _>>()?;
-    Ok(Request {
+    Ok(ConnectRequest {
         valid_until,
         messages,
     })
 }
 
-fn message_of(item: &Item) -> Result<Cell, Fault> {
+fn message_of(item: &MessageItem) -> Result<Cell, Fault> {
     let to = parse_address(&item.address).map_err(|error| Fault::field("address", error))?;
     let value = super::parse_coins(&item.amount).map_err(|error| Fault::field("amount", error))?;
     let body = match &item.payload {
@@ -242,9 +242,9 @@ struct SignData {
 }
 
 /// What a tonMessage asks for.
-pub(crate) struct Content {
+pub(crate) struct MessageContent {
     /// How it is signed.
-    pub form: MessageForm,
+    pub form: TonMessageForm,
     /// The domain, where the content says it.
     pub domain: Option<String>,
     /// Unix seconds, where the content says it.
@@ -258,7 +258,7 @@ pub(crate) struct Content {
 /// # Errors
 /// [`crate::fault::Class::Invalid`] with a path below `content`: JSON that names a form is that
 /// form or refused, never signed as a text.
-pub(crate) fn content(bytes: &[u8], from: &TonAddress) -> Result<Content, Fault> {
+pub(crate) fn content(bytes: &[u8], from: &TonAddress) -> Result<MessageContent, Fault> {
     let named = serde_json::from_slice::<serde_json::Value>(bytes)
         .ok()
         .is_some_and(|json| {
@@ -267,10 +267,10 @@ pub(crate) fn content(bytes: &[u8], from: &TonAddress) -> Result<Content, Fault>
         });
     if !named {
         let form = match std::str::from_utf8(bytes) {
-            Ok(text) => MessageForm::Text(text.to_owned()),
-            Err(_) => MessageForm::Binary(bytes.to_vec()),
+            Ok(text) => TonMessageForm::Text(text.to_owned()),
+            Err(_) => TonMessageForm::Binary(bytes.to_vec()),
         };
-        return Ok(Content {
+        return Ok(MessageContent {
             form,
             domain: None,
             timestamp: None,
@@ -297,16 +297,16 @@ pub(crate) fn content(bytes: &[u8], from: &TonAddress) -> Result<Content, Fault>
         asked.cell,
         asked.payload,
     ) {
-        ("text", Some(text), None, None, None, None) => MessageForm::Text(text),
+        ("text", Some(text), None, None, None, None) => TonMessageForm::Text(text),
         ("binary", None, Some(text), None, None, None) => {
-            MessageForm::Binary(base64("content.bytes", &text)?)
+            TonMessageForm::Binary(base64("content.bytes", &text)?)
         }
-        ("cell", None, None, Some(schema), Some(cell), None) => MessageForm::Cell {
+        ("cell", None, None, Some(schema), Some(cell), None) => TonMessageForm::Cell {
             schema,
             cell: checked(&cell)?,
         },
-        ("ton_proof", None, None, None, None, Some(payload)) => MessageForm::Proof { payload },
-        ("safe_sign", None, None, None, Some(cell), None) => MessageForm::SafeSign {
+        ("ton_proof", None, None, None, None, Some(payload)) => TonMessageForm::Proof { payload },
+        ("safe_sign", None, None, None, Some(cell), None) => TonMessageForm::SafeSign {
             cell: checked(&cell)?,
         },
         _ => return Err(malformed()),
@@ -320,7 +320,7 @@ pub(crate) fn content(bytes: &[u8], from: &TonAddress) -> Result<Content, Fault>
             "must be a host name of at most 126 bytes",
         ));
     }
-    Ok(Content {
+    Ok(MessageContent {
         form,
         domain: asked.domain,
         timestamp: asked.timestamp,

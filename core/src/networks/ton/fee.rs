@@ -13,7 +13,7 @@ use tycho_types::cell::{Cell, CellTreeStats};
 
 use super::{
     cells::MOST_CELLS,
-    wallet::{Order, look},
+    wallet::{WalletOrder, look},
 };
 
 /// nanoton per unit of gas in the base chain.
@@ -30,7 +30,7 @@ const MESSAGE_GAS: u128 = 2_500;
 const MARGIN: u128 = 2;
 
 /// What it costs to carry a message.
-struct Carriage {
+struct ForwardingFee {
     /// nanoton.
     lump: u128,
     /// nanoton.
@@ -40,19 +40,19 @@ struct Carriage {
 }
 
 /// Between accounts of the base chain.
-const BASE: Carriage = Carriage {
+const BASE: ForwardingFee = ForwardingFee {
     lump: 400_000,
     per_bit: 400,
     per_cell: 40_000,
 };
 /// To the masterchain.
-const MASTER: Carriage = Carriage {
+const MASTER: ForwardingFee = ForwardingFee {
     lump: 10_000_000,
     per_bit: 10_000,
     per_cell: 1_000_000,
 };
 
-impl Carriage {
+impl ForwardingFee {
     /// The root is counted here; the network does not charge for it.
     fn cost(&self, message: &Cell) -> Option<u128> {
         let CellTreeStats {
@@ -68,7 +68,7 @@ impl Carriage {
 }
 
 /// nanoton; `None` when the order is none that is built here.
-pub(super) fn most_fee(order: &Order) -> Option<u128> {
+pub(super) fn most_fee(order: &WalletOrder) -> Option<u128> {
     let external = order.sign(&[0; 64]).ok()?.message;
     let mut cost = BASE.cost(&external)?;
     let mut gas = WALLET_GAS;

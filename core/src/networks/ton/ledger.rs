@@ -12,7 +12,7 @@ use tycho_types::{
 use super::{
     address::TonAddress,
     cells,
-    wallet::{self, Order, Version},
+    wallet::{self, WalletOrder, WalletVersion},
 };
 use crate::fault::Fault;
 
@@ -47,11 +47,11 @@ impl WalletData {
 /// key in it must give the address.
 pub fn read_wallet(data: &str, wallet: &TonAddress) -> Option<WalletData> {
     let cell = decode(data)?;
-    Version::ALL.into_iter().find_map(|version| {
+    WalletVersion::ALL.into_iter().find_map(|version| {
         let mut slice = cell.as_slice().ok()?;
         let takes_signatures = match version {
-            Version::V5r1 => slice.load_bit().ok()?,
-            Version::V4r2 => true,
+            WalletVersion::V5r1 => slice.load_bit().ok()?,
+            WalletVersion::V4r2 => true,
         };
         // The dictionary of plugins or extensions is behind.
         if slice.size_bits() != DATA_BITS + 1 {
@@ -127,7 +127,7 @@ fn text(value: CellSlice<'_>) -> Option<String> {
 /// A signed transaction that is on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Sent {
+pub struct SentMessage {
     /// The wallet.
     pub wallet: TonAddress,
     /// The number of the transaction.
@@ -146,16 +146,16 @@ pub struct Sent {
 ///
 /// # Errors
 /// [`crate::fault::Class::Bug`] for anything else.
-pub fn read_sent(transaction: &str) -> Result<Sent, Fault> {
+pub fn read_sent(transaction: &str) -> Result<SentMessage, Fault> {
     let unreadable = || Fault::bug("the signed transaction cannot be read");
     let message = decode(transaction).ok_or_else(unreadable)?;
-    let (order, body) = Order::read_signed(&message).ok_or_else(unreadable)?;
+    let (order, body) = WalletOrder::read_signed(&message).ok_or_else(unreadable)?;
     let mut value = 0_u128;
     for message in &order.messages {
         let seen = wallet::look(message).ok_or_else(unreadable)?;
         value = value.checked_add(seen.value).ok_or_else(unreadable)?;
     }
-    Ok(Sent {
+    Ok(SentMessage {
         wallet: order.wallet,
         seqno: order.seqno,
         valid_until: order.valid_until,
@@ -183,9 +183,9 @@ mod tests {
         STANDARD.encode(cells::write(builder.build().unwrap().as_ref()))
     }
 
-    fn data(version: Version, seqno: u32, takes_signatures: bool, key: &[u8; 32]) -> String {
+    fn data(version: WalletVersion, seqno: u32, takes_signatures: bool, key: &[u8; 32]) -> String {
         let mut builder = CellBuilder::new();
-        if version == Version::V5r1 {
+        if version == WalletVersion::V5r1 {
             builder.store_bit(takes_signatures).unwrap();
         }
         builder.store_u32(seqno).unwrap();
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn wallet_data__should_be_that_of_the_address() {
-        for version in Version::ALL {
+        for version in WalletVersion::ALL {
             let wallet = version.address(&KEY).unwrap();
             let read = |data: &str| read_wallet(data, &wallet);
             let expected = WalletData {
@@ -214,15 +214,18 @@ mod tests {
             };
             assert_eq!(read(&data(version, 77, true, &KEY)), Some(expected));
             assert_eq!(read(&data(version, 77, true, &[8; 32])), None);
-            for other in Version::ALL.into_iter().filter(|other| *other != version) {
+            for other in WalletVersion::ALL
+                .into_iter()
+                .filter(|other| *other != version)
+            {
                 assert_eq!(read(&data(other, 77, true, &KEY)), None);
             }
             for nonsense in ["", "AAAA", "é", &encode(CellBuilder::new())] {
                 assert_eq!(read(nonsense), None);
             }
         }
-        let wallet = Version::V5r1.address(&KEY).unwrap();
-        let closed = read_wallet(&data(Version::V5r1, 0, false, &KEY), &wallet).unwrap();
+        let wallet = WalletVersion::V5r1.address(&KEY).unwrap();
+        let closed = read_wallet(&data(WalletVersion::V5r1, 0, false, &KEY), &wallet).unwrap();
         assert!(!closed.takes_signatures);
     }
 

@@ -33,7 +33,7 @@ const DOMAIN_BYTES: usize = 126;
 
 /// A message and the form in which it is signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MessageForm {
+pub enum TonMessageForm {
     /// signData of a text.
     Text(String),
     /// signData of bytes.
@@ -57,10 +57,10 @@ pub enum MessageForm {
     },
 }
 
-impl MessageForm {
+impl TonMessageForm {
     /// Whether it is signed for a domain, and with a time.
     pub fn has_domain(&self) -> bool {
-        !matches!(self, MessageForm::SafeSign { .. })
+        !matches!(self, TonMessageForm::SafeSign { .. })
     }
 
     /// What is signed: 32 bytes. `at` is the domain and the time (Unix seconds), where the form
@@ -71,14 +71,14 @@ impl MessageForm {
         at: Option<(&str, u64)>,
     ) -> Result<[u8; 32], Fault> {
         match (self, at) {
-            (MessageForm::Text(text), Some(at)) => sign_data(from, at, b"txt", text.as_bytes()),
-            (MessageForm::Binary(bytes), Some(at)) => sign_data(from, at, b"bin", bytes),
-            (MessageForm::Cell { schema, cell }, Some(at)) => {
+            (TonMessageForm::Text(text), Some(at)) => sign_data(from, at, b"txt", text.as_bytes()),
+            (TonMessageForm::Binary(bytes), Some(at)) => sign_data(from, at, b"bin", bytes),
+            (TonMessageForm::Cell { schema, cell }, Some(at)) => {
                 let payload = cells::read(cell).map_err(Fault::bug)?;
                 sign_data_cell(from, at, schema, payload).map_err(Fault::bug)
             }
-            (MessageForm::Proof { payload }, Some(at)) => proof(from, at, payload),
-            (MessageForm::SafeSign { cell }, None) => {
+            (TonMessageForm::Proof { payload }, Some(at)) => proof(from, at, payload),
+            (TonMessageForm::SafeSign { cell }, None) => {
                 let cell = cells::read(cell).map_err(Fault::bug)?;
                 Ok(sha256(&[&NO_CELL, SAFE_SIGN, cell.repr_hash().as_slice()]))
             }
@@ -234,22 +234,22 @@ mod tests {
         let mut other = CellBuilder::new();
         other.store_bit_one().unwrap();
         let other = cells::write(other.build().unwrap().as_ref());
-        let schema = |schema: &str| MessageForm::Cell {
+        let schema = |schema: &str| TonMessageForm::Cell {
             schema: schema.into(),
             cell: cell.clone(),
         };
-        let payload = |payload: &str| MessageForm::Proof {
+        let payload = |payload: &str| TonMessageForm::Proof {
             payload: payload.into(),
         };
         let mut seen = std::collections::BTreeSet::new();
         let mut count = 0;
         for form in [
-            MessageForm::Text("a".into()),
-            MessageForm::Text("b".into()),
-            MessageForm::Binary(b"a".to_vec()),
+            TonMessageForm::Text("a".into()),
+            TonMessageForm::Text("b".into()),
+            TonMessageForm::Binary(b"a".to_vec()),
             schema("a"),
             schema("b"),
-            MessageForm::Cell {
+            TonMessageForm::Cell {
                 schema: "a".into(),
                 cell: other.clone(),
             },
@@ -265,7 +265,7 @@ mod tests {
             assert!(form.digest(&from(1), None).is_err());
         }
         for cell in [cell.clone(), other] {
-            let form = MessageForm::SafeSign { cell };
+            let form = TonMessageForm::SafeSign { cell };
             seen.insert(form.digest(&from(1), None).unwrap());
             count += 1;
             assert!(form.digest(&from(1), Some(("a.b", 0))).is_err());

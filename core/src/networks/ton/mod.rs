@@ -28,8 +28,8 @@ pub use self::{
     },
     coins::parse_coins,
     connect::OutMessage,
-    message::MessageForm,
-    payload::{SendCustom, SendNative, SendToken, TonMessage, TonPayload},
+    message::TonMessageForm,
+    payload::{JettonTransfer, TonCustom, TonMessage, TonPayload, TonTransfer},
     rules::Ton,
-    wallet::Version,
+    wallet::WalletVersion,
 };

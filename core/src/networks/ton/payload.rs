@@ -5,7 +5,7 @@ use super::{
     coins::parse_coins,
     connect::{self, OutMessage},
     jetton,
-    message::MessageForm,
+    message::TonMessageForm,
 };
 use crate::{
     amount::U256,
@@ -14,8 +14,8 @@ use crate::{
     networks::{
         network::Network,
         payload::{
-            Family, Kind, WireKind, opaque,
-            outflow::{Asset, ChainScope, Nature, Outflow, Spend},
+            NetworkPayload, PayloadKind, WireKind, opaque,
+            outflow::{Asset, ChainScope, ContentKind, Outflow, Spend},
         },
     },
     schema::wire,
@@ -28,11 +28,11 @@ const COMMENT_BYTES: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TonPayload {
     /// `tonSendNative`.
-    SendNative(SendNative),
+    SendNative(TonTransfer),
     /// `tonSendToken`.
-    SendToken(SendToken),
+    SendToken(JettonTransfer),
     /// `tonSendCustom`.
-    SendCustom(SendCustom),
+    SendCustom(TonCustom),
     /// `tonMessage`.
     Message(TonMessage),
 }
@@ -40,7 +40,7 @@ pub enum TonPayload {
 /// A transfer of TON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct SendNative {
+pub struct TonTransfer {
     /// Sender, `UQ...`.
     pub from: String,
     /// Recipient.
@@ -54,7 +54,7 @@ pub struct SendNative {
 /// A transfer of a jetton (TEP-74).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct SendToken {
+pub struct JettonTransfer {
     /// Sender, `UQ...`.
     pub from: String,
     /// Owner of the jetton wallet that receives.
@@ -72,7 +72,7 @@ pub struct SendToken {
 /// Messages that the client made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct SendCustom {
+pub struct TonCustom {
     /// Sender, `UQ...`.
     pub from: String,
     /// As it came: JSON or a bag of cells.
@@ -92,7 +92,7 @@ pub struct TonMessage {
     /// The content as it came.
     pub content: Vec<u8>,
     /// How it is signed.
-    pub form: MessageForm,
+    pub form: TonMessageForm,
     /// The domain that it is signed for, where the content says it.
     pub domain: Option<String>,
     /// When it was signed, in seconds since the Unix epoch, where the content says it.
@@ -105,7 +105,7 @@ pub(in crate::networks) fn send_native(wire: &wire::TonSendNative) -> Result<Ton
     let to = address("to", &wire.to)?;
     let value = amount("value", &wire.value, parse_coins)?;
     at_most_bytes("comment", &wire.comment, COMMENT_BYTES)?;
-    Ok(TonPayload::SendNative(SendNative {
+    Ok(TonPayload::SendNative(TonTransfer {
         from: from.wallet_form(),
         to,
         value,
@@ -121,7 +121,7 @@ pub(in crate::networks) fn send_token(wire: &wire::TonSendToken) -> Result<TonPa
     let amount = amount("amount", &wire.amount, parse_coins)?;
     at_most_bytes("comment", &wire.comment, COMMENT_BYTES)?;
     decimals(wire.decimals)?;
-    Ok(TonPayload::SendToken(SendToken {
+    Ok(TonPayload::SendToken(JettonTransfer {
         from: from.wallet_form(),
         to,
         master: TonAddress {
@@ -139,7 +139,7 @@ pub(in crate::networks) fn send_custom(wire: &wire::TonSendCustom) -> Result<Ton
     let from = address("from", &wire.from)?;
     required_bytes("payload", &wire.payload)?;
     let request = connect::transaction(&wire.payload, &from)?;
-    Ok(TonPayload::SendCustom(SendCustom {
+    Ok(TonPayload::SendCustom(TonCustom {
         from: from.wallet_form(),
         payload: wire.payload.clone(),
         valid_until: request.valid_until,
@@ -161,7 +161,7 @@ pub(in crate::networks) fn message(wire: &wire::TonMessage) -> Result<TonPayload
     }))
 }
 
-impl Family for TonPayload {
+impl NetworkPayload for TonPayload {
     /// A signature is good on every TON network (v4r2 says nothing of it), so all of TON is one
     /// place.
     ///
@@ -176,9 +176,10 @@ impl Family for TonPayload {
             recipient: to.map(TonAddress::wallet_form),
         };
         let (nature, spends) = match self {
-            TonPayload::SendNative(send) => {
-                (Nature::Transfer, vec![coin(send.value, Some(&send.to))])
-            }
+            TonPayload::SendNative(send) => (
+                ContentKind::Transfer,
+                vec![coin(send.value, Some(&send.to))],
+            ),
             TonPayload::SendToken(send) => {
                 let token = Spend {
                     asset: Asset {
@@ -188,7 +189,10 @@ impl Family for TonPayload {
                     amount: U256::from(send.amount),
                     recipient: Some(send.to.wallet_form()),
                 };
-                (Nature::Custom, vec![coin(jetton::ATTACHED, None), token])
+                (
+                    ContentKind::Custom,
+                    vec![coin(jetton::ATTACHED, None), token],
+                )
             }
             TonPayload::SendCustom(send) => {
                 let spends = send
@@ -197,18 +201,18 @@ impl Family for TonPayload {
                     .map(|message| coin(message.value, Some(&message.to)))
                     .collect();
                 let nature = match send.messages.iter().all(|message| message.is_plain) {
-                    true => Nature::Transfer,
-                    false => Nature::Custom,
+                    true => ContentKind::Transfer,
+                    false => ContentKind::Custom,
                 };
                 (nature, spends)
             }
             TonPayload::Message(message) => {
                 let outflow = match &message.form {
-                    MessageForm::Text(text) => opaque::outflow(text.as_bytes(), place),
-                    MessageForm::Binary(bytes) => opaque::outflow(bytes, place),
+                    TonMessageForm::Text(text) => opaque::outflow(text.as_bytes(), place),
+                    TonMessageForm::Binary(bytes) => opaque::outflow(bytes, place),
                     // Its payload is a value that a service has drawn, and no contract reads it.
-                    MessageForm::Proof { .. } => Outflow::of_text(place),
-                    MessageForm::Cell { .. } | MessageForm::SafeSign { .. } => {
+                    TonMessageForm::Proof { .. } => Outflow::of_text(place),
+                    TonMessageForm::Cell { .. } | TonMessageForm::SafeSign { .. } => {
                         Outflow::of_typed_data(place)
                     }
                 };
@@ -222,12 +226,12 @@ impl Family for TonPayload {
         }
     }
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> PayloadKind {
         match self {
-            TonPayload::SendNative(_) => Kind::TonSendNative,
-            TonPayload::SendToken(_) => Kind::TonSendToken,
-            TonPayload::SendCustom(_) => Kind::TonSendCustom,
-            TonPayload::Message(_) => Kind::TonMessage,
+            TonPayload::SendNative(_) => PayloadKind::TonSendNative,
+            TonPayload::SendToken(_) => PayloadKind::TonSendToken,
+            TonPayload::SendCustom(_) => PayloadKind::TonSendCustom,
+            TonPayload::Message(_) => PayloadKind::TonMessage,
         }
     }
 

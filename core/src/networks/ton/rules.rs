@@ -15,8 +15,8 @@ use super::{
     },
     connect, fee, jetton,
     message::is_domain,
-    payload::{SendToken, TonMessage, TonPayload},
-    wallet::{self, Order, Version},
+    payload::{JettonTransfer, TonMessage, TonPayload},
+    wallet::{self, WalletOrder, WalletVersion},
 };
 use crate::{
     amount::U256,
@@ -43,7 +43,7 @@ impl NetworkRules for Ton {
 
     /// The address of the v5r1 wallet, as new wallets are.
     fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
-        let address = Version::V5r1.address(&key(public_key)?)?;
+        let address = WalletVersion::V5r1.address(&key(public_key)?)?;
         Ok(address.wallet_form())
     }
 
@@ -129,7 +129,7 @@ impl NetworkRules for Ton {
         _payload: &TonPayload,
         unsigned: &Unsigned,
     ) -> Result<Vec<Resource>, Fault> {
-        let order = Order::read(&unsigned.bytes).ok_or_else(unreadable)?;
+        let order = WalletOrder::read(&unsigned.bytes).ok_or_else(unreadable)?;
         Ok(vec![Resource::Nonce(order.seqno.into())])
     }
 
@@ -153,14 +153,14 @@ impl NetworkRules for Ton {
     }
 
     fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {
-        Order::read(unsigned)
+        WalletOrder::read(unsigned)
             .and_then(|order| fee::most_fee(&order))
             .map(U256::from)
             .ok_or_else(unreadable)
     }
 
     fn difference(&self, built: &[u8], shown: &[u8]) -> Option<&'static str> {
-        difference(&Order::read(built)?, &Order::read(shown)?)
+        difference(&WalletOrder::read(built)?, &WalletOrder::read(shown)?)
     }
 
     fn assemble(
@@ -173,13 +173,13 @@ impl NetworkRules for Ton {
         let ([input], [signature]) = (unsigned.signing.as_slice(), signatures) else {
             return Err(Fault::bug("a TON transaction takes exactly one signature"));
         };
-        let order = Order::read(&unsigned.bytes).ok_or_else(unreadable)?;
+        let order = WalletOrder::read(&unsigned.bytes).ok_or_else(unreadable)?;
         let body = order.body().map_err(Fault::bug)?;
         if body.repr_hash().as_slice() != input.message {
             return Err(Fault::bug("what was signed is not the transaction"));
         }
         let key = key(public_key)?;
-        let from = crate::networks::Family::from(payload);
+        let from = crate::networks::NetworkPayload::from(payload);
         let is_senders = order.wallet == order.version.address(&key)?
             && order.wallet.wallet_form() == from
             && match &order.init {
@@ -210,8 +210,8 @@ fn order(
     payload: &TonPayload,
     chain_data: &TransactionChainData,
     key: &[u8; 32],
-) -> Result<Order, Fault> {
-    let sender = crate::networks::Family::from(payload);
+) -> Result<WalletOrder, Fault> {
+    let sender = crate::networks::NetworkPayload::from(payload);
     let version = version_of(key, sender)?
         .ok_or_else(|| Fault::field("from", "is not the wallet's address"))?;
     let wallet = version.address(key)?;
@@ -243,7 +243,7 @@ fn order(
             format_args!("must hold at most {most} messages for this wallet"),
         ));
     }
-    let order = Order {
+    let order = WalletOrder {
         wallet,
         version,
         init,
@@ -259,7 +259,7 @@ fn order(
 
 /// The message to the sender's jetton wallet.
 fn send_token(
-    send: &SendToken,
+    send: &JettonTransfer,
     chain_data: &JettonChainData,
     from: &TonAddress,
 ) -> Result<Cell, Fault> {
@@ -329,7 +329,7 @@ fn one_of<T>(request: Option<T>, chain_data: Option<T>) -> Result<T, Fault> {
     }
 }
 
-fn difference(built: &Order, shown: &Order) -> Option<&'static str> {
+fn difference(built: &WalletOrder, shown: &WalletOrder) -> Option<&'static str> {
     if !built.wallet.is_account(&shown.wallet) || built.version != shown.version {
         return Some("from");
     }
@@ -370,8 +370,8 @@ fn difference(built: &Order, shown: &Order) -> Option<&'static str> {
 }
 
 /// The wallet contract whose address of this key it is.
-fn version_of(key: &[u8; 32], address: &str) -> Result<Option<Version>, Fault> {
-    for version in Version::ALL {
+fn version_of(key: &[u8; 32], address: &str) -> Result<Option<WalletVersion>, Fault> {
+    for version in WalletVersion::ALL {
         if version.address(key)?.wallet_form() == address {
             return Ok(Some(version));
         }

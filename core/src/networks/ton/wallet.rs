@@ -35,24 +35,24 @@ const SEND_MODE: SendMsgFlags = SendMsgFlags::PAY_FEE_SEPARATELY.union(SendMsgFl
 
 /// A wallet contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
+pub enum WalletVersion {
     /// What new wallets are.
     V5r1,
     /// Wallets that were made by older software.
     V4r2,
 }
 
-impl Version {
+impl WalletVersion {
     /// All versions.
-    pub const ALL: [Version; 2] = [Version::V5r1, Version::V4r2];
+    pub const ALL: [WalletVersion; 2] = [WalletVersion::V5r1, WalletVersion::V4r2];
 
     /// The most messages that one transaction sends.
     pub fn most_messages(self) -> usize {
         match self {
             // TVM's limit of actions.
-            Version::V5r1 => 255,
+            WalletVersion::V5r1 => 255,
             // One reference of the body each.
-            Version::V4r2 => 4,
+            WalletVersion::V4r2 => 4,
         }
     }
 
@@ -63,11 +63,11 @@ impl Version {
 
     fn first_state(self, public_key: &[u8; 32]) -> Result<StateInit, Error> {
         let (code, id) = match self {
-            Version::V5r1 => (code::V5R1, V5R1_ID),
-            Version::V4r2 => (code::V4R2, V4R2_ID),
+            WalletVersion::V5r1 => (code::V5R1, V5R1_ID),
+            WalletVersion::V4r2 => (code::V4R2, V4R2_ID),
         };
         let mut data = CellBuilder::new();
-        if self == Version::V5r1 {
+        if self == WalletVersion::V5r1 {
             // Signatures are allowed.
             data.store_bit_one()?;
         }
@@ -128,7 +128,7 @@ pub(super) fn internal(
 }
 
 /// What is plain to see in a message.
-pub(super) struct Seen<'a> {
+pub(super) struct VisibleMessage<'a> {
     /// Recipient.
     pub to: TonAddress,
     /// nanoton.
@@ -144,7 +144,7 @@ pub(super) struct Seen<'a> {
 /// Reads a message that a wallet can send; `None` when it is of another kind, not in its one
 /// encoding, or carries what is not counted here: other currencies, and fees for a routing (IHR)
 /// that the network has not.
-pub(super) fn look(message: &Cell) -> Option<Seen<'_>> {
+pub(super) fn look(message: &Cell) -> Option<VisibleMessage<'_>> {
     let read: RelaxedMessage<'_> = message.parse().ok()?;
     // Whatever was skipped or written in another way is missing in here.
     let again = CellBuilder::build_from(&read).ok()?;
@@ -163,7 +163,7 @@ pub(super) fn look(message: &Cell) -> Option<Seen<'_>> {
         Some(IntAddr::Var(_)) => return None,
     };
     let is_plain = info.ihr_disabled && !info.bounced && info.value.other.is_empty();
-    is_plain.then_some(Seen {
+    is_plain.then_some(VisibleMessage {
         to: TonAddress::of(to, info.bounce)?,
         value: info.value.tokens.into_inner(),
         from,
@@ -174,11 +174,11 @@ pub(super) fn look(message: &Cell) -> Option<Seen<'_>> {
 
 /// A transaction: an order to the wallet, before it is signed.
 #[derive(Debug)]
-pub(super) struct Order {
+pub(super) struct WalletOrder {
     /// The wallet.
     pub wallet: TonAddress,
     /// Its contract.
-    pub version: Version,
+    pub version: WalletVersion,
     /// Its first state, while it is not on the chain.
     pub init: Option<StateInit>,
     /// Unix seconds.
@@ -189,12 +189,12 @@ pub(super) struct Order {
     pub messages: Vec<Cell>,
 }
 
-impl Order {
+impl WalletOrder {
     /// What the hash is signed of.
     pub fn body(&self) -> Result<Cell, Error> {
         let mut builder = CellBuilder::new();
         match self.version {
-            Version::V5r1 => {
+            WalletVersion::V5r1 => {
                 builder.store_u32(V5R1_SIGNED)?;
                 builder.store_u32(V5R1_ID)?;
                 builder.store_u32(self.valid_until)?;
@@ -215,7 +215,7 @@ impl Order {
                 }
                 builder.store_reference(list)?;
             }
-            Version::V4r2 => {
+            WalletVersion::V4r2 => {
                 builder.store_u32(V4R2_ID)?;
                 builder.store_u32(self.valid_until)?;
                 builder.store_u32(self.seqno)?;
@@ -233,17 +233,17 @@ impl Order {
         let mut slice = body.as_slice()?;
         let tag = slice.load_u32()?;
         let version = match tag {
-            V5R1_SIGNED => Version::V5r1,
-            V4R2_ID => Version::V4r2,
+            V5R1_SIGNED => WalletVersion::V5r1,
+            V4R2_ID => WalletVersion::V4r2,
             _ => return Err(Error::InvalidTag),
         };
-        if version == Version::V5r1 {
+        if version == WalletVersion::V5r1 {
             slice.load_u32()?;
         }
         let (valid_until, seqno) = (slice.load_u32()?, slice.load_u32()?);
         let mut messages = Vec::new();
         match version {
-            Version::V5r1 => {
+            WalletVersion::V5r1 => {
                 for action in OutActionsRevIter::new(slice.load_reference_as_slice()?) {
                     let OutAction::SendMsg { out_msg, .. } = action? else {
                         return Err(Error::InvalidTag);
@@ -252,7 +252,7 @@ impl Order {
                 }
                 messages.reverse();
             }
-            Version::V4r2 => {
+            WalletVersion::V4r2 => {
                 while let Ok(message) = slice.load_reference_cloned() {
                     messages.push(message);
                 }
@@ -294,7 +294,7 @@ impl Order {
         Ok(cells::write(external.as_ref()))
     }
 
-    /// Reads what [`Order::unsigned`] gives, and nothing else.
+    /// Reads what [`WalletOrder::unsigned`] gives, and nothing else.
     pub fn read(unsigned: &[u8]) -> Option<Self> {
         let root = cells::read(unsigned).ok()?;
         let message: OwnedMessage = root.parse().ok()?;
@@ -317,11 +317,11 @@ impl Order {
         let body = self.body()?;
         let mut builder = CellBuilder::new();
         match self.version {
-            Version::V5r1 => {
+            WalletVersion::V5r1 => {
                 builder.store_slice(body.as_slice()?)?;
                 builder.store_raw(signature, SIGNATURE_BITS)?;
             }
-            Version::V4r2 => {
+            WalletVersion::V4r2 => {
                 builder.store_raw(signature, SIGNATURE_BITS)?;
                 builder.store_slice(body.as_slice()?)?;
             }
@@ -336,7 +336,7 @@ impl Order {
         })
     }
 
-    /// Reads what [`Order::sign`] gives, and nothing else; with the hash of the signed body.
+    /// Reads what [`WalletOrder::sign`] gives, and nothing else; with the hash of the signed body.
     pub fn read_signed(message: &Cell) -> Option<(Self, HashBytes)> {
         let read: OwnedMessage = message.parse().ok()?;
         let MsgInfo::ExtIn(info) = read.info else {
@@ -347,11 +347,11 @@ impl Order {
         };
         let wallet = TonAddress::of(wallet, false)?;
         let body = CellSlice::apply(&read.body).ok()?;
-        Version::ALL.into_iter().find_map(|version| {
+        WalletVersion::ALL.into_iter().find_map(|version| {
             let mut unsigned = body;
             let signature = match version {
-                Version::V5r1 => unsigned.load_suffix(SIGNATURE_BITS, 0),
-                Version::V4r2 => unsigned.load_prefix(SIGNATURE_BITS, 0),
+                WalletVersion::V5r1 => unsigned.load_suffix(SIGNATURE_BITS, 0),
+                WalletVersion::V4r2 => unsigned.load_prefix(SIGNATURE_BITS, 0),
             };
             let mut bytes = [0; 64];
             signature.ok()?.load_raw(&mut bytes, SIGNATURE_BITS).ok()?;

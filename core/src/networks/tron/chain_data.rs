@@ -13,12 +13,12 @@ pub struct Queries {
     /// before it is built. `None` where no contract is called: nodes take such transactions only
     /// when they can be paid. They take a call unseen, and one that fails costs its energy too.
     /// Nothing that comes of the trial is a fact.
-    pub call: Option<Call>,
+    pub call: Option<TronCall>,
 }
 
 /// A call of a contract, which is sent nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Call {
+pub struct TronCall {
     /// The caller, base58check.
     pub from: String,
     /// The contract, base58check.

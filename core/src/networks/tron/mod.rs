@@ -13,7 +13,7 @@ mod tx;
 
 pub use self::{
     address::{Address, AddressError, AssetIdError, parse_address, parse_asset_id},
-    chain_data::{Block, Call, ChainData, Queries},
+    chain_data::{Block, ChainData, Queries, TronCall},
     payload::{TronAction, TronPayload},
     rules::Tron,
 };

@@ -8,8 +8,8 @@ use crate::{
     networks::{
         network::Network,
         payload::{
-            Family, Kind, WireKind,
-            outflow::{Asset, ChainScope, Nature, Outflow, Spend},
+            NetworkPayload, PayloadKind, WireKind,
+            outflow::{Asset, ChainScope, ContentKind, Outflow, Spend},
         },
     },
     schema::wire,
@@ -134,12 +134,12 @@ fn positive(name: &str, text: &str) -> Result<i64, Fault> {
     }
 }
 
-impl Family for TronPayload {
-    fn kind(&self) -> Kind {
+impl NetworkPayload for TronPayload {
+    fn kind(&self) -> PayloadKind {
         match self.action {
-            TronAction::SendNative { .. } => Kind::TronSendNative,
-            TronAction::SendTrc10 { .. } => Kind::TronSendTrc10,
-            TronAction::SendTrc20 { .. } => Kind::TronSendTrc20,
+            TronAction::SendNative { .. } => PayloadKind::TronSendNative,
+            TronAction::SendTrc10 { .. } => PayloadKind::TronSendTrc10,
+            TronAction::SendTrc20 { .. } => PayloadKind::TronSendTrc20,
         }
     }
 
@@ -162,7 +162,7 @@ impl Family for TronPayload {
             } => (Some(token.to_string()), *amount, to),
         };
         Outflow {
-            nature: Nature::Transfer,
+            nature: ContentKind::Transfer,
             place,
             spends: vec![Spend {
                 asset: Asset { place, token },

@@ -7,10 +7,10 @@
 use prost::{Message, Name};
 use prost_types::Any;
 
-/// `Transaction`, signed.
+/// `SignedTransaction`, signed.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Transaction {
-    /// The encoded [`Raw`]: what was signed is what is sent, byte for byte.
+pub(super) struct SignedTransaction {
+    /// The encoded [`TransactionRaw`]: what was signed is what is sent, byte for byte.
     #[prost(bytes = "vec", tag = "1")]
     pub raw_data: Vec<u8>,
     /// r, s, v: 65 bytes each.
@@ -18,9 +18,9 @@ pub(super) struct Transaction {
     pub signature: Vec<Vec<u8>>,
 }
 
-/// `Transaction.raw`: what is signed.
+/// `SignedTransaction.raw`: what is signed.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Raw {
+pub(super) struct TransactionRaw {
     /// Low 2 bytes of the reference block's number.
     #[prost(bytes = "vec", tag = "1")]
     pub ref_block_bytes: Vec<u8>,
@@ -32,7 +32,7 @@ pub(super) struct Raw {
     pub expiration: i64,
     /// Exactly one.
     #[prost(message, repeated, tag = "11")]
-    pub contract: Vec<Contract>,
+    pub contract: Vec<TransactionContract>,
     /// ms since the Unix epoch.
     #[prost(int64, tag = "14")]
     pub timestamp: i64,
@@ -41,9 +41,9 @@ pub(super) struct Raw {
     pub fee_limit: i64,
 }
 
-/// `Transaction.Contract`.
+/// `SignedTransaction.Contract`.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Contract {
+pub(super) struct TransactionContract {
     /// `ContractType`.
     #[prost(int32, tag = "1")]
     pub r#type: i32,
@@ -52,14 +52,14 @@ pub(super) struct Contract {
     pub parameter: Option<Any>,
 }
 
-/// A message that stands in a [`Contract`].
-pub(super) trait Parameter: Name + Default {
+/// A message that stands in a [`TransactionContract`].
+pub(super) trait ContractParameter: Name + Default {
     /// Its number in `ContractType`.
     const TYPE: i32;
 
     /// The contract around it.
-    fn contract(&self) -> Contract {
-        Contract {
+    fn contract(&self) -> TransactionContract {
+        TransactionContract {
             r#type: Self::TYPE,
             parameter: Some(Any {
                 type_url: Self::type_url(),
@@ -68,8 +68,8 @@ pub(super) trait Parameter: Name + Default {
         }
     }
 
-    /// Reads it from the contract around it, when [`Parameter::contract`] made that.
-    fn from_contract(contract: &Contract) -> Option<Self> {
+    /// Reads it from the contract around it, when [`ContractParameter::contract`] made that.
+    fn from_contract(contract: &TransactionContract) -> Option<Self> {
         let value = &contract.parameter.as_ref()?.value;
         let parameter = Self::decode(value.as_slice()).ok()?;
         (parameter.contract() == *contract).then_some(parameter)
@@ -127,7 +127,7 @@ macro_rules! parameters {
                 }
             }
 
-            impl Parameter for $message {
+            impl ContractParameter for $message {
                 const TYPE: i32 = $number;
             }
         )*

@@ -5,9 +5,12 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     address::{Address, parse_address},
-    chain_data::{Call, ChainData, LIFETIME_MS},
+    chain_data::{ChainData, LIFETIME_MS, TronCall},
     payload::{TronAction, TronPayload},
-    proto::{self, Parameter, Raw, TransferAssetContract, TransferContract, TriggerSmartContract},
+    proto::{
+        self, ContractParameter, TransactionRaw, TransferAssetContract, TransferContract,
+        TriggerSmartContract,
+    },
 };
 use crate::{amount::U256, fault::Fault, networks::rules::Signed};
 
@@ -62,7 +65,7 @@ pub(super) fn unsigned(payload: &TronPayload, chain_data: &ChainData) -> Result<
             (contract.contract(), *fee_limit)
         }
     };
-    let Reference { bytes, hash } = reference(chain_data)?;
+    let BlockReference { bytes, hash } = reference(chain_data)?;
     let expiration_ms = chain_data
         .block
         .timestamp_ms
@@ -74,7 +77,7 @@ pub(super) fn unsigned(payload: &TronPayload, chain_data: &ChainData) -> Result<
     }
     let int64 =
         |ms: u64| i64::try_from(ms).map_err(|_| Fault::bug("a timestamp does not fit 63 bits"));
-    let raw = Raw {
+    let raw = TransactionRaw {
         ref_block_bytes: bytes.to_vec(),
         ref_block_hash: hash.to_vec(),
         expiration: int64(expiration_ms)?,
@@ -86,19 +89,19 @@ pub(super) fn unsigned(payload: &TronPayload, chain_data: &ChainData) -> Result<
 }
 
 /// How a transaction names the block without which it is void.
-struct Reference {
+struct BlockReference {
     bytes: [u8; 2],
     hash: [u8; 8],
 }
 
-fn reference(chain_data: &ChainData) -> Result<Reference, Fault> {
+fn reference(chain_data: &ChainData) -> Result<BlockReference, Fault> {
     let (parts, _) = chain_data.block.id.as_chunks::<8>();
     let number = chain_data.block.number.to_be_bytes();
     match parts {
         // A block's id begins with its number.
         [first, hash, ..] if *first == number => {
             let [.., high, low] = number;
-            Ok(Reference {
+            Ok(BlockReference {
                 bytes: [high, low],
                 hash: *hash,
             })
@@ -116,7 +119,7 @@ fn transfer_data(to: &Address, amount: &U256) -> Vec<u8> {
 }
 
 /// The call that is to be tried first; `None` where no contract is called.
-pub(super) fn call(payload: &TronPayload) -> Option<Call> {
+pub(super) fn call(payload: &TronPayload) -> Option<TronCall> {
     match &payload.action {
         TronAction::SendNative { .. } | TronAction::SendTrc10 { .. } => None,
         TronAction::SendTrc20 {
@@ -124,7 +127,7 @@ pub(super) fn call(payload: &TronPayload) -> Option<Call> {
             token,
             amount,
             fee_limit,
-        } => Some(Call {
+        } => Some(TronCall {
             from: payload.from.clone(),
             contract: token.to_string(),
             data: transfer_data(to, amount),
@@ -150,8 +153,8 @@ pub(super) fn most_fee(unsigned: &[u8]) -> Result<U256, Fault> {
         .saturating_add(RESULT_BYTES)
         .saturating_mul(SUN_PER_BYTE);
     let rest = match decoded.token {
-        Token::Coin | Token::Trc10(_) => ACTIVATION_SUN,
-        Token::Trc20(_) => decoded.fee_limit,
+        MovedToken::Coin | MovedToken::Trc10(_) => ACTIVATION_SUN,
+        MovedToken::Trc20(_) => decoded.fee_limit,
     };
     Ok(U256::from(bandwidth).saturating_add(U256::from(rest)))
 }
@@ -183,8 +186,8 @@ pub(super) fn assemble(unsigned: &[u8], signature: Vec<u8>) -> Result<Signed, Fa
     })
 }
 
-fn signed(unsigned: &[u8], signature: Vec<u8>) -> proto::Transaction {
-    proto::Transaction {
+fn signed(unsigned: &[u8], signature: Vec<u8>) -> proto::SignedTransaction {
+    proto::SignedTransaction {
         raw_data: unsigned.to_vec(),
         signature: vec![signature],
     }
@@ -192,7 +195,7 @@ fn signed(unsigned: &[u8], signature: Vec<u8>) -> proto::Transaction {
 
 /// What moves.
 #[derive(Debug, PartialEq)]
-pub(super) enum Token {
+pub(super) enum MovedToken {
     Coin,
     /// The asset's number in ASCII.
     Trc10(Vec<u8>),
@@ -202,9 +205,9 @@ pub(super) enum Token {
 
 /// A transaction, read back.
 #[derive(Debug, PartialEq)]
-pub(super) struct Decoded {
+pub(super) struct DecodedTransaction {
     pub owner: Address,
-    pub token: Token,
+    pub token: MovedToken,
     pub to: Address,
     pub amount: U256,
     /// sun; 0 where no contract is called.
@@ -218,8 +221,8 @@ pub(super) struct Decoded {
 }
 
 /// Reads what [`unsigned`] makes; `None` for anything else, such as fields that it never sets.
-pub(super) fn decode(unsigned: &[u8]) -> Option<Decoded> {
-    let raw = Raw::decode(unsigned).ok()?;
+pub(super) fn decode(unsigned: &[u8]) -> Option<DecodedTransaction> {
+    let raw = TransactionRaw::decode(unsigned).ok()?;
     if raw.encode_to_vec() != unsigned {
         return None;
     }
@@ -232,17 +235,20 @@ pub(super) fn decode(unsigned: &[u8]) -> Option<Decoded> {
             let contract = TransferContract::from_contract(contract)?;
             let to = Address::from_bytes(&contract.to_address)?;
             let amount = int64(contract.amount)?;
-            (contract.owner_address, Token::Coin, to, amount)
+            (contract.owner_address, MovedToken::Coin, to, amount)
         }
         TransferAssetContract::TYPE => {
             let contract = TransferAssetContract::from_contract(contract)?;
             let to = Address::from_bytes(&contract.to_address)?;
-            let (token, amount) = (Token::Trc10(contract.asset_name), int64(contract.amount)?);
+            let (token, amount) = (
+                MovedToken::Trc10(contract.asset_name),
+                int64(contract.amount)?,
+            );
             (contract.owner_address, token, to, amount)
         }
         TriggerSmartContract::TYPE => {
             let contract = TriggerSmartContract::from_contract(contract)?;
-            let token = Token::Trc20(Address::from_bytes(&contract.contract_address)?);
+            let token = MovedToken::Trc20(Address::from_bytes(&contract.contract_address)?);
             let (words, []) = contract.data.strip_prefix(&TRANSFER)?.as_chunks::<32>() else {
                 return None;
             };
@@ -254,7 +260,7 @@ pub(super) fn decode(unsigned: &[u8]) -> Option<Decoded> {
         }
         _ => return None,
     };
-    Some(Decoded {
+    Some(DecodedTransaction {
         owner: Address::from_bytes(&owner)?,
         token,
         to,

@@ -13,7 +13,7 @@ use prost_reflect::{
     Cardinality, DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor, Value,
 };
 
-use super::tree::Tree;
+use super::tree::JsonValue;
 use crate::{
     fault::{Class, Fault},
     schema::reflect,
@@ -30,27 +30,27 @@ const EXACT_FLOAT: f64 = 1_125_899_906_842_624.0;
 
 /// Where in the document we are: `evmSendNative.gasFee.maxFee`, `recipients[3].amount`.
 #[derive(Clone, Copy)]
-enum Path<'a> {
+enum JsonPath<'a> {
     Root,
-    Field(&'a Path<'a>, &'a str),
-    Item(&'a Path<'a>, usize),
+    Field(&'a JsonPath<'a>, &'a str),
+    Item(&'a JsonPath<'a>, usize),
 }
 
-impl fmt::Display for Path<'_> {
+impl fmt::Display for JsonPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Path::Root => Ok(()),
-            Path::Field(Path::Root, name) => f.write_str(name),
-            Path::Field(parent, name) => write!(f, "{parent}.{name}"),
-            Path::Item(parent, index) => write!(f, "{parent}[{index}]"),
+            JsonPath::Root => Ok(()),
+            JsonPath::Field(JsonPath::Root, name) => f.write_str(name),
+            JsonPath::Field(parent, name) => write!(f, "{parent}.{name}"),
+            JsonPath::Item(parent, index) => write!(f, "{parent}[{index}]"),
         }
     }
 }
 
-impl Path<'_> {
+impl JsonPath<'_> {
     fn fault(&self, problem: impl fmt::Display) -> Fault {
         match self {
-            Path::Root => Fault::new(Class::Invalid, format!("the body {problem}")),
+            JsonPath::Root => Fault::new(Class::Invalid, format!("the body {problem}")),
             _ => Fault::field(self, problem),
         }
     }
@@ -59,24 +59,24 @@ impl Path<'_> {
 /// Decodes a whole request.
 pub(super) fn message(
     descriptor: &MessageDescriptor,
-    tree: &Tree,
+    tree: &JsonValue,
 ) -> Result<DynamicMessage, Fault> {
-    object(descriptor, tree, &Path::Root)
+    object(descriptor, tree, &JsonPath::Root)
 }
 
 fn object(
     descriptor: &MessageDescriptor,
-    tree: &Tree,
-    path: &Path<'_>,
+    tree: &JsonValue,
+    path: &JsonPath<'_>,
 ) -> Result<DynamicMessage, Fault> {
-    let Tree::Object(entries) = tree else {
+    let JsonValue::Object(entries) = tree else {
         return Err(path.fault("must be a JSON object"));
     };
     // Keys first: a request with two payload kinds is told that, not what is wrong with one of them.
     let given = keys(descriptor, entries, path)?;
     let mut message = DynamicMessage::new(descriptor.clone());
     for field in descriptor.fields() {
-        let here = Path::Field(path, field.json_name());
+        let here = JsonPath::Field(path, field.json_name());
         let Some(tree) = given.get(&field.number()).copied().flatten() else {
             if reflect::is_required(&field)? {
                 return Err(here.fault("is required"));
@@ -96,21 +96,21 @@ fn object(
 /// The values by field number; `None` where `null` stands.
 fn keys<'a>(
     descriptor: &MessageDescriptor,
-    entries: &'a [(String, Tree)],
-    path: &Path<'_>,
-) -> Result<BTreeMap<u32, Option<&'a Tree>>, Fault> {
+    entries: &'a [(String, JsonValue)],
+    path: &JsonPath<'_>,
+) -> Result<BTreeMap<u32, Option<&'a JsonValue>>, Fault> {
     let mut given = BTreeMap::new();
     for (key, tree) in entries {
         let Some(field) = find(descriptor, key) else {
             let name = shown(key);
-            return Err(Path::Field(path, &name).fault("unknown field"));
+            return Err(JsonPath::Field(path, &name).fault("unknown field"));
         };
-        let tree = (*tree != Tree::Null).then_some(tree);
+        let tree = (*tree != JsonValue::Null).then_some(tree);
         if tree.is_some() {
             check_oneof(&given, &field, path)?;
         }
         if given.insert(field.number(), tree).is_some() {
-            return Err(Path::Field(path, field.json_name()).fault("is given twice"));
+            return Err(JsonPath::Field(path, field.json_name()).fault("is given twice"));
         }
     }
     Ok(given)
@@ -129,9 +129,9 @@ fn shown(key: &str) -> String {
 }
 
 fn check_oneof(
-    given: &BTreeMap<u32, Option<&Tree>>,
+    given: &BTreeMap<u32, Option<&JsonValue>>,
     field: &FieldDescriptor,
-    path: &Path<'_>,
+    path: &JsonPath<'_>,
 ) -> Result<(), Fault> {
     let Some(oneof) = field.containing_oneof() else {
         return Ok(());
@@ -149,35 +149,35 @@ fn check_oneof(
     } else {
         oneof.name()
     };
-    Err(Path::Field(path, field.json_name()).fault(format_args!(
+    Err(JsonPath::Field(path, field.json_name()).fault(format_args!(
         "exactly one {what} may be given, and {} is given too",
         other.json_name()
     )))
 }
 
-fn list(field: &FieldDescriptor, tree: &Tree, path: &Path<'_>) -> Result<Value, Fault> {
-    let Tree::List(items) = tree else {
+fn list(field: &FieldDescriptor, tree: &JsonValue, path: &JsonPath<'_>) -> Result<Value, Fault> {
+    let JsonValue::List(items) = tree else {
         return Err(path.fault("must be a list"));
     };
     let values: Result<Vec<_>, _> = items
         .iter()
         .enumerate()
-        .map(|(index, item)| single(field, item, &Path::Item(path, index)))
+        .map(|(index, item)| single(field, item, &JsonPath::Item(path, index)))
         .collect();
     Ok(Value::List(values?))
 }
 
-fn single(field: &FieldDescriptor, tree: &Tree, path: &Path<'_>) -> Result<Value, Fault> {
+fn single(field: &FieldDescriptor, tree: &JsonValue, path: &JsonPath<'_>) -> Result<Value, Fault> {
     if field.is_map() || field.cardinality() == Cardinality::Required {
         return Err(unmapped(field));
     }
     Ok(match field.kind() {
         Kind::Bool => match tree {
-            Tree::Bool(value) => Value::Bool(*value),
+            JsonValue::Bool(value) => Value::Bool(*value),
             _ => return Err(path.fault("must be true or false")),
         },
         Kind::String => match tree {
-            Tree::String(text) => Value::String(text.clone()),
+            JsonValue::String(text) => Value::String(text.clone()),
             _ => return Err(path.fault("must be a string")),
         },
         Kind::Bytes => Value::Bytes(bytes(tree, path, reflect::is_padded(field)?)?.into()),
@@ -217,18 +217,20 @@ pub(in crate::schema) fn wrapped(descriptor: &MessageDescriptor) -> Option<Field
     name.ends_with("Value").then(|| descriptor.get_field(1))?
 }
 
-fn integer<T: TryFrom<i128>>(tree: &Tree, path: &Path<'_>) -> Result<T, Fault> {
+fn integer<T: TryFrom<i128>>(tree: &JsonValue, path: &JsonPath<'_>) -> Result<T, Fault> {
     let number = match tree {
-        Tree::Integer(number) => *number,
-        Tree::Float(number) => whole(*number, path)?,
-        Tree::String(text) => decimal(text).ok_or_else(|| path.fault("must be a whole number"))?,
+        JsonValue::Integer(number) => *number,
+        JsonValue::Float(number) => whole(*number, path)?,
+        JsonValue::String(text) => {
+            decimal(text).ok_or_else(|| path.fault("must be a whole number"))?
+        }
         _ => return Err(path.fault("must be a whole number or a string that holds one")),
     };
     T::try_from(number).map_err(|_| path.fault("is out of range"))
 }
 
 /// A number written with a fraction or an exponent, when it is whole and exact.
-fn whole(number: f64, path: &Path<'_>) -> Result<i128, Fault> {
+fn whole(number: f64, path: &JsonPath<'_>) -> Result<i128, Fault> {
     if number.fract() != 0.0 {
         return Err(path.fault("must be a whole number"));
     }
@@ -253,10 +255,14 @@ fn decimal(text: &str) -> Option<i128> {
     Some(text.parse().unwrap_or(i128::MAX))
 }
 
-fn enumeration(descriptor: &EnumDescriptor, tree: &Tree, path: &Path<'_>) -> Result<i32, Fault> {
+fn enumeration(
+    descriptor: &EnumDescriptor,
+    tree: &JsonValue,
+    path: &JsonPath<'_>,
+) -> Result<i32, Fault> {
     let known = match tree {
-        Tree::String(name) => descriptor.get_value_by_name(name),
-        Tree::Integer(_) | Tree::Float(_) => descriptor.get_value(integer(tree, path)?),
+        JsonValue::String(name) => descriptor.get_value_by_name(name),
+        JsonValue::Integer(_) | JsonValue::Float(_) => descriptor.get_value(integer(tree, path)?),
         _ => None,
     };
     known.map(|value| value.number()).ok_or_else(|| {
@@ -268,8 +274,8 @@ fn enumeration(descriptor: &EnumDescriptor, tree: &Tree, path: &Path<'_>) -> Res
     })
 }
 
-fn bytes(tree: &Tree, path: &Path<'_>, padded: bool) -> Result<Vec<u8>, Fault> {
-    let Tree::String(text) = tree else {
+fn bytes(tree: &JsonValue, path: &JsonPath<'_>, padded: bool) -> Result<Vec<u8>, Fault> {
+    let JsonValue::String(text) = tree else {
         return Err(path.fault("must be a base64 string"));
     };
     if padded {

@@ -7,9 +7,9 @@ use serde::ser::{Error as _, Serialize, SerializeMap as _, SerializeSeq as _, Se
 use super::decode::wrapped;
 
 /// A message as responses show it.
-pub(super) struct Shown<'a>(pub(super) &'a DynamicMessage);
+pub(super) struct ShownMessage<'a>(pub(super) &'a DynamicMessage);
 
-impl Serialize for Shown<'_> {
+impl Serialize for ShownMessage<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let descriptor = self.0.descriptor();
         let mut map = serializer.serialize_map(None)?;
@@ -22,7 +22,7 @@ impl Serialize for Shown<'_> {
             let value = (is_set || !field.supports_presence()).then_some(value.as_ref());
             map.serialize_entry(
                 field.json_name(),
-                &Cell {
+                &FieldValue {
                     field: &field,
                     value,
                 },
@@ -33,12 +33,12 @@ impl Serialize for Shown<'_> {
 }
 
 /// The value of a field; `None` is an unset message or wrapper.
-struct Cell<'a> {
+struct FieldValue<'a> {
     field: &'a FieldDescriptor,
     value: Option<&'a Value>,
 }
 
-impl Serialize for Cell<'_> {
+impl Serialize for FieldValue<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let field = self.field;
         match self.value {
@@ -46,7 +46,7 @@ impl Serialize for Cell<'_> {
             Some(Value::List(items)) => {
                 let mut list = serializer.serialize_seq(Some(items.len()))?;
                 for item in items {
-                    list.serialize_element(&Cell {
+                    list.serialize_element(&FieldValue {
                         field,
                         value: Some(item),
                     })?;
@@ -73,13 +73,13 @@ impl Serialize for Cell<'_> {
             Some(Value::Message(message)) => match wrapped(&message.descriptor()) {
                 Some(inner) => {
                     let value = message.get_field(&inner);
-                    Cell {
+                    FieldValue {
                         field: &inner,
                         value: Some(value.as_ref()),
                     }
                     .serialize(serializer)
                 }
-                None => Shown(message).serialize(serializer),
+                None => ShownMessage(message).serialize(serializer),
             },
             Some(Value::F32(_) | Value::F64(_) | Value::Map(_)) => Err(S::Error::custom(format!(
                 "{}: no JSON mapping",

@@ -10,7 +10,7 @@ const MAX_DEPTH: usize = 32;
 
 /// A JSON value.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Tree {
+pub(super) enum JsonValue {
     Null,
     Bool(bool),
     /// A number written without fraction or exponent that fits 64 bits.
@@ -18,14 +18,14 @@ pub(super) enum Tree {
     /// Any other number.
     Float(f64),
     String(String),
-    List(Vec<Tree>),
-    Object(Vec<(String, Tree)>),
+    List(Vec<JsonValue>),
+    Object(Vec<(String, JsonValue)>),
 }
 
 /// Parses a whole document. The error is a sentence for the client, without line and column.
-pub(super) fn parse(json: &[u8]) -> Result<Tree, &'static str> {
+pub(super) fn parse(json: &[u8]) -> Result<JsonValue, &'static str> {
     let mut deserializer = serde_json::Deserializer::from_slice(json);
-    let tree = Seed { depth: 0 }
+    let tree = JsonSeed { depth: 0 }
         .deserialize(&mut deserializer)
         .map_err(|error| sentence(&error))?;
     deserializer
@@ -43,11 +43,11 @@ fn sentence(error: &serde_json::Error) -> &'static str {
 }
 
 #[derive(Clone, Copy)]
-struct Seed {
+struct JsonSeed {
     depth: usize,
 }
 
-impl Seed {
+impl JsonSeed {
     fn deeper<E: Error>(self) -> Result<Self, E> {
         if self.depth >= MAX_DEPTH {
             return Err(E::custom("nested too deeply"));
@@ -58,64 +58,64 @@ impl Seed {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Seed {
-    type Value = Tree;
+impl<'de> DeserializeSeed<'de> for JsonSeed {
+    type Value = JsonValue;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Tree, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<JsonValue, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Seed {
-    type Value = Tree;
+impl<'de> Visitor<'de> for JsonSeed {
+    type Value = JsonValue;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON value")
     }
 
-    fn visit_unit<E: Error>(self) -> Result<Tree, E> {
-        Ok(Tree::Null)
+    fn visit_unit<E: Error>(self) -> Result<JsonValue, E> {
+        Ok(JsonValue::Null)
     }
 
-    fn visit_bool<E: Error>(self, value: bool) -> Result<Tree, E> {
-        Ok(Tree::Bool(value))
+    fn visit_bool<E: Error>(self, value: bool) -> Result<JsonValue, E> {
+        Ok(JsonValue::Bool(value))
     }
 
-    fn visit_i64<E: Error>(self, value: i64) -> Result<Tree, E> {
-        Ok(Tree::Integer(value.into()))
+    fn visit_i64<E: Error>(self, value: i64) -> Result<JsonValue, E> {
+        Ok(JsonValue::Integer(value.into()))
     }
 
-    fn visit_u64<E: Error>(self, value: u64) -> Result<Tree, E> {
-        Ok(Tree::Integer(value.into()))
+    fn visit_u64<E: Error>(self, value: u64) -> Result<JsonValue, E> {
+        Ok(JsonValue::Integer(value.into()))
     }
 
-    fn visit_f64<E: Error>(self, value: f64) -> Result<Tree, E> {
-        Ok(Tree::Float(value))
+    fn visit_f64<E: Error>(self, value: f64) -> Result<JsonValue, E> {
+        Ok(JsonValue::Float(value))
     }
 
-    fn visit_str<E: Error>(self, value: &str) -> Result<Tree, E> {
-        Ok(Tree::String(value.to_owned()))
+    fn visit_str<E: Error>(self, value: &str) -> Result<JsonValue, E> {
+        Ok(JsonValue::String(value.to_owned()))
     }
 
-    fn visit_string<E: Error>(self, value: String) -> Result<Tree, E> {
-        Ok(Tree::String(value))
+    fn visit_string<E: Error>(self, value: String) -> Result<JsonValue, E> {
+        Ok(JsonValue::String(value))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Tree, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<JsonValue, A::Error> {
         let seed = self.deeper()?;
         let mut list = Vec::new();
         while let Some(item) = items.next_element_seed(seed)? {
             list.push(item);
         }
-        Ok(Tree::List(list))
+        Ok(JsonValue::List(list))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Tree, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<JsonValue, A::Error> {
         let seed = self.deeper()?;
         let mut object = Vec::new();
         while let Some(key) = entries.next_key::<String>()? {
             object.push((key, entries.next_value_seed(seed)?));
         }
-        Ok(Tree::Object(object))
+        Ok(JsonValue::Object(object))
     }
 }

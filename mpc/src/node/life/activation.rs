@@ -4,7 +4,7 @@ use std::{collections::HashSet, sync::Arc};
 
 use covault_core::{
     fault::Fault,
-    order::{Proven, ReshareOrder, ReshareProof},
+    order::{ProvenGeneration, ReshareOrder, ReshareProof},
     wallet::generation::MAX_BEFORE,
 };
 use ed25519_dalek::Signature;
@@ -104,7 +104,7 @@ impl Node {
             }
         }
         let here = record.is_some() || prepared.is_some();
-        let proven = Proven { order, proof };
+        let proven = ProvenGeneration { order, proof };
         let order = &proven.order;
         if !stays {
             let ours = self.check_joining(order.vault, &order.new.holders, record);
@@ -248,11 +248,11 @@ impl Node {
     fn way_from_here<'a>(
         &self,
         order: &ReshareOrder,
-        before: &'a [Proven],
+        before: &'a [ProvenGeneration],
         record: Option<&ShareRecord>,
         pending_shares: &PendingShares,
         stays: bool,
-    ) -> Result<Option<Vec<&'a Proven>>, Fault> {
+    ) -> Result<Option<Vec<&'a ProvenGeneration>>, Fault> {
         if believes_new_holders() {
             return Ok(Some(Vec::new()));
         }
@@ -321,8 +321,8 @@ fn way_to<'a>(
     order: &ReshareOrder,
     mut known: HashSet<[u8; 32]>,
     pending: &[&PendingShare],
-    before: &'a [Proven],
-) -> Result<Option<Vec<&'a Proven>>, Fault> {
+    before: &'a [ProvenGeneration],
+) -> Result<Option<Vec<&'a ProvenGeneration>>, Fault> {
     // What we have prepared after something known is known, too. Their epochs go up.
     let mut pending: Vec<(u32, [u8; 32], [u8; 32])> = pending
         .iter()
@@ -339,7 +339,7 @@ fn way_to<'a>(
     add(&mut known);
     let mut way = Vec::new();
     for proven in before.iter().take(MAX_BEFORE) {
-        let Proven { order: it, proof } = proven;
+        let ProvenGeneration { order: it, proof } = proven;
         let same = it.vault == order.vault && it.root_public_key == order.root_public_key;
         if same && known.contains(&it.old.id()?) && check_proof(it, proof).is_ok() {
             known.insert(it.new.id()?);

@@ -11,7 +11,7 @@ use std::{
     sync::{Arc, PoisonError},
 };
 
-use covault_core::order::{NodeId, Proven};
+use covault_core::order::{NodeId, ProvenGeneration};
 
 use super::super::{Node, refusals::MessageRefusal};
 use crate::{
@@ -34,12 +34,12 @@ pub(super) struct ProofGossip {
 }
 
 struct UnconfirmedProof {
-    proven: Proven,
+    proven: ProvenGeneration,
     confirmed: BTreeSet<NodeId>,
 }
 
 impl ProofGossip {
-    pub(super) fn new(proven: Vec<Proven>) -> Self {
+    pub(super) fn new(proven: Vec<ProvenGeneration>) -> Self {
         let mut gossip = Self {
             unconfirmed: VecDeque::new(),
             due_ms: 0,
@@ -49,7 +49,7 @@ impl ProofGossip {
     }
 
     /// As many of a key as are kept on disk.
-    fn add(&mut self, proven: Proven) {
+    fn add(&mut self, proven: ProvenGeneration) {
         let order = &proven.order;
         let of_key = |it: &&UnconfirmedProof| {
             let other = &it.proven.order;
@@ -75,14 +75,14 @@ impl ProofGossip {
 
 impl Node {
     /// Who must learn of it, among those that our configuration knows.
-    fn told_of(&self, Proven { order, .. }: &Proven) -> BTreeSet<NodeId> {
+    fn told_of(&self, ProvenGeneration { order, .. }: &ProvenGeneration) -> BTreeSet<NodeId> {
         let parties = order.old.holders.iter().chain(&order.new.holders);
         let others = parties.filter(|node| **node != self.codec.id() && self.is_peer(node));
         others.copied().collect()
     }
 
     /// Shows a proof that we have taken to its other parties.
-    pub(super) fn gossip_proof(&self, proven: Proven) {
+    pub(super) fn gossip_proof(&self, proven: ProvenGeneration) {
         {
             let gossip = self.life.gossip.lock();
             let mut gossip = gossip.unwrap_or_else(PoisonError::into_inner);
@@ -94,7 +94,7 @@ impl Node {
     /// Shows what was not confirmed again, now and then.
     pub(in crate::node) fn resend_proofs(self: &Arc<Self>) {
         let steady_ms = self.steady_ms();
-        let shown: Vec<(Proven, BTreeSet<NodeId>)> = {
+        let shown: Vec<(ProvenGeneration, BTreeSet<NodeId>)> = {
             let gossip = self.life.gossip.lock();
             let mut gossip = gossip.unwrap_or_else(PoisonError::into_inner);
             if steady_ms < gossip.due_ms {
@@ -118,8 +118,8 @@ impl Node {
         });
     }
 
-    fn show(&self, proven: &Proven, confirmed: &BTreeSet<NodeId>) {
-        let Proven { order, proof } = proven;
+    fn show(&self, proven: &ProvenGeneration, confirmed: &BTreeSet<NodeId>) {
+        let ProvenGeneration { order, proof } = proven;
         let before = self.proofs.before(order).unwrap_or_else(|fault| {
             tracing::warn!(node = %self.name, ?fault, "earlier proofs cannot be read");
             Vec::new()

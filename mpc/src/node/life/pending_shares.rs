@@ -12,7 +12,7 @@ use covault_core::{
     derive::RootKey,
     fault::Fault,
     ids::VaultId,
-    order::{Proven, ReshareOrder},
+    order::{ProvenGeneration, ReshareOrder},
 };
 
 use super::gossip::ProofGossip;
@@ -63,7 +63,7 @@ impl Lifecycle {
     pub(in crate::node) fn new(
         records: Vec<ShareRecord>,
         recipients: Vec<String>,
-        unconfirmed: Vec<Proven>,
+        unconfirmed: Vec<ProvenGeneration>,
     ) -> Result<Self, Fault> {
         backup::recipients(&recipients)?;
         let mut shares = Vec::new();

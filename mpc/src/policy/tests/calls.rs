@@ -753,7 +753,7 @@ fn coins_of_evm_that_are_tokens_too__should_count_as_the_coin() {
 /// is wrong by itself; the claims remember what was shown.
 #[tokio::test]
 async fn fees_of_bitcoin__should_be_bounded_over_two_orders_of_one_transaction() {
-    use covault_core::networks::bitcoin::{ChainData as Outputs, Unspent};
+    use covault_core::networks::bitcoin::{ChainData as Outputs, UnspentOutput};
 
     const BTC: u64 = 100_000_000;
     // The coins of the wallet as they are.
@@ -767,7 +767,7 @@ async fn fees_of_bitcoin__should_be_bounded_over_two_orders_of_one_transaction()
             amount: (20 * BTC).to_string(),
             network_fee: 1,
         });
-        let coin = |digit: &str, value| Unspent {
+        let coin = |digit: &str, value| UnspentOutput {
             txid: digit.repeat(64),
             vout: 0,
             value,

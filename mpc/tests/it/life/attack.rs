@@ -5,11 +5,11 @@ use std::collections::HashMap;
 
 use age::x25519::Identity;
 use covault_core::{
-    attest::{AttestOrder, Attested},
+    attest::{AttestOrder, AttestedAddress},
     derive::KeyPath,
     fault::Class,
     networks::Network,
-    order::{Generation, NodeId, Proven, ReshareOrder, ReshareProof},
+    order::{Generation, NodeId, ProvenGeneration, ReshareOrder, ReshareProof},
     signature::Curve,
 };
 use covault_mpc::{
@@ -82,9 +82,9 @@ async fn shares__should_not_be_retired_on_the_word_of_pinned_nodes_that_have_no_
         let proof = statements(&life, &order, &[5, 6]);
         forged.push((order, proof));
     }
-    let chain: Vec<Proven> = forged
+    let chain: Vec<ProvenGeneration> = forged
         .iter()
-        .map(|(order, proof)| Proven {
+        .map(|(order, proof)| ProvenGeneration {
             order: order.clone(),
             proof: proof.clone(),
         })
@@ -352,7 +352,7 @@ async fn node_that_was_away__should_follow_proof_by_proof_and_no_other_way() {
             .await;
         assert!(told.iter().all(|(_, answer)| answer.is_ok()), "{told:?}");
         life.generation = order.new.clone();
-        before.push(Proven { order, proof });
+        before.push(ProvenGeneration { order, proof });
     }
     let last = before.pop().unwrap();
     life.test.start_node(3);
@@ -440,7 +440,7 @@ async fn node__should_take_no_share_of_a_key_that_its_operator_never_permitted()
         threshold: 2,
         holders: holders.clone(),
         confirmed: Vec::new(),
-        addresses: vec![Attested {
+        addresses: vec![AttestedAddress {
             address: Network::Solana.rules().address(&child.public_key).unwrap(),
             path,
             network: Network::Solana,

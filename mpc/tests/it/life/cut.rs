@@ -10,7 +10,7 @@ use std::{
 
 use async_trait::async_trait;
 use covault_core::{
-    attest::{AttestOrder, Attested},
+    attest::{AttestOrder, AttestedAddress},
     derive::{KeyPath, RootKey},
     fault::Class,
     ids::VaultId,
@@ -219,7 +219,7 @@ async fn key_of_two(test: &TestCluster, bus: &HoldingBus) -> RootKey {
 async fn is_stated(test: &TestCluster, root: &RootKey, confirmed: Vec<Vec<u8>>) -> bool {
     let path = KeyPath::of_wallet(Network::Solana, 0).unwrap();
     let child = root.child(&path).unwrap();
-    let attested = Attested {
+    let attested = AttestedAddress {
         address: Network::Solana.rules().address(&child.public_key).unwrap(),
         path,
         network: Network::Solana,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use covault_core::{
-    order::{Generation, NodeId, Proven, ReshareOrder, ReshareProof},
+    order::{Generation, NodeId, ProvenGeneration, ReshareOrder, ReshareProof},
     signature::Curve,
 };
 use covault_mpc::permits::PermitStore;
@@ -230,7 +230,7 @@ async fn proof__should_be_passed_on_whatever_was_shown_with_it() {
     let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 3, 2).await;
     let order = life.order(&[0, 1], &[0, 1, 2], 2);
     let proof = life.prepare(&order).await;
-    let before = [Proven {
+    let before = [ProvenGeneration {
         order: order.clone(),
         proof: proof.clone(),
     }];

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use covault_core::{
-    order::{Generation, NodeId, Proven, ReshareOrder, ReshareProof},
+    order::{Generation, NodeId, ProvenGeneration, ReshareOrder, ReshareProof},
     signature::Curve,
 };
 use covault_mpc::{
@@ -23,7 +23,7 @@ use crate::{
 fn show(life: &LifecycleFixture, to: usize, order: &ReshareOrder, proof: &ReshareProof) {
     let identity = Arc::clone(&life.test.nodes[2].identity);
     let codec = EnvelopeCodec::new(identity, life.test.medium.bus(), Arc::new(SystemEntropy));
-    let body = bcs::to_bytes(&(order, proof, Vec::<Proven>::new(), now_ms())).unwrap();
+    let body = bcs::to_bytes(&(order, proof, Vec::<ProvenGeneration>::new(), now_ms())).unwrap();
     let header = EnvelopeHeader {
         kind: EnvelopeKind::Activate,
         sealed: true,

@@ -7,11 +7,11 @@ use covault_core::{
     derive::RootKey,
     fault::Fault,
     ids::SessionId,
-    order::{Generation, NodeId, ReshareOrder, ReshareProof, Reshared},
+    order::{Generation, NodeId, ReshareOrder, ReshareOutcome, ReshareProof},
     port::random_16,
     scheme::Scheme,
     signature::Curve,
-    wallet::generation::{LiveKey, Target},
+    wallet::generation::{LiveKey, ReshareTarget},
 };
 
 use crate::support::{SystemEntropy, TestBus, TestCluster, now_ms, verify};
@@ -129,7 +129,7 @@ impl LifecycleFixture {
             threshold, holders, ..
         } = store.generation.clone();
         let lost = Vec::new();
-        let target = Target {
+        let target = ReshareTarget {
             threshold,
             holders: holders.clone(),
             lost,
@@ -144,11 +144,11 @@ impl LifecycleFixture {
             store.begin(order.clone()).unwrap();
             let outcome = self.test.cluster.reshare_or_learn(&order).await;
             match outcome.unwrap() {
-                Reshared::Behind(later) => {
+                ReshareOutcome::Behind(later) => {
                     refusals.push(later.reason.message().to_owned());
                     store.learned(&order, later).unwrap();
                 }
-                Reshared::Made(proof) => {
+                ReshareOutcome::Made(proof) => {
                     self.test.cluster.activate(&order, &proof).await.unwrap();
                     store.prepared(&order, proof).unwrap();
                     self.generation = order.new;

@@ -8,7 +8,7 @@ use covault_core::{
     fault::{Class, Fault},
     order::{NodeId, ReshareOrder},
     scheme::Scheme,
-    wallet::generation::{Activation, LiveKey, Reshare},
+    wallet::generation::{Activation, LiveKey, ReshareState},
 };
 use ractor::ActorRef;
 
@@ -110,7 +110,10 @@ impl VaultState {
         }
         // Of two problems, that of the run in progress is the one to see.
         let reshare = reshare_of(&self.vault, scheme);
-        if matches!(reshare, Some(Reshare::Idle | Reshare::Halted { .. })) {
+        if matches!(
+            reshare,
+            Some(ReshareState::Idle | ReshareState::Halted { .. })
+        ) {
             let problem = problem.map(|fault| fault.message().to_owned());
             self.note_problem(scheme, problem).await;
         }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::networks::outflow::Nature;
+use crate::networks::outflow::ContentKind;
 
 /// A call of a function that nobody knows.
 fn call(ty_args: &[&str], arguments: Value) -> Result<Payload, Fault> {
@@ -338,7 +338,7 @@ fn transfers__should_be_read_with_the_parameters_that_the_framework_has() {
         |arguments: Value| custom(&payload("0x1::aptos_account::transfer", &[], arguments));
     let payload = transfer(json!([BOB, "1234567"])).unwrap();
     let outflow = payload.outflow(Network::Aptos);
-    assert_eq!(outflow.nature, Nature::Custom);
+    assert_eq!(outflow.nature, ContentKind::Custom);
     assert_eq!(outflow.spends.len(), 1);
     assert_eq!(outflow.spends[0].asset.to_string(), "aptos:1");
     assert_eq!(outflow.spends[0].amount, U256::from(1_234_567));

@@ -165,8 +165,8 @@ proptest! {
     fn types__should_be_read_as_they_are_printed(tag in type_tag()) {
         prop_assert_eq!(parse_type(&tag.to_string()).unwrap(), tag.clone());
         if let TypeTag::Struct(tag) = tag {
-            let coin = Coin::Type(*tag);
-            prop_assert_eq!(Coin::parse(&coin.to_string()).unwrap(), coin);
+            let coin = AptosCoin::Type(*tag);
+            prop_assert_eq!(AptosCoin::parse(&coin.to_string()).unwrap(), coin);
         }
     }
 }

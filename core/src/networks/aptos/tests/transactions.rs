@@ -8,7 +8,7 @@ use super::{
 };
 use crate::networks::{
     aptos::{AptosAction, AptosPayload},
-    outflow::{AccountChange, Nature, Outflow, Spend},
+    outflow::{AccountChange, ContentKind, Outflow, Spend},
 };
 
 const METADATA: &str = "0x357b0b74bc833e95a115ad22604854d6b0fca151cecd94111770e5d6ffc9dc2b";
@@ -90,14 +90,14 @@ fn transfers__should_say_what_goes_where() {
         ),
     ] {
         let outflow = outflow(&payload);
-        assert_eq!(outflow.nature, Nature::Transfer);
+        assert_eq!(outflow.nature, ContentKind::Transfer);
         assert_eq!(Some(outflow.place.chain_id.unwrap()), payload.chain_id());
         assert_eq!(shown(&outflow), [owned(asset, amount, BOB)]);
     }
     let message = outflow(&message());
     assert_eq!(
         (message.nature, message.place.chain_id),
-        (Nature::Message, None)
+        (ContentKind::Message, None)
     );
 }
 
@@ -156,7 +156,7 @@ fn custom_transactions__should_count_what_is_plain_to_see() {
     let native = || vec![owned("aptos:1", "5", BOB)];
     let entry = |entry| TransactionPayload::EntryFunction(entry);
     let bob = parse_address(BOB).unwrap();
-    let token = |text: &str| transfers::send_coin(&Coin::parse(text).unwrap(), bob, 8);
+    let token = |text: &str| transfers::send_coin(&AptosCoin::parse(text).unwrap(), bob, 8);
     let bytes = |value: &[Address]| bcs::to_bytes(&value).unwrap();
     let mut batch = transfer();
     batch.function = Identifier::new("batch_transfer").unwrap();
@@ -215,7 +215,7 @@ fn custom_transactions__should_count_what_is_plain_to_see() {
         let raw = raw(payload);
         let payload = brought(&raw).unwrap();
         let outflow = outflow(&payload);
-        assert_eq!(outflow.nature, Nature::Custom);
+        assert_eq!(outflow.nature, ContentKind::Custom);
         assert_eq!(outflow.place.to_string(), "aptos:1");
         if spends.is_empty() {
             assert_eq!(outflow.spends, [Spend::unseen(outflow.place)], "{raw:?}");
@@ -348,7 +348,7 @@ fn difference__should_name_the_first_thing() {
     };
     let pays = |to, octas| TransactionPayload::EntryFunction(transfers::send_native(to, octas));
     let token = |text: &str| {
-        let entry = transfers::send_coin(&Coin::parse(text).unwrap(), bob, 5);
+        let entry = transfers::send_coin(&AptosCoin::parse(text).unwrap(), bob, 5);
         TransactionPayload::EntryFunction(entry)
     };
     assert_eq!(differs(&|_| {}), None);
@@ -485,7 +485,7 @@ proptest! {
         prop_assert_eq!(&unsigned.bytes, &bytes);
         let fee = u128::from(raw.max_gas_amount) * u128::from(raw.gas_unit_price);
         prop_assert_eq!(APTOS.most_fee(&bytes).unwrap(), U256::from(fee));
-        prop_assert_eq!(outflow(&payload).nature, Nature::Custom);
+        prop_assert_eq!(outflow(&payload).nature, ContentKind::Custom);
     }
 
     #[test]
@@ -496,8 +496,8 @@ proptest! {
         let chain_id = if movement { 126 } else { 1 };
         let gas_fee = gas(Some(numbers[0].max(1)), Some(numbers[1]));
         let coin = match coin {
-            Some(TypeTag::Struct(tag)) => Some(Coin::Type(*tag)),
-            Some(_) => Some(Coin::Asset(metadata)),
+            Some(TypeTag::Struct(tag)) => Some(AptosCoin::Type(*tag)),
+            Some(_) => Some(AptosCoin::Asset(metadata)),
             None => None,
         };
         let (from, to_text) = (from(), to.to_string());

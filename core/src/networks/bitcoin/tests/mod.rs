@@ -11,9 +11,9 @@ use super::{super::*, *};
 use crate::{
     fault::ExecuteCode,
     networks::{
-        self, DynNetworkRules, Kind, Payload, WireKind,
+        self, DynNetworkRules, Payload, PayloadKind, WireKind,
         bitcoin::batch,
-        outflow::{ChainScope, Nature},
+        outflow::{ChainScope, ContentKind},
     },
     schema::wire,
 };
@@ -77,10 +77,10 @@ fn many(recipients: &[(&str, u64)], rate: u64) -> Payload {
 }
 
 /// Output `n` of the list has the txid `nn..` and the vout n.
-fn unspent(values: &[u64]) -> Vec<Unspent> {
+fn unspent(values: &[u64]) -> Vec<UnspentOutput> {
     (0..)
         .zip(values)
-        .map(|(n, value)| Unspent {
+        .map(|(n, value)| UnspentOutput {
             txid: hex::encode([u8::try_from(n % 256).unwrap(); 32]),
             vout: n,
             value: *value,
@@ -287,7 +287,7 @@ fn batch__should_be_checked_like_single_payments() {
 fn batch__should_not_come_into_an_order() {
     for recipients in [&[(P2PKH, 1000)][..], &[(P2PKH, 1000), (P2TR, 2000)]] {
         let payload = many(recipients, 1);
-        assert_eq!(payload.which(), Kind::BtcSendNative);
+        assert_eq!(payload.which(), PayloadKind::BtcSendNative);
         let fault = Payload::decode(&payload.encode()).unwrap_err();
         assert_eq!(fault.message(), "btcSendNative.from: is required");
     }
@@ -301,7 +301,7 @@ fn outflow__should_be_all_recipients_and_no_change() {
         (payload, vec![(1000, P2PKH), (2000, P2TR)]),
     ] {
         let outflow = payload.outflow(Network::Bitcoin);
-        assert_eq!(outflow.nature, Nature::Transfer);
+        assert_eq!(outflow.nature, ContentKind::Transfer);
         assert_eq!(outflow.place, ChainScope::network(Network::Bitcoin));
         let shown: Vec<_> = outflow
             .spends
@@ -347,7 +347,7 @@ fn facts__should_come_back_from_their_bytes() {
     );
 }
 
-fn taken(outputs: &[Unspent]) -> BTreeSet<Resource> {
+fn taken(outputs: &[UnspentOutput]) -> BTreeSet<Resource> {
     outputs
         .iter()
         .map(|output| Resource::Object(format!("{}:{}", output.txid, output.vout)))
@@ -364,7 +364,7 @@ fn settle__should_leave_out_what_is_taken_and_not_needed() {
         });
         BITCOIN.allocate(&payload, chain_data, taken).unwrap()
     };
-    let only = |outputs: &[Unspent]| {
+    let only = |outputs: &[UnspentOutput]| {
         let outputs = outputs.to_vec();
         Allocation::ChainData(networks::ChainData::Bitcoin(ChainData { outputs }))
     };
@@ -492,7 +492,7 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
     let payload = send(P2WPKH, 1000, 1);
     let class =
         |chain_data: &networks::ChainData| build(&payload, chain_data).unwrap_err().class().clone();
-    let changed = |change: fn(&mut Vec<Unspent>)| {
+    let changed = |change: fn(&mut Vec<UnspentOutput>)| {
         let mut outputs = unspent(&[100_000, 200_000]);
         change(&mut outputs);
         networks::ChainData::Bitcoin(ChainData { outputs })
@@ -504,7 +504,7 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
     assert_eq!(class(&networks::ChainData::Nothing), Class::Bug);
     assert_eq!(class(&other), Class::Bug);
     for change in [
-        (|outputs| outputs[0].txid.clear()) as fn(&mut Vec<Unspent>),
+        (|outputs| outputs[0].txid.clear()) as fn(&mut Vec<UnspentOutput>),
         |outputs| outputs[0].txid.push('0'),
         |outputs| outputs[0].txid = "g".repeat(64),
         |outputs| outputs.push(outputs[0].clone()),
@@ -512,7 +512,7 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
         |outputs| {
             outputs[0].txid = "0a".repeat(32);
             let txid = "0A".repeat(32);
-            outputs.push(Unspent {
+            outputs.push(UnspentOutput {
                 txid,
                 ..outputs[0].clone()
             });
@@ -527,7 +527,7 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
         );
     }
     for change in [
-        (|outputs| outputs[0].value = u64::MAX) as fn(&mut Vec<Unspent>),
+        (|outputs| outputs[0].value = u64::MAX) as fn(&mut Vec<UnspentOutput>),
         |outputs| outputs[0].value = Amount::MAX_MONEY.to_sat(),
     ] {
         let fault = build(&payload, &changed(change)).unwrap_err();
@@ -591,7 +591,7 @@ proptest! {
     fn facts__should_never_panic(outputs in prop::collection::vec(("[0-9a-fA-F]{64}|.{0,70}", any::<u32>(), any::<u64>()), 0..5)) {
         let outputs = outputs
             .into_iter()
-            .map(|(txid, vout, value)| Unspent { txid, vout, value })
+            .map(|(txid, vout, value)| UnspentOutput { txid, vout, value })
             .collect();
         let chain_data = networks::ChainData::Bitcoin(ChainData { outputs });
         let payload = send(P2WPKH, 1000, 10_000);

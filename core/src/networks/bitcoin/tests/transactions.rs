@@ -29,7 +29,7 @@ fn build__should_not_depend_on_the_order_of_the_facts() {
 fn inputs__should_be_the_largest_then_the_first_by_shown_txid() {
     // On the wire the bytes stand the other way around: by those 01..ff would come after 02..00.
     let txid = |first: &str, last: &str| format!("{first}{}{last}", "00".repeat(30));
-    let output = |txid: String, vout, value| Unspent { txid, vout, value };
+    let output = |txid: String, vout, value| UnspentOutput { txid, vout, value };
     let outputs = vec![
         output(txid("02", "00"), 0, 10_000),
         output(txid("01", "ff"), 1, 10_000),
@@ -227,7 +227,7 @@ fn read__should_take_what_was_written_and_nothing_else() {
         .as_mut()
         .unwrap()
         .script_pubkey = script;
-    let draft = Draft::read(&foreign.serialize()).unwrap();
+    let draft = UnsignedPsbt::read(&foreign.serialize()).unwrap();
     assert!(draft.digests(&own()).is_err());
 }
 

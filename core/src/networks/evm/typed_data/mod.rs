@@ -18,7 +18,7 @@ use alloy_primitives::{B256, Keccak256, U256, keccak256};
 use serde_json::{Map, Value};
 
 pub(crate) use self::permits::permits;
-use self::types::{Field, Type, Types};
+use self::types::{FieldType, StructField, StructTypes};
 use super::parse_address;
 use crate::{amount::parse_u256, fault::Fault};
 
@@ -64,21 +64,21 @@ pub(crate) fn signing_hash(content: &[u8], chain_id: Option<u64>) -> Result<B256
 }
 
 /// The parts of a content; their own contents are not checked yet.
-struct Parts<'a> {
+struct TypedDataParts<'a> {
     domain: &'a Map<String, Value>,
-    types: Types,
+    types: StructTypes,
     primary: &'a str,
     message: &'a Map<String, Value>,
 }
 
-fn digest_parts(content: &Map<String, Value>) -> Result<Parts<'_>, Fault> {
+fn digest_parts(content: &Map<String, Value>) -> Result<TypedDataParts<'_>, Fault> {
     let part = |key: &str| {
         content
             .get(key)
             .ok_or_else(|| Fault::field(key, "is required in typed data"))
     };
     let domain = object(part("domain")?, "domain")?;
-    let types = Types::parse(object(part("types")?, "types")?)?;
+    let types = StructTypes::parse(object(part("types")?, "types")?)?;
     let message = part("message")?;
     let Value::String(primary) = part("primaryType")? else {
         return Err(Fault::field("primaryType", "must be a string"));
@@ -89,7 +89,7 @@ fn digest_parts(content: &Map<String, Value>) -> Result<Parts<'_>, Fault> {
             "must be one of types, and not EIP712Domain",
         ));
     }
-    Ok(Parts {
+    Ok(TypedDataParts {
         domain,
         types,
         primary,
@@ -98,7 +98,7 @@ fn digest_parts(content: &Map<String, Value>) -> Result<Parts<'_>, Fault> {
 }
 
 fn digest(content: &Map<String, Value>, chain_id: Option<u64>) -> Result<B256, Fault> {
-    let Parts {
+    let TypedDataParts {
         domain,
         mut types,
         primary,
@@ -107,7 +107,7 @@ fn digest(content: &Map<String, Value>, chain_id: Option<u64>) -> Result<B256, F
     declare_domain(&mut types, domain)?;
     check_chain(domain, chain_id)?;
 
-    let hasher = Hasher {
+    let hasher = StructHasher {
         types: &types,
         type_hashes: RefCell::default(),
     };
@@ -126,16 +126,16 @@ fn object<'a>(value: &'a Value, path: &str) -> Result<&'a Map<String, Value>, Fa
 
 /// The type of the domain follows from its keys. Where the content declares one, it must be that
 /// one: libraries that go by the keys and libraries that go by the declaration then agree.
-fn declare_domain(types: &mut Types, domain: &Map<String, Value>) -> Result<(), Fault> {
+fn declare_domain(types: &mut StructTypes, domain: &Map<String, Value>) -> Result<(), Fault> {
     for key in domain.keys() {
         if !DOMAIN_FIELDS.iter().any(|(name, _)| name == key) {
             return Err(unknown("domain", key));
         }
     }
-    let fields: Vec<Field> = DOMAIN_FIELDS
+    let fields: Vec<StructField> = DOMAIN_FIELDS
         .iter()
         .filter(|(name, _)| domain.contains_key(*name))
-        .map(|(name, type_name)| Field::new(name, type_name))
+        .map(|(name, type_name)| StructField::new(name, type_name))
         .collect::<Result<_, _>>()
         .map_err(Fault::bug)?;
     match types.get(DOMAIN) {
@@ -183,12 +183,12 @@ fn unknown(path: &str, key: &str) -> Fault {
     Fault::field(format_args!("{path}.{key}"), "is not a field of the type")
 }
 
-struct Hasher<'a> {
-    types: &'a Types,
+struct StructHasher<'a> {
+    types: &'a StructTypes,
     type_hashes: RefCell<BTreeMap<&'a str, B256>>,
 }
 
-impl<'a> Hasher<'a> {
+impl<'a> StructHasher<'a> {
     /// `hashStruct`: keccak256 over the type's hash and one word per field.
     fn structure(&self, name: &str, value: &Map<String, Value>, path: &str) -> Result<B256, Fault> {
         let (name, fields) = self
@@ -223,36 +223,36 @@ impl<'a> Hasher<'a> {
     }
 
     /// The 32 bytes that `encodeData` has for a value.
-    fn word(&self, kind: &Type, value: &Value, path: &str) -> Result<B256, Fault> {
+    fn word(&self, kind: &FieldType, value: &Value, path: &str) -> Result<B256, Fault> {
         let wrong = |problem: &str| Fault::field(path, problem);
         Ok(match kind {
-            Type::Bool => match value {
+            FieldType::Bool => match value {
                 Value::Bool(bit) => B256::with_last_byte((*bit).into()),
                 _ => return Err(wrong("must be true or false")),
             },
-            Type::String => match value {
+            FieldType::String => match value {
                 Value::String(text) => keccak256(text),
                 _ => return Err(wrong("must be a string")),
             },
-            Type::Address => match value {
+            FieldType::Address => match value {
                 Value::String(text) => parse_address(text)
                     .map_err(|error| Fault::field(path, error))?
                     .into_word(),
                 _ => return Err(wrong("must be an address in a string")),
             },
-            Type::Bytes => keccak256(bytes(value).map_err(wrong)?),
-            Type::FixedBytes(length) => {
+            FieldType::Bytes => keccak256(bytes(value).map_err(wrong)?),
+            FieldType::FixedBytes(length) => {
                 let bytes = bytes(value).map_err(wrong)?;
                 if bytes.len() != *length {
                     return Err(wrong(&format!("must be {length} bytes, 0x and hex digits")));
                 }
                 B256::right_padding_from(&bytes)
             }
-            Type::Uint(bits) => match integer(value).map_err(wrong)? {
+            FieldType::Uint(bits) => match integer(value).map_err(wrong)? {
                 (false, number) if number.bit_len() <= *bits => number.into(),
                 _ => return Err(wrong(&format!("does not fit uint{bits}"))),
             },
-            Type::Int(bits) => {
+            FieldType::Int(bits) => {
                 let (negative, magnitude) = integer(value).map_err(wrong)?;
                 // -2^(bits-1) to 2^(bits-1) - 1.
                 let limit = U256::ONE << (bits - 1);
@@ -262,8 +262,8 @@ impl<'a> Hasher<'a> {
                     _ => return Err(wrong(&format!("does not fit int{bits}"))),
                 }
             }
-            Type::Struct(name) => self.structure(name, object(value, path)?, path)?,
-            Type::Array(inner, length) => {
+            FieldType::Struct(name) => self.structure(name, object(value, path)?, path)?,
+            FieldType::Array(inner, length) => {
                 let Value::Array(items) = value else {
                     return Err(wrong("must be a list"));
                 };

@@ -3,8 +3,8 @@
 use alloy_primitives::{Address, U256, keccak256};
 use serde_json::{Map, Value};
 
-use super::{digest_parts, domain_chain_of, integer, types::Types, unique};
-use crate::networks::evm::{effect::Effect, parse_address};
+use super::{digest_parts, domain_chain_of, integer, types::StructTypes, unique};
+use crate::networks::evm::{effect::CallEffect, parse_address};
 
 /// EIP-2612.
 const PERMIT: &str =
@@ -41,7 +41,7 @@ const PERMISSIONS: [(&str, &str); 2] = [("token", "address"), ("amount", "uint25
 
 /// What content that was checked lets go; `None` for all other typed data, and where the domain
 /// does not say on what chain or of which token.
-pub(crate) fn permits(content: &[u8]) -> Option<Vec<Effect>> {
+pub(crate) fn permits(content: &[u8]) -> Option<Vec<CallEffect>> {
     let object = unique::parse(content).ok()?;
     let parts = digest_parts(&object).ok()?;
     domain_chain_of(parts.domain)?;
@@ -50,7 +50,7 @@ pub(crate) fn permits(content: &[u8]) -> Option<Vec<Effect>> {
     let message = parts.message;
     let called = || address(parts.domain, "verifyingContract");
     let one = |to: &str, amount: U256| {
-        Some(vec![Effect {
+        Some(vec![CallEffect {
             token: Some(called()?),
             amount,
             to: Some(address(message, to)?),
@@ -77,7 +77,7 @@ pub(crate) fn permits(content: &[u8]) -> Option<Vec<Effect>> {
 }
 
 /// Whether a type is one of Permit2 with a witness, whatever that is.
-fn has_witness(types: &Types, primary: &str) -> bool {
+fn has_witness(types: &StructTypes, primary: &str) -> bool {
     let permitted = match primary {
         WITNESS => "TokenPermissions",
         BATCH_WITNESS => "TokenPermissions[]",
@@ -97,11 +97,11 @@ fn has_witness(types: &Types, primary: &str) -> bool {
 }
 
 /// One token and amount, or a list of them, that the spender may take.
-fn listed(message: &Map<String, Value>, name: &str) -> Option<Vec<Effect>> {
+fn listed(message: &Map<String, Value>, name: &str) -> Option<Vec<CallEffect>> {
     let to = Some(address(message, "spender")?);
     let effect = |details: &Value| {
         let details = details.as_object()?;
-        Some(Effect {
+        Some(CallEffect {
             token: Some(address(details, "token")?),
             amount: number(details, "amount")?,
             to,

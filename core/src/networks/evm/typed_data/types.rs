@@ -17,7 +17,7 @@ const MAX_NAME: usize = 256;
 
 /// The type of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Type {
+pub(super) enum FieldType {
     Bool,
     /// Bits.
     Uint(usize),
@@ -31,18 +31,18 @@ pub(super) enum Type {
     /// Name.
     Struct(String),
     /// Items, and how many where the type says.
-    Array(Box<Type>, Option<usize>),
+    Array(Box<FieldType>, Option<usize>),
 }
 
 /// A field of a struct type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Field {
+pub(super) struct StructField {
     pub(super) name: String,
     pub(super) type_name: String,
-    pub(super) kind: Type,
+    pub(super) kind: FieldType,
 }
 
-impl Field {
+impl StructField {
     /// A field. The error says what is wrong with its name or type.
     pub(super) fn new(name: &str, type_name: &str) -> Result<Self, &'static str> {
         if !is_identifier(name) {
@@ -58,12 +58,12 @@ impl Field {
 
 /// The struct types, by name.
 #[derive(Debug, Default)]
-pub(super) struct Types {
-    structs: BTreeMap<String, Vec<Field>>,
+pub(super) struct StructTypes {
+    structs: BTreeMap<String, Vec<StructField>>,
     resolver: Resolver,
 }
 
-impl Types {
+impl StructTypes {
     /// Checks the form of all types, also of those that the message does not use.
     pub(super) fn parse(object: &Map<String, Value>) -> Result<Self, Fault> {
         if object.len() > MAX_TYPES {
@@ -99,7 +99,7 @@ impl Types {
         Ok(types)
     }
 
-    pub(super) fn insert(&mut self, name: &str, fields: Vec<Field>) -> Result<(), Fault> {
+    pub(super) fn insert(&mut self, name: &str, fields: Vec<StructField>) -> Result<(), Fault> {
         let properties = fields
             .iter()
             .map(|field| PropertyDef::new_unchecked(&field.type_name, &field.name))
@@ -111,11 +111,11 @@ impl Types {
         Ok(())
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<&Vec<Field>> {
+    pub(super) fn get(&self, name: &str) -> Option<&Vec<StructField>> {
         self.structs.get(name)
     }
 
-    pub(super) fn entry(&self, name: &str) -> Option<(&str, &[Field])> {
+    pub(super) fn entry(&self, name: &str) -> Option<(&str, &[StructField])> {
         self.structs
             .get_key_value(name)
             .map(|(name, fields)| (name.as_str(), fields.as_slice()))
@@ -134,7 +134,7 @@ impl Types {
     }
 }
 
-fn parse_field(value: &Value) -> Result<Field, &'static str> {
+fn parse_field(value: &Value) -> Result<StructField, &'static str> {
     const WRONG: &str = "must be an object with a name and a type, both strings";
     let object = value.as_object().ok_or(WRONG)?;
     let text = |key: &str| object.get(key).and_then(Value::as_str).ok_or(WRONG);
@@ -142,10 +142,10 @@ fn parse_field(value: &Value) -> Result<Field, &'static str> {
     if object.len() != 2 {
         return Err(WRONG);
     }
-    Field::new(name, type_name)
+    StructField::new(name, type_name)
 }
 
-fn parse_type(text: &str) -> Result<Type, &'static str> {
+fn parse_type(text: &str) -> Result<FieldType, &'static str> {
     const WRONG: &str = "has a type that EIP-712 does not have";
     let (base, mut dimensions) = match text.find('[') {
         Some(at) => text.split_at_checked(at).ok_or(WRONG)?,
@@ -153,7 +153,7 @@ fn parse_type(text: &str) -> Result<Type, &'static str> {
     };
     let mut kind = match atomic(base) {
         Some(kind) => kind,
-        None if is_identifier(base) && !is_reserved(base) => Type::Struct(base.to_owned()),
+        None if is_identifier(base) && !is_reserved(base) => FieldType::Struct(base.to_owned()),
         None => return Err(WRONG),
     };
     let mut depth = 0;
@@ -166,7 +166,7 @@ fn parse_type(text: &str) -> Result<Type, &'static str> {
             "" => None,
             digits => Some(number(digits).filter(|length| *length > 0).ok_or(WRONG)?),
         };
-        kind = Type::Array(Box::new(kind), length);
+        kind = FieldType::Array(Box::new(kind), length);
         dimensions = rest;
         depth += 1;
         if depth > MAX_DIMENSIONS {
@@ -178,23 +178,23 @@ fn parse_type(text: &str) -> Result<Type, &'static str> {
 
 /// The atomic and dynamic types of EIP-712. `uint` and `int` are not: their hash would depend on
 /// whether a library writes them out.
-fn atomic(name: &str) -> Option<Type> {
+fn atomic(name: &str) -> Option<FieldType> {
     let bits =
         |digits: &str| number(digits).filter(|bits| (8..=256).contains(bits) && bits % 8 == 0);
     match name {
-        "bool" => Some(Type::Bool),
-        "address" => Some(Type::Address),
-        "string" => Some(Type::String),
-        "bytes" => Some(Type::Bytes),
+        "bool" => Some(FieldType::Bool),
+        "address" => Some(FieldType::Address),
+        "string" => Some(FieldType::String),
+        "bytes" => Some(FieldType::Bytes),
         _ => {
             if let Some(digits) = name.strip_prefix("uint") {
-                bits(digits).map(Type::Uint)
+                bits(digits).map(FieldType::Uint)
             } else if let Some(digits) = name.strip_prefix("int") {
-                bits(digits).map(Type::Int)
+                bits(digits).map(FieldType::Int)
             } else {
                 number(name.strip_prefix("bytes")?)
                     .filter(|length| (1..=32).contains(length))
-                    .map(Type::FixedBytes)
+                    .map(FieldType::FixedBytes)
             }
         }
     }

@@ -8,17 +8,17 @@ use serde_json::{Map, Number, Value};
 
 /// Parses a whole document that is an object.
 pub(super) fn parse(json: &[u8]) -> Result<Map<String, Value>, &'static str> {
-    match serde_json::from_slice::<Unique>(json) {
-        Ok(Unique(Value::Object(object))) => Ok(object),
+    match serde_json::from_slice::<UniqueKeys>(json) {
+        Ok(UniqueKeys(Value::Object(object))) => Ok(object),
         Ok(_) => Err("must be a JSON object to be typed data"),
         Err(error) if error.is_data() => Err("has an object with the same key twice"),
         Err(_) => Err("must be JSON to be typed data"),
     }
 }
 
-struct Unique(Value);
+struct UniqueKeys(Value);
 
-impl<'de> Deserialize<'de> for Unique {
+impl<'de> Deserialize<'de> for UniqueKeys {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(UniqueVisitor).map(Self)
     }
@@ -63,7 +63,7 @@ impl<'de> Visitor<'de> for UniqueVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut list = Vec::new();
-        while let Some(Unique(item)) = items.next_element()? {
+        while let Some(UniqueKeys(item)) = items.next_element()? {
             list.push(item);
         }
         Ok(Value::Array(list))
@@ -71,7 +71,7 @@ impl<'de> Visitor<'de> for UniqueVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let mut object = Map::new();
-        while let Some((key, Unique(value))) = entries.next_entry::<String, Unique>()? {
+        while let Some((key, UniqueKeys(value))) = entries.next_entry::<String, UniqueKeys>()? {
             if object.insert(key, value).is_some() {
                 return Err(A::Error::custom("a key is given twice"));
             }

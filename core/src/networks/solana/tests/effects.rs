@@ -8,7 +8,7 @@ use super::{
     custom::{BUDGET, MEMO, at, call, legacy, payload, simple, sponsored, wallet, with_tables},
     *,
 };
-use crate::{fault::Class, networks::outflow::Nature};
+use crate::{fault::Class, networks::outflow::ContentKind};
 
 fn fee(transaction: &WireTransaction) -> u128 {
     SOLANA.most_fee(transaction.bytes()).unwrap().to()
@@ -17,7 +17,7 @@ fn fee(transaction: &WireTransaction) -> u128 {
 /// (asset, amount, recipient), as they are printed.
 fn spends(transactions: &[WireTransaction]) -> Vec<(String, String, Option<String>)> {
     let outflow = payload(transactions).outflow(Network::Solana);
-    assert_eq!(outflow.nature, Nature::Custom);
+    assert_eq!(outflow.nature, ContentKind::Custom);
     let shown = outflow.spends.into_iter().map(|spend| {
         let asset = spend.asset.to_string();
         (asset, spend.amount.to_string(), spend.recipient)

@@ -5,8 +5,8 @@ use solana_system_interface::{instruction as system, program::ID as SYSTEM};
 
 use super::{
     super::super::{
-        lifetime::{DurableNonce, Lifetime},
-        token::Account,
+        lifetime::{DurableNonce, TransactionLifetime},
+        token::AccountInfo,
     },
     custom::{at, call, legacy, simple, wallet, with_tables},
     *,
@@ -21,9 +21,9 @@ fn durable() -> WireTransaction {
 }
 
 fn nonce_of(transaction: &WireTransaction) -> Option<DurableNonce> {
-    match Lifetime::of(transaction) {
-        Lifetime::Nonce(nonce) => Some(nonce),
-        Lifetime::Blockhash(_) => None,
+    match TransactionLifetime::of(transaction) {
+        TransactionLifetime::Nonce(nonce) => Some(nonce),
+        TransactionLifetime::Blockhash(_) => None,
     }
 }
 
@@ -52,12 +52,12 @@ fn listed(recent_blockhash: Hash) -> WireTransaction {
 }
 
 /// The account of a nonce.
-fn account(versions: [u8; 8], authority: &Pubkey, nonce: &[u8; 32]) -> Account {
+fn account(versions: [u8; 8], authority: &Pubkey, nonce: &[u8; 32]) -> AccountInfo {
     let mut data = versions.to_vec();
     data.extend_from_slice(authority.as_ref());
     data.extend_from_slice(nonce);
     data.extend_from_slice(&5000u64.to_le_bytes());
-    Account {
+    AccountInfo {
         owner: SYSTEM.to_string(),
         data,
     }
@@ -67,7 +67,10 @@ fn account(versions: [u8; 8], authority: &Pubkey, nonce: &[u8; 32]) -> Account {
 fn lifetime__should_be_that_of_the_blockhash() {
     let transaction = simple(5);
     let hash = transaction.message().recent_blockhash().to_string();
-    assert_eq!(Lifetime::of(&transaction), Lifetime::Blockhash(hash));
+    assert_eq!(
+        TransactionLifetime::of(&transaction),
+        TransactionLifetime::Blockhash(hash)
+    );
 }
 
 #[test]

@@ -253,10 +253,10 @@ proptest! {
         prop_assert_eq!(message.recent_blockhash().to_bytes(), hash);
         prop_assert_eq!(message.instructions().len(), 1);
         let moved: Vec<_> = acts::acts(message, &parse_key(&from()).unwrap()).moves;
-        prop_assert_eq!(moved, [effect::Move {
-            authority: effect::Account::Named(parse_key(&from()).unwrap()),
+        prop_assert_eq!(moved, [effect::Movement {
+            authority: effect::AccountRef::Named(parse_key(&from()).unwrap()),
             token: None,
-            to: effect::Account::Named(to),
+            to: effect::AccountRef::Named(to),
             amount: lamports,
         }]);
     }

@@ -3,7 +3,7 @@ use solana_message::compiled_instruction::CompiledInstruction;
 use super::{
     super::super::{
         effect,
-        token::{Account, TOKEN, TOKEN_2022, TokenChainData, TokenQueries, associated_account},
+        token::{AccountInfo, TOKEN, TOKEN_2022, TokenChainData, TokenQueries, associated_account},
     },
     *,
 };
@@ -95,9 +95,9 @@ fn extended(mut data: Vec<u8>, kind: u8) -> Vec<u8> {
     data
 }
 
-fn account(owner: &Pubkey, data: Vec<u8>) -> Option<Account> {
+fn account(owner: &Pubkey, data: Vec<u8>) -> Option<AccountInfo> {
     let owner = owner.to_string();
-    Some(Account { owner, data })
+    Some(AccountInfo { owner, data })
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn facts__should_come_of_the_accounts() {
     let (system, other) = (Pubkey::default(), Pubkey::new_from_array([3; 32]));
     let held = |by: &Pubkey| account(&TOKEN, account_data(&mint, by));
     let held_2022 = |by: &Pubkey| account(&TOKEN_2022, extended(account_data(&mint, by), 2));
-    let token = |mint: Option<Account>, wallet, sender, recipient| {
+    let token = |mint: Option<AccountInfo>, wallet, sender, recipient| {
         let none = (None, None);
         let [one, two] = match &mint {
             Some(account) if account.owner == TOKEN_2022.to_string() => [none, (sender, recipient)],
@@ -297,10 +297,10 @@ fn build__should_refuse_facts_that_were_not_asked_for() {
 
 #[test]
 fn outflow__should_name_the_mint_and_the_wallet() {
-    use crate::networks::outflow::{Nature, Outflow};
+    use crate::networks::outflow::{ContentKind, Outflow};
     let solana = payload(|_| {}).outflow(Network::Solana);
     let Outflow { nature, spends, .. } = &solana;
-    assert_eq!(*nature, Nature::Transfer);
+    assert_eq!(*nature, ContentKind::Transfer);
     let [spend] = spends.as_slice() else {
         panic!("{spends:?}")
     };
@@ -413,10 +413,10 @@ proptest! {
         let mut moved = acts::acts(message, &from).moves;
         // The account that is opened first.
         moved.retain(|one| one.token.is_some());
-        let named_key = effect::Account::Named;
-        prop_assert_eq!(moved, [effect::Move {
+        let named_key = effect::AccountRef::Named;
+        prop_assert_eq!(moved, [effect::Movement {
             authority: named_key(from),
-            token: Some(effect::Token::Of(named_key(mint))),
+            token: Some(effect::MovedToken::Of(named_key(mint))),
             to: named_key(associated_account(&to, &mint, &program)),
             amount,
         }]);

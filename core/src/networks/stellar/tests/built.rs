@@ -86,7 +86,7 @@ fn transaction__should_be_what_was_asked_for() {
     };
     assert_eq!((op.destination.to_string().as_str(), op.amount), (MUXED, 1));
     assert_eq!(
-        Credit::of(&op.asset).unwrap().to_string(),
+        IssuedAsset::of(&op.asset).unwrap().to_string(),
         format!("USDC:{ISSUER}")
     );
     assert_eq!(asset.memo, Memo::Text("rent".try_into().unwrap()));
@@ -98,7 +98,7 @@ fn transaction__should_be_what_was_asked_for() {
     assert_eq!(op.limit, i64::MAX);
     assert_eq!(
         op.line,
-        Credit::new("LONGASSET123", ISSUER).unwrap().to_line()
+        IssuedAsset::new("LONGASSET123", ISSUER).unwrap().to_line()
     );
 }
 
@@ -270,7 +270,7 @@ fn outflow__should_be_all_of_what_is_built_here() {
         (trust(), vec![]),
     ] {
         let outflow = payload.outflow(Network::Stellar);
-        assert_eq!(outflow.nature, Nature::Transfer);
+        assert_eq!(outflow.nature, ContentKind::Transfer);
         assert_eq!(shown(&outflow), spends);
         // As a policy names them.
         for spend in &outflow.spends {
@@ -360,7 +360,7 @@ proptest! {
             panic!("{unsigned:?}")
         };
         let read = &envelope.tx;
-        let credit = Credit::new(&code, &issuer.to_string()).unwrap();
+        let credit = IssuedAsset::new(&code, &issuer.to_string()).unwrap();
         let expected = match kind {
             0 if !exists => OperationBody::CreateAccount(stellar_xdr::CreateAccountOp {
                 destination: to.account_id(), starting_balance: amount,

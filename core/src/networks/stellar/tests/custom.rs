@@ -295,7 +295,7 @@ fn claimant(account: &str) -> Claimant {
 
 #[test]
 fn outflow__should_show_what_a_custom_transaction_pays() {
-    let usdc = Credit::new("USDC", ISSUER).unwrap();
+    let usdc = IssuedAsset::new("USDC", ISSUER).unwrap();
     let bodies = vec![
         native(TO, 1),
         OperationBody::CreateAccount(stellar_xdr::CreateAccountOp {
@@ -369,7 +369,7 @@ fn outflow__should_show_what_a_custom_transaction_pays() {
         bump(&from(), 900, tx(&from(), operations.clone())),
     ] {
         let outflow = custom(&envelope).unwrap().outflow(Network::Stellar);
-        assert_eq!(outflow.nature, Nature::Custom);
+        assert_eq!(outflow.nature, ContentKind::Custom);
         assert_eq!(shown(&outflow), all);
     }
     // What others pay is not the wallet's.
@@ -378,7 +378,7 @@ fn outflow__should_show_what_a_custom_transaction_pays() {
     mixed.push(by(Some(&own_muxed()), native(ISSUER, 9)));
     let outflow = custom(&tx(ISSUER, mixed).into()).unwrap();
     let outflow = outflow.outflow(Network::Stellar);
-    assert_eq!(outflow.nature, Nature::Custom);
+    assert_eq!(outflow.nature, ContentKind::Custom);
     assert_eq!(
         shown(&outflow),
         [
@@ -388,7 +388,10 @@ fn outflow__should_show_what_a_custom_transaction_pays() {
     );
     let outflow = custom(&bump(&from(), 900, tx(ISSUER, operations))).unwrap();
     let outflow = outflow.outflow(Network::Stellar);
-    assert_eq!((outflow.nature, outflow.spends.len()), (Nature::Custom, 0));
+    assert_eq!(
+        (outflow.nature, outflow.spends.len()),
+        (ContentKind::Custom, 0)
+    );
 }
 
 #[test]
@@ -469,7 +472,7 @@ fn account_changes__should_be_those_of_the_wallets_own_operations() {
 
 #[test]
 fn outflow__should_count_what_markets_and_contracts_may_take() {
-    let usdc = Credit::new("USDC", ISSUER).unwrap();
+    let usdc = IssuedAsset::new("USDC", ISSUER).unwrap();
     let token = usdc.to_string();
     let price = |n, d| stellar_xdr::Price { n, d };
     let sell = |amount| {
@@ -539,7 +542,7 @@ proptest! {
                 prop_assert_eq!(&Payload::decode(&payload.encode()).unwrap(), &payload);
                 let unsigned = build(&payload, &networks::ChainData::Nothing).unwrap();
                 prop_assert_eq!(&unsigned.bytes, &bytes);
-                prop_assert_eq!(payload.outflow(Network::Stellar).nature, Nature::Custom);
+                prop_assert_eq!(payload.outflow(Network::Stellar).nature, ContentKind::Custom);
                 STELLAR.most_fee(&bytes).unwrap();
                 STELLAR.reservations(&payload, &unsigned).unwrap();
                 let signature = signature(&unsigned.signing[0].message);

@@ -10,7 +10,8 @@ use stellar_xdr::{
 
 use super::{
     ledger::{
-        Cause, account_key, read_account, read_result, read_sent, read_trust_line, trust_line_key,
+        FailureCause, account_key, read_account, read_result, read_sent, read_trust_line,
+        trust_line_key,
     },
     *,
 };
@@ -60,7 +61,7 @@ fn entries__should_be_those_that_were_asked_for() {
 fn trust_lines__should_be_told_apart_by_code_and_issuer() {
     let owner = parse_account(TO).unwrap();
     for code in ["X", "USDC", "LONGASSET123"] {
-        let asset = Credit::new(code, ISSUER).unwrap();
+        let asset = IssuedAsset::new(code, ISSUER).unwrap();
         let key = trust_line_key(&owner, &asset).unwrap();
         let entry = LedgerEntryData::Trustline(TrustLineEntry {
             account_id: owner.clone(),
@@ -76,7 +77,7 @@ fn trust_lines__should_be_told_apart_by_code_and_issuer() {
         });
         assert_eq!(read_trust_line(&key, &base64(&entry)), Some(77));
         assert_eq!(read_account(&key, &base64(&entry)), None);
-        let other = Credit::new(code, TO).unwrap();
+        let other = IssuedAsset::new(code, TO).unwrap();
         let other = trust_line_key(&owner, &other).unwrap();
         assert_eq!(read_trust_line(&other, &base64(&entry)), None);
     }
@@ -147,52 +148,57 @@ fn results__should_have_the_names_of_the_protocol() {
     use ExecuteCode::{InsufficientFunds, InsufficientGasFee, Unspecified};
     let paid = |result| failed(vec![OperationResultTr::Payment(result)]);
     for (result, cause, code, name) in [
-        (Outcome::TxBadSeq, Cause::Sequence, Unspecified, "txBAD_SEQ"),
+        (
+            Outcome::TxBadSeq,
+            FailureCause::Sequence,
+            Unspecified,
+            "txBAD_SEQ",
+        ),
         (
             Outcome::TxTooLate,
-            Cause::TooLate,
+            FailureCause::TooLate,
             Unspecified,
             "txTOO_LATE",
         ),
         (
             Outcome::TxInternalError,
-            Cause::Internal,
+            FailureCause::Internal,
             Unspecified,
             "txINTERNAL_ERROR",
         ),
         (
             Outcome::TxNoAccount,
-            Cause::Passing,
+            FailureCause::Passing,
             InsufficientFunds,
             "txNO_ACCOUNT",
         ),
         (
             Outcome::TxInsufficientBalance,
-            Cause::Passing,
+            FailureCause::Passing,
             InsufficientFunds,
             "txINSUFFICIENT_BALANCE",
         ),
         (
             Outcome::TxInsufficientFee,
-            Cause::Passing,
+            FailureCause::Passing,
             InsufficientGasFee,
             "txINSUFFICIENT_FEE",
         ),
         (
             Outcome::TxBadAuthExtra,
-            Cause::Final,
+            FailureCause::Final,
             Unspecified,
             "txBAD_AUTH_EXTRA",
         ),
         (
             paid(PaymentResult::Underfunded),
-            Cause::Final,
+            FailureCause::Final,
             InsufficientFunds,
             "PAYMENT_UNDERFUNDED",
         ),
         (
             paid(PaymentResult::NoTrust),
-            Cause::Final,
+            FailureCause::Final,
             Unspecified,
             "PAYMENT_NO_TRUST",
         ),
@@ -204,7 +210,7 @@ fn results__should_have_the_names_of_the_protocol() {
                 )),
                 OperationResultTr::CreateAccount(CreateAccountResult::AlreadyExist),
             ]),
-            Cause::Final,
+            FailureCause::Final,
             Unspecified,
             "CREATE_ACCOUNT_ALREADY_EXIST",
         ),
@@ -212,7 +218,7 @@ fn results__should_have_the_names_of_the_protocol() {
             failed(vec![OperationResultTr::ChangeTrust(
                 ChangeTrustResult::LowReserve,
             )]),
-            Cause::Final,
+            FailureCause::Final,
             InsufficientFunds,
             "CHANGE_TRUST_LOW_RESERVE",
         ),
@@ -220,17 +226,17 @@ fn results__should_have_the_names_of_the_protocol() {
             failed(vec![OperationResultTr::PathPaymentStrictSend(
                 PathPaymentStrictSendResult::TooFewOffers,
             )]),
-            Cause::Final,
+            FailureCause::Final,
             Unspecified,
             "PathPaymentStrictSend(TooFewOffers)",
         ),
         (
             Outcome::TxFailed([OperationResult::OpNoAccount].try_into().unwrap()),
-            Cause::Final,
+            FailureCause::Final,
             Unspecified,
             "opNO_ACCOUNT",
         ),
-        (failed(vec![]), Cause::Final, Unspecified, "txFAILED"),
+        (failed(vec![]), FailureCause::Final, Unspecified, "txFAILED"),
         (
             Outcome::TxFeeBumpInnerFailed(InnerTransactionResultPair {
                 transaction_hash: Default::default(),
@@ -239,7 +245,7 @@ fn results__should_have_the_names_of_the_protocol() {
                     ..Default::default()
                 },
             }),
-            Cause::Sequence,
+            FailureCause::Sequence,
             Unspecified,
             "txBAD_SEQ",
         ),

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     networks::{
         self, DynNetworkRules, Payload, WireKind,
-        outflow::{Asset, ChainScope, Nature, Outflow},
+        outflow::{Asset, ChainScope, ContentKind, Outflow},
     },
     schema::wire,
 };
@@ -267,8 +267,8 @@ fn token__should_be_code_and_issuer() {
     for code in ["X", "USDC", "yXLM", "ABCDE", "LONGASSET123", "0"] {
         let text = format!("{code}:{ISSUER}");
         assert_eq!(STELLAR.parse_token(&text).unwrap(), text);
-        let asset = Credit::parse(&text).unwrap();
-        assert_eq!(Credit::of(&asset.to_asset()), Some(asset));
+        let asset = IssuedAsset::parse(&text).unwrap();
+        assert_eq!(IssuedAsset::of(&asset.to_asset()), Some(asset));
         let asset = Asset::parse(&format!("stellar/{text}")).unwrap();
         assert_eq!(asset.token, Some(text));
     }
@@ -289,7 +289,7 @@ fn token__should_be_code_and_issuer() {
             AssetError::Issuer(AddressError::Form),
         ),
     ] {
-        assert_eq!(Credit::parse(&text), Err(error), "{text}");
+        assert_eq!(IssuedAsset::parse(&text), Err(error), "{text}");
     }
 }
 
@@ -431,6 +431,6 @@ proptest! {
 
     #[test]
     fn address__should_never_panic(text in "[GMSCX]?.{0,170}") {
-        let _ = (parse_address(&text), Credit::parse(&text));
+        let _ = (parse_address(&text), IssuedAsset::parse(&text));
     }
 }

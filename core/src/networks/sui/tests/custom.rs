@@ -343,7 +343,7 @@ fn outflow__should_show_what_is_plain_to_see() {
     let seen = |inputs: Vec<Input>, commands: Vec<Command>| {
         let bytes = tx::encode(&transaction(inputs, commands)).unwrap();
         let outflow = custom(bytes).unwrap().outflow(Network::Sui);
-        assert_eq!(outflow.nature, Nature::Custom);
+        assert_eq!(outflow.nature, ContentKind::Custom);
         let one = |spend: Spend| (spend.asset.to_string(), spend.amount, spend.recipient);
         outflow.spends.into_iter().map(one).collect::<Vec<_>>()
     };

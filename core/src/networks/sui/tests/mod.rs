@@ -14,7 +14,7 @@ use super::{
 use crate::{
     networks::{
         self, DynNetworkRules, Payload, WireKind,
-        outflow::{Asset, ChainScope, Nature},
+        outflow::{Asset, ChainScope, ContentKind},
         solana,
         sui::batch_native,
     },
@@ -80,7 +80,7 @@ fn token(amount: u64) -> Payload {
 }
 
 /// A coin object that the sender owns, with the digest that it would have.
-fn coin(kind: &str, number: u8, balance: u64) -> Coin {
+fn coin(kind: &str, number: u8, balance: u64) -> CoinObject {
     let kind = parse_coin_type(kind).unwrap();
     let id = Address::new([number; 32]);
     let mut contents = id.as_bytes().to_vec();
@@ -92,12 +92,12 @@ fn coin(kind: &str, number: u8, balance: u64) -> Coin {
         Digest::new([9; 32]),
         988_000,
     );
-    Coin {
+    CoinObject {
         object_id: id.to_string(),
         version: 3,
         digest: object.digest().to_base58(),
         balance,
-        origin: Some(Origin {
+        origin: Some(CoinOrigin {
             previous_transaction: Digest::new([9; 32]).to_base58(),
             storage_rebate: 988_000,
         }),
@@ -115,7 +115,7 @@ fn chain_data(sui: &[u64], tokens: &[u64]) -> ChainData {
             .map(|(n, one)| coin(TOKEN, n, *one))
             .collect(),
         coin_address_balance: 0,
-        validity: Some(Validity {
+        validity: Some(SuiValidity {
             epoch: 5,
             chain_identifier: Digest::new(CHAIN).to_base58(),
             nonce: Some(77),
@@ -222,9 +222,9 @@ fn needs__should_name_what_the_request_does_not_bring() {
 fn message__should_be_a_message_whatever_it_says() {
     let transaction = build(&native(5), &chain_data(&[10_000], &[])).unwrap();
     for (content, nature) in [
-        (&b""[..], (Nature::Message, 0)),
-        (b"hello", (Nature::Message, 0)),
-        (&transaction.bytes, (Nature::TypedData, 1)),
+        (&b""[..], (ContentKind::Message, 0)),
+        (b"hello", (ContentKind::Message, 0)),
+        (&transaction.bytes, (ContentKind::TypedData, 1)),
     ] {
         let payload = Payload::parse(&WireKind::SuiMessage(wire::SuiMessage {
             from: from(),

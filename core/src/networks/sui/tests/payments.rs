@@ -100,7 +100,7 @@ fn build__should_refuse_facts_that_do_not_fit() {
         let mut id = [1; 32];
         id[..8].copy_from_slice(&number.to_le_bytes());
         let object_id = Address::new(id).to_string();
-        many.sui_coins.push(Coin {
+        many.sui_coins.push(CoinObject {
             object_id,
             ..coin(SUI, 200, 1)
         });
@@ -203,7 +203,7 @@ fn expiration__should_tell_payments_apart_that_spend_no_coin() {
     let from_balance = |nonce| ChainData {
         sui_address_balance: 10_000,
         coin_address_balance: 10,
-        validity: Some(Validity {
+        validity: Some(SuiValidity {
             epoch: 5,
             chain_identifier: Digest::new(CHAIN).to_base58(),
             nonce,
@@ -264,7 +264,7 @@ fn simulation__should_be_the_sdks() {
     let networks::Queries::Sui(queries) = SUI_CHAIN.queries(&payload.unwrap()) else {
         unreachable!()
     };
-    let coin = |id: u8, version, digest, balance| Coin {
+    let coin = |id: u8, version, digest, balance| CoinObject {
         object_id: format!("0x{id:064x}"),
         version,
         digest: Digest::new([digest; 32]).to_base58(),
@@ -278,7 +278,7 @@ fn simulation__should_be_the_sdks() {
         sui_address_balance: 0,
         coins: vec![coin(0x21, 3, 8, 300), coin(0x22, 4, 9, 500)],
         coin_address_balance: 0,
-        validity: Some(Validity {
+        validity: Some(SuiValidity {
             epoch: 1024,
             chain_identifier: Digest::new([7; 32]).to_base58(),
             nonce: Some(sdk["nonce"].as_u64().unwrap().try_into().unwrap()),
@@ -293,7 +293,7 @@ fn simulation__should_be_the_sdks() {
     assert!(simulation(&queries, &chain_data).is_err());
 }
 
-fn batch(amounts: &[&str]) -> Result<Payment, Fault> {
+fn batch(amounts: &[&str]) -> Result<SuiPayment, Fault> {
     batch_native(&wire::SuiBatchSendNative {
         from: from(),
         recipients: amounts
@@ -315,7 +315,7 @@ fn batch__should_pay_everybody_in_one_transaction() {
         .unwrap();
     let payload: Payload = SuiPayload::Payment(payment).into();
     let outflow = payload.outflow(Network::Sui);
-    assert_eq!(outflow.nature, Nature::Transfer);
+    assert_eq!(outflow.nature, ContentKind::Transfer);
     let amounts: Vec<_> = outflow.spends.iter().map(|spend| spend.amount).collect();
     assert_eq!(amounts, [1, 2, 3].map(U256::from));
     assert!(build(&payload, &chain_data(&[1_006], &[])).is_ok());
@@ -430,7 +430,7 @@ proptest! {
         chain_data.sui_address_balance = balance;
         chain_data.reference_gas_price = Some(price);
         chain_data.gas_used = Some(Box::new(GasUsed { computation_cost: balance, storage_cost: epoch, storage_rebate: price }));
-        chain_data.validity = Some(Validity { epoch, chain_identifier: chain, nonce: Some(1) });
+        chain_data.validity = Some(SuiValidity { epoch, chain_identifier: chain, nonce: Some(1) });
         let payload = native_with("5", None);
         let _ = build(&payload, &chain_data);
         let _ = SUI_CHAIN.allocate(&payload, chain_data.into(), &BTreeSet::new());

@@ -78,7 +78,7 @@ fn settle__should_take_a_nonce_that_is_free() {
 
 #[test]
 fn vouch__should_want_tokens_that_show_their_type() {
-    type Change = fn(&mut Coin);
+    type Change = fn(&mut CoinObject);
     let vouched = |payload: &Payload, change: Change| {
         let mut chain_data = chain_data(&[5_000], &[10, 20]);
         change(&mut chain_data.coins[1]);
@@ -113,7 +113,7 @@ fn vouch__should_want_tokens_that_show_their_type() {
     assert!(vouched(&coin_of("0xabc::tok::KOT", 5), |_| ()).is_err());
     // Of SUI nothing has to be shown.
     let chain_data = ChainData {
-        sui_coins: vec![Coin {
+        sui_coins: vec![CoinObject {
             origin: None,
             ..coin(SUI, 1, 5_000)
         }],
@@ -129,12 +129,12 @@ fn vouch__should_want_tokens_that_show_their_type() {
 /// A coin of mainnet's genesis.
 #[test]
 fn coin__should_have_the_digest_of_its_object() {
-    let coin = Coin {
+    let coin = CoinObject {
         object_id: "0x0083481fbd9b0822f3d53dc1b1bd7d7d823805e3d88cb9719daa0e01ebf0f4d0".into(),
         version: 1,
         digest: "5DDtiu3P3jLmibHdHYURAe9DaMgLQ3yfuUM8s1tXAMiJ".into(),
         balance: 822_980_000_000_000,
-        origin: Some(Origin {
+        origin: Some(CoinOrigin {
             previous_transaction: "7CuBm1AnLgkBMB6GiEn5d3RizznF5LbawjJTs8A5dcXF".into(),
             storage_rebate: 0,
         }),
@@ -249,7 +249,7 @@ fn sent__should_name_its_last_epoch_and_objects_but_no_reservation() {
             .unwrap();
         let sent = read_sent(&signed.transaction).unwrap();
         assert_eq!(sent.last_epoch, last_epoch);
-        let named = |coin: &Coin| Owned {
+        let named = |coin: &CoinObject| OwnedObject {
             object_id: coin.object_id.clone(),
             version: coin.version,
         };
@@ -282,7 +282,7 @@ fn assemble__should_give_what_a_node_takes() {
     assert_eq!(sent.transaction, unsigned.bytes);
     assert_eq!(sent.signatures, [signature.to_bytes()]);
     assert_eq!(sent.last_epoch, None);
-    let gas = Owned {
+    let gas = OwnedObject {
         object_id: chain_data.sui_coins[0].object_id.clone(),
         version: 3,
     };

@@ -6,7 +6,7 @@ use super::*;
 fn custom__should_be_json_that_says_nothing_else() {
     let item = |more: &str| format!(r#"{{"address":"{BOB}","amount":"1"{more}}}"#);
     let request = |item: &str| format!(r#"{{"messages":[{item}]}}"#);
-    let sender = from(Version::V5r1);
+    let sender = from(WalletVersion::V5r1);
     let wallet = parse_address(&sender).unwrap();
     let raw = format!("0:{}", hex::encode(wallet.account));
     for good in [
@@ -83,7 +83,7 @@ fn custom__should_be_json_that_says_nothing_else() {
         assert!(fault.message().starts_with(&sentence), "{bad}: {fault}");
     }
     // A state with something behind it.
-    let init = Version::V4r2.state_init(&[1; 32]).unwrap();
+    let init = WalletVersion::V4r2.state_init(&[1; 32]).unwrap();
     for (more, is_good) in [(0, true), (1, false)] {
         let mut builder = CellBuilder::new();
         builder
@@ -131,7 +131,11 @@ fn custom__should_be_one_message_that_hides_nothing() {
     assert!(message.is_plain);
     assert!(
         with(&info(|info| info.src = Some(
-            Version::V5r1.address(&public_key()).unwrap().std().into()
+            WalletVersion::V5r1
+                .address(&public_key())
+                .unwrap()
+                .std()
+                .into()
         )))
         .is_ok()
     );
@@ -181,7 +185,7 @@ fn custom__should_carry_library_references() {
     let payload = custom(json).unwrap();
     let unsigned = build(&payload, &chain_data(1)).unwrap();
     assert!(TON.most_fee(&unsigned.bytes).is_ok());
-    let (_, _, messages) = sent(&payload, &unsigned, Version::V5r1);
+    let (_, _, messages) = sent(&payload, &unsigned, WalletVersion::V5r1);
     let sent = internal_of(&messages[0]).4;
     let library = sent.get_reference_cloned(0).unwrap();
     assert_eq!(library, body.reference_cloned(0).unwrap());

@@ -17,47 +17,47 @@ fn outflow__should_say_only_what_the_bytes_bind() {
         )
     };
     let bob = parse_address(BOB).unwrap().contract_form();
-    let native = native_of(&from(Version::V5r1), &bob, 5, "x");
+    let native = native_of(&from(WalletVersion::V5r1), &bob, 5, "x");
     assert_eq!(
         shown(&native),
-        (Nature::Transfer, vec![format!("ton 5 {BOB}")])
+        (ContentKind::Transfer, vec![format!("ton 5 {BOB}")])
     );
     assert_eq!(
         shown(&token()),
         (
-            Nature::Custom,
+            ContentKind::Custom,
             vec!["ton 50000000 ".into(), format!("ton/{USDT} 5 {BOB}")]
         )
     );
     assert_eq!(
         shown(&custom(plain(2)).unwrap()),
-        (Nature::Transfer, vec![format!("ton 1 {BOB}"); 2])
+        (ContentKind::Transfer, vec![format!("ton 1 {BOB}"); 2])
     );
     let empty = STANDARD.encode(cells::write(jetton::comment("x").unwrap().as_ref()));
     let called =
         format!(r#"{{"messages":[{{"address":"{BOB}","amount":"3","payload":"{empty}"}}]}}"#);
     assert_eq!(
         shown(&custom(called).unwrap()),
-        (Nature::Custom, vec![format!("ton 3 {BOB}")])
+        (ContentKind::Custom, vec![format!("ton 3 {BOB}")])
     );
     for (content, nature) in [
-        ("hello".to_owned(), Nature::Message),
+        ("hello".to_owned(), ContentKind::Message),
         (
             r#"{"type":"ton_proof","payload":"x"}"#.to_owned(),
-            Nature::Message,
+            ContentKind::Message,
         ),
         (
             format!(r#"{{"type":"cell","schema":"s","cell":"{empty}"}}"#),
-            Nature::TypedData,
+            ContentKind::TypedData,
         ),
         (
             format!(r#"{{"type":"safe_sign","cell":"{empty}"}}"#),
-            Nature::TypedData,
+            ContentKind::TypedData,
         ),
     ] {
         // Nobody can tell who gets something for a cell.
         let unseen = match nature {
-            Nature::TypedData => vec!["ton 0 ".to_owned()],
+            ContentKind::TypedData => vec!["ton 0 ".to_owned()],
             _ => vec![],
         };
         assert_eq!(shown(&message(&content).unwrap()), (nature, unseen));
@@ -70,7 +70,7 @@ fn message__should_be_in_the_form_that_it_names() {
         Payload::Ton(TonPayload::Message(message)) => message.form,
         other => panic!("{other:?}"),
     };
-    let text = |text: &str| MessageForm::Text(text.into());
+    let text = |text: &str| TonMessageForm::Text(text.into());
     for plain in [
         "",
         "hello",
@@ -82,13 +82,13 @@ fn message__should_be_in_the_form_that_it_names() {
     ] {
         assert_eq!(form(plain.as_bytes()), text(plain));
     }
-    assert_eq!(form(&[0xff, 0]), MessageForm::Binary(vec![0xff, 0]));
+    assert_eq!(form(&[0xff, 0]), TonMessageForm::Binary(vec![0xff, 0]));
     assert_eq!(form(br#"{"type":"text","text":"a"}"#), text("a"));
     assert_eq!(
         form(br#"{"type":"binary","bytes":"AQI="}"#),
-        MessageForm::Binary(vec![1, 2])
+        TonMessageForm::Binary(vec![1, 2])
     );
-    let sender = from(Version::V5r1);
+    let sender = from(WalletVersion::V5r1);
     let with_all = format!(
         r#"{{"type":"ton_proof","payload":"p","domain":"a.b","timestamp":5,"network":"-239","from":"{sender}"}}"#
     );
@@ -97,7 +97,7 @@ fn message__should_be_in_the_form_that_it_names() {
     };
     assert_eq!(
         proof.form,
-        MessageForm::Proof {
+        TonMessageForm::Proof {
             payload: "p".into()
         }
     );
@@ -155,7 +155,7 @@ fn message__should_be_in_the_form_that_it_names() {
 #[test]
 fn message__should_never_be_an_order_to_the_wallet() {
     let unsigned = build(&native(), &chain_data(1)).unwrap();
-    let order = Order::read(&unsigned.bytes).unwrap().body().unwrap();
+    let order = WalletOrder::read(&unsigned.bytes).unwrap().body().unwrap();
     let boc = cells::write(order.as_ref());
     let base64 = STANDARD.encode(&boc);
     let of_message = ChainData::Message {

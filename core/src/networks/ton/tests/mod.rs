@@ -23,7 +23,7 @@ use crate::{
     ids::{RequestId, VaultId},
     networks::{
         self, DynNetworkRules, Payload, WireKind,
-        outflow::{Nature, Spend},
+        outflow::{ContentKind, Spend},
     },
     order::SigningOrder,
     schema::wire,
@@ -43,7 +43,7 @@ fn public_key() -> [u8; 32] {
     secret().verifying_key().to_bytes()
 }
 
-fn from(version: Version) -> String {
+fn from(version: WalletVersion) -> String {
     version.address(&public_key()).unwrap().wallet_form()
 }
 
@@ -58,7 +58,7 @@ fn native_of(from: &str, to: &str, value: u128, comment: &str) -> Payload {
 }
 
 fn native() -> Payload {
-    native_of(&from(Version::V5r1), BOB, 5, "rent")
+    native_of(&from(WalletVersion::V5r1), BOB, 5, "rent")
 }
 
 fn token_of(from: &str, to: &str, amount: u128, comment: &str, decimals: Option<i64>) -> Payload {
@@ -74,7 +74,7 @@ fn token_of(from: &str, to: &str, amount: u128, comment: &str, decimals: Option<
 }
 
 fn token() -> Payload {
-    token_of(&from(Version::V5r1), BOB, 5, "", None)
+    token_of(&from(WalletVersion::V5r1), BOB, 5, "", None)
 }
 
 fn custom_of(from: &str, payload: &[u8]) -> Result<Payload, Fault> {
@@ -85,7 +85,7 @@ fn custom_of(from: &str, payload: &[u8]) -> Result<Payload, Fault> {
 }
 
 fn custom(payload: impl AsRef<[u8]>) -> Result<Payload, Fault> {
-    custom_of(&from(Version::V5r1), payload.as_ref())
+    custom_of(&from(WalletVersion::V5r1), payload.as_ref())
 }
 
 /// A sendTransaction with so many plain messages.
@@ -96,7 +96,7 @@ fn plain(count: usize) -> String {
 
 fn message(content: impl AsRef<[u8]>) -> Result<Payload, Fault> {
     Payload::parse(&WireKind::TonMessage(wire::TonMessage {
-        from: from(Version::V5r1),
+        from: from(WalletVersion::V5r1),
         r#type: 0,
         content: content.as_ref().to_vec(),
     }))
@@ -139,7 +139,7 @@ fn sign(unsigned: &Unsigned) -> Signature {
 }
 
 /// The messages of a signed transaction, as the contract reads them; checks all around them.
-fn sent(payload: &Payload, unsigned: &Unsigned, version: Version) -> (u32, u32, Vec<Cell>) {
+fn sent(payload: &Payload, unsigned: &Unsigned, version: WalletVersion) -> (u32, u32, Vec<Cell>) {
     let signed = TON
         .assemble(payload, unsigned, &[sign(unsigned)], &public_key())
         .unwrap()
@@ -151,7 +151,7 @@ fn sent(payload: &Payload, unsigned: &Unsigned, version: Version) -> (u32, u32, 
     let mut messages = Vec::new();
     let mut signature = [0; 64];
     let numbers = match version {
-        Version::V5r1 => {
+        WalletVersion::V5r1 => {
             let mut end = body.load_suffix(512, 0).unwrap();
             end.load_raw(&mut signature, 512).unwrap();
             assert_eq!(body.load_u32().unwrap(), 0x7369_676e);
@@ -167,7 +167,7 @@ fn sent(payload: &Payload, unsigned: &Unsigned, version: Version) -> (u32, u32, 
             }
             numbers
         }
-        Version::V4r2 => {
+        WalletVersion::V4r2 => {
             body.load_raw(&mut signature, 512).unwrap();
             assert_eq!(body.load_u32().unwrap(), 698_983_191);
             let numbers = (body.load_u32().unwrap(), body.load_u32().unwrap());
@@ -220,11 +220,11 @@ fn internal_of(message: &Cell) -> (StdAddr, bool, u128, Option<StateInit>, CellS
 fn wallets__should_have_the_code_that_explorers_know() {
     for (version, hash) in [
         (
-            Version::V5r1,
+            WalletVersion::V5r1,
             "20834b7b72b112147e1b2fb457b84e74d1a30f04f737d4f62a668e9552d2b72f",
         ),
         (
-            Version::V4r2,
+            WalletVersion::V4r2,
             "feb5ff6820e2ff0d9483e7e0d62c817d846789fb4ae580c878866d959dabd5c0",
         ),
     ] {
@@ -235,7 +235,7 @@ fn wallets__should_have_the_code_that_explorers_know() {
 
 #[test]
 fn key__should_own_the_addresses_of_both_wallets() {
-    let [new, old] = [from(Version::V5r1), from(Version::V4r2)];
+    let [new, old] = [from(WalletVersion::V5r1), from(WalletVersion::V4r2)];
     assert_ne!(new, old);
     assert_eq!(TON.address(&public_key()).unwrap(), new);
     for address in [&new, &old] {
@@ -266,8 +266,8 @@ fn order__should_hold_for_the_older_wallet_too() {
         chain_code: [3; 32],
     };
     for (version, other) in [
-        (Version::V5r1, Version::V4r2),
-        (Version::V4r2, Version::V5r1),
+        (WalletVersion::V5r1, WalletVersion::V4r2),
+        (WalletVersion::V4r2, WalletVersion::V5r1),
     ] {
         let payload = native_of(&from(version), BOB, 1, "");
         let unsigned = build(&payload, &chain_data(1)).unwrap();
@@ -307,7 +307,7 @@ fn order__should_hold_for_the_older_wallet_too() {
     }
     // A rawMessage as well.
     let raw = Payload::parse(&WireKind::RawMessage(wire::RawMessage {
-        from: from(Version::V4r2),
+        from: from(WalletVersion::V4r2),
         content: vec![1],
         ecdsa_hash_function: 0,
     }))
@@ -328,7 +328,7 @@ fn order__should_hold_for_the_older_wallet_too() {
 fn needs__should_name_what_the_request_does_not_bring() {
     let transaction = |value, valid_until, jetton| {
         networks::Queries::Ton(Queries::Transaction(TransactionQueries {
-            from: from(Version::V5r1),
+            from: from(WalletVersion::V5r1),
             value,
             valid_until,
             jetton,
@@ -341,7 +341,7 @@ fn needs__should_name_what_the_request_does_not_bring() {
             decimals,
         })
     };
-    let sender = from(Version::V5r1);
+    let sender = from(WalletVersion::V5r1);
     let dated = plain(1).replacen('{', r#"{"valid_until":1762000100,"#, 1);
     for (payload, queries) in [
         (native(), transaction(5, true, None)),
@@ -426,7 +426,7 @@ fn settle__should_give_the_lowest_number_that_is_free() {
 
 #[test]
 fn first_state__should_go_along_until_the_wallet_is_there() {
-    for version in Version::ALL {
+    for version in WalletVersion::ALL {
         let payload = native_of(&from(version), BOB, 1, "");
         for (seqno, deployed, attached) in [
             (0, false, true),
@@ -449,7 +449,7 @@ fn first_state__should_go_along_until_the_wallet_is_there() {
             let external: OwnedMessage = root.parse().unwrap();
             let (range, cell) = &external.body;
             let body = CellBuilder::build_from(range.apply(cell).unwrap()).unwrap();
-            let expected = ledger::Sent {
+            let expected = ledger::SentMessage {
                 wallet: version.address(&public_key()).unwrap(),
                 seqno,
                 valid_until: 1_762_000_000,
@@ -473,14 +473,14 @@ fn first_state__should_go_along_until_the_wallet_is_there() {
 
 #[test]
 fn comment__should_fit_at_any_length() {
-    for version in Version::ALL {
+    for version in WalletVersion::ALL {
         // In the message's cell up to 80 bytes or so, then in one of its own, then in many.
         for length in (0..300).chain([1000, 1023, 1024]) {
             for value in [0, 1, (1 << 120) - 1] {
                 let comment = "c".repeat(length);
                 let payload = native_of(&from(version), BOB, value, &comment);
                 let unsigned = build(&payload, &chain_data(1)).unwrap();
-                let order = Order::read(&unsigned.bytes).unwrap();
+                let order = WalletOrder::read(&unsigned.bytes).unwrap();
                 let (.., body) = internal_of(&order.messages[0]);
                 assert_eq!(comment_of(body), comment);
             }
@@ -498,7 +498,7 @@ fn most_fee__should_be_above_what_the_network_takes() {
     // Nothing here costs more than a few hundredths of a TON, and nothing less than it does.
     let simple = fee(&native(), &chain_data(1));
     assert!((5_000_000..50_000_000).contains(&simple), "{simple}");
-    let long = native_of(&from(Version::V5r1), BOB, 5, &"c".repeat(1024));
+    let long = native_of(&from(WalletVersion::V5r1), BOB, 5, &"c".repeat(1024));
     assert!(fee(&long, &chain_data(1)) > simple);
     let first = TransactionChainData {
         deployed: false,
@@ -506,7 +506,7 @@ fn most_fee__should_be_above_what_the_network_takes() {
     };
     assert!(fee(&native(), &ChainData::Transaction(first).into()) > simple);
     let master = "Ef_9g7SiBmJ8EoFZEy1_uZHOd58thXg7NBkYe0W3c9MMWBdT";
-    let far = native_of(&from(Version::V5r1), master, 5, "rent");
+    let far = native_of(&from(WalletVersion::V5r1), master, 5, "rent");
     assert!(fee(&far, &chain_data(1)) > simple + 9_600_000);
     let many = fee(&custom(plain(255)).unwrap(), &chain_data(1));
     // All the gas that there is, and 255 messages.
@@ -531,8 +531,8 @@ fn any_address() -> impl Strategy<Value = TonAddress> {
     })
 }
 
-fn any_version() -> impl Strategy<Value = Version> {
-    prop::sample::select(Version::ALL.to_vec())
+fn any_version() -> impl Strategy<Value = WalletVersion> {
+    prop::sample::select(WalletVersion::ALL.to_vec())
 }
 
 fn any_amount() -> impl Strategy<Value = u128> {

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn difference__should_have_a_name() {
-    let sender = from(Version::V5r1);
+    let sender = from(WalletVersion::V5r1);
     let bytes = |payload: &Payload, chain_data: &networks::ChainData| {
         build(payload, chain_data).unwrap().bytes
     };
@@ -29,7 +29,7 @@ fn difference__should_have_a_name() {
         (&base, &base, None),
         (
             &base,
-            &of(&native_of(&from(Version::V4r2), BOB, 5, "rent")),
+            &of(&native_of(&from(WalletVersion::V4r2), BOB, 5, "rent")),
             Some("from"),
         ),
         (
@@ -88,7 +88,7 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
         timestamp: Some(1),
     };
     // Not those that were asked for.
-    let sender = from(Version::V5r1);
+    let sender = from(WalletVersion::V5r1);
     let dated = plain(1).replacen('{', r#"{"valid_until":1762000100,"#, 1);
     let whole = r#"{"type":"text","text":"a","domain":"a.b","timestamp":1}"#;
     for (payload, chain_data) in [
@@ -202,13 +202,13 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
         assert!(fault.message().starts_with(&sentence), "{fault}");
     }
     // An older wallet sends four at most.
-    let five = custom_of(&from(Version::V4r2), plain(5).as_bytes()).unwrap();
+    let five = custom_of(&from(WalletVersion::V4r2), plain(5).as_bytes()).unwrap();
     let fault = build(&five, &chain_data(1)).unwrap_err();
     assert_eq!(
         fault.message(),
         "tonSendCustom.payload: must hold at most 4 messages for this wallet"
     );
-    let four = custom_of(&from(Version::V4r2), plain(4).as_bytes()).unwrap();
+    let four = custom_of(&from(WalletVersion::V4r2), plain(4).as_bytes()).unwrap();
     assert!(build(&four, &chain_data(1)).is_ok());
 }
 
@@ -245,15 +245,15 @@ fn assemble__should_refuse_what_was_not_built() {
     let mut mixed = build(&payload, &chain_data(1)).unwrap();
     mixed.signing = unsigned.signing.clone();
     assert!(assemble(&mixed, std::slice::from_ref(&good)).is_err());
-    let mut order = Order::read(&unsigned.bytes).unwrap();
+    let mut order = WalletOrder::read(&unsigned.bytes).unwrap();
     order.wallet = parse_address(BOB).unwrap();
     let foreign = Unsigned {
         bytes: order.unsigned().unwrap(),
         ..unsigned.clone()
     };
     assert!(assemble(&foreign, std::slice::from_ref(&good)).is_err());
-    let mut order = Order::read(&unsigned.bytes).unwrap();
-    order.init = Some(Version::V5r1.state_init(&[9; 32]).unwrap());
+    let mut order = WalletOrder::read(&unsigned.bytes).unwrap();
+    order.init = Some(WalletVersion::V5r1.state_init(&[9; 32]).unwrap());
     let foreign = Unsigned {
         bytes: order.unsigned().unwrap(),
         ..unsigned

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::networks::outflow::{Asset, Nature};
+use crate::networks::outflow::{Asset, ContentKind};
 
 #[track_caller]
 fn refused(kind: &WireKind, sentence: &str) {
@@ -81,7 +81,7 @@ fn outflow__should_say_what_goes_where() {
         (trc20, format!("tron/{USDT}"), 7),
     ] {
         let outflow = payload(&kind).outflow(Network::Tron);
-        assert_eq!(outflow.nature, Nature::Transfer);
+        assert_eq!(outflow.nature, ContentKind::Transfer);
         let [spend] = outflow.spends.as_slice() else {
             panic!("{outflow:?}")
         };

@@ -273,20 +273,21 @@ fn most_fee__should_count_bytes_activation_and_the_fee_limit() {
 fn decode__should_take_nothing_that_is_not_built() {
     let good = bytes(&WireKind::TronSendTrc20(trc20()));
     assert!(tx::decode(&good).is_some());
-    let raw = proto::Raw::decode(good.as_slice()).unwrap();
-    let with = |change: &dyn Fn(&mut proto::Raw)| {
+    let raw = proto::TransactionRaw::decode(good.as_slice()).unwrap();
+    let with = |change: &dyn Fn(&mut proto::TransactionRaw)| {
         let mut raw = raw.clone();
         change(&mut raw);
         tx::decode(&raw.encode_to_vec())
     };
-    let parameter = |raw: &mut proto::Raw, change: &dyn Fn(&mut proto::TriggerSmartContract)| {
-        use proto::Parameter as _;
+    let parameter = |raw: &mut proto::TransactionRaw,
+                     change: &dyn Fn(&mut proto::TriggerSmartContract)| {
+        use proto::ContractParameter as _;
         let mut call = proto::TriggerSmartContract::from_contract(&raw.contract[0]).unwrap();
         change(&mut call);
         raw.contract[0] = call.contract();
     };
     assert!(with(&|_| {}).is_some());
-    let changes: [&dyn Fn(&mut proto::Raw); 10] = [
+    let changes: [&dyn Fn(&mut proto::TransactionRaw); 10] = [
         &|raw| raw.contract.clear(),
         &|raw| raw.contract.push(raw.contract[0].clone()),
         &|raw| raw.contract[0].r#type = 1,
@@ -351,14 +352,14 @@ fn difference__should_be_named() {
     ] {
         assert_eq!(TRON.difference(&base, &shown), name);
     }
-    let raw = proto::Raw::decode(built.as_slice()).unwrap();
+    let raw = proto::TransactionRaw::decode(built.as_slice()).unwrap();
     let mut other = raw.clone();
     let mut contract = {
-        use proto::Parameter as _;
+        use proto::ContractParameter as _;
         proto::TriggerSmartContract::from_contract(&raw.contract[0]).unwrap()
     };
     contract.owner_address[5] ^= 1;
-    other.contract = vec![proto::Parameter::contract(&contract)];
+    other.contract = vec![proto::ContractParameter::contract(&contract)];
     assert_eq!(
         TRON.difference(&built, &other.encode_to_vec()),
         Some("from")
@@ -381,7 +382,7 @@ fn assemble__should_give_the_transaction_and_its_id() {
             .unwrap()
             .unwrap();
         let bytes = hex::decode(&signed.transaction).unwrap();
-        let transaction = proto::Transaction::decode(bytes.as_slice()).unwrap();
+        let transaction = proto::SignedTransaction::decode(bytes.as_slice()).unwrap();
         assert_eq!(transaction.raw_data, unsigned.bytes);
         let [sealed] = transaction.signature.as_slice() else {
             panic!("{transaction:?}")
@@ -455,9 +456,9 @@ proptest! {
         let whole = U256::from_limbs(words);
         let amounts = [U256::from(amount), U256::from(amount), whole];
         let tokens = [
-            tx::Token::Coin,
-            tx::Token::Trc10(asset.to_string().into_bytes()),
-            tx::Token::Trc20(parse_address(&token).unwrap()),
+            tx::MovedToken::Coin,
+            tx::MovedToken::Trc10(asset.to_string().into_bytes()),
+            tx::MovedToken::Trc20(parse_address(&token).unwrap()),
         ];
         let kinds = [
             WireKind::TronSendNative(wire::TronSendNative {
@@ -474,10 +475,10 @@ proptest! {
         for ((kind, token), amount) in kinds.iter().zip(tokens).zip(amounts) {
             let unsigned = build(&payload(kind), &chain_data.clone().into()).unwrap();
             let fee_limit = match token {
-                tx::Token::Trc20(_) => fee_limit,
+                tx::MovedToken::Trc20(_) => fee_limit,
                 _ => 0,
             };
-            let decoded = tx::Decoded {
+            let decoded = tx::DecodedTransaction {
                 owner: parse_address(&from()).unwrap(),
                 token,
                 to: parse_address(&to).unwrap(),
