@@ -80,7 +80,7 @@ impl AddressStatement {
         if root.curve != self.network.curve() {
             return Err(Fault::field(
                 "network",
-                "the vault's key is of another curve",
+                "the vault's key has a different curve",
             ));
         }
         self.check_form()?;

@@ -69,7 +69,7 @@ impl DepositNetwork {
         if is_zero {
             return Err(Fault::new(
                 Class::Invalid,
-                "is the zero address: what is sent there is lost",
+                "is the zero address: funds sent to it are lost",
             ));
         }
         Ok(address)

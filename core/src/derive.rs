@@ -205,7 +205,7 @@ fn hmac_halves(key: &[u8; 32], parts: &[&[u8]]) -> Result<([u8; 32], [u8; 32]), 
 }
 
 fn no_child() -> Fault {
-    Fault::field("keyPath", "there is no key at this index; take the next")
+    Fault::field("keyPath", "no key exists at this index; use the next one")
 }
 
 /// A child public key, with what signers add to their shares.

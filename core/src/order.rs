@@ -193,7 +193,7 @@ impl SigningOrder {
         if root.curve != self.network.curve() {
             return Err(Fault::field(
                 "network",
-                "the vault's key is of another curve",
+                "the vault's key has a different curve",
             ));
         }
         self.path.wallet_index(self.network).map(drop)
@@ -217,7 +217,7 @@ impl SigningOrder {
         let recipients = payload.recipients(self.network);
         for (place, index) in self.recipient_indices.iter().enumerate() {
             let refuse = || {
-                let problem = "is no further wallet of this vault that the payload pays";
+                let problem = "is not another wallet of this vault that the payload pays";
                 Fault::field(format_args!("recipientIndices[{place}]"), problem)
             };
             // Before more keys are derived than there are recipients.
@@ -238,7 +238,7 @@ impl SigningOrder {
 
     /// Compares what the order shows with what was built from its payload and chain data.
     fn compare(&self, chain: &dyn DynNetworkRules, built: &Unsigned) -> Result<(), Fault> {
-        const DIFFERS: &str = "differs from what payload and chain data give";
+        const DIFFERS: &str = "does not match payload and chain data";
         if built.bytes != self.unsigned {
             let what = chain.difference(&built.bytes, &self.unsigned);
             return Err(match what {
@@ -249,7 +249,7 @@ impl SigningOrder {
         if built.signing.len() != self.inputs.len() {
             return Err(Fault::field(
                 "inputs",
-                "are more or fewer than payload and chain data give",
+                "do not match payload and chain data in number",
             ));
         }
         for (place, (built, shown)) in built.signing.iter().zip(&self.inputs).enumerate() {
@@ -260,7 +260,7 @@ impl SigningOrder {
             if built.message != *message {
                 return Err(Fault::field(
                     format_args!("inputs[{place}].message"),
-                    "is not the digest or message that payload and chain data give",
+                    "does not match the digest or message of payload and chain data",
                 ));
             }
         }
@@ -406,7 +406,7 @@ impl ReshareOrder {
             if holders.len() > MAX_SIGNERS {
                 return Err(Fault::field(
                     format_args!("{field}.holders"),
-                    format_args!("are more than {MAX_SIGNERS}"),
+                    format_args!("must be at most {MAX_SIGNERS}"),
                 ));
             }
             if !distinct(holders) {
@@ -428,7 +428,7 @@ impl ReshareOrder {
         if self.dealers.len() != usize::from(self.old.threshold) || !distinct(&self.dealers) {
             return Err(Fault::field(
                 "dealers",
-                "must be as many different nodes as the old threshold",
+                "must be exactly as many distinct nodes as the old threshold",
             ));
         }
         if !self

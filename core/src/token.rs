@@ -135,7 +135,7 @@ impl FromStr for Cidr {
         };
         if net.trunc() != net {
             return Err(refused(&format!(
-                "has address bits behind its prefix; {} is the network",
+                "has host bits set; the network is {}",
                 net.trunc()
             )));
         }

@@ -168,7 +168,7 @@ fn cidr__should_refuse_what_is_none() {
     }
     let fault = "192.0.2.7/24".parse::<Cidr>().unwrap_err();
     assert!(
-        fault.message().ends_with("192.0.2.0/24 is the network"),
+        fault.message().ends_with("the network is 192.0.2.0/24"),
         "{fault}"
     );
 }

@@ -166,7 +166,7 @@ fn payload(json: &str, named: Option<Network>) -> Result<(Payload, Network), Fau
     let kind: &WireKind = request
         .r#type
         .as_ref()
-        .ok_or_else(|| Fault::field("payload", "holds no payload kind, e.g. evmSendNative"))?;
+        .ok_or_else(|| Fault::field("payload", "contains no payload kind, e.g. evmSendNative"))?;
     let payload = Payload::parse(kind)?;
     let network = payload.which().network().or(named).ok_or_else(|| {
         Fault::field(

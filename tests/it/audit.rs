@@ -103,7 +103,7 @@ async fn audit__should_be_exported_while_the_service_runs_and_name_what_was_tamp
     let third = place(&lines, &chain, 3);
     let mut changed = lines.clone();
     changed[third] = changed[third].replace("\"by\":\"", "\"by\":\"not ");
-    says(&changed, &[], &format!("{chain}: entry 3 was changed"));
+    says(&changed, &[], &format!("{chain}: entry 3 was modified"));
     let mut removed = lines.clone();
     removed.remove(third);
     says(&removed, &[], &format!("{chain}: entry 3 is missing"));
@@ -112,7 +112,7 @@ async fn audit__should_be_exported_while_the_service_runs_and_name_what_was_tamp
     says(
         &swapped,
         &[],
-        &format!("{chain}: entry 3 is out of its place: it comes after 4"),
+        &format!("{chain}: entry 3 is out of order: it comes after 4"),
     );
     says(&lines[..lines.len() - 1], &[], "the file has no end");
     // An end that is cut off with its head, which shows against the heads that were kept alone.
@@ -141,7 +141,7 @@ async fn audit__should_be_exported_while_the_service_runs_and_name_what_was_tamp
     );
     fs::write(&wrong, later).unwrap();
     let wrong = wrong.to_str().unwrap();
-    let broken = format!("{chain}: entry 1000000 was there when the expected head was kept");
+    let broken = format!("{chain}: entry 1000000 existed when the expected head was recorded");
     says(&lines, &["--expect", wrong], &broken);
     let broken = format!("{chain}: entry {} had another hash", words[1]);
     says(&lines, &["--expect", wrong], &broken);

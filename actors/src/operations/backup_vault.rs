@@ -53,7 +53,7 @@ impl Operation for BackupVault {
         if !vault.ready() {
             return Err(Fault::new(
                 Class::WrongState,
-                "the vault's keys are not made yet",
+                "the vault's keys do not exist yet",
             ));
         }
         // Before anybody is asked: what nodes hand out must not lack its entry.

@@ -104,7 +104,12 @@ async fn update__should_refuse_what_it_cannot_do_and_change_nothing() {
     let unknown = "0x00000000000000000000000000000000000000aa";
     for (address, name, status, expected) in [
         ("", "n", "", "address: is required"),
-        (address, "", "", "nothing is to change: "),
+        (
+            address,
+            "",
+            "",
+            "nothing to change: give name, status or both",
+        ),
         (address, &"ü".repeat(86), "", "name: has more than 85"),
         (address, "n", "STATUS_PENDING", "status: must be "),
         (address, "n", "active", "status: must be "),

@@ -57,7 +57,7 @@ async fn reject__should_end_a_request_for_good_and_let_the_next_one_go() {
     let again = too_late(&gateway, &first.uuid).await;
     assert_eq!(
         again,
-        "the request cannot be rejected: it is over: it was rejected or failed"
+        "the request cannot be rejected: it was already rejected, or has failed"
     );
 
     world.evm.down.store(false, Ordering::SeqCst);
@@ -79,7 +79,7 @@ async fn reject__should_come_too_late_once_the_request_is_being_signed() {
     let done = create(&gateway, raw(&address)).await;
     outcome(&gateway, &done.uuid).await;
     let said = too_late(&gateway, &done.uuid).await;
-    assert!(said.ends_with("it is over: it succeeded"), "{said}");
+    assert!(said.ends_with("it has already succeeded"), "{said}");
     assert_eq!(
         details(&gateway, &done.uuid).await.status(),
         Status::Succeeded

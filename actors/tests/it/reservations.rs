@@ -136,7 +136,7 @@ async fn a_request_that_waits__should_say_why_and_fail_with_that_at_its_deadline
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let waits = create(&gateway, pay(&address, 20_000)).await;
-    let why = "other requests of this wallet spend the outputs";
+    let why = "the required outputs are reserved by other requests of this wallet";
     loop {
         let waits = try_outcome(&gateway, &admin(), &waits.uuid).await;
         let fault = waits.unwrap_err();
@@ -198,7 +198,12 @@ async fn outputs__should_stay_taken_for_a_day_when_the_transaction_is_handed_ove
     // The change of the first is what the second spends, and the client may still send that.
     let third = create(&gateway, pay(&address, 10_000)).await;
     let error = outcome(&gateway, &third.uuid).await.error.unwrap();
-    assert!(error.message.contains("spend the outputs"), "{error:?}");
+    assert!(
+        error
+            .message
+            .contains("the required outputs are reserved by other requests of this wallet"),
+        "{error:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

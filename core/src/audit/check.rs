@@ -83,27 +83,27 @@ impl fmt::Display for ChainBreak {
             _ => write!(f, "{chain}: entry {number} ")?,
         }
         match what {
-            BreakKind::Changed => f.write_str("was changed: its hash is not that of its content"),
+            BreakKind::Changed => f.write_str("was modified: its hash does not match its content"),
             BreakKind::Missing { .. } => f.write_str("is missing"),
-            BreakKind::Swapped { after } => write!(f, "is out of its place: it comes after {after}"),
+            BreakKind::Swapped { after } => write!(f, "is out of order: it comes after {after}"),
             BreakKind::Forked => f.write_str("appears twice: the chain is forked"),
             BreakKind::Unlinked => f.write_str(
-                "does not follow the one before it: one of the two was replaced, or one was taken out",
+                "does not link to the previous entry: one of the two was replaced, or an entry was removed",
             ),
             BreakKind::NotHead { last } => {
-                write!(f, "is the last by the chain's head, and {last} is the last that is there")
+                write!(f, "is the last according to the chain's head, but the log ends at {last}")
             }
-            BreakKind::OtherHead => f.write_str("is the last, and the chain's head has another hash"),
-            BreakKind::NoHead => f.write_str("is the last, and the chain's head is missing"),
+            BreakKind::OtherHead => f.write_str("is the last, but the chain's head has a different hash"),
+            BreakKind::NoHead => f.write_str("is the last, but the chain's head is missing"),
             BreakKind::CutOff { last } => {
-                write!(f, "was there when the expected head was kept; the chain now ends with {last}")
+                write!(f, "existed when the expected head was recorded; the chain now ends with {last}")
             }
             BreakKind::Rewritten => f.write_str(
-                "had another hash when the expected head was kept: the chain was written anew",
+                "had a different hash when the expected head was recorded: the chain was rewritten",
             ),
             BreakKind::Gone { told } => write!(
                 f,
-                "and all others are missing: entry {told} of the service's chain tells of this chain"
+                "and all others are missing: entry {told} of the service's chain refers to this chain"
             ),
             BreakKind::More(_) => Ok(()),
         }

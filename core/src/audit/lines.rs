@@ -83,9 +83,9 @@ impl EntryLine {
         let body = match (&self.entry, &self.body) {
             (Some(entry), None) => entry.encode()?,
             (None, Some(body)) => {
-                hex::decode(body).map_err(|_| Fault::field("body", "is no hex"))?
+                hex::decode(body).map_err(|_| Fault::field("body", "is not hexadecimal"))?
             }
-            _ => return Err(Fault::field("entry", "is required, or body in its place")),
+            _ => return Err(Fault::field("entry", "is required, or body instead")),
         };
         let linked = LinkedEntry {
             number: self.number,
@@ -293,7 +293,7 @@ impl ExportReader {
                 FORMAT => Ok(()),
                 _ => Err(Fault::field(
                     "format",
-                    "is of a newer version of Covault: use that one",
+                    "was written by a newer version of Covault: use that version",
                 )),
             },
             ExportLine::Start(_) => Err(Fault::new(Class::Invalid, "is a second start")),
@@ -324,12 +324,12 @@ impl ExportReader {
                     sha256,
                 } = end;
                 if (entries, heads) != (self.entries, self.heads) {
-                    let problem = "counts other lines than those that are there";
+                    let problem = "does not match the number of lines";
                     return Err(Fault::new(Class::Invalid, problem));
                 }
                 if sha256 != hex::encode(self.hash.clone().finalize()) {
                     let problem =
-                        "has another sha256 than the lines before it: the file was changed";
+                        "sha256 does not match the lines before it: the file was modified";
                     return Err(Fault::new(Class::Invalid, problem));
                 }
                 Ok(())
@@ -350,7 +350,7 @@ impl ExportReader {
     pub fn finish(mut self) -> ExportFindings {
         if !self.ended {
             self.problems
-                .push("the file has no end: it was cut off".to_owned());
+                .push("the file has no end: it was truncated".to_owned());
         }
         if self.more > 0 {
             self.problems.push(format!("{} more problems", self.more));

@@ -244,7 +244,7 @@ fn checker__should_find_against_a_kept_head_what_the_chain_alone_does_not_show()
         KnownHeads::from([(vault(2), vec![links[0].head()])]),
     );
     assert!(
-        told(&gone).starts_with(&format!("{}: entry 1 was there", vault(2))),
+        told(&gone).starts_with(&format!("{}: entry 1 existed", vault(2))),
         "{}",
         told(&gone)
     );
@@ -282,12 +282,12 @@ fn reader__should_name_chain_and_entry() {
     swapped.swap(6, 7);
     says(
         &swapped,
-        &format!("{vault}: entry 2 is out of its place: it comes after 3"),
+        &format!("{vault}: entry 2 is out of order: it comes after 3"),
     );
     let changed = lines[6].replace("Event2", "Event9");
     let mut with = lines.clone();
     with[6] = &changed;
-    says(&with, &format!("{vault}: entry 2 was changed"));
+    says(&with, &format!("{vault}: entry 2 was modified"));
     let mut twice = lines.clone();
     twice.insert(6, lines[6]);
     says(&twice, &format!("{vault}: entry 2 appears twice"));
@@ -306,7 +306,7 @@ fn reader__should_name_chain_and_entry() {
         .copied()
         .collect();
     says(&no_service, "service: entry 1 is missing");
-    says(&lines[..11], "the file has no end: it was cut off");
+    says(&lines[..11], "the file has no end: it was truncated");
     says(&lines[1..], "is not the start of an audit log");
     says(&[&lines[..], &lines[4..5]].concat(), "comes after the end");
     says(&[&lines[..11], &lines[10..]].concat(), "has a second head");
@@ -316,7 +316,10 @@ fn reader__should_name_chain_and_entry() {
     let mut changed = lines.clone();
     let forged = lines[0].replace("\"atMs\":5", "\"atMs\":6");
     changed[0] = &forged;
-    says(&changed, "the file was changed");
+    says(
+        &changed,
+        "sha256 does not match the lines before it: the file was modified",
+    );
 }
 
 #[test]
@@ -449,7 +452,7 @@ proptest! {
         let names = told.contains(&format!("{of}: entry {number} "))
             || told.contains(&format!("{of}: entries {number} to"))
             || told.contains(&format!("line {}: ", line + 1))
-            || same && told.contains("another sha256");
+            || same && told.contains("sha256 does not match the lines before it: the file was modified");
         prop_assert!(names, "{of} {number} {line}: {told}");
     }
 }

@@ -59,7 +59,7 @@ impl BatchPayload {
         let kind = request
             .r#type
             .as_ref()
-            .ok_or_else(|| Fault::field("payment", "holds no batch kind"))?;
+            .ok_or_else(|| Fault::field("payment", "contains no batch kind"))?;
         Self::parse(kind)
     }
 

@@ -143,7 +143,10 @@ fn parse__should_name_the_recipient_that_is_wrong() {
     };
     let typo = EVM[1].replace("fB69", "Fb69");
     for (bad, expected) in [
-        (recipient(&typo, "1"), "address: has a wrong checksum"),
+        (
+            recipient(&typo, "1"),
+            "address: has an invalid checksum (EIP-55): check for a typo",
+        ),
         (recipient("", "1"), "address: is required"),
         (recipient("0x12", "1"), "address: must be 0x"),
         (recipient(EVM[1], "0"), "amount: must be more than 0"),
@@ -219,7 +222,7 @@ fn parse__should_refuse_more_than_there_can_be_in_all() {
     );
     assert_eq!(
         refused(&two(2, "2000000000000000")),
-        "btcBatchSendNative.recipients: get more bitcoin than there are"
+        "btcBatchSendNative.recipients: total exceeds the bitcoin supply"
     );
     assert_eq!(
         refused(&two(4, &u64::MAX.to_string())),

@@ -308,7 +308,9 @@ where
         public_key: &[u8],
     ) -> Result<Option<Signed>, Fault> {
         if unsigned.signing.is_empty() || unsigned.signing.len() != signatures.len() {
-            return Err(Fault::bug("there is not one signature for each input"));
+            return Err(Fault::bug(
+                "the number of signatures does not match the number of inputs",
+            ));
         }
         for (input, signature) in unsigned.signing.iter().zip(signatures) {
             check(input, signature, public_key)?;
@@ -317,7 +319,7 @@ where
             return Ok(None);
         }
         let payload = R::Payload::of(payload)
-            .ok_or_else(|| Fault::bug("the payload is of another network"))?;
+            .ok_or_else(|| Fault::bug("the payload belongs to another network"))?;
         NetworkRules::assemble(self, payload, unsigned, signatures, public_key).map(Some)
     }
 
@@ -329,7 +331,7 @@ where
 /// Verifies a signature: of the input's curve, by the key, and as every network takes it (ECDSA:
 /// s low and the right parity, which tells the sender; Ed25519: strictly, RFC 8032 5.1.7).
 fn check(input: &SigningInput, signature: &Signature, public_key: &[u8]) -> Result<(), Fault> {
-    let wrong = || Fault::bug("the signature is not the wallet's");
+    let wrong = || Fault::bug("the signature is not from the wallet's key");
     match (input.curve, signature) {
         (Curve::Secp256k1, Signature::Ecdsa { r, s, y_parity }) => {
             let odd = match y_parity {
@@ -357,8 +359,6 @@ fn check(input: &SigningInput, signature: &Signature, public_key: &[u8]) -> Resu
                 })
                 .map_err(|_| wrong())
         }
-        _ => Err(Fault::bug(
-            "the signature is of another curve than its input",
-        )),
+        _ => Err(Fault::bug("the signature's curve does not match its input")),
     }
 }

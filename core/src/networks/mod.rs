@@ -146,7 +146,7 @@ impl Payload {
                 .caused_by(error)
         })?;
         let kind = request.r#type.as_ref().ok_or_else(|| {
-            Fault::field("payload", "holds no payload kind").with_code(FaultCode::Payload)
+            Fault::field("payload", "contains no payload kind").with_code(FaultCode::Payload)
         })?;
         let payload = Self::parse(kind)?;
         if payload.encode() != bytes {

@@ -164,7 +164,7 @@ pub trait NetworkRules: Sync {
     ///
     /// # Errors
     /// [`crate::fault::Class::Invalid`] when it can never be built with these facts, and
-    /// [`crate::fault::Class::Bug`] when the facts are not those that were asked for.
+    /// [`crate::fault::Class::Bug`] when the chain data does not match the queries.
     fn allocate(
         &self,
         _payload: &Self::Payload,
@@ -271,7 +271,7 @@ pub trait NetworkRules: Sync {
 
 /// The fault of a network's `build` whose facts are missing or of another network.
 pub(crate) fn not_those() -> Fault {
-    Fault::bug("the facts are not those that were asked for")
+    Fault::bug("the chain data does not match the queries")
 }
 
 /// The lowest nonce or sequence number from `floor` up that is not taken.

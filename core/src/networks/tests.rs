@@ -336,7 +336,7 @@ fn evm__should_name_the_field_that_is_wrong() {
         (|tx| tx.to = String::new(), "to: is required"),
         (
             |tx| tx.to = BOB.replace("be", "BE"),
-            "to: has a wrong checksum",
+            "to: has an invalid checksum (EIP-55): check for a typo",
         ),
         (|tx| tx.value = String::new(), "value: is required"),
         (|tx| tx.value = "-1".into(), "value: must be a whole number"),

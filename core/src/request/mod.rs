@@ -195,13 +195,13 @@ impl RequestState {
             | RequestState::AwaitingApproval { .. }
             | RequestState::Preparing { .. } => None,
             RequestState::Prepared { .. } | RequestState::Signing { .. } => {
-                Some("it is being signed; it can be rejected only before that")
+                Some("it is being signed; a request can only be rejected before signing")
             }
             RequestState::Signed { .. } | RequestState::Broadcasting { .. } => {
-                Some("it is signed; it can be rejected only before that")
+                Some("it is signed; a request can only be rejected before signing")
             }
-            RequestState::Succeeded { .. } => Some("it is over: it succeeded"),
-            RequestState::Failed { .. } => Some("it is over: it was rejected or failed"),
+            RequestState::Succeeded { .. } => Some("it has already succeeded"),
+            RequestState::Failed { .. } => Some("it was already rejected, or has failed"),
         }
     }
 }

@@ -144,7 +144,7 @@ impl LiveKey {
         } = &self.generation;
         if let Some(stranger) = target.lost.iter().find(|node| !holders.contains(node)) {
             return Err(
-                Fault::field("lost", "names a node that holds no share of the key")
+                Fault::field("lost", "includes a node that holds no share of the key")
                     .caused_by(format!("{stranger:?}")),
             );
         }
@@ -153,7 +153,7 @@ impl LiveKey {
             return Err(Fault::field(
                 "lost",
                 format!(
-                    "too few shares are left: {threshold} are needed. Restore nodes from their backups"
+                    "too few shares remain: {threshold} are required. Restore nodes from their backups"
                 ),
             ));
         }
@@ -199,7 +199,7 @@ impl LiveKey {
                 self.reshare = ReshareState::Preparing { target, order };
                 Ok(())
             }
-            _ => Err(Fault::bug("a reshare order that nobody wants")),
+            _ => Err(Fault::bug("unexpected reshare order")),
         }
     }
 
@@ -215,7 +215,7 @@ impl LiveKey {
         }
         let stated = |holder| proof.0.iter().any(|(node, _)| node == holder);
         if !order.parties().iter().all(stated) {
-            return Err(Fault::bug("a party has not said that the run ended well"));
+            return Err(Fault::bug("a party has not confirmed the run"));
         }
         self.reshare = ReshareState::Idle;
         let leftover = std::mem::take(&mut self.leftover);
@@ -239,7 +239,7 @@ impl LiveKey {
         }
         for ProvenGeneration { order, proof } in later.proven {
             if order.new.epoch <= self.generation.epoch {
-                return Err(Fault::bug("a generation that is not later"));
+                return Err(Fault::bug("the generation is not newer"));
             }
             self.switch_to(&order, proof, &[]);
         }
@@ -354,7 +354,7 @@ fn add(nodes: &mut Vec<NodeId>, more: &[NodeId]) {
 fn nothing_in_work() -> Fault {
     Fault::new(
         Class::WrongState,
-        "no such refresh or reshare is in progress; the vault's list of keys says where they stand",
+        "no such refresh or reshare is in progress; the vault's list of keys shows their state",
     )
 }
 
@@ -366,7 +366,7 @@ pub(super) fn check_set(threshold: u16, holders: &[NodeId]) -> Result<(), Fault>
     if holders.len() > MAX_SIGNERS {
         return Err(Fault::field(
             "signers",
-            format!("are more than {MAX_SIGNERS}"),
+            format!("must be at most {MAX_SIGNERS}"),
         ));
     }
     let mut sorted = holders.to_vec();

@@ -142,7 +142,7 @@ fn order__should_be_refused_before_very_many_holders_are_looked_at() {
         })
         .collect();
     let fault = order.check().unwrap_err();
-    assert_eq!(fault.message(), "old.holders: are more than 255");
+    assert_eq!(fault.message(), "old.holders: must be at most 255");
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn wish__should_be_refused_where_it_cannot_be_one() {
         lost: nodes(ids),
         ..target(2, &[1, 2, 3])
     };
-    assert!(problem(lost(&[7])).starts_with("lost: names a node"));
+    assert!(problem(lost(&[7])).starts_with("lost: includes a node that holds no share"));
     assert!(problem(lost(&[1, 2])).starts_with("lost: too few shares"));
     let mut key = key();
     key.want(lost(&[1])).unwrap();

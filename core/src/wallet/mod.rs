@@ -85,7 +85,7 @@ impl WalletChange {
         if name.is_none() && status.is_none() {
             return Err(Fault::new(
                 Class::Invalid,
-                "nothing is to change: give name, status or both",
+                "nothing to change: give name, status or both",
             ));
         }
         Ok(Self { name, status })
@@ -161,7 +161,7 @@ mod tests {
         };
         assert_eq!(
             refused("", ""),
-            "nothing is to change: give name, status or both"
+            "nothing to change: give name, status or both"
         );
         assert_eq!(
             refused(&"ü".repeat(86), "STATUS_ACTIVE"),

@@ -19,7 +19,7 @@ use crate::{
 
 /// Why something that was in progress is not gone on with.
 const RESTORED: &str =
-    "the store was restored from a backup; whether this came to its end after that is not known";
+    "the store was restored from a backup; the outcome of this operation is unknown";
 
 /// A vault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -247,13 +247,13 @@ impl Vault {
         if self.ready() {
             return Err(Fault::new(
                 Class::WrongState,
-                "the vault's keys are made; covault vault reshare gives them to other nodes",
+                "the vault's keys already exist; use covault vault reshare to move them to other nodes",
             ));
         }
         if self.live(Curve::Secp256k1).is_some() && self.ecdsa() != ecdsa {
             return Err(Fault::new(
                 Class::WrongState,
-                "the vault's ECDSA key is made already, with another backend",
+                "the vault's ECDSA key already exists, with another backend",
             ));
         }
         for key in &mut self.keys {
@@ -299,7 +299,7 @@ impl Vault {
             .iter()
             .any(|node| !self.keys.iter().any(|key| holds(key, node)))
         {
-            return Err(Fault::field("lost", "names a node that holds no share"));
+            return Err(Fault::field("lost", "includes a node that holds no share"));
         }
         for key in &mut self.keys {
             let meant = if schemes.is_empty() {
@@ -313,13 +313,13 @@ impl Vault {
             let KeyState::Ready(live) = &mut key.state else {
                 return Err(Fault::new(
                     Class::WrongState,
-                    "the vault's keys are not made yet",
+                    "the vault's keys do not exist yet",
                 ));
             };
             if !key.scheme.reshares() {
                 return Err(Fault::field(
                     "schemes",
-                    format!("{} keys have no refresh or reshare", key.scheme.name()),
+                    format!("{} keys cannot be refreshed or reshared", key.scheme.name()),
                 ));
             }
             let (threshold, holders) = match to {
@@ -345,7 +345,7 @@ impl Vault {
     pub fn cancel_reshare(&mut self) -> Result<(), Fault> {
         let mut outcome = Err(Fault::new(
             Class::WrongState,
-            "no refresh or reshare of this vault can be cancelled: none is in progress, or its shares are in use already",
+            "no refresh or reshare of this vault can be cancelled: none is in progress, or its shares are already in use",
         ));
         for key in &mut self.keys {
             if let KeyState::Ready(live) = &mut key.state
@@ -400,7 +400,7 @@ impl Vault {
     fn ready_key(&mut self, scheme: Scheme) -> Result<&mut LiveKey, Fault> {
         match self.state_of(scheme)? {
             KeyState::Ready(live) => Ok(live),
-            _ => Err(Fault::bug("a reshare of a key that is not there")),
+            _ => Err(Fault::bug("the reshared key does not exist")),
         }
     }
 
@@ -416,7 +416,7 @@ impl Vault {
 fn already_decided() -> Fault {
     Fault::new(
         Class::WrongState,
-        "the key generation is over or another one runs",
+        "the key generation has ended, or another one is running",
     )
 }
 

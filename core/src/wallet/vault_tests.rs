@@ -133,7 +133,7 @@ fn reshare__should_leave_out_a_key_that_has_none_and_refuse_it_by_name() {
     let fault = vault
         .want_reshare(None, &[], &[Scheme::Cggmp24])
         .unwrap_err();
-    assert!(fault.message().contains("cggmp24 keys have no refresh"));
+    assert!(fault.message().contains("cggmp24 keys cannot be refreshed"));
 }
 
 #[test]

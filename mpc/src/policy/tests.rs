@@ -725,7 +725,7 @@ fn own_wallets__should_be_derived_by_the_node_itself() {
     let ninth = wallet(Network::Evm, 9);
     allowed(&own, to_own(&root, &ninth, &[9]));
     // What it says itself is worth nothing: it is the vault's key that says it.
-    let starts = "recipientIndices[0]: is no further wallet of this vault that the payload pays";
+    let starts = "recipientIndices[0]: is not another wallet of this vault that the payload pays";
     refused(&own, to_own(&root, EVE, &[9]), starts);
     refused(&own, to_own(&root, &ninth, &[8]), starts);
     refused(&own, to_own(&root, &ninth, &[u32::MAX]), starts);

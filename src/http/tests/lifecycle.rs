@@ -281,7 +281,7 @@ async fn admin__should_name_the_field_that_is_wrong() {
         (
             "reshareVault",
             with(json!({"lost": [key(4)]})),
-            "lost: names a node that holds no share",
+            "lost: includes a node that holds no share",
         ),
         (
             "reshareVault",
@@ -449,7 +449,7 @@ async fn admin__should_wait_for_the_keys_of_a_vault() {
                 world.assert_refuses(operation, body, 409, sentence).await;
             }
             "reshareVault" | "backupVault" => {
-                let sentence = "the vault's keys are not made yet";
+                let sentence = "the vault's keys do not exist yet";
                 world.assert_refuses(operation, body, 409, sentence).await;
             }
             _ => {}

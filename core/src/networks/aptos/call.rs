@@ -130,7 +130,7 @@ impl JsonCall {
     pub(super) fn encode(&self, abi: &Abi) -> Result<EntryFunction, Fault> {
         let function = |problem: &str| Err(Fault::field("payload.function", problem));
         if abi.params.len() > MAX_ARGUMENTS || abi.params.iter().any(|text| text.len() > MAX_TEXT) {
-            return function("has parameters that no function has, as the chain node says");
+            return function("has invalid parameters according to the chain node");
         }
         let signers = abi
             .params
@@ -149,7 +149,9 @@ impl JsonCall {
         let entry = self.fill(&params, abi.type_parameters)?;
         // What moves was shown by what the framework has.
         if self.known.as_ref().is_some_and(|known| *known != entry) {
-            return function("has other parameters, as the chain node says, than the framework's");
+            return function(
+                "has parameters, according to the chain node, that differ from the framework's",
+            );
         }
         Ok(entry)
     }
@@ -192,8 +194,7 @@ impl JsonCall {
     }
 }
 
-const UNSUPPORTED: &str =
-    "is of a type that cannot be written in JSON here: give the transaction in BCS";
+const UNSUPPORTED: &str = "has a type that is not supported in JSON: give the transaction in BCS";
 
 fn argument(place: usize, problem: String) -> Fault {
     Fault::field(format_args!("payload.arguments[{place}]"), problem)
@@ -281,8 +282,8 @@ fn in_bcs(value: &Value, tag: &TypeTag) -> Result<Vec<u8>, String> {
     bcs::to_bytes(&convert(value, tag)?).map_err(|error| error.to_string())
 }
 
-const MISTAKEN: &str = "could be taken for another number or address, if the chain node tells a \
-    false ABI: give the transaction in BCS";
+const MISTAKEN: &str =
+    "is ambiguous if the chain node reports a false ABI: give the transaction in BCS";
 
 /// Whether it is made of bytes that were given as numbers.
 fn is_bytes(value: &MoveValue) -> bool {
@@ -343,7 +344,7 @@ fn convert(value: &Value, tag: &TypeTag) -> Result<MoveValue, String> {
         TypeTag::Vector(inner) if **inner == TypeTag::U8 && value.is_string() => text(value)?,
         TypeTag::Vector(inner) => {
             let problem = match **inner {
-                TypeTag::U8 => "must be a list of numbers, or text that is taken as its UTF-8",
+                TypeTag::U8 => "must be a list of numbers, or text, which is encoded as UTF-8",
                 _ => "must be a list",
             };
             list(value.as_array().ok_or(problem)?, inner)?
@@ -384,7 +385,7 @@ fn number(value: &Value, bits: usize) -> Result<U256, String> {
     let number = match value {
         Value::Number(number) => number.as_u64().map(U256::from).ok_or(NOT_A_NUMBER)?,
         Value::String(text) => parse_u256(text).map_err(|error| error.to_string())?,
-        _ => return Err("must be a number, or one as a string".into()),
+        _ => return Err("must be a number or a string that holds one".into()),
     };
     if number.bit_len() > bits {
         return Err(format!("is too large: at most {bits} bits"));

@@ -133,7 +133,10 @@ impl NetworkRules for Aptos {
             (_, Some(chain_data)) => raw(transaction, chain_data, sender(public_key)?)?.encode()?,
         };
         if bytes.len() > tx::MAX_BYTES {
-            let problem = format_args!("makes a transaction of more than {} bytes", tx::MAX_BYTES);
+            let problem = format_args!(
+                "results in a transaction of more than {} bytes",
+                tx::MAX_BYTES
+            );
             return Err(Fault::field("payload", problem));
         }
         Ok(Unsigned {
@@ -158,11 +161,13 @@ impl NetworkRules for Aptos {
         public_key: &[u8],
     ) -> Result<Signed, Fault> {
         let ([input], [signature]) = (unsigned.signing.as_slice(), signatures) else {
-            return Err(Fault::bug("the payload has exactly one thing to sign"));
+            return Err(Fault::bug(
+                "the payload must have exactly one signing input",
+            ));
         };
         tx::built(&unsigned.bytes)?;
         if tx::signing_message(&unsigned.bytes) != input.message {
-            return Err(Fault::bug("what was signed is not the transaction"));
+            return Err(Fault::bug("the signed message is not the transaction"));
         }
         tx::assemble(&unsigned.bytes, public_key, &signature.to_bytes())
     }
@@ -237,12 +242,12 @@ fn raw(
     let max_gas_amount = match (transaction.max_gas_amount, chain_data.gas_used) {
         (Some(limit), None) => limit,
         (None, Some(0)) => {
-            let problem = "cannot be set: the chain node says that it takes no gas at all";
+            let problem = "cannot be determined: the chain node reports zero gas";
             return Err(Fault::field("gasFee.maxGasAmount", problem));
         }
         // One and a half times as much, rounded up.
         (None, Some(used)) => used.checked_add(used.div_ceil(2)).ok_or_else(|| {
-            let problem = "cannot be set: the chain node's gas is absurd";
+            let problem = "cannot be determined: the chain node's gas is out of range";
             Fault::field("gasFee.maxGasAmount", problem)
         })?,
         (Some(_), Some(_)) | (None, None) => return Err(not_those()),
@@ -273,7 +278,7 @@ fn raw(
 ///
 /// # Errors
 /// [`Class::Invalid`] when it can never be simulated, e.g. when the sender cannot pay any gas, and
-/// [`Class::Bug`] when nothing is to be simulated or other facts are there than `queries` names.
+/// [`Class::Bug`] when nothing to simulate or other facts are there than `queries` names.
 pub fn simulation(
     queries: &Queries,
     chain_data: &ChainData,
@@ -285,7 +290,7 @@ pub fn simulation(
         gas_unit_price,
     }) = &queries.simulate
     else {
-        return Err(Fault::bug("nothing is to be simulated"));
+        return Err(Fault::bug("nothing to simulate"));
     };
     let gas_unit_price = match (gas_unit_price, chain_data.gas_unit_price) {
         (Some(price), None) => *price,

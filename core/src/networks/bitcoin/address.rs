@@ -6,14 +6,14 @@ use bitcoin::{Address, Network, WitnessVersion, XOnlyPublicKey, address::Network
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// Neither Base58Check nor a segwit address (BIP-173, BIP-350), or a wrong checksum.
-    #[error("must be a Bitcoin address with a right checksum: check for a typing error")]
+    #[error("must be a Bitcoin address with a valid checksum: check for a typo")]
     Form,
     /// Of a test network.
     #[error("is an address of a test network: only mainnet is supported")]
     Network,
     /// Of witness version 1, but not 32 bytes that are a point (BIP-341): everybody could spend
     /// what is sent there, or nobody.
-    #[error("is a bc1p address with no taproot key behind it: what is sent there is lost")]
+    #[error("is a bc1p address without a valid taproot key: funds sent to it are lost")]
     NoKey,
 }
 

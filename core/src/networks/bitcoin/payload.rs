@@ -95,7 +95,7 @@ pub fn batch(wire: &wire::BtcBatchSendNative, fee_rate: u64) -> Result<BitcoinPa
     if payment.amount() > Amount::MAX_MONEY.to_sat() {
         return Err(Fault::field(
             "recipients",
-            "get more bitcoin than there are",
+            "total exceeds the bitcoin supply",
         ));
     }
     Ok(BitcoinPayload::Batch(payment))
@@ -128,11 +128,11 @@ fn output(to: &str, address: &str, name: &str, text: &str) -> Result<BitcoinOutp
     if satoshi < least {
         return Err(Fault::field(
             name,
-            format_args!("is dust, which the network does not carry: at least {least} satoshi"),
+            format_args!("is dust, which the network does not relay: at least {least} satoshi"),
         ));
     }
     if satoshi > Amount::MAX_MONEY.to_sat() {
-        return Err(Fault::field(name, "is more bitcoin than there are"));
+        return Err(Fault::field(name, "exceeds the bitcoin supply"));
     }
     Ok(BitcoinOutput { to, satoshi })
 }

@@ -70,7 +70,7 @@ impl NetworkRules for Bitcoin {
         }
         if tx::choose(payload, &all).is_ok() {
             return Ok(Allocation::Wait(
-                "other requests of this wallet spend the outputs that would pay for it".into(),
+                "the required outputs are reserved by other requests of this wallet".into(),
             ));
         }
         // `build` says what is missing.
@@ -135,7 +135,7 @@ impl NetworkRules for Bitcoin {
         let key = key(public_key)?;
         let draft = UnsignedPsbt::read(&unsigned.bytes)?;
         if signing(&draft, &own_script(&key))? != unsigned.signing {
-            return Err(Fault::bug("what was signed is not the transaction"));
+            return Err(Fault::bug("the signed message is not the transaction"));
         }
         draft.sign(signatures, &key)
     }

@@ -76,7 +76,7 @@ pub(super) fn coins(chain_data: &ChainData) -> Result<Vec<SpendableOutput>, Faul
     if sum > Amount::MAX_MONEY.to_sat() {
         return Err(Fault::field(
             "from",
-            "has more bitcoin than there are, says the chain node: check the node",
+            "holds more than the bitcoin supply according to the chain node: check the node",
         ));
     }
     coins.sort_unstable_by_key(|coin| {
@@ -118,7 +118,7 @@ pub(super) fn choose(
         }
         if count > MAX_INPUTS {
             let problem = format!(
-                "needs more than {MAX_INPUTS} outputs of the wallet, which are too small: first merge them by payments to the wallet itself"
+                "needs more than {MAX_INPUTS} outputs of the wallet: consolidate them first with payments to the wallet itself"
             );
             return Err(short(problem));
         }
@@ -130,7 +130,7 @@ pub(super) fn choose(
         });
     }
     let problem = format!(
-        "is more than the wallet can pay: it has {sum} satoshi to spend, and with the fee {wanted} are needed"
+        "exceeds the wallet's funds: it has {sum} spendable satoshi, and needs {wanted} including the fee"
     );
     Err(short(problem).with_execute_code(ExecuteCode::InsufficientFunds))
 }
@@ -294,7 +294,9 @@ impl UnsignedPsbt {
     ) -> Result<Signed, Fault> {
         let mut transaction = self.transaction;
         if transaction.input.len() != signatures.len() {
-            return Err(Fault::bug("there is not one signature for each input"));
+            return Err(Fault::bug(
+                "the number of signatures does not match the number of inputs",
+            ));
         }
         for (input, signature) in transaction.input.iter_mut().zip(signatures) {
             let Signature::Ecdsa { .. } = signature else {

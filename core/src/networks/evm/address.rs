@@ -9,7 +9,7 @@ pub enum AddressError {
     #[error("must be 0x and 40 hex digits")]
     Form,
     /// Capitals are there, but not where EIP-55 wants them.
-    #[error("has a wrong checksum (EIP-55): check for a typing error")]
+    #[error("has an invalid checksum (EIP-55): check for a typo")]
     Checksum,
 }
 

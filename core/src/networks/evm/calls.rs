@@ -129,7 +129,7 @@ impl AbiTable {
         let abi: JsonAbi =
             serde_json::from_str(&list.to_string()).map_err(|error| wrong(&error))?;
         if abi.functions.is_empty() {
-            return Err(invalid("is an ABI without a function".into()));
+            return Err(invalid("is an ABI without functions".into()));
         }
         for function in abi.functions() {
             self.insert(function.clone());
@@ -350,8 +350,8 @@ mod tests {
                 r#"[{"type":"function","name":"a b","inputs":[]}]"#,
                 "is not a contract's ABI",
             ),
-            ("[]", "without a function"),
-            (event, "without a function"),
+            ("[]", "without functions"),
+            (event, "without functions"),
         ] {
             let refusal = own.add_abi(text).unwrap_err();
             assert!(refusal.message().contains(problem), "{text}: {refusal:?}");

@@ -197,7 +197,7 @@ fn gas(wire: &wire::EvmGas, action: &EvmAction) -> Result<EvmGas, Fault> {
     if gas.gas_limit < intrinsic {
         return Err(Fault::field(
             gas_limit,
-            format_args!("must be at least {intrinsic}, which the transaction costs in any case"),
+            format_args!("must be at least {intrinsic}, the transaction's intrinsic gas"),
         ));
     }
     Ok(gas)
@@ -302,7 +302,7 @@ impl NetworkPayload for EvmPayload {
             (Some(_), Some(_)) => return Ok(()),
         };
         let problem = format!(
-            "is required: {} is a custom chain, which Covault cannot ask",
+            "is required: {} is a custom chain, which Covault cannot query",
             transaction.chain_id
         );
         Err(Fault::field(missing, problem))

@@ -159,7 +159,7 @@ impl NetworkRules for Evm {
             ));
         };
         if keccak256(&unsigned.bytes).as_slice() != input.message {
-            return Err(Fault::bug("the digest is not that of the transaction"));
+            return Err(Fault::bug("the digest does not match the transaction"));
         }
         let signature = alloy_primitives::Signature::from_scalars_and_parity(
             B256::from(*r),

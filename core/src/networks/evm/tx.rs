@@ -31,7 +31,7 @@ pub(super) fn unsigned(
                 return Err(Fault::field(
                     "gasFee",
                     format_args!(
-                        "the chain node estimates less gas than {intrinsic}, which the transaction costs in any case"
+                        "the chain node's estimate is below the transaction's intrinsic gas, {intrinsic}"
                     ),
                 ));
             }
@@ -40,7 +40,9 @@ pub(super) fn unsigned(
                     .base_fee
                     .checked_mul(2)
                     .and_then(|twice| twice.checked_add(fees.max_priority_fee))
-                    .ok_or_else(|| Fault::field("gasFee", "the chain node's fees are absurd"))?;
+                    .ok_or_else(|| {
+                        Fault::field("gasFee", "the chain node's fees are out of range")
+                    })?;
                 (fees.estimate_gas, max_fee, Some(fees.max_priority_fee))
             } else {
                 (fees.estimate_gas, fees.base_fee, None)
@@ -88,7 +90,7 @@ fn one_of<T>(what: &str, request: Option<T>, chain_data: Option<T>) -> Result<T,
 
 fn misfit(what: &str) -> Fault {
     Fault::bug(format_args!(
-        "{what}: the facts are not those that were asked for"
+        "{what}: the chain data does not match the queries"
     ))
 }
 
@@ -232,7 +234,7 @@ pub(super) fn assemble(unsigned: &[u8], signature: &Signature) -> Result<Signed,
             signed(&tx, unsigned, signature)?
         }
         Some(_) => signed(&legacy(unsigned).map_err(undecodable)?, unsigned, signature)?,
-        None => return Err(Fault::bug("no unsigned transaction")),
+        None => return Err(Fault::bug("not an unsigned transaction")),
     };
     Ok(Signed {
         tx_hash: keccak256(&bytes).to_string(),

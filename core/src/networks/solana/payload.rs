@@ -236,7 +236,7 @@ pub(in crate::networks) fn send_custom(
         let transaction =
             WireTransaction::parse(&bytes).map_err(|error| Fault::field(&name, error))?;
         if transaction.place_of(&key).is_none() {
-            let problem = "does not ask for the signature of `from`";
+            let problem = "does not require the signature of `from`";
             return Err(Fault::field(&name, problem));
         }
         // The network would take the second for the first.
@@ -244,7 +244,7 @@ pub(in crate::networks) fn send_custom(
             .iter()
             .any(|other| other.message() == transaction.message())
         {
-            return Err(Fault::field(&name, "is the same as one before it"));
+            return Err(Fault::field(&name, "is a duplicate"));
         }
         transactions.push(transaction);
     }

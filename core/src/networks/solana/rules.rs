@@ -135,10 +135,13 @@ impl NetworkRules for Solana {
         signatures: &[Signature],
         public_key: &[u8],
     ) -> Result<Signed, Fault> {
-        let key = Pubkey::try_from(public_key).map_err(|_| Fault::bug("the key is no key"))?;
+        let key =
+            Pubkey::try_from(public_key).map_err(|_| Fault::bug("the public key is invalid"))?;
         let transactions = transactions_of(&unsigned.bytes)?;
         if transactions.len() != signatures.len() || transactions.len() != unsigned.signing.len() {
-            return Err(Fault::bug("there is not one signature per transaction"));
+            return Err(Fault::bug(
+                "the number of signatures does not match the number of transactions",
+            ));
         }
         let mut texts = Vec::with_capacity(transactions.len());
         let mut hashes = Vec::with_capacity(transactions.len());
@@ -146,11 +149,11 @@ impl NetworkRules for Solana {
             transactions.iter().zip(&unsigned.signing).zip(signatures)
         {
             if transaction.message_bytes() != input.message {
-                return Err(Fault::bug("what was signed is not the transaction"));
+                return Err(Fault::bug("the signed message is not the transaction"));
             }
             let signed = transaction
                 .signed(&key, &signature.to_bytes())
-                .ok_or_else(|| Fault::bug("the transaction does not ask for the signature"))?;
+                .ok_or_else(|| Fault::bug("the transaction does not require the signature"))?;
             texts.push(STANDARD.encode(signed.bytes()));
             let id = signed.id().map(|id| bs58::encode(id).into_string());
             hashes.push(id.unwrap_or_default());
@@ -184,7 +187,7 @@ fn send_custom(send: &SolanaCustom) -> Result<Unsigned, Fault> {
     for transaction in &send.transactions {
         let blank = transaction
             .blank(&from)
-            .ok_or_else(|| Fault::bug("a transaction does not ask for the wallet's signature"))?;
+            .ok_or_else(|| Fault::bug("a transaction does not require the wallet's signature"))?;
         unsigned.bytes.extend_from_slice(blank.bytes());
         unsigned.signing.push(input(blank.message_bytes()));
     }

@@ -110,7 +110,7 @@ impl TokenQueries {
             recipient_2,
         ] = accounts
         else {
-            return Err(Fault::bug("other accounts were answered than asked for"));
+            return Err(Fault::bug("the answer does not match the queried accounts"));
         };
         let mint = mint
             .as_ref()

@@ -66,7 +66,7 @@ pub(super) fn send_token(
     let program = token_program(&known.program)
         .ok_or_else(|| Fault::field("mintAddress", "is not a token"))?;
     if send.decimals.is_some_and(|given| given != known.decimals) {
-        let problem = "are not those of the token; leave them out or correct them";
+        let problem = "do not match the token's; omit or correct them";
         return Err(Fault::field("decimals", problem));
     }
     // Tokens that are sent to the token account of a token account are lost.
@@ -80,11 +80,11 @@ pub(super) fn send_token(
     match &known.sender_account_owner {
         Some(owner) if *owner == send.from => {}
         Some(_) => {
-            let problem = "has given its account for this token away";
+            let problem = "no longer owns its account for this token";
             return Err(Fault::field("from", problem));
         }
         None => {
-            return Err(Fault::field("from", "has none of this token")
+            return Err(Fault::field("from", "holds none of this token")
                 .with_execute_code(ExecuteCode::InsufficientFunds));
         }
     }
@@ -92,8 +92,7 @@ pub(super) fn send_token(
     match &known.recipient_account_owner {
         Some(owner) if *owner == send.to => {}
         Some(_) => {
-            let problem = "has an account for this token that belongs to somebody else by now; \
-                           use another address";
+            let problem = "no longer owns its account for this token; use another address";
             return Err(Fault::field("to", problem));
         }
         None => instructions.push(create_associated_token_account_idempotent(

@@ -24,16 +24,16 @@ const LENGTH_BYTES: usize = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransactionError {
     /// No node takes it.
-    #[error("is longer than the {MAX_TRANSACTION_BYTES} bytes that the network takes")]
+    #[error("exceeds the network's limit of {MAX_TRANSACTION_BYTES} bytes")]
     TooLong,
     /// Not exactly one transaction in its one encoding.
     #[error("is not one whole Solana transaction")]
     Form,
     /// A message of version 1 or above.
-    #[error("has a message of another version than legacy and 0")]
+    #[error("has an unsupported message version: only legacy and 0 are supported")]
     Version,
     /// Indices out of range, a fee payer that is read-only, signatures missing or too many.
-    #[error("contradicts itself: accounts, signers or indices do not fit together")]
+    #[error("is inconsistent: accounts, signers or indices do not match")]
     Contradiction,
     /// The network refuses it.
     #[error("names one account twice")]

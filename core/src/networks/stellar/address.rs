@@ -18,10 +18,10 @@ pub enum AddressError {
     #[error("must be a Stellar account: 56 capital letters and digits that begin with G")]
     Form,
     /// A strkey with a typing error.
-    #[error("has a wrong checksum: check for a typing error")]
+    #[error("has an invalid checksum: check for a typo")]
     Checksum,
     /// `S...`, or what looks like it.
-    #[error("is a secret seed, which nobody must see: give the account, which begins with G")]
+    #[error("is a secret seed, which must never be shared: give the account, which begins with G")]
     Seed,
     /// `C...`, which payments cannot reach.
     #[error("is a contract; it must be an account, which begins with G")]
@@ -35,7 +35,7 @@ pub enum AddressError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AssetError {
     /// Nothing stands between code and issuer.
-    #[error("must be an asset's code and issuer with a colon between them, CODE:G...")]
+    #[error("must be an asset as CODE:ISSUER; the issuer begins with G")]
     Form,
     /// The code is not one.
     #[error("must be 1 to 12 letters or digits")]

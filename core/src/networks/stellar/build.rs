@@ -41,7 +41,10 @@ pub(super) fn build(
         return Err(not_those());
     }
     if !(1..=MAX_BASE_FEE).contains(&chain_data.base_fee) {
-        return Err(Fault::field("fee", "the chain node's base fee is absurd"));
+        return Err(Fault::field(
+            "fee",
+            "the chain node's base fee is out of range",
+        ));
     }
     let memo = match transaction.memo.as_str() {
         "" => Memo::None,

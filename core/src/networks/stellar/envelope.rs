@@ -36,13 +36,13 @@ pub(super) const MAX_BASE_FEE: u32 = 100_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnvelopeError {
     /// Longer than [`MAX_BYTES`].
-    #[error("is larger than any transaction that the network takes")]
+    #[error("exceeds the network's transaction size limit")]
     TooLarge,
     /// Not an envelope, or nested too deep.
     #[error("must be a TransactionEnvelope (v0, v1 or fee bump) in XDR, with nothing after it")]
     Malformed,
     /// It can be read, and would be written in another way: it is not what others read in it.
-    #[error("is not in the one form that XDR has for it")]
+    #[error("is not canonical XDR")]
     NotCanonical,
 }
 
@@ -203,7 +203,7 @@ pub(super) fn following(sequence: u64) -> Result<i64, Fault> {
         .ok_or_else(|| {
             Fault::field(
                 "sequence",
-                "the chain node names the largest sequence number there is",
+                "the chain node reports the highest possible sequence number",
             )
         })
 }

@@ -220,21 +220,21 @@ fn failure(
             let (execute, meaning) = match code {
                 TransactionResultCode::TxInsufficientBalance => (
                     InsufficientFunds,
-                    Some("the account that pays the fee does not have it beside its reserve"),
+                    Some("the fee account's balance above its reserve does not cover the fee"),
                 ),
                 TransactionResultCode::TxNoAccount => {
                     (InsufficientFunds, Some("the account does not exist"))
                 }
                 TransactionResultCode::TxInsufficientFee => (
                     InsufficientGasFee,
-                    Some("the fee is lower than the network wants now"),
+                    Some("the fee is below the network's current minimum"),
                 ),
                 TransactionResultCode::TxBadAuth => (
                     Unspecified,
-                    Some("signatures that the accounts want are missing, or not for this network"),
+                    Some("required signatures are missing, or are for another network"),
                 ),
                 TransactionResultCode::TxBadAuthExtra => {
-                    (Unspecified, Some("it has signatures that nobody wants"))
+                    (Unspecified, Some("it has unneeded signatures"))
                 }
                 _ => (Unspecified, None),
             };
@@ -258,9 +258,11 @@ fn operation(result: &OperationResult) -> Option<(ExecuteCode, String, Option<&'
         OperationResult::OpInner(result) => result,
         other => {
             let meaning = match other {
-                OperationResult::OpNoAccount => Some("an account that it runs for does not exist"),
+                OperationResult::OpNoAccount => {
+                    Some("a source account of an operation does not exist")
+                }
                 OperationResult::OpBadAuth => {
-                    Some("a signature of an account that it runs for is missing")
+                    Some("a signature of an operation's source account is missing")
                 }
                 _ => None,
             };
@@ -279,7 +281,7 @@ fn operation(result: &OperationResult) -> Option<(ExecuteCode, String, Option<&'
             let (code, meaning) = match payment {
                 PaymentResult::Underfunded => (
                     InsufficientFunds,
-                    Some("the sender does not have the amount beside its reserve"),
+                    Some("the sender's balance above its reserve does not cover the amount"),
                 ),
                 PaymentResult::SrcNoTrust => (
                     InsufficientFunds,
@@ -292,7 +294,9 @@ fn operation(result: &OperationResult) -> Option<(ExecuteCode, String, Option<&'
                 PaymentResult::NoDestination => (Unspecified, Some("the recipient does not exist")),
                 PaymentResult::NoTrust => (
                     Unspecified,
-                    Some("the recipient has no trust line for the asset, and must make one first"),
+                    Some(
+                        "the recipient has no trust line for the asset, and must create one first",
+                    ),
                 ),
                 PaymentResult::NotAuthorized => (
                     Unspecified,
@@ -300,7 +304,7 @@ fn operation(result: &OperationResult) -> Option<(ExecuteCode, String, Option<&'
                 ),
                 PaymentResult::LineFull => (
                     Unspecified,
-                    Some("the recipient would have more than its limit"),
+                    Some("the recipient's trust line limit would be exceeded"),
                 ),
                 _ => (Unspecified, None),
             };
@@ -310,7 +314,7 @@ fn operation(result: &OperationResult) -> Option<(ExecuteCode, String, Option<&'
             let (code, meaning) = match created {
                 CreateAccountResult::Underfunded => (
                     InsufficientFunds,
-                    Some("the sender does not have the amount beside its reserve"),
+                    Some("the sender's balance above its reserve does not cover the amount"),
                 ),
                 CreateAccountResult::LowReserve => (
                     Unspecified,
@@ -328,7 +332,7 @@ fn operation(result: &OperationResult) -> Option<(ExecuteCode, String, Option<&'
             let (code, meaning) = match changed {
                 ChangeTrustResult::LowReserve => (
                     InsufficientFunds,
-                    Some("the account does not have the reserve of a trust line"),
+                    Some("the account's balance does not cover the reserve of a trust line"),
                 ),
                 ChangeTrustResult::NoIssuer => {
                     (Unspecified, Some("the issuer of the asset does not exist"))

@@ -170,7 +170,7 @@ pub(in crate::networks) fn send_custom(
         return refuse("must have no negative fee or sequence number");
     }
     if parts.signatures >= envelope::MAX_SIGNATURES {
-        return refuse("has 20 signatures already, and there is no room for one more");
+        return refuse("already has 20 signatures, the maximum");
     }
     if !parts.takes_signature_of(account_key(&from)) {
         return Err(Fault::field(

@@ -164,7 +164,7 @@ impl NetworkRules for Stellar {
         let mut envelope = envelope::decode_own(&unsigned.bytes)?;
         let digest = envelope::digest(&envelope)?;
         if digest.as_slice() != input.message {
-            return Err(Fault::bug("the digest is not that of the transaction"));
+            return Err(Fault::bug("the digest does not match the transaction"));
         }
         envelope::sign(&mut envelope, &key_of(public_key)?, signature.to_bytes())?;
         Ok(Signed {

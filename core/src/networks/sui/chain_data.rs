@@ -82,7 +82,7 @@ impl ChainData {
             for coin in list {
                 let reference = coin.reference()?;
                 if !seen.insert(*reference.object_id()) {
-                    return Err(Fault::bug("one coin object twice"));
+                    return Err(Fault::bug("duplicate coin object"));
                 }
             }
         }

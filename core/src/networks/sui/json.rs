@@ -30,7 +30,7 @@ pub(super) fn read(text: &[u8]) -> Result<sdk::Transaction, Fault> {
     let digest = data.digest.clone();
     let transaction = data.resolved()?;
     if digest.is_some_and(|digest| digest != transaction.digest().to_base58()) {
-        return Err(wrong("has a digest that is not the transaction's"));
+        return Err(wrong("has a digest that does not match the transaction"));
     }
     Ok(transaction)
 }

@@ -135,8 +135,7 @@ pub(in crate::networks) fn send_custom(wire: &wire::SuiSendCustom) -> Result<Sui
     if transaction.gas_payment.owner != transaction.sender {
         return Err(Fault::field(
             "payload",
-            "has another gas owner than `from`: it needs a second signature, so it cannot be sent \
-             from here",
+            "has a gas owner other than `from`: it needs a second signature, so Covault cannot send it",
         ));
     }
     Ok(SuiPayload::Custom(SuiCustom {
@@ -309,7 +308,7 @@ fn gas(gas: Option<&wire::SuiGas>) -> Result<GasSettings, Fault> {
     if budget.is_some_and(|budget| budget > MAX_BUDGET) {
         return Err(Fault::field(
             "gasFee.budget",
-            format_args!("must be at most {MAX_BUDGET} MIST, which is what the network allows"),
+            format_args!("must be at most {MAX_BUDGET} MIST, the network's limit"),
         ));
     }
     let price = more_than_zero("gasFee.price", gas.price.as_deref())?;

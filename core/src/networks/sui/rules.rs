@@ -114,9 +114,7 @@ impl NetworkRules for Sui {
             Ok(()) => Ok(Allocation::ChainData(left)),
             // Another transaction holds the coins; what it leaves may be enough.
             Err(_) if tx::funds(payment, &chain_data, budget).is_ok() => Ok(Allocation::Wait(
-                "other transactions of the wallet hold the coins that it needs; they are free \
-                 again once those are done"
-                    .into(),
+                "the required coins are reserved by other transactions of this wallet".into(),
             )),
             Err(short) => Err(short),
         }
@@ -226,7 +224,7 @@ impl NetworkRules for Sui {
         };
         let transaction = tx::decode(&unsigned.bytes).ok_or_else(unreadable)?;
         if transaction.signing_digest().as_slice() != input.message {
-            return Err(Fault::bug("the digest is not that of the transaction"));
+            return Err(Fault::bug("the digest does not match the transaction"));
         }
         let signature = UserSignature::Simple(SimpleSignature::Ed25519 {
             signature: Ed25519Signature::new(signature.to_bytes()),

@@ -107,7 +107,7 @@ pub(super) fn simulation(
 /// Price and budget: the request's, or what the network says.
 pub(super) fn gas(payment: &SuiPayment, chain_data: &ChainData) -> Result<(u64, u64), Fault> {
     let price = price(payment, chain_data)?;
-    let absurd = || Fault::field("gasFee", "the chain node's gas is absurd");
+    let absurd = || Fault::field("gasFee", "the chain node's gas is out of range");
     let budget = match (payment.gas.budget, &chain_data.gas_used) {
         (Some(budget), None) => budget,
         (None, Some(used)) => {
@@ -132,7 +132,7 @@ fn price(payment: &SuiPayment, chain_data: &ChainData) -> Result<u64, Fault> {
         (None, Some(price)) if (1..MAX_PRICE).contains(&price) => Ok(price),
         (None, Some(_)) => Err(Fault::field(
             "gasFee.price",
-            "the chain node's gas price is absurd",
+            "the chain node's gas price is out of range",
         )),
         (Some(_), Some(_)) | (None, None) => Err(not_those()),
     }
@@ -165,8 +165,7 @@ pub(super) fn funds(
     );
     if have < need {
         let sentence = format_args!(
-            "needs {need} MIST with the gas budget, and the wallet has {have} that one \
-             transaction can spend"
+            "needs {need} MIST including the gas budget; the wallet has {have} that one transaction can spend"
         );
         return Err(Fault::field(payment.amount_field(), sentence)
             .with_execute_code(ExecuteCode::InsufficientFunds));

@@ -27,14 +27,14 @@ pub struct TonAddress {
 pub enum AddressError {
     /// Neither form, or a wrong checksum.
     #[error(
-        "must be a TON address without typing errors: UQ... or EQ... of 48 characters, or 0: and 64 hex digits"
+        "must be a valid TON address: UQ... or EQ... of 48 characters, or 0: and 64 hex digits"
     )]
     Form,
     /// Flagged for test networks.
-    #[error("is an address for test networks only: ask for the one that begins with UQ or EQ")]
+    #[error("is a testnet-only address: use the one that begins with UQ or EQ")]
     Testnet,
     /// Of a workchain that does not exist.
-    #[error("is in a workchain that does not exist: only 0 and -1 do")]
+    #[error("has an unsupported workchain: only 0 and -1 exist")]
     Workchain,
 }
 

@@ -31,7 +31,7 @@ pub enum BocError {
     Size,
     /// Cells that do not belong into a message.
     #[error(
-        "has special cells that do not belong into a message: only library references and whole Merkle proofs below the root do"
+        "has exotic cells that a message cannot contain: only library references and whole Merkle proofs below the root are allowed"
     )]
     Exotic,
 }

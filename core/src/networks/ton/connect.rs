@@ -175,7 +175,7 @@ fn out(message: &Cell, from: &TonAddress) -> Result<OutMessage, &'static str> {
         "must be an internal MessageRelaxed as the TON libraries write it, to workchain 0 or -1, without extra currencies and with IHR disabled",
     )?;
     if seen.from.is_some_and(|other| other != from.std()) {
-        return Err("is from another account than the wallet");
+        return Err("is from an account other than the wallet");
     }
     let is_plain = !seen.has_init && seen.body.is_empty();
     let boc = cells::write(message.as_ref());

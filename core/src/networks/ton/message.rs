@@ -82,7 +82,7 @@ impl TonMessageForm {
                 let cell = cells::read(cell).map_err(Fault::bug)?;
                 Ok(sha256(&[&NO_CELL, SAFE_SIGN, cell.repr_hash().as_slice()]))
             }
-            _ => Err(Fault::bug("a message without its domain, or with one")),
+            _ => Err(Fault::bug("unexpected or missing domain")),
         }
     }
 }

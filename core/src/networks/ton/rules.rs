@@ -112,8 +112,9 @@ impl NetworkRules for Ton {
         let chain_data = match chain_data {
             ChainData::Transaction(chain_data) => {
                 let seqno = lowest_free(chain_data.seqno.into(), taken)?;
-                let seqno = u32::try_from(seqno)
-                    .map_err(|_| Fault::field("from", "the wallet has no numbers left"))?;
+                let seqno = u32::try_from(seqno).map_err(|_| {
+                    Fault::field("from", "the wallet's sequence numbers are used up")
+                })?;
                 ChainData::Transaction(TransactionChainData {
                     seqno,
                     ..chain_data
@@ -176,7 +177,7 @@ impl NetworkRules for Ton {
         let order = WalletOrder::read(&unsigned.bytes).ok_or_else(unreadable)?;
         let body = order.body().map_err(Fault::bug)?;
         if body.repr_hash().as_slice() != input.message {
-            return Err(Fault::bug("what was signed is not the transaction"));
+            return Err(Fault::bug("the signed message is not the transaction"));
         }
         let key = key(public_key)?;
         let from = crate::networks::NetworkPayload::from(payload);
@@ -278,18 +279,18 @@ fn send_token(
     if !address(master)?.is_account(&send.master) {
         return Err(Fault::field(
             "mintAddress",
-            "is not a sound jetton: it names a wallet of another one as the sender's",
+            "is not a valid jetton: it reports a wallet of another jetton as the sender's",
         ));
     }
     match (send.decimals, chain_data.decimals) {
         (Some(given), Some(real)) if given == real => {}
         (Some(_), Some(_)) => {
-            return Err(Fault::field("decimals", "are not those of the jetton"));
+            return Err(Fault::field("decimals", "do not match the jetton's"));
         }
         (Some(_), None) => {
             return Err(Fault::field(
                 "decimals",
-                "cannot be compared: this jetton does not keep them on the chain; leave them out",
+                "cannot be verified: this jetton does not store them on chain; omit them",
             ));
         }
         (None, Some(_)) => return Err(not_those()),
@@ -308,7 +309,7 @@ fn sign_message(message: &TonMessage, chain_data: Option<&ChainData>) -> Result<
     let at = if message.form.has_domain() {
         let domain = one_of(message.domain.as_deref(), domain)?;
         if !is_domain(domain) {
-            return Err(Fault::bug("the domain of configuration is not a host name"));
+            return Err(Fault::bug("the configured domain is not a host name"));
         }
         Some((domain, one_of(message.timestamp, timestamp)?))
     } else {

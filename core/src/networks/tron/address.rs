@@ -83,7 +83,7 @@ pub enum AddressError {
     #[error("must be a Tron address: T and 33 more characters of base58")]
     Form,
     /// Looks like one, and the checksum is another.
-    #[error("has a wrong checksum: check for a typing error")]
+    #[error("has an invalid checksum: check for a typo")]
     Checksum,
 }
 

@@ -139,7 +139,7 @@ impl NetworkRules for Tron {
             ));
         };
         if tx::id(&unsigned.bytes).as_slice() != input.message {
-            return Err(Fault::bug("the digest is not that of the transaction"));
+            return Err(Fault::bug("the digest does not match the transaction"));
         }
         // v as TronWeb has it; nodes take 0 and 1 too.
         let v = match y_parity {

@@ -70,7 +70,7 @@ pub(super) fn unsigned(payload: &TronPayload, chain_data: &ChainData) -> Result<
         .block
         .timestamp_ms
         .checked_add(LIFETIME_MS)
-        .ok_or_else(|| Fault::bug("the block's timestamp is absurd"))?;
+        .ok_or_else(|| Fault::bug("the block's timestamp is out of range"))?;
     // Past its expiration, or before its block, it would not be what was asked for.
     if !(chain_data.block.timestamp_ms..expiration_ms).contains(&chain_data.timestamp_ms) {
         return Err(Fault::bug("the timestamp is not within the lifetime"));
@@ -106,7 +106,7 @@ fn reference(chain_data: &ChainData) -> Result<BlockReference, Fault> {
                 hash: *hash,
             })
         }
-        _ => Err(Fault::bug("the block's id is not of its number")),
+        _ => Err(Fault::bug("the block id does not match its number")),
     }
 }
 

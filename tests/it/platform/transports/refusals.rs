@@ -101,7 +101,7 @@ pub async fn check(world: &World, caller: &ApiCaller, made: &Fixtures) {
             "updateWallet",
             json!({"address": evm}),
             INVALID,
-            "nothing is to change",
+            "nothing to change: give name, status or both",
         ),
         (
             "updateWallet",

@@ -120,7 +120,7 @@ fn arguments__should_be_encoded_by_their_type() {
 
 #[test]
 fn arguments__should_be_refused_by_name() {
-    let json = "is of a type that cannot be written in JSON";
+    let json = "has a type that is not supported in JSON: give the transaction in BCS";
     let cases = [
         ("bool", json!("true"), "must be true or false"),
         ("bool", json!(1), "must be true or false"),
@@ -230,7 +230,7 @@ fn abi__should_fit_the_call() {
     // Absurd answers.
     refused(
         build(&["u8"; 300], 1),
-        &format!("{path}.function: has parameters that"),
+        &format!("{path}.function: has invalid parameters according to the chain node"),
     );
     refused(
         build(&["T0".repeat(4000).as_str()], 1),
@@ -238,14 +238,14 @@ fn abi__should_fit_the_call() {
     );
     refused(
         build(&["<T0".repeat(900).as_str()], 1),
-        &format!("{path}.arguments[0]: is of"),
+        &format!("{path}.arguments[0]: has a type"),
     );
     let missing = super::build(&payload, chain_data()).unwrap_err();
     assert_eq!(missing.class(), &Class::Bug);
     let large = call(&[], json!(["a".repeat(tx::MAX_BYTES)])).unwrap();
     refused(
         super::build(&large, abi(&["vector<u8>"], 0)),
-        &format!("{path}: makes a transaction of more than 65536 bytes"),
+        &format!("{path}: results in a transaction of more than 65536 bytes"),
     );
 }
 
@@ -349,7 +349,7 @@ fn transfers__should_be_read_with_the_parameters_that_the_framework_has() {
     for lie in ["vector<u8>", "0x1::string::String"] {
         refused(
             build(&payload, abi(&["&signer", "address", lie], 0)),
-            "aptosSendCustom.payload.function: has other parameters",
+            "aptosSendCustom.payload.function: has parameters, according to the chain node, that differ from the framework's",
         );
     }
     // What the framework will not take is refused before anybody is asked.
@@ -493,7 +493,7 @@ fn build__should_refuse_texts_and_options_that_are_as_long_as_numbers_alone() {
         );
     }
     let fault = encoded(string, json!("1234567")).unwrap_err();
-    let problem = "arguments[0]: could be taken for another number or address";
+    let problem = "arguments[0]: is ambiguous if the chain node reports a false ABI: give the transaction in BCS";
     assert!(fault.message().contains(problem), "{fault}");
     for (param, argument) in [
         (string, json!("12345678")),

@@ -230,9 +230,15 @@ fn gas__should_be_the_requests_or_the_chains() {
     assert_eq!(built(None, Some(8), Some(7), None).unwrap(), (11, 8));
     assert_eq!(built(Some(9), None, None, Some(3)).unwrap(), (9, 3));
     assert_eq!(built(None, None, Some(1), Some(0)).unwrap(), (2, 0));
-    let gas = "aptosSendNative.gasFee.maxGasAmount: cannot be set";
-    refused(built(None, None, Some(0), Some(1)), gas);
-    refused(built(None, None, Some(u64::MAX), Some(1)), gas);
+    let gas = "aptosSendNative.gasFee.maxGasAmount: cannot be determined: the chain node";
+    refused(
+        built(None, None, Some(0), Some(1)),
+        &format!("{gas} reports zero gas"),
+    );
+    refused(
+        built(None, None, Some(u64::MAX), Some(1)),
+        &format!("{gas}'s gas is out of range"),
+    );
     // Too much or too little was answered.
     for (limit, price, used, estimate) in [
         (Some(9), Some(8), Some(7), None),

@@ -206,7 +206,7 @@ fn payload__should_name_the_field_that_is_wrong() {
         (wire(P2PKH, "545", 1), "amount: is dust"),
         (
             wire(P2PKH, "2100000000000001", 1),
-            "amount: is more bitcoin",
+            "amount: exceeds the bitcoin supply",
         ),
         (wire(P2WPKH, "1000", 0), "networkFee: is required"),
         (wire(P2WPKH, "1000", 10_001), "networkFee: must be at most"),
@@ -270,7 +270,7 @@ fn batch__should_be_checked_like_single_payments() {
     refused(
         &batch_wire(&[(P2PKH, whole), (P2PKH, 1000)]),
         1,
-        "recipients: get more bitcoin",
+        "recipients: total exceeds the bitcoin supply",
     );
     refused(&batch_wire(&all[..254]), 0, "networkFee: is required");
     assert_eq!(
@@ -383,7 +383,7 @@ fn settle__should_leave_out_what_is_taken_and_not_needed() {
     let Allocation::Wait(why) = allocate(&taken(&all[..3])) else {
         panic!()
     };
-    assert!(why.starts_with("other requests of this wallet"));
+    assert!(why.ends_with("reserved by other requests of this wallet"));
     assert!(matches!(allocate(&taken(&all)), Allocation::Wait(_)));
     // In whatever case the node writes txids.
     let mut capitals = all.clone();
@@ -427,7 +427,7 @@ fn settle__should_leave_it_to_build_to_refuse_what_nothing_can_pay() {
         // 42 + 2 * 272 + 124 weight units are 178 vB.
         assert_eq!(
             fault.message(),
-            "btcSendNative.amount: is more than the wallet can pay: it has 50000 satoshi to spend, and with the fee 51780 are needed"
+            "btcSendNative.amount: exceeds the wallet's funds: it has 50000 spendable satoshi, and needs 51780 including the fee"
         );
     }
     let other = networks::ChainData::Solana(networks::solana::ChainData {
@@ -444,7 +444,7 @@ fn build__should_refuse_what_cannot_be_paid() {
         let fault = build(payload, &chain_data(values)).unwrap_err();
         assert_eq!(fault.class(), &Class::Invalid);
         assert_eq!(fault.execute_code(), ExecuteCode::InsufficientFunds);
-        let sentence = format!("btcSendNative.{field}: is more than the wallet can pay");
+        let sentence = format!("btcSendNative.{field}: exceeds the wallet's funds: it has");
         assert!(fault.message().starts_with(&sentence), "{fault}");
     };
     short(&send(P2WPKH, 1000, 1), &[], "amount");
@@ -534,7 +534,7 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
         assert!(
             fault
                 .message()
-                .starts_with("btcSendNative.from: has more bitcoin than there are"),
+                .starts_with("btcSendNative.from: holds more than the bitcoin supply according to the chain node: check the node"),
             "{fault}"
         );
     }

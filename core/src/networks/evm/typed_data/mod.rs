@@ -194,7 +194,7 @@ impl<'a> StructHasher<'a> {
         let (name, fields) = self
             .types
             .entry(name)
-            .ok_or_else(|| Fault::field(path, "is of a type that types does not have"))?;
+            .ok_or_else(|| Fault::field(path, "has a type that is not declared in types"))?;
         if let Some(key) = value
             .keys()
             .find(|key| !fields.iter().any(|field| field.name == **key))
@@ -268,7 +268,7 @@ impl<'a> StructHasher<'a> {
                     return Err(wrong("must be a list"));
                 };
                 if length.is_some_and(|length| length != items.len()) {
-                    return Err(wrong("is not of the length that the type says"));
+                    return Err(wrong("does not have the length of its type"));
                 }
                 let mut hash = Keccak256::new();
                 for (index, item) in items.iter().enumerate() {

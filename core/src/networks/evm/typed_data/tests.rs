@@ -194,12 +194,12 @@ fn typed_data__should_refuse_values_that_are_not_of_their_type() {
         (
             "/message/two",
             json!([1]),
-            "message.two: is not of the length",
+            "message.two: does not have the length of its type",
         ),
         (
             "/message/two",
             json!([1, 2, 3]),
-            "message.two: is not of the length",
+            "message.two: does not have the length of its type",
         ),
         ("/message/two", json!("1,2"), "message.two: must be a list"),
         (
@@ -267,7 +267,7 @@ fn typed_data__should_refuse_values_that_are_not_of_their_type() {
         (
             "/message/from/wallet",
             json!("0xcD2a3d9F938E13CD947Ec05AbC7FE734Df8DD826"),
-            "message.from.wallet: has a wrong checksum",
+            "message.from.wallet: has an invalid checksum (EIP-55): check for a typo",
         ),
         ("/message", json!([]), "message: must be an object"),
         ("/domain", json!("x"), "domain: must be an object"),
@@ -364,7 +364,7 @@ fn typed_data__should_refuse_types_that_libraries_read_differently() {
     let twice = json!([{"name": "x", "type": "uint8"}, {"name": "x", "type": "uint8"}]);
     refused(
         &with("/types/Other", Some(twice)),
-        "types.Other[1]: has the name of another",
+        "types.Other[1]: has the same name as another field",
     );
     let more = json!([{"name": "x", "type": "uint8", "indexed": true}]);
     refused(
@@ -377,7 +377,7 @@ fn typed_data__should_refuse_types_that_libraries_read_differently() {
     );
     refused(
         &with("/types/Person", None),
-        "types.Mail: refers to a type that is missing",
+        "types.Mail: refers to a missing type, or to itself",
     );
     let deep = format!("uint8{}", "[]".repeat(33));
     refused(
@@ -473,7 +473,7 @@ fn typed_data__should_refuse_a_key_that_is_given_twice() {
         let fault = signing_hash(once.replace(key, twice).as_bytes(), None).unwrap_err();
         assert_eq!(
             fault.message(),
-            "content: has an object with the same key twice"
+            "content: contains an object with a duplicate key"
         );
     }
 }

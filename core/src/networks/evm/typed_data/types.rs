@@ -90,7 +90,7 @@ impl StructTypes {
                 let path = format!("{path}[{index}]");
                 let field = parse_field(field).map_err(|problem| Fault::field(&path, problem))?;
                 if !seen.insert(field.name.clone()) {
-                    return Err(Fault::field(&path, "has the name of another field"));
+                    return Err(Fault::field(&path, "has the same name as another field"));
                 }
                 checked.push(field);
             }
@@ -127,7 +127,7 @@ impl StructTypes {
         self.resolver.type_hash(name).map_err(|error| {
             Fault::field(
                 format_args!("types.{name}"),
-                "refers to a type that is missing, or to itself through others",
+                "refers to a missing type, or to itself",
             )
             .caused_by(error)
         })
@@ -146,7 +146,7 @@ fn parse_field(value: &Value) -> Result<StructField, &'static str> {
 }
 
 fn parse_type(text: &str) -> Result<FieldType, &'static str> {
-    const WRONG: &str = "has a type that EIP-712 does not have";
+    const WRONG: &str = "has a type that EIP-712 does not define";
     let (base, mut dimensions) = match text.find('[') {
         Some(at) => text.split_at_checked(at).ok_or(WRONG)?,
         None => (text, ""),

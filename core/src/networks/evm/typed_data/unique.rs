@@ -11,7 +11,7 @@ pub(super) fn parse(json: &[u8]) -> Result<Map<String, Value>, &'static str> {
     match serde_json::from_slice::<UniqueKeys>(json) {
         Ok(UniqueKeys(Value::Object(object))) => Ok(object),
         Ok(_) => Err("must be a JSON object to be typed data"),
-        Err(error) if error.is_data() => Err("has an object with the same key twice"),
+        Err(error) if error.is_data() => Err("contains an object with a duplicate key"),
         Err(_) => Err("must be JSON to be typed data"),
     }
 }

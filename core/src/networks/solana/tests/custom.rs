@@ -116,11 +116,11 @@ fn custom__should_be_refused_by_what_is_wrong() {
         "txBase64[1]: must be base64",
     );
     let same = vec![good.clone(), good.clone()];
-    refused(same, "txBase64[1]: is the same as one before it");
+    refused(same, "txBase64[1]: is a duplicate");
     let strange = legacy(&at(2), &[system::transfer(&at(2), &wallet(), 1)]);
     refused(
         vec![STANDARD.encode(strange.bytes())],
-        "txBase64[0]: does not ask for the signature of `from`",
+        "txBase64[0]: does not require the signature of `from`",
     );
     refused(
         vec!["AAAA".into()],
@@ -129,7 +129,7 @@ fn custom__should_be_refused_by_what_is_wrong() {
     // Signed by somebody else or not, it is the same transaction to the network.
     let half = sponsored().signed(&at(2), &[8; 64]).unwrap();
     let both = [sponsored(), half].map(|one| STANDARD.encode(one.bytes()));
-    refused(both.to_vec(), "txBase64[1]: is the same as one before it");
+    refused(both.to_vec(), "txBase64[1]: is a duplicate");
 }
 
 #[test]

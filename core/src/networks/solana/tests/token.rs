@@ -239,7 +239,7 @@ fn build__should_refuse_what_the_chain_contradicts() {
         ),
         (
             |chain_data| chain_data.decimals = 7,
-            "decimals: are not those",
+            "decimals: do not match the token's; omit or correct them",
         ),
         (
             |chain_data| chain_data.recipient_program = Some(TOKEN.to_string()),
@@ -251,15 +251,15 @@ fn build__should_refuse_what_the_chain_contradicts() {
         ),
         (
             |chain_data| chain_data.sender_account_owner = None,
-            "from: has none of this token",
+            "from: holds none of this token",
         ),
         (
             |chain_data| chain_data.sender_account_owner = Some(MINT.into()),
-            "from: has given its account",
+            "from: no longer owns its account for this token",
         ),
         (
             |chain_data| chain_data.recipient_account_owner = Some(MINT.into()),
-            "to: has an account for this token that belongs to somebody else",
+            "to: no longer owns its account for this token; use another address",
         ),
     ];
     let given = payload(|wire| wire.decimals = Some(6));
@@ -269,7 +269,7 @@ fn build__should_refuse_what_the_chain_contradicts() {
         assert_eq!(*fault.class(), Class::Invalid);
         let sentence = format!("solanaSendSplToken.{sentence}");
         assert!(fault.message().starts_with(&sentence), "{fault}");
-        let poor = sentence.contains("has none");
+        let poor = sentence.contains("holds none");
         assert_eq!(fault.execute_code() == ExecuteCode::InsufficientFunds, poor);
     }
     // A recipient that is a wallet, or a program's, is nothing special.

@@ -94,7 +94,7 @@ fn custom__should_be_refused_when_no_network_takes_it() {
     negative.seq_num = SequenceNumber(-1);
     for (envelope, problem) in [
         (v1(&from(), Vec::new()), "must have an operation"),
-        (full, "has 20 signatures already"),
+        (full, "already has 20 signatures, the maximum"),
         (negative.into(), "must have no negative"),
         (
             bump(&from(), -1, tx(ISSUER, vec![by(None, native(TO, 1))])),
@@ -230,7 +230,7 @@ fn custom__should_have_room_for_a_signature() {
     let fault = custom(&upload(MAX_BYTES - empty + 1)).unwrap_err();
     assert_eq!(
         fault.message(),
-        "stellarSendCustom.txBase64: is larger than any transaction that the network takes"
+        "stellarSendCustom.txBase64: exceeds the network's transaction size limit"
     );
 }
 

@@ -158,11 +158,11 @@ fn json__should_be_refused_where_something_is_left_open() {
     );
     refused(
         &|json| json["digest"] = json!("11111111111111111111111111111111"),
-        "has a digest that is not the transaction's",
+        "has a digest that does not match the transaction",
     );
     refused(
         &|json| json["gasData"]["owner"] = json!("0x5"),
-        "has another gas owner than `from`",
+        "has a gas owner other than `from`: it needs a second signature, so Covault cannot send it",
     );
     refused(
         &|json| json["sender"] = json!("0x5"),
@@ -207,7 +207,10 @@ fn custom__should_be_a_programmable_transaction_in_its_one_encoding() {
     for (bytes, sentence) in [
         (encode(&other), "must be a programmable transaction"),
         (encode(&large), "must be a programmable transaction"),
-        (encode(&sponsored), "has another gas owner"),
+        (
+            encode(&sponsored),
+            "has a gas owner other than `from`: it needs a second signature, so Covault cannot send it",
+        ),
         (encode(&of_other), "is not a transaction of `from`"),
         (padded, "must be a programmable transaction"),
         (

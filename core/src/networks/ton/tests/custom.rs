@@ -58,7 +58,7 @@ fn custom__should_be_json_that_says_nothing_else() {
         (plain(256), "payload.messages: must be 1 to 255"),
         (
             request(&item("")).replace("NKp", "NKq"),
-            "payload.messages[0].address: must be a TON address",
+            "payload.messages[0].address: must be a valid TON address",
         ),
         (
             request(&item("")).replace(r#""1""#, r#""-1""#),

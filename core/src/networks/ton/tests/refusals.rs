@@ -170,12 +170,12 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
         (
             token_of(&sender, BOB, 1, "", Some(9)),
             jetton_facts(Some(6)),
-            "decimals: are not those",
+            "decimals: do not match the jetton's",
         ),
         (
             token_of(&sender, BOB, 1, "", Some(9)),
             jetton_facts(None),
-            "decimals: cannot be compared",
+            "decimals: cannot be verified: this jetton does not store them on chain; omit them",
         ),
         (
             token(),
@@ -184,7 +184,7 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
                 chain_data.jetton.as_mut().unwrap().master = Some(JETTON_WALLET.into());
                 chain_data
             },
-            "mintAddress: is not a sound jetton",
+            "mintAddress: is not a valid jetton: it reports a wallet of another jetton as the sender's",
         ),
         (
             token(),
