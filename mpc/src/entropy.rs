@@ -70,6 +70,8 @@ pub(crate) struct EntropyHedge {
     off: bool,
 }
 
+crate::secrets::secret!(EntropyHedge { secret });
+
 impl EntropyHedge {
     /// `secret` is the node's own and good for nothing else; `start` is above that of every start
     /// before.
@@ -154,6 +156,8 @@ pub(crate) struct HedgedDraw<'a> {
     context: Vec<u8>,
 }
 
+crate::secrets::secret!(HedgedDraw<'_>);
+
 impl Entropy for HedgedDraw<'_> {
     fn fill(&self, bytes: &mut [u8]) {
         self.hedge.draw(&self.context, bytes);
@@ -170,8 +174,6 @@ impl Entropy for HedgedDraw<'_> {
 pub(crate) fn renew_thread_generator() -> bool {
     rand::rng().reseed().is_ok()
 }
-
-crate::secrets::secret!(EntropyHedge, HedgedDraw<'_>);
 
 #[cfg(test)]
 #[allow(non_snake_case)]

@@ -287,6 +287,8 @@ pub struct OpenedEnvelope {
     pub signed: SignedHeader,
 }
 
+crate::secrets::secret!(OpenedEnvelope { body });
+
 /// Reads a header of [`EnvelopeHeader::to_bytes`].
 pub(crate) fn read_header(bytes: &[u8]) -> Option<EnvelopeHeader> {
     EnvelopeHeader::decode(bytes).filter(|_| bytes.len() == HEADER_LEN)
@@ -331,6 +333,8 @@ pub struct EnvelopeCodec {
     entropy: Arc<dyn Entropy>,
     peers: RwLock<HashMap<NodeId, Arc<PeerKeys>>>,
 }
+
+crate::secrets::secret!(EnvelopeCodec);
 
 impl EnvelopeCodec {
     /// A post for `identity` on `bus`.

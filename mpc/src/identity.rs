@@ -28,6 +28,8 @@ pub struct NodeIdentity {
     sealing: crypto_box::SecretKey,
 }
 
+crate::secrets::secret!(NodeIdentity { signing });
+
 impl NodeIdentity {
     /// A fresh identity.
     pub fn generate(entropy: &dyn Entropy) -> Self {

@@ -23,6 +23,8 @@ pub(crate) struct ProtocolMessage {
     pub body: Zeroizing<Vec<u8>>,
 }
 
+crate::secrets::secret!(ProtocolMessage { body });
+
 /// How a run ended well.
 pub(crate) enum Finished {
     /// We are the collector.
@@ -34,6 +36,8 @@ pub(crate) enum Finished {
     /// The new share is made; none for who leaves.
     Reshared(Option<KeyShare>),
 }
+
+crate::secrets::secret!(Finished);
 
 /// How a run ended badly.
 pub(crate) struct RunFailure {
@@ -55,6 +59,12 @@ enum RunSessions {
     Signing {
         sessions: Vec<SessionSlot<Option<Signature>>>,
         outcomes: Vec<Option<Signature>>,
+        /// The public key that signs.
+        root: Vec<u8>,
+        /// A hash of what was ordered: all signers say theirs, before each message. Whom an
+        /// orchestrator has told something else is not heard here, and not blamed: its messages
+        /// would look like those of a cheat.
+        view: [u8; VIEW_LEN],
     },
     Keygen(SessionSlot<KeyShare>),
     Reshare(SessionSlot<Option<KeyShare>>),
@@ -65,21 +75,27 @@ pub(crate) struct ProtocolRun {
     protocol: RunSessions,
     /// The other parties.
     peers: HashMap<NodeId, SignerIndex>,
-    /// The key that signs; `None` while it is made.
-    root: Option<Vec<u8>>,
     /// The last round that has messages.
     last_round: u16,
     /// What has come, by slot: its fingerprint, and who signed it.
     seen: HashMap<(NodeId, u16, u32), ([u8; 32], SignedHeader)>,
-    /// A hash of what was ordered, for signing: all signers say theirs, before each message. Whom an
-    /// orchestrator has told something else is not heard here, and not blamed: his messages would
-    /// look like those of a cheat.
-    view: Option<[u8; VIEW_LEN]>,
     /// Who was told something else.
     misled: BTreeSet<NodeId>,
 }
 
+crate::secrets::secret!(ProtocolRun);
+
 impl ProtocolRun {
+    fn new(protocol: RunSessions, peers: HashMap<NodeId, SignerIndex>, last_round: u16) -> Self {
+        Self {
+            protocol,
+            peers,
+            last_round,
+            seen: HashMap::new(),
+            misled: BTreeSet::new(),
+        }
+    }
+
     /// Signs one input per session.
     pub(crate) fn signing(
         sessions: Vec<Box<dyn Session<Option<Signature>>>>,
@@ -87,19 +103,14 @@ impl ProtocolRun {
         root: Vec<u8>,
         view: [u8; VIEW_LEN],
     ) -> Self {
-        let outcomes = sessions.iter().map(|_| None).collect();
         let last_round = sessions.iter().map(|it| it.last_round()).max().unwrap_or(0);
-        let sessions = sessions.into_iter().map(Some).collect();
-        let protocol = RunSessions::Signing { sessions, outcomes };
-        Self {
-            protocol,
-            peers,
-            root: Some(root),
-            last_round,
-            seen: HashMap::new(),
-            view: Some(view),
-            misled: BTreeSet::new(),
-        }
+        let protocol = RunSessions::Signing {
+            outcomes: sessions.iter().map(|_| None).collect(),
+            sessions: sessions.into_iter().map(Some).collect(),
+            root,
+            view,
+        };
+        Self::new(protocol, peers, last_round)
     }
 
     /// Makes a key.
@@ -107,15 +118,8 @@ impl ProtocolRun {
         session: Box<dyn Session<KeyShare>>,
         peers: HashMap<NodeId, SignerIndex>,
     ) -> Self {
-        Self {
-            last_round: session.last_round(),
-            protocol: RunSessions::Keygen(Some(session)),
-            peers,
-            root: None,
-            seen: HashMap::new(),
-            view: None,
-            misled: BTreeSet::new(),
-        }
+        let last_round = session.last_round();
+        Self::new(RunSessions::Keygen(Some(session)), peers, last_round)
     }
 
     /// Makes a new generation of shares.
@@ -123,20 +127,16 @@ impl ProtocolRun {
         session: Box<dyn Session<Option<KeyShare>>>,
         peers: HashMap<NodeId, SignerIndex>,
     ) -> Self {
-        Self {
-            last_round: session.last_round(),
-            protocol: RunSessions::Reshare(Some(session)),
-            peers,
-            root: None,
-            seen: HashMap::new(),
-            view: None,
-            misled: BTreeSet::new(),
-        }
+        let last_round = session.last_round();
+        Self::new(RunSessions::Reshare(Some(session)), peers, last_round)
     }
 
-    /// The root public key that signs.
+    /// The root public key that signs; `None` while a key or its shares are made.
     pub(crate) fn root(&self) -> Option<&[u8]> {
-        self.root.as_deref()
+        match &self.protocol {
+            RunSessions::Signing { root, .. } => Some(root),
+            RunSessions::Keygen(_) | RunSessions::Reshare(_) => None,
+        }
     }
 
     /// Whether `node` is one of the other parties.
@@ -153,7 +153,9 @@ impl ProtocolRun {
     pub(crate) fn start(&mut self, entropy: &dyn Entropy) -> Result<RunProgress, RunFailure> {
         let mut progress = RunProgress::default();
         match &mut self.protocol {
-            RunSessions::Signing { sessions, outcomes } => {
+            RunSessions::Signing {
+                sessions, outcomes, ..
+            } => {
                 let slots = sessions.iter_mut().zip(outcomes.iter_mut());
                 for (sequence, (slot, outcome)) in (0_u32..).zip(slots) {
                     let Some(session) = slot else { continue };
@@ -181,7 +183,10 @@ impl ProtocolRun {
 
     /// What stands before each message that we send: what was ordered of us.
     pub(crate) fn view(&self) -> &[u8] {
-        self.view.as_ref().map_or(&[], |view| view.as_slice())
+        match &self.protocol {
+            RunSessions::Signing { view, .. } => view,
+            RunSessions::Keygen(_) | RunSessions::Reshare(_) => &[],
+        }
     }
 
     /// Those who were told something else than we were, or say so.
@@ -228,9 +233,9 @@ impl ProtocolRun {
         }
         self.seen
             .insert((from, round, sequence), (fingerprint, proof));
-        if let Some(view) = self.view {
+        if let RunSessions::Signing { view, .. } = &self.protocol {
             match body.split_first_chunk::<VIEW_LEN>() {
-                Some((theirs, _)) if *theirs == view => drop(body.drain(..VIEW_LEN)),
+                Some((theirs, _)) if theirs == view => drop(body.drain(..VIEW_LEN)),
                 Some(_) => {
                     self.misled.insert(from);
                     return Ok(progress);
@@ -247,7 +252,9 @@ impl ProtocolRun {
             }
         }
         match &mut self.protocol {
-            RunSessions::Signing { sessions, outcomes } => {
+            RunSessions::Signing {
+                sessions, outcomes, ..
+            } => {
                 let place = usize::try_from(sequence).unwrap_or(usize::MAX);
                 let (Some(slot), Some(outcome)) =
                     (sessions.get_mut(place), outcomes.get_mut(place))

@@ -1,4 +1,4 @@
-//! Types that must never be shown: checked when the crate is compiled.
+//! Types that must never be shown: each says so in a line below it, checked when the crate is compiled.
 
 /// Fails to compile when a type implements a trait: `never!(Type: Debug, Serialize)`.
 ///
@@ -18,8 +18,16 @@ macro_rules! never {
     };
 }
 
-/// A type that holds a secret: neither printed nor sent.
+/// A type that holds a secret: neither printed nor sent. Fields in braces are erased on drop:
+/// `secret!(KeyShare { secret })`.
 macro_rules! secret {
+    ($secret:ident { $($field:tt),+ }) => {
+        crate::secrets::secret!($secret);
+        const _: fn(&$secret) = |it| {
+            fn is_erased<T: ::zeroize::ZeroizeOnDrop>(_: &T) {}
+            $(is_erased(&it.$field);)+
+        };
+    };
     ($($secret:ty),+ $(,)?) => {
         $(crate::secrets::never!(
             $secret: ::std::fmt::Debug, ::std::fmt::Display, ::serde::Serialize
@@ -35,19 +43,3 @@ macro_rules! secret_form {
 }
 
 pub(crate) use {never, secret, secret_form};
-
-secret!(
-    crate::identity::NodeIdentity,
-    crate::envelope::EnvelopeCodec,
-    crate::envelope::OpenedEnvelope,
-    crate::backend::OutgoingMessage,
-    crate::backend::KeyShare,
-    crate::shares::ShareRecord,
-    crate::shares::age_file::AgeShareStore,
-    crate::runner::ProtocolRun,
-    crate::runner::ProtocolMessage,
-    crate::runner::Finished,
-    crate::node::NodeConfig,
-    crate::node::Node,
-    crate::cluster::ClusterConfig,
-);

@@ -47,6 +47,8 @@ pub struct OutgoingMessage {
     pub body: Zeroizing<Vec<u8>>,
 }
 
+crate::secrets::secret!(OutgoingMessage { body });
+
 /// What a session wants after a step.
 pub struct StepOutput<T> {
     /// To be sent, even when done.
@@ -157,6 +159,8 @@ pub struct KeyShare {
     pub secret: Zeroizing<Vec<u8>>,
 }
 
+crate::secrets::secret!(KeyShare { secret });
+
 /// The frame of a signature.
 #[derive(Clone, Debug)]
 pub struct SignSetup {
@@ -215,6 +219,8 @@ pub struct PreprocessedNonce {
     pub secret: Zeroizing<Vec<u8>>,
 }
 
+crate::secrets::secret!(PreprocessedNonce { secret });
+
 /// The share of a key without what a scheme keeps beside it: a point of a polynomial whose value
 /// at 0 is the private key (Shamir). Never printed; zeroized on drop.
 pub struct PlainShare {
@@ -229,6 +235,8 @@ pub struct PlainShare {
     pub verifying: BTreeMap<SignerIndex, Vec<u8>>,
 }
 
+crate::secrets::secret!(PlainShare { secret });
+
 /// As it is stored; the root key is stored beside it.
 #[derive(Serialize, Deserialize)]
 struct StoredPlainShare {
@@ -237,6 +245,8 @@ struct StoredPlainShare {
     secret: [u8; 32],
     verifying: BTreeMap<SignerIndex, Vec<u8>>,
 }
+
+crate::secrets::secret_form!(StoredPlainShare);
 
 impl Drop for StoredPlainShare {
     fn drop(&mut self) {

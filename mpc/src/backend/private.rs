@@ -68,6 +68,8 @@ struct EncryptedSession<T> {
     incoming: Vec<(SignerIndex, u16, Zeroizing<Vec<u8>>)>,
 }
 
+crate::secrets::secret!(EncryptedSession<KeyShare>);
+
 /// One message per direction and round: no nonce comes twice under a key.
 fn nonce(from: SignerIndex, to: SignerIndex, round: u16) -> [u8; NONCE] {
     let mut nonce = [0; NONCE];
@@ -222,8 +224,6 @@ impl<T> Session<T> for EncryptedSession<T> {
         self.inner.last_round().saturating_add(KEYS)
     }
 }
-
-crate::secrets::secret!(EncryptedSession<KeyShare>);
 
 #[cfg(test)]
 #[allow(non_snake_case)]

@@ -64,6 +64,8 @@ pub struct ClusterConfig {
     pub attempt: Duration,
 }
 
+crate::secrets::secret!(ClusterConfig);
+
 /// A signer node as the cluster sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeStatus {

@@ -191,6 +191,8 @@ pub struct NodeConfig {
     pub keygen_quota: KeygenQuota,
 }
 
+crate::secrets::secret!(NodeConfig);
+
 /// A signer node.
 pub struct Node {
     name: String,
@@ -231,6 +233,8 @@ pub struct Node {
     guarded: bool,
     runtime: Handle,
 }
+
+crate::secrets::secret!(Node);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

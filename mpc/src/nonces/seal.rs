@@ -19,6 +19,8 @@ const NONCE: usize = 24;
 /// Seals and opens. Never printed; the cipher clears its key on drop.
 pub(crate) struct NonceSealer(XChaCha20Poly1305);
 
+crate::secrets::secret!(NonceSealer { 0 });
+
 impl NonceSealer {
     /// With a key that is made from `secret` (HKDF-SHA256, RFC 5869) and good for nothing else.
     /// `None` never happens: the length fits.

@@ -50,6 +50,8 @@ pub struct AgeShareStore {
     identity: x25519::Identity,
 }
 
+crate::secrets::secret!(AgeShareStore);
+
 #[derive(Serialize, Deserialize)]
 struct StoredShareRecord {
     vault: VaultId,
@@ -64,6 +66,8 @@ struct StoredShareRecord {
     root: RootKey,
     secret: Vec<u8>,
 }
+
+crate::secrets::secret_form!(StoredShareRecord);
 
 impl StoredShareRecord {
     fn of(record: &ShareRecord) -> Self {
@@ -536,8 +540,6 @@ impl ShareStore for AgeShareStore {
         Ok(erased)
     }
 }
-
-crate::secrets::secret_form!(StoredShareRecord);
 
 #[cfg(test)]
 #[path = "age_file_tests.rs"]

@@ -43,6 +43,8 @@ pub struct ShareRecord {
     pub key: KeyShare,
 }
 
+crate::secrets::secret!(ShareRecord);
+
 /// The generations that a generation comes from, as its holder knows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShareLineage {

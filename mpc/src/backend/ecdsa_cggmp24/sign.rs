@@ -37,6 +37,8 @@ pub(super) struct Cggmp24Signer {
     parties: SignerIndex,
 }
 
+crate::secrets::secret!(Cggmp24Signer);
+
 fn round(msg: &SignMsg) -> u16 {
     match msg {
         Msg::Round1a(_) => 1,
@@ -136,6 +138,8 @@ struct SigningJob {
     digest: [u8; 32],
     verifier: VerifyingKey,
 }
+
+crate::secrets::secret!(SigningJob);
 
 impl SigningJob {
     fn run(

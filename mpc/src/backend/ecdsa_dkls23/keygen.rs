@@ -44,6 +44,8 @@ struct KeygenRound3 {
     multiplication: TransmitInitMulPhase3to4<Secp256k1>,
 }
 
+crate::secrets::secret_form!(KeygenRound3);
+
 pub(super) struct DklsKeygen {
     setup: KeygenSetup,
     round_collector: RoundCollector,
@@ -59,6 +61,8 @@ pub(super) struct DklsKeygen {
     zero: Vec<TransmitInitZeroSharePhase2to4>,
     outcome: Option<(KeyShare, [u8; 32])>,
 }
+
+crate::secrets::secret!(DklsKeygen);
 
 pub(super) fn scalar(from: SignerIndex, bytes: &[u8]) -> Result<Scalar, Abort> {
     let malformed = || Abort::blame(from, "malformed fragment");
@@ -331,6 +335,3 @@ impl RoundProtocol for DklsKeygen {
         }
     }
 }
-
-crate::secrets::secret!(DklsKeygen);
-crate::secrets::secret_form!(KeygenRound3);

@@ -55,6 +55,8 @@ pub(super) struct DklsResharing {
     refresh: Option<DklsRefresh>,
 }
 
+crate::secrets::secret!(DklsResharing);
+
 impl DklsResharing {
     pub(super) fn new(setup: ReshareSetup, share: Option<PlainShare>) -> Result<Self, Fault> {
         Ok(Self {
@@ -160,6 +162,8 @@ struct DklsRefresh {
     kept_multiplication: BTreeMap<PartyIndex, KeepInitMulPhase3to4<Secp256k1>>,
     outcome: Option<(KeyShare, [u8; 32])>,
 }
+
+crate::secrets::secret!(DklsRefresh);
 
 impl Drop for DklsRefresh {
     fn drop(&mut self) {

@@ -34,6 +34,8 @@ pub(super) struct DklsSigner {
     children: Mutex<HashMap<KeyPath, Arc<Party<Secp256k1>>>>,
 }
 
+crate::secrets::secret!(DklsSigner);
+
 impl DklsSigner {
     pub(super) fn new(root: Party<Secp256k1>) -> Self {
         Self {
@@ -121,6 +123,8 @@ struct DklsSigning {
     state: DklsSignState,
 }
 
+crate::secrets::secret!(DklsSigning);
+
 enum DklsSignState {
     New,
     First(
@@ -137,6 +141,8 @@ enum DklsSignState {
     },
     Finished,
 }
+
+crate::secrets::secret!(DklsSignState);
 
 impl DklsSigning {
     fn between_us(&self, from: SignerIndex, parties: &PartiesMessage) -> Result<(), Abort> {
@@ -302,5 +308,3 @@ impl RoundProtocol for DklsSigning {
         }
     }
 }
-
-crate::secrets::secret!(DklsSigner, DklsSigning, DklsSignState);

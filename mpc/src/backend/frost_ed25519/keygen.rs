@@ -33,6 +33,8 @@ struct KeygenRound3 {
     chain_salt: [u8; 32],
 }
 
+crate::secrets::secret_form!(KeygenRound3);
+
 pub(super) struct FrostKeygen {
     setup: KeygenSetup,
     round_collector: RoundCollector,
@@ -40,6 +42,8 @@ pub(super) struct FrostKeygen {
     /// Everybody's first message, ours too.
     own: BTreeMap<SignerIndex, Zeroizing<Vec<u8>>>,
 }
+
+crate::secrets::secret!(FrostKeygen);
 
 enum KeygenState {
     New,
@@ -69,6 +73,8 @@ enum KeygenState {
     },
     Finished,
 }
+
+crate::secrets::secret!(KeygenState);
 
 impl FrostKeygen {
     pub(super) fn new(setup: KeygenSetup) -> Self {
@@ -335,6 +341,3 @@ impl RoundProtocol for FrostKeygen {
         }
     }
 }
-
-crate::secrets::secret!(FrostKeygen, KeygenState);
-crate::secrets::secret_form!(KeygenRound3);

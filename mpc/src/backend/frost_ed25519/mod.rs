@@ -113,6 +113,8 @@ struct StoredShare {
     public: Vec<u8>,
 }
 
+crate::secrets::secret_form!(StoredShare);
+
 impl Drop for StoredShare {
     fn drop(&mut self) {
         self.key.zeroize();
@@ -142,5 +144,3 @@ fn abort(error: &Error) -> Abort {
         ban: Vec::new(),
     }
 }
-
-crate::secrets::secret_form!(StoredShare);

@@ -21,6 +21,8 @@ pub(super) struct FrostResharing {
     threshold: u8,
 }
 
+crate::secrets::secret!(FrostResharing);
+
 impl FrostResharing {
     pub(super) fn new(setup: ReshareSetup, share: Option<PlainShare>) -> Self {
         let threshold = setup.threshold;

@@ -46,10 +46,14 @@ pub(super) struct LoadedShare {
     pub me: SignerIndex,
 }
 
+crate::secrets::secret!(LoadedShare);
+
 pub(super) struct FrostSigner {
     shared: Arc<LoadedShare>,
     children: Mutex<HashMap<KeyPath, Arc<ChildShare>>>,
 }
+
+crate::secrets::secret!(FrostSigner);
 
 /// A share of a child key.
 struct ChildShare {
@@ -58,6 +62,8 @@ struct ChildShare {
     verifying_key: VerifyingKey,
     tweak: Scalar,
 }
+
+crate::secrets::secret!(ChildShare);
 
 impl LoadedShare {
     fn child(&self, path: &KeyPath) -> Result<ChildShare, Fault> {
@@ -204,6 +210,8 @@ struct FrostSigning {
     state: FrostSignState,
 }
 
+crate::secrets::secret!(FrostSigning);
+
 /// Commitments of the other signers.
 type PeerCommitments = BTreeMap<SignerIndex, Arc<Commitments>>;
 
@@ -219,6 +227,8 @@ enum FrostSignState {
     },
     Finished,
 }
+
+crate::secrets::secret!(FrostSignState);
 
 /// To the collector.
 #[derive(Serialize, Deserialize)]
@@ -405,11 +415,3 @@ impl RoundProtocol for FrostSigning {
         }
     }
 }
-
-crate::secrets::secret!(
-    LoadedShare,
-    FrostSigner,
-    ChildShare,
-    FrostSigning,
-    FrostSignState
-);

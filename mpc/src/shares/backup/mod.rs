@@ -88,6 +88,8 @@ struct StoredBackup {
     share: Vec<u8>,
 }
 
+crate::secrets::secret_form!(StoredBackup);
+
 impl Drop for StoredBackup {
     fn drop(&mut self) {
         self.share.zeroize();

@@ -35,12 +35,16 @@ pub struct RecoveredKey {
     secret: Zeroizing<[u8; 32]>,
 }
 
+crate::secrets::secret!(RecoveredKey { secret });
+
 /// The private key of a wallet. Never printed by itself; zeroized on drop.
 pub struct RecoveredChild {
     /// Its public half: 33 bytes (secp256k1) or 32 bytes (Ed25519).
     pub public_key: Vec<u8>,
     secret: Zeroizing<[u8; 32]>,
 }
+
+crate::secrets::secret!(RecoveredChild { secret });
 
 /// A backup that a key was not made of, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
