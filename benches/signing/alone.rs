@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use covault_core::testing::SystemEntropy;
 use covault_core::{
     derive::KeyPath,
     port::Entropy,
@@ -17,14 +18,6 @@ use covault_core::{
 use covault_mpc::backend::{self, KeyShare, KeygenSetup, Session, SignSetup, Signer, SignerIndex};
 
 use crate::Measured;
-
-struct SystemEntropy;
-
-impl Entropy for SystemEntropy {
-    fn fill(&self, bytes: &mut [u8]) {
-        rand::fill(bytes);
-    }
-}
 
 /// Feeds sessions to each other until every one is done.
 fn run<T>(mut parties: BTreeMap<SignerIndex, Box<dyn Session<T>>>) -> BTreeMap<SignerIndex, T> {

@@ -14,13 +14,13 @@
 
 use std::{collections::BTreeMap, hint::black_box, path::PathBuf, sync::Arc, time::Duration};
 
+use covault_core::testing::SystemEntropy;
 use covault_core::{
     attest::AddressStatement,
     derive::{KeyPath, RootKey},
     ids::VaultId,
     networks::Network,
     order::NodeId,
-    port::Entropy,
     scheme::Scheme,
     signature::{Curve, Signature},
 };
@@ -68,15 +68,6 @@ impl Measurement for CpuTime {
 
     fn formatter(&self) -> &dyn ValueFormatter {
         self.0.formatter()
-    }
-}
-
-struct SystemEntropy;
-
-impl Entropy for SystemEntropy {
-    fn fill(&self, bytes: &mut [u8]) {
-        use rand_core_06::RngCore as _;
-        rand_core_06::OsRng.fill_bytes(bytes);
     }
 }
 

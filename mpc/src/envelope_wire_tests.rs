@@ -5,6 +5,7 @@
 
 use std::{fs, path::PathBuf};
 
+use covault_core::testing::ConstantEntropy;
 use covault_core::{
     attest::{AttestOrder, AttestedAddress},
     derive::{KeyPath, RootKey},
@@ -27,15 +28,6 @@ use crate::{
         OrderReply, ReshareOrderMsg, SignOrderMsg, encode,
     },
 };
-
-/// The same bytes always: for identities that everybody knows.
-struct ConstantEntropy(u8);
-
-impl Entropy for ConstantEntropy {
-    fn fill(&self, bytes: &mut [u8]) {
-        bytes.fill(self.0);
-    }
-}
 
 fn codec(seed: u8) -> EnvelopeCodec {
     let identity = Arc::new(NodeIdentity::generate(&ConstantEntropy(seed)));

@@ -1,17 +1,7 @@
 //! Ports for tests, and what takes too long to make for each of them.
 
-use covault_core::port::Entropy;
+pub use covault_core::testing::SystemEntropy;
 use zeroize::Zeroizing;
-
-/// The operating system's randomness.
-pub struct SystemEntropy;
-
-impl Entropy for SystemEntropy {
-    fn fill(&self, bytes: &mut [u8]) {
-        use rand_core_06::RngCore as _;
-        rand_core_06::OsRng.fill_bytes(bytes);
-    }
-}
 
 /// A set of safe primes for cggmp24 that everybody knows: for tests, never for a key that matters.
 pub fn primes(party: u8) -> Zeroizing<Vec<u8>> {

@@ -3,24 +3,14 @@
 
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
-use covault_core::{order::NodeId, port::Entropy};
+use covault_core::order::NodeId;
+use covault_core::testing::SystemEntropy;
 use covault_mpc::identity::NodeIdentity;
 use serde_json::{Value, json};
 
 use super::support::*;
 
 const REFERENCE: &str = "order 0";
-
-/// Randomness of the attacker.
-struct UrandomEntropy;
-
-impl Entropy for UrandomEntropy {
-    fn fill(&self, bytes: &mut [u8]) {
-        use std::io::Read as _;
-        let mut source = fs::File::open("/dev/urandom").unwrap();
-        source.read_exact(bytes).unwrap();
-    }
-}
 
 /// What a signer's operator gives to clients: `covault node keys`, while the signer runs.
 fn node_keys(cluster: &TestCluster, index: usize) -> Value {
@@ -167,7 +157,7 @@ async fn orchestrator_that_swaps_addresses__should_be_found_every_time() {
     }
 
     let own: Vec<NodeIdentity> = (0..2)
-        .map(|_| NodeIdentity::generate(&UrandomEntropy))
+        .map(|_| NodeIdentity::generate(&SystemEntropy))
         .collect();
     let mut holders: Vec<String> = nodes.iter().map(|line| hex_of(line)).collect();
     holders.sort_unstable();
@@ -328,7 +318,7 @@ fn proof(signers: &[&NodeIdentity], threshold: u16, holders: &[&NodeIdentity]) -
 fn proof__should_be_complete_within_one_generation_of_shares() {
     let folder = tempfile::tempdir().unwrap();
     let made: Vec<NodeIdentity> = (0..5)
-        .map(|_| NodeIdentity::generate(&UrandomEntropy))
+        .map(|_| NodeIdentity::generate(&SystemEntropy))
         .collect();
     let all: Vec<&NodeIdentity> = made.iter().collect();
     let (old, new) = (&all[..3], &all[2..]);
@@ -385,7 +375,7 @@ fn proof__should_be_complete_within_one_generation_of_shares() {
 fn verifiers__should_refuse_what_is_of_the_wrong_type() {
     let folder = tempfile::tempdir().unwrap();
     let made: Vec<NodeIdentity> = (0..3)
-        .map(|_| NodeIdentity::generate(&UrandomEntropy))
+        .map(|_| NodeIdentity::generate(&SystemEntropy))
         .collect();
     let all: Vec<&NodeIdentity> = made.iter().collect();
     let lines: Vec<String> = all.iter().map(|of| of.openssh_line("")).collect();

@@ -1,6 +1,6 @@
 //! A vault whose ECDSA key is made by cggmp24, from its primes to a signature.
 
-use covault_core::port::Entropy;
+use covault_core::testing::ConstantEntropy;
 use serde_json::json;
 
 use super::support::*;
@@ -10,15 +10,6 @@ const PRIMES: [&[u8]; 2] = [
     include_bytes!("../../mpc/tests/fixtures/cggmp24-primes-for-tests-only-1.json"),
     include_bytes!("../../mpc/tests/fixtures/cggmp24-primes-for-tests-only-2.json"),
 ];
-
-/// Names files.
-struct ConstantEntropy(u8);
-
-impl Entropy for ConstantEntropy {
-    fn fill(&self, bytes: &mut [u8]) {
-        bytes.fill(self.0);
-    }
-}
 
 /// `covault node primes` of a signer: standard output and standard error.
 fn primes(cluster: &TestCluster, index: usize, count: &str) -> (String, String) {

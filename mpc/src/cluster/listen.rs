@@ -272,9 +272,9 @@ fn within(envelope: &Envelope, most: usize) -> Result<(), DropReason> {
 mod tests {
     use std::{sync::Arc, time::Duration};
 
+    use covault_core::testing::ManualClock;
     use covault_core::{
         ids::SessionId,
-        port::Clock,
         signature::{Curve, Signature},
     };
     use tokio::time::{sleep, timeout};
@@ -291,14 +291,6 @@ mod tests {
         message::encode,
         test_support::SystemEntropy,
     };
-
-    struct FixedClock;
-
-    impl Clock for FixedClock {
-        fn now_ms(&self) -> u64 {
-            1_000_000
-        }
-    }
 
     fn session() -> SessionId {
         SessionId::from_bytes([5; 16])
@@ -321,7 +313,7 @@ mod tests {
         let cluster = Cluster::start(ClusterConfig {
             identity: Arc::clone(&orchestrator),
             bus: Arc::clone(&bus) as _,
-            clock: Arc::new(FixedClock),
+            clock: Arc::new(ManualClock::at(1_000_000)),
             entropy: Arc::new(SystemEntropy),
             live_for: Duration::from_secs(3),
             attempt: Duration::from_secs(2),

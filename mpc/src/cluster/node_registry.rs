@@ -543,18 +543,10 @@ impl NodeRegistry {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::Ordering;
 
     use super::*;
-
-    #[derive(Default)]
-    struct ManualClock(AtomicU64);
-
-    impl Clock for ManualClock {
-        fn now_ms(&self) -> u64 {
-            self.0.load(Ordering::Relaxed)
-        }
-    }
+    use covault_core::testing::ManualClock;
 
     fn announcement(at_ms: u64) -> Announcement {
         Announcement {

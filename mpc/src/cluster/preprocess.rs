@@ -239,18 +239,10 @@ impl NonceInventory {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::Ordering;
 
     use super::*;
-
-    #[derive(Default)]
-    struct ManualClock(AtomicU64);
-
-    impl Clock for ManualClock {
-        fn now_ms(&self) -> u64 {
-            self.0.load(Ordering::Relaxed)
-        }
-    }
+    use covault_core::testing::ManualClock;
 
     const ROOT: &[u8] = &[9; 32];
 

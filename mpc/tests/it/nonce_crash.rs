@@ -20,6 +20,7 @@ use std::{
     },
 };
 
+use covault_core::testing::SystemEntropy;
 use covault_core::{
     derive::{KeyPath, RootKey},
     ids::{RequestId, SessionId},
@@ -33,15 +34,6 @@ use covault_mpc::{
     nonces::{NonceSelection, NonceStore, ShareEpoch},
 };
 use zeroize::Zeroizing;
-
-struct SystemEntropy;
-
-impl Entropy for SystemEntropy {
-    fn fill(&self, bytes: &mut [u8]) {
-        use rand_core_06::RngCore as _;
-        rand_core_06::OsRng.fill_bytes(bytes);
-    }
-}
 
 /// SplitMix64 (Steele, Lea, Flood 2014): choices that a seed repeats.
 struct SplitMix64(u64);

@@ -277,7 +277,7 @@ impl SimWorld {
             bus: self.port(place, life),
             clock: Arc::new(self.clock.skewed(node.skew_ms)),
             entropy: match self.setting.sabotage.stuck() {
-                true => Arc::new(ConstantEntropy),
+                true => Arc::new(ConstantEntropy(7)),
                 false => Arc::clone(&*node.entropy.lock().unwrap()) as _,
             },
             pool: CpuPool::simulated(machine(&self.rng, life, hedging, self.setting.unguarded)),

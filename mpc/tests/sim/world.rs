@@ -10,6 +10,7 @@ use std::{
 };
 
 use covault_core::port::{Clock, Entropy};
+pub use covault_core::testing::ConstantEntropy;
 use covault_mpc::{
     pool::Priority,
     simulated::{SimDisk, SimMachine},
@@ -57,15 +58,6 @@ impl SeededRng {
         let mut bytes = vec![0; count];
         self.fill(&mut bytes);
         bytes
-    }
-}
-
-/// A generator that stands still.
-pub struct ConstantEntropy;
-
-impl Entropy for ConstantEntropy {
-    fn fill(&self, bytes: &mut [u8]) {
-        bytes.fill(7);
     }
 }
 

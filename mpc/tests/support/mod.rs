@@ -15,6 +15,8 @@ use std::{
     time::Duration,
 };
 
+use covault_core::testing::ShiftedClock;
+pub use covault_core::testing::SystemEntropy;
 use covault_core::{
     derive::{ChildKey, KeyPath, RootKey},
     fault::Fault,
@@ -43,25 +45,6 @@ use redis_server::RedisServer;
 use secrecy::SecretString;
 use tokio::{sync::watch, task::JoinHandle};
 
-pub struct SystemEntropy;
-
-impl Entropy for SystemEntropy {
-    fn fill(&self, bytes: &mut [u8]) {
-        use rand_core_06::RngCore as _;
-        rand_core_06::OsRng.fill_bytes(bytes);
-    }
-}
-
-pub struct SystemClock;
-
-impl Clock for SystemClock {
-    #[allow(clippy::disallowed_methods)]
-    fn now_ms(&self) -> u64 {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        u64::try_from(since.unwrap().as_millis()).unwrap()
-    }
-}
-
 /// A clock that is wrong by so much, and that somebody can move.
 pub struct SkewedClock(pub i64, pub Arc<AtomicI64>);
 
@@ -86,7 +69,7 @@ pub fn free() -> KeyRules {
 }
 
 pub fn now_ms() -> u64 {
-    SystemClock.now_ms()
+    ShiftedClock::default().now_ms()
 }
 
 /// Lets everything pass, for orders that no chain would build.
@@ -471,7 +454,7 @@ pub async fn start_cluster_on(bus: Arc<dyn Bus>, orchestrator: &Arc<NodeIdentity
     Cluster::start(ClusterConfig {
         identity: Arc::clone(orchestrator),
         bus,
-        clock: Arc::new(SystemClock),
+        clock: Arc::new(ShiftedClock::default()),
         entropy: Arc::new(SystemEntropy),
         live_for: Duration::from_millis(1500),
         attempt: Duration::from_secs(2),

@@ -18,7 +18,6 @@ use covault_core::{
         BackupOrder, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder, ReshareOutcome,
         ReshareProof, SigningOrder,
     },
-    port::Entropy,
     signature::{Curve, Signature},
 };
 use secrecy::SecretString;
@@ -417,13 +416,7 @@ pub(crate) async fn vault(app: &Router) -> String {
 
 pub(super) fn signer(seed: u8) -> covault_core::order::NodeId {
     use covault_mpc::identity::NodeIdentity;
-    struct ConstantEntropy(u8);
-    impl Entropy for ConstantEntropy {
-        fn fill(&self, bytes: &mut [u8]) {
-            bytes.fill(self.0);
-        }
-    }
-    NodeIdentity::generate(&ConstantEntropy(seed)).id()
+    NodeIdentity::generate(&covault_core::testing::ConstantEntropy(seed)).id()
 }
 
 #[tokio::test]
