@@ -67,7 +67,7 @@ pub fn describe() {
     describe_gauge!(NODE_SESSIONS, "Sessions that run on this node now");
     describe_counter!(
         NODE_SESSIONS_TOTAL,
-        "Sessions of this node that ended, by kind (sign, keygen, other) and outcome (done, failed, timed_out)"
+        "Sessions of this node that ended, by kind (sign, keygen, reshare) and outcome (done, failed, timed_out)"
     );
     describe_counter!(
         NODE_REFUSALS,

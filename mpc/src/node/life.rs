@@ -31,7 +31,7 @@ use pending_shares::PendingShare;
 use super::{
     Node,
     orders::{MAX_KEYGEN_MS, refused, wrong_epoch},
-    sessions::SessionStart,
+    sessions::{SessionJob, SessionStart},
 };
 use crate::{
     backend::{self, Dealer, KeyShare, PlainShare, ReshareSetup, SignSetup, Signer, SignerIndex},
@@ -169,9 +169,7 @@ impl Node {
             orchestrator: from,
             epoch: header.epoch,
             until_ms,
-            priority: Priority::Keygen,
-            record: None,
-            reshare: Some(Box::new(order)),
+            job: SessionJob::Reshare(Box::new(order)),
         };
         self.claim_plain(begin);
         Ok(())

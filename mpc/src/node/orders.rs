@@ -23,7 +23,7 @@ use super::{
     check::CheckedOrder,
     life,
     preprocess::{NamedNonces, NonceLookupError},
-    sessions::SessionStart,
+    sessions::{SessionJob, SessionStart},
 };
 use crate::{
     attest::{has_signed, statement, transcript},
@@ -473,9 +473,7 @@ impl Node {
                 orchestrator,
                 epoch,
                 until_ms,
-                priority: Priority::Signing,
-                record: None,
-                reshare: None,
+                job: SessionJob::Sign,
             })
         };
         let uses = Some(order.root_public_key);
@@ -633,9 +631,7 @@ impl Node {
             orchestrator: from,
             epoch: FIRST_EPOCH,
             until_ms,
-            priority: Priority::Keygen,
-            record: Some(Box::new(record)),
-            reshare: None,
+            job: SessionJob::Keygen(Box::new(record)),
         };
         self.claim_plain(begin);
         Ok(())
@@ -652,7 +648,7 @@ impl Node {
             spending: Vec::new(),
             now_ms: self.clock.now_ms(),
         };
-        let (orchestrator, place) = (begin.orchestrator, (begin.epoch, begin.priority));
+        let (orchestrator, place) = (begin.orchestrator, (begin.epoch, begin.job.priority()));
         self.claim_then_begin(claim, None, None, orchestrator, place, move |_| Ok(begin));
     }
 

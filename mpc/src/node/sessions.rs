@@ -20,6 +20,7 @@ use super::{
     refusals::MessageRefusal,
 };
 use crate::{
+    backend::KeyShare,
     envelope::{EnvelopeHeader, EnvelopeKind, OpenedEnvelope},
     evidence::Equivocation,
     message::OrderReply,
@@ -117,19 +118,33 @@ struct RunningSession {
     run: ProtocolRun,
     orchestrator: NodeId,
     epoch: u32,
-    /// For key generation: what to store with the share.
-    record: Option<Box<dyn FnOnce(crate::backend::KeyShare) -> ShareRecord + std::marker::Send>>,
-    /// For a new generation of shares: the order.
-    reshare: Option<Box<ReshareOrder>>,
+    job: SessionJob,
 }
 
-impl RunningSession {
-    /// What the session is for, as metrics call it.
+/// What a session is for, with what its outcome needs.
+pub(super) enum SessionJob {
+    Sign,
+    /// What to store with the share.
+    Keygen(Box<dyn FnOnce(KeyShare) -> ShareRecord + Send>),
+    /// The order for a new generation of shares.
+    Reshare(Box<ReshareOrder>),
+}
+
+impl SessionJob {
+    /// As metrics call it.
     fn kind(&self) -> &'static str {
-        if self.record.is_some() {
-            "keygen"
-        } else {
-            "sign"
+        match self {
+            Self::Sign => "sign",
+            Self::Keygen(_) => "keygen",
+            Self::Reshare(_) => "reshare",
+        }
+    }
+
+    /// Before what its work goes in the pool.
+    pub(super) fn priority(&self) -> Priority {
+        match self {
+            Self::Sign => Priority::Signing,
+            Self::Keygen(_) | Self::Reshare(_) => Priority::Keygen,
         }
     }
 }
@@ -143,10 +158,7 @@ pub(super) struct SessionStart {
     /// The generation of shares it uses or makes.
     pub epoch: u32,
     pub until_ms: u64,
-    pub priority: Priority,
-    pub record:
-        Option<Box<dyn FnOnce(crate::backend::KeyShare) -> ShareRecord + std::marker::Send>>,
-    pub reshare: Option<Box<ReshareOrder>>,
+    pub job: SessionJob,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -374,9 +386,7 @@ impl Node {
             orchestrator,
             epoch,
             until_ms,
-            priority,
-            record,
-            reshare,
+            job,
         } = begin;
         if self.resumption.noticed().is_some() {
             // Its nonces may be in another machine too. The node is about to end.
@@ -412,7 +422,7 @@ impl Node {
             mail.peers = Some(run.peers());
             mail.epoch = epoch;
             mail.scheduled = true;
-            mail.priority = priority;
+            mail.priority = job.priority();
             mail.until_ms = until_ms;
             table.free(std::mem::take(&mut mail.early));
             drop(mail);
@@ -423,8 +433,7 @@ impl Node {
             run,
             orchestrator,
             epoch,
-            record,
-            reshare,
+            job,
         };
         *lock(&cell.work) = SessionState::Running(Box::new(running));
         self.guarded(&cell, || {
@@ -527,25 +536,25 @@ impl Node {
                 else {
                     return;
                 };
-                meter::session_ended(&self.name, running.kind(), "done");
-                match finished {
-                    Finished::Contributed => {}
-                    Finished::Signed(signatures) => {
+                meter::session_ended(&self.name, running.job.kind(), "done");
+                match (finished, running.job) {
+                    (Finished::Contributed, _) => {}
+                    (Finished::Signed(signatures), _) => {
                         let reply = OrderReply::Signed(signatures);
                         self.reply(running.orchestrator, epoch, session, attempt, &reply);
                     }
-                    Finished::KeyMade(share) => {
-                        let Some(record) = running.record else { return };
+                    (Finished::KeyMade(share), SessionJob::Keygen(record)) => {
                         self.keep_and_reply(record(share), running.orchestrator, epoch, cell.key);
                     }
-                    Finished::Reshared(share) => {
-                        let Some(order) = running.reshare else { return };
+                    (Finished::Reshared(share), SessionJob::Reshare(order)) => {
                         let reply = self.prepared(*order, share).unwrap_or_else(|fault| {
                             tracing::error!(node = %self.name, ?fault, "new share not stored");
                             OrderReply::Refused(fault)
                         });
                         self.reply(running.orchestrator, epoch, session, attempt, &reply);
                     }
+                    // A run ends as what it was begun as.
+                    (Finished::KeyMade(_) | Finished::Reshared(_), _) => {}
                 }
             }
             Err(RunFailure {
@@ -560,7 +569,7 @@ impl Node {
                     return;
                 };
                 tracing::warn!(node = %self.name, %session, attempt, %reason, ?culprits, "session aborted");
-                meter::session_ended(&self.name, running.kind(), "failed");
+                meter::session_ended(&self.name, running.job.kind(), "failed");
                 let reply = OrderReply::Failed {
                     culprits,
                     missing: Vec::new(),
@@ -742,7 +751,7 @@ impl Node {
                     "timed out: the orchestrator has ordered different things of the signers"
                 }
             };
-            meter::session_ended(&self.name, running.kind(), "timed_out");
+            meter::session_ended(&self.name, running.job.kind(), "timed_out");
             tracing::info!(node = %self.name, %session, attempt, ?missing, "session timed out");
             let reply = OrderReply::Failed {
                 culprits: Vec::new(),

@@ -2,6 +2,7 @@
 
 #![allow(dead_code)]
 
+pub mod counters;
 pub mod log;
 pub mod redis_server;
 pub mod search;

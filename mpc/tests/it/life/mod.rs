@@ -10,7 +10,7 @@ pub mod world;
 
 use std::fs;
 
-use crate::support::{SystemEntropy, start_cluster};
+use crate::support::{SystemEntropy, counters::CounterCapture, start_cluster};
 use covault_core::{fault::Class, order::ReshareProof, signature::Curve};
 use covault_mpc::identity::NodeIdentity;
 use world::{LifecycleFixture, Statements};
@@ -44,6 +44,22 @@ async fn life__should_refresh_and_reshare_and_retire_what_is_old() {
     let order = life.order(&[4, 0], &[4, 0], 1);
     let fault = life.test.cluster.reshare(&order).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Invalid);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions__should_be_counted_by_what_they_are_for() {
+    let counters = CounterCapture::start();
+    let kinds = || counters.by_label("covault_signer_sessions_total", "kind");
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 3, 2).await;
+    life.reshare(&[0, 2], &[0, 1, 2], 2).await;
+    assert_eq!(
+        kinds(),
+        [("keygen".into(), 3), ("reshare".into(), 3)].into()
+    );
+    life.signs().await;
+    let kinds = kinds();
+    assert_eq!((kinds["keygen"], kinds["reshare"]), (3, 3));
+    assert!(kinds["sign"] >= 1, "{kinds:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
