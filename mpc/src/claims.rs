@@ -24,7 +24,7 @@ use std::{
     fs, io,
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError, RwLock, mpsc},
+    sync::{Arc, mpsc},
     thread,
 };
 
@@ -34,6 +34,7 @@ use covault_core::{
     order::{NodeId, SigningOrder},
     signature::Curve,
 };
+use parking_lot::{Mutex, RwLock};
 use redb::{
     Database, Durability, ReadableDatabase as _, ReadableTable as _, TableDefinition,
     WriteTransaction,
@@ -402,19 +403,19 @@ impl Claims {
 
     /// What the file held of nonces when it was opened; once.
     pub(crate) fn stored_nonces(&self) -> StoredNonces {
-        let mut stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stored = self.stored.lock();
         std::mem::take(&mut stored)
     }
 
     /// How much the file has promised, and until when.
     pub fn age(&self) -> ClaimsAge {
         let age = self.known.age.read();
-        *age.unwrap_or_else(PoisonError::into_inner)
+        *age
     }
 
     /// What the file held of other nodes' heights when it was opened; once.
     pub(crate) fn stored_peers(&self) -> PeerHeights {
-        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut peers = self.peers.lock();
         std::mem::take(&mut peers)
     }
 
@@ -427,7 +428,6 @@ impl Claims {
     /// Whether shares of this key and epoch must not sign: promises made for them are missing here.
     pub fn blocked(&self, root: &[u8], epoch: u32) -> bool {
         let blocked = self.known.blocked.read();
-        let blocked = blocked.unwrap_or_else(PoisonError::into_inner);
         blocked.get(root).is_some_and(|until| epoch <= *until)
     }
 
@@ -444,8 +444,7 @@ impl Claims {
         for (root, node) in &forgotten.bans {
             self.ban_now(root, *node);
         }
-        let blocked = self.known.blocked.write();
-        let mut blocked = blocked.unwrap_or_else(PoisonError::into_inner);
+        let mut blocked = self.known.blocked.write();
         for (root, epoch) in &forgotten.blocked {
             height::block(&mut blocked, root, *epoch);
         }
@@ -453,14 +452,12 @@ impl Claims {
 
     /// What the file held of keys when it was opened; once.
     pub(crate) fn stored_key_records(&self) -> KeyRecords {
-        let notes = self.key_records.lock();
-        std::mem::take(&mut *notes.unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.key_records.lock())
     }
 
     /// What the file held of the keys of vaults when it was opened; once.
     pub(crate) fn stored_vault_keys(&self) -> VaultKeys {
-        let keys = self.vault_keys.lock();
-        std::mem::take(&mut *keys.unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.vault_keys.lock())
     }
 
     /// Notes which key of a curve is a vault's; on disk when it returns.
@@ -504,22 +501,19 @@ impl Claims {
 
     /// Bans `node` from the key until the process ends; [`Claims::ban`] makes it last.
     pub(crate) fn ban_now(&self, root: &[u8], node: NodeId) {
-        let bans = self.known.bans.write();
-        let mut bans = bans.unwrap_or_else(PoisonError::into_inner);
+        let mut bans = self.known.bans.write();
         bans.insert((root.to_vec(), node));
     }
 
     /// Every ban: the root public key and who is banned from it, in no order.
     pub fn bans(&self) -> Vec<(Vec<u8>, NodeId)> {
         let bans = self.known.bans.read();
-        let bans = bans.unwrap_or_else(PoisonError::into_inner);
         bans.iter().cloned().collect()
     }
 
     /// Whether `node` is banned from the key.
     pub fn banned(&self, root: &[u8], node: &NodeId) -> bool {
         let bans = self.known.bans.read();
-        let bans = bans.unwrap_or_else(PoisonError::into_inner);
         !bans.is_empty() && bans.contains(&(root.to_vec(), *node))
     }
 
@@ -539,7 +533,7 @@ impl Claims {
             }),
             #[cfg(feature = "simulation")]
             ClaimWriter::Caller(database) => {
-                let mut database = database.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut database = database.lock();
                 let (file, windows, _) = database.as_mut().ok_or("the writer is gone")?;
                 if !write_batch(file, windows, vec![job], &self.known) {
                     *database = None;
@@ -637,10 +631,10 @@ fn write_batch(
     known: &CachedClaims,
 ) -> bool {
     // Nobody else changes it.
-    let mut age = *known.age.read().unwrap_or_else(PoisonError::into_inner);
+    let mut age = *known.age.read();
     let committed = commit(database, windows, &batch, &mut age);
     if committed.is_ok() {
-        *known.age.write().unwrap_or_else(PoisonError::into_inner) = age;
+        *known.age.write() = age;
     }
     if let Err(error) = &committed {
         tracing::error!(%error, "claims cannot be written");
@@ -665,9 +659,7 @@ fn write_batch(
             WriteJob::Ban {
                 root, node, reply, ..
             } => {
-                let bans = known.bans.write();
-                bans.unwrap_or_else(PoisonError::into_inner)
-                    .insert((root, node));
+                known.bans.write().insert((root, node));
                 reply
             }
         };

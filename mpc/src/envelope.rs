@@ -8,7 +8,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, OnceLock, PoisonError, RwLock},
+    sync::{Arc, OnceLock},
 };
 
 use covault_core::{fault::Fault, ids::SessionId, order::NodeId, port::Entropy};
@@ -17,6 +17,7 @@ use crypto_box::{
     aead::{Aead as _, AeadInPlace as _, generic_array::GenericArray},
 };
 use ed25519_dalek::{Signature, Verifier as _, VerifyingKey};
+use parking_lot::RwLock;
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
@@ -474,19 +475,14 @@ impl EnvelopeCodec {
     }
 
     fn peer(&self, id: &NodeId) -> Result<Arc<PeerKeys>, Fault> {
-        if let Some(peer) = self
-            .peers
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(id)
-        {
+        if let Some(peer) = self.peers.read().get(id) {
             return Ok(Arc::clone(peer));
         }
         let peer = Arc::new(PeerKeys {
             key: id.verifying_key()?,
             sealing: OnceLock::new(),
         });
-        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+        let mut peers = self.peers.write();
         if peers.len() >= CACHED_PEERS {
             // Strangers filled it; the keys of our peers are soon back.
             peers.clear();

@@ -11,7 +11,7 @@ mod stored;
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
 };
 
 use covault_core::{
@@ -19,6 +19,7 @@ use covault_core::{
     order::{NodeId, ReshareOrder},
     port::Entropy,
 };
+use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
 #[cfg(feature = "cggmp24")]
@@ -50,7 +51,7 @@ impl CounterEntropy {
 
 impl Entropy for CounterEntropy {
     fn fill(&self, bytes: &mut [u8]) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         for chunk in bytes.chunks_mut(32) {
             state.1 = state.1.wrapping_add(1);
             let hash = Sha256::new()

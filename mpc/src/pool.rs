@@ -1,12 +1,9 @@
 //! Threads for cryptography, kept away from the asynchronous ones.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Condvar, Mutex, PoisonError},
-    thread,
-};
+use std::{collections::VecDeque, sync::Arc, thread};
 
 use covault_core::fault::Fault;
+use parking_lot::{Condvar, Mutex};
 
 #[cfg(feature = "simulation")]
 use crate::simulated::SimMachine;
@@ -148,11 +145,7 @@ impl CpuPool {
         if let Some(machine) = &self.machine {
             return (machine.run)(priority, Box::new(job));
         }
-        let mut queues = self
-            .shared
-            .queues
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.shared.queues.lock();
         match priority {
             Priority::Signing => queues.signing.push_back(Box::new(job)),
             Priority::Keygen => queues.keygen.push_back(Box::new(job)),
@@ -165,18 +158,14 @@ impl CpuPool {
 
 impl Drop for CpuPool {
     fn drop(&mut self) {
-        self.shared
-            .queues
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .closed = true;
+        self.shared.queues.lock().closed = true;
         self.shared.wake.notify_all();
     }
 }
 
 impl PoolInner {
     fn work(&self) {
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.queues.lock();
         loop {
             match queues.next() {
                 Some((job, idle)) => {
@@ -185,7 +174,7 @@ impl PoolInner {
                     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
                         tracing::error!("a cryptography job panicked");
                     }
-                    queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+                    queues = self.queues.lock();
                     if idle {
                         // The next one is this thread's, unless something else has come.
                         queues.idling = false;
@@ -197,10 +186,7 @@ impl PoolInner {
                     return;
                 }
                 None => {
-                    queues = self
-                        .wake
-                        .wait(queues)
-                        .unwrap_or_else(PoisonError::into_inner)
+                    self.wake.wait(&mut queues);
                 }
             }
         }

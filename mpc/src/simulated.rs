@@ -6,11 +6,12 @@ use std::{
     os::unix::fs::FileExt as _,
     path::Path,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use redb::{Database, StorageBackend, backends::FileBackend};
 
 use crate::pool::{Job, Priority};
@@ -32,14 +33,12 @@ pub fn keep_draws() {
 /// What nodes drew since [`keep_draws`].
 pub fn kept_draws() -> Vec<Vec<u8>> {
     let draws = DRAWS.get().map(|draws| draws.lock());
-    draws.map_or_else(Vec::new, |draws| {
-        draws.unwrap_or_else(PoisonError::into_inner).clone()
-    })
+    draws.map_or_else(Vec::new, |draws| draws.clone())
 }
 
 pub(crate) fn drawn(bytes: &[u8]) {
     if let Some(draws) = DRAWS.get() {
-        let mut draws = draws.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut draws = draws.lock();
         draws.push(bytes.to_vec());
     }
 }
@@ -139,7 +138,7 @@ impl SimDisk {
     }
 
     fn changes(&self) -> MutexGuard<'_, Vec<DiskChange>> {
-        self.unsynced.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unsynced.lock()
     }
 
     fn is_on(&self) -> io::Result<()> {

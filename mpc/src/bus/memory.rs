@@ -1,12 +1,10 @@
 //! The bus of one process.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use covault_core::order::NodeId;
+use parking_lot::Mutex;
 
 use super::{Bus, BusAddress, BusError, MAX_MESSAGE, Subscription, SubscriptionSender};
 
@@ -29,10 +27,7 @@ impl Bus for MemoryBus {
         if message.len() > MAX_MESSAGE {
             return Err(BusError::Refused("too large"));
         }
-        let mut listeners = self
-            .listeners
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut listeners = self.listeners.lock();
         let Some(senders) = listeners.get_mut(&to) else {
             return Ok(());
         };
@@ -46,10 +41,7 @@ impl Bus for MemoryBus {
 
     async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
         let (sender, subscription) = Subscription::channel();
-        let mut listeners = self
-            .listeners
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut listeners = self.listeners.lock();
         if announcements {
             listeners
                 .entry(BusAddress::Announcements)

@@ -12,10 +12,7 @@ mod select_signers;
 mod sign;
 mod unadmitted;
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use covault_core::{
     attest::MadeKey,
@@ -25,6 +22,7 @@ use covault_core::{
     port::{Clock, Entropy},
     signature::Signature,
 };
+use parking_lot::{Mutex, MutexGuard};
 use tokio::task::JoinHandle;
 
 use crate::{
@@ -107,7 +105,7 @@ struct ClusterInner {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl Drop for Cluster {

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -11,6 +11,7 @@ use covault_core::{
     order::NodeId,
     port::Clock,
 };
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{
     NodeStatus,
@@ -166,7 +167,7 @@ fn is_admitted(state: &State, node: &NodeId) -> bool {
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+    state.lock()
 }
 
 impl NodeRegistry {

@@ -2,10 +2,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    sync::Arc,
 };
 
 use covault_core::{order::NodeId, port::Clock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::nonces::MAX_POOL_SIZE;
 
@@ -83,7 +84,7 @@ impl NonceInventory {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, KeyNonces>> {
-        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pools.lock()
     }
 
     /// From now on the nonces of these nodes for this key are of interest.
@@ -109,19 +110,13 @@ impl NonceInventory {
                 continue;
             }
             pool.nodes.insert(*holder, KnownNonces::default());
-            self.nodes
-                .write()
-                .unwrap_or_else(PoisonError::into_inner)
-                .insert(*holder);
+            self.nodes.write().insert(*holder);
         }
     }
 
     /// Whether a message of this node about nonces is worth a look.
     pub(super) fn expects(&self, node: &NodeId) -> bool {
-        self.nodes
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains(node)
+        self.nodes.read().contains(node)
     }
 
     /// Notes what a node, who is certain, has ready; it has nothing below `floor` any more.

@@ -3,7 +3,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use covault_core::{
@@ -12,6 +12,7 @@ use covault_core::{
     scheme::Scheme,
     signature::Signature,
 };
+use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
 use super::{CounterEntropy, Finding, finding};
@@ -374,7 +375,7 @@ pub(super) struct FuzzKey {
 /// One key per scheme, made once.
 pub(super) fn key(scheme: Scheme) -> Result<Arc<FuzzKey>, Finding> {
     static MADE: Mutex<Vec<(Scheme, Arc<FuzzKey>)>> = Mutex::new(Vec::new());
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut made = MADE.lock();
     if let Some((_, key)) = made.iter().find(|(known, _)| *known == scheme) {
         return Ok(Arc::clone(key));
     }

@@ -1,14 +1,12 @@
 //! Statements about addresses: the node derives each itself before it signs for it.
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, Mutex},
-};
+use std::{path::PathBuf, sync::Arc};
 
 use covault_core::{
     attest::{AttestOrder, KeyStatement, MAX_ADDRESSES},
     fault::Fault,
 };
+use parking_lot::Mutex;
 
 use super::{Node, keygen_quota::RecordStatus, lock, orders::LoadedKey};
 use crate::{

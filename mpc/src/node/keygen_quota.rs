@@ -3,10 +3,11 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use covault_core::{derive::RootKey, fault::Fault, ids::VaultId, order::NodeId, signature::Curve};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{
     Node,
@@ -113,7 +114,7 @@ impl Drop for SessionReservation {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl QuotaTracker {

@@ -22,7 +22,7 @@ use std::{
     collections::{BTreeSet, HashMap, HashSet, hash_map::Entry},
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -35,6 +35,7 @@ use covault_core::{
     order::{NodeId, SigningOrder},
     port::{Clock, Entropy, random_16},
 };
+use parking_lot::{Mutex, MutexGuard};
 use secrecy::SecretString;
 use tokio::{
     runtime::Handle,
@@ -237,7 +238,7 @@ pub struct Node {
 crate::secrets::secret!(Node);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 /// Grows always, since others ignore what they have heard before; but not when the clock was set back
@@ -575,7 +576,7 @@ impl Node {
 
     /// Makes room for a message that waits to be verified.
     fn admit(&self, from: NodeId, size: usize) -> Result<(), MessageRefusal> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         let (messages, bytes) = waiting.get(&from).copied().unwrap_or_default();
         let (messages, bytes) = (messages.saturating_add(1), bytes.saturating_add(size));
         if messages > MAX_WAITING_EACH || bytes > MAX_UNVERIFIED_EACH {
@@ -593,7 +594,7 @@ impl Node {
     /// The message waits no more.
     fn admitted(&self, from: NodeId, size: usize) {
         self.unverified.fetch_sub(size, Ordering::Relaxed);
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         if let Entry::Occupied(mut entry) = waiting.entry(from) {
             let (messages, bytes) = entry.get_mut();
             *messages = messages.saturating_sub(1);

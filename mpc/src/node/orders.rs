@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -15,6 +15,7 @@ use covault_core::{
     ids::{SessionId, VaultId},
     order::{KeygenOrder, NodeId},
 };
+use parking_lot::{Mutex, RwLock};
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
@@ -96,7 +97,7 @@ impl LoadedKey {
 
     /// The child at a path. A wallet signs more than once, and deriving costs more than looking.
     pub(super) fn child(&self, path: &KeyPath) -> Result<Arc<ChildKey>, Fault> {
-        let children = || self.children.lock().unwrap_or_else(PoisonError::into_inner);
+        let children = || self.children.lock();
         if let Some(child) = children().get(path) {
             return Ok(Arc::clone(child));
         }
@@ -150,12 +151,9 @@ impl LoadedKeys {
     /// Takes a share into use, unless there is one of a later epoch.
     pub(super) fn put(&self, key: LoadedKey) {
         let root = key.record.key.root.public_key.clone();
-        self.holders
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend(&key.record.holders);
+        self.holders.write().extend(&key.record.holders);
         let key = Arc::new(key);
-        let mut keys = self.by_root.write().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = self.by_root.write();
         let newer = keys
             .get(&root)
             .is_none_or(|known| known.record.epoch < key.record.epoch);
@@ -166,15 +164,12 @@ impl LoadedKeys {
 
     /// Forgets the share of a key. Sessions that use it end as they will.
     pub(super) fn remove(&self, root: &[u8]) {
-        self.by_root
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(root);
+        self.by_root.write().remove(root);
     }
 
     /// The epochs of the shares in use.
     pub(super) fn epochs(&self) -> Vec<(VaultId, RootKey, u32)> {
-        let keys = self.by_root.read().unwrap_or_else(PoisonError::into_inner);
+        let keys = self.by_root.read();
         keys.values()
             .map(|key| {
                 let record = &key.record;
@@ -185,51 +180,40 @@ impl LoadedKeys {
 
     /// Those in use.
     pub(super) fn all(&self) -> Vec<Arc<LoadedKey>> {
-        let keys = self.by_root.read().unwrap_or_else(PoisonError::into_inner);
+        let keys = self.by_root.read();
         keys.values().cloned().collect()
     }
 
     /// The root public keys of those in use.
     pub(super) fn roots(&self) -> HashSet<Vec<u8>> {
-        let keys = self.by_root.read().unwrap_or_else(PoisonError::into_inner);
+        let keys = self.by_root.read();
         keys.keys().cloned().collect()
     }
 
     pub(super) fn get(&self, root: &[u8]) -> Option<Arc<LoadedKey>> {
-        self.by_root
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(root)
-            .cloned()
+        self.by_root.read().get(root).cloned()
     }
 
     /// Whether the node shares a key with us.
     pub(super) fn is_holder(&self, node: &NodeId) -> bool {
-        self.holders
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains(node)
+        self.holders.read().contains(node)
     }
 
     /// Who holds shares of our keys, this node too.
     pub(super) fn holders(&self) -> BTreeSet<NodeId> {
         let holders = self.holders.read();
-        let holders = holders.unwrap_or_else(PoisonError::into_inner);
         holders.iter().copied().collect()
     }
 
     fn of_session(&self, session: SessionId) -> Option<Arc<LoadedKey>> {
-        let keys = self.by_root.read().unwrap_or_else(PoisonError::into_inner);
+        let keys = self.by_root.read();
         keys.values()
             .find(|key| key.record.session == session)
             .cloned()
     }
 
     pub(super) fn count(&self) -> usize {
-        self.by_root
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .len()
+        self.by_root.read().len()
     }
 }
 

@@ -3,10 +3,11 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
 use covault_core::order::NodeId;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{
     Node,
@@ -114,7 +115,7 @@ impl NoncePools {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Whether it is time to ask or answer again; notes that it is done.

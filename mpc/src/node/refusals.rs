@@ -5,10 +5,10 @@
 use std::{
     collections::HashMap,
     mem::{Discriminant, discriminant},
-    sync::{Mutex, PoisonError},
 };
 
 use covault_core::{fault::Fault, order::NodeId};
+use parking_lot::Mutex;
 
 use super::Node;
 use crate::envelope::EnvelopeError;
@@ -74,7 +74,7 @@ struct RefusalCount {
 impl MessageRefusals {
     /// Counts one; how many went unsaid when it is time to say so.
     fn count(&self, why: MessageRefusal, now_ms: u64) -> Option<u64> {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut said = self.said.lock();
         let said = said.entry(discriminant(&why)).or_default();
         if said
             .at_ms

@@ -4,7 +4,7 @@ use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
     fs, io,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
+    sync::Arc,
 };
 
 use covault_core::{
@@ -12,6 +12,7 @@ use covault_core::{
     ids::SessionId,
     order::{NodeId, ReshareOrder},
 };
+use parking_lot::{Mutex, MutexGuard};
 
 use tokio::time::sleep;
 
@@ -162,7 +163,7 @@ pub(super) struct SessionStart {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl Mailbox {
@@ -710,7 +711,7 @@ impl Node {
                     let over = cell
                         .work
                         .try_lock()
-                        .is_ok_and(|work| matches!(*work, SessionState::Finished));
+                        .is_some_and(|work| matches!(*work, SessionState::Finished));
                     running = running.saturating_add(usize::from(!over));
                     if now_ms >= mail.until_ms {
                         due.push(Arc::clone(cell));
@@ -732,11 +733,9 @@ impl Node {
             due
         };
         for cell in due {
-            let mut work = match cell.work.try_lock() {
-                Ok(work) => work,
-                Err(TryLockError::Poisoned(work)) => work.into_inner(),
-                // Being worked on: looked at next time.
-                Err(TryLockError::WouldBlock) => continue,
+            // One that is being worked on is looked at next time.
+            let Some(mut work) = cell.work.try_lock() else {
+                continue;
             };
             let SessionState::Running(running) = &*work else {
                 continue;

@@ -17,7 +17,7 @@ pub(crate) mod table;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -27,6 +27,7 @@ use covault_core::{
     port::{Clock, Entropy},
 };
 use hkdf::Hkdf;
+use parking_lot::{Mutex, MutexGuard};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
@@ -109,7 +110,7 @@ impl NonceStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, ReadyNonces> {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ready.lock()
     }
 
     /// How many are ready for these shares.

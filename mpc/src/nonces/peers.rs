@@ -2,10 +2,11 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use covault_core::order::NodeId;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{MAX_POOL_SIZE, table::ShareEpoch};
 use crate::backend::Commitments;
@@ -29,7 +30,7 @@ pub(crate) struct PeerNonces(Mutex<NoncesByPeer>);
 
 impl PeerNonces {
     fn lock(&self) -> MutexGuard<'_, NoncesByPeer> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Notes a batch whose sender is certain, and holds a share of the key. What was heard first of

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use covault_core::{derive::KeyPath, fault::Fault, port::Entropy, signature::Signature};
@@ -17,6 +17,7 @@ use dkls23::{
     utilities::hashes::HashOutput,
 };
 use k256::Secp256k1;
+use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
 use super::{abort, between, blame_only, renew};
@@ -48,12 +49,7 @@ impl DklsSigner {
         if path.indices().is_empty() {
             return Ok(Arc::clone(&self.root));
         }
-        let known = self
-            .children
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(path)
-            .cloned();
+        let known = self.children.lock().get(path).cloned();
         if let Some(child) = known {
             return Ok(child);
         }
@@ -62,7 +58,7 @@ impl DklsSigner {
             .derive_from_path(&path.to_string(), |_| String::new())
             .map_err(|error| Fault::bug(error.description))?;
         let child = Arc::new(child);
-        let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut children = self.children.lock();
         if children.len() >= CACHED_CHILDREN {
             children.clear();
         }

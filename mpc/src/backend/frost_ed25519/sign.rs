@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use covault_core::{
@@ -18,6 +18,7 @@ use frost_ed25519::{
     round1::{self, SigningCommitments, SigningNonces},
     round2::{self, SignatureShare},
 };
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
@@ -154,7 +155,7 @@ impl FrostSigner {
     }
 
     fn child(&self, path: &KeyPath) -> Result<Arc<ChildShare>, Fault> {
-        let children = || self.children.lock().unwrap_or_else(PoisonError::into_inner);
+        let children = || self.children.lock();
         if let Some(child) = children().get(path) {
             return Ok(Arc::clone(child));
         }

@@ -8,7 +8,7 @@
 
 use std::{
     collections::{BTreeSet, VecDeque},
-    sync::{Arc, PoisonError},
+    sync::Arc,
 };
 
 use covault_core::order::{NodeId, ProvenGeneration};
@@ -84,8 +84,7 @@ impl Node {
     /// Shows a proof that we have taken to its other parties.
     pub(super) fn gossip_proof(&self, proven: ProvenGeneration) {
         {
-            let gossip = self.life.gossip.lock();
-            let mut gossip = gossip.unwrap_or_else(PoisonError::into_inner);
+            let mut gossip = self.life.gossip.lock();
             gossip.add(proven.clone());
         }
         self.show(&proven, &BTreeSet::new());
@@ -95,8 +94,7 @@ impl Node {
     pub(in crate::node) fn resend_proofs(self: &Arc<Self>) {
         let steady_ms = self.steady_ms();
         let shown: Vec<(ProvenGeneration, BTreeSet<NodeId>)> = {
-            let gossip = self.life.gossip.lock();
-            let mut gossip = gossip.unwrap_or_else(PoisonError::into_inner);
+            let mut gossip = self.life.gossip.lock();
             if steady_ms < gossip.due_ms {
                 return;
             }
@@ -157,8 +155,7 @@ impl Node {
             None => return self.drop_message(&header.from, MessageRefusal::Unreadable),
         }
         let over = {
-            let gossip = self.life.gossip.lock();
-            let mut gossip = gossip.unwrap_or_else(PoisonError::into_inner);
+            let mut gossip = self.life.gossip.lock();
             let of_header = |it: &UnconfirmedProof| it.proven.order.session == header.session;
             let Some(place) = gossip.unconfirmed.iter().position(of_header) else {
                 return;

@@ -2,10 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use covault_core::{
@@ -14,6 +11,7 @@ use covault_core::{
     ids::VaultId,
     order::{ProvenGeneration, ReshareOrder},
 };
+use parking_lot::{Mutex, MutexGuard};
 
 use super::gossip::ProofGossip;
 use crate::shares::{ShareLineage, ShareRecord, backup};
@@ -110,9 +108,7 @@ impl Lifecycle {
     }
 
     pub(super) fn pending_shares(&self) -> MutexGuard<'_, PendingShares> {
-        self.pending_shares
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.pending_shares.lock()
     }
 }
 
