@@ -2,21 +2,9 @@
 //! their bodies. A signature is over the header and a hash of the body, so that anybody can check it.
 
 use covault_core::order::NodeId;
-use ed25519_dalek::Signature;
 use serde::{Deserialize, Serialize};
 
-use crate::envelope::{EnvelopeHeader, EnvelopeKind, read_header, signed_parts};
-
-/// An envelope without its body.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SignedHeader {
-    /// As it was sent.
-    pub(crate) header: EnvelopeHeader,
-    /// SHA-256 of the body as it was sent.
-    pub(crate) body: [u8; 32],
-    /// The sender's, over both.
-    pub(crate) signature: [u8; 64],
-}
+use crate::envelope::{EnvelopeHeader, EnvelopeKind, SignedHeader, read_header};
 
 /// Two envelopes of one sender for one place, with different bodies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,59 +27,24 @@ struct EnvelopeFile {
     signature: String,
 }
 
-impl SignedHeader {
-    fn is_signed(&self) -> bool {
-        let signed = signed_parts(&self.header, &self.body);
-        let signature = Signature::from_bytes(&self.signature);
-        self.header
-            .from
-            .verifying_key()
-            .is_ok_and(|key| key.verify_strict(&signed, &signature).is_ok())
-    }
-
-    fn write(&self) -> EnvelopeFile {
-        EnvelopeFile {
-            header: hex::encode(self.header.to_bytes()),
-            body_sha256: hex::encode(self.body),
-            signature: hex::encode(self.signature),
+impl EnvelopeFile {
+    fn of(envelope: &SignedHeader) -> Self {
+        Self {
+            header: hex::encode(envelope.header.to_bytes()),
+            body_sha256: hex::encode(envelope.body),
+            signature: hex::encode(envelope.signature),
         }
     }
 
-    fn read(written: &EnvelopeFile) -> Option<Self> {
-        let mut signed = Self {
-            header: read_header(&hex::decode(&written.header).ok()?)?,
+    fn read(&self) -> Option<SignedHeader> {
+        let mut signed = SignedHeader {
+            header: read_header(&hex::decode(&self.header).ok()?)?,
             body: [0; 32],
             signature: [0; 64],
         };
-        hex::decode_to_slice(&written.body_sha256, &mut signed.body).ok()?;
-        hex::decode_to_slice(&written.signature, &mut signed.signature).ok()?;
+        hex::decode_to_slice(&self.body_sha256, &mut signed.body).ok()?;
+        hex::decode_to_slice(&self.signature, &mut signed.signature).ok()?;
         Some(signed)
-    }
-
-    /// An envelope that a key made of its number signs.
-    #[cfg(test)]
-    pub(crate) fn sample(round: u16, sequence: u32, print: u8) -> Self {
-        use covault_core::ids::SessionId;
-        use ed25519_dalek::{Signer as _, SigningKey};
-        let key = SigningKey::from_bytes(&[2; 32]);
-        let header = EnvelopeHeader {
-            kind: EnvelopeKind::Protocol,
-            sealed: false,
-            epoch: 0,
-            session: SessionId::from_bytes([3; 16]),
-            attempt: 0,
-            round,
-            sequence,
-            from: NodeId(key.verifying_key().to_bytes()),
-            to: NodeId([9; 32]),
-        };
-        let body = [print; 32];
-        let signature = key.sign(&signed_parts(&header, &body)).to_bytes();
-        Self {
-            header,
-            body,
-            signature,
-        }
     }
 }
 
@@ -126,7 +79,7 @@ impl Equivocation {
         let Self(one, other) = self;
         let written = EquivocationFile {
             accused: one.header.from.openssh_line(""),
-            envelopes: [one.write(), other.write()],
+            envelopes: [EnvelopeFile::of(one), EnvelopeFile::of(other)],
         };
         serde_json::to_string_pretty(&written).unwrap_or_default()
     }
@@ -138,7 +91,7 @@ impl Equivocation {
             accused: _,
             envelopes: [one, other],
         } = serde_json::from_str(text).ok()?;
-        Some(Self(SignedHeader::read(&one)?, SignedHeader::read(&other)?))
+        Some(Self(one.read()?, other.read()?))
     }
 }
 

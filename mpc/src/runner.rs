@@ -8,7 +8,8 @@ use zeroize::Zeroizing;
 
 use crate::{
     backend::{Abort, KeyShare, OutgoingMessage, Session, SignerIndex},
-    evidence::{Equivocation, SignedHeader},
+    envelope::SignedHeader,
+    evidence::Equivocation,
 };
 
 /// Bytes of a view.

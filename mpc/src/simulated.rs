@@ -14,7 +14,7 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use redb::{Database, StorageBackend, backends::FileBackend};
 
-use crate::pool::{Job, Priority};
+use crate::pool::queues::{Job, Priority};
 
 /// Runs a job, now or later, on the one thread there is.
 pub type Executor = Box<dyn Fn(Priority, Job) + Send + Sync>;

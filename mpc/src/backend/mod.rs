@@ -5,7 +5,7 @@
 //! milliseconds (signing) to a second (key generation): run them on [`crate::pool`] threads.
 
 #[cfg(feature = "cggmp24")]
-mod ecdsa_cggmp24;
+pub(crate) mod ecdsa_cggmp24;
 mod ecdsa_dkls23;
 mod frost_ed25519;
 pub mod private;
@@ -28,8 +28,6 @@ use covault_core::{
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize as _, Zeroizing};
 
-#[cfg(all(feature = "cggmp24", feature = "simulation"))]
-pub(crate) use ecdsa_cggmp24::{decoder as cggmp24_decoder, read_primes as read_cggmp24_primes};
 pub use frost_ed25519::Commitments;
 
 /// A party's place in the keygen's list of signers, counted from 1.

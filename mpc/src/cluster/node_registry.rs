@@ -15,7 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::{
     NodeStatus,
-    select_signers::{AttemptFailures, Selection, SignerCandidate, SigningSet, pick},
+    select_signers::{AttemptFailures, NoSigningSet, SignerCandidate, pick},
     unadmitted::{Unadmitted, UnadmittedNodes},
 };
 use crate::message::{Announcement, Ban, HaltReason, SKEW_MS};
@@ -142,8 +142,13 @@ pub(super) struct NodeRegistry {
     state: Arc<Mutex<State>>,
 }
 
-/// Counts a team's nodes as busy while it is held.
-pub(super) struct BusyGuard {
+/// The signers of one attempt, who count as busy while it is held; the first collects.
+pub(super) struct SigningSet {
+    pub signers: Vec<NodeId>,
+    _busy: BusyGuard,
+}
+
+struct BusyGuard {
     state: Arc<Mutex<State>>,
     nodes: Vec<NodeId>,
 }
@@ -410,7 +415,7 @@ impl NodeRegistry {
         holders: &[NodeId],
         needed: usize,
         failures: &AttemptFailures,
-    ) -> Selection {
+    ) -> Result<SigningSet, NoSigningSet> {
         let now_ms = self.clock.now_ms();
         let mut state = lock(&self.state);
         state.wanted.extend(holders);
@@ -446,22 +451,15 @@ impl NodeRegistry {
             .collect();
         let mistrusted_pairs: BTreeSet<(NodeId, NodeId)> =
             state.mistrusted_pairs.keys().copied().collect();
-        match pick(candidates, needed, failures, &mistrusted_pairs) {
-            Ok(signers) => {
-                for node in &signers {
-                    *state.active_sessions.entry(*node).or_default() += 1;
-                }
-                let active_sessions = BusyGuard {
-                    state: Arc::clone(&self.state),
-                    nodes: signers.clone(),
-                };
-                Selection::SigningSet(SigningSet {
-                    signers,
-                    _busy: active_sessions,
-                })
-            }
-            Err(choice) => choice,
+        let signers = pick(candidates, needed, failures, &mistrusted_pairs)?;
+        for node in &signers {
+            *state.active_sessions.entry(*node).or_default() += 1;
         }
+        let _busy = BusyGuard {
+            state: Arc::clone(&self.state),
+            nodes: signers.clone(),
+        };
+        Ok(SigningSet { signers, _busy })
     }
 
     /// Those that do not sign, and why.
@@ -605,7 +603,7 @@ mod tests {
         assert!(!twice());
         let signing_set = |node_registry: &NodeRegistry| {
             let choice = node_registry.select_signers(&[node], 1, &AttemptFailures::default());
-            matches!(choice, Selection::SigningSet(_))
+            choice.is_ok()
         };
         assert!(signing_set(&node_registry));
         // The second and the third name each other.
@@ -693,7 +691,7 @@ mod tests {
         // Nobody is picked who is not admitted.
         let choice =
             node_registry.select_signers(&[ours, stranger], 2, &AttemptFailures::default());
-        assert!(!matches!(choice, Selection::SigningSet(_)));
+        assert!(choice.is_err());
 
         node_registry.admit(&[ours, stranger]);
         clock.0.fetch_add(1, Ordering::Relaxed);

@@ -4,18 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use covault_core::{fault::Fault, order::NodeId};
 
-use super::node_registry::BusyGuard;
-
-/// A team, and the mark that its nodes are busy.
-pub(super) struct SigningSet {
-    pub signers: Vec<NodeId>,
-    pub _busy: BusyGuard,
-}
-
-/// What can be done now.
-pub(super) enum Selection {
-    /// These can sign; the first collects.
-    SigningSet(SigningSet),
+/// Why there is no signing set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoSigningSet {
     /// Not enough live nodes; more may come.
     Wait,
     /// Whoever comes, it will not do.
@@ -141,7 +132,7 @@ pub(super) fn pick(
     needed: usize,
     failures: &AttemptFailures,
     old: &BTreeSet<(NodeId, NodeId)>,
-) -> Result<Vec<NodeId>, Selection> {
+) -> Result<Vec<NodeId>, NoSigningSet> {
     count_and_pick(candidates, needed, failures, old).0
 }
 
@@ -151,7 +142,7 @@ fn count_and_pick(
     needed: usize,
     failures: &AttemptFailures,
     old: &BTreeSet<(NodeId, NodeId)>,
-) -> (Result<Vec<NodeId>, Selection>, usize) {
+) -> (Result<Vec<NodeId>, NoSigningSet>, usize) {
     let mut taken = 0_usize;
     let mut search = |nodes: &[NodeId], strictness| {
         let mut search = SetSearch::new(nodes, needed, failures, old, strictness);
@@ -180,8 +171,8 @@ fn count_and_pick(
     let picked = signing_set.ok_or_else(|| {
         let all: Vec<NodeId> = candidates.iter().map(|candidate| candidate.node).collect();
         match search(&all, Strictness::Least) {
-            SearchResult::None => Selection::Never,
-            SearchResult::SigningSet(_) | SearchResult::TooLong => Selection::Wait,
+            SearchResult::None => NoSigningSet::Never,
+            SearchResult::SigningSet(_) | SearchResult::TooLong => NoSigningSet::Wait,
         }
     });
     (picked, taken)
@@ -338,7 +329,7 @@ mod tests {
                 &AttemptFailures::default(),
                 &BTreeSet::new()
             ),
-            Err(Selection::Wait)
+            Err(NoSigningSet::Wait)
         ));
         let mut failures = AttemptFailures::default();
         failures.refused(node(1), refusal());
@@ -349,7 +340,7 @@ mod tests {
                 &failures,
                 &BTreeSet::new()
             ),
-            Err(Selection::Wait)
+            Err(NoSigningSet::Wait)
         ));
         failures.refused(node(2), refusal());
         assert!(matches!(
@@ -359,7 +350,7 @@ mod tests {
                 &failures,
                 &BTreeSet::new()
             ),
-            Err(Selection::Never)
+            Err(NoSigningSet::Never)
         ));
     }
 
@@ -383,7 +374,7 @@ mod tests {
         failures.misbehaved(node(2), node(1));
         assert!(matches!(
             pick(candidates(&[true; 3]), 2, &failures, &BTreeSet::new()),
-            Err(Selection::Never)
+            Err(NoSigningSet::Never)
         ));
         assert_eq!(failures.culprits(), [node(0), node(1)]);
     }

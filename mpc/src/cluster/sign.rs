@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::{
     CallGuard, ClusterInner, ExpectedReply, POLL_INTERVAL, REPLY_GRACE_MS,
     preprocess::NonceQuery,
-    select_signers::{AttemptFailures, Selection},
+    select_signers::{AttemptFailures, NoSigningSet},
 };
 use crate::{
     envelope::EnvelopeKind,
@@ -75,15 +75,15 @@ impl ClusterInner {
                 .node_registry
                 .select_signers(holders, needed, &failures)
             {
-                Selection::SigningSet(signing_set) => signing_set,
-                Selection::Wait => {
+                Ok(signing_set) => signing_set,
+                Err(NoSigningSet::Wait) => {
                     let left = Duration::from_millis(deadline_ms.saturating_sub(now_ms));
                     match late(order, &mut call, POLL_INTERVAL.min(left)).await {
                         Some(signatures) => return Ok(signatures),
                         None => continue,
                     }
                 }
-                Selection::Never => return Err(self.give_up(holders, needed, failures)),
+                Err(NoSigningSet::Never) => return Err(self.give_up(holders, needed, failures)),
             };
             // What is slow, a backend or a machine, gets more time after two tries.
             let longer = 1 << (attempt / 2).min(3);

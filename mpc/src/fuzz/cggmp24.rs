@@ -12,7 +12,10 @@ use super::{
     sessions::{self, FuzzInput, PEER},
 };
 use crate::{
-    backend::{Abort, KeyShare, cggmp24_decoder as decoder, read_cggmp24_primes},
+    backend::{
+        Abort, KeyShare,
+        ecdsa_cggmp24::{decoder, read_primes},
+    },
     shares::{ShareStore as _, age_file::AgeShareStore},
 };
 
@@ -131,7 +134,7 @@ pub fn cggmp24_sign(data: &[u8]) -> Result<(), Finding> {
 
 /// A set of primes as it is stored.
 pub(super) fn primes(body: &[u8]) {
-    drop(apart(|| read_cggmp24_primes(body).is_ok()));
+    drop(apart(|| read_primes(body).is_ok()));
 }
 
 /// What the honest peer says, for both targets. Key generation only as far as it is run here.

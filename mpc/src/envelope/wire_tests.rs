@@ -10,7 +10,7 @@ use covault_core::{
     attest::{AttestOrder, AttestedAddress},
     derive::{KeyPath, RootKey},
     fault::Fault as CoreFault,
-    ids::{RequestId, VaultId},
+    ids::{RequestId, SessionId, VaultId},
     networks::{ChainData, Network, SigningInput},
     order::{
         BackupOrder, Generation, KeygenOrder, ProvenGeneration, ReshareOrder, ReshareProof,

@@ -1,6 +1,8 @@
 //! Threads for cryptography, kept away from the asynchronous ones.
 
-use std::{collections::VecDeque, sync::Arc, thread};
+pub(crate) mod queues;
+
+use std::{sync::Arc, thread};
 
 use covault_core::fault::Fault;
 use parking_lot::{Condvar, Mutex};
@@ -8,20 +10,8 @@ use parking_lot::{Condvar, Mutex};
 #[cfg(feature = "simulation")]
 use crate::simulated::SimMachine;
 
-/// What a pool runs.
-pub type Job = Box<dyn FnOnce() + Send>;
-
-/// Which jobs go first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Priority {
-    /// Signing: somebody waits for each.
-    Signing,
-    /// Key generation: long, and may wait; but not for ever, whatever keeps the first lane full.
-    Keygen,
-    /// Work done ahead, in pieces of about a millisecond: begun only when nothing else waits, and
-    /// one at a time, so that the other threads stay free for what somebody waits for.
-    Idle,
-}
+use queues::JobQueues;
+pub use queues::{Job, Priority};
 
 /// A fixed number of threads and a queue per lane. Nodes of one process share a pool, or threads
 /// would outnumber cores. Threads end when the last handle is dropped and the queues are empty.
@@ -32,52 +22,10 @@ pub struct CpuPool {
     machine: Option<SimMachine>,
 }
 
-/// After so many signing jobs in a row a key generation that waits has its turn.
-const MAX_SIGNING_IN_A_ROW: usize = 1024;
-
 #[derive(Default)]
 struct PoolInner {
     queues: Mutex<JobQueues>,
     wake: Condvar,
-}
-
-#[derive(Default)]
-struct JobQueues {
-    signing: VecDeque<Job>,
-    keygen: VecDeque<Job>,
-    idle: VecDeque<Job>,
-    /// Signing jobs that went before a key generation that waits.
-    passed: usize,
-    /// An idle job runs.
-    idling: bool,
-    closed: bool,
-}
-
-impl JobQueues {
-    /// The next job, and whether it is an idle one.
-    fn next(&mut self) -> Option<(Job, bool)> {
-        let turn = self.passed >= MAX_SIGNING_IN_A_ROW || self.signing.is_empty();
-        let live = if turn && let Some(job) = self.keygen.pop_front() {
-            self.passed = 0;
-            Some(job)
-        } else {
-            self.passed = match self.keygen.is_empty() {
-                true => 0,
-                false => self.passed.saturating_add(1),
-            };
-            self.signing.pop_front()
-        };
-        if live.is_some() || self.idling {
-            return live.map(|job| (job, false));
-        }
-        let job = self.idle.pop_front()?;
-        self.idling = true;
-        Some((job, true))
-    }
-
-    fn is_empty(&self) -> bool {
-        self.signing.is_empty() && self.keygen.is_empty() && self.idle.is_empty()
-    }
 }
 
 impl CpuPool {
@@ -202,7 +150,7 @@ mod tests {
         mpsc,
     };
 
-    use super::*;
+    use super::{queues::MAX_SIGNING_IN_A_ROW, *};
 
     #[test]
     fn idle_lane__should_wait_for_everything_else() {

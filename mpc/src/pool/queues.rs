@@ -1,0 +1,60 @@
+//! Which job of a pool is next.
+
+use std::collections::VecDeque;
+
+/// What a pool runs.
+pub type Job = Box<dyn FnOnce() + Send>;
+
+/// Which jobs go first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priority {
+    /// Signing: somebody waits for each.
+    Signing,
+    /// Key generation: long, and may wait; but not for ever, whatever keeps the first lane full.
+    Keygen,
+    /// Work done ahead, in pieces of about a millisecond: begun only when nothing else waits, and
+    /// one at a time, so that the other threads stay free for what somebody waits for.
+    Idle,
+}
+
+/// After so many signing jobs in a row a key generation that waits has its turn.
+pub(super) const MAX_SIGNING_IN_A_ROW: usize = 1024;
+
+#[derive(Default)]
+pub(super) struct JobQueues {
+    pub(super) signing: VecDeque<Job>,
+    pub(super) keygen: VecDeque<Job>,
+    pub(super) idle: VecDeque<Job>,
+    /// Signing jobs that went before a key generation that waits.
+    passed: usize,
+    /// An idle job runs.
+    pub(super) idling: bool,
+    pub(super) closed: bool,
+}
+
+impl JobQueues {
+    /// The next job, and whether it is an idle one.
+    pub(super) fn next(&mut self) -> Option<(Job, bool)> {
+        let turn = self.passed >= MAX_SIGNING_IN_A_ROW || self.signing.is_empty();
+        let live = if turn && let Some(job) = self.keygen.pop_front() {
+            self.passed = 0;
+            Some(job)
+        } else {
+            self.passed = match self.keygen.is_empty() {
+                true => 0,
+                false => self.passed.saturating_add(1),
+            };
+            self.signing.pop_front()
+        };
+        if live.is_some() || self.idling {
+            return live.map(|job| (job, false));
+        }
+        let job = self.idle.pop_front()?;
+        self.idling = true;
+        Some((job, true))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.signing.is_empty() && self.keygen.is_empty() && self.idle.is_empty()
+    }
+}
