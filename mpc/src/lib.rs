@@ -16,6 +16,7 @@ pub mod evidence;
 pub mod fuzz;
 pub mod identity;
 pub mod key_records;
+mod loaded_keys;
 mod message;
 pub mod meter;
 #[cfg(feature = "simulation")]

@@ -16,6 +16,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 /// How far the clocks of orchestrator and nodes may be apart, in milliseconds.
 pub(crate) const SKEW_MS: u64 = 60_000;
 
+/// Inputs of one order: more than a transaction needs. The queue of a session has room for the
+/// messages of all.
+pub(crate) const MAX_INPUTS: usize = 256;
 /// Characters of a peer's text that are kept.
 const MAX_TEXT: usize = 300;
 /// Bytes of a reply's evidence that are kept.

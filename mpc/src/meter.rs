@@ -212,6 +212,8 @@ mod tests {
             include_str!("node/backups.rs"),
             include_str!("node/attest.rs"),
             include_str!("node/peers.rs"),
+            include_str!("node/refusals.rs"),
+            include_str!("loaded_keys.rs"),
             include_str!("../../core/src/order.rs"),
         ];
         let mut found = 0_usize;

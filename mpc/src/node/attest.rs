@@ -8,10 +8,11 @@ use covault_core::{
 };
 use parking_lot::Mutex;
 
-use super::{Node, keygen_quota::RecordStatus, lock, orders::LoadedKey};
+use super::{Node, keygen_quota::RecordStatus, lock};
 use crate::{
     attest::KeyStatements,
     envelope::EnvelopeHeader,
+    loaded_keys::LoadedKey,
     message::{AttestOrderMsg, OrderReply},
 };
 
@@ -69,7 +70,7 @@ impl Node {
             return Err(Fault::field("session", "the order is for another session"));
         }
         if *epoch != header.epoch {
-            return Err(super::orders::wrong_epoch());
+            return Err(super::refusals::wrong_epoch());
         }
         self.check_time(*sent_at_ms, *sent_at_ms, u64::MAX)?;
         if addresses.is_empty() || addresses.len() > MAX_ADDRESSES {

@@ -5,7 +5,7 @@ use covault_core::{fault::Fault, order::BackupOrder};
 use super::{
     Node,
     life::stale,
-    orders::{refused, wrong_epoch},
+    refusals::{refused, wrong_epoch},
 };
 use crate::{
     envelope::EnvelopeHeader,

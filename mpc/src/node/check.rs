@@ -5,11 +5,9 @@ use std::sync::Arc;
 
 use covault_core::{fault::Fault, ids::SessionId};
 
-use super::{
-    Node,
-    orders::{LoadedKey, MAX_INPUTS, refused},
-};
+use super::{Node, refusals::refused};
 use crate::{backend::SignerIndex, message::SignOrderMsg, policy::Spending};
+use crate::{loaded_keys::LoadedKey, message::MAX_INPUTS};
 
 /// An order that may be signed.
 pub(super) struct CheckedOrder {

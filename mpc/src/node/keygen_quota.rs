@@ -9,13 +9,11 @@ use std::{
 use covault_core::{derive::RootKey, fault::Fault, ids::VaultId, order::NodeId, signature::Curve};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{
-    Node,
-    orders::{LoadedKey, LoadedKeys, refused},
-};
+use super::{Node, refusals::refused};
 use crate::{
     claims::{ClaimError, Claims},
     key_records::{KeyRecord, KeyRecords, VaultKeys},
+    loaded_keys::{LoadedKey, LoadedKeys},
 };
 
 /// Milliseconds of a day.

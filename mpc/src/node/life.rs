@@ -23,18 +23,17 @@ use covault_core::{
     fault::{Class, Fault},
     ids::VaultId,
     order::{Generation, NodeId, ReshareOrder},
-    scheme::Scheme,
 };
 pub(super) use pending_shares::Lifecycle;
 use pending_shares::PendingShare;
 
 use super::{
     Node,
-    orders::{MAX_KEYGEN_MS, refused, wrong_epoch},
-    sessions::{SessionJob, SessionStart},
+    refusals::{refused, wrong_epoch},
+    sessions::{MAX_KEYGEN_MS, SessionJob, SessionStart},
 };
 use crate::{
-    backend::{self, Dealer, KeyShare, PlainShare, ReshareSetup, SignSetup, Signer, SignerIndex},
+    backend::{self, Dealer, KeyShare, PlainShare, ReshareSetup, SignerIndex},
     envelope::EnvelopeHeader,
     message::{OrderReply, ReshareOrderMsg},
     meter,
@@ -60,20 +59,6 @@ const ERASE_EVERY_MS: u64 = 3_600_000;
 /// How long a process has run before it erases anything, in milliseconds: until then its peers have
 /// said what they think of its clock, and its operator has seen it.
 const ERASE_AFTER_MS: u64 = 3_600_000;
-
-/// In the place of the signer of a share that was put back from a backup.
-pub(super) struct RestoredSigner;
-
-impl Signer for RestoredSigner {
-    fn sign(
-        &self,
-        _: SignSetup,
-    ) -> Result<Box<dyn backend::Session<Option<covault_core::signature::Signature>>>, Fault> {
-        Err(refused(
-            "this share was restored from a backup: refresh the vault first",
-        ))
-    }
-}
 
 fn index_of(nodes: &[NodeId], node: &NodeId) -> Result<SignerIndex, Fault> {
     nodes
@@ -499,15 +484,4 @@ impl Node {
     fn on_epoch_change(self: &Arc<Self>) {
         self.replenish(true);
     }
-}
-
-/// The scheme's signer, or the stand-in for a share that must not sign.
-pub(super) fn signer(record: &ShareRecord) -> Result<Arc<dyn Signer>, Fault> {
-    if record.restored {
-        // Damaged or not, now is the time to know.
-        PlainShare::decode(&record.key.root, &record.key.secret)?;
-        return Ok(Arc::new(RestoredSigner));
-    }
-    let scheme: Scheme = record.scheme;
-    backend::of(scheme)?.open(&record.key)
 }

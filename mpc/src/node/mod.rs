@@ -49,6 +49,7 @@ use crate::{
     entropy::EntropyHedge,
     envelope::{EVERYONE, Envelope, EnvelopeCodec, EnvelopeError, EnvelopeHeader, EnvelopeKind},
     identity::NodeIdentity,
+    loaded_keys::LoadedKeys,
     message::{Announcement, MAX_ANNOUNCEMENT, OrderReply, SKEW_MS, encode},
     meter,
     nonces::Watermarks,
@@ -63,7 +64,6 @@ pub use keygen_quota::KeygenQuota;
 use keygen_quota::QuotaTracker;
 use life::Lifecycle;
 pub(crate) use life::check_proof;
-use orders::LoadedKeys;
 use preprocess::NoncePools;
 use refusals::{MessageRefusal, MessageRefusals};
 use rules::EffectiveKeyRules;

@@ -1,34 +1,28 @@
-//! What a node does with orders, and the keys it holds.
+//! What a node does with orders.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    collections::{HashMap, HashSet},
+    sync::Arc,
 };
 
 use covault_core::{
-    attest::KeyStatement,
-    derive::{ChildKey, KeyPath, RootKey},
+    derive::RootKey,
     fault::{Class, Fault, FaultCode},
-    ids::{SessionId, VaultId},
+    ids::SessionId,
     order::{KeygenOrder, NodeId},
 };
-use parking_lot::{Mutex, RwLock};
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use super::{
     Node,
     check::CheckedOrder,
-    life,
     preprocess::{NamedNonces, NonceLookupError},
-    sessions::{SessionJob, SessionStart},
+    refusals::{refused, wrong_epoch},
+    sessions::{MAX_ATTEMPT_MS, MAX_KEYGEN_MS, SessionJob, SessionStart},
 };
 use crate::{
-    attest::{has_signed, statement, transcript},
-    backend::{self, KeygenSetup, PreprocessedNonce, SignSetup, Signer, SignerIndex},
+    backend::{self, KeygenSetup, PreprocessedNonce, SignSetup, SignerIndex},
     claims::{Claim, ClaimError},
     envelope::{EnvelopeHeader, EnvelopeKind, OpenedEnvelope},
     message::{KeygenOrderMsg, OrderReply, SKEW_MS, SignOrderMsg, decode, encode},
@@ -41,190 +35,8 @@ use crate::{
     shares::{FIRST_EPOCH, ShareLineage, ShareRecord},
 };
 
-/// More inputs than a transaction needs; the queue of a session has room for the messages of all.
-pub(super) const MAX_INPUTS: usize = 256;
-/// The longest that an attempt or a key generation keeps a session, in milliseconds.
-const MAX_ATTEMPT_MS: u64 = 60_000;
-pub(super) const MAX_KEYGEN_MS: u64 = 600_000;
-/// Child public keys kept ready per root key.
-const CACHED_CHILDREN: usize = 4096;
-
 /// Makes a run, of the nonces that were taken out for it.
 type RunFactory = Box<dyn FnOnce(Vec<PreprocessedNonce>) -> Result<ProtocolRun, Fault> + Send>;
-
-/// A key that the node holds a share of.
-pub(super) struct LoadedKey {
-    pub(super) record: ShareRecord,
-    pub(super) signer: Arc<dyn Signer>,
-    /// Of the run that made the share.
-    pub(super) transcript: [u8; 32],
-    /// Whether it is known that key generation has given a share to all holders.
-    confirmed: AtomicBool,
-    children: Mutex<HashMap<KeyPath, Arc<ChildKey>>>,
-}
-
-impl LoadedKey {
-    pub(super) fn record(&self) -> &ShareRecord {
-        &self.record
-    }
-
-    pub(super) fn statement(&self) -> KeyStatement {
-        statement(&self.record, self.transcript)
-    }
-
-    /// Checks that every holder has stated that its share is on disk. The last round of key generation
-    /// can reach some and not others: they would have a key that too few can sign with.
-    pub(super) fn check_confirmed(&self, signatures: &[Vec<u8>]) -> Result<(), Fault> {
-        // Later shares are taken into use only when all new holders have said the same.
-        if self.record.epoch != FIRST_EPOCH || self.confirmed.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let (text, holders) = (self.statement().text(), &self.record.holders);
-        let all = signatures.len() == holders.len()
-            && holders
-                .iter()
-                .zip(signatures)
-                .all(|(holder, signature)| has_signed(holder, &text, signature));
-        if !all {
-            return Err(Fault::field(
-                "confirmed",
-                "not every holder has stated that it has its share of this key",
-            ));
-        }
-        self.confirmed.store(true, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// The child at a path. A wallet signs more than once, and deriving costs more than looking.
-    pub(super) fn child(&self, path: &KeyPath) -> Result<Arc<ChildKey>, Fault> {
-        let children = || self.children.lock();
-        if let Some(child) = children().get(path) {
-            return Ok(Arc::clone(child));
-        }
-        let child = Arc::new(self.record.key.root.child(path)?);
-        let mut children = children();
-        if children.len() >= CACHED_CHILDREN {
-            children.clear();
-        }
-        children.insert(path.clone(), Arc::clone(&child));
-        Ok(child)
-    }
-}
-
-/// The keys of a node.
-#[derive(Default)]
-pub(super) struct LoadedKeys {
-    by_root: RwLock<HashMap<Vec<u8>, Arc<LoadedKey>>>,
-    /// Who holds shares of these keys too.
-    holders: RwLock<HashSet<NodeId>>,
-}
-
-impl LoadedKeys {
-    pub(super) fn load(records: Vec<ShareRecord>) -> Result<Self, Fault> {
-        let keys = Self::default();
-        for record in records {
-            keys.insert(record)?;
-        }
-        Ok(keys)
-    }
-
-    fn insert(&self, record: ShareRecord) -> Result<(), Fault> {
-        self.put(Self::open(record)?);
-        Ok(())
-    }
-
-    /// Loads a share.
-    pub(super) fn open(mut record: ShareRecord) -> Result<LoadedKey, Fault> {
-        let signer = life::signer(&record)?;
-        let transcript = transcript(&record)?;
-        // The signer has it now; one copy is enough.
-        record.key.secret = Vec::new().into();
-        Ok(LoadedKey {
-            record,
-            signer,
-            transcript,
-            confirmed: AtomicBool::new(false),
-            children: Mutex::default(),
-        })
-    }
-
-    /// Takes a share into use, unless there is one of a later epoch.
-    pub(super) fn put(&self, key: LoadedKey) {
-        let root = key.record.key.root.public_key.clone();
-        self.holders.write().extend(&key.record.holders);
-        let key = Arc::new(key);
-        let mut keys = self.by_root.write();
-        let newer = keys
-            .get(&root)
-            .is_none_or(|known| known.record.epoch < key.record.epoch);
-        if newer {
-            keys.insert(root, key);
-        }
-    }
-
-    /// Forgets the share of a key. Sessions that use it end as they will.
-    pub(super) fn remove(&self, root: &[u8]) {
-        self.by_root.write().remove(root);
-    }
-
-    /// The epochs of the shares in use.
-    pub(super) fn epochs(&self) -> Vec<(VaultId, RootKey, u32)> {
-        let keys = self.by_root.read();
-        keys.values()
-            .map(|key| {
-                let record = &key.record;
-                (record.vault, record.key.root.clone(), record.epoch)
-            })
-            .collect()
-    }
-
-    /// Those in use.
-    pub(super) fn all(&self) -> Vec<Arc<LoadedKey>> {
-        let keys = self.by_root.read();
-        keys.values().cloned().collect()
-    }
-
-    /// The root public keys of those in use.
-    pub(super) fn roots(&self) -> HashSet<Vec<u8>> {
-        let keys = self.by_root.read();
-        keys.keys().cloned().collect()
-    }
-
-    pub(super) fn get(&self, root: &[u8]) -> Option<Arc<LoadedKey>> {
-        self.by_root.read().get(root).cloned()
-    }
-
-    /// Whether the node shares a key with us.
-    pub(super) fn is_holder(&self, node: &NodeId) -> bool {
-        self.holders.read().contains(node)
-    }
-
-    /// Who holds shares of our keys, this node too.
-    pub(super) fn holders(&self) -> BTreeSet<NodeId> {
-        let holders = self.holders.read();
-        holders.iter().copied().collect()
-    }
-
-    fn of_session(&self, session: SessionId) -> Option<Arc<LoadedKey>> {
-        let keys = self.by_root.read();
-        keys.values()
-            .find(|key| key.record.session == session)
-            .cloned()
-    }
-
-    pub(super) fn count(&self) -> usize {
-        self.by_root.read().len()
-    }
-}
-
-pub(super) fn refused(sentence: impl Into<String>) -> Fault {
-    Fault::new(Class::Invalid, sentence)
-}
-
-/// The header's epoch is what binds every message of the session to a generation of shares.
-pub(super) fn wrong_epoch() -> Fault {
-    Fault::field("epoch", "envelope epoch does not match the order")
-}
 
 impl Node {
     /// Stores a new share and takes the key into use.

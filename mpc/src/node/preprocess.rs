@@ -9,15 +9,12 @@ use std::{
 use covault_core::order::NodeId;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{
-    Node,
-    orders::{LoadedKey, MAX_INPUTS},
-    refusals::MessageRefusal,
-};
+use super::{Node, refusals::MessageRefusal};
 use crate::{
     backend::{Commitments, PreprocessedNonce, SignerIndex},
     envelope::{EnvelopeHeader, EnvelopeKind, OpenedEnvelope},
-    message::{PreprocessMsg, decode, encode},
+    loaded_keys::LoadedKey,
+    message::{MAX_INPUTS, PreprocessMsg, decode, encode},
     nonces::{MAX_POOL_SIZE, NonceSelection, NonceStore, PeerNonces, ShareEpoch, Watermarks},
     pool::Priority,
 };

@@ -7,7 +7,10 @@ use std::{
     mem::{Discriminant, discriminant},
 };
 
-use covault_core::{fault::Fault, order::NodeId};
+use covault_core::{
+    fault::{Class, Fault},
+    order::NodeId,
+};
 use parking_lot::Mutex;
 
 use super::Node;
@@ -108,6 +111,15 @@ impl Node {
             tracing::warn!(%node, from, error = %why, ?fault, unsaid, "message refused");
         }
     }
+}
+
+pub(super) fn refused(sentence: impl Into<String>) -> Fault {
+    Fault::new(Class::Invalid, sentence)
+}
+
+/// The header's epoch is what binds every message of the session to a generation of shares.
+pub(super) fn wrong_epoch() -> Fault {
+    Fault::field("epoch", "envelope epoch does not match the order")
 }
 
 #[cfg(test)]

@@ -16,21 +16,22 @@ use parking_lot::{Mutex, MutexGuard};
 
 use tokio::time::sleep;
 
-use super::{
-    EXPIRE_INTERVAL, Node, keygen_quota::SessionReservation, orders::MAX_INPUTS,
-    refusals::MessageRefusal,
-};
+use super::{EXPIRE_INTERVAL, Node, keygen_quota::SessionReservation, refusals::MessageRefusal};
 use crate::{
     backend::KeyShare,
     envelope::{EnvelopeHeader, EnvelopeKind, OpenedEnvelope},
     evidence::Equivocation,
-    message::OrderReply,
+    message::{MAX_INPUTS, OrderReply},
     meter,
     pool::Priority,
     runner::{Finished, ProtocolMessage, ProtocolRun, RunFailure, RunProgress},
     shares::ShareRecord,
 };
 
+/// The longest that an attempt keeps a session, in milliseconds.
+pub(super) const MAX_ATTEMPT_MS: u64 = 60_000;
+/// The longest that a key generation or a reshare keeps a session, in milliseconds.
+pub(super) const MAX_KEYGEN_MS: u64 = 600_000;
 /// How long messages wait for the order that explains them, in milliseconds.
 const EARLY_MS: u64 = 10_000;
 /// How long a finished session is remembered, so that late messages find it over.

@@ -20,15 +20,12 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    EXPIRE_INTERVAL, Node,
-    clock::ClockMonitor,
-    orders::{LoadedKey, LoadedKeys},
-    refusals::MessageRefusal,
-    rules::EffectiveKeyRules,
+    EXPIRE_INTERVAL, Node, clock::ClockMonitor, refusals::MessageRefusal, rules::EffectiveKeyRules,
 };
 use crate::{
     claims::{ClaimsAge, LostClaims, PeerHeights},
     envelope::{EVERYONE, Envelope, EnvelopeHeader, EnvelopeKind, OpenedEnvelope},
+    loaded_keys::{LoadedKey, LoadedKeys},
     message::{
         Announcement, Ban, HaltReason, LiveStatus, MAX_OTHERS, SKEW_MS, WitnessMsg, decode, encode,
     },

@@ -12,7 +12,7 @@ use ed25519_dalek::Signature;
 use super::{
     super::{
         Node,
-        orders::{LoadedKeys, refused, wrong_epoch},
+        refusals::{refused, wrong_epoch},
     },
     pending_shares::{PendingShare, PendingShares},
     stale,
@@ -21,6 +21,7 @@ use super::{
 use crate::simulated::believes_new_holders;
 use crate::{
     envelope::EnvelopeHeader,
+    loaded_keys::LoadedKeys,
     message::{ActivateMsg, OrderReply},
     meter,
     permits::not_permitted,
