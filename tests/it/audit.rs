@@ -143,7 +143,7 @@ async fn audit__should_be_exported_while_the_service_runs_and_name_what_was_tamp
     let wrong = wrong.to_str().unwrap();
     let broken = format!("{chain}: entry 1000000 existed when the expected head was recorded");
     says(&lines, &["--expect", wrong], &broken);
-    let broken = format!("{chain}: entry {} had another hash", words[1]);
+    let broken = format!("{chain}: entry {} had a different hash", words[1]);
     says(&lines, &["--expect", wrong], &broken);
 
     // The store itself, which the running service keeps to itself.

@@ -286,7 +286,7 @@ async fn admin__should_name_the_field_that_is_wrong() {
         (
             "reshareVault",
             with(json!({"lost": two})),
-            "lost: too few shares are left: 2 are needed",
+            "lost: too few shares remain: 2 are required",
         ),
         (
             "reshareVault",
