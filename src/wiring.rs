@@ -24,9 +24,9 @@ use covault_mpc::{
     cluster::{Cluster, ClusterConfig},
     identity::NodeIdentity,
     node::{KeyRules, KeygenQuota, NodeConfig, PolicyCheck, ResumeDetector},
-    nonces::Watermarks,
     policy::Policy,
     pool::CpuPool,
+    preprocess::Watermarks,
 };
 use secrecy::SecretString;
 use tokio::net::TcpListener;

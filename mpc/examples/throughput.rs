@@ -35,7 +35,7 @@ use covault_core::{
 use covault_mpc::{
     backend::{self, KeygenSetup, Session, SignSetup, Signer, SignerIndex},
     node::RebuildCheck,
-    nonces::{MAX_POOL_SIZE, Watermarks},
+    preprocess::{MAX_POOL_SIZE, Watermarks},
 };
 use support::{SystemEntropy, TestBus, TestCluster, verify};
 

@@ -48,9 +48,10 @@ pub(crate) use height::{LostClaims, PeerHeights};
 
 use crate::{
     key_records::{self, KeyRecord, KeyRecords, VaultKeys},
-    nonces::table::{self as nonce_table, NonceRow, NonceSelection, ShareEpoch, StoredNonces},
     policy::{Spending, SpendingCounter},
     pool::CpuPool,
+    preprocess::table::{self as nonce_table, NonceRow, NonceSelection, StoredNonces},
+    shares::ShareEpoch,
 };
 use windows::SpendingWindows;
 

@@ -19,7 +19,7 @@ use rand_core_06::{CryptoRng, Error, RngCore};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-use crate::nonces::ShareEpoch;
+use crate::shares::ShareEpoch;
 
 /// Draws from an [`Entropy`].
 pub(crate) struct EntropyRng<'a>(pub &'a dyn Entropy);

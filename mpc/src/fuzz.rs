@@ -37,7 +37,8 @@ use crate::{
     identity::NodeIdentity,
     message::{self, Announcement, OrderReply, PreprocessMsg},
     node,
-    nonces::{PeerNonces, ShareEpoch},
+    preprocess::PeerNonces,
+    shares::ShareEpoch,
 };
 
 /// The same randomness every time, so that a finding can be replayed. Not for keys.

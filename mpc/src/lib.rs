@@ -22,10 +22,10 @@ pub mod meter;
 #[cfg(feature = "simulation")]
 pub mod mutate;
 pub mod node;
-pub mod nonces;
 pub mod permits;
 pub mod policy;
 pub mod pool;
+pub mod preprocess;
 pub mod primes;
 mod proofs;
 mod runner;

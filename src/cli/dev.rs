@@ -16,8 +16,8 @@ use covault_core::{fault::Fault, order::NodeId, schema::admin};
 use covault_mpc::{
     bus::Bus,
     node::{KeyRules, KeygenQuota, NoResumeDetector, Node},
-    nonces::Watermarks,
     policy::Policy,
+    preprocess::Watermarks,
 };
 use secrecy::ExposeSecret as _;
 use tokio::{sync::watch, task::JoinSet};

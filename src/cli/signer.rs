@@ -13,8 +13,8 @@ use covault_core::{ids::VaultId, order::NodeId};
 use covault_mpc::{
     identity::NodeIdentity,
     node::{KeyRules, KeygenQuota, Node, VaultRules},
-    nonces::Watermarks,
     policy::Policy,
+    preprocess::Watermarks,
 };
 
 use super::node;

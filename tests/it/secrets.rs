@@ -8,7 +8,8 @@ use covault_core::{derive::KeyPath, ids::SessionId, networks::Network, signature
 use covault_mpc::{
     backend::{self, PreprocessedNonce},
     claims::{Claim, Claims},
-    nonces::{NonceSelection, ShareEpoch},
+    preprocess::NonceSelection,
+    shares::ShareEpoch,
     shares::age_file::KEYRING,
 };
 use curve25519_dalek::Scalar;

@@ -27,8 +27,8 @@ const MAX_QUEUED_BYTES: usize = 4 << 20;
 const MAX_SENDERS: usize = 2048;
 /// Messages that are sorted before the next one is verified.
 const MAX_SORTED_AT_ONCE: usize = 256;
-/// Bytes of a list of nonces: [`crate::nonces::MAX_POOL_SIZE`] numbers and a key.
-const MAX_NONCES: usize = crate::nonces::MAX_POOL_SIZE * 8 + (4 << 10);
+/// Bytes of a list of nonces: [`crate::preprocess::MAX_POOL_SIZE`] numbers and a key.
+const MAX_NONCES: usize = crate::preprocess::MAX_POOL_SIZE * 8 + (4 << 10);
 /// How often it is logged that a node's messages are dropped, in milliseconds.
 const LOG_INTERVAL_MS: u64 = 10_000;
 /// Nodes for whom that is remembered.

@@ -7,7 +7,6 @@ mod life;
 mod listen;
 mod node_registry;
 mod offline;
-mod preprocess;
 mod select_signers;
 mod sign;
 mod unadmitted;
@@ -29,13 +28,13 @@ use crate::{
     bus::Bus,
     envelope::{EVERYONE, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
     identity::NodeIdentity,
+    preprocess::{NonceInventory, NonceLevel},
 };
 use calls::{CallGuard, ExpectedReply, NodeReply, PendingCalls};
 use listen::listen;
 use node_registry::NodeRegistry;
-use preprocess::NonceInventory;
 
-pub use self::{preprocess::NonceLevel, unadmitted::Unadmitted};
+pub use self::unadmitted::Unadmitted;
 pub use crate::message::{Ban, HaltReason};
 
 /// How often a waiting call looks at which nodes live.

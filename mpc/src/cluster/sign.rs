@@ -12,7 +12,6 @@ use tokio::time::timeout;
 
 use super::{
     CallGuard, ClusterInner, ExpectedReply, POLL_INTERVAL, REPLY_GRACE_MS,
-    preprocess::NonceQuery,
     select_signers::{AttemptFailures, NoSigningSet},
 };
 use crate::{
@@ -20,6 +19,7 @@ use crate::{
     evidence::Equivocation,
     message::{OrderReply, PreprocessMsg, SKEW_MS, SignOrderMsg, encode},
     meter,
+    preprocess::NonceQuery,
     verify::verify,
 };
 

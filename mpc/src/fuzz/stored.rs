@@ -16,8 +16,9 @@ use super::{
 };
 use crate::{
     backend::{self, KeyShare, PlainShare, SignerIndex},
-    nonces::{NonceSealer, ShareEpoch},
     policy::Policy,
+    preprocess::NonceSealer,
+    shares::ShareEpoch,
     shares::{
         ShareRecord, age_file,
         backup::{self, DecryptedBackup},

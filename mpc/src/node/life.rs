@@ -482,6 +482,6 @@ impl Node {
     /// The shares of this key are of another epoch from now on. What was made ahead for earlier ones
     /// must not be used any more.
     fn on_epoch_change(self: &Arc<Self>) {
-        self.replenish(true);
+        self.preprocessor.replenish(true);
     }
 }

@@ -12,7 +12,6 @@ mod keygen_quota;
 mod life;
 mod orders;
 mod peers;
-mod preprocess;
 mod refusals;
 mod rules;
 mod sessions;
@@ -52,10 +51,10 @@ use crate::{
     loaded_keys::LoadedKeys,
     message::{Announcement, MAX_ANNOUNCEMENT, OrderReply, SKEW_MS, encode},
     meter,
-    nonces::Watermarks,
     permits::PermitStore,
     policy::{Policy, Spending},
     pool::{CpuPool, Priority},
+    preprocess::{NodeServices, Preprocessor, Watermarks},
     primes::PrimeStore,
     proofs::ProofStore,
     shares::{ShareStore, age_file::AgeShareStore},
@@ -64,7 +63,6 @@ pub use keygen_quota::KeygenQuota;
 use keygen_quota::QuotaTracker;
 use life::Lifecycle;
 pub(crate) use life::check_proof;
-use preprocess::NoncePools;
 use refusals::{MessageRefusal, MessageRefusals};
 use rules::EffectiveKeyRules;
 pub use rules::{KeyRules, ThresholdLimits, VaultRules};
@@ -197,7 +195,7 @@ crate::secrets::secret!(NodeConfig);
 /// A signer node.
 pub struct Node {
     name: String,
-    codec: EnvelopeCodec,
+    codec: Arc<EnvelopeCodec>,
     clock: Arc<dyn Clock>,
     entropy: Arc<EntropyHedge>,
     pool: Arc<CpuPool>,
@@ -210,11 +208,11 @@ pub struct Node {
     shares: Box<dyn ShareStore>,
     /// Made ahead for the backend that needs some.
     primes: Arc<PrimeStore>,
-    claims: Claims,
+    claims: Arc<Claims>,
     statements: attest::StatementsFolder,
-    keys: LoadedKeys,
+    keys: Arc<LoadedKeys>,
     life: Lifecycle,
-    pools: NoncePools,
+    preprocessor: Arc<Preprocessor>,
     quota_tracker: QuotaTracker,
     sessions: Sessions,
     /// Bytes of messages whose signature has not been looked at.
@@ -274,7 +272,7 @@ impl Node {
         let mut expire_sessions = interval(EXPIRE_INTERVAL);
         expire_sessions.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tracing::info!(node = %node.name, keys = node.keys.count(), "signer node is up");
-        node.replenish(true);
+        node.preprocessor.replenish(true);
         loop {
             if *shutdown.borrow() {
                 break;
@@ -300,7 +298,7 @@ impl Node {
                     node.expire_sessions();
                     node.erase_retired();
                     node.resend_proofs();
-                    node.replenish(false);
+                    node.preprocessor.replenish(false);
                 }
                 () = node.claims.broken() => {
                     // Only a fresh start can tell what is on disk. Until then others sign.
@@ -378,19 +376,19 @@ impl Node {
                 shares.retire(vault, &root, epoch, retired_ms)?;
             }
             let life = Lifecycle::new(shares.load_pending()?, backup_recipients, proofs.open()?)?;
-            let pools = NoncePools::new(shares.nonces(&claims)?, watermarks);
-            Ok::<_, Fault>((shares, proofs, claims, keys, life, pools))
+            let nonces = shares.nonces(&claims)?;
+            Ok::<_, Fault>((shares, proofs, claims, keys, life, nonces))
         });
-        let (shares, proofs, claims, keys, life, pools) = loaded.await??;
+        let (shares, proofs, claims, keys, life, nonces) = loaded.await??;
         let opened_height = claims.age().height;
         // Also higher than in any copy of the folder that ran since this one was taken.
         let number = clock.now_ms().saturating_mul(NUMBERS_PER_MS);
-        let burned = pools.nonces.begin_anew(&claims, number).await;
+        let burned = nonces.begin_anew(&claims, number).await;
         burned.map_err(|cause| {
             Fault::unavailable("the claims file cannot be written; is the disk full?")
                 .caused_by(cause)
         })?;
-        let hedge = pools.nonces.hedge(entropy, Arc::clone(&clock));
+        let hedge = nonces.hedge(entropy, Arc::clone(&clock));
         #[cfg(feature = "simulation")]
         let hedge = match pool.machine() {
             Some(machine) => hedge.simulated(machine.hedging),
@@ -412,6 +410,21 @@ impl Node {
             0 => BTreeSet::new(),
             _ => witness::watched(identity.id(), peers.as_ref(), &rules, &keys),
         };
+        let (claims, keys) = (Arc::new(claims), Arc::new(keys));
+        let draws = Arc::clone(&entropy) as Arc<dyn Entropy>;
+        let codec = Arc::new(EnvelopeCodec::new(identity, bus, draws));
+        let services = NodeServices {
+            name: name.clone(),
+            codec: Arc::clone(&codec),
+            clock: Arc::clone(&clock),
+            entropy: Arc::clone(&entropy),
+            pool: Arc::clone(&pool),
+            runtime: runtime.clone(),
+            claims: Arc::clone(&claims),
+            keys: Arc::clone(&keys),
+            orchestrators: trusted.clone(),
+        };
+        let preprocessor = Preprocessor::new(services, nonces, watermarks);
         let now_ms = clock.now_ms();
         let witness = Witness::new(now_ms, opened_height, expected, claims.stored_peers());
         Ok(Self {
@@ -421,7 +434,7 @@ impl Node {
             witness,
             evidence,
             guarded,
-            codec: EnvelopeCodec::new(identity, bus, Arc::clone(&entropy) as Arc<dyn Entropy>),
+            codec,
             clock,
             entropy,
             pool,
@@ -437,7 +450,7 @@ impl Node {
             statements,
             keys,
             life,
-            pools,
+            preprocessor,
             quota_tracker,
             sessions: Sessions::default(),
             unverified: AtomicUsize::new(0),
@@ -454,8 +467,7 @@ impl Node {
         self.announced_ms.store(at_ms, Ordering::Relaxed);
         let bans = self.announced_bans();
         meter::holdings(&self.name, self.keys.count(), bans.len());
-        let nonces = self.pools.nonces.levels();
-        meter::nonces(&self.name, nonces.iter().map(|(_, level)| level).sum());
+        meter::nonces(&self.name, self.preprocessor.ready_count());
         let WitnessReport {
             count,
             height,
@@ -550,7 +562,11 @@ impl Node {
                 // Anybody can announce anything.
                 Err(_) if kind == EnvelopeKind::Announcement => {}
                 Ok(opened) if kind == EnvelopeKind::Witness => node.on_witness_msg(from, &opened),
-                Ok(opened) if kind == EnvelopeKind::Nonces => node.on_preprocess_msg(from, &opened),
+                Ok(opened) if kind == EnvelopeKind::Nonces => {
+                    if let Err(error) = node.preprocessor.on_message(from, &opened) {
+                        node.drop_message(&from, error.into());
+                    }
+                }
                 Ok(opened) if kind == EnvelopeKind::Reply => {
                     node.confirmed(&envelope.header, &opened)
                 }

@@ -17,7 +17,6 @@ use tokio::time::Instant;
 use super::{
     Node,
     check::CheckedOrder,
-    preprocess::{NamedNonces, NonceLookupError},
     refusals::{refused, wrong_epoch},
     sessions::{MAX_ATTEMPT_MS, MAX_KEYGEN_MS, SessionJob, SessionStart},
 };
@@ -27,9 +26,9 @@ use crate::{
     envelope::{EnvelopeHeader, EnvelopeKind, OpenedEnvelope},
     message::{KeygenOrderMsg, OrderReply, SKEW_MS, SignOrderMsg, decode, encode},
     meter,
-    nonces::NonceSelection,
     policy::over_day,
     pool::Priority,
+    preprocess::{NamedNonces, NonceLookupError, NonceSelection},
     primes,
     runner::ProtocolRun,
     shares::{FIRST_EPOCH, ShareLineage, ShareRecord},
@@ -70,7 +69,7 @@ impl Node {
                         let root = request.order.root_public_key.clone();
                         let (signers, nonces) = (request.signers.clone(), request.nonces.clone());
                         self.signing_order(header, opened.fingerprint, request, until_ms)
-                            .inspect_err(|_| self.burn_named(&root, &signers, &nonces))
+                            .inspect_err(|_| self.preprocessor.burn_named(&root, &signers, &nonces))
                     })
             }
             EnvelopeKind::ReshareOrder => decode(&opened.body)
@@ -214,7 +213,12 @@ impl Node {
             message: what.message.clone(),
         });
         let parts = (signers.as_slice(), indices.as_slice());
-        let preprocess = match self.preprocess(&key, parts, order.inputs.len(), &nonces) {
+        let preprocess = match self.preprocessor.find_named(
+            &key,
+            parts,
+            order.inputs.len(),
+            &nonces,
+        ) {
             Ok(preprocess) => preprocess,
             Err(NonceLookupError::Misfit) => {
                 return Err(Fault::field(
@@ -224,7 +228,8 @@ impl Node {
             }
             Err(NonceLookupError::Of(of)) => {
                 tracing::info!(node = %self.name, %session, attempt, ?of, "nonces made ahead are not there");
-                self.burn_named(&order.root_public_key, &signers, &nonces);
+                self.preprocessor
+                    .burn_named(&order.root_public_key, &signers, &nonces);
                 let reply = OrderReply::NoNonces { of };
                 self.reply(orchestrator, order.epoch, session, attempt, &reply);
                 return Ok(());
@@ -464,7 +469,7 @@ impl Node {
         let of = take.as_ref().map(|take| take.of.clone());
         self.runtime.spawn(async move {
             let began = Instant::now();
-            let mut claimed = node.pools.nonces.claim(&node.claims, claim, take).await;
+            let mut claimed = node.preprocessor.claim(claim, take).await;
             if let (Ok(_), Some(root)) = (&claimed, uses)
                 && let Err(error) = node.note_used(&root).await
             {
@@ -475,14 +480,14 @@ impl Node {
                 Ok(taken) => {
                     let pool = Arc::clone(&node.pool);
                     pool.spawn(priority, move || {
-                        match node.pools.nonces.open(taken).and_then(begin) {
+                        match node.preprocessor.open(taken).and_then(begin) {
                             Ok(begin) => node.begin(begin),
                             Err(fault) => {
                                 node.refuse(orchestrator, epoch, session, attempt, fault);
                             }
                         }
                         if let Some(of) = of {
-                            node.taken(of);
+                            node.preprocessor.refill(of);
                         }
                     });
                 }

@@ -14,7 +14,7 @@ use covault_core::{
 use parking_lot::Mutex;
 
 use super::Node;
-use crate::envelope::EnvelopeError;
+use crate::{envelope::EnvelopeError, preprocess::NonceMessageError};
 
 /// How often one reason is logged, in milliseconds.
 const LOG_INTERVAL_MS: u64 = 1_000;
@@ -109,6 +109,15 @@ impl Node {
             let node = &self.name;
             let from = from.openssh_line("");
             tracing::warn!(%node, from, error = %why, ?fault, unsaid, "message refused");
+        }
+    }
+}
+
+impl From<NonceMessageError> for MessageRefusal {
+    fn from(error: NonceMessageError) -> Self {
+        match error {
+            NonceMessageError::Unreadable => Self::Unreadable,
+            NonceMessageError::NoHolder => Self::NoHolder,
         }
     }
 }

@@ -620,7 +620,7 @@ impl Node {
                 return self.reply(orchestrator, epoch, session, attempt, &reply);
             }
         };
-        self.replenish(true);
+        self.preprocessor.replenish(true);
         let node = Arc::clone(self);
         self.runtime.spawn(async move {
             let noted = node.note_made(&root.public_key, orchestrator, vault).await;

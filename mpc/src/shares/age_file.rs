@@ -27,7 +27,7 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use super::{RetiredShare, ShareLineage, ShareRecord, ShareStore};
 use crate::{
-    backend::KeyShare, claims::Claims, identity::write_private, nonces::NonceStore,
+    backend::KeyShare, claims::Claims, identity::write_private, preprocess::NonceStore,
     primes::PrimeStore,
 };
 

@@ -17,6 +17,15 @@ use crate::backend::{KeyShare, SignerIndex};
 /// The epoch of a share that was made by key generation.
 pub const FIRST_EPOCH: u32 = 0;
 
+/// Names a generation of the shares of a key: nonces are bound to it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ShareEpoch {
+    /// Root public key.
+    pub root: Vec<u8>,
+    /// Generation of its shares.
+    pub epoch: u32,
+}
+
 /// A share with what a node must know to use it. Never printed.
 pub struct ShareRecord {
     /// The vault it belongs to.

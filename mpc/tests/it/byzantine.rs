@@ -7,7 +7,7 @@ use covault_core::{fault::Class, ids::SessionId, order::NodeId, signature::Curve
 use covault_mpc::{
     envelope::{EVERYONE, Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
     node::RebuildCheck,
-    nonces::Watermarks,
+    preprocess::Watermarks,
 };
 use tokio::{task::JoinHandle, time::interval};
 

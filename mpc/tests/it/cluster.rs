@@ -19,7 +19,7 @@ use covault_mpc::{
     envelope::{Envelope, EnvelopeKind},
     identity::NodeIdentity,
     node::RebuildCheck,
-    nonces::Watermarks,
+    preprocess::Watermarks,
 };
 use tokio::{sync::Notify, time::timeout};
 

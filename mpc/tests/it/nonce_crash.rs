@@ -31,7 +31,8 @@ use covault_core::{
 use covault_mpc::{
     backend::{self, Commitments, KeyShare, KeygenSetup, Session, SignSetup, Signer, SignerIndex},
     claims::{Claim, Claims},
-    nonces::{NonceSelection, NonceStore, ShareEpoch},
+    preprocess::{NonceSelection, NonceStore},
+    shares::ShareEpoch,
 };
 use zeroize::Zeroizing;
 

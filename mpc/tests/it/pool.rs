@@ -22,7 +22,7 @@ use covault_mpc::{
     bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
     claims::Claims,
     envelope::{Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
-    nonces::{NonceStore, Watermarks},
+    preprocess::{NonceStore, Watermarks},
 };
 
 const MARKS: Watermarks = Watermarks { low: 8, high: 64 };

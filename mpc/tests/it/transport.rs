@@ -27,7 +27,7 @@ use covault_mpc::{
     envelope::{EVERYONE, Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
     identity::NodeIdentity,
     node::RebuildCheck,
-    nonces::Watermarks,
+    preprocess::Watermarks,
 };
 use tokio::{
     task::JoinHandle,

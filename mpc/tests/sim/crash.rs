@@ -24,8 +24,8 @@ use covault_mpc::{
     envelope::{Envelope, EnvelopeKind},
     identity::NodeIdentity,
     node::{KeygenQuota, NoResumeDetector, Node, NodeConfig, RebuildCheck},
-    nonces::Watermarks,
     pool::CpuPool,
+    preprocess::Watermarks,
 };
 use secrecy::SecretString;
 use tokio::{sync::watch, task::JoinHandle, time::sleep};

@@ -19,8 +19,8 @@ use covault_core::{
 use covault_mpc::{
     identity::NodeIdentity,
     node::{KeygenQuota, NoResumeDetector, Node, NodeConfig, RebuildCheck},
-    nonces::Watermarks,
     pool::CpuPool,
+    preprocess::Watermarks,
 };
 use secrecy::SecretString;
 use tokio::{sync::watch, time::sleep};

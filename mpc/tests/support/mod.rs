@@ -38,9 +38,9 @@ use covault_mpc::{
         KeyRules, KeygenQuota, NoResumeDetector, Node, NodeConfig, OrderCheck, RebuildCheck,
         ResumeDetector, ThresholdLimits,
     },
-    nonces::Watermarks,
     policy::Spending,
     pool::CpuPool,
+    preprocess::Watermarks,
 };
 use redis_server::RedisServer;
 use secrecy::SecretString;

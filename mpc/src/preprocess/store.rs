@@ -1,18 +1,4 @@
-//! Signing nonces made ahead, so that an Ed25519 signature by FROST is one round.
-//!
-//! A nonce is committed to, sealed, and stored in the claims database of its node, bound to one
-//! generation of the shares. Then peers hear the commitments, and orchestrators the numbers to
-//! name in their requests. A nonce is readable once: the transaction that claims the session
-//! deletes it, and what that transaction took out is handed over when it is on disk. So whatever
-//! happens to the process, a nonce signs one message at most. Numbers grow for ever.
-//!
-//! None is ever in a backup. An old copy of a folder that was put back holds nonces that were used
-//! since, and looks like any other start: therefore a node begins with [`NonceStore::begin_anew`], and
-//! uses only what it has made since. To make them again takes milliseconds.
-
-mod peers;
-mod seal;
-pub(crate) mod table;
+//! The nonces of one node: sealed in its claims database, each readable once.
 
 use std::{
     collections::BTreeMap,
@@ -31,37 +17,16 @@ use parking_lot::{Mutex, MutexGuard};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-pub(crate) use peers::PeerNonces;
-#[cfg(not(feature = "simulation"))]
-use seal::NonceSealer;
-#[cfg(feature = "simulation")]
-pub(crate) use seal::NonceSealer;
-use table::{NonceRow, StoredNonces};
-pub use table::{NonceSelection, ShareEpoch};
-
+use super::{
+    seal::NonceSealer,
+    table::{NonceRow, NonceSelection, StoredNonces},
+};
 use crate::{
     backend::PreprocessedNonce,
     claims::{Claim, ClaimError, Claims},
     entropy::EntropyHedge,
+    shares::ShareEpoch,
 };
-
-/// How many nonces a node keeps ready for a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Watermarks {
-    /// Refilled when there are fewer than this.
-    pub low: usize,
-    /// Filled up to this; 0 turns the pool off, at most [`MAX_POOL_SIZE`].
-    pub high: usize,
-}
-
-/// The highest mark.
-pub const MAX_POOL_SIZE: usize = 4096;
-
-impl Default for Watermarks {
-    fn default() -> Self {
-        Self { low: 64, high: 256 }
-    }
-}
 
 /// What a claim took out of the store, still sealed. Opened by [`NonceStore::open`].
 pub struct TakenNonces {

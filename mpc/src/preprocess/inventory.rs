@@ -8,7 +8,7 @@ use std::{
 use covault_core::{order::NodeId, port::Clock};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
-use crate::nonces::MAX_POOL_SIZE;
+use super::MAX_POOL_SIZE;
 
 /// How often a node is asked about one key, in milliseconds.
 const ASK_MS: u64 = 1_000;
@@ -32,7 +32,7 @@ pub struct NonceLevel {
 }
 
 /// To be asked of a node: which nonces it has, that it may forget those below this number.
-pub(super) struct NonceQuery {
+pub(crate) struct NonceQuery {
     pub node: NodeId,
     pub spent_below: u64,
 }
@@ -53,7 +53,7 @@ struct KeyNonces {
 }
 
 /// What is known of all keys that sign.
-pub(super) struct NonceInventory {
+pub(crate) struct NonceInventory {
     clock: Arc<dyn Clock>,
     pools: Mutex<HashMap<Vec<u8>, KeyNonces>>,
     /// Whose nonces are of interest.
@@ -75,7 +75,7 @@ impl KnownNonces {
 }
 
 impl NonceInventory {
-    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
             pools: Mutex::default(),
@@ -88,7 +88,7 @@ impl NonceInventory {
     }
 
     /// From now on the nonces of these nodes for this key are of interest.
-    pub(super) fn want(&self, root: &[u8], epoch: u32, holders: &[NodeId]) {
+    pub(crate) fn want(&self, root: &[u8], epoch: u32, holders: &[NodeId]) {
         let mut pools = self.lock();
         if pools.len() >= MAX_KEYS && !pools.contains_key(root) {
             return;
@@ -115,12 +115,12 @@ impl NonceInventory {
     }
 
     /// Whether a message of this node about nonces is worth a look.
-    pub(super) fn expects(&self, node: &NodeId) -> bool {
+    pub(crate) fn expects(&self, node: &NodeId) -> bool {
         self.nodes.read().contains(node)
     }
 
     /// Notes what a node, who is certain, has ready; it has nothing below `floor` any more.
-    pub(super) fn heard(
+    pub(crate) fn heard(
         &self,
         node: &NodeId,
         (root, epoch): (Vec<u8>, u32),
@@ -145,7 +145,7 @@ impl NonceInventory {
 
     /// Names nonces for `inputs` inputs: a list per signer, or none at all when one signer has too
     /// few; and who is to be asked for more. No nonce is named twice.
-    pub(super) fn name(
+    pub(crate) fn name(
         &self,
         root: &[u8],
         signers: &[NodeId],
@@ -191,7 +191,7 @@ impl NonceInventory {
     }
 
     /// `reporter` could not use nonces of `of`.
-    pub(super) fn lacking(&self, root: &[u8], reporter: NodeId, of: NodeId) -> Option<NonceQuery> {
+    pub(crate) fn lacking(&self, root: &[u8], reporter: NodeId, of: NodeId) -> Option<NonceQuery> {
         let now_ms = self.clock.now_ms();
         let mut pools = self.lock();
         let known = pools.get_mut(root)?.nodes.get_mut(&of)?;
@@ -204,7 +204,7 @@ impl NonceInventory {
         None
     }
 
-    pub(super) fn levels(&self) -> Vec<NonceLevel> {
+    pub(crate) fn levels(&self) -> Vec<NonceLevel> {
         let pools = self.lock();
         let levels = pools.iter().flat_map(|(root, pool)| {
             pool.nodes.iter().map(|(node, known)| NonceLevel {
@@ -218,7 +218,7 @@ impl NonceInventory {
     }
 
     /// Asks every holder, as after a start.
-    pub(super) fn ask_all(&self, root: &[u8]) -> Vec<NonceQuery> {
+    pub(crate) fn ask_all(&self, root: &[u8]) -> Vec<NonceQuery> {
         let now_ms = self.clock.now_ms();
         let mut pools = self.lock();
         let nodes = pools

@@ -8,8 +8,8 @@ use std::{
 use covault_core::order::NodeId;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{MAX_POOL_SIZE, table::ShareEpoch};
-use crate::backend::Commitments;
+use super::MAX_POOL_SIZE;
+use crate::{backend::Commitments, shares::ShareEpoch};
 
 /// How many are parsed at a time: two points each, about a millisecond together.
 const CHUNK: usize = 16;

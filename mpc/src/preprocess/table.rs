@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use redb::{ReadTransaction, ReadableTable as _, TableDefinition, WriteTransaction};
 
+use crate::shares::ShareEpoch;
+
 /// (root public key, epoch, number) -> (commitments, sealed secret).
 type NonceTable<'a> =
     TableDefinition<'a, (&'static [u8], u32, u64), (&'static [u8], &'static [u8])>;
@@ -13,15 +15,6 @@ const NONCES: NonceTable<'_> = TableDefinition::new("nonces.1");
 const NEXT: TableDefinition<'_, (), u64> = TableDefinition::new("next-nonce.1");
 /// How often the file was opened to be written.
 const STARTS: TableDefinition<'_, (), u64> = TableDefinition::new("starts.1");
-
-/// Names a generation of the shares of a key: nonces are bound to it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ShareEpoch {
-    /// Root public key.
-    pub root: Vec<u8>,
-    /// Generation of its shares.
-    pub epoch: u32,
-}
 
 /// Which nonces a session is to use.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use hkdf::Hkdf;
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-use super::table::ShareEpoch;
+use crate::shares::ShareEpoch;
 
 /// Version of a sealed secret; its first byte.
 const VERSION: u8 = 1;
