@@ -14,6 +14,7 @@ check:
     cargo clippy --workspace --all-targets --locked --features cggmp24 -- -D warnings
     cargo deny --offline --log-level error check licenses bans sources
     tests/advisories check
+    tests/circles
 
 # Writes docs/openapi.json and docs/openapi-admin.json anew, from the schema
 openapi:
