@@ -1,4 +1,4 @@
-//! The command bus between processes over a message bus, which may be Redis and is not trusted: whoever can write
+//! The command bus between processes over a message bus, which may be Redis and is not trusted: anyone who can write
 //! there can neither read a command, nor forge one, nor have one run twice.
 //!
 //! Every process has an inbox on a bus of its own namespace. A message is sealed with
@@ -246,7 +246,7 @@ impl BusState {
             let mut pending = self.pending();
             match pending.get(&message.id) {
                 Some((of, _)) if *of == message.from => pending.remove(&message.id),
-                // Whoever waited has gone.
+                // The waiting caller has gone.
                 _ => None,
             }
         };

@@ -114,7 +114,7 @@ pub fn orchestrator_gauges(gateway: Gateway, bus: Arc<dyn Bus>) -> GaugeCollecto
                     text.family(name, "Nodes that announce themselves and were not admitted");
                     text.sample(name, &[], unadmitted);
                 }
-                // The counters are worth having all the same.
+                // The counters are worth having anyway.
                 Err(fault) => tracing::warn!(?fault, "metrics without the nodes"),
             }
             text.chain_nodes(&gateway.chain_nodes());

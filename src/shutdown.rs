@@ -19,7 +19,7 @@ pub fn on_signals() -> std::io::Result<StopSignal> {
     tokio::spawn(async move {
         next(&mut terminate, &mut interrupt).await;
         tracing::info!("stopping; a second signal ends the process at once");
-        // Nobody listening any more means that everything has stopped already.
+        // Nobody listening means that everything has stopped already.
         let _ = sender.send(true);
         next(&mut terminate, &mut interrupt).await;
         // 128 + SIGINT, as shells report a process that a signal ended.

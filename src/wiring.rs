@@ -66,7 +66,7 @@ pub const WORK_FACTOR: u8 = 18;
 /// For passphrases of 256 random bits, where stretching adds nothing.
 pub const WORK_FACTOR_RANDOM: u8 = 10;
 
-/// A fault of a start, with its cause: whoever starts Covault may know it.
+/// A fault of a start, with its cause: anyone who starts Covault may know it.
 pub fn explain(fault: Fault) -> anyhow::Error {
     match fault.cause() {
         Some(cause) => anyhow::anyhow!("{} ({cause})", fault.message()),
@@ -328,7 +328,7 @@ pub async fn orchestrator(
 }
 
 /// Opens the store that the configuration names, and makes it where there is none. `alone`: nobody
-/// else may use it meanwhile; a file is always opened so.
+/// else may use it in the meantime; a file is always opened so.
 ///
 /// # Errors
 /// When it cannot be opened.

@@ -17,7 +17,7 @@ pub struct Limits {
     pub live: Arc<Semaphore>,
     /// Bytes of live requests.
     pub live_bytes: Arc<Semaphore>,
-    /// Commands in progress, also when whoever asked has stopped waiting for them.
+    /// Commands in progress, also when their callers have stopped waiting.
     pub commands: Arc<Semaphore>,
     /// Pages far behind the first.
     pub far_pages: Semaphore,

@@ -34,7 +34,7 @@ impl CompletionWaiters {
         }
     }
 
-    /// Nobody is to wait any more.
+    /// Nobody is to wait.
     pub fn close(&self) {
         let mut waiting = self.waiting.lock();
         self.closed.store(true, Ordering::SeqCst);
@@ -43,7 +43,7 @@ impl CompletionWaiters {
         }
     }
 
-    /// Whether nobody is to wait any more. To be asked after listening to a subscription.
+    /// Whether nobody is to wait. To be asked after listening to a subscription.
     pub fn closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }

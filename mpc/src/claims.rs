@@ -88,7 +88,7 @@ pub enum ClaimError {
     /// What was let go lately is not known: the claims file was put back.
     #[error("promises of this node are missing here, so that its limits count as used up")]
     SpendingUnknown,
-    /// A nonce that was to be used is not there, or not any more.
+    /// A nonce that was to be used is not there, or no longer.
     #[error("a nonce is gone")]
     NonceMissing,
     /// The store failed; nothing is certain.
@@ -215,7 +215,7 @@ pub struct Claims {
 enum ClaimWriter {
     /// A thread.
     Thread(mpsc::SyncSender<WriteJob>),
-    /// Whoever claims; gone once the disk has failed.
+    /// The writer of claims; gone once the disk has failed.
     #[cfg(feature = "simulation")]
     Caller(Mutex<Option<(Database, SpendingWindows, watch::Sender<()>)>>),
 }
@@ -348,14 +348,14 @@ impl Claims {
         })
     }
 
-    /// Returns when nothing can be claimed any more: the disk has failed.
+    /// Returns when nothing can be claimed: the disk has failed.
     pub async fn broken(&self) {
         let mut alive = self.alive.clone();
         // Nothing is ever sent; an error says that the writer is gone.
         while alive.changed().await.is_ok() {}
     }
 
-    /// Whether nothing can be claimed any more.
+    /// Whether nothing can be claimed.
     pub(crate) fn is_broken(&self) -> bool {
         self.alive.has_changed().is_err()
     }
@@ -472,7 +472,7 @@ impl Claims {
         Ok(())
     }
 
-    /// Notes this of a key, or nothing any more; on disk when it returns.
+    /// Notes this of a key, or nothing; on disk when it returns.
     pub(crate) async fn note_key(
         &self,
         root: Vec<u8>,
@@ -664,7 +664,7 @@ fn write_batch(
                 reply
             }
         };
-        // Nobody waits any more: the claim stands all the same.
+        // Nobody waits: the claim stands anyway.
         let _ = reply.send(outcome);
     }
     failed.is_none()

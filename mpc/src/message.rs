@@ -178,7 +178,7 @@ pub(crate) enum PreprocessMsg {
     Ask {
         /// Root public key and epoch of the shares.
         of: (Vec<u8>, u32),
-        /// The asker names no number below this any more. Of an orchestrator only.
+        /// The asker names no number below this. Of an orchestrator only.
         spent_below: u64,
     },
 }

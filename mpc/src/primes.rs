@@ -65,7 +65,7 @@ impl PrimeStore {
         write_private(&path, &sealed).map_err(failed)
     }
 
-    /// Takes a set out: when it returns, the set is not on disk any more, and nobody gets it again.
+    /// Takes a set out: when it returns, the set is no longer on disk, and nobody gets it again.
     ///
     /// # Errors
     /// [`Class::Invalid`] when there is none, or it is damaged; [`Class::Unavailable`] when the
@@ -73,7 +73,7 @@ impl PrimeStore {
     pub fn take(&self) -> Result<Zeroizing<Vec<u8>>, Fault> {
         for path in self.files()? {
             let taken = path.with_extension("taken");
-            // Whoever renames it has it.
+            // Anyone who renames it has it.
             match fs::rename(&path, &taken) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -92,7 +92,7 @@ impl PrimeStore {
     }
 
     /// Erases sets that were taken out, by a process that was killed before it could: nobody gets
-    /// them again. Only while nobody else takes any; a set may be added meanwhile.
+    /// them again. Only while nobody else takes any; a set may be added in the meantime.
     pub(crate) fn sweep(&self) -> Result<(), Fault> {
         let left = self.ending("taken")?;
         for path in &left {
@@ -183,7 +183,7 @@ mod tests {
         bytes[last] ^= 1;
         fs::write(&path, bytes).unwrap();
         assert!(primes.take().is_err());
-        // It is gone all the same.
+        // It is gone anyway.
         assert_eq!(primes.count().unwrap(), 0);
     }
 }

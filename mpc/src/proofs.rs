@@ -114,7 +114,7 @@ impl ProofStore {
             return Ok(());
         }
         if self.has(order, SETTLED)? {
-            // Shown to us on the way to another one before, whoever did so: the others may not know.
+            // Shown to us on the way to another one before, no matter who did so: the others may not know.
             let (from, to) = (self.path(order, SETTLED)?, self.path(order, OPEN)?);
             return fs::rename(from, to).map_err(failed);
         }

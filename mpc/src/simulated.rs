@@ -101,7 +101,7 @@ impl SimDisk {
         let _ = self.sync_hook.set(sync_hook);
     }
 
-    /// The process is dead: nothing is written any more.
+    /// The process is dead: nothing is written.
     pub fn stop(&self) {
         self.off.store(true, Ordering::Relaxed);
     }

@@ -235,7 +235,7 @@ impl<K: Hash + Eq + Clone> Limiter<K> {
 }
 
 /// The states of the keys seen last, in two generations: when the young one is full, the old one
-/// is forgotten and the young one becomes old. Whoever calls again is young again; so a spray of
+/// is forgotten and the young one becomes old. Anyone who calls again is young again; so a spray of
 /// addresses cannot make clients that keep calling forgotten, nor the memory grow.
 struct Recent<K> {
     generations: Mutex<Generations<K>>,

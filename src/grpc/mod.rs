@@ -105,7 +105,7 @@ impl Method {
 
     async fn respond_to(&self, request: Request) -> Response<Body> {
         if !is_grpc(request.headers()) {
-            // What the protocol demands: whoever asks knows nothing of statuses.
+            // What the protocol demands: the caller knows nothing of statuses.
             return match self.api.count(request.extensions(), request.headers()) {
                 Ok(()) => StatusCode::UNSUPPORTED_MEDIA_TYPE.into_response(),
                 Err(_) => StatusCode::TOO_MANY_REQUESTS.into_response(),
@@ -127,7 +127,7 @@ impl Method {
         let longest = asked.map_or(self.longest, |asked| asked.min(self.longest));
         let in_flight = self.api.admission.enter();
         let in_flight = in_flight.map_err(|refusal| status::of(refusal, id))?;
-        // What a command has begun is done all the same.
+        // What a command has begun is done anyway.
         tokio::time::timeout(longest, self.unary(id, request, Arc::new(in_flight)))
             .await
             .unwrap_or_else(|_| {

@@ -322,7 +322,7 @@ fn wrong_method(
     let sentence = format!("wrong method: use HTTP {right}");
     let mut response = HttpError::http(StatusCode::METHOD_NOT_ALLOWED, &sentence)
         .into_response(operation, request_id);
-    // Whoever may GET may ask for the headers alone.
+    // Anyone who may GET may ask for the headers alone.
     let allowed = if right == "GET" { "GET, HEAD" } else { right };
     response
         .headers_mut()

@@ -16,10 +16,10 @@ use crate::{
     store::{RawRow, Snapshot},
 };
 
-/// How long a backup waits for whoever reads it, in milliseconds.
+/// How long a backup waits for its reader, in milliseconds.
 const IDLE_TIMEOUT_MS: u64 = 60_000;
 
-/// The backup that is being read. One at a time: the store keeps all that changes meanwhile.
+/// The backup that is being read. One at a time: the store keeps all that changes in the meantime.
 #[derive(Default)]
 pub struct BackupSlot(Arc<Mutex<Option<BackupSession>>>);
 

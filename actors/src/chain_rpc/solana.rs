@@ -356,7 +356,7 @@ impl ChainClient for SolanaNode {
 }
 
 /// Reads simulateTransaction. `None` when it failed for what says nothing about the transaction:
-/// it is in a block meanwhile, or the node is behind and does not know the blockhash. One that is
+/// it is in a block in the meantime, or the node is behind and does not know the blockhash. One that is
 /// `foreign` came with its blockhash, which may be over.
 fn tried(value: &Value, foreign: bool) -> Option<SimulationOutcome> {
     let logs = value.get("logs").and_then(Value::as_array);

@@ -38,7 +38,7 @@ use super::{
 /// before it can be, and signing takes a minute at most.
 const LIFETIME_S: u64 = 600;
 /// By how much the time of a node's last block must have passed the end of a transaction before
-/// no block can have it any more, in seconds: the last blocks of shards may be younger than the
+/// no block can have it, in seconds: the last blocks of shards may be younger than the
 /// masterchain's that names them.
 const EXPIRY_MARGIN_S: u64 = 60;
 /// By how much a block's time may be before that of this machine, in seconds.
@@ -264,7 +264,7 @@ impl TonNode {
             .then(|| BroadcastOutcome::Refused(too_little(wallet.balance, sent.value)))
     }
 
-    /// Whether every node has blocks after which none can have the transaction any more, and the
+    /// Whether every node has blocks after which none can have the transaction, and the
     /// number was not used up to there.
     async fn none_can_have(&self, sent: &SentMessage) -> Result<bool, String> {
         let end_s = u64::from(sent.valid_until).saturating_add(EXPIRY_MARGIN_S);

@@ -106,7 +106,7 @@ impl TronNode {
     }
 
     /// Whether a call goes through and can be paid. Nodes take calls unseen, and one that fails
-    /// costs what it burns all the same.
+    /// costs what it burns anyway.
     async fn try_call(&self, trigger: &Trigger) -> Result<(), ChainError> {
         let (trial, account) = (trial(trigger), account(&trigger.from));
         let parameters = post("getchainparameters", json!({}));
@@ -203,7 +203,7 @@ impl TronNode {
     }
 
     /// Whether every node has a head block in which, or after which, nothing of before `end_ms`
-    /// can be mined any more.
+    /// can be mined.
     async fn all_are_past(&self, end_ms: u64) -> bool {
         let read = |answer: &NodeResponse| {
             then(read(answer), |found| {

@@ -24,7 +24,7 @@ use crate::{
 pub const LIFETIME_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// When a record is deleted, in milliseconds after it was made. A command that has found it void, and
-/// is to write it anew, has ended long before: a record made by another one meanwhile would have the
+/// is to write it anew, has ended long before: a record made by another one in the meantime would have the
 /// same version again.
 pub const RETENTION_MS: u64 = LIFETIME_MS + 60 * 60 * 1000;
 /// Rows that are read at once; a record may be as large as the body of a request.

@@ -66,7 +66,7 @@ pub enum KeySpace {
     AuditHead = 31,
     /// Nothing -> where a restore from a backup stands.
     Restore = 32,
-    /// Vault id -> the number below which no wallet is made any more.
+    /// Vault id -> the number below which no wallet is made.
     FirstWallet = 33,
     /// What a lease is for -> who has it. Never deleted: its version is the fencing token.
     Lease = 40,

@@ -62,7 +62,7 @@ pub struct Options {
     /// How long a read may take, and a batch may wait for its commit to begin. The commit itself may
     /// take as long again.
     pub patience: Duration,
-    /// Whether no other process may use the database meanwhile. Who does not demand that must check
+    /// Whether no other process may use the database in the meantime. Who does not demand that must check
     /// the row of a lease in every batch; who does is refused while any other is there.
     pub alone: bool,
 }
@@ -187,7 +187,7 @@ async fn begin(
 
 async fn register(connection: &mut PgConnection, alone: bool) -> Result<String, sqlx::Error> {
     // Who wants to be alone and others never write at the same time, also where the server knows no
-    // advisory locks: whoever wrote before finds that it may not any more.
+    // advisory locks: the former writer finds that it may not write.
     sqlx::query(
         "DELETE FROM covault.writers WHERE $1 OR alone OR written < now() - interval '30 days'",
     )
@@ -243,7 +243,7 @@ impl Shared {
         }
     }
 
-    /// Nothing is read or written any more.
+    /// Nothing is read or written.
     fn halt(&self, reason: &str) -> String {
         tracing::error!("{reason}");
         self.gate.send_replace(Gate::Halted(reason.to_owned()));
@@ -288,7 +288,7 @@ impl Shared {
     /// Waits until no outcome is open.
     ///
     /// # Errors
-    /// Why nothing may be read any more.
+    /// Why nothing may be read.
     async fn settled(&self) -> Result<(), String> {
         let mut gate = self.gate.subscribe();
         match gate.wait_for(|gate| *gate != Gate::Doubt).await.as_deref() {

@@ -327,7 +327,7 @@ async fn carry(
                 if accident(Road::QuestionsLate) {
                     drop(client);
                     late.notified().await;
-                    // It may have ended the session meanwhile.
+                    // It may have ended the session.
                     let _ = server.write_all(&up[..count]).await;
                     let _ = server.read(&mut down).await;
                     return;
@@ -656,7 +656,7 @@ async fn replaced(server: &Postgres, alone: bool) {
     );
     assert_eq!(second.get(&key(b"a")).await.unwrap().unwrap().value, b"2");
     drop(second);
-    // Also when nobody is there any more.
+    // Also when nobody is there.
     let refused = loop {
         match first.commit(put(b"a", Precondition::Any, b"stale")).await {
             Err(CommitError::Unavailable(reason)) if reason.contains("taken over") => break reason,
@@ -871,7 +871,7 @@ async fn writers__should_share_rows_without_losing_a_change() {
         let row = stores[1].get(&key(&[9, name])).await.unwrap().unwrap();
         assert_eq!(row.version, 480);
     }
-    // The lease passes to somebody else: whoever checks the old version is fenced off.
+    // The lease passes to somebody else: the one who checks the old version is fenced off.
     stores[1]
         .commit({
             let mut batch = Batch::new();

@@ -564,7 +564,7 @@ fn start__should_write_down_which_pages_are_free_after_it_had_to_find_out() {
     let disk = SimulatedDisk::holding(disk.after_power_cut(Loss::All, 0));
     assert!(would_be_read(&disk));
 
-    // Nothing is asked of it meanwhile.
+    // Nothing is asked of it in the meantime.
     let _store = RedbStore::open_backend(disk.clone()).unwrap();
     let runtime = runtime();
     while would_be_read(&disk) {

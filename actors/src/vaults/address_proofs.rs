@@ -75,7 +75,7 @@ impl ProofQueues {
         first
     }
 
-    /// The next batch; `None` when nobody waits any more, and the queue is gone.
+    /// The next batch; `None` when nobody waits, and the queue is gone.
     fn next(&self, of: &[u8]) -> Option<Vec<Waiting>> {
         let mut queues = self.lock();
         let queue = queues.get_mut(of)?;

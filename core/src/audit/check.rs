@@ -119,7 +119,7 @@ pub struct ChainReport {
     pub entries: u64,
     /// The last of them, as it says itself.
     pub head: Option<ChainHead>,
-    /// Entries whose content this version cannot read. Their hashes are checked all the same.
+    /// Entries whose content this version cannot read. Their hashes are checked anyway.
     pub unreadable: u64,
     /// In the order of their numbers; none: the chain is whole.
     pub breaks: Vec<ChainBreak>,

@@ -51,7 +51,7 @@ pub struct BatchPayment {
 }
 
 impl BatchPayment {
-    /// The batch as responses show it; without its payment where that cannot be read any more.
+    /// The batch as responses show it; without its payment where that can no longer be read.
     pub fn to_wire(&self) -> wire::BatchPayment {
         let (status, failed_reason) = match &self.state {
             BatchState::Pending => (Status::Pending, ""),
@@ -65,7 +65,7 @@ impl BatchPayment {
             status: status.into(),
             failed_reason: failed_reason.to_owned(),
             creation_timestamp: self.created_at_ms,
-            // They are made by whoever completes the batch.
+            // They are made by the one who completes the batch.
             approval_signing_request: None,
             send_signing_request: None,
             r#type: BatchPayload::decode(&self.payment)

@@ -17,7 +17,7 @@ pub type WireKind = wire::create_batch_payment_request::Type;
 /// The batch kind of a batch payment in a response, on the wire.
 pub type WireEcho = wire::batch_payment::Type;
 
-/// Any fee rate that the check takes, in sat/vB: a batch names none, whoever completes it does.
+/// Any fee rate that the check takes, in sat/vB: a batch names none, the one who completes it does.
 const SOME_FEE_RATE: u64 = 1;
 
 /// A checked batch kind, in canonical form: canonical addresses, everything else as it came.

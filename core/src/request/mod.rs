@@ -187,7 +187,7 @@ impl RequestState {
 }
 
 impl RequestState {
-    /// Why a request in this state cannot be rejected any more; `None` while it can.
+    /// Why a request in this state can no longer be rejected; `None` while it can.
     pub fn past_rejection(&self) -> Option<&'static str> {
         match self {
             RequestState::Received

@@ -69,7 +69,7 @@ fn show(state: &RequestState) -> StateView<'_> {
 }
 
 impl SigningRequest {
-    /// The request as responses show it; without its payload where that cannot be read any more.
+    /// The request as responses show it; without its payload where that can no longer be read.
     /// The call data of EVM transactions is put into words where it is one of `calls`.
     /// `simulation` is what came of trying the transaction, empty where nothing did.
     pub fn to_wire(&self, calls: &AbiTable, simulation: Vec<u8>) -> wire::SigningRequest {

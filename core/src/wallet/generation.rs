@@ -7,7 +7,7 @@
 //! ```
 //! The commit that takes the proof switches generations. Telling the nodes so ([`Activation`]) is
 //! repeated until all have confirmed, and is never rolled back: some may have erased their old
-//! shares. Told is whoever may hold a share of before: old holders, and holders of what runs have
+//! shares. Told is anyone who may hold a share of before: old holders, and holders of what runs have
 //! prepared that did not succeed. A node that is away for good holds up nothing.
 
 use serde::{Deserialize, Serialize};
@@ -324,7 +324,7 @@ impl LiveKey {
         }
     }
 
-    /// Nobody wants a new generation any more. What nodes have prepared stays with them
+    /// A new generation is no longer wanted. What nodes have prepared stays with them
     /// ([`LiveKey::leftover`]), and is void only when a later generation is in use and they know it.
     ///
     /// # Errors

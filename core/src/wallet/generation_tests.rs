@@ -180,7 +180,7 @@ fn next_reshare__should_not_wait_for_a_node_that_never_confirms() {
     key.want(other.clone()).unwrap();
     let second = order(&key, 2, &other);
     key.begin(second.clone()).unwrap();
-    // Nodes are still told about the first meanwhile.
+    // Nodes are still told about the first in the meantime.
     assert_eq!(key.activation.as_ref().unwrap().order, first);
     key.prepared(&second, proof(&second)).unwrap();
     assert!(key.confirmed(&first, &[]).is_err());

@@ -75,7 +75,7 @@ impl<T> StepOutput<T> {
     }
 }
 
-/// Why a session ended without an outcome. It must not be fed any more, and nothing of it may
+/// Why a session ended without an outcome. It must no longer be fed, and nothing of it may
 /// be used again: the next attempt starts from the first round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Abort {

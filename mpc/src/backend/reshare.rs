@@ -11,7 +11,7 @@
 //! parts, sealed; (4) hash of the outcome.
 //!
 //! Checked: that the dealers' constant terms add up to the root key (by everybody), that each is what
-//! the dealer's old share gives (by whoever holds an old share, and so knows the verifying shares),
+//! the dealer's old share gives (by anyone who holds an old share, and so knows the verifying shares),
 //! that each part is on its dealer's polynomial.
 
 use std::collections::{BTreeMap, BTreeSet};

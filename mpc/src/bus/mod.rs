@@ -1,7 +1,7 @@
 //! Transport between nodes. Never trusted: see [`crate::envelope`].
 //!
 //! A bus delivers each message to one node's inbox, or to everyone who listens to
-//! announcements. It may lose, repeat, delay and reorder; whoever needs more builds it above.
+//! announcements. It may lose, repeat, delay and reorder; anyone who needs more builds it above.
 
 #[cfg(test)]
 pub mod conformance;

@@ -121,7 +121,7 @@ impl ClusterInner {
             .too_few(signers, signers.len(), &failures)
     }
 
-    /// Who has made which key; an error when none can come of the order any more.
+    /// Who has made which key; an error when none can come of the order.
     fn key_reply(
         &self,
         order: &KeygenOrder,

@@ -64,7 +64,7 @@ impl Cluster {
 
     /// Has the new shares taken into use and the old ones retired. Ok when every new holder, and
     /// every old holder that lives, has confirmed. Old holders that are away are to be told later
-    /// ([`Cluster::distribute_activation`]). May be repeated for ever: the order's expiry does not matter any more.
+    /// ([`Cluster::distribute_activation`]). May be repeated for ever: the order's expiry no longer matters.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] naming a node that has not confirmed yet,

@@ -222,7 +222,7 @@ impl NodeRegistry {
         admitted.is_some_and(|admitted| admitted.contains(node)) || state.known.contains_key(node)
     }
 
-    /// The nodes that announced themselves lately and were not admitted; few, whoever calls.
+    /// The nodes that announced themselves lately and were not admitted; few, no matter who calls.
     pub(super) fn unadmitted(&self) -> Vec<Unadmitted> {
         let now_ms = self.clock.now_ms();
         lock(&self.state).unadmitted.list(now_ms)

@@ -21,7 +21,7 @@ impl ClusterInner {
         run: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
         tokio::select! {
-            // The run first: what it has is good, whoever is gone since.
+            // The run first: what it has is good, no matter who is gone since.
             biased;
             outcome = run => outcome,
             offline = self.offline(parties) => {

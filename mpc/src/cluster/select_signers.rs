@@ -9,7 +9,7 @@ use covault_core::{fault::Fault, order::NodeId};
 pub(super) enum NoSigningSet {
     /// Not enough live nodes; more may come.
     Wait,
-    /// Whoever comes, it will not do.
+    /// No choice will do.
     Never,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct AttemptFailures {
     failed: BTreeSet<Vec<NodeId>>,
 }
 
-/// How much of what has gone wrong a choice heeds. Whoever is to blame must be in every team
+/// How much of what has gone wrong a choice heeds. Anyone who is to blame must be in every team
 /// that failed, so teams that share no pair with those come first, then those not tried yet.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 enum Strictness {
@@ -63,7 +63,7 @@ impl AttemptFailures {
         self.silent.insert(node);
     }
 
-    /// The team did not make it, and whoever says why may lie.
+    /// The team did not make it, and anyone who says why may lie.
     pub(super) fn failed(&mut self, signing_set: &[NodeId]) {
         let mut signing_set = signing_set.to_vec();
         signing_set.sort_unstable();
@@ -101,7 +101,7 @@ impl AttemptFailures {
     }
 }
 
-/// Steps that one search for a team may take: whoever can make nodes quarrel could have the search
+/// Steps that one search for a team may take: anyone who can make nodes quarrel could have the search
 /// go through all teams there are. What it does not find in so many is looked for with less care.
 const MAX_SEARCH_STEPS: usize = 4_000;
 

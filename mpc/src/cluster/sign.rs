@@ -290,7 +290,7 @@ impl ClusterInner {
                         self.failed(signing_set, signing_set, failures);
                         return AttemptOutcome::Failed;
                     }
-                    // A word against a word: whoever lies, this team does not work.
+                    // A word against a word: no matter who lies, this team does not work.
                     self.failed(signing_set, &missing, failures);
                     reported.push(node);
                     if reported.len() == signing_set.len() {
@@ -355,7 +355,7 @@ impl ClusterInner {
     }
 }
 
-/// Whether a moment that was the present cannot be any more: the clock was set back since.
+/// Whether a moment that was the present can no longer be: the clock was set back since.
 fn is_future(at_ms: u64, now_ms: u64) -> bool {
     at_ms > now_ms.saturating_add(SKEW_MS)
 }

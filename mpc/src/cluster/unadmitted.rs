@@ -1,4 +1,4 @@
-//! Nodes that announce themselves and were not admitted. Keys cost nothing: whoever can write to
+//! Nodes that announce themselves and were not admitted. Keys cost nothing: anyone who can write to
 //! the bus can invent as many as it likes, and none may make this grow, or fill the log.
 
 use std::collections::HashMap;
@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use covault_core::order::NodeId;
 
 /// Strangers that are remembered. More wait until one is forgotten; an operator who has a node's
-/// key admits it all the same.
+/// key admits it anyway.
 pub(super) const MAX_UNADMITTED: usize = 64;
 /// How long one is remembered, and logged no second time, in milliseconds.
 const REMEMBERED_MS: u64 = 3_600_000;

@@ -85,7 +85,7 @@ impl<T> FuzzRun<T> {
     }
 }
 
-/// Only the hostile peer may be named, whoever names it.
+/// Only the hostile peer may be named, no matter who names it.
 fn judge(abort: &Abort) -> Result<(), Finding> {
     let mut named = abort.culprits.iter().chain(&abort.ban);
     if named.any(|index| *index != PEER) {

@@ -249,7 +249,7 @@ mod tests {
             let mut clocks = ClockMonitor::new(NOON);
             hear(&mut clocks, 0, times);
             assert_eq!(clocks.check(NOON, 0, 0, peers), Ok(()), "{times:?}");
-            // Nor do they confirm a step, where there are more than one, whoever else is not heard.
+            // Nor do they confirm a step, where there are more than one, no matter who else is not heard.
             let moved = clocks.check(NOON + HOUR, 0, 0, peers.max(2));
             assert!(sentence(moved).contains("was moved"), "{times:?}");
         }

@@ -401,7 +401,7 @@ mod tests {
             rooms.push(room);
         }
         assert_eq!(rooms.len(), MAX_SESSIONS);
-        // Of another one there is room all the same.
+        // Of another one there is room anyway.
         drop(quota_tracker.session(other, MAX_INPUTS).unwrap());
         rooms.clear();
         assert!(lock(&quota_tracker.running).is_empty());

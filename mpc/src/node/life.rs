@@ -141,7 +141,7 @@ impl Node {
         let until_ms = received_ms.saturating_add(left_ms.min(MAX_KEYGEN_MS));
         let room = match self.keys.get(&order.root_public_key) {
             Some(_) => self.quota_tracker.session(from, 0)?,
-            // One more key for us, whoever made it.
+            // One more key for us, no matter who made it.
             None => self.reserve_for_key(from, order.vault)?,
         };
         if !self.sessions.accept((session, 0), id, until_ms) {
@@ -310,7 +310,7 @@ impl Node {
         Ok(ShareLineage { known, sure: true })
     }
 
-    /// Whoever gets a threshold of shares has the key, and whoever proves a generation has earlier
+    /// Anyone who gets a threshold of shares has the key, and anyone who proves a generation has earlier
     /// ones retired: an orchestrator must do neither with nodes of its own. New holders must be peers
     /// that our configuration pins; without pins, they must hold a share with us already.
     fn check_joining(
@@ -480,7 +480,7 @@ impl Node {
     }
 
     /// The shares of this key are of another epoch from now on. What was made ahead for earlier ones
-    /// must not be used any more.
+    /// must no longer be used.
     fn on_epoch_change(self: &Arc<Self>) {
         self.preprocessor.replenish(true);
     }

@@ -79,7 +79,7 @@ const NUMBERS_PER_MS: u64 = 4096;
 
 /// Bytes of messages that wait to be verified, at most.
 const MAX_UNVERIFIED: usize = 64 << 20;
-/// Bytes, and messages, that may wait in one sender's name: whoever floods is dropped, not others.
+/// Bytes, and messages, that may wait in one sender's name: a flooding sender is dropped, not others.
 const MAX_UNVERIFIED_EACH: usize = 16 << 20;
 const MAX_WAITING_EACH: usize = 8192;
 
@@ -254,7 +254,7 @@ impl Node {
     ///
     /// # Errors
     /// When it cannot start (folder, keyring or claims unusable, or the bus refuses), when its claims
-    /// cannot be written any more, and when its machine was resumed. A bad message or order never ends it.
+    /// can no longer be written, and when its machine was resumed. A bad message or order never ends it.
     pub async fn run(config: NodeConfig, mut shutdown: watch::Receiver<bool>) -> Result<(), Fault> {
         let bus = Arc::clone(&config.bus);
         let heartbeat = config.heartbeat;
@@ -522,7 +522,7 @@ impl Node {
                     return self.drop_message(&from, MessageRefusal::UntrustedOrchestrator);
                 }
             }
-            // A proof stands for itself, whoever shows it.
+            // A proof stands for itself, no matter who shows it.
             EnvelopeKind::Activate if self.trusted.contains(&from) => {}
             // Peers answer to those that we have shown them.
             EnvelopeKind::Activate | EnvelopeKind::Reply | EnvelopeKind::Protocol => {
@@ -570,7 +570,7 @@ impl Node {
                 Ok(opened) if kind == EnvelopeKind::Reply => {
                     node.confirmed(&envelope.header, &opened)
                 }
-                // Long, and nothing is signed with a share meanwhile; or of a peer, who shows as many as
+                // Long, and nothing is signed with a share in the meantime; or of a peer, who shows as many as
                 // it likes.
                 Ok(opened)
                     if kind == EnvelopeKind::AttestOrder

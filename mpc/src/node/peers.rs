@@ -29,7 +29,7 @@ impl Node {
         }
     }
 
-    /// Refuses an order that names a node outside the configured peers of its vault, whoever signed
+    /// Refuses an order that names a node outside the configured peers of its vault, no matter who signed
     /// it.
     ///
     /// # Errors

@@ -44,7 +44,7 @@ const MAX_SESSIONS: usize = 50_000;
 const MAX_EARLY_BYTES: usize = 64 << 20;
 /// Of those that share no key with us: everybody before the first key, and strangers.
 const MAX_NON_HOLDER_BYTES: usize = 16 << 20;
-/// Of one sender, whoever it is: bytes, and sessions that it was the first to speak in.
+/// Of one sender, no matter who it is: bytes, and sessions that it was the first to speak in.
 const MAX_EARLY_EACH: usize = 16 << 20;
 const MAX_SESSIONS_EACH: usize = 10_000;
 /// Messages, and bytes, of one sender that wait in one session: more than a round or two of any
@@ -395,7 +395,7 @@ impl Node {
             return;
         }
         if self.clock.now_ms() >= until_ms {
-            // Whoever asked has given up; what is late must not delay what is not.
+            // The asker has given up; what is late must not delay what is not.
             tracing::info!(node = %self.name, session = %key.0, "too late to begin");
             return;
         }
@@ -483,7 +483,7 @@ impl Node {
                 sequence,
                 ..
             } = header;
-            // Somebody may have cheated in another session meanwhile. Each trial of a cheat tells
+            // Somebody may have cheated in another session in the meantime. Each trial of a cheat tells
             // its author something, so there is not a second one: neither is a message of theirs
             // looked at, nor is the answer to one that was being looked at sent.
             let outcome = match self.banned_in(&running.run) {

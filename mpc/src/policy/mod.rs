@@ -1,4 +1,4 @@
-//! A node's policy floor: what it never signs, whoever orders it.
+//! A node's policy floor: what it never signs, no matter who orders it.
 //!
 //! The operator of the node writes it into a file of the node's own ([`Policy::read`]); orders
 //! cannot change it. It goes by what the signed bytes bind

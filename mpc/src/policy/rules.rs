@@ -156,7 +156,7 @@ impl ScopeRules {
         }
     }
 
-    /// Whoever has the account needs no more signatures, so no other rule would hold after it.
+    /// Anyone who has the account needs no more signatures, so no other rule would hold after it.
     fn check_account_changes(&self, scope: &PolicyScope, payload: &Payload) -> Result<(), Fault> {
         let allowed = match &self.account_changes {
             Some(allowed) => allowed,
@@ -261,7 +261,7 @@ impl ScopeRules {
         Ok(())
     }
 
-    /// The fee counts as an amount of the coin: whoever sets it may be who gets it.
+    /// The fee counts as an amount of the coin: the one who sets it may be who gets it.
     fn check_amounts(
         &self,
         scope: &PolicyScope,

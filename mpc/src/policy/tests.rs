@@ -364,7 +364,7 @@ fn amounts__should_be_limited_per_request_with_the_fee() {
     let only = format!(
         "only_listed_assets = true\nlimits = [{{ asset = \"evm:1/{TOKEN}\", per_request = \"7\" }}]\n"
     );
-    // The fee goes out in a coin that is not listed: whoever sets it may be who gets it.
+    // The fee goes out in a coin that is not listed: the one who sets it may be who gets it.
     refused(
         &policy(&only),
         token(TOKEN, BOB, 7),

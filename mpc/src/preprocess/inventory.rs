@@ -119,7 +119,7 @@ impl NonceInventory {
         self.nodes.read().contains(node)
     }
 
-    /// Notes what a node, who is certain, has ready; it has nothing below `floor` any more.
+    /// Notes what a node, who is certain, has ready; it has nothing below `floor`.
     pub(crate) fn heard(
         &self,
         node: &NodeId,

@@ -34,7 +34,7 @@ impl PeerNonces {
     }
 
     /// Notes a batch whose sender is certain, and holds a share of the key. What was heard first of
-    /// a number stays: whoever says two things about one breaks its own signatures only.
+    /// a number stays: anyone who says two things about one breaks its own signatures only.
     pub(crate) fn heard(
         &self,
         of: ShareEpoch,

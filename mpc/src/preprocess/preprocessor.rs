@@ -178,7 +178,7 @@ impl Preprocessor {
         self.store.open(taken)
     }
 
-    /// Looks after the pools: those of shares that are not in use any more are burned, new ones
+    /// Looks after the pools: those of shares that are no longer in use are burned, new ones
     /// are made known, low ones are filled. Called now and then; `at_once` when keys have changed.
     pub(crate) fn replenish(self: &Arc<Self>, at_once: bool) {
         let now_ms = self.node.clock.now_ms();

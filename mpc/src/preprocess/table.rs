@@ -103,7 +103,7 @@ pub(crate) fn keep(
 }
 
 /// Deletes nonces and gives them; `None` when one was not there, and then the others are deleted
-/// all the same.
+/// anyway.
 pub(crate) fn take(
     transaction: &WriteTransaction,
     take: &NonceSelection,

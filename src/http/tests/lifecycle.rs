@@ -538,7 +538,7 @@ async fn refresh__should_be_wanted_once_and_stand_in_the_way_of_another() {
         .assert_refuses("cancelReshare", cancel.clone(), 409, sentence)
         .await;
 
-    // Now the other one. Who is to hold shares cannot be removed any more, as little as who does.
+    // Now the other one. Who is to hold shares can no longer be removed, as little as who does.
     let wanted = world.vault("reshareVault", reshare.clone()).await;
     assert_eq!(work(&wanted), ["preparing", "preparing"]);
     let holders = &wanted["keys"][0]["work"]["holders"];

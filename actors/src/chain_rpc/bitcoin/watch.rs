@@ -133,7 +133,7 @@ impl AddressWatcher {
     }
 
     /// Has every node watch an address, and waits for it so long. The work goes on when nobody
-    /// waits any more.
+    /// waits.
     ///
     /// # Errors
     /// [`ChainError::Unknown`] when it takes longer, and when no node could.

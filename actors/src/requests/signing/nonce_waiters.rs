@@ -38,7 +38,7 @@ impl NonceWaiters {
             ..claim.clone()
         };
         if let Some(actor) = self.with(|waiting| waiting.remove(&next)) {
-            // It may have ended meanwhile.
+            // It may have ended.
             let _ = actor.cast(Msg::TurnCame);
         }
     }

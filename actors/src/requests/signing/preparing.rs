@@ -70,7 +70,7 @@ impl SigningState {
         }
         let request = stored.request.id;
         self.goes_on();
-        // A vault that ends meanwhile starts again with the claims that are on disk.
+        // A vault that ends in the meantime starts again with the claims that are on disk.
         let _ = self.vault.cast(vault::Msg::Claimed(request));
         Ok(())
     }

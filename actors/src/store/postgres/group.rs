@@ -18,7 +18,7 @@ const BATCHES: usize = 256;
 const ROWS: usize = 4096;
 const BYTES: usize = 8 << 20;
 
-/// A batch that waits. Whoever takes it out decides what becomes of it: the writer, or its caller,
+/// A batch that waits. The one who takes it out decides what becomes of it: the writer, or its caller,
 /// who has waited long enough.
 pub(super) type Waiting = Arc<Mutex<Option<Batch>>>;
 
@@ -173,7 +173,7 @@ impl Group {
     pub(super) fn answer(mut self) {
         let outcomes = mem::take(&mut self.outcomes);
         for ((_, reply), outcome) in self.members.into_iter().zip(outcomes) {
-            // The caller may have gone; the batch is on disk all the same.
+            // The caller may have gone; the batch is on disk anyway.
             let _ = reply.send(outcome);
         }
     }

@@ -97,7 +97,7 @@ fn group__should_write_what_is_left_of_all_batches_in_their_order() {
     assert_eq!(
         changes,
         Changes {
-            // Also rows that are not there afterwards: nobody else may make them meanwhile.
+            // Also rows that are not there afterwards: nobody else may make them in the meantime.
             inserts: vec![
                 (key(3), row(2, &[3])),
                 (key(6), row(1, &[])),

@@ -13,7 +13,7 @@ pub(super) enum Question {
     },
     Page {
         space: KeySpace,
-        /// The first key that may come, and the first one that may not any more.
+        /// The first key that may come, and the first one that may not.
         first: Vec<u8>,
         end: Vec<u8>,
         reverse: bool,

@@ -13,7 +13,7 @@ use sqlx::{
 
 /// The oldest PostgreSQL that has what is used here.
 const OLDEST: i32 = 130_000;
-/// Whoever holds this advisory lock is the only one that writes.
+/// The session that holds this advisory lock is the only one that writes.
 const ALONE: i64 = 0x0063_6f76_6175_6c74;
 /// How long a session may do nothing in the middle of a commit.
 const STALLED: &str = "2s";

@@ -37,7 +37,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Writes until nobody can ask any more.
+    /// Writes until nobody can ask.
     pub(super) async fn run(mut self) {
         while self.some_wait().await {
             if self.shared.halted().is_some() {

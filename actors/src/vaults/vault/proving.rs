@@ -41,7 +41,7 @@ impl VaultState {
         let actor = myself.clone();
         let task = tokio::spawn(async move {
             let tried = address_proofs::complete(&services, &queues, &holders, vault).await;
-            // The actor may have ended meanwhile.
+            // The actor may have ended.
             let _ = actor.cast(Msg::ProofsTried(tried));
         });
         self.proving.work = Some(AbortOnDrop(task.abort_handle()));

@@ -40,7 +40,7 @@ pub struct RawTransaction {
 pub enum TransactionPayload {
     /// Runs bytecode that it brings.
     Script(Script),
-    /// No chain takes it any more.
+    /// No chain takes it.
     ModuleBundle(Uninhabited),
     /// Calls an entry function.
     EntryFunction(EntryFunction),

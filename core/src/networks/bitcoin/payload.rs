@@ -66,7 +66,7 @@ pub(in crate::networks) fn send_native(
     }))
 }
 
-/// Parses a btcBatchSendNative, which does not name its fee rate (sat/vB): whoever completes the
+/// Parses a btcBatchSendNative, which does not name its fee rate (sat/vB): the one who completes the
 /// batch does. Notes on recipients are not part of the transaction.
 ///
 /// # Errors

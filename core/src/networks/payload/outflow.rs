@@ -1,6 +1,6 @@
 //! What a signature lets leave a wallet: what the policies of signer nodes go by.
 //!
-//! Only what the signed bytes bind counts. Whoever orders the signature may call the payload what
+//! Only what the signed bytes bind counts. Anyone who orders the signature may call the payload what
 //! it likes, and what it says beside those bytes is worth nothing.
 
 use std::fmt;
@@ -186,7 +186,7 @@ impl Outflow {
 
 macro_rules! account_changes {
     ($($(#[$doc:meta])* $variant:ident $name:literal,)*) => {
-        /// A change of who may sign for an account, or of what signs for it: whoever can have one
+        /// A change of who may sign for an account, or of what signs for it: anyone who can have one
         /// signed can have everything after it. No policy allows one that it does not name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum AccountChange {

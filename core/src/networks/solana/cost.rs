@@ -37,7 +37,7 @@ const VERIFIERS: [Pubkey; 3] = [
     Pubkey::from_str_const("Secp256r1SigVerify1111111111111111111111111"),
 ];
 
-/// The most lamports that a transaction costs beside what it sends, whoever pays them: base fee,
+/// The most lamports that a transaction costs beside what it sends, no matter who pays them: base fee,
 /// priority fee, and the deposits of the token accounts that it plainly opens, which go to the
 /// owners of those accounts. What programs take when they run is not known.
 ///

@@ -105,7 +105,7 @@ impl NetworkRules for Solana {
         }
     }
 
-    /// What all its transactions cost, whoever pays: bytes do not say whose request they are of.
+    /// What all its transactions cost, no matter who pays: bytes do not say whose request they are of.
     /// With deposits of token accounts that are opened.
     fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {
         let transactions = transactions_of(unsigned)?;

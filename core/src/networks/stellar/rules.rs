@@ -98,7 +98,7 @@ impl NetworkRules for Stellar {
         }))
     }
 
-    /// The sequence number, where it is the sender's. Else the envelope itself: whoever owns that
+    /// The sequence number, where it is the sender's. Else the envelope itself: the one who owns that
     /// number sees to it that nothing else uses it.
     fn reservations(
         &self,

@@ -1,4 +1,4 @@
-//! What a signed transaction says to whoever sends it.
+//! What a signed transaction says to its sender.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::Deserialize;

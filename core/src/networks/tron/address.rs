@@ -115,7 +115,7 @@ pub fn parse_address(text: &str) -> Result<Address, AddressError> {
 pub struct AssetIdError;
 
 /// Parses the number of a TRC-10 asset: digits without leading zeros, 1 to 2^63 - 1. Names, which
-/// were used before assets had numbers, are not unique any more.
+/// were used before assets had numbers, are no longer unique.
 ///
 /// # Errors
 /// See [`AssetIdError`].

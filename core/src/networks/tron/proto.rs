@@ -1,7 +1,7 @@
 //! The messages of Tron's protocol that are used here, by field number (java-tron,
 //! `protocol/src/main/protos/core`: `Tron.proto`, `contract/*.proto`).
 //!
-//! Fields that Covault never sets are left out. Decoding drops them, so whoever decodes must
+//! Fields that Covault never sets are left out. Decoding drops them, so the decoder must
 //! compare what encoding gives with the bytes it had.
 
 use prost::{Message, Name};

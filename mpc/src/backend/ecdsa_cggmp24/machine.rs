@@ -1,7 +1,7 @@
 //! Runs one of the crate's protocols on a thread of its own, as a session.
 //!
 //! The crate writes its protocols as futures that cannot move between threads. So each session
-//! has a thread, which computes only while its session is being fed: whoever feeds it waits. A
+//! has a thread, which computes only while its session is being fed: the feeder waits. A
 //! panic in the crate ends the thread, and with it the session, and nothing else.
 
 use std::{
@@ -51,7 +51,7 @@ pub(super) struct ThreadChannel<T> {
     early: Vec<InboundMessage>,
 }
 
-/// Nobody listens any more: the session was dropped.
+/// Nobody listens: the session was dropped.
 fn dropped<E>(_: E) -> Abort {
     Abort::new("the session was dropped")
 }

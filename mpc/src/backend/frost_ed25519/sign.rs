@@ -399,7 +399,7 @@ impl RoundProtocol for FrostSigning {
 
     fn admit(&self, from: SignerIndex, round: u16) -> Result<(), Abort> {
         if round < self.begins {
-            // Unless whoever asked has told the two of us different things, and then he hears it.
+            // Unless the asker has told the two of us different things, and then he hears it.
             return Err(Abort::blame(from, "commitments where they were made ahead"));
         }
         Ok(())

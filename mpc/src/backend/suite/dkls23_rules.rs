@@ -232,7 +232,7 @@ fn dkls23_rule__should_seal_phase_1_for_each_peer() {
 
 #[test]
 fn dkls23_rule__should_compare_all_broadcasts_in_a_final_round() {
-    // Whoever hears another outcome has no key, whatever else is in order.
+    // Anyone who hears another outcome has no key, whatever else is in order.
     let outcomes = run(keygen_parties(SCHEME, 2, 3), |from, message| {
         if (from, message.to, message.round) == (2, 1, 4) {
             harm(&mut message.body, Tampering::Flip(1));

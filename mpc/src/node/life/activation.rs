@@ -68,7 +68,7 @@ impl Node {
                 return Err(Fault::field("vault", "the key is another vault's"));
             }
             if (again || record.epoch > order.new.epoch) && !trusted {
-                // A peer shows what it knows of, and need not any more.
+                // A peer shows what it knows of, and no longer needs to.
                 self.reply_activated(header);
                 return Ok(());
             }

@@ -241,7 +241,7 @@ fn unseen_recipients__should_satisfy_no_list_unless_they_are_named() {
     }
     // It is good elsewhere too.
     refused(&open, typed("{}"), "recipient: cannot be seen");
-    // Who is seen has to be in the list all the same.
+    // Who is seen has to be in the list anyway.
     refused(&open, call(EVE, vec![1]), "recipient: is not in the list");
     let unstake = custom_aptos("0x1::stake::unlock");
     for (policy, allows) in [(&closed, false), (&open, true)] {
@@ -389,7 +389,7 @@ fn hand_overs__should_be_refused_unless_they_are_named() {
             Network::Stellar,
             stellar_that_skips(),
         ),
-        // Whoever signs may stand at any place.
+        // Anyone who signs may stand at any place.
         (
             "solanaSetAuthority",
             Network::Solana,
@@ -797,7 +797,7 @@ async fn fees_of_bitcoin__should_be_bounded_over_two_orders_of_one_transaction()
         signed.push(claims.claim(claim).await);
     }
     // One gives the signature of the large coin, the other that of the small one: 20 BTC are paid,
-    // and what is left of 30 goes to whoever mines the block.
+    // and what is left of 30 goes to the miner of the block.
     assert!(
         signed == [Ok(()), Err(ClaimError::OtherAmounts)],
         "10 BTC of fee under a most_fee of 0.0001: {signed:?}"

@@ -62,7 +62,7 @@ fn custom__should_be_one_that_the_wallet_has_to_sign() {
     let op = || vec![by(None, native(TO, 1))];
     for envelope in [
         tx(ISSUER, op()).into(),
-        // Whoever is paid signs nothing.
+        // Anyone who is paid signs nothing.
         v1(ISSUER, vec![native(&from(), 1)]),
         // What the wallet signs in a fee bump stands in the inner transaction.
         bump(ISSUER, 900, tx(&from(), op())),
@@ -520,7 +520,7 @@ fn outflow__should_count_what_markets_and_contracts_may_take() {
 }
 
 proptest! {
-    /// What can be read can be signed, whoever made it.
+    /// What can be read can be signed, no matter who made it.
     #[test]
     fn custom__should_never_panic(bytes: Vec<u8>, at: prop::sample::Index, envelope in 0..4usize) {
         let op = || vec![by(None, native(TO, 1)), by(Some(&own_muxed()), native(MUXED, 2))];

@@ -81,7 +81,7 @@ fn json__should_be_refused_where_something_is_left_open() {
     let (whole, _) = sdk().remove(0);
     let refused = |change: &dyn Fn(&mut Value), sentence: &str| {
         let mut json = whole.clone();
-        // Of what is changed it would not be true any more.
+        // Of what is changed it would no longer be true.
         json.as_object_mut().unwrap().remove("digest");
         assert!(custom_of(SDK_FROM, json.to_string().into_bytes()).is_ok());
         change(&mut json);
