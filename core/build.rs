@@ -4,6 +4,9 @@ use std::{env, error::Error, fs, path::PathBuf};
 
 use prost::Message as _;
 
+/// TRON's messages stand beside the code that reads them.
+const TRON: &str = "src/networks/tron";
+
 #[expect(
     clippy::disallowed_methods,
     reason = "cargo tells a build script where to write in OUT_DIR"
@@ -34,5 +37,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             "covault.admin.v1.SweepNetwork",
         ])
         .compile_fds(set)?;
+    println!("cargo:rerun-if-changed={TRON}/tron.proto");
+    prost_build::Config::new()
+        .skip_protoc_run()
+        .enable_type_names()
+        .type_name_domain(["."], "type.googleapis.com")
+        .compile_fds(protox::compile(["tron.proto"], [TRON])?)?;
     Ok(())
 }

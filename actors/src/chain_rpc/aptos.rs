@@ -20,8 +20,11 @@ use serde_json::Value;
 
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
-    NodeRequest, NodeRequestBody, NodeResponse, RestClient, SimulationOutcome, SimulationRequest,
-    jsonrpc::short, resolve_refusal,
+    NodePool, NodeRequest, NodeRequestBody, NodeResponse, SimulationOutcome, SimulationRequest,
+    client::{CallError, Client},
+    exchange::short,
+    resolve_refusal,
+    rest::Rest,
 };
 
 /// How long a transaction lives, in seconds: what fullnodes keep one for that cannot be executed
@@ -50,7 +53,7 @@ const NO_ACCOUNT: &str = "account_not_found";
 
 /// Aptos or Movement.
 pub struct AptosNode {
-    rest: RestClient,
+    rest: Client<Rest>,
 }
 
 /// A node's `AptosError`.
@@ -112,7 +115,8 @@ enum AptosVerdict {
 impl AptosNode {
     /// The chain `chain_id`, through its nodes. A transaction binds its chain: on another one it
     /// would be refused for good.
-    pub fn new(chain_id: u64, rest: RestClient) -> Self {
+    pub fn new(chain_id: u64, pool: NodePool) -> Self {
+        let rest = Client::new(pool, Rest::default());
         Self {
             rest: rest.checked(NodeRequest::get("", &[]), move |answer| {
                 let found = field(answer, "chain_id").ok_or("the node named no chain")?;
@@ -130,7 +134,10 @@ impl AptosNode {
             404 if says(answer, &[NO_ACCOUNT]) => Some(0),
             _ => None,
         };
-        self.rest.query_quorum("an account", &call, read).await
+        Ok(self
+            .rest
+            .query_quorum(call.about("an account"), read)
+            .await?)
     }
 
     /// The account's number in a version of the ledger; 0 for an account that is not there.
@@ -146,15 +153,17 @@ impl AptosNode {
             404 if says(answer, &[NO_ACCOUNT]) => Some(0),
             _ => None,
         };
-        self.rest.query_quorum("an account", &call, read).await
+        Ok(self
+            .rest
+            .query_quorum(call.about("an account"), read)
+            .await?)
     }
 
     async fn gas_unit_price(&self) -> Result<u64, ChainError> {
         let call = NodeRequest::get("/estimate_gas_price", &[]);
         let read = |answer: &NodeResponse| field(answer, "gas_estimate");
-        self.rest
-            .query_quorum_by("the gas price", &call, read, near)
-            .await
+        let call = call.about("the gas price");
+        Ok(self.rest.query_quorum_by(call, read, near).await?)
     }
 
     /// What an account has of a coin type or fungible asset; `None` when that can be none.
@@ -166,7 +175,10 @@ impl AptosNode {
             400 if says(answer, &["invalid_input", "web_framework_error"]) => Some(None),
             _ => None,
         };
-        self.rest.query_quorum("a balance", &call, read).await
+        Ok(self
+            .rest
+            .query_quorum(call.about("a balance"), read)
+            .await?)
     }
 
     async fn abi(&self, function: &FunctionName) -> Result<Abi, ChainError> {
@@ -182,7 +194,7 @@ impl AptosNode {
             404 if says(answer, &nowhere) => Some(Err("there is no such module")),
             _ => None,
         };
-        let abi = self.rest.query_quorum("a module", &call, read).await?;
+        let abi = self.rest.query_quorum(call.about("a module"), read).await?;
         abi.map_err(|problem| {
             let place = format!("{address}::{module}::{name}");
             refused(
@@ -274,7 +286,7 @@ impl AptosNode {
             "/transactions/simulate",
             NodeRequestBody::Bytes(SIGNED, bytes),
         );
-        let answer = self.rest.ask(&call).await?;
+        let answer = self.rest.ask(call).await?;
         if answer.is_success() {
             let outcomes = answer.json::<Vec<AptosSimulation>>().unwrap_or_default();
             return outcomes
@@ -303,7 +315,7 @@ impl AptosNode {
     async fn known(&self, hash: &str) -> Result<bool, String> {
         let call = NodeRequest::get(&format!("/transactions/by_hash/{hash}"), &[]);
         self.rest
-            .any(&call, |answer| {
+            .any(call, |answer| {
                 let named = answer.json::<Value>();
                 let named = named.as_ref().and_then(|found| found.get("hash")?.as_str());
                 match answer.status {
@@ -320,7 +332,7 @@ impl AptosNode {
         let path = format!("/accounts/{}/transactions", sent.sender);
         let start = sent.sequence_number.to_string();
         let call = NodeRequest::get(&path, &[("start", &start), ("limit", "1")]);
-        let answer = self.rest.ask(&call).await.ok()?;
+        let answer = self.rest.ask(call).await.ok()?;
         let found = answer
             .json::<Vec<AccountTransaction>>()?
             .into_iter()
@@ -333,7 +345,7 @@ impl AptosNode {
         let end = sent
             .expiration_timestamp_secs
             .saturating_add(EXPIRY_MARGIN_S);
-        let Ok(answer) = self.rest.ask(&NodeRequest::get("", &[])).await else {
+        let Ok(answer) = self.rest.ask(NodeRequest::get("", &[])).await else {
             return false;
         };
         // In microseconds.
@@ -384,11 +396,11 @@ impl ChainClient for AptosNode {
         };
         let hash = broadcast_request.signed.tx_hash.as_str();
         let call = NodeRequest::post("/transactions", NodeRequestBody::Bytes(SIGNED, bytes));
-        let (answer, lost) = self.rest.send(&call).await;
+        let (answer, lost) = self.rest.send(call).await;
         let doubt = lost || broadcast_request.retried;
         let verdict = match answer {
             Ok(answer) => judge(&answer),
-            Err(ChainError::Unknown(reason) | ChainError::Refused(ChainRefusal { reason, .. })) => {
+            Err(CallError::Unreachable(reason) | CallError::WrongChain(reason)) => {
                 AptosVerdict::Unknown(reason)
             }
         };
@@ -433,7 +445,7 @@ impl ChainClient for AptosNode {
         let call = NodeRequest::get("", &[]);
         if !self
             .rest
-            .query_quorum("the chain's clock", &call, read)
+            .query_quorum(call.about("the chain's clock"), read)
             .await?
         {
             return Ok(None);
@@ -446,7 +458,7 @@ impl ChainClient for AptosNode {
         let units = self.units(address, token.unwrap_or(COIN)).await?;
         units.map(|units| units.to_string()).ok_or_else(|| {
             refused(
-                format!("is not a token of {}", self.rest.name()),
+                format!("is not a token of {}", self.rest.chain()),
                 ExecuteCode::Unspecified,
             )
         })
@@ -458,7 +470,7 @@ impl ChainClient for AptosNode {
             "/transactions/simulate",
             NodeRequestBody::Bytes(SIGNED, bytes),
         );
-        let answer = self.rest.query_best_effort(&call).await?;
+        let answer = self.rest.query_best_effort(call).await.ok()?;
         let outcomes = answer
             .is_success()
             .then(|| answer.json::<Vec<AptosSimulation>>())??;
@@ -675,6 +687,7 @@ mod tests {
         NodeResponse {
             status,
             body: body.to_string().into_bytes(),
+            ..NodeResponse::default()
         }
     }
 
@@ -694,7 +707,11 @@ mod tests {
     fn judge__should_take_only_202_for_accepted() {
         for (status, accepted) in [(202, true), (200, false), (206, false)] {
             let body = br#"{"hash":"0x1"}"#.to_vec();
-            let verdict = judge(&NodeResponse { status, body });
+            let verdict = judge(&NodeResponse {
+                status,
+                body,
+                ..NodeResponse::default()
+            });
             assert_eq!(verdict == AptosVerdict::Accepted, accepted, "{status}");
         }
     }
@@ -715,6 +732,7 @@ mod tests {
             NodeResponse {
                 status: 413,
                 body: b"<html>".to_vec(),
+                ..NodeResponse::default()
             },
         ] {
             assert!(

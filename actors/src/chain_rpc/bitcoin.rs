@@ -35,8 +35,9 @@ use self::{
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
     NodePool, NodeResponse,
-    jsonrpc::{CallError, RpcError, short},
-    pool::{ParsedResponse, PoolError, TOO_LONG},
+    exchange::{ParsedResponse, short},
+    jsonrpc::RpcError,
+    pool::{PoolError, TOO_LONG},
     resolve_refusal,
 };
 
@@ -143,7 +144,7 @@ impl BitcoinNode {
                 }
             })
         };
-        let local = self.pool.first(&ask.call(), read).await.map_err(unknown)?;
+        let local = self.pool.first(&ask.call(), read).await?;
         Ok(WatchedAddress {
             address: address.to_owned(),
             script,
@@ -192,7 +193,7 @@ impl BitcoinNode {
         let what = "the outputs of an address";
         let listed = match self.pool.query_quorum(what, &call, read, same).await {
             Err(_) if is_new.load(Ordering::Relaxed) => None,
-            listed => listed.map_err(unknown)?,
+            listed => listed?,
         };
         if listed.is_none() && self.pool.agree() <= 1 {
             // One node that watches it is enough: perhaps another cannot.
@@ -590,10 +591,6 @@ fn malformed<T>(said: &[BitcoinRpcResult]) -> ParsedResponse<T> {
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
-}
-
-fn unknown(trouble: PoolError) -> ChainError {
-    CallError::from(trouble).into()
 }
 
 fn refused(reason: String) -> ChainError {

@@ -14,8 +14,10 @@ use tokio::sync::OnceCell;
 
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
-    JsonRpcClient, SimulationOutcome, SimulationRequest,
-    jsonrpc::{CallError, RpcError, quantity, short},
+    NodePool, SimulationOutcome, SimulationRequest,
+    client::Client,
+    exchange::short,
+    jsonrpc::{JsonRpc, RpcCall, RpcCallError, RpcError, quantity},
     resolve_refusal,
     simulation::revert_reason,
 };
@@ -33,16 +35,22 @@ const SMALL_PRICE: u128 = 3_000_000_000;
 
 /// One EVM chain.
 pub struct EvmNode {
-    rpc: JsonRpcClient,
+    rpc: Client<JsonRpc>,
     /// Set once a block had a base fee: EIP-1559 is never switched off again.
     eip1559: OnceCell<()>,
 }
 
 impl EvmNode {
     /// The chain `chain_id`, through its nodes.
-    pub fn new(chain_id: u64, rpc: JsonRpcClient) -> Self {
+    pub fn new(chain_id: u64, pool: NodePool) -> Self {
+        let rpc = Client::new(pool, JsonRpc::default());
         Self {
-            rpc: rpc.on_chain(chain_id),
+            rpc: rpc.checked(RpcCall("eth_chainId", json!([])), move |answer| {
+                let found = quantity(answer).ok_or("the node named no chain")?;
+                Ok((found != u128::from(chain_id)).then(|| {
+                    format!("the node that is configured for chain {chain_id} is on chain {found}")
+                }))
+            }),
             eip1559: OnceCell::new(),
         }
     }
@@ -55,16 +63,18 @@ impl EvmNode {
     ) -> Result<Fees, ChainError> {
         let estimate = self
             .rpc
-            .call("eth_estimateGas", json!([transaction(from, call)]));
+            .ask(RpcCall("eth_estimateGas", json!([transaction(from, call)])));
         let method = if base_fee.is_some() {
             "eth_maxPriorityFeePerGas"
         } else {
             "eth_gasPrice"
         };
-        let price = self.rpc.query_quorum_by(method, json!([]), quantity, near);
+        let price = self
+            .rpc
+            .query_quorum_by(RpcCall(method, json!([])), quantity, near);
         let (estimate, price) = tokio::join!(estimate, price);
         let estimate = match estimate {
-            Err(CallError::Node(error)) => return Err(refused_call(&error)),
+            Err(RpcCallError::Node(error)) => return Err(refused_call(&error)),
             other => number(&other?)?,
         };
         let estimate_gas = u64::try_from(estimate)
@@ -98,9 +108,9 @@ impl EvmNode {
             _ => false,
         };
         let params = json!(["latest", false]);
-        let asked = self
-            .rpc
-            .query_quorum_by("eth_getBlockByNumber", params, base_fee, same);
+        let asked =
+            self.rpc
+                .query_quorum_by(RpcCall("eth_getBlockByNumber", params), base_fee, same);
         let base_fee = asked.await?;
         if base_fee.is_some() {
             // Already set is as good.
@@ -135,7 +145,7 @@ impl EvmNode {
             let params = json!([queries.from, "pending"]);
             let asked = self
                 .rpc
-                .query_quorum("eth_getTransactionCount", params, count);
+                .query_quorum(RpcCall("eth_getTransactionCount", params), count);
             Ok(asked.await?)
         };
         let (nonce, base_fee) = tokio::try_join!(nonce, self.base_fee())?;
@@ -152,9 +162,10 @@ impl EvmNode {
 
     async fn known(&self, hash: &str) -> Result<bool, String> {
         self.rpc
-            .any("eth_getTransactionByHash", json!([hash]), |found| {
-                !found.is_null()
-            })
+            .any(
+                RpcCall("eth_getTransactionByHash", json!([hash])),
+                |found| Ok(!found.is_null()),
+            )
             .await
     }
 }
@@ -174,13 +185,13 @@ impl ChainClient for EvmNode {
 
     async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
         let raw = json!([broadcast_request.signed.transaction]);
-        let (answer, doubt) = self.rpc.call_once("eth_sendRawTransaction", raw).await;
+        let (answer, doubt) = self.rpc.send(RpcCall("eth_sendRawTransaction", raw)).await;
         match answer {
             Ok(_) => BroadcastOutcome::Accepted,
-            Err(CallError::Unreachable(reason) | CallError::WrongChain(reason)) => {
+            Err(RpcCallError::Unreachable(reason) | RpcCallError::WrongChain(reason)) => {
                 BroadcastOutcome::Unknown(reason)
             }
-            Err(CallError::Node(error)) => match judge(&error) {
+            Err(RpcCallError::Node(error)) => match judge(&error) {
                 BroadcastOutcome::Refused(refusal) => {
                     let known = self.known(&broadcast_request.signed.tx_hash).await;
                     let doubt = doubt || broadcast_request.retried || speaks_of_another(&error);
@@ -198,7 +209,7 @@ impl ChainClient for EvmNode {
             let params = json!([address, "latest"]);
             return Ok(self
                 .rpc
-                .query_quorum("eth_getBalance", params, read)
+                .query_quorum(RpcCall("eth_getBalance", params), read)
                 .await?);
         };
         let owner = address.trim_start_matches("0x").to_ascii_lowercase();
@@ -216,8 +227,12 @@ impl ChainClient for EvmNode {
                 ExecuteCode::Unspecified,
             )
         };
-        match self.rpc.query_quorum("eth_call", params, read).await {
-            Err(CallError::Node(error)) if reverted(&error) => Err(not_a_token()),
+        match self
+            .rpc
+            .query_quorum(RpcCall("eth_call", params), read)
+            .await
+        {
+            Err(RpcCallError::Node(error)) if reverted(&error) => Err(not_a_token()),
             answer => answer?.ok_or_else(not_a_token),
         }
     }
@@ -227,14 +242,18 @@ impl ChainClient for EvmNode {
         let from = trial.payload.from();
         let transaction = evm::trial(&trial.unsigned.bytes).ok()?;
         let params = json!([attempt(from, &transaction), "latest"]);
-        let error = match self.rpc.query_best_effort("eth_call", params).await {
+        let error = match self
+            .rpc
+            .query_best_effort(RpcCall("eth_call", params))
+            .await
+        {
             Ok(returned) => {
                 return Some(SimulationOutcome::passes(Some(
                     returned.as_str()?.to_owned(),
                 )));
             }
-            Err(CallError::Node(error)) => error,
-            Err(CallError::Unreachable(_) | CallError::WrongChain(_)) => return None,
+            Err(RpcCallError::Node(error)) => error,
+            Err(RpcCallError::Unreachable(_) | RpcCallError::WrongChain(_)) => return None,
         };
         if speaks_of_load(&error) || matches!(error.code, METHOD_NOT_FOUND | INVALID_PARAMS) {
             return None;
@@ -243,7 +262,7 @@ impl ChainClient for EvmNode {
         let params = json!([from, "latest"]);
         let count = self
             .rpc
-            .query_best_effort("eth_getTransactionCount", params)
+            .query_best_effort(RpcCall("eth_getTransactionCount", params))
             .await;
         let count = count.as_ref().ok().and_then(quantity)?;
         if count > u128::from(transaction.nonce) {

@@ -1,18 +1,17 @@
-//! Unary gRPC calls to several nodes of one chain, as gRPC-Web: a POST whose answer holds the
-//! trailers in its body, so that they go through the same pool as all others, over HTTP/1.1 too.
-//! A status that is about the request is an answer.
+//! Unary gRPC calls as gRPC-Web: a POST whose answer holds the trailers in its body, so that they
+//! go through the same pool as all others, over HTTP/1.1 too. A status that is about the request
+//! is an answer.
 
-use std::marker::PhantomData;
+use std::{borrow::Cow, marker::PhantomData, time::Duration};
 
 use prost::Message;
 use reqwest::header::HeaderMap;
 
 use super::{
-    ChainError,
-    health::EndpointHealth,
-    jsonrpc::short,
-    pool::{NodePool, NodeRequest, NodeRequestBody, NodeResponse, ParsedResponse},
-    rest::NOT_ABOUT_THE_REQUEST,
+    client::{Call, Protocol, Refusal},
+    exchange::{
+        NOT_ABOUT_THE_REQUEST, NodeRequest, NodeRequestBody, NodeResponse, ParsedResponse, short,
+    },
 };
 
 /// The content type of requests and answers.
@@ -48,9 +47,15 @@ impl<Q, A> GrpcMethod<Q, A> {
         }
     }
 
-    /// The method's own name.
-    fn name(&self) -> &'static str {
-        self.path.rsplit('/').next().unwrap_or(self.path)
+    /// A call of it.
+    pub fn call(&self, request: Q) -> GrpcCall<Q, A> {
+        GrpcCall {
+            path: self.path,
+            internal_is_answer: self.internal_is_answer,
+            request,
+            within: None,
+            answer: PhantomData,
+        }
     }
 }
 
@@ -80,159 +85,68 @@ pub struct GrpcStatus {
     pub message: String,
 }
 
-/// What a node says.
-pub type GrpcWebResult<A> = Result<A, GrpcStatus>;
-
-/// A client of one chain's nodes.
-pub struct GrpcWebClient {
-    pool: NodePool,
-}
-
-impl GrpcWebClient {
-    /// A client.
-    pub fn new(pool: NodePool) -> Self {
-        Self { pool }
-    }
-
-    /// Uses only nodes of which `wrong` finds nothing, once each, in what they answer; else it
-    /// says on which chain the node is. `Err` when the answer makes no sense.
-    #[must_use]
-    pub fn checked<Q: Message, A: Message + Default + 'static>(
-        mut self,
-        method: &GrpcMethod<Q, A>,
-        request: &Q,
-        wrong: impl Fn(&A) -> Result<Option<String>, &'static str> + Send + Sync + 'static,
-    ) -> Self {
-        self.pool = self.pool.checked(call(method, request), move |answer| {
-            match read::<A>(answer, false) {
-                ParsedResponse::Value(Ok(said)) => match wrong(&said) {
-                    Ok(None) => ParsedResponse::Value(Ok(())),
-                    Ok(Some(reason)) => ParsedResponse::Value(Err(reason)),
-                    Err(reason) => ParsedResponse::Malformed(reason.into()),
-                },
-                ParsedResponse::Value(Err(status)) => ParsedResponse::Malformed(status.words()),
-                ParsedResponse::Busy(reason) => ParsedResponse::Busy(reason),
-                ParsedResponse::Malformed(reason) => ParsedResponse::Malformed(reason),
-            }
-        });
-        self
-    }
-
-    /// How the nodes are doing.
-    pub fn health(&self) -> Vec<EndpointHealth> {
-        self.pool.health()
-    }
-
-    /// Random bytes.
-    pub fn random<const N: usize>(&self) -> [u8; N] {
-        self.pool.random()
-    }
-
-    /// Asks: the node that answered last first, then the others.
-    ///
-    /// # Errors
-    /// [`ChainError`] when no node answered.
-    pub async fn ask<Q: Message, A: Message + Default>(
-        &self,
-        method: &GrpcMethod<Q, A>,
-        request: &Q,
-    ) -> Result<GrpcWebResult<A>, ChainError> {
-        let read = |answer: &NodeResponse| read(answer, method.internal_is_answer);
-        Ok(self.pool.first(&call(method, request), read).await?)
-    }
-
-    /// Asks as many nodes as configuration wants to agree: money depends on the answer. Of each
-    /// only what `take` takes out of it is compared; `None` when the answer makes no sense.
-    ///
-    /// # Errors
-    /// [`ChainError`] when too few nodes answered, or do not agree.
-    pub async fn query_quorum<Q: Message, A: Message + Default, T>(
-        &self,
-        method: &GrpcMethod<Q, A>,
-        request: &Q,
-        take: impl Fn(A) -> Option<T>,
-        same: impl Fn(&T, &T) -> bool,
-    ) -> Result<GrpcWebResult<T>, ChainError> {
-        let what = method.name();
-        let read = |answer: &NodeResponse| match read::<A>(answer, method.internal_is_answer) {
-            ParsedResponse::Value(Ok(said)) => match take(said) {
-                Some(taken) => ParsedResponse::Value(Ok(taken)),
-                None => {
-                    ParsedResponse::Malformed(format!("the node's answer to {what} makes no sense"))
-                }
-            },
-            ParsedResponse::Value(Err(status)) => ParsedResponse::Value(Err(status)),
-            ParsedResponse::Busy(reason) => ParsedResponse::Busy(reason),
-            ParsedResponse::Malformed(reason) => ParsedResponse::Malformed(reason),
-        };
-        let same = |one: &GrpcWebResult<T>, other: &GrpcWebResult<T>| match (one, other) {
-            (Ok(one), Ok(other)) => same(one, other),
-            (Err(one), Err(other)) => one.code == other.code,
-            _ => false,
-        };
-        let call = call(method, request);
-        Ok(self.pool.query_quorum(what, &call, read, same).await?)
-    }
-
-    /// As [`NodePool::query_best_effort`]; `None` when the node gave no answer, or said that it cannot.
-    pub async fn query_best_effort<Q: Message, A: Message + Default>(
-        &self,
-        method: &GrpcMethod<Q, A>,
-        request: &Q,
-    ) -> Option<A> {
-        let read = |answer: &NodeResponse| read(answer, method.internal_is_answer);
-        let said: GrpcWebResult<A> = self
-            .pool
-            .query_best_effort(&call(method, request), read)
-            .await
-            .ok()?;
-        said.ok()
-    }
-
-    /// Sends: as [`GrpcWebClient::ask`], in one round and with more time; also says whether a node may have
-    /// done it and its answer was lost.
-    pub async fn send<Q: Message, A: Message + Default>(
-        &self,
-        method: &GrpcMethod<Q, A>,
-        request: &Q,
-        within: std::time::Duration,
-    ) -> (Result<GrpcWebResult<A>, ChainError>, bool) {
-        let read = |answer: &NodeResponse| read(answer, method.internal_is_answer);
-        let call = call(method, request).within(within);
-        let (said, doubt) = self.pool.query_once(&call, read).await;
-        (said.map_err(ChainError::from), doubt)
-    }
-
-    /// Asks every node until `found` is true of what one says; `Err` is a node that does not know.
-    ///
-    /// # Errors
-    /// When it was true of none and some node did not answer.
-    pub async fn any<Q: Message, A: Message + Default>(
-        &self,
-        method: &GrpcMethod<Q, A>,
-        request: &Q,
-        found: impl Fn(&GrpcWebResult<A>) -> Result<bool, String>,
-    ) -> Result<bool, String> {
-        let read = |answer: &NodeResponse| read(answer, method.internal_is_answer);
-        self.pool.any(&call(method, request), read, found).await
-    }
-}
-
-impl GrpcStatus {
-    /// As a sentence.
-    pub fn words(&self) -> String {
+impl Refusal for GrpcStatus {
+    fn words(&self) -> String {
         match self.message.as_str() {
             "" => format!("the node said {:?}", self.code),
             message => format!("the node said: {}", short(message)),
         }
     }
+
+    fn agrees_with(&self, other: &Self) -> bool {
+        self.code == other.code
+    }
+
+    fn is_absence(&self) -> bool {
+        self.code == GrpcCode::NotFound
+    }
 }
 
-fn call<Q: Message, A>(method: &GrpcMethod<Q, A>, request: &Q) -> NodeRequest {
-    NodeRequest::post(
-        method.path,
-        NodeRequestBody::Bytes(CONTENT_TYPE, frame(0, &request.encode_to_vec())),
-    )
+/// gRPC-Web.
+pub struct GrpcWeb;
+
+impl Protocol for GrpcWeb {
+    type Refusal = GrpcStatus;
+}
+
+/// A call of a method.
+pub struct GrpcCall<Q, A> {
+    path: &'static str,
+    internal_is_answer: bool,
+    request: Q,
+    within: Option<Duration>,
+    answer: PhantomData<fn() -> A>,
+}
+
+impl<Q, A> GrpcCall<Q, A> {
+    /// Gives it more time, or less, than others.
+    #[must_use]
+    pub fn within(mut self, time: Duration) -> Self {
+        self.within = Some(time);
+        self
+    }
+}
+
+impl<Q: Message, A: Message + Default> Call<GrpcWeb> for GrpcCall<Q, A> {
+    type Answer = A;
+
+    /// The method's own name.
+    fn subject(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or(self.path)
+    }
+
+    fn request(&self, _: &GrpcWeb) -> NodeRequest {
+        let body = frame(0, &self.request.encode_to_vec());
+        let request = NodeRequest::post(self.path, NodeRequestBody::Bytes(CONTENT_TYPE, body));
+        match self.within {
+            Some(time) => request.within(time),
+            None => request,
+        }
+    }
+
+    fn read(&self, _: &GrpcWeb, response: &NodeResponse) -> ParsedResponse<Result<A, GrpcStatus>> {
+        read(response, self.internal_is_answer)
+    }
 }
 
 fn frame(flags: u8, bytes: &[u8]) -> Vec<u8> {
@@ -243,7 +157,7 @@ fn frame(flags: u8, bytes: &[u8]) -> Vec<u8> {
 
 /// Where there is no message, servers put the status into the headers. As the frame that it would
 /// be in the body.
-pub(super) fn trailers_of(headers: &HeaderMap) -> Option<Vec<u8>> {
+fn trailers_of(headers: &HeaderMap) -> Option<Vec<u8>> {
     headers.get("grpc-status")?;
     let mut text = Vec::new();
     for name in ["grpc-status", "grpc-message"] {
@@ -260,14 +174,17 @@ pub(super) fn trailers_of(headers: &HeaderMap) -> Option<Vec<u8>> {
 fn read<A: Message + Default>(
     answer: &NodeResponse,
     internal_is_answer: bool,
-) -> ParsedResponse<GrpcWebResult<A>> {
+) -> ParsedResponse<Result<A, GrpcStatus>> {
     let no_grpc = || format!("the node answered HTTP {} without gRPC-Web", answer.status);
     if NOT_ABOUT_THE_REQUEST.contains(&answer.status) {
         return ParsedResponse::Busy(no_grpc());
     }
-    let frames = answer
-        .is_success()
-        .then(|| GrpcWebFrames::read(&answer.body));
+    let in_headers = || trailers_of(&answer.headers).unwrap_or_default();
+    let body = match answer.body.as_slice() {
+        [] => Cow::from(in_headers()),
+        body => Cow::from(body),
+    };
+    let frames = answer.is_success().then(|| GrpcWebFrames::read(&body));
     let Some(GrpcWebFrames { message, trailers }) = frames.flatten() else {
         return ParsedResponse::Malformed(no_grpc());
     };
@@ -375,10 +292,11 @@ mod tests {
         NodeResponse {
             status,
             body: frames.flatten().collect(),
+            ..NodeResponse::default()
         }
     }
 
-    fn said(answer: &NodeResponse) -> Result<GrpcWebResult<u64>, (bool, String)> {
+    fn said(answer: &NodeResponse) -> Result<Result<u64, GrpcStatus>, (bool, String)> {
         match read::<Number>(answer, false) {
             ParsedResponse::Value(said) => Ok(said.map(|number| number.value)),
             ParsedResponse::Busy(reason) => Err((true, reason)),
@@ -464,21 +382,21 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn read__should_never_panic(status in 200u16..600, body: Vec<u8>, words: String) {
-            let _ = said(&NodeResponse { status, body });
+            let _ = said(&NodeResponse { status, body, ..NodeResponse::default() });
             let trailers = format!("grpc-status:3\r\ngrpc-message:{words}\r\n");
             let _ = said(&answer(status, &[(TRAILERS, trailers.as_bytes())]));
         }
     }
 
     #[test]
-    fn trailers_of__should_be_the_status_in_the_headers() {
+    fn read__should_take_the_status_from_the_headers_where_there_is_no_message() {
         let mut headers = HeaderMap::new();
-        assert_eq!(trailers_of(&headers), None);
         headers.insert("grpc-status", "5".parse().unwrap());
         headers.insert("grpc-message", "Object%20x not found".parse().unwrap());
         let answer = NodeResponse {
             status: 200,
-            body: trailers_of(&headers).unwrap(),
+            headers,
+            body: Vec::new(),
         };
         let status = GrpcStatus {
             code: GrpcCode::NotFound,

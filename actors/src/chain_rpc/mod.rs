@@ -2,8 +2,10 @@
 
 mod aptos;
 mod bitcoin;
+mod client;
 mod endpoints;
 mod evm;
+mod exchange;
 mod grpc;
 mod health;
 mod jsonrpc;
@@ -24,11 +26,13 @@ use covault_core::{
     networks::{ChainData, KnownChains, Network, Queries, Signed},
 };
 
+pub use client::{Call, CallError, Client, Protocol, Refusal};
 pub use endpoints::{ChainEndpoints, ChainKey, ChainsConfig, NodeAuth, NodeEndpoint};
+pub use exchange::{NodeRequest, NodeRequestBody, NodeResponse};
 pub use health::EndpointHealth;
-pub use jsonrpc::JsonRpcClient;
-pub use pool::{NodePool, NodeRequest, NodeRequestBody, NodeResponse, PoolPorts};
-pub use rest::RestClient;
+pub use jsonrpc::{JsonRpc, RpcCall};
+pub use pool::{NodePool, PoolPorts};
+pub use rest::Rest;
 pub use simulation::{SimulationOutcome, SimulationRequest};
 
 /// A signed transaction on its way to the chain.
@@ -185,14 +189,14 @@ fn client(chain: ChainKey, pool: NodePool) -> Result<Arc<dyn ChainClient>, Fault
     Ok(match chain.network {
         Network::Evm => {
             let id = chain.chain_id.ok_or_else(|| Fault::bug("no chain id"))?;
-            Arc::new(evm::EvmNode::new(id, JsonRpcClient::new(pool)))
+            Arc::new(evm::EvmNode::new(id, pool))
         }
         Network::Solana => Arc::new(solana::SolanaNode::new(chain, pool)),
         Network::Aptos => {
             let id = chain.chain_id.ok_or_else(|| Fault::bug("no chain id"))?;
-            Arc::new(aptos::AptosNode::new(id, RestClient::new(pool)))
+            Arc::new(aptos::AptosNode::new(id, pool))
         }
-        Network::Stellar => Arc::new(stellar::StellarNode::new(JsonRpcClient::new(pool))),
+        Network::Stellar => Arc::new(stellar::StellarNode::new(pool)),
         Network::Tron => Arc::new(tron::TronNode::new(pool)),
         Network::Ton => Arc::new(ton::TonNode::new(pool)),
         Network::Bitcoin => Arc::new(bitcoin::BitcoinNode::new(pool)),

@@ -18,16 +18,15 @@ use covault_core::{
 };
 use futures::future::join_all;
 use reqwest::{
-    Method, Url,
+    Url,
     header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue},
 };
 use secrecy::ExposeSecret as _;
-use serde_json::Value;
 use tokio::{sync::OnceCell, time::Instant};
 
 use super::{
     endpoints::{ChainEndpoints, ChainKey, NodeAuth, NodeEndpoint},
-    grpc,
+    exchange::{NodeRequest, NodeRequestBody, NodeResponse, ParsedResponse},
     health::{EndpointHealth, NodeHealth},
 };
 
@@ -47,84 +46,6 @@ pub struct PoolPorts {
     pub clock: Arc<dyn Clock>,
     /// So that not all wait equally long.
     pub entropy: Arc<dyn Entropy>,
-}
-
-/// One HTTP request, the same for every node.
-#[derive(Clone, Debug)]
-pub struct NodeRequest {
-    method: Method,
-    /// Appended to the path of the node's address.
-    path: String,
-    /// Appended to its query.
-    query: Vec<(String, String)>,
-    body: NodeRequestBody,
-    /// How long it may take, where that is not the usual time.
-    within: Option<Duration>,
-}
-
-/// What is sent with it.
-#[derive(Clone, Debug)]
-pub enum NodeRequestBody {
-    /// Nothing.
-    Nothing,
-    /// JSON.
-    Json(Value),
-    /// Bytes of this content type.
-    Bytes(&'static str, Vec<u8>),
-}
-
-impl NodeRequest {
-    /// A GET below the node's address.
-    pub fn get(path: &str, query: &[(&str, &str)]) -> Self {
-        Self {
-            method: Method::GET,
-            path: path.to_owned(),
-            query: query
-                .iter()
-                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-                .collect(),
-            body: NodeRequestBody::Nothing,
-            within: None,
-        }
-    }
-
-    /// A POST below the node's address; an empty path is the address itself.
-    pub fn post(path: &str, body: NodeRequestBody) -> Self {
-        Self {
-            method: Method::POST,
-            path: path.to_owned(),
-            query: Vec::new(),
-            body,
-            within: None,
-        }
-    }
-
-    /// Gives it more time, or less, than others.
-    #[must_use]
-    pub fn within(mut self, time: Duration) -> Self {
-        self.within = Some(time);
-        self
-    }
-}
-
-/// What a node answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeResponse {
-    /// The HTTP status.
-    pub status: u16,
-    /// The body.
-    pub body: Vec<u8>,
-}
-
-/// What an answer is worth.
-pub enum ParsedResponse<T> {
-    /// It says something.
-    Value(T),
-    /// The node cannot now; another may. It has not done what it was asked for.
-    Busy(String),
-    /// It cannot be read: another node may say more. Whether this one did what it was asked for is
-    /// not known.
-    Malformed(String),
 }
 
 /// Why no answer came.
@@ -615,7 +536,7 @@ impl PoolNode {
         let describe = |error: reqwest::Error| describe(&error.without_url());
         let request = self
             .http
-            .request(call.method.clone(), below(&self.url, call))
+            .request(call.method.clone(), call.url(&self.url))
             .headers(self.headers.clone());
         let request = match &call.body {
             NodeRequestBody::Nothing => request,
@@ -630,8 +551,7 @@ impl PoolNode {
         };
         let mut response = request.send().await.map_err(describe)?;
         let status = response.status().as_u16();
-        // Only gRPC has such; where there is no message, they are all that it says.
-        let status_in_headers = grpc::trailers_of(response.headers());
+        let headers = response.headers().clone();
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(describe)? {
             if body.len() + chunk.len() > MAX_ANSWER {
@@ -639,28 +559,12 @@ impl PoolNode {
             }
             body.extend_from_slice(&chunk);
         }
-        if body.is_empty() {
-            body = status_in_headers.unwrap_or_default();
-        }
-        Ok(NodeResponse { status, body })
+        Ok(NodeResponse {
+            status,
+            headers,
+            body,
+        })
     }
-}
-
-/// The address of a call below that of the node, whose query may hold a key.
-fn below(base: &Url, call: &NodeRequest) -> Url {
-    let mut url = base.clone();
-    if !call.path.is_empty() {
-        let path = format!(
-            "{}/{}",
-            base.path().trim_end_matches('/'),
-            call.path.trim_start_matches('/')
-        );
-        url.set_path(&path);
-    }
-    if !call.query.is_empty() {
-        url.query_pairs_mut().extend_pairs(&call.query);
-    }
-    url
 }
 
 /// What a node wants to be shown, in a form that no log prints.
@@ -710,29 +614,6 @@ fn describe(error: &reqwest::Error) -> String {
 #[allow(non_snake_case)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn below__should_keep_the_path_and_the_query_of_the_nodes_address() {
-        for (base, call, expected) in [
-            (
-                "https://node/key/",
-                NodeRequest::post("", NodeRequestBody::Nothing),
-                "https://node/key/",
-            ),
-            (
-                "https://node/v1",
-                NodeRequest::get("/accounts/0x1", &[]),
-                "https://node/v1/accounts/0x1",
-            ),
-            (
-                "https://node/?key=a",
-                NodeRequest::get("blocks/latest", &[("limit", "1&2")]),
-                "https://node/blocks/latest?key=a&limit=1%262",
-            ),
-        ] {
-            assert_eq!(below(&Url::parse(base).unwrap(), &call).as_str(), expected);
-        }
-    }
 
     #[test]
     fn headers__should_not_be_shown() {

@@ -3,7 +3,7 @@
 use covault_core::networks::{ChainData, Payload, Unsigned};
 use serde::Serialize;
 
-use super::jsonrpc::short;
+use super::exchange::short;
 
 /// Most characters of a result that are shown.
 const MAX_RESULT: usize = 8 << 10;

@@ -25,8 +25,10 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainKey, ChainRefusal,
-    EndpointHealth, JsonRpcClient, NodePool, SimulationOutcome, SimulationRequest,
-    jsonrpc::{CallError, RpcError, short},
+    EndpointHealth, NodePool, SimulationOutcome, SimulationRequest,
+    client::{Client, Refusal as _},
+    exchange::short,
+    jsonrpc::{JsonRpc, RpcCall, RpcCallError, RpcError},
     resolve_refusal,
 };
 
@@ -51,17 +53,17 @@ const COMMITMENT: &str = "confirmed";
 
 /// One Solana-family chain.
 pub struct SolanaNode {
-    rpc: JsonRpcClient,
+    rpc: Client<JsonRpc>,
 }
 
 impl SolanaNode {
     /// The chain, through its nodes.
     pub fn new(chain: ChainKey, pool: NodePool) -> Self {
         let genesis = genesis(chain).filter(|_| !pool.is_local());
-        let rpc = JsonRpcClient::new(pool);
+        let rpc = Client::new(pool, JsonRpc::default());
         let rpc = match genesis {
             None => rpc,
-            Some(genesis) => rpc.on("getGenesisHash", json!([]), move |found| {
+            Some(genesis) => rpc.checked(RpcCall("getGenesisHash", json!([])), move |found| {
                 chain_mismatch(chain, genesis, found)
             }),
         };
@@ -70,7 +72,7 @@ impl SolanaNode {
 
     async fn blockhash(&self) -> Result<String, ChainError> {
         let params = json!([{"commitment": COMMITMENT}]);
-        let answer = self.rpc.call("getLatestBlockhash", params).await?;
+        let answer = self.rpc.ask(RpcCall("getLatestBlockhash", params)).await?;
         answer
             .pointer("/value/blockhash")
             .and_then(Value::as_str)
@@ -96,17 +98,16 @@ impl SolanaNode {
         };
         let chain_data = self
             .rpc
-            .query_quorum("getMultipleAccounts", params, read)
+            .query_quorum(RpcCall("getMultipleAccounts", params), read)
             .await?;
         chain_data.map_err(refused)
     }
 
     async fn known(&self, id: &str) -> Result<bool, String> {
         self.rpc
-            .any("getSignatureStatuses", statuses(id), |found| {
-                found
-                    .pointer("/value/0")
-                    .is_some_and(|status| !status.is_null())
+            .any(RpcCall("getSignatureStatuses", statuses(id)), |found| {
+                let status = found.pointer("/value/0");
+                Ok(status.is_some_and(|status| !status.is_null()))
             })
             .await
     }
@@ -125,15 +126,15 @@ impl SolanaNode {
             options.insert("minContextSlot".into(), slot.into());
         }
         let params = json!([text, options]);
-        let (answer, doubt) = self.rpc.call_once("sendTransaction", params).await;
+        let (answer, doubt) = self.rpc.send(RpcCall("sendTransaction", params)).await;
         match answer.map_err(|error| (judge(&error), error)) {
             Ok(_) | Err((SolanaVerdict::Processed, _)) => BroadcastOutcome::Accepted,
             Err((SolanaVerdict::NoBlockhash, _)) => {
                 self.without_blockhash(text, id, broadcast_request).await
             }
             Err((SolanaVerdict::Later, error)) => BroadcastOutcome::Unknown(match error {
-                CallError::Unreachable(reason) | CallError::WrongChain(reason) => reason,
-                CallError::Node(error) => format!("the node said: {}", short(&error.message)),
+                RpcCallError::Unreachable(reason) | RpcCallError::WrongChain(reason) => reason,
+                RpcCallError::Node(error) => error.words(),
             }),
             Err((SolanaVerdict::Refused(refusal), _)) => {
                 let known = self.known(id).await;
@@ -200,17 +201,19 @@ impl SolanaNode {
             None => Ok(false),
             Some(TransactionLifetime::Blockhash(hash)) => {
                 let params = json!([hash, {"commitment": "finalized"}]);
-                let valid = |answer: &Value| answer.get("value") == Some(&Value::Bool(true));
-                self.rpc.any("isBlockhashValid", params, valid).await
+                let valid = |answer: &Value| Ok(answer.get("value") == Some(&Value::Bool(true)));
+                self.rpc
+                    .any(RpcCall("isBlockhashValid", params), valid)
+                    .await
             }
             Some(TransactionLifetime::Nonce(nonce)) => {
                 let options = json!({"encoding": "base64", "commitment": "finalized"});
                 let params = json!([nonce.account(), options]);
                 let held = |answer: &Value| {
                     let account = answer.get("value").and_then(account).flatten();
-                    account.is_some_and(|account| nonce.is_held(&account))
+                    Ok(account.is_some_and(|account| nonce.is_held(&account)))
                 };
-                self.rpc.any("getAccountInfo", params, held).await
+                self.rpc.any(RpcCall("getAccountInfo", params), held).await
             }
         }
     }
@@ -220,7 +223,11 @@ impl SolanaNode {
     async fn confirmed(&self, id: &str) -> Result<u64, BroadcastOutcome> {
         let begun = Instant::now();
         loop {
-            let reason = match self.rpc.call("getSignatureStatuses", statuses(id)).await {
+            let reason = match self
+                .rpc
+                .ask(RpcCall("getSignatureStatuses", statuses(id)))
+                .await
+            {
                 Ok(answer) => match landed(&answer) {
                     Some(ConfirmedTransaction { slot, error: None }) => return Ok(slot),
                     Some(ConfirmedTransaction {
@@ -233,8 +240,8 @@ impl SolanaNode {
                     }
                     None => "it was sent, and is not confirmed yet".into(),
                 },
-                Err(CallError::Unreachable(reason) | CallError::WrongChain(reason)) => reason,
-                Err(CallError::Node(error)) => format!("the node said: {}", short(&error.message)),
+                Err(RpcCallError::Unreachable(reason) | RpcCallError::WrongChain(reason)) => reason,
+                Err(RpcCallError::Node(error)) => error.words(),
             };
             if begun.elapsed() >= PATIENCE {
                 return Err(BroadcastOutcome::Unknown(reason));
@@ -304,7 +311,7 @@ impl ChainClient for SolanaNode {
             let lamports = |answer: &Value| answer.get("value")?.as_u64();
             let lamports = self
                 .rpc
-                .query_quorum("getBalance", params, lamports)
+                .query_quorum(RpcCall("getBalance", params), lamports)
                 .await?;
             return Ok(lamports.to_string());
         };
@@ -315,13 +322,13 @@ impl ChainClient for SolanaNode {
         ]);
         match self
             .rpc
-            .query_quorum("getTokenAccountsByOwner", params, sum)
+            .query_quorum(RpcCall("getTokenAccountsByOwner", params), sum)
             .await
         {
             // -32602 invalid params: addresses are checked before, so that it is the mint.
-            Err(CallError::Node(error)) if error.code == -32602 => {
+            Err(RpcCallError::Node(error)) if error.code == -32602 => {
                 Err(ChainError::Refused(ChainRefusal {
-                    reason: format!("is not a token of {}", self.rpc.name()),
+                    reason: format!("is not a token of {}", self.rpc.chain()),
                     code: ExecuteCode::Unspecified,
                 }))
             }
@@ -344,7 +351,7 @@ impl ChainClient for SolanaNode {
         let params = json!([STANDARD.encode(transaction.bytes()), options]);
         let answer = self
             .rpc
-            .query_best_effort("simulateTransaction", params)
+            .query_best_effort(RpcCall("simulateTransaction", params))
             .await
             .ok()?;
         tried(answer.get("value")?, trial.chain_data == ChainData::Nothing)
@@ -390,11 +397,7 @@ fn genesis(chain: ChainKey) -> Option<&'static str> {
 }
 
 /// What is wrong with a node of another chain.
-fn chain_mismatch(
-    chain: ChainKey,
-    genesis: &str,
-    found: &Value,
-) -> Result<Option<String>, &'static str> {
+fn chain_mismatch(chain: ChainKey, genesis: &str, found: &Value) -> Result<Option<String>, String> {
     let found = found.as_str().ok_or("the node named no chain")?;
     Ok((found != genesis).then(|| {
         format!(
@@ -495,8 +498,8 @@ enum SolanaVerdict {
     Refused(ChainRefusal),
 }
 
-fn judge(error: &CallError) -> SolanaVerdict {
-    let CallError::Node(error) = error else {
+fn judge(error: &RpcCallError) -> SolanaVerdict {
+    let RpcCallError::Node(error) = error else {
         return SolanaVerdict::Later;
     };
     let said = format!("{} {}", error.message, error.data).to_ascii_lowercase();
@@ -593,21 +596,21 @@ fn account_index(said: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    fn error(code: i64, message: &str, data: Value) -> CallError {
-        CallError::Node(RpcError {
+    fn error(code: i64, message: &str, data: Value) -> RpcCallError {
+        RpcCallError::Node(RpcError {
             code,
             message: message.into(),
             data,
         })
     }
 
-    fn said(message: &str) -> CallError {
+    fn said(message: &str) -> RpcCallError {
         let message = format!("Transaction simulation failed: {message}");
         error(-32002, &message, Value::Null)
     }
 
     #[track_caller]
-    fn refused(error: &CallError) -> ChainRefusal {
+    fn refused(error: &RpcCallError) -> ChainRefusal {
         match judge(error) {
             SolanaVerdict::Refused(refusal) => refusal,
             other => panic!("{other:?}"),
@@ -647,7 +650,7 @@ mod tests {
                 "{words}"
             );
         }
-        let silent = CallError::Unreachable("nobody answered".into());
+        let silent = RpcCallError::Unreachable("nobody answered".into());
         assert_eq!(judge(&silent), SolanaVerdict::Later);
     }
 

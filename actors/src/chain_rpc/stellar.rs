@@ -22,8 +22,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
-    JsonRpcClient, SimulationOutcome, SimulationRequest,
-    jsonrpc::{CallError, RpcError, short},
+    NodePool, SimulationOutcome, SimulationRequest,
+    client::Client,
+    exchange::short,
+    jsonrpc::{JsonRpc, RpcCall, RpcCallError, RpcError},
     resolve_refusal,
 };
 
@@ -43,7 +45,7 @@ const INVALID_PARAMS: i64 = -32602;
 
 /// The Stellar public network.
 pub struct StellarNode {
-    rpc: JsonRpcClient,
+    rpc: Client<JsonRpc>,
 }
 
 /// What the nodes' ledgers have of a transaction.
@@ -100,8 +102,9 @@ impl LedgerRange {
 
 impl StellarNode {
     /// The chain, through its nodes.
-    pub fn new(rpc: JsonRpcClient) -> Self {
-        let rpc = rpc.on("getNetwork", json!({}), |network| {
+    pub fn new(pool: NodePool) -> Self {
+        let rpc = Client::new(pool, JsonRpc::default());
+        let rpc = rpc.checked(RpcCall("getNetwork", json!({})), |network| {
             let passphrase = network.get("passphrase").and_then(Value::as_str);
             let found = passphrase.ok_or("the node named no network")?;
             Ok((Sha256::digest(found).as_slice() != NETWORK_ID).then(|| {
@@ -134,12 +137,12 @@ impl StellarNode {
         };
         let entries = self
             .rpc
-            .query_quorum("getLedgerEntries", json!({"keys": keys}), read);
-        let fee = self
-            .rpc
-            .query_quorum_by("getFeeStats", json!({}), base_fee, |one, other| {
-                one.max(other) / 4 <= *one.min(other)
-            });
+            .query_quorum(RpcCall("getLedgerEntries", json!({"keys": keys})), read);
+        let fee =
+            self.rpc
+                .query_quorum_by(RpcCall("getFeeStats", json!({})), base_fee, |one, other| {
+                    one.max(other) / 4 <= *one.min(other)
+                });
         let ((sequence, destination_exists), base_fee) = tokio::try_join!(entries, fee)?;
         let Some(sequence) = sequence else {
             return Err(refused(
@@ -168,10 +171,10 @@ impl StellarNode {
                 (_, found) => found,
             };
             *seen = whole;
-            !matches!(*seen, StellarTrace::Nowhere(_))
+            Ok(!matches!(*seen, StellarTrace::Nowhere(_)))
         };
         self.rpc
-            .any("getTransaction", json!({"hash": hash}), look)
+            .any(RpcCall("getTransaction", json!({"hash": hash})), look)
             .await?;
         Ok(seen.into_inner())
     }
@@ -183,7 +186,7 @@ impl StellarNode {
             tokio::time::sleep(POLL_INTERVAL).await;
             let answer = self
                 .rpc
-                .call("getTransaction", json!({"hash": hash}))
+                .ask(RpcCall("getTransaction", json!({"hash": hash})))
                 .await
                 .map(|answer| trace_of(&answer));
             match answer {
@@ -265,8 +268,7 @@ impl StellarNode {
         let asked = self
             .rpc
             .query_quorum_by(
-                "getLedgerEntries",
-                json!({"keys": [key]}),
+                RpcCall("getLedgerEntries", json!({"keys": [key]})),
                 read,
                 |(one, _), (other, _)| one == other,
             )
@@ -355,14 +357,14 @@ impl ChainClient for StellarNode {
             }
         };
         let params = json!({"transaction": broadcast_request.signed.transaction});
-        let (answer, doubt) = self.rpc.call_once("sendTransaction", params).await;
+        let (answer, doubt) = self.rpc.send(RpcCall("sendTransaction", params)).await;
         let doubt = doubt || broadcast_request.retried;
         let answer = match answer {
             Ok(answer) => answer,
-            Err(CallError::Unreachable(reason) | CallError::WrongChain(reason)) => {
+            Err(RpcCallError::Unreachable(reason) | RpcCallError::WrongChain(reason)) => {
                 return BroadcastOutcome::Unknown(reason);
             }
-            Err(CallError::Node(error)) => {
+            Err(RpcCallError::Node(error)) => {
                 return self.rejected(broadcast_request, &error, doubt).await;
             }
         };
@@ -412,7 +414,7 @@ impl ChainClient for StellarNode {
         let nobodys = json!({"hash": "0".repeat(64)});
         if !self
             .rpc
-            .query_quorum("getTransaction", nobodys, read)
+            .query_quorum(RpcCall("getTransaction", nobodys), read)
             .await?
         {
             return Ok(None);
@@ -427,7 +429,7 @@ impl ChainClient for StellarNode {
         let params = json!({"keys": [key]});
         let next = self
             .rpc
-            .query_quorum("getLedgerEntries", params, read)
+            .query_quorum(RpcCall("getLedgerEntries", params), read)
             .await?;
         Ok(Some(next))
     }
@@ -457,7 +459,7 @@ impl ChainClient for StellarNode {
         };
         let asked = self
             .rpc
-            .query_quorum("getLedgerEntries", json!({"keys": [key]}), read);
+            .query_quorum(RpcCall("getLedgerEntries", json!({"keys": [key]})), read);
         Ok(asked.await?.to_string())
     }
 
@@ -469,7 +471,7 @@ impl ChainClient for StellarNode {
         let params = json!({"transaction": STANDARD.encode(&trial.unsigned.bytes)});
         let answer = self
             .rpc
-            .query_best_effort("simulateTransaction", params)
+            .query_best_effort(RpcCall("simulateTransaction", params))
             .await
             .ok()?;
         tried(&answer)
@@ -616,7 +618,7 @@ fn bug(fault: &Fault) -> ChainError {
     ChainError::Unknown(fault.message().to_owned())
 }
 
-fn words(error: CallError) -> String {
+fn words(error: RpcCallError) -> String {
     match ChainError::from(error) {
         ChainError::Unknown(reason) | ChainError::Refused(ChainRefusal { reason, .. }) => reason,
     }

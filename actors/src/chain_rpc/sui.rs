@@ -31,8 +31,9 @@ use self::proto::{
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
     SimulationOutcome, SimulationRequest,
-    grpc::{GrpcCode, GrpcStatus, GrpcWebClient, GrpcWebResult},
-    jsonrpc::short,
+    client::{CallError, Client, Refusal as _},
+    exchange::short,
+    grpc::{GrpcCode, GrpcStatus, GrpcWeb},
     pool::NodePool,
     resolve_refusal,
 };
@@ -56,7 +57,7 @@ const MAX_LOOKED_UP: usize = 100;
 
 /// Sui.
 pub struct SuiNode {
-    grpc: GrpcWebClient,
+    grpc: Client<GrpcWeb>,
     /// All nodes are on this machine.
     local: bool,
 }
@@ -92,10 +93,10 @@ impl SuiNode {
     /// machine may it be another chain, for tests.
     pub fn new(pool: NodePool) -> Self {
         let local = pool.is_local();
-        let grpc = GrpcWebClient::new(pool);
+        let grpc = Client::new(pool, GrpcWeb);
         let grpc = match local {
             true => grpc,
-            false => grpc.checked(&GET_SERVICE_INFO, &GetServiceInfoRequest {}, off_mainnet),
+            false => grpc.checked(GET_SERVICE_INFO.call(GetServiceInfoRequest {}), off_mainnet),
         };
         Self { grpc, local }
     }
@@ -105,9 +106,9 @@ impl SuiNode {
         if !self.local {
             return Ok(MAINNET.into());
         }
-        let read = |info: GetServiceInfoResponse| info.chain_id;
-        self.query_quorum(&GET_SERVICE_INFO, &GetServiceInfoRequest {}, read)
-            .await
+        let call = GET_SERVICE_INFO.call(GetServiceInfoRequest {});
+        let read = |info: &GetServiceInfoResponse| info.chain_id.clone();
+        Ok(self.grpc.query_quorum(call, read).await?)
     }
 
     /// The epoch and its reference gas price, MIST per unit.
@@ -115,11 +116,12 @@ impl SuiNode {
         let request = GetEpochRequest {
             read_mask: FieldMask::of(&["epoch", "reference_gas_price"]),
         };
-        let read = |answer: GetEpochResponse| {
-            let epoch = answer.epoch?;
+        let read = |answer: &GetEpochResponse| {
+            let epoch = answer.epoch.as_ref()?;
             Some((epoch.epoch?, epoch.reference_gas_price?))
         };
-        self.query_quorum(&GET_EPOCH, &request, read).await
+        let call = GET_EPOCH.call(request);
+        Ok(self.grpc.query_quorum(call, read).await?)
     }
 
     /// All that an address has of a coin, and what of it lies in no coin object.
@@ -128,12 +130,13 @@ impl SuiNode {
             owner: Some(owner.into()),
             coin_type: Some(coin_type.into()),
         };
-        let read = |answer: GetBalanceResponse| {
-            let balance = answer.balance?;
+        let read = |answer: &GetBalanceResponse| {
+            let balance = answer.balance.as_ref()?;
             // Nodes from before SIP-58 do not name it.
             Some((balance.balance?, balance.address_balance.unwrap_or(0)))
         };
-        self.query_quorum(&GET_BALANCE, &request, read).await
+        let call = GET_BALANCE.call(request);
+        Ok(self.grpc.query_quorum(call, read).await?)
     }
 
     /// Coin objects of an address, the richest first; with `origin` what they show their type by.
@@ -154,29 +157,23 @@ impl SuiNode {
             read_mask: FieldMask::of(&paths),
             object_type: Some(format!("0x2::coin::Coin<{coin_type}>")),
         };
-        let read = |answer: ListOwnedObjectsResponse| {
-            let coins = answer.objects.into_iter().filter_map(|object| {
-                let ours = is_owned_by(&object, owner);
-                ours.then(|| coin(object, origin))
-            });
+        let read = |answer: &ListOwnedObjectsResponse| {
+            let owned = answer.objects.iter();
+            let owned = owned.filter(|object| is_owned_by(object, owner));
+            let coins = owned.map(|object| coin(object.clone(), origin));
             let coins = coins.collect::<Option<Vec<_>>>()?;
-            let next = answer.next_page_token.filter(|token| !token.is_empty());
+            let next = answer.next_page_token.clone();
+            let next = next.filter(|token| !token.is_empty());
             Some((coins, next))
         };
         let mut coins = Vec::new();
         // A coin whose balance changes between pages may be on two of them.
         let mut seen = BTreeSet::new();
         for _ in 0..MAX_PAGES {
-            let page = self
-                .grpc
-                .query_quorum(
-                    &LIST_OWNED_OBJECTS,
-                    &request,
-                    read,
-                    |(one, _), (other, _)| one == other,
-                )
-                .await?;
-            let (page, next) = answered(page)?;
+            let call = LIST_OWNED_OBJECTS.call(request.clone());
+            let same =
+                |(one, _): &(Vec<CoinObject>, _), (other, _): &(Vec<CoinObject>, _)| one == other;
+            let (page, next) = self.grpc.query_quorum_by(call, read, same).await?;
             let new = page
                 .into_iter()
                 .filter(|coin| seen.insert(coin.object_id.clone()));
@@ -236,21 +233,15 @@ impl SuiNode {
 
     /// What a transaction takes, with a gas coin of the node's own.
     async fn simulated(&self, transaction: Vec<u8>) -> Result<GasUsed, ChainError> {
-        let request = to_simulate(transaction);
+        let call = SIMULATE_TRANSACTION.call(to_simulate(transaction));
         let outcome = self
             .grpc
-            .query_quorum(
-                &SIMULATE_TRANSACTION,
-                &request,
-                outcome,
-                |one, other| match (one, other) {
-                    (Ok(one), Ok(other)) => near(one, other),
-                    (Err(_), Err(_)) => true,
-                    _ => false,
-                },
-            )
-            .await?;
-        answered(outcome)?.map_err(|error| failed(&error))
+            .query_quorum_by(call, outcome, |one, other| match (one, other) {
+                (Ok(one), Ok(other)) => near(one, other),
+                (Err(_), Err(_)) => true,
+                _ => false,
+            });
+        outcome.await?.map_err(|error| failed(&error))
     }
 
     /// Whether a node knows that the transaction was executed.
@@ -259,13 +250,11 @@ impl SuiNode {
             digest: Some(hash.into()),
             read_mask: FieldMask::of(&["digest"]),
         };
-        let found = |said: &GrpcWebResult<TransactionResponse>| match said {
-            Ok(answer) if digest(answer) == Some(hash) => Ok(true),
-            Ok(_) => Err("the node answered about another transaction".into()),
-            Err(status) if status.code == GrpcCode::NotFound => Ok(false),
-            Err(status) => Err(status.words()),
+        let found = |answer: &TransactionResponse| match digest(answer) == Some(hash) {
+            true => Ok(true),
+            false => Err("the node answered about another transaction".into()),
         };
-        self.grpc.any(&GET_TRANSACTION, &request, found).await
+        self.grpc.any(GET_TRANSACTION.call(request), found).await
     }
 
     /// Whether the transaction's last epoch has passed, and by enough.
@@ -276,7 +265,7 @@ impl SuiNode {
         let request = GetEpochRequest {
             read_mask: FieldMask::of(&["epoch", "start"]),
         };
-        let Ok(Ok(answer)) = self.grpc.ask(&GET_EPOCH, &request).await else {
+        let Ok(answer) = self.grpc.ask(GET_EPOCH.call(request)).await else {
             return false;
         };
         let begun = answer.epoch.and_then(|epoch| {
@@ -306,7 +295,7 @@ impl SuiNode {
                 .collect(),
             read_mask: FieldMask::of(&["object_id", "version", "previous_transaction"]),
         };
-        let Ok(Ok(answer)) = self.grpc.ask(&BATCH_GET_OBJECTS, &request).await else {
+        let Ok(answer) = self.grpc.ask(BATCH_GET_OBJECTS.call(request)).await else {
             return TransactionFate::Open;
         };
         let mut fate = TransactionFate::Open;
@@ -345,16 +334,6 @@ impl SuiNode {
             )),
         }
     }
-
-    /// A question that money depends on, whose answers have to be equal.
-    async fn query_quorum<Q: prost::Message, A: prost::Message + Default, T: PartialEq>(
-        &self,
-        method: &super::grpc::GrpcMethod<Q, A>,
-        request: &Q,
-        read: impl Fn(A) -> Option<T>,
-    ) -> Result<T, ChainError> {
-        answered(self.grpc.query_quorum(method, request, read, T::eq).await?)
-    }
 }
 
 #[async_trait]
@@ -391,14 +370,13 @@ impl ChainClient for SuiNode {
                 .collect(),
             read_mask: FieldMask::of(&["digest", "effects.status"]),
         };
-        let (answer, lost) = self
-            .grpc
-            .send(&EXECUTE_TRANSACTION, &request, EXECUTION)
-            .await;
+        let call = EXECUTE_TRANSACTION.call(request).within(EXECUTION);
+        let (answer, lost) = self.grpc.send(call).await;
         let doubt = lost || broadcast_request.retried;
         let verdict = match answer {
-            Ok(said) => judge(&said, hash),
-            Err(ChainError::Unknown(reason) | ChainError::Refused(ChainRefusal { reason, .. })) => {
+            Ok(answer) => judge(Ok(&answer), hash),
+            Err(CallError::Node(status)) => judge(Err(&status), hash),
+            Err(CallError::Unreachable(reason) | CallError::WrongChain(reason)) => {
                 return BroadcastOutcome::Unknown(reason);
             }
         };
@@ -437,11 +415,9 @@ impl ChainClient for SuiNode {
             return None;
         }
         let request = to_simulate(trial.unsigned.bytes.clone());
-        let answer = self
-            .grpc
-            .query_best_effort(&SIMULATE_TRANSACTION, &request)
-            .await?;
-        match outcome(answer)? {
+        let call = SIMULATE_TRANSACTION.call(request);
+        let answer = self.grpc.query_best_effort(call).await.ok()?;
+        match outcome(&answer)? {
             Ok(used) => Some(SimulationOutcome {
                 units_used: Some(cost(&used).to_string()),
                 ..SimulationOutcome::passes(None)
@@ -469,7 +445,7 @@ fn to_simulate(transaction: Vec<u8>) -> SimulateTransactionRequest {
 }
 
 /// What is wrong with a node's chain.
-fn off_mainnet(info: &GetServiceInfoResponse) -> Result<Option<String>, &'static str> {
+fn off_mainnet(info: &GetServiceInfoResponse) -> Result<Option<String>, String> {
     let found = info.chain_id.as_deref().ok_or("the node named no chain")?;
     let name = info.chain.as_deref().unwrap_or(found);
     Ok((found != MAINNET).then(|| {
@@ -510,13 +486,13 @@ fn coin(object: Object, origin: bool) -> Option<CoinObject> {
 }
 
 /// How a simulation ended.
-fn outcome(answer: TransactionResponse) -> Option<Result<GasUsed, ExecutionError>> {
-    let effects = answer.transaction?.effects?;
-    let status = effects.status?;
+fn outcome(answer: &TransactionResponse) -> Option<Result<GasUsed, ExecutionError>> {
+    let effects = answer.transaction.as_ref()?.effects.as_ref()?;
+    let status = effects.status.as_ref()?;
     if !status.success? {
-        return Some(Err(status.error.unwrap_or_default()));
+        return Some(Err(status.error.clone().unwrap_or_default()));
     }
-    let used = effects.gas_used?;
+    let used = effects.gas_used.as_ref()?;
     Some(Ok(GasUsed {
         computation_cost: used.computation_cost?,
         storage_cost: used.storage_cost?,
@@ -554,7 +530,7 @@ fn failed(error: &ExecutionError) -> ChainError {
 }
 
 /// What a node's answer to `ExecuteTransaction` means.
-fn judge(said: &GrpcWebResult<TransactionResponse>, hash: &str) -> SuiVerdict {
+fn judge(said: Result<&TransactionResponse, &GrpcStatus>, hash: &str) -> SuiVerdict {
     let later = |reason: String| SuiVerdict::Later {
         reason,
         missing: false,
@@ -564,7 +540,7 @@ fn judge(said: &GrpcWebResult<TransactionResponse>, hash: &str) -> SuiVerdict {
             return later("the node answered about another transaction".into());
         }
         Ok(answer) => {
-            if let Some(Err(error)) = outcome(answer.clone()) {
+            if let Some(Err(error)) = outcome(answer) {
                 let reason = short(error.description.as_deref().unwrap_or_default());
                 tracing::warn!(hash, reason, "a Sui transaction was executed and failed");
             }
@@ -645,11 +621,6 @@ fn expired() -> ChainRefusal {
         reason: "the transaction expired before a node took it; create a new request".into(),
         code: ExecuteCode::Unspecified,
     }
-}
-
-/// A status where a message was expected: another time there may be one.
-fn answered<T>(said: GrpcWebResult<T>) -> Result<T, ChainError> {
-    said.map_err(|status| ChainError::Unknown(status.words()))
 }
 
 /// The network's rules find that it can never be built.

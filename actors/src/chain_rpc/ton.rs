@@ -31,7 +31,9 @@ use self::answers::{
 };
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
-    NodePool, NodeRequest, NodeRequestBody, NodeResponse, RestClient,
+    NodePool, NodeRequest, NodeRequestBody, NodeResponse,
+    client::{CallError, Client},
+    rest::Rest,
 };
 
 /// For how long a transaction is good, in seconds. The wallet's earlier ones must be in blocks
@@ -59,7 +61,7 @@ const MIN_FEE_BALANCE: u128 = 10_000_000;
 
 /// TON.
 pub struct TonNode {
-    rest: RestClient,
+    rest: Client<Rest>,
 }
 
 /// What became of a transaction whose number is used.
@@ -75,7 +77,12 @@ impl TonNode {
     /// machine is the chain not looked at: chains of tests have other first blocks.
     pub fn new(pool: NodePool) -> Self {
         let is_local = pool.is_local();
-        let rest = RestClient::new(pool).answers_when(answers::is_answer);
+        let rest = Client::new(
+            pool,
+            Rest {
+                is_answer: answers::is_answer,
+            },
+        );
         if is_local {
             return Self { rest };
         }
@@ -97,9 +104,8 @@ impl TonNode {
                 && (one.balance >= needed) == (other.balance >= needed)
         };
         let call = account(address);
-        self.rest
-            .query_quorum_by("a wallet", &call, read, same)
-            .await
+        let call = call.about("a wallet");
+        Ok(self.rest.query_quorum_by(call, read, same).await?)
     }
 
     /// The jetton wallet that a master names as the owner's; `None` when it is no master.
@@ -112,7 +118,8 @@ impl TonNode {
         let stack = json!([["tvm.Slice", argument]]);
         let call = get_method(master, "get_wallet_address", stack);
         let read = |answer: &NodeResponse| Some(answers::ran(answer)?.address(0));
-        self.rest.query_quorum("a jetton wallet", &call, read).await
+        let call = call.about("a jetton wallet");
+        Ok(self.rest.query_quorum(call, read).await?)
     }
 
     /// What a jetton wallet says of itself; `None` when it is not on the chain.
@@ -121,7 +128,7 @@ impl TonNode {
         let read = |answer: &NodeResponse| Some(answers::ran(answer)?.holding());
         let holding = self
             .rest
-            .query_quorum("a jetton wallet", &call, read)
+            .query_quorum(call.about("a jetton wallet"), read)
             .await?;
         if holding.is_some() {
             return Ok(holding);
@@ -130,7 +137,7 @@ impl TonNode {
         let call = account(wallet);
         match self
             .rest
-            .query_quorum("a jetton wallet", &call, state)
+            .query_quorum(call.about("a jetton wallet"), state)
             .await?
         {
             AccountStatus::Uninitialized => Ok(None),
@@ -150,9 +157,8 @@ impl TonNode {
             }
             let call = get_method(&master, "get_jetton_data", json!([]));
             let read = |answer: &NodeResponse| Some(answers::ran(answer)?.decimals());
-            self.rest
-                .query_quorum("a jetton's decimals", &call, read)
-                .await
+            let call = call.about("a jetton's decimals");
+            Ok(self.rest.query_quorum(call, read).await?)
         };
         let wallet = async {
             let Some(wallet) = self.jetton_wallet(&master, owner).await? else {
@@ -274,7 +280,7 @@ impl TonNode {
             let is_seen = wallet.state != AccountStatus::Frozen;
             Ok(!is_seen || wallet.data.seqno > sent.seqno || wallet.time_s < end_s)
         };
-        let some_can = self.rest.any(&account(&sent.wallet), can).await?;
+        let some_can = self.rest.any(account(&sent.wallet), can).await?;
         Ok(!some_can)
     }
 
@@ -355,7 +361,7 @@ impl TonNode {
                 Ok(is_here)
             };
             self.rest
-                .any(&transactions(&sent.wallet, &from), look)
+                .any(transactions(&sent.wallet, &from), look)
                 .await?;
             match seen.into_inner() {
                 Some(TransactionSearch::Here { sent }) => return Ok(TonTrace::Here { sent }),
@@ -404,10 +410,10 @@ impl ChainClient for TonNode {
         }
         let boc = json!({"boc": broadcast_request.signed.transaction});
         let call = NodeRequest::post("/sendBoc", NodeRequestBody::Json(boc));
-        let (answer, lost) = self.rest.send(&call).await;
+        let (answer, lost) = self.rest.send(call).await;
         let verdict = match answer {
             Ok(answer) => answers::judge(&answer),
-            Err(ChainError::Unknown(reason) | ChainError::Refused(ChainRefusal { reason, .. })) => {
+            Err(CallError::Unreachable(reason) | CallError::WrongChain(reason)) => {
                 return BroadcastOutcome::Unknown(reason);
             }
         };
@@ -446,7 +452,7 @@ impl ChainClient for TonNode {
             is_seen.then_some((wallet.time_s >= since_s, u64::from(wallet.data.seqno)))
         };
         let call = account(&owner);
-        let (is_later, next) = self.rest.query_quorum("a wallet", &call, read).await?;
+        let (is_later, next) = self.rest.query_quorum(call.about("a wallet"), read).await?;
         Ok(is_later.then_some(next))
     }
 
@@ -455,7 +461,10 @@ impl ChainClient for TonNode {
         let Some(token) = token else {
             let read = |answer: &NodeResponse| Some(TonAccount::read(answer)?.balance);
             let call = account(&owner);
-            let balance = self.rest.query_quorum("a balance", &call, read).await?;
+            let balance = self
+                .rest
+                .query_quorum(call.about("a balance"), read)
+                .await?;
             return Ok(balance.to_string());
         };
         let master = address(token)?;

@@ -21,8 +21,9 @@ use serde_json::{Value, json};
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
     SimulationOutcome, SimulationRequest,
-    jsonrpc::short,
-    pool::{NodePool, NodeRequest, NodeRequestBody, NodeResponse, ParsedResponse, PoolError},
+    exchange::short,
+    exchange::{NodeRequest, NodeRequestBody, NodeResponse, ParsedResponse},
+    pool::{NodePool, PoolError},
     resolve_refusal,
     simulation::revert_reason,
 };
@@ -60,7 +61,9 @@ impl TronNode {
         }
         let first = post("getblockbynum", json!({"num": 0}));
         Self {
-            pool: pool.checked(first, |answer| then(read(answer), on_mainnet)),
+            pool: pool.checked(first, |answer| {
+                read(answer).and_then(|found| on_mainnet(&found))
+            }),
         }
     }
 
@@ -69,7 +72,7 @@ impl TronNode {
         call: &NodeRequest,
         take: impl Fn(&Value) -> ParsedResponse<T>,
     ) -> Result<T, ChainError> {
-        let read = |answer: &NodeResponse| then(read(answer), &take);
+        let read = |answer: &NodeResponse| read(answer).and_then(|found| take(&found));
         Ok(self.pool.first(call, read).await?)
     }
 
@@ -80,7 +83,7 @@ impl TronNode {
         call: &NodeRequest,
         take: impl Fn(&Value) -> ParsedResponse<T>,
     ) -> Result<T, ChainError> {
-        let read = |answer: &NodeResponse| then(read(answer), &take);
+        let read = |answer: &NodeResponse| read(answer).and_then(|found| take(&found));
         Ok(self.pool.query_quorum(what, call, read, T::eq).await?)
     }
 
@@ -97,9 +100,8 @@ impl TronNode {
         };
         let now_block = now_block();
         let head = self.ask(&now_block, |found| {
-            require("its last block", block(found), |block| {
-                check_block_time(block, now_ms)
-            })
+            ParsedResponse::required("its last block", block(found))
+                .and_then(|block| check_block_time(block, now_ms))
         });
         let (block, ()) = tokio::try_join!(head, trial)?;
         Ok(TronChainData::from(block).into())
@@ -112,15 +114,13 @@ impl TronNode {
         let parameters = post("getchainparameters", json!({}));
         let (tried, prices, balance) = tokio::try_join!(
             self.ask(&trial, tried),
-            self.ask(&parameters, |found| require(
+            self.ask(&parameters, |found| ParsedResponse::required(
                 "prices",
-                prices(found),
-                ParsedResponse::Value
+                prices(found)
             )),
-            self.ask(&account, |found| require(
+            self.ask(&account, |found| ParsedResponse::required(
                 "an account",
-                sun(found),
-                ParsedResponse::Value
+                sun(found)
             )),
         )?;
         let energy = match tried {
@@ -156,14 +156,13 @@ impl TronNode {
             json!({"value": trigger.contract, "visible": true}),
         );
         let (means, percent) = tokio::try_join!(
-            self.ask(&resource, |found| require(
+            self.ask(&resource, |found| ParsedResponse::required(
                 "resources",
-                available_resources(found),
-                ParsedResponse::Value
+                available_resources(found)
             )),
             self.ask(&contract, |found| {
                 let percent = number(found, "consume_user_resource_percent");
-                require("a contract", percent, ParsedResponse::Value)
+                ParsedResponse::required("a contract", percent)
             }),
         )?;
         Ok(AvailableResources { percent, ..means })
@@ -206,9 +205,7 @@ impl TronNode {
     /// can be mined.
     async fn all_are_past(&self, end_ms: u64) -> bool {
         let read = |answer: &NodeResponse| {
-            then(read(answer), |found| {
-                require("its last block", block(found), ParsedResponse::Value)
-            })
+            read(answer).and_then(|found| ParsedResponse::required("its last block", block(&found)))
         };
         let before = |block: &Block| Ok(block.timestamp_ms < end_ms);
         self.pool.any(&now_block(), read, before).await == Ok(false)
@@ -260,7 +257,7 @@ impl ChainClient for TronNode {
             "broadcasthex",
             json!({"transaction": broadcast_request.signed.transaction}),
         );
-        let judge = |answer: &NodeResponse| then(read(answer), judge);
+        let judge = |answer: &NodeResponse| read(answer).and_then(|found| judge(&found));
         let (verdict, lost) = self.pool.query_once(&call, judge).await;
         let doubt = lost || broadcast_request.retried;
         let (reason, refusal) = match verdict {
@@ -291,13 +288,12 @@ impl ChainClient for TronNode {
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
         let account = account(address);
         let Some(token) = token else {
-            let sun = |found: &Value| require("an account", sun(found), ParsedResponse::Value);
+            let sun = |found: &Value| ParsedResponse::required("an account", sun(found));
             let sun = self.query_quorum("a balance", &account, sun).await?;
             return Ok(sun.to_string());
         };
         if token.bytes().all(|digit| digit.is_ascii_digit()) {
-            let asset =
-                |found: &Value| require("an account", asset(found, token), ParsedResponse::Value);
+            let asset = |found: &Value| ParsedResponse::required("an account", asset(found, token));
             let asset = self.query_quorum("a balance", &account, asset).await?;
             return Ok(asset.to_string());
         }
@@ -319,7 +315,7 @@ impl ChainClient for TronNode {
         let Queries::Tron(TronQueries { call: Some(call) }) = Tron.queries(&trial.payload) else {
             return None;
         };
-        let tried = |answer: &NodeResponse| then(read(answer), tried);
+        let tried = |answer: &NodeResponse| read(answer).and_then(|found| tried(&found));
         Some(
             match self
                 .pool
@@ -405,28 +401,6 @@ fn read(answer: &NodeResponse) -> ParsedResponse<Value> {
     }
 }
 
-fn then<T>(
-    read: ParsedResponse<Value>,
-    take: impl FnOnce(&Value) -> ParsedResponse<T>,
-) -> ParsedResponse<T> {
-    match read {
-        ParsedResponse::Value(found) => take(&found),
-        ParsedResponse::Busy(reason) => ParsedResponse::Busy(reason),
-        ParsedResponse::Malformed(reason) => ParsedResponse::Malformed(reason),
-    }
-}
-
-fn require<T, U>(
-    what: &str,
-    found: Option<T>,
-    take: impl FnOnce(T) -> ParsedResponse<U>,
-) -> ParsedResponse<U> {
-    match found {
-        Some(found) => take(found),
-        None => ParsedResponse::Malformed(format!("the node's answer about {what} makes no sense")),
-    }
-}
-
 fn is_empty(found: &Value) -> bool {
     found.as_object().is_some_and(serde_json::Map::is_empty)
 }
@@ -434,7 +408,7 @@ fn is_empty(found: &Value) -> bool {
 /// `Err` names the chain.
 fn on_mainnet(first: &Value) -> ParsedResponse<Result<(), String>> {
     let id = first.get("blockID").and_then(Value::as_str);
-    require("block 0", id, |id| {
+    ParsedResponse::required("block 0", id).and_then(|id| {
         ParsedResponse::Value(if id.eq_ignore_ascii_case(MAINNET) {
             Ok(())
         } else {
@@ -508,16 +482,12 @@ fn asset(found: &Value, id: &str) -> Option<u64> {
 
 /// What a contract answers to `balanceOf`; `None` where there is no token.
 fn holding(found: &Value) -> ParsedResponse<Option<[u8; 32]>> {
-    match tried(found) {
-        // The first word, as ABI decoders read it. The contract is one that the client named: it
-        // can answer anything.
-        ParsedResponse::Value(tried) => ParsedResponse::Value(tried.ok().and_then(|tried| {
-            let word = tried.output.first_chunk::<32>()?;
-            Some(*word)
-        })),
-        ParsedResponse::Busy(reason) => ParsedResponse::Busy(reason),
-        ParsedResponse::Malformed(reason) => ParsedResponse::Malformed(reason),
-    }
+    // The first word, as ABI decoders read it. The contract is one that the client named: it can
+    // answer anything.
+    tried(found).and_then(|tried| {
+        let tried = tried.ok();
+        ParsedResponse::Value(tried.and_then(|tried| tried.output.first_chunk().copied()))
+    })
 }
 
 /// How a trial went.
@@ -560,9 +530,8 @@ fn tried(found: &Value) -> ParsedResponse<Result<ConstantCallResult, String>> {
         return ParsedResponse::Value(Err(said + &reason.unwrap_or_default()));
     }
     let energy = found.get("energy_used").and_then(Value::as_u64);
-    require("a call", energy, |energy| {
-        ParsedResponse::Value(Ok(ConstantCallResult { energy, output }))
-    })
+    ParsedResponse::required("a call", energy)
+        .and_then(|energy| ParsedResponse::Value(Ok(ConstantCallResult { energy, output })))
 }
 
 /// What a node says in `message`: the methods differ in whether it is in hex.
@@ -776,6 +745,7 @@ mod tests {
         NodeResponse {
             status,
             body: body.into(),
+            ..NodeResponse::default()
         }
     }
 

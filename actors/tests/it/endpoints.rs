@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use covault_actors::chain_rpc::{
-    BroadcastOutcome, BroadcastRequest, ChainClient, ChainClients, ChainEndpoints, ChainError,
-    ChainKey, JsonRpcClient, NodeAuth, NodeEndpoint, NodePool, NodeRequest, NodeRequestBody,
-    NodeResponse, RestClient,
+    BroadcastOutcome, BroadcastRequest, CallError, ChainClient, ChainClients, ChainEndpoints,
+    ChainError, ChainKey, Client, JsonRpc, NodeAuth, NodeEndpoint, NodePool, NodeRequest,
+    NodeRequestBody, NodeResponse, Rest, RpcCall,
 };
 use covault_core::networks::{ChainData, Network, Queries, Signed, evm};
 use serde_json::{Value, json};
@@ -174,9 +174,10 @@ async fn a_node_that_fails__should_be_asked_last_and_counted() {
     let bad = TestServer::start(|_, _| (503, "busy".into())).await;
     let good = TestServer::start(|_, _| (200, r#"{"result": 7}"#.into())).await;
     let pool = pool(&endpoints(&[&bad.url, &good.url], 1));
-    let rpc = JsonRpcClient::new(pool).version_1();
+    let rpc = Client::new(pool, JsonRpc::default());
     for _ in 0..3 {
-        assert_eq!(rpc.call("getblockcount", json!([])).await, Ok(json!(7)));
+        let call = RpcCall("getblockcount", json!([]));
+        assert_eq!(rpc.ask(call).await, Ok(json!(7)));
     }
     assert_eq!((bad.calls(), good.calls()), (1, 3));
     let health = rpc.health();
@@ -191,13 +192,18 @@ async fn a_node_that_fails__should_be_asked_last_and_counted() {
     assert!(
         good.seen.lock().unwrap()[0]
             .1
-            .contains(r#""jsonrpc":"1.0""#)
+            .contains(r#""jsonrpc":"2.0""#)
     );
     // Alone it is asked all the same, twice for one question and once for sending.
-    let alone = JsonRpcClient::new(self::pool(&endpoints(&[&bad.url], 1)));
-    assert!(alone.call("getblockcount", json!([])).await.is_err());
+    let alone = Client::new(self::pool(&endpoints(&[&bad.url], 1)), JsonRpc::default());
+    assert!(
+        alone
+            .ask(RpcCall("getblockcount", json!([])))
+            .await
+            .is_err()
+    );
     assert_eq!(bad.calls(), 3);
-    assert!(alone.call_once("sendraw", json!([])).await.0.is_err());
+    assert!(alone.send(RpcCall("sendraw", json!([]))).await.0.is_err());
     assert_eq!(bad.calls(), 4);
 }
 
@@ -221,9 +227,9 @@ async fn keys__should_be_shown_to_the_node_and_to_nobody_else() {
         ],
         ..ChainEndpoints::new(vec![])
     };
-    let rest = RestClient::new(pool(&endpoints));
+    let rest = Client::new(pool(&endpoints), Rest::default());
     let call = NodeRequest::get("/getMasterchainInfo", &[("a", "b")]);
-    let error = format!("{:?}", rest.ask(&call).await.unwrap_err());
+    let error = format!("{:?}", rest.ask(call).await.unwrap_err());
     assert!(error.contains("HTTP 401"), "{error}");
     assert!(!error.contains("secret"), "{error}");
     let seen = server.seen.lock().unwrap();
@@ -249,30 +255,30 @@ async fn rest__should_take_a_status_for_an_answer_and_follow_nobody() {
         _ => (200, format!("\"{body}\"")),
     })
     .await;
-    let rest = RestClient::new(pool(&endpoints(&[&server.url], 1)));
-    let missing = rest.ask(&NodeRequest::get("/missing", &[])).await.unwrap();
+    let rest = Client::new(pool(&endpoints(&[&server.url], 1)), Rest::default());
+    let missing = rest.ask(NodeRequest::get("/missing", &[])).await.unwrap();
     assert_eq!((missing.status, missing.is_success()), (404, false));
     assert_eq!(
         missing.json::<Value>().unwrap()["error_code"],
         "account_not_found"
     );
     assert_eq!(
-        rest.ask(&NodeRequest::get("/moved", &[]))
+        rest.ask(NodeRequest::get("/moved", &[]))
             .await
             .unwrap()
             .status,
         307
     );
-    let long = rest.ask(&NodeRequest::get("/long", &[])).await.unwrap_err();
+    let long = rest.ask(NodeRequest::get("/long", &[])).await.unwrap_err();
     assert_eq!(
         long,
-        ChainError::Unknown("Bitcoin: the node's answer is too long".into())
+        CallError::Unreachable("Bitcoin: the node's answer is too long".into())
     );
     let bytes = NodeRequest::post(
         "/submit",
         NodeRequestBody::Bytes("application/octet-stream", b"ab".into()),
     );
-    let (answer, doubt) = rest.send(&bytes).await;
+    let (answer, doubt) = rest.send(bytes).await;
     assert_eq!((answer.unwrap().words().as_str(), doubt), ("\"ab\"", false));
     let seen = server.seen.lock().unwrap();
     let (head, _) = seen.last().unwrap();
@@ -290,22 +296,25 @@ async fn rest__should_use_nodes_of_its_chain_only() {
     {
         Some(1) => Ok(None),
         Some(id) => Ok(Some(format!("the node is on chain {id}"))),
-        None => Err("the node named no chain"),
+        None => Err("the node named no chain".into()),
     };
-    let rest = RestClient::new(pool(&endpoints(&[&wrong.url, &right.url], 1)));
+    let rest = Client::new(
+        pool(&endpoints(&[&wrong.url, &right.url], 1)),
+        Rest::default(),
+    );
     let rest = rest.checked(NodeRequest::get("/", &[]), check);
-    assert!(rest.ask(&NodeRequest::get("/accounts", &[])).await.is_ok());
+    assert!(rest.ask(NodeRequest::get("/accounts", &[])).await.is_ok());
     assert!(
-        rest.any(&NodeRequest::get("/accounts", &[]), |_| Ok(true))
+        rest.any(NodeRequest::get("/accounts", &[]), |_| Ok(true))
             .await
             .unwrap()
     );
     let heads = wrong.seen.lock().unwrap().clone();
     assert!(heads.iter().all(|(head, _)| head.starts_with("GET / ")));
-    let rest = RestClient::new(pool(&endpoints(&[&wrong.url], 1)));
+    let rest = Client::new(pool(&endpoints(&[&wrong.url], 1)), Rest::default());
     let rest = rest.checked(NodeRequest::get("/", &[]), check);
-    match rest.ask(&NodeRequest::get("/accounts", &[])).await {
-        Err(ChainError::Refused(refusal)) => assert_eq!(refusal.reason, "the node is on chain 2"),
+    match rest.ask(NodeRequest::get("/accounts", &[])).await {
+        Err(CallError::WrongChain(reason)) => assert_eq!(reason, "the node is on chain 2"),
         other => panic!("{other:?}"),
     }
 }

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::chain_rpc::{
     NodeRequest, NodeRequestBody, NodeResponse,
-    jsonrpc::{RpcError, short},
-    pool::ParsedResponse,
+    exchange::{ParsedResponse, short},
+    jsonrpc::RpcError,
 };
 
 /// The address of the node itself.
@@ -96,11 +96,7 @@ impl RpcBatch {
         answer: &NodeResponse,
         take: impl FnOnce(&[BitcoinRpcResult]) -> ParsedResponse<T>,
     ) -> ParsedResponse<T> {
-        match self.said(answer) {
-            ParsedResponse::Value(said) => take(&said),
-            ParsedResponse::Busy(reason) => ParsedResponse::Busy(reason),
-            ParsedResponse::Malformed(reason) => ParsedResponse::Malformed(reason),
-        }
+        self.said(answer).and_then(|said| take(&said))
     }
 
     /// The answers.
@@ -172,7 +168,11 @@ mod tests {
             .and("uptime", json!([]))
             .and("stop", json!([]));
         let body = body.as_bytes().to_vec();
-        batch.said(&NodeResponse { status, body })
+        batch.said(&NodeResponse {
+            status,
+            body,
+            ..NodeResponse::default()
+        })
     }
 
     #[test]

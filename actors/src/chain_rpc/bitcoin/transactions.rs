@@ -9,13 +9,8 @@ use covault_core::networks::{
 };
 use serde_json::{Value, json};
 
-use super::{
-    BitcoinNode, ListedOutput, batch::RpcBatch, locked, malformed, unknown, watch::WatchedAddress,
-};
-use crate::chain_rpc::{
-    ChainError, NodeResponse,
-    pool::{ParsedResponse, TOO_LONG},
-};
+use super::{BitcoinNode, ListedOutput, batch::RpcBatch, locked, malformed, watch::WatchedAddress};
+use crate::chain_rpc::{ChainError, NodeResponse, exchange::ParsedResponse, pool::TOO_LONG};
 
 /// So many transactions are asked for at once. Nodes relay none of more than 400,000 bytes, so
 /// that the answer is short enough; blocks may have longer ones.
@@ -176,7 +171,7 @@ impl BitcoinNode {
             .pool
             .query_quorum(what, &call, read, Vec::<T>::eq)
             .await;
-        answer.map_err(unknown)
+        Ok(answer?)
     }
 }
 

@@ -24,8 +24,9 @@ use super::{
 };
 use crate::chain_rpc::{
     ChainError, NodePool,
-    jsonrpc::{RpcError, short},
-    pool::{ParsedResponse, TOO_LONG},
+    exchange::{ParsedResponse, short},
+    jsonrpc::RpcError,
+    pool::TOO_LONG,
 };
 
 /// How long a node may go through all unspent outputs, or read blocks. When it takes longer, it

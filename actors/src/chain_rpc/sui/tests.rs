@@ -5,9 +5,9 @@ use super::{
 
 const HASH: &str = "8sYNnZ2iq8xZNKXPj1cc4sZUvXUVxxzHnD5QiBqDQjwF";
 
-fn status(code: GrpcCode, message: &str) -> GrpcWebResult<TransactionResponse> {
+fn status(code: GrpcCode, message: &str) -> GrpcStatus {
     let message = message.into();
-    Err(GrpcStatus { code, message })
+    GrpcStatus { code, message }
 }
 
 fn executed(digest: Option<&str>, success: bool) -> TransactionResponse {
@@ -41,9 +41,9 @@ fn judge__should_take_what_was_executed_however_it_ended() {
         executed(None, true),
         TransactionResponse::default(),
     ] {
-        assert_eq!(judge(&Ok(answer), HASH), SuiVerdict::Accepted);
+        assert_eq!(judge(Ok(&answer), HASH), SuiVerdict::Accepted);
     }
-    let other = judge(&Ok(executed(Some("another"), true)), HASH);
+    let other = judge(Ok(&executed(Some("another"), true)), HASH);
     assert!(
         matches!(other, SuiVerdict::Later { missing: false, .. }),
         "{other:?}"
@@ -64,7 +64,7 @@ fn judge__should_tell_what_may_be_taken_later() {
         (GrpcCode::Other, "", false),
         (GrpcCode::Internal, "", false),
     ] {
-        match judge(&status(code, message), HASH) {
+        match judge(Err(&status(code, message)), HASH) {
             SuiVerdict::Later { missing, .. } => assert_eq!(missing, expected, "{message}"),
             verdict => panic!("{message}: {verdict:?}"),
         }
@@ -107,7 +107,7 @@ fn judge__should_name_the_code_of_a_refusal_and_whether_it_may_be_the_transactio
             false,
         ),
     ] {
-        match judge(&status(GrpcCode::InvalidArgument, message), HASH) {
+        match judge(Err(&status(GrpcCode::InvalidArgument, message)), HASH) {
             SuiVerdict::Refused { refusal, itself } => {
                 assert_eq!((refusal.code, itself), (expected, alone), "{message}");
             }
@@ -123,8 +123,8 @@ fn outcome__should_want_all_that_counts() {
         storage_cost: 2,
         storage_rebate: 3,
     };
-    assert_eq!(outcome(executed(None, true)), Some(Ok(used)));
-    let error = outcome(executed(None, false)).unwrap().unwrap_err();
+    assert_eq!(outcome(&executed(None, true)), Some(Ok(used)));
+    let error = outcome(&executed(None, false)).unwrap().unwrap_err();
     let refusal = match failed(&error) {
         ChainError::Refused(refusal) => refusal,
         other => panic!("{other:?}"),
@@ -137,11 +137,11 @@ fn outcome__should_want_all_that_counts() {
     };
     assert!(matches!(failed(&spent), ChainError::Unknown(_)));
 
-    assert_eq!(outcome(TransactionResponse::default()), None);
+    assert_eq!(outcome(&TransactionResponse::default()), None);
     let mut no_gas = executed(None, true);
     let effects = no_gas.transaction.as_mut().unwrap().effects.as_mut();
     effects.unwrap().gas_used.as_mut().unwrap().storage_rebate = None;
-    assert_eq!(outcome(no_gas), None);
+    assert_eq!(outcome(&no_gas), None);
 }
 
 #[test]

@@ -12,7 +12,10 @@ use covault_core::{
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::chain_rpc::{ChainRefusal, NodeResponse, jsonrpc::short, rest::NOT_ABOUT_THE_REQUEST};
+use crate::chain_rpc::{
+    ChainRefusal, NodeResponse,
+    exchange::{NOT_ABOUT_THE_REQUEST, short},
+};
 
 /// The root hash of mainnet's first state (`init` of getMasterchainInfo).
 const MAINNET: &str = "F6OpKZKqvqeFp6CQmFomXNMfMj2EnaUSOXN+Mh+wVWk=";
@@ -62,7 +65,7 @@ fn is_about_a_message(said: &str) -> bool {
 }
 
 /// Names the chain, when it is not mainnet.
-pub fn other_chain(answer: &NodeResponse) -> Result<Option<String>, &'static str> {
+pub fn other_chain(answer: &NodeResponse) -> Result<Option<String>, String> {
     let found = result::<Value>(answer);
     let found = found
         .as_ref()
@@ -403,6 +406,7 @@ mod tests {
         NodeResponse {
             status,
             body: body.to_string().into(),
+            ..NodeResponse::default()
         }
     }
 

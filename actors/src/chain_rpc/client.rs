@@ -1,0 +1,260 @@
+//! Questions to the nodes of one chain, in the protocol that they speak. A node's refusal is an
+//! answer.
+
+use std::{convert::Infallible, sync::Arc};
+
+use covault_core::fault::ExecuteCode;
+
+use super::{
+    ChainError, ChainRefusal,
+    exchange::{NodeRequest, NodeResponse, ParsedResponse},
+    health::EndpointHealth,
+    pool::{NodePool, PoolError},
+};
+
+/// What nodes speak, e.g. JSON-RPC 2.0, with its settings.
+pub trait Protocol: Send + Sync + 'static {
+    /// How a node says no.
+    type Refusal: Refusal;
+}
+
+/// One question in a protocol, to be put to any number of nodes.
+pub trait Call<P: Protocol> {
+    /// What a node says to it.
+    type Answer;
+
+    /// What it asks for, for errors: "a balance", "eth_call".
+    fn subject(&self) -> &str;
+
+    /// The HTTP request.
+    fn request(&self, protocol: &P) -> NodeRequest;
+
+    /// What a node's answer says.
+    fn read(
+        &self,
+        protocol: &P,
+        response: &NodeResponse,
+    ) -> ParsedResponse<Result<Self::Answer, P::Refusal>>;
+}
+
+/// A node's no to a question.
+pub trait Refusal {
+    /// As a sentence.
+    fn words(&self) -> String;
+
+    /// Whether two nodes say the same.
+    fn agrees_with(&self, other: &Self) -> bool;
+
+    /// Whether the node says that there is no such thing.
+    fn is_absence(&self) -> bool {
+        false
+    }
+}
+
+/// Where every answer is read by who asks.
+impl Refusal for Infallible {
+    fn words(&self) -> String {
+        match *self {}
+    }
+
+    fn agrees_with(&self, _: &Self) -> bool {
+        match *self {}
+    }
+}
+
+/// Why a call gave no result.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CallError<R> {
+    /// No node answered, or they do not agree; ask again.
+    Unreachable(String),
+    /// A node refused.
+    Node(R),
+    /// Every node that answered is on another chain.
+    WrongChain(String),
+}
+
+impl<R> From<PoolError> for CallError<R> {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::Unknown(reason) => Self::Unreachable(reason),
+            PoolError::WrongChain(reason) => Self::WrongChain(reason),
+        }
+    }
+}
+
+/// Another time a node may not refuse.
+impl<R: Refusal> From<CallError<R>> for ChainError {
+    fn from(error: CallError<R>) -> Self {
+        match error {
+            CallError::Unreachable(reason) => Self::Unknown(reason),
+            CallError::Node(refusal) => Self::Unknown(refusal.words()),
+            CallError::WrongChain(reason) => Self::Refused(ChainRefusal {
+                reason,
+                code: ExecuteCode::Unspecified,
+            }),
+        }
+    }
+}
+
+impl From<PoolError> for ChainError {
+    fn from(error: PoolError) -> Self {
+        CallError::<Infallible>::from(error).into()
+    }
+}
+
+/// A client of one chain's nodes.
+pub struct Client<P> {
+    pool: NodePool,
+    protocol: Arc<P>,
+}
+
+impl<P: Protocol> Client<P> {
+    /// A client. Nothing is asked yet.
+    pub fn new(pool: NodePool, protocol: P) -> Self {
+        Self {
+            pool,
+            protocol: Arc::new(protocol),
+        }
+    }
+
+    /// Uses only nodes of which `wrong` finds nothing, once each, in what they answer to a call;
+    /// else it says on which chain the node is. `Err` when the answer makes no sense.
+    #[must_use]
+    pub fn checked<C: Call<P> + Send + Sync + 'static>(
+        mut self,
+        call: C,
+        wrong: impl Fn(&C::Answer) -> Result<Option<String>, String> + Send + Sync + 'static,
+    ) -> Self {
+        let protocol = Arc::clone(&self.protocol);
+        let request = call.request(&protocol);
+        self.pool = self.pool.checked(request, move |response| {
+            call.read(&protocol, response).and_then(|answer| {
+                match answer.map(|answer| wrong(&answer)) {
+                    Ok(Ok(None)) => ParsedResponse::Value(Ok(())),
+                    Ok(Ok(Some(reason))) => ParsedResponse::Value(Err(reason)),
+                    Ok(Err(reason)) => ParsedResponse::Malformed(reason),
+                    Err(refusal) => ParsedResponse::Malformed(refusal.words()),
+                }
+            })
+        });
+        self
+    }
+
+    /// The chain, for errors.
+    pub fn chain(&self) -> &str {
+        self.pool.chain()
+    }
+
+    /// How the nodes are doing.
+    pub fn health(&self) -> Vec<EndpointHealth> {
+        self.pool.health()
+    }
+
+    /// Random bytes.
+    pub fn random<const N: usize>(&self) -> [u8; N] {
+        self.pool.random()
+    }
+
+    /// Asks: the node that answered last first, then the others.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn ask<C: Call<P>>(&self, call: C) -> Result<C::Answer, CallError<P::Refusal>> {
+        let read = |response: &NodeResponse| call.read(&self.protocol, response);
+        let answer = self.pool.first(&call.request(&self.protocol), read).await?;
+        answer.map_err(CallError::Node)
+    }
+
+    /// Sends: as [`Client::ask`], in one round; also says whether a node may have taken it before
+    /// and its answer was lost.
+    pub async fn send<C: Call<P>>(
+        &self,
+        call: C,
+    ) -> (Result<C::Answer, CallError<P::Refusal>>, bool) {
+        let read = |response: &NodeResponse| call.read(&self.protocol, response);
+        let request = call.request(&self.protocol);
+        let (answer, lost) = self.pool.query_once(&request, read).await;
+        let answer = answer.map_err(CallError::from);
+        (
+            answer.and_then(|answer| answer.map_err(CallError::Node)),
+            lost,
+        )
+    }
+
+    /// As [`NodePool::query_best_effort`].
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn query_best_effort<C: Call<P>>(
+        &self,
+        call: C,
+    ) -> Result<C::Answer, CallError<P::Refusal>> {
+        let read = |response: &NodeResponse| call.read(&self.protocol, response);
+        let request = call.request(&self.protocol);
+        let answer = self.pool.query_best_effort(&request, read).await;
+        answer
+            .map_err(CallError::Unreachable)?
+            .map_err(CallError::Node)
+    }
+
+    /// Asks as many nodes as configuration wants to agree: money depends on the answer. Of each
+    /// only what `take` takes out of it is compared; `None` when the answer makes no sense.
+    ///
+    /// # Errors
+    /// [`CallError`]; also when the nodes do not agree.
+    pub async fn query_quorum<C: Call<P>, T: PartialEq>(
+        &self,
+        call: C,
+        take: impl Fn(&C::Answer) -> Option<T>,
+    ) -> Result<T, CallError<P::Refusal>> {
+        self.query_quorum_by(call, take, T::eq).await
+    }
+
+    /// As [`Client::query_quorum`], where two answers need not be equal to be the same.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn query_quorum_by<C: Call<P>, T>(
+        &self,
+        call: C,
+        take: impl Fn(&C::Answer) -> Option<T>,
+        same: impl Fn(&T, &T) -> bool,
+    ) -> Result<T, CallError<P::Refusal>> {
+        let subject = call.subject();
+        let read = |response: &NodeResponse| {
+            let answer = call.read(&self.protocol, response);
+            answer.and_then(|answer| match answer {
+                Ok(answer) => ParsedResponse::required(subject, take(&answer).map(Ok)),
+                Err(refusal) => ParsedResponse::Value(Err(refusal)),
+            })
+        };
+        let same = |one: &Result<T, P::Refusal>, other: &Result<T, P::Refusal>| match (one, other) {
+            (Ok(one), Ok(other)) => same(one, other),
+            (Err(one), Err(other)) => one.agrees_with(other),
+            _ => false,
+        };
+        let request = call.request(&self.protocol);
+        let answer = self.pool.query_quorum(subject, &request, read, same).await;
+        answer?.map_err(CallError::Node)
+    }
+
+    /// Asks every node, one after the other, until `found` is true of an answer; `Err` is a node
+    /// that does not know.
+    ///
+    /// # Errors
+    /// When it was true of none and some node of this chain, or every node, did not answer.
+    pub async fn any<C: Call<P>>(
+        &self,
+        call: C,
+        found: impl Fn(&C::Answer) -> Result<bool, String>,
+    ) -> Result<bool, String> {
+        let read = |response: &NodeResponse| call.read(&self.protocol, response);
+        let found = |answer: &Result<C::Answer, P::Refusal>| match answer {
+            Ok(answer) => found(answer),
+            Err(refusal) if refusal.is_absence() => Ok(false),
+            Err(refusal) => Err(refusal.words()),
+        };
+        let request = call.request(&self.protocol);
+        self.pool.any(&request, read, found).await
+    }
+}
