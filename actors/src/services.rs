@@ -3,6 +3,7 @@
 use std::{fmt::Display, ops::Deref, sync::Arc, time::Duration};
 
 use covault_core::{
+    backoff::Backoff,
     fault::{Class, Fault},
     ids::{BatchId, OrchestratorId, RequestId, SessionId, VaultId, WalletId},
     networks::KnownChains,
@@ -182,20 +183,18 @@ impl Shared {
         Some(Duration::from_millis(self.settings.command_timeout_ms))
     }
 
-    /// The pause before try number `tries` (from 0): doubles from the first to the longest,
-    /// less up to a quarter, so that many that failed together do not come back together.
+    /// The pause before try number `tries`, from 0.
     pub fn backoff(&self, tries: u32) -> Duration {
         let Settings {
             retry_first_ms,
             retry_most_ms,
             ..
         } = self.settings;
-        let doubled = retry_first_ms.saturating_mul(1 << tries.min(20));
-        let pause = doubled.min(retry_most_ms);
-        let mut dice = [0; 1];
-        self.entropy.fill(&mut dice);
-        let [dice] = dice;
-        Duration::from_millis(pause - pause * u64::from(dice) / 1024)
+        let [first, longest] = [retry_first_ms, retry_most_ms].map(Duration::from_millis);
+        let mut random = [0; 1];
+        self.entropy.fill(&mut random);
+        let [random] = random;
+        Backoff::new(first, longest).jittered(tries, random)
     }
 }
 

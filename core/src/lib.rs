@@ -6,6 +6,7 @@
 pub mod amount;
 pub mod attest;
 pub mod audit;
+pub mod backoff;
 pub mod batch;
 pub mod deposit;
 pub mod derive;

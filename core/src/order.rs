@@ -175,7 +175,7 @@ impl SigningOrder {
                 _ => in_payload(fault),
             })?;
         chain
-            .vouch(&payload, &self.chain_data)
+            .check_chain_data(&payload, &self.chain_data)
             .map_err(|fault| match fault.class() {
                 Class::Bug => misfit(fault),
                 _ => fault,

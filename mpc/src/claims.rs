@@ -294,7 +294,7 @@ impl Claims {
         let new = length.is_none_or(|length| length == 0);
         if new && !may_be_new {
             return Err(refuse(
-                "is missing, but this node holds shares: it does not know any more what it has promised \
+                "is missing, but this node holds shares: it no longer knows what it has promised \
                  never to sign. If it was moved, bring back this very file, never an older copy. If it \
                  is lost, move the folder shares away, start the node, and have it given new ones: \
                  covault vault refresh --lost KEY",

@@ -80,7 +80,7 @@ fn local_url(listen: &str) -> anyhow::Result<String> {
     Ok(url_of(address))
 }
 
-/// The URL of a listener for whoever is on the same machine.
+/// The URL of a listener for programs on the same machine.
 pub fn url_of(address: SocketAddr) -> String {
     match (address.ip().is_unspecified(), address.is_ipv6()) {
         (true, true) => format!("http://[::1]:{}", address.port()),

@@ -30,7 +30,7 @@ pub enum Command {
 ///
 /// With --payload it judges a request by the rules of the file, with the code of the signer, and says
 /// "allowed" and what would be counted, or "refused" and why. What was signed in the last 24 hours
-/// is known to the signer alone, so that a limit may be reached all the same, and so is a fee that the
+/// is known to the signer alone, so that a limit may still be reached, and so is a fee that the
 /// payload does not fix: what the least fee makes forbidden is refused here too. The exit code is 0 when
 /// the file is good and the request allowed, otherwise 1.
 ///
@@ -168,7 +168,7 @@ fn payload(json: &str, named: Option<Network>) -> Result<(Payload, Network), Fau
         .as_ref()
         .ok_or_else(|| Fault::field("payload", "contains no payload kind, e.g. evmSendNative"))?;
     let payload = Payload::parse(kind)?;
-    let network = payload.which().network().or(named).ok_or_else(|| {
+    let network = payload.payload_kind().network().or(named).ok_or_else(|| {
         Fault::field(
             "--network",
             "is required for a rawMessage: the network of the wallet, e.g. evm",

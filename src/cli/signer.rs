@@ -151,7 +151,7 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
     let mut limits = iter::once(&rules.limits).chain(rules.vaults.values().map(|of| &of.limits));
     if limits.any(|limits| limits.least_threshold == Some(1)) {
         tracing::warn!(
-            "signer.least_threshold is 1: this node may have all of a key, and whoever takes over one \
+            "signer.least_threshold is 1: this node may have all of a key, and an attacker who takes over one \
              such node has the key; set 2 or more"
         );
     }

@@ -73,7 +73,7 @@ pub enum Command {
     ///
     /// Keys and addresses stay, and requests are signed all the time. The operator of each node that
     /// takes part has to permit it (`covault node permit`): the command says where, and what to run.
-    /// Nodes that hold no share any more retire theirs; those that are away then keep theirs, so take away what is left of
+    /// Nodes that no longer hold a share retire theirs; those that are away then keep theirs, so take away what is left of
     /// them. To replace a lost node, name the others and the new one: a threshold of the present
     /// holders has to be live, and all of the new ones.
     Reshare {

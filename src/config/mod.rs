@@ -282,7 +282,7 @@ pub enum ConfigError {
     #[error("configuration: {0}")]
     Value(String),
     #[error(
-        "{variable}: {setting} is read from the configuration file only, so that whoever sets \
+        "{variable}: {setting} is read from the configuration file only, so that who sets \
          variables cannot change what this node signs; set it there, and unset the variable"
     )]
     FileOnly { variable: String, setting: String },

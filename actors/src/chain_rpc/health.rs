@@ -1,11 +1,12 @@
 //! How the nodes of a chain are doing, as far as their answers tell.
 
+use std::time::Duration;
+
+use covault_core::backoff::Backoff;
 use parking_lot::Mutex;
 
-/// How long a node is left alone after its first failure in a row, in milliseconds. Doubles.
-const FIRST_COOLDOWN_MS: u64 = 1_000;
-/// The longest that it is left alone while others answer.
-const MAX_COOLDOWN_MS: u64 = 60_000;
+/// How long a node that fails is left alone while others answer.
+const COOLDOWN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// How one node of a chain is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,15 +52,15 @@ impl NodeHealth {
         })
     }
 
-    /// It failed; `jitter` shortens the pause by up to a quarter, so that nodes that failed together
+    /// It failed; `random` shortens the pause by up to a quarter, so that nodes that failed together
     /// are not all tried again together. Returns how often in a row it has.
-    pub fn failed(&self, now_ms: u64, jitter: u8) -> u32 {
+    pub fn failed(&self, now_ms: u64, random: u8) -> u32 {
         self.with(|known| {
             known.errors += 1;
             known.failures = known.failures.saturating_add(1);
-            let doubled = FIRST_COOLDOWN_MS.saturating_mul(1 << (known.failures - 1).min(20));
-            let pause = doubled.min(MAX_COOLDOWN_MS);
-            known.cool_until_ms = now_ms.saturating_add(pause - pause * u64::from(jitter) / 1024);
+            let pause = COOLDOWN.jittered(known.failures - 1, random).as_millis();
+            let pause_ms = u64::try_from(pause).unwrap_or(u64::MAX);
+            known.cool_until_ms = now_ms.saturating_add(pause_ms);
             known.failures
         })
     }
@@ -107,7 +108,7 @@ mod tests {
         for _ in 0..100 {
             health.failed(10, 255);
         }
-        let most = MAX_COOLDOWN_MS - MAX_COOLDOWN_MS * 255 / 1024;
+        let most = u64::try_from(COOLDOWN.jittered(u32::MAX, 255).as_millis()).unwrap();
         assert_eq!(health.cool_until_ms(10), 10 + most);
         assert_eq!(health.answered(), 103);
         assert_eq!(health.cool_until_ms(10), 0);

@@ -158,7 +158,7 @@ impl ChainClients {
             .map(Self)
     }
 
-    /// Adds a client of one's own.
+    /// Adds a custom client.
     #[must_use]
     pub fn with(mut self, chain: ChainKey, client: Arc<dyn ChainClient>) -> Self {
         self.0.insert(chain, client);

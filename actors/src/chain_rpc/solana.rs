@@ -1,7 +1,7 @@
 //! Solana and Sonic SVM nodes: the Solana JSON-RPC.
 //!
 //! Nodes have to be on the right chain, which is told by its genesis hash. Where all nodes of a
-//! chain are on this machine that is not asked: they may be of a chain of one's own, for tests.
+//! chain are on this machine that is not asked: they may be of a private chain, for tests.
 
 use std::time::Duration;
 
@@ -182,7 +182,7 @@ impl SolanaNode {
         let refusal = ChainRefusal {
             reason: match &lifetime {
                 Some(TransactionLifetime::Nonce(nonce)) => format!(
-                    "the account {} does not hold the transaction's nonce any more, or not under \
+                    "the account {} no longer holds the transaction's nonce, or not under \
                      an authority that has signed; create a new request",
                     nonce.account()
                 ),

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use covault_core::{
+    backoff::Backoff,
     fault::{ExecuteCode, Fault},
     networks::{
         ChainData, Queries,
@@ -52,10 +53,8 @@ const MAX_PAGES: u32 = 50;
 /// How often is looked whether a block has a transaction that a node took. There is a block every
 /// few seconds.
 const MAX_POLLS: u32 = 8;
-/// The pause before the first look. Doubles.
-const FIRST_POLL_DELAY: Duration = Duration::from_millis(250);
-/// The longest pause.
-const MAX_POLL_DELAY: Duration = Duration::from_secs(3);
+/// The pauses before each look.
+const POLLS: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(3));
 /// nanoton with which a wallet may be too poor to have its contract run.
 const MIN_FEE_BALANCE: u128 = 10_000_000;
 
@@ -290,10 +289,8 @@ impl TonNode {
         sent: &SentMessage,
         broadcast_request: &BroadcastRequest,
     ) -> BroadcastOutcome {
-        let mut pause = FIRST_POLL_DELAY;
-        for _ in 0..MAX_POLLS {
-            tokio::time::sleep(pause).await;
-            pause = pause.saturating_mul(2).min(MAX_POLL_DELAY);
+        for polls in 0..MAX_POLLS {
+            tokio::time::sleep(POLLS.pause(polls)).await;
             if let Ok(wallet) = self.wallet(&sent.wallet, 0).await
                 && wallet.data.seqno > sent.seqno
             {

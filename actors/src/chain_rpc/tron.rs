@@ -622,7 +622,7 @@ fn check_fee_limit(
     Err(refused(
         format!(
             "the call needs {energy} energy, which is {most} sun, and feeLimit is {limit} sun: \
-             it would fail and cost that much all the same"
+             it would fail and still cost that much"
         ),
         ExecuteCode::InsufficientGasFee,
     ))

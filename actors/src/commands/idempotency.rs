@@ -239,7 +239,7 @@ async fn commit(services: &Services, batch: Batch) -> Result<(), Fault> {
         return Ok(());
     }
     match services.store.commit(batch).await {
-        // Somebody uses one of the keys again just now; the next sweep has the rest.
+        // A client is using one of the keys again; the next sweep has the rest.
         Ok(()) | Err(CommitError::Conflict(_)) => Ok(()),
         Err(error) => Err(error.into()),
     }

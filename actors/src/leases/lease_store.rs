@@ -101,7 +101,7 @@ pub async fn take_all(services: &Services) -> Result<(), Fault> {
     let (me, mut all) = (services.held_leases.me(), Vec::new());
     for (scope, stored) in leases {
         match stored {
-            // Of a vault that is being made just now, or a commit whose answer was lost.
+            // Of a vault that is being created, or a commit whose answer was lost.
             Some((stored, version)) if stored.owner == Some(me) => {
                 services.held_leases.begin(Lease::new(scope, version));
             }

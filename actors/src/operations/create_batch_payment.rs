@@ -104,7 +104,7 @@ impl Operation for CreateBatchPayment {
             )?;
             match owner.store.commit(batch).await {
                 Ok(()) => return Ok(response),
-                // The wallet got another name, or was archived, just now.
+                // The wallet was renamed or archived in between.
                 Err(CommitError::Conflict(key)) if key.space == KeySpace::Wallet => {}
                 Err(error) => return Err(error.into()),
             }

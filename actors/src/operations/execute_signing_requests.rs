@@ -1,15 +1,14 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use covault_core::{fault::Fault, ids::RequestId, schema::wire};
+use covault_core::{backoff::Backoff, fault::Fault, ids::RequestId, schema::wire};
 use tokio::sync::Notify;
 
 use super::{Operation, OperationCall, lookup::request};
 use crate::{commands::caller::Caller, services::Services, store::rows, tokens};
 
-/// After how long a call that waits looks again at first, where the request may end in another
-/// process; each time after twice as long.
-const FIRST_POLL: Duration = Duration::from_millis(100);
+/// When a call that waits looks again, where the request may end in another process.
+const POLLS: Backoff = Backoff::new(Duration::from_millis(100), MAX_POLL);
 /// After how long it does in the end, and where there is no other process: the token may have been
 /// revoked.
 const MAX_POLL: Duration = Duration::from_secs(1);
@@ -58,17 +57,19 @@ async fn outcome(
     drop(asked);
     let mut left = patience;
     let mut called = services.waiters.closed();
-    let mut next = if services.store.exclusive() {
-        MAX_POLL
-    } else {
-        FIRST_POLL
-    };
+    let exclusive = services.store.exclusive();
+    let mut polls = 0;
     loop {
         if !called {
-            let pause = left.min(next);
+            let pause = if exclusive {
+                MAX_POLL
+            } else {
+                POLLS.pause(polls)
+            };
+            let pause = left.min(pause);
             called = tokio::time::timeout(pause, ended.as_mut()).await.is_ok();
             left = left.saturating_sub(pause);
-            next = next.saturating_mul(2).min(MAX_POLL);
+            polls += 1;
         }
         tokens::in_use(services, caller).await?;
         // Whether it was called or not: the store says how things stand. The row of a request may be

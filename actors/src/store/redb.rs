@@ -92,7 +92,7 @@ fn used() -> io::Error {
     io::Error::other("a backend is opened once")
 }
 
-/// A backend of one's own.
+/// A custom backend.
 impl<B: StorageBackend> DatabaseLocation for Mutex<Option<B>> {
     fn check(&self) -> io::Result<()> {
         Err(used())
@@ -179,7 +179,7 @@ impl RedbStore {
         Self::start(path.to_owned()).map_err(|error| unusable(path, &error))
     }
 
-    /// Opens a store on a backend of one's own (crash tests), which is not opened again.
+    /// Opens a store on a custom backend (crash tests), which is not opened again.
     ///
     /// # Errors
     /// As [`RedbStore::open`].

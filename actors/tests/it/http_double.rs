@@ -80,7 +80,7 @@ where
     });
 }
 
-/// A server of one's own. Gives its address.
+/// A new server. Gives its address.
 pub async fn start(
     answer: impl Fn(&HttpRequest) -> Option<HttpResponse> + Send + Sync + 'static,
 ) -> String {

@@ -9,7 +9,8 @@ use k256::ecdsa::{RecoveryId, VerifyingKey};
 use super::{
     ChainData, Payload, Queries, raw,
     rules::{
-        Allocation, ChainIds, NetworkRules, Resource, Signed, SigningInput, Unsigned, not_those,
+        Allocation, ChainIds, NetworkRules, Resource, Signed, SigningInput, Unsigned,
+        unexpected_chain_data,
     },
 };
 use crate::{
@@ -94,11 +95,11 @@ pub trait DynNetworkRules: Sync {
     /// As there.
     fn signed_in_parts(&self, unsigned: &[u8]) -> Result<Option<[u8; 32]>, Fault>;
 
-    /// See [`NetworkRules::vouch`].
+    /// See [`NetworkRules::check_chain_data`].
     ///
     /// # Errors
     /// As there.
-    fn vouch(&self, payload: &Payload, chain_data: &ChainData) -> Result<(), Fault>;
+    fn check_chain_data(&self, payload: &Payload, chain_data: &ChainData) -> Result<(), Fault>;
 
     /// Builds the transaction or message; checks that the payload's sender is the key's.
     ///
@@ -200,7 +201,7 @@ where
     ) -> Result<Allocation<ChainData>, Fault> {
         let (Some(payload), Some(own)) = (R::Payload::of(payload), R::ChainData::of(&chain_data))
         else {
-            return Err(not_those());
+            return Err(unexpected_chain_data());
         };
         let allocation = NetworkRules::allocate(self, payload, own.clone(), taken)?;
         Ok(match allocation {
@@ -231,9 +232,11 @@ where
         NetworkRules::signed_in_parts(self, unsigned)
     }
 
-    fn vouch(&self, payload: &Payload, chain_data: &ChainData) -> Result<(), Fault> {
+    fn check_chain_data(&self, payload: &Payload, chain_data: &ChainData) -> Result<(), Fault> {
         match (R::Payload::of(payload), R::ChainData::of(chain_data)) {
-            (Some(payload), Some(chain_data)) => NetworkRules::vouch(self, payload, chain_data),
+            (Some(payload), Some(chain_data)) => {
+                NetworkRules::check_chain_data(self, payload, chain_data)
+            }
             _ => Ok(()),
         }
     }
@@ -249,12 +252,12 @@ where
         let not_sender = || Fault::field("from", "is not the wallet's address").with_prefix(kind);
         let chain_data = match chain_data {
             ChainData::Nothing => None,
-            chain_data => Some(R::ChainData::of(chain_data).ok_or_else(not_those)?),
+            chain_data => Some(R::ChainData::of(chain_data).ok_or_else(unexpected_chain_data)?),
         };
         let own = match payload {
             Payload::Raw(raw) => {
                 if chain_data.is_some() {
-                    return Err(not_those());
+                    return Err(unexpected_chain_data());
                 }
                 if !is_sender {
                     return Err(not_sender());
@@ -269,9 +272,9 @@ where
         }
         if chain_data.is_some()
             && NetworkRules::queries(self, own).is_none()
-            && !self.takes_unasked(own)
+            && !self.accepts_unqueried_chain_data(own)
         {
-            return Err(not_those());
+            return Err(unexpected_chain_data());
         }
         NetworkRules::build(self, own, chain_data, public_key)
             .map_err(|fault| fault.with_prefix(kind))

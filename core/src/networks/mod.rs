@@ -179,11 +179,11 @@ impl Payload {
 
     /// The kind's name in JSON, e.g. `evmSendNative`.
     pub fn kind(&self) -> &'static str {
-        self.which().name()
+        self.payload_kind().name()
     }
 
     /// The kind.
-    pub fn which(&self) -> PayloadKind {
+    pub fn payload_kind(&self) -> PayloadKind {
         self.family().kind()
     }
 
@@ -192,7 +192,7 @@ impl Payload {
     /// # Errors
     /// [`crate::fault::Class::Invalid`] naming the field.
     pub fn check_wallet(&self, wallet: Network) -> Result<(), Fault> {
-        let kind = self.which();
+        let kind = self.payload_kind();
         if let Some(network) = kind.network()
             && network != wallet
         {

@@ -147,7 +147,7 @@ pub trait NetworkRules: Sync {
     fn queries(&self, payload: &Self::Payload) -> Option<Self::Queries>;
 
     /// Whether [`NetworkRules::build`] can use facts that [`NetworkRules::queries`] did not ask for.
-    fn takes_unasked(&self, _payload: &Self::Payload) -> bool {
+    fn accepts_unqueried_chain_data(&self, _payload: &Self::Payload) -> bool {
         false
     }
 
@@ -214,7 +214,11 @@ pub trait NetworkRules: Sync {
     /// # Errors
     /// [`crate::fault::Class::Invalid`] with the path `chain_data`, and [`crate::fault::Class::Bug`]
     /// where the facts cannot be read.
-    fn vouch(&self, _payload: &Self::Payload, _chain_data: &Self::ChainData) -> Result<(), Fault> {
+    fn check_chain_data(
+        &self,
+        _payload: &Self::Payload,
+        _chain_data: &Self::ChainData,
+    ) -> Result<(), Fault> {
         Ok(())
     }
 
@@ -270,7 +274,7 @@ pub trait NetworkRules: Sync {
 }
 
 /// The fault of a network's `build` whose facts are missing or of another network.
-pub(crate) fn not_those() -> Fault {
+pub(crate) fn unexpected_chain_data() -> Fault {
     Fault::bug("the chain data does not match the queries")
 }
 

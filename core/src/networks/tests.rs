@@ -925,7 +925,7 @@ proptest! {
         let payload = Payload::parse(&kind).unwrap();
         prop_assert_eq!(Payload::decode(&payload.encode()).unwrap(), payload.clone());
         prop_assert_eq!(PayloadKind::of(&kind), PayloadKind::of(&payload.to_wire()));
-        prop_assert_eq!(PayloadKind::of(&kind), payload.which());
+        prop_assert_eq!(PayloadKind::of(&kind), payload.payload_kind());
     }
 
     #[test]

@@ -182,7 +182,7 @@ impl LiveKey {
     pub fn begin(&mut self, order: ReshareOrder) -> Result<(), Fault> {
         let target = match &self.reshare {
             ReshareState::Wanted(target) | ReshareState::Preparing { target, .. } => target.clone(),
-            ReshareState::Idle | ReshareState::Halted { .. } => return Err(nothing_in_work()),
+            ReshareState::Idle | ReshareState::Halted { .. } => return Err(no_reshare_running()),
         };
         order.check().map_err(Fault::bug)?;
         let sound = order.root_public_key == self.root.public_key
@@ -211,7 +211,7 @@ impl LiveKey {
     pub fn prepared(&mut self, order: &ReshareOrder, proof: ReshareProof) -> Result<(), Fault> {
         match &self.reshare {
             ReshareState::Preparing { order: claimed, .. } if claimed == order => {}
-            _ => return Err(nothing_in_work()),
+            _ => return Err(no_reshare_running()),
         }
         let stated = |holder| proof.0.iter().any(|(node, _)| node == holder);
         if !order.parties().iter().all(stated) {
@@ -235,7 +235,7 @@ impl LiveKey {
                 order: claimed,
                 target,
             } if claimed == order => self.reshare = ReshareState::Wanted(target.clone()),
-            _ => return Err(nothing_in_work()),
+            _ => return Err(no_reshare_running()),
         }
         for ProvenGeneration { order, proof } in later.proven {
             if order.new.epoch <= self.generation.epoch {
@@ -288,7 +288,7 @@ impl LiveKey {
                 }
                 Ok(())
             }
-            _ => Err(nothing_in_work()),
+            _ => Err(no_reshare_running()),
         }
     }
 
@@ -308,7 +308,7 @@ impl LiveKey {
                 };
                 Ok(())
             }
-            _ => Err(nothing_in_work()),
+            _ => Err(no_reshare_running()),
         }
     }
 
@@ -328,7 +328,7 @@ impl LiveKey {
     /// ([`LiveKey::leftover`]), and is void only when a later generation is in use and they know it.
     ///
     /// # Errors
-    /// [`Class::WrongState`] when there is nothing to cancel (any more).
+    /// [`Class::WrongState`] when there is nothing, or nothing left, to cancel.
     pub fn cancel(&mut self) -> Result<(), Fault> {
         match &self.reshare {
             ReshareState::Wanted(_)
@@ -337,7 +337,7 @@ impl LiveKey {
                 self.reshare = ReshareState::Idle;
                 Ok(())
             }
-            ReshareState::Idle => Err(nothing_in_work()),
+            ReshareState::Idle => Err(no_reshare_running()),
         }
     }
 }
@@ -351,7 +351,7 @@ fn add(nodes: &mut Vec<NodeId>, more: &[NodeId]) {
     }
 }
 
-fn nothing_in_work() -> Fault {
+fn no_reshare_running() -> Fault {
     Fault::new(
         Class::WrongState,
         "no such refresh or reshare is in progress; the vault's list of keys shows their state",

@@ -109,7 +109,7 @@ fn run__should_be_followed_by_one_from_what_nodes_have_shown() {
     let later = |proven: Vec<ProvenGeneration>, epoch| LaterGenerations {
         proven,
         epoch,
-        reason: nothing_in_work(),
+        reason: no_reshare_running(),
     };
     let proven = ProvenGeneration {
         order: shown.clone(),

@@ -220,7 +220,7 @@ impl Vault {
     }
 
     /// Wants the keys again whose generation had failed for good.
-    pub fn want_again(&mut self) {
+    pub fn retry_failed_keys(&mut self) {
         for key in &mut self.keys {
             if matches!(key.state, KeyState::Failed(_)) {
                 key.state = KeyState::Wanted;
@@ -341,7 +341,7 @@ impl Vault {
     /// Cancels what [`Vault::want_reshare`] asked for, where it is not too late.
     ///
     /// # Errors
-    /// [`Class::WrongState`] when there is nothing to cancel (any more).
+    /// [`Class::WrongState`] when there is nothing, or nothing left, to cancel.
     pub fn cancel_reshare(&mut self) -> Result<(), Fault> {
         let mut outcome = Err(Fault::new(
             Class::WrongState,

@@ -177,7 +177,7 @@ fn want_again__should_change_only_what_has_failed() {
     vault.take(&first, key(first.scheme.curve())).unwrap();
     vault.claim(second.clone()).unwrap();
     vault.give_up(&second, "no").unwrap();
-    vault.want_again();
+    vault.retry_failed_keys();
     assert_eq!(vault.failed_reason(), None);
     assert_eq!(
         vault.root(first.scheme.curve()),

@@ -17,7 +17,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use covault_core::order::NodeId;
+use covault_core::{backoff::Backoff, order::NodeId};
 use redis::{RedisResult, aio::MultiplexedConnection};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
@@ -38,8 +38,8 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(4);
 const READ_COUNT: usize = 16;
 /// Reads of one entry that may take too long before it is given up.
 const MAX_SLOW_READS: u32 = 3;
-const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-const LAST_BACKOFF: Duration = Duration::from_secs(1);
+/// The pauses before Redis is tried again.
+const RETRIES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 /// A message that could not be sent for so long is dropped: its session is over.
 const STALE: Duration = Duration::from_secs(30);
 /// Nothing is left of a stream so long after its last message.
@@ -197,7 +197,7 @@ impl RedisWriter {
     /// Sends a batch, however long it takes. What was sent but not acknowledged is sent again:
     /// receivers drop duplicates.
     async fn deliver(&mut self, mut batch: Vec<QueuedMessage>) {
-        let mut backoff = FIRST_BACKOFF;
+        let mut failures = 0;
         loop {
             batch.retain(|message| message.queued.elapsed() < STALE);
             if batch.is_empty() {
@@ -210,12 +210,12 @@ impl RedisWriter {
                 }
                 Err(error) => {
                     self.reachable.store(false, Ordering::Relaxed);
-                    if backoff == FIRST_BACKOFF {
+                    if failures == 0 {
                         tracing::warn!(%error, "redis: publish failed; retrying");
                     }
                     self.connection = None;
-                    sleep(backoff).await;
-                    backoff = (backoff * 2).min(LAST_BACKOFF);
+                    sleep(RETRIES.pause(failures)).await;
+                    failures += 1;
                 }
             }
         }
@@ -299,7 +299,7 @@ type StreamReply = Vec<(String, Vec<StreamEntry>)>;
 
 impl RedisReader {
     async fn run(mut self, mut connection: Option<MultiplexedConnection>) {
-        let mut backoff = FIRST_BACKOFF;
+        let mut failures = 0;
         while !self.sender.is_closed() {
             let outcome = match &mut connection {
                 Some(connection) => self.read(connection).await,
@@ -314,7 +314,7 @@ impl RedisReader {
             match outcome {
                 Ok(()) => {
                     self.reachable.store(true, Ordering::Relaxed);
-                    backoff = FIRST_BACKOFF;
+                    failures = 0;
                 }
                 Err(error) => {
                     self.reachable.store(false, Ordering::Relaxed);
@@ -323,12 +323,12 @@ impl RedisReader {
                         self.slow = self.slow.saturating_add(u32::from(self.count == 1));
                         self.count = 1;
                     }
-                    if backoff == FIRST_BACKOFF {
+                    if failures == 0 {
                         tracing::warn!(%error, "redis: read failed; retrying");
                     }
                     connection = None;
-                    sleep(backoff).await;
-                    backoff = (backoff * 2).min(LAST_BACKOFF);
+                    sleep(RETRIES.pause(failures)).await;
+                    failures += 1;
                 }
             }
         }

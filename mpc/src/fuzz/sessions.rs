@@ -207,7 +207,7 @@ pub(super) fn said_in_signing(
 ) -> Result<([u8; 32], Vec<Vec<u8>>), Finding> {
     let (context, mut parties) = signature_of_two(scheme, shares)?;
     let mut said = if to_the_end {
-        talk(parties)?.0
+        exchange(parties)?.0
     } else {
         parties.remove(&ME);
         let mut run = FuzzRun::new(parties);
@@ -229,7 +229,7 @@ fn copy(message: &OutgoingMessage) -> OutgoingMessage {
 }
 
 /// Runs honest parties to the end. Gives what the peer said to the target, and how all ended.
-fn talk<T>(
+fn exchange<T>(
     parties: Parties<T>,
 ) -> Result<(Vec<OutgoingMessage>, BTreeMap<SignerIndex, T>), Finding> {
     let mut run = FuzzRun::new(parties);
@@ -328,7 +328,7 @@ pub fn keygen(scheme: Scheme, data: &[u8]) -> Result<(), Finding> {
 /// # Errors
 /// What should not have happened.
 pub fn keygen_samples(scheme: Scheme) -> Result<Vec<FuzzInput>, Finding> {
-    let (said, _) = talk(keygen_parties(scheme, parties(scheme))?)?;
+    let (said, _) = exchange(keygen_parties(scheme, parties(scheme))?)?;
     Ok(as_inputs(said, KEYGEN, 0))
 }
 
@@ -361,7 +361,7 @@ pub fn sealed_keygen(scheme: Scheme, data: &[u8]) -> Result<(), Finding> {
 /// # Errors
 /// What should not have happened.
 pub fn sealed_keygen_samples(scheme: Scheme) -> Result<Vec<FuzzInput>, Finding> {
-    let (said, _) = talk(sealed_parties(scheme)?)?;
+    let (said, _) = exchange(sealed_parties(scheme)?)?;
     Ok(as_inputs(said, KEYGEN, 0))
 }
 
@@ -380,7 +380,7 @@ pub(super) fn key(scheme: Scheme) -> Result<Arc<FuzzKey>, Finding> {
         return Ok(Arc::clone(key));
     }
     let backend = backend::of(scheme).map_err(|fault| refused(&fault))?;
-    let (_, shares) = talk(keygen_parties(scheme, 2)?)?;
+    let (_, shares) = exchange(keygen_parties(scheme, 2)?)?;
     let mut signers = BTreeMap::new();
     for (index, share) in &shares {
         signers.insert(
@@ -454,7 +454,7 @@ pub fn sign(scheme: Scheme, data: &[u8]) -> Result<(), Finding> {
 /// # Errors
 /// What should not have happened.
 pub fn sign_samples(scheme: Scheme) -> Result<Vec<FuzzInput>, Finding> {
-    let (said, _) = talk(sign_parties(&*key(scheme)?)?)?;
+    let (said, _) = exchange(sign_parties(&*key(scheme)?)?)?;
     Ok(as_inputs(said, SIGN, 0))
 }
 
@@ -530,7 +530,7 @@ pub fn ahead_samples() -> Result<Vec<FuzzInput>, Finding> {
     let told = nonces(&key)?.remove(&PEER).ok_or("no nonce")?.commitments;
     let length = u8::try_from(told.len()).map_err(|error| error.to_string())?;
     let parties = ahead_parties(&key, told.clone())?.ok_or("commitments cannot be read")?;
-    let (said, _) = talk(parties)?;
+    let (said, _) = exchange(parties)?;
     let inputs = said.into_iter().flat_map(|message| {
         let round = u8::try_from(message.round.saturating_sub(1)).unwrap_or(u8::MAX);
         let honest = [&[round, 0], message.body.as_slice()].concat();
@@ -629,7 +629,7 @@ pub fn reshare(scheme: Scheme, data: &[u8]) -> Result<(), Finding> {
 pub fn reshare_samples(scheme: Scheme) -> Result<Vec<FuzzInput>, Finding> {
     let mut samples = Vec::new();
     for variant in 0..reshare_variants(scheme) {
-        let (said, _) = talk(reshare_parties(scheme, variant)?)?;
+        let (said, _) = exchange(reshare_parties(scheme, variant)?)?;
         samples.extend(as_inputs(said, RESHARE, variant));
     }
     Ok(samples)

@@ -83,7 +83,7 @@ impl ScopeRules {
         asked: &PolicyRequest<'_>,
         outflow: &Outflow,
     ) -> Result<Vec<Spending>, Fault> {
-        self.check_kind(scope, asked.payload.which(), outflow)?;
+        self.check_kind(scope, asked.payload.payload_kind(), outflow)?;
         self.check_account_changes(scope, asked.payload)?;
         self.check_network(scope, outflow)?;
         self.check_recipients(scope, asked.own_wallets, outflow)?;

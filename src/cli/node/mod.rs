@@ -30,7 +30,7 @@ pub enum Command {
     /// Let signer nodes be used, by their keys.
     ///
     /// A node that was not admitted is ignored. `covault node init` and `covault node list` print
-    /// the keys; take them from whoever runs the node, not from the network. Repeating it is safe.
+    /// the keys; take them from the person who runs the node, not from the network. Repeating it is safe.
     Admit {
         /// The nodes: OpenSSH lines ("ssh-ed25519 AAAA...") or paths of .pub files.
         #[arg(value_name = "KEY", required = true)]

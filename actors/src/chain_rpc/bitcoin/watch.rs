@@ -113,7 +113,7 @@ pub struct AddressWatcher {
 
 #[derive(Default)]
 struct WatchList {
-    /// Those that nobody works at yet.
+    /// Those that no task has taken yet.
     waiting: Vec<(WatchedAddress, watch::Sender<WatchOutcome>)>,
     /// All of them, by address.
     outcomes: BTreeMap<String, watch::Receiver<WatchOutcome>>,

@@ -353,7 +353,7 @@ impl SigningState {
         let before = stored.request.state.effect();
         stored.advance(&services, events, extras).await?;
         if stored.request.state.effect() != before {
-            self.goes_on();
+            self.proceed();
         }
         Ok(())
     }

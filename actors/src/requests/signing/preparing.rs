@@ -56,7 +56,7 @@ impl SigningState {
                 .stored_mut()?
                 .advance_claiming(&services, events.clone(), extras, assigned)
                 .await;
-            // The wallet got another name, or was archived, just now.
+            // The wallet was renamed or archived in between.
             if !matches!(&committed, Err(AdvanceError::Conflict(key)) if key.space == KeySpace::Wallet)
             {
                 break committed;
@@ -69,7 +69,7 @@ impl SigningState {
             return self.retry_build(myself, reason, MAX_CONTENDED_TRIES).await;
         }
         let request = stored.request.id;
-        self.goes_on();
+        self.proceed();
         // A vault that ends in the meantime starts again with the claims that are on disk.
         let _ = self.vault.cast(vault::Msg::Claimed(request));
         Ok(())

@@ -86,7 +86,7 @@ impl SigningState {
     }
 
     /// The request waits for nothing now; its row said so in the same commit.
-    pub(super) fn goes_on(&mut self) {
+    pub(super) fn proceed(&mut self) {
         self.tries = 0;
         self.delayed = None;
         self.delay_in_trail = None;

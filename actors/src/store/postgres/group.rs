@@ -107,7 +107,7 @@ impl Group {
         let (mut own, mut shared) = (self.suspects.clone(), BTreeSet::new());
         for (batch, _) in &self.members {
             for write in batch.writes() {
-                let keys = match looked_at_by_all(write) {
+                let keys = match is_shared_read(write) {
                     true => &mut shared,
                     false => &mut own,
                 };
@@ -198,7 +198,7 @@ pub(super) fn size(batch: &Batch) -> usize {
 
 /// Whether every process looks at this row in most of its batches: a client's token. (A lease is looked
 /// at by its owner alone.)
-fn looked_at_by_all(write: &RowWrite) -> bool {
+fn is_shared_read(write: &RowWrite) -> bool {
     write.key.space == KeySpace::Token
         && write.change == RowChange::Check
         && matches!(write.expect, Precondition::Version(_))

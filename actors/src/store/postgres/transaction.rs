@@ -106,7 +106,7 @@ async fn write(
     }
     Err(Failed {
         effect: Effect::Unknown,
-        text: "this process may not commit (any more)".into(),
+        text: "this process may not commit, or no longer".into(),
     })
 }
 

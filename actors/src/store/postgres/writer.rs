@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use covault_core::backoff::Backoff;
 use sqlx::PgConnection;
 use tokio::{
     sync::mpsc,
@@ -23,9 +24,8 @@ use super::{
     transaction::{self, Failed, Settled},
 };
 
-/// The first pause before something that failed is tried again; it doubles up to the longest.
-const PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The pauses before something that failed is tried again.
+const RETRIES: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
 pub(super) struct Writer {
     pub(super) shared: Arc<Shared>,
@@ -82,7 +82,7 @@ impl Writer {
 
     /// Connects again, as long as somebody waits for it.
     async fn reconnect(&mut self) -> bool {
-        let mut pause = PAUSE;
+        let mut tries = 0;
         loop {
             match self.connect().await {
                 Ok(_) => return true,
@@ -93,8 +93,8 @@ impl Writer {
             if self.waiting.is_empty() || self.shared.halted().is_some() {
                 return false;
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            sleep(RETRIES.pause(tries)).await;
+            tries += 1;
         }
     }
 
@@ -123,7 +123,7 @@ impl Writer {
             Settled::Replaced => {
                 return Err(Trouble::passing(shared.halt(
                     "another orchestrator has taken over this database, or it was put back to an \
-                     older state: nothing is read or written here any more; stop this one",
+                     older state: this process no longer reads or writes; stop it",
                 )));
             }
         }
@@ -147,7 +147,7 @@ impl Writer {
     }
 
     async fn commit_by(&mut self, mut group: Group, until: Instant) {
-        let mut pause = PAUSE;
+        let mut tries = 0;
         loop {
             let Err(Failed { effect, text }) = self.attempt(&mut group).await else {
                 return group.answer();
@@ -177,12 +177,12 @@ impl Writer {
                     }
                 }
             }
-            if Instant::now() + pause >= until {
+            if Instant::now() + RETRIES.pause(tries) >= until {
                 tracing::error!(text, batches = group.len(), "PostgreSQL takes no commit");
                 return group.fail(&text);
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            sleep(RETRIES.pause(tries)).await;
+            tries += 1;
         }
     }
 
@@ -208,7 +208,7 @@ impl Writer {
         self.shared.doubt();
         self.connection = None;
         let mut group = Some(group);
-        let mut pause = PAUSE;
+        let mut tries = 0;
         loop {
             let limit = match group {
                 Some(_) => until,
@@ -242,8 +242,8 @@ impl Writer {
             if nobody || self.shared.halted().is_some() {
                 return None;
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            sleep(RETRIES.pause(tries)).await;
+            tries += 1;
         }
     }
 }

@@ -180,7 +180,7 @@ impl VaultState {
         }
         if !schemes.is_empty() {
             let wanted = |vault: &mut Vault| {
-                vault.want_again();
+                vault.retry_failed_keys();
                 Ok(())
             };
             let note = AuditNote::for_vault(by, self.vault.id, "KeysWantedAgain");

@@ -182,7 +182,7 @@ impl JsonCall {
                     // The whole call is compared with what the framework takes.
                     in_bcs(value, &tag)
                 } else {
-                    in_bcs_and_no_other(value, &tag)
+                    canonical_bcs(value, &tag)
                 };
                 bytes.map_err(|problem| argument(place, problem))
             })
@@ -263,7 +263,7 @@ enum MoveValue {
 
 /// The bytes of an argument. `abi` is what a chain node says, which may be false: the chain reads the
 /// bytes by the function's real parameters, and a text can be as long as a number.
-fn in_bcs_and_no_other(value: &Value, abi: &TypeTag) -> Result<Vec<u8>, String> {
+fn canonical_bcs(value: &Value, abi: &TypeTag) -> Result<Vec<u8>, String> {
     let bytes = in_bcs(value, abi)?;
     // Some bytes are as long as a number of 16 bits, which is no amount.
     let short = is_bytes(&convert(value, abi)?);

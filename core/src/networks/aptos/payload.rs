@@ -365,7 +365,7 @@ impl AptosTransaction {
                 recipient: called.map(|publisher| publisher.to_string()),
                 ..Spend::unseen(place)
             };
-            if target.is_some_and(EntryFunction::hands_on) {
+            if target.is_some_and(EntryFunction::moves_unread_assets) {
                 let all = |asset| Spend {
                     asset,
                     amount: U256::MAX,

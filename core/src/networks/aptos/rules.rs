@@ -23,7 +23,7 @@ use crate::{
         network::Network,
         rules::{
             Allocation, ChainIds, NetworkRules, Resource, Signed, SigningInput, Unsigned,
-            lowest_free, not_those,
+            lowest_free, unexpected_chain_data,
         },
     },
     signature::{Curve, Signature},
@@ -125,11 +125,11 @@ impl NetworkRules for Aptos {
                 });
             }
             (AptosPayload::Transaction(transaction), chain_data) => (transaction, chain_data),
-            (AptosPayload::Message(_), Some(_)) => return Err(not_those()),
+            (AptosPayload::Message(_), Some(_)) => return Err(unexpected_chain_data()),
         };
         let bytes = match (&transaction.action, chain_data) {
             (AptosAction::Raw(raw), None) => raw.encode()?,
-            (AptosAction::Raw(_), Some(_)) | (_, None) => return Err(not_those()),
+            (AptosAction::Raw(_), Some(_)) | (_, None) => return Err(unexpected_chain_data()),
             (_, Some(chain_data)) => raw(transaction, chain_data, sender(public_key)?)?.encode()?,
         };
         if bytes.len() > tx::MAX_BYTES {
@@ -237,7 +237,7 @@ fn raw(
             transfers::send_coin(coin, *to, *amount)
         }
         (AptosAction::Call(call), Some(abi)) => call.encode(abi)?,
-        _ => return Err(not_those()),
+        _ => return Err(unexpected_chain_data()),
     };
     let max_gas_amount = match (transaction.max_gas_amount, chain_data.gas_used) {
         (Some(limit), None) => limit,
@@ -250,11 +250,11 @@ fn raw(
             let problem = "cannot be determined: the chain node's gas is out of range";
             Fault::field("gasFee.maxGasAmount", problem)
         })?,
-        (Some(_), Some(_)) | (None, None) => return Err(not_those()),
+        (Some(_), Some(_)) | (None, None) => return Err(unexpected_chain_data()),
     };
     let gas_unit_price = match (transaction.gas_unit_price, chain_data.gas_unit_price) {
         (Some(price), None) | (None, Some(price)) => price,
-        (Some(_), Some(_)) | (None, None) => return Err(not_those()),
+        (Some(_), Some(_)) | (None, None) => return Err(unexpected_chain_data()),
     };
     Ok(RawTransaction {
         sender,
@@ -295,7 +295,7 @@ pub fn simulation(
     let gas_unit_price = match (gas_unit_price, chain_data.gas_unit_price) {
         (Some(price), None) => *price,
         (None, Some(price)) => price,
-        (Some(_), Some(_)) | (None, None) => return Err(not_those()),
+        (Some(_), Some(_)) | (None, None) => return Err(unexpected_chain_data()),
     };
     let max_gas_amount = balance
         .checked_div(gas_unit_price)
@@ -307,7 +307,9 @@ pub fn simulation(
     let entry = match (call, &chain_data.abi) {
         (PlannedCall::Entry(entry), None) => entry.clone(),
         (PlannedCall::Json(json), Some(abi)) => JsonCall::parse(json)?.encode(abi)?,
-        (PlannedCall::Entry(_), Some(_)) | (PlannedCall::Json(_), None) => return Err(not_those()),
+        (PlannedCall::Entry(_), Some(_)) | (PlannedCall::Json(_), None) => {
+            return Err(unexpected_chain_data());
+        }
     };
     let transaction = RawTransaction {
         sender: parse_address(&queries.from).map_err(Fault::bug)?,

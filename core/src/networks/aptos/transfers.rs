@@ -152,7 +152,7 @@ impl EntryFunction {
     /// Whether it is one of the framework's functions by which something goes to others, and none of
     /// those that [`transfers`] reads: how much of what is not known. A store may be of any asset, an
     /// object goes with all that it holds.
-    pub(crate) fn hands_on(&self) -> bool {
+    pub(crate) fn moves_unread_assets(&self) -> bool {
         let function = self.function.as_str();
         // Deposits and withdrawals for somebody, accounts that are made with coins in them, offers.
         let for_others = function.contains("transfer")

@@ -15,7 +15,10 @@ use crate::{
     fault::{Class, Fault},
     networks::{
         network::Network,
-        rules::{Allocation, NetworkRules, Resource, Signed, SigningInput, Unsigned, not_those},
+        rules::{
+            Allocation, NetworkRules, Resource, Signed, SigningInput, Unsigned,
+            unexpected_chain_data,
+        },
     },
     signature::{Curve, Signature},
 };
@@ -62,7 +65,7 @@ impl NetworkRules for Bitcoin {
         taken: &BTreeSet<Resource>,
     ) -> Result<Allocation<ChainData>, Fault> {
         let all = tx::coins(&chain_data)?;
-        let is_free = |coin: &&SpendableOutput| !taken.contains(&piece(&coin.outpoint));
+        let is_free = |coin: &&SpendableOutput| !taken.contains(&outpoint_resource(&coin.outpoint));
         let free: Vec<SpendableOutput> = all.iter().filter(is_free).copied().collect();
         if let Ok(choice) = tx::choose(payload, &free) {
             let outputs = choice.coins.iter().map(UnspentOutput::from).collect();
@@ -79,7 +82,10 @@ impl NetworkRules for Bitcoin {
 
     fn candidate_inputs(&self, chain_data: &ChainData) -> Result<Vec<Resource>, Fault> {
         let coins = tx::coins(chain_data)?;
-        Ok(coins.iter().map(|coin| piece(&coin.outpoint)).collect())
+        Ok(coins
+            .iter()
+            .map(|coin| outpoint_resource(&coin.outpoint))
+            .collect())
     }
 
     fn reservations(
@@ -88,7 +94,7 @@ impl NetworkRules for Bitcoin {
         unsigned: &Unsigned,
     ) -> Result<Vec<Resource>, Fault> {
         let outpoints = UnsignedPsbt::read(&unsigned.bytes)?.outpoints();
-        Ok(outpoints.iter().map(piece).collect())
+        Ok(outpoints.iter().map(outpoint_resource).collect())
     }
 
     /// What is signed for an input binds the whole transaction, and the amount of this input alone
@@ -103,7 +109,7 @@ impl NetworkRules for Bitcoin {
         chain_data: Option<&ChainData>,
         public_key: &[u8],
     ) -> Result<Unsigned, Fault> {
-        let coins = tx::coins(chain_data.ok_or_else(not_those)?)?;
+        let coins = tx::coins(chain_data.ok_or_else(unexpected_chain_data)?)?;
         let choice = tx::choose(payload, &coins)?;
         let own = own_script(&key(public_key)?);
         let draft = UnsignedPsbt::new(payload.payment(), &choice, &own);
@@ -153,7 +159,7 @@ fn own_script(key: &CompressedPublicKey) -> ScriptBuf {
 }
 
 /// `txid:vout`.
-fn piece(outpoint: &bitcoin::OutPoint) -> Resource {
+fn outpoint_resource(outpoint: &bitcoin::OutPoint) -> Resource {
     Resource::Object(outpoint.to_string())
 }
 

@@ -313,7 +313,7 @@ impl EffectWalk {
     fn call(&mut self, to: Address, value: U256, input: &[u8], depth: usize) {
         let place = self.effects.len();
         self.push(None, value, to);
-        self.inside(to, input, depth);
+        self.inner_call(to, input, depth);
         let inner = self.effects.iter().skip(place + 1);
         let passed_on = inner
             .filter(|effect| effect.token.is_none())
@@ -324,7 +324,7 @@ impl EffectWalk {
     }
 
     /// What the data of a call says.
-    fn inside(&mut self, to: Address, input: &[u8], depth: usize) {
+    fn inner_call(&mut self, to: Address, input: &[u8], depth: usize) {
         let is_batch = to == BATCH && MOONBEAMS.contains(&self.chain_id);
         if is_precompile(self.chain_id, &to) && !is_batch && !input.is_empty() {
             self.precompile(to, input);
@@ -410,7 +410,7 @@ impl EffectWalk {
     /// Calls of the contract by itself, in the name of who calls it.
     fn own(&mut self, to: Address, calls: &Seq<Bytes<'_>>, depth: usize) -> Option<()> {
         for call in &calls.0 {
-            self.inside(to, call.0, depth);
+            self.inner_call(to, call.0, depth);
         }
         Some(())
     }

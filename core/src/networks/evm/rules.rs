@@ -20,7 +20,7 @@ use crate::{
         network::Network,
         rules::{
             Allocation, ChainIds, NetworkRules, Resource, Signed, SigningInput, Unsigned,
-            lowest_free, not_those,
+            lowest_free, unexpected_chain_data,
         },
     },
     signature::{Curve, Signature},
@@ -58,7 +58,7 @@ impl NetworkRules for Evm {
     }
 
     /// A transaction that brings everything may still be told that its chain has no base fee.
-    fn takes_unasked(&self, payload: &EvmPayload) -> bool {
+    fn accepts_unqueried_chain_data(&self, payload: &EvmPayload) -> bool {
         matches!(payload, EvmPayload::Transaction(_))
     }
 
@@ -127,7 +127,7 @@ impl NetworkRules for Evm {
                 eip1559: true,
                 fees: None,
             },
-            None => return Err(not_those()),
+            None => return Err(unexpected_chain_data()),
         };
         let bytes = tx::unsigned(transaction, chain_data)?;
         Ok(Unsigned {

@@ -100,7 +100,7 @@ impl WalletInstructions {
                 }
                 // Withdraw
                 if one.variant() == Some(4) {
-                    self.paid_out(one, 1, one.u64_at(4)?)?;
+                    self.add_payment(one, 1, one.u64_at(4)?)?;
                 }
                 None
             }
@@ -111,7 +111,7 @@ impl WalletInstructions {
                 }
                 // Withdraw
                 if one.variant() == Some(3) {
-                    self.paid_out(one, 1, one.u64_at(4)?)?;
+                    self.add_payment(one, 1, one.u64_at(4)?)?;
                 }
                 None
             }
@@ -122,8 +122,8 @@ impl WalletInstructions {
                 }
                 // Upgrade, whose buffer is emptied; Close: all that the account has.
                 match one.variant() {
-                    Some(3) => self.paid_out(one, 3, u64::MAX)?,
-                    Some(5) => self.paid_out(one, 1, u64::MAX)?,
+                    Some(3) => self.add_payment(one, 3, u64::MAX)?,
+                    Some(5) => self.add_payment(one, 1, u64::MAX)?,
                     _ => {}
                 }
                 None
@@ -145,7 +145,7 @@ impl WalletInstructions {
             // all who sign, at whatever place: AllocateWithSeed, AssignWithSeed, WithdrawNonceAccount,
             // AuthorizeNonceAccount.
             9 | 10 => self.change(AccountChange::SolanaAssign),
-            5 => return self.paid_out(one, 1, one.u64_at(4)?),
+            5 => return self.add_payment(one, 1, one.u64_at(4)?),
             7 => self.change(AccountChange::SolanaSetAuthority),
             // TransferWithSeed, whose base has its place
             11 if at(1) => return self.lamports(one, one.account(2)?, one.u64_at(4)?),
@@ -175,7 +175,7 @@ impl WalletInstructions {
             7 | 14 => self.tokens(one, MovedToken::Of(one.account(0)?), [1, 2])?,
             8 | 15 => self.tokens(one, MovedToken::Of(one.account(1)?), [1, 2])?,
             // CloseAccount, WithdrawExcessLamports, UnwrapLamports: all that the account has.
-            9 | 38 | 45 => self.paid_out(one, 1, u64::MAX)?,
+            9 | 38 | 45 => self.add_payment(one, 1, u64::MAX)?,
             // What is initialized, Revoke, FreezeAccount, ThawAccount, SyncNative, and what only
             // answers
             0..=2 | 5 | 10 | 11 | 16..=24 => {}
@@ -251,7 +251,7 @@ impl WalletInstructions {
 
     /// Lamports of an account that the wallet has authority over, for the account at a place; what
     /// the wallet gets does not leave.
-    fn paid_out(&mut self, one: &ReadInstruction<'_>, to: usize, amount: u64) -> Option<()> {
+    fn add_payment(&mut self, one: &ReadInstruction<'_>, to: usize, amount: u64) -> Option<()> {
         let to = one.account(to)?;
         if to != one.wallet {
             self.lamports(one, to, amount)?;

@@ -19,7 +19,7 @@ use crate::{
     fault::{Class, Fault},
     networks::{
         network::Network,
-        rules::{NetworkRules, Resource, Signed, Unsigned, not_those},
+        rules::{NetworkRules, Resource, Signed, Unsigned, unexpected_chain_data},
     },
     signature::Signature,
 };
@@ -95,8 +95,12 @@ impl NetworkRules for Solana {
         _public_key: &[u8],
     ) -> Result<Unsigned, Fault> {
         match payload {
-            SolanaPayload::SendNative(send) => send_native(send, chain_data.ok_or_else(not_those)?),
-            SolanaPayload::SendToken(send) => send_token(send, chain_data.ok_or_else(not_those)?),
+            SolanaPayload::SendNative(send) => {
+                send_native(send, chain_data.ok_or_else(unexpected_chain_data)?)
+            }
+            SolanaPayload::SendToken(send) => {
+                send_token(send, chain_data.ok_or_else(unexpected_chain_data)?)
+            }
             SolanaPayload::SendCustom(send) => send_custom(send),
             SolanaPayload::Message(message) => Ok(Unsigned {
                 bytes: Vec::new(),

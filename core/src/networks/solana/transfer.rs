@@ -17,7 +17,7 @@ use super::{
 
 use crate::{
     fault::{ExecuteCode, Fault},
-    networks::rules::{SigningInput, Unsigned, not_those},
+    networks::rules::{SigningInput, Unsigned, unexpected_chain_data},
     signature::Curve,
 };
 
@@ -26,7 +26,7 @@ pub(super) fn send_native(
     chain_data: &ChainData,
 ) -> Result<Unsigned, Fault> {
     if chain_data.token.is_some() {
-        return Err(not_those());
+        return Err(unexpected_chain_data());
     }
     let (from, to) = (field_key("from", &send.from)?, field_key("to", &send.to)?);
     transfer_message(&from, &[transfer(&from, &to, send.lamports)], chain_data)
@@ -60,7 +60,10 @@ pub(super) fn send_token(
     send: &SolanaTokenTransfer,
     chain_data: &ChainData,
 ) -> Result<Unsigned, Fault> {
-    let known = chain_data.token.as_ref().ok_or_else(not_those)?;
+    let known = chain_data
+        .token
+        .as_ref()
+        .ok_or_else(unexpected_chain_data)?;
     let (from, to) = (field_key("from", &send.from)?, field_key("to", &send.to)?);
     let mint = field_key("mintAddress", &send.mint)?;
     let program = token_program(&known.program)

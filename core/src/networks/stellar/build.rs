@@ -12,7 +12,7 @@ use super::{
     payload::{StellarAction, StellarTransaction},
 };
 
-use crate::{fault::Fault, networks::rules::not_those};
+use crate::{fault::Fault, networks::rules::unexpected_chain_data};
 
 /// Builds a transaction of one operation.
 pub(super) fn build(
@@ -34,11 +34,11 @@ pub(super) fn build(
                 limit: i64::MAX,
             })
         }
-        _ => return Err(not_those()),
+        _ => return Err(unexpected_chain_data()),
     };
     // 0 would mean that it is good for ever.
     if chain_data.max_time == 0 {
-        return Err(not_those());
+        return Err(unexpected_chain_data());
     }
     if !(1..=MAX_BASE_FEE).contains(&chain_data.base_fee) {
         return Err(Fault::field(

@@ -417,7 +417,9 @@ fn payments(operation: &OperationBody) -> Vec<Spend> {
         }
         OperationBody::ManageSellOffer(op) => offer(&op.selling, op.amount),
         OperationBody::CreatePassiveSellOffer(op) => offer(&op.selling, op.amount),
-        OperationBody::ManageBuyOffer(op) => offer(&op.selling, sold(op.buy_amount, &op.price)),
+        OperationBody::ManageBuyOffer(op) => {
+            offer(&op.selling, amount_sold(op.buy_amount, &op.price))
+        }
         // Which assets a pool has stands in no operation, contracts do what they like, and whose
         // entries the wallet's reserves are held for is up to the one that is sponsored.
         OperationBody::LiquidityPoolDeposit(_)
@@ -442,7 +444,7 @@ fn payments(operation: &OperationBody) -> Vec<Spend> {
 }
 
 /// What buying an amount costs at the most, at the highest price that the offer takes.
-fn sold(amount: i64, price: &Price) -> i64 {
+fn amount_sold(amount: i64, price: &Price) -> i64 {
     let (n, d) = (i128::from(price.n), i128::from(price.d));
     let product = i128::from(amount).saturating_mul(n);
     let sold = product

@@ -22,7 +22,7 @@ use crate::{
         payload::NetworkPayload as _,
         rules::{
             Allocation, NetworkRules, Resource, Signed, SigningInput, Unsigned, lowest_free,
-            not_those,
+            unexpected_chain_data,
         },
     },
     signature::{Curve, Signature},
@@ -124,7 +124,7 @@ impl NetworkRules for Stellar {
     ) -> Result<Unsigned, Fault> {
         let (bytes, digest) = match payload {
             StellarPayload::Transaction(transaction) => {
-                let chain_data = chain_data.ok_or_else(not_those)?;
+                let chain_data = chain_data.ok_or_else(unexpected_chain_data)?;
                 let envelope = build(transaction, chain_data, key_of(public_key)?)?;
                 (envelope::encode(&envelope)?, envelope::digest(&envelope)?)
             }

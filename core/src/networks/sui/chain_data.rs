@@ -8,7 +8,7 @@ use super::{
     coins::{CoinObject, MAX_COINS},
     payment::SuiPayment,
 };
-use crate::{fault::Fault, networks::rules::not_those};
+use crate::{fault::Fault, networks::rules::unexpected_chain_data};
 
 /// What a Sui node must be asked: always the sender's SUI coins and SUI address balance, those of
 /// the type that is paid where it is a token, the epoch and the chain.
@@ -72,12 +72,12 @@ impl ChainData {
     pub(super) fn check(&self, payment: &SuiPayment) -> Result<(), Fault> {
         let unasked = !self.coins.is_empty() || self.coin_address_balance > 0;
         if payment.token().is_none() && unasked {
-            return Err(not_those());
+            return Err(unexpected_chain_data());
         }
         let mut seen = BTreeSet::new();
         for list in [&self.sui_coins, &self.coins] {
             if list.len() > MAX_COINS {
-                return Err(not_those());
+                return Err(unexpected_chain_data());
             }
             for coin in list {
                 let reference = coin.reference()?;

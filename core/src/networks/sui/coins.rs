@@ -6,7 +6,7 @@ use sui_sdk_types::{
 };
 
 use super::address::{parse_address, parse_digest};
-use crate::{fault::Fault, networks::rules::not_those};
+use crate::{fault::Fault, networks::rules::unexpected_chain_data};
 
 /// Coin objects of one type that a node may name. A transaction with so many is far below the
 /// network's limits (2048 objects, 128 KiB).
@@ -43,8 +43,8 @@ pub struct CoinOrigin {
 impl CoinObject {
     /// How a transaction names it.
     pub(super) fn reference(&self) -> Result<ObjectReference, Fault> {
-        let id = parse_address(&self.object_id).map_err(|_| not_those())?;
-        let digest = parse_digest(&self.digest).ok_or_else(not_those)?;
+        let id = parse_address(&self.object_id).map_err(|_| unexpected_chain_data())?;
+        let digest = parse_digest(&self.digest).ok_or_else(unexpected_chain_data)?;
         if is_reservation(&digest) {
             return Err(Fault::bug("a coin reservation among the coin objects"));
         }
@@ -52,8 +52,9 @@ impl CoinObject {
     }
 
     /// The name that [`crate::networks::Resource::Object`] has for it.
-    pub(super) fn piece(&self) -> Result<String, Fault> {
-        self.reference().map(|reference| piece(&reference))
+    pub(super) fn object_resource(&self) -> Result<String, Fault> {
+        self.reference()
+            .map(|reference| object_resource(&reference))
     }
 
     /// Whether the digest shows that this is a coin of that type, owned by that address, with that
@@ -63,12 +64,14 @@ impl CoinObject {
             return Ok(false);
         };
         let reference = self.reference()?;
-        let previous = parse_digest(&origin.previous_transaction).ok_or_else(not_those)?;
+        let previous =
+            parse_digest(&origin.previous_transaction).ok_or_else(unexpected_chain_data)?;
         // struct Coin<T> { id: UID, balance: Balance<T> }
         let mut contents = reference.object_id().as_bytes().to_vec();
         contents.extend_from_slice(&self.balance.to_le_bytes());
         let kind = StructTag::coin(coin_type.clone().into());
-        let coin = MoveStruct::new(kind, true, self.version, contents).ok_or_else(not_those)?;
+        let coin = MoveStruct::new(kind, true, self.version, contents)
+            .ok_or_else(unexpected_chain_data)?;
         let object = Object::new(
             ObjectData::Struct(coin),
             Owner::Address(owner),
@@ -80,7 +83,7 @@ impl CoinObject {
 }
 
 /// `objectId:version`: an owned object has each of its versions once.
-pub(super) fn piece(reference: &ObjectReference) -> String {
+pub(super) fn object_resource(reference: &ObjectReference) -> String {
     format!("{}:{}", reference.object_id(), reference.version())
 }
 

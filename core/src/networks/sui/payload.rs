@@ -165,7 +165,7 @@ impl NetworkPayload for SuiPayload {
         };
         let (nature, spends) = match self {
             // What type a coin object has does not stand in the signed bytes; its digest does,
-            // which covers the type: see `Rules::vouch`.
+            // which covers the type: see `Rules::check_chain_data`.
             SuiPayload::Payment(payment) => {
                 let spend = |output: &SuiOutput| Spend {
                     asset: asset(payment.token()),

@@ -25,7 +25,7 @@ use crate::{
         network::Network,
         rules::{
             Allocation, NetworkRules, Resource, Signed, SigningInput, Unsigned, lowest_free,
-            not_those,
+            unexpected_chain_data,
         },
     },
     signature::{Curve, Signature},
@@ -97,10 +97,10 @@ impl NetworkRules for Sui {
         taken: &BTreeSet<Resource>,
     ) -> Result<Allocation<ChainData>, Fault> {
         let SuiPayload::Payment(payment) = payload else {
-            return Err(not_those());
+            return Err(unexpected_chain_data());
         };
         chain_data.check(payment)?;
-        self.vouch(payload, &chain_data)?;
+        self.check_chain_data(payload, &chain_data)?;
         let (_, budget) = tx::gas(payment, &chain_data)?;
         let mut left = chain_data.clone();
         left.sui_coins = free(&chain_data.sui_coins, taken)?;
@@ -123,7 +123,7 @@ impl NetworkRules for Sui {
     fn candidate_inputs(&self, chain_data: &ChainData) -> Result<Vec<Resource>, Fault> {
         let coins = chain_data.sui_coins.iter().chain(&chain_data.coins);
         coins
-            .map(|coin| Ok(Resource::Object(coin.piece()?)))
+            .map(|coin| Ok(Resource::Object(coin.object_resource()?)))
             .collect()
     }
 
@@ -138,7 +138,7 @@ impl NetworkRules for Sui {
         unsigned: &Unsigned,
     ) -> Result<Vec<Resource>, Fault> {
         let transaction = tx::decode(&unsigned.bytes).ok_or_else(unreadable)?;
-        let mut reservations = pieces(&transaction);
+        let mut reservations = object_resources(&transaction);
         let nonce = match payload {
             SuiPayload::Payment(_) => tx::nonce(&transaction.expiration),
             SuiPayload::Custom(_) | SuiPayload::Message(_) => None,
@@ -154,7 +154,7 @@ impl NetworkRules for Sui {
     }
 
     /// Every coin object of a token must show its type: nothing else in the signed bytes does.
-    fn vouch(&self, payload: &SuiPayload, chain_data: &ChainData) -> Result<(), Fault> {
+    fn check_chain_data(&self, payload: &SuiPayload, chain_data: &ChainData) -> Result<(), Fault> {
         let SuiPayload::Payment(payment) = payload else {
             return Ok(());
         };
@@ -182,9 +182,10 @@ impl NetworkRules for Sui {
         _public_key: &[u8],
     ) -> Result<Unsigned, Fault> {
         let transaction = match payload {
-            SuiPayload::Payment(payment) => {
-                Cow::Owned(tx::payment(payment, chain_data.ok_or_else(not_those)?)?)
-            }
+            SuiPayload::Payment(payment) => Cow::Owned(tx::payment(
+                payment,
+                chain_data.ok_or_else(unexpected_chain_data)?,
+            )?),
             SuiPayload::Custom(custom) => Cow::Borrowed(&*custom.transaction),
             SuiPayload::Message(message) => {
                 let message = PersonalMessage(Cow::Borrowed(&message.content));
@@ -274,7 +275,7 @@ fn unreadable() -> Fault {
 
 /// Objects that a transaction uses up for certain: gas coins, what it receives, and what its
 /// commands split, merge, transfer or put into vectors.
-fn pieces(transaction: &Transaction) -> Vec<Resource> {
+fn object_resources(transaction: &Transaction) -> Vec<Resource> {
     let Some(program) = tx::program_of(transaction) else {
         return Vec::new();
     };
@@ -309,7 +310,7 @@ fn pieces(transaction: &Transaction) -> Vec<Resource> {
     let objects: BTreeSet<_> = gas
         .chain(inputs)
         .filter(|object| !coins::is_reservation(object.digest()))
-        .map(|object| Resource::Object(coins::piece(object)))
+        .map(|object| Resource::Object(coins::object_resource(object)))
         .collect();
     objects.into_iter().collect()
 }
@@ -317,7 +318,7 @@ fn pieces(transaction: &Transaction) -> Vec<Resource> {
 fn free(coins: &[CoinObject], taken: &BTreeSet<Resource>) -> Result<Vec<CoinObject>, Fault> {
     let mut free = Vec::with_capacity(coins.len());
     for coin in coins {
-        if !taken.contains(&Resource::Object(coin.piece()?)) {
+        if !taken.contains(&Resource::Object(coin.object_resource()?)) {
             free.push(coin.clone());
         }
     }

@@ -75,7 +75,7 @@ impl SplitCoin {
         match command {
             Command::SplitCoins(command) => {
                 if command.coin != Argument::Gas {
-                    return out_of_sight(self.take(&[command.coin]));
+                    return unseen_amount(self.take(&[command.coin]));
                 }
                 for (index, amount) in (0..).zip(&command.amounts) {
                     // How much a command before has made of it is not known.
@@ -89,9 +89,9 @@ impl SplitCoin {
                 if command.coin == Argument::Gas {
                     return None;
                 }
-                out_of_sight(taken)
+                unseen_amount(taken)
             }
-            Command::MakeMoveVector(command) => out_of_sight(self.take(&command.elements)),
+            Command::MakeMoveVector(command) => unseen_amount(self.take(&command.elements)),
             Command::TransferObjects(command) => {
                 let amount = self.take(&command.objects);
                 let to = self
@@ -159,7 +159,7 @@ fn sui(amount: U256, to: Option<Address>) -> VisibleSpend {
 }
 
 /// SUI that goes where it is not followed.
-fn out_of_sight(amount: U256) -> Option<VisibleSpend> {
+fn unseen_amount(amount: U256) -> Option<VisibleSpend> {
     (!amount.is_zero()).then(|| sui(amount, None))
 }
 

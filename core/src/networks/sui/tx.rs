@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     fault::{ExecuteCode, Fault},
-    networks::rules::not_those,
+    networks::rules::unexpected_chain_data,
 };
 
 /// The network's `max_tx_size_bytes`.
@@ -121,7 +121,7 @@ pub(super) fn gas(payment: &SuiPayment, chain_data: &ChainData) -> Result<(u64, 
                 .filter(|budget| *budget <= MAX_BUDGET)
                 .ok_or_else(absurd)?
         }
-        (Some(_), Some(_)) | (None, None) => return Err(not_those()),
+        (Some(_), Some(_)) | (None, None) => return Err(unexpected_chain_data()),
     };
     Ok((price, budget))
 }
@@ -134,7 +134,7 @@ fn price(payment: &SuiPayment, chain_data: &ChainData) -> Result<u64, Fault> {
             "gasFee.price",
             "the chain node's gas price is out of range",
         )),
-        (Some(_), Some(_)) | (None, None) => Err(not_those()),
+        (Some(_), Some(_)) | (None, None) => Err(unexpected_chain_data()),
     }
 }
 
@@ -259,17 +259,20 @@ fn valid_during(chain_data: &ChainData) -> Result<TransactionExpiration, Fault> 
         min_timestamp: None,
         max_timestamp: None,
         chain,
-        nonce: nonce.ok_or_else(not_those)?,
+        nonce: nonce.ok_or_else(unexpected_chain_data)?,
     })
 }
 
 /// Epoch and chain. The network's own encodings have 32 bits for an epoch.
 pub(super) fn now(chain_data: &ChainData) -> Result<(u64, Digest), Fault> {
-    let now = chain_data.validity.as_ref().ok_or_else(not_those)?;
+    let now = chain_data
+        .validity
+        .as_ref()
+        .ok_or_else(unexpected_chain_data)?;
     if u32::try_from(now.epoch).is_err() {
-        return Err(not_those());
+        return Err(unexpected_chain_data());
     }
-    let chain = parse_digest(&now.chain_identifier).ok_or_else(not_those)?;
+    let chain = parse_digest(&now.chain_identifier).ok_or_else(unexpected_chain_data)?;
     Ok((now.epoch, chain))
 }
 
@@ -365,7 +368,7 @@ fn pay_sui(program: &mut ProgramBuilder, payment: &SuiPayment) -> Result<(), Fau
         coin: Argument::Gas,
         amounts,
     }))?;
-    hand_out(program, split, addresses)
+    transfer_split(program, split, addresses)
 }
 
 /// Gathers the coins of a type and splits what is paid off.
@@ -425,11 +428,11 @@ fn pay_token(
     } else if there == u128::from(total) {
         program.coin_call("destroy_zero", coin, vec![*purse])?;
     }
-    hand_out(program, split, addresses)
+    transfer_split(program, split, addresses)
 }
 
 /// Transfers each result of a split to its address.
-fn hand_out(
+fn transfer_split(
     program: &mut ProgramBuilder,
     split: u16,
     addresses: Vec<Argument>,

@@ -102,7 +102,7 @@ pub(super) fn write(root: &DynCell) -> Vec<u8> {
 
 /// A text that goes on in the next cell when one is full ("snake", TEP-64), behind what is in
 /// `start` already.
-pub(super) fn snake(mut start: CellBuilder, text: &[u8]) -> Result<Cell, Error> {
+pub(super) fn snake_cell(mut start: CellBuilder, text: &[u8]) -> Result<Cell, Error> {
     const BYTES: usize = 127;
     let room = usize::from(start.spare_capacity_bits() / 8);
     let (first, rest) = text.split_at(room.min(text.len()));
@@ -265,7 +265,7 @@ mod tests {
             let text = text.repeat(times);
             let mut builder = CellBuilder::new();
             builder.store_zeros(before * 8).unwrap();
-            let mut next = Some(snake(builder, &text).unwrap());
+            let mut next = Some(snake_cell(builder, &text).unwrap());
             let (mut skip, mut back) = (usize::from(before), Vec::<u8>::new());
             while let Some(cell) = next {
                 prop_assert_eq!(cell.bit_len() % 8, 0);

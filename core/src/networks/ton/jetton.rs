@@ -7,7 +7,7 @@ use tycho_types::{
     num::Tokens,
 };
 
-use super::{address::TonAddress, cells::snake};
+use super::{address::TonAddress, cells::snake_cell};
 
 /// nanoton that go with a transfer to pay for it; what is left comes back to the sender.
 pub(crate) const ATTACHED: u128 = 50_000_000;
@@ -26,7 +26,7 @@ pub(super) fn comment(text: &str) -> Result<Cell, Error> {
     }
     let mut builder = CellBuilder::new();
     builder.store_u32(COMMENT)?;
-    snake(builder, text.as_bytes())
+    snake_cell(builder, text.as_bytes())
 }
 
 /// The body that asks the sender's jetton wallet to send.

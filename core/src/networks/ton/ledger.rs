@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn decimals__should_be_read_where_they_are_on_the_chain() {
-        let snake = |text: &str, tag: bool| {
+        let snake_cell = |text: &str, tag: bool| {
             let mut builder = CellBuilder::new();
             if tag {
                 builder.store_u8(SNAKE).unwrap();
@@ -275,17 +275,17 @@ mod tests {
                 .unwrap();
             encode(builder)
         };
-        let name = ("name", snake("Token", true));
-        let uri = ("uri", snake("https://a.b/c.json", true));
-        let six = |tag| ("decimals", snake("6", tag));
+        let name = ("name", snake_cell("Token", true));
+        let uri = ("uri", snake_cell("https://a.b/c.json", true));
+        let six = |tag| ("decimals", snake_cell("6", tag));
         for (content, expected) in [
             (content(0, &[six(true), name.clone()]), Some(6)),
             (content(0, &[six(false), uri.clone()]), Some(6)),
             (content(0, std::slice::from_ref(&name)), Some(9)),
             (content(0, &[]), Some(9)),
             (content(0, &[name, uri]), None),
-            (content(0, &[("decimals", snake("six", true))]), None),
-            (content(0, &[("decimals", snake("256", true))]), None),
+            (content(0, &[("decimals", snake_cell("six", true))]), None),
+            (content(0, &[("decimals", snake_cell("256", true))]), None),
             (content(1, &[six(true)]), None),
             (encode(CellBuilder::new()), None),
             ("AAAA".into(), None),

@@ -25,7 +25,7 @@ use crate::{
         network::Network,
         rules::{
             Allocation, NetworkRules, Resource, Signed, SigningInput, Unsigned, lowest_free,
-            not_those,
+            unexpected_chain_data,
         },
     },
     signature::{Curve, Signature},
@@ -143,7 +143,7 @@ impl NetworkRules for Ton {
         let chain_data = match (payload, chain_data) {
             (TonPayload::Message(message), chain_data) => return sign_message(message, chain_data),
             (_, Some(ChainData::Transaction(chain_data))) => chain_data,
-            (_, Some(ChainData::Message { .. }) | None) => return Err(not_those()),
+            (_, Some(ChainData::Message { .. }) | None) => return Err(unexpected_chain_data()),
         };
         let order = order(payload, chain_data, &key(public_key)?)?;
         let body = order.body().map_err(Fault::bug)?;
@@ -235,7 +235,7 @@ fn order(
             ("comment", vec![send_token(send, chain_data, &wallet)?])
         }
         (TonPayload::SendCustom(send), None) => ("payload", connect::cells_of(&send.messages)?),
-        _ => return Err(not_those()),
+        _ => return Err(unexpected_chain_data()),
     };
     let most = version.most_messages();
     if messages.len() > most {
@@ -293,7 +293,7 @@ fn send_token(
                 "cannot be verified: this jetton does not store them on chain; omit them",
             ));
         }
-        (None, Some(_)) => return Err(not_those()),
+        (None, Some(_)) => return Err(unexpected_chain_data()),
         (None, None) => {}
     }
     let body = jetton::transfer(send.amount, &send.to, from, &send.comment).map_err(Fault::bug)?;
@@ -304,7 +304,7 @@ fn sign_message(message: &TonMessage, chain_data: Option<&ChainData>) -> Result<
     let (domain, timestamp) = match chain_data {
         None => (None, None),
         Some(ChainData::Message { domain, timestamp }) => (domain.as_deref(), *timestamp),
-        Some(ChainData::Transaction(_)) => return Err(not_those()),
+        Some(ChainData::Transaction(_)) => return Err(unexpected_chain_data()),
     };
     let at = if message.form.has_domain() {
         let domain = one_of(message.domain.as_deref(), domain)?;
@@ -326,7 +326,7 @@ fn sign_message(message: &TonMessage, chain_data: Option<&ChainData>) -> Result<
 fn one_of<T>(request: Option<T>, chain_data: Option<T>) -> Result<T, Fault> {
     match (request, chain_data) {
         (Some(value), None) | (None, Some(value)) => Ok(value),
-        (Some(_), Some(_)) | (None, None) => Err(not_those()),
+        (Some(_), Some(_)) | (None, None) => Err(unexpected_chain_data()),
     }
 }
 

@@ -13,7 +13,10 @@ use crate::{
     fault::{Class, Fault},
     networks::{
         network::Network,
-        rules::{Allocation, NetworkRules, Resource, Signed, SigningInput, Unsigned, not_those},
+        rules::{
+            Allocation, NetworkRules, Resource, Signed, SigningInput, Unsigned,
+            unexpected_chain_data,
+        },
     },
     signature::{Curve, Signature},
 };
@@ -106,7 +109,7 @@ impl NetworkRules for Tron {
         chain_data: Option<&ChainData>,
         _public_key: &[u8],
     ) -> Result<Unsigned, Fault> {
-        let bytes = tx::unsigned(payload, chain_data.ok_or_else(not_those)?)?;
+        let bytes = tx::unsigned(payload, chain_data.ok_or_else(unexpected_chain_data)?)?;
         Ok(Unsigned {
             signing: vec![SigningInput {
                 curve: Curve::Secp256k1,

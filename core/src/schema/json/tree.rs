@@ -48,7 +48,7 @@ struct JsonSeed {
 }
 
 impl JsonSeed {
-    fn deeper<E: Error>(self) -> Result<Self, E> {
+    fn descend<E: Error>(self) -> Result<Self, E> {
         if self.depth >= MAX_DEPTH {
             return Err(E::custom("nested too deeply"));
         }
@@ -102,7 +102,7 @@ impl<'de> Visitor<'de> for JsonSeed {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<JsonValue, A::Error> {
-        let seed = self.deeper()?;
+        let seed = self.descend()?;
         let mut list = Vec::new();
         while let Some(item) = items.next_element_seed(seed)? {
             list.push(item);
@@ -111,7 +111,7 @@ impl<'de> Visitor<'de> for JsonSeed {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<JsonValue, A::Error> {
-        let seed = self.deeper()?;
+        let seed = self.descend()?;
         let mut object = Vec::new();
         while let Some(key) = entries.next_key::<String>()? {
             object.push((key, entries.next_value_seed(seed)?));

@@ -75,7 +75,7 @@ impl ProofGossip {
 
 impl Node {
     /// Who must learn of it, among those that our configuration knows.
-    fn told_of(&self, ProvenGeneration { order, .. }: &ProvenGeneration) -> BTreeSet<NodeId> {
+    fn recipients_of(&self, ProvenGeneration { order, .. }: &ProvenGeneration) -> BTreeSet<NodeId> {
         let parties = order.old.holders.iter().chain(&order.new.holders);
         let others = parties.filter(|node| **node != self.codec.id() && self.is_peer(node));
         others.copied().collect()
@@ -128,7 +128,7 @@ impl Node {
             before,
             sent_at_ms: self.clock.now_ms(),
         });
-        for to in self.told_of(proven).difference(confirmed) {
+        for to in self.recipients_of(proven).difference(confirmed) {
             let header = EnvelopeHeader {
                 kind: EnvelopeKind::Activate,
                 sealed: true,
@@ -164,7 +164,7 @@ impl Node {
                 return;
             };
             it.confirmed.insert(header.from);
-            if !self.told_of(&it.proven).is_subset(&it.confirmed) {
+            if !self.recipients_of(&it.proven).is_subset(&it.confirmed) {
                 return;
             }
             gossip.unconfirmed.remove(place)

@@ -287,7 +287,7 @@ fn batch__should_be_checked_like_single_payments() {
 fn batch__should_not_come_into_an_order() {
     for recipients in [&[(P2PKH, 1000)][..], &[(P2PKH, 1000), (P2TR, 2000)]] {
         let payload = many(recipients, 1);
-        assert_eq!(payload.which(), PayloadKind::BtcSendNative);
+        assert_eq!(payload.payload_kind(), PayloadKind::BtcSendNative);
         let fault = Payload::decode(&payload.encode()).unwrap_err();
         assert_eq!(fault.message(), "btcSendNative.from: is required");
     }

@@ -1,4 +1,4 @@
-//! What is left for a payment, what is vouched for, and what is compared and signed.
+//! What is left for a payment, what is checked for, and what is compared and signed.
 
 use super::*;
 
@@ -77,17 +77,17 @@ fn settle__should_take_a_nonce_that_is_free() {
 }
 
 #[test]
-fn vouch__should_want_tokens_that_show_their_type() {
+fn check_chain_data__should_want_tokens_that_show_their_type() {
     type Change = fn(&mut CoinObject);
-    let vouched = |payload: &Payload, change: Change| {
+    let checked = |payload: &Payload, change: Change| {
         let mut chain_data = chain_data(&[5_000], &[10, 20]);
         change(&mut chain_data.coins[1]);
-        let vouched = SUI_CHAIN.vouch(payload, &chain_data.clone().into());
+        let checked = SUI_CHAIN.check_chain_data(payload, &chain_data.clone().into());
         let settled = SUI_CHAIN.allocate(payload, chain_data.into(), &BTreeSet::new());
-        assert_eq!(vouched.is_ok(), settled.is_ok());
-        vouched
+        assert_eq!(checked.is_ok(), settled.is_ok());
+        checked
     };
-    assert_eq!(vouched(&token(5), |_| ()), Ok(()));
+    assert_eq!(checked(&token(5), |_| ()), Ok(()));
     let changes: [Change; 7] = [
         |coin| coin.origin = None,
         |coin| coin.balance += 1,
@@ -101,7 +101,7 @@ fn vouch__should_want_tokens_that_show_their_type() {
         },
     ];
     for change in changes {
-        let fault = vouched(&token(5), change).unwrap_err();
+        let fault = checked(&token(5), change).unwrap_err();
         assert!(
             fault
                 .message()
@@ -110,7 +110,7 @@ fn vouch__should_want_tokens_that_show_their_type() {
         );
     }
     // The same coins, called something else.
-    assert!(vouched(&coin_of("0xabc::tok::KOT", 5), |_| ()).is_err());
+    assert!(checked(&coin_of("0xabc::tok::KOT", 5), |_| ()).is_err());
     // Of SUI nothing has to be shown.
     let chain_data = ChainData {
         sui_coins: vec![CoinObject {
@@ -119,9 +119,12 @@ fn vouch__should_want_tokens_that_show_their_type() {
         }],
         ..chain_data(&[], &[])
     };
-    assert_eq!(SUI_CHAIN.vouch(&native(1), &chain_data.into()), Ok(()));
     assert_eq!(
-        SUI_CHAIN.vouch(&native(1), &networks::ChainData::Nothing),
+        SUI_CHAIN.check_chain_data(&native(1), &chain_data.into()),
+        Ok(())
+    );
+    assert_eq!(
+        SUI_CHAIN.check_chain_data(&native(1), &networks::ChainData::Nothing),
         Ok(())
     );
 }
