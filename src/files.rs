@@ -254,15 +254,15 @@ fn check_step(path: &Path, place: &Path, owner: u32, written: bool) -> anyhow::R
     let shown = place.display();
     if is_foreign(owner) {
         bail!(
-            "{on_the_way}{shown} belongs to user {owner}, who could change what this node goes by: \
+            "{on_the_way}{shown} belongs to user {owner}, who could change how this node behaves: \
              give it to user {} or root (chown)",
             user()
         );
     }
     if written {
         bail!(
-            "{on_the_way}{shown} can be written by others than its owner, who could change what this \
-             node goes by: chmod go-w {shown}"
+            "{on_the_way}{shown} can be written by others than its owner, who could change how this \
+             node behaves: chmod go-w {shown}"
         );
     }
     Ok(())

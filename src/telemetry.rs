@@ -2,7 +2,9 @@
 
 use std::io::IsTerminal as _;
 
-use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _};
+use tracing_subscriber::{
+    filter::Targets, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+};
 
 use crate::config::{LogFormat, LogSettings};
 
@@ -11,7 +13,9 @@ use crate::config::{LogFormat, LogSettings};
 /// # Errors
 /// When the level is not a level or a list of `target=level`.
 pub fn init(log: &LogSettings) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&log.level)
+    let filter: Targets = log
+        .level
+        .parse()
         .map_err(|error| anyhow::anyhow!("log.level {:?}: {error}", log.level))?;
     let registry = tracing_subscriber::registry().with(filter);
     let started = match log.format {

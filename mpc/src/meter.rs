@@ -85,7 +85,7 @@ pub fn describe() {
     );
     describe_gauge!(
         NODE_NONCES,
-        "Nonces that this node has made ahead, of all keys"
+        "Preprocessed nonces that this node holds, of all keys"
     );
     describe_counter!(
         ATTEMPTS,

@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 use crate::identity::write_private;
 
 /// What a node says that has none.
-pub const NONE_LEFT: &str = "this node has no primes made ahead, which a cggmp24 key takes: run \
+pub const NONE_LEFT: &str = "this node has no precomputed primes, which a cggmp24 key needs: run \
                              `covault node primes` with the node's configuration";
 
 /// The sets of primes in one node's folder.

@@ -322,7 +322,7 @@ fn publish_info(
          Try this, a wallet whose key is split over {SIGNERS} signers:\n\n  \
          curl -sS {base_url}/v1/createWallet -H 'x-mtoken: {platform}' -H 'content-type: application/json' \
          -d '{{\"vaultUuid\": \"{vault}\", \"networkType\": \"NETWORK_TYPE_EVM\"}}'\n\n\
-         Then createSigningRequest and executeSigningRequests: README.md goes on from there. Ctrl-C stops it.",
+         Then createSigningRequest and executeSigningRequests: README.md continues from there. Ctrl-C stops it.",
         info.display()
     ));
     Ok(())

@@ -90,7 +90,7 @@ impl Health for ByAsking {
         let id = request_id(&request);
         let place = Arc::clone(&self.watchers).try_acquire_owned();
         let place = place.map_err(|_| {
-            let fault = Fault::new(Class::Limited, "too many watch the health of this server");
+            let fault = Fault::new(Class::Limited, "too many health watchers");
             status::of(fault, &id)
         })?;
         let watcher = Watcher {

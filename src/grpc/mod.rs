@@ -196,7 +196,7 @@ impl Method {
             // It is compressed.
             (None, Code::Unimplemented) => return Ok(response),
             (None, _) => {
-                let fault = Fault::new(Class::Invalid, "there is no whole message");
+                let fault = Fault::new(Class::Invalid, "the message is incomplete");
                 status::of(fault.caused_by(said), id)
             }
         })
@@ -261,7 +261,10 @@ async fn answered_within(
     next: Next,
 ) -> Response<Body> {
     let Ok(_place) = places.try_acquire() else {
-        let fault = Fault::new(Class::Limited, "too many ask this now; try again");
+        let fault = Fault::new(
+            Class::Limited,
+            "too many calls of this method are in progress; try again",
+        );
         return status::of(fault, &id_of(&request)).into_http();
     };
     tokio::time::timeout(patience, next.run(request))

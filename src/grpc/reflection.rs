@@ -76,7 +76,10 @@ async fn bounded(State(gate): State<Arc<Gate>>, request: Request, next: Next) ->
         return status::of(refusal, &id).into_http();
     }
     let Ok(place) = Arc::clone(&gate.places).try_acquire_owned() else {
-        let fault = Fault::new(Class::Limited, "too many use reflection now; try again");
+        let fault = Fault::new(
+            Class::Limited,
+            "too many reflection calls are in progress; try again",
+        );
         return status::of(fault, &id).into_http();
     };
     let held = (place, request.extensions().get::<RequestGuard>().cloned());

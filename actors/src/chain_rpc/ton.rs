@@ -522,9 +522,7 @@ fn address(text: &str) -> Result<TonAddress, ChainError> {
 
 fn too_little(balance: u128, value: u128) -> ChainRefusal {
     ChainRefusal {
-        reason: format!(
-            "the wallet has {balance} nanoton, and {value} are to be sent, with fees besides"
-        ),
+        reason: format!("the wallet has {balance} nanoton, and {value} are to be sent, plus fees"),
         code: ExecuteCode::InsufficientFunds,
     }
 }

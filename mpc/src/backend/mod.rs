@@ -204,7 +204,10 @@ pub trait Signer: Send + Sync {
         _own: PreprocessedNonce,
         _peers: BTreeMap<SignerIndex, Arc<Commitments>>,
     ) -> Result<Box<dyn Session<Option<Signature>>>, Fault> {
-        Err(Fault::field("nonces", "this scheme makes none ahead"))
+        Err(Fault::field(
+            "nonces",
+            "this scheme does not preprocess nonces",
+        ))
     }
 }
 

@@ -242,7 +242,7 @@ impl NodeRegistry {
             return;
         }
         if apart_ms > SKEW_MS {
-            tracing::warn!(?node, apart_ms, "a node of another time; check the clocks");
+            tracing::warn!(?node, apart_ms, "a node's clock differs; check the clocks");
         }
         if apart_ms > REPLAY_MS {
             return;

@@ -267,7 +267,7 @@ impl ClusterInner {
                     let shown = Equivocation::read(&evidence).and_then(|it| it.accused());
                     if let Some(accused) = shown {
                         let accused = self.node_registry.name(&accused);
-                        tracing::error!(%accused, %evidence, "a node has said two things: check the evidence with covault node evidence");
+                        tracing::error!(%accused, %evidence, "a node has said two different things: check the evidence with covault node evidence");
                     }
                     let mut named = false;
                     for culprit in culprits
@@ -300,7 +300,7 @@ impl ClusterInner {
                 Ok(Some((node, at, OrderReply::NoNonces { of })))
                     if at == attempt && signing_set.contains(&node) =>
                 {
-                    tracing::info!(?node, ?of, "nonces made ahead are not there");
+                    tracing::info!(?node, ?of, "preprocessed nonces are missing");
                     let root = &order.root_public_key;
                     self.ask(root, order.epoch, self.preprocess.lacking(root, node, of));
                     // Said of a request that names none it would be a way to stop us.

@@ -470,7 +470,7 @@ impl Node {
             match node.shares.erase_retired(before_ms, &pending_shares) {
                 Ok(0) => {}
                 Ok(erased) => {
-                    tracing::info!(node = %node.name, erased, "retired shares erased: their time is over");
+                    tracing::info!(node = %node.name, erased, "retired shares erased: their retention time is over");
                 }
                 Err(fault) => {
                     tracing::warn!(node = %node.name, ?fault, "retired shares are not erased yet");

@@ -227,7 +227,7 @@ impl Node {
                 ));
             }
             Err(NonceLookupError::Of(of)) => {
-                tracing::info!(node = %self.name, %session, attempt, ?of, "nonces made ahead are not there");
+                tracing::info!(node = %self.name, %session, attempt, ?of, "preprocessed nonces are missing");
                 self.preprocessor
                     .burn_named(&order.root_public_key, &signers, &nonces);
                 let reply = OrderReply::NoNonces { of };

@@ -26,9 +26,7 @@ pub(super) enum MessageRefusal {
     #[error(transparent)]
     Envelope(#[from] EnvelopeError),
     /// An order of somebody whose key is not pinned.
-    #[error(
-        "order of a stranger ignored: its key is not among the orchestrators that this node trusts"
-    )]
+    #[error("order ignored: its key is not among the orchestrators that this node trusts")]
     UntrustedOrchestrator,
     /// A protocol message of a node that is not among the configured peers.
     #[error("message of a node that is no peer")]

@@ -596,7 +596,7 @@ impl Node {
         });
         match written {
             Ok(()) => {
-                tracing::error!(node = %self.name, path = %path.display(), "a node has said two things: check with covault node evidence");
+                tracing::error!(node = %self.name, path = %path.display(), "a node has said two different things: check with covault node evidence");
             }
             Err(error) => tracing::warn!(node = %self.name, %error, "evidence is not kept"),
         }

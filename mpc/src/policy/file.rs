@@ -288,7 +288,7 @@ impl TableReader {
             None => Ok(()),
             Some(key) => Err(wrong(
                 format_args!("{}{key}", self.path),
-                format_args!("unknown key; here can stand: {}", self.known.join(", ")),
+                format_args!("unknown key; allowed here: {}", self.known.join(", ")),
             )),
         }
     }
@@ -352,7 +352,7 @@ fn account_change(text: &str) -> Result<AccountChange, Fault> {
     named.ok_or_else(|| {
         let names: Vec<_> = all.iter().map(|change| change.name()).collect();
         let sentence = format!(
-            "is no change of an account: use one of {}",
+            "is not a change of an account: use one of {}",
             names.join(", ")
         );
         Fault::new(Class::Invalid, sentence)

@@ -465,7 +465,7 @@ fn file__should_name_the_key_that_is_wrong() {
     for (text, problem) in [
         (
             "raw_singing = true",
-            "raw_singing: unknown key; here can stand: version, networks, kinds, raw_",
+            "raw_singing: unknown key; allowed here: version, networks, kinds, raw_",
         ),
         ("raw_signing = 1", "raw_signing: must be true or false"),
         ("networks = \"evm\"", "networks: must be a list of strings"),
@@ -510,7 +510,7 @@ fn file__should_name_the_key_that_is_wrong() {
         ),
         (
             "[[limits]]\nasset = \"evm:1\"\nper_hour = \"1\"",
-            "limits[0].per_hour: unknown key; here can stand: asset, per_request, per_day",
+            "limits[0].per_hour: unknown key; allowed here: asset, per_request, per_day",
         ),
         (
             "[[limits]]\nasset = \"evm:1\"\nper_day = \"1\"\n[[limits]]\nasset = \"evm:1\"\nper_day = \"2\"",
@@ -524,7 +524,7 @@ fn file__should_name_the_key_that_is_wrong() {
         ("each_vault = 1", "each_vault: must be a table of rules"),
         (
             "[each_wallet]\nversion = 2",
-            "each_wallet.version: unknown key; here can stand: networks, ",
+            "each_wallet.version: unknown key; allowed here: networks, ",
         ),
         ("vaults = []", "vaults: must be a table of tables"),
         (

@@ -277,7 +277,7 @@ impl NonceStore {
         };
         for of in old {
             self.burn_epoch(claims, &of, None).await?;
-            tracing::info!(epoch = of.epoch, "nonces of before burned");
+            tracing::info!(epoch = of.epoch, "old nonces burned");
         }
         Ok(())
     }

@@ -908,6 +908,6 @@ async fn stranger__should_get_silence_and_a_line_in_the_log() {
     let log = log.lock().unwrap();
     let lines = log
         .lines()
-        .filter(|logged| logged.contains("order of a stranger") && logged.contains(&line));
+        .filter(|logged| logged.contains("order ignored") && logged.contains(&line));
     assert_eq!(lines.count(), 2, "{log}");
 }

@@ -167,7 +167,7 @@ async fn forgeries_are_refused(bus: Arc<dyn Bus>) {
         .unwrap();
     let mut forged = outbox.last(EnvelopeKind::SigningOrder, victim);
     assert_eq!(forged[FROM], stranger.id().0);
-    log.until("order of a stranger", || publish(&forged)).await;
+    log.until("order ignored", || publish(&forged)).await;
     forged[FROM].copy_from_slice(&test.orchestrator.id().0);
     // Said once a second for all of its kind: until it is this one's turn.
     let pinned = test.orchestrator.openssh_line("");

@@ -387,7 +387,8 @@ impl TestCluster {
 
     /// Waits until what the nodes' heartbeats say is so.
     pub async fn until(&self, so: impl Fn(&[NodeStatus]) -> bool) {
-        for _ in 0..600 {
+        // Two minutes: a busy machine may take long to start nodes.
+        for _ in 0..2_400 {
             if so(&self.cluster.nodes()) {
                 return;
             }

@@ -96,7 +96,7 @@ async fn cancel(vault_keys: VaultKeysArgs) -> anyhow::Result<()> {
             key.scheme
         );
     }
-    eprintln!("cancelled; the present shares go on signing");
+    eprintln!("cancelled; the current shares keep signing");
     if vault.keys.iter().any(|key| !key.leftover.is_empty()) {
         eprintln!(
             "nodes may have new shares already (`covault vault show` names them): a refresh makes these worthless"
@@ -159,7 +159,7 @@ async fn run_reshare(
             drop(progress);
             if keys.iter().all(|key| step(key) != Some(PREPARING)) {
                 eprintln!(
-                    "vault {name}: the new shares sign; {told}. The orchestrator goes on telling them"
+                    "vault {name}: the new shares sign; {told}. The orchestrator keeps telling them"
                 );
                 return print_outcome(&name, &keys, &old);
             }

@@ -126,7 +126,7 @@ async fn message_that_is_none__should_be_the_clients_fault() {
     ] {
         let status = call("GetWalletList", body.clone()).await;
         assert_eq!(status.code(), Code::InvalidArgument, "{body:?}: {status:?}");
-        assert_eq!(status.message(), "there is no whole message", "{body:?}");
+        assert_eq!(status.message(), "the message is incomplete", "{body:?}");
     }
     // Compressed, where nothing was agreed on.
     let status = call("GetWalletList", vec![1, 0, 0, 0, 0]).await;

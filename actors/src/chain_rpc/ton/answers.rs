@@ -370,7 +370,7 @@ pub fn judge(answer: &NodeResponse) -> TonVerdict {
     }
     match exit_code(&said) {
         Some(code) if SEQNO.contains(&code) => TonVerdict::Later(
-            "the wallet's number (seqno) is another one for the node than the transaction's".into(),
+            "the node has another seqno for the wallet than the transaction".into(),
         ),
         Some(code) if EXPIRED.contains(&code) => {
             TonVerdict::Later("the transaction is expired by the node's clock".into())

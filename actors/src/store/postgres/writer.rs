@@ -178,7 +178,7 @@ impl Writer {
                 }
             }
             if Instant::now() + RETRIES.pause(tries) >= until {
-                tracing::error!(text, batches = group.len(), "PostgreSQL takes no commit");
+                tracing::error!(text, batches = group.len(), "PostgreSQL accepts no commits");
                 return group.fail(&text);
             }
             sleep(RETRIES.pause(tries)).await;

@@ -54,7 +54,7 @@ impl SigningDecoder {
     pub(crate) fn read(&self, messages: &[(u16, &[u8])]) -> Result<(), Abort> {
         let wire = sign::wire(ORDER.to_vec(), None);
         let mut range_proofs = RangeProofs::new(self.context, &self.share, &ORDER.map(place))
-            .ok_or_else(|| Abort::new("the share does not know a signer"))?;
+            .ok_or_else(|| Abort::new("the share lists no such signer"))?;
         let mut outcome = Ok(());
         for (round, body) in messages {
             let proven = &mut |from, msg: &_| range_proofs.hold(from, msg);

@@ -145,7 +145,7 @@ where
                         let to = *wire
                             .order
                             .get(usize::from(place))
-                            .ok_or_else(|| Abort::new("a message to nobody"))?;
+                            .ok_or_else(|| Abort::new("a message without a recipient"))?;
                         link.send(vec![OutgoingMessage {
                             to,
                             round,

@@ -155,7 +155,7 @@ impl SigningJob {
             .ok_or_else(|| Abort::new("we are not one of the signers"))?;
         let at_keygen: Vec<u16> = self.order.iter().map(|index| place(*index)).collect();
         let mut range_proofs = RangeProofs::new(self.context, &self.share, &at_keygen)
-            .ok_or_else(|| Abort::new("the share does not know a signer"))?;
+            .ok_or_else(|| Abort::new("the share lists no such signer"))?;
         let data = PrehashedDataToSign::from_scalar(Scalar::<Secp256k1>::from_be_bytes_mod_order(
             self.digest,
         ));

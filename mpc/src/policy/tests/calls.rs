@@ -489,7 +489,8 @@ fn hand_overs__should_be_refused_unless_they_are_named() {
     let home = custom_stellar(&home);
     assert!(judged(&Policy::production(), Network::Stellar, &home).is_ok());
     let fault = Policy::parse("version = 2\naccount_changes = [\"everything\"]").unwrap_err();
-    let expected = "account_changes[0]: is no change of an account: use one of stellarSetOptions, ";
+    let expected =
+        "account_changes[0]: is not a change of an account: use one of stellarSetOptions, ";
     assert!(fault.message().starts_with(expected), "{fault}");
 }
 

@@ -205,7 +205,8 @@ pub fn check_sealed(sealed: &[u8], recipients: usize) -> Result<(), Fault> {
     if sealed.len() > MAX_BACKUP {
         return Err(none("it is too large"));
     }
-    let parsed = Decryptor::new(sealed).map_err(|cause| none("it is no age file").caused_by(cause));
+    let parsed =
+        Decryptor::new(sealed).map_err(|cause| none("it is not an age file").caused_by(cause));
     if parsed?.is_scrypt() {
         return Err(none("it is encrypted to a passphrase"));
     }
