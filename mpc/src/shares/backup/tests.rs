@@ -254,9 +254,9 @@ fn check_sealed__should_tell_backups_from_other_bytes() {
         let fault = check_sealed(sealed, 2).unwrap_err();
         assert!(fault.message().contains(words), "{fault:?}");
     };
-    says(b"", "no age file");
-    says(b"age-encryption.org/v1\nanything", "no age file");
-    says(&[7; 1000], "no age file");
+    says(b"", "not an age file");
+    says(b"age-encryption.org/v1\nanything", "not an age file");
+    says(&[7; 1000], "not an age file");
     says(&whole[..whole.len() / 3], "no");
     let body = whole.len() - whole.windows(4).position(|it| it == b"--- ").unwrap();
     // The line of the MAC, the nonce, and little more.
