@@ -18,6 +18,7 @@ mod vault;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
+use futures::future::LocalBoxFuture;
 
 use crate::{config::Config, protect, telemetry};
 
@@ -77,27 +78,23 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
     // What holds for the threads of a process is set before they are there. Many commands have keys,
     // shares, tokens or passphrases in their memory: it is nobody else's to see.
     let protection = protect::memory();
-    let command = match cli.command {
+    // Boxed: the runtime is compiled for one kind of future, not into each command.
+    let work: LocalBoxFuture<'_, anyhow::Result<()>> = match cli.command {
+        Command::Dev(args) => Box::pin(dev::run(args)),
+        Command::Serve(args) => Box::pin(serve::run(args, protection)),
         Command::Signer(args) => return signer::run(args, protection),
-        command => command,
+        Command::Vault(command) => Box::pin(vault::run(command)),
+        Command::Node(command) => Box::pin(node::run(command)),
+        Command::Token(command) => Box::pin(token::run(command)),
+        Command::Sweep(command) => Box::pin(sweep::run(command)),
+        Command::Audit(command) => Box::pin(audit::run(command)),
+        Command::Backup(command) => Box::pin(backup::run(command)),
+        Command::Address(command) => return address::run(command),
+        Command::Recover(args) => return recover::run(args),
+        Command::Policy(command) => return policy::run(command),
+        Command::Openapi(args) => return openapi::run(&args),
     };
-    runtime()?.block_on(async {
-        match command {
-            Command::Dev(args) => dev::run(args).await,
-            Command::Serve(args) => serve::run(args, protection).await,
-            Command::Signer(args) => signer::run(args, protection),
-            Command::Vault(command) => vault::run(command).await,
-            Command::Node(command) => node::run(command).await,
-            Command::Token(command) => token::run(command).await,
-            Command::Sweep(command) => sweep::run(command).await,
-            Command::Audit(command) => audit::run(command).await,
-            Command::Backup(command) => backup::run(command).await,
-            Command::Address(command) => address::run(command),
-            Command::Recover(args) => recover::run(args),
-            Command::Policy(command) => policy::run(command),
-            Command::Openapi(args) => openapi::run(&args),
-        }
-    })
+    runtime()?.block_on(work)
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {

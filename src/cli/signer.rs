@@ -16,6 +16,7 @@ use covault_mpc::{
     policy::Policy,
     preprocess::Watermarks,
 };
+use futures::future::FutureExt as _;
 
 use super::node;
 use crate::{
@@ -65,7 +66,7 @@ pub fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("the asynchronous runtime cannot be started")?;
-    let Some(setup) = alone.block_on(prepare(args))? else {
+    let Some(setup) = alone.block_on(prepare(args).boxed_local())? else {
         return Ok(());
     };
     drop(alone);
@@ -77,7 +78,7 @@ pub fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()> {
         protection
     };
     protection.log();
-    super::runtime()?.block_on(serve(setup))
+    super::runtime()?.block_on(serve(setup).boxed_local())
 }
 
 /// `None` when the process was stopped while a file was missing.
