@@ -36,6 +36,7 @@ fn endpoints(config: &ChainNodes) -> anyhow::Result<ChainEndpoints> {
         rpc,
         timeout_ms,
         agree,
+        most_price,
         header_files,
         login_files,
     } = config;
@@ -58,7 +59,18 @@ fn endpoints(config: &ChainNodes) -> anyhow::Result<ChainEndpoints> {
         nodes,
         timeout_ms: *timeout_ms,
         agree: *agree,
+        most_price: most_price_of(most_price)?,
     })
+}
+
+fn most_price_of(text: &str) -> anyhow::Result<Option<u128>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let price = text.parse();
+    price.map(Some).context(
+        "most_price must be a whole number as a text, such as \"500000000000\" (docs/limits.md)",
+    )
 }
 
 /// The file for an address; none where the list ends or is empty.

@@ -88,6 +88,9 @@ pub struct Settings {
     pub command_timeout_ms: u64,
     /// How long executeSigningRequests waits for the outcome, in milliseconds.
     pub execute_wait_ms: u64,
+    /// For how long the nodes have to say that a transaction can never come, in milliseconds, before its
+    /// request fails that may have reached one.
+    pub settling_ms: u64,
     /// First pause before something that failed is tried again, in milliseconds. Doubles.
     pub retry_first_ms: u64,
     /// Longest pause between tries, in milliseconds.
@@ -111,6 +114,7 @@ impl Default for Settings {
             max_commands: 2_000,
             command_timeout_ms: 30_000,
             execute_wait_ms: 30_000,
+            settling_ms: 180_000,
             retry_first_ms: 250,
             retry_most_ms: 15_000,
             heartbeat_ms: 1_000,

@@ -119,6 +119,7 @@ fn judge(policy: &Policy, json: &str, args: &CheckPolicyArgs) -> anyhow::Result<
         network,
         payload: &payload,
         fee: known.unwrap_or_default(),
+        price: None,
         own_wallets: &own_wallets,
     };
     // No transaction costs nothing, so what no fee makes allowed is never signed.

@@ -89,6 +89,8 @@ pub struct ChainNodes {
     pub rpc: Vec<String>,
     pub timeout_ms: u64,
     pub agree: usize,
+    /// Empty: the network's default.
+    pub most_price: String,
     pub header_files: Vec<PathBuf>,
     pub login_files: Vec<PathBuf>,
 }
@@ -100,6 +102,7 @@ impl Default for ChainNodes {
             rpc: Vec::new(),
             timeout_ms: 5_000,
             agree: 1,
+            most_price: String::new(),
             header_files: Vec::new(),
             login_files: Vec::new(),
         }
@@ -125,6 +128,7 @@ pub(super) fn empty_chain() -> Table {
         rpc: _,
         timeout_ms,
         agree,
+        most_price,
         header_files: _,
         login_files: _,
     } = ChainNodes::default();
@@ -134,6 +138,7 @@ pub(super) fn empty_chain() -> Table {
         ("rpc", list()),
         ("timeout_ms", number(timeout_ms)),
         ("agree", number(agree as u64)),
+        ("most_price", Value::String(most_price)),
         ("header_files", list()),
         ("login_files", list()),
     ]

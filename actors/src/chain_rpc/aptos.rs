@@ -23,7 +23,7 @@ use super::{
     NodePool, NodeRequest, NodeRequestBody, NodeResponse, SimulationOutcome, SimulationRequest,
     client::{CallError, Client},
     exchange::short,
-    resolve_refusal,
+    is_void, resolve_refusal,
     rest::Rest,
 };
 
@@ -363,7 +363,7 @@ impl AptosNode {
         match self.executed(sent).await {
             Some(executed) if executed == hash => BroadcastOutcome::Accepted,
             Some(_) => BroadcastOutcome::Refused(refusal),
-            None if self.is_over(sent).await => BroadcastOutcome::Refused(refusal),
+            None if self.is_over(sent).await => is_void(refusal, true),
             None => BroadcastOutcome::Unknown(format!(
                 "{}; whether an earlier try was executed is not known yet",
                 refusal.reason
@@ -412,9 +412,7 @@ impl ChainClient for AptosNode {
                 }
                 match self.known(hash).await {
                     Ok(true) => BroadcastOutcome::Accepted,
-                    Ok(false) if self.is_over(&transaction).await => {
-                        BroadcastOutcome::Refused(expired())
-                    }
+                    Ok(false) if self.is_over(&transaction).await => is_void(expired(), doubt),
                     Ok(false) | Err(_) => BroadcastOutcome::Unknown(reason),
                 }
             }

@@ -34,7 +34,7 @@ use self::{
 };
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
-    NodePool, NodeResponse,
+    NodePool, NodeResponse, Standing,
     exchange::{ParsedResponse, short},
     jsonrpc::RpcError,
     pool::{PoolError, TOO_LONG},
@@ -57,6 +57,9 @@ const REQUEST_PATIENCE: Duration = Duration::from_secs(900);
 const BALANCE_PATIENCE: Duration = Duration::from_secs(10);
 /// How often an address may turn out to be new to a node: each has its own wallet.
 const ROUNDS: u32 = 3;
+/// How long ago, in milliseconds, a transaction was made whose inputs a block has spent otherwise, before that
+/// counts as final: six blocks.
+const FINAL_MS: u64 = 3_600_000;
 /// A node that knows of so many more blocks than it has is not up to date.
 const MAX_BLOCKS_BEHIND: u64 = 3;
 /// 21 million coins.
@@ -213,6 +216,7 @@ impl BitcoinNode {
         txid: &str,
         inputs: &[UnspentOutput],
         absent: &Mutex<BTreeSet<usize>>,
+        spent: &AtomicBool,
     ) -> Result<bool, String> {
         let ask = RpcBatch::wallet()
             .and("getrawtransaction", json!([txid, 1]))
@@ -238,6 +242,9 @@ impl BitcoinNode {
             let in_mempool = outputs.iter().take(inputs.len()).enumerate();
             let gone = in_mempool.filter(|(_, said)| is_absent(said));
             locked(absent).extend(gone.map(|(index, _)| index));
+            if outputs.iter().skip(inputs.len()).any(is_absent) {
+                spent.store(true, Ordering::Relaxed);
+            }
             match info {
                 Ok(info) => behind(info).map_or(Ok(()), Err)?,
                 Err(error) => return Err(short(&error.message)),
@@ -298,9 +305,9 @@ impl BitcoinNode {
             ChainData::Bitcoin(chain_data) => chain_data.outputs.as_slice(),
             _ => &[],
         };
-        let absent = Mutex::default();
+        let (absent, spent) = (Mutex::default(), AtomicBool::new(false));
         let known = self
-            .known(&broadcast_request.signed.tx_hash, inputs, &absent)
+            .known(&broadcast_request.signed.tx_hash, inputs, &absent, &spent)
             .await;
         if known != Ok(true) && is_missing(error) {
             let absent: Vec<&UnspentOutput> = locked(&absent)
@@ -314,7 +321,17 @@ impl BitcoinNode {
                 ));
             }
         }
-        resolve_refusal(refusal, known, lost || broadcast_request.retried)
+        match resolve_refusal(refusal, known, lost || broadcast_request.retried) {
+            BroadcastOutcome::Doubtful(refusal, Standing::Open) if spent.into_inner() => {
+                let standing = if broadcast_request.age_ms >= FINAL_MS {
+                    Standing::Void
+                } else {
+                    Standing::Passed
+                };
+                BroadcastOutcome::Doubtful(refusal, standing)
+            }
+            outcome => outcome,
+        }
     }
 }
 

@@ -88,6 +88,9 @@ pub struct ChainEndpoints {
     pub timeout_ms: u64,
     /// How many nodes must give the same answer where money depends on it.
     pub agree: usize,
+    /// The highest price of the nodes that is believed, in the network's unit; `None`: that of
+    /// [`covault_core::networks::DynNetworkRules::default_most_price`].
+    pub most_price: Option<u128>,
 }
 
 /// One node. Its URL may hold an access key: there is no Debug.
@@ -129,6 +132,7 @@ impl ChainEndpoints {
             nodes: urls.into_iter().map(open).collect(),
             timeout_ms: Self::TIMEOUT_MS,
             agree: 1,
+            most_price: None,
         }
     }
 }

@@ -5,8 +5,10 @@ use covault_core::{
     amount,
     fault::ExecuteCode,
     networks::{
-        ChainData, Queries,
-        evm::{self, ChainData as EvmChainData, EvmCall, Fees, Queries as EvmQueries},
+        ChainData, Payload, Queries,
+        evm::{
+            self, ChainData as EvmChainData, EvmCall, Fees, Queries as EvmQueries, SentTransaction,
+        },
     },
 };
 use serde_json::{Value, json};
@@ -14,7 +16,7 @@ use tokio::sync::OnceCell;
 
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
-    NodePool, SimulationOutcome, SimulationRequest,
+    NodePool, SimulationOutcome, SimulationRequest, Standing,
     client::Client,
     exchange::short,
     jsonrpc::{JsonRpc, RpcCall, RpcCallError, RpcError, quantity},
@@ -30,8 +32,55 @@ const METHOD_NOT_FOUND: i64 = -32601;
 /// JSON-RPC: what was sent is not what the method takes.
 const INVALID_PARAMS: i64 = -32602;
 
+/// How far below the latest block one is that counts as final, on chains whose nodes do not say: two epochs of
+/// Ethereum.
+const FINAL_DEPTH: u64 = 64;
+/// How far back is looked for the transaction that used a number, in blocks.
+const MAX_SEARCHED: u64 = 65_536;
+
 /// 3 gwei.
 const SMALL_PRICE: u128 = 3_000_000_000;
+
+/// How many blocks say which tips are paid.
+const HISTORY: u64 = 20;
+
+/// What is used of the latest block.
+struct LatestBlock {
+    /// wei; `None` on a chain without one.
+    base_fee: Option<u128>,
+    /// Units, where the node says.
+    gas_limit: Option<u64>,
+}
+
+impl LatestBlock {
+    /// The gas limit of a call. What it takes may grow until it is mined, by what others do before it; what it
+    /// does not use costs nothing.
+    fn with_reserve(&self, call: &EvmCall, estimate: u64) -> u64 {
+        if call.data.is_empty() {
+            return estimate;
+        }
+        let limit = estimate.saturating_add(estimate / 4);
+        self.gas_limit
+            .map_or(limit, |most| limit.min(most))
+            .max(estimate)
+    }
+}
+
+/// Of the tips that blocks paid: the middle one, and the highest of those that nine of ten units of gas
+/// did not exceed. `None` when the answer makes no sense.
+fn paid_tips(history: &Value) -> Option<(u128, u128)> {
+    let blocks = history.get("reward")?.as_array()?;
+    let of = |place: usize| -> Option<Vec<u128>> {
+        blocks
+            .iter()
+            .map(|block| quantity(block.get(place)?))
+            .collect()
+    };
+    let (mut middle, high) = (of(0)?, of(1)?);
+    middle.sort_unstable();
+    let half = middle.len() / 2;
+    Some((middle.get(half).copied()?, high.into_iter().max()?))
+}
 
 /// One EVM chain.
 pub struct EvmNode {
@@ -55,74 +104,101 @@ impl EvmNode {
         }
     }
 
+    /// Fees and gas for a call, on top of the latest block.
     async fn fees(
         &self,
         from: &str,
         call: &EvmCall,
-        base_fee: Option<u128>,
+        latest: LatestBlock,
     ) -> Result<Fees, ChainError> {
         let estimate = self
             .rpc
             .ask(RpcCall("eth_estimateGas", json!([transaction(from, call)])));
-        let method = if base_fee.is_some() {
-            "eth_maxPriorityFeePerGas"
-        } else {
-            "eth_gasPrice"
+        let price = async {
+            match latest.base_fee {
+                Some(base_fee) => self.tip(base_fee).await.map(|tip| (base_fee, tip)),
+                None => Ok((self.gas_price().await?, 0)),
+            }
         };
-        let price = self
-            .rpc
-            .query_quorum_by(RpcCall(method, json!([])), quantity, near);
         let (estimate, price) = tokio::join!(estimate, price);
         let estimate = match estimate {
             Err(RpcCallError::Node(error)) => return Err(refused_call(&error)),
             other => number(&other?)?,
         };
-        let estimate_gas = u64::try_from(estimate)
+        let estimate = u64::try_from(estimate)
             .map_err(|_| ChainError::Unknown("the node's gas estimate is absurd".into()))?;
-        let price = price?;
-        Ok(match base_fee {
-            Some(base_fee) => Fees {
-                estimate_gas,
-                base_fee,
-                max_priority_fee: price,
-            },
-            None => Fees {
-                estimate_gas,
-                base_fee: price,
-                max_priority_fee: 0,
-            },
+        let (base_fee, max_priority_fee) = price?;
+        Ok(Fees {
+            estimate_gas: latest.with_reserve(call, estimate),
+            base_fee,
+            max_priority_fee,
         })
     }
 
-    /// The base fee of the latest block; `None` on a chain without one.
-    async fn base_fee(&self) -> Result<Option<u128>, ChainError> {
-        let base_fee = |block: &Value| match block.get("baseFeePerGas") {
-            // The node has no block yet.
-            _ if block.is_null() => None,
-            None => Some(None),
-            Some(fee) => quantity(fee).map(Some),
+    async fn gas_price(&self) -> Result<u128, RpcCallError> {
+        let call = RpcCall("eth_gasPrice", json!([]));
+        self.rpc.query_quorum_by(call, quantity, near).await
+    }
+
+    /// What makes a block take a transaction, in wei per unit of gas on top of the base fee. What the node
+    /// advises, if blocks have paid such tips of late; else what they have paid; else its gas price
+    /// less the base fee.
+    async fn tip(&self, base_fee: u128) -> Result<u128, ChainError> {
+        let advised = RpcCall("eth_maxPriorityFeePerGas", json!([]));
+        let advised = self.rpc.query_quorum_by(advised, quantity, near);
+        let paid = RpcCall(
+            "eth_feeHistory",
+            json!([format!("{HISTORY:#x}"), "latest", [50, 90]]),
+        );
+        let paid = self.rpc.query_quorum_by(paid, paid_tips, |one, other| {
+            near(&one.0, &other.0) && near(&one.1, &other.1)
+        });
+        match tokio::join!(advised, paid) {
+            (Ok(advised), Ok((_, high))) => {
+                Ok(advised.min(high.saturating_mul(2).max(SMALL_PRICE)))
+            }
+            (Ok(advised), Err(RpcCallError::Node(_))) => Ok(advised),
+            (Err(RpcCallError::Node(_)), Ok((middle, _))) => Ok(middle),
+            (Err(RpcCallError::Node(_)), Err(RpcCallError::Node(_))) => {
+                Ok(self.gas_price().await?.saturating_sub(base_fee))
+            }
+            (Err(error), _) | (_, Err(error)) => Err(error.into()),
+        }
+    }
+
+    /// The latest block.
+    async fn latest(&self) -> Result<LatestBlock, ChainError> {
+        let read = |block: &Value| {
+            let base_fee = match block.get("baseFeePerGas") {
+                // The node has no block yet.
+                _ if block.is_null() => return None,
+                None => None,
+                Some(fee) => Some(quantity(fee)?),
+            };
+            Some(LatestBlock {
+                base_fee,
+                gas_limit: number_in(block, "gasLimit"),
+            })
         };
-        let same = |one: &Option<u128>, other: &Option<u128>| match (one, other) {
-            (Some(one), Some(other)) => near(one, other),
+        let same = |one: &LatestBlock, other: &LatestBlock| match (one.base_fee, other.base_fee) {
+            (Some(one), Some(other)) => near(&one, &other),
             (None, None) => true,
             _ => false,
         };
-        let params = json!(["latest", false]);
-        let asked =
-            self.rpc
-                .query_quorum_by(RpcCall("eth_getBlockByNumber", params), base_fee, same);
-        let base_fee = asked.await?;
-        if base_fee.is_some() {
+        let call = RpcCall("eth_getBlockByNumber", json!(["latest", false]));
+        let latest = self.rpc.query_quorum_by(call, read, same).await?;
+        if latest.base_fee.is_some() {
             // Already set is as good.
             let _ = self.eip1559.set(());
         }
-        Ok(base_fee)
+        Ok(latest)
     }
 
     /// Whether the chain has a base fee, for a transaction that brings everything else.
     /// Without an answer it has: the signature must not wait for a node.
     async fn has_base_fee(&self) -> bool {
-        self.eip1559.initialized() || !matches!(self.base_fee().await, Ok(None))
+        let latest = || async { self.latest().await.map(|latest| latest.base_fee) };
+        self.eip1559.initialized() || !matches!(latest().await, Ok(None))
     }
 
     async fn fetch_chain_data(&self, queries: &EvmQueries) -> Result<ChainData, ChainError> {
@@ -148,16 +224,122 @@ impl EvmNode {
                 .query_quorum(RpcCall("eth_getTransactionCount", params), count);
             Ok(asked.await?)
         };
-        let (nonce, base_fee) = tokio::try_join!(nonce, self.base_fee())?;
+        let (nonce, latest) = tokio::try_join!(nonce, self.latest())?;
+        let eip1559 = latest.base_fee.is_some();
         let fees = match &queries.fees {
-            Some(call) => Some(self.fees(&queries.from, call, base_fee).await?),
+            Some(call) => Some(self.fees(&queries.from, call, latest).await?),
             None => None,
         };
         Ok(ChainData::Evm(EvmChainData {
             nonce,
-            eip1559: base_fee.is_some(),
+            eip1559,
             fees,
         }))
+    }
+
+    /// What a refusal means of a transaction that may have reached the chain. Only the account's key can
+    /// use its number: when a final block has that, and not with this transaction, it never comes.
+    async fn weigh_number(
+        &self,
+        broadcast_request: &BroadcastRequest,
+        refusal: ChainRefusal,
+        error: &RpcError,
+    ) -> BroadcastOutcome {
+        let sent = match evm::read_sent(&broadcast_request.signed) {
+            Ok(sent) => sent,
+            Err(fault) => return BroadcastOutcome::Unknown(fault.message().to_owned()),
+        };
+        let SentTransaction { from, nonce } = &sent;
+        match self.final_number(from).await {
+            Ok((next, height)) if next > *nonce => match self.find_by_number(&sent, height).await {
+                Some(hash) if hash == broadcast_request.signed.tx_hash => {
+                    BroadcastOutcome::Accepted
+                }
+                by => {
+                    let by = by.map_or_else(
+                        || "another transaction of the account".to_owned(),
+                        |hash| format!("the transaction {hash}"),
+                    );
+                    let reason = format!("nonce {nonce} was used by {by}, which is final");
+                    let refusal = ChainRefusal { reason, ..refusal };
+                    BroadcastOutcome::Doubtful(refusal, Standing::Void)
+                }
+            },
+            Ok(_) => {
+                let standing = if speaks_of_number(error) {
+                    Standing::Passed
+                } else {
+                    Standing::Open
+                };
+                BroadcastOutcome::Doubtful(refusal, standing)
+            }
+            Err(trouble) => BroadcastOutcome::Unknown(format!(
+                "a node said \"{}\", and whether nonce {nonce} is used for good is not known: {}",
+                refusal.reason,
+                words(trouble)
+            )),
+        }
+    }
+
+    /// The number of the account's next transaction in the latest block that is final, and the number of that
+    /// block: the one that nodes call so, or the 64th before the latest where they call none so.
+    async fn final_number(&self, account: &str) -> Result<(u64, u64), ChainError> {
+        let number = |block: &Value| number_in(block, "number");
+        let block = |tag: &'static str| {
+            let call = RpcCall("eth_getBlockByNumber", json!([tag, false]));
+            self.rpc.query_quorum_by(call, number, |_, _| true)
+        };
+        let height = match block("finalized").await {
+            Ok(height) => height,
+            Err(RpcCallError::Node(_)) => block("latest").await?.saturating_sub(FINAL_DEPTH),
+            Err(error) => return Err(error.into()),
+        };
+        Ok((self.number_at(account, height).await?, height))
+    }
+
+    /// The number of the account's next transaction as of a block.
+    async fn number_at(&self, account: &str, height: u64) -> Result<u64, ChainError> {
+        let params = json!([account, format!("{height:#x}")]);
+        let count = |count: &Value| u64::try_from(quantity(count)?).ok();
+        let asked = self
+            .rpc
+            .query_quorum(RpcCall("eth_getTransactionCount", params), count);
+        Ok(asked.await?)
+    }
+
+    /// The hash of the transaction that used a number, which blocks up to `height` have. `None` when it is
+    /// older than nodes can say.
+    async fn find_by_number(&self, sent: &SentTransaction, height: u64) -> Option<String> {
+        // The block before which the number was free, and the first that is known to have it.
+        let (mut before, mut with) = (height.checked_sub(1), height);
+        let mut step = 1_u64;
+        while let Some(at) = before {
+            if self.number_at(&sent.from, at).await.ok()? <= sent.nonce {
+                break;
+            }
+            with = at;
+            step = step.checked_mul(2).filter(|step| *step <= MAX_SEARCHED)?;
+            before = (at > 0).then(|| at.saturating_sub(step));
+        }
+        let mut free = before?;
+        while with - free > 1 {
+            let middle = free + (with - free) / 2;
+            if self.number_at(&sent.from, middle).await.ok()? <= sent.nonce {
+                free = middle;
+            } else {
+                with = middle;
+            }
+        }
+        let is_it = |transaction: &&Value| {
+            let from = transaction.get("from").and_then(Value::as_str);
+            from.is_some_and(|from| from.eq_ignore_ascii_case(&sent.from))
+                && number_in(transaction, "nonce") == Some(sent.nonce)
+        };
+        let call = RpcCall("eth_getBlockByNumber", json!([format!("{with:#x}"), true]));
+        let block = self.rpc.ask(call).await.ok()?;
+        let transactions = block.get("transactions")?.as_array()?;
+        let hash = transactions.iter().find(is_it)?.get("hash")?.as_str()?;
+        Some(hash.to_owned())
     }
 
     async fn known(&self, hash: &str) -> Result<bool, String> {
@@ -183,6 +365,43 @@ impl ChainClient for EvmNode {
         }
     }
 
+    /// A transfer to an address without code does nothing and succeeds, and some tokens say no with `false`
+    /// instead of a revert (EIP-20).
+    async fn preflight(&self, payload: &Payload) -> Result<(), ChainError> {
+        let Payload::Evm(evm) = payload else {
+            return Ok(());
+        };
+        let Some(call) = evm.token_transfer() else {
+            return Ok(());
+        };
+        let params = json!([transaction(payload.from(), &call), "latest"]);
+        let returned = match self.rpc.ask(RpcCall("eth_call", params)).await {
+            Ok(returned) => returned,
+            // It may pass when it is mined: the estimate of its gas decides.
+            Err(RpcCallError::Node(_)) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let returned = returned.as_str().and_then(|text| text.strip_prefix("0x"));
+        match returned {
+            // Some tokens return nothing.
+            Some("") => {
+                let code = RpcCall("eth_getCode", json!([call.to, "latest"]));
+                let is_contract = |code: &Value| code.as_str().map(|code| code != "0x");
+                let is_contract = self.rpc.query_quorum(code, is_contract).await?;
+                if !is_contract {
+                    let reason = "there is no token contract at tokenContractAddress".into();
+                    return Err(refused(reason, ExecuteCode::Unspecified));
+                }
+                Ok(())
+            }
+            Some(word) if word.len() >= 64 && word.bytes().all(|digit| digit == b'0') => {
+                let reason = "the token refuses the transfer: it returns false".into();
+                Err(refused(reason, ExecuteCode::Unspecified))
+            }
+            _ => Ok(()),
+        }
+    }
+
     async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
         let raw = json!([broadcast_request.signed.transaction]);
         let (answer, doubt) = self.rpc.send(RpcCall("eth_sendRawTransaction", raw)).await;
@@ -195,7 +414,12 @@ impl ChainClient for EvmNode {
                 BroadcastOutcome::Refused(refusal) => {
                     let known = self.known(&broadcast_request.signed.tx_hash).await;
                     let doubt = doubt || broadcast_request.retried || speaks_of_another(&error);
-                    resolve_refusal(refusal, known, doubt)
+                    match resolve_refusal(refusal, known, doubt) {
+                        BroadcastOutcome::Doubtful(refusal, Standing::Open) => {
+                            self.weigh_number(broadcast_request, refusal, &error).await
+                        }
+                        verdict => verdict,
+                    }
                 }
                 verdict => verdict,
             },
@@ -393,6 +617,31 @@ fn speaks_of_another(error: &RpcError) -> bool {
     ["nonce", "already", "replace", "exist", "known"]
         .iter()
         .any(|word| said.contains(word))
+}
+
+/// Whether the node says that the number is used.
+fn speaks_of_number(error: &RpcError) -> bool {
+    let said = error.message.to_ascii_lowercase();
+    [
+        "nonce too low",
+        "nonce is too low",
+        "oldnonce",
+        "already used",
+    ]
+    .iter()
+    .any(|words| said.contains(words))
+}
+
+/// A number in an object.
+fn number_in(object: &Value, field: &str) -> Option<u64> {
+    u64::try_from(quantity(object.get(field)?)?).ok()
+}
+
+/// Why a question was not answered.
+fn words(error: ChainError) -> String {
+    match error {
+        ChainError::Unknown(reason) | ChainError::Refused(ChainRefusal { reason, .. }) => reason,
+    }
 }
 
 /// Whether the node may say something else later.

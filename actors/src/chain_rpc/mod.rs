@@ -23,7 +23,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use async_trait::async_trait;
 use covault_core::{
     fault::{ExecuteCode, Fault},
-    networks::{ChainData, KnownChains, Network, Queries, Signed},
+    networks::{ChainData, KnownChains, Network, Payload, Queries, Signed},
 };
 
 pub use client::{Call, CallError, Client, Protocol, Refusal};
@@ -50,10 +50,10 @@ pub struct BroadcastRequest {
     pub retried: bool,
 }
 
-/// What a node's refusal means. It is for good when every node says that it does not know the
-/// transaction. Where one cannot be asked, it is only without `doubt`: nothing was sent before
-/// and the refusal cannot come of the transaction itself being there. Else nobody knows: a
-/// transaction that is called failed and is mined nevertheless would be paid twice.
+/// What a node's refusal means. It is for good when nothing was sent before, and the refusal cannot come of
+/// the transaction itself being there. With `doubt` nobody knows, whatever nodes say of its hash: the one
+/// that took the transaction may be another one behind the same address. A transaction that is called
+/// failed and is mined nevertheless would be paid twice.
 fn resolve_refusal(
     refusal: ChainRefusal,
     known: Result<bool, String>,
@@ -65,7 +65,18 @@ fn resolve_refusal(
             "a node said \"{}\", and another cannot say whether it has the transaction: {trouble}",
             refusal.reason
         )),
+        Ok(false) if doubt => BroadcastOutcome::Doubtful(refusal, Standing::Open),
         Ok(false) | Err(_) => BroadcastOutcome::Refused(refusal),
+    }
+}
+
+/// The end of a transaction that by all that the nodes say can never come. With `doubt`, an earlier try may
+/// have reached one.
+fn is_void(refusal: ChainRefusal, doubt: bool) -> BroadcastOutcome {
+    if doubt {
+        BroadcastOutcome::Doubtful(refusal, Standing::Void)
+    } else {
+        BroadcastOutcome::Refused(refusal)
     }
 }
 
@@ -74,10 +85,26 @@ fn resolve_refusal(
 pub enum BroadcastOutcome {
     /// A node has it.
     Accepted,
-    /// The network will never take it.
+    /// The network will never take it, and no node ever had it.
     Refused(ChainRefusal),
+    /// A node refuses it now, and an earlier try may have reached the chain.
+    Doubtful(ChainRefusal, Standing),
     /// Nobody knows; the same bytes are sent again.
     Unknown(String),
+}
+
+/// Whether a transaction can still come that a node refuses now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It can.
+    Open,
+    /// The nodes say that its number is used, and not yet for good.
+    Passed,
+    /// Its number or its time is over for good, by what the nodes say now. One that is behind may still not
+    /// know that the chain has it: it counts when they say so for [`Settings::settling_ms`].
+    ///
+    /// [`Settings::settling_ms`]: crate::settings::Settings::settling_ms
+    Void,
 }
 
 /// Why a node said no, for good.
@@ -106,6 +133,15 @@ pub trait ChainClient: Send + Sync {
     /// later ([`covault_core::networks::DynNetworkRules::allocate`]). `now_ms`, in milliseconds since the Unix
     /// epoch, is for facts that come of the clock: timestamps, expiration.
     async fn chain_data(&self, queries: &Queries, now_ms: u64) -> Result<ChainData, ChainError>;
+
+    /// Looks whether a transaction can do what its payload says, before anything is signed.
+    /// Nothing is asked, unless the network says otherwise.
+    ///
+    /// # Errors
+    /// [`ChainError::Refused`] when it cannot.
+    async fn preflight(&self, _payload: &Payload) -> Result<(), ChainError> {
+        Ok(())
+    }
 
     /// Sends a signed transaction. Safe to repeat.
     async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome;
@@ -138,7 +174,11 @@ pub trait ChainClient: Send + Sync {
 
 /// The chains that can be reached. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct ChainClients(BTreeMap<ChainKey, Arc<dyn ChainClient>>);
+pub struct ChainClients {
+    clients: BTreeMap<ChainKey, Arc<dyn ChainClient>>,
+    /// The highest prices that configuration believes.
+    most_prices: BTreeMap<ChainKey, u128>,
+}
 
 impl ChainClients {
     /// Clients for configured nodes. Nothing is asked yet.
@@ -151,28 +191,55 @@ impl ChainClients {
             let pool = NodePool::new(*chain, endpoints, ports.clone())?;
             Ok((*chain, client(*chain, pool)?))
         };
-        config
-            .iter()
-            .map(connect)
-            .collect::<Result<_, _>>()
-            .map(Self)
+        let most_price = |(chain, endpoints): (&ChainKey, &ChainEndpoints)| {
+            endpoints.most_price.map(|most| (*chain, most))
+        };
+        Ok(Self {
+            clients: config.iter().map(connect).collect::<Result<_, Fault>>()?,
+            most_prices: config.iter().filter_map(most_price).collect(),
+        })
     }
 
     /// Adds a custom client.
     #[must_use]
     pub fn with(mut self, chain: ChainKey, client: Arc<dyn ChainClient>) -> Self {
-        self.0.insert(chain, client);
+        self.clients.insert(chain, client);
         self
     }
 
     /// The client of a chain, where one is configured.
     pub fn get(&self, network: Network, chain_id: Option<u64>) -> Option<&Arc<dyn ChainClient>> {
-        self.0.get(&ChainKey::of(network, chain_id))
+        self.clients.get(&ChainKey::of(network, chain_id))
+    }
+
+    /// Why a transaction is not built with the price that the chain's nodes name; `None` where it may be.
+    pub fn price_problem(
+        &self,
+        network: Network,
+        payload: &Payload,
+        chain_data: &ChainData,
+    ) -> Option<String> {
+        let rules = network.rules();
+        let price = rules.quoted_price(payload, chain_data)?;
+        let chain = ChainKey::of(network, payload.chain_id());
+        let most = self.most_prices.get(&chain).copied();
+        let most = most.unwrap_or_else(|| rules.default_most_price(chain.chain_id));
+        (price > most).then(|| {
+            format!(
+                "the nodes of {chain} name a price of {price} {}, and {most} is the most that is believed \
+                 ({}.most_price); give gasFee in the request, or raise it",
+                rules.price_unit(),
+                chain.setting(),
+            )
+        })
     }
 
     /// The EVM chains that configuration names.
     pub fn known(&self) -> KnownChains {
-        let evm = self.0.keys().filter(|chain| chain.network == Network::Evm);
+        let evm = self
+            .clients
+            .keys()
+            .filter(|chain| chain.network == Network::Evm);
         KnownChains {
             configured: evm.filter_map(|chain| chain.chain_id).collect(),
         }
@@ -180,7 +247,10 @@ impl ChainClients {
 
     /// How the nodes of all chains are doing.
     pub fn health(&self) -> Vec<EndpointHealth> {
-        self.0.values().flat_map(|client| client.health()).collect()
+        self.clients
+            .values()
+            .flat_map(|client| client.health())
+            .collect()
     }
 }
 

@@ -28,6 +28,7 @@ use super::{
     EndpointHealth, NodePool, SimulationOutcome, SimulationRequest,
     client::{Client, Refusal as _},
     exchange::short,
+    is_void,
     jsonrpc::{JsonRpc, RpcCall, RpcCallError, RpcError},
     resolve_refusal,
 };
@@ -130,7 +131,9 @@ impl SolanaNode {
         match answer.map_err(|error| (judge(&error), error)) {
             Ok(_) | Err((SolanaVerdict::Processed, _)) => BroadcastOutcome::Accepted,
             Err((SolanaVerdict::NoBlockhash, _)) => {
-                self.without_blockhash(text, id, broadcast_request).await
+                let doubt = doubt || broadcast_request.retried;
+                self.without_blockhash(text, id, broadcast_request, doubt)
+                    .await
             }
             Err((SolanaVerdict::Later, error)) => BroadcastOutcome::Unknown(match error {
                 RpcCallError::Unreachable(reason) | RpcCallError::WrongChain(reason) => reason,
@@ -150,6 +153,7 @@ impl SolanaNode {
         text: &str,
         id: &str,
         broadcast_request: &BroadcastRequest,
+        doubt: bool,
     ) -> BroadcastOutcome {
         let age_ms = broadcast_request.age_ms;
         if age_ms < BLOCKHASH_LIFE_MS {
@@ -191,7 +195,10 @@ impl SolanaNode {
             code: ExecuteCode::Unspecified,
         };
         // Asked last: from now on it can no longer get into a block.
-        resolve_refusal(refusal, self.known(id).await, true)
+        match self.known(id).await {
+            Ok(false) => is_void(refusal, doubt),
+            known => resolve_refusal(refusal, known, true),
+        }
     }
 
     /// Whether any node says that a transaction can still be taken. Asked is what is final, for
@@ -471,13 +478,15 @@ fn of_several(
         _ if number == count => "the earlier ones were sent",
         _ => "the earlier ones were sent, the later ones were not",
     };
+    let refused = |ChainRefusal { reason, code }| ChainRefusal {
+        reason: format!("{which} {what}: {reason}; {others}"),
+        code,
+    };
     match verdict {
         BroadcastOutcome::Accepted => BroadcastOutcome::Accepted,
-        BroadcastOutcome::Refused(ChainRefusal { reason, code }) => {
-            BroadcastOutcome::Refused(ChainRefusal {
-                reason: format!("{which} {what}: {reason}; {others}"),
-                code,
-            })
+        BroadcastOutcome::Refused(refusal) => BroadcastOutcome::Refused(refused(refusal)),
+        BroadcastOutcome::Doubtful(refusal, standing) => {
+            BroadcastOutcome::Doubtful(refused(refusal), standing)
         }
         BroadcastOutcome::Unknown(reason) => {
             BroadcastOutcome::Unknown(format!("{which}: {reason}"))

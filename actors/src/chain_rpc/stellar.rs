@@ -25,6 +25,7 @@ use super::{
     NodePool, SimulationOutcome, SimulationRequest,
     client::Client,
     exchange::short,
+    is_void,
     jsonrpc::{JsonRpc, RpcCall, RpcCallError, RpcError},
     resolve_refusal,
 };
@@ -223,7 +224,7 @@ impl StellarNode {
         doubt: bool,
     ) -> BroadcastOutcome {
         match why.cause {
-            FailureCause::Sequence => self.out_of_order(broadcast_request, sent).await,
+            FailureCause::Sequence => self.out_of_order(broadcast_request, sent, doubt).await,
             FailureCause::TooLate => {
                 let refusal = ChainRefusal {
                     reason: "the transaction expired before a node took it; create a new request"
@@ -243,7 +244,8 @@ impl StellarNode {
                     .await
             }
             FailureCause::Final => {
-                self.refuse(broadcast_request, refusal(&why), doubt, |_| true)
+                let is_over = |span: &LedgerRange| !doubt || span.is_past(sent);
+                self.refuse(broadcast_request, refusal(&why), doubt, is_over)
                     .await
             }
         }
@@ -255,6 +257,7 @@ impl StellarNode {
         &self,
         broadcast_request: &BroadcastRequest,
         sent: &SentEnvelope,
+        doubt: bool,
     ) -> BroadcastOutcome {
         let key = match ledger::account_key(&sent.source) {
             Ok(key) => key,
@@ -287,8 +290,11 @@ impl StellarNode {
             code: ExecuteCode::Unspecified,
         };
         // The nodes must know the ledgers up to the one in which the number was used.
-        self.refuse(broadcast_request, refusal, true, |span| span.last >= ledger)
-            .await
+        let enough = |span: &LedgerRange| span.last >= ledger;
+        match self.refuse(broadcast_request, refusal, true, enough).await {
+            BroadcastOutcome::Doubtful(refusal, _) => is_void(refusal, doubt),
+            outcome => outcome,
+        }
     }
 
     /// A refusal is for good when the transaction is in no ledger; `enough` says whether these
@@ -313,13 +319,17 @@ impl StellarNode {
             }
             Err(trouble) => Err(trouble),
         };
-        resolve_refusal(refusal, known, doubt)
+        match known {
+            Ok(false) => is_void(refusal, doubt),
+            known => resolve_refusal(refusal, known, doubt),
+        }
     }
 
     /// An error instead of an answer to sendTransaction.
     async fn rejected(
         &self,
         broadcast_request: &BroadcastRequest,
+        sent: &SentEnvelope,
         error: &RpcError,
         doubt: bool,
     ) -> BroadcastOutcome {
@@ -331,7 +341,8 @@ impl StellarNode {
             reason: format!("the node refused the transaction: {said}"),
             code: ExecuteCode::Unspecified,
         };
-        self.refuse(broadcast_request, refusal, doubt, |_| true)
+        let is_over = |span: &LedgerRange| !doubt || span.is_past(sent);
+        self.refuse(broadcast_request, refusal, doubt, is_over)
             .await
     }
 }
@@ -365,7 +376,7 @@ impl ChainClient for StellarNode {
                 return BroadcastOutcome::Unknown(reason);
             }
             Err(RpcCallError::Node(error)) => {
-                return self.rejected(broadcast_request, &error, doubt).await;
+                return self.rejected(broadcast_request, &sent, &error, doubt).await;
             }
         };
         let hash = &broadcast_request.signed.tx_hash;

@@ -34,6 +34,7 @@ use super::{
     client::{CallError, Client, Refusal as _},
     exchange::short,
     grpc::{GrpcCode, GrpcStatus, GrpcWeb},
+    is_void,
     pool::NodePool,
     resolve_refusal,
 };
@@ -326,7 +327,7 @@ impl SuiNode {
             TransactionFate::Executed => BroadcastOutcome::Accepted,
             TransactionFate::Void => BroadcastOutcome::Refused(refusal),
             TransactionFate::Open if self.is_over(sent, broadcast_request.now_ms).await => {
-                BroadcastOutcome::Refused(refusal)
+                is_void(refusal, true)
             }
             TransactionFate::Open => BroadcastOutcome::Unknown(format!(
                 "{}; whether an earlier try was executed is not known yet",
@@ -385,13 +386,14 @@ impl ChainClient for SuiNode {
             SuiVerdict::Later { reason, missing } => match self.known(hash).await {
                 Ok(true) => BroadcastOutcome::Accepted,
                 Ok(false) if self.is_over(&sent, broadcast_request.now_ms).await => {
-                    BroadcastOutcome::Refused(expired())
+                    is_void(expired(), doubt)
                 }
                 Ok(false) if missing && broadcast_request.age_ms >= MISSING_MS => {
-                    BroadcastOutcome::Refused(ChainRefusal {
+                    let refusal = ChainRefusal {
                         reason,
                         code: ExecuteCode::Unspecified,
-                    })
+                    };
+                    is_void(refusal, doubt)
                 }
                 Ok(false) | Err(_) => BroadcastOutcome::Unknown(reason),
             },

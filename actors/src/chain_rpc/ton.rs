@@ -34,6 +34,7 @@ use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
     NodePool, NodeRequest, NodeRequestBody, NodeResponse,
     client::{CallError, Client},
+    is_void,
     rest::Rest,
 };
 
@@ -246,11 +247,13 @@ impl TonNode {
             ));
         }
         if wallet.data.seqno > sent.seqno {
-            return Some(self.passed(sent, broadcast_request, &wallet.last).await);
+            let doubt = broadcast_request.retried;
+            let outcome = self.passed(sent, broadcast_request, &wallet.last, doubt);
+            return Some(outcome.await);
         }
         if is_over(sent, broadcast_request) {
             return Some(match self.none_can_have(sent).await {
-                Ok(true) => BroadcastOutcome::Refused(expired()),
+                Ok(true) => is_void(expired(), broadcast_request.retried),
                 Ok(false) => BroadcastOutcome::Unknown(
                     "the transaction has expired; waiting for blocks past its expiration".into(),
                 ),
@@ -294,7 +297,9 @@ impl TonNode {
             if let Ok(wallet) = self.wallet(&sent.wallet, 0).await
                 && wallet.data.seqno > sent.seqno
             {
-                return self.passed(sent, broadcast_request, &wallet.last).await;
+                return self
+                    .passed(sent, broadcast_request, &wallet.last, true)
+                    .await;
             }
         }
         BroadcastOutcome::Unknown(
@@ -308,6 +313,7 @@ impl TonNode {
         sent: &SentMessage,
         broadcast_request: &BroadcastRequest,
         last: &TransactionCursor,
+        doubt: bool,
     ) -> BroadcastOutcome {
         match self.trace(sent, broadcast_request, last).await {
             Ok(TonTrace::Here { sent: 0 }) => BroadcastOutcome::Refused(ChainRefusal {
@@ -317,11 +323,14 @@ impl TonNode {
                 code: ExecuteCode::InsufficientFunds,
             }),
             Ok(TonTrace::Here { .. }) => BroadcastOutcome::Accepted,
-            Ok(TonTrace::Nowhere) => BroadcastOutcome::Refused(ChainRefusal {
-                reason: "another transaction has used its number (seqno); create a new request"
-                    .into(),
-                code: ExecuteCode::Unspecified,
-            }),
+            Ok(TonTrace::Nowhere) => {
+                let refusal = ChainRefusal {
+                    reason: "another transaction has used its number (seqno); create a new request"
+                        .into(),
+                    code: ExecuteCode::Unspecified,
+                };
+                is_void(refusal, doubt)
+            }
             Err(trouble) => BroadcastOutcome::Unknown(format!(
                 "the transaction's number is used, and whether by this one is not known yet: \
                  {trouble}"

@@ -23,6 +23,7 @@ use super::{
     SimulationOutcome, SimulationRequest,
     exchange::short,
     exchange::{NodeRequest, NodeRequestBody, NodeResponse, ParsedResponse},
+    is_void,
     pool::{NodePool, PoolError},
     resolve_refusal,
     simulation::revert_reason,
@@ -281,8 +282,11 @@ impl ChainClient for TronNode {
                 (reason, expired())
             }
         };
-        self.wait_out(broadcast_request, expires_ms, reason, refusal)
-            .await
+        let outcome = self.wait_out(broadcast_request, expires_ms, reason, refusal);
+        match outcome.await {
+            BroadcastOutcome::Refused(refusal) => is_void(refusal, doubt),
+            outcome => outcome,
+        }
     }
 
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {

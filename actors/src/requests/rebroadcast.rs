@@ -24,7 +24,9 @@ use parking_lot::Mutex;
 use crate::{
     account::ChainAccount,
     audit::{AuditActor, AuditNote},
-    chain_rpc::{BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal},
+    chain_rpc::{
+        BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, Standing,
+    },
     services::Services,
     store::{Batch, CommitError, Key, Precondition, Scan, rows},
 };
@@ -406,10 +408,16 @@ async fn resend(
                 services.counters.forgotten.lock().taken += 1;
                 ("SentAgain", hash.clone(), None)
             }
-            BroadcastOutcome::Refused(ChainRefusal { reason, .. }) => {
+            BroadcastOutcome::Refused(ChainRefusal { reason, .. })
+            | BroadcastOutcome::Doubtful(ChainRefusal { reason, .. }, Standing::Open) => {
                 services.counters.forgotten.lock().refused += 1;
                 let detail = format!("no node accepts {hash} now: {reason}");
                 ("SentAgain", detail, Some(reason))
+            }
+            // The node that offered its number was behind. Those after it need not wait.
+            BroadcastOutcome::Doubtful(ChainRefusal { reason, .. }, standing) => {
+                tracing::info!(request = %id, reason, ?standing, "the nonce of a transaction is used; a chain node is behind");
+                continue;
             }
             BroadcastOutcome::Unknown(reason) => {
                 tracing::warn!(request = %id, reason, "failed to rebroadcast a dropped transaction");

@@ -7,7 +7,7 @@ use std::sync::{
 
 use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainClients, ChainEndpoints, ChainError,
-    ChainKey, ChainRefusal, SimulationOutcome, SimulationRequest,
+    ChainKey, ChainRefusal, SimulationOutcome, SimulationRequest, Standing,
 };
 use covault_core::{
     fault::ExecuteCode,
@@ -465,7 +465,10 @@ async fn aptos_broadcast__should_look_whether_an_old_number_is_its_own() {
     let sent = refused_with(old(), broadcast_request(NOW, true), |asked| {
         (asked.what == "GET ").then(|| ledger(1, END + 60))
     });
-    assert!(matches!(sent.await, BroadcastOutcome::Refused(_)));
+    assert!(matches!(
+        sent.await,
+        BroadcastOutcome::Doubtful(_, Standing::Void)
+    ));
 
     // A node that cannot say leaves it open.
     let sent = refused_with(old(), broadcast_request(NOW, true), move |asked| {
@@ -488,7 +491,7 @@ async fn aptos_broadcast__should_end_when_the_chains_clock_has_passed_the_end() 
             (asked.what == "GET ").then(|| ledger(1, chain))
         });
         match sent.await {
-            BroadcastOutcome::Refused(refusal) if over => {
+            BroadcastOutcome::Doubtful(refusal, Standing::Void) if over => {
                 assert!(refusal.reason.contains("expired"), "{}", refusal.reason);
             }
             BroadcastOutcome::Unknown(_) if !over => {}

@@ -10,7 +10,7 @@ use std::{
 
 use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainClients, ChainEndpoints, ChainError,
-    ChainKey, NodeAuth, NodeEndpoint,
+    ChainKey, NodeAuth, NodeEndpoint, Standing,
 };
 use covault_core::{
     fault::ExecuteCode,
@@ -282,6 +282,14 @@ fn refusal(broadcast: BroadcastOutcome) -> (ExecuteCode, String) {
     }
 }
 
+/// What a node says of a transaction that may have been sent before.
+fn doubtful(broadcast: BroadcastOutcome) -> (Standing, String) {
+    match broadcast {
+        BroadcastOutcome::Doubtful(refusal, standing) => (standing, refusal.reason),
+        other => panic!("{other:?}"),
+    }
+}
+
 fn doubt(broadcast: BroadcastOutcome) -> String {
     match broadcast {
         BroadcastOutcome::Unknown(reason) => reason,
@@ -428,17 +436,19 @@ async fn bitcoin_refusals__should_be_for_good_only_where_that_is_certain() {
     let cheap = wallet.pays(&outputs, &one.address, 400_000, 1);
     let (code, reason) = refusal(client.broadcast(&cheap).await);
     assert_eq!(code, ExecuteCode::InsufficientGasFee, "{reason}");
-    // What it would spend is not spent, so that it is nowhere.
-    refusal(client.broadcast(&again(&cheap)).await);
+    // What it would spend is not spent, by what this node knows.
+    let (standing, _) = doubtful(client.broadcast(&again(&cheap)).await);
+    assert_eq!(standing, Standing::Open);
 
     // Two payments with the same output.
     let first = wallet.pays(&outputs, &one.address, 400_000, 5);
     let second = wallet.pays(&outputs, &other.address, 400_000, 5);
     assert_eq!(client.broadcast(&first).await, BroadcastOutcome::Accepted);
-    for late in [&second, &again(&second)] {
-        let (_, reason) = refusal(client.broadcast(late).await);
-        assert!(reason.contains("another transaction"), "{reason}");
-    }
+    let (_, reason) = refusal(client.broadcast(&second).await);
+    assert!(reason.contains("another transaction"), "{reason}");
+    let (standing, reason) = doubtful(client.broadcast(&again(&second)).await);
+    assert!(reason.contains("another transaction"), "{reason}");
+    assert_eq!(standing, Standing::Open, "the other one is in no block");
     // Without an index the node cannot say which of them is in the block.
     node.mine(1).await;
     refusal(client.broadcast(&second).await);
@@ -530,8 +540,15 @@ async fn bitcoin_nodes__should_watch_each_for_itself() {
 
     // An index of all transactions says that another one spent the output.
     let late = wallet.pays(&outputs, &TestWallet::new(10).address, 150_000, 5);
-    let (_, reason) = refusal(both.broadcast(&again(&late)).await);
-    assert!(reason.contains("another transaction"), "{reason}");
+    for (age_ms, expected) in [(0, Standing::Passed), (3_600_000, Standing::Void)] {
+        let late = BroadcastRequest {
+            age_ms,
+            ..again(&late)
+        };
+        let (standing, reason) = doubtful(both.broadcast(&late).await);
+        assert!(reason.contains("another transaction"), "{reason}");
+        assert_eq!(standing, expected);
+    }
     assert_eq!(
         both.broadcast(&again(&payment)).await,
         BroadcastOutcome::Accepted

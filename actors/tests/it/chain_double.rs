@@ -13,7 +13,7 @@ use alloy_eips::Decodable2718 as _;
 use async_trait::async_trait;
 use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, SimulationOutcome,
-    SimulationRequest,
+    SimulationRequest, Standing,
 };
 use covault_core::{
     fault::ExecuteCode,
@@ -42,6 +42,10 @@ pub struct ChainDouble {
     pub stuck: AtomicBool,
     /// No answer about calls of this value.
     pub unanswerable: Mutex<Option<String>>,
+    /// Its tip in wei, on top of the usual one.
+    pub tip: AtomicU64,
+    /// What it says of transactions that it was handed before.
+    pub doubt: Mutex<Option<(String, Standing)>>,
     /// It takes a number only when the one before is in.
     pub in_order: AtomicBool,
     /// A transaction with the number of another one replaces it.
@@ -176,7 +180,7 @@ impl ChainClient for ChainDouble {
                     fees: queries.fees.as_ref().map(|_| evm::Fees {
                         estimate_gas: 21_000,
                         base_fee: 1_000_000_000,
-                        max_priority_fee: 1_000,
+                        max_priority_fee: 1_000 + u128::from(self.tip.load(Ordering::SeqCst)),
                     }),
                 })
             }
@@ -187,9 +191,16 @@ impl ChainClient for ChainDouble {
     async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
         tokio::task::yield_now().await;
         let transaction = broadcast_request.signed.transaction.clone();
-        self.handed.lock().unwrap().insert(transaction.clone());
+        let is_new = self.handed.lock().unwrap().insert(transaction.clone());
         if self.down.load(Ordering::SeqCst) || self.stuck.load(Ordering::SeqCst) {
             return BroadcastOutcome::Unknown("the node cannot be reached".into());
+        }
+        if let (false, Some((words, standing))) = (is_new, &*self.doubt.lock().unwrap()) {
+            let refusal = ChainRefusal {
+                reason: words.clone(),
+                code: ExecuteCode::Unspecified,
+            };
+            return BroadcastOutcome::Doubtful(refusal, *standing);
         }
         let mut sent = self.sent.lock().unwrap();
         if sent.contains_key(&broadcast_request.signed.tx_hash) {

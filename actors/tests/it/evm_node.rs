@@ -5,13 +5,16 @@ use std::{
     time::Duration,
 };
 
+use alloy_consensus::{SignableTransaction as _, TxEip1559, TxEnvelope, private::alloy_primitives};
+use alloy_eips::Encodable2718 as _;
 use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainClients, ChainEndpoints, ChainError,
-    ChainKey,
+    ChainKey, Standing,
 };
 use covault_core::{
     fault::ExecuteCode,
-    networks::{ChainData, Queries, Signed, evm},
+    networks::{ChainData, Payload, Queries, Signed, evm},
+    schema::wire::{self, create_signing_request_request::Type as Kind},
 };
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -75,7 +78,7 @@ fn healthy(method: &str, _params: &Value) -> Result<Value, (i64, String)> {
     Ok(match method {
         "eth_chainId" => json!(format!("{CHAIN:#x}")),
         "eth_getTransactionCount" => json!("0x4"),
-        "eth_getBlockByNumber" => json!({"baseFeePerGas": "0x3b9aca00"}),
+        "eth_getBlockByNumber" => json!({"baseFeePerGas": "0x3b9aca00", "number": "0x64"}),
         "eth_maxPriorityFeePerGas" => json!("0x5f5e100"),
         "eth_gasPrice" => json!("0x4a817c800"),
         "eth_estimateGas" => json!("0x5208"),
@@ -120,11 +123,19 @@ fn all_needs() -> Queries {
     })
 }
 
+/// A signed transaction with number 5.
 fn broadcast_request() -> BroadcastRequest {
+    let transaction = TxEip1559 {
+        chain_id: CHAIN,
+        nonce: 5,
+        gas_limit: 21_000,
+        ..TxEip1559::default()
+    };
+    let signed = transaction.into_signed(alloy_primitives::Signature::test_signature());
     BroadcastRequest {
         signed: Signed {
-            transaction: "0x02aa".into(),
-            tx_hash: "0xhash".into(),
+            tx_hash: signed.hash().to_string(),
+            transaction: format!("0x{}", hex::encode(TxEnvelope::from(signed).encoded_2718())),
         },
         chain_data: ChainData::Nothing,
         age_ms: 0,
@@ -144,7 +155,8 @@ async fn facts__should_be_what_the_node_says() {
         nonce: Some(4),
         eip1559: true,
         fees: Some(evm::Fees {
-            estimate_gas: 21_000,
+            // A call: a quarter on top.
+            estimate_gas: 26_250,
             base_fee: 1_000_000_000,
             max_priority_fee: 100_000_000,
         }),
@@ -188,6 +200,78 @@ async fn facts__should_take_the_gas_price_where_there_is_no_base_fee() {
     assert!(!chain_data.eip1559);
     let fees = chain_data.fees.unwrap();
     assert_eq!((fees.base_fee, fees.max_priority_fee), (20_000_000_000, 0));
+}
+
+/// The fees of [`all_needs`] from a node that answers like this.
+async fn fees(
+    answer: impl Fn(&str, &Value) -> Option<Result<Value, (i64, String)>> + Send + Sync + 'static,
+) -> evm::Fees {
+    let node = EvmTestNode::start(move |method, params| {
+        answer(method, params).unwrap_or_else(|| healthy(method, params))
+    })
+    .await;
+    let chain_data = connect(vec![node.url]).chain_data(&all_needs(), 0).await;
+    match chain_data.unwrap() {
+        ChainData::Evm(chain_data) => chain_data.fees.unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn tips__should_be_no_more_than_twice_what_blocks_have_paid() {
+    const GWEI: u64 = 1_000_000_000;
+    let history = |middle: u64, high: u64| {
+        let reward = |middle, high| json!([format!("{middle:#x}"), format!("{high:#x}")]);
+        json!({"reward": [reward(0, 1), reward(middle, high), reward(middle, 2)]})
+    };
+    let missing = || Err((-32601, "the method does not exist".into()));
+    for (advised, paid, expected) in [
+        (Some(1_000_000 * GWEI), Some((GWEI, 5 * GWEI)), 10 * GWEI),
+        (Some(4 * GWEI), Some((GWEI, 5 * GWEI)), 4 * GWEI),
+        // Tips as small as this are always believed.
+        (Some(2 * GWEI), Some((0, 0)), 2 * GWEI),
+        (Some(40 * GWEI), Some((0, 0)), 3 * GWEI),
+        (Some(40 * GWEI), None, 40 * GWEI),
+        // What nodes without the method have.
+        (None, Some((GWEI, 5 * GWEI)), GWEI),
+        // 20 gwei less the base fee of 1.
+        (None, None, 19 * GWEI),
+    ] {
+        let fees = fees(move |method, _| match method {
+            "eth_maxPriorityFeePerGas" => {
+                Some(advised.map_or_else(missing, |tip| Ok(json!(format!("{tip:#x}")))))
+            }
+            "eth_feeHistory" => {
+                Some(paid.map_or_else(missing, |(middle, high)| Ok(history(middle, high))))
+            }
+            _ => None,
+        });
+        assert_eq!(fees.await.max_priority_fee, u128::from(expected));
+    }
+}
+
+#[tokio::test]
+async fn gas_of_calls__should_have_a_reserve_within_the_blocks_limit() {
+    for (estimate, limit, expected) in [
+        (100_000, Some(30_000_000), 125_000),
+        (28_000_000, Some(30_000_000), 30_000_000),
+        (28_000_000, None, 35_000_000),
+        // A block of another time.
+        (30_000_000, Some(29_000_000), 30_000_000),
+    ] {
+        let fees = fees(move |method, _| match method {
+            "eth_estimateGas" => Some(Ok(json!(format!("{estimate:#x}")))),
+            "eth_getBlockByNumber" => {
+                let mut block = json!({"baseFeePerGas": "0x1", "number": "0x64"});
+                if let Some(limit) = limit {
+                    block["gasLimit"] = json!(format!("{limit:#x}"));
+                }
+                Some(Ok(block))
+            }
+            _ => None,
+        });
+        assert_eq!(fees.await.estimate_gas, expected);
+    }
 }
 
 #[tokio::test]
@@ -256,7 +340,7 @@ async fn broadcast__should_tell_accepted_refused_and_unknown_apart() {
     for (said, known, expected) in [
         ("already known", false, "accepted"),
         ("nonce too low", true, "accepted"),
-        ("nonce too low", false, "refused"),
+        ("nonce too low", false, "passed"),
         (
             "insufficient funds for gas * price + value",
             false,
@@ -276,6 +360,8 @@ async fn broadcast__should_tell_accepted_refused_and_unknown_apart() {
         {
             BroadcastOutcome::Accepted => "accepted",
             BroadcastOutcome::Refused(_) => "refused",
+            BroadcastOutcome::Doubtful(_, Standing::Passed) => "passed",
+            BroadcastOutcome::Doubtful(..) => "doubtful",
             BroadcastOutcome::Unknown(_) => "unknown",
         };
         assert_eq!(outcome, expected, "{said}, known: {known}");
@@ -308,12 +394,141 @@ async fn broadcast__should_not_call_refused_what_a_silent_node_may_have() {
         client.broadcast(&broadcast_request()).await,
         BroadcastOutcome::Unknown(_)
     ));
-    // Every node says that it does not have it.
+    // Every node says that it does not have it: one that has it may be behind the same address.
     let client = connect(vec![node.url]);
     assert!(matches!(
         client.broadcast(&again).await,
-        BroadcastOutcome::Refused(_)
+        BroadcastOutcome::Doubtful(_, Standing::Passed)
     ));
+}
+
+#[tokio::test]
+async fn broadcast__should_doubt_every_refusal_of_what_may_have_been_sent() {
+    let node = EvmTestNode::start(|method, params| match method {
+        "eth_sendRawTransaction" => Err((-32000, "insufficient funds for gas".into())),
+        _ => healthy(method, params),
+    })
+    .await;
+    let again = BroadcastRequest {
+        retried: true,
+        ..broadcast_request()
+    };
+    let outcome = connect(vec![node.url]).broadcast(&again).await;
+    assert!(
+        matches!(&outcome, BroadcastOutcome::Doubtful(refusal, Standing::Open)
+            if refusal.code == ExecuteCode::InsufficientFunds),
+        "{outcome:?}"
+    );
+}
+
+#[tokio::test]
+async fn broadcast__should_find_what_used_the_number_in_final_blocks() {
+    let ours = broadcast_request();
+    let sender = evm::read_sent(&ours.signed).unwrap().from.to_lowercase();
+    for (tag, hash, pruned) in [
+        ("finalized", "0xother", false),
+        ("finalized", ours.signed.tx_hash.as_str(), false),
+        ("finalized", "0xother", true),
+        ("latest", "0xother", false),
+    ] {
+        let (found, from) = (hash.to_owned(), sender.clone());
+        let node = EvmTestNode::start(move |method, params| match method {
+            "eth_sendRawTransaction" => Err((-32000, "nonce too low".into())),
+            "eth_getBlockByNumber" if params[1] == true => {
+                assert_eq!(params[0], "0x20");
+                let other = json!({"from": "0x00", "nonce": "0x5", "hash": "0xnot"});
+                let it = json!({"from": from, "nonce": "0x5", "hash": found});
+                Ok(json!({"number": "0x20", "transactions": [other, it]}))
+            }
+            "eth_getBlockByNumber" if params[0] == "finalized" && tag != "finalized" => {
+                Err((-39001, "unknown block".into()))
+            }
+            // The number is used in block 32.
+            "eth_getTransactionCount" => {
+                let at = u64::from_str_radix(&params[1].as_str().unwrap()[2..], 16).unwrap();
+                match at {
+                    ..32 if pruned => Err((-32000, "missing trie node".into())),
+                    ..32 => Ok(json!("0x5")),
+                    _ => Ok(json!("0x6")),
+                }
+            }
+            _ => healthy(method, params),
+        })
+        .await;
+        let again = BroadcastRequest {
+            retried: true,
+            ..ours.clone()
+        };
+        let outcome = connect(vec![node.url]).broadcast(&again).await;
+        if hash == ours.signed.tx_hash {
+            assert_eq!(outcome, BroadcastOutcome::Accepted);
+            continue;
+        }
+        let BroadcastOutcome::Doubtful(refusal, Standing::Void) = outcome else {
+            panic!("{outcome:?}");
+        };
+        let words = if pruned {
+            "nonce 5 was used by another transaction of the account, which is final"
+        } else {
+            "nonce 5 was used by the transaction 0xother, which is final"
+        };
+        assert_eq!(refusal.reason, words);
+    }
+}
+
+#[tokio::test]
+async fn token_transfers__should_be_refused_that_pay_nothing() {
+    let payload = |to: &str| {
+        Payload::parse(&Kind::EvmSendErc20(wire::EvmSendErc20 {
+            chain_id: CHAIN,
+            from: "0x00000000000000000000000000000000000000aa".into(),
+            to: to.into(),
+            token_contract_address: "0x00000000000000000000000000000000000000bb".into(),
+            amount: "5".into(),
+            ..Default::default()
+        }))
+    };
+    let bool_word = |value: u8| Ok(json!(format!("0x{value:064x}")));
+    for (returned, code, expected) in [
+        (bool_word(1), "0x60", None),
+        (bool_word(0), "0x60", Some("returns false")),
+        (Ok(json!("0x")), "0x60", None),
+        (Ok(json!("0x")), "0x", Some("no token contract")),
+        (Err((3, "execution reverted".into())), "0x60", None),
+    ] {
+        let node = EvmTestNode::start(move |method, params| match method {
+            "eth_call" => {
+                assert_eq!(
+                    params[0]["from"],
+                    "0x00000000000000000000000000000000000000AA"
+                );
+                returned.clone()
+            }
+            "eth_getCode" => Ok(json!(code)),
+            _ => healthy(method, params),
+        })
+        .await;
+        let paid = payload("0x00000000000000000000000000000000000000cc").unwrap();
+        let found = match connect(vec![node.url]).preflight(&paid).await {
+            Ok(()) => None,
+            Err(ChainError::Refused(refusal)) => Some(refusal.reason),
+            other => panic!("{other:?}"),
+        };
+        match expected {
+            None => assert_eq!(found, None),
+            Some(words) => assert!(found.unwrap().contains(words)),
+        }
+    }
+    for to in [
+        "0x0000000000000000000000000000000000000000",
+        "0x00000000000000000000000000000000000000bb",
+    ] {
+        let refusal = payload(to).unwrap_err();
+        assert!(
+            refusal.message().starts_with("evmSendErc20.to"),
+            "{refusal:?}"
+        );
+    }
 }
 
 #[tokio::test]

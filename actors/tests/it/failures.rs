@@ -1,9 +1,11 @@
 //! What goes wrong after a request was accepted.
 
-use std::sync::atomic::Ordering;
+use std::{sync::atomic::Ordering, time::Duration};
 
+use covault_actors::{chain_rpc::Standing, gateway::Gateway};
 use covault_core::schema::wire::{
-    ExecuteSigningRequestsErrorCode as ErrorCode, signing_request::Status,
+    EvmGas, ExecuteSigningRequestsErrorCode as ErrorCode,
+    create_signing_request_request::Type as Kind, signing_request::Status,
 };
 
 use crate::{requests::code, world::*};
@@ -191,4 +193,103 @@ async fn keygen__should_be_tried_again_when_what_it_calls_panics() {
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     evm_wallet(&gateway, vault).await;
+}
+
+/// A chain node took the transaction and its answer was lost; the ones that are asked later say that the
+/// number is used, and do not know the hash.
+fn two_faced(world: &World, standing: Standing) {
+    world.evm.lost_answers.store(1, Ordering::SeqCst);
+    *world.evm.doubt.lock().unwrap() = Some(("nonce too low".into(), standing));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_may_be_mined__should_be_pending_until_that_is_known() {
+    for standing in [Standing::Open, Standing::Passed, Standing::Void] {
+        let mut world = World::new();
+        world.settings.settling_ms = 60_000;
+        let gateway = world.start().await;
+        let vault = vault(&gateway, "main").await;
+        let address = evm_wallet(&gateway, vault).await;
+        two_faced(&world, standing);
+        let request = create(&gateway, send(&address)).await;
+        while !says(&gateway, &request.uuid)
+            .await
+            .contains("nonce too low")
+        {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(
+            details(&gateway, &request.uuid).await.status(),
+            Status::Pending
+        );
+        *world.evm.doubt.lock().unwrap() = None;
+        assert_eq!(outcome(&gateway, &request.uuid).await.error, None);
+        assert_eq!(world.evm.handed.lock().unwrap().len(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_can_never_come__should_fail_when_that_was_true_for_minutes() {
+    let mut world = World::new();
+    world.settings.settling_ms = 60_000;
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    two_faced(&world, Standing::Void);
+    let request = create(&gateway, send(&address)).await;
+    while !says(&gateway, &request.uuid)
+        .await
+        .contains("asking for some minutes more")
+    {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    world.clock.ahead_ms.fetch_add(61_000, Ordering::SeqCst);
+    let error = outcome(&gateway, &request.uuid).await.error.unwrap();
+    assert_eq!(error.message, "nonce too low");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_price_that_nodes_name__should_be_believed_up_to_a_ceiling() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 5_000;
+    // 1,000,000 gwei: a transfer would cost 21 of the coin.
+    world.evm.tip.store(1_000_000_000_000_000, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let costly = create(&gateway, send(&address)).await;
+    let reason = loop {
+        let reason = says(&gateway, &costly.uuid).await;
+        if reason.contains("most_price") {
+            break reason;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    };
+    assert!(reason.contains("wei per unit of gas"), "{reason}");
+    world.clock.ahead_ms.fetch_add(6_000, Ordering::SeqCst);
+    let error = outcome(&gateway, &costly.uuid).await.error.unwrap();
+    assert!(error.message.contains("most_price"), "{error:?}");
+    assert_eq!(world.signers.requests(), 0, "nothing was signed");
+    // It was wrong only for a while.
+    let late = create(&gateway, send(&address)).await;
+    world.evm.tip.store(0, Ordering::SeqCst);
+    assert_eq!(outcome(&gateway, &late.uuid).await.error, None);
+    // The request's own price is the client's word.
+    world.evm.tip.store(1_000_000_000_000_000, Ordering::SeqCst);
+    let mut own = send_native(&address);
+    own.gas_fee = Some(EvmGas {
+        gas_limit: Some("21000".into()),
+        max_fee: Some("1000000000000000".into()),
+        max_priority_fee: Some("1000000000000000".into()),
+    });
+    let own = create(&gateway, Kind::EvmSendNative(own)).await;
+    assert_eq!(outcome(&gateway, &own.uuid).await.error, None);
+}
+
+/// What executeSigningRequests says of a pending request.
+async fn says(gateway: &Gateway, uuid: &str) -> String {
+    match try_outcome(gateway, &admin(), uuid).await {
+        Ok(outcome) => panic!("{outcome:?}"),
+        Err(fault) => fault.message().to_owned(),
+    }
 }

@@ -4,6 +4,7 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use covault_actors::{
+    chain_rpc::Standing,
     gateway::{DroppedCounts, Gateway},
     store::{KeySpace, Scan},
 };
@@ -354,4 +355,21 @@ async fn a_transaction_that_no_node_takes__should_say_why_as_long_as_it_is_pendi
     world.evm.stuck.store(false, Ordering::SeqCst);
     assert_eq!(outcome(&gateway, &stuck.uuid).await.error, None);
     assert_eq!(gateway.backlog().waiting, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_behind__should_not_end_the_next_request_of_the_wallet() {
+    for standing in [Standing::Passed, Standing::Void] {
+        let world = World::new();
+        let gateway = world.start().await;
+        let vault = vault(&gateway, "main").await;
+        let address = evm_wallet(&gateway, vault).await;
+        sent(&gateway, send(&address)).await;
+        pass(&world, MOMENT_MS);
+        // It offers a number that is used, and says so of the transaction that used it.
+        world.evm.forget(0);
+        *world.evm.doubt.lock().unwrap() = Some(("nonce too low".into(), standing));
+        sent(&gateway, send(&address)).await;
+        assert_eq!(world.evm.nonces(), [1]);
+    }
 }

@@ -8,6 +8,7 @@ use std::sync::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainEndpoints, ChainError, ChainKey, ChainRefusal,
+    Standing,
 };
 use covault_core::{
     fault::ExecuteCode,
@@ -403,6 +404,8 @@ async fn a_solana_transaction__should_expire_only_when_no_node_can_take_it_or_ha
         let outcome = match client.broadcast(&one(age_ms)).await {
             BroadcastOutcome::Accepted => "accepted",
             BroadcastOutcome::Refused(_) => "refused",
+            BroadcastOutcome::Doubtful(_, Standing::Void) => "void",
+            BroadcastOutcome::Doubtful(..) => "doubtful",
             BroadcastOutcome::Unknown(_) => "unknown",
         };
         assert_eq!(outcome, expected, "{age_ms}");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_actors::chain_rpc::{
-    BroadcastOutcome, BroadcastRequest, ChainClient, ChainEndpoints, ChainError, ChainKey,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainEndpoints, ChainError, ChainKey, Standing,
 };
 use covault_core::{
     fault::ExecuteCode,
@@ -310,6 +310,10 @@ async fn outcome(
     {
         BroadcastOutcome::Accepted => ("accepted", ExecuteCode::Unspecified, String::new()),
         BroadcastOutcome::Refused(refusal) => ("refused", refusal.code, refusal.reason),
+        BroadcastOutcome::Doubtful(refusal, Standing::Void) => {
+            ("void", refusal.code, refusal.reason)
+        }
+        BroadcastOutcome::Doubtful(refusal, _) => ("doubtful", refusal.code, refusal.reason),
         BroadcastOutcome::Unknown(reason) => ("unknown", ExecuteCode::Unspecified, reason),
     }
 }
@@ -469,15 +473,7 @@ async fn stellar_broadcast__should_tell_accepted_refused_and_unknown_apart() {
             Unspecified,
             "all ledgers",
         ),
-        (
-            true,
-            error(-3),
-            41,
-            &over,
-            "refused",
-            Unspecified,
-            "expired",
-        ),
+        (true, error(-3), 41, &over, "void", Unspecified, "expired"),
         (true, error(-3), 42, &done, "accepted", Unspecified, ""),
         // Fee and balance, which another node may have found good.
         (
@@ -503,7 +499,7 @@ async fn stellar_broadcast__should_tell_accepted_refused_and_unknown_apart() {
             error(-9),
             41,
             &over,
-            "refused",
+            "void",
             InsufficientGasFee,
             "txINSUFFICIENT_FEE",
         ),
@@ -531,7 +527,7 @@ async fn stellar_broadcast__should_tell_accepted_refused_and_unknown_apart() {
             error(-6),
             41,
             &here,
-            "refused",
+            "unknown",
             Unspecified,
             "txBAD_AUTH",
         ),

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainClients, ChainEndpoints, ChainError,
-    ChainKey, SimulationOutcome, SimulationRequest,
+    ChainKey, SimulationOutcome, SimulationRequest, Standing,
 };
 use covault_core::{
     fault::ExecuteCode,
@@ -265,12 +265,12 @@ async fn tron_refusals__should_be_for_good_at_once_only_without_doubt() {
     })
     .await;
     let client = connect(&[&node]);
-    let insufficient = |outcome: BroadcastOutcome| matches!(outcome, BroadcastOutcome::Refused(refusal) if refusal.code == ExecuteCode::InsufficientFunds);
-    assert!(insufficient(
-        client.broadcast(&broadcast_request(NOW_MS, false)).await
-    ));
+    let outcome = client.broadcast(&broadcast_request(NOW_MS, false)).await;
+    assert!(
+        matches!(&outcome, BroadcastOutcome::Refused(refusal) if refusal.code == ExecuteCode::InsufficientFunds)
+    );
     // An earlier try may have spent the balance.
-    for (now_ms, head_ms, refused) in [
+    for (now_ms, head_ms, void) in [
         (NOW_MS, NOW_MS, false),
         (END_MS - 1, END_MS, false),
         // The node is behind and may still mine it.
@@ -279,8 +279,13 @@ async fn tron_refusals__should_be_for_good_at_once_only_without_doubt() {
     ] {
         node.set(|state| state.head_ms = head_ms);
         let outcome = client.broadcast(&broadcast_request(now_ms, true)).await;
-        assert!(refused || matches!(outcome, BroadcastOutcome::Unknown(_)));
-        assert_eq!(insufficient(outcome), refused, "{now_ms} {head_ms}");
+        match outcome {
+            BroadcastOutcome::Doubtful(refusal, Standing::Void) if void => {
+                assert_eq!(refusal.code, ExecuteCode::InsufficientFunds);
+            }
+            BroadcastOutcome::Unknown(_) if !void => {}
+            other => panic!("{now_ms} {head_ms}: {other:?}"),
+        }
     }
     node.set(|state| state.known = true);
     assert_eq!(
@@ -305,7 +310,9 @@ async fn tron_duplicates__should_be_believed_where_the_transaction_is_there() {
     );
     node.set(|state| state.head_ms = END_MS);
     match client.broadcast(&broadcast_request(END_MS, true)).await {
-        BroadcastOutcome::Refused(refusal) => assert!(refusal.reason.contains("expired")),
+        BroadcastOutcome::Doubtful(refusal, Standing::Void) => {
+            assert!(refusal.reason.contains("expired"));
+        }
         other => panic!("{other:?}"),
     }
     node.set(|state| state.known = true);
@@ -349,7 +356,7 @@ async fn expired_tron_transactions__should_fail_when_nobody_has_them() {
     assert!(matches!(outcome, BroadcastOutcome::Unknown(reason) if reason.contains("Server busy")));
     let outcome = client.broadcast(&broadcast_request(END_MS, true)).await;
     assert!(
-        matches!(outcome, BroadcastOutcome::Refused(_)),
+        matches!(outcome, BroadcastOutcome::Doubtful(_, Standing::Void)),
         "{outcome:?}"
     );
 }

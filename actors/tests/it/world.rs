@@ -92,6 +92,7 @@ impl World {
             entropy: Arc::default(),
             settings: Settings {
                 signing_deadline_ms: 20_000,
+                settling_ms: 100,
                 retry_first_ms: 2,
                 retry_most_ms: 20,
                 heartbeat_ms: 10,

@@ -101,6 +101,15 @@ pub trait DynNetworkRules: Sync {
     /// As there.
     fn check_chain_data(&self, payload: &Payload, chain_data: &ChainData) -> Result<(), Fault>;
 
+    /// See [`NetworkRules::quoted_price`].
+    fn quoted_price(&self, payload: &Payload, chain_data: &ChainData) -> Option<u128>;
+
+    /// See [`NetworkRules::default_most_price`].
+    fn default_most_price(&self, chain_id: Option<u64>) -> u128;
+
+    /// See [`NetworkRules::PRICE_UNIT`].
+    fn price_unit(&self) -> &'static str;
+
     /// Builds the transaction or message; checks that the payload's sender is the key's.
     ///
     /// # Errors
@@ -239,6 +248,19 @@ where
             }
             _ => Ok(()),
         }
+    }
+
+    fn quoted_price(&self, payload: &Payload, chain_data: &ChainData) -> Option<u128> {
+        let payload = R::Payload::of(payload)?;
+        NetworkRules::quoted_price(self, payload, R::ChainData::of(chain_data)?)
+    }
+
+    fn default_most_price(&self, chain_id: Option<u64>) -> u128 {
+        NetworkRules::default_most_price(self, chain_id)
+    }
+
+    fn price_unit(&self) -> &'static str {
+        R::PRICE_UNIT
     }
 
     fn build(

@@ -90,6 +90,8 @@ pub trait NetworkRules: Sync {
 
     /// Which network this is.
     const NETWORK: Network;
+    /// What its nodes name prices in, for people: `wei per unit of gas`.
+    const PRICE_UNIT: &'static str = "";
 
     /// The address of a public key (secp256k1: 33 bytes compressed, SEC 1; Ed25519: 32 bytes).
     ///
@@ -220,6 +222,25 @@ pub trait NetworkRules: Sync {
         _chain_data: &Self::ChainData,
     ) -> Result<(), Fault> {
         Ok(())
+    }
+
+    /// The price per unit that nodes named and the transaction would pay, in [`NetworkRules::PRICE_UNIT`];
+    /// `None` where the request brings its own, and for messages.
+    /// None, unless the network says otherwise: its nodes name no prices.
+    fn quoted_price(
+        &self,
+        _payload: &Self::Payload,
+        _chain_data: &Self::ChainData,
+    ) -> Option<u128> {
+        None
+    }
+
+    /// The highest price of nodes that is believed where nobody has configured another one: far above what the
+    /// chain has ever asked for long. Orchestrators build nothing with a higher one, and signer nodes sign
+    /// nothing.
+    /// Any, unless the network says otherwise.
+    fn default_most_price(&self, _chain_id: Option<u64>) -> u128 {
+        u128::MAX
     }
 
     /// Builds the transaction or message of the sender, whose key `public_key` is. `chain_data` is

@@ -195,6 +195,12 @@ impl ScopeRules {
         for (place, most) in fees {
             say(format!("fee of a transaction on {place}: at most {most}"));
         }
+        for (place, most) in &self.most_price {
+            let unit = place.network.rules().price_unit();
+            say(format!(
+                "price that chain nodes name on {place}: at most {most} {unit}"
+            ));
+        }
     }
 }
 

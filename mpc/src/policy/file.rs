@@ -101,7 +101,8 @@ impl ScopeRules {
             only_listed_recipients: keys.switch("only_listed_recipients")?.unwrap_or_default(),
             own_wallets: keys.switch("own_wallets")?.unwrap_or_default(),
             recipients: recipients(keys)?,
-            most_fee: most_fee(keys)?,
+            most_fee: amounts(keys, "most_fee")?,
+            most_price: amounts(keys, "most_price")?,
             limits: limits(keys)?,
         })
     }
@@ -150,8 +151,11 @@ fn recipients(keys: &mut TableReader) -> Result<BTreeMap<ChainScope, BTreeSet<St
     Ok(lists)
 }
 
-fn most_fee(keys: &mut TableReader) -> Result<BTreeMap<ChainScope, U256>, Fault> {
-    keys.by_place("most_fee")?
+fn amounts(
+    keys: &mut TableReader,
+    name: &'static str,
+) -> Result<BTreeMap<ChainScope, U256>, Fault> {
+    keys.by_place(name)?
         .into_iter()
         .map(|(path, at, value)| Ok((at, amount(&path, &value)?)))
         .collect()

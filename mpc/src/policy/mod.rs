@@ -97,6 +97,8 @@ pub struct PolicyRequest<'a> {
     pub payload: &'a Payload,
     /// The most that the network can take for it.
     pub fee: U256,
+    /// The price per unit that chain nodes named, where the payload brings none.
+    pub price: Option<u128>,
     /// The recipients that are wallets of the vault, as the node itself has derived them.
     pub own_wallets: &'a BTreeSet<String>,
 }
@@ -138,7 +140,7 @@ impl Policy {
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Invalid`] that begins with what is forbidden: `network`,
-    /// `kind`, `recipient`, `amount` or `fee`; or `recipientIndices` that are wrong.
+    /// `kind`, `recipient`, `amount`, `fee` or `price`; or `recipientIndices` that are wrong.
     pub fn check(
         &self,
         order: &SigningOrder,
@@ -146,12 +148,14 @@ impl Policy {
         payload: &Payload,
     ) -> Result<Vec<Spending>, Fault> {
         let own_wallets = order.own_recipients(root, payload)?;
-        let fee = order.network.rules().most_fee(&order.unsigned)?;
+        let rules = order.network.rules();
+        let fee = rules.most_fee(&order.unsigned)?;
         self.evaluate(&PolicyRequest {
             vault: order.vault,
             network: order.network,
             payload,
             fee,
+            price: rules.quoted_price(payload, &order.chain_data),
             own_wallets: &own_wallets,
         })
     }

@@ -42,6 +42,8 @@ pub(super) struct ScopeRules {
     /// An empty list is nobody.
     pub(super) recipients: BTreeMap<ChainScope, BTreeSet<String>>,
     pub(super) most_fee: BTreeMap<ChainScope, U256>,
+    /// The highest prices of chain nodes that are believed.
+    pub(super) most_price: BTreeMap<ChainScope, U256>,
     pub(super) limits: BTreeMap<Asset, AmountLimit>,
 }
 
@@ -88,6 +90,7 @@ impl ScopeRules {
         self.check_network(scope, outflow)?;
         self.check_recipients(scope, asked.own_wallets, outflow)?;
         self.check_fee(scope, asked.fee, &outflow.place)?;
+        self.check_price(scope, asked.price, &outflow.place)?;
         self.check_amounts(scope, asked.fee, outflow)
     }
 
@@ -259,6 +262,35 @@ impl ScopeRules {
             }
         }
         Ok(())
+    }
+
+    /// A price that chain nodes named: who names it may be who gets it.
+    fn check_price(
+        &self,
+        scope: &PolicyScope,
+        price: Option<u128>,
+        at: &ChainScope,
+    ) -> Result<(), Fault> {
+        let Some(price) = price.map(U256::from) else {
+            return Ok(());
+        };
+        let written = self.most_price.iter().filter(|(place, _)| place.meets(at));
+        let default = || U256::from(at.network.rules().default_most_price(at.chain_id));
+        let most = written
+            .map(|(_, most)| *most)
+            .min()
+            .or_else(|| (*scope == PolicyScope::Node).then(default));
+        match most {
+            Some(most) if price > most => {
+                let unit = at.network.rules().price_unit();
+                let sentence = format_args!(
+                    "is {price} {unit} by what chain nodes say, and {scope} believes at most {most}; its \
+                     operator can raise it under most_price, or the request brings its own"
+                );
+                Err(Fault::field("price", sentence))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The fee counts as an amount of the coin: the one who sets it may be who gets it.

@@ -2,11 +2,14 @@
 
 mod calls;
 
+use std::collections::BTreeSet;
+
 use covault_core::{
     derive::{KeyPath, RootKey},
     fault::{Class, ExecuteCode},
     ids::{RequestId, VaultId},
     networks::{ChainData, Network, Payload, WireKind, evm, solana},
+    order::SigningOrder,
     schema::wire::{self, evm_message},
     signature::Curve,
 };
@@ -360,7 +363,7 @@ fn amounts__should_be_limited_per_request_with_the_fee() {
         token(TOKEN, BOB, 7),
         "amount: with the fee, more evm:1 ",
     );
-    allowed(&dear, token(BOB, BOB, 8));
+    allowed(&dear, token(EVE, BOB, 8));
     let only = format!(
         "only_listed_assets = true\nlimits = [{{ asset = \"evm:1/{TOKEN}\", per_request = \"7\" }}]\n"
     );
@@ -374,7 +377,7 @@ fn amounts__should_be_limited_per_request_with_the_fee() {
     allowed(&only, token(TOKEN, BOB, 7));
     refused(
         &only,
-        token(BOB, BOB, 1),
+        token(EVE, BOB, 1),
         "amount: this signer's policy has no limits for evm:1/",
     );
     refused(&only, lamports(SOL, 1), "amount: ");
@@ -417,6 +420,41 @@ fn fees__should_be_limited_per_place() {
         "fee: ",
     );
     allowed(&policy("most_fee.solana = \"5000\""), lamports(SOL, 5));
+}
+
+#[test]
+fn prices_of_chain_nodes__should_have_a_ceiling() {
+    let judged = |policy: &Policy, (order, payload): (SigningOrder, Payload), price| {
+        policy
+            .evaluate(&PolicyRequest {
+                vault: order.vault,
+                network: order.network,
+                payload: &payload,
+                fee: U256::ZERO,
+                price,
+                own_wallets: &BTreeSet::new(),
+            })
+            .map(drop)
+            .map_err(|fault| fault.message().to_owned())
+    };
+    const GWEI: u128 = 1_000_000_000;
+    let none = Policy::default();
+    for (chain, most) in [(1, 1_000), (8453, 100), (31_337, 10_000)] {
+        let price = most * GWEI;
+        assert_eq!(judged(&none, native(chain, BOB, 5), Some(price)), Ok(()));
+        let refusal = judged(&none, native(chain, BOB, 5), Some(price + 1)).unwrap_err();
+        assert!(refusal.starts_with("price: is "), "{refusal}");
+        assert!(refusal.contains("wei per unit of gas"), "{refusal}");
+        assert_eq!(judged(&none, native(chain, BOB, 5), None), Ok(()));
+    }
+    let raised = policy("most_price.\"evm:1\" = \"2000000000000\"");
+    assert_eq!(
+        judged(&raised, native(1, BOB, 5), Some(2_000 * GWEI)),
+        Ok(())
+    );
+    assert!(judged(&raised, native(8453, BOB, 5), Some(101 * GWEI)).is_err());
+    let of_vault = policy("[each_vault]\nmost_price.evm = \"5\"");
+    assert!(judged(&of_vault, native(1, BOB, 5), Some(6)).is_err());
 }
 
 #[test]
@@ -594,7 +632,7 @@ fn fees__should_have_a_ceiling_without_any_keys() {
             panic!("not of EVM");
         };
         let fees = chain_data.fees.as_mut().unwrap();
-        (fees.estimate_gas, fees.max_priority_fee) = (21_000, priority_fee);
+        (fees.estimate_gas, fees.max_priority_fee) = (1_000_000, priority_fee);
         let chain = Network::Evm.rules();
         let unsigned = chain
             .build(&payload, &order.chain_data, &order.public_key)
@@ -602,8 +640,8 @@ fn fees__should_have_a_ceiling_without_any_keys() {
         (order.unsigned, order.inputs) = (unsigned.bytes, unsigned.signing);
         (order, payload)
     };
-    // 0.1 ether for 21,000 gas.
-    let fair = 100_000_000_000_000_000 / 21_000 - 20;
+    // 0.1 ether for 1,000,000 gas.
+    let fair = 100_000_000_000_000_000 / 1_000_000 - 20;
     for floor in [policy(""), Policy::production(), Policy::development()] {
         allowed(&floor, dear(fair));
         refused(

@@ -3,6 +3,7 @@
 
 mod aptos;
 mod bitcoin;
+mod evm;
 mod solana;
 mod stellar;
 mod sui;

@@ -57,7 +57,14 @@ impl SigningState {
                 });
                 let vault = self.vault.clone();
                 let id = request.id;
+                let (network, checked) = (request.network, payload.clone());
                 spawn_task(myself, "asking the chain", async move {
+                    if let Some(client) = &client
+                        && let Err(refused @ ChainError::Refused(_)) =
+                            client.preflight(&checked).await
+                    {
+                        return Msg::ChainDataArrived(Err(BuildBlocker::Chain(refused)));
+                    }
                     if let Some(chain_data) = own {
                         return Msg::ChainDataArrived(chain_data.map_err(BuildBlocker::Wrong));
                     }
@@ -67,6 +74,12 @@ impl SigningState {
                         )));
                     };
                     let chain_data = client.chain_data(&queries, services.now_ms()).await;
+                    let problem = chain_data.as_ref().ok().and_then(|chain_data| {
+                        services.chains.price_problem(network, &checked, chain_data)
+                    });
+                    if let Some(problem) = problem {
+                        return Msg::ChainDataArrived(Err(BuildBlocker::Price(problem)));
+                    }
                     Msg::ChainDataArrived(match (chain_data, ask) {
                         (Err(error), _) => Err(BuildBlocker::Chain(error)),
                         (Ok(chain_data), None) => Ok(chain_data),

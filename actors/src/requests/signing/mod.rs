@@ -76,6 +76,8 @@ pub enum BuildBlocker {
     Chain(ChainError),
     /// Other requests hold what there is; in words for people.
     Taken(String),
+    /// Its price is higher than what is believed of nodes; in words for people.
+    Price(String),
     /// It cannot be built, or something is wrong.
     Wrong(Fault),
 }
@@ -152,6 +154,8 @@ pub struct SigningState {
     resumed: bool,
     /// Its transaction is, or was, tried on a node.
     simulated: bool,
+    /// Since when the nodes say that its transaction can never come, in milliseconds since the Unix epoch.
+    void_since_ms: Option<u64>,
     /// It may take until then, in milliseconds since the Unix epoch, whatever its row says.
     extended_deadline_ms: u64,
     task: Option<AbortOnDrop>,
@@ -192,6 +196,7 @@ impl Actor for SigningActor {
             delay_in_trail: None,
             resumed: false,
             simulated: false,
+            void_since_ms: None,
             extended_deadline_ms: 0,
             task: None,
             admission: args.admission,
@@ -249,7 +254,9 @@ impl Actor for SigningActor {
                 let reason = format!("no chain node answered in time: {reason}");
                 live.retry_build(&myself, reason, u32::MAX).await?;
             }
-            Msg::ChainDataArrived(Err(BuildBlocker::Taken(reason))) => {
+            Msg::ChainDataArrived(Err(
+                BuildBlocker::Taken(reason) | BuildBlocker::Price(reason),
+            )) => {
                 live.retry_build(&myself, reason, MAX_CONTENDED_TRIES)
                     .await?;
             }
@@ -289,6 +296,9 @@ impl Actor for SigningActor {
                     code: refusal.code,
                 };
                 live.advance(vec![event]).await?;
+            }
+            Msg::NodeAnswered(BroadcastOutcome::Doubtful(refusal, standing)) => {
+                live.weigh_doubt(&myself, refusal, standing).await?;
             }
             Msg::NodeAnswered(BroadcastOutcome::Unknown(reason)) => {
                 live.retry_broadcast(&myself, reason).await?;

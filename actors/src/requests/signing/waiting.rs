@@ -10,7 +10,10 @@ use covault_core::{
 use ractor::ActorRef;
 
 use super::{Msg, SigningState};
-use crate::vaults::vault;
+use crate::{
+    chain_rpc::{ChainRefusal, Standing},
+    vaults::vault,
+};
 
 /// After so many tries in vain pauses get no longer where other requests hold what is needed.
 pub(super) const MAX_CONTENDED_TRIES: u32 = 4;
@@ -60,6 +63,39 @@ impl SigningState {
         };
         self.schedule_retry(myself, pause);
         self.note_delay(reason).await
+    }
+
+    /// A node refuses a transaction that an earlier try may have got onto the chain. Its request ends
+    /// when it has been certain for some time that it never comes.
+    pub(super) async fn weigh_doubt(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        refusal: ChainRefusal,
+        standing: Standing,
+    ) -> Result<(), Fault> {
+        let ChainRefusal { reason, code } = refusal;
+        let now_ms = self.services.now_ms();
+        let words = match standing {
+            Standing::Open => {
+                self.void_since_ms = None;
+                "an earlier try may have reached the chain, and it is sent again"
+            }
+            Standing::Passed => {
+                self.void_since_ms = None;
+                "waiting until the transaction with its number is final"
+            }
+            Standing::Void => {
+                let since_ms = *self.void_since_ms.get_or_insert(now_ms);
+                if now_ms.saturating_sub(since_ms) >= self.services.settings.settling_ms {
+                    self.stop_waiting()?;
+                    let event = RequestEvent::NodeRefused { reason, code };
+                    return self.advance(vec![event]).await;
+                }
+                "asking for some minutes more whether a node has it"
+            }
+        };
+        self.retry_broadcast(myself, format!("{reason}; {words}"))
+            .await
     }
 
     /// Has everybody who asks see why the request cannot go on. The trail gets a new reason once the

@@ -54,6 +54,10 @@ fn verdict(outcome: BroadcastOutcome) -> (&'static str, ExecuteCode, String) {
     match outcome {
         BroadcastOutcome::Accepted => ("accepted", ExecuteCode::Unspecified, String::new()),
         BroadcastOutcome::Refused(refusal) => ("refused", refusal.code, refusal.reason),
+        BroadcastOutcome::Doubtful(refusal, Standing::Void) => {
+            ("void", refusal.code, refusal.reason)
+        }
+        BroadcastOutcome::Doubtful(refusal, _) => ("doubtful", refusal.code, refusal.reason),
         BroadcastOutcome::Unknown(reason) => ("unknown", ExecuteCode::Unspecified, reason),
     }
 }
@@ -87,7 +91,7 @@ async fn ton_broadcast__should_accept_what_is_in_a_block() {
         ..at(SEQNO, transactions)
     };
     let accepted = |sends| ("accepted", "", sends);
-    let overtaken = |sends| ("refused", "seqno", sends);
+    let overtaken = |sends| ("void", "seqno", sends);
     let found = then(&[here(80, 1), old()]);
     assert_outcome(found, first_try(), accepted(1)).await;
     let below = then(&[other(99), here(80, 1), old()]);
@@ -124,8 +128,9 @@ async fn ton_broadcast__should_not_send_what_cannot_be_taken() {
         ..at(seqno, &[old()])
     };
     let over = || broadcast_request(true, end);
-    assert_outcome(past(end + 60, SEQNO), over(), expired).await;
-    assert_outcome(past(end + 60, 6), over(), expired).await;
+    let void = ("void", "expired", 0);
+    assert_outcome(past(end + 60, SEQNO), over(), void).await;
+    assert_outcome(past(end + 60, 6), over(), void).await;
     let frozen = TonTestState {
         kind: "frozen",
         ..past(end + 60, SEQNO)
@@ -201,12 +206,12 @@ async fn ton_broadcast__should_call_it_gone_only_when_every_node_says_so() {
     };
     let slow = TonTestState::default();
     for (first, second, time, expected) in [
-        (&without, &without, now, "refused"),
+        (&without, &without, now, "void"),
         (&without, &with, now, "accepted"),
         (&with, &without, now, "accepted"),
         // The second does not have what the first has.
         (&without, &behind, now, "unknown"),
-        (&over, &over, end, "refused"),
+        (&over, &over, end, "void"),
         (&over, &slow, end, "unknown"),
     ] {
         let one = TonTestNode::start(first.clone()).await;
@@ -230,7 +235,7 @@ async fn ton_broadcast__should_go_back_to_the_time_of_the_transaction() {
     assert_outcome(with(&[here(59, 1)]), next_try(), accepted).await;
     // What is older than it cannot be it.
     let before = transaction(59, BUILT - 301, [3; 32], 1);
-    let overtaken = ("refused", "seqno", 0);
+    let overtaken = ("void", "seqno", 0);
     assert_outcome(with(&[before, here(58, 1)]), next_try(), overtaken).await;
     // A node that leaves out the first.
     let hides = TonTestState {

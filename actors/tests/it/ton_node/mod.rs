@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainEndpoints, ChainError, ChainKey,
-    ChainRefusal,
+    ChainRefusal, Standing,
 };
 use covault_core::{
     fault::ExecuteCode,

@@ -41,6 +41,7 @@ impl NetworkRules for Aptos {
     type ChainData = ChainData;
 
     const NETWORK: Network = Network::Aptos;
+    const PRICE_UNIT: &'static str = "octa per unit of gas";
 
     fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
         sender(public_key).map(|address| address.to_string())
@@ -143,6 +144,14 @@ impl NetworkRules for Aptos {
             signing: vec![input(tx::signing_message(&bytes))],
             bytes,
         })
+    }
+
+    fn quoted_price(&self, _payload: &AptosPayload, chain_data: &ChainData) -> Option<u128> {
+        chain_data.gas_unit_price.map(u128::from)
+    }
+
+    fn default_most_price(&self, _chain_id: Option<u64>) -> u128 {
+        10_000
     }
 
     fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {

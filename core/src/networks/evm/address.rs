@@ -1,6 +1,9 @@
 //! EVM addresses in text.
 
 use alloy_primitives::Address;
+use k256::ecdsa::VerifyingKey;
+
+use crate::fault::Fault;
 
 /// Why a text is not an EVM address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,6 +32,16 @@ pub fn parse_address(text: &str) -> Result<Address, AddressError> {
         return Err(AddressError::Checksum);
     }
     Ok(address)
+}
+
+/// The address of a key: the last 20 bytes of keccak256 over the uncompressed point without its 0x04.
+pub(super) fn address_of(key: &VerifyingKey) -> Result<Address, Fault> {
+    let point = key.to_sec1_point(false);
+    let bytes = point
+        .as_bytes()
+        .get(1..)
+        .ok_or_else(|| Fault::bug("a public key without coordinates"))?;
+    Ok(Address::from_raw_public_key(bytes))
 }
 
 #[cfg(test)]

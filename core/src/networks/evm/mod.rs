@@ -22,5 +22,5 @@ pub use self::{
     chain_data::{ChainData, EvmCall, Fees, Queries},
     payload::{EvmGas, EvmMessage, EvmMessageForm, EvmPayload, EvmTransaction},
     rules::Evm,
-    tx::{SimulationCall, trial},
+    tx::{SentTransaction, SimulationCall, read_sent, trial},
 };

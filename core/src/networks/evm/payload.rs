@@ -7,6 +7,7 @@ use alloy_primitives::{Address, B256, U256, eip191_hash_message};
 use super::{
     action::{EvmAction, call, intrinsic_gas},
     address::parse_address,
+    chain_data::EvmCall,
     coins::is_coin,
     effect::{self, CallEffect},
     typed_data,
@@ -111,9 +112,18 @@ pub(in crate::networks) fn send_erc20(wire: &wire::EvmSendErc20) -> Result<EvmPa
         wire.gas_fee.as_ref(),
         wire.nonce,
         || {
+            let to = parse_field("to", &wire.to)?;
+            let token = parse_field("tokenContractAddress", &wire.token_contract_address)?;
+            // Nobody gets them out of there again.
+            if to.is_zero() {
+                return Err(Fault::field("to", "must not be the zero address"));
+            }
+            if to == token {
+                return Err(Fault::field("to", "must not be the token's own contract"));
+            }
             Ok(EvmAction::SendErc20 {
-                to: parse_field("to", &wire.to)?,
-                token: parse_field("tokenContractAddress", &wire.token_contract_address)?,
+                to,
+                token,
                 amount: amount("amount", &wire.amount, parse_u256)?,
             })
         },
@@ -337,6 +347,17 @@ impl EvmPayload {
         };
         let call = call(&transaction.action);
         (call.to.is_some() && !call.data.is_empty()).then_some(call.data)
+    }
+
+    /// The call by which an evmSendErc20 pays.
+    pub fn token_transfer(&self) -> Option<EvmCall> {
+        match self {
+            EvmPayload::Transaction(EvmTransaction {
+                action: action @ EvmAction::SendErc20 { .. },
+                ..
+            }) => Some(call(action)),
+            EvmPayload::Transaction(_) | EvmPayload::Message(_) => None,
+        }
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use alloy_primitives::{Address, B256, keccak256};
+use alloy_primitives::{B256, keccak256};
 use k256::ecdsa::VerifyingKey;
 
 use super::{
     action::call,
-    address::parse_address,
+    address::{address_of, parse_address},
     chain_data::{ChainData, Queries},
     coins::is_coin,
     payload::{EvmPayload, EvmTransaction},
@@ -35,6 +35,7 @@ impl NetworkRules for Evm {
     type ChainData = ChainData;
 
     const NETWORK: Network = Network::Evm;
+    const PRICE_UNIT: &'static str = "wei per unit of gas";
 
     fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
         let key = (public_key.len() == 33)
@@ -136,6 +137,31 @@ impl NetworkRules for Evm {
         })
     }
 
+    fn quoted_price(&self, _payload: &EvmPayload, chain_data: &ChainData) -> Option<u128> {
+        let fees = chain_data.fees.as_ref()?;
+        Some(if chain_data.eip1559 {
+            let twice = fees.base_fee.saturating_mul(2);
+            twice.saturating_add(fees.max_priority_fee)
+        } else {
+            fees.base_fee
+        })
+    }
+
+    fn default_most_price(&self, chain_id: Option<u64>) -> u128 {
+        let gwei = match chain_id {
+            Some(1) => 1_000,
+            // Optimism, Base, Arbitrum One.
+            Some(10 | 8453 | 42161) => 100,
+            // BNB Smart Chain.
+            Some(56) => 200,
+            // Avalanche C-Chain.
+            Some(43114) => 2_000,
+            // Polygon PoS, and chains that nobody here knows: a transfer of 21,000 is 0.21 of the coin.
+            _ => 10_000,
+        };
+        gwei * 1_000_000_000
+    }
+
     fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {
         tx::most_fee(unsigned)
     }
@@ -189,16 +215,6 @@ fn input(digest: B256) -> SigningInput {
         curve: Curve::Secp256k1,
         message: digest.to_vec(),
     }
-}
-
-/// The last 20 bytes of keccak256 over the uncompressed point without its 0x04.
-fn address_of(key: &VerifyingKey) -> Result<Address, Fault> {
-    let point = key.to_sec1_point(false);
-    let bytes = point
-        .as_bytes()
-        .get(1..)
-        .ok_or_else(|| Fault::bug("a public key without coordinates"))?;
-    Ok(Address::from_raw_public_key(bytes))
 }
 
 #[cfg(test)]

@@ -6,9 +6,11 @@ use alloy_consensus::{
 };
 use alloy_primitives::{Address, Bytes, Signature, TxKind, U256, keccak256};
 use alloy_rlp::{Decodable as _, Header};
+use k256::ecdsa::{RecoveryId, VerifyingKey};
 
 use super::{
     action::{CallParts, TRANSFER, intrinsic_gas, parts},
+    address::address_of,
     chain_data::ChainData,
     payload::EvmTransaction,
 };
@@ -147,6 +149,52 @@ pub fn trial(unsigned: &[u8]) -> Result<SimulationCall, Fault> {
         gas_limit: decoded.gas_limit,
         most_price: decoded.most_price,
         priority: decoded.priority,
+    })
+}
+
+/// The account and the nonce of a signed transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SentTransaction {
+    /// The sender, EIP-55, recovered from the signature.
+    pub from: String,
+    /// The nonce.
+    pub nonce: u64,
+}
+
+/// Reads a signed transaction (EIP-2718).
+///
+/// # Errors
+/// [`crate::fault::Class::Bug`] when it is not one that this module made.
+pub fn read_sent(signed: &Signed) -> Result<SentTransaction, Fault> {
+    let unreadable = || Fault::bug("the signed transaction cannot be read");
+    let hex = signed.transaction.strip_prefix("0x");
+    let bytes = hex.and_then(|hex| hex::decode(hex).ok());
+    let bytes = bytes.ok_or_else(unreadable)?;
+    let (nonce, signature, hash) = match bytes.split_first() {
+        Some((&EIP1559, mut fields)) => {
+            let (tx, signature) =
+                TxEip1559::rlp_decode_with_signature(&mut fields).map_err(undecodable)?;
+            (tx.nonce, signature, tx.signature_hash())
+        }
+        _ => {
+            let (tx, signature) =
+                TxLegacy::rlp_decode_with_signature(&mut bytes.as_slice()).map_err(undecodable)?;
+            (tx.nonce, signature, tx.signature_hash())
+        }
+    };
+    let (r, s) = (
+        signature.r().to_be_bytes::<32>(),
+        signature.s().to_be_bytes::<32>(),
+    );
+    let key = k256::ecdsa::Signature::from_scalars(r, s)
+        .and_then(|scalars| {
+            let parity = RecoveryId::new(signature.v(), false);
+            VerifyingKey::recover_from_prehash(hash.as_slice(), &scalars, parity)
+        })
+        .map_err(|_| unreadable())?;
+    Ok(SentTransaction {
+        from: address_of(&key)?.to_checksum(None),
+        nonce,
     })
 }
 

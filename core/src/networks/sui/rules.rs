@@ -51,6 +51,7 @@ impl NetworkRules for Sui {
     type ChainData = ChainData;
 
     const NETWORK: Network = Network::Sui;
+    const PRICE_UNIT: &'static str = "MIST per unit of gas";
 
     /// BLAKE2b-256 over the scheme's flag (0 for Ed25519) and the key.
     fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
@@ -202,6 +203,14 @@ impl NetworkRules for Sui {
     }
 
     /// The gas budget.
+    fn quoted_price(&self, _payload: &SuiPayload, chain_data: &ChainData) -> Option<u128> {
+        chain_data.reference_gas_price.map(u128::from)
+    }
+
+    fn default_most_price(&self, _chain_id: Option<u64>) -> u128 {
+        20_000
+    }
+
     fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {
         let transaction = tx::decode(unsigned).ok_or_else(unreadable)?;
         Ok(U256::from(transaction.gas_payment.budget))

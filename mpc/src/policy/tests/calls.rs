@@ -256,6 +256,7 @@ fn judged(policy: &Policy, network: Network, payload: &Payload) -> Result<Vec<Sp
         payload,
         own_wallets: &BTreeSet::new(),
         fee: U256::ZERO,
+        price: None,
     })
 }
 
