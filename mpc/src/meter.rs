@@ -20,7 +20,7 @@ const REFUSALS: &str = "covault_signing_refusals_total";
 const CALLS: &str = "covault_cluster_calls";
 
 /// The fields that refusals may name; all others are "other".
-const FIELDS: [&str; 37] = [
+const FIELDS: [&str; 38] = [
     "network",
     "rootPublicKey",
     "publicKey",
@@ -51,6 +51,7 @@ const FIELDS: [&str; 37] = [
     "recipient",
     "recipientIndices",
     "fee",
+    "price",
     "amount",
     // Of orders of all kinds.
     "from",

@@ -188,12 +188,17 @@ fn evm_native(wire: &wire::EvmBatchSendNative) -> Result<WireKind, Fault> {
 }
 
 fn evm_erc20(wire: &wire::EvmBatchSendErc20) -> Result<WireKind, Fault> {
-    let token = &wire.token_contract_address;
+    let token = evm::parse_field("tokenContractAddress", &wire.token_contract_address)?;
+    let recipients = evm_recipients(&wire.recipients)?;
+    for (index, recipient) in recipients.iter().enumerate() {
+        let at = format!("recipients[{index}].address");
+        evm::check_token_recipient(&at, evm::parse_field(&at, &recipient.address)?, token)?;
+    }
     Ok(WireKind::EvmBatchSendErc20(wire::EvmBatchSendErc20 {
         chain_id: chain_id(wire.chain_id)?,
         from: address("from", &wire.from)?,
-        token_contract_address: address("tokenContractAddress", token)?,
-        recipients: evm_recipients(&wire.recipients)?,
+        token_contract_address: token.to_checksum(None),
+        recipients,
     }))
 }
 

@@ -45,7 +45,7 @@ fn kinds() -> Vec<(WireKind, &'static str, Network)> {
             WireKind::EvmBatchSendErc20(wire::EvmBatchSendErc20 {
                 chain_id: 10,
                 from: EVM[0].to_lowercase(),
-                token_contract_address: EVM[1].to_lowercase(),
+                token_contract_address: EVM[0].to_lowercase(),
                 recipients: evm("8"),
             }),
             "evmBatchSendErc20",
@@ -123,7 +123,7 @@ fn parse__should_show_addresses_in_canonical_form() {
     let WireEcho::EvmBatchSendErc20(erc20) = erc20 else {
         panic!("{erc20:?}")
     };
-    assert_eq!(erc20.token_contract_address, EVM[1]);
+    assert_eq!(erc20.token_contract_address, EVM[0]);
     let coin = BatchPayload::parse(&kinds()[4].0).unwrap().echo();
     let WireEcho::SuiBatchSendCoin(coin) = coin else {
         panic!("{coin:?}")
@@ -170,6 +170,20 @@ fn parse__should_name_the_recipient_that_is_wrong() {
         with(long),
         "evmBatchSendNative.recipients[2].notes: has more than 500 characters"
     );
+}
+
+#[test]
+fn tokens__should_not_be_paid_to_where_nobody_gets_them_back() {
+    for (to, expected) in [
+        (EVM[0], "must not be the token's own contract"),
+        (&format!("0x{:040}", 0), "must not be the zero address"),
+    ] {
+        let to = vec![recipient(EVM[1], "1"), recipient(to, "1")];
+        assert_eq!(
+            refused(&kind_of(&kinds()[1].0, to)),
+            format!("evmBatchSendErc20.recipients[1].address: {expected}")
+        );
+    }
 }
 
 #[test]

@@ -124,7 +124,7 @@ fn samples() -> Vec<WireKind> {
             chain_id: 1,
             from: ALICE.into(),
             to: BOB.into(),
-            token_contract_address: BOB.into(),
+            token_contract_address: ALICE.into(),
             amount: one(),
             ..Default::default()
         }),

@@ -142,12 +142,17 @@ async fn cluster__should_sign_around_a_node_that_lies_about_who_is_missing() {
         test.stop_node(byzantine).await;
         let (task, asked) = slander(&test, byzantine).await;
         test.until_live(3).await;
+        let since = std::time::Instant::now();
         for _ in 0..6 {
             test.sign_well(&root, 2).await;
         }
-        // It was found out, and is asked last.
+        // It was found out, and is asked last; after half a minute it gets another chance.
+        let chances = 1 + usize::try_from(since.elapsed().as_secs() / 30).unwrap();
         let asked = asked.load(Ordering::Relaxed);
-        assert!((1..=4).contains(&asked), "asked {asked} times");
+        assert!(
+            (1..=4 * chances).contains(&asked),
+            "asked {asked} times, {chances} chances"
+        );
         task.abort();
     }
 }

@@ -6,6 +6,7 @@ use super::{World, assert_keys, keys};
 use crate::support::*;
 
 const BOB: &str = "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be";
+const TOKEN: &str = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed";
 const WALLET: [&str; 10] = [
     "vaultUuid",
     "keyType",
@@ -212,7 +213,7 @@ async fn batches__should_be_stored_with_every_recipient_checked() {
         ),
         (
             "evmBatchSendErc20",
-            json!({"chainId": "1", "from": world.evm, "tokenContractAddress": BOB, "recipients": [recipient(BOB)]}),
+            json!({"chainId": "1", "from": world.evm, "tokenContractAddress": TOKEN, "recipients": [recipient(BOB)]}),
         ),
         (
             "btcBatchSendNative",

@@ -15,7 +15,7 @@ mod rules;
 mod tx;
 mod typed_data;
 
-pub(crate) use self::payload::{chain_id, parse_field};
+pub(crate) use self::payload::{chain_id, check_token_recipient, parse_field};
 pub use self::{
     action::EvmAction,
     address::{AddressError, parse_address},

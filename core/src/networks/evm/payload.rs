@@ -114,13 +114,7 @@ pub(in crate::networks) fn send_erc20(wire: &wire::EvmSendErc20) -> Result<EvmPa
         || {
             let to = parse_field("to", &wire.to)?;
             let token = parse_field("tokenContractAddress", &wire.token_contract_address)?;
-            // Nobody gets them out of there again.
-            if to.is_zero() {
-                return Err(Fault::field("to", "must not be the zero address"));
-            }
-            if to == token {
-                return Err(Fault::field("to", "must not be the token's own contract"));
-            }
+            check_token_recipient("to", to, token)?;
             Ok(EvmAction::SendErc20 {
                 to,
                 token,
@@ -128,6 +122,17 @@ pub(in crate::networks) fn send_erc20(wire: &wire::EvmSendErc20) -> Result<EvmPa
             })
         },
     )
+}
+
+/// Refuses recipients whom nobody gets a token back from: the zero address and the token itself.
+pub(crate) fn check_token_recipient(field: &str, to: Address, token: Address) -> Result<(), Fault> {
+    if to.is_zero() {
+        return Err(Fault::field(field, "must not be the zero address"));
+    }
+    if to == token {
+        return Err(Fault::field(field, "must not be the token's own contract"));
+    }
+    Ok(())
 }
 
 /// Parses an evmSendCustom. An empty `to` creates a contract, which needs init code: without
