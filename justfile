@@ -73,12 +73,12 @@ bench-mpc *arguments:
 
 # Writes the samples of node folders and envelopes anew; never after a release
 record-wire:
-    COVAULT_RECORD_WIRE=1 cargo nextest run --workspace --features cggmp24 --lib --run-ignored all wire__record old_releases
+    COVAULT_RECORD_WIRE=1 cargo nextest run --workspace --features cggmp24 --lib --run-ignored all wire__record old_releases load_for_ever
 
 # Simulated clusters, ten thousand instead of 150. A seed that fails is printed:
 # COVAULT_SIM_SEED=seed just sim replays it and prints all that happens
-sim runs="10000" first="0" hostile="1000":
-    COVAULT_SIM_HOSTILE_RUNS={{hostile}} COVAULT_SIM_ECDSA_RUNS=50 COVAULT_SIM_RUNS={{runs}} COVAULT_SIM_FIRST={{first}} cargo nextest run --profile long --workspace --features cggmp24 --test sim --no-capture
+sim runs="10000" first="0" hostile="1000" people="1000":
+    COVAULT_SIM_HOSTILE_RUNS={{hostile}} COVAULT_SIM_PEOPLE_RUNS={{people}} COVAULT_SIM_ECDSA_RUNS=50 COVAULT_SIM_RUNS={{runs}} COVAULT_SIM_FIRST={{first}} cargo nextest run --profile long --workspace --features cggmp24 --test sim --no-capture
 
 # Fuzz targets, so many seconds each: envelopes and every decoder of what a peer can send
 fuzz seconds="600" *targets="":
@@ -101,6 +101,14 @@ deny:
 # Latency of the HTTP API at 200 calls per second
 bench-api:
     cargo bench --bench api
+
+# Five times what signers can do, 2,000 clients, a slow and a stopped signer (12 minutes): flood, clients, slow, stopped choose
+bench-crowd *arguments:
+    cargo bench --bench crowd -- {{arguments}}
+
+# How long 10,000 vaults take to move between orchestrators, on a PostgreSQL 10 ms away (6 minutes in a debug build)
+measure-vaults vaults="10000":
+    COVAULT_VAULTS={{vaults}} cargo nextest run --workspace --locked --run-ignored all --no-capture -E 'test(vaults__should_be_measured_while_they_move)'
 
 # Steps per second of each store, beside what the disk confirms
 bench-store *arguments:

@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use covault_actors::chain_rpc::{ChainEndpoints, ChainKey, ChainsConfig, NodeAuth, NodeEndpoint};
+use covault_actors::chain_rpc::{
+    ChainEndpoints, ChainKey, ChainsConfig, NodeAuth, NodeEndpoint, SpeedUpPolicy,
+};
+use covault_core::networks::Network;
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::{
@@ -25,18 +28,20 @@ pub fn from_config(config: &ChainSettings) -> anyhow::Result<ChainsConfig> {
         .filter_map(|(name, chain)| Some((*chain, config.named(name)?)));
     evm.chain(named)
         .map(|(chain, nodes)| {
-            let endpoints = endpoints(nodes).with_context(|| chain.setting())?;
+            let endpoints = endpoints(chain, nodes).with_context(|| chain.setting())?;
             Ok((chain, endpoints))
         })
         .collect()
 }
 
-fn endpoints(config: &ChainNodes) -> anyhow::Result<ChainEndpoints> {
+fn endpoints(chain: ChainKey, config: &ChainNodes) -> anyhow::Result<ChainEndpoints> {
     let ChainNodes {
         rpc,
         timeout_ms,
         agree,
         most_price,
+        speed_up_after_blocks,
+        speed_up_most_fee,
         header_files,
         login_files,
     } = config;
@@ -60,6 +65,7 @@ fn endpoints(config: &ChainNodes) -> anyhow::Result<ChainEndpoints> {
         timeout_ms: *timeout_ms,
         agree: *agree,
         most_price: most_price_of(most_price)?,
+        speed_up: speed_up_of(chain, *speed_up_after_blocks, speed_up_most_fee)?,
     })
 }
 
@@ -71,6 +77,32 @@ fn most_price_of(text: &str) -> anyhow::Result<Option<u128>> {
     price.map(Some).context(
         "most_price must be a whole number as a text, such as \"500000000000\" (docs/limits.md)",
     )
+}
+
+/// The policy of a chain about transactions that no block takes.
+fn speed_up_of(
+    chain: ChainKey,
+    after_blocks: u64,
+    most_fee: &str,
+) -> anyhow::Result<Option<SpeedUpPolicy>> {
+    if after_blocks == 0 {
+        return Ok(None);
+    }
+    if !matches!(chain.network, Network::Evm | Network::Bitcoin) {
+        bail!(
+            "speed_up_after_blocks must be 0: the service replaces transactions of EVM chains and of Bitcoin by itself, \
+             not of {chain}"
+        );
+    }
+    let most_fee = most_fee.parse().ok().filter(|most_fee| *most_fee > 0);
+    let most_fee = most_fee.context(
+        "with speed_up_after_blocks, speed_up_most_fee must be the most that a replacement may cost as fee, in the \
+         smallest unit of the coin, as a text such as \"5000000000000000\"",
+    )?;
+    Ok(Some(SpeedUpPolicy {
+        after_blocks,
+        most_fee,
+    }))
 }
 
 /// The file for an address; none where the list ends or is empty.
@@ -131,6 +163,44 @@ mod tests {
     }
 
     #[test]
+    fn speed_up__should_be_off_and_need_a_cap() {
+        let policy = |chain: &str, more: &str| {
+            let text = format!("[chains.{chain}]\nrpc = [\"http://n\"]\n{more}");
+            let (config, _) = Config::load_with("test", &text).unwrap();
+            let found = from_config(&config.chains).map_err(|error| format!("{error:#}"))?;
+            Ok::<_, String>(found.into_values().next().unwrap().speed_up)
+        };
+        let (after, most) = ("speed_up_after_blocks = 5", "speed_up_most_fee = \"7\"");
+        for chain in ["evm.1", "bitcoin", "tron"] {
+            assert_eq!(policy(chain, ""), Ok(None));
+            // The cap alone switches nothing on.
+            assert_eq!(policy(chain, most), Ok(None));
+        }
+        for chain in ["evm.1", "bitcoin"] {
+            let expected = SpeedUpPolicy {
+                after_blocks: 5,
+                most_fee: 7,
+            };
+            assert_eq!(
+                policy(chain, &format!("{after}\n{most}")),
+                Ok(Some(expected))
+            );
+            for wrong in ["", "0", "-7", "7.5", "much"] {
+                let text = format!("{after}\nspeed_up_most_fee = \"{wrong}\"");
+                let refusal = policy(chain, &text).unwrap_err();
+                assert!(
+                    refusal.starts_with(&format!("chains.{chain}: ")),
+                    "{refusal}"
+                );
+                assert!(refusal.contains("speed_up_most_fee must be"), "{refusal}");
+            }
+            assert!(policy(chain, after).is_err());
+        }
+        let refusal = policy("tron", &format!("{after}\n{most}")).unwrap_err();
+        assert!(refusal.contains("not of Tron"), "{refusal}");
+    }
+
+    #[test]
     fn access__should_come_from_files_that_are_not_repeated() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
@@ -167,7 +237,7 @@ mod tests {
             header_files: vec![PathBuf::new(), header],
             ..ChainNodes::default()
         };
-        let found = endpoints(&nodes).unwrap().nodes;
+        let found = endpoints(ChainKey::evm(1), &nodes).unwrap().nodes;
         assert!(matches!(found[0].access, NodeAuth::Open));
         assert!(matches!(found[1].access, NodeAuth::Header { .. }));
     }

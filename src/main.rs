@@ -18,14 +18,23 @@ mod resumption;
 mod sharing;
 mod shutdown;
 mod signers;
+mod sockets;
 mod telemetry;
+mod tls;
 mod wiring;
 
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use tikv_jemallocator::Jemalloc;
+
+/// Gives back to the system what a flood has taken; the system's own keeps it (docs/decisions/0052-the-allocator.md).
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 fn main() -> ExitCode {
+    // Else what is free is given back only when something else is allocated.
+    let _ = tikv_jemalloc_ctl::background_thread::write(true);
     match cli::run(cli::Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

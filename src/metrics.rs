@@ -25,6 +25,7 @@ use crate::{
     api::meter as calls,
     http::server::{self, HttpVersion, ServerLimits},
     shutdown::StopSignal,
+    tls::ServerTls,
     wiring,
 };
 
@@ -35,6 +36,7 @@ const UPKEEP: Duration = Duration::from_secs(5);
 const SERVER_LIMITS: ServerLimits = ServerLimits {
     headers: Duration::from_secs(5),
     idle: Duration::from_secs(60),
+    reading: Duration::from_secs(5),
     stopping: Duration::from_secs(1),
     max_connections: 100,
     max_per_address: None,
@@ -48,15 +50,16 @@ struct MetricsExporter {
     gauges: GaugeCollector,
 }
 
-/// Serves `/metrics` on `address` until `stop`; nothing when the address is empty.
+/// Serves `/metrics` on `address` until `stop`, in the clear without `tls`; nothing when the address is empty.
 ///
 /// # Errors
 /// When the address is none, or is taken.
 pub async fn start(
     address: &str,
+    tls: Option<ServerTls>,
     gauges: GaugeCollector,
     stop: StopSignal,
-) -> anyhow::Result<Option<JoinHandle<()>>> {
+) -> anyhow::Result<Option<JoinHandle<anyhow::Result<()>>>> {
     if address.is_empty() {
         return Ok(None);
     }
@@ -79,9 +82,10 @@ pub async fn start(
                 upkeep.run_upkeep();
             }
         };
+        let version = HttpVersion::Http1;
         tokio::select! {
-            () = server::serve(listener, router, HttpVersion::Http1, SERVER_LIMITS, stop) => {}
-            () = folding => {}
+            served = server::serve(listener, tls, router, version, SERVER_LIMITS, stop) => served,
+            never = folding => never,
         }
     })))
 }
@@ -120,6 +124,9 @@ pub fn orchestrator_gauges(gateway: Gateway, bus: Arc<dyn Bus>) -> GaugeCollecto
             text.chain_nodes(&gateway.chain_nodes());
             text.shares(gateway.vault_share());
             text.stuck(&gateway.backlog());
+            let name = "covault_event_listeners";
+            text.family(name, "Listeners to events");
+            text.sample(name, &[], gateway.listeners());
             text.0
         })
     })
@@ -182,7 +189,27 @@ impl PrometheusText {
     }
 
     fn stuck(&mut self, stuck: &BacklogCounts) {
-        let BacklogCounts { waiting, forgotten } = stuck;
+        let BacklogCounts {
+            waiting,
+            forgotten,
+            transactions,
+        } = stuck;
+        let name = "covault_open_transactions";
+        let help = "Transactions that a node took and that are not final";
+        self.family(name, help);
+        for (chain, open) in transactions {
+            for (state, count) in [
+                ("pending", open.pending),
+                ("mined", open.mined),
+                ("overdue", open.overdue),
+            ] {
+                self.sample(
+                    name,
+                    &[("chain", &chain.to_string()), ("state", state)],
+                    count,
+                );
+            }
+        }
         let name = "covault_requests_waiting";
         self.family(name, "Requests that cannot go on now");
         self.sample(name, &[], waiting);
@@ -311,7 +338,10 @@ impl PrometheusText {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use covault_actors::gateway::DroppedCounts;
+    use covault_actors::{
+        chain_rpc::ChainKey,
+        gateway::{DroppedCounts, OpenTransactions},
+    };
     use covault_core::order::NodeId;
 
     use super::*;
@@ -326,6 +356,15 @@ mod tests {
                 refused: 5,
                 expired: 6,
             },
+            transactions: [(
+                ChainKey::evm(1),
+                OpenTransactions {
+                    pending: 7,
+                    mined: 8,
+                    overdue: 2,
+                },
+            )]
+            .into(),
         });
         for line in [
             "# TYPE covault_forgotten_transactions_total counter",
@@ -333,6 +372,9 @@ mod tests {
             r#"covault_forgotten_transactions_total{outcome="taken"} 4"#,
             r#"covault_forgotten_transactions_total{outcome="refused"} 5"#,
             r#"covault_forgotten_transactions_total{outcome="expired"} 6"#,
+            r#"covault_open_transactions{chain="EVM chain 1",state="pending"} 7"#,
+            r#"covault_open_transactions{chain="EVM chain 1",state="mined"} 8"#,
+            r#"covault_open_transactions{chain="EVM chain 1",state="overdue"} 2"#,
         ] {
             assert!(text.0.lines().any(|other| other == line), "{}", text.0);
         }

@@ -10,6 +10,7 @@ use covault_actors::port::{
 use covault_core::{
     attest::{AttestOrder, MadeKey, NodeStatements},
     fault::{Class, Fault},
+    ids::{TokenId, VaultId},
     order::{
         BackupOrder, Generation, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder,
         ReshareOutcome, ReshareProof, SigningOrder,
@@ -19,7 +20,7 @@ use covault_core::{
 };
 use covault_mpc::{
     backend,
-    cluster::{Ban, Cluster, HaltReason, NodeStatus, Unadmitted},
+    cluster::{Ban, Cluster, HaltReason, NodeStatus, SigningTask, Unadmitted},
     shares,
 };
 
@@ -38,14 +39,33 @@ impl SignerCluster for ClusterSigners {
         attempt: &SigningAttempt,
     ) -> Result<Vec<Signature>, Fault> {
         let SigningAttempt {
+            scheme,
             session,
             holders,
             threshold,
             deadline_ms,
+            token,
         } = attempt;
+        let task = SigningTask {
+            scheme: *scheme,
+            session: *session,
+            holders,
+            threshold: *threshold,
+            deadline_ms: *deadline_ms,
+            token: *token,
+        };
+        self.0.sign(order, task).await
+    }
+
+    fn expected_wait(
+        &self,
+        scheme: Scheme,
+        of: &Generation,
+        party: (VaultId, TokenId),
+        unsigned: usize,
+    ) -> Option<Duration> {
         self.0
-            .sign(order, *session, holders, *threshold, *deadline_ms)
-            .await
+            .expected_wait(scheme, &of.holders, of.threshold, party, unsigned)
     }
 
     async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareOutcome, Fault> {
@@ -133,6 +153,7 @@ fn view(status: NodeStatus) -> NodeView {
         bans,
         skew_ms,
         halted,
+        frozen,
     } = status;
     NodeView {
         id,
@@ -148,6 +169,7 @@ fn view(status: NodeStatus) -> NodeView {
             .collect(),
         skew_ms,
         halted: halted.into_iter().map(halt).collect(),
+        frozen,
     }
 }
 
@@ -156,5 +178,6 @@ fn halt(halt: HaltReason) -> NodeHalt {
         HaltReason::Clock => NodeHalt::Clock,
         HaltReason::Claims => NodeHalt::Claims,
         HaltReason::Twice => NodeHalt::DuplicateIdentity,
+        HaltReason::Frozen => NodeHalt::Frozen,
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::Context as _;
 use covault_actors::{
-    chain_rpc::{ChainClients, PoolPorts},
+    chain_rpc::{CALLS_PER_NODE, ChainClients, PoolPorts},
     gateway::Gateway,
     settings::{OrchestratorParts, Settings},
     store::{
@@ -40,7 +40,10 @@ use crate::{
         auth::{Tokens, new_token},
     },
     chain_nodes,
-    config::{self, Config, ProcessRole, RateLimits, ServeSettings, SignerSettings, StoreKind},
+    config::{
+        self, Config, ProcessRole, RateLimits, ServeSettings, SignerSettings, StoreKind,
+        TlsSettings,
+    },
     files, grpc,
     http::{
         self,
@@ -49,6 +52,8 @@ use crate::{
     sharing,
     shutdown::StopSignal,
     signers::ClusterSigners,
+    sockets::SocketShares,
+    tls::ServerTls,
 };
 
 /// Separates Covault's keys from others on a Redis that is shared.
@@ -58,6 +63,10 @@ const NAMESPACE: &str = "covault";
 const HEARTBEAT: Duration = Duration::from_secs(1);
 const LIVE_FOR: Duration = Duration::from_millis(3500);
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a client may take to read an answer.
+const READING: Duration = Duration::from_secs(30);
+/// A client must be able to get the largest answer, in bytes.
+const LEAST_UNREAD_BYTES: usize = 16 << 20;
 /// What a call may take beyond the longest wait of executeSigningRequests.
 const CALL_MARGIN_MS: u64 = 5_000;
 
@@ -267,9 +276,13 @@ pub async fn orchestrator(
     })
     .await
     .map_err(explain)?;
+    let chains = chain_nodes::from_config(&config.chains)?;
+    let sockets = SocketShares::of_this_process();
+    let chain_nodes = chains.values().map(|chain| chain.nodes.len()).sum();
     let ports = PoolPorts {
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
+        calls_per_node: sockets.per_chain_node(chain_nodes).min(CALLS_PER_NODE),
     };
     anyhow::ensure!(
         roles.run_vaults() || !store.exclusive(),
@@ -280,8 +293,7 @@ pub async fn orchestrator(
         signers: Arc::new(ClusterSigners(Arc::clone(&cluster))),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
-        chains: ChainClients::connect(&chain_nodes::from_config(&config.chains)?, &ports)
-            .map_err(explain)?,
+        chains: ChainClients::connect(&chains, &ports).map_err(explain)?,
         settings: Settings {
             signing_deadline_ms: serve.signing_deadline_ms,
             max_live_requests: serve.max_live_requests,
@@ -308,13 +320,16 @@ pub async fn orchestrator(
         trusted_proxies: serve.trusted_proxies,
         strict_idempotency: config.idempotency.strict,
     });
+    let max_connections = max_connections(serve, sockets);
     let patience = ServerLimits {
         headers: Duration::from_millis(serve.header_timeout_ms),
         idle: Duration::from_millis(serve.idle_timeout_ms),
+        reading: READING,
         stopping: Duration::from_millis(serve.shutdown_grace_ms),
-        max_connections: serve.max_connections.get(),
+        max_connections,
         // Behind a proxy, all of them come from it.
-        max_per_address: (serve.trusted_proxies == 0).then_some(serve.max_connections_per_ip.get()),
+        max_per_address: (serve.trusted_proxies == 0)
+            .then(|| per_address(serve.max_connections_per_ip.get(), max_connections)),
     };
     let waiting = serve.execute_wait_ms.saturating_add(CALL_MARGIN_MS);
     Ok(RunningOrchestrator {
@@ -325,6 +340,24 @@ pub async fn orchestrator(
         roles,
         longest_call: Duration::from_millis(serve.grpc_timeout_ms.max(waiting)),
     })
+}
+
+/// The connections of one listener: no more than there are files for.
+fn max_connections(serve: &ServeSettings, sockets: SocketShares) -> usize {
+    let (wanted, most) = (serve.max_connections.get(), sockets.per_listener);
+    if wanted > most {
+        tracing::warn!(
+            wanted,
+            most,
+            "fewer connections than serve.max_connections says: this process may not open enough files (ulimit -n)"
+        );
+    }
+    wanted.min(most)
+}
+
+/// The connections of one address: never so many that few addresses have all, however few files there are.
+fn per_address(wanted: usize, max_connections: usize) -> usize {
+    wanted.min((max_connections / 4).max(1))
 }
 
 /// Opens the store that the configuration names, and makes it where there is none. `alone`: nobody
@@ -376,6 +409,8 @@ fn terms(serve: &ServeSettings, limits: &RateLimits) -> AdmissionLimits {
         max_in_flight_bytes: serve
             .max_in_flight_bytes
             .max(serve.max_body_bytes.saturating_add(grpc::PREFIX)),
+        max_unread_bytes: serve.max_unread_bytes.max(LEAST_UNREAD_BYTES),
+        max_listeners: serve.max_event_listeners,
         per_token: Rate {
             per_second: limits.per_token_per_second,
             burst: limits.per_token_burst,
@@ -393,6 +428,8 @@ pub struct ApiListeners {
     pub http: TcpListener,
     /// gRPC, where it is wanted.
     pub grpc: Option<TcpListener>,
+    /// The certificate of both; without it they are in the clear.
+    pub tls: Option<ServerTls>,
 }
 
 impl ApiListeners {
@@ -400,14 +437,19 @@ impl ApiListeners {
     /// nowhere.
     ///
     /// # Errors
-    /// When an address is none, or is taken.
-    pub async fn bind(http: &str, grpc: impl FnOnce(SocketAddr) -> String) -> anyhow::Result<Self> {
+    /// When an address is none, or is taken, or the certificate cannot be used.
+    pub async fn bind(
+        http: &str,
+        grpc: impl FnOnce(SocketAddr) -> String,
+        tls: &TlsSettings,
+    ) -> anyhow::Result<Self> {
+        let tls = ServerTls::load(tls)?;
         let http = listen(http).await?;
         let grpc = match grpc(http.local_addr()?).as_str() {
             "" => None,
             address => Some(listen(address).await.context("the gRPC API")?),
         };
-        Ok(Self { http, grpc })
+        Ok(Self { http, grpc, tls })
     }
 
     /// Where gRPC is reached: `IP:PORT`, or nothing.
@@ -427,20 +469,21 @@ impl RunningOrchestrator {
     /// When a router cannot be built.
     pub async fn serve(self, listeners: ApiListeners, stop: StopSignal) -> anyhow::Result<()> {
         let rest = if self.roles.serve_api() {
-            http::router(&self.api).map_err(explain)?
+            http::router(&self.api, &stop).map_err(explain)?
         } else {
             http::health_router(&self.api)
         };
         let grpc = grpc::router(&self.api, self.longest_call, &stop).map_err(explain)?;
         let serve = |listener, router, protocol| {
-            server::serve(listener, router, protocol, self.patience, stop.clone())
+            let (tls, stop) = (listeners.tls.clone(), stop.clone());
+            server::serve(listener, tls, router, protocol, self.patience, stop)
         };
         let rest = serve(listeners.http, rest, HttpVersion::Http1);
         match listeners.grpc {
             Some(listener) => {
-                tokio::join!(rest, serve(listener, grpc, HttpVersion::Http2));
+                tokio::try_join!(rest, serve(listener, grpc, HttpVersion::Http2))?;
             }
-            None => rest.await,
+            None => rest.await?,
         }
         self.gateway.stop().await;
         Ok(())

@@ -1,9 +1,11 @@
 //! getBalance: which chain is meant, and what its nodes say.
 
+use std::sync::Arc;
+
 use covault_core::{fault::Fault, networks::Network, schema::wire::GetBalanceRequest};
 
 use crate::{
-    chain_rpc::{ChainError, ChainKey, ChainRefusal},
+    chain_rpc::{ChainClient, ChainError, ChainKey, ChainRefusal},
     services::Services,
 };
 
@@ -27,13 +29,7 @@ pub async fn balance(services: &Services, request: &GetBalanceRequest) -> Result
     }
     // The coin by another name.
     .filter(|token| !rules.is_coin(token));
-    let client = services
-        .chains
-        .get(chain.network, chain.chain_id)
-        .ok_or_else(|| {
-            let field = chain.chain_id.map_or("networkType", |_| "chainId");
-            Fault::field(field, chain.without_node())
-        })?;
+    let client = client(services, chain)?;
     let refusal = match client.balance(&owner, token.as_deref()).await {
         Ok(balance) => return Ok(balance),
         Err(ChainError::Unknown(reason)) => {
@@ -50,9 +46,22 @@ pub async fn balance(services: &Services, request: &GetBalanceRequest) -> Result
     Err(Fault::unavailable(refusal))
 }
 
+/// The nodes of a chain.
+pub(crate) fn client(services: &Services, chain: ChainKey) -> Result<&Arc<dyn ChainClient>, Fault> {
+    let client = services.chains.get(chain.network, chain.chain_id);
+    client.ok_or_else(|| {
+        let field = chain.chain_id.map_or("networkType", |_| "chainId");
+        Fault::field(field, chain.without_node())
+    })
+}
+
 /// The chain that is meant: EVM requests must name one, Aptos and Solana ones may, and for the
 /// others a chain id means nothing. Custom EVM chains have no balances.
-fn chain(services: &Services, network: Network, named: Option<i64>) -> Result<ChainKey, Fault> {
+pub(crate) fn chain(
+    services: &Services,
+    network: Network,
+    named: Option<i64>,
+) -> Result<ChainKey, Fault> {
     let named = named
         .map(|id| u64::try_from(id).map_err(|_| Fault::invalid_chain_id()))
         .transpose();
@@ -75,8 +84,7 @@ fn chain(services: &Services, network: Network, named: Option<i64>) -> Result<Ch
         }
         Network::Aptos => one_of(named?, [ChainKey::APTOS, ChainKey::MOVEMENT]),
         Network::Solana => one_of(named?, [ChainKey::SOLANA, ChainKey::SONIC]),
-        Network::Bitcoin | Network::Tron | Network::Sui | Network::Ton | Network::Stellar => {
-            Ok(ChainKey::of(network, None))
-        }
+        one if one.rules().chain_ids().is_none() => Ok(ChainKey::of(one, None)),
+        _ => Err(Fault::bug("a network whose chains nobody tells apart")),
     }
 }

@@ -1,11 +1,16 @@
 //! What metrics show of this process.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use parking_lot::Mutex;
+
+use crate::chain_rpc::ChainKey;
 
 /// What this process has counted since its start.
 #[derive(Default)]
@@ -13,6 +18,8 @@ pub struct Counters {
     waiting: Arc<AtomicUsize>,
     /// What became of transactions that nodes had forgotten.
     pub forgotten: Mutex<DroppedCounts>,
+    /// The transactions that are followed, by chain.
+    pub transactions: Mutex<BTreeMap<ChainKey, OpenTransactions>>,
 }
 
 impl Counters {
@@ -46,4 +53,15 @@ pub struct DroppedCounts {
     pub refused: u64,
     /// It has expired, and its number is free again.
     pub expired: u64,
+}
+
+/// Transactions of one chain that are not final yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenTransactions {
+    /// No block has them.
+    pub pending: u64,
+    /// A block has them that may still be replaced.
+    pub mined: u64,
+    /// No block has them although the patience of their chain is over.
+    pub overdue: u64,
 }

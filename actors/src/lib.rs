@@ -6,9 +6,11 @@ pub mod audit;
 pub mod backup;
 mod balances;
 pub mod chain_rpc;
+mod changes;
 mod commands;
 mod counters;
 mod deposits;
+mod fees;
 pub mod gateway;
 mod leases;
 mod limits;
@@ -26,5 +28,6 @@ mod tasks;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod tokens;
+mod tracking;
 mod vaults;
 mod waiters;

@@ -1,6 +1,7 @@
 //! Pages of lists.
 
 use covault_core::fault::Fault;
+use prost::Message;
 
 use crate::{
     services::Services,
@@ -13,6 +14,46 @@ pub const MAX_PAGE: i64 = 100;
 pub const READ_CHUNK: usize = 25;
 /// Rows that are passed over at once.
 const STRIDE: usize = 10_000;
+
+/// Most bytes of a page, as protobuf; one entry may be larger.
+const MAX_PAGE_BYTES: usize = 4 << 20;
+
+/// Bytes around an entry.
+const FRAME: usize = 5;
+
+/// Counts the bytes of a page.
+#[derive(Default)]
+pub struct PageBytes {
+    entries: usize,
+    bytes: usize,
+}
+
+impl PageBytes {
+    /// One entry more.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Invalid`] naming `limit`, when the page gets too large.
+    pub fn add(&mut self, entry: &impl Message) -> Result<(), Fault> {
+        if self.fits(entry) {
+            return Ok(());
+        }
+        let fit = self.entries - 1;
+        let problem =
+            format!("the page is larger than 4 MiB: only {fit} of its entries fit, ask for fewer");
+        Err(Fault::field("limit", problem))
+    }
+}
+
+impl PageBytes {
+    /// One entry more, of a list that is read on from where a page ends. False when the page is full without it.
+    pub fn fits(&mut self, entry: &impl Message) -> bool {
+        // With what tells it from the one before.
+        let bytes = entry.encoded_len().saturating_add(FRAME);
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.entries += 1;
+        self.bytes <= MAX_PAGE_BYTES || self.entries == 1
+    }
+}
 
 /// A part of a list.
 #[derive(Clone, Copy, Debug)]
@@ -89,4 +130,34 @@ pub async fn page(
     }
     let page = rows(from, left, page.limit);
     Ok(services.store.scan(&page).await?)
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use covault_core::schema::wire::Wallet;
+
+    use super::*;
+
+    fn entry(bytes: usize) -> Wallet {
+        Wallet {
+            name: "x".repeat(bytes),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn page__should_end_before_it_is_too_large_unless_one_entry_is() {
+        let mut page = PageBytes::default();
+        assert!(page.fits(&entry(2 << 20)));
+        assert!(page.fits(&entry((2 << 20) - 100)));
+        assert!(!page.fits(&entry(100)));
+        let mut page = PageBytes::default();
+        assert!(page.fits(&entry(5 << 20)));
+        assert!(!page.fits(&entry(0)));
+        // Small ones count too.
+        let mut page = PageBytes::default();
+        let many = (0..1_000_000).take_while(|_| page.fits(&entry(0))).count();
+        assert_eq!(many, MAX_PAGE_BYTES / FRAME);
+    }
 }

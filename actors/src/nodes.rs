@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use covault_core::{
     audit::AuditChain,
     fault::{Class, Fault},
+    field,
     order::NodeId,
     wallet::{
         generation::ReshareState,
@@ -166,12 +167,7 @@ async fn admitted(services: &Services) -> Result<Vec<AdmittedNode>, Fault> {
 
 async fn admit(services: &Services, id: NodeId, name: &str, by: &AuditActor) -> Result<(), Fault> {
     let name = name.trim();
-    if name.chars().count() > MAX_NAME || name.chars().any(char::is_control) {
-        return Err(Fault::field(
-            "name",
-            format!("must have at most {MAX_NAME} characters, none of them control characters"),
-        ));
-    }
+    field::label("name", name, MAX_NAME)?;
     let key = rows::node(id);
     let (node, expect) = match services.load::<AdmittedNode>(&key).await? {
         Some((known, _)) if name.is_empty() || known.name == name => return Ok(()),

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use covault_core::{
     attest::{AttestOrder, MadeKey, NodeStatements},
     fault::Fault,
-    ids::SessionId,
+    ids::{SessionId, TokenId, VaultId},
     order::{
         BackupOrder, Generation, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder,
         ReshareOutcome, ReshareProof, SigningOrder,
@@ -18,6 +18,8 @@ use covault_core::{
 /// One attempt to sign an order with a fixed set of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SigningAttempt {
+    /// The scheme of the key.
+    pub scheme: Scheme,
     /// The session. Claimed in the store before it is used, and never used again.
     pub session: SessionId,
     /// Every node that holds a share of the generation that the order names, in the order of
@@ -27,6 +29,8 @@ pub struct SigningAttempt {
     pub threshold: u16,
     /// Milliseconds since the Unix epoch after which the attempt has failed.
     pub deadline_ms: u64,
+    /// Who asked for it. Each vault and token has its turns.
+    pub token: TokenId,
 }
 
 /// A signer node as the orchestrator sees it.
@@ -54,6 +58,8 @@ pub struct NodeView {
     pub skew_ms: i64,
     /// Why it does not sign.
     pub halted: Vec<NodeHalt>,
+    /// Vaults for which it signs nothing: its operator has frozen them.
+    pub frozen: Vec<VaultId>,
 }
 
 /// Why a node does not sign.
@@ -65,6 +71,8 @@ pub enum NodeHalt {
     Claims,
     /// Two processes have its identity.
     DuplicateIdentity,
+    /// Its operator has frozen it.
+    Frozen,
 }
 
 impl NodeView {
@@ -81,7 +89,20 @@ impl NodeView {
             bans: Vec::new(),
             skew_ms: 0,
             halted: Vec::new(),
+            frozen: Vec::new(),
         }
+    }
+
+    /// Whether it is frozen for a vault.
+    pub fn is_frozen(&self, vault: VaultId) -> bool {
+        self.halted.contains(&NodeHalt::Frozen) || self.frozen.contains(&vault)
+    }
+
+    /// Whether it can sign for a vault now, as far as it is heard. Of promises that are missing only some of its shares may
+    /// be concerned.
+    pub fn can_sign(&self, vault: VaultId) -> bool {
+        let may = |halt: &NodeHalt| *halt == NodeHalt::Claims;
+        self.live && !self.is_frozen(vault) && self.halted.iter().all(may)
     }
 }
 
@@ -114,13 +135,28 @@ pub trait SignerCluster: Send + Sync {
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when too few holders answered in time (the
-    /// public sentence names the missing nodes), [`covault_core::fault::Class::Peer`] when some
+    /// public sentence names the missing nodes), at once with the code
+    /// [`covault_core::fault::FaultCode::Busy`] when what came before takes longer than there is time,
+    /// [`covault_core::fault::Class::Peer`] when some
     /// misbehaved, [`covault_core::fault::Class::Invalid`] when the nodes refused the order.
     async fn sign(
         &self,
         order: &SigningOrder,
         attempt: &SigningAttempt,
     ) -> Result<Vec<Signature>, Fault>;
+
+    /// How long it may be at the present rate until what a party's vault has to sign with these shares is signed,
+    /// with `unsigned` requests accepted and not signed, and the same again for what the party has waiting.
+    /// `None`: nobody knows yet.
+    fn expected_wait(
+        &self,
+        _scheme: Scheme,
+        _of: &Generation,
+        _party: (VaultId, TokenId),
+        _unsigned: usize,
+    ) -> Option<Duration> {
+        Some(Duration::ZERO)
+    }
 
     /// Makes a new generation of shares; the old one signs until [`SignerCluster::activate`]. Repeating
     /// an order that has succeeded returns the same proof. Or what nodes know that the order did not.

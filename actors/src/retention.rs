@@ -1,7 +1,10 @@
 //! The actor that deletes expired rows: idempotency records, and claims of requests that
 //! are over and whose transactions no block can include.
+//!
+//! What is freed can be spent again, so claims go by no clock that a person can set alone: it has to have said
+//! for hours of the steady clock that their time has come.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use covault_core::{fault::Fault, ids::RequestId};
@@ -13,7 +16,7 @@ use crate::{
     services::{Services, skip_unreadable},
     store::{
         Batch, CommitError, Key, KeySpace, Precondition, Scan,
-        rows::{self, ReservationExpiry},
+        rows::{self, OutboxRow, ReservationExpiry},
     },
 };
 
@@ -21,6 +24,9 @@ use crate::{
 const INTERVAL: Duration = Duration::from_secs(15 * 60);
 /// Rows that are read at once.
 const PAGE: usize = 64;
+/// For how long the clock has to have said so before claims are freed, in milliseconds of the steady clock: time
+/// for somebody to set it right.
+const CONFIRMATION_MS: u64 = 6 * 60 * 60 * 1000;
 
 pub enum Msg {
     /// It is time to look.
@@ -32,26 +38,32 @@ pub struct RetentionJob;
 #[async_trait]
 impl Actor for RetentionJob {
     type Msg = Msg;
-    type State = Arc<Services>;
+    type State = RetentionState;
     type Arguments = Arc<Services>;
 
     async fn pre_start(
         &self,
         myself: ActorRef<Msg>,
         services: Arc<Services>,
-    ) -> Result<Arc<Services>, ActorProcessingErr> {
+    ) -> Result<RetentionState, ActorProcessingErr> {
         myself.send_interval(INTERVAL, || Msg::CleanupDue);
-        Ok(services)
+        Ok(RetentionState {
+            services,
+            clock: ConfirmedClock::default(),
+        })
     }
 
     async fn handle(
         &self,
         _: ActorRef<Msg>,
         message: Msg,
-        services: &mut Arc<Services>,
+        state: &mut RetentionState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
             Msg::CleanupDue => {
+                let services = &state.services;
+                let steady_ms = services.monotonic.elapsed_ms();
+                let confirmed_ms = state.clock.confirmed_ms(services.now_ms(), steady_ms);
                 // The next sweep comes anyway.
                 let here = match leases::maintenance_lease(services).await {
                     Ok(Some(here)) => here,
@@ -66,7 +78,9 @@ impl Actor for RetentionJob {
                 if let Err(fault) = idempotency::delete_expired(services).await {
                     tracing::warn!(?fault, "old idempotency records could not be deleted");
                 }
-                if let Err(fault) = free_expired_reservations(services).await {
+                if let Some(now_ms) = confirmed_ms
+                    && let Err(fault) = free_expired_reservations(services, now_ms).await
+                {
                     tracing::warn!(?fault, "failed to release expired reservations");
                 }
             }
@@ -75,8 +89,40 @@ impl Actor for RetentionJob {
     }
 }
 
-/// Deletes the claims whose time has come, where they are still those of their request.
-pub async fn free_expired_reservations(services: &Services) -> Result<(), Fault> {
+pub struct RetentionState {
+    services: Arc<Services>,
+    clock: ConfirmedClock,
+}
+
+/// What time it is at least, whatever the clock was set to within the last hours.
+#[derive(Default)]
+struct ConfirmedClock {
+    /// What the clock said, and the steady one, in milliseconds; those that matter, the oldest first.
+    looks: VecDeque<(u64, u64)>,
+}
+
+impl ConfirmedClock {
+    /// The earliest time that any look within [`CONFIRMATION_MS`], and one before, makes it, in milliseconds since
+    /// the Unix epoch; `None` before there is one so old.
+    fn confirmed_ms(&mut self, now_ms: u64, steady_ms: u64) -> Option<u64> {
+        self.looks.push_back((now_ms, steady_ms));
+        let is_old = |look: &(u64, u64)| steady_ms.saturating_sub(look.1) >= CONFIRMATION_MS;
+        while self.looks.get(1).is_some_and(is_old) {
+            self.looks.pop_front();
+        }
+        if !self.looks.front().is_some_and(is_old) {
+            return None;
+        }
+        let looks = self.looks.iter();
+        looks
+            .map(|(said_ms, at_ms)| said_ms.saturating_add(steady_ms.saturating_sub(*at_ms)))
+            .min()
+    }
+}
+
+/// Deletes the claims whose time has come, where they are still those of their request. `now_ms` is in
+/// milliseconds since the Unix epoch.
+pub async fn free_expired_reservations(services: &Services, now_ms: u64) -> Result<(), Fault> {
     let mut next = Some(Scan::prefix(KeySpace::ReservationExpiry, &[], PAGE));
     while let Some(scan) = next {
         let page = services.store.scan(&scan).await?;
@@ -88,7 +134,7 @@ pub async fn free_expired_reservations(services: &Services) -> Result<(), Fault>
             let Some((due_ms, request)) = skip_unreadable(due, "when claims are released")? else {
                 continue;
             };
-            if due_ms > services.now_ms() {
+            if due_ms > now_ms {
                 all_due = false;
                 break;
             }
@@ -96,6 +142,14 @@ pub async fn free_expired_reservations(services: &Services) -> Result<(), Fault>
             let Some(ReservationExpiry { claims }) = release else {
                 continue;
             };
+            // One that is still followed is still sent again.
+            let followed = services.request(request).await;
+            if let Some((followed, _)) = skip_unreadable(followed, "a request")?.flatten() {
+                let outbox = rows::outbox(followed.vault, request);
+                if services.load::<OutboxRow>(&outbox).await?.is_some() {
+                    continue;
+                }
+            }
             for bytes in claims {
                 let claim = Key::new(KeySpace::Claim, &[&bytes]);
                 let holder = services.load::<RequestId>(&claim).await;
@@ -125,7 +179,10 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use covault_core::{
-        ids::TokenId,
+        derive::KeyPath,
+        ids::{TokenId, VaultId, WalletId},
+        networks::Network,
+        request::{ApprovalRule, Consent, RequestEffect, RequestState, SigningRequest},
         testing::{ConstantEntropy, ManualClock},
     };
 
@@ -154,9 +211,44 @@ mod tests {
         (store, clock, services)
     }
 
+    #[test]
+    fn confirmed_clock__should_believe_no_jump_for_hours() {
+        const HOUR: u64 = 60 * 60 * 1000;
+        const DAY: u64 = 24 * HOUR;
+        let mut clock = ConfirmedClock::default();
+        for hour in 0..6 {
+            assert_eq!(clock.confirmed_ms(1_000 + hour * HOUR, hour * HOUR), None);
+        }
+        assert_eq!(
+            clock.confirmed_ms(1_000 + 6 * HOUR, 6 * HOUR),
+            Some(1_000 + 6 * HOUR)
+        );
+        // It jumps ahead by a day, for some hours.
+        for hour in 7..12 {
+            let right = 1_000 + hour * HOUR;
+            assert_eq!(clock.confirmed_ms(right + DAY, hour * HOUR), Some(right));
+        }
+        assert_eq!(
+            clock.confirmed_ms(1_000 + 12 * HOUR, 12 * HOUR),
+            Some(1_000 + 12 * HOUR)
+        );
+        // It jumps for good: a day of a suspended machine.
+        let mut confirmed = 0;
+        for hour in 13..20 {
+            let said = 1_000 + hour * HOUR + DAY;
+            confirmed = clock.confirmed_ms(said, hour * HOUR).unwrap();
+            assert_eq!(confirmed == said, hour >= 19, "{hour}");
+        }
+        // And back: what it says now counts.
+        let back = 1_000 + 20 * HOUR;
+        assert_eq!(clock.confirmed_ms(back, 20 * HOUR), Some(back));
+        assert!(confirmed > back);
+        assert!(clock.looks.len() < 10);
+    }
+
     #[tokio::test]
     async fn release__should_give_back_what_is_due_and_still_its_requests() {
-        let (store, clock, services) = world().await;
+        let (store, _, services) = world().await;
         let request = |number: u64| {
             let mut id = [0; 16];
             id[..8].copy_from_slice(&number.to_be_bytes());
@@ -186,8 +278,7 @@ mod tests {
             let all = Scan::prefix(space, &[], 2000);
             store.scan(&all).await.unwrap().len()
         };
-        clock.0.store(999, Ordering::SeqCst);
-        free_expired_reservations(&services).await.unwrap();
+        free_expired_reservations(&services, 999).await.unwrap();
         assert_eq!(
             (
                 left(KeySpace::Claim).await,
@@ -195,8 +286,7 @@ mod tests {
             ),
             (600, 600)
         );
-        clock.0.store(1_299, Ordering::SeqCst);
-        free_expired_reservations(&services).await.unwrap();
+        free_expired_reservations(&services, 1_299).await.unwrap();
         assert_eq!(
             (
                 left(KeySpace::Claim).await,
@@ -204,8 +294,7 @@ mod tests {
             ),
             (400, 300)
         );
-        clock.0.store(1_599, Ordering::SeqCst);
-        free_expired_reservations(&services).await.unwrap();
+        free_expired_reservations(&services, 1_599).await.unwrap();
         assert_eq!(
             (
                 left(KeySpace::Claim).await,
@@ -215,6 +304,63 @@ mod tests {
         );
         let kept = services.load::<RequestId>(&claim(3)).await.unwrap();
         assert_eq!(kept.unwrap().0, request(4));
+    }
+
+    #[tokio::test]
+    async fn release__should_wait_for_the_end_of_a_transaction_that_is_followed() {
+        let (store, _, services) = world().await;
+        let request = SigningRequest {
+            id: RequestId::from_bytes([1; 16]),
+            vault: VaultId::from_bytes([2; 16]),
+            wallet: WalletId::from_bytes([3; 16]),
+            network: Network::Bitcoin,
+            root_public_key: vec![4; 33],
+            path: KeyPath::of_wallet(Network::Bitcoin, 5).unwrap(),
+            public_key: vec![6; 33],
+            address: "bc1q".into(),
+            payload: vec![7],
+            notes: None,
+            token: TokenId::from_bytes([9; 16]),
+            replaces: None,
+            created_at_ms: 10,
+            consent: Consent::new(ApprovalRule::automatic()),
+            state: RequestState::Received,
+        };
+        let claim = Key::new(KeySpace::Claim, &[b"output"]);
+        let due = rows::reservation_expiry(1_000, request.id);
+        let outbox = rows::outbox(request.vault, request.id);
+        let expiry = ReservationExpiry {
+            claims: vec![claim.bytes.clone()],
+        };
+        let follows = OutboxRow {
+            failures: 0,
+            effect: RequestEffect::Track,
+        };
+        let mut batch = Batch::new();
+        for (key, value) in [
+            (rows::request(request.id), rows::encode(&request)),
+            (claim.clone(), rows::encode(&request.id)),
+            (due.clone(), rows::encode(&expiry)),
+            (outbox.clone(), rows::encode(&follows)),
+        ] {
+            batch.put(key, Precondition::Absent, value.unwrap());
+        }
+        store.commit(batch).await.unwrap();
+        let kept = async || {
+            let (claim, due) = (store.get(&claim).await, store.get(&due).await);
+            [claim, due].map(|row| row.unwrap().is_some())
+        };
+        free_expired_reservations(&services, u64::MAX)
+            .await
+            .unwrap();
+        assert_eq!(kept().await, [true, true]);
+        let mut batch = Batch::new();
+        batch.delete(outbox, Precondition::Any);
+        store.commit(batch).await.unwrap();
+        free_expired_reservations(&services, u64::MAX)
+            .await
+            .unwrap();
+        assert_eq!(kept().await, [false, false]);
     }
 
     #[tokio::test]
@@ -247,7 +393,9 @@ mod tests {
             store.commit(batch).await.unwrap();
         }
         idempotency::delete_expired(&services).await.unwrap();
-        free_expired_reservations(&services).await.unwrap();
+        free_expired_reservations(&services, services.now_ms())
+            .await
+            .unwrap();
         let left = async |space| {
             let rows = store.scan(&Scan::prefix(space, &[], 10)).await.unwrap();
             rows.into_iter().map(|(key, _)| key).collect::<Vec<_>>()

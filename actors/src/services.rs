@@ -15,9 +15,10 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     chain_rpc::ChainClients,
+    changes::ChangeHub,
     counters::Counters,
     leases::{
-        CommitGuard, GuardedStore, HeldLeases, Lease, LeaseFence, LeaseScope, RestoreFence,
+        CommitGuard, GuardedStore, HeldLeases, Lease, LeaseFence, LeaseScope, RestoreFence, Tenure,
         UnleasedGuard,
     },
     limits::Limits,
@@ -25,6 +26,7 @@ use crate::{
     settings::{OrchestratorParts, Settings},
     store::{Key, Store, rows},
     tasks::Tasks,
+    tracking::{GapSuspect, SpeedUpDue, TrackedRequest, WorkQueue},
     waiters::CompletionWaiters,
 };
 
@@ -36,6 +38,8 @@ pub const DEADLINE_GRACE_MS: u64 = 5_000;
 pub struct Services {
     /// Takes what belongs to no vault, or, under a lease, what is done under it.
     pub store: Arc<dyn Store>,
+    /// The lease of the vault that it is done for.
+    pub tenure: Option<Arc<dyn Tenure>>,
     shared: Arc<Shared>,
 }
 
@@ -67,10 +71,18 @@ pub struct Shared {
     pub settings: Settings,
     pub limits: Limits,
     pub counters: Counters,
+    /// Tells listeners what has changed.
+    pub changes: Arc<ChangeHub>,
     /// Tasks that nobody waits for.
     pub tasks: Tasks,
     /// Tells those who wait for a request that it has ended.
     pub waiters: CompletionWaiters,
+    /// Takes the transactions that are to be followed.
+    pub tracking: WorkQueue<TrackedRequest>,
+    /// Takes the transactions that the policy of their chain has replaced.
+    pub speed_ups: WorkQueue<SpeedUpDue>,
+    /// Takes the transactions that may wait behind a gap.
+    pub gap_suspects: WorkQueue<GapSuspect>,
 }
 
 impl Services {
@@ -85,6 +97,7 @@ impl Services {
             sharing,
         } = orchestrator;
         let me = OrchestratorId::from_random(random_16(&*entropy));
+        let changes = Arc::new(ChangeHub::default());
         let shared = Shared {
             whole_store: Arc::clone(&store),
             held_leases: Arc::new(HeldLeases::new(me)),
@@ -100,11 +113,16 @@ impl Services {
             limits: Limits::new(&settings),
             settings,
             counters: Counters::default(),
+            changes: Arc::clone(&changes),
             tasks: Tasks::default(),
             waiters: CompletionWaiters::default(),
+            tracking: WorkQueue::default(),
+            speed_ups: WorkQueue::default(),
+            gap_suspects: WorkQueue::default(),
         };
         Self {
-            store: Arc::new(GuardedStore::new(store, UnleasedGuard)),
+            store: Arc::new(GuardedStore::new(store, UnleasedGuard, changes)),
+            tenure: None,
             shared: Arc::new(shared),
         }
     }
@@ -112,7 +130,12 @@ impl Services {
     /// The same, for what is done under a lease: nothing is written once it is over.
     pub fn with_lease(&self, lease: Arc<Lease>) -> Self {
         let held_leases = Arc::clone(&self.held_leases);
-        self.guarded(LeaseFence { held_leases, lease })
+        let is_vault = matches!(lease.scope(), LeaseScope::Vault(_));
+        let tenure = is_vault.then(|| lease.clone() as Arc<dyn Tenure>);
+        Self {
+            tenure,
+            ..self.guarded(LeaseFence { held_leases, lease })
+        }
     }
 
     /// The same, for the first start after a restore; see [`RestoreFence`].
@@ -122,7 +145,12 @@ impl Services {
 
     fn guarded(&self, guard: impl CommitGuard + 'static) -> Self {
         Self {
-            store: Arc::new(GuardedStore::new(Arc::clone(&self.whole_store), guard)),
+            store: Arc::new(GuardedStore::new(
+                Arc::clone(&self.whole_store),
+                guard,
+                Arc::clone(&self.changes),
+            )),
+            tenure: None,
             shared: Arc::clone(&self.shared),
         }
     }
@@ -243,10 +271,69 @@ impl Services {
         self.load(&rows::wallet(id)).await
     }
 
+    /// As [`Services::wallet_by`], for commands: what is known of a wallet whose vault is here is not read again.
+    pub async fn hot_wallet_by(&self, index: &Key) -> Result<Option<(Wallet, u64)>, Fault> {
+        let hot = &self.held_leases.hot_rows;
+        let since = hot.begin();
+        let (index_row, known) = match hot.find(index) {
+            Some(row) => (row, true),
+            None => match self.store.get(index).await? {
+                Some(row) => (row, false),
+                None => return Ok(None),
+            },
+        };
+        let Some((wallet, version)) = self
+            .hot(&rows::wallet(rows::decode(&index_row.value)?), vault_of)
+            .await?
+        else {
+            return Ok(None);
+        };
+        let lease = self.held_leases.get(LeaseScope::Vault(wallet.vault));
+        if let (Some(lease), false) = (lease, known) {
+            hot.keep(lease, index, &index_row, since);
+        }
+        Ok(Some((wallet, version)))
+    }
+
+    /// As [`Services::wallet`], for commands.
+    pub async fn hot_wallet(&self, id: WalletId) -> Result<(Wallet, u64), Fault> {
+        let wallet = self.hot(&rows::wallet(id), vault_of).await?;
+        wallet.ok_or_else(|| Fault::bug("no such wallet"))
+    }
+
+    /// As [`Services::vault`], for commands.
+    pub async fn hot_vault(&self, id: VaultId) -> Result<Option<(Vault, u64)>, Fault> {
+        self.hot(&rows::vault(id), |vault: &Vault| vault.id).await
+    }
+
+    async fn hot<T: DeserializeOwned>(
+        &self,
+        key: &Key,
+        vault: fn(&T) -> VaultId,
+    ) -> Result<Option<(T, u64)>, Fault> {
+        let hot = &self.held_leases.hot_rows;
+        if let Some(row) = hot.find(key) {
+            return Ok(Some((rows::decode(&row.value)?, row.version)));
+        }
+        let since = hot.begin();
+        let Some(row) = self.store.get(key).await? else {
+            return Ok(None);
+        };
+        let value: T = rows::decode(&row.value)?;
+        if let Some(lease) = self.held_leases.get(LeaseScope::Vault(vault(&value))) {
+            hot.keep(lease, key, &row, since);
+        }
+        Ok(Some((value, row.version)))
+    }
+
     pub async fn wallet(&self, id: WalletId) -> Result<(Wallet, u64), Fault> {
         let wallet = self.load(&rows::wallet(id)).await?;
         wallet.ok_or_else(|| Fault::bug("no such wallet"))
     }
+}
+
+fn vault_of(wallet: &Wallet) -> VaultId {
+    wallet.vault
 }
 
 /// What is stored and cannot be read must not keep anybody from the rest: it is left alone, and the

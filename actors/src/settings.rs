@@ -91,6 +91,11 @@ pub struct Settings {
     /// For how long the nodes have to say that a transaction can never come, in milliseconds, before its
     /// request fails that may have reached one.
     pub settling_ms: u64,
+    /// First pause before the nodes are asked what became of a transaction that one took, in milliseconds.
+    /// Doubles while nothing happens to it.
+    pub tracking_first_ms: u64,
+    /// Longest pause between two such questions, in milliseconds.
+    pub tracking_most_ms: u64,
     /// First pause before something that failed is tried again, in milliseconds. Doubles.
     pub retry_first_ms: u64,
     /// Longest pause between tries, in milliseconds.
@@ -115,6 +120,8 @@ impl Default for Settings {
             command_timeout_ms: 30_000,
             execute_wait_ms: 30_000,
             settling_ms: 180_000,
+            tracking_first_ms: 2_000,
+            tracking_most_ms: 60_000,
             retry_first_ms: 250,
             retry_most_ms: 15_000,
             heartbeat_ms: 1_000,

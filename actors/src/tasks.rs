@@ -1,5 +1,9 @@
 //! Tasks beside actors: those that end with their owner, and those that end with the orchestrator.
 
+use std::panic::AssertUnwindSafe;
+
+use covault_core::fault::Fault;
+use futures::FutureExt as _;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
@@ -28,6 +32,16 @@ impl Tasks {
             running.shutdown().await;
         }
     }
+}
+
+/// What is done for one request where others would fall with it: a panic is a fault of that request.
+///
+/// # Errors
+/// Those of the work; [`covault_core::fault::Class::Bug`] when it panics.
+pub async fn contained<T>(work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+    // The panic hook has said where. The work leaves nothing half done that others use.
+    let done = AssertUnwindSafe(work).catch_unwind().await;
+    done.unwrap_or_else(|_| Err(Fault::bug("panicked")))
 }
 
 /// A task that ends with its owner.

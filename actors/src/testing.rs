@@ -39,6 +39,20 @@ pub trait StoreDouble: Send + Sync {
         self.inner().get(key).await
     }
 
+    /// See [`Store::get_all`]; one by one, unless it says otherwise.
+    ///
+    /// # Errors
+    /// As there.
+    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
+        let mut found = RowMap::new();
+        for bytes in keys {
+            if let Some(row) = self.get(&Key::new(space, &[bytes])).await? {
+                found.insert(bytes.clone(), row);
+            }
+        }
+        Ok(found)
+    }
+
     /// See [`Store::scan`].
     ///
     /// # Errors
@@ -59,13 +73,7 @@ impl<D: StoreDouble> Store for D {
     }
 
     async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
-        let mut found = RowMap::new();
-        for bytes in keys {
-            if let Some(row) = StoreDouble::get(self, &Key::new(space, &[bytes])).await? {
-                found.insert(bytes.clone(), row);
-            }
-        }
-        Ok(found)
+        StoreDouble::get_all(self, space, keys).await
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {

@@ -11,6 +11,7 @@ use covault_core::{
 
 use crate::{
     commands::caller::Caller,
+    lists::READ_CHUNK,
     services::Services,
     store::{Key, KeySpace, Scan, rows},
 };
@@ -80,19 +81,23 @@ fn check_active(services: &Services, record: &ApiToken) -> Result<(), Fault> {
     }
 }
 
-/// Every token, in the order in which they were made.
+/// When each token was made, and which it is, in that order. A token may have many kilobytes: they are not kept.
 ///
 /// # Errors
 /// [`covault_core::fault::Class::Unavailable`] when the store cannot be read.
-pub async fn all(services: &Services) -> Result<Vec<ApiToken>, Fault> {
-    let all = Scan::prefix(KeySpace::Token, &[], MAX_TOKENS);
-    let rows = services.store.scan(&all).await?;
-    let mut tokens = rows
-        .iter()
-        .map(|(_, row)| rows::decode(&row.value))
-        .collect::<Result<Vec<ApiToken>, _>>()?;
-    tokens.sort_by_key(|token| (token.created_at_ms, token.id));
-    Ok(tokens)
+pub async fn ages(services: &Services) -> Result<Vec<(u64, TokenId)>, Fault> {
+    let mut ages = Vec::new();
+    let mut next = Some(Scan::prefix(KeySpace::Token, &[], READ_CHUNK));
+    while let Some(scan) = next {
+        let page = services.store.scan(&scan).await?;
+        for (_, row) in &page {
+            let token: ApiToken = rows::decode(&row.value)?;
+            ages.push((token.created_at_ms, token.id));
+        }
+        next = scan.rest(&page);
+    }
+    ages.sort_unstable();
+    Ok(ages)
 }
 
 /// A token as operators see it.

@@ -18,7 +18,7 @@ const PAGE: usize = 8_000;
 /// Entries of the audit log among which those of the templates are, at the end of their chain.
 const NEWEST: u64 = 8_000;
 /// The kinds of rows that a request has.
-const SPACES: [KeySpace; 8] = [
+const SPACES: [KeySpace; 9] = [
     KeySpace::Request,
     KeySpace::Outbox,
     KeySpace::Idempotency,
@@ -27,6 +27,7 @@ const SPACES: [KeySpace; 8] = [
     KeySpace::ReservationExpiry,
     KeySpace::RequestIndex,
     KeySpace::RecordAge,
+    KeySpace::Transaction,
 ];
 
 /// A request of which copies are made.
@@ -40,9 +41,14 @@ pub struct SampleRequest {
 pub struct CopyPlan {
     pub store: Arc<dyn Store>,
     pub chain: AuditChain,
-    pub made: Vec<SampleRequest>,
+    /// Of what copies are made.
+    pub templates: Vec<Template>,
     /// How many are to be there.
     pub requests: u64,
+    /// How many there are already.
+    pub before: u64,
+    /// How many numbers of each account are taken otherwise.
+    pub skipped: u64,
     /// How many of those that are made are payments of one account.
     pub each: u64,
     /// When the first one was made, in milliseconds since the Unix epoch.
@@ -142,7 +148,7 @@ impl RowTemplate {
 }
 
 /// A finished request: its rows, and its entries of the audit log.
-struct Template {
+pub struct Template {
     rows: Vec<(KeySpace, RowTemplate, RowTemplate)>,
     entries: Vec<RowTemplate>,
 }
@@ -234,22 +240,19 @@ impl WriteBatch {
     }
 }
 
-/// Makes them.
-pub async fn make(copies: CopyPlan) {
-    let CopyPlan {
-        store,
-        chain,
-        made,
-        requests,
-        each,
-        first_ms,
-    } = copies;
+/// What the store has of these requests. Before copies are made: only the newest of the audit log is looked
+/// through.
+pub async fn templates(
+    store: &Arc<dyn Store>,
+    chain: AuditChain,
+    made: &[SampleRequest],
+) -> Vec<Template> {
     let mut rows = Vec::new();
     for space in SPACES {
         let all = store.scan(&Scan::prefix(space, &[], usize::MAX)).await;
         rows.extend(all.unwrap().into_iter().map(|(key, row)| (key, row.value)));
     }
-    let log = AuditLog(&*store);
+    let log = AuditLog(&**store);
     let head = log.head(chain).await.unwrap().unwrap();
     let mut entries = Vec::new();
     let mut next = head.number.saturating_sub(NEWEST).max(1);
@@ -260,22 +263,35 @@ pub async fn make(copies: CopyPlan) {
             next = number + 1;
         }
     }
-    let templates: Vec<_> = made
-        .iter()
+    made.iter()
         .map(|made| Template::new(made, &rows, &entries))
-        .collect();
+        .collect()
+}
+
+/// Makes them.
+pub async fn make(copies: CopyPlan) {
+    let CopyPlan {
+        store,
+        chain,
+        templates,
+        requests,
+        before,
+        skipped,
+        each,
+        first_ms,
+    } = copies;
     let mut page = WriteBatch::default();
-    for number in 0..requests {
-        let round = number / templates.len() as u64;
+    for number in before..before + requests {
+        let round = (number - before) / templates.len() as u64;
         let id = request_id(first_ms, number);
         let values = PlaceholderValues {
             id,
             uuid: id.to_string(),
             key: key(number),
             time_ms: first_ms + STEP_MS * number,
-            numbers: (round + 1) * each,
+            numbers: before + skipped + (round + 1) * each,
         };
-        let template = &templates[(number % templates.len() as u64) as usize];
+        let template = &templates[((number - before) % templates.len() as u64) as usize];
         template.add_to(&mut page, chain, &values);
         if page.rows.len() >= PAGE {
             page.write(&store).await;

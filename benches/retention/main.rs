@@ -4,7 +4,8 @@
 //! both, at a fixed rate of up to 250 calls per second.
 //!
 //! `just bench-retention`, about 10 minutes. Options: `--requests N` and `--wallets N` of the large
-//! one, `--runs N`, `--postgres` instead of redb. The stores are where temporary files are (TMPDIR),
+//! one, `--runs N`, `--postgres` instead of redb. With `--open N` it measures instead what it costs to
+//! follow N transactions that no block takes, beside the finished requests of the large one. The stores are where temporary files are (TMPDIR),
 //! take about 10 GB there, and are held in memory by vmtouch.
 #![allow(
     clippy::disallowed_methods,
@@ -39,6 +40,7 @@ struct Options {
     requests: u64,
     wallets: u64,
     runs: usize,
+    open: u64,
     postgres: bool,
 }
 
@@ -47,6 +49,7 @@ fn options(arguments: impl Iterator<Item = String>) -> Options {
         requests: 1_000_000,
         wallets: 100_000,
         runs: 8,
+        open: 0,
         postgres: false,
     };
     let mut arguments = arguments.skip(1);
@@ -55,6 +58,7 @@ fn options(arguments: impl Iterator<Item = String>) -> Options {
         match argument.as_str() {
             "--requests" => options.requests = value().parse().unwrap(),
             "--wallets" => options.wallets = value().parse().unwrap(),
+            "--open" => options.open = value().parse().unwrap(),
             "--runs" => options.runs = value().parse().unwrap(),
             "--postgres" => options.postgres = true,
             // What cargo adds.
@@ -69,6 +73,10 @@ fn options(arguments: impl Iterator<Item = String>) -> Options {
 const STARTS: usize = 5;
 /// Rounds that count of each run.
 const ROUNDS: usize = 3;
+
+/// How long a service follows transactions before that is measured, and how long it is then.
+const SETTLING: Duration = Duration::from_secs(240);
+const FOLLOWED: Duration = Duration::from_secs(180);
 
 /// Before a kill: redb has written down then which pages are free.
 const REST: Duration = Duration::from_millis(200);
@@ -98,11 +106,14 @@ async fn main() {
     }
     let options = options(std::env::args());
     let server = options.postgres.then(Postgres::start);
+    if options.open > 0 {
+        return follow(&options, server.as_ref()).await;
+    }
     let mut services = Vec::new();
     for (requests, wallets) in [(1_000, 1_000), (options.requests, options.wallets)] {
         let started = Instant::now();
         eprintln!("a service with {requests} requests and {wallets} wallets is being made");
-        services.push(BenchService::start(requests, wallets, server.as_ref()).await);
+        services.push(BenchService::start(requests, wallets, 0, server.as_ref()).await);
         eprintln!("  that took {} s", started.elapsed().as_secs());
     }
     if let Some(server) = &server {
@@ -123,6 +134,33 @@ async fn main() {
     };
     let found = measure(&mut services, &options).await;
     print(&services, &found);
+}
+
+/// What it costs to follow transactions that wait: the CPU time of the service while nobody asks it anything.
+async fn follow(options: &Options, server: Option<&Postgres>) {
+    let Options {
+        requests,
+        wallets,
+        open,
+        ..
+    } = *options;
+    for open in [0, open] {
+        eprintln!("a service with {requests} requests, {open} of them open, is being made");
+        let mut service = BenchService::start(requests, wallets, open, server).await;
+        let _held = server.is_none().then(|| PinnedFile::new(&service.file()));
+        service.launch().await;
+        // Pauses between questions have reached their most after that.
+        tokio::time::sleep(SETTLING).await;
+        let before = service.cpu_s();
+        tokio::time::sleep(FOLLOWED).await;
+        let share = (service.cpu_s() - before) / FOLLOWED.as_secs_f64();
+        let memory = service.memory().0;
+        println!(
+            "{open} transactions followed among {requests} requests: {:.2} % of a core, {memory:.0} MiB",
+            share * 100.0
+        );
+        service.stop();
+    }
 }
 
 async fn measure(services: &mut [BenchService], options: &Options) -> Vec<Measurements> {

@@ -29,6 +29,10 @@ const MADE: u64 = 200;
 /// Accounts that pay, and as many that sign messages.
 const ACCOUNTS: u64 = 10;
 const BATCHES: usize = 50;
+/// Payments that no block takes, of which copies are made.
+const WAITING: u64 = 20;
+/// Jiffies in a second, as Linux counts the time of processes.
+const JIFFIES: f64 = 100.0;
 /// Most addresses that are asked for.
 const ADDRESSES: u64 = 1_000;
 
@@ -77,8 +81,8 @@ pub struct BenchService {
 }
 
 impl BenchService {
-    /// A service with so many finished requests and wallets.
-    pub async fn start(requests: u64, wallets: u64, server: Option<&Postgres>) -> Self {
+    /// A service with so many finished requests and wallets, and so many transactions that no block takes.
+    pub async fn start(requests: u64, wallets: u64, open: u64, server: Option<&Postgres>) -> Self {
         assert_eq!(requests % MADE, 0, "a multiple of {MADE}");
         let chain_folder = tempfile::tempdir().unwrap();
         let anvil = Anvil::start(chain_folder.path(), CHAIN).await;
@@ -108,7 +112,7 @@ impl BenchService {
             payers: Vec::new(),
             writers: Vec::new(),
             batches: Vec::new(),
-            first_ms: copies::first_ms(now_ms(), requests),
+            first_ms: copies::first_ms(now_ms(), requests + open),
             next: now_ms() % 1_000_000 * 1_000_000,
             counting: false,
             calls: BTreeMap::new(),
@@ -118,7 +122,13 @@ impl BenchService {
         }
         service.make_wallets().await;
         let made = service.make_requests().await;
-        service.copy(made).await;
+        service.until_final(&made).await;
+        let waiting = if open > 0 {
+            service.make_waiting().await
+        } else {
+            Vec::new()
+        };
+        service.copy(made, waiting, open).await;
         service
     }
 
@@ -239,21 +249,69 @@ impl BenchService {
         made
     }
 
+    /// Until nothing more can happen to their transactions.
+    async fn until_final(&self, made: &[SampleRequest]) {
+        self.anvil.call("anvil_mine", json!(["0x100"])).await;
+        for request in made {
+            loop {
+                let asked = json!({"uuid": request.uuid});
+                let answer = self.call("getSigningRequestDetails", &asked).await;
+                let state = &answer["signingRequest"]["transactionState"];
+                if state.is_null() || state["status"] == "STATUS_FINAL" {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        }
+    }
+
+    /// Payments that nodes have and no block takes.
+    async fn make_waiting(&self) -> Vec<SampleRequest> {
+        self.anvil.call("evm_setAutomine", json!([false])).await;
+        let mut made = Vec::new();
+        for number in 0..WAITING {
+            let key = format!("waiting {number:012}");
+            let uuid = self.create(2 * number + 1, &key).await;
+            self.end(&uuid).await;
+            made.push(SampleRequest { uuid, key });
+        }
+        made
+    }
+
     /// Stops the service and fills its store.
-    async fn copy(&mut self, made: Vec<SampleRequest>) {
+    async fn copy(&mut self, made: Vec<SampleRequest>, waiting: Vec<SampleRequest>, open: u64) {
         assert_eq!(self.cluster.serve.terminate(), Some(0));
         let each = MADE / 2 / ACCOUNTS;
         let store = self.open().await;
         let chain = AuditChain::Vault(self.vaults[0].parse().unwrap());
+        let templates = copies::templates(&store, chain, &made).await;
+        let open_templates = copies::templates(&store, chain, &waiting).await;
         let copies = CopyPlan {
-            store,
+            store: Arc::clone(&store),
             chain,
-            made,
+            templates,
             requests: self.requests,
+            before: 0,
+            // Those of what waits.
+            skipped: if open > 0 { WAITING / ACCOUNTS } else { 0 },
             each,
             first_ms: self.first_ms,
         };
         copies::make(copies).await;
+        if open > 0 {
+            let copies = CopyPlan {
+                store,
+                chain,
+                templates: open_templates,
+                requests: open,
+                before: self.requests,
+                skipped: 0,
+                each: WAITING / ACCOUNTS,
+                first_ms: self.first_ms,
+            };
+            return copies::make(copies).await;
+        }
+        drop(store);
         let sent = (self.requests / MADE + 1) * each;
         for payer in &self.payers {
             let number = json!([payer, format!("{sent:#x}")]);
@@ -319,6 +377,20 @@ impl BenchService {
             kib / 1024.0
         };
         (field("VmRSS:"), field("VmHWM:"))
+    }
+
+    /// CPU time of the service so far, in seconds.
+    pub fn cpu_s(&self) -> f64 {
+        let file = format!("/proc/{}/stat", self.cluster.serve.pid());
+        let stat = fs::read_to_string(file).unwrap();
+        let fields: Vec<_> = stat
+            .rsplit_once(')')
+            .unwrap()
+            .1
+            .split_whitespace()
+            .collect();
+        let jiffies = |place: usize| fields[place].parse::<f64>().unwrap();
+        (jiffies(11) + jiffies(12)) / JIFFIES
     }
 
     fn another(&mut self) -> u64 {

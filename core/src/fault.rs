@@ -62,6 +62,14 @@ pub enum FaultCode {
     Time,
     /// The payload as a whole, not a field of it.
     Payload,
+    /// There is too much to do now, and nothing is wrong.
+    Busy {
+        /// After how many seconds it is worth another try.
+        seconds: u32,
+    },
+    /// A signer's policy wants more people to approve than the order shows, or approvals that count with
+    /// it. The message says who; nothing else is wrong, and the same request can be asked again.
+    ApprovalsMissing,
 }
 
 /// An error with a message for people and a cause for the log.

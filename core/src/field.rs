@@ -62,8 +62,42 @@ pub(crate) fn at_most_bytes(name: &str, text: &str, limit: usize) -> Result<(), 
     Ok(())
 }
 
+/// Whether a character could make a text look other than it is: a control character, or one that turns the order of
+/// what is beside it (Unicode's `Bidi_Control`).
+fn misleads(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        )
+}
+
+/// A name or a reference: at most `limit` Unicode scalar values, none of which misleads who reads it; may be empty.
+pub fn label(name: &str, text: &str, limit: usize) -> Result<(), Fault> {
+    at_most_chars(name, text, limit)?;
+    plain(name, text, "control characters", misleads)
+}
+
+/// The same for notes, which may have several lines.
+pub(crate) fn notes(name: &str, text: &str, limit: usize) -> Result<(), Fault> {
+    at_most_chars(name, text, limit)?;
+    let line = |character| matches!(character, '\n' | '\r' | '\t');
+    let what = "control characters other than tabs and ends of lines";
+    plain(name, text, what, |character| {
+        misleads(character) && !line(character)
+    })
+}
+
+fn plain(name: &str, text: &str, what: &str, refused: impl Fn(char) -> bool) -> Result<(), Fault> {
+    if text.chars().any(refused) {
+        let problem = format!("must not have {what}, nor such that turn the direction of writing");
+        return Err(Fault::field(name, problem));
+    }
+    Ok(())
+}
+
 /// A text of at most `limit` Unicode scalar values; may be empty.
-pub(crate) fn at_most_chars(name: &str, text: &str, limit: usize) -> Result<(), Fault> {
+fn at_most_chars(name: &str, text: &str, limit: usize) -> Result<(), Fault> {
     if text.chars().count() > limit {
         return Err(Fault::field(
             name,
@@ -87,4 +121,51 @@ pub(crate) fn default_type(value: i32) -> Result<(), Fault> {
         return Err(Fault::field("type", "must be TYPE_DEFAULT or left out"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn label__should_refuse_what_makes_a_text_look_other_than_it_is() {
+        for text in [
+            "",
+            "Grüße, \u{1f511} \u{5e9}\u{5dc}",
+            "a\u{200d}b",
+            "12345678",
+        ] {
+            assert_eq!(label("name", text, 20), Ok(()), "{text:?}");
+        }
+        for text in [
+            "a\nb",
+            "a\0",
+            "\u{7f}",
+            "\u{85}",
+            "\u{202e}dlog",
+            "a\u{2066}b",
+            "\u{200f}",
+            "\u{61c}",
+        ] {
+            let fault = label("name", text, 20).unwrap_err();
+            assert!(
+                fault.message().starts_with("name: must not have"),
+                "{text:?}"
+            );
+        }
+        assert!(label("name", &"x".repeat(21), 20).is_err());
+    }
+
+    #[test]
+    fn notes__should_have_lines_and_nothing_hidden() {
+        assert_eq!(notes("notes", "a\r\n\tb", 5), Ok(()));
+        for text in ["\u{1b}[2J", "a\u{202e}b", "\0"] {
+            assert!(notes("notes", text, 20).is_err(), "{text:?}");
+        }
+        let most = "\u{1f511}".repeat(10_000);
+        assert_eq!(notes("notes", &most, 10_000), Ok(()));
+        let fault = notes("notes", &format!("{most}x"), 10_000).unwrap_err();
+        assert_eq!(fault.message(), "notes: has more than 10000 characters");
+    }
 }

@@ -36,6 +36,12 @@ macro_rules! id {
                 Self(id.into_uuid())
             }
 
+            /// When an id of [`Self::from_time`] was made, in milliseconds since the Unix epoch.
+            pub fn time_ms(&self) -> u64 {
+                let [a, b, c, d, e, f, ..] = *self.as_bytes();
+                u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+            }
+
             /// The 16 bytes of the id.
             pub fn as_bytes(&self) -> &[u8; 16] {
                 self.0.as_bytes()
@@ -126,6 +132,7 @@ mod tests {
         assert_eq!(id.as_bytes()[8] >> 6, 0b10);
         assert_eq!(id.as_bytes()[9..], random[9..]);
         assert_eq!(id.to_string().as_bytes()[14], b'7');
+        assert_eq!(id.time_ms(), 0x017f_22e2_79b0);
 
         // A later one comes later, whatever is random.
         let (early, late) = ([0xff; 16], [0; 16]);

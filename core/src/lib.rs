@@ -4,6 +4,7 @@
 //! traits in [`port`]. Everything can therefore be replayed with a seed.
 
 pub mod amount;
+pub mod approval;
 pub mod attest;
 pub mod audit;
 pub mod backoff;
@@ -11,11 +12,12 @@ pub mod batch;
 pub mod deposit;
 pub mod derive;
 pub mod fault;
-pub(crate) mod field;
+pub mod field;
 pub mod ids;
 pub mod networks;
 pub mod order;
 pub mod port;
+pub mod rate;
 pub mod request;
 pub mod schema;
 pub mod scheme;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
+    approval::{Approval, ApprovalTerms, OrderApprovals},
     derive::{ChildKey, KeyPath, RootKey},
     fault::{Class, Fault, FaultCode},
     ids::{RequestId, SessionId, VaultId},
@@ -57,6 +58,8 @@ pub struct SigningOrder {
     /// The wallets of the same vault and network that the payload pays, by their indices: a node
     /// whose policy allows own wallets derives them itself ([`SigningOrder::own_recipients`]).
     pub recipient_indices: Vec<u32>,
+    /// What people have approved.
+    pub approvals: OrderApprovals,
     /// When the order was made, in milliseconds since the Unix epoch.
     pub issued_at_ms: u64,
     /// When it stops being valid, in milliseconds since the Unix epoch.
@@ -85,6 +88,7 @@ impl SigningOrder {
             unsigned,
             inputs,
             recipient_indices,
+            approvals,
             issued_at_ms,
             expires_at_ms,
         } = self;
@@ -107,6 +111,7 @@ impl SigningOrder {
                     unsigned,
                     inputs,
                     recipient_indices,
+                    approvals,
                     issued_at_ms,
                     expires_at_ms,
                 ),
@@ -120,6 +125,22 @@ impl SigningOrder {
     /// As [`SigningOrder::canonical_bytes`].
     pub fn id(&self) -> Result<[u8; 32], Fault> {
         Ok(Sha256::digest(self.canonical_bytes()?).into())
+    }
+
+    /// What people must have approved for this order, rebuilt from the order alone.
+    pub fn approval(&self) -> Approval {
+        Approval::new(
+            self.vault,
+            &self.root_public_key,
+            self.request,
+            self.network,
+            &self.address,
+            &self.payload,
+            ApprovalTerms {
+                most_fee: self.approvals.most_fee,
+                valid_until_ms: self.approvals.valid_until_ms,
+            },
+        )
     }
 
     /// Rebuilds the unsigned transaction and everything to be signed from payload and chain data,

@@ -12,6 +12,7 @@ use subtle::ConstantTimeEq as _;
 pub use self::text::{LENGTH, kind_of, make};
 use crate::{
     fault::{Class, Fault},
+    field,
     ids::{TokenId, VaultId},
 };
 
@@ -270,7 +271,7 @@ impl ApiToken {
 /// A token that is to be made, as an operator wants it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewToken {
-    /// What to call it: 1 to [`MAX_NAME`] characters, without control characters. It must not look
+    /// What to call it: 1 to [`MAX_NAME`] characters, none of which misleads who reads it. It must not look
     /// like an id: tokens are named by both.
     pub name: String,
     /// What it opens.
@@ -292,17 +293,13 @@ impl NewToken {
     /// [`Class::Invalid`] naming the field.
     pub fn check(&self, now_ms: u64) -> Result<(), Fault> {
         let characters = self.name.chars().count();
-        if !(1..=MAX_NAME).contains(&characters)
-            || self.name.chars().any(char::is_control)
-            || self.name.trim() != self.name
-        {
+        if !(1..=MAX_NAME).contains(&characters) || self.name.trim() != self.name {
             return Err(Fault::field(
                 "name",
-                format!(
-                    "must have 1 to {MAX_NAME} characters, no control characters, and no space at either end"
-                ),
+                format!("must have 1 to {MAX_NAME} characters, and no space at either end"),
             ));
         }
+        field::label("name", &self.name, MAX_NAME)?;
         if self.name.parse::<TokenId>().is_ok() {
             return Err(Fault::field("name", "must not look like a uuid"));
         }

@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod order {
     use covault_core::{
+        approval::OrderApprovals,
         derive::{KeyPath, RootKey},
         fault::Class,
         ids::{RequestId, VaultId},
@@ -67,7 +68,7 @@ mod order {
             from: from.into(),
             to: "4Nd1mBQtrMJVYVfKf2PJy9NZUZdTAsp7D4xWLs4gDB4T".into(),
             value: "5".into(),
-            chain_id: 0,
+            ..Default::default()
         }
     }
 
@@ -79,6 +80,7 @@ mod order {
         ChainData::Solana(solana::ChainData {
             recent_blockhash: "B6SMJHxrVJ3t3MXbarfPBmeBKs2k8EtpjZEo2uByrReR".into(),
             token: None,
+            compute: None,
         })
     }
 
@@ -116,6 +118,7 @@ mod order {
             unsigned: unsigned.bytes,
             inputs: unsigned.signing,
             recipient_indices: Vec::new(),
+            approvals: OrderApprovals::default(),
             issued_at_ms: 1,
             expires_at_ms: 2,
         }
@@ -334,6 +337,7 @@ mod order {
                 order.chain_data = ChainData::Solana(solana::ChainData {
                     recent_blockhash: "CxvTXCepdDTH4PXUwU2Pf3FBi87L7VwXtzsgeAm1xVsS".into(),
                     token: None,
+                    compute: None,
                 });
             }),
             ("chainData", |order| order.chain_data = ChainData::Nothing),

@@ -16,9 +16,15 @@ use std::{collections::BTreeMap, hint::black_box, path::PathBuf, sync::Arc, time
 
 use covault_core::testing::SystemEntropy;
 use covault_core::{
+    amount::U256,
+    approval::{
+        Approval, ApprovalProof, ApprovalTerms, ApproverKey, Approvers, GivenApproval,
+        MAX_APPROVALS, OrderApprovals,
+        testing::{TestPasskey, TestSshKey, TestSshKind},
+    },
     attest::AddressStatement,
     derive::{KeyPath, RootKey},
-    ids::VaultId,
+    ids::{RequestId, VaultId},
     networks::Network,
     order::NodeId,
     scheme::Scheme,
@@ -341,6 +347,64 @@ fn addresses(criterion: &mut Criterion) {
     group.finish();
 }
 
+const APPROVERS: [&str; 4] = [
+    "passkeys ES256",
+    "passkeys Ed25519",
+    "sk-ssh-ed25519",
+    "sk-ecdsa-sha2-nistp256",
+];
+
+/// What a signer does with as many approvals as an order can carry, each kind of key alone.
+fn approvals(criterion: &mut Criterion) {
+    let terms = ApprovalTerms {
+        most_fee: 7,
+        valid_until_ms: 2_000,
+    };
+    let (vault, request) = (VaultId::from_bytes([1; 16]), RequestId::from_bytes([2; 16]));
+    let network = Network::Evm;
+    let approval = Approval::new(vault, &[3; 33], request, network, "a wallet", b"", terms);
+    let id = approval.id().unwrap();
+    let mut group = criterion.benchmark_group("approvals");
+    for name in APPROVERS {
+        let mut approvers = Approvers::default();
+        let mut given = Vec::new();
+        for number in 0..u8::try_from(MAX_APPROVALS).unwrap() {
+            let passkey = |key: TestPasskey| {
+                let line = key.line().line().unwrap();
+                (line, key.given(key.assert(&id)))
+            };
+            let ssh = |kind| {
+                let key = TestSshKey::new(kind, number);
+                let (list, proof) = (Vec::new(), ApprovalProof::Ssh(key.sign(&id)));
+                (key.line(), GivenApproval { list, proof })
+            };
+            let (line, one) = match name {
+                "passkeys ES256" => passkey(TestPasskey::new("key", number)),
+                "passkeys Ed25519" => passkey(TestPasskey::ed25519("key", number)),
+                "sk-ssh-ed25519" => ssh(TestSshKind::DeviceEd25519),
+                _ => ssh(TestSshKind::DeviceP256),
+            };
+            let person = format!("person {number}");
+            approvers
+                .add(&person, ApproverKey::parse(&line).unwrap())
+                .unwrap();
+            given.push(one);
+        }
+        let given = OrderApprovals {
+            most_fee: terms.most_fee,
+            valid_until_ms: terms.valid_until_ms,
+            given,
+        };
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| {
+                let verified = approvers.verify(&approval, &given, U256::ZERO, 1_000);
+                assert_eq!(black_box(verified).unwrap().approved.len(), MAX_APPROVALS);
+            });
+        });
+    }
+    group.finish();
+}
+
 fn name(scheme: Scheme, threshold: u8, parties: u8) -> String {
     format!("{}_{threshold}of{parties}", scheme.name())
 }
@@ -371,6 +435,7 @@ fn main() {
         .configure_from_args();
     plain(&mut criterion);
     addresses(&mut criterion);
+    approvals(&mut criterion);
     let mut rows = Vec::new();
     for scheme in Scheme::ALL {
         if let Err(fault) = of(scheme) {
@@ -403,6 +468,11 @@ fn main() {
             "{:<46}{cell:>22}",
             format!("address of {name}, stated by a node")
         );
+    }
+    for name in APPROVERS {
+        let ms = median("approvals", name).unwrap_or(f64::NAN);
+        let name = format!("{MAX_APPROVALS} approvals, {name}");
+        println!("{name:<46}{:>22}", format!("{ms:.3}"));
     }
     for (scheme, threshold, parties, once) in rows {
         let plain = match scheme.curve() {

@@ -85,8 +85,13 @@ pub enum ClaimError {
     /// What went in 24 hours would be above the limit.
     #[error("the limit of {} in 24 hours is reached", .0.name())]
     DailyLimitReached(SpendingCounter),
+    /// What went in 24 hours would be above what may go unapproved.
+    #[error("approvals are missing: this signer {0}")]
+    ApprovalsMissing(String),
     /// What was let go lately is not known: the claims file was put back.
-    #[error("promises of this node are missing here, so that its limits count as used up")]
+    #[error(
+        "promises of this node are missing here, so that its limits and approvals count as used up"
+    )]
     SpendingUnknown,
     /// A nonce that was to be used is not there, or no longer.
     #[error("a nonce is gone")]
@@ -110,6 +115,8 @@ pub struct Claim {
     pub transaction: Option<[u8; 32]>,
     /// What the request lets go: each counter once.
     pub spending: Vec<Spending>,
+    /// It rests on approvals, which are good for one transaction.
+    pub approved: bool,
     /// Now, in milliseconds since the Unix epoch.
     pub now_ms: u64,
 }
@@ -122,7 +129,7 @@ impl Claim {
     pub(crate) fn of_order(
         (session, attempt): (SessionId, u32),
         order: &SigningOrder,
-        spending: Vec<Spending>,
+        (spending, approved): (Vec<Spending>, bool),
         now_ms: u64,
     ) -> Result<Self, Fault> {
         Ok(Self {
@@ -131,6 +138,7 @@ impl Claim {
             digest: Some((order.request, digest(order))),
             transaction: order.network.rules().signed_in_parts(&order.unsigned)?,
             spending,
+            approved,
             now_ms,
         })
     }
@@ -766,8 +774,11 @@ fn grant(
             None => {
                 // Time never runs back for limits.
                 let now_ms = age.time(claim.now_ms);
-                let limited = claim.spending.iter().any(|it| it.most_per_day.is_some());
-                if limited && age.lacks_spending(now_ms) {
+                // For as long as an approval lasts, one may have been used for what is not known any more.
+                let unknown = |it: &Spending| it.most_per_day.is_some() || it.unapproved.is_some();
+                if age.lacks_spending(now_ms)
+                    && (claim.approved || claim.spending.iter().any(unknown))
+                {
                     return Ok(Err(ClaimError::SpendingUnknown));
                 }
                 if let Err(over) = windows.count(transaction, &claim.spending, now_ms)? {

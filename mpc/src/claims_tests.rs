@@ -1,6 +1,7 @@
 //! Claims that stand, whatever happens.
 
 use covault_core::{
+    approval::OrderApprovals,
     derive::KeyPath,
     ids::VaultId,
     networks::{ChainData, Network, SigningInput},
@@ -17,6 +18,7 @@ fn claim(session: u8, attempt: u32, digest: u8) -> Claim {
         transaction: None,
         spending: Vec::new(),
         now_ms: 1,
+        approved: false,
     }
 }
 
@@ -179,6 +181,7 @@ fn digest__should_cover_every_input() {
                 })
                 .collect(),
             recipient_indices: Vec::new(),
+            approvals: OrderApprovals::default(),
             issued_at_ms: 0,
             expires_at_ms: 0,
         })

@@ -3,6 +3,7 @@
 //!
 //! Behind the feature `simulation`, which no release turns on.
 
+mod approvals;
 #[cfg(feature = "cggmp24")]
 mod cggmp24;
 mod orders;
@@ -22,6 +23,7 @@ use covault_core::{
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
+pub use approvals::{approval, approval_samples};
 #[cfg(feature = "cggmp24")]
 pub use cggmp24::{cggmp24_keygen, cggmp24_samples, cggmp24_sign, expect_panics};
 pub use orders::orders;

@@ -12,6 +12,7 @@ pub mod cluster;
 mod entropy;
 pub mod envelope;
 pub mod evidence;
+pub mod freeze;
 #[cfg(feature = "simulation")]
 pub mod fuzz;
 pub mod identity;

@@ -4,7 +4,7 @@ use covault_core::{
     attest::AttestOrder,
     derive::RootKey,
     fault::{Class, Fault},
-    ids::SessionId,
+    ids::{SessionId, VaultId},
     order::{
         BackupOrder, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder, ReshareProof,
         SigningOrder,
@@ -33,6 +33,8 @@ pub(crate) const MAX_BANS: usize = 32;
 pub(crate) const MAX_ANNOUNCEMENT: usize = 16 << 10;
 /// Other starts of the same node that one announcement names.
 pub(crate) const MAX_OTHERS: usize = 8;
+/// Frozen vaults that one announcement names. For others it refuses orders all the same.
+pub(crate) const MAX_FROZEN: usize = 64;
 /// Reasons of one announcement.
 const MAX_HALTS: usize = 8;
 
@@ -151,6 +153,9 @@ pub(crate) enum OrderReply {
         /// The highest epoch that was given to a run.
         epoch: u32,
     },
+    /// We have more to sign than can be done in the time that the order has. It was not looked at:
+    /// neither we nor anybody else did anything wrong.
+    Busy,
 }
 
 /// About nonces made ahead. Public: nothing in it is secret.
@@ -274,6 +279,10 @@ pub(crate) struct Announcement {
     /// Other starts of this node that it has heard of lately, at most [`MAX_OTHERS`]. Two that name
     /// each other run at one time.
     pub others: Vec<[u8; 16]>,
+    /// Threads that sign.
+    pub threads: u16,
+    /// Vaults for which it signs nothing, as its operator has frozen them; at most [`MAX_FROZEN`].
+    pub frozen: Vec<VaultId>,
 }
 
 /// Why a node does not sign.
@@ -285,6 +294,8 @@ pub enum HaltReason {
     Claims,
     /// Another process has its identity.
     Twice,
+    /// Its operator has frozen it.
+    Frozen,
 }
 
 /// Node to node: what do you know of me?
@@ -338,6 +349,7 @@ impl Announcement {
         self.bans.truncate(MAX_BANS);
         self.halted.truncate(MAX_HALTS);
         self.others.truncate(MAX_OTHERS);
+        self.frozen.truncate(MAX_FROZEN);
         self
     }
 }
@@ -376,8 +388,15 @@ mod tests {
             }],
             count: 3,
             height: 4,
-            halted: vec![HaltReason::Clock, HaltReason::Claims, HaltReason::Twice],
+            halted: vec![
+                HaltReason::Clock,
+                HaltReason::Claims,
+                HaltReason::Twice,
+                HaltReason::Frozen,
+            ],
             others: vec![[5; 16]],
+            threads: 8,
+            frozen: vec![VaultId::from_bytes([9; 16])],
         };
         let bytes = encode(&announcement).unwrap();
         let sample = concat!(
@@ -399,6 +418,7 @@ mod tests {
             bans: vec![announcement.bans[0].clone(); 500],
             halted: vec![HaltReason::Clock; 500],
             others: vec![[6; 16]; 500],
+            frozen: vec![VaultId::from_bytes([9; 16]); 500],
             ..announcement
         }
         .sanitized();
@@ -407,8 +427,8 @@ mod tests {
             (MAX_NAME, MAX_VERSION, MAX_BANS)
         );
         assert_eq!(
-            (long.halted.len(), long.others.len()),
-            (MAX_HALTS, MAX_OTHERS)
+            (long.halted.len(), long.others.len(), long.frozen.len()),
+            (MAX_HALTS, MAX_OTHERS, MAX_FROZEN)
         );
     }
 

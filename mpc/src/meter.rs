@@ -11,6 +11,7 @@ use metrics::{
 const NODE_SESSIONS: &str = "covault_signer_sessions";
 const NODE_SESSIONS_TOTAL: &str = "covault_signer_sessions_total";
 const NODE_REFUSALS: &str = "covault_signer_refusals_total";
+const NODE_BUSY: &str = "covault_signer_busy_total";
 const NODE_CLAIM: &str = "covault_signer_claim_seconds";
 const NODE_KEYS: &str = "covault_signer_keys";
 const NODE_BANS: &str = "covault_signer_bans";
@@ -18,9 +19,11 @@ const NODE_NONCES: &str = "covault_signer_nonces";
 const ATTEMPTS: &str = "covault_signing_attempts_total";
 const REFUSALS: &str = "covault_signing_refusals_total";
 const CALLS: &str = "covault_cluster_calls";
+const WAITING: &str = "covault_signing_waiting";
+const SECOND_TEAMS: &str = "covault_signing_second_teams_total";
 
 /// The fields that refusals may name; all others are "other".
-const FIELDS: [&str; 38] = [
+const FIELDS: [&str; 39] = [
     "network",
     "rootPublicKey",
     "publicKey",
@@ -50,6 +53,7 @@ const FIELDS: [&str; 38] = [
     "kind",
     "recipient",
     "recipientIndices",
+    "approvals",
     "fee",
     "price",
     "amount",
@@ -74,6 +78,10 @@ pub fn describe() {
         NODE_REFUSALS,
         "Orders that this node refused, by class and by the field that was wrong"
     );
+    describe_counter!(
+        NODE_BUSY,
+        "Orders that this node did not begin because it had too much to do"
+    );
     describe_histogram!(
         NODE_CLAIM,
         Unit::Seconds,
@@ -95,6 +103,14 @@ pub fn describe() {
     describe_counter!(
         REFUSALS,
         "Orders that signers refused, by class and by the field that was wrong"
+    );
+    describe_gauge!(
+        WAITING,
+        "Requests that wait until their signers have room for them"
+    );
+    describe_counter!(
+        SECOND_TEAMS,
+        "Attempts that were begun beside one that took longer than nearly all do"
     );
     describe_gauge!(CALLS, "Signatures and keys that signers are asked for now");
 }
@@ -144,6 +160,10 @@ pub(crate) fn node_refused(node: &str, fault: &Fault) {
     .increment(1);
 }
 
+pub(crate) fn node_busy(node: &str) {
+    counter!(NODE_BUSY, "node" => node.to_owned()).increment(1);
+}
+
 pub(crate) fn claimed(node: &str, took: Duration) {
     histogram!(NODE_CLAIM, "node" => node.to_owned()).record(took);
 }
@@ -164,6 +184,14 @@ pub(crate) fn attempted(signed: bool) {
 
 pub(crate) fn was_refused(fault: &Fault) {
     counter!(REFUSALS, "class" => class(fault), "field" => field(fault)).increment(1);
+}
+
+pub(crate) fn waiting(now: usize) {
+    gauge!(WAITING).set(number(now));
+}
+
+pub(crate) fn second_team() {
+    counter!(SECOND_TEAMS).increment(1);
 }
 
 pub(crate) fn calls(now: usize) {

@@ -4,8 +4,9 @@ use std::{
     collections::HashMap, hash::Hash, net::IpAddr, num::NonZeroU32, sync::Arc, time::Duration,
 };
 
+use covault_actors::gateway::{Share, Shares};
 use covault_core::{
-    fault::{Class, Fault},
+    fault::{Class, Fault, FaultCode},
     ids::TokenId,
 };
 use governor::{
@@ -42,11 +43,20 @@ pub struct AdmissionLimits {
     pub max_in_flight: usize,
     /// Bytes of their bodies, together.
     pub max_in_flight_bytes: usize,
+    /// Bytes of answers that their callers have not read yet, together.
+    pub max_unread_bytes: usize,
+    /// Listeners to events at once.
+    pub max_listeners: usize,
     /// For each token.
     pub per_token: Rate,
     /// For each address of a client.
     pub per_address: Rate,
 }
+
+/// What an answer takes beside its bytes, in bytes.
+const ANSWER_OVERHEAD: usize = 1024;
+/// What a listener that does not read has waiting, in bytes: 16 events ([`crate::http::events`]).
+const LISTENER_BYTES: usize = 16 * 1024;
 
 /// A call that was not admitted, or failed.
 #[derive(Clone, Debug)]
@@ -59,8 +69,9 @@ pub struct Refusal {
 
 impl From<Fault> for Refusal {
     fn from(fault: Fault) -> Self {
-        let retry_after = match fault.class() {
-            Class::Limited | Class::Unavailable | Class::Peer { .. } => Some(1),
+        let retry_after = match (fault.class(), fault.code()) {
+            (Class::Unavailable, FaultCode::Busy { seconds }) => Some(u64::from(seconds.max(1))),
+            (Class::Limited | Class::Unavailable | Class::Peer { .. }, _) => Some(1),
             _ => None,
         };
         Self { fault, retry_after }
@@ -70,20 +81,50 @@ impl From<Fault> for Refusal {
 /// The gate that every call goes through.
 pub struct Admission {
     in_flight: Arc<Semaphore>,
+    in_flight_of: Arc<Shares<TokenId>>,
     bytes: Arc<Semaphore>,
+    unread: Arc<Shares<TokenId>>,
+    listeners: Arc<Shares<TokenId>>,
     tokens: Option<Limiter<TokenId>>,
     addresses: Option<Limiter<IpAddr>>,
 }
 
 /// A call in progress; dropped when it is done.
-#[derive(Debug)]
 pub struct InFlight {
     _place: OwnedSemaphorePermit,
+    of: Arc<Shares<TokenId>>,
+    share: Mutex<Option<Share<TokenId>>>,
     free: Arc<Semaphore>,
     held: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
+/// The bytes of an answer that was not read yet. An extension of the response, for its connection.
+#[derive(Clone)]
+pub struct AnswerShare(Arc<Mutex<Share<TokenId>>>);
+
+impl AnswerShare {
+    /// Parts with so many bytes, or with all that are left: they count until the part is dropped.
+    pub fn split(&self, bytes: usize) -> Share<TokenId> {
+        self.0.lock().split(bytes)
+    }
+}
+
+/// A place among the listeners, and room for what it does not read; dropped when it listens no more.
+pub struct ListenerPlace {
+    _place: Share<TokenId>,
+    _unread: Share<TokenId>,
+}
+
 impl InFlight {
+    /// Counts the call as one of its token.
+    ///
+    /// # Errors
+    /// [`Class::Unavailable`] when the token has its share of all calls in progress.
+    pub fn belongs_to(&self, token: TokenId) -> Result<(), Refusal> {
+        *self.share.lock() = Some(self.of.take(&[token], 1)?);
+        Ok(())
+    }
+
     /// Takes room for so many bytes more of the call's body, until the call is done.
     ///
     /// # Errors
@@ -114,9 +155,12 @@ impl Admission {
         let permits = terms.max_in_flight.min(Semaphore::MAX_PERMITS);
         Self {
             in_flight: Arc::new(Semaphore::new(permits)),
+            in_flight_of: Shares::new(permits),
             bytes: Arc::new(Semaphore::new(
                 terms.max_in_flight_bytes.min(Semaphore::MAX_PERMITS),
             )),
+            unread: Shares::new(terms.max_unread_bytes),
+            listeners: Shares::new(terms.max_listeners),
             tokens: Limiter::new(terms.per_token, ticks),
             addresses: Limiter::new(terms.per_address, ticks),
         }
@@ -132,8 +176,53 @@ impl Admission {
             .map_err(|_| Fault::unavailable("too many requests are in progress; try again"))?;
         Ok(InFlight {
             _place: place,
+            of: Arc::clone(&self.in_flight_of),
+            share: Mutex::default(),
             free: Arc::clone(&self.bytes),
             held: Mutex::default(),
+        })
+    }
+
+    /// Whether a token may ask for more, as far as it has read what it was answered.
+    ///
+    /// # Errors
+    /// [`Class::Unavailable`] when it has its share of all that is unread.
+    pub fn may_ask(&self, token: TokenId) -> Result<(), Refusal> {
+        let nothing_more = self.unread.take(&[token], 0);
+        nothing_more.map(drop).map_err(|_| unread_fault().into())
+    }
+
+    /// Counts an answer of so many bytes for its token, until it is read. What was `done` is answered in any case.
+    ///
+    /// # Errors
+    /// As [`Admission::may_ask`].
+    pub fn answer(&self, token: TokenId, bytes: usize, done: bool) -> Result<AnswerShare, Fault> {
+        let (token, bytes) = ([token], bytes.saturating_add(ANSWER_OVERHEAD));
+        let share = if done {
+            self.unread.retake(&token, bytes)
+        } else {
+            self.unread
+                .take(&token, bytes)
+                .map_err(|_| unread_fault())?
+        };
+        Ok(AnswerShare(Arc::new(Mutex::new(share))))
+    }
+
+    /// Takes a place among the listeners to events.
+    ///
+    /// # Errors
+    /// [`Class::Unavailable`] when there is none, or what was not read leaves no room.
+    pub fn listen(&self, token: TokenId) -> Result<ListenerPlace, Refusal> {
+        let place = self.listeners.take(&[token], 1);
+        let place = place.map_err(|_| {
+            Fault::unavailable(
+                "too many listen to events, in all or with this token; try again later",
+            )
+        })?;
+        let unread = self.unread.take(&[token], LISTENER_BYTES);
+        Ok(ListenerPlace {
+            _place: place,
+            _unread: unread.map_err(|_| unread_fault())?,
         })
     }
 
@@ -172,6 +261,12 @@ impl Admission {
             .check(token)
             .map_err(|wait| limited("too many requests with this token", wait))
     }
+}
+
+fn unread_fault() -> Fault {
+    Fault::unavailable(
+        "the answers to this token that were not read yet are too large together; read them and try again",
+    )
 }
 
 fn limited(what: &str, wait: Duration) -> Refusal {
@@ -310,6 +405,8 @@ mod tests {
         let terms = AdmissionLimits {
             max_in_flight: 2,
             max_in_flight_bytes: 100,
+            max_unread_bytes: 64 * ANSWER_OVERHEAD,
+            max_listeners: 8,
             per_token,
             per_address,
         };
@@ -327,11 +424,68 @@ mod tests {
     fn places__should_be_counted_and_given_back() {
         let gate = gate(OFF, OFF).admission;
         let (one, _two) = (gate.enter().expect("one"), gate.enter().expect("two"));
-        let refusal = gate.enter().expect_err("full");
+        let refusal = gate.enter().err().expect("full");
         assert_eq!(*refusal.fault.class(), Class::Unavailable);
         assert_eq!(refusal.retry_after, Some(1));
         drop(one);
         gate.enter().expect("a place was given back");
+    }
+
+    #[test]
+    fn places__should_be_shared_between_tokens() {
+        let gate = gate(OFF, OFF).admission;
+        let (one, two) = (gate.enter().expect("one"), gate.enter().expect("two"));
+        one.belongs_to(token(1)).expect("free");
+        two.belongs_to(token(1)).expect("no more than is free");
+        drop(two);
+        let two = gate.enter().expect("two");
+        two.belongs_to(token(2)).expect("the other one");
+        drop((one, two));
+        let terms = AdmissionLimits {
+            max_in_flight: 3,
+            max_in_flight_bytes: 0,
+            max_unread_bytes: 0,
+            max_listeners: 8,
+            per_token: OFF,
+            per_address: OFF,
+        };
+        let gate = Admission::new(&terms);
+        let calls: Vec<_> = (0..3).map(|_| gate.enter().expect("free")).collect();
+        let outcome = |call: usize, last| calls[call].belongs_to(token(last));
+        outcome(0, 1).expect("free");
+        outcome(1, 1).expect("free");
+        let refusal = outcome(2, 1).expect_err("the last is for others");
+        assert_eq!(*refusal.fault.class(), Class::Unavailable);
+        outcome(2, 2).expect("for this one");
+    }
+
+    #[test]
+    fn answers__should_count_for_their_token_until_they_are_read() {
+        let gate = gate(OFF, OFF).admission;
+        let answer =
+            |last, kib: usize, done| gate.answer(token(last), (kib - 1) * ANSWER_OVERHEAD, done);
+        let first = answer(1, 40, false).expect("free");
+        gate.may_ask(token(1)).expect_err("it reads nothing");
+        let fault = answer(1, 1, false).err().expect("it has its share");
+        assert_eq!(*fault.class(), Class::Unavailable);
+        gate.may_ask(token(2)).expect("another");
+        answer(2, 20, false).expect("another");
+        answer(1, 30, true).expect("what was done is answered");
+        let part = first.split(10 * ANSWER_OVERHEAD);
+        drop(first);
+        answer(1, 40, false).expect("most of it was read");
+        drop(part);
+        assert_eq!(gate.unread.held(&token(1)), 0);
+    }
+
+    #[test]
+    fn refusal__should_say_when_there_is_less_to_do() {
+        let busy = |seconds| Fault::unavailable("busy").with_code(FaultCode::Busy { seconds });
+        let after = |fault| Refusal::from(fault).retry_after;
+        assert_eq!(after(busy(17)), Some(17));
+        assert_eq!(after(busy(0)), Some(1));
+        assert_eq!(after(Fault::unavailable("away")), Some(1));
+        assert_eq!(after(Fault::new(Class::Invalid, "no")), None);
     }
 
     #[test]

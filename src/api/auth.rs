@@ -1,5 +1,7 @@
 //! Tokens: who calls.
 
+use std::net::IpAddr;
+
 use covault_actors::gateway::{Caller, VaultScope};
 use covault_core::{
     fault::{Class, Fault},
@@ -61,7 +63,16 @@ pub async fn caller(api: &Api, credentials: Credentials<'_>) -> Result<Caller, F
     }
     // What was never one of ours is refused without asking the store.
     token::kind_of(token).ok_or_else(Fault::unauthenticated)?;
-    let record = api.gateway.authenticate(&hash).await?;
+    stored(api, &hash, &credentials).await
+}
+
+/// Who calls with a token of the store.
+async fn stored(
+    api: &Api,
+    hash: &TokenHash,
+    credentials: &Credentials<'_>,
+) -> Result<Caller, Fault> {
+    let record = api.gateway.authenticate(hash).await?;
     let opens = match record.kind {
         TokenKind::Platform => Audience::Platform,
         TokenKind::Sweep => Audience::Sweep,
@@ -85,6 +96,49 @@ pub async fn caller(api: &Api, credentials: Credentials<'_>) -> Result<Caller, F
         operator: false,
         request_id: credentials.request_id.to_owned(),
     })
+}
+
+/// What is needed to look again whether a caller may still call. The token itself is not kept.
+pub struct Recheck {
+    caller: Caller,
+    /// `None`: it is in a file, and holds as long as the process runs.
+    hash: Option<TokenHash>,
+    address: Option<IpAddr>,
+}
+
+impl Recheck {
+    /// Of a caller who was found with these credentials.
+    pub fn new(api: &Api, caller: Caller, credentials: &Credentials<'_>) -> Self {
+        let hash = credentials.token.map(TokenHash::of);
+        Self {
+            caller,
+            hash: hash.filter(|hash| api.tokens.opens(hash).is_none()),
+            address: credentials.address,
+        }
+    }
+
+    /// Whether the caller may do today what it could then.
+    ///
+    /// # Errors
+    /// As [`caller`]; [`Class::Forbidden`] when its token opens something else by now.
+    pub async fn check(&self, api: &Api, audience: Audience) -> Result<(), Fault> {
+        let Some(hash) = &self.hash else {
+            return Ok(());
+        };
+        let credentials = Credentials {
+            token: None,
+            audience,
+            address: self.address,
+            request_id: &self.caller.request_id,
+        };
+        if stored(api, hash, &credentials).await? == self.caller {
+            return Ok(());
+        }
+        Err(Fault::new(
+            Class::Forbidden,
+            "the token opens something else by now",
+        ))
+    }
 }
 
 /// Refuses a token that opens the operations of another audience.

@@ -21,6 +21,22 @@ const MAX_KEY: usize = 255;
 /// Characters of a path that are shown. No path of ours is longer.
 const SHOWN: usize = 100;
 
+/// Most headers of a request, and bytes of their names and values together.
+const MAX_HEADERS: usize = 64;
+const MAX_BYTES: usize = 16 * 1024;
+/// What is said of more.
+pub const TOO_LARGE: &str =
+    "the headers are too many or too large: at most 64, of 16384 bytes together";
+
+/// Whether the headers are as few and small as those of clients and proxies are.
+pub fn are_within_limits(headers: &HeaderMap) -> bool {
+    let bytes: usize = headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len())
+        .sum();
+    headers.len() <= MAX_HEADERS && bytes <= MAX_BYTES
+}
+
 /// The id of the call being served, as an extension of the request.
 #[derive(Clone)]
 pub struct RequestId(pub String);

@@ -23,7 +23,7 @@ use futures::FutureExt as _;
 
 use self::{
     address::Peer,
-    admission::{Admission, Refusal},
+    admission::{Admission, AnswerShare, InFlight, Refusal},
     auth::Tokens,
     headers::{IDEMPOTENCY_MISMATCH, IDEMPOTENCY_REPLAYED},
 };
@@ -98,8 +98,12 @@ impl Api {
     /// before the token is looked at, and more when there is no known one.
     ///
     /// # Errors
-    /// As [`Api::caller`], and [`Class::Limited`].
-    pub async fn admit(&self, credentials: Credentials<'_>) -> Result<Caller, Refusal> {
+    /// As [`Api::caller`], [`Class::Limited`], [`InFlight::belongs_to`], and [`Admission::may_ask`].
+    pub async fn admit(
+        &self,
+        credentials: Credentials<'_>,
+        in_flight: &InFlight,
+    ) -> Result<Caller, Refusal> {
         let address = credentials.address;
         if let Some(address) = address {
             self.admission.address(address)?;
@@ -116,6 +120,8 @@ impl Api {
             }
         };
         self.admission.token(&caller.token)?;
+        in_flight.belongs_to(caller.token)?;
+        self.admission.may_ask(caller.token)?;
         Ok(caller)
     }
 
@@ -141,18 +147,23 @@ pub struct Call<'a> {
 }
 
 impl Api {
-    /// Runs a call, also when it panics.
+    /// Runs a call, also when it panics. Its answer counts as unread for as long as its share is there.
     ///
     /// # Errors
-    /// The operation's; [`Class::Bug`] when it panicked.
-    pub async fn call(&self, call: Call<'_>) -> Result<OperationResponse, Fault> {
+    /// The operation's; [`Class::Bug`] when it panicked; [`Admission::answer`].
+    pub async fn call(&self, call: Call<'_>) -> Result<(OperationResponse, AnswerShare), Fault> {
         let Call {
             caller,
             operation,
             body,
             idempotency,
         } = call;
-        unless_it_panics(self.gateway.call(caller, operation, body, idempotency)).await
+        let answer = self.gateway.call(caller, operation, body, idempotency);
+        let answer = unless_it_panics(answer).await?;
+        let is_command = operation.descriptor().is_command();
+        let bytes = answer.response.len();
+        let share = self.admission.answer(caller.token, bytes, is_command)?;
+        Ok((answer, share))
     }
 }
 

@@ -7,7 +7,7 @@ use covault_actors::operations::{self, Operation};
 use covault_core::schema::json;
 use secrecy::{ExposeSecret as _, SecretString};
 
-use crate::{config::Config, files, wiring::explain};
+use crate::{config::Config, files, tls::pinned_client, wiring::explain};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -25,11 +25,44 @@ pub struct ConnectionArgs {
     token_file: Option<PathBuf>,
 }
 
-/// The admin API of one orchestrator.
+/// The API of one orchestrator.
 pub struct AdminClient {
     base: String,
     token: SecretString,
     http: reqwest::Client,
+}
+
+/// Where the API is, and a token of it.
+#[derive(Debug, clap::Args)]
+pub struct PlatformArgs {
+    /// The service's URL, e.g. http://127.0.0.1:8080
+    #[arg(long, value_name = "URL")]
+    url: String,
+    /// The file that holds a token of the platform API (covault token create). It brings the signature and counts for
+    /// nothing else.
+    #[arg(long, value_name = "FILE")]
+    token_file: PathBuf,
+}
+
+impl PlatformArgs {
+    /// At this URL, with the token of this file.
+    pub fn new(url: String, token_file: PathBuf) -> Self {
+        Self { url, token_file }
+    }
+
+    /// A client for it.
+    ///
+    /// # Errors
+    /// When the token cannot be read.
+    pub fn client(self) -> anyhow::Result<AdminClient> {
+        // A redirect would take the token with it.
+        let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
+        Ok(AdminClient {
+            base: self.url.trim_end_matches('/').to_owned(),
+            token: files::read_token(&self.token_file)?,
+            http: builder.build()?,
+        })
+    }
 }
 
 impl ConnectionArgs {
@@ -57,9 +90,17 @@ impl ConnectionArgs {
             }
             _ => {
                 let (config, _) = Config::load(self.config.as_deref())?;
-                let base = local_url(&config.serve.listen)?;
-                // It is on this machine: no proxy in between.
-                (base, config.serve.admin_token_file(), builder.no_proxy())
+                let certificate = &config.tls.certificate_file;
+                let tls = !certificate.as_os_str().is_empty();
+                let base = local_url(&config.serve.listen, tls)?;
+                // It is on this machine: no proxy in between, and not the name that its certificate is for.
+                let builder = builder.no_proxy();
+                let builder = if tls {
+                    builder.tls_backend_preconfigured(pinned_client(certificate)?)
+                } else {
+                    builder
+                };
+                (base, config.serve.admin_token_file(), builder)
             }
         };
         Ok(AdminClient {
@@ -70,27 +111,28 @@ impl ConnectionArgs {
     }
 }
 
-fn local_url(listen: &str) -> anyhow::Result<String> {
+fn local_url(listen: &str, tls: bool) -> anyhow::Result<String> {
     let address: SocketAddr = listen.parse().with_context(|| {
         format!("serve.listen is {listen}; name the orchestrator with --url and --token-file")
     })?;
     if address.port() == 0 {
         bail!("serve.listen has port 0; name the orchestrator with --url and --token-file");
     }
-    Ok(url_of(address))
+    Ok(url_of(address, tls))
 }
 
 /// The URL of a listener for programs on the same machine.
-pub fn url_of(address: SocketAddr) -> String {
+pub fn url_of(address: SocketAddr, tls: bool) -> String {
+    let scheme = if tls { "https" } else { "http" };
     match (address.ip().is_unspecified(), address.is_ipv6()) {
-        (true, true) => format!("http://[::1]:{}", address.port()),
-        (true, false) => format!("http://127.0.0.1:{}", address.port()),
-        (false, _) => format!("http://{address}"),
+        (true, true) => format!("{scheme}://[::1]:{}", address.port()),
+        (true, false) => format!("{scheme}://127.0.0.1:{}", address.port()),
+        (false, _) => format!("{scheme}://{address}"),
     }
 }
 
 impl AdminClient {
-    /// Calls an operation of the admin API.
+    /// Calls an operation that the token opens.
     ///
     /// # Errors
     /// The orchestrator's own message when it refuses.
@@ -111,7 +153,7 @@ impl AdminClient {
         let body = json::encode(request).map_err(explain)?;
         let url = format!("{}{}", self.base, operation.http_path());
         let mut token = reqwest::header::HeaderValue::from_str(self.token.expose_secret())
-            .context("the admin token is not one")?;
+            .context("the token is not one")?;
         token.set_sensitive(true);
         let response = self
             .http
@@ -160,13 +202,20 @@ mod tests {
     #[test]
     fn local_url__should_reach_a_wildcard_listener_on_loopback() {
         assert_eq!(
-            local_url("127.0.0.1:8080").unwrap(),
+            local_url("127.0.0.1:8080", false).unwrap(),
             "http://127.0.0.1:8080"
         );
-        assert_eq!(local_url("0.0.0.0:81").unwrap(), "http://127.0.0.1:81");
-        assert_eq!(local_url("[::]:82").unwrap(), "http://[::1]:82");
-        assert!(local_url("127.0.0.1:0").is_err());
-        assert!(local_url("localhost").is_err());
+        assert_eq!(
+            local_url("0.0.0.0:81", false).unwrap(),
+            "http://127.0.0.1:81"
+        );
+        assert_eq!(local_url("[::]:82", false).unwrap(), "http://[::1]:82");
+        assert_eq!(
+            local_url("0.0.0.0:81", true).unwrap(),
+            "https://127.0.0.1:81"
+        );
+        assert!(local_url("127.0.0.1:0", false).is_err());
+        assert!(local_url("localhost", false).is_err());
     }
 
     #[tokio::test]
@@ -196,7 +245,7 @@ mod tests {
             listener
         });
         let client = target.client().unwrap();
-        let nothing = ListVaultsRequest {};
+        let nothing = ListVaultsRequest::default();
         let asked = client.call::<operations::ListVaults>(&nothing);
         let problem = asked.await.unwrap_err().to_string();
         assert!(problem.contains("307"), "{problem}");
@@ -209,7 +258,7 @@ mod tests {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = AdminClient {
-            base: url_of(listener.local_addr().unwrap()),
+            base: url_of(listener.local_addr().unwrap(), false),
             token: SecretString::from("token"),
             http: reqwest::Client::builder().no_proxy().build().unwrap(),
         };
@@ -229,7 +278,7 @@ mod tests {
                 });
             }
         });
-        let nothing = ListVaultsRequest {};
+        let nothing = ListVaultsRequest::default();
         let call = |timeout| client.call_with_timeout::<operations::ListVaults>(timeout, &nothing);
         let problem = call(Duration::from_millis(50)).await.unwrap_err();
         assert!(problem.to_string().contains("does not answer"), "{problem}");

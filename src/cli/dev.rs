@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use covault_actors::{
+    chain_rpc::ChainKey,
     gateway::{Caller, Gateway},
     operations::{AdmitNode, CreateVault, ListVaults, Operation},
 };
@@ -22,7 +23,9 @@ use covault_mpc::{
 use secrecy::ExposeSecret as _;
 use tokio::{sync::watch, task::JoinSet};
 
-use super::{client::url_of, print_line, progress::ProgressSpinner};
+use super::{
+    client::url_of, print_line, progress::ProgressSpinner, vault::approvals::ApprovalArgs,
+};
 use crate::{
     adapters::OsEntropy,
     api::auth::new_token,
@@ -42,7 +45,7 @@ const SETTINGS: &str = "[log]\nlevel = \"warn\"\n[signer]\ndevelopment = true\n"
 /// Run everything in one process, for development: orchestrator, three signers, a vault.
 ///
 /// The signers are admitted by themselves. The vault "default" needs any 2 of the 3 signers; its keys are made by real distributed key
-/// generation on the first start, and every request is approved at once. When it is ready, a
+/// generation on the first start, and every request is signed at once, unless --manual names who approves. When it is ready, a
 /// first call to try is printed, and DIR/dev.json says where and how to reach it. A second start
 /// on the same folder comes up with the same keys, wallets, requests and tokens. Its signers sign
 /// everything, raw messages too.
@@ -64,11 +67,20 @@ pub struct Args {
     /// Use this Redis as the bus between the nodes instead of this process's memory.
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
-    /// A chain and the URL of a node of it; may be repeated. An EVM chain is named by its chain id
-    /// (31337=http://127.0.0.1:8545) and becomes a known chain; the others are bitcoin, tron,
-    /// aptos, movement, sui, solana, sonic, ton and stellar.
-    #[arg(long = "chain", value_name = "CHAIN=URL", value_parser = chain)]
+    /// Sign nothing before this person has approved it (covault approve), with this key: an OpenSSH line or a .pub
+    /// file. May be repeated: one of them has to. Else requests are signed at once.
+    #[arg(long, value_name = "NAME=KEY")]
+    manual: Vec<String>,
+    #[arg(long = "chain", value_name = "CHAIN=URL", value_parser = chain, help = chains_help())]
     chains: Vec<(String, String)>,
+}
+
+fn chains_help() -> String {
+    let named = ChainKey::NAMED.map(|(name, _)| name).join(", ");
+    format!(
+        "A chain and the URL of a node of it; may be repeated. An EVM chain is named by its chain id \
+         (31337=http://127.0.0.1:8545) and becomes a known chain; the others are {named}"
+    )
 }
 
 fn chain(text: &str) -> Result<(String, String), String> {
@@ -91,13 +103,13 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     // What a killed process left behind must not be taken for this one.
     let info = args.data.join("dev.json");
     files::remove(&info).with_context(|| format!("cannot remove {}", info.display()))?;
-    let listeners = ApiListeners::bind(&args.listen, |http| match &args.grpc_listen {
+    let grpc = |http| match &args.grpc_listen {
         Some(address) => address.clone(),
         None => next_address(&args.listen, http).to_string(),
-    })
-    .await?;
+    };
+    let listeners = ApiListeners::bind(&args.listen, grpc, &config.tls).await?;
     let addresses = ApiAddresses {
-        base_url: url_of(listeners.http.local_addr()?),
+        base_url: url_of(listeners.http.local_addr()?, listeners.tls.is_some()),
         grpc_target: listeners.grpc_address()?.map(target),
     };
 
@@ -112,13 +124,15 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let running = wiring::orchestrator(&config, bus, identity, &tokens).await?;
     let gateway = running.gateway.clone();
     let gauges = metrics::orchestrator_gauges(gateway.clone(), Arc::clone(&running.bus));
-    metrics::start(&config.serve.metrics_listen, gauges, stop.clone()).await?;
+    let tls = listeners.tls.clone();
+    metrics::start(&config.serve.metrics_listen, tls, gauges, stop.clone()).await?;
     let served = tokio::spawn(running.serve(listeners, stop.clone()));
     admit(&gateway, &nodes.ids).await?;
 
     let signers = nodes.ids.clone();
+    let approvals = ApprovalArgs::for_development(args.manual).rule()?;
     let vault = tokio::select! {
-        vault = ready_vault(&gateway, &signers) => Some(vault?),
+        vault = ready_vault(&gateway, &signers, approvals) => Some(vault?),
         ended = nodes.ended() => return Err(ended),
         () = shutdown::requested(&mut stop) => None,
     };
@@ -154,7 +168,7 @@ fn next_address(asked: &str, http: SocketAddr) -> SocketAddr {
 
 /// `HOST:PORT`, as gRPC clients are told.
 fn target(address: SocketAddr) -> String {
-    let url = url_of(address);
+    let url = url_of(address, false);
     url.trim_start_matches("http://").to_owned()
 }
 
@@ -263,13 +277,18 @@ async fn call<O: Operation>(
 }
 
 /// Makes the vault, or finds it again, and waits for its keys.
-async fn ready_vault(gateway: &Gateway, signers: &[NodeId]) -> anyhow::Result<admin::Vault> {
+async fn ready_vault(
+    gateway: &Gateway,
+    signers: &[NodeId],
+    approvals: admin::ApprovalRule,
+) -> anyhow::Result<admin::Vault> {
     let request = admin::CreateVaultRequest {
         name: VAULT.to_owned(),
         threshold: THRESHOLD,
         signers: signers.iter().map(|id| id.openssh_line("")).collect(),
         ecdsa_backend: None,
         replace: false,
+        approvals: Some(approvals),
     };
     let made = call::<CreateVault>(gateway, &request).await?;
     let mut vault = made.vault.context("the vault was not made")?;
@@ -283,7 +302,7 @@ async fn ready_vault(gateway: &Gateway, signers: &[NodeId]) -> anyhow::Result<ad
             bail!("vault {VAULT} has no keys: {reason}");
         }
         tokio::time::sleep(POLL).await;
-        let all = call::<ListVaults>(gateway, &admin::ListVaultsRequest {}).await?;
+        let all = call::<ListVaults>(gateway, &admin::ListVaultsRequest::default()).await?;
         let mut all = all.vaults.into_iter();
         vault = all
             .find(|vault| vault.name == VAULT)

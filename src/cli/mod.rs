@@ -1,6 +1,7 @@
 //! The command line: one file per command.
 
 mod address;
+mod approve;
 mod audit;
 mod backup;
 mod client;
@@ -10,6 +11,7 @@ mod openapi;
 mod policy;
 mod progress;
 mod recover;
+mod request;
 mod serve;
 mod signer;
 mod sweep;
@@ -47,6 +49,12 @@ enum Command {
     /// API tokens: make, list, revoke (asks a running orchestrator).
     #[command(subcommand)]
     Token(token::Command),
+    /// Signing requests: list those that make no progress (asks a running orchestrator).
+    #[command(subcommand)]
+    Request(request::Command),
+    Approve(approve::ApproveArgs),
+    Reject(approve::RejectArgs),
+    Pending(approve::PendingArgs),
     /// Where the deposits and events of sweep tokens go (asks a running orchestrator).
     #[command(subcommand)]
     Sweep(sweep::Command),
@@ -86,12 +94,16 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Vault(command) => Box::pin(vault::run(command)),
         Command::Node(command) => Box::pin(node::run(command)),
         Command::Token(command) => Box::pin(token::run(command)),
+        Command::Request(command) => Box::pin(request::run(command)),
+        Command::Approve(args) => Box::pin(approve::approve(args)),
+        Command::Reject(args) => Box::pin(approve::reject(args)),
+        Command::Pending(args) => Box::pin(approve::pending(args)),
         Command::Sweep(command) => Box::pin(sweep::run(command)),
         Command::Audit(command) => Box::pin(audit::run(command)),
         Command::Backup(command) => Box::pin(backup::run(command)),
         Command::Address(command) => return address::run(command),
         Command::Recover(args) => return recover::run(args),
-        Command::Policy(command) => return policy::run(command),
+        Command::Policy(command) => Box::pin(policy::run(command)),
         Command::Openapi(args) => return openapi::run(&args),
     };
     runtime()?.block_on(work)
@@ -151,6 +163,17 @@ fn print_line(text: impl std::fmt::Display) {
     use std::io::Write as _;
     // A reader that has gone (`covault dev | head -1`) is no reason to end.
     let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// "12 s ago".
+fn ago(ms: u64) -> String {
+    let seconds = ms / 1000;
+    match seconds {
+        0..120 => format!("{seconds} s ago"),
+        120..7200 => format!("{} min ago", seconds / 60),
+        7200..172_800 => format!("{} h ago", seconds / 3600),
+        _ => format!("{} days ago", seconds / 86_400),
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,8 @@
 //! `covault policy`: what a signer's policy file says.
 
+mod approver;
+mod progress;
+
 use std::{
     collections::BTreeSet,
     io::{Read as _, Write as _},
@@ -16,13 +19,15 @@ use covault_core::{
 };
 use covault_mpc::policy::{Policy, PolicyRequest, Spending};
 
-use super::print_line;
+use self::progress::StoredRequest;
+use super::{client::PlatformArgs, print_line};
 use crate::{files, wiring};
 
 /// The policy file of a signer node.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     Check(CheckPolicyArgs),
+    Approver(approver::AddApproverArgs),
 }
 
 /// Read a policy file and say in plain words what it allows and limits: for all that the signer
@@ -41,6 +46,13 @@ pub enum Command {
 ///   covault policy check policy.toml --vault 01890a5d-ac96-774b-bcce-b302099a8057 \
 ///     --payload '{"evmSendNative": {"chainId": "1", "from": "0x37b5...", "to": "0x78be...",
 ///     "value": "1000"}}'
+///
+/// With --request it judges a request that the service has, and says which rules of approval apply to it, who has
+/// approved and who is missing. Payload and approvals are what the service says: a signer decodes the one and
+/// verifies the others itself. The fee is --fee, or what those who have approved allow.
+///
+///   covault policy check policy.toml --request 0198f3c2-4ae1-7000-8000-1f0e2d3c4b5a \
+///     --url https://covault.example.com --token-file token
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct CheckPolicyArgs {
@@ -51,24 +63,39 @@ pub struct CheckPolicyArgs {
     /// standard input.
     #[arg(long, value_name = "JSON")]
     payload: Option<String>,
+    /// A signing request of the service.
+    #[arg(long, value_name = "UUID", conflicts_with_all = ["payload", "vault", "network"], requires = "url")]
+    request: Option<String>,
+    /// The service's URL, e.g. http://127.0.0.1:8080
+    #[arg(
+        long,
+        value_name = "URL",
+        requires = "token_file",
+        requires = "request"
+    )]
+    url: Option<String>,
+    /// The file that holds a token of the platform API; one that may only read is enough.
+    #[arg(long, value_name = "FILE", requires = "url")]
+    token_file: Option<PathBuf>,
     /// The vault of the wallet. Without it: a vault that the file does not name.
     #[arg(long, value_name = "UUID", requires = "payload")]
     vault: Option<VaultId>,
-    /// The network of the wallet, for a rawMessage: evm, bitcoin, tron, aptos, sui, solana, ton or
-    /// stellar. Every other payload says it itself.
-    #[arg(long, value_name = "NAME", value_parser = network, requires = "payload")]
+    #[arg(long, value_name = "NAME", value_parser = network, help = network_help())]
     network: Option<Network>,
     /// The most that the transaction can cost in fees, in the smallest unit of the coin. Without it:
     /// what the payload itself fixes; where it does not, the least that there can be.
-    #[arg(long, value_name = "AMOUNT", value_parser = amount, requires = "payload")]
+    #[arg(long, value_name = "AMOUNT", value_parser = amount)]
     fee: Option<U256>,
     /// A wallet of the same vault, for own_wallets. May be repeated. A signer derives them itself.
-    #[arg(long, value_name = "ADDRESS", requires = "payload")]
+    #[arg(long, value_name = "ADDRESS")]
     own_wallet: Vec<String>,
 }
 
-pub fn run(command: Command) -> anyhow::Result<()> {
-    let Command::Check(args) = command;
+pub async fn run(command: Command) -> anyhow::Result<()> {
+    let args = match command {
+        Command::Check(args) => args,
+        Command::Approver(args) => return approver::add(args),
+    };
     // Whoever may run this need not be who runs the signer.
     if let Err(error) = files::read_trusted(&args.file) {
         let _ = writeln!(
@@ -79,6 +106,12 @@ pub fn run(command: Command) -> anyhow::Result<()> {
     let policy = Policy::read(&args.file)
         .map_err(wiring::explain)?
         .with_context(|| format!("the policy file {} is missing", args.file.display()))?;
+    if let (Some(uuid), Some(url), Some(token_file)) = (&args.request, &args.url, &args.token_file)
+    {
+        let service = PlatformArgs::new(url.clone(), token_file.clone());
+        let stored = StoredRequest::load(service, uuid).await?;
+        return judge(&policy, &stored.asked(&args)?, &stored.approved);
+    }
     match &args.payload {
         None => {
             for line in policy.explain() {
@@ -86,7 +119,18 @@ pub fn run(command: Command) -> anyhow::Result<()> {
             }
             Ok(())
         }
-        Some(json) => judge(&policy, &text(json)?, &args),
+        Some(json) => {
+            let (payload, network) =
+                payload(&text(json)?, args.network).map_err(wiring::explain)?;
+            let asked = Asked {
+                vault: args.vault.unwrap_or(VaultId::from_bytes([0; 16])),
+                fee: args.fee,
+                own_wallets: own_wallets(&args, network)?,
+                payload: &payload,
+                network,
+            };
+            judge(&policy, &asked, &[])
+        }
     }
 }
 
@@ -105,22 +149,41 @@ fn text(argument: &str) -> anyhow::Result<String> {
     }
 }
 
-fn judge(policy: &Policy, json: &str, args: &CheckPolicyArgs) -> anyhow::Result<()> {
-    let (payload, network) = payload(json, args.network).map_err(wiring::explain)?;
-    let own_wallets = args
-        .own_wallet
+/// What is to be judged.
+struct Asked<'a> {
+    vault: VaultId,
+    network: Network,
+    payload: &'a Payload,
+    /// The most that it can cost in fees, where somebody has said it.
+    fee: Option<U256>,
+    own_wallets: BTreeSet<String>,
+}
+
+fn own_wallets(args: &CheckPolicyArgs, network: Network) -> anyhow::Result<BTreeSet<String>> {
+    args.own_wallet
         .iter()
         .map(|address| network.rules().parse_address(address))
         .collect::<Result<BTreeSet<_>, Fault>>()
-        .map_err(|fault| wiring::explain(Fault::field("--own-wallet", fault.message())))?;
-    let known = args.fee.or_else(|| network.rules().fixed_fee(&payload));
-    let asked = PolicyRequest {
-        vault: args.vault.unwrap_or(VaultId::from_bytes([0; 16])),
+        .map_err(|fault| wiring::explain(Fault::field("--own-wallet", fault.message())))
+}
+
+/// Judges what is asked, when these people have approved.
+fn judge(policy: &Policy, asked: &Asked<'_>, approved: &[String]) -> anyhow::Result<()> {
+    let Asked {
+        vault,
         network,
-        payload: &payload,
+        payload,
+        fee,
+        own_wallets,
+    } = asked;
+    let known = fee.or_else(|| network.rules().fixed_fee(payload));
+    let asked = PolicyRequest {
+        vault: *vault,
+        network: *network,
+        payload,
         fee: known.unwrap_or_default(),
         price: None,
-        own_wallets: &own_wallets,
+        own_wallets,
     };
     // No transaction costs nothing, so what no fee makes allowed is never signed.
     let least = PolicyRequest {
@@ -131,9 +194,19 @@ fn judge(policy: &Policy, json: &str, args: &CheckPolicyArgs) -> anyhow::Result<
         .evaluate(&least)
         .and_then(|_| policy.evaluate(&asked))
     {
-        Ok(spending) => {
-            print_line("allowed");
-            for line in spending.iter().filter_map(describe_count) {
+        Ok(verdict) => {
+            print_line(if verdict.wanted().is_empty() {
+                "allowed"
+            } else {
+                "allowed with approvals"
+            });
+            for rule in verdict.progress(approved) {
+                print_line(format!("  {}", rule.wants));
+                for line in progress::lines(&rule, approved) {
+                    print_line(format!("    {line}"));
+                }
+            }
+            for line in verdict.spending.iter().filter_map(describe_count) {
                 print_line(line);
             }
             if known.is_none() {
@@ -154,6 +227,7 @@ fn describe_count(spending: &Spending) -> Option<String> {
         counter,
         amount,
         most_per_day,
+        unapproved: _,
     } = spending;
     let most = (*most_per_day)?;
     Some(format!(
@@ -185,6 +259,13 @@ fn network(text: &str) -> Result<Network, String> {
         .into_iter()
         .find(|network| network.key() == text)
         .ok_or_else(|| format!("must be one of {}", known()))
+}
+
+fn network_help() -> String {
+    let known = Network::ALL.map(Network::key).join(", ");
+    format!(
+        "The network of the wallet, for a rawMessage: {known}. Every other payload says it itself"
+    )
 }
 
 fn amount(text: &str) -> Result<U256, String> {

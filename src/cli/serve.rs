@@ -45,7 +45,7 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
     } else {
         String::new()
     };
-    let listeners = ApiListeners::bind(&serve.listen, |_| grpc).await?;
+    let listeners = ApiListeners::bind(&serve.listen, |_| grpc, &config.tls).await?;
     let identity = wiring::identity(&serve.identity_file(), "covault-orchestrator")?;
     let tokens = wiring::tokens(serve)?;
     let bus = wiring::redis_bus(&config.bus.redis_url)?;
@@ -53,6 +53,7 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
     tracing::info!(
         address = %listeners.http.local_addr()?,
         grpc_address = listeners.grpc_address()?.map(tracing::field::display),
+        tls = listeners.tls.is_some(),
         platform_token_file = %serve.platform_token_file().display(),
         identity = %wiring::public_key_path(&serve.identity_file()).display(),
         roles = ?config.cluster.roles,
@@ -60,10 +61,11 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
         "the orchestrator is up"
     );
     let gauges = metrics::orchestrator_gauges(running.gateway.clone(), Arc::clone(&running.bus));
-    let metrics = metrics::start(&serve.metrics_listen, gauges, stop.clone()).await?;
+    let tls = listeners.tls.clone();
+    let metrics = metrics::start(&serve.metrics_listen, tls, gauges, stop.clone()).await?;
     running.serve(listeners, stop).await?;
     if let Some(metrics) = metrics {
-        metrics.await.context("the metrics ended badly")?;
+        metrics.await.context("the metrics ended badly")??;
     }
     tracing::info!("stopped");
     Ok(())

@@ -27,6 +27,7 @@ use crate::{
     protect::ProcessProtection,
     resumption::MachineWatch,
     shutdown::{self, StopSignal},
+    tls::ServerTls,
     wiring::{self, SignerParts},
 };
 
@@ -158,7 +159,8 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
     }
     let bus = wiring::redis_bus(&config.bus.redis_url)?;
     let gauges = metrics::signer_gauges(Arc::clone(&bus));
-    let metrics = metrics::start(&signer.metrics_listen, gauges, stop.clone()).await?;
+    let tls = ServerTls::load(&config.tls)?;
+    let metrics = metrics::start(&signer.metrics_listen, tls, gauges, stop.clone()).await?;
     let node = wiring::node_config(SignerParts {
         name: signer.name.clone(),
         folder: signer.data_dir.clone(),
@@ -185,7 +187,7 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
     });
     Node::run(node, stop).await.map_err(wiring::explain)?;
     if let Some(metrics) = metrics {
-        metrics.await.context("the metrics ended badly")?;
+        metrics.await.context("the metrics ended badly")??;
     }
     tracing::info!("stopped");
     Ok(())

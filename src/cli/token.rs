@@ -138,8 +138,17 @@ async fn create(args: CreateTokenArgs) -> anyhow::Result<()> {
 }
 
 async fn list(json: bool, client: &AdminClient) -> anyhow::Result<()> {
-    let request = admin::ListTokensRequest {};
-    let tokens = client.call::<ListTokens>(&request).await?;
+    let mut tokens = ListTokensResponse::default();
+    loop {
+        let after = tokens.tokens.last().map(|token| token.id.clone());
+        let request = admin::ListTokensRequest { after };
+        let page = client.call::<ListTokens>(&request).await?;
+        tokens.now_ms = page.now_ms;
+        if page.tokens.is_empty() {
+            break;
+        }
+        tokens.tokens.extend(page.tokens);
+    }
     if json {
         return answer_json(&tokens);
     }

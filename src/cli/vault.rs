@@ -1,5 +1,6 @@
 //! `covault vault`: making and listing vaults, and the life of their keys.
 
+pub mod approvals;
 mod backup;
 mod lifecycle;
 
@@ -48,6 +49,8 @@ pub enum Command {
         /// node that died, or was named by mistake.
         #[arg(long)]
         replace: bool,
+        #[command(flatten)]
+        approvals: approvals::ApprovalArgs,
         #[command(flatten)]
         target: ConnectionArgs,
     },
@@ -134,9 +137,21 @@ pub async fn uuids(client: &AdminClient, which: &[String]) -> anyhow::Result<Vec
     which.iter().map(uuid).collect()
 }
 
+/// All of them, by name.
+///
+/// # Errors
+/// When they cannot be listed.
 pub async fn vaults(client: &AdminClient) -> anyhow::Result<Vec<Vault>> {
-    let request = admin::ListVaultsRequest {};
-    Ok(client.call::<ListVaults>(&request).await?.vaults)
+    let mut all: Vec<Vault> = Vec::new();
+    loop {
+        let after = all.last().map(|vault| vault.name.clone());
+        let request = admin::ListVaultsRequest { after };
+        let page = client.call::<ListVaults>(&request).await?.vaults;
+        if page.is_empty() {
+            return Ok(all);
+        }
+        all.extend(page);
+    }
 }
 
 pub async fn run(command: Command) -> anyhow::Result<()> {
@@ -147,6 +162,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             signers,
             ecdsa_backend,
             replace,
+            approvals,
             target,
         } => {
             let signers: Result<Vec<_>, _> =
@@ -157,6 +173,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
                 signers: signers?,
                 ecdsa_backend,
                 replace,
+                approvals: Some(approvals.rule()?),
             };
             create(&request, target).await
         }
@@ -181,6 +198,14 @@ async fn create(request: &admin::CreateVaultRequest, target: ConnectionArgs) -> 
         eprintln!(
             "NOTE: cggmp24 shares cannot be refreshed, repaired, reshared or restored to a node. When fewer than {} of these nodes are left, only `covault recover` with backups gives the key: make them now (covault vault backup), and read \"Vaults with cggmp24\" in docs/operating-keys.md",
             vault.threshold
+        );
+    }
+    let signers = vault.signers.len();
+    if usize::try_from(vault.threshold).is_ok_and(|threshold| threshold <= signers / 2) {
+        eprintln!(
+            "NOTE: with {} of {signers} signers, two sets of them without a node in common can each sign: limits hold in each by itself, and signers whose policy has payments approved make no such key. A threshold of more than {} has no such sets",
+            vault.threshold,
+            signers / 2
         );
     }
     let progress = ProgressSpinner::start(format!(
@@ -229,18 +254,27 @@ async fn list(target: ConnectionArgs) -> anyhow::Result<()> {
             failed_reason,
             problem,
             keys,
+            approvals,
         } = vault;
+        let approvals = match approvals.unwrap_or_default() {
+            rule if rule.needs == 0 => "approves automatically".to_owned(),
+            rule => format!("{} of {} approve", rule.needs, rule.of.len()),
+        };
         let state = match (ready, failed_reason, problem) {
             (true, ..) if keys.iter().any(|key| key.work.is_some()) => {
                 "ready; new shares are in progress (covault vault show)".to_owned()
             }
-            (true, ..) => "ready".to_owned(),
+            (true, ..) => keys
+                .iter()
+                .filter_map(|key| key.shares.as_ref())
+                .find(|shares| shares.available < shares.threshold)
+                .map_or_else(|| "ready".to_owned(), lifecycle::ability),
             (false, Some(reason), _) => format!("failed: {reason}"),
             (false, None, Some(problem)) => format!("generating keys; last problem: {problem}"),
             (false, None, None) => "generating keys".to_owned(),
         };
         print_line(format_args!(
-            "{uuid}  {threshold}-of-{}  {ecdsa_backend}  {name}  {state}",
+            "{uuid}  {threshold}-of-{}  {ecdsa_backend}  {name}  {state}; {approvals}",
             signers.len()
         ));
     }

@@ -91,6 +91,9 @@ pub struct ChainNodes {
     pub agree: usize,
     /// Empty: the network's default.
     pub most_price: String,
+    /// 0: never.
+    pub speed_up_after_blocks: u64,
+    pub speed_up_most_fee: String,
     pub header_files: Vec<PathBuf>,
     pub login_files: Vec<PathBuf>,
 }
@@ -103,6 +106,8 @@ impl Default for ChainNodes {
             timeout_ms: 5_000,
             agree: 1,
             most_price: String::new(),
+            speed_up_after_blocks: 0,
+            speed_up_most_fee: String::new(),
             header_files: Vec::new(),
             login_files: Vec::new(),
         }
@@ -129,6 +134,8 @@ pub(super) fn empty_chain() -> Table {
         timeout_ms,
         agree,
         most_price,
+        speed_up_after_blocks,
+        speed_up_most_fee,
         header_files: _,
         login_files: _,
     } = ChainNodes::default();
@@ -139,6 +146,8 @@ pub(super) fn empty_chain() -> Table {
         ("timeout_ms", number(timeout_ms)),
         ("agree", number(agree as u64)),
         ("most_price", Value::String(most_price)),
+        ("speed_up_after_blocks", number(speed_up_after_blocks)),
+        ("speed_up_most_fee", Value::String(speed_up_most_fee)),
         ("header_files", list()),
         ("login_files", list()),
     ]

@@ -39,6 +39,7 @@ pub struct Config {
     pub bus: BusSettings,
     pub store: StoreSettings,
     pub serve: ServeSettings,
+    pub tls: TlsSettings,
     pub cluster: ClusterSettings,
     pub limits: RateLimits,
     pub signer: SignerSettings,
@@ -53,6 +54,13 @@ pub struct RateLimits {
     pub per_token_burst: u32,
     pub per_ip_per_second: u32,
     pub per_ip_burst: u32,
+}
+
+/// Empty: no TLS.
+#[derive(Clone, Debug, Deserialize)]
+pub struct TlsSettings {
+    pub certificate_file: PathBuf,
+    pub key_file: PathBuf,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -134,6 +142,8 @@ pub struct ServeSettings {
     pub max_connections_per_ip: NonZeroUsize,
     pub max_in_flight: NonZeroUsize,
     pub max_in_flight_bytes: usize,
+    pub max_unread_bytes: usize,
+    pub max_event_listeners: usize,
     pub shutdown_grace_ms: u64,
     pub max_live_requests: usize,
     pub max_live_bytes: usize,

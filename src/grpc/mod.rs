@@ -28,7 +28,7 @@ use covault_actors::{
 };
 use covault_core::fault::{Class, Fault};
 use tokio::sync::{Semaphore, oneshot};
-use tonic::{Code, Status, metadata::MetadataMap, server::Grpc};
+use tonic::{Code, Status, codec::CompressionEncoding, metadata::MetadataMap, server::Grpc};
 use tonic_health::pb::health_server::HealthServer;
 
 pub use self::arrival::PREFIX;
@@ -43,6 +43,8 @@ use crate::{
     shutdown::StopSignal,
 };
 
+/// Answers of fewer bytes are not worth compressing.
+const LEAST_COMPRESSED: usize = 1024;
 /// The largest question about health, in bytes.
 const HEALTH_QUESTION: usize = 16 * 1024;
 /// Questions of those who need no token that wait for their answer, at once.
@@ -153,7 +155,7 @@ impl Method {
                 .client_address(request.extensions(), request.headers()),
             request_id: id,
         };
-        let caller = self.api.admit(credentials).await;
+        let caller = self.api.admit(credentials, &in_flight).await;
         let caller = caller.map_err(|refusal| status::of(refusal, id))?;
         let key = if self.operation.descriptor().takes_idempotency_key() {
             headers::idempotency_key(request.headers()).map_err(|fault| status::of(fault, id))?
@@ -162,6 +164,8 @@ impl Method {
         };
         let refused = Arc::new(OnceLock::<Refusal>::new());
         let most = self.api.max_body_bytes;
+        let encoding = request.headers().get("grpc-encoding");
+        let compressed = encoding.is_some_and(|encoding| encoding != "identity");
         let request = request
             .map(|body| arrival::watched(body, most, Arc::clone(&in_flight), Arc::clone(&refused)));
         // Dropped once the message is there.
@@ -171,9 +175,23 @@ impl Method {
         let service = tower::service_fn(|message: tonic::Request<Bytes>| {
             drop(arriving.take());
             let _ = came.set(());
-            self.run(id, &caller, key.clone(), message.into_inner())
+            let message = message.into_inner();
+            // What came compressed takes more room than it had on its way.
+            let room = if compressed {
+                in_flight.hold(message.len())
+            } else {
+                Ok(())
+            };
+            let (key, caller) = (key.clone(), &caller);
+            async move {
+                room.map_err(|refusal| status::of(refusal, id))?;
+                self.run(id, caller, key, message).await
+            }
         });
-        let mut grpc = Grpc::new(Raw).max_decoding_message_size(most);
+        let mut grpc = Grpc::new(Raw)
+            .max_decoding_message_size(most)
+            .accept_compressed(CompressionEncoding::Gzip)
+            .send_compressed(CompressionEncoding::Gzip);
         let response = tokio::select! {
             biased;
             response = grpc.unary(service, request) => response,
@@ -192,8 +210,11 @@ impl Method {
         });
         Err(match (refused.get(), code) {
             (Some(refusal), _) => status::of(refusal.clone(), id),
-            (None, Code::OutOfRange) => status::of(arrival::too_large(most), id),
-            // It is compressed.
+            // As it came, or once it is no longer compressed.
+            (None, Code::OutOfRange | Code::ResourceExhausted) => {
+                status::of(arrival::too_large(most), id)
+            }
+            // Compressed in another way than gzip.
             (None, Code::Unimplemented) => return Ok(response),
             (None, _) => {
                 let fault = Fault::new(Class::Invalid, "the message is incomplete");
@@ -216,7 +237,10 @@ impl Method {
             idempotency,
         };
         let answer = self.api.call(call).await;
-        self.respond(answer.map_err(|fault| status::of(fault, id))?)
+        let (answer, share) = answer.map_err(|fault| status::of(fault, id))?;
+        let mut response = self.respond(answer)?;
+        response.extensions_mut().insert(share);
+        Ok(response)
     }
 
     fn respond(&self, answer: OperationResponse) -> Result<tonic::Response<Bytes>, Status> {
@@ -227,11 +251,13 @@ impl Method {
         let mut headers = HeaderMap::new();
         api::mark(&answer, &mut headers);
         let metadata = MetadataMap::from_headers(headers);
-        Ok(tonic::Response::from_parts(
-            metadata,
-            answer.response.into(),
-            tonic::Extensions::new(),
-        ))
+        let small = answer.response.len() < LEAST_COMPRESSED;
+        let message = answer.response.into();
+        let mut response = tonic::Response::from_parts(metadata, message, tonic::Extensions::new());
+        if small {
+            response.disable_compression();
+        }
+        Ok(response)
     }
 }
 
@@ -310,7 +336,13 @@ async fn identify(State(api): State<Arc<Api>>, mut request: Request, next: Next)
     let path = headers::shown_path(request.uri());
     let began = api.clock.now_ms();
     request.extensions_mut().insert(id.clone());
-    let mut response = next.run(request).await;
+    let mut response = if headers::are_within_limits(request.headers()) {
+        next.run(request).await
+    } else {
+        let limited = api.count(request.extensions(), request.headers());
+        let too_large = || Refusal::from(Fault::new(Class::TooLarge, headers::TOO_LARGE));
+        status::of(limited.err().unwrap_or_else(too_large), &id.0).into_http()
+    };
     let RequestId(id) = id;
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);

@@ -15,6 +15,9 @@ use serde::Serialize;
 
 use crate::api::{self, admission::Refusal};
 
+/// Below it, errors have the shape of the sweep API.
+const SWEEP: &str = "/v1/sweep";
+
 /// An error of the sweep API.
 #[derive(Serialize)]
 struct SweepError<'a> {
@@ -49,7 +52,7 @@ impl From<Refusal> for HttpError {
 }
 
 impl HttpError {
-    /// A refusal of HTTP itself (404, 405, 408, 415, 422), which no class stands for.
+    /// A refusal of HTTP itself (404, 405, 408, 415, 422, 431), which no class stands for.
     pub fn http(status: StatusCode, public: &str) -> Self {
         Self {
             status,
@@ -90,6 +93,15 @@ impl HttpError {
             String::from("{\"error\":null}")
         });
         self.respond(request_id, body)
+    }
+
+    /// The answer where no operation is known, in the shape of those of the path.
+    pub fn into_response_below(self, path: &str, request_id: &str) -> Response<Body> {
+        let below = path.strip_prefix(SWEEP);
+        if below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
+            return self.into_sweep_response(request_id);
+        }
+        self.into_response(None, request_id)
     }
 
     /// The answer in the shape of the sweep API.

@@ -3,8 +3,10 @@
 
 mod docs;
 pub mod error;
+pub mod events;
 pub mod health;
 mod peers;
+mod reading;
 pub mod server;
 
 use std::sync::Arc;
@@ -30,18 +32,16 @@ use futures::StreamExt as _;
 use self::error::HttpError;
 use crate::api::{
     self, Api, Call, Credentials,
-    admission::{InFlight, Refusal},
+    admission::{AnswerShare, InFlight, Refusal},
     headers::{self, REQUEST_ID, RequestId},
     meter::{Measured, NO_OPERATION, Transport},
 };
+use crate::shutdown::StopSignal;
 
 /// A body that is too large is read on up to so many times the limit.
 const MAX_DISCARD_FACTOR: usize = 64;
 /// Room that a body gets before anything of it is there, in bytes.
 const INITIAL_BODY_CAPACITY: usize = 16 * 1024;
-
-/// Below it, errors have the shape of the sweep API.
-const SWEEP: &str = "/v1/sweep";
 
 /// What one route is.
 #[derive(Clone)]
@@ -50,11 +50,11 @@ struct Route {
     operation: &'static RegisteredOperation,
 }
 
-/// Every route.
+/// Every route. Streams end with `stop`.
 ///
 /// # Errors
 /// [`Class::Bug`] when the schema cannot be read.
-pub fn router(api: &Arc<Api>) -> Result<Router, Fault> {
+pub fn router(api: &Arc<Api>, stop: &StopSignal) -> Result<Router, Fault> {
     let mut router = Router::new()
         .route("/livez", get(health::livez).fallback(not_get))
         .route("/readyz", get(health::readyz).fallback(not_get))
@@ -66,6 +66,7 @@ pub fn router(api: &Arc<Api>) -> Result<Router, Fault> {
         };
         router = router.route(operation.descriptor().http_path(), route.methods());
     }
+    router = router.merge(events::routes(api, stop));
     let not_found_in = Arc::clone(api);
     let router = router
         .merge(docs::routes()?.route_layer(middleware::from_fn_with_state(
@@ -130,7 +131,11 @@ impl Route {
 
     async fn serve(&self, request_id: &str, request: Request) -> Response<Body> {
         match self.answer(request_id, request).await {
-            Ok(answer) => self.respond(request_id, answer),
+            Ok((answer, share)) => {
+                let mut response = self.respond(request_id, answer);
+                response.extensions_mut().insert(share);
+                response
+            }
             Err(failure) => failure.into_response(Some(self.descriptor()), request_id),
         }
     }
@@ -139,7 +144,7 @@ impl Route {
         &self,
         request_id: &str,
         request: Request,
-    ) -> Result<OperationResponse, HttpError> {
+    ) -> Result<(OperationResponse, AnswerShare), HttpError> {
         let in_flight = self.api.admission.enter()?;
         let (caller, idempotency, body) = self.check(request_id, request, &in_flight).await?;
         let call = Call {
@@ -165,7 +170,7 @@ impl Route {
             address: self.api.client_address(&head.extensions, &head.headers),
             request_id,
         };
-        let caller = self.api.admit(credentials).await?;
+        let caller = self.api.admit(credentials, in_flight).await?;
         check_content(&head.headers)?;
         let key = if self.descriptor().takes_idempotency_key() {
             headers::idempotency_key(&head.headers)?
@@ -187,8 +192,15 @@ impl Route {
             .and_then(|length| length.to_str().ok()?.parse().ok())
             .unwrap_or(0);
         let limit = self.api.max_body_bytes;
-        if announced > limit && headers.contains_key(header::EXPECT) {
-            // The client waits for leave to send it.
+        if announced > limit {
+            // A client that waits for leave does not send it; one that sends would see a broken connection rather
+            // than the answer.
+            if !headers.contains_key(header::EXPECT) {
+                tokio::spawn(tokio::time::timeout(
+                    self.api.body_timeout,
+                    discard(body, limit),
+                ));
+            }
             return Err(too_large(limit).into());
         }
         let read = read_body(body, announced, limit, in_flight);
@@ -249,6 +261,19 @@ fn too_large(limit: usize) -> Fault {
     )
 }
 
+/// Reads a body without keeping it, within reason.
+async fn discard(body: Body, limit: usize) {
+    let most = limit.saturating_mul(MAX_DISCARD_FACTOR);
+    let mut total = 0_usize;
+    let mut chunks = body.into_data_stream();
+    while let Some(Ok(chunk)) = chunks.next().await {
+        total = total.saturating_add(chunk.len());
+        if total > most {
+            break;
+        }
+    }
+}
+
 /// Reads a body of at most `limit` bytes, for which `in_flight` must have room. One that is larger is read on and thrown away, within
 /// reason: a client that is still sending would see a broken connection rather than the answer.
 async fn read_body(
@@ -289,7 +314,18 @@ async fn assign_request_id(
     let (method, path) = (request.method().clone(), headers::shown_path(request.uri()));
     let began = api.clock.now_ms();
     request.extensions_mut().insert(RequestId(id.clone()));
-    let mut response = next.run(request).await;
+    let mut response = if headers::are_within_limits(request.headers()) {
+        next.run(request).await
+    } else {
+        let failure = count(&api, &request).err().unwrap_or_else(|| {
+            let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+            HttpError::http(status, headers::TOO_LARGE)
+        });
+        failure.into_response_below(request.uri().path(), &id)
+    };
+    // Answers are of this moment, and of this token.
+    let caching = response.headers_mut().entry(header::CACHE_CONTROL);
+    caching.or_insert(HeaderValue::from_static("no-store"));
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
@@ -346,20 +382,12 @@ async fn rate_limited(
 async fn not_found(api: Arc<Api>, request: Request) -> Response<Body> {
     let id = request.extensions().get::<RequestId>();
     let id = id.map(|RequestId(id)| id.clone()).unwrap_or_default();
-    let path = request.uri().path();
-    let is_sweep = path
-        .strip_prefix(SWEEP)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     let measured = Measured::begin(Transport::Rest, NO_OPERATION.into());
     let failure = count(&api, &request).err().unwrap_or_else(|| {
         let sentence = format!("there is nothing at {}", headers::shown_path(request.uri()));
         HttpError::http(StatusCode::NOT_FOUND, &sentence)
     });
-    let response = if is_sweep {
-        failure.into_sweep_response(&id)
-    } else {
-        failure.into_response(None, &id)
-    };
+    let response = failure.into_response_below(request.uri().path(), &id);
     measured.answered(response.status());
     response
 }

@@ -44,6 +44,19 @@ impl ConnectionsPerAddress {
     }
 }
 
+/// One in so many places of a listener is kept for this machine, so that its operator gets through.
+const KEPT_FOR_THIS_MACHINE: usize = 16;
+
+/// Whether one of the `free` places of a listener, of `max_connections` in all, is there for an address.
+pub fn has_room(address: IpAddr, free: usize, max_connections: usize) -> bool {
+    let kept = if is_this_machine(network(address)) {
+        0
+    } else {
+        max_connections / KEPT_FOR_THIS_MACHINE
+    };
+    free > kept
+}
+
 fn is_this_machine(network_of: IpAddr) -> bool {
     // ::1 is the only address of its /64 that anything comes from.
     network_of.is_loopback() || network_of == network(IpAddr::V6(std::net::Ipv6Addr::LOCALHOST))
@@ -96,6 +109,18 @@ mod tests {
         assert_eq!(places.len(), 9);
         drop(places);
         assert!(peers.open.lock().is_empty());
+    }
+
+    #[test]
+    fn some_places__should_be_kept_for_this_machine() {
+        for (text, here) in [("127.0.0.1", true), ("::1", true), ("192.0.2.1", false)] {
+            let address = address(text);
+            assert!(has_room(address, 12, 192 - 1), "{text}");
+            assert_eq!(has_room(address, 12, 192), here, "{text}");
+            assert_eq!(has_room(address, 1, 192), here, "{text}");
+            assert!(!has_room(address, 0, 192), "{text}");
+            assert!(has_room(address, 1, 3), "{text}");
+        }
     }
 
     #[test]

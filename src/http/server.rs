@@ -23,15 +23,21 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     sync::{Semaphore, watch},
 };
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tower::Service;
 
-use super::peers::ConnectionsPerAddress;
+use super::{
+    peers::{ConnectionsPerAddress, has_room},
+    reading::{PiecewiseBody, UnreadAnswers},
+};
 use crate::{
-    api::address::Peer,
+    api::{address::Peer, admission::AnswerShare},
     shutdown::{self, StopSignal},
+    tls::ServerTls,
 };
 
 /// What a connection may hold of headers that are not whole yet, in bytes; more is answered 431.
@@ -56,6 +62,16 @@ pub enum HttpVersion {
     Http2,
 }
 
+impl HttpVersion {
+    /// Its name in ALPN (RFC 7301).
+    fn alpn(self) -> &'static [u8] {
+        match self {
+            Self::Http1 => b"http/1.1",
+            Self::Http2 => b"h2",
+        }
+    }
+}
+
 /// How patient the server is.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerLimits {
@@ -63,6 +79,8 @@ pub struct ServerLimits {
     pub headers: Duration,
     /// How long a connection without a request in progress is kept, up to twice this.
     pub idle: Duration,
+    /// How long a client may take to read one answer.
+    pub reading: Duration,
     /// For requests in flight once the process should stop.
     pub stopping: Duration,
     /// Connections at once; those beyond are closed as they come.
@@ -71,15 +89,20 @@ pub struct ServerLimits {
     pub max_per_address: Option<usize>,
 }
 
-/// Serves until `stop`, then lets requests in flight finish.
+/// Serves until `stop`, then lets requests in flight finish. Without `tls` in the clear.
+///
+/// # Errors
+/// When TLS cannot be set up.
 pub async fn serve(
     listener: TcpListener,
+    tls: Option<ServerTls>,
     router: Router,
     protocol: HttpVersion,
     patience: ServerLimits,
     mut stop: StopSignal,
-) {
-    let builder = builder(protocol, &patience);
+) -> anyhow::Result<()> {
+    let acceptor = tls.map(|tls| tls.acceptor(protocol.alpn())).transpose()?;
+    let builder = Arc::new(builder(protocol, &patience));
     let places = patience.max_connections.min(Semaphore::MAX_PERMITS);
     let places = Arc::new(Semaphore::new(places));
     let peers = patience.max_per_address.map(ConnectionsPerAddress::new);
@@ -103,7 +126,13 @@ pub async fn serve(
                 continue;
             }
         };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+        let has_room = has_room(
+            peer.ip(),
+            places.available_permits(),
+            patience.max_connections,
+        );
+        let place = has_room.then(|| Arc::clone(&places).try_acquire_owned());
+        let Some(Ok(place)) = place else {
             if !full {
                 let most = patience.max_connections;
                 tracing::warn!(most, "too many connections: new ones are closed");
@@ -135,12 +164,30 @@ pub async fn serve(
             peer: Peer(peer),
             activity: Arc::clone(&activity),
         });
-        let connection = builder
-            .serve_connection(TokioIo::new(stream), service)
-            .into_owned();
-        let (stop, here) = (stop_of_connections.clone(), here.clone());
+        let (builder, acceptor) = (Arc::clone(&builder), acceptor.clone());
+        let (mut stop, here) = (stop_of_connections.clone(), here.clone());
         tokio::spawn(async move {
-            drive_connection(connection, &activity, patience, stop).await;
+            match acceptor {
+                None => {
+                    let connection = builder.serve_connection(TokioIo::new(stream), service);
+                    drive_connection(connection.into_owned(), &activity, patience, protocol, stop)
+                        .await;
+                }
+                Some(acceptor) => {
+                    let shaken = handshake(&acceptor, stream, patience.headers, &mut stop).await;
+                    if let Some(stream) = shaken {
+                        let connection = builder.serve_connection(TokioIo::new(stream), service);
+                        drive_connection(
+                            connection.into_owned(),
+                            &activity,
+                            patience,
+                            protocol,
+                            stop,
+                        )
+                        .await;
+                    }
+                }
+            }
             drop((place, of_peer, here));
         });
     }
@@ -151,6 +198,23 @@ pub async fn serve(
     {
         tracing::warn!("some requests did not finish in time and were cut off");
     }
+    Ok(())
+}
+
+/// Makes TLS of a connection; `None` when that fails, takes longer than headers may, or the process stops.
+async fn handshake(
+    acceptor: &TlsAcceptor,
+    stream: TcpStream,
+    patience: Duration,
+    stop: &mut StopSignal,
+) -> Option<TlsStream<TcpStream>> {
+    let shaken = tokio::select! {
+        shaken = tokio::time::timeout(patience, acceptor.accept(stream)) => shaken.ok()?,
+        () = shutdown::requested(stop) => return None,
+    };
+    shaken
+        .inspect_err(|error| tracing::debug!(%error, "a TLS handshake failed"))
+        .ok()
 }
 
 fn builder(protocol: HttpVersion, patience: &ServerLimits) -> Builder<TokioExecutor> {
@@ -182,20 +246,32 @@ fn builder(protocol: HttpVersion, patience: &ServerLimits) -> Builder<TokioExecu
 }
 
 /// Serves one connection until its end, until it is idle for too long, or until the process stops.
-async fn drive_connection(
+async fn drive_connection<S>(
     connection: Connection<
         'static,
-        TokioIo<TcpStream>,
+        TokioIo<S>,
         TowerToHyperService<ConnectionService>,
         TokioExecutor,
     >,
     activity: &ConnectionActivity,
     patience: ServerLimits,
+    protocol: HttpVersion,
     mut stop: StopSignal,
-) {
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => Some(ended),
+        () = activity.unread.overdue(patience.reading), if protocol == HttpVersion::Http1 => {
+            tracing::info!("a connection whose answers were not read was cut off");
+            return;
+        }
+        // Behind a proxy, others call on it too.
+        () = activity.unread.give_up(patience.reading, || activity.is_idle()), if protocol == HttpVersion::Http2 => {
+            tracing::info!("a connection whose answers were not read is closed");
+            None
+        }
         () = activity.idle(patience.idle) => None,
         () = shutdown::requested(&mut stop) => None,
     };
@@ -224,6 +300,7 @@ struct ConnectionActivity {
     open: AtomicUsize,
     /// Grows with each beginning and end of one.
     transitions: AtomicU64,
+    unread: Arc<UnreadAnswers>,
 }
 
 impl ConnectionActivity {
@@ -232,13 +309,18 @@ impl ConnectionActivity {
         self.transitions.load(Ordering::SeqCst) == 0
     }
 
+    /// Whether no request is in progress.
+    fn is_idle(&self) -> bool {
+        self.open.load(Ordering::SeqCst) == 0
+    }
+
     /// Returns once nothing has happened, and nothing been in progress, for `patience`.
     async fn idle(&self, patience: Duration) {
         let mut seen = self.transitions.load(Ordering::SeqCst);
         loop {
             tokio::time::sleep(patience).await;
             let transitions = self.transitions.load(Ordering::SeqCst);
-            if transitions == seen && self.open.load(Ordering::SeqCst) == 0 {
+            if transitions == seen && self.is_idle() {
                 return;
             }
             seen = transitions;
@@ -296,10 +378,14 @@ where
         request.extensions_mut().insert(self.peer);
         request.extensions_mut().insert(request_guard.clone());
         let answer = self.router.call(request);
+        let unread = Arc::clone(&self.activity.unread);
         Box::pin(async move {
             let answer = answer.await;
             drop(request_guard);
-            answer
+            answer.map(|mut answer| {
+                let share = answer.extensions_mut().remove::<AnswerShare>();
+                answer.map(|body| Body::new(PiecewiseBody::new(body, share, &unread)))
+            })
         })
     }
 }
@@ -329,13 +415,18 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = watch::channel(false);
-        let served = tokio::spawn(serve(
-            listener,
-            router,
-            HttpVersion::Http1,
-            patience,
-            stopped,
-        ));
+        let served = tokio::spawn(async move {
+            serve(
+                listener,
+                None,
+                router,
+                HttpVersion::Http1,
+                patience,
+                stopped,
+            )
+            .await
+            .unwrap();
+        });
         Server {
             address,
             stop,
@@ -346,6 +437,7 @@ mod tests {
     const PATIENT: ServerLimits = ServerLimits {
         headers: Duration::from_secs(60),
         idle: Duration::from_secs(60),
+        reading: Duration::from_secs(60),
         stopping: Duration::from_secs(60),
         max_connections: 100,
         max_per_address: Some(1),
@@ -439,7 +531,8 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             let (stop, stopped) = watch::channel(false);
-            tokio::spawn(serve(listener, Router::new(), protocol, idle, stopped));
+            let router = Router::new();
+            tokio::spawn(serve(listener, None, router, protocol, idle, stopped));
             let mut client = TcpStream::connect(address).await.unwrap();
             // Says nothing at all.
             until_closed(&mut client).await;
@@ -467,6 +560,48 @@ mod tests {
         let answer = until_closed(&mut client).await;
         assert!(answer.ends_with(b"done"));
         drop(server.stop);
+    }
+
+    #[tokio::test]
+    async fn answers_that_nobody_reads__should_end_the_connection() {
+        const LENGTH: usize = 32 << 20;
+        let answers = Arc::new(());
+        let held = Arc::clone(&answers);
+        let long = move || {
+            // Is there as long as the answer is.
+            let body = Long(Bytes::from(vec![7; LENGTH]), Arc::clone(&held));
+            async move { Bytes::from_owner(body) }
+        };
+        let patience = ServerLimits {
+            reading: Duration::from_millis(400),
+            ..PATIENT
+        };
+        let server = start(Router::new().route("/", get(long)), patience).await;
+        let request = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        let mut reader = TcpStream::connect(server.address).await.unwrap();
+        reader.write_all(request).await.unwrap();
+        let answer = until_closed(&mut reader).await;
+        assert!(answer.len() > LENGTH, "who reads it gets all of it");
+        let mut idler = TcpStream::connect(server.address).await.unwrap();
+        idler.write_all(request).await.unwrap();
+        while Arc::strong_count(&answers) < 3 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let begun = tokio::time::Instant::now();
+        while Arc::strong_count(&answers) > 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        assert!(until_closed(&mut idler).await.len() < LENGTH);
+        drop(server.stop);
+    }
+
+    struct Long(Bytes, #[expect(dead_code, reason = "is only held")] Arc<()>);
+
+    impl AsRef<[u8]> for Long {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
     }
 
     #[tokio::test]

@@ -28,7 +28,7 @@ with a JSON body; the same operations are served over gRPC.
 **Requests** are proto3 JSON. Fields have lowerCamelCase names (the snake_case names of the \
 schema are accepted too). A field that is `null` is not set. 64-bit integers are numbers or \
 strings of digits; enums are names or numbers; bytes are base64, of the standard or the URL \
-alphabet, padded or not where nothing else is said. An unknown field is refused, and so are a \
+alphabet, padded or not where nothing else is said, and refused when they look like hex. An unknown field is refused, and so are a \
 field that is given twice and two payload kinds in one request.
 
 **Responses** hold every field; 64-bit integers are strings and bytes padded base64. Amounts are \
@@ -52,6 +52,8 @@ pub fn document() -> Result<Value, Fault> {
     for (path, item) in operations::health() {
         paths.insert(path.to_owned(), item);
     }
+    let (path, item) = operations::events();
+    paths.insert(path.to_owned(), item);
     let tokens = json!({
         "platformToken": token("A token of the platform API."),
         "sweepToken": token("A token of the sweep product."),

@@ -16,6 +16,9 @@ use super::{
     shape::{described, nullable, with},
 };
 
+/// Where events are.
+const EVENTS: &str = "/v1/events";
+
 /// Its failures carry the reason why a signing request failed.
 const EXECUTE: &str = "executeSigningRequests";
 
@@ -53,7 +56,7 @@ fn admin_tag(operation: &str) -> &'static str {
 pub fn tags() -> Value {
     json!([
         {"name": SIGNING, "description": "Transactions and messages, signed by a vault's keys."},
-        {"name": WALLETS, "description": "Wallets and balances."},
+        {"name": WALLETS, "description": "Wallets, balances and what transactions pay."},
         {"name": BATCHES, "description": "Payments to many, completed by a person in the console."},
         {"name": SWEEP, "description": "Deposit and watch addresses, with tokens of their own."},
         {"name": HEALTH, "description": "For orchestration; no token is needed."},
@@ -65,7 +68,9 @@ fn tag(operation: &OperationDescriptor) -> &'static str {
         (Audience::Sweep, _) => SWEEP,
         (Audience::Admin, name) => admin_tag(name),
         (_, "createBatchPayment" | "getBatchPaymentDetails") => BATCHES,
-        (_, name) if name.contains("Wallet") || name == "getBalance" => WALLETS,
+        (_, name) if name.contains("Wallet") || name == "getBalance" || name == "estimateFee" => {
+            WALLETS
+        }
         _ => SIGNING,
     }
 }
@@ -238,7 +243,7 @@ fn header(name: &str) -> Value {
 /// What can be asked next of what an operation made.
 fn links(operation: &str) -> Map<String, Value> {
     let next: &[(&str, &str, &str)] = match operation {
-        "createSigningRequest" => &[
+        "createSigningRequest" | "replaceTransaction" => &[
             ("getSigningRequestDetails", "uuid", "/signingRequest/uuid"),
             ("executeSigningRequests", "uuid", "/signingRequest/uuid"),
             ("rejectSigningRequest", "uuid", "/signingRequest/uuid"),
@@ -359,6 +364,85 @@ fn sweep_error() -> Value {
             "reason": {"type": "string", "description": "What is wrong."},
         },
     })
+}
+
+/// `/v1/events`, which is no operation of the schema: its answer has no end.
+pub fn events() -> (&'static str, Value) {
+    let failure = json!({
+        "type": "object", "required": ["error"],
+        "properties": {"error": {"$ref": "#/components/schemas/ServiceError"}},
+    });
+    let mut responses = Map::new();
+    responses.insert(
+        "200".to_owned(),
+        json!({
+            "description": "Events without end: `request` when a request has changed, with a JSON object as its data; \
+                `reset` when all is to be looked at anew. An event without data moves the position on.",
+            "headers": {"x-request-id": header("x-request-id")},
+            "content": {"text/event-stream": {"schema": {
+                "type": "string",
+                "contentMediaType": "application/json",
+                "contentSchema": change(),
+            }}},
+        }),
+    );
+    for (status, description) in STATUSES {
+        let description = match *status {
+            "400" => "`Last-Event-ID` is not an id that this service has sent.",
+            "405" => "Another method than GET.",
+            "401" | "403" | "429" | "500" => description,
+            "503" => "The store cannot be read, or too many listen: try again.",
+            _ => continue,
+        };
+        responses.insert((*status).to_owned(), refused(status, description, &failure));
+    }
+    let item = json!({"get": {
+        "operationId": "events",
+        "tags": [SIGNING],
+        "summary": "Server-sent events about signing requests that have changed",
+        "description": "Server-sent events about the signing requests of all vaults that the token opens: which has \
+            changed, and what it is now. Who sends the id of the last event that it has got as `Last-Event-ID` gets \
+            what has changed since, for 24 hours; a change may be told twice.",
+        "parameters": [{
+            "name": "last-event-id",
+            "in": "header",
+            "required": false,
+            "description": "The id of the last event that was received, to go on behind it.",
+            "schema": {"type": "string", "pattern": "^[0-9]+-[0-9a-f]{16}-[0-9]+$"},
+        }],
+        "responses": responses,
+        "security": [{"platformToken": []}],
+    }});
+    (EVENTS, item)
+}
+
+/// The data of an event about a request.
+fn change() -> Value {
+    let uuid = json!({"type": "string", "format": "uuid"});
+    let count =
+        |description: &str| json!({"type": "integer", "minimum": 0, "description": description});
+    let properties = json!({
+        "uuid": with(uuid.clone(), json!({"description": "The request."})),
+        "vaultUuid": with(uuid, json!({"description": "Its vault."})),
+        "kind": {"type": "string", "description": "The kind of its payload, such as evmSendNative."},
+        "status": {"type": "string", "enum": ["STATUS_PENDING", "STATUS_SUCCEEDED", "STATUS_FAILED"]},
+        "pendingOperation": {
+            "type": "string", "enum": ["", "approve"],
+            "description": "What it waits for people to do.",
+        },
+        "requiredApprovalCount": count("How many people have to approve, as far as is known."),
+        "remainingApprovalCount": count("How many of them are missing; 0 unless it waits for people."),
+        "timestamp": {
+            "type": "string", "pattern": "^[0-9]+$",
+            "description": "When it changed, in milliseconds since the Unix epoch.",
+        },
+    });
+    let required: Vec<_> = properties
+        .as_object()
+        .into_iter()
+        .flat_map(Map::keys)
+        .collect();
+    json!({"type": "object", "required": required, "properties": properties})
 }
 
 /// `/livez` and `/readyz`.

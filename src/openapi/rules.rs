@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::shape::{PADDED, SSH_KEY_OR_EMPTY, UUID_OR_EMPTY, amount, positive};
+use super::shape::{LABEL, NOTES, PADDED, SSH_KEY_OR_EMPTY, UUID_OR_EMPTY, amount, positive};
 
 /// What a field must look like.
 #[derive(Debug, Default)]
@@ -119,7 +119,14 @@ pub fn rule(message: &str, field: &str) -> Rule {
         }
         ("TronSendTRC20", "fee_limit") => optional(json!({"pattern": positive(11)})),
         ("TronSendTRC10", "asset_name") => pattern(positive(I64)),
-        ("BTCSendNative", "network_fee") => required(range(1, 10_000, "^([1-9][0-9]{0,3}|10000)$")),
+        // 0, as left out, stands for a level.
+        ("BTCSendNative", "network_fee") => {
+            optional(range(0, 10_000, "^(0|[1-9][0-9]{0,3}|10000)$"))
+        }
+        ("BTCSendNative", "inputs") => optional(json!({
+            "maxItems": 252,
+            "items": {"type": "string", "pattern": "^[0-9a-fA-F]{64}:(0|[1-9][0-9]{0,9})$"},
+        })),
         ("EVMMessage", "chain_id") => optional(json!({})),
         ("AptosMessage.Message", "chain_id") => optional(range(1, 126, "^(1|126)$")),
         (_, "chain_id") if message.starts_with("EVM") => {
@@ -146,12 +153,17 @@ pub fn rule(message: &str, field: &str) -> Rule {
         })),
         ("StellarSendCustom", "tx_base64") => required(json!({"minLength": 4, "pattern": PADDED})),
         (_, "recipients") => required(json!({"minItems": 1, "maxItems": 254})),
-        ("BatchPaymentRecipient", "notes") => optional(json!({"maxLength": 500})),
-        ("CreateBatchPaymentRequest", "notes") => optional(json!({"maxLength": 1000})),
-        ("CreateWalletRequest" | "UpdateWalletRequest" | "CreateBatchPaymentRequest", "name") => {
-            optional(json!({"maxLength": 85}))
+        ("BatchPaymentRecipient", "notes") => optional(json!({"maxLength": 500, "pattern": NOTES})),
+        ("CreateBatchPaymentRequest", "notes") => {
+            optional(json!({"maxLength": 1000, "pattern": NOTES}))
         }
-        ("CreateWalletRequest", "ref") => optional(json!({"maxLength": 500})),
+        ("CreateSigningRequestRequest" | "ReplaceTransactionRequest", "notes") => {
+            optional(json!({"maxLength": 10_000, "pattern": NOTES}))
+        }
+        ("CreateWalletRequest" | "UpdateWalletRequest" | "CreateBatchPaymentRequest", "name") => {
+            optional(json!({"maxLength": 85, "pattern": LABEL}))
+        }
+        ("CreateWalletRequest", "ref") => optional(json!({"maxLength": 500, "pattern": LABEL})),
         ("GetWalletInfoRequest", _) => optional(json!({"minLength": 1})),
         ("UpdateWalletRequest", "address") | ("GetBalanceRequest", "wallet_address") => {
             required(json!({"minLength": 1}))
@@ -159,17 +171,24 @@ pub fn rule(message: &str, field: &str) -> Rule {
         ("UpdateWalletRequest", "status") => {
             optional(json!({"enum": ["", "STATUS_ACTIVE", "STATUS_ARCHIVED"]}))
         }
-        ("CreateWalletRequest" | "GetBalanceRequest", "network_type") => Rule {
-            not_zero: true,
-            ..required(json!({}))
-        },
+        ("CreateWalletRequest" | "GetBalanceRequest" | "EstimateFeeRequest", "network_type") => {
+            Rule {
+                not_zero: true,
+                ..required(json!({}))
+            }
+        }
         ("CreateDepositWalletRequest", "network") => required(json!({"enum": ["EVM", "TRON"]})),
         ("AddWatchAddressRequest", "network") => required(json!({"enum": ["TRON"]})),
         ("AddWatchAddressRequest", "address") => pattern(TRON),
         ("CreateDepositWalletRequest", "ref") => pattern("^[A-Za-z0-9_.:@-]{1,128}$"),
-        ("CreateSigningRequestRequest", "vault_uuid") => {
+        ("CreateSigningRequestRequest" | "GetPendingSigningRequestsRequest", "vault_uuid") => {
             optional(json!({"pattern": UUID_OR_EMPTY}))
         }
+        ("ReplaceTransactionRequest", "action") => Rule {
+            not_zero: true,
+            ..required(json!({}))
+        },
+        ("ReplaceTransactionRequest", "most_fee") => optional(json!({"pattern": amount(U128)})),
         (_, "uuid" | "vault_uuid" | "signing_request_uuid") => required(json!({"format": "uuid"})),
         (_, "callback_client_signer_public_key") => optional(json!({"pattern": SSH_KEY_OR_EMPTY})),
         (_, "page") => optional(range(0, i64::MAX, &amount(I64))),

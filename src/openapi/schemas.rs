@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     rules::{self, Rule},
-    shape::{BASE64, PADDED, described, nullable, reference, with},
+    shape::{BASE64, HEX_BYTES, HEX_CALL_DATA, PADDED, described, nullable, reference, with},
 };
 
 /// Which way a message goes.
@@ -78,7 +78,7 @@ impl Schemas {
         });
         let mut across = rules::across(&name);
         for oneof in message.oneofs() {
-            across.push(exactly_one(oneof.fields()));
+            across.push(self.exactly_one(oneof.fields()));
         }
         if !required.is_empty() {
             schema = with(schema, json!({"required": required}));
@@ -88,6 +88,22 @@ impl Schemas {
             schema = with(schema, json!({"allOf": across}));
         }
         Ok(described(schema, &describe::comment(message)))
+    }
+
+    /// One of the fields is set, that is: given and not `null`. Each option has the whole type: generators of
+    /// clients take the type of a field from it.
+    fn exactly_one(&mut self, fields: impl Iterator<Item = FieldDescriptor>) -> Value {
+        let options: Vec<Value> = fields
+            .map(|field| {
+                let set = match field.kind() {
+                    Kind::Message(message) => self.message(&message, Side::Request),
+                    _ => json!({"type": "string"}),
+                };
+                let name = field.json_name();
+                json!({"required": [name], "properties": {name: set}})
+            })
+            .collect();
+        json!({"oneOf": options})
     }
 
     fn accepted_field(&mut self, field: &FieldDescriptor, rule: Rule) -> Result<Value, Fault> {
@@ -106,8 +122,15 @@ impl Schemas {
             Kind::Bool => json!({"type": "boolean"}),
             Kind::String => json!({"type": "string"}),
             Kind::Bytes => {
-                let pattern = if padded { PADDED } else { BASE64 };
-                json!({"type": "string", "contentEncoding": "base64", "pattern": pattern})
+                let (pattern, hex) = if padded {
+                    (PADDED, HEX_CALL_DATA)
+                } else {
+                    (BASE64, HEX_BYTES)
+                };
+                json!({
+                    "type": "string", "contentEncoding": "base64", "pattern": pattern,
+                    "not": {"type": "string", "pattern": hex},
+                })
             }
             Kind::Uint64 | Kind::Fixed64 => integer(0, i64::MAX, "^-?(0|[1-9][0-9]{0,18})$"),
             Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => {
@@ -223,21 +246,6 @@ fn integer(least: i64, most: i64, pattern: &str) -> Value {
         "maximum": most,
         "pattern": pattern,
     })
-}
-
-/// One of the fields is set, that is: given and not `null`.
-fn exactly_one(fields: impl Iterator<Item = FieldDescriptor>) -> Value {
-    let options: Vec<Value> = fields
-        .map(|field| {
-            let kind = match field.kind() {
-                Kind::Message(_) => "object",
-                _ => "string",
-            };
-            let name = field.json_name();
-            json!({"required": [name], "properties": {name: {"type": kind}}})
-        })
-        .collect();
-    json!({"oneOf": options})
 }
 
 /// The name of a message's schema. Requests and responses of one message differ.

@@ -7,6 +7,14 @@ pub const PADDED: &str =
     "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=|[A-Za-z0-9+/][AQgw]==)?$";
 /// Base64 of either alphabet, padded or not.
 pub const BASE64: &str = "^(([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=?|[A-Za-z0-9+/][AQgw]={0,2})?|([A-Za-z0-9_-]{4})*([A-Za-z0-9_-]{2}[AEIMQUYcgkosw048]=?|[A-Za-z0-9_-][AQgw]={0,2})?)$";
+/// Hex of 16 characters and more, which no base64 may look like; of call data 8 and more.
+pub const HEX_BYTES: &str = "^(0[xX][0-9a-fA-F]{14}|[0-9a-fA-F]{16})[0-9a-fA-F]*$";
+pub const HEX_CALL_DATA: &str = "^(0[xX][0-9a-fA-F]{6}|[0-9a-fA-F]{8})[0-9a-fA-F]*$";
+/// A name or a reference: no control characters, and none that turn the direction of writing.
+pub const LABEL: &str =
+    "^[^\\u0000-\\u001f\\u007f-\\u009f\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]*$";
+/// Notes: the same, but for tabs and ends of lines.
+pub const NOTES: &str = "^[^\\u0000-\\u0008\\u000b\\u000c\\u000e-\\u001f\\u007f-\\u009f\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]*$";
 /// A UUID, or nothing.
 pub const UUID_OR_EMPTY: &str =
     "^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12})?$";

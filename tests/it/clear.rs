@@ -18,9 +18,7 @@ async fn unused_keys__should_be_cleared_by_the_operator_alone() {
     let used = cluster.create_vault("treasury");
     let unused = cluster.create_vault("invented");
     let create = |cluster: &TestCluster, name: &str| {
-        let all = cluster.keys.join(",");
-        let words = ["create", "--name", name, "--threshold", "2", "--signers"];
-        cluster.vault(&[&words[..], &[&all]].concat())
+        cluster.try_vault(name, &cluster.keys.join(","), &AUTOMATIC)
     };
     let (done, _, err) = create(&cluster, "one too many");
     assert!(!done && err.contains("covault node clear-unused"), "{err}");

@@ -193,8 +193,7 @@ async fn samples__should_make_keys_with_those_alone_that_they_pin() {
     let fourth = cluster.add_signer().await;
     cluster.until_live(&[0, 1, 2, fourth]).await;
     let set = [&cluster.keys[0], &cluster.keys[fourth]].map(String::as_str);
-    let create = ["create", "--name", "taken", "--threshold", "2", "--signers"];
-    let (done, _, err) = cluster.vault(&[&create[..], &[&set.join(",")]].concat());
+    let (done, _, err) = cluster.try_vault("taken", &set.join(","), &AUTOMATIC);
     assert!(!done && err.contains("signer.peers of this node"), "{err}");
     assert_eq!(
         cluster.shares(0).len(),

@@ -121,23 +121,7 @@ async fn dies_between_prepare_and_activate(cluster: &mut TestCluster, fixture: &
     ];
     for (victim, back, command) in steps {
         let what = format!("{back:?}");
-        // Runs that were not permitted use up epochs, too.
-        let [old, old_ed25519] = epochs(cluster);
-        let waiting = start(cluster, &command);
-        // The Ed25519 key is done in no time, the other takes a second at least.
-        eventually("the first key has its new shares", async || {
-            cluster.permit_asked();
-            let done = |index| epoch(cluster, index, "ed25519") > Some(old_ed25519);
-            (0..3).all(done).then_some(())
-        })
-        .await;
-        cluster.serve.freeze();
-        let new = eventually("all have prepared, and none is told", async || {
-            let new = prepared(cluster, 0, "secp256k1")?;
-            let done = |index| prepared(cluster, index, "secp256k1") == Some(new);
-            (new > old && (0..3).all(done)).then_some(new)
-        })
-        .await;
+        let (old, new, waiting) = freeze_when_all_have_prepared(cluster, &command).await;
         let new_ed25519 = epochs(cluster)[1];
         // Its word leaves once the share is on its disk. Without that word nothing would come of it.
         tokio::time::sleep(ON_ITS_WAY).await;
@@ -178,6 +162,49 @@ async fn dies_between_prepare_and_activate(cluster: &mut TestCluster, fixture: &
     fixture.signs(cluster, "with the last").await;
     cluster.restart_signer(0);
     cluster.until_live(&[0, 1, 2]).await;
+}
+
+/// Starts a command, and freezes the orchestrator when all have prepared their new share of the slower key and none
+/// is told. Gives the epochs before and after, and the command. On a busy machine the orchestrator may be frozen too
+/// early or too late: then the command comes to its end, and is given once more.
+async fn freeze_when_all_have_prepared(
+    cluster: &mut TestCluster,
+    command: &[&str],
+) -> (u32, u32, JoinHandle<(bool, String, String)>) {
+    for _ in 0..5 {
+        // Runs that were not permitted use up epochs, too.
+        let [old, old_ed25519] = epochs(cluster);
+        let waiting = start(cluster, command);
+        // The Ed25519 key is done in no time, the other takes a second at least.
+        eventually("the first key has its new shares", async || {
+            cluster.permit_asked();
+            let done = |index| epoch(cluster, index, "ed25519") > Some(old_ed25519);
+            (0..3).all(done).then_some(())
+        })
+        .await;
+        cluster.serve.freeze();
+        for _ in 0..200 {
+            let newest = |index| prepared(cluster, index, "secp256k1");
+            if let Some(new) = newest(0).filter(|new| *new > old)
+                && (1..3).all(|index| newest(index) == Some(new))
+            {
+                return (old, new, waiting);
+            }
+            if (0..3).any(|index| epoch(cluster, index, "secp256k1") > Some(old)) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        cluster.serve.thaw();
+        let done = eventually("the command ends", async || {
+            cluster.permit_asked();
+            waiting.is_finished().then_some(())
+        });
+        done.await;
+        let (done, out, err) = waiting.join().unwrap();
+        assert!(done, "{out}\n{err}");
+    }
+    panic!("the orchestrator is never frozen in time");
 }
 
 /// How many moments are tried; COVAULT_CRASH_ROUNDS makes it more.

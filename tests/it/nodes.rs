@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Command, Output},
 };
@@ -246,19 +247,9 @@ async fn stranger__should_be_ignored_until_it_is_admitted_and_stay_while_it_hold
     assert!(listing.contains(&advice), "{listing}");
 
     let signers = [cluster.keys[0].clone(), made.clone()].join(",");
-    let create = [
-        "vault",
-        "create",
-        "--name",
-        "new",
-        "--threshold",
-        "2",
-        "--signers",
-        &signers,
-    ];
-    let refused = ask(&cluster, &create);
-    assert!(!refused.status.success());
-    assert!(err(&refused).contains(&advice), "{}", err(&refused));
+    let create = || cluster.try_vault("new", &signers, &AUTOMATIC);
+    let (done, _, said) = create();
+    assert!(!done && said.contains(&advice), "{said}");
 
     let admitted = ask(&cluster, &["node", "admit", &made]);
     assert!(admitted.status.success(), "{}", err(&admitted));
@@ -272,8 +263,8 @@ async fn stranger__should_be_ignored_until_it_is_admitted_and_stay_while_it_hold
     assert_eq!(seen["name"], "vienna");
     assert_eq!(seen["version"], env!("CARGO_PKG_VERSION"));
     assert!(list(&cluster)["wantToJoin"].as_array().unwrap().is_empty());
-    let created = ask(&cluster, &create);
-    assert!(created.status.success(), "{}", err(&created));
+    let (done, _, said) = create();
+    assert!(done, "{said}");
     let removed = ask(&cluster, &["node", "remove", &made]);
     assert!(!removed.status.success());
     assert!(
@@ -297,19 +288,37 @@ async fn stranger__should_be_ignored_until_it_is_admitted_and_stay_while_it_hold
 #[tokio::test]
 async fn metrics__should_show_a_node_that_died_and_the_bus() {
     let mut cluster = TestCluster::start(8_000).await;
-    let scrape = async |port: u16| -> Option<String> {
-        let url = format!("http://127.0.0.1:{port}/metrics");
-        http_client().get(url).send().await.ok()?.text().await.ok()
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls");
+    let folder = cluster.folder.path().join("signer-1");
+    let (certificate, key) = (folder.join("a.pem"), folder.join("a.key"));
+    fs::copy(fixtures.join("a.pem"), &certificate).unwrap();
+    fs::copy(fixtures.join("a.key"), &key).unwrap();
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    let tls = format!("[tls]\ncertificate_file = {certificate:?}\nkey_file = {key:?}\n\n");
+    let trusted = reqwest::Certificate::from_pem(&fs::read(&certificate).unwrap()).unwrap();
+    let over_tls = reqwest::Client::builder()
+        .tls_certs_only([trusted])
+        .no_proxy()
+        .build()
+        .unwrap();
+    let scrape = async |port: u16, scheme: &str| -> Option<String> {
+        let url = format!("{scheme}://127.0.0.1:{port}/metrics");
+        let client = if scheme == "https" {
+            over_tls.clone()
+        } else {
+            http_client()
+        };
+        client.get(url).send().await.ok()?.text().await.ok()
     };
     let (serve_port, signer_port) = (free_port(), free_port());
-    for (name, section, port) in [
-        ("serve", "[serve]", serve_port),
-        ("signer-1", "[signer]", signer_port),
+    for (name, section, port, tls) in [
+        ("serve", "[serve]", serve_port, ""),
+        ("signer-1", "[signer]", signer_port, tls.as_str()),
     ] {
         let path = cluster.folder.path().join(format!("{name}.toml"));
         let text = fs::read_to_string(&path).unwrap().replace(
             section,
-            &format!("{section}\nmetrics_listen = \"127.0.0.1:{port}\""),
+            &format!("{tls}{section}\nmetrics_listen = \"127.0.0.1:{port}\""),
         );
         fs::write(path, text).unwrap();
     }
@@ -324,7 +333,7 @@ async fn metrics__should_show_a_node_that_died_and_the_bus() {
         cluster.api.sign(json!({"solanaMessage": message})).await;
     }
 
-    let text = scrape(serve_port).await.unwrap();
+    let text = scrape(serve_port, "http").await.unwrap();
     let sample = |text: &str, start: &str| -> Option<f64> {
         let found = text.lines().find(|line| line.starts_with(start))?;
         found.rsplit(' ').next()?.parse().ok()
@@ -342,7 +351,7 @@ async fn metrics__should_show_a_node_that_died_and_the_bus() {
 
     // Holdings are counted with every heartbeat.
     let text = eventually("the signer counts its keys", async || {
-        let text = scrape(signer_port).await?;
+        let text = scrape(signer_port, "https").await?;
         let keys = sample(&text, "covault_signer_keys{node=\"signer-1\"}");
         (keys == Some(2.0)).then_some(text)
     })
@@ -365,7 +374,7 @@ async fn metrics__should_show_a_node_that_died_and_the_bus() {
     let second = up(1);
     cluster.signers[1].kill();
     eventually("metrics show that the node is down", async || {
-        (sample(&scrape(serve_port).await?, &second) == Some(0.0)).then_some(())
+        (sample(&scrape(serve_port, "http").await?, &second) == Some(0.0)).then_some(())
     })
     .await;
     for process in [&mut cluster.serve, &mut cluster.signers[0]] {
@@ -384,29 +393,16 @@ async fn signer__should_refuse_orders_that_name_others_than_its_peers() {
     assert_eq!(cluster.signers[0].terminate(), Some(0));
     cluster.restart_signer(0);
     let all = cluster.keys.join(",");
-    let create = |name: &str, signers: &str| {
-        let words = [
-            "vault",
-            "create",
-            "--name",
-            name,
-            "--threshold",
-            "2",
-            "--signers",
-            signers,
-        ];
-        ask(&cluster, &words)
-    };
-    let refused = create("three", &all);
-    assert!(!refused.status.success());
-    let sentence = err(&refused);
+    let create = |name: &str, signers: &str| cluster.try_vault(name, signers, &AUTOMATIC);
+    let (done, _, sentence) = create("three", &all);
+    assert!(!done);
     assert!(sentence.contains("signer.peers of this node"), "{sentence}");
     assert!(
         sentence.contains(&public_part(&cluster.keys[2])),
         "{sentence}"
     );
-    let made = create("two", &cluster.keys[..2].join(","));
-    assert!(made.status.success(), "{}", err(&made));
+    let (done, _, said) = create("two", &cluster.keys[..2].join(","));
+    assert!(done, "{said}");
 }
 
 #[test]

@@ -114,17 +114,59 @@ async fn service__should_be_as_its_document_says() {
     assert!(operations.max() >= Some(15), "{printed}");
 }
 
-#[tokio::test]
-async fn typescript_client__should_compile_and_call() {
-    let folder = tempfile::tempdir().unwrap();
-    let dev = DevProcess::start(&folder.path().join("dev"), &[]).await;
-    let path = folder.path().join("typescript");
+/// A TypeScript file with a function for every example of the operations that take one kind of several: each makes the call
+/// that `call` gives for an operation and its body.
+fn every_kind(document: &Path, imports: &str, call: fn(&str, &Value) -> String) -> String {
+    let text = fs::read_to_string(document).unwrap();
+    let document: Value = serde_json::from_str(&text).unwrap();
+    let mut lines = vec![imports.to_owned()];
+    for operation in ["createSigningRequest", "createBatchPayment"] {
+        let body = &document["paths"][format!("/v1/{operation}")]["post"]["requestBody"];
+        let examples = &body["content"]["application/json"]["examples"];
+        for (kind, example) in examples.as_object().unwrap() {
+            let call = call(operation, &example["value"]);
+            lines.push(format!("export const {kind} = () => {call};"));
+        }
+    }
+    // Tests of the document count the kinds; here none may get lost on the way.
+    assert_eq!(lines.len(), 1 + 32 + 5);
+    lines.join("\n")
+}
+
+/// A folder for a TypeScript client, with `script` as its program.
+fn typescript_folder(folder: &Path, script: &str) -> std::path::PathBuf {
+    let path = folder.join("typescript");
     fs::create_dir(&path).unwrap();
-    for name in ["call.ts", "tsconfig.json"] {
+    for name in [script, "tsconfig.json"] {
         fs::copy(file("tests/openapi").join(name), path.join(name)).unwrap();
     }
+    let libraries = node_tool("node_modules");
+    std::os::unix::fs::symlink(libraries, path.join("node_modules")).unwrap();
+    path
+}
+
+/// Compiles the folder of a client, and runs its program.
+async fn compile_and_call(dev: &DevProcess, path: &Path, program: &str) -> String {
     let node = node_tool("node_modules/node/bin/node");
-    let mut generate = Command::new(&node);
+    let mut compile = Command::new(&node);
+    compile
+        .arg(node_tool("node_modules/.bin/tsc"))
+        .arg("--project")
+        .arg(path);
+    run(compile).await;
+    let mut call = Command::new(&node);
+    call.arg(path.join("out").join(program))
+        .envs(variables(dev));
+    run(call).await
+}
+
+#[tokio::test]
+async fn typescript_client__should_compile_every_kind_and_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let dev = DevProcess::start(&folder.path().join("dev"), &[]).await;
+    let path = typescript_folder(folder.path(), "call.ts");
+    let document = document(&dev, folder.path()).await;
+    let mut generate = Command::new(node_tool("node_modules/node/bin/node"));
     generate
         .arg(node_tool("node_modules/.bin/openapi-ts"))
         .args([
@@ -135,18 +177,39 @@ async fn typescript_client__should_compile_and_call() {
         ])
         .arg(path.join("client"))
         .arg("--input")
-        .arg(document(&dev, folder.path()).await)
+        .arg(&document)
         .current_dir(&path);
     run(generate).await;
-    let mut compile = Command::new(&node);
-    compile
-        .arg(node_tool("node_modules/.bin/tsc"))
-        .arg("--project")
-        .arg(&path);
-    run(compile).await;
-    let mut call = Command::new(&node);
-    call.arg(path.join("out/call.js")).envs(variables(&dev));
-    assert_called(&dev, &run(call).await, "from-typescript").await;
+    let imports = "import { createBatchPayment, createSigningRequest } from \"./client\";";
+    let kinds = every_kind(&document, imports, |operation, body| {
+        format!("{operation}({{ body: {body} }})")
+    });
+    fs::write(path.join("kinds.ts"), kinds).unwrap();
+    let printed = compile_and_call(&dev, &path, "call.js").await;
+    assert_called(&dev, &printed, "from-typescript").await;
+}
+
+#[tokio::test]
+async fn openapi_fetch_client__should_compile_every_kind_and_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let dev = DevProcess::start(&folder.path().join("dev"), &[]).await;
+    let path = typescript_folder(folder.path(), "fetch.ts");
+    let document = document(&dev, folder.path()).await;
+    let mut generate = Command::new(node_tool("node_modules/node/bin/node"));
+    generate
+        .arg(node_tool("node_modules/.bin/openapi-typescript"))
+        .arg(&document)
+        .arg("--output")
+        .arg(path.join("api.d.ts"));
+    run(generate).await;
+    let imports = "import createClient from \"openapi-fetch\";\nimport type { paths } from \"./api\";\n\
+                   const client = createClient<paths>();";
+    let kinds = every_kind(&document, imports, |operation, body| {
+        format!("client.POST(\"/v1/{operation}\", {{ body: {body} }})")
+    });
+    fs::write(path.join("kinds.ts"), kinds).unwrap();
+    let printed = compile_and_call(&dev, &path, "fetch.js").await;
+    assert_called(&dev, &printed, "from-openapi-fetch").await;
 }
 
 #[tokio::test]

@@ -240,7 +240,9 @@ fn policy_check__should_say_what_a_file_allows_and_why_not() {
     let (code, said) = check(&[]);
     assert_eq!(code, Some(1), "{said}");
     assert!(
-        said.contains("limit: unknown key; allowed here: version, networks"),
+        said.contains(
+            "limit: unknown key; allowed here: version, node_origins, approver, networks"
+        ),
         "{said}"
     );
     fs::remove_file(&path).unwrap();

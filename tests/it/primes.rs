@@ -39,6 +39,8 @@ async fn cggmp24_vault__should_sign_once_its_nodes_have_primes() {
         "2",
         "--ecdsa-backend",
         "cggmp24",
+        "--approvals",
+        "automatic",
         "--signers",
         &signers,
     ];

@@ -1,8 +1,10 @@
 // A gRPC client that Covault has no part in (@grpc/grpc-js), from the schema as it is committed.
-// Calls the service at COVAULT_GRPC with COVAULT_TOKEN and COVAULT_VAULT, and prints what it saw;
+// Calls the service at COVAULT_GRPC with COVAULT_TOKEN and COVAULT_VAULT, and prints what it saw; over TLS with the
+// certificate of COVAULT_CERTIFICATE, where that is set, and then with messages that gzip has compressed;
 // tests/it/grpc.rs compares it.
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import grpc from "@grpc/grpc-js";
 import loader from "@grpc/proto-loader";
@@ -20,8 +22,12 @@ const definition = loader.loadSync("platform.proto", {
   oneofs: true,
 });
 const { PlatformAPI } = grpc.loadPackageDefinition(definition).mpcvault.platform.v1;
-const credentials = grpc.credentials.createInsecure();
-const client = new PlatformAPI(target, credentials);
+const certificate = process.env.COVAULT_CERTIFICATE;
+const credentials = certificate
+  ? grpc.credentials.createSsl(readFileSync(certificate))
+  : grpc.credentials.createInsecure();
+const options = certificate ? { "grpc.default_compression_algorithm": grpc.compressionAlgorithms.gzip } : {};
+const client = new PlatformAPI(target, credentials, options);
 const plain = new grpc.Client(target, credentials);
 
 function metadata(values) {

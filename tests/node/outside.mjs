@@ -5,6 +5,7 @@ import { ethers } from "ethers";
 import * as bitcoin from "bitcoinjs-lib";
 import nacl from "tweetnacl";
 import {
+  ComputeBudgetProgram,
   Keypair,
   PublicKey,
   SystemProgram,
@@ -115,9 +116,11 @@ const answers = {
   // What does this signed Solana transaction say, and are its signatures good?
   solanaTransaction: ({ transaction }) => {
     const parsed = Transaction.from(bytes(transaction));
-    const [transfer] = parsed.instructions;
+    // What limits and prices the computation comes before what is done.
+    const isBudget = ({ programId }) => programId.equals(ComputeBudgetProgram.programId);
+    const [transfer, ...more] = parsed.instructions.filter((instruction) => !isBudget(instruction));
     return {
-      valid: parsed.verifySignatures(),
+      valid: parsed.verifySignatures() && more.length === 0,
       feePayer: parsed.feePayer.toBase58(),
       blockhash: parsed.recentBlockhash,
       program: transfer.programId.toBase58(),

@@ -99,7 +99,10 @@ impl super::NetworkVectors for NetworkVectors {
             })
             .collect::<Result<_, String>>()?;
         Ok((
-            ChainData::Bitcoin(rules::ChainData { outputs }),
+            ChainData::Bitcoin(rules::ChainData {
+                outputs,
+                ..Default::default()
+            }),
             vec!["utxos"],
         ))
     }

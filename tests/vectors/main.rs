@@ -613,9 +613,39 @@ fn check_signed(
     let is_transaction = expected.contains_key("signedTx") || expected.contains_key("signedTxs");
     match (signed, is_transaction) {
         (None, false) => Ok(()),
-        (Some(signed), true) => dialect.signed(&signed, expected),
+        (Some(signed), true) => {
+            check_stand_in(network, payload, unsigned, public_key, &signed)?;
+            dialect.signed(&signed, expected)
+        }
         (Some(_), false) => Err("a message became a transaction".into()),
         (None, true) => Err("no signed transaction".into()),
+    }
+}
+
+/// With signatures that nobody has made it reads as the same, and has the same hash where that does not hang on signatures.
+fn check_stand_in(
+    network: Network,
+    payload: &Payload,
+    unsigned: &Unsigned,
+    public_key: &[u8],
+    signed: &Signed,
+) -> Outcome {
+    let rules = network.rules();
+    let stand_in = rules.stand_in(payload, unsigned, public_key);
+    let stand_in = stand_in.map_err(public)?.ok_or("no stand-in")?;
+    if rules.hash_before_signing() && stand_in.tx_hash != signed.tx_hash {
+        return Err(format!("the stand-in has the hash {}", stand_in.tx_hash));
+    }
+    let read = |signed: &Signed| {
+        rules.sent_number(signed, payload.from()).map_err(public)?;
+        Ok::<_, String>((
+            rules.sent_inputs(signed).map_err(public)?,
+            rules.valid_until(signed).map_err(public)?,
+        ))
+    };
+    match read(&stand_in)? == read(signed)? {
+        true => Ok(()),
+        false => Err("the stand-in reads as another transaction".into()),
     }
 }
 

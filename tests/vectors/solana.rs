@@ -58,7 +58,8 @@ impl super::NetworkVectors for NetworkVectors {
         };
         let chain_data = solana::ChainData {
             recent_blockhash,
-            token,
+            token: token.map(Box::new),
+            compute: None,
         };
         Ok((ChainData::Solana(chain_data), known))
     }
@@ -168,6 +169,7 @@ fn token_facts(
         sender_account_owner: Some(send.from.clone()),
         recipient_account_owner: exists.then(|| send.to.clone()),
         recipient_program: None,
+        transfer_fee: None,
     })
 }
 

@@ -231,6 +231,7 @@ fn from_json(decoded: &Map<String, Value>) -> Result<Vec<u8>, String> {
     let payload = Payload::parse(&WireKind::SuiSendCustom(wire::SuiSendCustom {
         from: text(decoded, "sender")?.to_owned(),
         payload: transaction.to_string().into_bytes(),
+        other_signatures: Vec::new(),
     }))
     .map_err(|fault| format!("decoded: {fault:?}"))?;
     match payload.to_wire() {

@@ -142,6 +142,8 @@ impl super::NetworkVectors for NetworkVectors {
                         .valid_until
                         .then(|| number(context, "validUntil"))
                         .transpose()?,
+                    // The conventions: the address says whether it bounces.
+                    recipient_deployed: queries.recipient.is_some().then_some(true),
                     jetton,
                 };
                 let known = vec!["rawAddress", "seqno", "validUntil", "senderJettonWallet"];

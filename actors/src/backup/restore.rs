@@ -181,7 +181,7 @@ async fn end_requests(services: &Services, imported: RestoreTimes) -> Result<u64
                 );
                 continue;
             };
-            if request.state.is_final()
+            if request.state.is_over()
                 || matches!(
                     request.state,
                     RequestState::Signed { .. } | RequestState::Broadcasting { .. }

@@ -3,14 +3,16 @@
 //! That a request succeeded means that a node took its transaction: how its call ends is seen when
 //! it is executed. Calls whose gas the request does not bring are simulated before they are signed.
 
+mod sightings;
+
 use async_trait::async_trait;
 use covault_core::{
     fault::{ExecuteCode, Fault},
     networks::{
-        ChainData, Queries, Signed,
+        ChainData, ChainMoment, FeeLevel, Queries, Signed,
         aptos::{
             Abi, ChainData as AptosChainData, FunctionName, Queries as AptosQueries,
-            RawTransaction, simulation, to_simulate,
+            RawTransaction, read_signed, simulation, to_simulate,
         },
     },
 };
@@ -20,13 +22,18 @@ use serde_json::Value;
 
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
-    NodePool, NodeRequest, NodeRequestBody, NodeResponse, SimulationOutcome, SimulationRequest,
+    FeeEstimate, NodePool, NodeRequest, NodeRequestBody, NodeResponse, SimulationOutcome,
+    SimulationRequest, TrackedTransaction, TransactionSighting,
     client::{CallError, Client},
     exchange::short,
+    fees::same_prices,
     is_void, resolve_refusal,
     rest::Rest,
+    sight_each,
 };
 
+/// Units of gas that a transfer of the coin to an account that exists takes, with some room.
+const TRANSFER_GAS: u128 = 20;
 /// How long a transaction lives, in seconds: what fullnodes keep one for that cannot be executed
 /// yet (`system_transaction_timeout_secs` of the mempool). Signing takes a minute at most, so that
 /// nine are left for the queue behind the wallet's earlier numbers. Where one is lost, those that
@@ -43,9 +50,6 @@ const NO_FEE: &str = "INSUFFICIENT_BALANCE_FOR_TRANSACTION_FEE";
 
 /// The content type of a signed transaction.
 const SIGNED: &str = "application/x.aptos.signed_transaction+bcs";
-/// Bytes of the authenticator behind a transaction: the variant, a key and a signature, each of
-/// these with its length.
-const AUTHENTICATOR: usize = 1 + (1 + 32) + (1 + 64);
 /// The chain's own coin: APT, or MOVE.
 const COIN: &str = "0x1::aptos_coin::AptosCoin";
 /// Where nothing is yet, as nodes that know no account without transactions say it.
@@ -159,11 +163,12 @@ impl AptosNode {
             .await?)
     }
 
-    async fn gas_unit_price(&self) -> Result<u64, ChainError> {
+    /// octa per unit of gas: slow, normal and fast. Nodes have to agree on the one of the level, or on all.
+    async fn gas_unit_prices(&self, level: Option<FeeLevel>) -> Result<[u64; 3], ChainError> {
         let call = NodeRequest::get("/estimate_gas_price", &[]);
-        let read = |answer: &NodeResponse| field(answer, "gas_estimate");
         let call = call.about("the gas price");
-        Ok(self.rest.query_quorum_by(call, read, near).await?)
+        let same = same_prices(level, |one, other| near(&one, &other));
+        Ok(self.rest.query_quorum_by(call, gas_prices, same).await?)
     }
 
     /// What an account has of a coin type or fungible asset; `None` when that can be none.
@@ -211,7 +216,10 @@ impl AptosNode {
     ) -> Result<AptosChainData, ChainError> {
         let price = async {
             match queries.gas_unit_price {
-                true => self.gas_unit_price().await.map(Some),
+                true => {
+                    let prices = self.gas_unit_prices(Some(queries.level)).await?;
+                    Ok(Some(queries.level.of(prices)))
+                }
                 false => Ok(None),
             }
         };
@@ -227,23 +235,35 @@ impl AptosNode {
                 None => Ok(None),
             }
         };
-        let number = self.sequence_number(&queries.from);
+        let number = async {
+            match (queries.sequence_number, &queries.simulate) {
+                (Some(number), None) => Ok(number),
+                // What the account can run now is simulated.
+                _ => self.sequence_number(&queries.from).await,
+            }
+        };
         let (sequence_number, gas_unit_price, abi, balance) =
             tokio::try_join!(number, price, abi, balance)?;
         let chain_data = AptosChainData {
             sequence_number,
-            expiration_timestamp_secs: (now_ms / 1_000).saturating_add(LIFETIME_S),
+            expiration_timestamp_secs: queries
+                .expiration_timestamp_secs
+                .unwrap_or((now_ms / 1_000).saturating_add(LIFETIME_S)),
             gas_unit_price,
             gas_used: None,
             abi,
         };
-        match queries.simulate {
+        let mut chain_data = match queries.simulate {
             Some(_) => {
                 self.simulated(queries, chain_data, balance.unwrap_or(0))
-                    .await
+                    .await?
             }
-            None => Ok(chain_data),
+            None => chain_data,
+        };
+        if let Some(number) = queries.sequence_number {
+            chain_data.sequence_number = number;
         }
+        Ok(chain_data)
     }
 
     /// The facts with the gas that a simulation takes. The account's earlier transactions may be
@@ -362,7 +382,7 @@ impl AptosNode {
     ) -> BroadcastOutcome {
         match self.executed(sent).await {
             Some(executed) if executed == hash => BroadcastOutcome::Accepted,
-            Some(_) => BroadcastOutcome::Refused(refusal),
+            Some(_) => is_void(refusal, true),
             None if self.is_over(sent).await => is_void(refusal, true),
             None => BroadcastOutcome::Unknown(format!(
                 "{}; whether an earlier try was executed is not known yet",
@@ -426,11 +446,16 @@ impl ChainClient for AptosNode {
         }
     }
 
-    async fn next_number(&self, address: &str, since_ms: u64) -> Result<Option<u64>, ChainError> {
+    async fn next_number(
+        &self,
+        address: &str,
+        since: ChainMoment,
+    ) -> Result<Option<u64>, ChainError> {
         let newest = Mutex::new(0);
         let read = |answer: &NodeResponse| {
             // In microseconds.
-            let is_later = field(answer, "ledger_timestamp")? / 1_000 >= since_ms;
+            let is_later = field(answer, "ledger_timestamp")? / 1_000 >= since.time_ms
+                && (since.height == 0 || field(answer, "block_height")? >= since.height);
             let version = field(answer, "ledger_version")?;
             if is_later {
                 // Nodes are at different versions. That of one which lies is higher than it should
@@ -452,6 +477,19 @@ impl ChainClient for AptosNode {
         self.number_at(address, version).await.map(Some)
     }
 
+    async fn sightings(
+        &self,
+        transactions: &[TrackedTransaction],
+        now_ms: u64,
+    ) -> Vec<Result<TransactionSighting, ChainError>> {
+        sight_each(transactions, |one| self.sight(one, now_ms)).await
+    }
+
+    async fn fee_estimates(&self) -> Result<[FeeEstimate; 3], ChainError> {
+        let prices = self.gas_unit_prices(None).await?;
+        Ok(prices.map(|price| FeeEstimate::plain(price.into(), TRANSFER_GAS, 0)))
+    }
+
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
         let units = self.units(address, token.unwrap_or(COIN)).await?;
         units.map(|units| units.to_string()).ok_or_else(|| {
@@ -463,6 +501,7 @@ impl ChainClient for AptosNode {
     }
 
     async fn simulate(&self, trial: &SimulationRequest) -> Option<SimulationOutcome> {
+        // One whose fee another pays is simulated by nobody.
         let bytes = to_simulate(&trial.unsigned.bytes, Some(&trial.public_key)).ok()?;
         let call = NodeRequest::post(
             "/transactions/simulate",
@@ -499,9 +538,7 @@ impl ChainClient for AptosNode {
 impl SignedAptosTransaction {
     /// Reads what [`covault_core::networks::DynNetworkRules::assemble`] made.
     fn read(signed: &Signed) -> Option<Self> {
-        let bytes = hex::decode(signed.transaction.strip_prefix("0x")?).ok()?;
-        let end = bytes.len().checked_sub(AUTHENTICATOR)?;
-        let transaction = bcs::from_bytes(bytes.get(..end)?).ok()?;
+        let (bytes, transaction) = read_signed(signed).ok()?;
         Some(Self { bytes, transaction })
     }
 }
@@ -517,6 +554,14 @@ fn number(value: &Value) -> Option<u64> {
 fn field(answer: &NodeResponse, name: &str) -> Option<u64> {
     let found = answer.is_success().then(|| answer.json::<Value>())??;
     number(found.get(name)?)
+}
+
+/// Reads `GET /estimate_gas_price`: nodes may name no price but the normal one.
+fn gas_prices(answer: &NodeResponse) -> Option<[u64; 3]> {
+    let normal = field(answer, "gas_estimate")?;
+    let slow = field(answer, "deprioritized_gas_estimate").unwrap_or(normal);
+    let fast = field(answer, "prioritized_gas_estimate").unwrap_or(normal);
+    Some([slow.min(normal), normal, fast.max(normal)])
 }
 
 /// Whether an error is one of these, of a node and not of something before it.

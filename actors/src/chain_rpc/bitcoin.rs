@@ -4,6 +4,9 @@
 //! ([`watch`], decision 0015).
 
 mod batch;
+mod fees;
+mod named;
+mod sightings;
 mod transactions;
 mod watch;
 
@@ -34,13 +37,15 @@ use self::{
 };
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
-    NodePool, NodeResponse, Standing,
+    FeeEstimate, NodePool, NodeResponse, Standing, TrackedTransaction, TransactionSighting,
     exchange::{ParsedResponse, short},
     jsonrpc::RpcError,
     pool::{PoolError, TOO_LONG},
     resolve_refusal,
 };
 
+/// So many blocks may the nodes be apart.
+const MAX_BLOCKS_APART: u64 = 3;
 /// The first block of mainnet.
 const GENESIS: &str = "000000000019d6689c085ae165831e934ff763ae46a2a6c172b3f1b60a8ce26f";
 /// A block of mainnet that is in none of the chains which left it: those begin as it does.
@@ -101,16 +106,18 @@ impl BitcoinNode {
     }
 
     /// What an address can spend: its outputs that are in blocks and not spent in the mempool, and
-    /// those of its own transactions that are in the mempool. With `least`, in coins, only those
-    /// that are worth as much.
+    /// those of its own transactions that are in the mempool, unless only what is in blocks is wanted. With
+    /// `least`, in coins, only those that are worth as much.
     async fn spendable(
         &self,
         place: &WatchedAddress,
         least: &str,
+        in_blocks: bool,
         patience: Duration,
     ) -> Result<Vec<UnspentOutput>, ChainError> {
         for _ in 0..ROUNDS {
-            if let Some(listed) = self.listed(place, least).await? {
+            if let Some(mut listed) = self.listed(place, least).await? {
+                listed.retain(|listed| listed.confirmed || !in_blocks);
                 return self.trusted(&place.address, listed).await;
             }
             self.watch.ensure_watched(place, patience).await?;
@@ -344,7 +351,10 @@ impl ChainClient for BitcoinNode {
             _ => return Err(refused("not a Bitcoin question".into())),
         };
         let place = self.watched_address(&queries.from).await?;
-        let ask = |least| self.spendable(&place, least, REQUEST_PATIENCE);
+        // A replacement may spend nothing else that is in no block (BIP-125, rule 2), and what brings others
+        // along would have to pay for those too.
+        let named = &queries.inputs;
+        let ask = |least| self.spendable(&place, least, !named.is_empty(), REQUEST_PATIENCE);
         let mut outputs = ask("0").await;
         // A flood of small outputs sent to an address must not keep it from paying.
         for least in ["0.0001", "0.01"] {
@@ -355,8 +365,31 @@ impl ChainClient for BitcoinNode {
                 _ => break,
             }
         }
-        let outputs = self.proven(&place, outputs?).await?;
-        Ok(BitcoinChainData { outputs }.into())
+        let mut outputs = self.proven(&place, outputs?).await?;
+        let mut chain_data = BitcoinChainData::default();
+        if let Some(level) = queries.fee_level {
+            chain_data.fee_rate = Some(level.of(self.fee_rates().await?));
+        }
+        if !named.is_empty() {
+            let (of_request, ancestors) = self.named(&place, named).await?;
+            let is_other = |output: &UnspentOutput| {
+                let same =
+                    |one: &UnspentOutput| (&one.txid, one.vout) == (&output.txid, output.vout);
+                !of_request.iter().any(same)
+            };
+            outputs.retain(is_other);
+            if queries.fee_level.is_some() {
+                let inputs: Vec<_> = of_request
+                    .iter()
+                    .map(|output| (output.txid.clone(), output.vout))
+                    .collect();
+                chain_data.replaced = self.replaced(&inputs).await;
+            }
+            chain_data.ancestors = ancestors;
+            outputs.extend(of_request);
+        }
+        chain_data.outputs = outputs;
+        Ok(chain_data.into())
     }
 
     async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
@@ -383,6 +416,42 @@ impl ChainClient for BitcoinNode {
         }
     }
 
+    async fn sightings(
+        &self,
+        transactions: &[TrackedTransaction],
+        now_ms: u64,
+    ) -> Vec<Result<TransactionSighting, ChainError>> {
+        self.sight_all(transactions, now_ms).await
+    }
+
+    /// The height of the nodes' chain.
+    async fn head(&self) -> Result<Option<u64>, ChainError> {
+        let ask = RpcBatch::node().and("getblockchaininfo", json!([]));
+        let height = |said: &[BitcoinRpcResult]| {
+            let [Ok(info)] = said else {
+                return malformed(said);
+            };
+            if let Some(reason) = behind(info) {
+                return ParsedResponse::Busy(reason);
+            }
+            match info.get("blocks").and_then(Value::as_u64) {
+                Some(height) => ParsedResponse::Value(height),
+                None => malformed(said),
+            }
+        };
+        let read = |answer: &NodeResponse| ask.read(answer, height);
+        let same = |one: &u64, other: &u64| one.abs_diff(*other) <= MAX_BLOCKS_APART;
+        let call = ask.call();
+        let height = self
+            .pool
+            .query_quorum("the newest block", &call, read, same);
+        Ok(Some(height.await?))
+    }
+
+    async fn fee_estimates(&self) -> Result<[FeeEstimate; 3], ChainError> {
+        Ok(self.fee_rates().await?.map(fees::estimate))
+    }
+
     /// What the address could spend now, as [`ChainClient::chain_data`] says: without what others have
     /// sent it that is in no block yet.
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
@@ -390,7 +459,7 @@ impl ChainClient for BitcoinNode {
             return Err(refused("Bitcoin has no tokens".into()));
         }
         let place = self.watched_address(address).await?;
-        let outputs = self.spendable(&place, "0", BALANCE_PATIENCE).await?;
+        let outputs = self.spendable(&place, "0", false, BALANCE_PATIENCE).await?;
         let sum = outputs
             .iter()
             .try_fold(0u64, |sum, output| sum.checked_add(output.value));

@@ -4,6 +4,7 @@
 use std::{convert::Infallible, sync::Arc};
 
 use covault_core::fault::ExecuteCode;
+use futures::future::join_all;
 
 use super::{
     ChainError, ChainRefusal,
@@ -195,6 +196,51 @@ impl<P: Protocol> Client<P> {
         answer
             .map_err(CallError::Unreachable)?
             .map_err(CallError::Node)
+    }
+
+    /// As [`NodePool::query_several_best_effort`].
+    pub async fn query_several_best_effort<C: Call<P>>(
+        &self,
+        call: C,
+    ) -> Vec<Result<C::Answer, CallError<P::Refusal>>> {
+        let read = |response: &NodeResponse| call.read(&self.protocol, response);
+        let request = call.request(&self.protocol);
+        let answers = self.pool.query_several_best_effort(&request, read).await;
+        let answers = answers.into_iter().map(|answer| {
+            answer
+                .map_err(CallError::Unreachable)?
+                .map_err(CallError::Node)
+        });
+        answers.collect()
+    }
+
+    /// The answer of one node, counted from 0.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn at<C: Call<P>>(
+        &self,
+        node: usize,
+        call: C,
+    ) -> Result<C::Answer, CallError<P::Refusal>> {
+        let read = |response: &NodeResponse| call.read(&self.protocol, response);
+        let answer = self
+            .pool
+            .at(node, &call.request(&self.protocol), read)
+            .await;
+        answer
+            .map_err(CallError::Unreachable)?
+            .map_err(CallError::Node)
+    }
+
+    /// What `ask` gives of the nodes, by their numbers from 0, where it gives something of as many as have to agree.
+    pub async fn witnesses<T, F>(&self, ask: impl Fn(usize) -> F) -> Option<Vec<T>>
+    where
+        F: Future<Output = Option<T>>,
+    {
+        let said = join_all((0..self.pool.nodes()).map(ask)).await;
+        let said: Vec<T> = said.into_iter().flatten().collect();
+        (said.len() >= self.pool.agree()).then_some(said)
     }
 
     /// Asks as many nodes as configuration wants to agree: money depends on the answer. Of each

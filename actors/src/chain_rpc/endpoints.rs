@@ -91,6 +91,17 @@ pub struct ChainEndpoints {
     /// The highest price of the nodes that is believed, in the network's unit; `None`: that of
     /// [`covault_core::networks::DynNetworkRules::default_most_price`].
     pub most_price: Option<u128>,
+    /// When a transaction is replaced that no block takes; `None`: only when a client asks.
+    pub speed_up: Option<SpeedUpPolicy>,
+}
+
+/// When the service replaces transactions of a chain that no block takes, by the same at a higher fee.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpeedUpPolicy {
+    /// After so many blocks; counted anew for each replacement.
+    pub after_blocks: u64,
+    /// The most that a replacement may cost as fee, in the smallest unit of the coin.
+    pub most_fee: u128,
 }
 
 /// One node. Its URL may hold an access key: there is no Debug.
@@ -133,6 +144,7 @@ impl ChainEndpoints {
             timeout_ms: Self::TIMEOUT_MS,
             agree: 1,
             most_price: None,
+            speed_up: None,
         }
     }
 }

@@ -1,25 +1,32 @@
 //! EVM nodes: the JSON-RPC of execution clients (ethereum/execution-apis, EIP-1474).
 
+mod fees;
+
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use covault_core::{
     amount,
-    fault::ExecuteCode,
+    fault::{ExecuteCode, Fault},
     networks::{
-        ChainData, Payload, Queries,
+        ChainData, ChainMoment, FeeLevel, Payload, Queries,
         evm::{
             self, ChainData as EvmChainData, EvmCall, Fees, Queries as EvmQueries, SentTransaction,
         },
     },
 };
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
+use self::fees::near;
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
-    NodePool, SimulationOutcome, SimulationRequest, Standing,
-    client::Client,
+    FeeEstimate, Inclusion, NodePool, SimulationOutcome, SimulationRequest, Standing,
+    TrackedTransaction, TransactionSighting,
+    client::{Client, Refusal as _},
     exchange::short,
-    jsonrpc::{JsonRpc, RpcCall, RpcCallError, RpcError, quantity},
+    jsonrpc::{JsonRpc, RpcCall, RpcCallError, RpcCalls, RpcError, quantity},
     resolve_refusal,
     simulation::revert_reason,
 };
@@ -38,11 +45,8 @@ const FINAL_DEPTH: u64 = 64;
 /// How far back is looked for the transaction that used a number, in blocks.
 const MAX_SEARCHED: u64 = 65_536;
 
-/// 3 gwei.
-const SMALL_PRICE: u128 = 3_000_000_000;
-
-/// How many blocks say which tips are paid.
-const HISTORY: u64 = 20;
+/// Calls in one HTTP request: nodes take a hundred and more.
+const MOST_CALLS: usize = 50;
 
 /// What is used of the latest block.
 struct LatestBlock {
@@ -64,22 +68,6 @@ impl LatestBlock {
             .map_or(limit, |most| limit.min(most))
             .max(estimate)
     }
-}
-
-/// Of the tips that blocks paid: the middle one, and the highest of those that nine of ten units of gas
-/// did not exceed. `None` when the answer makes no sense.
-fn paid_tips(history: &Value) -> Option<(u128, u128)> {
-    let blocks = history.get("reward")?.as_array()?;
-    let of = |place: usize| -> Option<Vec<u128>> {
-        blocks
-            .iter()
-            .map(|block| quantity(block.get(place)?))
-            .collect()
-    };
-    let (mut middle, high) = (of(0)?, of(1)?);
-    middle.sort_unstable();
-    let half = middle.len() / 2;
-    Some((middle.get(half).copied()?, high.into_iter().max()?))
 }
 
 /// One EVM chain.
@@ -109,6 +97,7 @@ impl EvmNode {
         &self,
         from: &str,
         call: &EvmCall,
+        level: FeeLevel,
         latest: LatestBlock,
     ) -> Result<Fees, ChainError> {
         let estimate = self
@@ -116,8 +105,11 @@ impl EvmNode {
             .ask(RpcCall("eth_estimateGas", json!([transaction(from, call)])));
         let price = async {
             match latest.base_fee {
-                Some(base_fee) => self.tip(base_fee).await.map(|tip| (base_fee, tip)),
-                None => Ok((self.gas_price().await?, 0)),
+                Some(base_fee) => {
+                    let tips = self.tips(base_fee, Some(level)).await?;
+                    Ok((base_fee, level.of(tips)))
+                }
+                None => Ok::<_, ChainError>((self.gas_price().await?, 0)),
             }
         };
         let (estimate, price) = tokio::join!(estimate, price);
@@ -133,37 +125,6 @@ impl EvmNode {
             base_fee,
             max_priority_fee,
         })
-    }
-
-    async fn gas_price(&self) -> Result<u128, RpcCallError> {
-        let call = RpcCall("eth_gasPrice", json!([]));
-        self.rpc.query_quorum_by(call, quantity, near).await
-    }
-
-    /// What makes a block take a transaction, in wei per unit of gas on top of the base fee. What the node
-    /// advises, if blocks have paid such tips of late; else what they have paid; else its gas price
-    /// less the base fee.
-    async fn tip(&self, base_fee: u128) -> Result<u128, ChainError> {
-        let advised = RpcCall("eth_maxPriorityFeePerGas", json!([]));
-        let advised = self.rpc.query_quorum_by(advised, quantity, near);
-        let paid = RpcCall(
-            "eth_feeHistory",
-            json!([format!("{HISTORY:#x}"), "latest", [50, 90]]),
-        );
-        let paid = self.rpc.query_quorum_by(paid, paid_tips, |one, other| {
-            near(&one.0, &other.0) && near(&one.1, &other.1)
-        });
-        match tokio::join!(advised, paid) {
-            (Ok(advised), Ok((_, high))) => {
-                Ok(advised.min(high.saturating_mul(2).max(SMALL_PRICE)))
-            }
-            (Ok(advised), Err(RpcCallError::Node(_))) => Ok(advised),
-            (Err(RpcCallError::Node(_)), Ok((middle, _))) => Ok(middle),
-            (Err(RpcCallError::Node(_)), Err(RpcCallError::Node(_))) => {
-                Ok(self.gas_price().await?.saturating_sub(base_fee))
-            }
-            (Err(error), _) | (_, Err(error)) => Err(error.into()),
-        }
     }
 
     /// The latest block.
@@ -227,7 +188,10 @@ impl EvmNode {
         let (nonce, latest) = tokio::try_join!(nonce, self.latest())?;
         let eip1559 = latest.base_fee.is_some();
         let fees = match &queries.fees {
-            Some(call) => Some(self.fees(&queries.from, call, latest).await?),
+            Some(call) => Some(
+                self.fees(&queries.from, call, queries.level, latest)
+                    .await?,
+            ),
             None => None,
         };
         Ok(ChainData::Evm(EvmChainData {
@@ -249,7 +213,7 @@ impl EvmNode {
             Ok(sent) => sent,
             Err(fault) => return BroadcastOutcome::Unknown(fault.message().to_owned()),
         };
-        let SentTransaction { from, nonce } = &sent;
+        let SentTransaction { from, nonce, .. } = &sent;
         match self.final_number(from).await {
             Ok((next, height)) if next > *nonce => match self.find_by_number(&sent, height).await {
                 Some(hash) if hash == broadcast_request.signed.tx_hash => {
@@ -276,7 +240,7 @@ impl EvmNode {
             Err(trouble) => BroadcastOutcome::Unknown(format!(
                 "a node said \"{}\", and whether nonce {nonce} is used for good is not known: {}",
                 refusal.reason,
-                words(trouble)
+                trouble.into_reason()
             )),
         }
     }
@@ -284,17 +248,32 @@ impl EvmNode {
     /// The number of the account's next transaction in the latest block that is final, and the number of that
     /// block: the one that nodes call so, or the 64th before the latest where they call none so.
     async fn final_number(&self, account: &str) -> Result<(u64, u64), ChainError> {
-        let number = |block: &Value| number_in(block, "number");
-        let block = |tag: &'static str| {
-            let call = RpcCall("eth_getBlockByNumber", json!([tag, false]));
-            self.rpc.query_quorum_by(call, number, |_, _| true)
-        };
-        let height = match block("finalized").await {
-            Ok(height) => height,
-            Err(RpcCallError::Node(_)) => block("latest").await?.saturating_sub(FINAL_DEPTH),
-            Err(error) => return Err(error.into()),
-        };
+        let height = self.final_height().await?;
         Ok((self.number_at(account, height).await?, height))
+    }
+
+    async fn final_height(&self) -> Result<u64, ChainError> {
+        let block = async |tag: &'static str| {
+            let seen = Mutex::new(Vec::new());
+            let number = |block: &Value| {
+                let number = number_in(block, "number")?;
+                seen.lock().push(number);
+                Some(number)
+            };
+            let call = RpcCall("eth_getBlockByNumber", json!([tag, false]));
+            // Nodes are some blocks apart, and one that is far ahead of the others lies.
+            let same = |one: &u64, other: &u64| one.abs_diff(*other) <= FINAL_DEPTH;
+            let agreed = self.rpc.query_quorum_by(call, number, same).await?;
+            // The lowest: one that is a little ahead may lie too.
+            let seen = seen.into_inner().into_iter();
+            let lowest = seen.filter(|number| same(number, &agreed)).min();
+            Ok::<_, RpcCallError>(lowest.unwrap_or(agreed))
+        };
+        match block("finalized").await {
+            Ok(height) => Ok(height),
+            Err(RpcCallError::Node(_)) => Ok(block("latest").await?.saturating_sub(FINAL_DEPTH)),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The number of the account's next transaction as of a block.
@@ -340,6 +319,101 @@ impl EvmNode {
         let transactions = block.get("transactions")?.as_array()?;
         let hash = transactions.iter().find(is_it)?.get("hash")?.as_str()?;
         Some(hash.to_owned())
+    }
+
+    /// The same question about several hashes, of one node.
+    async fn of_each<'a>(
+        &self,
+        method: &'static str,
+        hashes: impl Iterator<Item = &'a str>,
+    ) -> Result<Vec<Result<Value, RpcError>>, ChainError> {
+        let calls: Vec<_> = hashes.map(|hash| RpcCall(method, json!([hash]))).collect();
+        let mut answers = Vec::with_capacity(calls.len());
+        let mut most = MOST_CALLS;
+        while let Some(rest) = calls.get(answers.len()..).filter(|rest| !rest.is_empty()) {
+            let some: Vec<_> = rest.iter().take(most).cloned().collect();
+            let asked = some.len();
+            match self.rpc.ask(RpcCalls(some)).await {
+                Ok(found) => answers.extend(found),
+                // Some nodes take fewer calls at once than others.
+                Err(RpcCallError::Node(_)) if asked > 1 => most = asked / 2,
+                // Or one at a time, by itself.
+                Err(RpcCallError::Node(_)) => {
+                    let alone = rest.iter().take(1).cloned();
+                    for call in alone {
+                        answers.push(match self.rpc.ask(call).await {
+                            Ok(found) => Ok(found),
+                            Err(RpcCallError::Node(error)) => Err(error),
+                            Err(error) => return Err(error.into()),
+                        });
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Where a transaction is that a block has, by its receipt. The nodes have to agree on one that is final.
+    async fn sight_mined(
+        &self,
+        hash: &str,
+        receipt: &Value,
+        final_height: u64,
+    ) -> Result<TransactionSighting, ChainError> {
+        let found = match inclusion(receipt) {
+            None => return Err(ChainError::Unknown("the receipt makes no sense".into())),
+            // It is gone from its block meanwhile.
+            Some(None) => return Ok(TransactionSighting::Waiting),
+            Some(Some(found)) if found.block > final_height => {
+                return Ok(TransactionSighting::Mined(found));
+            }
+            Some(Some(found)) => found,
+        };
+        let call = RpcCall("eth_getTransactionReceipt", json!([hash]));
+        Ok(match self.rpc.query_quorum(call, inclusion).await? {
+            Some(agreed) if agreed == found => TransactionSighting::Final(found),
+            _ => TransactionSighting::Mined(found),
+        })
+    }
+
+    /// Whether a transaction that no node has can still come. `used` has the numbers of the accounts in the
+    /// final block.
+    async fn sight_missing(
+        &self,
+        transaction: &TrackedTransaction,
+        height: u64,
+        used: &mut BTreeMap<String, u64>,
+    ) -> Result<TransactionSighting, ChainError> {
+        let unreadable = |fault: Fault| ChainError::Unknown(fault.message().to_owned());
+        let mut sent = evm::read_sent(&transaction.signed).map_err(unreadable)?;
+        // What signers may have signed has no signature here to recover the sender from.
+        sent.from.clone_from(&transaction.from);
+        let next = match used.get(&sent.from) {
+            Some(next) => *next,
+            None => {
+                let next = self.number_at(&sent.from, height).await?;
+                used.insert(sent.from.clone(), next);
+                next
+            }
+        };
+        if next <= sent.nonce {
+            return Ok(TransactionSighting::Missing);
+        }
+        // The node that did not know it may have been behind.
+        let call = RpcCall(
+            "eth_getTransactionReceipt",
+            json!([transaction.signed.tx_hash]),
+        );
+        let is_there = |receipt: &Value| Some(!receipt.is_null());
+        if self.rpc.query_quorum(call, is_there).await? {
+            return Ok(TransactionSighting::Waiting);
+        }
+        let by = self.find_by_number(&sent, height).await;
+        Ok(match by {
+            Some(hash) if hash == transaction.signed.tx_hash => TransactionSighting::Waiting,
+            by => TransactionSighting::Replaced(by),
+        })
     }
 
     async fn known(&self, hash: &str) -> Result<bool, String> {
@@ -424,6 +498,84 @@ impl ChainClient for EvmNode {
                 verdict => verdict,
             },
         }
+    }
+
+    async fn sightings(
+        &self,
+        transactions: &[TrackedTransaction],
+        _now_ms: u64,
+    ) -> Vec<Result<TransactionSighting, ChainError>> {
+        let hashes = || transactions.iter().map(|one| one.signed.tx_hash.as_str());
+        // The final block first: what is missing then, and whose number it has, never comes.
+        let asked = async {
+            let height = self.final_height().await?;
+            let found = self.of_each("eth_getTransactionByHash", hashes()).await?;
+            Ok::<_, ChainError>((height, found))
+        };
+        let (height, found) = match asked.await {
+            Ok(found) => found,
+            Err(error) => return transactions.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let is_mined = |found: &Result<Value, RpcError>| {
+            let found = found.as_ref().ok();
+            found
+                .and_then(|found| number_in(found, "blockNumber"))
+                .is_some()
+        };
+        let mined = hashes().zip(&found).filter(|(_, found)| is_mined(found));
+        let receipts = self.of_each("eth_getTransactionReceipt", mined.map(|(hash, _)| hash));
+        let mut receipts = match receipts.await {
+            Ok(receipts) => receipts.into_iter(),
+            Err(error) => return transactions.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let mut used = BTreeMap::new();
+        let mut sightings = Vec::with_capacity(transactions.len());
+        for (transaction, found) in transactions.iter().zip(found) {
+            let receipt = if is_mined(&found) {
+                receipts.next()
+            } else {
+                None
+            };
+            sightings.push(match (found, receipt) {
+                (Err(error), _) | (_, Some(Err(error))) => Err(ChainError::Unknown(error.words())),
+                (_, Some(Ok(receipt))) => {
+                    let hash = &transaction.signed.tx_hash;
+                    self.sight_mined(hash, &receipt, height).await
+                }
+                (Ok(found), None) if found.is_null() => {
+                    self.sight_missing(transaction, height, &mut used).await
+                }
+                (Ok(_), None) => Ok(TransactionSighting::Waiting),
+            });
+        }
+        sightings
+    }
+
+    async fn fee_estimates(&self) -> Result<[FeeEstimate; 3], ChainError> {
+        self.estimates().await
+    }
+
+    /// As of the latest block. Transactions of EVM chains do not end with time.
+    async fn next_number(
+        &self,
+        address: &str,
+        since: ChainMoment,
+    ) -> Result<Option<u64>, ChainError> {
+        if since != ChainMoment::ANY {
+            let problem = "the nodes of this chain are not asked for it";
+            return Err(ChainError::Unknown(problem.into()));
+        }
+        let count = |count: &Value| u64::try_from(quantity(count)?).ok();
+        let call = RpcCall("eth_getTransactionCount", json!([address, "latest"]));
+        Ok(Some(self.rpc.query_quorum(call, count).await?))
+    }
+
+    async fn head(&self) -> Result<Option<u64>, ChainError> {
+        let number = |number: &Value| u64::try_from(quantity(number)?).ok();
+        // Nodes are some blocks apart, and one that is far ahead of the others lies.
+        let same = |one: &u64, other: &u64| one.abs_diff(*other) <= FINAL_DEPTH;
+        let call = RpcCall("eth_blockNumber", json!([]));
+        Ok(Some(self.rpc.query_quorum_by(call, number, same).await?))
     }
 
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
@@ -551,13 +703,6 @@ fn revert_data(data: &Value) -> Option<Vec<u8>> {
     hex::decode(digits).ok()
 }
 
-/// Whether two prices are those of one moment, as nodes with other transactions in their pools
-/// see it. Small tips differ by more, and cost nothing.
-fn near(one: &u128, other: &u128) -> bool {
-    let (low, high) = (one.min(other), one.max(other));
-    *high <= low.saturating_mul(4) || high - low <= SMALL_PRICE
-}
-
 fn transaction(from: &str, call: &EvmCall) -> Value {
     let value = call.value.parse::<u128>().map_or_else(
         // Over 2^128 wei: no account has it, and the node says so.
@@ -632,16 +777,24 @@ fn speaks_of_number(error: &RpcError) -> bool {
     .any(|words| said.contains(words))
 }
 
+/// Where a receipt says that its transaction is, `Some(None)` where there is none; `None` when it makes no
+/// sense.
+fn inclusion(receipt: &Value) -> Option<Option<Inclusion>> {
+    if receipt.is_null() {
+        return Some(None);
+    }
+    Some(Some(Inclusion {
+        block: number_in(receipt, "blockNumber")?,
+        // Before Byzantium (EIP-658) receipts had none.
+        success: receipt
+            .get("status")
+            .is_none_or(|status| quantity(status) == Some(1)),
+    }))
+}
+
 /// A number in an object.
 fn number_in(object: &Value, field: &str) -> Option<u64> {
     u64::try_from(quantity(object.get(field)?)?).ok()
-}
-
-/// Why a question was not answered.
-fn words(error: ChainError) -> String {
-    match error {
-        ChainError::Unknown(reason) | ChainError::Refused(ChainRefusal { reason, .. }) => reason,
-    }
 }
 
 /// Whether the node may say something else later.

@@ -7,6 +7,8 @@ use parking_lot::Mutex;
 
 /// How long a node that fails is left alone while others answer.
 const COOLDOWN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+/// After so many calls in a row without a word a node gets one call at a time, until it says something.
+const MOST_SILENCE: u32 = 3;
 
 /// How one node of a chain is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +38,38 @@ struct HealthCounters {
     answers: u64,
     errors: u64,
     dissents: u64,
+    /// Calls in a row without a word.
+    silence: u32,
+    /// The one call that a silent node gets is in progress.
+    tried: bool,
+}
+
+impl HealthCounters {
+    fn is_silent(&self) -> bool {
+        self.silence >= MOST_SILENCE
+    }
+}
+
+/// A call in progress.
+pub struct CallTurn<'a> {
+    health: &'a NodeHealth,
+    trial: bool,
+}
+
+impl CallTurn<'_> {
+    /// Whether it is the one call that a silent node gets.
+    pub fn is_trial(&self) -> bool {
+        self.trial
+    }
+}
+
+/// Also where nobody waits for its end.
+impl Drop for CallTurn<'_> {
+    fn drop(&mut self) {
+        if self.trial {
+            self.health.with(|known| known.tried = false);
+        }
+    }
 }
 
 impl NodeHealth {
@@ -47,21 +81,48 @@ impl NodeHealth {
     pub fn answered(&self) -> u32 {
         self.with(|known| {
             known.answers += 1;
+            known.silence = 0;
             known.cool_until_ms = 0;
             std::mem::take(&mut known.failures)
         })
     }
 
     /// It failed; `random` shortens the pause by up to a quarter, so that nodes that failed together
-    /// are not all tried again together. Returns how often in a row it has.
-    pub fn failed(&self, now_ms: u64, random: u8) -> u32 {
+    /// are not all tried again together. `silent` is a failure without a word. Returns how often in a row it has.
+    pub fn failed(&self, now_ms: u64, random: u8, silent: bool) -> u32 {
         self.with(|known| {
             known.errors += 1;
+            known.silence = match silent {
+                true => known.silence.saturating_add(1),
+                false => 0,
+            };
             known.failures = known.failures.saturating_add(1);
             let pause = COOLDOWN.jittered(known.failures - 1, random).as_millis();
             let pause_ms = u64::try_from(pause).unwrap_or(u64::MAX);
             known.cool_until_ms = now_ms.saturating_add(pause_ms);
             known.failures
+        })
+    }
+
+    /// Whether it gets one call at a time.
+    pub fn is_silent(&self) -> bool {
+        self.with(|known| known.is_silent())
+    }
+
+    /// Whether it is silent and has the one call that it gets.
+    pub fn is_tried(&self) -> bool {
+        self.with(|known| known.is_silent() && known.tried)
+    }
+
+    /// A call begins; `None` where the node is silent and has the one that it gets.
+    pub fn enter(&self) -> Option<CallTurn<'_>> {
+        let trial = self.with(|known| match known.is_silent() {
+            false => Some(false),
+            true => (!std::mem::replace(&mut known.tried, true)).then_some(true),
+        })?;
+        Some(CallTurn {
+            health: self,
+            trial,
         })
     }
 
@@ -78,11 +139,11 @@ impl NodeHealth {
         })
     }
 
-    /// How it is doing, as node `index` (from 0) of a chain.
-    pub fn view(&self, chain: &str, index: usize) -> EndpointHealth {
+    /// How it is doing, as this node (from 1) of a chain.
+    pub fn view(&self, chain: &str, node: usize) -> EndpointHealth {
         self.with(|known| EndpointHealth {
             chain: chain.to_owned(),
-            node: index + 1,
+            node,
             failures: known.failures,
             answers: known.answers,
             errors: known.errors,
@@ -101,19 +162,39 @@ mod tests {
         let health = NodeHealth::default();
         assert_eq!(health.cool_until_ms(5), 0);
         for (failures, pause) in [(1, 1_000), (2, 2_000), (3, 4_000)] {
-            assert_eq!(health.failed(10, 0), failures);
+            assert_eq!(health.failed(10, 0, false), failures);
             assert_eq!(health.cool_until_ms(10), 10 + pause);
             assert_eq!(health.cool_until_ms(10 + pause), 0);
         }
         for _ in 0..100 {
-            health.failed(10, 255);
+            health.failed(10, 255, false);
         }
         let most = u64::try_from(COOLDOWN.jittered(u32::MAX, 255).as_millis()).unwrap();
         assert_eq!(health.cool_until_ms(10), 10 + most);
         assert_eq!(health.answered(), 103);
         assert_eq!(health.cool_until_ms(10), 0);
-        let view = health.view("Bitcoin", 1);
+        let view = health.view("Bitcoin", 2);
         assert_eq!((view.node, view.failures), (2, 0));
         assert_eq!((view.answers, view.errors), (1, 103));
+    }
+
+    #[test]
+    fn a_silent_node__should_get_one_call_at_a_time() {
+        let health = NodeHealth::default();
+        for _ in 0..MOST_SILENCE {
+            let (one, other) = (health.enter().unwrap(), health.enter().unwrap());
+            assert!(!one.is_trial() && !other.is_trial());
+            health.failed(10, 0, true);
+        }
+        let trial = health.enter().unwrap();
+        assert!(trial.is_trial() && health.is_tried() && health.enter().is_none());
+        drop(trial);
+        assert!(!health.is_tried());
+        let trial = health.enter().unwrap();
+        // Any word will do.
+        health.failed(10, 0, false);
+        assert!(!health.enter().unwrap().is_trial());
+        drop(trial);
+        assert!(!health.enter().unwrap().is_trial());
     }
 }

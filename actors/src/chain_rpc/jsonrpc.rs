@@ -1,6 +1,9 @@
 //! JSON-RPC over HTTP.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -48,6 +51,7 @@ impl Protocol for JsonRpc {
 }
 
 /// A method and its parameters.
+#[derive(Clone)]
 pub struct RpcCall(pub &'static str, pub Value);
 
 impl Call<JsonRpc> for RpcCall {
@@ -87,6 +91,68 @@ impl Call<JsonRpc> for RpcCall {
             )),
         }
     }
+}
+
+/// Several calls in one HTTP request, of which one node answers all.
+pub struct RpcCalls(pub Vec<RpcCall>);
+
+impl Call<JsonRpc> for RpcCalls {
+    /// In the order of the calls.
+    type Answer = Vec<Result<Value, RpcError>>;
+
+    fn subject(&self) -> &str {
+        self.0.first().map_or("", |call| call.0)
+    }
+
+    fn request(&self, _: &JsonRpc) -> NodeRequest {
+        let call = |(id, RpcCall(method, params)): (usize, &RpcCall)| json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        let calls = self.0.iter().enumerate().map(call).collect();
+        NodeRequest::post("", NodeRequestBody::Json(Value::Array(calls)))
+    }
+
+    /// Answers may come in any order (JSON-RPC 2.0, section 6).
+    fn read(
+        &self,
+        _: &JsonRpc,
+        response: &NodeResponse,
+    ) -> ParsedResponse<Result<Self::Answer, RpcError>> {
+        let malformed = || {
+            ParsedResponse::Malformed(format!(
+                "the node answered HTTP {} without an answer for each call",
+                response.status
+            ))
+        };
+        let Ok(answers) = serde_json::from_slice::<Vec<RpcBatchAnswer>>(&response.body) else {
+            return match serde_json::from_slice::<JsonRpcResponse>(&response.body) {
+                Ok(JsonRpcResponse {
+                    error: Some(error), ..
+                }) if overloaded(&error) => ParsedResponse::Busy(error.words()),
+                Ok(JsonRpcResponse {
+                    error: Some(error), ..
+                }) => ParsedResponse::Value(Err(error)),
+                _ => malformed(),
+            };
+        };
+        let mut found = BTreeMap::new();
+        for RpcBatchAnswer { id, answer } in answers {
+            if let Some(error) = answer.error.as_ref().filter(|error| overloaded(error)) {
+                return ParsedResponse::Busy(error.words());
+            }
+            found.insert(id, answer.error.map_or(Ok(answer.result), Err));
+        }
+        let answers: Option<Vec<_>> = (0..self.0.len()).map(|id| found.remove(&id)).collect();
+        match answers {
+            Some(answers) => ParsedResponse::Value(Ok(answers)),
+            None => malformed(),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct RpcBatchAnswer {
+    id: usize,
+    #[serde(flatten)]
+    answer: JsonRpcResponse,
 }
 
 #[derive(Deserialize)]

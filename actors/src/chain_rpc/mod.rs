@@ -6,10 +6,12 @@ mod client;
 mod endpoints;
 mod evm;
 mod exchange;
+mod fees;
 mod grpc;
 mod health;
 mod jsonrpc;
 mod pool;
+mod queue;
 mod rest;
 mod simulation;
 mod solana;
@@ -23,17 +25,32 @@ use std::{collections::BTreeMap, sync::Arc};
 use async_trait::async_trait;
 use covault_core::{
     fault::{ExecuteCode, Fault},
-    networks::{ChainData, KnownChains, Network, Payload, Queries, Signed},
+    networks::{ChainData, ChainMoment, KnownChains, Network, Payload, Queries, Signed},
 };
+use futures::future::join_all;
+
+pub use covault_core::request::Inclusion;
 
 pub use client::{Call, CallError, Client, Protocol, Refusal};
-pub use endpoints::{ChainEndpoints, ChainKey, ChainsConfig, NodeAuth, NodeEndpoint};
+pub use endpoints::{
+    ChainEndpoints, ChainKey, ChainsConfig, NodeAuth, NodeEndpoint, SpeedUpPolicy,
+};
 pub use exchange::{NodeRequest, NodeRequestBody, NodeResponse};
+pub use fees::FeeEstimate;
 pub use health::EndpointHealth;
 pub use jsonrpc::{JsonRpc, RpcCall};
-pub use pool::{NodePool, PoolPorts};
+pub use pool::{CALLS_PER_NODE, NodePool, PoolPorts};
+pub use queue::{ChainQueue, ChainWait};
 pub use rest::Rest;
 pub use simulation::{SimulationOutcome, SimulationRequest};
+
+/// For how long every node keeps what it has had, in milliseconds: a day.
+const MEMORY_MS: u64 = 86_400_000;
+/// How far around the moment at which a transaction was sent what a node remembers has to reach before its word counts that
+/// no block has it, in milliseconds: clocks differ, and blocks with theirs.
+const HISTORY_MARGIN_MS: u64 = 600_000;
+/// Questions about transactions that are put at the same time.
+const MAX_PARALLEL_SIGHTINGS: usize = 8;
 
 /// A signed transaction on its way to the chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +124,67 @@ pub enum Standing {
     Void,
 }
 
+/// A transaction that a node took, and that is followed until it is final.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrackedTransaction {
+    /// The bytes and their hash.
+    pub signed: Signed,
+    /// The address that sent it.
+    pub from: String,
+    /// When a node took it, in milliseconds since the Unix epoch.
+    pub sent_at_ms: u64,
+}
+
+impl TrackedTransaction {
+    /// Whether nodes that do not know it have never had it: they forget what is old.
+    fn is_remembered(&self, now_ms: u64) -> bool {
+        now_ms.saturating_sub(self.sent_at_ms) < MEMORY_MS
+    }
+
+    /// Whether a node that knows all from the one moment to the other would know it, in milliseconds since the Unix
+    /// epoch.
+    fn is_within(&self, from_ms: u64, to_ms: u64) -> bool {
+        let (before, after) = (
+            self.sent_at_ms.saturating_sub(HISTORY_MARGIN_MS),
+            self.sent_at_ms.saturating_add(HISTORY_MARGIN_MS),
+        );
+        from_ms <= before && to_ms >= after
+    }
+}
+
+/// Asks for each of some transactions, where one question is about one of them.
+async fn sight_each<'a, F>(
+    transactions: &'a [TrackedTransaction],
+    sight: impl Fn(&'a TrackedTransaction) -> F,
+) -> Vec<Result<TransactionSighting, ChainError>>
+where
+    F: Future<Output = Result<TransactionSighting, ChainError>>,
+{
+    let mut sightings = Vec::with_capacity(transactions.len());
+    for some in transactions.chunks(MAX_PARALLEL_SIGHTINGS) {
+        sightings.extend(join_all(some.iter().map(&sight)).await);
+    }
+    sightings
+}
+
+/// What a chain's nodes say of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TransactionSighting {
+    /// No node has it, and it can still come.
+    Missing,
+    /// A node has it, and no block.
+    Waiting,
+    /// A block has it that may still be replaced.
+    Mined(Inclusion),
+    /// A block has it for good.
+    Final(Inclusion),
+    /// Another transaction used its number or what it spends, for good: it never comes. With the hash of the other
+    /// one, where the nodes can say it.
+    Replaced(Option<String>),
+    /// Its time is over for good, and no block has it: it never comes.
+    Expired,
+}
+
 /// Why a node said no, for good.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainRefusal {
@@ -123,6 +201,15 @@ pub enum ChainError {
     Unknown(String),
     /// The node answered that it cannot be.
     Refused(ChainRefusal),
+}
+
+impl ChainError {
+    /// Why there was no answer, in words.
+    pub fn into_reason(self) -> String {
+        match self {
+            Self::Unknown(reason) | Self::Refused(ChainRefusal { reason, .. }) => reason,
+        }
+    }
 }
 
 /// A chain, through its nodes.
@@ -146,14 +233,63 @@ pub trait ChainClient: Send + Sync {
     /// Sends a signed transaction. Safe to repeat.
     async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome;
 
-    /// The number of the next transaction that the chain takes of an account, as of a block that is
-    /// not from before `since_ms` (milliseconds since the Unix epoch, by the chain's own clock).
-    /// `None` when there is no such block yet. Asked on networks whose transactions end with time,
-    /// to tell that one was never executed: what `agree` of the nodes say counts.
-    async fn next_number(&self, _address: &str, _since_ms: u64) -> Result<Option<u64>, ChainError> {
+    /// The number of the next transaction that the chain takes of an account, in a state of the chain that is not from
+    /// before `since`. `None` when there is no such state yet. Asked to tell that a transaction whose time is over was
+    /// never executed, and, with [`ChainMoment::ANY`], which one the chain waits for: what `agree` of the nodes say
+    /// counts.
+    async fn next_number(
+        &self,
+        _address: &str,
+        _since: ChainMoment,
+    ) -> Result<Option<u64>, ChainError> {
         Err(ChainError::Unknown(
             "the nodes of this chain are not asked for it".into(),
         ))
+    }
+
+    /// What became of transactions that nodes took, in their order: a few questions for all of them. What can
+    /// not be taken back, `Final`, `Replaced` and `Expired`, is said only when `agree` of the nodes say so.
+    /// `now_ms` is in milliseconds since the Unix epoch.
+    ///
+    /// # Errors
+    /// [`ChainError::Unknown`] for those of which the nodes say nothing now.
+    async fn sightings(
+        &self,
+        transactions: &[TrackedTransaction],
+        now_ms: u64,
+    ) -> Vec<Result<TransactionSighting, ChainError>>;
+
+    /// Whether a block has a transaction with whatever signatures. Asked when its time is over, where neither its hash
+    /// nor a number tells.
+    /// Nothing is asked, unless the network says otherwise.
+    ///
+    /// # Errors
+    /// [`ChainError::Unknown`] when the nodes do not say it.
+    async fn has_otherwise_signed(
+        &self,
+        _transaction: &TrackedTransaction,
+    ) -> Result<bool, ChainError> {
+        Err(ChainError::Unknown(
+            "the nodes of this chain are not asked for that".into(),
+        ))
+    }
+
+    /// What transactions pay now: slow, normal and fast. The nodes' word; whether it is believed says
+    /// [`ChainClients::estimate_problem`].
+    /// Nothing is asked, unless the network says otherwise.
+    async fn fee_estimates(&self) -> Result<[FeeEstimate; 3], ChainError> {
+        Err(ChainError::Unknown(
+            "the nodes of this chain are not asked for prices".into(),
+        ))
+    }
+
+    /// The number of the newest block, as blocks are counted to tell how long a transaction has waited. `None`
+    /// where that is not told.
+    ///
+    /// # Errors
+    /// [`ChainError::Unknown`] when the nodes do not say it now.
+    async fn head(&self) -> Result<Option<u64>, ChainError> {
+        Ok(None)
     }
 
     /// A balance in the smallest unit, decimal: of the chain's coin, or of a token. Both texts are
@@ -178,6 +314,10 @@ pub struct ChainClients {
     clients: BTreeMap<ChainKey, Arc<dyn ChainClient>>,
     /// The highest prices that configuration believes.
     most_prices: BTreeMap<ChainKey, u128>,
+    /// When transactions that no block takes are replaced; not where nobody has said so.
+    speed_ups: BTreeMap<ChainKey, SpeedUpPolicy>,
+    /// Requests that wait for what a chain's nodes say.
+    queues: BTreeMap<ChainKey, Arc<ChainQueue>>,
 }
 
 impl ChainClients {
@@ -194,9 +334,17 @@ impl ChainClients {
         let most_price = |(chain, endpoints): (&ChainKey, &ChainEndpoints)| {
             endpoints.most_price.map(|most| (*chain, most))
         };
+        let speed_up = |(chain, endpoints): (&ChainKey, &ChainEndpoints)| {
+            endpoints.speed_up.map(|policy| (*chain, policy))
+        };
         Ok(Self {
             clients: config.iter().map(connect).collect::<Result<_, Fault>>()?,
             most_prices: config.iter().filter_map(most_price).collect(),
+            speed_ups: config.iter().filter_map(speed_up).collect(),
+            queues: config
+                .keys()
+                .map(|chain| (*chain, Arc::default()))
+                .collect(),
         })
     }
 
@@ -204,12 +352,41 @@ impl ChainClients {
     #[must_use]
     pub fn with(mut self, chain: ChainKey, client: Arc<dyn ChainClient>) -> Self {
         self.clients.insert(chain, client);
+        self.queues.insert(chain, Arc::default());
         self
+    }
+
+    /// Has transactions of a chain replaced that no block takes.
+    #[must_use]
+    pub fn with_speed_up(mut self, chain: ChainKey, policy: SpeedUpPolicy) -> Self {
+        self.speed_ups.insert(chain, policy);
+        self
+    }
+
+    /// When transactions of a chain are replaced that no block takes; `None`: never.
+    pub fn speed_up(&self, chain: ChainKey) -> Option<SpeedUpPolicy> {
+        self.speed_ups.get(&chain).copied()
     }
 
     /// The client of a chain, where one is configured.
     pub fn get(&self, network: Network, chain_id: Option<u64>) -> Option<&Arc<dyn ChainClient>> {
         self.clients.get(&ChainKey::of(network, chain_id))
+    }
+
+    /// The requests that wait for what a chain's nodes say, where one is configured.
+    pub fn queue(&self, network: Network, chain_id: Option<u64>) -> Option<&Arc<ChainQueue>> {
+        self.queues.get(&ChainKey::of(network, chain_id))
+    }
+
+    /// The number of the next transaction that a chain takes of an account now; `None` where there are no numbers.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] when its nodes do not say, or none is configured.
+    pub async fn next_number(&self, chain: ChainKey, address: &str) -> Result<Option<u64>, Fault> {
+        let client = self.clients.get(&chain);
+        let client = client.ok_or_else(|| Fault::unavailable(chain.without_node()))?;
+        let next = client.next_number(address, ChainMoment::ANY).await;
+        next.map_err(|error| Fault::unavailable(error.into_reason()))
     }
 
     /// Why a transaction is not built with the price that the chain's nodes name; `None` where it may be.
@@ -222,12 +399,11 @@ impl ChainClients {
         let rules = network.rules();
         let price = rules.quoted_price(payload, chain_data)?;
         let chain = ChainKey::of(network, payload.chain_id());
-        let most = self.most_prices.get(&chain).copied();
-        let most = most.unwrap_or_else(|| rules.default_most_price(chain.chain_id));
+        let most = self.most_price(chain);
         (price > most).then(|| {
             format!(
                 "the nodes of {chain} name a price of {price} {}, and {most} is the most that is believed \
-                 ({}.most_price); give gasFee in the request, or raise it",
+                 ({}.most_price); raise it, or bring fees in the request where its kind has them",
                 rules.price_unit(),
                 chain.setting(),
             )

@@ -1,12 +1,15 @@
 //! The nodes of one chain, as one: HTTP requests go to the node that is doing best, then to the
 //! others; where money depends on the answer, several have to give the same.
 //!
+//! What hangs is not waited for by everybody: a node has so many calls in progress and no more, one that is
+//! silent gets them one at a time, and all who wait to hear on which chain it is wait for the same call.
+//!
 //! Errors name the chain and never a node's address, which may hold an access key.
 
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -16,13 +19,17 @@ use covault_core::{
     fault::Fault,
     port::{Clock, Entropy},
 };
-use futures::future::join_all;
+use futures::{
+    FutureExt as _,
+    future::{BoxFuture, Shared, WeakShared, join_all},
+};
+use parking_lot::Mutex;
 use reqwest::{
     Url,
     header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue},
 };
 use secrecy::ExposeSecret as _;
-use tokio::{sync::OnceCell, time::Instant};
+use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
     endpoints::{ChainEndpoints, ChainKey, NodeAuth, NodeEndpoint},
@@ -34,6 +41,10 @@ use super::{
 const MAX_ANSWER: usize = 8 << 20;
 /// What is said of a longer one.
 pub(super) const TOO_LONG: &str = "the node's answer is too long";
+/// Most calls to one node that are in progress at once.
+pub const CALLS_PER_NODE: usize = 128;
+/// Connections to one node that are kept for later calls.
+const IDLE_PER_NODE: usize = 16;
 /// How often all nodes are gone through for one question.
 const ROUNDS: u32 = 2;
 /// The pause between, less up to a quarter.
@@ -46,6 +57,9 @@ pub struct PoolPorts {
     pub clock: Arc<dyn Clock>,
     /// So that not all wait equally long.
     pub entropy: Arc<dyn Entropy>,
+    /// Calls to one node that may be in progress at once; others wait for a place, for as long as an answer may
+    /// take. Each has a socket.
+    pub calls_per_node: usize,
 }
 
 /// Why no answer came.
@@ -69,32 +83,71 @@ struct ChainCheck {
 /// The nodes of one chain.
 pub struct NodePool {
     chain: String,
-    nodes: Vec<PoolNode>,
+    nodes: Vec<Arc<PoolNode>>,
     agree: usize,
     timeout: Duration,
-    check: Option<ChainCheck>,
+    check: Option<Arc<ChainCheck>>,
     /// The node that answered last; asked first.
     preferred: AtomicUsize,
     ports: PoolPorts,
 }
 
 struct PoolNode {
+    chain: String,
+    /// From 1.
+    number: usize,
     url: Url,
     headers: HeaderMap,
     http: reqwest::Client,
+    timeout: Duration,
     health: NodeHealth,
-    /// Set once it has said that it is on the right chain.
-    checked: OnceCell<()>,
+    places: Semaphore,
+    /// It has said that it is on the right chain.
+    checked: AtomicBool,
+    /// The call that asks it now.
+    checking: Mutex<Option<WeakShared<RunningCheck>>>,
+    ports: PoolPorts,
+}
+
+type RunningCheck = BoxFuture<'static, Result<(), FailedCheck>>;
+
+/// What a check came to for all who waited for it.
+#[derive(Clone)]
+struct FailedCheck {
+    failure: NodeFailure,
+    /// One of them has noted it.
+    noted: Arc<AtomicBool>,
 }
 
 /// Why one node gave no answer.
+#[derive(Clone)]
 enum NodeFailure {
+    /// It was not asked.
+    NotAsked(String),
     /// It did not take the request.
     Idle(String),
     /// It may have.
     Lost(String),
+    /// It may have, and said nothing at all.
+    Silent(String),
     /// It is on another chain.
     WrongChain(String),
+}
+
+impl NodeFailure {
+    fn reason(&self) -> &str {
+        match self {
+            Self::NotAsked(reason)
+            | Self::Idle(reason)
+            | Self::Lost(reason)
+            | Self::Silent(reason)
+            | Self::WrongChain(reason) => reason,
+        }
+    }
+
+    fn may_have_taken_it(&self) -> bool {
+        matches!(self, Self::Lost(_) | Self::Silent(_))
+    }
 }
 
 impl NodePool {
@@ -124,6 +177,7 @@ impl NodePool {
         let client = || {
             reqwest::Client::builder()
                 .timeout(timeout)
+                .pool_max_idle_per_host(IDLE_PER_NODE)
                 .redirect(reqwest::redirect::Policy::none())
         };
         let far = client().build().map_err(Fault::bug)?;
@@ -132,7 +186,8 @@ impl NodePool {
         let nodes = endpoints
             .nodes
             .iter()
-            .map(|endpoint| {
+            .zip(1..)
+            .map(|(endpoint, number)| {
                 let NodeEndpoint { url, access } = endpoint;
                 // The text may hold an access key: it is not repeated.
                 let url = Url::parse(url)
@@ -141,14 +196,20 @@ impl NodePool {
                     .ok_or_else(|| {
                         Fault::field(setting("rpc"), "an address is not an http(s) URL")
                     })?;
-                Ok(PoolNode {
+                Ok(Arc::new(PoolNode {
+                    chain: chain.to_string(),
+                    number,
                     http: if is_loopback(&url) { &near } else { &far }.clone(),
                     headers: headers(access)
                         .ok_or_else(|| Fault::field(setting("header_files"), "not a header"))?,
                     url,
+                    timeout,
                     health: NodeHealth::default(),
-                    checked: OnceCell::new(),
-                })
+                    places: Semaphore::new(ports.calls_per_node),
+                    checked: AtomicBool::new(false),
+                    checking: Mutex::default(),
+                    ports: ports.clone(),
+                }))
             })
             .collect::<Result<Vec<_>, Fault>>()?;
         Ok(Self {
@@ -170,10 +231,10 @@ impl NodePool {
         call: NodeRequest,
         read: impl Fn(&NodeResponse) -> ParsedResponse<Result<(), String>> + Send + Sync + 'static,
     ) -> Self {
-        self.check = Some(ChainCheck {
+        self.check = Some(Arc::new(ChainCheck {
             call,
             read: Box::new(read),
-        });
+        }));
         self
     }
 
@@ -199,9 +260,9 @@ impl NodePool {
 
     /// How the nodes are doing.
     pub fn health(&self) -> Vec<EndpointHealth> {
-        let nodes = self.nodes.iter().enumerate();
+        let nodes = self.nodes.iter();
         nodes
-            .map(|(index, node)| node.health.view(&self.chain, index))
+            .map(|node| node.health.view(&node.chain, node.number))
             .collect()
     }
 
@@ -247,12 +308,11 @@ impl NodePool {
                     self.preferred.store(index, Ordering::Relaxed);
                     return (Ok(said), doubt);
                 }
-                Err(NodeFailure::Idle(reason)) => trouble = Some(reason),
-                Err(NodeFailure::Lost(reason)) => {
-                    doubt = true;
-                    trouble = Some(reason);
-                }
                 Err(NodeFailure::WrongChain(reason)) => wrong_chain = Some(reason),
+                Err(failure) => {
+                    doubt |= failure.may_have_taken_it();
+                    trouble = Some(failure.reason().to_owned());
+                }
             }
         }
         let trouble = match (trouble, wrong_chain) {
@@ -273,19 +333,40 @@ impl NodePool {
         read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
     ) -> Result<T, String> {
         let best = self.order().into_iter().next();
-        let node = best.and_then(|index| self.nodes.get(index));
-        let node = node.ok_or("no such node")?;
-        match self.on_this_chain(node).await {
-            Ok(()) => {}
-            Err(
-                NodeFailure::Idle(reason)
-                | NodeFailure::Lost(reason)
-                | NodeFailure::WrongChain(reason),
-            ) => {
-                return Err(reason);
-            }
+        let best = best.ok_or("no such node")?;
+        self.query_quietly(best, call, &read).await
+    }
+
+    /// As [`NodePool::query_best_effort`], of as many nodes as have to agree: what each of them says.
+    pub async fn query_several_best_effort<T>(
+        &self,
+        call: &NodeRequest,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
+    ) -> Vec<Result<T, String>> {
+        let order = self.order().into_iter().take(self.agree);
+        join_all(order.map(|index| self.query_quietly(index, call, &read))).await
+    }
+
+    /// The answer of one node, which is none the worse for it.
+    async fn query_quietly<T>(
+        &self,
+        index: usize,
+        call: &NodeRequest,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
+    ) -> Result<T, String> {
+        let node = self.nodes.get(index).ok_or("no such node")?;
+        if node.health.is_silent() {
+            return Err("the node gives no answers".into());
         }
-        match read(&node.exchange(call).await?) {
+        let response = async {
+            let checked = node.on_this_chain(self.check.as_ref()).await;
+            checked.map_err(|failed| failed.failure)?;
+            node.exchange(call).await
+        };
+        let response = response
+            .await
+            .map_err(|failure| failure.reason().to_owned())?;
+        match read(&response) {
             ParsedResponse::Value(said) => Ok(said),
             ParsedResponse::Busy(reason) | ParsedResponse::Malformed(reason) => Err(reason),
         }
@@ -302,11 +383,7 @@ impl NodePool {
         read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
     ) -> Result<T, String> {
         let answer = self.ask(index, call, read).await;
-        answer.map_err(|failure| match failure {
-            NodeFailure::Idle(reason)
-            | NodeFailure::Lost(reason)
-            | NodeFailure::WrongChain(reason) => reason,
-        })
+        answer.map_err(|failure| failure.reason().to_owned())
     }
 
     /// The answer that as many nodes give as configuration wants to agree. Those that are asked
@@ -336,10 +413,8 @@ impl NodePool {
             for (index, answer) in join_all(nodes.iter().copied().map(ask)).await {
                 match answer {
                     Ok(said) => answers.push((index, said)),
-                    Err(NodeFailure::Idle(reason) | NodeFailure::Lost(reason)) => {
-                        trouble = Some(reason)
-                    }
                     Err(NodeFailure::WrongChain(reason)) => wrong_chain = Some(reason),
+                    Err(failure) => trouble = Some(failure.reason().to_owned()),
                 }
             }
             let unanimous = answers
@@ -408,11 +483,9 @@ impl NodePool {
                     Ok(false) => answered = true,
                     Err(reason) => trouble = Some(reason),
                 },
-                Err(NodeFailure::Idle(reason) | NodeFailure::Lost(reason)) => {
-                    trouble = Some(reason)
-                }
                 // It can know nothing about this chain.
                 Err(NodeFailure::WrongChain(_)) => {}
+                Err(failure) => trouble = Some(failure.reason().to_owned()),
             }
         }
         match trouble {
@@ -434,8 +507,7 @@ impl NodePool {
     }
 
     fn dice(&self) -> u8 {
-        let [dice] = self.random();
-        dice
+        dice(&*self.ports.entropy)
     }
 
     /// Every node: first those that are well, from the one that answered last; then the others,
@@ -458,82 +530,136 @@ impl NodePool {
         call: &NodeRequest,
         read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
     ) -> Result<T, NodeFailure> {
-        let node = self
-            .nodes
-            .get(index)
-            .ok_or_else(|| NodeFailure::Idle("no such node".into()))?;
-        let outcome = match self.on_this_chain(node).await {
-            Ok(()) => match node.exchange(call).await.map(|answer| read(&answer)) {
-                Ok(ParsedResponse::Value(said)) => Ok(said),
-                Ok(ParsedResponse::Busy(reason)) => Err(NodeFailure::Idle(reason)),
-                Ok(ParsedResponse::Malformed(reason)) | Err(reason) => {
-                    Err(NodeFailure::Lost(reason))
+        let node = self.nodes.get(index);
+        let node = node.ok_or_else(|| NodeFailure::NotAsked("no such node".into()))?;
+        if let Err(failed) = node.on_this_chain(self.check.as_ref()).await {
+            if !failed.noted.swap(true, Ordering::Relaxed) {
+                node.note(Some(&failed.failure));
+            }
+            // What is to be asked of it was not asked yet.
+            return Err(match failed.failure {
+                NodeFailure::Lost(reason) | NodeFailure::Silent(reason) => {
+                    NodeFailure::Idle(reason)
                 }
-            },
+                failure => failure,
+            });
+        }
+        let outcome = match node.exchange(call).await.map(|answer| read(&answer)) {
+            Ok(ParsedResponse::Value(said)) => Ok(said),
+            Ok(ParsedResponse::Busy(reason)) => Err(NodeFailure::Idle(reason)),
+            Ok(ParsedResponse::Malformed(reason)) => Err(NodeFailure::Lost(reason)),
             Err(failure) => Err(failure),
         };
-        match &outcome {
-            Ok(_) => {
-                let failures = node.health.answered();
-                if failures > 0 {
-                    tracing::info!(
-                        chain = self.chain,
-                        node = index + 1,
-                        failures,
-                        "a node answers again"
-                    );
-                }
-            }
-            Err(
-                NodeFailure::Idle(reason)
-                | NodeFailure::Lost(reason)
-                | NodeFailure::WrongChain(reason),
-            ) => {
-                let now = self.ports.clock.now_ms();
-                let failures = node.health.failed(now, self.dice());
-                // Not once per request as long as it is away.
-                if failures.is_power_of_two() {
-                    tracing::warn!(
-                        chain = self.chain,
-                        node = index + 1,
-                        failures,
-                        reason,
-                        "a node gave no answer"
-                    );
-                }
-            }
-        }
+        node.note(outcome.as_ref().err());
         outcome
-    }
-
-    /// Whether a node is on the right chain: money must not be sent to another one.
-    async fn on_this_chain(&self, node: &PoolNode) -> Result<(), NodeFailure> {
-        let Some(check) = &self.check else {
-            return Ok(());
-        };
-        node.checked
-            .get_or_try_init(|| async {
-                let answer = node
-                    .exchange(&check.call)
-                    .await
-                    .map_err(NodeFailure::Idle)?;
-                match (check.read)(&answer) {
-                    ParsedResponse::Value(Ok(())) => Ok(()),
-                    ParsedResponse::Value(Err(reason)) => Err(NodeFailure::WrongChain(reason)),
-                    ParsedResponse::Busy(reason) | ParsedResponse::Malformed(reason) => {
-                        Err(NodeFailure::Idle(reason))
-                    }
-                }
-            })
-            .await
-            .copied()
     }
 }
 
 impl PoolNode {
-    async fn exchange(&self, call: &NodeRequest) -> Result<NodeResponse, String> {
+    /// Whether it is on the right chain: money must not be sent to another one. Who asks while it is being
+    /// asked waits for that answer.
+    async fn on_this_chain(
+        self: &Arc<Self>,
+        check: Option<&Arc<ChainCheck>>,
+    ) -> Result<(), FailedCheck> {
+        let Some(check) = check else {
+            return Ok(());
+        };
+        if self.checked.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let running = {
+            let mut checking = self.checking.lock();
+            let running = checking.as_ref().and_then(WeakShared::upgrade);
+            match running.filter(|running| running.peek().is_none()) {
+                Some(running) => running,
+                None => {
+                    let running = Self::check(Arc::clone(self), Arc::clone(check));
+                    let running: Shared<RunningCheck> = running.boxed().shared();
+                    // Weak: a call that nobody waits for any more is not gone on with.
+                    *checking = running.downgrade();
+                    running
+                }
+            }
+        };
+        running.await
+    }
+
+    async fn check(self: Arc<Self>, check: Arc<ChainCheck>) -> Result<(), FailedCheck> {
+        let answer = self.exchange(&check.call).await;
+        let outcome = answer.and_then(|answer| match (check.read)(&answer) {
+            ParsedResponse::Value(Ok(())) => Ok(()),
+            ParsedResponse::Value(Err(reason)) => Err(NodeFailure::WrongChain(reason)),
+            ParsedResponse::Busy(reason) | ParsedResponse::Malformed(reason) => {
+                Err(NodeFailure::Idle(reason))
+            }
+        });
+        if outcome.is_ok() {
+            self.checked.store(true, Ordering::Relaxed);
+        }
+        outcome.map_err(|failure| FailedCheck {
+            failure,
+            noted: Arc::default(),
+        })
+    }
+
+    /// How a call ended.
+    fn note(&self, failure: Option<&NodeFailure>) {
+        let Self { chain, number, .. } = self;
+        let Some(failure) = failure else {
+            let failures = self.health.answered();
+            if failures > 0 {
+                tracing::info!(chain, node = number, failures, "a node answers again");
+            }
+            return;
+        };
+        if matches!(failure, NodeFailure::NotAsked(_)) {
+            return;
+        }
+        let silent = matches!(failure, NodeFailure::Silent(_));
+        let now = self.ports.clock.now_ms();
+        let random = dice(&*self.ports.entropy);
+        let failures = self.health.failed(now, random, silent);
+        // Not once per request as long as it is away.
+        if failures.is_power_of_two() {
+            let reason = failure.reason();
+            tracing::warn!(
+                chain,
+                node = number,
+                failures,
+                reason,
+                "a node gave no answer"
+            );
+        }
+    }
+
+    /// One call, once there is a place for it.
+    async fn exchange(&self, call: &NodeRequest) -> Result<NodeResponse, NodeFailure> {
+        let not_asked = |reason: &str| NodeFailure::NotAsked(reason.to_owned());
+        let silent = || not_asked("the node gives no answers and is being tried");
+        if self.health.is_tried() {
+            return Err(silent());
+        }
+        let place = tokio::time::timeout(self.timeout, self.places.acquire()).await;
+        let Ok(Ok(_place)) = place else {
+            return Err(not_asked("too many calls to the node are in progress"));
+        };
+        let turn = self.health.enter().ok_or_else(silent)?;
+        // A trial is one call that others would wait for.
+        let within = call.within.map(|time| match turn.is_trial() {
+            true => time.min(self.timeout),
+            false => time,
+        });
+        self.send(call, within).await
+    }
+
+    async fn send(
+        &self,
+        call: &NodeRequest,
+        within: Option<Duration>,
+    ) -> Result<NodeResponse, NodeFailure> {
         // Without the URL, which may hold an access key.
-        let describe = |error: reqwest::Error| describe(&error.without_url());
+        let silent = |error: reqwest::Error| NodeFailure::Silent(describe(&error.without_url()));
         let request = self
             .http
             .request(call.method.clone(), call.url(&self.url))
@@ -545,17 +671,17 @@ impl PoolNode {
                 .header(reqwest::header::CONTENT_TYPE, *kind)
                 .body(bytes.clone()),
         };
-        let request = match call.within {
+        let request = match within {
             Some(time) => request.timeout(time),
             None => request,
         };
-        let mut response = request.send().await.map_err(describe)?;
+        let mut response = request.send().await.map_err(silent)?;
         let status = response.status().as_u16();
         let headers = response.headers().clone();
         let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(describe)? {
+        while let Some(chunk) = response.chunk().await.map_err(silent)? {
             if body.len() + chunk.len() > MAX_ANSWER {
-                return Err(TOO_LONG.into());
+                return Err(NodeFailure::Lost(TOO_LONG.into()));
             }
             body.extend_from_slice(&chunk);
         }
@@ -565,6 +691,13 @@ impl PoolNode {
             body,
         })
     }
+}
+
+fn dice(entropy: &dyn Entropy) -> u8 {
+    let mut dice = [0; 1];
+    entropy.fill(&mut dice);
+    let [dice] = dice;
+    dice
 }
 
 /// What a node wants to be shown, in a form that no log prints.

@@ -36,7 +36,7 @@ pub struct SimulationOutcome {
     pub success: bool,
     /// What it returns, in the form that the network's nodes give: hex with `0x` of an EVM call
     /// (of one that reverts, the data that it reverts with) and of a Tron call, base64 of a Solana
-    /// program's return data, base64 XDR of a Stellar contract's value.
+    /// program's return data, base64 XDR of the value of a contract that speaks XDR.
     pub result: Option<String>,
     /// Why it would fail, in words.
     pub error: Option<String>,

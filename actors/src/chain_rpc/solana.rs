@@ -3,6 +3,9 @@
 //! Nodes have to be on the right chain, which is told by its genesis hash. Where all nodes of a
 //! chain are on this machine that is not asked: they may be of a private chain, for tests.
 
+mod fees;
+mod sightings;
+
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -25,7 +28,8 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainKey, ChainRefusal,
-    EndpointHealth, NodePool, SimulationOutcome, SimulationRequest,
+    EndpointHealth, FeeEstimate, NodePool, SimulationOutcome, SimulationRequest,
+    TrackedTransaction, TransactionSighting,
     client::{Client, Refusal as _},
     exchange::short,
     is_void,
@@ -51,6 +55,8 @@ const POLL: Duration = Duration::from_millis(500);
 
 /// The commitment of what is asked for: at `finalized`, the default, a node is half a minute behind.
 const COMMITMENT: &str = "confirmed";
+/// That of blocks which are never dropped.
+const COMMITMENT_FOR_GOOD: &str = "finalized";
 
 /// One Solana-family chain.
 pub struct SolanaNode {
@@ -95,13 +101,30 @@ impl SolanaNode {
         let read = |answer: &Value| {
             let accounts = answer.get("value")?.as_array()?.iter().map(account);
             let accounts = accounts.collect::<Option<Vec<_>>>()?;
-            (accounts.len() == names.len()).then(|| queries.chain_data(&accounts))
+            (accounts.len() == names.len()).then(|| {
+                let fees = queries.transfer_fees(&accounts);
+                (queries.chain_data(&accounts), fees)
+            })
         };
-        let chain_data = self
+        let (chain_data, fees) = self
             .rpc
             .query_quorum(RpcCall("getMultipleAccounts", params), read)
             .await?;
-        chain_data.map_err(refused)
+        let mut chain_data = chain_data.map_err(refused)?;
+        chain_data.transfer_fee = match fees.map(|fees| (fees, fees.fixed())) {
+            None => None,
+            Some((_, Some(fee))) => Some(fee),
+            Some((fees, None)) => Some(fees.at(self.epoch().await?)),
+        };
+        Ok(chain_data)
+    }
+
+    /// The present epoch, by which transfer fees of tokens change.
+    async fn epoch(&self) -> Result<u64, ChainError> {
+        let params = json!([{"commitment": COMMITMENT}]);
+        let epoch = |answer: &Value| answer.get("epoch")?.as_u64();
+        let call = RpcCall("getEpochInfo", params);
+        Ok(self.rpc.query_quorum(call, epoch).await?)
     }
 
     async fn known(&self, id: &str) -> Result<bool, String> {
@@ -207,14 +230,14 @@ impl SolanaNode {
         match lifetime {
             None => Ok(false),
             Some(TransactionLifetime::Blockhash(hash)) => {
-                let params = json!([hash, {"commitment": "finalized"}]);
+                let params = json!([hash, {"commitment": COMMITMENT_FOR_GOOD}]);
                 let valid = |answer: &Value| Ok(answer.get("value") == Some(&Value::Bool(true)));
                 self.rpc
                     .any(RpcCall("isBlockhashValid", params), valid)
                     .await
             }
             Some(TransactionLifetime::Nonce(nonce)) => {
-                let options = json!({"encoding": "base64", "commitment": "finalized"});
+                let options = json!({"encoding": "base64", "commitment": COMMITMENT_FOR_GOOD});
                 let params = json!([nonce.account(), options]);
                 let held = |answer: &Value| {
                     let account = answer.get("value").and_then(account).flatten();
@@ -275,6 +298,7 @@ impl ChainClient for SolanaNode {
             Some(token) => Some(self.token(token).await?),
             None => None,
         };
+        let compute = self.compute(queries, token.as_ref()).await?;
         // Last, so that it is as new as can be.
         let recent_blockhash = if queries.blockhash {
             self.blockhash().await?
@@ -283,7 +307,8 @@ impl ChainClient for SolanaNode {
         };
         Ok(ChainData::Solana(SolanaChainData {
             recent_blockhash,
-            token,
+            token: token.map(Box::new),
+            compute,
         }))
     }
 
@@ -310,6 +335,27 @@ impl ChainClient for SolanaNode {
             return of_several(number, count, what, verdict);
         }
         BroadcastOutcome::Accepted
+    }
+
+    async fn sightings(
+        &self,
+        transactions: &[TrackedTransaction],
+        now_ms: u64,
+    ) -> Vec<Result<TransactionSighting, ChainError>> {
+        self.sight_all(transactions, now_ms).await
+    }
+
+    async fn has_otherwise_signed(
+        &self,
+        transaction: &TrackedTransaction,
+    ) -> Result<bool, ChainError> {
+        self.find_message(transaction).await
+    }
+
+    async fn fee_estimates(&self) -> Result<[FeeEstimate; 3], ChainError> {
+        // Of no account: what the cheapest transactions of blocks paid.
+        let prices = self.priority_prices(&[], None).await?;
+        Ok(prices.map(fees::estimate))
     }
 
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
@@ -519,12 +565,10 @@ fn judge(error: &RpcCallError) -> SolanaVerdict {
     if has(&["blockhash not found", "blockhashnotfound"]) {
         return SolanaVerdict::NoBlockhash;
     }
-    // -32004, -32014 and -32016 are of nodes that are behind, -32005 of one that is not well, -32603
-    // of its own trouble, -32601 of one that takes no transactions.
-    if matches!(
-        error.code,
-        -32004 | -32005 | -32014 | -32016 | -32601 | -32603
-    ) || has(&["account in use", "accountinuse", "cluster maintenance"])
+    // -32601 is of one that takes no transactions.
+    if is_trouble_of_the_node(error)
+        || error.code == -32601
+        || has(&["account in use", "accountinuse", "cluster maintenance"])
     {
         return SolanaVerdict::Later;
     }
@@ -563,6 +607,12 @@ fn judge(error: &RpcCallError) -> SolanaVerdict {
         reason: format!("{hint}{}", short(&error.message)),
         code,
     })
+}
+
+/// Whether a node says no for what is its own: -32004, -32014 and -32016 are of nodes that are behind,
+/// -32005 of one that is not well, -32603 of its own trouble.
+fn is_trouble_of_the_node(error: &RpcError) -> bool {
+    matches!(error.code, -32004 | -32005 | -32014 | -32016 | -32603)
 }
 
 /// Whether a program says that there is too little: that is error 1 of the system and token

@@ -1,5 +1,7 @@
 //! Stellar nodes: the JSON-RPC of Stellar RPC. It takes parameters by name only.
 
+mod sightings;
+
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -7,7 +9,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
     fault::{ExecuteCode, Fault},
     networks::{
-        ChainData, Queries,
+        ChainData, ChainMoment, FeeLevel, Queries,
         stellar::{
             ChainData as StellarChainData, IssuedAsset, NETWORK_ID, Queries as StellarQueries,
             calls_contract,
@@ -22,12 +24,14 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
-    NodePool, SimulationOutcome, SimulationRequest,
+    FeeEstimate, NodePool, SimulationOutcome, SimulationRequest, TrackedTransaction,
+    TransactionSighting,
     client::Client,
     exchange::short,
+    fees::same_prices,
     is_void,
     jsonrpc::{JsonRpc, RpcCall, RpcCallError, RpcError},
-    resolve_refusal,
+    resolve_refusal, sight_each,
 };
 
 /// For how long a transaction is good, in seconds.
@@ -139,12 +143,9 @@ impl StellarNode {
         let entries = self
             .rpc
             .query_quorum(RpcCall("getLedgerEntries", json!({"keys": keys})), read);
-        let fee =
-            self.rpc
-                .query_quorum_by(RpcCall("getFeeStats", json!({})), base_fee, |one, other| {
-                    one.max(other) / 4 <= *one.min(other)
-                });
-        let ((sequence, destination_exists), base_fee) = tokio::try_join!(entries, fee)?;
+        let fee = self.base_fees(Some(queries.level));
+        let entries = async { Ok(entries.await?) };
+        let ((sequence, destination_exists), base_fees) = tokio::try_join!(entries, fee)?;
         let Some(sequence) = sequence else {
             return Err(refused(
                 "the wallet's account does not exist on Stellar: send it at least 1 XLM, and what it is to spend, first",
@@ -153,10 +154,20 @@ impl StellarNode {
         };
         Ok(ChainData::Stellar(StellarChainData {
             sequence,
-            base_fee,
+            base_fee: queries.level.of(base_fees),
             max_time: now_ms / 1000 + LIFETIME_S,
             destination_exists,
         }))
+    }
+
+    /// What to offer per operation, in stroops: slow, normal and fast. Nodes have to agree on the one of the
+    /// level, or on all.
+    async fn base_fees(&self, level: Option<FeeLevel>) -> Result<[u32; 3], ChainError> {
+        let call = RpcCall("getFeeStats", json!({}));
+        let same = same_prices(level, |one: u32, other: u32| {
+            one.max(other) / 4 <= one.min(other)
+        });
+        Ok(self.rpc.query_quorum_by(call, base_fees, same).await?)
     }
 
     /// Looks for the transaction in the ledgers of all nodes.
@@ -403,14 +414,18 @@ impl ChainClient for StellarNode {
         }
     }
 
-    async fn next_number(&self, address: &str, since_ms: u64) -> Result<Option<u64>, ChainError> {
+    async fn next_number(
+        &self,
+        address: &str,
+        since: ChainMoment,
+    ) -> Result<Option<u64>, ChainError> {
         let newest = Mutex::new(0);
         // The answer about a transaction that nobody has names the last ledger and its time.
         let read = |answer: &Value| {
             let StellarTrace::Nowhere(span) = trace_of(answer) else {
                 return None;
             };
-            let is_later = span.until >= since_ms.div_ceil(1_000);
+            let is_later = span.until >= since.time_ms.div_ceil(1_000) && span.last >= since.height;
             if span == LedgerRange::NONE {
                 return None;
             }
@@ -443,6 +458,19 @@ impl ChainClient for StellarNode {
             .query_quorum(RpcCall("getLedgerEntries", params), read)
             .await?;
         Ok(Some(next))
+    }
+
+    async fn sightings(
+        &self,
+        transactions: &[TrackedTransaction],
+        _now_ms: u64,
+    ) -> Vec<Result<TransactionSighting, ChainError>> {
+        sight_each(transactions, |one| self.sight(one)).await
+    }
+
+    async fn fee_estimates(&self) -> Result<[FeeEstimate; 3], ChainError> {
+        let fees = self.base_fees(None).await?;
+        Ok(fees.map(|fee| FeeEstimate::plain(fee.into(), 1, 0)))
     }
 
     /// An account that does not exist has nothing, and so has one without a trust line.
@@ -550,11 +578,16 @@ impl<'a> LedgerEntries<'a> {
 }
 
 /// What to offer per operation, so that it is taken also when ledgers are full: nine of ten
-/// transactions of the last ledgers were charged no more. The network charges the same.
-fn base_fee(stats: &Value) -> Option<u32> {
-    let fee = number(stats.pointer("/inclusionFee/p90")?)?;
-    let fee = fee.clamp(MIN_FEE.into(), MAX_FEE.into());
-    u32::try_from(fee).ok()
+/// transactions of the last ledgers were charged no more; half of them (slow), and all but one in a hundred
+/// (fast). The network charges the same.
+fn base_fees(stats: &Value) -> Option<[u32; 3]> {
+    let fee = |name: &str| {
+        let fee = number(stats.pointer("/inclusionFee")?.get(name)?)?;
+        u32::try_from(fee.clamp(MIN_FEE.into(), MAX_FEE.into())).ok()
+    };
+    let normal = fee("p90")?;
+    let (slow, fast) = (fee("p50").unwrap_or(normal), fee("p99").unwrap_or(normal));
+    Some([slow.min(normal), normal, fast.max(normal)])
 }
 
 /// What an answer to getTransaction says.
@@ -630,9 +663,7 @@ fn bug(fault: &Fault) -> ChainError {
 }
 
 fn words(error: RpcCallError) -> String {
-    match ChainError::from(error) {
-        ChainError::Unknown(reason) | ChainError::Refused(ChainRefusal { reason, .. }) => reason,
-    }
+    ChainError::from(error).into_reason()
 }
 
 #[cfg(test)]
@@ -641,7 +672,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base_fee__should_stay_between_what_the_network_wants_and_what_we_pay() {
+    fn base_fees__should_stay_between_what_the_network_wants_and_what_we_pay() {
         for (p90, expected) in [
             (json!("100"), Some(100)),
             (json!("0"), Some(100)),
@@ -652,9 +683,14 @@ mod tests {
             (json!(null), None),
         ] {
             let stats = json!({"inclusionFee": {"p90": p90}});
-            assert_eq!(base_fee(&stats), expected, "{stats}");
+            assert_eq!(base_fees(&stats), expected.map(|fee| [fee; 3]), "{stats}");
         }
-        assert_eq!(base_fee(&json!({})), None);
+        assert_eq!(base_fees(&json!({})), None);
+        let stats = json!({"inclusionFee": {"p50": "120", "p90": "400", "p99": "9000000"}});
+        assert_eq!(base_fees(&stats), Some([120, 400, 1_000_000]));
+        // Levels are in order whatever a node says.
+        let stats = json!({"inclusionFee": {"p50": "500", "p90": "400", "p99": "300"}});
+        assert_eq!(base_fees(&stats), Some([400; 3]));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! it did what it says is not looked at: one that fails takes its gas and moves its gas coins on.
 
 mod proto;
+mod sightings;
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -20,25 +21,29 @@ use covault_core::{
 };
 
 use self::proto::{
-    BATCH_GET_OBJECTS, BatchGetObjectsRequest, EXECUTE_TRANSACTION, EncodedBcs,
-    ExecuteTransactionRequest, ExecutionError, ExecutionErrorKind, FieldMask, GET_BALANCE,
-    GET_EPOCH, GET_SERVICE_INFO, GET_TRANSACTION, GetBalanceRequest, GetBalanceResponse,
-    GetEpochRequest, GetEpochResponse, GetObjectRequest, GetServiceInfoRequest,
+    BATCH_GET_OBJECTS, BatchGetObjectsRequest, BatchGetObjectsResponse, EXECUTE_TRANSACTION,
+    EncodedBcs, ExecuteTransactionRequest, ExecutionError, ExecutionErrorKind, FieldMask,
+    GET_BALANCE, GET_EPOCH, GET_SERVICE_INFO, GET_TRANSACTION, GetBalanceRequest,
+    GetBalanceResponse, GetEpochRequest, GetEpochResponse, GetObjectRequest, GetServiceInfoRequest,
     GetServiceInfoResponse, GetTransactionRequest, LIST_OWNED_OBJECTS, ListOwnedObjectsRequest,
     ListOwnedObjectsResponse, Object, OwnerKind, SIMULATE_TRANSACTION, SimulateTransactionRequest,
     TransactionResponse,
 };
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
-    SimulationOutcome, SimulationRequest,
+    FeeEstimate, SimulationOutcome, SimulationRequest, TrackedTransaction, TransactionSighting,
     client::{CallError, Client, Refusal as _},
     exchange::short,
     grpc::{GrpcCode, GrpcStatus, GrpcWeb},
     is_void,
     pool::NodePool,
-    resolve_refusal,
+    resolve_refusal, sight_each,
 };
 
+/// What a payment of SUI takes: the least computation that is charged, in units, and in MIST what its two coins
+/// are charged for storage, less what comes back for the one that is spent.
+const TRANSFER_GAS: u128 = 1_000;
+const TRANSFER_STORAGE: u128 = 1_976_000 - 978_120;
 /// The digest of mainnet's genesis checkpoint.
 const MAINNET: &str = "4btiuiMPvEENsttpZC7CZ53DruC3MAgfznDbASZ7DR6S";
 /// Objects of one page; nodes give no more, and some fewer.
@@ -84,8 +89,10 @@ enum SuiVerdict {
 #[derive(Debug, PartialEq)]
 enum TransactionFate {
     Executed,
-    /// Another one used them.
-    Void,
+    /// Another one used them, as far as it is known.
+    Void {
+        by: Option<String>,
+    },
     Open,
 }
 
@@ -281,38 +288,14 @@ impl SuiNode {
         if sent.objects.is_empty() {
             return TransactionFate::Open;
         }
-        let next = sent.next_version();
-        let objects = sent.objects.iter().take(MAX_LOOKED_UP);
-        let request = BatchGetObjectsRequest {
-            requests: objects
-                .clone()
-                .flat_map(|object| {
-                    // As it is now, and as this transaction would have left it.
-                    [None, Some(next)].map(|version| GetObjectRequest {
-                        object_id: Some(object.object_id.clone()),
-                        version,
-                    })
-                })
-                .collect(),
-            read_mask: FieldMask::of(&["object_id", "version", "previous_transaction"]),
-        };
-        let Ok(answer) = self.grpc.ask(BATCH_GET_OBJECTS.call(request)).await else {
-            return TransactionFate::Open;
-        };
-        let mut fate = TransactionFate::Open;
-        for (wanted, found) in objects.zip(answer.objects.chunks(2)) {
-            let found = found.iter().filter_map(|result| result.object.as_ref());
-            for object in found.filter(|found| found.object_id.as_ref() == Some(&wanted.object_id))
-            {
-                if object.previous_transaction.as_deref() == Some(hash) {
-                    return TransactionFate::Executed;
-                }
-                if object.version > Some(wanted.version) {
-                    fate = TransactionFate::Void;
-                }
-            }
+        match self
+            .grpc
+            .ask(BATCH_GET_OBJECTS.call(objects_of(sent)))
+            .await
+        {
+            Ok(answer) => fate_of(&answer, sent, hash),
+            Err(_) => TransactionFate::Open,
         }
-        fate
     }
 
     /// What became of a transaction that may have arrived before and that no node was seen to
@@ -325,7 +308,7 @@ impl SuiNode {
     ) -> BroadcastOutcome {
         match self.fate(sent, &broadcast_request.signed.tx_hash).await {
             TransactionFate::Executed => BroadcastOutcome::Accepted,
-            TransactionFate::Void => BroadcastOutcome::Refused(refusal),
+            TransactionFate::Void { .. } => is_void(refusal, true),
             TransactionFate::Open if self.is_over(sent, broadcast_request.now_ms).await => {
                 is_void(refusal, true)
             }
@@ -407,6 +390,20 @@ impl ChainClient for SuiNode {
         }
     }
 
+    async fn sightings(
+        &self,
+        transactions: &[TrackedTransaction],
+        now_ms: u64,
+    ) -> Vec<Result<TransactionSighting, ChainError>> {
+        sight_each(transactions, |one| self.sight(one, now_ms)).await
+    }
+
+    async fn fee_estimates(&self) -> Result<[FeeEstimate; 3], ChainError> {
+        let (_, price) = self.epoch().await?;
+        let estimate = FeeEstimate::plain(price.into(), TRANSFER_GAS, TRANSFER_STORAGE);
+        Ok([estimate; 3])
+    }
+
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
         let (units, _) = self.units(address, token.unwrap_or(SUI)).await?;
         Ok(units.to_string())
@@ -456,6 +453,46 @@ fn off_mainnet(info: &GetServiceInfoResponse) -> Result<Option<String>, String> 
             short(name)
         )
     }))
+}
+
+/// The objects that a transaction wanted: each as it is now, and as this transaction would have left it.
+fn objects_of(sent: &SentTransaction) -> BatchGetObjectsRequest {
+    let versions = [None, Some(sent.next_version())];
+    let objects = sent.objects.iter().take(MAX_LOOKED_UP);
+    BatchGetObjectsRequest {
+        requests: objects
+            .flat_map(|object| {
+                versions.map(|version| GetObjectRequest {
+                    object_id: Some(object.object_id.clone()),
+                    version,
+                })
+            })
+            .collect(),
+        read_mask: FieldMask::of(&["object_id", "version", "previous_transaction"]),
+    }
+}
+
+/// What the answer to [`objects_of`] says.
+fn fate_of(
+    answer: &BatchGetObjectsResponse,
+    sent: &SentTransaction,
+    hash: &str,
+) -> TransactionFate {
+    let mut fate = TransactionFate::Open;
+    for (wanted, found) in sent.objects.iter().zip(answer.objects.chunks(2)) {
+        let found = found.iter().filter_map(|result| result.object.as_ref());
+        for object in found.filter(|found| found.object_id.as_ref() == Some(&wanted.object_id)) {
+            if object.previous_transaction.as_deref() == Some(hash) {
+                return TransactionFate::Executed;
+            }
+            if object.version > Some(wanted.version) {
+                fate = TransactionFate::Void {
+                    by: object.previous_transaction.clone(),
+                };
+            }
+        }
+    }
+    fate
 }
 
 fn digest(answer: &TransactionResponse) -> Option<&str> {

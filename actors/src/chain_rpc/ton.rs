@@ -6,6 +6,7 @@
 //! messages: one that it cannot pay it leaves out, and takes the fee.
 
 mod answers;
+mod sightings;
 
 use std::time::Duration;
 
@@ -14,10 +15,11 @@ use covault_core::{
     backoff::Backoff,
     fault::{ExecuteCode, Fault},
     networks::{
-        ChainData, Queries,
+        ChainData, ChainMoment, Queries,
         ton::{
             ChainData as TonChainData, JettonChainData, JettonQueries, Queries as TonQueries,
             TonAddress, TransactionChainData, TransactionQueries,
+            fee::{TRANSFER_GAS, TransferPrices},
             ledger::{self, SentMessage},
             parse_address,
         },
@@ -32,10 +34,12 @@ use self::answers::{
 };
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
-    NodePool, NodeRequest, NodeRequestBody, NodeResponse,
+    FeeEstimate, NodePool, NodeRequest, NodeRequestBody, NodeResponse, TrackedTransaction,
+    TransactionSighting,
     client::{CallError, Client},
     is_void,
     rest::Rest,
+    sight_each,
 };
 
 /// For how long a transaction is good, in seconds. The wallet's earlier ones must be in blocks
@@ -58,6 +62,10 @@ const MAX_POLLS: u32 = 8;
 const POLLS: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(3));
 /// nanoton with which a wallet may be too poor to have its contract run.
 const MIN_FEE_BALANCE: u128 = 10_000_000;
+
+/// The parameters of the chain's configuration that say what gas and messages cost in the base chain.
+const GAS_PRICES: &str = "21";
+const FORWARD_PRICES: &str = "25";
 
 /// TON.
 pub struct TonNode {
@@ -108,6 +116,27 @@ impl TonNode {
         Ok(self.rest.query_quorum_by(call, read, same).await?)
     }
 
+    /// What validators charge, as the nodes say that the chain's configuration says; what mainnet has had since 2024
+    /// where they do not have the method.
+    async fn prices(&self) -> Result<TransferPrices, ChainError> {
+        let param = |id| NodeRequest::get("/getConfigParam", &[("config_id", id)]).about("prices");
+        let ask = |id| self.rest.query_quorum(param(id), answers::config_param);
+        let (Some(gas), Some(carriage)) = tokio::try_join!(ask(GAS_PRICES), ask(FORWARD_PRICES))?
+        else {
+            return Ok(TransferPrices::MAINNET);
+        };
+        let unknown = |reason: &str| ChainError::Unknown(reason.into());
+        let prices = TransferPrices::read(&gas, &carriage)
+            .ok_or_else(|| unknown("the node's prices make no sense"))?;
+        if prices.is_credible() {
+            Ok(prices)
+        } else {
+            Err(unknown(
+                "the nodes name prices that are more than twice those of mainnet, and are not believed",
+            ))
+        }
+    }
+
     /// The jetton wallet that a master names as the owner's; `None` when it is no master.
     async fn jetton_wallet(
         &self,
@@ -142,6 +171,20 @@ impl TonNode {
         {
             AccountStatus::Uninitialized => Ok(None),
             AccountStatus::Active | AccountStatus::Frozen => Err(unsound()),
+        }
+    }
+
+    /// Whether a contract is at an address that is to be paid.
+    async fn is_deployed(&self, recipient: &TonAddress) -> Result<bool, ChainError> {
+        let state = |answer: &NodeResponse| Some(TonAccount::read(answer)?.state);
+        let call = account(recipient).about("a recipient");
+        match self.rest.query_quorum(call, state).await? {
+            AccountStatus::Active => Ok(true),
+            AccountStatus::Uninitialized => Ok(false),
+            AccountStatus::Frozen => Err(refused(
+                "the recipient's account is frozen: what it is sent comes back",
+                ExecuteCode::Unspecified,
+            )),
         }
     }
 
@@ -203,7 +246,14 @@ impl TonNode {
                 None => Ok(None),
             }
         };
-        let (wallet, jetton) = tokio::try_join!(self.wallet(&from, queries.value), jetton)?;
+        let recipient = async {
+            match &queries.recipient {
+                Some(recipient) => self.is_deployed(&address(recipient)?).await.map(Some),
+                None => Ok(None),
+            }
+        };
+        let (wallet, jetton, recipient_deployed) =
+            tokio::try_join!(self.wallet(&from, queries.value), jetton, recipient)?;
         if wallet.state == AccountStatus::Frozen {
             return Err(refused(
                 "the wallet's account is frozen, as it owes rent: it has to be unfrozen first",
@@ -228,6 +278,7 @@ impl TonNode {
             seqno: wallet.data.seqno,
             deployed: wallet.state == AccountStatus::Active,
             valid_until: valid_until.map_err(|_| unknown("the clock is past the year 2106"))?,
+            recipient_deployed,
             jetton,
         };
         Ok(TonChainData::Transaction(chain_data).into())
@@ -370,7 +421,7 @@ impl TonNode {
                 .any(transactions(&sent.wallet, &from), look)
                 .await?;
             match seen.into_inner() {
-                Some(TransactionSearch::Here { sent }) => return Ok(TonTrace::Here { sent }),
+                Some(TransactionSearch::Here { sent, .. }) => return Ok(TonTrace::Here { sent }),
                 Some(TransactionSearch::Over) => return Ok(TonTrace::Nowhere),
                 Some(TransactionSearch::More(place)) => from = place,
                 None => return Err("no node could be reached".into()),
@@ -447,9 +498,17 @@ impl ChainClient for TonNode {
         }
     }
 
-    async fn next_number(&self, owner: &str, since_ms: u64) -> Result<Option<u64>, ChainError> {
+    async fn next_number(
+        &self,
+        owner: &str,
+        since: ChainMoment,
+    ) -> Result<Option<u64>, ChainError> {
         let owner = address(owner)?;
-        let since_s = since_ms.div_ceil(1_000);
+        if since.height > 0 {
+            let problem = "a state of this chain is known by its time only";
+            return Err(ChainError::Unknown(problem.into()));
+        }
+        let since_s = since.time_ms.div_ceil(1_000);
         // Number and time are of one state of the chain. What a frozen account did before is not
         // seen.
         let read = |answer: &NodeResponse| {
@@ -460,6 +519,19 @@ impl ChainClient for TonNode {
         let call = account(&owner);
         let (is_later, next) = self.rest.query_quorum(call.about("a wallet"), read).await?;
         Ok(is_later.then_some(next))
+    }
+
+    async fn sightings(
+        &self,
+        transactions: &[TrackedTransaction],
+        _now_ms: u64,
+    ) -> Vec<Result<TransactionSighting, ChainError>> {
+        sight_each(transactions, |one| self.sight(one)).await
+    }
+
+    async fn fee_estimates(&self) -> Result<[FeeEstimate; 3], ChainError> {
+        let TransferPrices { gas, carriage } = self.prices().await?;
+        Ok([FeeEstimate::plain(gas, TRANSFER_GAS, carriage); 3])
     }
 
     async fn balance(&self, owner: &str, token: Option<&str>) -> Result<String, ChainError> {

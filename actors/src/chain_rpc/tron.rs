@@ -4,6 +4,8 @@
 //! That a request succeeded means that a node took its transaction: how a contract's call ends is
 //! seen when it is mined. Calls are tried before they are signed.
 
+mod sightings;
+
 use async_trait::async_trait;
 use covault_core::{
     amount,
@@ -12,7 +14,7 @@ use covault_core::{
         ChainData, DynNetworkRules as _, Queries,
         tron::{
             Block, ChainData as TronChainData, Queries as TronQueries, Tron, TronCall as Trigger,
-            parse_address,
+            expires_ms, parse_address,
         },
     },
 };
@@ -20,15 +22,17 @@ use serde_json::{Value, json};
 
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
-    SimulationOutcome, SimulationRequest,
+    FeeEstimate, SimulationOutcome, SimulationRequest, TrackedTransaction, TransactionSighting,
     exchange::short,
     exchange::{NodeRequest, NodeRequestBody, NodeResponse, ParsedResponse},
     is_void,
     pool::{NodePool, PoolError},
-    resolve_refusal,
+    resolve_refusal, sight_each,
     simulation::revert_reason,
 };
 
+/// Bytes that a transfer of TRX counts with, where the sender has no bandwidth left.
+const TRANSFER_BYTES: u128 = 268;
 /// Block 0 of mainnet.
 const MAINNET: &str = "00000000000000001ebf88508a03865c71d452e25f4d51194196a1d22b6653dc";
 
@@ -250,10 +254,10 @@ impl ChainClient for TronNode {
     }
 
     async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
-        let ChainData::Tron(chain_data) = &broadcast_request.chain_data else {
-            return BroadcastOutcome::Unknown("not the facts of a Tron transaction".into());
+        let expires_ms = match expires_ms(&broadcast_request.signed) {
+            Ok(expires_ms) => expires_ms,
+            Err(fault) => return BroadcastOutcome::Unknown(fault.message().to_owned()),
         };
-        let expires_ms = chain_data.expires_ms();
         let call = post(
             "broadcasthex",
             json!({"transaction": broadcast_request.signed.transaction}),
@@ -287,6 +291,23 @@ impl ChainClient for TronNode {
             BroadcastOutcome::Refused(refusal) => is_void(refusal, doubt),
             outcome => outcome,
         }
+    }
+
+    async fn sightings(
+        &self,
+        transactions: &[TrackedTransaction],
+        _now_ms: u64,
+    ) -> Vec<Result<TransactionSighting, ChainError>> {
+        sight_each(transactions, |one| self.sight(one)).await
+    }
+
+    async fn fee_estimates(&self) -> Result<[FeeEstimate; 3], ChainError> {
+        let parameters = post("getchainparameters", json!({}));
+        let prices = self.query_quorum("prices", &parameters, |found| {
+            ParsedResponse::required("prices", prices(found))
+        });
+        let price = prices.await?.byte;
+        Ok([FeeEstimate::plain(price.into(), TRANSFER_BYTES, 0); 3])
     }
 
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
@@ -343,6 +364,12 @@ impl ChainClient for TronNode {
 
 fn post(method: &str, body: Value) -> NodeRequest {
     NodeRequest::post(&format!("/wallet/{method}"), NodeRequestBody::Json(body))
+}
+
+/// Of what is in solidified blocks.
+fn solid(method: &str, body: Value) -> NodeRequest {
+    let path = format!("/walletsolidity/{method}");
+    NodeRequest::post(&path, NodeRequestBody::Json(body))
 }
 
 fn now_block() -> NodeRequest {

@@ -3,14 +3,37 @@
 
 use std::sync::Arc;
 
-use covault_core::fault::Fault;
+use covault_core::{fault::Fault, ids::TokenId};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
     audit::AuditActor,
     commands::idempotency::IdempotencyRecord,
+    limits::Share,
     store::{Batch, Key, Precondition},
 };
+
+/// Counts a command as one in progress, and as one of its token.
+pub struct CommandPermit {
+    _place: OwnedSemaphorePermit,
+    _share: Share<TokenId>,
+}
+
+impl CommandPermit {
+    /// What was taken for it.
+    pub fn new(place: OwnedSemaphorePermit, share: Share<TokenId>) -> Self {
+        Self {
+            _place: place,
+            _share: share,
+        }
+    }
+}
+
+impl std::fmt::Debug for CommandPermit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CommandPermit")
+    }
+}
 
 /// Goes with a command to the actor that commits it. Until it is dropped the command counts as one in
 /// work: a message that waits in a mailbox does, although its caller has stopped waiting.
@@ -19,7 +42,7 @@ pub struct CommandCommit {
     by: Arc<AuditActor>,
     token: Option<(Key, u64)>,
     record: Option<IdempotencyRecord>,
-    _permit: Option<Arc<OwnedSemaphorePermit>>,
+    _permit: Option<Arc<CommandPermit>>,
 }
 
 impl CommandCommit {
@@ -28,7 +51,7 @@ impl CommandCommit {
     pub fn new(
         by: AuditActor,
         token: Option<(Key, u64)>,
-        permit: Option<Arc<OwnedSemaphorePermit>>,
+        permit: Option<Arc<CommandPermit>>,
     ) -> Self {
         Self {
             by: Arc::new(by),

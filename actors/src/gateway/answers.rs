@@ -1,6 +1,11 @@
 //! What the gateway is handed, and what it tells of itself.
 
-use crate::counters::DroppedCounts;
+use std::collections::BTreeMap;
+
+use crate::{
+    chain_rpc::ChainKey,
+    counters::{DroppedCounts, OpenTransactions},
+};
 
 /// A request message as a client sent it.
 #[derive(Clone, Copy, Debug)]
@@ -19,10 +24,12 @@ pub(super) enum Encoding {
 }
 
 /// What is stuck, or was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BacklogCounts {
     /// Requests that cannot go on now.
     pub waiting: usize,
     /// What became of transactions that nodes had forgotten.
     pub forgotten: DroppedCounts,
+    /// Transactions that a node took and that are not final, by chain.
+    pub transactions: BTreeMap<ChainKey, OpenTransactions>,
 }

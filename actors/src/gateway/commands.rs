@@ -3,7 +3,6 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use covault_core::fault::{Class, Fault};
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::GatewayInner;
 use crate::{
@@ -11,12 +10,12 @@ use crate::{
     commands::{
         answer::{IdempotencyKey, OperationResponse},
         caller::{Caller, full_access, operators_only},
-        command_commit::CommandCommit,
+        command_commit::{CommandCommit, CommandPermit},
         idempotency::{self, KeyStatus},
     },
+    limits::too_many,
     operations::{self, OperationCall, RegisteredOperation},
     tokens,
-    vaults::vault_actors::too_many,
 };
 
 /// A command of a caller.
@@ -50,7 +49,7 @@ impl GatewayInner {
         if !command.caller.operator {
             self.client_gate.check(&self.services).await?;
         }
-        let permit = self.permit()?;
+        let permit = self.permit(&command.caller)?;
         match &command.request {
             Ok(_) => self.dispatch(&command, permit).await,
             // Only the key can answer it, which any process can look up.
@@ -64,7 +63,7 @@ impl GatewayInner {
         command: &ClientCommand,
     ) -> Option<Result<OperationResponse, Fault>> {
         // Before it is looked whether this one stops: a stop waits for all permits.
-        let permit = self.permit();
+        let permit = self.permit(&command.caller);
         if self.closing.load(Ordering::SeqCst) {
             return None;
         }
@@ -80,16 +79,19 @@ impl GatewayInner {
         operators_only(command.operation.descriptor(), &command.caller)
     }
 
-    fn permit(&self) -> Result<Arc<OwnedSemaphorePermit>, Fault> {
-        let permit = Arc::clone(&self.services.limits.commands).try_acquire_owned();
-        Ok(Arc::new(permit.map_err(|_| too_many())?))
+    fn permit(&self, caller: &Caller) -> Result<Arc<CommandPermit>, Fault> {
+        let limits = &self.services.limits;
+        let share = limits.commands_of.take(&[caller.token], 1)?;
+        let place = Arc::clone(&limits.commands).try_acquire_owned();
+        let place = place.map_err(|_| too_many())?;
+        Ok(Arc::new(CommandPermit::new(place, share)))
     }
 
     /// Runs a command in this process.
     pub(crate) async fn submit_here(
         &self,
         command: &ClientCommand,
-        permit: Arc<OwnedSemaphorePermit>,
+        permit: Arc<CommandPermit>,
     ) -> Result<OperationResponse, Fault> {
         let (services, caller) = (&self.services, &command.caller);
         let by = AuditActor::caller(caller);

@@ -31,6 +31,7 @@ use crate::{
         restore::{self, ClientGate},
     },
     chain_rpc::EndpointHealth,
+    changes::follower,
     commands::{
         caller::{full_access, operators_only},
         command_commit::CommandCommit,
@@ -42,22 +43,25 @@ use crate::{
     nodes,
     operations::{self, Operation, OperationCall, RegisteredOperation},
     port::NodeView,
+    requests::tracker,
     root::{self, RootSupervisor},
     services::Services,
     settings::OrchestratorParts,
     store::{Key, KeySpace},
     tokens,
-    vaults::vault_actors::VaultActors,
+    vaults::{gaps, speed_ups, vault_actors::VaultActors},
 };
 
 pub use self::answers::{BacklogCounts, RequestBody};
 use self::{answers::Encoding, commands::ClientCommand, ready::Readiness, routing::GatewayHandler};
 pub use crate::{
+    changes::{Change, ChangeListener, Heard, Position, Start},
     commands::{
         answer::{IdempotencyKey, OperationResponse},
         caller::{Caller, VaultScope},
     },
-    counters::DroppedCounts,
+    counters::{DroppedCounts, OpenTransactions},
+    limits::{Share, Shares},
 };
 
 /// How long [`Gateway::stop`] waits for each of its steps.
@@ -102,6 +106,13 @@ impl Gateway {
         {
             tracing::warn!(?fault, "failed to acquire the leases; retrying");
         }
+        if services.runs_vaults
+            && let Some(arriving) = services.tracking.take()
+        {
+            let tracker = tracker::run(Arc::clone(&services), arriving);
+            services.tasks.spawn(tracker);
+        }
+        services.tasks.spawn(follower::run(Arc::clone(&services)));
         let (address, mut directory) = watch::channel(None);
         let root = if services.runs_vaults {
             let arguments = (Arc::clone(&services), address);
@@ -120,13 +131,23 @@ impl Gateway {
                 .map_err(Fault::bug)?;
             lease_manager.get_cell()
         };
+        let vaults = VaultActors {
+            services: Arc::clone(&services),
+            directory,
+        };
+        if services.runs_vaults {
+            if let Some(arriving) = services.speed_ups.take() {
+                let speed_ups = speed_ups::run(vaults.clone(), arriving);
+                services.tasks.spawn(speed_ups);
+            }
+            if let Some(arriving) = services.gap_suspects.take() {
+                services.tasks.spawn(gaps::run(vaults.clone(), arriving));
+            }
+        }
         let gateway = Self {
             inner: Arc::new(GatewayInner {
                 command_bus,
-                vaults: VaultActors {
-                    services: Arc::clone(&services),
-                    directory,
-                },
+                vaults,
                 services,
                 root,
                 key_locks: KeyLocks::default(),
@@ -209,7 +230,7 @@ impl Gateway {
         };
         let request = match encoding {
             Encoding::Json => descriptor.request_of_json(bytes),
-            Encoding::Protobuf => Ok(bytes.to_vec()),
+            Encoding::Protobuf => descriptor.check_protobuf(bytes).map(|()| bytes.to_vec()),
         };
         let request = request.and_then(|request| operation.canonical(&request));
         let key = key.filter(|_| descriptor.takes_idempotency_key());
@@ -270,6 +291,17 @@ impl Gateway {
         tokens::authenticate(&self.inner.services, hash).await
     }
 
+    /// Listens to what changes of the requests that a caller may see, behind a position or from now on. Waits while the
+    /// store cannot be read.
+    pub async fn listen(&self, caller: Caller, after: Option<Position>) -> (ChangeListener, Start) {
+        ChangeListener::begin(Arc::clone(&self.inner.services), caller, after).await
+    }
+
+    /// How many listen.
+    pub fn listeners(&self) -> usize {
+        self.inner.services.changes.listeners()
+    }
+
     /// Whether the service can take requests: the store can be written, and a signer be reached.
     ///
     /// # Errors
@@ -296,7 +328,9 @@ impl Gateway {
     /// How many requests cannot go on now, and what became of transactions that nodes had forgotten.
     pub fn backlog(&self) -> BacklogCounts {
         let services = &self.inner.services;
+        let transactions = services.counters.transactions.lock().clone();
         BacklogCounts {
+            transactions,
             waiting: services.counters.waiting(),
             forgotten: *services.counters.forgotten.lock(),
         }

@@ -10,11 +10,10 @@ use covault_core::{
     fault::{Class, Fault},
     ids::{OrchestratorId, VaultId},
 };
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::{ClientCommand, GatewayInner};
 use crate::{
-    commands::{answer::OperationResponse, idempotency},
+    commands::{answer::OperationResponse, command_commit::CommandPermit, idempotency},
     gateway::command_bus::{CommandHandler, ForwardOutcome, ForwardedCommand},
     leases::{self, LeaseGuard, LeaseRow, LeaseScope},
     operations::{Home, HomeLookup},
@@ -44,7 +43,7 @@ impl GatewayInner {
     pub(crate) async fn dispatch(
         &self,
         command: &ClientCommand,
-        permit: Arc<OwnedSemaphorePermit>,
+        permit: Arc<CommandPermit>,
     ) -> Result<OperationResponse, Fault> {
         let services = &self.services;
         let has_key = command.key.is_some();

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{HeldLeases, Lease};
+use super::{HeldLeases, Lease, hot_rows::Tenure as _};
+use crate::changes::ChangeHub;
 use crate::store::{
     Batch, CommitError, Key, KeySpace, Precondition, ReadError, Row, RowChange, RowMap, RowWrite,
     Scan, Snapshot, Store,
@@ -25,19 +26,30 @@ pub trait CommitGuard: Send + Sync {
 pub struct GuardedStore<G> {
     store: Arc<dyn Store>,
     guard: G,
+    changes: Arc<ChangeHub>,
 }
 
 impl<G> GuardedStore<G> {
-    /// Of the whole store.
-    pub fn new(store: Arc<dyn Store>, guard: G) -> Self {
-        Self { store, guard }
+    /// Of the whole store. Listeners are told of what is written.
+    pub fn new(store: Arc<dyn Store>, guard: G, changes: Arc<ChangeHub>) -> Self {
+        Self {
+            store,
+            guard,
+            changes,
+        }
     }
 }
 
 #[async_trait]
 impl<G: CommitGuard> Store for GuardedStore<G> {
     async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
-        self.guard.commit(&*self.store, batch).await
+        let written = self.changes.is_active().then(|| batch.chains());
+        let outcome = self.guard.commit(&*self.store, batch).await;
+        // Also where it may have failed: what is there is read.
+        if let Some(chains) = written {
+            self.changes.written(chains);
+        }
+        outcome
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
@@ -75,9 +87,26 @@ impl CommitGuard for LeaseFence {
         if self.lease.has_ended() {
             return Err(CommitError::NotOwner);
         }
-        let stored = self.lease.scope().key();
-        let batch = batch.guarded_by(stored.clone(), self.lease.version());
-        match store.commit(batch).await {
+        let fence = self.lease.fence();
+        let stored = fence.row.clone();
+        let batch = batch.guarded_by(stored.clone(), fence.version);
+        let hot = &self.held_leases.hot_rows;
+        let change = hot.change(&batch, fence);
+        let numbers = self
+            .held_leases
+            .hot_numbers
+            .change(&batch, self.lease.clone());
+        let outcome = store.commit(batch).await;
+        if let Some(change) = change {
+            change.done(&outcome);
+        }
+        if let Some(numbers) = numbers {
+            numbers.done(&outcome);
+        }
+        if let Err(CommitError::Conflict(key)) = &outcome {
+            hot.conflicted(key);
+        }
+        match outcome {
             Err(CommitError::Conflict(key)) if key == stored => {
                 tracing::warn!(scope = ?self.lease.scope(), "lease lost to another orchestrator; nothing was written");
                 self.held_leases.end(&self.lease);
@@ -132,6 +161,9 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::ProofWanted
         | KeySpace::Delay
         | KeySpace::KeyProblem
+        | KeySpace::Transaction
+        | KeySpace::Replacement
+        | KeySpace::Awaiting
         | KeySpace::FirstWallet => true,
         // Guarded by their versions, or of no harm: a simulation is only shown.
         KeySpace::VaultName
@@ -200,7 +232,12 @@ mod tests {
             let lease = Lease::new(scope, version);
             held_leases.begin(Arc::clone(&lease));
             let held_leases = Arc::clone(&held_leases);
-            GuardedStore::new(Arc::clone(&store), LeaseFence { held_leases, lease })
+            let changes = Arc::default();
+            GuardedStore::new(
+                Arc::clone(&store),
+                LeaseFence { held_leases, lease },
+                changes,
+            )
         };
         let first = with_lease(1);
         first.commit(batch()).await.unwrap();
@@ -225,7 +262,7 @@ mod tests {
     #[tokio::test]
     async fn open__should_refuse_what_belongs_to_a_vault() {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-        let open = GuardedStore::new(Arc::clone(&store), UnleasedGuard);
+        let open = GuardedStore::new(Arc::clone(&store), UnleasedGuard, Arc::default());
         assert_eq!(open.commit(batch()).await, Err(CommitError::NotOwner));
         let vault = |expect| {
             let mut batch = Batch::new();

@@ -14,7 +14,11 @@ use covault_core::ids::{OrchestratorId, VaultId};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::LeaseScope;
+use super::{
+    LeaseScope,
+    hot_numbers::HotNumbers,
+    hot_rows::{Fence, HotRows, Tenure},
+};
 
 /// Most commands that may be in progress on one vault; the gateway has a smaller limit for all.
 const MAX_COMMANDS: u32 = 1 << 20;
@@ -44,6 +48,19 @@ impl LeaseGuard {
     /// Whether the vault was lost since: what the command has not committed by now, it never will.
     pub fn is_lost(&self) -> bool {
         self.lease.has_ended()
+    }
+}
+
+impl Tenure for Lease {
+    fn is_over(&self) -> bool {
+        self.has_ended()
+    }
+
+    fn fence(&self) -> Fence {
+        Fence {
+            row: self.scope.key(),
+            version: self.version,
+        }
     }
 }
 
@@ -100,6 +117,10 @@ pub struct HeldLeases {
     heartbeat: AtomicU64,
     /// The orchestrators that are alive and take something; `None` before the first look.
     eligible: Mutex<Option<Vec<OrchestratorId>>>,
+    /// What is known of the wallets and vaults that are here.
+    pub hot_rows: HotRows,
+    /// What is known of the numbers that requests of these vaults hold.
+    pub hot_numbers: HotNumbers,
 }
 
 impl HeldLeases {
@@ -113,6 +134,8 @@ impl HeldLeases {
             moves: AtomicU64::new(0),
             heartbeat: AtomicU64::new(0),
             eligible: Mutex::default(),
+            hot_rows: HotRows::default(),
+            hot_numbers: HotNumbers::default(),
         }
     }
 
@@ -164,6 +187,7 @@ impl HeldLeases {
             if present.is_some_and(|present| present.version >= lease.version) {
                 return;
             }
+            self.hot_rows.lease_began(&lease.fence());
             if let Some(old) = held.insert(scope, lease) {
                 old.over.store(true, Ordering::SeqCst);
             }

@@ -10,21 +10,20 @@ use covault_core::{
 use super::{Lease, LeaseRow, LeaseScope, MAX_MEMBERS, MemberRow, member, member_of, preferred};
 use crate::{
     services::Services,
-    store::{Batch, CommitError, KeySpace, Precondition, Scan, rows},
+    store::{Batch, CommitError, Key, KeySpace, Precondition, Row, Scan, Store, rows},
 };
 
 /// Leases that one commit takes or gives at most.
-pub(super) const MAX_LEASES_PER_COMMIT: usize = 64;
-/// Most vaults.
-const MAX_VAULTS: usize = 100_000;
+pub(super) const MAX_LEASES_PER_COMMIT: usize = 256;
+/// Rows that one scan reads.
+const PAGE: usize = 10_000;
 
 /// Every scope with its lease, where there is one, and the version of that row.
 pub(super) async fn leases(
-    services: &Services,
+    store: &dyn Store,
 ) -> Result<BTreeMap<LeaseScope, Option<(LeaseRow, u64)>>, Fault> {
     let mut leases = BTreeMap::from([(LeaseScope::Maintenance, None)]);
-    let all = Scan::prefix(KeySpace::VaultName, &[], MAX_VAULTS);
-    for (_, row) in services.store.scan(&all).await? {
+    for (_, row) in all(store, KeySpace::VaultName).await? {
         // One that cannot be read must not stop the others.
         match rows::decode::<VaultId>(&row.value) {
             Ok(vault) => {
@@ -33,8 +32,7 @@ pub(super) async fn leases(
             Err(fault) => tracing::error!(?fault, "the name of a vault cannot be read"),
         }
     }
-    let all = Scan::prefix(KeySpace::Lease, &[], MAX_VAULTS);
-    for (key, row) in services.store.scan(&all).await? {
+    for (key, row) in all(store, KeySpace::Lease).await? {
         let stored = rows::decode::<LeaseRow>(&row.value);
         match (LeaseScope::of(&key), stored) {
             (Some(scope), Ok(stored)) => {
@@ -46,6 +44,18 @@ pub(super) async fn leases(
         }
     }
     Ok(leases)
+}
+
+/// Every row of a kind.
+async fn all(store: &dyn Store, space: KeySpace) -> Result<Vec<(Key, Row)>, Fault> {
+    let mut rows = Vec::new();
+    let mut next = Some(Scan::prefix(space, &[], PAGE));
+    while let Some(scan) = next {
+        let page = store.scan(&scan).await?;
+        next = scan.rest(&page);
+        rows.extend(page);
+    }
+    Ok(rows)
 }
 
 /// Takes all of these, or none: false, when one of them has changed hands.
@@ -95,7 +105,7 @@ pub(super) async fn take(
 /// Of a store that no other process can have: everything is this one's, also what another process
 /// has left behind.
 pub async fn take_all(services: &Services) -> Result<(), Fault> {
-    let mut leases = leases(services).await?;
+    let mut leases = leases(&*services.store).await?;
     // Taken when it is needed.
     leases.remove(&LeaseScope::Maintenance);
     let (me, mut all) = (services.held_leases.me(), Vec::new());
@@ -133,15 +143,18 @@ pub(super) async fn release(services: &Services, held_leases: &[Arc<Lease>]) -> 
 /// False when another orchestrator has one of them; then none was released.
 async fn try_release(services: &Services, some: &[Arc<Lease>]) -> Result<bool, Fault> {
     let mut batch = Batch::new();
+    let keys: Vec<_> = some.iter().map(|lease| lease.scope().key().bytes).collect();
+    let found = services.store.get_all(KeySpace::Lease, &keys).await?;
     for lease in some {
         let key = lease.scope().key();
-        let stored = services.load::<LeaseRow>(&key).await?;
-        let Some((stored, _)) = stored.filter(|(_, version)| *version == lease.version()) else {
+        let stored = found.get(&key.bytes);
+        let Some(stored) = stored.filter(|row| row.version == lease.version()) else {
             return Ok(false);
         };
+        let term = rows::decode::<LeaseRow>(&stored.value)?.term;
         let stored = LeaseRow {
             owner: None,
-            term: stored.term.saturating_add(1),
+            term: term.saturating_add(1),
         };
         let expect = Precondition::Version(lease.version());
         batch.put(key, expect, rows::encode(&stored)?);
@@ -217,4 +230,28 @@ pub async fn maintenance_lease(services: &Services) -> Result<Option<Services>, 
     }
     let lease = services.held_leases.get(LeaseScope::Maintenance);
     Ok(lease.map(|lease| services.with_lease(lease)))
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+    use crate::store::memory::MemoryStore;
+
+    #[tokio::test]
+    async fn leases__should_be_those_of_all_vaults() {
+        const VAULTS: u32 = 100_001;
+        let store = MemoryStore::new();
+        let mut batch = Batch::new();
+        for number in 0..VAULTS {
+            let [a, b, c, d] = number.to_be_bytes();
+            let id = VaultId::from_bytes([a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+            let name = rows::vault_name(&format!("vault {number}"));
+            batch.put(name, Precondition::Absent, rows::encode(&id).unwrap());
+        }
+        store.commit(batch).await.unwrap();
+        let all = leases(&store).await.unwrap();
+        // And that of what is done once for all.
+        assert_eq!(all.len(), 100_002);
+    }
 }

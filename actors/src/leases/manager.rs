@@ -3,10 +3,15 @@
 //!
 //! It never waits for a vault: what it gives back is emptied in a task beside it.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use covault_core::{fault::Fault, ids::OrchestratorId};
+use futures::future::join_all;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::watch;
 
@@ -26,7 +31,7 @@ use crate::{
 };
 
 /// Vaults that are emptied for others at the same time.
-const MAX_MOVES: usize = 4;
+const MAX_MOVES: usize = 4_096;
 /// How long commands may take that are in progress on a vault that is for another orchestrator.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// After so many rounds everything is looked at, whether something has changed or not.
@@ -39,8 +44,8 @@ pub enum Msg {
     RoundDue,
     /// The orchestrator is stopping: it takes no more leases.
     Leave,
-    /// This was emptied and given back, or could not be.
-    Moved(LeaseScope),
+    /// These were emptied and given back, or could not be.
+    Moved(Vec<LeaseScope>),
 }
 
 pub struct LeaseManager;
@@ -59,7 +64,7 @@ pub struct LeaseManagerState {
     signature: Vec<(OrchestratorId, u64, bool)>,
     /// Rounds since everything was looked at.
     rounds: u32,
-    moving: Vec<LeaseScope>,
+    moving: BTreeSet<LeaseScope>,
     told_nodes: Option<Vec<covault_core::order::NodeId>>,
     failures: u32,
 }
@@ -86,7 +91,7 @@ impl Actor for LeaseManager {
             alone_at_home: false,
             signature: Vec::new(),
             rounds: ROUNDS_PER_FULL_SCAN,
-            moving: Vec::new(),
+            moving: BTreeSet::new(),
             told_nodes: None,
             failures: 0,
         })
@@ -138,8 +143,10 @@ impl Actor for LeaseManager {
                     );
                 }
             }
-            Msg::Moved(scope) => {
-                state.moving.retain(|moving| *moving != scope);
+            Msg::Moved(scopes) => {
+                for scope in scopes {
+                    state.moving.remove(&scope);
+                }
                 state.rounds = ROUNDS_PER_FULL_SCAN;
             }
         }
@@ -171,7 +178,7 @@ impl LeaseManagerState {
         if signature == self.signature && self.rounds < ROUNDS_PER_FULL_SCAN {
             return Ok(());
         }
-        let leases = leases(&self.services).await?;
+        let leases = leases(&*self.services.store).await?;
         // After the leases: an owner of one of them was there before.
         self.refresh_members().await?;
         let wanted = self.reconcile(myself, &leases);
@@ -276,7 +283,7 @@ impl LeaseManagerState {
         let (held_leases, lease_ms) = (&services.held_leases, services.settings.lease_ms);
         let me = held_leases.me();
         let eligible = self.members.eligible(lease_ms);
-        let mut wanted = Vec::new();
+        let (mut wanted, mut leaving) = (Vec::new(), Vec::new());
         for (scope, stored) in leases {
             let owner = stored.as_ref().and_then(|(stored, _)| stored.owner);
             let preferred = preferred(*scope, eligible.iter().copied());
@@ -291,8 +298,8 @@ impl LeaseManagerState {
                             .is_some_and(|preferred| self.members.is_settled(preferred, lease_ms))
                             && self.moving.len() < MAX_MOVES
                         {
-                            self.moving.push(*scope);
-                            hand_over(&services, myself, &self.directory, lease);
+                            self.moving.insert(*scope);
+                            leaving.push(lease);
                         }
                     }
                     // Of what this orchestrator wrote it had not heard that it was written.
@@ -308,6 +315,10 @@ impl LeaseManagerState {
             if free && preferred == Some(me) && !self.leaving {
                 wanted.push((*scope, stored.clone()));
             }
+        }
+        // Each group is free once its slowest vault is empty.
+        for group in leaving.chunks(MAX_LEASES_PER_COMMIT) {
+            hand_over(&services, myself, &self.directory, group.to_vec());
         }
         wanted
     }
@@ -368,27 +379,36 @@ impl LeaseManagerState {
     }
 }
 
-/// Has a vault's commands end, its actor stop, and the vault be free.
+/// Has the commands of vaults end, their actors stop, and the vaults be free.
 fn hand_over(
     services: &Arc<Services>,
     myself: &ActorRef<Msg>,
     directory: &watch::Receiver<DirectoryAddress>,
-    lease: Arc<Lease>,
+    leases: Vec<Arc<Lease>>,
 ) {
     let (services, myself) = (Arc::clone(services), myself.clone());
     let directory = directory.borrow().clone();
     tokio::spawn(async move {
-        let scope = lease.scope();
-        lease.drain(DRAIN_TIMEOUT).await;
-        services.held_leases.end(&lease);
-        if let (Some(directory), LeaseScope::Vault(vault)) = (directory, scope) {
-            // Nothing is written from now on, also when it does not answer.
-            let ended = |reply| directory::Msg::Ended(vault, reply);
-            let _ = directory.call(ended, Some(DRAIN_TIMEOUT)).await;
+        join_all(leases.iter().map(|lease| lease.drain(DRAIN_TIMEOUT))).await;
+        for lease in &leases {
+            services.held_leases.end(lease);
         }
-        if let Err(fault) = release(&services, &[lease]).await {
-            tracing::warn!(?scope, ?fault, "failed to release lease");
+        let scopes: Vec<_> = leases.iter().map(|lease| lease.scope()).collect();
+        if let Some(directory) = &directory {
+            // Nothing is written from now on, also when they do not answer.
+            join_all(scopes.iter().map(|scope| ended(directory, *scope))).await;
         }
-        let _ = myself.cast(Msg::Moved(scope));
+        if let Err(fault) = release(&services, &leases).await {
+            tracing::warn!(vaults = leases.len(), ?fault, "failed to release leases");
+        }
+        let _ = myself.cast(Msg::Moved(scopes));
     });
+}
+
+/// Waits for the end of the actor of a vault.
+async fn ended(directory: &ActorRef<directory::Msg>, scope: LeaseScope) {
+    if let LeaseScope::Vault(vault) = scope {
+        let ended = |reply| directory::Msg::Ended(vault, reply);
+        let _ = directory.call(ended, Some(DRAIN_TIMEOUT)).await;
+    }
 }

@@ -8,6 +8,8 @@
 //! (docs/decisions/0024-several-orchestrators.md).
 
 mod fence;
+mod hot_numbers;
+mod hot_rows;
 mod lease;
 mod lease_store;
 mod manager;
@@ -20,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::store::{Key, KeySpace};
 
 pub use fence::{CommitGuard, GuardedStore, LeaseFence, RestoreFence, UnleasedGuard};
+pub use hot_rows::Tenure;
 pub use lease::{HeldLeases, Lease, LeaseGuard};
 pub use lease_store::{first_lease, maintenance_lease, release_all, take_all};
 pub use manager::{LeaseManager, Msg as LeaseManagerMsg};

@@ -53,7 +53,7 @@ impl Operation for CreateBatchPayment {
         let from = format!("{}.from", payment.kind());
         loop {
             let (wallet, version) = services
-                .wallet_by(&rows::wallet_address(payment.from()))
+                .hot_wallet_by(&rows::wallet_address(payment.from()))
                 .await?
                 .filter(|(wallet, _)| in_scope(call.caller, wallet.vault))
                 .ok_or_else(|| Fault::field(&from, "is not the address of a wallet"))?;

@@ -37,7 +37,7 @@ impl Operation for CreateToken {
                 }
             }
         }
-        if tokens::all(services).await?.len() >= tokens::MAX_TOKENS {
+        if tokens::ages(services).await?.len() >= tokens::MAX_TOKENS {
             return Err(Fault::new(
                 Class::Conflict,
                 format!(

@@ -1,7 +1,13 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use covault_core::{backoff::Backoff, fault::Fault, ids::RequestId, schema::wire};
+use covault_core::{
+    backoff::Backoff,
+    fault::{Class, Fault},
+    ids::RequestId,
+    request::{RequestState, SigningRequest},
+    schema::wire,
+};
 use tokio::sync::Notify;
 
 use super::{Operation, OperationCall, lookup::request};
@@ -53,6 +59,7 @@ async fn outcome(
     if let Some(outcome) = asked.outcome() {
         return Ok(outcome);
     }
+    refuse_waiting(&asked)?;
     let effect = rows::outbox(asked.vault, id);
     drop(asked);
     let mut left = patience;
@@ -75,10 +82,12 @@ async fn outcome(
         // Whether it was called or not: the store says how things stand. The row of a request may be
         // large; that of its effect is not, and there is none once it has ended.
         let last = called || left.is_zero();
-        if (last || services.store.get(&effect).await?.is_none())
-            && let Some(outcome) = request(services, caller, id).await?.outcome()
-        {
-            return Ok(outcome);
+        if last || services.store.get(&effect).await?.is_none() {
+            let asked = request(services, caller, id).await?;
+            if let Some(outcome) = asked.outcome() {
+                return Ok(outcome);
+            }
+            refuse_waiting(&asked)?;
         }
         if last {
             return Err(match services.load::<String>(&rows::delay(id)).await? {
@@ -88,6 +97,17 @@ async fn outcome(
                 )),
             });
         }
+    }
+}
+
+/// A request that waits for people is not waited for: it may be days.
+fn refuse_waiting(request: &SigningRequest) -> Result<(), Fault> {
+    match request.state {
+        RequestState::AwaitingApproval { .. } => Err(Fault::new(
+            Class::Forbidden,
+            "ClientSignerPublicKey is required",
+        )),
+        _ => Ok(()),
     }
 }
 

@@ -5,7 +5,7 @@ use super::{
     Operation, OperationCall,
     lookup::{request, request_message},
 };
-use crate::requests::simulations;
+use crate::{requests::simulations, store::rows};
 
 /// Reads a signing request.
 pub struct GetSigningRequestDetails;
@@ -20,7 +20,20 @@ impl Operation for GetSigningRequestDetails {
         let (services, caller) = (call.services, call.caller);
         let request = request(services, caller, message.uuid.parse()?).await?;
         let simulation = simulations::stored(services, request.id).await?;
-        let request = request_message(services, caller, &request, simulation);
+        let transaction = services.load(&rows::transaction(request.id)).await?;
+        let transaction = transaction.map(|(row, _)| row);
+        let replacements = services
+            .load(&rows::replacement_row(request.first_of_place()))
+            .await?;
+        let replacements = replacements.map(|(row, _)| row);
+        let request = request_message(
+            services,
+            caller,
+            &request,
+            simulation,
+            transaction,
+            replacements.as_ref(),
+        );
         Ok(wire::GetSigningRequestDetailsResponse {
             signing_request: Some(request),
             error: None,

@@ -9,10 +9,13 @@ use covault_core::{
 use super::{Operation, OperationCall, lookup::request_message};
 use crate::{
     commands::caller::vault_in_scope,
-    lists::{self, PageRange},
+    lists::{self, PageBytes, PageRange},
     requests::simulations,
     services::skip_unreadable,
-    store::{Key, rows},
+    store::{
+        Key,
+        rows::{self, ReplacementRow, TransactionRow},
+    },
 };
 
 /// How many requests a page has when the call does not say.
@@ -51,7 +54,7 @@ impl Operation for GetSigningRequestList {
         let ids = page.iter().map(|(key, _)| rows::indexed_request(key));
         let ids: Option<Vec<_>> = ids.collect();
         let ids = ids.ok_or_else(|| Fault::bug("an index without an id"))?;
-        let mut signing_requests = Vec::new();
+        let (mut signing_requests, mut bytes) = (Vec::new(), PageBytes::default());
         for ids in ids.chunks(lists::READ_CHUNK) {
             let keys =
                 |key: fn(RequestId) -> Key| ids.iter().map(|id| key(*id)).collect::<Vec<_>>();
@@ -59,13 +62,39 @@ impl Operation for GetSigningRequestList {
                 .load_all::<SigningRequest>(&keys(rows::request))
                 .await?;
             let simulations = simulations::load_all(services, &keys(rows::simulation)).await?;
-            for ((id, request), simulation) in ids.iter().zip(requests).zip(simulations) {
+            let transactions = services
+                .load_all::<TransactionRow>(&keys(rows::transaction))
+                .await?;
+            let first = |(id, request): (&RequestId, &Result<Option<SigningRequest>, Fault>)| {
+                let request = request.as_ref().ok().and_then(Option::as_ref);
+                rows::replacement_row(request.map_or(*id, SigningRequest::first_of_place))
+            };
+            let firsts: Vec<_> = ids.iter().zip(&requests).map(first).collect();
+            let replacements = services.load_all::<ReplacementRow>(&firsts).await?;
+            let found = requests
+                .into_iter()
+                .zip(simulations)
+                .zip(transactions)
+                .zip(replacements);
+            for (id, (((request, simulation), transaction), replacements)) in ids.iter().zip(found)
+            {
                 // One that cannot be read must not hide the others of its page.
                 let Some(request) = skip_unreadable(request, format_args!("request {id}"))? else {
                     continue;
                 };
                 let request = request.ok_or_else(|| Fault::bug("an index without a request"))?;
-                let message = request_message(services, call.caller, &request, simulation?);
+                let mut message = request_message(
+                    services,
+                    call.caller,
+                    &request,
+                    simulation?,
+                    transaction?,
+                    replacements?.as_ref(),
+                );
+                // As large as the payload once more: a page would hardly hold it.
+                message.signed_transaction.clear();
+                message.approval_subject = None;
+                bytes.add(&message)?;
                 signing_requests.push(message);
             }
         }

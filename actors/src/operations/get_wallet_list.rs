@@ -4,7 +4,7 @@ use covault_core::{fault::Fault, ids::WalletId, schema::wire, wallet::Wallet};
 use super::{Operation, OperationCall};
 use crate::{
     commands::caller::vault_in_scope,
-    lists::{self, PageRange},
+    lists::{self, PageBytes, PageRange},
     services::skip_unreadable,
     store::{Key, KeySpace, rows},
     vaults::address_proofs,
@@ -35,7 +35,7 @@ impl Operation for GetWalletList {
             .iter()
             .map(|(_, row)| rows::decode::<WalletId>(&row.value));
         let ids = ids.collect::<Result<Vec<_>, _>>()?;
-        let mut details_list = Vec::new();
+        let (mut details_list, mut bytes) = (Vec::new(), PageBytes::default());
         for ids in ids.chunks(lists::READ_CHUNK) {
             let keys: Vec<_> = ids.iter().map(|id| rows::wallet(*id)).collect();
             let wallets = services.load_all::<Wallet>(&keys).await?;
@@ -47,7 +47,10 @@ impl Operation for GetWalletList {
                 let wallet = wallet.ok_or_else(|| Fault::bug("an index without a wallet"))?;
                 together.push(wallet);
             }
-            details_list.extend(address_proofs::shown_all(services, &together).await?);
+            for details in address_proofs::shown_all(services, &together).await? {
+                bytes.add(&details)?;
+                details_list.push(details);
+            }
         }
         Ok(wire::GetWalletListResponse {
             details_list,

@@ -6,7 +6,7 @@ use covault_core::{
 };
 
 use super::{Operation, OperationCall, list_audit_chains::head_message};
-use crate::{audit::AuditLog, store::Store};
+use crate::{audit::AuditLog, lists::PageBytes, store::Store};
 
 /// Lists the entries of one chain of the audit log, page by page.
 pub struct ListAuditEntries;
@@ -36,8 +36,10 @@ impl ListAuditEntries {
         let entries = log.entries(chain, request.from).await?;
         // After them: a head that is behind an entry is wrong then, and not just older.
         let head = log.head(chain).await?;
+        let mut bytes = PageBytes::default();
+        let entries = entries.into_iter().map(entry_message);
         Ok(admin::ListAuditEntriesResponse {
-            entries: entries.into_iter().map(entry_message).collect(),
+            entries: entries.take_while(|entry| bytes.fits(entry)).collect(),
             head: head.map(head_message),
         })
     }

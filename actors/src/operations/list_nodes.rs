@@ -40,6 +40,7 @@ pub(super) fn node_message(view: NodeView) -> admin::Node {
         bans,
         skew_ms,
         halted,
+        frozen,
     } = view;
     let ban = |(key, peer): ([u8; 8], covault_core::order::NodeId)| admin::Ban {
         key: hex::encode(key),
@@ -59,6 +60,7 @@ pub(super) fn node_message(view: NodeView) -> admin::Node {
             .into_iter()
             .map(|halt| halt_name(halt).to_owned())
             .collect(),
+        frozen_vaults: frozen.iter().map(ToString::to_string).collect(),
     }
 }
 
@@ -67,6 +69,7 @@ fn halt_name(halt: NodeHalt) -> &'static str {
         NodeHalt::Clock => "clockWrong",
         NodeHalt::Claims => "claimsMissing",
         NodeHalt::DuplicateIdentity => "runsTwice",
+        NodeHalt::Frozen => "frozen",
     }
 }
 

@@ -1,10 +1,14 @@
 use async_trait::async_trait;
-use covault_core::{fault::Fault, schema::admin};
+use covault_core::{fault::Fault, ids::TokenId, schema::admin, token::ApiToken};
 
 use super::{Operation, OperationCall};
-use crate::tokens;
+use crate::{
+    lists::{PageBytes, READ_CHUNK},
+    store::rows,
+    tokens,
+};
 
-/// Lists the API tokens.
+/// Lists the API tokens in the order in which they were made, page by page.
 pub struct ListTokens;
 
 #[async_trait]
@@ -13,11 +17,32 @@ impl Operation for ListTokens {
     type Request = admin::ListTokensRequest;
     type Response = admin::ListTokensResponse;
 
-    async fn run(call: OperationCall<'_>, _: Self::Request) -> Result<Self::Response, Fault> {
-        let all = tokens::all(call.services).await?;
+    async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+        let services = call.services;
+        let mut ages = tokens::ages(services).await?;
+        if let Some(after) = request.after {
+            let after: Option<TokenId> = after.parse().ok();
+            let last = ages.iter().position(|(_, id)| Some(*id) == after);
+            let last = last.ok_or_else(|| Fault::field("after", "is not the id of a token"))?;
+            ages.drain(..=last);
+        }
+        let (mut listed, mut bytes) = (Vec::new(), PageBytes::default());
+        'pages: for ages in ages.chunks(READ_CHUNK) {
+            let keys: Vec<_> = ages.iter().map(|(_, id)| rows::token(*id)).collect();
+            for token in services.load_all::<ApiToken>(&keys).await? {
+                // None was deleted since: revoked ones stay.
+                let Some(token) = token?.map(tokens::message_of) else {
+                    continue;
+                };
+                if !bytes.fits(&token) {
+                    break 'pages;
+                }
+                listed.push(token);
+            }
+        }
         Ok(admin::ListTokensResponse {
-            tokens: all.into_iter().map(tokens::message_of).collect(),
-            now_ms: call.services.now_ms(),
+            tokens: listed,
+            now_ms: services.now_ms(),
         })
     }
 }

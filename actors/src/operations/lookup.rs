@@ -10,10 +10,12 @@ use covault_core::{
     wallet::Wallet,
 };
 
+use super::{Home, HomeLookup};
 use crate::{
     commands::caller::{Caller, in_scope},
+    requests::replacing::replaced_by,
     services::Services,
-    store::rows,
+    store::rows::{self, ReplacementRow, TransactionRow},
 };
 
 /// A request, when the caller may see it.
@@ -30,15 +32,33 @@ pub(super) async fn request(
         .ok_or_else(Fault::invalid_uuid)
 }
 
-/// A request as the caller may see it, with what its transaction would do.
+/// The home of a command about a request: where its vault runs.
+pub(super) async fn vault_of_request(lookup: &HomeLookup<'_>, uuid: &str) -> Result<Home, Fault> {
+    let Ok(id) = uuid.parse::<RequestId>() else {
+        return Ok(Home::AnyProcess);
+    };
+    let request = lookup.services.request(id).await?;
+    Ok(request.map(|(request, _)| request.vault).into())
+}
+
+/// A request as the caller may see it, with what its transaction would do, where it is on the chain, and what was made
+/// to replace it.
 pub(super) fn request_message(
     services: &Services,
     caller: &Caller,
     request: &SigningRequest,
     simulation: Option<Vec<u8>>,
+    transaction: Option<TransactionRow>,
+    replacements: Option<&ReplacementRow>,
 ) -> wire::SigningRequest {
     let calls = &services.settings.calls;
-    let mut message = request.to_wire(calls, simulation.unwrap_or_default());
+    let transaction = transaction.map(|row| row.state);
+    let simulation = simulation.unwrap_or_default();
+    let now_ms = services.now_ms();
+    let mut message = request.to_wire(calls, simulation, transaction.as_ref(), now_ms);
+    if let Some(replacements) = replacements {
+        message.replaced_by_uuids = replaced_by(replacements, request);
+    }
     if caller.access == TokenAccess::ReadOnly && request.hash_is_signature() {
         message.tx_hash.clear();
     }
@@ -78,7 +98,9 @@ pub(super) async fn vault_of_address(
     services: &Services,
     address: &str,
 ) -> Result<Option<VaultId>, Fault> {
-    let wallet = services.wallet_by(&rows::wallet_address(address)).await?;
+    let wallet = services
+        .hot_wallet_by(&rows::wallet_address(address))
+        .await?;
     Ok(wallet.map(|(wallet, _)| wallet.vault))
 }
 

@@ -5,6 +5,7 @@
 mod add_watch_address;
 mod admin;
 mod admit_node;
+mod approve_signing_request;
 mod backup_vault;
 mod begin_backup;
 mod cancel_reshare;
@@ -15,10 +16,12 @@ mod create_signing_request;
 mod create_token;
 mod create_vault;
 mod create_wallet;
+mod estimate_fee;
 mod execute_signing_requests;
 mod get_backup_part;
 mod get_balance;
 mod get_batch_payment_details;
+mod get_pending_signing_requests;
 mod get_signing_request_details;
 mod get_signing_request_list;
 mod get_wallet_info;
@@ -27,11 +30,14 @@ mod let_clients_in;
 mod list_audit_chains;
 mod list_audit_entries;
 mod list_nodes;
+mod list_stuck_requests;
 mod list_tokens;
 mod list_vaults;
 mod lookup;
+mod person;
 mod reject_signing_request;
 mod remove_node;
+mod replace_transaction;
 mod reshare_vault;
 mod resimulation;
 mod revoke_token;
@@ -69,6 +75,7 @@ macro_rules! operations {
 operations! {
     add_watch_address::AddWatchAddress,
     admit_node::AdmitNode,
+    approve_signing_request::ApproveSigningRequest,
     backup_vault::BackupVault,
     begin_backup::BeginBackup,
     cancel_reshare::CancelReshare,
@@ -79,10 +86,12 @@ operations! {
     create_token::CreateToken,
     create_vault::CreateVault,
     create_wallet::CreateWallet,
+    estimate_fee::EstimateFee,
     execute_signing_requests::ExecuteSigningRequests,
     get_backup_part::GetBackupPart,
     get_balance::GetBalance,
     get_batch_payment_details::GetBatchPaymentDetails,
+    get_pending_signing_requests::GetPendingSigningRequests,
     get_signing_request_details::GetSigningRequestDetails,
     get_signing_request_list::GetSigningRequestList,
     get_wallet_info::GetWalletInfo,
@@ -91,10 +100,12 @@ operations! {
     list_audit_chains::ListAuditChains,
     list_audit_entries::ListAuditEntries,
     list_nodes::ListNodes,
+    list_stuck_requests::ListStuckRequests,
     list_tokens::ListTokens,
     list_vaults::ListVaults,
     reject_signing_request::RejectSigningRequest,
     remove_node::RemoveNode,
+    replace_transaction::ReplaceTransaction,
     reshare_vault::ReshareVault,
     resimulation::Resimulation,
     revoke_token::RevokeToken,

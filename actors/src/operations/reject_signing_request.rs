@@ -1,17 +1,21 @@
 use async_trait::async_trait;
-use covault_core::{fault::Fault, ids::RequestId, schema::wire};
+use covault_core::{fault::Fault, schema::wire};
 use ractor::rpc::CallResult;
 
-use super::{Home, HomeLookup, Operation, OperationCall, lookup::request};
+use super::{
+    Home, HomeLookup, Operation, OperationCall,
+    lookup::{request, vault_of_request},
+    person,
+};
 use crate::{
-    requests::signing::not_rejected,
+    requests::signing::{REJECTED, not_rejected},
     vaults::{vault, vault_actors::answer},
 };
 
 /// How often a request is looked at whose actor stopped while it was asked.
 const TRIES: u32 = 6;
 
-/// Ends a request that has not reached signing.
+/// Ends a request that has not reached signing, in the name of the token or of a person who may approve it; or gives up one whose client has its transaction.
 pub struct RejectSigningRequest;
 
 #[async_trait]
@@ -21,22 +25,34 @@ impl Operation for RejectSigningRequest {
     type Response = wire::RejectSigningRequestResponse;
 
     async fn home(lookup: &HomeLookup<'_>, message: &Self::Request) -> Result<Home, Fault> {
-        let Ok(id) = message.uuid.parse::<RequestId>() else {
-            return Ok(Home::AnyProcess);
-        };
-        let request = lookup.services.request(id).await?;
-        Ok(request.map(|(request, _)| request.vault).into())
+        vault_of_request(lookup, &message.uuid).await
     }
 
     async fn run(call: OperationCall<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
         let id = message.uuid.parse()?;
+        let rejection = match message.rejection {
+            Some(proof) => {
+                let proof = person::proof(Some(proof));
+                Some(proof.map_err(|fault| fault.with_prefix("rejection"))?)
+            }
+            None => None,
+        };
         for _ in 0..TRIES {
             let request = request(call.services, call.caller, id).await?;
             if let Some(reason) = request.state.past_rejection() {
                 return Err(not_rejected(reason));
             }
+            let reason = match &rejection {
+                Some(proof) => {
+                    let person = request.check_rejection(proof);
+                    let person = person.map_err(|fault| fault.with_prefix("rejection"))?;
+                    format!("rejected by {person} (rejectSigningRequest)")
+                }
+                None => REJECTED.to_owned(),
+            };
             let actor = call.vaults.vault(request.vault).await?;
-            let message = |reply| vault::Msg::Reject(id, call.command_commit.clone(), reply);
+            let commit = call.command_commit.clone();
+            let message = |reply| vault::Msg::Reject(id, reason, commit, reply);
             match actor.call(message, call.services.call_timeout()).await {
                 // The request's actor ended before it read the message: the store says how.
                 Ok(CallResult::SenderError) => {}

@@ -133,6 +133,15 @@ impl<A> AccountQueues<A> {
             .unwrap_or_default()
     }
 
+    /// Whether a request has still to get its number, or has got this one and that is not on disk yet.
+    pub fn may_take(&self, account: &ChainAccount, number: u64) -> bool {
+        self.queues.get(account).is_some_and(|queue| {
+            !queue.waiting.is_empty()
+                || !queue.deferred.is_empty()
+                || queue.reserved.contains_key(&Resource::Nonce(number))
+        })
+    }
+
     /// Keeps something for a request until it leaves.
     pub fn reserve(
         &mut self,

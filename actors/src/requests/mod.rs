@@ -1,9 +1,14 @@
 //! Signing requests: how each is built, what it holds, and the actor that has it signed and sent.
 
 pub mod account_queues;
+pub mod followed;
 pub mod rebroadcast;
+pub mod recipients;
+pub mod replacement_claim;
+pub mod replacing;
 pub mod request_store;
 pub mod reservations;
 pub mod signing;
 pub mod simulations;
+pub mod tracker;
 pub mod tx_builder;

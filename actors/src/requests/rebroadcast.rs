@@ -16,7 +16,7 @@ use covault_core::{
     audit::AuditChain,
     fault::Fault,
     ids::RequestId,
-    networks::{ChainData, Resource, Signed},
+    networks::{ChainData, ChainMoment, Resource, Signed},
     request::{RequestState, SigningRequest},
 };
 use parking_lot::Mutex;
@@ -24,9 +24,8 @@ use parking_lot::Mutex;
 use crate::{
     account::ChainAccount,
     audit::{AuditActor, AuditNote},
-    chain_rpc::{
-        BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, Standing,
-    },
+    chain_rpc::{BroadcastOutcome, BroadcastRequest, ChainClient, ChainRefusal, Standing},
+    requests::reservations,
     services::Services,
     store::{Batch, CommitError, Key, Precondition, Scan, rows},
 };
@@ -97,16 +96,14 @@ impl DroppedResource {
         }
     }
 
-    /// From when on none of the transactions can come, in milliseconds since the Unix epoch.
-    fn valid_until_ms(&self) -> Result<Option<u64>, Fault> {
-        let mut valid_until_ms = Some(0);
+    /// From when on none of the transactions can come.
+    fn valid_until(&self) -> Result<Option<ChainMoment>, Fault> {
+        let mut valid_until = Some(ChainMoment::ANY);
         for over in &self.requests {
-            let one = over.request.network.rules().valid_until_ms(&over.signed)?;
-            valid_until_ms = valid_until_ms
-                .zip(one)
-                .map(|(valid_until_ms, one)| one.max(valid_until_ms));
+            let one = over.request.network.rules().valid_until(&over.signed)?;
+            valid_until = valid_until.zip(one).map(|(all, one)| all.and(one));
         }
-        Ok(valid_until_ms)
+        Ok(valid_until)
     }
 
     /// The transaction that the client wants: the newest. None of it is sent that the client took
@@ -128,6 +125,13 @@ pub async fn rebroadcast_dropped(
     account: &ChainAccount,
     candidate_inputs: &[Resource],
 ) -> Result<Option<String>, Fault> {
+    // As a rule nobody holds any of it.
+    if reservations::held(services, account, candidate_inputs)
+        .await?
+        .is_empty()
+    {
+        return Ok(None);
+    }
     release_unknown(services, account, candidate_inputs).await?;
     if dropped_resources(services, account, candidate_inputs)
         .await?
@@ -138,7 +142,8 @@ pub async fn rebroadcast_dropped(
     let look = cache.of(account);
     let mut look = look.lock().await;
     let now_ms = services.now_ms();
-    if now_ms.saturating_sub(look.at_ms) < CHECK_INTERVAL_MS {
+    // A clock that was set back must not keep what was found before.
+    if now_ms.abs_diff(look.at_ms) < CHECK_INTERVAL_MS {
         return Ok(look.in_the_way.clone());
     }
     let lost = dropped_resources(services, account, candidate_inputs).await?;
@@ -166,7 +171,7 @@ pub async fn rebroadcast_predecessors(
     account: &ChainAccount,
     nonce: u64,
 ) -> Result<Option<String>, Fault> {
-    match client.next_number(&account.address, 0).await {
+    match client.next_number(&account.address, ChainMoment::ANY).await {
         Ok(Some(next)) if next < nonce => {
             rebroadcast_dropped(services, cache, client, account, &[Resource::Nonce(next)]).await
         }
@@ -195,10 +200,18 @@ async fn release_unknown(
             continue;
         };
         // Others that failed have let go of everything when they did.
-        if !matches!(request.state, RequestState::Failed { .. }) {
+        if !request.state.is_given_up() {
             continue;
         }
         let mut batch = Batch::new();
+        if let Some(next) = reservations::successor(services, account, resource, holder).await? {
+            // A request that lives uses it too.
+            batch.put(key, Precondition::Version(version), rows::encode(&next)?);
+            match services.store.commit(batch).await {
+                Ok(()) | Err(CommitError::Conflict(_)) => continue,
+                Err(error) => return Err(error.into()),
+            }
+        }
         batch.delete(key, Precondition::Version(version));
         let detail = match resource {
             Resource::Nonce(nonce) => format!("nonce {nonce} is free: the chain offers it"),
@@ -253,8 +266,8 @@ async fn held_by_finished(
         return Ok(None);
     };
     let mut users = vec![holder];
-    if let Resource::Nonce(nonce) = resource {
-        let all = rows::replacements(account, nonce);
+    if !matches!(resource, Resource::TxHash(_)) {
+        let all = rows::replacements(account, &resource);
         let all = Scan::prefix(all.space, &all.bytes, MAX_CHECKED);
         for (_, row) in services.store.scan(&all).await? {
             users.push(rows::decode(&row.value)?);
@@ -265,14 +278,14 @@ async fn held_by_finished(
         let Some((request, _)) = services.request(user).await? else {
             return Ok(None);
         };
-        let moment_ms = services.now_ms().saturating_sub(request.created_at_ms);
+        let age_ms = services.now_ms().abs_diff(request.created_at_ms);
         match &request.state {
-            RequestState::Failed { .. } => continue,
+            RequestState::Failed { .. } | RequestState::InDoubt { .. } => continue,
             RequestState::Succeeded {
                 signed: Some(signed),
                 sent,
                 ..
-            } if moment_ms >= MIN_AGE_MS => requests.push(FinishedRequest {
+            } if age_ms >= MIN_AGE_MS => requests.push(FinishedRequest {
                 signed: signed.clone(),
                 sent: *sent,
                 request,
@@ -308,21 +321,24 @@ async fn release_expired(
     now_ms: u64,
 ) -> Result<ExpiryOutcome, Fault> {
     let mut over = Vec::new();
-    let mut since_ms = 0;
+    let mut since = ChainMoment::ANY;
     for one in lost {
-        let (Some(nonce), Some(valid_until_ms)) = (one.nonce(), one.valid_until_ms()?) else {
+        let (Some(nonce), Some(mut end)) = (one.nonce(), one.valid_until()?) else {
             continue;
         };
-        let settled_ms = valid_until_ms.saturating_add(EXPIRY_MARGIN_MS);
-        if settled_ms <= now_ms {
+        if end.time_ms > 0 {
+            end.time_ms = end.time_ms.saturating_add(EXPIRY_MARGIN_MS);
+        }
+        // Of a height only the chain knows whether it has come.
+        if end.time_ms <= now_ms {
             over.push((nonce, one));
-            since_ms = since_ms.max(settled_ms);
+            since = since.and(end);
         }
     }
     let Some((first, _)) = over.first() else {
         return Ok(ExpiryOutcome::None);
     };
-    let why = match client.next_number(&account.address, since_ms).await {
+    let why = match client.next_number(&account.address, since).await {
         Ok(Some(next)) => {
             over.retain(|(nonce, _)| *nonce >= next);
             if over.is_empty() {
@@ -331,10 +347,8 @@ async fn release_expired(
             release(services, &over).await?;
             return Ok(ExpiryOutcome::Freed);
         }
-        Ok(None) => "the chain's clock has not passed its expiration yet".to_owned(),
-        Err(ChainError::Unknown(reason) | ChainError::Refused(ChainRefusal { reason, .. })) => {
-            reason
-        }
+        Ok(None) => "the chain has not passed its expiration yet".to_owned(),
+        Err(error) => error.into_reason(),
     };
     Ok(ExpiryOutcome::NotKnown(format!(
         "the earlier transaction with nonce {first} has expired, and whether it is on the chain \
@@ -394,58 +408,146 @@ async fn resend(
         if !done.insert(over.request.id) {
             continue;
         }
-        let id = over.request.id;
-        let broadcast_request = BroadcastRequest {
-            signed: over.signed.clone(),
-            chain_data: ChainData::Nothing,
-            age_ms: now_ms.saturating_sub(over.request.created_at_ms),
-            now_ms: services.now_ms(),
-            retried: true,
-        };
-        let hash = &over.signed.tx_hash;
-        let (event, detail, refused) = match client.broadcast(&broadcast_request).await {
-            BroadcastOutcome::Accepted => {
-                services.counters.forgotten.lock().taken += 1;
-                ("SentAgain", hash.clone(), None)
-            }
-            BroadcastOutcome::Refused(ChainRefusal { reason, .. })
-            | BroadcastOutcome::Doubtful(ChainRefusal { reason, .. }, Standing::Open) => {
-                services.counters.forgotten.lock().refused += 1;
-                let detail = format!("no node accepts {hash} now: {reason}");
-                ("SentAgain", detail, Some(reason))
-            }
+        let refused = match send_again(services, client, over).await? {
+            SentAgain::Accepted => None,
+            SentAgain::Refused(reason) => Some(reason),
             // The node that offered its number was behind. Those after it need not wait.
-            BroadcastOutcome::Doubtful(ChainRefusal { reason, .. }, standing) => {
-                tracing::info!(request = %id, reason, ?standing, "the nonce of a transaction is used; a chain node is behind");
-                continue;
-            }
-            BroadcastOutcome::Unknown(reason) => {
-                tracing::warn!(request = %id, reason, "failed to rebroadcast a dropped transaction");
-                break;
-            }
+            SentAgain::Passed => continue,
+            SentAgain::Unknown => break,
         };
-        tracing::warn!(request = %id, detail, "rebroadcast a dropped transaction");
-        let mut batch = Batch::new();
-        add_audit_entry(services, &mut batch, &over.request, event, &detail)?;
-        match services.store.commit(batch).await {
-            Ok(()) | Err(CommitError::Conflict(_)) => {}
-            Err(error) => return Err(error.into()),
-        }
         if let (Some(nonce), Some(reason)) = (one.nonce(), refused) {
-            let then = match one.valid_until_ms()? {
+            let then = match one.valid_until()? {
                 Some(_) => "its nonce is free once it has expired",
                 None => "a request that names this nonce replaces it",
             };
+            let (hash, id) = (&over.signed.tx_hash, over.request.id);
             return Ok(Some(format!(
                 "an earlier transaction, {hash} of request {id}, has the nonce {nonce}, is not on \
                  the chain, and no node accepts it now ({reason}); {then}"
             )));
         }
-        if services.now_ms().saturating_sub(now_ms) > RESEND_TIMEOUT_MS {
+        if services.now_ms().abs_diff(now_ms) > RESEND_TIMEOUT_MS {
             break;
         }
     }
     Ok(None)
+}
+
+/// What came of sending a transaction once more.
+pub enum SentAgain {
+    /// A node has it again.
+    Accepted,
+    /// No node takes it now; why.
+    Refused(String),
+    /// Its number is used, or it can never come: a node is behind.
+    Passed,
+    /// No node answered.
+    Unknown,
+}
+
+/// Sends the transaction of a request that is over once more, where it has no number. What the client has replaced
+/// does not come back: of those that spend the same only the newest is sent.
+///
+/// # Errors
+/// [`covault_core::fault::Class::Unavailable`] when the store cannot be read or written.
+pub async fn send_again_alone(
+    services: &Services,
+    client: &dyn ChainClient,
+    account: &ChainAccount,
+    request: RequestId,
+) -> Result<SentAgain, Fault> {
+    let found = services.request(request).await?;
+    if let Some((request, _)) = &found
+        && is_replaced(services, account, request).await?
+    {
+        return Ok(SentAgain::Passed);
+    }
+    match found {
+        Some((request, _)) => match request.state.clone() {
+            RequestState::Succeeded {
+                signed: Some(signed),
+                sent: true,
+                ..
+            } => {
+                let over = FinishedRequest {
+                    request,
+                    signed,
+                    sent: true,
+                };
+                send_again(services, client, &over).await
+            }
+            _ => Err(Fault::bug("a request that sent nothing")),
+        },
+        None => Err(Fault::bug("no such request")),
+    }
+}
+
+/// Whether a newer request of the account that has not failed spends what the transaction of a request does.
+async fn is_replaced(
+    services: &Services,
+    account: &ChainAccount,
+    request: &SigningRequest,
+) -> Result<bool, Fault> {
+    let Some(signed) = request.state.signed() else {
+        return Ok(false);
+    };
+    let age = |request: &SigningRequest| (request.created_at_ms, request.id);
+    for resource in account.network.rules().sent_inputs(signed)? {
+        for user in reservations::users(services, account, &resource).await? {
+            let newer = services
+                .request(user)
+                .await?
+                .is_some_and(|(user, _)| age(&user) > age(request) && !user.state.is_given_up());
+            if newer {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+async fn send_again(
+    services: &Services,
+    client: &dyn ChainClient,
+    over: &FinishedRequest,
+) -> Result<SentAgain, Fault> {
+    let id = over.request.id;
+    let now_ms = services.now_ms();
+    let broadcast_request = BroadcastRequest {
+        signed: over.signed.clone(),
+        chain_data: ChainData::Nothing,
+        age_ms: now_ms.saturating_sub(over.request.created_at_ms),
+        now_ms,
+        retried: true,
+    };
+    let hash = &over.signed.tx_hash;
+    let (detail, came) = match client.broadcast(&broadcast_request).await {
+        BroadcastOutcome::Accepted => {
+            services.counters.forgotten.lock().taken += 1;
+            (hash.clone(), SentAgain::Accepted)
+        }
+        BroadcastOutcome::Refused(ChainRefusal { reason, .. })
+        | BroadcastOutcome::Doubtful(ChainRefusal { reason, .. }, Standing::Open) => {
+            services.counters.forgotten.lock().refused += 1;
+            let detail = format!("no node accepts {hash} now: {reason}");
+            (detail, SentAgain::Refused(reason))
+        }
+        BroadcastOutcome::Doubtful(ChainRefusal { reason, .. }, standing) => {
+            tracing::info!(request = %id, reason, ?standing, "the nonce of a transaction is used; a chain node is behind");
+            return Ok(SentAgain::Passed);
+        }
+        BroadcastOutcome::Unknown(reason) => {
+            tracing::warn!(request = %id, reason, "failed to rebroadcast a dropped transaction");
+            return Ok(SentAgain::Unknown);
+        }
+    };
+    tracing::warn!(request = %id, detail, "rebroadcast a dropped transaction");
+    let mut batch = Batch::new();
+    add_audit_entry(services, &mut batch, &over.request, "SentAgain", &detail)?;
+    match services.store.commit(batch).await {
+        Ok(()) | Err(CommitError::Conflict(_)) => Ok(came),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Writes down what happened to a request that is over.

@@ -2,7 +2,8 @@
 
 use covault_core::{
     audit::AuditChain,
-    fault::{ExecuteCode, Fault},
+    fault::{Class, ExecuteCode, Fault},
+    ids::{RequestId, VaultId},
     networks::Payload,
     request::{AuditRecord, Draft, RequestEvent, RequestState, ReservationChange, SigningRequest},
     schema::wire,
@@ -14,7 +15,11 @@ use crate::{
     account::ChainAccount,
     audit::{AuditActor, AuditNote},
     commands::command_commit::CommandCommit,
-    requests::reservations,
+    requests::{
+        followed,
+        replacement_claim::ReplacementClaim,
+        reservations::{self, PassedClaim},
+    },
     services::Services,
     store::{
         Batch, CommitError, Key, KeySpace, Precondition,
@@ -28,6 +33,9 @@ const HANDED_OVER_MS: u64 = 24 * 60 * 60 * 1000;
 /// takes (14 days in bitcoind).
 const SENT_MS: u64 = 15 * 24 * 60 * 60 * 1000;
 
+/// How often a number is asked for anew that others take and give up.
+const MAX_CONTENDED_TRIES: u32 = 20;
+
 /// A request as the store has it.
 pub struct StoredRequest {
     /// The request.
@@ -38,6 +46,8 @@ pub struct StoredRequest {
     pub payload: Payload,
     /// The store may have a row that says why it cannot go on.
     pub delayed: bool,
+    /// How often its actor has failed.
+    pub failures: u32,
 }
 
 /// What a commit stores or demands beside the request.
@@ -48,6 +58,15 @@ pub struct CommitExtras<'a> {
     /// The version in which the row of the wallet was found that is in use: an archived one must
     /// not sign, whenever it was archived.
     pub wallet: Option<u64>,
+    /// Rows of addresses that must be those of no wallet ([`rows::wallet_address`]): what was not looked up is
+    /// found out by that.
+    pub strangers: &'a [Key],
+    /// Claims that get another holder, or none.
+    pub passed_on: &'a [PassedClaim],
+    /// The row that a new request joins when it replaces another one's transaction.
+    pub replacement: Option<&'a ReplacementClaim>,
+    /// How often the request's actor has failed.
+    pub failures: u32,
 }
 
 /// Why a commit did not happen.
@@ -90,6 +109,7 @@ impl StoredRequest {
             version,
             payload,
             delayed: version > 0,
+            failures: 0,
         })
     }
 
@@ -111,7 +131,10 @@ impl StoredRequest {
             &mut self.delayed,
             Some(&self.payload),
             events,
-            extras,
+            CommitExtras {
+                failures: self.failures,
+                ..extras
+            },
         )
         .await
     }
@@ -128,7 +151,7 @@ impl StoredRequest {
         Ok(services.store.commit(batch).await?)
     }
 
-    /// As `advance`; a number that the client chose and another request holds is used
+    /// As `advance`; what the client named and another request holds, a number or outputs, is used
     /// nevertheless: the client wants to replace that one. The claim stays with its holder.
     /// `assigned` is a number that the client did not choose.
     ///
@@ -137,22 +160,95 @@ impl StoredRequest {
     pub async fn advance_claiming(
         &mut self,
         services: &Services,
-        mut events: Vec<RequestEvent>,
+        events: Vec<RequestEvent>,
         extras: CommitExtras<'_>,
         assigned: bool,
     ) -> Result<(), AdvanceError> {
-        let outcome = self.advance(services, events.clone(), extras).await;
-        match outcome {
-            Err(AdvanceError::Conflict(key))
-                if key.space == KeySpace::NonceReservation && !assigned => {}
-            outcome => return outcome,
+        let mut replacing = events.clone();
+        for draft in drafts(&mut replacing) {
+            draft.claim = None;
         }
-        for event in &mut events {
-            if let RequestEvent::Built { draft } = event {
-                draft.claim = None;
+        let is_held = |outcome: &Result<(), AdvanceError>| matches!(outcome, Err(AdvanceError::Conflict(key)) if key.space == KeySpace::NonceReservation);
+        let mut tries = 0;
+        loop {
+            let outcome = self.advance(services, events.clone(), extras).await;
+            let key = match outcome {
+                Err(AdvanceError::Conflict(key))
+                    if key.space == KeySpace::NonceReservation && !assigned =>
+                {
+                    key
+                }
+                Err(AdvanceError::Conflict(key)) if key.space == KeySpace::Claim => {
+                    return self.advance_sharing(services, events, extras, key).await;
+                }
+                outcome => return outcome,
+            };
+            let held = services.load::<RequestId>(&key).await?;
+            // Written anew, so that a holder who gives the number up at the same time learns of this request.
+            let passed_on = held.map(|(holder, version)| PassedClaim {
+                key,
+                version,
+                holder: Some(holder),
+            });
+            if passed_on.is_some() {
+                let extras = CommitExtras {
+                    passed_on: passed_on.as_slice(),
+                    ..extras
+                };
+                let outcome = self.advance(services, replacing.clone(), extras).await;
+                if !is_held(&outcome) || tries >= MAX_CONTENDED_TRIES {
+                    return outcome;
+                }
+            }
+            // It was given up in between.
+            tries += 1;
+        }
+    }
+
+    /// As `advance`, without what the payload names and another request holds whose transaction exists; `held` is
+    /// what another one holds.
+    async fn advance_sharing(
+        &mut self,
+        services: &Services,
+        mut events: Vec<RequestEvent>,
+        extras: CommitExtras<'_>,
+        mut held: Key,
+    ) -> Result<(), AdvanceError> {
+        let named = self.request.network.rules().named_inputs(&self.payload);
+        let account = ChainAccount::of(&self.request, &self.payload);
+        let names = |key: &Key| {
+            let mut named = named.iter();
+            named.any(|resource| rows::claim(&account, resource) == *key)
+        };
+        for _ in 0..MAX_CONTENDED_TRIES {
+            let id = self.request.id;
+            let shared = reservations::replaceable(services, &account, &named, id).await?;
+            // Else somebody holds what it cannot share.
+            if shared.is_empty() || !names(&held) {
+                break;
+            }
+            for draft in drafts(&mut events) {
+                draft.shared = shared.keys().cloned().collect();
+            }
+            // Written anew, so that a holder who gives it up at the same time learns of this request.
+            let passed_on: Vec<PassedClaim> = shared
+                .into_iter()
+                .map(|(resource, (holder, version))| PassedClaim {
+                    key: rows::claim(&account, &resource),
+                    version,
+                    holder: Some(holder),
+                })
+                .collect();
+            let extras = CommitExtras {
+                passed_on: &passed_on,
+                ..extras
+            };
+            match self.advance(services, events.clone(), extras).await {
+                Err(AdvanceError::Conflict(key)) if key.space == KeySpace::Claim => held = key,
+                outcome => return outcome,
             }
         }
-        self.advance(services, events, extras).await
+        Err(AdvanceError::Conflict(held))
     }
 
     /// Who holds what a draft would use up, when that is why a commit did not happen: the sentence
@@ -187,6 +283,33 @@ impl StoredRequest {
             None => Ok("another request had reserved what this one needs; it is free again".into()),
         }
     }
+}
+
+fn drafts(events: &mut [RequestEvent]) -> impl Iterator<Item = &mut Draft> {
+    events.iter_mut().filter_map(|event| match event {
+        RequestEvent::Built { draft } => Some(&mut **draft),
+        _ => None,
+    })
+}
+
+/// Stores how often the actor of a request has failed, so that the next process goes on counting.
+///
+/// # Errors
+/// When the store cannot be read or written.
+pub async fn note_failures(
+    services: &Services,
+    vault: VaultId,
+    request: RequestId,
+    failures: u32,
+) -> Result<(), Fault> {
+    let key = rows::outbox(vault, request);
+    let Some((row, version)) = services.load::<OutboxRow>(&key).await? else {
+        return Ok(());
+    };
+    let mut batch = Batch::new();
+    let row = rows::encode(&OutboxRow { failures, ..row })?;
+    batch.put(key, Precondition::Version(version), row);
+    Ok(services.store.commit(batch).await?)
 }
 
 /// Fails a request that cannot be worked on, of which nothing is signed yet.
@@ -231,6 +354,7 @@ pub async fn end(
     .await
 }
 
+/// As [`try_advance`]; a claim that gets another holder while the request lets go of it is read anew.
 async fn advance(
     services: &Services,
     request: &mut SigningRequest,
@@ -240,16 +364,76 @@ async fn advance(
     events: Vec<RequestEvent>,
     extras: CommitExtras<'_>,
 ) -> Result<(), AdvanceError> {
+    let mut tries = 0;
+    loop {
+        let mut freed = false;
+        let outcome = try_advance(
+            services,
+            request,
+            version,
+            delayed,
+            payload,
+            events.clone(),
+            extras,
+            &mut freed,
+        )
+        .await;
+        match outcome {
+            Err(AdvanceError::Conflict(key))
+                if freed
+                    && tries < MAX_CONTENDED_TRIES
+                    && matches!(key.space, KeySpace::Claim | KeySpace::NonceReservation) => {}
+            outcome => return outcome,
+        }
+        tries += 1;
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "what a request is in memory")]
+async fn try_advance(
+    services: &Services,
+    request: &mut SigningRequest,
+    version: &mut u64,
+    delayed: &mut bool,
+    payload: Option<&Payload>,
+    events: Vec<RequestEvent>,
+    extras: CommitExtras<'_>,
+    freed: &mut bool,
+) -> Result<(), AdvanceError> {
     let now = services.now_ms();
     let mut next = request.clone();
     let mut batch = Batch::new();
     let mut trail: Vec<AuditRecord> = Vec::with_capacity(events.len());
     for event in events {
-        let step = next.state.step(event, now).map_err(Fault::bug)?;
+        let step = next.state.step(&next.consent, event, now);
+        let step = step.map_err(Fault::bug)?;
         next.state = step.next;
+        next.consent = step.consent.unwrap_or(next.consent);
         trail.push(step.audit);
         if let Some(change) = step.claim {
-            change_claims(&mut batch, &next, payload, change, now)?;
+            // What others share that it lets go of is theirs from now on.
+            let passed_on = match &change {
+                ReservationChange::Free(draft) => {
+                    *freed = true;
+                    match reservations::given_up(services, &next, draft).await {
+                        Ok(passed_on) => Some(passed_on),
+                        Err(fault) if *fault.class() == Class::Unavailable => {
+                            return Err(fault.into());
+                        }
+                        // What cannot be read must not keep a request from its end.
+                        Err(_) => None,
+                    }
+                }
+                ReservationChange::Take | ReservationChange::Outlive(_) => None,
+            };
+            change_claims(
+                &mut batch,
+                &next,
+                payload,
+                change,
+                passed_on.as_deref(),
+                now,
+            )?;
         }
     }
     let expect = match *version {
@@ -271,26 +455,53 @@ async fn advance(
         Some(effect) => batch.put(
             outbox,
             Precondition::Any,
-            rows::encode(&OutboxRow { effect })?,
+            rows::encode(&OutboxRow {
+                failures: extras.failures,
+                effect,
+            })?,
         ),
         None => batch.delete(outbox, Precondition::Any),
     };
+    let (waited, waits) = (awaiting(request), awaiting(&next));
+    if waited != waits {
+        if let Some(key) = waited {
+            batch.delete(key, Precondition::Any);
+        }
+        if let Some(key) = waits {
+            batch.put(key, Precondition::Any, rows::encode(&())?);
+        }
+    }
     // Before anybody hears of it: what goes on, or has ended, waits for nothing.
     let goes_on = *delayed && next.state.effect() != request.state.effect();
-    if goes_on {
-        batch.delete(rows::delay(next.id), Precondition::Any);
+    match next.state.doubt() {
+        Some(reason) => {
+            let reason = rows::encode(&reason)?;
+            batch.put(rows::delay(next.id), Precondition::Any, reason);
+        }
+        None if goes_on => {
+            batch.delete(rows::delay(next.id), Precondition::Any);
+        }
+        None => {}
     }
     if *version == 0 {
         let index = rows::request_index(next.vault, next.created_at_ms, next.id);
         batch.put(index, Precondition::Any, rows::encode(&())?);
     }
+    pass_on(&mut batch, extras.passed_on)?;
+    if let Some(replacement) = extras.replacement {
+        replacement.add_to(&mut batch, next.id)?;
+    }
     if let Some(version) = extras.wallet {
         batch.check(rows::wallet(next.wallet), Precondition::Version(version));
     }
+    for stranger in extras.strangers {
+        batch.check(stranger.clone(), Precondition::Absent);
+    }
     if let Some(command_commit) = extras.command_commit {
-        // Nothing was tried before it is stored.
+        // Nothing was tried before it is stored. The answer of replaceTransaction has the same fields.
+        let calls = &services.settings.calls;
         let response = || wire::CreateSigningRequestResponse {
-            signing_request: Some(next.to_wire(&services.settings.calls, Vec::new())),
+            signing_request: Some(next.to_wire(calls, Vec::new(), None, now)),
             error: None,
         };
         command_commit.add_to(&mut batch, || response().encode_to_vec(), now)?;
@@ -306,7 +517,18 @@ async fn advance(
     if request.state.is_final() {
         services.waiters.ended(request.id);
     }
+    if let (RequestState::InDoubt { .. }, Some(payload)) = (&request.state, payload)
+        && let Some(tracked) = followed::tracked(request, payload, now, false)
+    {
+        services.tracking.push(tracked);
+    }
     Ok(())
+}
+
+/// The row by which a request is found as long as it waits for people.
+pub fn awaiting(request: &SigningRequest) -> Option<Key> {
+    let waits = matches!(request.state, RequestState::AwaitingApproval { .. });
+    waits.then(|| rows::awaiting(request.vault, request.consent.expires_at_ms, request.id))
 }
 
 /// The entries of the audit log. The first one of a request says what is wanted.
@@ -328,6 +550,14 @@ fn add_audit_entries(
             .fact("wallet", request.wallet)
             .fact("address", &request.address)
             .fact(
+                "replaces",
+                request
+                    .replaces
+                    .as_ref()
+                    .map(|replaces| replaces.request.to_string())
+                    .unwrap_or_default(),
+            )
+            .fact(
                 "payloadSha256",
                 hex::encode(Sha256::digest(&request.payload)),
             )
@@ -348,12 +578,25 @@ fn add_audit_entries(
     Ok(())
 }
 
+/// Gives claims to their next holders, or to nobody.
+fn pass_on(batch: &mut Batch, claims: &[PassedClaim]) -> Result<(), Fault> {
+    for claim in claims {
+        let expect = Precondition::Version(claim.version);
+        match claim.holder {
+            Some(holder) => batch.put(claim.key.clone(), expect, rows::encode(&holder)?),
+            None => batch.delete(claim.key.clone(), expect),
+        };
+    }
+    Ok(())
+}
+
 /// The rows of a change of what a request holds. `request` is in its new state.
 fn change_claims(
     batch: &mut Batch,
     request: &SigningRequest,
     payload: Option<&Payload>,
     change: ReservationChange,
+    passed_on: Option<&[PassedClaim]>,
     now_ms: u64,
 ) -> Result<(), Fault> {
     let keys = |draft: &Draft| -> Result<Vec<Key>, Fault> {
@@ -372,6 +615,16 @@ fn change_claims(
             draft.claim.iter().map(rows::nonce_claim).collect()
         })
     };
+    // Its own notes of what it replaces. Those of numbers stay, as numbers do.
+    let shared = |draft: &Draft| -> Vec<Key> {
+        let account = payload.map(|payload| ChainAccount::of(request, payload));
+        account.map_or_else(Vec::new, |account| {
+            let shared = draft.shared.iter();
+            shared
+                .map(|resource| rows::replacement(&account, resource, request.id))
+                .collect()
+        })
+    };
     match change {
         ReservationChange::Take => {
             let draft = request.state.draft();
@@ -379,22 +632,37 @@ fn change_claims(
             for key in keys(draft)? {
                 batch.put(key, Precondition::Absent, rows::encode(&request.id)?);
             }
-            // Needed when the transaction with that nonce is sent again.
-            if let (None, Some(payload)) = (&draft.claim, payload) {
+            // Needed when what it replaces would be sent again.
+            if let Some(payload) = payload {
                 let account = ChainAccount::of(request, payload);
-                for nonce in reservations::replaced(request, payload, draft)? {
-                    let key = rows::replacement(&account, nonce, request.id);
+                for resource in reservations::replaced(request, payload, draft)? {
+                    let key = rows::replacement(&account, &resource, request.id);
                     batch.put(key, Precondition::Any, rows::encode(&request.id)?);
                 }
             }
         }
         ReservationChange::Free(draft) => {
-            for key in what_is_known(&draft) {
+            match passed_on {
+                Some(passed_on) => pass_on(batch, passed_on)?,
+                None => {
+                    for key in what_is_known(&draft) {
+                        batch.delete(key, Precondition::Any);
+                    }
+                }
+            }
+            for key in shared(&draft) {
                 batch.delete(key, Precondition::Any);
             }
         }
         ReservationChange::Outlive(draft) => {
-            let claims = what_is_known(&draft).into_iter();
+            let claims = what_is_known(&draft).into_iter().chain(shared(&draft));
+            // It may have got these from who held them; else they are left alone then.
+            let account = payload.map(|payload| ChainAccount::of(request, payload));
+            let passed_on = account.iter().flat_map(|account| {
+                let shared = draft.shared.iter();
+                shared.map(|resource| rows::claim(account, resource))
+            });
+            let claims = claims.chain(passed_on);
             // Numbers stay taken for ever: a node that lags must not make one be used twice.
             let claims = claims.filter(|key| key.space == KeySpace::Claim);
             let claims: Vec<_> = claims.map(|key| key.bytes).collect();

@@ -19,7 +19,17 @@ use crate::{
 /// Numbers that are looked up at once.
 const PAGE: usize = 512;
 
-/// What a draft holds. A number that the client chose and another request holds is not in it.
+/// The row of a claim whose holder changes.
+pub struct PassedClaim {
+    /// It.
+    pub key: Key,
+    /// Its version: nobody else has changed it.
+    pub version: u64,
+    /// Who has it from now on; `None`: nobody.
+    pub holder: Option<RequestId>,
+}
+
+/// What a draft holds. What the client named and another request holds is not in it.
 ///
 /// # Errors
 /// [`covault_core::fault::Class::Bug`] when the draft is not what the network's rules made.
@@ -35,10 +45,11 @@ pub fn of(
         .collect();
     reservations
         .retain(|resource| draft.claim.is_some() || !matches!(resource, Resource::Nonce(_)));
+    reservations.retain(|resource| !draft.shared.contains(resource));
     Ok(reservations)
 }
 
-/// The numbers that a draft uses and another request holds.
+/// What a draft uses and another request holds: numbers, outputs, objects.
 ///
 /// # Errors
 /// As [`of`].
@@ -46,15 +57,47 @@ pub fn replaced(
     request: &SigningRequest,
     payload: &Payload,
     draft: &Draft,
-) -> Result<Vec<u64>, Fault> {
+) -> Result<Vec<Resource>, Fault> {
     let chain = request.network.rules();
     let reservations = chain.reservations(payload, &draft.unsigned)?.into_iter();
     Ok(reservations
-        .filter_map(|resource| match resource {
-            Resource::Nonce(nonce) if draft.claim.is_none() => Some(nonce),
-            Resource::Nonce(_) | Resource::Object(_) | Resource::TxHash(_) => None,
+        .filter(|resource| match resource {
+            Resource::Nonce(_) => draft.claim.is_none(),
+            Resource::Object(_) | Resource::TxHash(_) => draft.shared.contains(resource),
         })
         .collect())
+}
+
+/// What of `named`, which a payload names, is held by another request whose transaction exists: it may be replaced.
+/// With the holder and the version of its row. One that is not signed yet could still end without a transaction, and
+/// what it lets go of would be nobody's.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn replaceable(
+    services: &Services,
+    account: &ChainAccount,
+    named: &[Resource],
+    by: RequestId,
+) -> Result<BTreeMap<Resource, (RequestId, u64)>, Fault> {
+    let mut replaceable = BTreeMap::new();
+    for resource in named {
+        let key = rows::claim(account, resource);
+        let Some((holder, version)) = services.load::<RequestId>(&key).await? else {
+            continue;
+        };
+        if holder == by {
+            continue;
+        }
+        let Some((request, _)) = services.request(holder).await? else {
+            continue;
+        };
+        let is_over = request.state.is_given_up();
+        if is_over || request.state.signed().is_some() {
+            replaceable.insert(resource.clone(), (holder, version));
+        }
+    }
+    Ok(replaceable)
 }
 
 /// What of `reservations` requests hold on disk, and which; with a number also those that follow it.
@@ -64,25 +107,135 @@ pub async fn held(
     reservations: &[Resource],
 ) -> Result<BTreeMap<Resource, RequestId>, Fault> {
     let mut held = BTreeMap::new();
-    for resource in reservations {
-        let key = rows::claim(account, resource);
-        let Resource::Nonce(_) = resource else {
-            if let Some((holder, _)) = services.load::<RequestId>(&key).await? {
-                held.insert(resource.clone(), holder);
-            }
-            continue;
-        };
-        let scan = Scan {
-            from: Some(key.bytes),
-            ..Scan::prefix(KeySpace::NonceReservation, &rows::account(account), PAGE)
-        };
-        for (key, row) in services.store.scan(&scan).await? {
-            if let Some(nonce) = rows::claimed_nonce(&key) {
-                held.insert(Resource::Nonce(nonce), rows::decode(&row.value)?);
-            }
+    let is_number = |resource: &&Resource| matches!(resource, Resource::Nonce(_));
+    let others: Vec<_> = reservations.iter().filter(|it| !is_number(it)).collect();
+    let keys: Vec<_> = others.iter().map(|it| rows::claim(account, it)).collect();
+    for (resource, holder) in others.into_iter().zip(services.load_all(&keys).await?) {
+        if let Some(holder) = holder? {
+            held.insert(resource.clone(), holder);
+        }
+    }
+    for resource in reservations.iter().filter(is_number) {
+        if let Resource::Nonce(from) = resource {
+            let numbers = held_numbers(services, account, *from).await?;
+            let numbers = numbers.into_iter();
+            held.extend(numbers.map(|(number, holder)| (Resource::Nonce(number), holder)));
         }
     }
     Ok(held)
+}
+
+/// The numbers from one on that requests hold, and which.
+async fn held_numbers(
+    services: &Services,
+    account: &ChainAccount,
+    from: u64,
+) -> Result<Vec<(u64, RequestId)>, Fault> {
+    let hot = &services.held_leases.hot_numbers;
+    let name = rows::account(account);
+    if let Some(known) = hot.find(&name, from) {
+        return Ok(known);
+    }
+    let scan = Scan {
+        from: Some(rows::claim(account, &Resource::Nonce(from)).bytes),
+        ..Scan::prefix(KeySpace::NonceReservation, &name, PAGE)
+    };
+    let read = services.tenure.as_ref();
+    let read = read.and_then(|tenure| hot.begin(name, tenure));
+    let mut numbers = Vec::new();
+    let page = services.store.scan(&scan).await?;
+    for (key, row) in &page {
+        if let Some(number) = rows::claimed_nonce(key) {
+            numbers.push((number, rows::decode(&row.value)?));
+        }
+    }
+    if let Some(read) = read.filter(|_| page.len() < PAGE) {
+        read.keep(from, &numbers);
+    }
+    Ok(numbers)
+}
+
+/// The requests that have used something: the one that holds it, and those that were to replace it. At most
+/// [`PAGE`] of these.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn users(
+    services: &Services,
+    account: &ChainAccount,
+    resource: &Resource,
+) -> Result<Vec<RequestId>, Fault> {
+    let claim = rows::claim(account, resource);
+    let mut users: Vec<_> = holder(services, &claim).await?.into_iter().collect();
+    let all = rows::replacements(account, resource);
+    let all = Scan::prefix(all.space, &all.bytes, PAGE);
+    for (_, row) in services.store.scan(&all).await? {
+        users.push(rows::decode(&row.value)?);
+    }
+    Ok(users)
+}
+
+/// What becomes of the claims of a request whose transaction its client gives up: nobody has them, or the newest of
+/// those that were to replace the transaction.
+///
+/// # Errors
+/// When the store cannot be read, and [`covault_core::fault::Class::Bug`] when the request cannot.
+pub async fn given_up(
+    services: &Services,
+    request: &SigningRequest,
+    draft: &Draft,
+) -> Result<Vec<PassedClaim>, Fault> {
+    let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
+    let account = ChainAccount::of(request, &payload);
+    let chain = request.network.rules();
+    let mut passed_on = Vec::new();
+    for resource in chain.reservations(&payload, &draft.unsigned)? {
+        let key = rows::claim(&account, &resource);
+        let Some((holder, version)) = services.load::<RequestId>(&key).await? else {
+            continue;
+        };
+        // Its time may have come, and another one has it.
+        if holder != request.id {
+            continue;
+        }
+        let holder = match resource {
+            Resource::Nonce(_) | Resource::Object(_) => {
+                successor(services, &account, &resource, request.id).await?
+            }
+            Resource::TxHash(_) => None,
+        };
+        passed_on.push(PassedClaim {
+            key,
+            version,
+            holder,
+        });
+    }
+    Ok(passed_on)
+}
+
+/// The newest request but this one that has a transaction which uses the same, or is to get one.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn successor(
+    services: &Services,
+    account: &ChainAccount,
+    resource: &Resource,
+    but: RequestId,
+) -> Result<Option<RequestId>, Fault> {
+    let mut newest = None;
+    for user in users(services, account, resource).await? {
+        if user == but {
+            continue;
+        }
+        let Some((request, _)) = services.request(user).await? else {
+            continue;
+        };
+        if !request.state.is_given_up() {
+            newest = newest.max(Some((request.created_at_ms, user)));
+        }
+    }
+    Ok(newest.map(|(_, user)| user))
 }
 
 /// Which request holds the row of a claim.

@@ -110,7 +110,9 @@ pub async fn resimulate(
         RequestState::Signed { .. } | RequestState::Broadcasting { .. } => {
             return refused("it is signed");
         }
-        RequestState::Succeeded { .. } | RequestState::Failed { .. } => {
+        RequestState::InDoubt { .. }
+        | RequestState::Succeeded { .. }
+        | RequestState::Failed { .. } => {
             return refused("it is over");
         }
     };

@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 use covault_core::{
     fault::Fault,
     networks::{
-        Allocation, ChainData, Network, Payload, Queries, Resource,
+        Allocation, ChainData, FeeLevel, Network, Payload, Queries, Resource,
         evm::{self, EvmPayload},
         ton,
     },
     request::{Draft, SigningRequest},
 };
 
+use super::reservations;
 use crate::{account::ChainAccount, services::Services};
 
 /// What is to be asked before the request can be built.
@@ -28,6 +29,7 @@ pub fn queries(services: &Services, network: Network, payload: &Payload) -> Quer
             from: transaction.from.clone(),
             nonce: false,
             fees: None,
+            level: FeeLevel::Normal,
         });
     }
     queries
@@ -89,10 +91,42 @@ pub fn candidate_inputs(
     candidate_inputs.unwrap_or_default()
 }
 
+/// What nodes said, with prices at which they take the transaction in the place of those that have its number or
+/// the outputs that it names already, where the client named that and no price.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn outbid(
+    services: &Services,
+    account: &ChainAccount,
+    payload: &Payload,
+    public_key: &[u8],
+    mut chain_data: ChainData,
+) -> Result<ChainData, Fault> {
+    let rules = account.network.rules();
+    let mut wanted = rules.named_inputs(payload);
+    if wanted.is_empty() {
+        wanted = candidate_inputs(account.network, payload, &chain_data, public_key);
+        wanted.retain(|resource| matches!(resource, Resource::Nonce(_)));
+    }
+    for resource in wanted {
+        for user in reservations::users(services, account, &resource).await? {
+            let Some((request, _)) = services.request(user).await? else {
+                continue;
+            };
+            if let Some(signed) = request.state.signed() {
+                chain_data = rules.outbid(payload, chain_data, signed)?;
+            }
+        }
+    }
+    Ok(chain_data)
+}
+
 /// Builds what the request will sign.
 ///
 /// # Errors
-/// [`covault_core::fault::Class::Invalid`] where payload and chain data contradict each other.
+/// [`covault_core::fault::Class::Invalid`] where payload and chain data contradict each other, and where a replacement
+/// costs more than it may.
 pub fn draft(
     request: &SigningRequest,
     payload: &Payload,
@@ -103,6 +137,9 @@ pub fn draft(
 ) -> Result<Draft, Fault> {
     let chain = request.network.rules();
     let unsigned = chain.build(payload, &chain_data, &request.public_key)?;
+    if let Some(replaces) = &request.replaces {
+        replaces.check_fee(chain.most_fee(&unsigned.bytes)?)?;
+    }
     let nonce = chain
         .reservations(payload, &unsigned)?
         .into_iter()
@@ -112,6 +149,7 @@ pub fn draft(
         });
     Ok(Draft {
         claim: nonce.map(|nonce| ChainAccount::of(request, payload).nonce(nonce)),
+        shared: BTreeSet::new(),
         chain_data,
         unsigned,
         broadcast,

@@ -60,6 +60,8 @@ pub enum KeySpace {
     Delay = 27,
     /// Vault id, scheme -> why a key of the vault, or its next shares, are not there yet.
     KeyProblem = 28,
+    /// Request id -> where its transaction is on the chain.
+    Transaction = 29,
     /// Chain, number -> entry of the audit log. Written by [`Batch::append`] alone.
     AuditEntry = 30,
     /// Chain -> its last entry. Written by [`Batch::append`] alone.
@@ -68,6 +70,10 @@ pub enum KeySpace {
     Restore = 32,
     /// Vault id -> the number below which no wallet is made.
     FirstWallet = 33,
+    /// Request id -> the requests that are to replace its transaction.
+    Replacement = 34,
+    /// Vault id, time, request id -> nothing: the requests that wait for people, by when they expire.
+    Awaiting = 35,
     /// What a lease is for -> who has it. Never deleted: its version is the fencing token.
     Lease = 40,
     /// Orchestrator id -> that it is there; its version grows as long as it is.
@@ -76,7 +82,7 @@ pub enum KeySpace {
 
 impl KeySpace {
     /// Every kind, in order.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 36] = [
         Self::Vault,
         Self::VaultName,
         Self::Wallet,
@@ -104,10 +110,13 @@ impl KeySpace {
         Self::ProofWanted,
         Self::Delay,
         Self::KeyProblem,
+        Self::Transaction,
         Self::AuditEntry,
         Self::AuditHead,
         Self::Restore,
         Self::FirstWallet,
+        Self::Replacement,
+        Self::Awaiting,
         Self::Lease,
         Self::Member,
     ];

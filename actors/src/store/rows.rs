@@ -10,7 +10,7 @@ use covault_core::{
     ids::{BatchId, RequestId, TokenId, VaultId, WalletId},
     networks::Resource,
     order::NodeId,
-    request::{NonceReservation, RequestEffect},
+    request::{NonceReservation, RequestEffect, TransactionState},
     scheme::Scheme,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -48,8 +48,53 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
 /// An effect that is to be run, as the outbox keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutboxRow {
+    /// How often the request's actor has failed.
+    pub failures: u32,
     /// What.
     pub effect: RequestEffect,
+}
+
+/// Where a request's transaction is on the chain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TransactionRow {
+    /// Where.
+    pub state: TransactionState,
+    /// Since when, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// Why somebody has to look after it.
+    pub problem: Option<String>,
+    /// The newest block of its chain when it was first seen to wait, where that is counted.
+    pub waits_since_block: Option<u64>,
+}
+
+impl TransactionRow {
+    /// Of a transaction that a node has taken, and that nothing is known of yet.
+    pub fn new(at_ms: u64) -> Self {
+        Self {
+            state: TransactionState::Pending,
+            at_ms,
+            problem: None,
+            waits_since_block: None,
+        }
+    }
+}
+
+/// The requests that are to replace the transaction of another one, or of each other: of all these transactions the
+/// chain takes one. The row is in the name of the first of them, which replaces nothing itself, and changes in the
+/// first commit of each replacement: so they are made one after the other.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplacementRow {
+    /// In the order in which they were made.
+    pub replacements: Vec<ReplacementEntry>,
+}
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplacementEntry {
+    /// Which.
+    pub request: RequestId,
+    /// The newest block of the chain when the policy of the chain asked for it; `None` when a client did.
+    pub at_block: Option<u64>,
 }
 
 /// Claims that a request which is over lets go of later.
@@ -143,6 +188,27 @@ pub fn indexed_request(key: &Key) -> Option<RequestId> {
     Some(RequestId::from_bytes(*id))
 }
 
+/// The part of [`KeySpace::Awaiting`] in which the requests of a vault follow in order.
+pub fn awaiting_of(vault: VaultId) -> Key {
+    Key::new(KeySpace::Awaiting, &[vault.as_bytes()])
+}
+
+/// [`KeySpace::Awaiting`].
+pub fn awaiting(vault: VaultId, expires_at_ms: u64, request: RequestId) -> Key {
+    let all = awaiting_of(vault);
+    Key::new(
+        all.space,
+        &[&all.bytes, &expires_at_ms.to_be_bytes(), request.as_bytes()],
+    )
+}
+
+/// When the request of such a row expires, in milliseconds since the Unix epoch, and which it is.
+pub fn awaited(key: &Key) -> Option<(u64, RequestId)> {
+    let (rest, id) = key.bytes.split_last_chunk::<16>()?;
+    let (_, due_ms) = rest.split_last_chunk::<8>()?;
+    Some((u64::from_be_bytes(*due_ms), RequestId::from_bytes(*id)))
+}
+
 /// [`KeySpace::Batch`].
 pub fn batch(id: BatchId) -> Key {
     Key::new(KeySpace::Batch, &[id.as_bytes()])
@@ -202,22 +268,37 @@ pub fn claim(of: &ChainAccount, resource: &Resource) -> Key {
     }
 }
 
-/// [`KeySpace::Claim`]: the requests that were to replace the transaction with a number of the account,
-/// each with its own id as the value. They do not hold the number.
-pub fn replacements(of: &ChainAccount, nonce: u64) -> Key {
-    Key::new(KeySpace::Claim, &[&account(of), &[3], &nonce.to_be_bytes()])
+/// [`KeySpace::Claim`]: the requests that were to replace the transaction that uses a number, an output or an
+/// object of the account, each with its own id as the value. They do not hold it.
+pub fn replacements(of: &ChainAccount, resource: &Resource) -> Key {
+    let account = account(of);
+    match resource {
+        Resource::Nonce(nonce) => {
+            Key::new(KeySpace::Claim, &[&account, &[3], &nonce.to_be_bytes()])
+        }
+        // The 0 tells names apart of which one begins another.
+        Resource::Object(name) => {
+            Key::new(KeySpace::Claim, &[&account, &[4], name.as_bytes(), &[0]])
+        }
+        Resource::TxHash(hash) => Key::new(KeySpace::Claim, &[&account, &[5], hash]),
+    }
 }
 
 /// One of [`replacements`].
-pub fn replacement(of: &ChainAccount, nonce: u64, request: RequestId) -> Key {
-    let all = replacements(of, nonce);
+pub fn replacement(of: &ChainAccount, resource: &Resource, request: RequestId) -> Key {
+    let all = replacements(of, resource);
     Key::new(all.space, &[&all.bytes, request.as_bytes()])
 }
 
 /// The nonce of a claim's key.
 pub fn claimed_nonce(key: &Key) -> Option<u64> {
-    let (_, nonce) = key.bytes.split_last_chunk::<8>()?;
-    Some(u64::from_be_bytes(*nonce))
+    split_nonce_claim(key).map(|(_, nonce)| nonce)
+}
+
+/// The account of a row of a number ([`account`]), and the number.
+pub fn split_nonce_claim(key: &Key) -> Option<(&[u8], u64)> {
+    let (account, nonce) = key.bytes.split_last_chunk::<8>()?;
+    Some((account, u64::from_be_bytes(*nonce)))
 }
 
 /// The row of a number that a draft names.
@@ -253,6 +334,16 @@ pub fn simulation(request: RequestId) -> Key {
 /// [`KeySpace::Delay`].
 pub fn delay(request: RequestId) -> Key {
     Key::new(KeySpace::Delay, &[request.as_bytes()])
+}
+
+/// [`KeySpace::Transaction`].
+pub fn transaction(request: RequestId) -> Key {
+    Key::new(KeySpace::Transaction, &[request.as_bytes()])
+}
+
+/// [`KeySpace::Replacement`].
+pub fn replacement_row(first: RequestId) -> Key {
+    Key::new(KeySpace::Replacement, &[first.as_bytes()])
 }
 
 /// [`KeySpace::KeyProblem`].

@@ -6,6 +6,7 @@
 use std::{fs, path::PathBuf};
 
 use covault_core::{
+    approval::{ApprovalProof, ApprovalTerms, GivenApproval},
     attest::{AddressProof, AddressStatement, MadeKey},
     audit::LinkedEntry,
     batch::{self, BatchPayment},
@@ -13,9 +14,12 @@ use covault_core::{
     derive::{KeyPath, RootKey},
     fault::ExecuteCode,
     ids::{OrchestratorId, SessionId, WalletId, WatchId},
-    networks::{ChainData, Network, Signed, SigningInput, Unsigned, evm, solana},
+    networks::{ChainData, Network, Replacement, Signed, SigningInput, Unsigned, evm, solana},
     order::{Generation, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder, ReshareProof},
-    request::{ApprovalRule, Draft, RequestState, SigningRequest},
+    request::{
+        ApprovalMode, ApprovalRule, Approver, BuiltDraft, Consent, Draft, Inclusion,
+        PersonApproval, Replaces, RequestState, SigningRequest, TransactionState,
+    },
     scheme::Scheme,
     signature::{Curve, Signature},
     token::{ApiToken, NewToken, TokenAccess, TokenHash, TokenKind, TokenVaults},
@@ -35,6 +39,9 @@ fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(name: &s
         .join("../tests/wire")
         .join(format!("{name}.hex"));
     let bytes = hex::encode(encode(value).unwrap());
+    if std::env::var_os("COVAULT_RECORD_WIRE").is_some() {
+        fs::write(&path, format!("{bytes}\n")).unwrap();
+    }
     let sample = fs::read_to_string(&path)
         .unwrap_or_else(|_| panic!("{} is missing; it would hold\n{bytes}", path.display()));
     assert_eq!(
@@ -47,6 +54,17 @@ fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(name: &s
         bytes,
         "{name}: the present version is written differently"
     );
+}
+
+fn rule() -> ApprovalRule {
+    ApprovalRule {
+        mode: ApprovalMode::Manual { needs: 1 },
+        of: vec![Approver {
+            name: "treasurer".into(),
+            keys: vec!["ssh-ed25519 AAAA".into()],
+        }],
+        expires_ms: 9,
+    }
 }
 
 fn draft() -> Draft {
@@ -67,6 +85,7 @@ fn draft() -> Draft {
                 message: vec![9; 32],
             }],
         },
+        shared: Default::default(),
         claim: Some(NonceReservation {
             network: Network::Evm,
             chain_id: 1,
@@ -105,8 +124,10 @@ fn states() -> Vec<(&'static str, RequestState)> {
         chain_data: ChainData::Solana(solana::ChainData {
             recent_blockhash: "hash".into(),
             token: None,
+            compute: None,
         }),
         claim: None,
+        shared: [Resource::Object("a:0".into())].into(),
         ..draft()
     };
     vec![
@@ -116,7 +137,17 @@ fn states() -> Vec<(&'static str, RequestState)> {
             "awaiting",
             RequestState::AwaitingApproval {
                 broadcast: true,
-                rule: ApprovalRule::Automatic,
+                built: None,
+            },
+        ),
+        (
+            "awaiting-again",
+            RequestState::AwaitingApproval {
+                broadcast: true,
+                built: Some(Box::new(BuiltDraft {
+                    draft: draft(),
+                    attempts: 2,
+                })),
             },
         ),
         (
@@ -158,11 +189,29 @@ fn states() -> Vec<(&'static str, RequestState)> {
             },
         ),
         (
+            "in-doubt",
+            RequestState::InDoubt {
+                draft: Box::new(draft()),
+                reason: "rejected".into(),
+                code: ExecuteCode::AlreadyDenied,
+            },
+        ),
+        (
             "succeeded",
             RequestState::Succeeded {
                 signatures: signatures(),
                 signed: Some(signed()),
                 sent: true,
+                handed_over: None,
+            },
+        ),
+        (
+            "handed-over",
+            RequestState::Succeeded {
+                signatures: signatures(),
+                signed: Some(signed()),
+                sent: false,
+                handed_over: Some(Box::new(draft())),
             },
         ),
         (
@@ -191,7 +240,30 @@ fn requests__should_load_for_ever_in_every_state() {
             payload: vec![7, 8],
             notes: Some("notes".into()),
             token: TokenId::from_bytes([9; 16]),
+            replaces: Some(Replaces {
+                request: RequestId::from_bytes([10; 16]),
+                first: RequestId::from_bytes([11; 16]),
+                how: Replacement::Cancel,
+                most_fee: Some(12),
+            }),
             created_at_ms: 10,
+            consent: Consent {
+                rule: rule(),
+                given: vec![PersonApproval {
+                    person: "treasurer".into(),
+                    at_ms: 11,
+                    terms: ApprovalTerms {
+                        most_fee: 12,
+                        valid_until_ms: 13,
+                    },
+                    given: GivenApproval {
+                        list: vec![[14; 32]],
+                        proof: ApprovalProof::Ssh("signature".into()),
+                    },
+                }],
+                expires_at_ms: 15,
+                wanted: Some("signer-2 wants more".into()),
+            },
             state,
         };
         check(&format!("request-v1-{name}"), &request);
@@ -285,7 +357,7 @@ fn wallets_and_vaults__should_load_for_ever() {
         name: "main".into(),
         threshold: 2,
         signers: vec![NodeId([1; 32]), NodeId([2; 32])],
-        approval: ApprovalRule::Automatic,
+        approval: rule(),
         created_at_ms: 10,
         keys: Curve::ALL
             .into_iter()
@@ -316,8 +388,15 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
         ("sign", RequestEffect::Sign),
         ("deliver", RequestEffect::Deliver),
         ("broadcast", RequestEffect::Broadcast),
+        ("track", RequestEffect::Track),
     ] {
-        check(&format!("outbox-v1-{name}"), &OutboxRow { effect });
+        check(
+            &format!("outbox-v1-{name}"),
+            &OutboxRow {
+                failures: 3,
+                effect,
+            },
+        );
     }
     let replay = IdempotencyRow {
         body_hash: [1; 32],
@@ -334,6 +413,38 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
         json: b"{}".to_vec(),
     };
     check("simulation-v1", &simulated);
+    let inclusion = Inclusion {
+        block: 9,
+        success: true,
+    };
+    for (name, state) in [
+        ("pending", TransactionState::Pending),
+        ("mined", TransactionState::Mined(inclusion)),
+        ("final", TransactionState::Final(inclusion)),
+        (
+            "replaced",
+            TransactionState::Replaced {
+                by: Some("0x12".into()),
+            },
+        ),
+        ("dropped", TransactionState::Dropped),
+    ] {
+        let row = TransactionRow {
+            state,
+            at_ms: 2,
+            problem: Some("late".into()),
+            waits_since_block: Some(3),
+        };
+        check(&format!("transaction-v1-{name}"), &row);
+    }
+    let entry = |request, at_block| ReplacementEntry {
+        request: RequestId::from_bytes([request; 16]),
+        at_block,
+    };
+    let replacements = ReplacementRow {
+        replacements: vec![entry(1, None), entry(2, Some(3))],
+    };
+    check("replacements-v1", &replacements);
     let linked = LinkedEntry {
         number: 2,
         previous: [3; 32],

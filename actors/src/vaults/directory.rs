@@ -1,6 +1,9 @@
 //! The actor that keeps the actors of the vaults that this orchestrator has, and makes vaults.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use covault_core::{
@@ -8,10 +11,13 @@ use covault_core::{
     fault::{Class, Fault},
     ids::VaultId,
     order::NodeId,
+    request::ApprovalRule,
     scheme::Scheme,
     wallet::vault::Vault,
 };
-use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
+use ractor::{
+    Actor, ActorId, ActorProcessingErr, ActorRef, ActorRuntime, RpcReplyPort, SupervisionEvent,
+};
 
 use crate::{
     audit::{self, AuditActor, AuditNote},
@@ -39,6 +45,8 @@ pub enum Msg {
     LeaseChanged(VaultId),
     /// Answers once the actor of a vault that has gone has ended.
     Ended(VaultId, RpcReplyPort<()>),
+    /// The actor of a vault has begun, or could not.
+    Started(VaultId, ActorId, Result<(), String>),
 }
 
 /// A vault to be made.
@@ -51,6 +59,8 @@ pub struct NewVault {
     pub signers: Vec<NodeId>,
     /// The scheme of its ECDSA key.
     pub ecdsa: Scheme,
+    /// Who decides about its requests.
+    pub approval: ApprovalRule,
     /// Whether a vault of this name that has not all its keys yet makes those that it lacks like
     /// this, whatever it was told before.
     pub replace: bool,
@@ -69,6 +79,9 @@ pub enum VaultCreation {
     Other(VaultId),
 }
 
+/// Actors that begin at the same time, beside those that somebody asks for: each reads the store.
+const STARTING_AT_ONCE: usize = 32;
+
 pub struct VaultDirectory;
 
 pub struct DirectoryState {
@@ -79,6 +92,10 @@ pub struct DirectoryState {
     /// Who waits for the end of an actor.
     ended: HashMap<VaultId, Vec<RpcReplyPort<()>>>,
     failures: HashMap<VaultId, u32>,
+    /// Whose actors are to begin, in this order; some may have by now, or be gone.
+    due: VecDeque<VaultId>,
+    /// Whose actors have not begun yet.
+    starting: HashSet<ActorId>,
 }
 
 #[async_trait]
@@ -105,6 +122,8 @@ impl Actor for VaultDirectory {
             ids: HashMap::new(),
             ended: HashMap::new(),
             failures: HashMap::new(),
+            due: VecDeque::new(),
+            starting: HashSet::new(),
         })
     }
 
@@ -120,11 +139,15 @@ impl Actor for VaultDirectory {
                 nodes::sync_admitted(&state.services).await?;
                 for lease in state.services.held_leases.all() {
                     if let LeaseScope::Vault(vault) = lease.scope() {
-                        state.reconcile(&myself, vault).await;
+                        state.reconcile(&myself, vault);
                     }
                 }
             }
             Msg::GetVault(id, reply) => {
+                // Nobody waits for all those before it.
+                if !state.failures.contains_key(&id) {
+                    state.start(&myself, id);
+                }
                 let found = state.vaults.get(&id);
                 let here = |version| {
                     let lease = state.services.held_leases.get(LeaseScope::Vault(id));
@@ -137,15 +160,21 @@ impl Actor for VaultDirectory {
                 let (made, reply) = state.create(*new).await;
                 let _ = reply.send(made);
             }
-            Msg::RestartDue(vault) | Msg::LeaseChanged(vault) => {
-                state.reconcile(&myself, vault).await
-            }
+            Msg::RestartDue(vault) | Msg::LeaseChanged(vault) => state.reconcile(&myself, vault),
             Msg::Ended(vault, reply) => {
                 if state.vaults.contains_key(&vault) {
                     state.ended.entry(vault).or_default().push(reply);
                 } else {
                     let _ = reply.send(());
                 }
+            }
+            Msg::Started(vault, actor, outcome) => {
+                state.starting.remove(&actor);
+                if let Err(error) = outcome {
+                    tracing::error!(%vault, error, "vault actor failed to start");
+                    state.ended(&myself, actor);
+                }
+                state.start_due(&myself);
             }
         }
         Ok(())
@@ -166,20 +195,8 @@ impl Actor for VaultDirectory {
                 return Ok(());
             }
         };
-        if let Some(vault) = state.ids.remove(&actor.get_id()) {
-            state.vaults.remove(&vault);
-            for waiting in state.ended.remove(&vault).into_iter().flatten() {
-                let _ = waiting.send(());
-            }
-            if state
-                .services
-                .held_leases
-                .get(LeaseScope::Vault(vault))
-                .is_some()
-            {
-                tracing::error!(%vault, error, "vault actor failed; restarting it from the store");
-                state.restart_later(&myself, vault);
-            }
+        if let Some(vault) = state.ended(&myself, actor.get_id()) {
+            tracing::error!(%vault, error, "vault actor failed; restarting it from the store");
         }
         Ok(())
     }
@@ -188,32 +205,74 @@ impl Actor for VaultDirectory {
 impl DirectoryState {
     /// Has the actor of a vault run where the vault is here, and only under the present lease: two
     /// would undo each other's work.
-    async fn reconcile(&mut self, myself: &ActorRef<Msg>, vault: VaultId) {
+    fn reconcile(&mut self, myself: &ActorRef<Msg>, vault: VaultId) {
         let lease = self.services.held_leases.get(LeaseScope::Vault(vault));
-        let wanted = lease.as_ref().map(|lease| lease.version());
         if let Some((actor, version)) = self.vaults.get(&vault) {
-            if wanted != Some(*version) {
+            if lease.as_ref().map(|lease| lease.version()) != Some(*version) {
                 // Its work has no effect. The next one starts after its end.
                 actor.kill();
             }
-            return;
-        }
-        let Some(lease) = lease else {
+        } else if lease.is_some() {
+            self.due.push_back(vault);
+            self.start_due(myself);
+        } else {
             self.failures.remove(&vault);
+        }
+    }
+
+    /// Has the next ones begin.
+    fn start_due(&mut self, myself: &ActorRef<Msg>) {
+        while self.starting.len() < STARTING_AT_ONCE
+            && let Some(vault) = self.due.pop_front()
+        {
+            self.start(myself, vault);
+        }
+    }
+
+    /// Has the actor of a vault begin, where the vault is here and has none.
+    fn start(&mut self, myself: &ActorRef<Msg>, vault: VaultId) {
+        let lease = self.services.held_leases.get(LeaseScope::Vault(vault));
+        let (Some(lease), false) = (lease, self.vaults.contains_key(&vault)) else {
             return;
         };
         let version = lease.version();
         let args = (Arc::new(self.services.with_lease(lease)), vault);
-        match Actor::spawn_linked(None, VaultActor, args, myself.get_cell()).await {
-            Ok((actor, _)) => {
-                self.ids.insert(actor.get_id(), vault);
+        // What it reads first is not waited for: others begin at the same time.
+        let spawned = ActorRuntime::spawn_linked_instant(None, VaultActor, args, myself.get_cell());
+        match spawned {
+            Ok((actor, begun)) => {
+                let (directory, id) = (myself.clone(), actor.get_id());
+                self.starting.insert(id);
+                self.ids.insert(id, vault);
                 self.vaults.insert(vault, (actor, version));
+                tokio::spawn(async move {
+                    let outcome = match begun.await {
+                        Ok(Ok(_)) => Ok(()),
+                        Ok(Err(error)) => Err(error.to_string()),
+                        Err(error) => Err(error.to_string()),
+                    };
+                    let _ = directory.cast(Msg::Started(vault, id, outcome));
+                });
             }
             Err(error) => {
                 tracing::error!(%vault, %error, "vault actor failed to start");
                 self.restart_later(myself, vault);
             }
         }
+    }
+
+    /// The actor of a vault has ended; it starts again where the vault is here. Which vault it was that is to go
+    /// on.
+    fn ended(&mut self, myself: &ActorRef<Msg>, actor: ActorId) -> Option<VaultId> {
+        let vault = self.ids.remove(&actor)?;
+        self.starting.remove(&actor);
+        self.vaults.remove(&vault);
+        for waiting in self.ended.remove(&vault).into_iter().flatten() {
+            let _ = waiting.send(());
+        }
+        self.services.held_leases.get(LeaseScope::Vault(vault))?;
+        self.restart_later(myself, vault);
+        Some(vault)
     }
 
     fn restart_later(&mut self, myself: &ActorRef<Msg>, vault: VaultId) {
@@ -236,18 +295,19 @@ impl DirectoryState {
             threshold,
             signers,
             ecdsa,
+            approval,
             replace,
             by,
             reply,
         } = new;
-        let plan = (threshold, signers, ecdsa);
+        let plan = (threshold, signers, ecdsa, approval);
         (self.find_or_create(&name, plan, replace, &by).await, reply)
     }
 
     async fn find_or_create(
         &self,
         name: &str,
-        (threshold, signers, ecdsa): (u16, Vec<NodeId>, Scheme),
+        (threshold, signers, ecdsa, approval): (u16, Vec<NodeId>, Scheme, ApprovalRule),
         replace: bool,
         by: &AuditActor,
     ) -> Result<VaultCreation, Fault> {
@@ -259,6 +319,12 @@ impl DirectoryState {
                     .vault(id)
                     .await?
                     .ok_or_else(|| Fault::bug("a name without a vault"))?;
+                if vault.approval != approval {
+                    return Err(Fault::new(
+                        Class::Conflict,
+                        "a vault of this name exists with another approval rule",
+                    ));
+                }
                 if vault.threshold == threshold
                     && vault.signers == signers
                     && vault.ecdsa() == ecdsa
@@ -286,7 +352,15 @@ impl DirectoryState {
             let now_ms = services.now_ms();
             let mut batch = Batch::new();
             nodes::check_admitted(services, "signers", &signers).await?;
-            let vault = Vault::new(id, name, threshold, signers.clone(), ecdsa, now_ms)?;
+            let vault = Vault::new(
+                id,
+                name,
+                threshold,
+                signers.clone(),
+                ecdsa,
+                approval.clone(),
+                now_ms,
+            )?;
             batch.put(rows::vault(id), Precondition::Absent, rows::encode(&vault)?);
             batch.put(by_name.clone(), Precondition::Absent, rows::encode(&id)?);
             nodes::pin_rows(services, &mut batch, "signers", &signers).await?;
@@ -299,6 +373,7 @@ impl DirectoryState {
                 .fact("threshold", threshold)
                 .fact("signers", audit::nodes(&vault.signers))
                 .fact("ecdsa", ecdsa.name())
+                .fact("approvals", approval.describe())
                 .add_to(&mut batch, chain, now_ms)?;
             audit::note_chain_begin(by, chain, &mut batch, now_ms)?;
             match services.store.commit(batch).await {

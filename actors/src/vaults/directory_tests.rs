@@ -38,6 +38,7 @@ async fn directory__should_never_run_two_actors_for_one_vault() {
             threshold: 2,
             signers: vec![NodeId([1; 32]), NodeId([2; 32])],
             ecdsa: covault_core::scheme::Scheme::Dkls23,
+            approval: ApprovalRule::automatic(),
             replace: false,
             by: AuditActor::service(),
             reply,

@@ -1,7 +1,11 @@
-//! Vaults: which are here, the actor of each, its wallets and the proofs of their addresses.
+//! Vaults: which are here, the actor of each, its wallets and the proofs of their addresses; and what the service asks
+//! of them itself.
 
 pub mod address_proofs;
+pub mod admission;
 pub mod directory;
+pub mod gaps;
+pub mod speed_ups;
 pub mod vault;
 pub mod vault_actors;
 pub mod wallets;

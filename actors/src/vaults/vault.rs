@@ -1,6 +1,7 @@
 //! The actor of one vault: makes its keys, numbers its wallets, lets the requests of a wallet have
 //! their turns, and keeps the actors of its live requests.
 
+mod approving;
 mod asking;
 mod changes;
 mod keys;
@@ -10,10 +11,11 @@ mod permit;
 mod problems;
 mod proving;
 mod requests;
+mod resuming;
 mod slots;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -22,6 +24,7 @@ use covault_core::{
     attest::MadeKey,
     fault::Fault,
     ids::{RequestId, VaultId, WalletId},
+    networks::Resource,
     order::KeygenOrder,
     request::SigningRequest,
     schema::wire,
@@ -31,12 +34,12 @@ use covault_core::{
         vault::{KeyState, Vault},
     },
 };
-use futures::{StreamExt as _, TryStreamExt as _, stream};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 use tokio::sync::watch;
 
+pub use approving::{NewApproval, not_waiting};
 pub use keys::KeyPlan;
-pub use life::{Msg as ReshareMsg, ReshareRequest, SharesInUse};
+pub use life::{KeyShares, Msg as ReshareMsg, ReshareRequest, SharesInUse};
 pub use message::vault_message;
 pub use permit::AdmissionPermit;
 pub use slots::SlotRequest;
@@ -48,24 +51,21 @@ use crate::{
     commands::command_commit::CommandCommit,
     requests::{
         account_queues::AccountQueues,
-        signing::{self, VaultRequests},
+        replacement_claim::ReplacementClaim,
+        signing::{self, BuildBlocker, VaultRequests},
     },
     services::Services,
-    store::{KeySpace, Scan, rows},
     vaults::{
         address_proofs::{ProofQueues, ShareHolders},
         wallets::{self, WalletPlan},
     },
 };
 
-/// Rows that one scan reads at most.
-const PAGE: usize = 512;
-/// Requests that are read at once when a vault starts.
-const MAX_PARALLEL_READS: usize = 16;
-
 pub enum Msg {
-    /// Loads live requests and missing keys, and goes on with them.
+    /// Goes on with live requests and missing keys.
     Resume,
+    /// About the requests that were live before.
+    Resuming(resuming::Step),
     /// Makes a wallet.
     CreateWallet(Box<NewWallet>),
     /// Makes a wallet whose number another process on the store was faster to use; those from this
@@ -80,8 +80,23 @@ pub enum Msg {
     ),
     /// Admits a request.
     Admit(Box<NewRequest>),
-    /// Rejects a request that is not signed yet.
-    Reject(RequestId, CommandCommit, RpcReplyPort<Result<(), Fault>>),
+    /// Rejects a request that is not signed yet; the words say who does.
+    Reject(
+        RequestId,
+        String,
+        CommandCommit,
+        RpcReplyPort<Result<(), Fault>>,
+    ),
+    /// A person has approved a request.
+    Approve(Box<NewApproval>),
+    /// Enough have: it goes on.
+    Agreed(RequestId),
+    /// A request waits for people, until this time at most, in milliseconds since the Unix epoch.
+    Awaits(u64),
+    /// The time of a request may be over that waits for people.
+    ExpiryDue,
+    /// Those have ended whose time was; the next one's is over then, in milliseconds since the Unix epoch.
+    Expired(Option<u64>),
     /// A request that queued up when it was admitted is ready for its turn.
     RequestSlot(RequestId, Box<SlotRequest>),
     /// What the request's transaction uses up is on disk.
@@ -126,6 +141,10 @@ pub struct NewRequest {
     pub broadcast: bool,
     /// The version of its wallet's row in which the wallet was active.
     pub wallet_version: u64,
+    /// The row that it joins when it replaces another one's transaction.
+    pub replacement: Option<ReplacementClaim>,
+    /// The number of its account that it is to use, as no request does.
+    pub gap: Option<u64>,
     /// What is stored and demanded with it.
     pub command_commit: CommandCommit,
     /// Counts it as live.
@@ -142,15 +161,23 @@ pub struct VaultState {
     version: u64,
     next_index: u32,
     account_queues: AccountQueues<SlotRequest>,
+    /// The outputs of transactions that live requests are to take the place of, by these. Each is named by its
+    /// transaction, so that no account has one of another's.
+    replaced_outputs: HashMap<RequestId, BTreeSet<Resource>>,
     requests: HashMap<RequestId, ActorRef<signing::Msg>>,
     vault_requests: Arc<VaultRequests>,
     ids: HashMap<ActorId, RequestId>,
-    /// How often the actor of a live request has failed.
-    failures: HashMap<RequestId, u32>,
+    /// Of the actors of live requests.
+    failures: HashMap<RequestId, requests::ActorFailures>,
+    /// `None` once everything that was live before has an actor.
+    resuming: Option<resuming::Resuming>,
     keygens: keys::KeygenWorks,
     works: life::ReshareWorks,
     proof_queues: Arc<ProofQueues>,
     proving: proving::ProofWork,
+    /// Requests that people have agreed to, and whose actors are just ending.
+    agreed: HashSet<RequestId>,
+    expiry: approving::Expiry,
     /// Why keys, or their next shares, are not there yet, as their rows say.
     problems: BTreeMap<Scheme, String>,
     in_use: watch::Sender<SharesInUse>,
@@ -173,7 +200,6 @@ impl Actor for VaultActor {
             .ok_or_else(|| Fault::bug("no such vault"))?;
         let next_index = restore::next_wallet(&services, id).await?;
         let problems = problems::load(&services, id).await?;
-        // First in the mailbox: nobody else has the address yet.
         myself.cast(Msg::Resume)?;
         let works = life::ReshareWorks::new();
         Ok(VaultState {
@@ -184,13 +210,18 @@ impl Actor for VaultActor {
             version,
             next_index,
             account_queues: AccountQueues::default(),
+            replaced_outputs: HashMap::new(),
             requests: HashMap::new(),
             vault_requests: Arc::default(),
             ids: HashMap::new(),
             failures: HashMap::new(),
+            // Others have its address by now: what they ask for comes after what was there.
+            resuming: Some(resuming::Resuming::new()),
             keygens: keys::KeygenWorks::new(),
             proof_queues: Arc::default(),
             proving: proving::ProofWork::default(),
+            agreed: HashSet::new(),
+            expiry: approving::Expiry::default(),
             problems,
         })
     }
@@ -202,7 +233,8 @@ impl Actor for VaultActor {
         live: &mut VaultState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            Msg::Resume => live.resume(&myself).await?,
+            Msg::Resume => live.resume(&myself).await,
+            Msg::Resuming(step) => live.resume_requests(&myself, step).await?,
             Msg::CreateWallet(wallet) => live.create_wallet(&myself, *wallet),
             Msg::NumberWallet(next, wallet) => {
                 live.next_index = live.next_index.max(next);
@@ -212,11 +244,19 @@ impl Actor for VaultActor {
                 let _ = reply.send(live.update_wallet(wallet, &change, &command_commit).await);
             }
             Msg::Admit(request) => live.admit(&myself, *request).await?,
-            Msg::Reject(request, command_commit, reply) => {
-                live.reject(request, command_commit, reply).await
+            Msg::Reject(request, reason, command_commit, reply) => {
+                live.reject(request, reason, command_commit, reply).await
             }
+            Msg::Approve(approval) => live.approve(&myself, *approval),
+            Msg::Agreed(request) => live.agreed(&myself, request).await?,
+            Msg::Awaits(until_ms) => live.awaits(&myself, until_ms),
+            Msg::ExpiryDue => live.expire(&myself),
+            Msg::Expired(next_ms) => live.expired(&myself, next_ms),
             Msg::RequestSlot(request, wanted) => {
-                if let Some(account) = live.account_queues.mark_ready(request, *wanted) {
+                if live.waits_for_resumption(request) {
+                    let reason = resuming::BEHIND.to_owned();
+                    let _ = wanted.reply.send(Err(BuildBlocker::Taken(reason)));
+                } else if let Some(account) = live.account_queues.mark_ready(request, *wanted) {
                     live.dispatch(&account).await;
                 }
             }
@@ -264,14 +304,20 @@ impl Actor for VaultActor {
             SupervisionEvent::ActorTerminated(actor, _, _) => {
                 if let Some(request) = live.forget(actor.get_id()) {
                     live.failures.remove(&request);
+                    live.replaced_outputs.remove(&request);
                     live.leave_account_queue(request).await;
+                    if live.agreed.remove(&request) {
+                        live.load_request(&myself, request).await?;
+                    }
                 }
             }
             SupervisionEvent::ActorFailed(actor, error) => {
                 if let Some(request) = live.forget(actor.get_id()) {
                     tracing::error!(%request, %error, "the actor of a request failed; it starts again from the store");
                     live.leave_account_queue(request).await;
-                    live.restart_later(&myself, request);
+                    // It starts again in any case.
+                    live.agreed.remove(&request);
+                    live.actor_failed(&myself, request, &error).await;
                 }
             }
             SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => {}
@@ -288,7 +334,7 @@ impl VaultState {
         Some(request)
     }
 
-    async fn resume(&mut self, myself: &ActorRef<Msg>) -> Result<(), Fault> {
+    async fn resume(&mut self, myself: &ActorRef<Msg>) {
         for key in &self.vault.keys {
             if matches!(key.state, KeyState::Wanted | KeyState::Generating(_)) {
                 let _ = myself.cast(Msg::KeygenDue(key.scheme));
@@ -297,33 +343,8 @@ impl VaultState {
         self.forget_solved().await;
         self.resume_reshares(myself);
         self.prove(myself);
-        let mut pending = Vec::new();
-        let mut next = Some(Scan::prefix(
-            KeySpace::Outbox,
-            self.vault.id.as_bytes(),
-            PAGE,
-        ));
-        while let Some(scan) = next {
-            let page = self.services.store.scan(&scan).await?;
-            let ids: Vec<_> = page
-                .iter()
-                .filter_map(|(key, _)| rows::outbox_request(key))
-                .collect();
-            // One after the other, a store on another machine would make a start after a crash last.
-            let mut found = stream::iter(ids.into_iter().map(|id| self.load_readable(id)))
-                .buffered(MAX_PARALLEL_READS);
-            while let Some(request) = found.try_next().await? {
-                pending.extend(request);
-            }
-            drop(found);
-            next = scan.rest(&page);
-        }
-        // Turns follow the order of creation.
-        pending.sort_by_key(|(request, _)| (request.created_at_ms, request.id));
-        for (request, version) in pending {
-            self.start_loaded(myself, request, version).await?;
-        }
-        Ok(())
+        self.expire(myself);
+        self.begin_resumption(myself);
     }
 
     /// Numbers the wallet and stores it in a task beside the actor: wallets share a commit.

@@ -72,8 +72,3 @@ pub fn answer<T, M>(result: Result<CallResult<T>, ractor::MessagingErr<M>>) -> R
 fn starting() -> Fault {
     Fault::unavailable("this part of the service is starting; try again")
 }
-
-/// The service has as much to do as it may take on; no limit of a caller's.
-pub fn too_many() -> Fault {
-    Fault::unavailable("too many requests are in progress; try again later")
-}

@@ -11,21 +11,21 @@ use std::{
 
 use async_trait::async_trait;
 use covault_actors::chain_rpc::{
-    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, TrackedTransaction,
+    TransactionSighting,
 };
 use covault_core::{
     fault::ExecuteCode,
     networks::{
-        ChainData, Queries,
-        aptos::{ChainData as AptosChainData, RawTransaction},
+        ChainData, ChainMoment, Queries,
+        aptos::{ChainData as AptosChainData, RawTransaction, read_signed},
     },
     port::Clock as _,
 };
 
 use covault_core::testing::ShiftedClock;
 
-/// Behind a transaction: variant, key and signature with their lengths.
-const AUTHENTICATOR: usize = 99;
+use crate::chain_double::FINAL;
 
 /// See the module.
 #[derive(Default)]
@@ -46,9 +46,11 @@ pub struct AptosDouble {
 #[derive(Default)]
 struct AptosAccount {
     /// Hashes by number.
-    waiting: BTreeMap<u64, String>,
+    waiting: BTreeMap<u64, (String, RawTransaction)>,
     executed: Vec<String>,
     handed: Vec<String>,
+    /// By hash.
+    signed: BTreeMap<String, String>,
 }
 
 impl AptosDouble {
@@ -69,6 +71,18 @@ impl AptosDouble {
         self.account.lock().unwrap().handed.clone()
     }
 
+    /// The signed transaction that was handed to it with a hash.
+    pub fn signed(&self, hash: &str) -> String {
+        self.account.lock().unwrap().signed[hash].clone()
+    }
+
+    /// What those that wait pay per unit of gas, in the order of their numbers.
+    pub fn prices(&self) -> Vec<u64> {
+        let account = self.account.lock().unwrap();
+        let waiting = account.waiting.values();
+        waiting.map(|(_, waits)| waits.gas_unit_price).collect()
+    }
+
     /// The nodes lose what they have not executed.
     pub fn forget(&self) {
         self.account.lock().unwrap().waiting.clear();
@@ -86,7 +100,7 @@ impl AptosDouble {
 
 impl AptosAccount {
     fn execute(&mut self) {
-        while let Some(hash) = self.waiting.remove(&(self.executed.len() as u64)) {
+        while let Some((hash, _)) = self.waiting.remove(&(self.executed.len() as u64)) {
             self.executed.push(hash);
         }
     }
@@ -99,12 +113,16 @@ impl ChainClient for AptosDouble {
         let Queries::Aptos(queries) = queries else {
             panic!("nothing is known about {queries:?}")
         };
-        assert!(!queries.gas_unit_price && queries.simulate.is_none() && queries.abi.is_none());
+        assert!(queries.simulate.is_none() && queries.abi.is_none());
         let account = self.account.lock().unwrap();
         Ok(ChainData::Aptos(AptosChainData {
-            sequence_number: account.executed.len() as u64,
-            expiration_timestamp_secs: now_ms / 1_000 + 600,
-            gas_unit_price: None,
+            sequence_number: queries
+                .sequence_number
+                .unwrap_or(account.executed.len() as u64),
+            expiration_timestamp_secs: queries
+                .expiration_timestamp_secs
+                .unwrap_or(now_ms / 1_000 + 600),
+            gas_unit_price: queries.gas_unit_price.then_some(100),
             gas_used: None,
             abi: None,
         }))
@@ -112,9 +130,7 @@ impl ChainClient for AptosDouble {
 
     async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
         tokio::task::yield_now().await;
-        let bytes = hex::decode(&broadcast_request.signed.transaction[2..]).unwrap();
-        let end = bytes.len() - AUTHENTICATOR;
-        let transaction: RawTransaction = bcs::from_bytes(&bytes[..end]).unwrap();
+        let (_, transaction) = read_signed(&broadcast_request.signed).unwrap();
         let hash = broadcast_request.signed.tx_hash.clone();
         let refused = |reason: &str| {
             BroadcastOutcome::Refused(ChainRefusal {
@@ -124,7 +140,10 @@ impl ChainClient for AptosDouble {
         };
         let mut account = self.account.lock().unwrap();
         account.handed.push(hash.clone());
-        if account.executed.contains(&hash) || account.waiting.values().any(|one| *one == hash) {
+        let signed = broadcast_request.signed.transaction.clone();
+        account.signed.insert(hash.clone(), signed);
+        if account.executed.contains(&hash) || account.waiting.values().any(|(one, _)| *one == hash)
+        {
             return BroadcastOutcome::Accepted;
         }
         if self.refuse.load(Ordering::SeqCst) {
@@ -140,17 +159,39 @@ impl ChainClient for AptosDouble {
         if number > next && self.strict.load(Ordering::SeqCst) {
             return BroadcastOutcome::Unknown("an earlier transaction is not there yet".into());
         }
-        let before = account.waiting.insert(number, hash);
-        assert_eq!(before, None, "two transactions with the number {number}");
+        if let Some((_, before)) = account.waiting.get(&number) {
+            // Nothing but a higher price (`TransactionStore::insert` of aptos-core).
+            let same = RawTransaction {
+                gas_unit_price: before.gas_unit_price,
+                ..transaction.clone()
+            };
+            assert_eq!(same, *before, "two transactions with the number {number}");
+            if transaction.gas_unit_price <= before.gas_unit_price {
+                return refused("INVALID_UPDATE: the gas price is too low");
+            }
+        }
+        account.waiting.insert(number, (hash, transaction));
         if !self.halted.load(Ordering::SeqCst) {
             account.execute();
         }
         BroadcastOutcome::Accepted
     }
 
-    async fn next_number(&self, _address: &str, since_ms: u64) -> Result<Option<u64>, ChainError> {
+    async fn next_number(
+        &self,
+        _address: &str,
+        since: ChainMoment,
+    ) -> Result<Option<u64>, ChainError> {
         let next = self.account.lock().unwrap().executed.len() as u64;
-        Ok((self.now_ms() >= since_ms).then_some(next))
+        Ok((self.now_ms() >= since.time_ms).then_some(next))
+    }
+
+    async fn sightings(
+        &self,
+        transactions: &[TrackedTransaction],
+        _now_ms: u64,
+    ) -> Vec<Result<TransactionSighting, ChainError>> {
+        transactions.iter().map(|_| Ok(FINAL)).collect()
     }
 
     async fn balance(&self, _address: &str, _token: Option<&str>) -> Result<String, ChainError> {

@@ -7,12 +7,13 @@ use std::sync::{
 
 use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainClients, ChainEndpoints, ChainError,
-    ChainKey, ChainRefusal, SimulationOutcome, SimulationRequest, Standing,
+    ChainKey, ChainRefusal, FeeEstimate, Inclusion, SimulationOutcome, SimulationRequest, Standing,
+    TrackedTransaction, TransactionSighting,
 };
 use covault_core::{
     fault::ExecuteCode,
     networks::{
-        ChainData, DynNetworkRules as _, Payload, Queries, Signed, WireKind,
+        ChainData, ChainMoment, DynNetworkRules as _, FeeLevel, Payload, Queries, Signed, WireKind,
         aptos::{self, Abi, FunctionName, PlannedCall, SimulationQuery},
     },
     schema::wire,
@@ -20,6 +21,7 @@ use covault_core::{
 use serde_json::{Value, json};
 
 use crate::{
+    evm_node::{both_ways, never_ended},
     http_double::{self, HttpResponse},
     world::*,
 };
@@ -150,6 +152,9 @@ fn queries(function: &str) -> Queries {
             module: "pool".into(),
             name: function.into(),
         }),
+        sequence_number: None,
+        expiration_timestamp_secs: None,
+        level: FeeLevel::Normal,
     })
 }
 
@@ -211,6 +216,58 @@ async fn aptos_facts__should_be_what_the_node_says() {
     let gas = (1_000_000u64 / 120).to_le_bytes();
     assert!(simulated.body.windows(8).any(|eight| eight == gas));
     assert_eq!(simulated.body[simulated.body.len() - 2..], [4, 4]);
+}
+
+#[tokio::test]
+async fn aptos_prices__should_be_of_their_level() {
+    let plain = |price| FeeEstimate {
+        price,
+        most_price: price,
+        priority_price: None,
+        transfer_fee: 20 * price,
+    };
+    for (answer, expected) in [
+        (
+            json!({"deprioritized_gas_estimate": 100, "gas_estimate": 120, "prioritized_gas_estimate": 150}),
+            [100, 120, 150],
+        ),
+        (json!({"gas_estimate": 120}), [120; 3]),
+        // In order, whatever a node says.
+        (
+            json!({"deprioritized_gas_estimate": 900, "gas_estimate": 120, "prioritized_gas_estimate": 1}),
+            [120; 3],
+        ),
+    ] {
+        let node = AptosTestNode::start(move |asked| match asked.what.as_str() {
+            "GET /estimate_gas_price" => (200, answer.clone()),
+            _ => healthy(asked),
+        })
+        .await;
+        for level in FeeLevel::ALL {
+            let wanted = Queries::Aptos(aptos::Queries {
+                chain_id: 1,
+                from: FROM.into(),
+                gas_unit_price: true,
+                level,
+                simulate: None,
+                abi: None,
+                sequence_number: None,
+                expiration_timestamp_secs: None,
+            });
+            let found = node
+                .client()
+                .chain_data(&wanted, NOW * 1_000)
+                .await
+                .unwrap();
+            let ChainData::Aptos(found) = found else {
+                panic!("{found:?}")
+            };
+            assert_eq!(found.gas_unit_price, Some(level.of(expected)));
+        }
+        let estimates = node.client().fee_estimates().await;
+        let expected = expected.map(|price| plain(u128::from(price)));
+        assert_eq!(estimates, Ok(expected));
+    }
 }
 
 #[tokio::test]
@@ -458,7 +515,8 @@ async fn aptos_broadcast__should_look_whether_an_old_number_is_its_own() {
         });
         match sent.await {
             BroadcastOutcome::Accepted if accepted => {}
-            BroadcastOutcome::Refused(_) if !accepted => {}
+            // One node says so: the others are asked before it counts.
+            BroadcastOutcome::Doubtful(_, Standing::Void) if !accepted => {}
             other => panic!("{other:?}"),
         }
     }
@@ -538,7 +596,10 @@ async fn the_next_aptos_number__should_be_that_of_a_ledger_after_the_time_in_que
         (NOW * 1_000 + 500, Some(9)),
         (NOW * 1_000 + 501, None),
     ] {
-        assert_eq!(client.next_number(FROM, since_ms).await, Ok(next));
+        assert_eq!(
+            client.next_number(FROM, ChainMoment::at_ms(since_ms)).await,
+            Ok(next)
+        );
     }
 
     // A node that has not got this version of the ledger knows nothing.
@@ -554,7 +615,7 @@ async fn the_next_aptos_number__should_be_that_of_a_ledger_after_the_time_in_que
         _ => healthy(asked),
     })
     .await;
-    let next = node.client().next_number(FROM, 0).await;
+    let next = node.client().next_number(FROM, ChainMoment::ANY).await;
     assert!(matches!(next, Err(ChainError::Unknown(_))), "{next:?}");
 }
 
@@ -599,7 +660,9 @@ async fn simulate__should_show_what_the_node_says_of_the_built_transaction() {
         gas_fee: Some(wire::AptosGas {
             max_gas_amount: Some("1000".into()),
             gas_unit_price: Some("100".into()),
+            ..Default::default()
         }),
+        ..Default::default()
     });
     let payload = Payload::parse(&kind).unwrap();
     let chain_data = ChainData::Aptos(aptos::ChainData {
@@ -651,5 +714,156 @@ async fn simulate__should_show_what_the_node_says_of_the_built_transaction() {
             _ => healthy(asked),
         });
         assert_eq!(node.await.client().simulate(&trial).await, expected);
+    }
+}
+
+/// A node that says this of the transaction, of the account's next number, of the one that used number 7, and of
+/// the time.
+async fn seeing(found: AptosReply, next: u64, by: &'static str, now: u64) -> AptosTestNode {
+    AptosTestNode::start(move |asked| match asked.what.as_str() {
+        "GET /transactions/by_hash/0x7e" => found.clone(),
+        "GET " => ledger(1, now),
+        what if what == format!("GET /accounts/{FROM}") => {
+            (200, json!({"sequence_number": next.to_string()}))
+        }
+        what if what.starts_with(&format!("GET /accounts/{FROM}/transactions")) => {
+            (200, json!([{"hash": by, "sequence_number": "7"}]))
+        }
+        _ => healthy(asked),
+    })
+    .await
+}
+
+fn tracked() -> TrackedTransaction {
+    TrackedTransaction {
+        signed: broadcast_request(NOW, false).signed,
+        from: FROM.into(),
+        sent_at_ms: NOW * 1_000,
+    }
+}
+
+fn in_ledger(success: bool) -> AptosReply {
+    let found =
+        json!({"type": "user_transaction", "hash": HASH, "version": "12", "success": success});
+    (200, found)
+}
+
+fn nowhere() -> AptosReply {
+    problem(404, "transaction_not_found", "Not found")
+}
+
+#[tokio::test]
+async fn sightings__should_say_where_an_aptos_transaction_is() {
+    let at = |success| Inclusion { block: 12, success };
+    let pending = (200, json!({"type": "pending_transaction", "hash": HASH}));
+    let replaced = || TransactionSighting::Replaced(Some("0x7f".into()));
+    for (found, next, by, now, expected) in [
+        (
+            in_ledger(true),
+            8,
+            HASH,
+            NOW,
+            TransactionSighting::Final(at(true)),
+        ),
+        (
+            in_ledger(false),
+            8,
+            HASH,
+            NOW,
+            TransactionSighting::Final(at(false)),
+        ),
+        (pending, 7, HASH, NOW, TransactionSighting::Waiting),
+        (nowhere(), 7, HASH, END, TransactionSighting::Missing),
+        (nowhere(), 7, HASH, END + 1, TransactionSighting::Expired),
+        (nowhere(), 8, "0x7f", NOW, replaced()),
+        // The node that lists it has not got it by its hash.
+        (nowhere(), 8, HASH, NOW, TransactionSighting::Waiting),
+        // What is over by the clock stays so.
+        (
+            nowhere(),
+            7,
+            HASH,
+            NOW + 2 * 86_400,
+            TransactionSighting::Expired,
+        ),
+        // The node may have forgotten it.
+        (
+            nowhere(),
+            8,
+            "0x7f",
+            NOW + 2 * 86_400,
+            TransactionSighting::Missing,
+        ),
+    ] {
+        let node = seeing(found, next, by, now).await;
+        // Whoever pays for it: the number is the sender's.
+        let paid = TrackedTransaction {
+            from: format!("0x{}", "5f".repeat(32)),
+            ..tracked()
+        };
+        for tracked in [tracked(), paid] {
+            let sighted = node.client().sightings(&[tracked], now * 1_000).await;
+            assert_eq!(sighted, [Ok(expected.clone())]);
+        }
+    }
+}
+
+/// A node that knows no transaction, and all blocks since this time, in seconds. The account's next number is 8.
+async fn archive(from: u64, now: u64) -> AptosTestNode {
+    AptosTestNode::start(move |asked| match asked.what.as_str() {
+        "GET " => {
+            let (status, mut ledger) = ledger(1, now);
+            ledger["oldest_block_height"] = json!("77");
+            (status, ledger)
+        }
+        "GET /blocks/by_height/77" => (
+            200,
+            json!({"block_height": "77", "block_timestamp": format!("{from}000000")}),
+        ),
+        what if what == format!("GET /accounts/{FROM}") => (200, json!({"sequence_number": "8"})),
+        _ => healthy(asked),
+    })
+    .await
+}
+
+#[tokio::test]
+async fn sightings__should_end_what_is_old_by_aptos_nodes_that_remember_that_time() {
+    let now = NOW + 3 * 86_400;
+    let end = TransactionSighting::Replaced(None);
+    for (from, expected) in [
+        (NOW - 600, end.clone()),
+        // It has forgotten the time around it.
+        (NOW - 599, TransactionSighting::Missing),
+    ] {
+        let node = archive(from, now).await;
+        let sighted = node.client().sightings(&[tracked()], now * 1_000).await;
+        assert_eq!(sighted, [Ok(expected)]);
+    }
+    // As many as have to agree.
+    let [one, other, forgetful] = [
+        archive(NOW - 600, now).await,
+        archive(0, now).await,
+        archive(NOW - 599, now).await,
+    ];
+    for client in both_ways(ChainKey::APTOS, &one.url, &forgetful.url) {
+        never_ended(client, &tracked(), now * 1_000).await;
+    }
+    for client in both_ways(ChainKey::APTOS, &one.url, &other.url) {
+        let sighted = client.sightings(&[tracked()], now * 1_000).await;
+        assert_eq!(sighted, [Ok(end.clone())]);
+    }
+}
+
+#[tokio::test]
+async fn sightings__should_take_no_single_aptos_node_s_word_for_the_end() {
+    let honest = seeing(nowhere(), 7, HASH, NOW).await;
+    for liar in [
+        seeing(in_ledger(true), 8, HASH, NOW).await,
+        seeing(nowhere(), 8, "0x7f", NOW).await,
+        seeing(nowhere(), 7, HASH, END + 1).await,
+    ] {
+        for client in both_ways(ChainKey::APTOS, &liar.url, &honest.url) {
+            never_ended(client, &tracked(), NOW * 1_000).await;
+        }
     }
 }

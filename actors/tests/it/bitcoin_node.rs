@@ -10,7 +10,7 @@ use std::{
 
 use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainClients, ChainEndpoints, ChainError,
-    ChainKey, NodeAuth, NodeEndpoint, Standing,
+    ChainKey, Inclusion, NodeAuth, NodeEndpoint, Standing, TrackedTransaction, TransactionSighting,
 };
 use covault_core::{
     fault::ExecuteCode,
@@ -113,7 +113,7 @@ impl Bitcoind {
         request.send().await.ok()?.json().await.ok()
     }
 
-    async fn call(&self, method: &str, params: Value) -> Value {
+    pub async fn call(&self, method: &str, params: Value) -> Value {
         let path = match method {
             "createwallet" | "setmocktime" | "unloadwallet" => "/",
             _ => "/wallet/tests",
@@ -126,6 +126,26 @@ impl Bitcoind {
     pub async fn mine(&self, blocks: u32) {
         let own = self.call("getnewaddress", json!([])).await;
         self.call("generatetoaddress", json!([blocks, own])).await;
+    }
+
+    /// A block with all that waits but one transaction.
+    pub async fn mine_without(&self, txid: &str) {
+        let waiting = self.call("getrawmempool", json!([])).await;
+        let mut waiting: Vec<String> = serde_json::from_value(waiting).unwrap();
+        waiting.retain(|other| other != txid);
+        let own = self.call("getnewaddress", json!([])).await;
+        self.call("generateblock", json!([own, waiting])).await;
+    }
+
+    /// The outputs of a transaction that waits which pay an address, `txid:vout`.
+    pub async fn outputs_of(&self, txid: &str, address: &str) -> Vec<String> {
+        let script = rules::parse_address(address).unwrap().script_pubkey();
+        let script = json!(script.to_hex_string());
+        let transaction = self.call("getrawtransaction", json!([txid, true])).await;
+        let outputs = transaction["vout"].as_array().unwrap().iter();
+        let own = outputs.filter(|output| output["scriptPubKey"]["hex"] == script);
+        own.map(|output| format!("{txid}:{}", output["n"]))
+            .collect()
     }
 
     /// Half a day of blocks.
@@ -153,7 +173,18 @@ impl Bitcoind {
         let to = self.local(address).await;
         let coins = format!("{}.{:08}", satoshi / 100_000_000, satoshi % 100_000_000);
         let txid = self.call("sendtoaddress", json!([to, coins])).await;
-        txid.as_str().unwrap().to_owned()
+        // The wallet tells the mempool of it, and the next block is made of that.
+        for _ in 0..500 {
+            let entry = self
+                .ask("/", "getmempoolentry", json!([txid]))
+                .await
+                .unwrap();
+            if entry["error"].is_null() {
+                return txid.as_str().unwrap().to_owned();
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("the mempool never has {txid}");
     }
 
     pub fn endpoint(&self) -> NodeEndpoint {
@@ -163,7 +194,7 @@ impl Bitcoind {
         }
     }
 
-    fn client(&self) -> Arc<dyn ChainClient> {
+    pub fn client(&self) -> Arc<dyn ChainClient> {
         connect(vec![self.endpoint()], 1)
     }
 }
@@ -195,10 +226,15 @@ impl TestWallet {
 
     pub fn queries(&self) -> Queries {
         let from = self.address.clone();
-        rules::Queries { from }.into()
+        rules::Queries {
+            from,
+            inputs: Vec::new(),
+            fee_level: None,
+        }
+        .into()
     }
 
-    async fn outputs(&self, client: &Arc<dyn ChainClient>) -> Vec<UnspentOutput> {
+    pub async fn outputs(&self, client: &Arc<dyn ChainClient>) -> Vec<UnspentOutput> {
         match client.chain_data(&self.queries(), 0).await.unwrap() {
             ChainData::Bitcoin(chain_data) => chain_data.outputs,
             other => panic!("{other:?}"),
@@ -213,24 +249,40 @@ impl TestWallet {
     }
 
     /// A payment of some of these outputs, as the service makes it.
-    fn pays(&self, outputs: &[UnspentOutput], to: &str, amount: u64, fee: u64) -> BroadcastRequest {
+    pub fn pays(
+        &self,
+        outputs: &[UnspentOutput],
+        to: &str,
+        amount: u64,
+        fee: u64,
+    ) -> BroadcastRequest {
         let payload = Payload::parse(&WireKind::BtcSendNative(BtcSendNative {
             from: self.address.clone(),
             to: to.into(),
             amount: amount.to_string(),
             network_fee: fee,
+            ..Default::default()
         }))
         .unwrap();
         let outputs = outputs.to_vec();
-        let chain_data = rules::ChainData { outputs }.into();
+        let chain_data = rules::ChainData {
+            outputs,
+            ..Default::default()
+        }
+        .into();
+        self.makes(&payload, chain_data)
+    }
+
+    /// What a payload makes of what nodes said, as the service does.
+    pub fn makes(&self, payload: &Payload, chain_data: ChainData) -> BroadcastRequest {
         let settled = bitcoin()
-            .allocate(&payload, chain_data, &BTreeSet::new())
+            .allocate(payload, chain_data, &BTreeSet::new())
             .unwrap();
         let Allocation::ChainData(chain_data) = settled else {
             panic!("{settled:?}");
         };
         let public_key = public_key(&self.key);
-        let unsigned = bitcoin().build(&payload, &chain_data, &public_key).unwrap();
+        let unsigned = bitcoin().build(payload, &chain_data, &public_key).unwrap();
         let sign = |message: &[u8]| {
             let (signature, recovery) = self.key.sign_prehash_recoverable(message);
             let (r, s) = signature.split_bytes();
@@ -245,12 +297,12 @@ impl TestWallet {
             .iter()
             .map(|input| sign(&input.message))
             .collect();
-        let signed = bitcoin().assemble(&payload, &unsigned, &signatures, &public_key);
+        let signed = bitcoin().assemble(payload, &unsigned, &signatures, &public_key);
         broadcast_request(signed.unwrap().unwrap(), chain_data)
     }
 }
 
-fn bitcoin() -> &'static dyn DynNetworkRules {
+pub fn bitcoin() -> &'static dyn DynNetworkRules {
     Network::Bitcoin.rules()
 }
 
@@ -275,7 +327,7 @@ fn again(broadcast_request: &BroadcastRequest) -> BroadcastRequest {
     }
 }
 
-fn refusal(broadcast: BroadcastOutcome) -> (ExecuteCode, String) {
+pub fn refusal(broadcast: BroadcastOutcome) -> (ExecuteCode, String) {
     match broadcast {
         BroadcastOutcome::Refused(refusal) => (refusal.code, refusal.reason),
         other => panic!("{other:?}"),
@@ -502,6 +554,7 @@ async fn bitcoin_nodes__should_watch_each_for_itself() {
         first.pay(&wallet.address, satoshi).await;
     }
     first.mine(1).await;
+    assert_eq!(first.call("getrawmempool", json!([])).await, json!([]));
     let copy = async || {
         let have = second.ask("/", "getblockcount", json!([])).await.unwrap();
         let tip = first.call("getblockcount", json!([])).await;
@@ -556,6 +609,16 @@ async fn bitcoin_nodes__should_watch_each_for_itself() {
 }
 
 #[tokio::test]
+async fn head__should_be_the_height_of_the_bitcoin_chain() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Bitcoind::rich(folder.path(), &[]).await;
+    let chain = connect(vec![node.endpoint()], 1);
+    assert_eq!(chain.head().await, Ok(Some(110)));
+    node.mine(2).await;
+    assert_eq!(chain.head().await, Ok(Some(112)));
+}
+
+#[tokio::test]
 async fn a_bitcoin_node_without_wallets__should_say_what_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     let node = Bitcoind::start(folder.path(), &["-disablewallet=1"]).await;
@@ -566,5 +629,111 @@ async fn a_bitcoin_node_without_wallets__should_say_what_is_missing() {
     {
         Err(ChainError::Unknown(reason)) => assert!(reason.contains("disablewallet=1"), "{reason}"),
         other => panic!("{other:?}"),
+    }
+}
+
+/// Sent at the start of the epoch.
+pub fn tracked(wallet: &TestWallet, broadcast_request: &BroadcastRequest) -> TrackedTransaction {
+    TrackedTransaction {
+        signed: broadcast_request.signed.clone(),
+        from: wallet.address.clone(),
+        sent_at_ms: 0,
+    }
+}
+
+#[tokio::test]
+async fn sightings__should_say_where_bitcoin_transactions_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Bitcoind::rich(folder.path(), &[]).await;
+    let (wallet, one, other) = (TestWallet::new(5), TestWallet::new(6), TestWallet::new(7));
+    node.pay(&wallet.address, 1_000_000).await;
+    node.mine(1).await;
+    let client = node.client();
+    let outputs = wallet.outputs(&client).await;
+    let first = wallet.pays(&outputs, &one.address, 400_000, 5);
+    let second = wallet.pays(&outputs, &other.address, 400_000, 5);
+    let both = [tracked(&wallet, &first), tracked(&wallet, &second)];
+    let hour_ms = 3_600_000;
+    let sighted = async |now_ms: u64| {
+        let sighted = client.sightings(&both, now_ms).await;
+        let [first, second] = sighted.try_into().unwrap();
+        (first.unwrap(), second.unwrap())
+    };
+    let missing = || TransactionSighting::Missing;
+    assert_eq!(sighted(0).await, (missing(), missing()));
+    assert_eq!(client.broadcast(&first).await, BroadcastOutcome::Accepted);
+    let waiting = TransactionSighting::Waiting;
+    assert_eq!(sighted(hour_ms).await, (waiting, missing()));
+
+    node.mine(1).await;
+    let height = node
+        .call("getblockcount", json!([]))
+        .await
+        .as_u64()
+        .unwrap();
+    let place = Inclusion {
+        block: height,
+        success: true,
+    };
+    let mined = || TransactionSighting::Mined(place);
+    assert_eq!(sighted(0).await, (mined(), missing()));
+    // What it spends is spent. That is not said of a young one: its node may be behind.
+    let replaced = || TransactionSighting::Replaced(None);
+    assert_eq!(sighted(hour_ms - 1).await, (mined(), missing()));
+    node.mine(4).await;
+    assert_eq!(sighted(0).await, (mined(), missing()));
+    node.mine(1).await;
+    let settled = || TransactionSighting::Final(place);
+    assert_eq!(sighted(hour_ms).await, (settled(), replaced()));
+
+    // The block is gone from the chain, and the transaction waits again.
+    let block = node.call("getblockhash", json!([height])).await;
+    node.call("invalidateblock", json!([block])).await;
+    assert_eq!(sighted(0).await, (TransactionSighting::Waiting, missing()));
+}
+
+#[tokio::test]
+async fn sightings__should_name_the_bitcoin_transaction_that_came_instead() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Bitcoind::rich(folder.path(), &["-mempoolfullrbf=1"]).await;
+    let (wallet, one, other) = (TestWallet::new(5), TestWallet::new(6), TestWallet::new(7));
+    node.pay(&wallet.address, 1_000_000).await;
+    node.mine(1).await;
+    let client = node.client();
+    let outputs = wallet.outputs(&client).await;
+    let first = wallet.pays(&outputs, &one.address, 400_000, 5);
+    let second = wallet.pays(&outputs, &other.address, 400_000, 50);
+    assert_eq!(client.broadcast(&first).await, BroadcastOutcome::Accepted);
+    assert_eq!(client.broadcast(&second).await, BroadcastOutcome::Accepted);
+    node.mine(6).await;
+    let sighted = client.sightings(&[tracked(&wallet, &first)], 0).await;
+    let by = second.signed.tx_hash.clone();
+    assert_eq!(sighted, [Ok(TransactionSighting::Replaced(Some(by)))]);
+}
+
+#[tokio::test]
+async fn sightings__should_take_no_single_bitcoin_node_s_word_for_the_end() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [first, second] = &folders;
+    // They are not connected: to the second one, none of this has happened.
+    let rich = Bitcoind::rich(first.path(), &[]).await;
+    let poor = Bitcoind::rich(second.path(), &[]).await;
+    let wallet = TestWallet::new(8);
+    rich.pay(&wallet.address, 1_000_000).await;
+    rich.mine(1).await;
+    let outputs = wallet.outputs(&rich.client()).await;
+    let payment = wallet.pays(&outputs, &wallet.address, 400_000, 5);
+    assert_eq!(
+        rich.client().broadcast(&payment).await,
+        BroadcastOutcome::Accepted
+    );
+    rich.mine(7).await;
+    for nodes in [[&rich, &poor], [&poor, &rich]] {
+        let client = connect(nodes.map(Bitcoind::endpoint).to_vec(), 2);
+        let sighted = client.sightings(&[tracked(&wallet, &payment)], 0).await;
+        assert!(
+            !matches!(sighted.as_slice(), [Ok(TransactionSighting::Final(_))]),
+            "{sighted:?}"
+        );
     }
 }

@@ -6,20 +6,22 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use alloy_consensus::{Transaction as _, TxEnvelope, private::alloy_primitives::keccak256};
 use alloy_eips::Decodable2718 as _;
 use async_trait::async_trait;
 use covault_actors::chain_rpc::{
-    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, SimulationOutcome,
-    SimulationRequest, Standing,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, Inclusion,
+    SimulationOutcome, SimulationRequest, Standing, TrackedTransaction, TransactionSighting,
 };
 use covault_core::{
     fault::ExecuteCode,
-    networks::{ChainData, Queries, evm, solana},
+    networks::{ChainData, ChainMoment, Queries, evm, solana},
 };
 use k256::ecdsa::{RecoveryId, Signature, VerifyingKey};
+use tokio::sync::Semaphore;
 
 use crate::fake_signers::take;
 
@@ -33,6 +35,8 @@ pub struct ChainDouble {
     before: AtomicU64,
     /// Every different transaction that it was ever handed, also while down.
     pub handed: Mutex<BTreeSet<String>>,
+    /// How often it was sent what it had been sent before, as if for the first time.
+    pub resent_as_new: AtomicUsize,
     pub down: AtomicBool,
     /// Broadcasts arrive but their answers are lost, so many times.
     pub lost_answers: AtomicUsize,
@@ -46,18 +50,45 @@ pub struct ChainDouble {
     pub tip: AtomicU64,
     /// What it says of transactions that it was handed before.
     pub doubt: Mutex<Option<(String, Standing)>>,
+    /// Where every transaction is that it has; without it all are final, whether it has them or not.
+    pub sighting: Mutex<Option<TransactionSighting>>,
+    /// The most transactions that it was asked for at once, and how often it was.
+    pub most_sighted: AtomicUsize,
+    sighted: AtomicUsize,
+    /// How often it was sent a transaction.
+    pub sends: AtomicUsize,
     /// It takes a number only when the one before is in.
     pub in_order: AtomicBool,
+    /// Where those are that it was never handed, whatever is said of all others.
+    pub unheard: Mutex<Option<TransactionSighting>>,
+    /// Where single transactions are, by hash, whatever is said of all others.
+    pub fates: Mutex<BTreeMap<String, TransactionSighting>>,
+    /// The numbers below this one are used in a block.
+    pub used: AtomicU64,
+    /// The newest block.
+    pub head: AtomicU64,
+    /// How often it was asked for the newest block.
+    pub heads: AtomicUsize,
+    /// It panics when it is asked for the newest block, so many times.
+    pub panicking_heads: AtomicUsize,
     /// A transaction with the number of another one replaces it.
     pub replaceable: AtomicBool,
     /// There is a new block for every third question.
     pub fast_blocks: AtomicBool,
     /// How often it was asked for facts.
     pub asked: AtomicUsize,
+    /// It answers so many questions at once, and takes so long for each.
+    pub pace: Mutex<Option<(Arc<Semaphore>, Duration)>>,
     /// What it was to try.
     pub tried: Mutex<Vec<SimulationRequest>>,
     trying: Mutex<SimulationReply>,
 }
+
+/// A block has it for good, and it did what it was to do.
+pub const FINAL: TransactionSighting = TransactionSighting::Final(Inclusion {
+    block: 9,
+    success: true,
+});
 
 /// What comes of trying a transaction.
 #[derive(Clone, Default)]
@@ -91,6 +122,14 @@ impl ChainDouble {
         self.sent.lock().unwrap().contains_key(hash)
     }
 
+    /// Until it was asked for transactions so many more times.
+    pub async fn asked_for(&self, times: usize) {
+        let most = self.sighted.load(Ordering::SeqCst) + times;
+        while self.sighted.load(Ordering::SeqCst) < most {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    }
+
     /// The nodes lose the transactions with this number and higher ones.
     pub fn forget(&self, from: u64) {
         self.before.fetch_min(from, Ordering::SeqCst);
@@ -99,6 +138,11 @@ impl ChainDouble {
         drop(nonces);
         let is_kept = |_: &String, raw: &mut String| nonce_of(raw) < from;
         self.sent.lock().unwrap().retain(is_kept);
+    }
+
+    /// Where one transaction is, whatever is said of all others.
+    pub fn says(&self, hash: &str, fate: TransactionSighting) {
+        self.fates.lock().unwrap().insert(hash.to_owned(), fate);
     }
 
     /// How transactions are tried from now on.
@@ -139,6 +183,11 @@ impl ChainClient for ChainDouble {
     async fn chain_data(&self, queries: &Queries, _now_ms: u64) -> Result<ChainData, ChainError> {
         tokio::task::yield_now().await;
         let asked = self.asked.fetch_add(1, Ordering::SeqCst);
+        let pace = self.pace.lock().unwrap().clone();
+        if let Some((places, takes)) = pace {
+            let _place = places.acquire().await.unwrap();
+            tokio::time::sleep(takes).await;
+        }
         if let (Queries::Evm(queries), Some(value)) = (queries, &*self.unanswerable.lock().unwrap())
             && queries
                 .fees
@@ -166,6 +215,7 @@ impl ChainClient for ChainDouble {
                     "4uQeVj5tqViQh7yWWGStvkEG1Zmhx6uasJtWCJziofM".into()
                 },
                 token: None,
+                compute: None,
             }),
             Queries::Evm(queries) => {
                 let taken = self.nonces.lock().unwrap();
@@ -190,8 +240,12 @@ impl ChainClient for ChainDouble {
 
     async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
         tokio::task::yield_now().await;
+        self.sends.fetch_add(1, Ordering::SeqCst);
         let transaction = broadcast_request.signed.transaction.clone();
         let is_new = self.handed.lock().unwrap().insert(transaction.clone());
+        if !is_new && !broadcast_request.retried {
+            self.resent_as_new.fetch_add(1, Ordering::SeqCst);
+        }
         if self.down.load(Ordering::SeqCst) || self.stuck.load(Ordering::SeqCst) {
             return BroadcastOutcome::Unknown("the node cannot be reached".into());
         }
@@ -219,6 +273,13 @@ impl ChainClient for ChainDouble {
                 broadcast_request.signed.tx_hash
             );
             let number = number_of(&envelope);
+            if number.1 < self.used.load(Ordering::SeqCst) {
+                let refusal = ChainRefusal {
+                    reason: "nonce too low".into(),
+                    code: ExecuteCode::Unspecified,
+                };
+                return BroadcastOutcome::Doubtful(refusal, Standing::Passed);
+            }
             let mut nonces = self.nonces.lock().unwrap();
             let before = number.1.checked_sub(1);
             let past = self.before.load(Ordering::SeqCst);
@@ -243,6 +304,54 @@ impl ChainClient for ChainDouble {
             return BroadcastOutcome::Unknown("the answer was lost".into());
         }
         BroadcastOutcome::Accepted
+    }
+
+    async fn sightings(
+        &self,
+        transactions: &[TrackedTransaction],
+        _now_ms: u64,
+    ) -> Vec<Result<TransactionSighting, ChainError>> {
+        self.most_sighted
+            .fetch_max(transactions.len(), Ordering::SeqCst);
+        self.sighted.fetch_add(1, Ordering::SeqCst);
+        let sighting = self.sighting.lock().unwrap().clone();
+        let sight = |one: &TrackedTransaction| {
+            if let Some(fate) = self.fates.lock().unwrap().get(&one.signed.tx_hash) {
+                return Ok(fate.clone());
+            }
+            let handed = self.handed.lock().unwrap();
+            if let Some(fate) = self.unheard.lock().unwrap().as_ref()
+                && !handed.contains(&one.signed.transaction)
+            {
+                return Ok(fate.clone());
+            }
+            let Some(sighting) = &sighting else {
+                return Ok(FINAL);
+            };
+            if self.down.load(Ordering::SeqCst) {
+                return Err(ChainError::Unknown("the node cannot be reached".into()));
+            }
+            match (self.has(&one.signed.tx_hash), sighting) {
+                (
+                    false,
+                    TransactionSighting::Final(_)
+                    | TransactionSighting::Mined(_)
+                    | TransactionSighting::Waiting,
+                ) => Ok(TransactionSighting::Missing),
+                (_, sighting) => Ok(sighting.clone()),
+            }
+        };
+        transactions.iter().map(sight).collect()
+    }
+
+    async fn next_number(&self, _: &str, _: ChainMoment) -> Result<Option<u64>, ChainError> {
+        Ok(Some(self.used.load(Ordering::SeqCst)))
+    }
+
+    async fn head(&self) -> Result<Option<u64>, ChainError> {
+        self.heads.fetch_add(1, Ordering::SeqCst);
+        assert!(!take(&self.panicking_heads), "a client that is wrong");
+        Ok(Some(self.head.load(Ordering::SeqCst)))
     }
 
     async fn balance(&self, _address: &str, token: Option<&str>) -> Result<String, ChainError> {

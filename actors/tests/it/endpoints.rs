@@ -1,14 +1,21 @@
 //! The nodes of a chain as one: failover, health, agreement, keys that are not shown.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, CallError, ChainClient, ChainClients, ChainEndpoints,
     ChainError, ChainKey, Client, JsonRpc, NodeAuth, NodeEndpoint, NodePool, NodeRequest,
     NodeRequestBody, NodeResponse, Rest, RpcCall,
 };
-use covault_core::networks::{ChainData, Network, Queries, Signed, evm};
+use covault_core::networks::{ChainData, FeeLevel, Network, Queries, Signed, evm};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::{
     evm_node::nobody,
@@ -97,6 +104,7 @@ fn nonce_wanted() -> Queries {
         from: "0x00000000000000000000000000000000000000aa".into(),
         nonce: true,
         fees: None,
+        level: FeeLevel::Normal,
     })
 }
 
@@ -205,6 +213,120 @@ async fn a_node_that_fails__should_be_asked_last_and_counted() {
     assert_eq!(bad.calls(), 3);
     assert!(alone.send(RpcCall("sendraw", json!([]))).await.0.is_err());
     assert_eq!(bad.calls(), 4);
+}
+
+/// A node that says nothing while it `hangs`. Counts its calls, and how many it had at once at most.
+struct HangingNode {
+    url: String,
+    hangs: Arc<AtomicBool>,
+    calls: Arc<AtomicUsize>,
+    at_once: Arc<AtomicUsize>,
+}
+
+impl HangingNode {
+    async fn start() -> Self {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let (listener, url) = http_double::listen().await;
+        let hangs = Arc::new(AtomicBool::new(true));
+        let (calls, at_once) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let node = Self {
+            url,
+            hangs: Arc::clone(&hangs),
+            calls: Arc::clone(&calls),
+            at_once: Arc::clone(&at_once),
+        };
+        let now = Arc::<AtomicUsize>::default();
+        http_double::serve(listener, move |_| {
+            calls.fetch_add(1, Ordering::SeqCst);
+            let (hangs, now) = (Arc::clone(&hangs), Arc::clone(&now));
+            at_once.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            async move {
+                // Less long than the pool waits, so that it is over when the next call comes.
+                for _ in 0..8 {
+                    if !hangs.load(Ordering::SeqCst) {
+                        break;
+                    }
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                now.fetch_sub(1, Ordering::SeqCst);
+                let answered = !hangs.load(Ordering::SeqCst);
+                answered.then(|| HttpResponse::json(200, &json!({"result": 7})))
+            }
+        });
+        node
+    }
+
+    fn calls(&self) -> usize {
+        self.calls.swap(0, Ordering::SeqCst)
+    }
+}
+
+fn impatient(urls: &[&str]) -> ChainEndpoints {
+    ChainEndpoints {
+        timeout_ms: 500,
+        ..endpoints(urls, 1)
+    }
+}
+
+/// Puts so many questions at the same time. Returns how many were answered, and in which time.
+async fn ask_at_once(rpc: &Client<JsonRpc>, count: usize) -> (usize, Duration) {
+    let begun = Instant::now();
+    let asked = (0..count).map(|_| rpc.ask(RpcCall("getblockcount", json!([]))));
+    let answers = futures::future::join_all(asked).await;
+    (
+        answers.iter().filter(|it| it.is_ok()).count(),
+        begun.elapsed(),
+    )
+}
+
+#[tokio::test]
+async fn a_node_that_hangs__should_be_asked_for_its_chain_once_for_all_who_wait() {
+    let hanging = HangingNode::start().await;
+    let good = TestServer::json_rpc(|_| json!(7)).await;
+    let rpc = Client::new(
+        pool(&impatient(&[&hanging.url, &good.url])),
+        JsonRpc::default(),
+    );
+    let rpc = rpc.checked(RpcCall("getblockhash", json!([0])), |_| Ok(None));
+    let (answered, time) = ask_at_once(&rpc, 40).await;
+    assert_eq!((answered, hanging.calls()), (40, 1));
+    // One after the other they would wait for 40 times half a second.
+    assert!(time < Duration::from_secs(5), "{time:?}");
+    let health = rpc.health();
+    assert_eq!((health[0].errors, health[1].answers), (1, 40));
+}
+
+#[tokio::test]
+async fn a_node_that_hangs__should_get_few_calls_and_nobody_waits_for_it() {
+    let hanging = HangingNode::start().await;
+    let rpc = Client::new(pool(&impatient(&[&hanging.url])), JsonRpc::default());
+    assert_eq!(ask_at_once(&rpc, 1_000).await.0, 0);
+    let most = hanging.at_once.load(Ordering::SeqCst);
+    // The node sees a moment later that a call was given up, and the next one has its place by then.
+    assert!(most <= 2 * 128, "{most} at once");
+    // From now on one call at a time tries it.
+    hanging.calls();
+    let tried = rpc.ask(RpcCall("getblockcount", json!([])));
+    let others = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let mut longest = Duration::ZERO;
+        for _ in 0..50 {
+            let begun = Instant::now();
+            let (answer, lost) = rpc.send(RpcCall("sendraw", json!([]))).await;
+            assert!(answer.is_err() && !lost);
+            longest = longest.max(begun.elapsed());
+        }
+        longest
+    };
+    let (answer, longest) = tokio::join!(tried, others);
+    assert!(answer.is_err());
+    // Nobody else waits until the node's time is over.
+    assert!(longest < Duration::from_millis(500), "{longest:?}");
+    assert!(hanging.calls() <= 2);
+    hanging.hangs.store(false, Ordering::SeqCst);
+    assert_eq!(ask_at_once(&rpc, 1).await.0, 1);
+    // As many as there are places for at once: others would wait, and a busy machine has no time for that.
+    assert_eq!(ask_at_once(&rpc, 128).await.0, 128);
 }
 
 #[tokio::test]

@@ -1,7 +1,10 @@
 //! The EVM client against a node that speaks real HTTP.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -9,11 +12,11 @@ use alloy_consensus::{SignableTransaction as _, TxEip1559, TxEnvelope, private::
 use alloy_eips::Encodable2718 as _;
 use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainClients, ChainEndpoints, ChainError,
-    ChainKey, Standing,
+    ChainKey, FeeEstimate, Inclusion, Standing, TrackedTransaction, TransactionSighting,
 };
 use covault_core::{
     fault::ExecuteCode,
-    networks::{ChainData, Payload, Queries, Signed, evm},
+    networks::{ChainData, ChainMoment, FeeLevel, Payload, Queries, Signed, evm},
     schema::wire::{self, create_signing_request_request::Type as Kind},
 };
 use serde_json::{Value, json};
@@ -28,39 +31,67 @@ use crate::{
 pub struct EvmTestNode {
     pub url: String,
     pub calls: Arc<Mutex<Vec<(String, Value)>>>,
+    /// How often it was asked over HTTP.
+    requests: Arc<AtomicUsize>,
 }
 
 impl EvmTestNode {
     pub async fn start(
         answer: impl Fn(&str, &Value) -> Result<Value, (i64, String)> + Send + Sync + 'static,
     ) -> Self {
-        Self::on(http_double::listen().await.0, answer)
+        Self::on(http_double::listen().await.0, usize::MAX, answer)
+    }
+
+    /// One that takes so many calls in one request; 0: none but single ones.
+    async fn taking(
+        most: usize,
+        answer: impl Fn(&str, &Value) -> Result<Value, (i64, String)> + Send + Sync + 'static,
+    ) -> Self {
+        Self::on(http_double::listen().await.0, most, answer)
     }
 
     fn on(
         listener: TcpListener,
+        most: usize,
         answer: impl Fn(&str, &Value) -> Result<Value, (i64, String)> + Send + Sync + 'static,
     ) -> Self {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let calls = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&calls);
-        http_double::serve(listener, move |request| {
-            let request = request.json();
+        let one = move |request: &Value| {
             let (method, params) = (request["method"].as_str().unwrap(), &request["params"]);
             seen.lock()
                 .unwrap()
                 .push((method.to_owned(), params.clone()));
             let id = &request["id"];
-            let body = match answer(method, params) {
+            match answer(method, params) {
                 Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
                 Err((code, message)) => {
                     let error = json!({"code": code, "message": message});
                     json!({"jsonrpc": "2.0", "id": id, "error": error})
                 }
+            }
+        };
+        let requests = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&requests);
+        http_double::serve(listener, move |request| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            let body = match request.json() {
+                Value::Array(calls) if calls.len() > most => {
+                    json!({"jsonrpc": "2.0", "id": null,
+                        "error": {"code": -32600, "message": "batch is too large"}})
+                }
+                // Answers may come in any order.
+                Value::Array(calls) => calls.iter().rev().map(&one).collect(),
+                call => one(&call),
             };
             async move { Some(HttpResponse::json(200, &body)) }
         });
-        Self { url, calls }
+        Self {
+            url,
+            calls,
+            requests,
+        }
     }
 
     pub fn methods(&self) -> Vec<String> {
@@ -111,6 +142,10 @@ pub async fn nobody() -> String {
 }
 
 fn all_needs() -> Queries {
+    needs_at(FeeLevel::Normal)
+}
+
+fn needs_at(level: FeeLevel) -> Queries {
     Queries::Evm(evm::Queries {
         chain_id: CHAIN,
         from: "0x00000000000000000000000000000000000000aa".into(),
@@ -120,23 +155,28 @@ fn all_needs() -> Queries {
             value: "255".into(),
             data: vec![0xab],
         }),
+        level,
     })
 }
 
-/// A signed transaction with number 5.
-fn broadcast_request() -> BroadcastRequest {
+fn signed(nonce: u64) -> Signed {
     let transaction = TxEip1559 {
         chain_id: CHAIN,
-        nonce: 5,
+        nonce,
         gas_limit: 21_000,
         ..TxEip1559::default()
     };
     let signed = transaction.into_signed(alloy_primitives::Signature::test_signature());
+    Signed {
+        tx_hash: signed.hash().to_string(),
+        transaction: format!("0x{}", hex::encode(TxEnvelope::from(signed).encoded_2718())),
+    }
+}
+
+/// A signed transaction with number 5.
+fn broadcast_request() -> BroadcastRequest {
     BroadcastRequest {
-        signed: Signed {
-            tx_hash: signed.hash().to_string(),
-            transaction: format!("0x{}", hex::encode(TxEnvelope::from(signed).encoded_2718())),
-        },
+        signed: signed(5),
         chain_data: ChainData::Nothing,
         age_ms: 0,
         now_ms: 0,
@@ -221,7 +261,7 @@ async fn fees(
 async fn tips__should_be_no_more_than_twice_what_blocks_have_paid() {
     const GWEI: u64 = 1_000_000_000;
     let history = |middle: u64, high: u64| {
-        let reward = |middle, high| json!([format!("{middle:#x}"), format!("{high:#x}")]);
+        let reward = |middle, high| json!(["0x0", format!("{middle:#x}"), format!("{high:#x}")]);
         json!({"reward": [reward(0, 1), reward(middle, high), reward(middle, 2)]})
     };
     let missing = || Err((-32601, "the method does not exist".into()));
@@ -248,6 +288,76 @@ async fn tips__should_be_no_more_than_twice_what_blocks_have_paid() {
         });
         assert_eq!(fees.await.max_priority_fee, u128::from(expected));
     }
+}
+
+/// A node that advises this tip, and whose blocks paid these: of each, what a tenth, half and nine tenths of
+/// the gas did not exceed, in gwei.
+async fn tipping(advised: Option<u64>, paid: &'static [[u64; 3]]) -> EvmTestNode {
+    let wei = |gwei: u64| format!("{:#x}", gwei * 1_000_000_000);
+    EvmTestNode::start(move |method, params| match (method, advised) {
+        ("eth_maxPriorityFeePerGas", Some(tip)) => Ok(json!(wei(tip))),
+        ("eth_maxPriorityFeePerGas", None) => Err((-32601, "no such method".into())),
+        ("eth_feeHistory", _) if paid.is_empty() => Err((-32601, "no such method".into())),
+        ("eth_feeHistory", _) => {
+            assert_eq!(*params, json!(["0x14", "latest", [10, 50, 90]]));
+            let rewards: Vec<_> = paid.iter().map(|block| block.map(wei)).collect();
+            Ok(json!({ "reward": rewards }))
+        }
+        _ => healthy(method, params),
+    })
+    .await
+}
+
+#[tokio::test]
+async fn tips__should_be_of_their_level() {
+    const GWEI: u128 = 1_000_000_000;
+    const PAID: &[[u64; 3]] = &[[1, 3, 9], [2, 4, 8], [1, 2, 30]];
+    for (advised, paid, expected) in [
+        (Some(5), PAID, [1, 5, 9]),
+        // In order, whatever the node advises.
+        (Some(0), PAID, [0, 0, 9]),
+        (Some(20), PAID, [1, 20, 20]),
+        (None, PAID, [1, 3, 9]),
+        (Some(5), &[], [5, 5, 5]),
+    ] {
+        let node = tipping(advised, paid).await;
+        let client = connect(vec![node.url.clone()]);
+        for level in FeeLevel::ALL {
+            let tip = match client.chain_data(&needs_at(level), 0).await.unwrap() {
+                ChainData::Evm(chain_data) => chain_data.fees.unwrap().max_priority_fee,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(tip, level.of(expected) * GWEI, "{advised:?} {level:?}");
+        }
+        // The base fee of the double is 1 gwei.
+        let estimates = client.fee_estimates().await.unwrap();
+        for (estimate, tip) in estimates.into_iter().zip(expected) {
+            let expected = FeeEstimate {
+                price: (1 + tip) * GWEI,
+                most_price: (2 + tip) * GWEI,
+                priority_price: Some(tip * GWEI),
+                transfer_fee: 21_000 * (1 + tip) * GWEI,
+            };
+            assert_eq!(estimate, expected);
+        }
+    }
+}
+
+#[tokio::test]
+async fn fee_estimates__should_be_the_gas_price_where_there_is_no_base_fee() {
+    let node = EvmTestNode::start(|method, params| match method {
+        "eth_getBlockByNumber" => Ok(json!({"number": "0x1"})),
+        _ => healthy(method, params),
+    })
+    .await;
+    let expected = FeeEstimate {
+        price: 20_000_000_000,
+        most_price: 20_000_000_000,
+        priority_price: None,
+        transfer_fee: 420_000_000_000_000,
+    };
+    let estimates = connect(vec![node.url]).fee_estimates().await;
+    assert_eq!(estimates, Ok([expected; 3]));
 }
 
 #[tokio::test]
@@ -476,6 +586,271 @@ async fn broadcast__should_find_what_used_the_number_in_final_blocks() {
     }
 }
 
+/// Whoever of the nodes lies: what cannot be taken back is not said.
+pub async fn never_ended(
+    client: Arc<dyn ChainClient>,
+    transaction: &TrackedTransaction,
+    now_ms: u64,
+) {
+    let sighted = client
+        .sightings(std::slice::from_ref(transaction), now_ms)
+        .await;
+    let [one] = sighted.as_slice() else {
+        panic!("{sighted:?}");
+    };
+    assert!(
+        !matches!(
+            one,
+            Ok(TransactionSighting::Final(_)
+                | TransactionSighting::Replaced(_)
+                | TransactionSighting::Expired)
+        ),
+        "{one:?}"
+    );
+}
+
+/// Two nodes that have to agree, in both orders.
+pub fn both_ways(chain: ChainKey, one: &str, other: &str) -> [Arc<dyn ChainClient>; 2] {
+    [[one, other], [other, one]].map(|urls| {
+        let endpoints = ChainEndpoints {
+            agree: 2,
+            ..ChainEndpoints::new(urls.map(str::to_owned).to_vec())
+        };
+        connect_to(chain, endpoints)
+    })
+}
+
+/// What a chain says of a transaction with nonce 5: by hash, by receipt, and how many of the account's
+/// transactions the final block, 64, has.
+#[derive(Clone)]
+struct Seen {
+    found: Value,
+    receipt: Value,
+    used: &'static str,
+}
+
+impl Seen {
+    fn mined(block: &str, status: &str) -> Self {
+        Self {
+            found: json!({"blockNumber": block}),
+            receipt: json!({"blockNumber": block, "status": status}),
+            used: "0x6",
+        }
+    }
+
+    fn missing(used: &'static str) -> Self {
+        Self {
+            found: Value::Null,
+            receipt: Value::Null,
+            used,
+        }
+    }
+
+    async fn node(self) -> EvmTestNode {
+        self.node_taking(usize::MAX).await
+    }
+
+    /// Of one that takes so many calls in one request.
+    async fn node_taking(self, most: usize) -> EvmTestNode {
+        EvmTestNode::taking(most, move |method, params| match method {
+            "eth_getBlockByNumber" if params[0] == "finalized" => Ok(json!({"number": "0x40"})),
+            "eth_getTransactionByHash" => Ok(self.found.clone()),
+            "eth_getTransactionReceipt" => Ok(self.receipt.clone()),
+            "eth_getTransactionCount" => Ok(json!(self.used)),
+            // Which one used the number cannot be said.
+            "eth_getBlockByNumber" => Err((-32000, "missing trie node".into())),
+            _ => healthy(method, params),
+        })
+        .await
+    }
+}
+
+/// A transaction that was sent, with its number.
+fn tracked(nonce: u64) -> TrackedTransaction {
+    let signed = signed(nonce);
+    TrackedTransaction {
+        from: evm::read_sent(&signed).unwrap().from,
+        signed,
+        sent_at_ms: 0,
+    }
+}
+
+#[tokio::test]
+async fn sightings__should_say_where_a_transaction_is() {
+    let at = |block, success| Inclusion { block, success };
+    let waiting = Seen {
+        found: json!({"blockNumber": null}),
+        ..Seen::missing("0x5")
+    };
+    // Its block is gone between two questions.
+    let gone = Seen {
+        receipt: Value::Null,
+        ..Seen::mined("0x41", "0x1")
+    };
+    for (seen, expected) in [
+        (Seen::missing("0x5"), TransactionSighting::Missing),
+        (waiting, TransactionSighting::Waiting),
+        (gone, TransactionSighting::Waiting),
+        (
+            Seen::mined("0x41", "0x1"),
+            TransactionSighting::Mined(at(65, true)),
+        ),
+        (
+            Seen::mined("0x40", "0x1"),
+            TransactionSighting::Final(at(64, true)),
+        ),
+        (
+            Seen::mined("0x40", "0x0"),
+            TransactionSighting::Final(at(64, false)),
+        ),
+        (Seen::missing("0x6"), TransactionSighting::Replaced(None)),
+    ] {
+        let node = seen.node().await;
+        let sighted = connect(vec![node.url.clone()])
+            .sightings(&[tracked(5)], 0)
+            .await;
+        assert_eq!(sighted, [Ok(expected)]);
+    }
+}
+
+/// What signers may have signed has no sender that could be recovered, and a number nevertheless.
+#[tokio::test]
+async fn sightings__should_go_by_the_number_of_the_wallet_where_nobody_has_signed() {
+    let from = tracked(5).from;
+    let stranger = TrackedTransaction {
+        from: "0x00000000000000000000000000000000000000aA".into(),
+        ..tracked(5)
+    };
+    for (transaction, expected) in [
+        (tracked(5), TransactionSighting::Replaced(None)),
+        (stranger, TransactionSighting::Missing),
+    ] {
+        let wallet = from.clone();
+        let node = EvmTestNode::start(move |method, params| match method {
+            "eth_getBlockByNumber" if params[0] == "finalized" => Ok(json!({"number": "0x40"})),
+            "eth_getTransactionCount" if params[0] == json!(wallet) => Ok(json!("0x6")),
+            "eth_getTransactionCount" => Ok(json!("0x5")),
+            "eth_getTransactionByHash" | "eth_getTransactionReceipt" => Ok(Value::Null),
+            "eth_getBlockByNumber" => Err((-32000, "missing trie node".into())),
+            _ => healthy(method, params),
+        })
+        .await;
+        let client = connect(vec![node.url.clone()]);
+        let sighted = client.sightings(&[transaction], 0).await;
+        assert_eq!(sighted, [Ok(expected)]);
+    }
+}
+
+#[tokio::test]
+async fn sightings__should_take_the_lowest_block_for_final_that_nodes_name() {
+    let at = |block| Inclusion {
+        block,
+        success: true,
+    };
+    let node = async |finalized: &'static str, block: &'static str| {
+        let seen = Seen::mined(block, "0x1");
+        EvmTestNode::start(move |method, params| match method {
+            "eth_getBlockByNumber" if params[0] == "finalized" => Ok(json!({"number": finalized})),
+            "eth_getTransactionByHash" => Ok(seen.found.clone()),
+            "eth_getTransactionReceipt" => Ok(seen.receipt.clone()),
+            _ => healthy(method, params),
+        })
+        .await
+    };
+    // Nodes may be 64 blocks apart, and one that is ahead may lie.
+    for (block, expected) in [
+        ("0x40", TransactionSighting::Final(at(64))),
+        ("0x41", TransactionSighting::Mined(at(65))),
+    ] {
+        let (behind, ahead) = (node("0x40", block).await, node("0x80", block).await);
+        for client in both_ways(ChainKey::evm(CHAIN), &behind.url, &ahead.url) {
+            let sighted = client.sightings(&[tracked(5)], 0).await;
+            assert_eq!(sighted, [Ok(expected.clone())]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn sightings__should_ask_for_many_in_a_few_calls() {
+    let node = Seen::mined("0x41", "0x1").node().await;
+    let many: Vec<_> = (0..100).map(tracked).collect();
+    let sighted = connect(vec![node.url.clone()]).sightings(&many, 0).await;
+    assert_eq!(sighted.len(), 100);
+    assert!(
+        sighted
+            .iter()
+            .all(|one| matches!(one, Ok(TransactionSighting::Mined(_))))
+    );
+    // Which chain, the final block, twice fifty by hash, twice fifty receipts.
+    assert_eq!(node.requests.load(Ordering::SeqCst), 6);
+}
+
+#[tokio::test]
+async fn sightings__should_come_from_nodes_that_take_few_calls_at_once() {
+    for most in [0, 1, 10] {
+        let node = Seen::mined("0x50", "0x1").node_taking(most).await;
+        let transactions: Vec<_> = (0..25).map(tracked).collect();
+        let found = connect(vec![node.url.clone()])
+            .sightings(&transactions, 0)
+            .await;
+        assert_eq!(found.len(), transactions.len());
+        for sighting in found {
+            let is_mined = matches!(sighting, Ok(TransactionSighting::Mined(_)));
+            assert!(is_mined, "{most}: {sighting:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn head__should_be_the_newest_block_and_the_next_number_that_of_it() {
+    let says = |height: u64| {
+        move |method: &str, params: &Value| match method {
+            "eth_blockNumber" => Ok(json!(format!("{height:#x}"))),
+            "eth_getTransactionCount" => {
+                assert_eq!(params[1], "latest", "not that of the pool");
+                Ok(json!("0x4"))
+            }
+            _ => healthy(method, params),
+        }
+    };
+    let node = EvmTestNode::start(says(700)).await;
+    let chain = connect(vec![node.url.clone()]);
+    assert_eq!(chain.head().await, Ok(Some(700)));
+    assert_eq!(
+        chain.next_number("0xaa", ChainMoment::ANY).await,
+        Ok(Some(4))
+    );
+    // Transactions of EVM chains do not end with time.
+    assert!(
+        chain
+            .next_number("0xaa", ChainMoment::at_ms(1))
+            .await
+            .is_err()
+    );
+    // One node alone is not believed where two have to agree.
+    let liar = EvmTestNode::start(says(700_000)).await;
+    let endpoints = ChainEndpoints {
+        agree: 2,
+        ..ChainEndpoints::new(vec![node.url.clone(), liar.url.clone()])
+    };
+    let chain = connect_to(ChainKey::evm(CHAIN), endpoints);
+    assert!(chain.head().await.is_err());
+}
+
+#[tokio::test]
+async fn sightings__should_take_no_single_word_for_the_end() {
+    for lie in [
+        Seen::mined("0x40", "0x1"),
+        Seen::mined("0x40", "0x0"),
+        Seen::missing("0x6"),
+    ] {
+        let (liar, honest) = (lie.node().await, Seen::missing("0x5").node().await);
+        for client in both_ways(ChainKey::evm(CHAIN), &liar.url, &honest.url) {
+            never_ended(client, &tracked(5), 0).await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn token_transfers__should_be_refused_that_pay_nothing() {
     let payload = |to: &str| {
@@ -671,7 +1046,7 @@ async fn connect__should_refuse_what_is_no_address_without_repeating_it() {
 async fn a_transfer__should_wait_for_a_node_that_comes_back() {
     let (listener, url) = http_double::listen().await;
     // First there is a node until the transaction is built, then none, then one again.
-    let node = EvmTestNode::on(listener, |method, params| match method {
+    let node = EvmTestNode::on(listener, usize::MAX, |method, params| match method {
         "eth_sendRawTransaction" => Err((-32000, "node is syncing".into())),
         _ => healthy(method, params),
     });
@@ -713,7 +1088,7 @@ async fn a_transfer__should_wait_for_a_node_that_comes_back() {
         );
     }
     gateway.stop().await;
-    let healthy_node = EvmTestNode::on(second, healthy);
+    let healthy_node = EvmTestNode::on(second, usize::MAX, healthy);
     let endpoints = ChainEndpoints::new(vec![healthy_node.url.clone()]);
     let gateway = world
         .start_with(

@@ -1,14 +1,25 @@
 //! What goes wrong after a request was accepted.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
-use covault_actors::{chain_rpc::Standing, gateway::Gateway};
+use covault_actors::{
+    chain_rpc::{Standing, TransactionSighting},
+    gateway::Gateway,
+    store::Store,
+};
 use covault_core::schema::wire::{
     EvmGas, ExecuteSigningRequestsErrorCode as ErrorCode,
     create_signing_request_request::Type as Kind, signing_request::Status,
 };
 
-use crate::{requests::code, world::*};
+use crate::{
+    faulty_store::{FaultyStore, StoreFault},
+    requests::code,
+    world::*,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn signing__should_be_tried_again_in_new_sessions_for_the_same_digest() {
@@ -86,6 +97,40 @@ async fn signing__should_give_up_what_makes_its_actor_fail_again_and_again() {
     world.signers.panicking.store(0, Ordering::SeqCst);
     let pending = create(&gateway, raw(&address)).await;
     assert_eq!(outcome(&gateway, &pending.uuid).await.error, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn allocating__should_not_take_the_vault_down_again_and_again_when_it_panics() {
+    let mut world = World::new();
+    world.settings.retry_first_ms = 40;
+    let store = FaultyStore::new(Arc::clone(&world.store), usize::MAX, StoreFault::Before);
+    let start = || world.start_on(Arc::clone(&store) as Arc<dyn Store>);
+    let left = || usize::MAX - store.panicking_scans.load(Ordering::SeqCst);
+    let gateway = start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    store.panicking_scans.store(usize::MAX, Ordering::SeqCst);
+    let pending = create(&gateway, send(&address)).await;
+    let stop = async |gateway: Gateway, panics| {
+        while left() < panics {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // Others of the vault are none the worse.
+        let other = create(&gateway, raw(&address)).await;
+        assert_eq!(outcome(&gateway, &other.uuid).await.error, None);
+        gateway.stop().await;
+    };
+    // The count goes on where the last process has stopped.
+    stop(gateway, 2).await;
+    stop(start().await, 4).await;
+    let gateway = start().await;
+    let error = outcome(&gateway, &pending.uuid).await.error.unwrap();
+    assert!(error.message.contains("failed 5 times"), "{error:?}");
+    assert!(left() <= 8, "{} panics", left());
+    store.panicking_scans.store(0, Ordering::SeqCst);
+    let pending = create(&gateway, send(&address)).await;
+    assert_eq!(outcome(&gateway, &pending.uuid).await.error, None);
+    assert_eq!(world.evm.nonces(), [0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -195,33 +240,37 @@ async fn keygen__should_be_tried_again_when_what_it_calls_panics() {
     evm_wallet(&gateway, vault).await;
 }
 
-/// A chain node took the transaction and its answer was lost; the ones that are asked later say that the
-/// number is used, and do not know the hash.
-fn two_faced(world: &World, standing: Standing) {
-    world.evm.lost_answers.store(1, Ordering::SeqCst);
+/// A chain node took transactions and its answers were lost; the ones that are asked later say that the
+/// number is used, and of the hash what `sighting` says.
+async fn two_faced(
+    mut world: World,
+    standing: Standing,
+    sighting: TransactionSighting,
+) -> (World, Gateway, String) {
+    world.settings.settling_ms = 3_000;
+    world.evm.lost_answers.store(usize::MAX, Ordering::SeqCst);
     *world.evm.doubt.lock().unwrap() = Some(("nonce too low".into(), standing));
+    *world.evm.sighting.lock().unwrap() = Some(sighting);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    (world, gateway, address)
+}
+
+async fn until_says(gateway: &Gateway, uuid: &str, words: &str) {
+    while !says(gateway, uuid).await.contains(words) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(details(gateway, uuid).await.status(), Status::Pending);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_that_may_be_mined__should_be_pending_until_that_is_known() {
     for standing in [Standing::Open, Standing::Passed, Standing::Void] {
-        let mut world = World::new();
-        world.settings.settling_ms = 60_000;
-        let gateway = world.start().await;
-        let vault = vault(&gateway, "main").await;
-        let address = evm_wallet(&gateway, vault).await;
-        two_faced(&world, standing);
+        let (world, gateway, address) =
+            two_faced(World::new(), standing, TransactionSighting::Missing).await;
         let request = create(&gateway, send(&address)).await;
-        while !says(&gateway, &request.uuid)
-            .await
-            .contains("nonce too low")
-        {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        assert_eq!(
-            details(&gateway, &request.uuid).await.status(),
-            Status::Pending
-        );
+        until_says(&gateway, &request.uuid, "nonce too low").await;
         *world.evm.doubt.lock().unwrap() = None;
         assert_eq!(outcome(&gateway, &request.uuid).await.error, None);
         assert_eq!(world.evm.handed.lock().unwrap().len(), 1);
@@ -229,23 +278,89 @@ async fn a_transaction_that_may_be_mined__should_be_pending_until_that_is_known(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_may_be_mined__should_succeed_once_a_node_shows_it() {
+    let (world, gateway, address) = two_faced(
+        World::new(),
+        Standing::Void,
+        TransactionSighting::Replaced(None),
+    )
+    .await;
+    let request = create(&gateway, send(&address)).await;
+    until_says(&gateway, &request.uuid, "nonce too low").await;
+    // Those that said so were behind.
+    *world.evm.sighting.lock().unwrap() = Some(TransactionSighting::Waiting);
+    assert_eq!(outcome(&gateway, &request.uuid).await.error, None);
+    let shown = details(&gateway, &request.uuid).await;
+    assert_eq!(shown.status(), Status::Succeeded);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_that_can_never_come__should_fail_when_that_was_true_for_minutes() {
+    for (sighting, reason) in [
+        (
+            TransactionSighting::Replaced(Some("0xabc".into())),
+            "nonce 0 was used by the transaction 0xabc, which is final",
+        ),
+        (TransactionSighting::Expired, "nonce too low"),
+    ] {
+        let (world, gateway, address) = two_faced(World::new(), Standing::Passed, sighting).await;
+        let request = create(&gateway, send(&address)).await;
+        until_says(&gateway, &request.uuid, "is final").await;
+        world.evm.asked_for(3).await;
+        until_says(&gateway, &request.uuid, "is final").await;
+        // A clock that is set says nothing of how long it was true.
+        world.clock.ahead_ms.fetch_add(3_001, Ordering::SeqCst);
+        world.evm.asked_for(3).await;
+        until_says(&gateway, &request.uuid, "is final").await;
+        let error = outcome(&gateway, &request.uuid).await.error.unwrap();
+        assert_eq!(error.message, reason);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_transactions_in_doubt__should_be_asked_for_together_and_not_sent_all_the_time() {
     let mut world = World::new();
-    world.settings.settling_ms = 60_000;
+    world.settings.tracking_most_ms = 3_600_000;
+    let (world, gateway, address) =
+        two_faced(world, Standing::Open, TransactionSighting::Missing).await;
+    let mut requests = Vec::new();
+    for _ in 0..40 {
+        requests.push(create(&gateway, send(&address)).await.uuid);
+    }
+    for uuid in &requests {
+        until_says(&gateway, uuid, "nonce too low").await;
+    }
+    world.evm.asked_for(3).await;
+    assert_eq!(world.evm.sends.load(Ordering::SeqCst), 2 * requests.len());
+    assert!(world.evm.most_sighted.load(Ordering::SeqCst) > 1);
+    // A node that was away may have lost what it had.
+    world.evm.down.store(true, Ordering::SeqCst);
+    world.evm.asked_for(1).await;
+    world.evm.asked_for(1).await;
+    *world.evm.doubt.lock().unwrap() = None;
+    world.evm.lost_answers.store(0, Ordering::SeqCst);
+    world.evm.down.store(false, Ordering::SeqCst);
+    for uuid in &requests {
+        assert_eq!(outcome(&gateway, uuid).await.error, None);
+    }
+    assert_eq!(world.evm.handed.lock().unwrap().len(), requests.len());
+}
+
+/// Its chain was away for most of the time of a request: thousands of others come to the signers with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn signers__should_have_the_time_that_a_chain_took_of_a_request() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 20_000;
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let address = evm_wallet(&gateway, vault).await;
-    two_faced(&world, Standing::Void);
-    let request = create(&gateway, send(&address)).await;
-    while !says(&gateway, &request.uuid)
-        .await
-        .contains("asking for some minutes more")
-    {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    world.clock.ahead_ms.fetch_add(61_000, Ordering::SeqCst);
-    let error = outcome(&gateway, &request.uuid).await.error.unwrap();
-    assert_eq!(error.message, "nonce too low");
+    world.evm.down.store(true, Ordering::SeqCst);
+    let made = create(&gateway, send(&address)).await;
+    world.clock.ahead_ms.fetch_add(15_000, Ordering::SeqCst);
+    world.evm.down.store(false, Ordering::SeqCst);
+    assert_eq!(outcome(&gateway, &made.uuid).await.error, None);
+    let time_ms = world.signers.time_ms(&made.uuid);
+    assert!(time_ms > 10_000, "{time_ms} ms");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -281,6 +396,7 @@ async fn a_price_that_nodes_name__should_be_believed_up_to_a_ceiling() {
         gas_limit: Some("21000".into()),
         max_fee: Some("1000000000000000".into()),
         max_priority_fee: Some("1000000000000000".into()),
+        ..Default::default()
     });
     let own = create(&gateway, Kind::EvmSendNative(own)).await;
     assert_eq!(outcome(&gateway, &own.uuid).await.error, None);

@@ -15,8 +15,8 @@ use covault_actors::port::{
 use covault_core::{
     attest::{AttestOrder, MadeKey, NodeStatements},
     derive::RootKey,
-    fault::{Class, Fault},
-    ids::{RequestId, SessionId, VaultId},
+    fault::{Class, Fault, FaultCode},
+    ids::{RequestId, SessionId, TokenId, VaultId},
     networks::SigningInput,
     order::{
         BackupOrder, Generation, KeygenOrder, LaterGenerations, NodeId, ProvenGeneration,
@@ -78,8 +78,15 @@ pub struct FakeSigners {
     pub states_nothing: std::sync::atomic::AtomicBool,
     /// How many addresses each call of `attest` was about.
     pub attested: Mutex<Vec<usize>>,
-    /// Whether `sign` answers at all.
+    /// Whether `sign` answers at all, and how many calls have got no answer.
     pub silent: std::sync::atomic::AtomicBool,
+    pub unanswered: AtomicUsize,
+    /// How long they say that a request waits for them.
+    pub wait: Mutex<std::time::Duration>,
+    /// So many calls of `sign` are told that there is too much to do.
+    pub crowded: AtomicUsize,
+    /// So many approvals an order has to show.
+    pub wants: AtomicUsize,
 }
 
 /// A call of `keygen`; over when it is dropped, as one of the real cluster's.
@@ -93,9 +100,14 @@ impl Drop for SessionGuard {
 
 #[derive(Default)]
 struct SignCalls {
+    /// The approvals that the last order of each request showed.
+    approvals: BTreeMap<RequestId, usize>,
     inputs: BTreeMap<RequestId, Vec<SigningInput>>,
+    recipients: BTreeMap<RequestId, Vec<u32>>,
     sessions: BTreeSet<SessionId>,
     vaults: BTreeSet<VaultId>,
+    /// How long signers have for what they were asked last.
+    times_ms: BTreeMap<RequestId, u64>,
 }
 
 /// What is on the nodes' disks.
@@ -289,6 +301,24 @@ impl FakeSigners {
         self.seen.lock().unwrap().inputs.len()
     }
 
+    /// Which wallets of its own vault a request was said to pay.
+    pub fn recipients(&self, request: &str) -> Vec<u32> {
+        let seen = self.seen.lock().unwrap();
+        seen.recipients[&request.parse().unwrap()].clone()
+    }
+
+    /// How long signers had for the request, from when they were asked.
+    pub fn time_ms(&self, request: &str) -> u64 {
+        let seen = self.seen.lock().unwrap();
+        seen.times_ms[&request.parse().unwrap()]
+    }
+
+    /// How many approvals the last order of a request showed.
+    pub fn shown(&self, uuid: &str) -> Option<usize> {
+        let seen = self.seen.lock().unwrap();
+        seen.approvals.get(&uuid.parse().unwrap()).copied()
+    }
+
     pub fn sessions(&self) -> usize {
         self.seen.lock().unwrap().sessions.len()
     }
@@ -360,6 +390,24 @@ impl SignerCluster for FakeSigners {
                 .entry(order.request)
                 .or_insert_with(|| order.inputs.clone());
             assert_eq!(first, &order.inputs, "a second digest for one request");
+            let recipients = order.recipient_indices.clone();
+            seen.recipients.insert(order.request, recipients);
+            let time = attempt.deadline_ms.saturating_sub(order.issued_at_ms);
+            seen.times_ms.insert(order.request, time);
+            order.approvals.check_bounds().expect("so many fit");
+            let id = order.approval().id().unwrap();
+            for given in &order.approvals.given {
+                given.challenge(&id).expect("it is about this order");
+            }
+            let shown = order.approvals.given.len();
+            seen.approvals.insert(order.request, shown);
+            if shown < self.wants.load(Ordering::SeqCst) {
+                let fault = Fault::field(
+                    "approvals",
+                    "signer-2 wants 2 of treasurer, controller, director",
+                );
+                return Err(fault.with_code(FaultCode::ApprovalsMissing));
+            }
         }
         let scheme = Scheme::default_of(order.network.curve());
         self.check_shares((order.vault, scheme), order.epoch, attempt)?;
@@ -371,6 +419,7 @@ impl SignerCluster for FakeSigners {
             panic!("the cluster has a bug");
         }
         if self.silent.load(Ordering::SeqCst) {
+            self.unanswered.fetch_add(1, Ordering::SeqCst);
             std::future::pending::<()>().await;
         }
         if self.refuse.load(Ordering::SeqCst) {
@@ -382,6 +431,10 @@ impl SignerCluster for FakeSigners {
         if take(&self.failing) {
             return Err(Fault::unavailable("not enough signers: missing node-2"));
         }
+        if take(&self.crowded) {
+            let fault = Fault::unavailable("the signers have too much to do");
+            return Err(fault.with_code(FaultCode::Busy { seconds: 5 }));
+        }
         let tweak = root(order.vault, order.network.curve())
             .child(&order.path)
             .unwrap()
@@ -391,6 +444,17 @@ impl SignerCluster for FakeSigners {
             .iter()
             .map(|input| sign(order, &tweak, input))
             .collect())
+    }
+
+    fn expected_wait(
+        &self,
+        _scheme: Scheme,
+        of: &Generation,
+        _party: (VaultId, TokenId),
+        _unsigned: usize,
+    ) -> Option<std::time::Duration> {
+        assert!(!of.holders.is_empty());
+        Some(*self.wait.lock().unwrap())
     }
 
     async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareOutcome, Fault> {

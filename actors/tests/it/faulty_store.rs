@@ -36,6 +36,8 @@ pub struct FaultyStore {
     /// So many scans work, then so many fail, and all others work.
     pub working_scans: AtomicUsize,
     pub failing_scans: AtomicUsize,
+    /// So many scans of nonces panic.
+    pub panicking_scans: AtomicUsize,
 }
 
 impl FaultyStore {
@@ -49,6 +51,7 @@ impl FaultyStore {
             happened: watch::channel(false).0,
             working_scans: AtomicUsize::new(0),
             failing_scans: AtomicUsize::new(0),
+            panicking_scans: AtomicUsize::new(0),
         })
     }
 
@@ -114,6 +117,8 @@ impl StoreDouble for FaultyStore {
         if !take(&self.working_scans) && take(&self.failing_scans) {
             return Err(ReadError("no power".into()));
         }
+        let of_nonces = scan.space == KeySpace::NonceReservation;
+        assert!(!of_nonces || !take(&self.panicking_scans), "as wanted");
         self.inner.scan(scan).await
     }
 }

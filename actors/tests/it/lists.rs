@@ -18,7 +18,10 @@ use covault_actors::{
 use covault_core::{
     fault::{Class, Fault},
     ids::{RequestId, VaultId},
-    schema::wire::{self, get_signing_request_list_request::SortOrder},
+    schema::wire::{
+        self, create_signing_request_request::Type as Kind,
+        get_signing_request_list_request::SortOrder,
+    },
 };
 use serde::Serialize;
 
@@ -56,6 +59,38 @@ async fn make(world: &World, gateway: &Gateway, vault: VaultId, count: usize) ->
         made.push(pending.uuid);
     }
     made
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn list__should_give_no_page_that_is_too_large() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    for length in [5 << 20, 1 << 20, 1 << 20, 1 << 20] {
+        let long = Kind::RawMessage(wire::RawMessage {
+            from: address.clone(),
+            content: vec![7; length],
+            ecdsa_hash_function: wire::EcdsaHashFunction::Sha256.into(),
+        });
+        let made = create(&gateway, long).await;
+        outcome(&gateway, &made.uuid).await;
+    }
+    let page = async |page, limit| {
+        let asked = wire::GetSigningRequestListRequest {
+            page: Some(page),
+            limit: Some(limit),
+            ..asked(vault)
+        };
+        list(&gateway, &admin(), asked).await.map(|page| page.len())
+    };
+    let fault = page(1, 100).await.unwrap_err();
+    assert_eq!(fault.class(), &Class::Invalid);
+    assert!(fault.message().starts_with("limit: "), "{fault}");
+    assert!(fault.message().contains("only 3 of its"), "{fault}");
+    assert_eq!(page(1, 3).await, Ok(3));
+    // One alone may be larger.
+    assert_eq!(page(4, 1).await, Ok(1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

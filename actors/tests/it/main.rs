@@ -10,15 +10,21 @@
     missing_docs
 )]
 
+mod approvals;
 mod aptos_double;
 mod aptos_node;
+mod aptos_replaced;
 mod archives;
 mod audit;
 mod backup;
 mod batches;
 mod bitcoin_byzantine;
 mod bitcoin_node;
+mod bitcoin_replaced;
 mod chain_double;
+mod coin_control;
+#[path = "../../../tests/support/delayed_port.rs"]
+mod delayed_port;
 mod deposits;
 #[path = "../../../tests/support/disk.rs"]
 mod disk;
@@ -27,6 +33,7 @@ mod evm_node;
 mod failures;
 mod fake_signers;
 mod faulty_store;
+mod giving_up;
 mod held_store;
 mod http_double;
 mod idempotency;
@@ -34,6 +41,7 @@ mod late_answer;
 mod lists;
 mod nodes;
 mod nonces;
+mod numbered_double;
 mod plans;
 #[path = "../../../tests/support/postgres.rs"]
 mod postgres;
@@ -42,22 +50,28 @@ mod processes;
 mod proofs;
 mod rebroadcast;
 mod rejections;
+mod replacing;
 mod requests;
 mod reservations;
 mod reshare_failures;
 mod reshares;
 mod restarts;
+mod resuming;
 mod revocations;
+mod round_trips;
 mod several;
 mod several_postgres;
 mod simulating_nodes;
 mod simulations;
 mod solana_node;
+mod solana_prices;
+mod sponsored;
 mod stellar_node;
 mod sui_double;
 mod sui_node;
 mod tokens;
 mod ton_node;
+mod tracker;
 mod tron_node;
 mod trouble;
 mod utxo_double;

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 use covault_actors::store::{Store, redb::RedbStore};
@@ -106,7 +107,34 @@ async fn nonces__should_step_around_those_that_clients_chose() {
     assert_eq!(nonce(automatic()).await, 3);
 }
 
-fn nonce_of(transaction: &str) -> u64 {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_whose_turn_comes__should_not_be_sent_as_if_for_the_first_time() {
+    let world = World::new();
+    world.evm.in_order.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let chosen = |nonce| {
+        let mut payload = send_native(&address);
+        payload.nonce = Some(nonce);
+        Kind::EvmSendNative(payload)
+    };
+    for round in 0..5 {
+        let second = create(&gateway, chosen(2 * round + 1)).await;
+        while world.evm.handed.lock().unwrap().len() as i64 == 2 * round {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // It waits for the one before it, which a node takes now.
+        let first = create(&gateway, chosen(2 * round)).await;
+        for one in [first, second] {
+            assert_eq!(outcome(&gateway, &one.uuid).await.error, None);
+        }
+    }
+    // A refusal would have been taken for the last word.
+    assert_eq!(world.evm.resent_as_new.load(Ordering::SeqCst), 0);
+}
+
+pub fn nonce_of(transaction: &str) -> u64 {
     use alloy_consensus::{Transaction as _, TxEnvelope};
     use alloy_eips::Decodable2718 as _;
     let bytes = hex::decode(&transaction[2..]).unwrap();

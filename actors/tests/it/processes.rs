@@ -3,7 +3,10 @@
 
 use std::{
     future::Future,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -11,7 +14,8 @@ use async_trait::async_trait;
 use covault_actors::{
     gateway::{Gateway, OperationResponse},
     store::{
-        Batch, CommitError, Key, KeySpace, ReadError, Row, Scan, Store,
+        Batch, CommitError, Key, KeySpace, ReadError, Row, RowChange, RowMap, RowWrite, Scan,
+        Store,
         memory::MemoryStore,
         postgres::{Options, PostgresStore},
     },
@@ -35,6 +39,8 @@ pub struct Connection {
     pub waiting: watch::Sender<usize>,
     /// What commits of requests came to after they had waited.
     pub refused: watch::Sender<usize>,
+    /// Commits that wrote leases.
+    pub lease_commits: AtomicUsize,
 }
 
 impl Connection {
@@ -51,6 +57,12 @@ impl StoreDouble for Connection {
     }
 
     async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        let writes_lease = |write: &RowWrite| {
+            write.key.space == KeySpace::Lease && matches!(write.change, RowChange::Put(_))
+        };
+        if batch.writes().iter().any(writes_lease) {
+            self.lease_commits.fetch_add(1, Ordering::SeqCst);
+        }
         let mut spaces = batch.writes().iter().map(|write| write.key.space);
         let waits = *self.held.borrow() && spaces.any(|space| space == KeySpace::Request);
         if waits {
@@ -75,6 +87,11 @@ impl StoreDouble for Connection {
         self.inner.get(key).await
     }
 
+    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
+        self.thawed().await;
+        self.inner.get_all(space, keys).await
+    }
+
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
         self.thawed().await;
         self.inner.scan(scan).await
@@ -95,7 +112,11 @@ fn several_on(store: Arc<dyn Store>) -> World {
 
 /// The same on a new database of a server, which each process opens for itself.
 pub async fn world_on(server: &Postgres) -> World {
-    let url = server.database();
+    world_on_database(server.database()).await
+}
+
+/// The same on the database of this URL.
+pub async fn world_on_database(url: String) -> World {
     World {
         database: Some(url.clone()),
         ..several_on(opened(&url).await)
@@ -144,6 +165,7 @@ impl Process {
             held: watch::channel(false).0,
             waiting: watch::channel(0).0,
             refused: watch::channel(0).0,
+            lease_commits: AtomicUsize::new(0),
         });
         let world = World {
             monotonic: Arc::default(),

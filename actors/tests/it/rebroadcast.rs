@@ -20,7 +20,7 @@ const MOMENT_MS: u64 = 61_000;
 /// Enough for transactions to end, and for that to be certain.
 const LIFE_MS: u64 = 662_000;
 
-fn pass(world: &World, time_ms: u64) {
+pub fn pass(world: &World, time_ms: u64) {
     world.clock.ahead_ms.fetch_add(time_ms, Ordering::SeqCst);
 }
 
@@ -33,7 +33,9 @@ fn pay_aptos(from: &str) -> Kind {
         gas_fee: Some(wire::AptosGas {
             max_gas_amount: Some("2000".into()),
             gas_unit_price: Some("100".into()),
+            ..Default::default()
         }),
+        ..Default::default()
     })
 }
 
@@ -43,7 +45,7 @@ async fn aptos_wallet(gateway: &Gateway) -> String {
 }
 
 /// The hash of a transaction that was sent.
-async fn sent(gateway: &Gateway, kind: Kind) -> String {
+pub async fn sent(gateway: &Gateway, kind: Kind) -> String {
     let made = create(gateway, kind).await;
     let outcome = outcome(gateway, &made.uuid).await;
     assert_eq!(outcome.error, None);
@@ -69,7 +71,7 @@ async fn says(gateway: &Gateway, uuid: &str, words: &str) -> String {
 }
 
 /// Whether the trail has an event with these words.
-async fn noted(world: &World, event: &str, words: &str) -> bool {
+pub async fn noted(world: &World, event: &str, words: &str) -> bool {
     let trail = Scan::prefix(KeySpace::AuditEntry, &[], 10_000);
     let trail = world.store.scan(&trail).await.unwrap();
     trail.iter().any(|(_, row)| {
@@ -110,6 +112,27 @@ async fn dropped_transactions__should_be_sent_again_when_the_wallet_is_used() {
         ..DroppedCounts::default()
     };
     assert_eq!(gateway.backlog().forgotten, expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_is_set_back__should_not_keep_what_was_found_before() {
+    const HOUR_MS: u64 = 3_600_000;
+    let world = World::new();
+    pass(&world, HOUR_MS);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let lost = sent(&gateway, send(&address)).await;
+    world.evm.forget(0);
+    world.evm.refuse.store(true, Ordering::SeqCst);
+    pass(&world, MOMENT_MS);
+    let behind = create(&gateway, send(&address)).await;
+    says(&gateway, &behind.uuid, "no node accepts it now").await;
+    world.clock.ahead_ms.fetch_sub(HOUR_MS, Ordering::SeqCst);
+    world.evm.refuse.store(false, Ordering::SeqCst);
+    assert_eq!(outcome(&gateway, &behind.uuid).await.error, None);
+    assert!(world.evm.has(&lost));
+    assert_eq!(world.evm.nonces(), [0, 1]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -272,7 +295,7 @@ async fn a_number__should_stay_taken_until_the_chains_own_clock_has_passed_the_e
     let why = says(
         &gateway,
         &waits.uuid,
-        "the chain's clock has not passed its expiration yet",
+        "the chain has not passed its expiration yet",
     )
     .await;
     assert!(why.contains("nonce 0 has expired"), "{why}");

@@ -20,7 +20,10 @@ use std::sync::Arc;
 use crate::{requests::code, world::*};
 
 async fn reject_as(caller: &Caller, gateway: &Gateway, uuid: &str) -> Result<(), Fault> {
-    let request = wire::RejectSigningRequestRequest { uuid: uuid.into() };
+    let request = wire::RejectSigningRequestRequest {
+        uuid: uuid.into(),
+        rejection: None,
+    };
     call::<RejectSigningRequest>(gateway, caller, request).await?;
     Ok(())
 }

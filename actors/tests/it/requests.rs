@@ -1,8 +1,10 @@
 //! Signing requests from creation to their end.
 
-use covault_actors::operations::{CreateSigningRequest, GetSigningRequestDetails};
+use covault_actors::operations::{
+    CreateSigningRequest, GetSigningRequestDetails, GetSigningRequestList,
+};
 use covault_core::{
-    fault::Class,
+    fault::{Class, FaultCode},
     schema::wire::{
         self, NetworkType,
         create_signing_request_request::Type as Kind,
@@ -11,7 +13,10 @@ use covault_core::{
         signing_request::{Status, source},
     },
 };
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use covault_actors::store::Store;
 
@@ -77,7 +82,9 @@ async fn raw_message__should_be_signed_with_ed25519_by_a_solana_wallet() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn raw_message__should_cost_two_commits_and_a_transfer_four() {
-    let world = World::new();
+    let mut world = World::new();
+    // What becomes of the transaction later is stored too.
+    world.settings.tracking_first_ms = 3_600_000;
     let store = FaultyStore::new(Arc::clone(&world.store), usize::MAX, StoreFault::Before);
     let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
     let vault = vault(&gateway, "main").await;
@@ -102,12 +109,21 @@ async fn evm_send_native__should_be_built_signed_and_sent() {
     let outcome = outcome(&gateway, &pending.uuid).await;
     assert_eq!(outcome.error, None);
     assert!(outcome.tx_hash.starts_with("0x"));
-    assert_eq!(outcome.signed_transaction, "", "it was sent already");
     assert_eq!(world.evm.nonces(), (0..8).collect::<Vec<_>>());
-    assert_eq!(
-        details(&gateway, &pending.uuid).await.tx_hash,
-        outcome.tx_hash
-    );
+    // What was sent can be read, so that the client can send it to other nodes too.
+    assert!(outcome.signed_transaction.starts_with("0x02"));
+    let shown = details(&gateway, &pending.uuid).await;
+    assert_eq!(shown.tx_hash, outcome.tx_hash);
+    assert_eq!(shown.signed_transaction, outcome.signed_transaction);
+    let read = wire::GetSigningRequestListRequest {
+        vault_uuid: vault.to_string(),
+        ..Default::default()
+    };
+    let list = call::<GetSigningRequestList>(&gateway, &admin(), read)
+        .await
+        .unwrap();
+    assert_eq!(list.signing_requests[0].tx_hash, outcome.tx_hash);
+    assert_eq!(list.signing_requests[0].signed_transaction, "");
     assert_eq!(world.pending().await, 0);
 }
 
@@ -138,6 +154,7 @@ async fn solana_send_native__should_be_built_signed_and_sent() {
         from,
         value: "1".into(),
         chain_id: 101,
+        ..Default::default()
     });
     let pending = create(&gateway, kind).await;
     let outcome = outcome(&gateway, &pending.uuid).await;
@@ -224,6 +241,7 @@ async fn evm_send_native__should_be_signed_for_a_chain_without_a_node_when_it_br
             max_fee: Some("100".into()),
             max_priority_fee: Some("1".into()),
             gas_limit: Some("21000".into()),
+            ..Default::default()
         });
         let mut asked = request(Kind::EvmSendNative(payload));
         // Custom chains are never broadcast; a known one is unless told otherwise.
@@ -276,18 +294,63 @@ async fn outcome__should_say_still_pending_when_the_patience_ends() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn create__should_refuse_more_live_requests_than_the_settings_allow() {
     let mut world = World::new();
-    world.settings.max_live_requests = 3;
+    world.settings.max_live_requests = 2;
     world.signers.silent.store(true, Ordering::SeqCst);
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let address = evm_wallet(&gateway, vault).await;
-    for _ in 0..3 {
+    for _ in 0..2 {
         create(&gateway, raw(&address)).await;
     }
     let fault = try_create(&gateway, request(raw(&address)), None)
         .await
         .unwrap_err();
     assert_eq!(fault.class(), &Class::Unavailable);
+}
+
+/// What is accepted has half of its time in reserve.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn create__should_refuse_what_signers_would_come_to_too_late() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 20_000;
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    for (wait_ms, seconds) in [
+        (0, None),
+        (10_000, None),
+        (10_001, Some(1)),
+        (25_500, Some(16)),
+        (u64::MAX, Some(60)),
+    ] {
+        *world.signers.wait.lock().unwrap() = Duration::from_millis(wait_ms);
+        let made = try_create(&gateway, request(raw(&address)), None).await;
+        let Some(seconds) = seconds else {
+            let made = created(made.unwrap());
+            assert_eq!(outcome(&gateway, &made.uuid).await.error, None);
+            continue;
+        };
+        let fault = made.unwrap_err();
+        assert_eq!(fault.class(), &Class::Unavailable, "{wait_ms}");
+        assert_eq!(fault.code(), FaultCode::Busy { seconds }, "{wait_ms}");
+    }
+}
+
+/// Nobody waits for the end of a time in which nothing can come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request__should_fail_at_once_when_signers_come_to_it_too_late() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    world.signers.crowded.store(1, Ordering::SeqCst);
+    let made = create(&gateway, raw(&address)).await;
+    let failed = outcome(&gateway, &made.uuid).await;
+    let reason = failed.error.unwrap().message;
+    assert!(reason.contains("too much to do"), "{reason}");
+    // The next one has nobody before it.
+    let made = create(&gateway, raw(&address)).await;
+    assert_eq!(outcome(&gateway, &made.uuid).await.error, None);
 }
 
 /// The code that executeSigningRequests reports.

@@ -26,6 +26,7 @@ pub fn pay(from: &str, amount: u64) -> Kind {
         to: "bc1qcr8te4kr609gcawutmrza0j4xv80jy8z306fyu".into(),
         amount: amount.to_string(),
         network_fee: 2,
+        ..Default::default()
     })
 }
 
@@ -35,6 +36,7 @@ fn pay_solana(from: &str) -> Kind {
         from: from.into(),
         value: "1".into(),
         chain_id: 101,
+        ..Default::default()
     })
 }
 
@@ -122,6 +124,32 @@ async fn two_hundred_payments__should_take_each_version_of_a_coin_once_also_over
     assert_eq!(world.sui.executed(), 200);
     assert_eq!(world.sui.conflicts.load(Ordering::SeqCst), 0);
     assert_eq!(world.sui.handed.lock().unwrap().len(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn payments_of_sui__should_go_beside_each_other_where_there_are_coins() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let from = wallet(&gateway, vault, NetworkType::Sui).await.address;
+    world.sui.fund(3, 1_000_000_000);
+    let mut requests = Vec::new();
+    for _ in 0..3 {
+        let mut asked = request(Kind::SuiSendNative(wire::SuiSendNative {
+            from: from.clone(),
+            to: format!("0x{}", "ab".repeat(32)),
+            value: "5".into(),
+            gas_fee: Some(wire::SuiGas {
+                budget: Some("5000000".into()),
+                price: Some("1000".into()),
+            }),
+        }));
+        // Nobody sends them: none could have the coin of another.
+        asked.broadcast_tx = Some(false);
+        requests.push(created(try_create(&gateway, asked, None).await.unwrap()));
+    }
+    all_succeed(&gateway, &requests).await;
+    assert_eq!(keys(&world, KeySpace::Claim).await.len(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -204,6 +204,7 @@ async fn a_command__should_do_nothing_when_its_token_is_revoked_before_its_commi
     };
     let reject = wire::RejectSigningRequestRequest {
         uuid: waiting.clone(),
+        rejection: None,
     };
     let wallet = wallet_request(vault, NetworkType::Evm, "r");
     let (platform, sweeps) = (TokenKind::Platform, TokenKind::Sweep);

@@ -145,6 +145,45 @@ pub async fn stop(world: &World) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_vaults__should_move_together() {
+    const VAULTS: usize = 300;
+    let world = world();
+    let mut one = Process::start(&world).await;
+    let gateway = one.gateway.clone();
+    let made = one.inside(async move {
+        assert!(admit(&gateway).await);
+        for number in 0..VAULTS {
+            let request = vault_request(&format!("v{number}"));
+            call::<CreateVault>(&gateway, &admin(), request)
+                .await
+                .unwrap();
+        }
+    });
+    made.await.unwrap();
+    let commits = |process: &Process| process.connection.lease_commits.swap(0, Ordering::SeqCst);
+    let here = |process: &Process| process.gateway.vault_share().0;
+    assert_eq!(here(&one), VAULTS);
+    commits(&one);
+    let two = Process::start(&world).await;
+    // About half of them are for the new one.
+    while here(&two) < VAULTS / 3 || here(&one) + here(&two) < VAULTS {
+        one.let_pass(&world, world.settings.heartbeat_ms).await;
+    }
+    let (gave, took) = (commits(&one), commits(&two));
+    assert!(gave <= 4 && took <= 8, "{gave} {took}");
+    let left = here(&one);
+    one.stop().await;
+    while here(&two) < VAULTS {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let (gave, took) = (commits(&one), commits(&two));
+    assert!(gave <= 2 && took <= 4, "{gave} {took} for {left}");
+    // Each is there for whoever asks.
+    let vaults = leases(&world).await;
+    assert_eq!(vaults.len(), VAULTS);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stalled_owner__should_commit_nothing_once_another_has_the_vault() {
     stalled_owner(&world()).await;
 }

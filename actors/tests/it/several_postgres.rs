@@ -1,9 +1,17 @@
 //! Several orchestrators on a real PostgreSQL: what must hold on any store that can be shared.
 
+use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
+
+use covault_actors::operations::CreateVault;
+use futures::{StreamExt as _, stream};
+use tokio::time::Instant;
+
 use crate::{
+    delayed_port::DelayedPort,
     postgres::Postgres,
-    processes::world_on,
+    processes::{Process, world_on, world_on_database},
     several::{commit_in_flight, kill, spread, stalled_owner, stop, under_load},
+    world::*,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -48,4 +56,98 @@ async fn rolling_restart_on_postgres__should_lose_nothing_and_do_nothing_twice()
     let server = Postgres::start();
     let world = world_on(&server).await;
     under_load(&world, async |process| process.stop().await, 3).await;
+}
+
+/// Time passes on its steady clock as it does outside.
+fn let_run(process: &Process) {
+    let monotonic = Arc::clone(&process.monotonic);
+    let (begun, before) = (Instant::now(), monotonic.0.load(Ordering::SeqCst));
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            let passed = u64::try_from(begun.elapsed().as_millis()).unwrap();
+            monotonic.0.store(before + passed, Ordering::SeqCst);
+        }
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement: just measure-vaults"]
+#[expect(clippy::disallowed_methods, reason = "how many there are to be")]
+async fn vaults__should_be_measured_while_they_move() {
+    let vaults = std::env::var("COVAULT_VAULTS").map_or(10_000, |text| text.parse().unwrap());
+    let server = Postgres::start();
+    let delayed = DelayedPort::to(server.port()).await;
+    delayed.delay_by(10);
+    let own = format!(":{}/", server.port());
+    let url = server
+        .database()
+        .replace(&own, &format!(":{}/", delayed.port));
+    let mut world = world_on_database(url).await;
+    let defaults = covault_actors::settings::Settings::default();
+    world.settings.heartbeat_ms = defaults.heartbeat_ms;
+    world.settings.lease_ms = defaults.lease_ms;
+    let here = |process: &Process| process.gateway.vault_share().0;
+    let until = async |what: &str, is: &dyn Fn() -> bool| {
+        let begun = Instant::now();
+        while !is() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        eprintln!("{what}: {:.1} s", begun.elapsed().as_secs_f64());
+    };
+
+    let mut one = Process::start(&world).await;
+    let_run(&one);
+    let first = one.vault("main").await;
+    let from = one.evm_wallet(first).await;
+    let (gateway, begun) = (one.gateway.clone(), Instant::now());
+    let made = one.inside(async move {
+        let made = stream::iter(1..vaults).map(|number| {
+            let gateway = &gateway;
+            async move {
+                let request = vault_request(&format!("v{number}"));
+                let made = call::<CreateVault>(gateway, &admin(), request).await;
+                made.unwrap();
+            }
+        });
+        made.buffer_unordered(64).collect::<Vec<()>>().await;
+    });
+    made.await.unwrap();
+    eprintln!("{vaults} vaults are made: {:?}", begun.elapsed());
+
+    let two = Process::start(&world).await;
+    let_run(&two);
+    until("half of them move to a second process", &|| {
+        here(&two) > vaults / 3 && here(&one) + here(&two) == vaults
+    })
+    .await;
+    let (begun, left) = (Instant::now(), here(&one));
+    one.stop().await;
+    eprintln!("the first one stops: {:?}", begun.elapsed());
+    until(&format!("its {left} are with the second"), &|| {
+        here(&two) == vaults
+    })
+    .await;
+    let pending = two.create(&from).await;
+    assert!(two.outcome(&pending).await);
+    eprintln!(
+        "one of them has signed: {:?} after the stop began",
+        begun.elapsed()
+    );
+
+    let mut three = Process::start(&world).await;
+    let_run(&three);
+    until("half of them move to a third process", &|| {
+        here(&three) > vaults / 3 && here(&two) + here(&three) == vaults
+    })
+    .await;
+    let left = here(&three);
+    three.kill();
+    until(
+        &format!("its {left} are with the second after kill -9, lease time included"),
+        &|| here(&two) == vaults,
+    )
+    .await;
+    let pending = two.create(&from).await;
+    assert!(two.outcome(&pending).await);
 }

@@ -61,6 +61,7 @@ fn evm_trial(max_priority_fee: Option<&str>, to: &str) -> SimulationRequest {
             max_fee: Some("4000".into()),
             max_priority_fee: max_priority_fee.map(Into::into),
             gas_limit: Some("60000".into()),
+            ..Default::default()
         }),
         nonce: Some(7),
     });
@@ -202,6 +203,7 @@ fn solana_trial(lamports: u64) -> SimulationRequest {
     let chain_data = solana::ChainData {
         recent_blockhash: bs58::encode([7; 32]).into_string(),
         token: None,
+        compute: None,
     };
     trial(Network::Solana, &solana::Solana, kind, chain_data.into())
 }

@@ -8,7 +8,7 @@ use std::sync::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainEndpoints, ChainError, ChainKey, ChainRefusal,
-    Standing,
+    Inclusion, Standing, TrackedTransaction, TransactionSighting,
 };
 use covault_core::{
     fault::ExecuteCode,
@@ -19,18 +19,18 @@ use covault_core::{
 };
 use serde_json::{Value, json};
 
-use crate::evm_node::{EvmTestNode, connect_to, nobody};
+use crate::evm_node::{EvmTestNode, both_ways, connect_to, never_ended, nobody};
 
-type JsonRpcReply = Result<Value, (i64, String)>;
+pub type JsonRpcReply = Result<Value, (i64, String)>;
 
 /// 200 seconds: the blockhash is gone.
 const OLD_MS: u64 = 200_000;
 
-fn key(number: u8) -> [u8; 32] {
+pub fn key(number: u8) -> [u8; 32] {
     [number; 32]
 }
 
-fn base58(bytes: &[u8]) -> String {
+pub fn base58(bytes: &[u8]) -> String {
     bs58::encode(bytes).into_string()
 }
 
@@ -99,7 +99,7 @@ fn no_blockhash() -> JsonRpcReply {
     Err((-32002, words.into()))
 }
 
-fn value(value: Value) -> JsonRpcReply {
+pub fn value(value: Value) -> JsonRpcReply {
     Ok(json!({"context": {"slot": 1}, "value": value}))
 }
 
@@ -114,7 +114,7 @@ fn is_send_of(method: &str, params: &Value, text: &str) -> bool {
 }
 
 /// Takes everything and confirms it.
-fn healthy(method: &str, params: &Value) -> JsonRpcReply {
+pub fn healthy(method: &str, params: &Value) -> JsonRpcReply {
     match method {
         "getLatestBlockhash" => {
             value(json!({"blockhash": base58(&key(7)), "lastValidBlockHeight": 9}))
@@ -164,6 +164,7 @@ async fn solana_facts__should_be_the_blockhash_and_what_the_tokens_accounts_say(
         chain_id: 101,
         blockhash: true,
         token: Some(token.clone()),
+        compute: None,
     });
     let ChainData::Solana(chain_data) = client.chain_data(&queries, 0).await.unwrap() else {
         panic!("no facts")
@@ -171,7 +172,11 @@ async fn solana_facts__should_be_the_blockhash_and_what_the_tokens_accounts_say(
     assert_eq!(chain_data.recent_blockhash, base58(&key(7)));
     let found = chain_data.token.unwrap();
     assert_eq!((found.decimals, found.program), (6, TOKEN.to_string()));
-    assert_eq!(found.sender_account_owner, None);
+    assert_eq!(
+        (found.sender_account_owner, found.transfer_fee),
+        (None, None)
+    );
+    assert_eq!(chain_data.compute, None);
     let calls = node.calls.lock().unwrap();
     let asked = |wanted: &str| {
         let mut calls = calls.iter();
@@ -207,6 +212,7 @@ async fn solana_facts__should_name_the_field_of_a_token_that_is_not_there() {
             sender: base58(&key(1)),
             recipient: base58(&key(2)),
         }),
+        compute: None,
     });
     match client.chain_data(&queries, 0).await {
         Err(ChainError::Refused(refusal)) => {
@@ -230,6 +236,7 @@ async fn solana_facts__should_not_be_what_makes_no_sense() {
             chain_id: 101,
             blockhash,
             token,
+            compute: None,
         })
     };
     let token = solana::token::TokenQueries {
@@ -444,5 +451,252 @@ async fn a_solana_transaction_with_a_durable_nonce__should_last_as_long_as_its_a
         let options = json!({"encoding": "base64", "commitment": "finalized"});
         assert_eq!(asked.unwrap().1, json!([base58(&key(2)), options]));
         assert!(calls.iter().all(|(method, _)| method != "isBlockhashValid"));
+    }
+}
+
+/// Sent at the start of the epoch.
+fn tracked(transactions: &[(&str, &str)]) -> TrackedTransaction {
+    TrackedTransaction {
+        signed: broadcast_request(transactions).signed,
+        from: base58(&key(1)),
+        sent_at_ms: 0,
+    }
+}
+
+/// A node that says this of each transaction, and of its blockhash.
+async fn seeing(statuses: Value, valid: bool) -> EvmTestNode {
+    EvmTestNode::start(move |method, params| match method {
+        "getSignatureStatuses" => {
+            let count = params[0].as_array().unwrap().len();
+            let statuses = statuses.as_array().unwrap().iter().cycle().take(count);
+            value(json!(statuses.collect::<Vec<_>>()))
+        }
+        "isBlockhashValid" => value(json!(valid)),
+        _ => healthy(method, params),
+    })
+    .await
+}
+
+fn status(slot: u64, commitment: &str, failed: bool) -> Value {
+    let error = failed.then(|| json!({"InstructionError": [0, "Custom"]}));
+    json!({"slot": slot, "confirmations": 3, "err": error, "confirmationStatus": commitment})
+}
+
+#[tokio::test]
+async fn sightings__should_say_where_solana_transactions_are() {
+    let at = |block, success| Inclusion { block, success };
+    let nowhere = || json!([null]);
+    let two_days = 2 * 86_400_000;
+    for (statuses, valid, now_ms, expected) in [
+        (nowhere(), false, 100_000, TransactionSighting::Missing),
+        (nowhere(), true, OLD_MS, TransactionSighting::Missing),
+        (nowhere(), false, OLD_MS, TransactionSighting::Expired),
+        // The node may have forgotten it.
+        (nowhere(), false, two_days, TransactionSighting::Missing),
+        (
+            json!([status(7, "processed", false)]),
+            false,
+            OLD_MS,
+            TransactionSighting::Mined(at(7, true)),
+        ),
+        (
+            json!([status(7, "confirmed", true)]),
+            false,
+            OLD_MS,
+            TransactionSighting::Mined(at(7, false)),
+        ),
+        (
+            json!([status(7, "finalized", false)]),
+            false,
+            two_days,
+            TransactionSighting::Final(at(7, true)),
+        ),
+        (
+            json!([status(7, "finalized", true)]),
+            false,
+            0,
+            TransactionSighting::Final(at(7, false)),
+        ),
+    ] {
+        let node = seeing(statuses, valid).await;
+        let client = connect_to(ChainKey::SOLANA, ChainEndpoints::new(vec![node.url]));
+        let sighted = client
+            .sightings(&[tracked(&[(&transfer(), "id1")])], now_ms)
+            .await;
+        assert_eq!(sighted, [Ok(expected)]);
+    }
+}
+
+/// A node that knows no transaction, and all blocks between these times, in seconds.
+async fn archive(valid: bool, from: u64, to: u64) -> EvmTestNode {
+    EvmTestNode::start(move |method, params| match method {
+        "getFirstAvailableBlock" => Ok(json!(7)),
+        "getSlot" => {
+            assert_eq!(params, &json!([{"commitment": "finalized"}]));
+            Ok(json!(9))
+        }
+        "getBlockTime" if params == &json!([7]) => Ok(json!(from)),
+        "getBlockTime" if params == &json!([9]) => Ok(json!(to)),
+        "isBlockhashValid" => value(json!(valid)),
+        _ => empty(method, params),
+    })
+    .await
+}
+
+/// When what is asked for was sent, in seconds: long before.
+const LONG_AGO: u64 = 1_000_000;
+
+fn sent_long_ago() -> TrackedTransaction {
+    TrackedTransaction {
+        sent_at_ms: LONG_AGO * 1_000,
+        ..tracked(&[(&transfer(), "id1")])
+    }
+}
+
+#[tokio::test]
+async fn sightings__should_end_what_is_old_by_nodes_that_remember_that_time() {
+    let now_ms = (LONG_AGO + 3 * 86_400) * 1_000;
+    let (before, after) = (LONG_AGO - 600, LONG_AGO + 600);
+    for (valid, from, to, expected) in [
+        (false, before, after, TransactionSighting::Expired),
+        (true, before, after, TransactionSighting::Missing),
+        // It has forgotten the time around it, or has not got there.
+        (false, before + 1, after, TransactionSighting::Missing),
+        (false, before, after - 1, TransactionSighting::Missing),
+    ] {
+        let node = archive(valid, from, to).await;
+        let client = connect_to(ChainKey::SOLANA, ChainEndpoints::new(vec![node.url]));
+        let sighted = client.sightings(&[sent_long_ago()], now_ms).await;
+        assert_eq!(sighted, [Ok(expected)]);
+    }
+    // As many as have to agree, and none of them has it.
+    let archives = [before, before, before + 1].map(|from| archive(false, from, after));
+    let [one, other, forgetful] = futures::future::join_all(archives)
+        .await
+        .try_into()
+        .ok()
+        .unwrap();
+    for client in both_ways(ChainKey::SOLANA, &one.url, &forgetful.url) {
+        never_ended(client, &sent_long_ago(), now_ms).await;
+    }
+    for client in both_ways(ChainKey::SOLANA, &one.url, &other.url) {
+        let sighted = client.sightings(&[sent_long_ago()], now_ms).await;
+        assert_eq!(sighted, [Ok(TransactionSighting::Expired)]);
+    }
+}
+
+#[tokio::test]
+async fn sightings__should_be_of_all_transactions_that_went_together() {
+    let transfer = transfer();
+    let three = tracked(&[(&transfer, "id1"), (&transfer, "id2"), (&transfer, "id3")]);
+    let final_at = |slot| status(slot, "finalized", false);
+    for (statuses, expected) in [
+        (
+            json!([final_at(7), final_at(9), final_at(8)]),
+            TransactionSighting::Final(Inclusion {
+                block: 9,
+                success: true,
+            }),
+        ),
+        (
+            json!([final_at(7), status(9, "confirmed", false), final_at(8)]),
+            TransactionSighting::Mined(Inclusion {
+                block: 9,
+                success: true,
+            }),
+        ),
+        (
+            json!([final_at(7), null, final_at(8)]),
+            TransactionSighting::Expired,
+        ),
+    ] {
+        let node = seeing(statuses, false).await;
+        let client = connect_to(ChainKey::SOLANA, ChainEndpoints::new(vec![node.url]));
+        let sighted = client.sightings(std::slice::from_ref(&three), OLD_MS).await;
+        assert_eq!(sighted, [Ok(expected)]);
+    }
+}
+
+#[tokio::test]
+async fn sightings__should_ask_for_many_solana_transactions_at_once() {
+    let node = seeing(json!([status(7, "confirmed", false)]), true).await;
+    let client = connect_to(
+        ChainKey::SOLANA,
+        ChainEndpoints::new(vec![node.url.clone()]),
+    );
+    let transfer = transfer();
+    let many = vec![tracked(&[(&transfer, "id1")]); 300];
+    let sighted = client.sightings(&many, 0).await;
+    assert_eq!(sighted.len(), 300);
+    assert!(sighted.iter().all(Result::is_ok));
+    let asked = node.calls.lock().unwrap().clone();
+    let asked = asked
+        .iter()
+        .filter(|(method, _)| method == "getSignatureStatuses");
+    assert_eq!(asked.count(), 2);
+}
+
+#[tokio::test]
+async fn sightings__should_take_no_single_solana_node_s_word_for_the_end() {
+    let transaction = tracked(&[(&transfer(), "id1")]);
+    let honest = seeing(json!([null]), true).await;
+    for liar in [
+        seeing(json!([status(7, "finalized", false)]), true).await,
+        seeing(json!([null]), false).await,
+    ] {
+        for client in both_ways(ChainKey::SOLANA, &liar.url, &honest.url) {
+            never_ended(client, &transaction, OLD_MS).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn otherwise_signed__should_be_found_by_its_message_among_those_of_the_wallet() {
+    let built_s = LONG_AGO;
+    let other = transaction(&[[0; 32]], &[0, 1], &[2, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]);
+    // The same message, and another signature.
+    let signed = {
+        let mut bytes = STANDARD.decode(transfer()).unwrap();
+        bytes[1..65].fill(9);
+        STANDARD.encode(bytes)
+    };
+    for (history, expected) in [
+        (json!([]), false),
+        (json!([("other", built_s)]), false),
+        (
+            json!([("other", built_s + 5), ("signed", built_s + 1)]),
+            true,
+        ),
+        // Older than what was built: it is not looked further.
+        (
+            json!([
+                ("other", built_s),
+                ("old", built_s - 601),
+                ("signed", built_s - 700)
+            ]),
+            false,
+        ),
+    ] {
+        let (other, signed) = (other.clone(), signed.clone());
+        let node = EvmTestNode::start(move |method, params| match method {
+            "getSignaturesForAddress" => {
+                assert_eq!(params[0], base58(&key(1)));
+                let entry = |it: &Value| json!({"signature": it[0], "slot": 7, "err": null, "blockTime": it[1]});
+                Ok(history.as_array().unwrap().iter().map(entry).collect())
+            }
+            "getTransaction" => {
+                let transaction = match params[0].as_str().unwrap() {
+                    "signed" => &signed,
+                    "other" => &other,
+                    older => panic!("{older} is too old"),
+                };
+                Ok(json!({"slot": 7, "transaction": [transaction, "base64"]}))
+            }
+            _ => healthy(method, params),
+        })
+        .await;
+        let client = connect_to(ChainKey::SOLANA, ChainEndpoints::new(vec![node.url]));
+        let found = client.has_otherwise_signed(&sent_long_ago()).await;
+        assert_eq!(found, Ok(expected));
     }
 }

@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_actors::chain_rpc::{
-    BroadcastOutcome, BroadcastRequest, ChainClient, ChainEndpoints, ChainError, ChainKey, Standing,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainEndpoints, ChainError, ChainKey,
+    FeeEstimate, Inclusion, Standing, TrackedTransaction, TransactionSighting,
 };
 use covault_core::{
     fault::ExecuteCode,
-    networks::{ChainData, Network, Queries, Signed, stellar},
+    networks::{ChainData, ChainMoment, FeeLevel, Network, Queries, Signed, stellar},
 };
 use serde_json::{Value, json};
 
-use crate::evm_node::{EvmTestNode, connect_to};
+use crate::evm_node::{EvmTestNode, both_ways, connect_to, never_ended};
 
 const FROM: &str = "GC2L7D2DLA4IGYCOLPD3X5IFSG2OWDJXVGHCH54WXFMYB5CKCILAD5CT";
 const FROM_KEY: &str = "b4bf8f43583883604e5bc7bbf50591b4eb0d37a98e23f796b95980f44a121601";
@@ -182,6 +183,7 @@ fn queries(destination: Option<&str>) -> Queries {
     Queries::Stellar(stellar::Queries {
         from: FROM.into(),
         destination: destination.map(Into::into),
+        level: FeeLevel::Normal,
     })
 }
 
@@ -227,6 +229,38 @@ async fn stellar_facts__should_be_what_the_node_says() {
             "{destination:?}"
         );
     }
+}
+
+#[tokio::test]
+async fn stellar_fees__should_be_of_their_level() {
+    let node = EvmTestNode::start(|method, params| match method {
+        "getFeeStats" => {
+            Ok(json!({"inclusionFee": {"p10": "100", "p50": "120", "p90": "250", "p99": "4000"}}))
+        }
+        _ => healthy(method, params),
+    })
+    .await;
+    let client = connect(vec![node.url]);
+    let expected = [120, 250, 4_000];
+    for level in FeeLevel::ALL {
+        let wanted = Queries::Stellar(stellar::Queries {
+            from: FROM.into(),
+            destination: None,
+            level,
+        });
+        match client.chain_data(&wanted, 0).await.unwrap() {
+            ChainData::Stellar(found) => assert_eq!(found.base_fee, level.of(expected)),
+            other => panic!("{other:?}"),
+        }
+    }
+    let plain = |price| FeeEstimate {
+        price,
+        most_price: price,
+        priority_price: None,
+        transfer_fee: price,
+    };
+    let estimates = client.fee_estimates().await;
+    assert_eq!(estimates, Ok(expected.map(|fee| plain(u128::from(fee)))));
 }
 
 #[tokio::test]
@@ -587,24 +621,27 @@ async fn stellar_broadcast__should_refuse_only_what_a_node_cannot_read() {
 
 #[tokio::test]
 async fn the_next_stellar_number__should_be_that_of_a_ledger_after_the_time_in_question() {
-    for (ledger, since_ms, expected) in [
-        (900, 0, Ok(Some(42))),
-        (900, (BUILT + 200) * 1000, Ok(Some(42))),
-        (900, (BUILT + 200) * 1000 + 1, Ok(None)),
+    let at_ms = ChainMoment::at_ms;
+    for (ledger, since, expected) in [
+        (900, ChainMoment::ANY, Ok(Some(42))),
+        (900, at_ms((BUILT + 200) * 1000), Ok(Some(42))),
+        (900, at_ms((BUILT + 200) * 1000 + 1), Ok(None)),
+        (900, ChainMoment::at_height(900), Ok(Some(42))),
+        (900, ChainMoment::at_height(901), Ok(None)),
         // The entries are older than what said the time.
-        (901, 0, Err(())),
+        (901, ChainMoment::ANY, Err(())),
     ] {
         let node = EvmTestNode::start(move |method, params| match method {
             "getTransaction" => Ok(nowhere(ledger, BUILT + 200)),
             _ => healthy(method, params),
         })
         .await;
-        let next = connect(vec![node.url]).next_number(FROM, since_ms).await;
+        let next = connect(vec![node.url]).next_number(FROM, since).await;
         let next = next.map_err(|error| match error {
             ChainError::Unknown(_) => (),
             ChainError::Refused(refusal) => panic!("{refusal:?}"),
         });
-        assert_eq!(next, expected, "{ledger} {since_ms}");
+        assert_eq!(next, expected, "{ledger} {since}");
     }
 }
 
@@ -629,5 +666,78 @@ async fn stellar_balance__should_be_that_of_the_account_or_the_trust_line() {
     ] {
         let found = client.balance(address, token).await;
         assert_eq!(found.as_deref(), Ok(expected), "{address} {token:?}");
+    }
+}
+
+/// A node that says this of the transaction, and which number the account has used.
+async fn seeing(found: Value, used: u64) -> EvmTestNode {
+    EvmTestNode::start(move |method, params| match method {
+        "getTransaction" => Ok(found.clone()),
+        "getLedgerEntries" => Ok(entries(params, used)),
+        _ => healthy(method, params),
+    })
+    .await
+}
+
+fn tracked() -> TrackedTransaction {
+    TrackedTransaction {
+        signed: broadcast_request(false).signed,
+        from: FROM.into(),
+        sent_at_ms: BUILT * 1_000,
+    }
+}
+
+fn in_ledger(status: &str) -> Value {
+    json!({"status": status, "ledger": 900, "latestLedger": 905})
+}
+
+#[tokio::test]
+async fn sightings__should_say_where_a_stellar_transaction_is() {
+    let at = |success| Inclusion {
+        block: 900,
+        success,
+    };
+    let mut forgotten = nowhere(900, BUILT + 301);
+    forgotten["oldestLedgerCloseTime"] = json!((BUILT + 1).to_string());
+    for (found, used, expected) in [
+        (
+            in_ledger("SUCCESS"),
+            42,
+            TransactionSighting::Final(at(true)),
+        ),
+        (
+            in_ledger("FAILED"),
+            42,
+            TransactionSighting::Final(at(false)),
+        ),
+        (nowhere(900, BUILT + 300), 41, TransactionSighting::Missing),
+        (nowhere(900, BUILT + 301), 41, TransactionSighting::Expired),
+        (
+            nowhere(900, BUILT + 200),
+            42,
+            TransactionSighting::Replaced(None),
+        ),
+        // The number was used in ledger 900.
+        (nowhere(899, BUILT + 200), 42, TransactionSighting::Missing),
+        (forgotten, 42, TransactionSighting::Missing),
+    ] {
+        let node = seeing(found, used).await;
+        let sighted = connect(vec![node.url]).sightings(&[tracked()], 0).await;
+        assert_eq!(sighted, [Ok(expected)]);
+    }
+}
+
+#[tokio::test]
+async fn sightings__should_take_no_single_stellar_node_s_word_for_the_end() {
+    let honest = seeing(nowhere(900, BUILT + 200), 41).await;
+    for liar in [
+        seeing(in_ledger("SUCCESS"), 42).await,
+        seeing(nowhere(900, BUILT + 301), 41).await,
+        seeing(nowhere(900, BUILT + 200), 42).await,
+    ] {
+        let chain = ChainKey::of(Network::Stellar, None);
+        for client in both_ways(chain, &liar.url, &honest.url) {
+            never_ended(client, &tracked(), 0).await;
+        }
     }
 }

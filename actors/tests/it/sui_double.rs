@@ -11,7 +11,8 @@ use std::{
 use async_trait::async_trait;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_actors::chain_rpc::{
-    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, TrackedTransaction,
+    TransactionSighting,
 };
 use covault_core::{
     fault::ExecuteCode,
@@ -22,6 +23,8 @@ use covault_core::{
 };
 use sha2::{Digest as _, Sha256};
 use sui_sdk_types::Transaction;
+
+use crate::chain_double::FINAL;
 
 /// What every payment takes away, whatever it pays.
 const TAKEN: u64 = 1_000_000;
@@ -134,6 +137,14 @@ impl ChainClient for SuiDouble {
             .unwrap()
             .insert(broadcast_request.signed.tx_hash.clone());
         BroadcastOutcome::Accepted
+    }
+
+    async fn sightings(
+        &self,
+        transactions: &[TrackedTransaction],
+        _now_ms: u64,
+    ) -> Vec<Result<TransactionSighting, ChainError>> {
+        transactions.iter().map(|_| Ok(FINAL)).collect()
     }
 
     async fn balance(&self, _address: &str, _token: Option<&str>) -> Result<String, ChainError> {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainEndpoints, ChainError, ChainKey,
-    ChainRefusal, Standing,
+    ChainRefusal, FeeEstimate, Inclusion, Standing, TrackedTransaction, TransactionSighting,
 };
 use covault_core::{
     fault::ExecuteCode,
@@ -23,7 +23,7 @@ use covault_core::{
 use ed25519_dalek::{Signer as _, SigningKey};
 
 use crate::{
-    evm_node::connect_to,
+    evm_node::{both_ways, connect_to, never_ended},
     http_double::{self, HttpResponse},
 };
 
@@ -464,6 +464,18 @@ async fn facts__should_be_what_the_node_says() {
 }
 
 #[tokio::test]
+async fn sui_estimates__should_be_the_reference_price() {
+    let node = SuiTestNode::start(healthy).await;
+    let estimate = FeeEstimate {
+        price: 750,
+        most_price: 750,
+        priority_price: None,
+        transfer_fee: 1_747_880,
+    };
+    assert_eq!(node.client().fee_estimates().await, Ok([estimate; 3]));
+}
+
+#[tokio::test]
 async fn facts__should_need_nodes_that_agree() {
     let honest = SuiTestNode::start(healthy).await;
     for (method, lie) in [
@@ -745,8 +757,8 @@ async fn broadcast_in_doubt__should_look_who_used_the_objects() {
         (None, None, "not known yet"),
         (Some((4, ours)), Some(ours), "accepted"),
         (Some((9, "other")), Some(ours), "accepted"),
-        (Some((4, "other")), Some("other"), "refused"),
-        (Some((9, "other")), None, "refused"),
+        (Some((4, "other")), Some("other"), "void"),
+        (Some((9, "other")), None, "void"),
     ] {
         let (now, then) = (
             now.map(|(version, previous)| (version, previous.to_owned())),
@@ -770,8 +782,9 @@ async fn broadcast_in_doubt__should_look_who_used_the_objects() {
             .await;
         match expected {
             "accepted" => assert_eq!(sent, BroadcastOutcome::Accepted),
-            "refused" => {
-                let reason = refusal(sent).reason;
+            // One node says so: the others are asked before it counts.
+            "void" => {
+                let reason = void(sent).reason;
                 assert!(reason.contains("used one of its objects"), "{reason}");
             }
             words => doubt(sent, words),
@@ -807,6 +820,198 @@ async fn broadcast__should_give_up_what_expired_once_the_epoch_is_over_for_certa
         match over {
             true => assert!(void(sent).reason.contains("expired")),
             false => doubt(sent, "locked"),
+        }
+    }
+}
+
+// ---- where transactions are -------------------------------------------------------------------
+
+/// What a node says of a transaction, of its only object's version, and of the epoch.
+#[derive(Clone, Copy)]
+struct Seen {
+    /// Whether it went well, and its checkpoint.
+    found: Option<(bool, Option<u64>)>,
+    version: u64,
+    epoch: u64,
+    /// From when to when it has all transactions, in seconds.
+    remembers: Option<(u64, u64)>,
+}
+
+const OPEN: Seen = Seen {
+    found: None,
+    version: 3,
+    epoch: EPOCH,
+    remembers: None,
+};
+
+impl Seen {
+    async fn node(self) -> SuiTestNode {
+        SuiTestNode::start(move |method, message| match method {
+            "GetTransaction" => {
+                let Some((success, checkpoint)) = self.found else {
+                    return InHeaders(5, "Transaction%20not%20found");
+                };
+                let effects = bytes(4, bytes(4, status(success)));
+                let checkpoint = checkpoint.map(|number| uint(6, number)).unwrap_or_default();
+                let digest = bytes(1, text(message, 1));
+                Message(bytes(1, [digest, effects, checkpoint].concat()))
+            }
+            "BatchGetObjects" => {
+                let from = from();
+                let object = bytes(1, object(&id(1), self.version, (1, &from), 1));
+                let error = bytes(2, uint(1, 5));
+                Message([bytes(1, object), bytes(1, error)].concat())
+            }
+            "GetEpoch" => epoch(self.epoch, NOW),
+            "GetServiceInfo" => {
+                let Message(mut info) = healthy(method, message) else {
+                    unreachable!()
+                };
+                if let Some((_, to)) = self.remembers {
+                    info.extend([bytes(5, uint(1, to)), uint(6, 77)].concat());
+                }
+                Message(info)
+            }
+            "GetCheckpoint" => {
+                assert_eq!(field(message, 1), Some(vec![77]));
+                let (from, _) = self.remembers.unwrap();
+                Message(bytes(1, bytes(3, bytes(9, uint(1, from)))))
+            }
+            _ => healthy(method, message),
+        })
+        .await
+    }
+}
+
+/// Of coin objects, or of what lies outside of them, when only the epoch ends it.
+fn tracked(outside: bool) -> TrackedTransaction {
+    TrackedTransaction {
+        signed: signed(outside),
+        from: from(),
+        sent_at_ms: NOW * 1_000,
+    }
+}
+
+#[tokio::test]
+async fn sightings__should_say_where_a_sui_transaction_is() {
+    let at = |success| Inclusion { block: 12, success };
+    let found = |success, checkpoint| Seen {
+        found: Some((success, checkpoint)),
+        ..OPEN
+    };
+    let late = 2 * 86_400;
+    for (seen, after, expected) in [
+        (
+            found(true, Some(12)),
+            0,
+            TransactionSighting::Final(at(true)),
+        ),
+        (
+            found(false, Some(12)),
+            0,
+            TransactionSighting::Final(at(false)),
+        ),
+        (found(true, None), 0, TransactionSighting::Waiting),
+        (OPEN, 0, TransactionSighting::Missing),
+        (
+            Seen {
+                epoch: EPOCH + 2,
+                ..OPEN
+            },
+            0,
+            TransactionSighting::Expired,
+        ),
+        (
+            Seen { version: 4, ..OPEN },
+            0,
+            TransactionSighting::Replaced(Some(DIGEST.into())),
+        ),
+        // The node may have forgotten it.
+        (
+            Seen { version: 4, ..OPEN },
+            late,
+            TransactionSighting::Missing,
+        ),
+    ] {
+        let node = seen.node().await;
+        let now_ms = (NOW + after) * 1_000;
+        let outside = expected == TransactionSighting::Expired;
+        let sighted = node.client().sightings(&[tracked(outside)], now_ms).await;
+        assert_eq!(sighted, [Ok(expected)]);
+    }
+}
+
+#[tokio::test]
+async fn sightings__should_end_what_is_old_by_sui_nodes_that_remember_that_time() {
+    let now_ms = (NOW + 3 * 86_400) * 1_000;
+    let used = |from: u64, to: u64| Seen {
+        version: 4,
+        remembers: Some((from, to)),
+        ..OPEN
+    };
+    let (before, after) = (NOW - 600, NOW + 600);
+    let replaced = || TransactionSighting::Replaced(Some(DIGEST.into()));
+    for (seen, outside, expected) in [
+        (used(before, after), false, replaced()),
+        (
+            Seen {
+                version: 3,
+                epoch: EPOCH + 2,
+                ..used(before, after)
+            },
+            true,
+            TransactionSighting::Expired,
+        ),
+        (
+            Seen {
+                version: 3,
+                ..used(before, after)
+            },
+            false,
+            TransactionSighting::Missing,
+        ),
+        // It has forgotten the time around it, or has not got there.
+        (used(before + 1, after), false, TransactionSighting::Missing),
+        (used(before, after - 1), false, TransactionSighting::Missing),
+    ] {
+        let node = seen.node().await;
+        let sighted = node.client().sightings(&[tracked(outside)], now_ms).await;
+        assert_eq!(sighted, [Ok(expected)]);
+    }
+    // As many as have to agree.
+    let chain = ChainKey::of(Network::Sui, None);
+    let [one, other, forgetful] = [
+        used(before, after).node().await,
+        used(before, after).node().await,
+        used(before + 1, after).node().await,
+    ];
+    for client in both_ways(chain, &one.url, &forgetful.url) {
+        never_ended(client, &tracked(false), now_ms).await;
+    }
+    for client in both_ways(chain, &one.url, &other.url) {
+        let sighted = client.sightings(&[tracked(false)], now_ms).await;
+        assert_eq!(sighted, [Ok(replaced())]);
+    }
+}
+
+#[tokio::test]
+async fn sightings__should_take_no_single_sui_node_s_word_for_the_end() {
+    let honest = OPEN.node().await;
+    for lie in [
+        Seen {
+            found: Some((true, Some(12))),
+            ..OPEN
+        },
+        Seen { version: 4, ..OPEN },
+        Seen {
+            epoch: EPOCH + 2,
+            ..OPEN
+        },
+    ] {
+        let liar = lie.node().await;
+        let chain = ChainKey::of(Network::Sui, None);
+        for client in both_ways(chain, &liar.url, &honest.url) {
+            never_ended(client, &tracked(lie.epoch > EPOCH), NOW * 1_000).await;
         }
     }
 }

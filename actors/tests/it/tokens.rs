@@ -59,8 +59,36 @@ async fn revoke(gateway: &Gateway, which: &str) -> Result<Token, Fault> {
 }
 
 async fn listed(gateway: &Gateway) -> Vec<Token> {
-    let listed = call::<ListTokens>(gateway, &admin(), ListTokensRequest {}).await;
-    listed.unwrap().tokens
+    listed_after(gateway, None).await.unwrap()
+}
+
+async fn listed_after(gateway: &Gateway, after: Option<&str>) -> Result<Vec<Token>, Fault> {
+    let request = ListTokensRequest {
+        after: after.map(str::to_owned),
+    };
+    let listed = call::<ListTokens>(gateway, &admin(), request).await?;
+    Ok(listed.tokens)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens__should_be_listed_from_any_of_them_on() {
+    let world = World::new();
+    let gateway = world.start().await;
+    for number in 0..60 {
+        make(
+            &gateway,
+            new_token(&format!("t{number}"), TokenKind::Platform),
+        )
+        .await;
+    }
+    let all = listed(&gateway).await;
+    assert_eq!(all.len(), 60);
+    let rest = listed_after(&gateway, Some(&all[29].id)).await.unwrap();
+    assert_eq!(rest, all[30..]);
+    let none = listed_after(&gateway, Some(&all[59].id)).await.unwrap();
+    assert!(none.is_empty());
+    let fault = listed_after(&gateway, Some("t5")).await.unwrap_err();
+    is(&fault, &Class::Invalid, "after: is not the id of a token");
 }
 
 fn is(fault: &Fault, class: &Class, message: &str) {
@@ -217,7 +245,7 @@ async fn tokens__should_be_for_operators_and_vaults_that_are_there() {
     let vault_uuid = vault.to_string();
     let request = CancelReshareRequest { vault_uuid };
     is_forbidden(call::<CancelReshare>(gateway, &client, request).await);
-    is_forbidden(call::<ListTokens>(gateway, &client, ListTokensRequest {}).await);
+    is_forbidden(call::<ListTokens>(gateway, &client, ListTokensRequest::default()).await);
     let request = ShowSweepRequest { token: token() };
     is_forbidden(call::<ShowSweep>(gateway, &client, request).await);
     is_forbidden(call::<ListNodes>(gateway, &client, ListNodesRequest {}).await);
@@ -324,6 +352,7 @@ async fn readers__should_not_see_a_hash_that_is_a_signature_they_could_use() {
                 from: from.clone(),
                 value: if sent { "1" } else { "2" }.into(),
                 chain_id: 101,
+                ..Default::default()
             });
         let asked = wire::CreateSigningRequestRequest {
             broadcast_tx: Some(sent),

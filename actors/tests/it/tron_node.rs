@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainClients, ChainEndpoints, ChainError,
-    ChainKey, SimulationOutcome, SimulationRequest, Standing,
+    ChainKey, FeeEstimate, Inclusion, SimulationOutcome, SimulationRequest, Standing,
+    TrackedTransaction, TransactionSighting,
 };
 use covault_core::{
     fault::ExecuteCode,
@@ -17,6 +18,7 @@ use covault_core::{
 use serde_json::{Value, json};
 
 use crate::{
+    evm_node::{both_ways, never_ended},
     http_double::{self, HttpResponse},
     world::*,
 };
@@ -40,6 +42,10 @@ struct TronTestState {
     trial: Value,
     broadcast: Value,
     known: bool,
+    /// The block that has the transaction, and how it went.
+    mined: Option<(u64, &'static str)>,
+    /// The last solidified block's number and time.
+    solid: (u64, u64),
     sent: usize,
 }
 
@@ -54,6 +60,8 @@ impl Default for TronTestState {
             }),
             broadcast: json!({"result": true, "code": "SUCCESS"}),
             known: false,
+            mined: None,
+            solid: (0, NOW_MS),
             sent: 0,
         }
     }
@@ -90,10 +98,27 @@ impl TronTestState {
                 }
             }
             "/wallet/broadcasthex" => {
-                assert_eq!(body["transaction"], "0a00");
+                assert_eq!(body["transaction"], signed());
                 self.sent += 1;
                 self.broadcast.clone()
             }
+            "/wallet/gettransactioninfobyid" | "/walletsolidity/gettransactioninfobyid" => {
+                let is_solid = path.starts_with("/walletsolidity");
+                match self
+                    .mined
+                    .filter(|(block, _)| !is_solid || *block <= self.solid.0)
+                {
+                    None => json!({}),
+                    Some((block, "")) => json!({"id": body["value"], "blockNumber": block}),
+                    Some((block, result)) => {
+                        json!({"id": body["value"], "blockNumber": block, "result": result})
+                    }
+                }
+            }
+            "/walletsolidity/getnowblock" => json!({
+                "blockID": hex::encode(block().id),
+                "block_header": {"raw_data": {"number": block().number, "timestamp": self.solid.1}},
+            }),
             "/wallet/gettransactionbyid" if self.known => json!({"txID": body["value"]}),
             "/wallet/gettransactionbyid" => json!({}),
             other => panic!("{other}"),
@@ -163,10 +188,27 @@ fn call(contract: &str, fee_limit: u64) -> Queries {
     })
 }
 
+/// A transaction that expires at [`EXPIRES_MS`], without a signature.
+fn signed() -> String {
+    let payload = Payload::parse(&WireKind::TronSendNative(wire::TronSendNative {
+        from: tron::Tron.address(&public_key()).unwrap(),
+        to: FROM.into(),
+        value: "5".into(),
+    }))
+    .unwrap();
+    let chain_data = ChainData::Tron(block().into());
+    let unsigned = tron::Tron
+        .build(&payload, &chain_data, &public_key())
+        .unwrap();
+    let length = u8::try_from(unsigned.bytes.len() & 0x7f).unwrap() | 0x80;
+    let high = u8::try_from(unsigned.bytes.len() >> 7).unwrap();
+    hex::encode([&[0x0a, length, high], unsigned.bytes.as_slice()].concat())
+}
+
 fn broadcast_request(now_ms: u64, retried: bool) -> BroadcastRequest {
     BroadcastRequest {
         signed: Signed {
-            transaction: "0a00".into(),
+            transaction: signed(),
             tx_hash: HASH.into(),
         },
         chain_data: tron::ChainData::from(block()).into(),
@@ -215,6 +257,18 @@ async fn tron_facts__should_be_the_head_of_a_node_of_this_time() {
     }
     let exact = call(TOKEN, 6_400_000);
     assert_eq!(client.chain_data(&exact, NOW_MS).await, Ok(chain_data));
+}
+
+#[tokio::test]
+async fn tron_estimates__should_be_the_chain_s_price_for_bytes() {
+    let node = TronTestNode::start(TronTestState::default()).await;
+    let estimate = FeeEstimate {
+        price: 1_000,
+        most_price: 1_000,
+        priority_price: None,
+        transfer_fee: 268_000,
+    };
+    assert_eq!(connect(&[&node]).fee_estimates().await, Ok([estimate; 3]));
 }
 
 #[tokio::test]
@@ -450,4 +504,74 @@ async fn simulate__should_try_calls_of_contracts_and_nothing_else() {
         value: "5".into(),
     }));
     assert_eq!(client.simulate(&coins).await, None);
+}
+
+fn tracked() -> TrackedTransaction {
+    TrackedTransaction {
+        signed: broadcast_request(NOW_MS, false).signed,
+        from: FROM.into(),
+        sent_at_ms: NOW_MS,
+    }
+}
+
+#[tokio::test]
+async fn sightings__should_say_where_a_tron_transaction_is() {
+    let at = |success| Inclusion { block: 12, success };
+    let mined = |result, solid| TronTestState {
+        mined: Some((12, result)),
+        solid: (solid, NOW_MS),
+        ..TronTestState::default()
+    };
+    let missing = |known, solid_ms| TronTestState {
+        known,
+        solid: (12, solid_ms),
+        ..TronTestState::default()
+    };
+    for (state, expected) in [
+        (mined("", 12), TransactionSighting::Final(at(true))),
+        (mined("FAILED", 13), TransactionSighting::Final(at(false))),
+        (mined("", 11), TransactionSighting::Mined(at(true))),
+        (mined("FAILED", 11), TransactionSighting::Mined(at(false))),
+        (missing(true, NOW_MS), TransactionSighting::Waiting),
+        (missing(false, NOW_MS), TransactionSighting::Missing),
+        (missing(false, EXPIRES_MS - 1), TransactionSighting::Missing),
+        (missing(false, EXPIRES_MS), TransactionSighting::Expired),
+    ] {
+        let node = TronTestNode::start(state).await;
+        let sighted = connect(&[&node]).sightings(&[tracked()], NOW_MS).await;
+        assert_eq!(sighted, [Ok(expected)]);
+    }
+}
+
+#[tokio::test]
+async fn sightings__should_take_no_single_tron_node_s_word_for_the_end() {
+    let honest = TronTestNode::start(TronTestState::default()).await;
+    for lie in [
+        TronTestState {
+            mined: Some((12, "")),
+            solid: (12, NOW_MS),
+            ..TronTestState::default()
+        },
+        TronTestState {
+            solid: (12, EXPIRES_MS),
+            ..TronTestState::default()
+        },
+    ] {
+        let liar = TronTestNode::start(lie).await;
+        let chain = ChainKey::of(Network::Tron, None);
+        for client in both_ways(chain, &liar.url, &honest.url) {
+            never_ended(client, &tracked(), NOW_MS).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_transaction__should_be_sent_again_without_what_it_was_built_from() {
+    let node = TronTestNode::start(TronTestState::default()).await;
+    let again = BroadcastRequest {
+        chain_data: ChainData::Nothing,
+        ..broadcast_request(NOW_MS, true)
+    };
+    let outcome = connect(&[&node]).broadcast(&again).await;
+    assert_eq!((outcome, node.sent()), (BroadcastOutcome::Accepted, 1));
 }

@@ -6,13 +6,13 @@ use std::{
 };
 
 use covault_actors::{
-    gateway::Gateway,
-    operations::{CreateVault, CreateWallet},
+    gateway::{Caller, Gateway},
+    operations::{CreateSigningRequest, CreateVault, CreateWallet},
     store::{Batch, Key, KeySpace, Precondition, Scan, Store, memory::MemoryStore},
 };
 use covault_core::{
-    fault::{Class, Fault},
-    ids::VaultId,
+    fault::{Class, Fault, FaultCode},
+    ids::{TokenId, VaultId},
     schema::{
         admin::Vault,
         wire::{
@@ -21,6 +21,9 @@ use covault_core::{
     },
     signature::Curve,
 };
+
+use futures::future::join_all;
+use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{
     faulty_store::{FaultyStore, StoreFault},
@@ -128,6 +131,74 @@ async fn a_chain_that_takes_nothing__should_not_keep_others_from_signing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_client_of_a_chain_that_hangs__should_leave_places_for_others() {
+    let mut world = World::new();
+    world.settings.max_live_requests = 20;
+    world.settings.signing_deadline_ms = 600_000;
+    world.evm.down.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let hung = evm_wallet(&gateway, vault(&gateway, "hung").await).await;
+    let well = evm_wallet(&gateway, vault(&gateway, "well").await).await;
+    let mut taken = 0;
+    let fault = loop {
+        match try_create(&gateway, request(send(&hung)), None).await {
+            Ok(_) => taken += 1,
+            Err(fault) => break fault,
+        }
+    };
+    assert_eq!(fault.class(), &Class::Unavailable);
+    assert_eq!(taken, 10, "half of them");
+    // Neither its token nor its vault gets more.
+    let other = Caller {
+        token: TokenId::from_bytes([3; 16]),
+        ..admin()
+    };
+    for (caller, from) in [(&admin(), &well), (&other, &hung)] {
+        let refused = call::<CreateSigningRequest>(&gateway, caller, request(raw(from))).await;
+        assert!(refused.unwrap_err().message().contains("for others"));
+    }
+    for _ in 0..20 {
+        let made = call::<CreateSigningRequest>(&gateway, &other, request(raw(&well))).await;
+        let made = made.unwrap().signing_request.unwrap();
+        assert_eq!(outcome(&gateway, &made.uuid).await.error, None);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_on_a_slow_chain__should_be_refused_and_not_fail_later() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 6_000;
+    // 200 requests a second.
+    let pace = (Arc::new(Semaphore::new(4)), Duration::from_millis(20));
+    *world.evm.pace.lock().unwrap() = Some(pace);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let until = Instant::now() + Duration::from_secs(5);
+    let clients = (0..16).map(|_| async {
+        let (mut accepted, mut refused) = (Vec::new(), 0);
+        while Instant::now() < until {
+            match try_create(&gateway, request(send(&address)), None).await {
+                Ok((made, _)) => accepted.push(made.uuid),
+                Err(fault) => {
+                    assert!(matches!(fault.code(), FaultCode::Busy { .. }), "{fault:?}");
+                    refused += 1;
+                    // What asks no chain is signed all the same.
+                    let message = create(&gateway, raw(&address)).await;
+                    assert_eq!(outcome(&gateway, &message.uuid).await.error, None);
+                }
+            }
+        }
+        (accepted, refused)
+    });
+    let clients = join_all(clients).await;
+    assert!(clients.iter().any(|(_, refused)| *refused > 0));
+    for uuid in clients.into_iter().flat_map(|(accepted, _)| accepted) {
+        assert_eq!(outcome(&gateway, &uuid).await.error, None);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn create__should_refuse_more_bytes_than_the_settings_allow() {
     let mut world = World::new();
     world.settings.max_live_bytes = 1_000;
@@ -165,9 +236,12 @@ async fn limits__should_count_what_was_live_before_a_restart() {
     let second = create(&gateway, raw(&address)).await;
     gateway.stop().await;
     for _ in 0..2 {
+        let unanswered = world.signers.unanswered.load(Ordering::SeqCst);
         let gateway = world.start().await;
-        // Its vault makes a wallet once it has taken up what is live.
-        evm_wallet(&gateway, vault).await;
+        // Both are live again.
+        while world.signers.unanswered.load(Ordering::SeqCst) < unanswered + 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         let refused = try_create(&gateway, request(raw(&address)), None).await;
         let fault = refused.unwrap_err();
         assert!(fault.message().contains("too many"), "{fault}");
@@ -205,8 +279,11 @@ async fn limits__should_count_bytes_that_wait_for_a_node_after_a_restart_too() {
     let first = created(try_create(&gateway, noted(), None).await.unwrap());
     gateway.stop().await;
     for _ in 0..2 {
+        let sends = world.evm.sends.load(Ordering::SeqCst);
         let gateway = world.start().await;
-        evm_wallet(&gateway, vault).await;
+        while world.evm.sends.load(Ordering::SeqCst) == sends {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         let fault = try_create(&gateway, noted(), None).await.unwrap_err();
         assert!(fault.message().contains("too many"), "{fault}");
         gateway.stop().await;
@@ -231,7 +308,7 @@ async fn limits__should_be_as_large_as_anybody_likes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands__should_keep_their_places_until_they_are_done() {
     let mut world = World::new();
-    world.settings.max_commands = 3;
+    world.settings.max_commands = 4;
     world.settings.command_timeout_ms = 10_000;
     let store = HeldStore::new(Arc::clone(&world.store));
     let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;

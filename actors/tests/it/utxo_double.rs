@@ -12,7 +12,8 @@ use std::{
 use async_trait::async_trait;
 use bitcoin::{Address, OutPoint, ScriptBuf, Transaction, Txid, consensus, hashes::Hash as _};
 use covault_actors::chain_rpc::{
-    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, TrackedTransaction,
+    TransactionSighting,
 };
 use covault_core::{
     fault::ExecuteCode,
@@ -22,6 +23,7 @@ use covault_core::{
     },
 };
 
+use crate::chain_double::FINAL;
 use crate::fake_signers::take;
 
 /// See the module.
@@ -30,6 +32,14 @@ pub struct UtxoDouble {
     /// What can be spent, and whose it is.
     unspent: Mutex<BTreeMap<OutPoint, (ScriptBuf, u64)>>,
     sent: Mutex<BTreeSet<Txid>>,
+    /// What the mempool has, which no block takes.
+    waiting: Mutex<BTreeMap<Txid, Transaction>>,
+    /// All that came, in their order.
+    pub broadcasts: Mutex<Vec<String>>,
+    /// What waits may be replaced (BIP-125).
+    pub replaces: AtomicBool,
+    /// What was sent is in no mempool and no block.
+    pub lost: AtomicBool,
     /// What transactions have spent.
     spent: Mutex<BTreeMap<OutPoint, (ScriptBuf, u64)>>,
     /// Every different transaction that it was ever handed.
@@ -37,6 +47,8 @@ pub struct UtxoDouble {
     /// Two different transactions wanted one output.
     pub conflicts: AtomicUsize,
     pub refuse: AtomicBool,
+    /// No answer about outputs that are named.
+    pub unanswerable: AtomicBool,
     /// Broadcasts arrive but their answers are lost, so many times.
     pub lost_answers: AtomicUsize,
 }
@@ -63,9 +75,58 @@ impl UtxoDouble {
     /// The node loses all transactions, and what they spend is there again.
     pub fn forget(&self) {
         let sent = std::mem::take(&mut *self.sent.lock().unwrap());
+        self.waiting.lock().unwrap().clear();
         let mut unspent = self.unspent.lock().unwrap();
         unspent.append(&mut self.spent.lock().unwrap());
         unspent.retain(|outpoint, _| !sent.contains(&outpoint.txid));
+    }
+
+    /// Takes out of the mempool what spends the same as a transaction, when that pays enough.
+    fn replace(
+        &self,
+        transaction: &Transaction,
+        unspent: &mut BTreeMap<OutPoint, (ScriptBuf, u64)>,
+    ) -> bool {
+        let mut waiting = self.waiting.lock().unwrap();
+        let mut spent = self.spent.lock().unwrap();
+        let fee = |transaction: &Transaction| {
+            let inputs = transaction.input.iter().map(|input| {
+                let outpoint = &input.previous_output;
+                let output = spent.get(outpoint).or_else(|| unspent.get(outpoint));
+                output.map_or(0, |(_, value)| *value)
+            });
+            let outputs = transaction
+                .output
+                .iter()
+                .map(|output| output.value.to_sat());
+            inputs.sum::<u64>() - outputs.sum::<u64>()
+        };
+        let spends = |other: &Transaction| {
+            let mut inputs = other.input.iter();
+            inputs.any(|one| {
+                let mut own = transaction.input.iter();
+                own.any(|input| input.previous_output == one.previous_output)
+            })
+        };
+        let old: Vec<Txid> = waiting
+            .iter()
+            .filter(|(_, other)| spends(other))
+            .map(|(txid, _)| *txid)
+            .collect();
+        let paid: u64 = old.iter().map(|txid| fee(&waiting[txid])).sum();
+        if !old.is_empty() && fee(transaction) < paid + transaction.vsize() as u64 {
+            return false;
+        }
+        for txid in old {
+            for input in &waiting.remove(&txid).unwrap().input {
+                if let Some(output) = spent.remove(&input.previous_output) {
+                    unspent.insert(input.previous_output, output);
+                }
+            }
+            unspent.retain(|outpoint, _| outpoint.txid != txid);
+            self.sent.lock().unwrap().remove(&txid);
+        }
+        true
     }
 
     pub fn accepted(&self) -> usize {
@@ -80,10 +141,16 @@ impl ChainClient for UtxoDouble {
         let Queries::Bitcoin(queries) = queries else {
             panic!("nothing is known about {queries:?}")
         };
+        if !queries.inputs.is_empty() && self.unanswerable.load(Ordering::SeqCst) {
+            return Err(ChainError::Unknown("the node is at a loss".into()));
+        }
         let owner = script(&queries.from);
         let unspent = self.unspent.lock().unwrap();
+        let spent = self.spent.lock().unwrap();
+        let named = |outpoint: &OutPoint| queries.inputs.contains(&outpoint.to_string());
         let outputs = unspent
             .iter()
+            .chain(spent.iter().filter(|(outpoint, _)| named(outpoint)))
             .filter(|(_, (script, _))| *script == owner)
             .map(|(outpoint, (_, value))| UnspentOutput {
                 txid: outpoint.txid.to_string(),
@@ -92,6 +159,8 @@ impl ChainClient for UtxoDouble {
             });
         Ok(ChainData::Bitcoin(BitcoinChainData {
             outputs: outputs.collect(),
+            fee_rate: queries.fee_level.map(|_| 1_000),
+            ..Default::default()
         }))
     }
 
@@ -105,6 +174,8 @@ impl ChainClient for UtxoDouble {
             .lock()
             .unwrap()
             .insert(broadcast_request.signed.transaction.clone());
+        let handed = &broadcast_request.signed;
+        self.broadcasts.lock().unwrap().push(handed.tx_hash.clone());
         let refusal = |words: &str| {
             BroadcastOutcome::Refused(ChainRefusal {
                 reason: format!("the node refused the transaction: {words}"),
@@ -118,6 +189,14 @@ impl ChainClient for UtxoDouble {
         if !self.sent.lock().unwrap().insert(txid) {
             return BroadcastOutcome::Accepted;
         }
+        if self.replaces.load(Ordering::SeqCst) && !self.replace(&transaction, &mut unspent) {
+            self.sent.lock().unwrap().remove(&txid);
+            return refusal("insufficient fee, rejecting replacement");
+        }
+        self.waiting
+            .lock()
+            .unwrap()
+            .insert(txid, transaction.clone());
         for input in &transaction.input {
             let Some(output) = unspent.remove(&input.previous_output) else {
                 self.conflicts.fetch_add(1, Ordering::SeqCst);
@@ -134,6 +213,22 @@ impl ChainClient for UtxoDouble {
             return BroadcastOutcome::Unknown("the answer was lost".into());
         }
         BroadcastOutcome::Accepted
+    }
+
+    async fn sightings(
+        &self,
+        transactions: &[TrackedTransaction],
+        _now_ms: u64,
+    ) -> Vec<Result<TransactionSighting, ChainError>> {
+        let lost = self.lost.load(Ordering::SeqCst);
+        let sighted = || {
+            if lost {
+                TransactionSighting::Missing
+            } else {
+                FINAL
+            }
+        };
+        transactions.iter().map(|_| Ok(sighted())).collect()
     }
 
     async fn balance(&self, address: &str, _token: Option<&str>) -> Result<String, ChainError> {

@@ -263,7 +263,7 @@ async fn vaults__should_be_made_once_per_name() {
     slower.ecdsa_backend = Some("cggmp24".into());
     let made = call::<CreateVault>(&gateway, &admin(), slower).await;
     assert_eq!(made.unwrap_err().class(), &Class::Conflict);
-    let listed = call::<ListVaults>(&gateway, &admin(), ListVaultsRequest {}).await;
+    let listed = call::<ListVaults>(&gateway, &admin(), ListVaultsRequest::default()).await;
     let ids: Vec<_> = listed
         .unwrap()
         .vaults
@@ -271,6 +271,30 @@ async fn vaults__should_be_made_once_per_name() {
         .map(|vault| vault.uuid)
         .collect();
     assert_eq!(ids, [id.to_string()]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn vaults__should_be_listed_from_any_name_on() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let names: Vec<_> = (10..40).map(|number| format!("v{number}")).collect();
+    for name in &names {
+        vault(&gateway, name).await;
+    }
+    for (after, expected) in [
+        (None, &names[..]),
+        (Some("v12"), &names[3..]),
+        (Some("v125"), &names[3..]),
+        (Some("v39"), &names[..0]),
+    ] {
+        let request = ListVaultsRequest {
+            after: after.map(str::to_owned),
+        };
+        let listed = call::<ListVaults>(&gateway, &admin(), request).await;
+        let listed = listed.unwrap().vaults.into_iter();
+        let listed: Vec<_> = listed.map(|vault| vault.name).collect();
+        assert_eq!(listed, expected);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

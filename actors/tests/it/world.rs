@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use covault_actors::{
-    chain_rpc::{ChainClient, ChainClients, ChainKey, PoolPorts},
+    chain_rpc::{CALLS_PER_NODE, ChainClient, ChainClients, ChainKey, PoolPorts, SpeedUpPolicy},
     gateway::{
         Caller, Gateway, OperationResponse, VaultScope,
         command_bus::{CommandBus, memory::MemoryCommandBus},
@@ -56,6 +56,8 @@ pub struct World {
     pub clock: Arc<ShiftedClock>,
     pub entropy: Arc<CounterEntropy>,
     pub settings: Settings,
+    /// When transactions of a chain are replaced that no block takes.
+    pub speed_up: Option<(ChainKey, SpeedUpPolicy)>,
     pub command_bus: Arc<MemoryCommandBus>,
     pub monotonic: Arc<TestMonotonicClock>,
     pub runs_vaults: bool,
@@ -93,6 +95,8 @@ impl World {
             settings: Settings {
                 signing_deadline_ms: 20_000,
                 settling_ms: 100,
+                tracking_first_ms: 5,
+                tracking_most_ms: 40,
                 retry_first_ms: 2,
                 retry_most_ms: 20,
                 heartbeat_ms: 10,
@@ -100,6 +104,7 @@ impl World {
                 execute_wait_ms: 20,
                 ..Settings::default()
             },
+            speed_up: None,
             command_bus: Arc::default(),
             monotonic: Arc::default(),
             runs_vaults: true,
@@ -108,6 +113,14 @@ impl World {
     }
 
     pub fn chains(&self) -> ChainClients {
+        let chains = self.clients();
+        match self.speed_up {
+            Some((chain, policy)) => chains.with_speed_up(chain, policy),
+            None => chains,
+        }
+    }
+
+    fn clients(&self) -> ChainClients {
         ChainClients::default()
             .with(
                 ChainKey::evm(CHAIN),
@@ -135,6 +148,7 @@ impl World {
         PoolPorts {
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
             entropy: Arc::clone(&self.entropy) as Arc<dyn Entropy>,
+            calls_per_node: CALLS_PER_NODE,
         }
     }
 
@@ -173,6 +187,16 @@ impl World {
         .await
     }
 
+    /// What the clock says, in milliseconds since the Unix epoch.
+    pub fn clock_ms(&self) -> u64 {
+        self.clock.now_ms()
+    }
+
+    /// Time passes.
+    pub fn pass(&self, ms: u64) {
+        self.clock.ahead_ms.fetch_add(ms, Ordering::SeqCst);
+    }
+
     /// Every request in the store, in no order that means anything.
     pub async fn requests(&self) -> Vec<RequestId> {
         let rows = self
@@ -185,13 +209,22 @@ impl World {
             .collect()
     }
 
+    /// Transactions that are still followed.
+    pub async fn followed(&self) -> usize {
+        let all = Scan::prefix(KeySpace::Outbox, &[], 100_000);
+        self.store.scan(&all).await.unwrap().len() - self.pending().await
+    }
+
     /// Effects that are still to be run.
     pub async fn pending(&self) -> usize {
-        self.store
+        let rows = self
+            .store
             .scan(&Scan::prefix(KeySpace::Outbox, &[], 100_000))
             .await
-            .unwrap()
-            .len()
+            .unwrap();
+        // To follow a transaction is the sixth effect, and no request waits for it.
+        let effects = rows.iter().filter(|(_, row)| row.value.last() != Some(&5));
+        effects.count()
     }
 }
 
@@ -276,6 +309,15 @@ pub fn vault_request(name: &str) -> admin::CreateVaultRequest {
         signers: lines(1..=3),
         ecdsa_backend: None,
         replace: false,
+        approvals: Some(automatic()),
+    }
+}
+
+/// The rule of a vault that signs at once.
+pub fn automatic() -> admin::ApprovalRule {
+    admin::ApprovalRule {
+        mode: "automatic".into(),
+        ..Default::default()
     }
 }
 
@@ -290,10 +332,17 @@ pub async fn vault(gateway: &Gateway, name: &str) -> VaultId {
 
 /// The vault of a name as operators see it.
 pub async fn vault_named(gateway: &Gateway, name: &str) -> Result<admin::Vault, Fault> {
-    let request = admin::ListVaultsRequest {};
-    let all = call::<ListVaults>(gateway, &admin(), request).await?;
-    let mut all = all.vaults.into_iter();
-    Ok(all.find(|vault| vault.name == name).unwrap())
+    let mut request = admin::ListVaultsRequest::default();
+    loop {
+        let page = call::<ListVaults>(gateway, &admin(), request).await?.vaults;
+        request = admin::ListVaultsRequest {
+            after: page.last().map(|vault| vault.name.clone()),
+        };
+        assert!(!page.is_empty(), "there is no vault {name}");
+        if let Some(vault) = page.into_iter().find(|vault| vault.name == name) {
+            return Ok(vault);
+        }
+    }
 }
 
 /// Waits for the keys of a vault.

@@ -101,6 +101,7 @@ pub fn aptos_custom(data: &[u8]) {
         from: wallet(Network::Aptos),
         payload: data.to_vec(),
         gas_fee: None,
+        ..Default::default()
     };
     payload(Network::Aptos, &WireKind::AptosSendCustom(wire));
 }
@@ -110,6 +111,7 @@ pub fn sui_custom(data: &[u8]) {
     let wire = wire::SuiSendCustom {
         from: wallet(Network::Sui),
         payload: data.to_vec(),
+        other_signatures: Vec::new(),
     };
     payload(Network::Sui, &WireKind::SuiSendCustom(wire));
 }
@@ -150,6 +152,7 @@ pub fn evm_custom(data: &[u8]) {
             max_fee: Some("1".into()),
             max_priority_fee: None,
             gas_limit: Some("1000000000".into()),
+            ..Default::default()
         }),
         nonce: Some(0),
     };

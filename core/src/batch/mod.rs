@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     fault::Fault,
-    field::at_most_chars,
+    field::{self, label},
     ids::{BatchId, TokenId, VaultId, WalletId},
     schema::wire::{self, batch_payment::Status},
 };
@@ -80,6 +80,6 @@ impl BatchPayment {
 /// # Errors
 /// [`crate::fault::Class::Invalid`] naming the field.
 pub fn check_labels(name: &str, notes: &str) -> Result<(), Fault> {
-    at_most_chars("name", name, MAX_NAME)?;
-    at_most_chars("notes", notes, MAX_NOTES)
+    label("name", name, MAX_NAME)?;
+    field::notes("notes", notes, MAX_NOTES)
 }

@@ -7,7 +7,7 @@ use super::MAX_RECIPIENT_NOTES;
 use crate::{
     amount::parse_u256,
     fault::Fault,
-    field::{amount, at_most_chars, recipients_in_range},
+    field::{self, amount, recipients_in_range},
     networks::{KnownChains, Network, bitcoin, evm, sui},
     schema::wire::{self, BatchPaymentRecipient},
 };
@@ -163,7 +163,7 @@ impl BatchPayload {
         for (index, recipient) in self.recipients().iter().enumerate() {
             let field = format!("recipients[{index}].notes");
             let notes = recipient.notes.as_deref().unwrap_or_default();
-            at_most_chars(&field, notes, MAX_RECIPIENT_NOTES)?;
+            field::notes(&field, notes, MAX_RECIPIENT_NOTES)?;
         }
         Ok(())
     }

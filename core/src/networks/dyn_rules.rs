@@ -9,13 +9,13 @@ use k256::ecdsa::{RecoveryId, VerifyingKey};
 use super::{
     ChainData, Payload, Queries, raw,
     rules::{
-        Allocation, ChainIds, NetworkRules, Resource, Signed, SigningInput, Unsigned,
-        unexpected_chain_data,
+        Allocation, ChainIds, ChainMoment, NetworkRules, Replacement, Resource, Signed,
+        SigningInput, Unsigned, unexpected_chain_data,
     },
 };
 use crate::{
     amount::U256,
-    fault::Fault,
+    fault::{Class, Fault},
     signature::{Curve, Signature},
 };
 
@@ -77,11 +77,42 @@ pub trait DynNetworkRules: Sync {
         taken: &BTreeSet<Resource>,
     ) -> Result<Allocation<ChainData>, Fault>;
 
+    /// See [`NetworkRules::outbid`].
+    ///
+    /// # Errors
+    /// As there.
+    fn outbid(
+        &self,
+        payload: &Payload,
+        chain_data: ChainData,
+        replaced: &Signed,
+    ) -> Result<ChainData, Fault>;
+
+    /// See [`NetworkRules::replacement`].
+    ///
+    /// # Errors
+    /// As there; [`crate::fault::Class::Invalid`] also for a payload that is no transaction of the network.
+    fn replacement(
+        &self,
+        payload: &Payload,
+        replaced: &Signed,
+        how: Replacement,
+    ) -> Result<Payload, Fault>;
+
+    /// See [`NetworkRules::DEFAULT_MOST_FEE`].
+    fn default_most_fee(&self) -> U256;
+
+    /// See [`NetworkRules::gap_filler`].
+    fn gap_filler(&self, payload: &Payload) -> Option<Payload>;
+
     /// See [`NetworkRules::candidate_inputs`].
     ///
     /// # Errors
     /// As there.
     fn candidate_inputs(&self, chain_data: &ChainData) -> Result<Vec<Resource>, Fault>;
+
+    /// See [`NetworkRules::named_inputs`].
+    fn named_inputs(&self, payload: &Payload) -> Vec<Resource>;
 
     /// See [`NetworkRules::reservations`].
     ///
@@ -110,6 +141,27 @@ pub trait DynNetworkRules: Sync {
     /// See [`NetworkRules::PRICE_UNIT`].
     fn price_unit(&self) -> &'static str;
 
+    /// See [`NetworkRules::sent_number`].
+    ///
+    /// # Errors
+    /// As there.
+    fn sent_number(&self, signed: &Signed, address: &str) -> Result<Option<u64>, Fault>;
+
+    /// See [`NetworkRules::sent_inputs`].
+    ///
+    /// # Errors
+    /// As there.
+    fn sent_inputs(&self, signed: &Signed) -> Result<Vec<Resource>, Fault>;
+
+    /// See [`NetworkRules::sent_outputs`].
+    ///
+    /// # Errors
+    /// As there.
+    fn sent_outputs(&self, signed: &Signed) -> Result<Vec<Resource>, Fault>;
+
+    /// See [`NetworkRules::PATIENCE_MS`].
+    fn patience_ms(&self) -> u64;
+
     /// Builds the transaction or message; checks that the payload's sender is the key's.
     ///
     /// # Errors
@@ -130,7 +182,7 @@ pub trait DynNetworkRules: Sync {
     fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault>;
 
     /// [`DynNetworkRules::most_fee`] of what the payload gives by itself, whosever key it is for; 0 for
-    /// messages. `None` where a node is asked first, or the bytes depend on the key.
+    /// messages, and where another one pays. `None` where a node is asked first, or the bytes depend on the key.
     fn fixed_fee(&self, payload: &Payload) -> Option<U256>;
 
     /// See [`NetworkRules::difference`].
@@ -150,17 +202,33 @@ pub trait DynNetworkRules: Sync {
         public_key: &[u8],
     ) -> Result<Option<Signed>, Fault>;
 
-    /// See [`NetworkRules::valid_until_ms`].
+    /// The transaction with signatures that nobody has made: what is asked for where it may have been signed and the
+    /// signatures are not known. `None` for messages. Where not [`DynNetworkRules::hash_before_signing`], its hash is
+    /// that of no transaction.
+    ///
+    /// # Errors
+    /// As [`NetworkRules::assemble`].
+    fn stand_in(
+        &self,
+        payload: &Payload,
+        unsigned: &Unsigned,
+        public_key: &[u8],
+    ) -> Result<Option<Signed>, Fault>;
+
+    /// See [`NetworkRules::HASH_BEFORE_SIGNING`].
+    fn hash_before_signing(&self) -> bool;
+
+    /// See [`NetworkRules::valid_until`].
     ///
     /// # Errors
     /// As there.
-    fn valid_until_ms(&self, signed: &Signed) -> Result<Option<u64>, Fault>;
+    fn valid_until(&self, signed: &Signed) -> Result<Option<ChainMoment>, Fault>;
 }
 
 impl<R> DynNetworkRules for R
 where
     R: NetworkRules,
-    R::Payload: PartOf<Payload>,
+    R::Payload: PartOf<Payload> + Into<Payload>,
     R::Queries: PartOf<Queries> + Into<Queries>,
     R::ChainData: PartOf<ChainData> + Into<ChainData>,
 {
@@ -219,9 +287,55 @@ where
         })
     }
 
+    fn outbid(
+        &self,
+        payload: &Payload,
+        chain_data: ChainData,
+        replaced: &Signed,
+    ) -> Result<ChainData, Fault> {
+        match (R::Payload::of(payload), R::ChainData::of(&chain_data)) {
+            (Some(payload), Some(own)) => {
+                Ok(NetworkRules::outbid(self, payload, own.clone(), replaced)?.into())
+            }
+            _ => Ok(chain_data),
+        }
+    }
+
+    fn replacement(
+        &self,
+        payload: &Payload,
+        replaced: &Signed,
+        how: Replacement,
+    ) -> Result<Payload, Fault> {
+        match R::Payload::of(payload) {
+            Some(own) if payload.is_transaction() => {
+                Ok(NetworkRules::replacement(self, own, replaced, how)?.into())
+            }
+            _ => Err(Fault::new(
+                Class::Invalid,
+                format!("{} makes no transaction", payload.kind()),
+            )),
+        }
+    }
+
+    fn default_most_fee(&self) -> U256 {
+        U256::from(R::DEFAULT_MOST_FEE)
+    }
+
+    fn gap_filler(&self, payload: &Payload) -> Option<Payload> {
+        let own = R::Payload::of(payload)?;
+        NetworkRules::gap_filler(self, own).map(Into::into)
+    }
+
     fn candidate_inputs(&self, chain_data: &ChainData) -> Result<Vec<Resource>, Fault> {
         R::ChainData::of(chain_data).map_or(Ok(Vec::new()), |chain_data| {
             NetworkRules::candidate_inputs(self, chain_data)
+        })
+    }
+
+    fn named_inputs(&self, payload: &Payload) -> Vec<Resource> {
+        R::Payload::of(payload).map_or_else(Vec::new, |payload| {
+            NetworkRules::named_inputs(self, payload)
         })
     }
 
@@ -261,6 +375,22 @@ where
 
     fn price_unit(&self) -> &'static str {
         R::PRICE_UNIT
+    }
+
+    fn sent_number(&self, signed: &Signed, address: &str) -> Result<Option<u64>, Fault> {
+        NetworkRules::sent_number(self, signed, address)
+    }
+
+    fn sent_inputs(&self, signed: &Signed) -> Result<Vec<Resource>, Fault> {
+        NetworkRules::sent_inputs(self, signed)
+    }
+
+    fn sent_outputs(&self, signed: &Signed) -> Result<Vec<Resource>, Fault> {
+        NetworkRules::sent_outputs(self, signed)
+    }
+
+    fn patience_ms(&self) -> u64 {
+        R::PATIENCE_MS
     }
 
     fn build(
@@ -317,6 +447,9 @@ where
         if NetworkRules::queries(self, own).is_some() {
             return None;
         }
+        if !payload.pays_fee() {
+            return Some(U256::ZERO);
+        }
         let built = NetworkRules::build(self, own, None, &[]).ok()?;
         DynNetworkRules::most_fee(self, &built.bytes).ok()
     }
@@ -340,16 +473,59 @@ where
         for (input, signature) in unsigned.signing.iter().zip(signatures) {
             check(input, signature, public_key)?;
         }
-        if unsigned.bytes.is_empty() {
-            return Ok(None);
-        }
-        let payload = R::Payload::of(payload)
-            .ok_or_else(|| Fault::bug("the payload belongs to another network"))?;
-        NetworkRules::assemble(self, payload, unsigned, signatures, public_key).map(Some)
+        put_in(self, payload, unsigned, signatures, public_key)
     }
 
-    fn valid_until_ms(&self, signed: &Signed) -> Result<Option<u64>, Fault> {
-        NetworkRules::valid_until_ms(self, signed)
+    fn stand_in(
+        &self,
+        payload: &Payload,
+        unsigned: &Unsigned,
+        public_key: &[u8],
+    ) -> Result<Option<Signed>, Fault> {
+        let inputs = unsigned.signing.iter();
+        let signatures: Vec<_> = inputs.map(|input| nobody_s(input.curve)).collect();
+        put_in(self, payload, unsigned, &signatures, public_key)
+    }
+
+    fn hash_before_signing(&self) -> bool {
+        R::HASH_BEFORE_SIGNING
+    }
+
+    fn valid_until(&self, signed: &Signed) -> Result<Option<ChainMoment>, Fault> {
+        NetworkRules::valid_until(self, signed)
+    }
+}
+
+fn put_in<R: NetworkRules>(
+    rules: &R,
+    payload: &Payload,
+    unsigned: &Unsigned,
+    signatures: &[Signature],
+    public_key: &[u8],
+) -> Result<Option<Signed>, Fault>
+where
+    R::Payload: PartOf<Payload>,
+{
+    if unsigned.bytes.is_empty() {
+        return Ok(None);
+    }
+    let payload = R::Payload::of(payload)
+        .ok_or_else(|| Fault::bug("the payload belongs to another network"))?;
+    NetworkRules::assemble(rules, payload, unsigned, signatures, public_key).map(Some)
+}
+
+/// What reads as a signature and is nobody's. (Points of secp256k1 have the x 1: a key can be recovered.)
+fn nobody_s(curve: Curve) -> Signature {
+    let mut r = [0; 32];
+    let [.., last] = &mut r;
+    *last = 1;
+    match curve {
+        Curve::Secp256k1 => Signature::Ecdsa {
+            r,
+            s: r,
+            y_parity: 0,
+        },
+        Curve::Ed25519 => Signature::Ed25519 { r, s: r },
     }
 }
 

@@ -8,6 +8,7 @@ pub mod aptos;
 pub mod bitcoin;
 mod dyn_rules;
 pub mod evm;
+mod fee_level;
 mod network;
 mod payload;
 mod raw;
@@ -28,12 +29,16 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     dyn_rules::DynNetworkRules,
+    fee_level::FeeLevel,
     network::Network,
     payload::{
         BUILT_IN_EVM_CHAINS, KnownChains, NetworkPayload, PayloadKind, WireEcho, WireKind, outflow,
     },
     raw::RawPayload,
-    rules::{Allocation, NetworkRules, Resource, Signed, SigningInput, Unsigned},
+    rules::{
+        Allocation, ChainMoment, NetworkRules, Replacement, Resource, Signed, SigningInput,
+        Unsigned,
+    },
 };
 use self::{
     outflow::{AccountChange, Outflow},
@@ -222,6 +227,17 @@ impl Payload {
     /// custom EVM chains never are.
     pub fn may_broadcast(&self, known: &KnownChains) -> bool {
         self.family().may_broadcast(known)
+    }
+
+    /// Whether the wallet pays the transaction's fee, and not another one who signs it too.
+    pub fn pays_fee(&self) -> bool {
+        self.family().pays_fee()
+    }
+
+    /// Who has to sign the transaction beside the wallet, where that signature is not in the payload: without it
+    /// no node takes it.
+    pub fn missing_signer(&self) -> Option<String> {
+        self.family().missing_signer()
     }
 
     /// Whether it makes a transaction; else it is a message, or bytes that may be anything.

@@ -4,14 +4,14 @@
 //! Pure: what the chain says arrives as chain data, and the same payload with the same chain data
 //! always gives the same bytes. Signer nodes rebuild them from a signing order that way.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fmt};
 
 use serde::{Deserialize, Serialize};
 
 use super::{network::Network, payload::NetworkPayload};
 use crate::{
     amount::U256,
-    fault::Fault,
+    fault::{Class, Fault},
     signature::{Curve, Signature},
 };
 
@@ -69,6 +69,76 @@ pub struct ChainIds {
     pub example: &'static str,
 }
 
+/// A moment of a chain: a state of it whose clock shows this time or a later one, and whose newest block has this
+/// number or a higher one. 0: any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChainMoment {
+    /// By the chain's own clock, in milliseconds since the Unix epoch.
+    pub time_ms: u64,
+    /// The number of a block, or of a ledger.
+    pub height: u64,
+}
+
+impl ChainMoment {
+    /// Any.
+    pub const ANY: Self = Self {
+        time_ms: 0,
+        height: 0,
+    };
+
+    /// This time.
+    pub const fn at_ms(time_ms: u64) -> Self {
+        Self {
+            time_ms,
+            ..Self::ANY
+        }
+    }
+
+    /// This block.
+    pub const fn at_height(height: u64) -> Self {
+        Self {
+            height,
+            ..Self::ANY
+        }
+    }
+
+    /// The first moment that is both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            time_ms: self.time_ms.max(other.time_ms),
+            height: self.height.max(other.height),
+        }
+    }
+}
+
+/// As people read it after "from".
+impl fmt::Display for ChainMoment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self { time_ms, height: 0 } => {
+                write!(f, "{time_ms} (milliseconds since the Unix epoch)")
+            }
+            Self { time_ms: 0, height } => write!(f, "block {height}"),
+            Self { time_ms, height } => {
+                write!(
+                    f,
+                    "block {height} and {time_ms} (milliseconds since the Unix epoch)"
+                )
+            }
+        }
+    }
+}
+
+/// How a transaction is replaced by another one that takes its place in the chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Replacement {
+    /// The same again, at a higher price.
+    SpeedUp,
+    /// One that moves nothing to anybody else, at a higher price.
+    Cancel,
+}
+
 /// What [`NetworkRules::allocate`] made of the chain data, which is of type `D`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Allocation<D> {
@@ -92,6 +162,15 @@ pub trait NetworkRules: Sync {
     const NETWORK: Network;
     /// What its nodes name prices in, for people: `wei per unit of gas`.
     const PRICE_UNIT: &'static str = "";
+    /// Whether the hash of a transaction is the same whatever its signatures are.
+    const HASH_BEFORE_SIGNING: bool = false;
+    /// How long a transaction may wait for a block before somebody is told, in milliseconds.
+    const PATIENCE_MS: u64 = 600_000;
+    /// The most that one transaction may cost where a signer node's own rules name no fee, in the smallest unit of the
+    /// coin: far above what [`NetworkRules::build`] and the network ask for.
+    const DEFAULT_MOST_FEE: u64;
+    /// When a transaction ends by itself that cannot be replaced, for people.
+    const ENDS_BY_ITSELF: &'static str = "it ends by itself";
 
     /// The address of a public key (secp256k1: 33 bytes compressed, SEC 1; Ed25519: 32 bytes).
     ///
@@ -186,6 +265,13 @@ pub trait NetworkRules: Sync {
         Ok(Vec::new())
     }
 
+    /// The outputs or objects that the payload itself names, whatever else its transaction takes: as with a number
+    /// that it names, a transaction that was sent and uses one of them is replaced.
+    /// None, unless the network says otherwise.
+    fn named_inputs(&self, _payload: &Self::Payload) -> Vec<Resource> {
+        Vec::new()
+    }
+
     /// What the built transaction uses up; nothing else may use it. Empty for messages.
     ///
     /// # Errors
@@ -222,6 +308,85 @@ pub trait NetworkRules: Sync {
         _chain_data: &Self::ChainData,
     ) -> Result<(), Fault> {
         Ok(())
+    }
+
+    /// The number of the account `address` that a transaction of this module uses; `None` on networks without
+    /// numbers, and where it uses none of that account's.
+    /// None, unless the network says otherwise.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when it cannot be read.
+    fn sent_number(&self, _signed: &Signed, _address: &str) -> Result<Option<u64>, Fault> {
+        Ok(None)
+    }
+
+    /// The outputs or objects that a transaction of this module spends, where another one that spends one of them
+    /// may have taken its place: of several only the newest is sent again.
+    /// None, unless the network says otherwise.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when it cannot be read.
+    fn sent_inputs(&self, _signed: &Signed) -> Result<Vec<Resource>, Fault> {
+        Ok(Vec::new())
+    }
+
+    /// The outputs that a transaction of this module makes and others of the same wallet can spend before a block has
+    /// it: they are gone when another one takes its place.
+    /// None, unless the network says otherwise.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when it cannot be read.
+    fn sent_outputs(&self, _signed: &Signed) -> Result<Vec<Resource>, Fault> {
+        Ok(Vec::new())
+    }
+
+    /// What nodes said, with prices at which they take the transaction in the place of `replaced`, which has the
+    /// number or one of the outputs that the payload names.
+    /// As it is, unless the network says otherwise.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when `replaced` cannot be read.
+    fn outbid(
+        &self,
+        _payload: &Self::Payload,
+        chain_data: Self::ChainData,
+        _replaced: &Signed,
+    ) -> Result<Self::ChainData, Fault> {
+        Ok(chain_data)
+    }
+
+    /// The payload of an ordinary request whose transaction can only be in the chain instead of `replaced`, never
+    /// beside it. `payload` is that of the request which made `replaced`. The result brings no price of its own: nodes
+    /// name it, and [`NetworkRules::outbid`] lifts it above that of `replaced`.
+    /// Refused, unless the network says otherwise: nothing ties two of its transactions together.
+    ///
+    /// # Errors
+    /// [`Class::Invalid`] with a sentence that says why this one cannot be replaced and what to do; the caller adds
+    /// the field. [`Class::Bug`] when `replaced` cannot be read.
+    fn replacement(
+        &self,
+        _payload: &Self::Payload,
+        replaced: &Signed,
+        _how: Replacement,
+    ) -> Result<Self::Payload, Fault> {
+        let ends = match self.valid_until(replaced)? {
+            Some(end) => format!("no block takes it from {end} on"),
+            None => Self::ENDS_BY_ITSELF.to_owned(),
+        };
+        Err(Fault::new(
+            Class::Invalid,
+            format!(
+                "transactions of {} cannot be replaced; {ends}: wait until its transactionState is settled",
+                Self::NETWORK.name()
+            ),
+        ))
+    }
+
+    /// The payload of a transaction that moves nothing and uses the lowest free number of the account that sends
+    /// `payload`: what waits behind that number goes on. `None` where what waits ends by itself.
+    /// None, unless the network says otherwise.
+    fn gap_filler(&self, _payload: &Self::Payload) -> Option<Self::Payload> {
+        None
     }
 
     /// The price per unit that nodes named and the transaction would pay, in [`NetworkRules::PRICE_UNIT`];
@@ -282,14 +447,13 @@ pub trait NetworkRules: Sync {
         public_key: &[u8],
     ) -> Result<Signed, Fault>;
 
-    /// Until when blocks can have a signed transaction, by the chain's clock, in milliseconds since
-    /// the Unix epoch: none from a later time on ever has it. `None`: nothing ends it but what else
-    /// uses up the same. Asked on networks with numbers ([`Resource::Nonce`]).
+    /// From when on no block can have a signed transaction. `None`: nothing ends it but what else uses up the same. A
+    /// number comes free by it ([`Resource::Nonce`]).
     /// For ever, unless the network says otherwise.
     ///
     /// # Errors
     /// [`crate::fault::Class::Bug`] when it is not what [`NetworkRules::assemble`] made.
-    fn valid_until_ms(&self, _signed: &Signed) -> Result<Option<u64>, Fault> {
+    fn valid_until(&self, _signed: &Signed) -> Result<Option<ChainMoment>, Fault> {
         Ok(None)
     }
 }

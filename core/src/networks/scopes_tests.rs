@@ -94,6 +94,7 @@ fn solana__should_be_one_place_whatever_the_kind_is_called() {
         to: SOL.into(),
         value: "9".into(),
         chain_id: 0,
+        ..Default::default()
     };
     let solana = outflow(WireKind::SolanaSendNative(send()), Network::Solana);
     let sonic = outflow(WireKind::SonicSvmSendNative(send()), Network::Solana);

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
+    fault::Class,
     networks::evm::*,
     schema::wire::{EvmGas as WireGas, evm_message, solana_message},
 };
@@ -31,6 +32,7 @@ fn gas(max_fee: &str, max_priority_fee: Option<&str>, gas_limit: &str) -> Option
         max_fee: Some(max_fee.into()),
         max_priority_fee: max_priority_fee.map(Into::into),
         gas_limit: Some(gas_limit.into()),
+        ..Default::default()
     })
 }
 
@@ -105,6 +107,7 @@ fn samples() -> Vec<WireKind> {
         to: SOL.into(),
         value: one(),
         chain_id: 0,
+        ..Default::default()
     };
     let token = || wire::SolanaSendSplToken {
         from: SOL.into(),
@@ -134,6 +137,7 @@ fn samples() -> Vec<WireKind> {
             to: BTC.into(),
             amount: "294".into(),
             network_fee: 1,
+            ..Default::default()
         }),
         WireKind::TronSendNative(wire::TronSendNative {
             from: TRON.into(),
@@ -159,6 +163,7 @@ fn samples() -> Vec<WireKind> {
             to: APTOS.into(),
             value: one(),
             gas_fee: None,
+            ..Default::default()
         }),
         WireKind::AptosSendCoin(wire::AptosSendCoin {
             chain_id: 126,
@@ -167,12 +172,14 @@ fn samples() -> Vec<WireKind> {
             coin_tag: APTOS.into(),
             amount: one(),
             gas_fee: None,
+            ..Default::default()
         }),
         WireKind::AptosSendCustom(wire::AptosSendCustom {
             chain_id: 1,
             from: APTOS.into(),
             payload: br#"{"type":"entry_function_payload","function":"0x1::a::b"}"#.to_vec(),
             gas_fee: None,
+            ..Default::default()
         }),
         WireKind::SuiSendNative(wire::SuiSendNative {
             from: SUI_FROM.into(),
@@ -190,6 +197,7 @@ fn samples() -> Vec<WireKind> {
         WireKind::SuiSendCustom(wire::SuiSendCustom {
             from: SUI_FROM.into(),
             payload: hex::decode(SUI_CUSTOM).unwrap(),
+            other_signatures: Vec::new(),
         }),
         WireKind::SolanaSendNative(send()),
         WireKind::SolanaSendSplToken(token()),
@@ -238,6 +246,7 @@ fn samples() -> Vec<WireKind> {
             to: XLM_ISSUER.into(),
             value: "0.5".into(),
             memo: "m".repeat(28),
+            ..Default::default()
         }),
         WireKind::StellarSendAsset(wire::StellarSendAsset {
             from: XLM.into(),
@@ -246,6 +255,7 @@ fn samples() -> Vec<WireKind> {
             asset_issuer: XLM_ISSUER.into(),
             amount: one(),
             memo: String::new(),
+            ..Default::default()
         }),
         WireKind::StellarSendCustom(wire::StellarSendCustom {
             from: XLM.into(),
@@ -256,6 +266,7 @@ fn samples() -> Vec<WireKind> {
             asset_code: "USDC".into(),
             asset_issuer: XLM_ISSUER.into(),
             memo: String::new(),
+            ..Default::default()
         }),
     ]
 }
@@ -268,6 +279,44 @@ fn kinds__should_all_be_accepted_under_their_names() {
     for (kind, wire) in kinds.iter().zip(&samples) {
         assert_eq!(Payload::parse(wire).unwrap().kind(), kind.name());
     }
+}
+
+#[test]
+fn replacement__should_be_refused_where_nothing_ties_two_transactions_together() {
+    let nothing = Signed {
+        transaction: String::new(),
+        tx_hash: String::new(),
+    };
+    let refused = |kind: &WireKind, network: Network, words: &str| {
+        let payload = Payload::parse(kind).unwrap();
+        for how in [Replacement::SpeedUp, Replacement::Cancel] {
+            let fault = network.rules().replacement(&payload, &nothing, how);
+            let fault = fault.unwrap_err();
+            assert_eq!(fault.class(), &Class::Invalid, "{fault:?}");
+            assert!(fault.message().contains(words), "{fault:?}");
+        }
+    };
+    let solana = WireKind::SolanaSendNative(wire::SolanaSendNative {
+        from: SOL.into(),
+        to: SOL.into(),
+        value: "1".into(),
+        ..Default::default()
+    });
+    refused(&solana, Network::Solana, "blockhash");
+    let sui = WireKind::SuiSendNative(wire::SuiSendNative {
+        from: SUI_FROM.into(),
+        to: SUI_TO.into(),
+        value: "1".into(),
+        ..Default::default()
+    });
+    refused(&sui, Network::Sui, "epoch");
+    // What is no transaction is on no chain, on any network.
+    refused(
+        &message(b"hello", evm_message::Type::PersonalSign),
+        Network::Evm,
+        "makes no transaction",
+    );
+    refused(&solana, Network::Evm, "makes no transaction");
 }
 
 #[test]
@@ -309,6 +358,7 @@ fn kinds__should_name_what_is_wrong_with_their_shape() {
                 to: "b".into(),
                 value: "1".into(),
                 gas_fee: None,
+                ..Default::default()
             }),
             "aptosSendNative.chainId: must be 1",
         ),
@@ -329,7 +379,7 @@ fn kinds__should_name_what_is_wrong_with_their_shape() {
 #[test]
 fn evm__should_name_the_field_that_is_wrong() {
     type Change = fn(&mut wire::EvmSendNative);
-    let cases: [(Change, &str); 17] = [
+    let cases: [(Change, &str); 15] = [
         (|tx| tx.chain_id = 0, "chainId: is required"),
         (|tx| tx.chain_id = 1 << 63, "chainId: is out of range"),
         (|tx| tx.from = String::new(), "from: is required"),
@@ -341,14 +391,6 @@ fn evm__should_name_the_field_that_is_wrong() {
         (|tx| tx.value = String::new(), "value: is required"),
         (|tx| tx.value = "-1".into(), "value: must be a whole number"),
         (|tx| tx.nonce = Some(-1), "nonce: must not be negative"),
-        (
-            |tx| tx.gas_fee = Some(WireGas::default()),
-            "gasFee.maxFee: is required when",
-        ),
-        (
-            |tx| tx.gas_fee.as_mut().unwrap().gas_limit = None,
-            "gasFee.gasLimit: is required when",
-        ),
         (
             |tx| tx.gas_fee.as_mut().unwrap().max_priority_fee = Some(String::new()),
             "gasFee.maxPriorityFee: is required",
@@ -433,6 +475,20 @@ fn evm_custom_chains__should_bring_fees_and_nonce() {
             .starts_with("evmSendNative.gasFee: is required"),
         "{fault}"
     );
+    for (change, field) in [
+        (
+            (|tx| tx.gas_fee.as_mut().unwrap().max_fee = None) as fn(&mut wire::EvmSendNative),
+            "gasFee.maxFee",
+        ),
+        (
+            |tx| tx.gas_fee.as_mut().unwrap().gas_limit = None,
+            "gasFee.gasLimit",
+        ),
+    ] {
+        let fault = case(change).screen(&known).unwrap_err();
+        let sentence = format!("evmSendNative.{field}: is required");
+        assert!(fault.message().starts_with(&sentence), "{fault}");
+    }
     let fault = case(|tx| tx.nonce = None).screen(&known).unwrap_err();
     assert!(
         fault
@@ -566,6 +622,7 @@ fn solana__should_know_its_chain_ids() {
         to: SOL.into(),
         value: "0".into(),
         chain_id,
+        ..Default::default()
     };
     for chain_id in [0, 101] {
         let payload = Payload::parse(&WireKind::SolanaSendNative(send(chain_id))).unwrap();
@@ -740,6 +797,7 @@ fn fees() -> impl Strategy<Value = Option<WireGas>> {
                 max_fee: Some(max_fee.to_string()),
                 max_priority_fee: priority.map(|fee| fee.min(max_fee).to_string()),
                 gas_limit: Some(gas_limit.to_string()),
+                ..Default::default()
             },
         ),
     )
@@ -813,6 +871,7 @@ fn built_kind() -> impl Strategy<Value = WireKind> {
                 to,
                 value,
                 chain_id: 0,
+                ..Default::default()
             };
             if sonic {
                 WireKind::SonicSvmSendNative(wire)
@@ -836,6 +895,7 @@ fn built_kind() -> impl Strategy<Value = WireKind> {
                     amount: amount.to_string(),
                     chain_id: 0,
                     decimals: decimals.map(Into::into),
+                    ..Default::default()
                 };
                 if sonic {
                     WireKind::SonicSvmSendSplToken(wire)
@@ -899,6 +959,7 @@ fn built_kind() -> impl Strategy<Value = WireKind> {
                     2 => WireKind::SuiSendCustom(wire::SuiSendCustom {
                         from: SUI_FROM.into(),
                         payload: hex::decode(SUI_CUSTOM).unwrap(),
+                        other_signatures: Vec::new(),
                     }),
                     _ => WireKind::SuiMessage(wire::SuiMessage {
                         from,
@@ -941,6 +1002,7 @@ proptest! {
         }));
         let _ = Payload::parse(&WireKind::SolanaSendNative(wire::SolanaSendNative {
             from, to, value, chain_id,
+            ..Default::default()
         }));
     }
 }

@@ -2,17 +2,23 @@
 //!
 //! ```text
 //! Received -> Screened -> AwaitingApproval -> Preparing -> Prepared <-> Signing -> Signed
+//!     Preparing -> AwaitingApproval              (it costs more than was approved)
+//!     Signing -> AwaitingApproval -> Prepared    (a signer wants more approvals)
 //!     Signed -> Broadcasting -> Succeeded        (sent by us)
 //!     Signed -> Succeeded                        (messages, broadcastTx=false)
 //!     anything before Signed, and Broadcasting -> Failed
+//!     AwaitingApproval -> InDoubt -> Failed      (it ends after signers were asked, and then can never come)
 //!     anything before Signed -> Failed           (found in a restored backup)
+//!     Succeeded -> Failed                        (broadcastTx=false, and its client gives it up)
 //! ```
-//! A request is rejected only before `Prepared`. From `Prepared` on it signs one draft: a new
-//! attempt is a new session for the same digest. After `Signed` the bytes never change.
+//! A request is rejected before `Prepared` only, while it waits for people, or when its client has its transaction
+//! to send. One that ends while it waits for people although signers were asked for its transaction is in doubt: some
+//! may have signed, and a hostile one can send what they made. From `Prepared` on it signs one draft: a new attempt is a new session for the same digest, also after
+//! people were asked once more, since a signer may have claimed it. After `Signed` the bytes never change.
 
 use serde::{Deserialize, Serialize};
 
-use super::{ApprovalRule, Draft, RequestState};
+use super::{ApprovalMode, ApprovalRule, BuiltDraft, Consent, Draft, PersonApproval, RequestState};
 use crate::{fault::ExecuteCode, ids::SessionId, networks::Signed, signature::Signature};
 
 /// Something that happened to a request.
@@ -28,11 +34,25 @@ pub enum RequestEvent {
         /// Who has to agree.
         rule: ApprovalRule,
     },
-    /// Everybody who has to agree did.
+    /// Nobody has to agree.
     Approved {
         /// When signing is given up, in milliseconds since the Unix epoch.
         deadline_ms: u64,
     },
+    /// A person agreed, which was checked. With enough of them it goes on.
+    ApprovalGiven {
+        /// Who.
+        approval: Box<PersonApproval>,
+        /// When signing is given up then, in milliseconds since the Unix epoch.
+        deadline_ms: u64,
+    },
+    /// A signer wants more approvals than there are, or those that there are do not cover the transaction.
+    ApprovalWanted {
+        /// Which signer, and whose; or why not.
+        reason: String,
+    },
+    /// Too few have agreed in time.
+    ApprovalExpired,
     /// Somebody said no.
     Rejected {
         /// Who and why.
@@ -46,7 +66,7 @@ pub enum RequestEvent {
     /// The transaction was built.
     Built {
         /// It.
-        draft: Draft,
+        draft: Box<Draft>,
     },
     /// A session was chosen for the next attempt.
     SessionClaimed {
@@ -87,6 +107,11 @@ pub enum RequestEvent {
         /// The code that executeSigningRequests reports.
         code: ExecuteCode,
     },
+    /// What it is in doubt about can never come.
+    NeverComes {
+        /// Why, where the nodes say it.
+        reason: Option<String>,
+    },
     /// The store was restored from a backup in which it was not signed: what became of it since is
     /// not known. What it holds may be used up by now.
     Restored {
@@ -108,6 +133,10 @@ pub enum RequestEffect {
     Deliver,
     /// Send the bytes that the state holds.
     Broadcast,
+    /// Follow the transaction until it is final, or never will be. The request itself is over.
+    Track,
+    /// Watch until the transaction that nobody has here can never come.
+    Doubt,
 }
 
 /// A change of what the request holds ([`crate::networks::DynNetworkRules::uses`] of its draft), in the same
@@ -145,6 +174,8 @@ pub struct RequestStep {
     pub effect: Option<RequestEffect>,
     /// Claims that change with the state.
     pub claim: Option<ReservationChange>,
+    /// Who has agreed, where that changes.
+    pub consent: Option<Consent>,
     /// What happened.
     pub audit: AuditRecord,
 }
@@ -171,16 +202,30 @@ impl RequestState {
             RequestState::Signing { .. } => "Signing",
             RequestState::Signed { .. } => "Signed",
             RequestState::Broadcasting { .. } => "Broadcasting",
+            RequestState::InDoubt { .. } => "InDoubt",
             RequestState::Succeeded { .. } => "Succeeded",
             RequestState::Failed { .. } => "Failed",
         }
     }
 
-    /// Whether nothing will ever happen to the request again.
+    /// Whether nothing more is done for the request; its transaction may still be followed, or given up.
     pub fn is_final(&self) -> bool {
         matches!(
             self,
             RequestState::Succeeded { .. } | RequestState::Failed { .. }
+        )
+    }
+
+    /// Whether all that is left to do is to follow its transaction.
+    pub fn is_over(&self) -> bool {
+        self.is_final() || matches!(self, RequestState::InDoubt { .. })
+    }
+
+    /// Whether it has failed, or is to: it gets no transaction any more.
+    pub fn is_given_up(&self) -> bool {
+        matches!(
+            self,
+            RequestState::Failed { .. } | RequestState::InDoubt { .. }
         )
     }
 
@@ -192,6 +237,12 @@ impl RequestState {
             RequestState::Signing { .. } => Some(RequestEffect::Sign),
             RequestState::Signed { .. } => Some(RequestEffect::Deliver),
             RequestState::Broadcasting { .. } => Some(RequestEffect::Broadcast),
+            RequestState::InDoubt { .. } => Some(RequestEffect::Doubt),
+            RequestState::Succeeded {
+                sent: true,
+                signed: Some(_),
+                ..
+            } => Some(RequestEffect::Track),
             RequestState::Received
             | RequestState::Screened { .. }
             | RequestState::AwaitingApproval { .. }
@@ -200,43 +251,152 @@ impl RequestState {
         }
     }
 
-    /// What an event makes of the state. `now_ms` is in milliseconds since the Unix epoch.
+    /// What an event makes of the state of a request to which so many have agreed. `now_ms` is in milliseconds
+    /// since the Unix epoch.
     ///
     /// # Errors
     /// [`IllegalTransition`] when the event cannot happen in this state.
-    pub fn step(self, event: RequestEvent, now_ms: u64) -> Result<RequestStep, IllegalTransition> {
+    pub fn step(
+        self,
+        consent: &Consent,
+        event: RequestEvent,
+        now_ms: u64,
+    ) -> Result<RequestStep, IllegalTransition> {
         let illegal = IllegalTransition {
             state: self.name(),
             event: event.name(),
         };
         let detail = event.detail();
         let mut claim = None;
+        let mut agreed = None;
         let next = match (self, event) {
             (RequestState::Received, RequestEvent::PolicyPassed { broadcast }) => {
                 RequestState::Screened { broadcast }
             }
             (RequestState::Screened { broadcast }, RequestEvent::ApprovalAsked { rule }) => {
-                RequestState::AwaitingApproval { broadcast, rule }
+                agreed = Some(Consent::new(rule).waiting(now_ms));
+                RequestState::AwaitingApproval {
+                    broadcast,
+                    built: None,
+                }
             }
             (
-                RequestState::AwaitingApproval { broadcast, .. },
+                RequestState::AwaitingApproval {
+                    broadcast,
+                    built: None,
+                },
                 RequestEvent::Approved { deadline_ms },
-            ) => RequestState::Preparing {
+            ) if consent.rule.mode == ApprovalMode::Automatic => RequestState::Preparing {
                 broadcast,
                 deadline_ms,
             },
             (
+                RequestState::AwaitingApproval { broadcast, built },
+                RequestEvent::ApprovalGiven {
+                    approval,
+                    deadline_ms,
+                },
+            ) if consent.takes(&approval, now_ms) => {
+                let consent = agreed.insert(consent.with(*approval, now_ms));
+                match built {
+                    _ if !consent.is_enough(now_ms) => {
+                        RequestState::AwaitingApproval { broadcast, built }
+                    }
+                    None => RequestState::Preparing {
+                        broadcast,
+                        deadline_ms,
+                    },
+                    Some(mut built) => {
+                        // Whoever holds by now what it used keeps that, and the request ends.
+                        claim = Some(ReservationChange::Take);
+                        built.draft.deadline_ms = deadline_ms;
+                        RequestState::Prepared {
+                            draft: built.draft,
+                            attempts: built.attempts,
+                        }
+                    }
+                }
+            }
+            (RequestState::AwaitingApproval { built, .. }, RequestEvent::ApprovalExpired)
+                if consent.expires_at_ms <= now_ms =>
+            {
+                ended(built, consent.expired(now_ms), ExecuteCode::AlreadyDenied)
+            }
+            (RequestState::AwaitingApproval { built, .. }, RequestEvent::Rejected { reason }) => {
+                ended(built, reason, ExecuteCode::AlreadyDenied)
+            }
+            (
+                RequestState::AwaitingApproval { built, .. },
+                RequestEvent::GaveUp { reason, code },
+            ) => ended(built, reason, code),
+            (RequestState::AwaitingApproval { built, .. }, RequestEvent::Restored { reason }) => {
+                ended(built, reason, ExecuteCode::Unspecified)
+            }
+            (
+                RequestState::InDoubt { reason, code, .. },
+                RequestEvent::NeverComes { reason: void },
+            ) => {
+                let reason = match void {
+                    Some(void) => format!("{reason}; {void}"),
+                    None => reason,
+                };
+                failed(reason, code)
+            }
+            (
+                RequestState::Preparing { broadcast, .. },
+                RequestEvent::ApprovalWanted { reason },
+            ) if !consent.rule.of.is_empty() => {
+                agreed = Some(consent.clone().wanting(reason, now_ms));
+                RequestState::AwaitingApproval {
+                    broadcast,
+                    built: None,
+                }
+            }
+            (
+                RequestState::Signing { draft, attempt, .. },
+                RequestEvent::ApprovalWanted { reason },
+            ) if !consent.rule.of.is_empty() => {
+                // People take their time: others may use what it holds meanwhile. The draft stays the only one that
+                // this request can ever sign.
+                claim = Some(ReservationChange::Free(Box::new(draft.clone())));
+                agreed = Some(consent.clone().wanting(reason, now_ms));
+                RequestState::AwaitingApproval {
+                    broadcast: draft.broadcast,
+                    built: Some(Box::new(BuiltDraft {
+                        draft,
+                        attempts: attempt,
+                    })),
+                }
+            }
+            (
                 RequestState::Received
                 | RequestState::Screened { .. }
-                | RequestState::AwaitingApproval { .. }
                 | RequestState::Preparing { .. },
                 RequestEvent::Rejected { reason },
             ) => failed(reason, ExecuteCode::AlreadyDenied),
+            (
+                RequestState::Succeeded {
+                    signatures,
+                    handed_over: Some(_),
+                    ..
+                },
+                RequestEvent::Rejected { reason },
+            ) => {
+                // What it holds goes with the commit, where the rows say that it still holds it.
+                RequestState::Failed {
+                    reason,
+                    code: ExecuteCode::AlreadyDenied,
+                    signatures,
+                }
+            }
             (RequestState::Preparing { broadcast, .. }, RequestEvent::Built { draft })
                 if draft.broadcast == broadcast =>
             {
                 claim = Some(ReservationChange::Take);
-                RequestState::Prepared { draft, attempts: 0 }
+                RequestState::Prepared {
+                    draft: *draft,
+                    attempts: 0,
+                }
             }
             // A new reason changes nothing but what is known about it.
             (
@@ -294,8 +454,10 @@ impl RequestState {
                 },
                 RequestEvent::HandedOver,
             ) if !draft.broadcast => {
-                claim = Some(ReservationChange::Outlive(Box::new(draft)));
+                let draft = Box::new(draft);
+                claim = Some(ReservationChange::Outlive(draft.clone()));
                 RequestState::Succeeded {
+                    handed_over: signed.is_some().then_some(draft),
                     signatures,
                     signed,
                     sent: false,
@@ -314,6 +476,7 @@ impl RequestState {
                     signatures,
                     signed: Some(signed),
                     sent: true,
+                    handed_over: None,
                 }
             }
             (
@@ -337,7 +500,6 @@ impl RequestState {
             (
                 RequestState::Received
                 | RequestState::Screened { .. }
-                | RequestState::AwaitingApproval { .. }
                 | RequestState::Preparing { .. },
                 RequestEvent::Restored { reason },
             ) => failed(reason, ExecuteCode::Unspecified),
@@ -367,6 +529,7 @@ impl RequestState {
             effect: next.effect(),
             next,
             claim,
+            consent: agreed,
             audit,
         })
     }
@@ -379,6 +542,9 @@ impl RequestEvent {
             RequestEvent::PolicyPassed { .. } => "PolicyPassed",
             RequestEvent::ApprovalAsked { .. } => "ApprovalAsked",
             RequestEvent::Approved { .. } => "Approved",
+            RequestEvent::ApprovalGiven { .. } => "ApprovalGiven",
+            RequestEvent::ApprovalWanted { .. } => "ApprovalWanted",
+            RequestEvent::ApprovalExpired => "ApprovalExpired",
             RequestEvent::Rejected { .. } => "Rejected",
             RequestEvent::Delayed { .. } => "Delayed",
             RequestEvent::Built { .. } => "Built",
@@ -391,17 +557,23 @@ impl RequestEvent {
             RequestEvent::NodeRefused { .. } => "NodeRefused",
             RequestEvent::GaveUp { .. } => "GaveUp",
             RequestEvent::Restored { .. } => "Restored",
+            RequestEvent::NeverComes { .. } => "NeverComes",
         }
     }
 
     fn detail(&self) -> String {
         match self {
             RequestEvent::Rejected { reason }
+            | RequestEvent::ApprovalWanted { reason }
             | RequestEvent::Delayed { reason }
             | RequestEvent::SessionLost { reason }
             | RequestEvent::NodeRefused { reason, .. }
             | RequestEvent::GaveUp { reason, .. }
             | RequestEvent::Restored { reason } => reason.clone(),
+            RequestEvent::NeverComes { reason } => reason.clone().unwrap_or_default(),
+            RequestEvent::ApprovalGiven { approval, .. } => {
+                format!("approved by {}", approval.person)
+            }
             RequestEvent::Built { draft } => draft
                 .claim
                 .as_ref()
@@ -415,6 +587,7 @@ impl RequestEvent {
             RequestEvent::PolicyPassed { .. }
             | RequestEvent::ApprovalAsked { .. }
             | RequestEvent::Approved { .. }
+            | RequestEvent::ApprovalExpired
             | RequestEvent::SendingStarted
             | RequestEvent::HandedOver
             | RequestEvent::NodeAccepted => String::new(),
@@ -432,6 +605,19 @@ fn fits(draft: &Draft, signatures: &[Signature], signed: Option<&Signed>) -> boo
             .zip(signatures)
             .all(|(input, signature)| input.curve == signature.curve())
         && (signed.is_some() || !draft.broadcast)
+}
+
+/// Where a request ends that waited for people. What signers were asked for they may have signed.
+fn ended(built: Option<Box<BuiltDraft>>, reason: String, code: ExecuteCode) -> RequestState {
+    match built {
+        // A message is on no chain.
+        Some(built) if !built.draft.unsigned.bytes.is_empty() => RequestState::InDoubt {
+            draft: Box::new(built.draft),
+            reason,
+            code,
+        },
+        _ => failed(reason, code),
+    }
 }
 
 fn failed(reason: String, code: ExecuteCode) -> RequestState {

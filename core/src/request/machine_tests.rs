@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::{
+    approval::{ApprovalProof, ApprovalTerms, GivenApproval},
     networks::{ChainData, Network, SigningInput, Unsigned},
-    request::NonceReservation,
+    request::{Approver, NonceReservation},
     signature::Curve,
 };
 
@@ -19,6 +20,7 @@ fn draft(broadcast: bool) -> Draft {
                 message: vec![7; 32],
             }],
         },
+        shared: Default::default(),
         claim: Some(NonceReservation {
             network: Network::Evm,
             chain_id: 1,
@@ -50,7 +52,98 @@ fn session() -> SessionId {
     SessionId::from_bytes([3; 16])
 }
 
-/// Every state; those that depend on it both with and without sending.
+/// A rule by which so many of treasurer, controller and director have to approve within a second.
+fn rule(needs: u16) -> ApprovalRule {
+    let approver = |name: &str| Approver {
+        name: name.into(),
+        keys: vec![format!("key of {name}")],
+    };
+    ApprovalRule {
+        mode: match needs {
+            0 => ApprovalMode::Automatic,
+            needs => ApprovalMode::Manual { needs },
+        },
+        of: ["treasurer", "controller", "director"].map(approver).into(),
+        expires_ms: 1_000,
+    }
+}
+
+fn automatic() -> Consent {
+    Consent::new(ApprovalRule::automatic())
+}
+
+fn given(person: &str) -> PersonApproval {
+    PersonApproval {
+        person: person.into(),
+        at_ms: 1,
+        terms: ApprovalTerms {
+            most_fee: 7,
+            valid_until_ms: 900,
+        },
+        given: GivenApproval {
+            list: Vec::new(),
+            proof: ApprovalProof::Ssh(person.into()),
+        },
+    }
+}
+
+/// So many are needed, and these have approved; people are asked since the moment 0.
+fn consent(needs: u16, persons: &[&str]) -> Consent {
+    let mut consent = Consent::new(rule(needs)).waiting(0);
+    consent.given = persons.iter().map(|person| given(person)).collect();
+    consent
+}
+
+fn approves(person: &str) -> RequestEvent {
+    RequestEvent::ApprovalGiven {
+        approval: Box::new(given(person)),
+        deadline_ms: 9,
+    }
+}
+
+/// What is waited for, by how much is there already.
+fn waiting() -> Vec<(&'static str, RequestState, Consent, u64)> {
+    let waiting = |built| RequestState::AwaitingApproval {
+        broadcast: true,
+        built,
+    };
+    let built = Some(Box::new(BuiltDraft {
+        draft: draft(true),
+        attempts: 1,
+    }));
+    let mut again = consent(1, &["controller"]);
+    again.wanted = Some("signer-2 wants 2".into());
+    vec![
+        ("Awaiting/nobody", waiting(None), automatic().waiting(0), 1),
+        ("Awaiting/first", waiting(None), consent(2, &[]), 1),
+        ("Awaiting/last", waiting(None), consent(2, &["director"]), 1),
+        (
+            "Awaiting/again",
+            waiting(None),
+            consent(2, &["treasurer"]),
+            1,
+        ),
+        (
+            "Awaiting/late",
+            waiting(None),
+            consent(2, &["director"]),
+            1_000,
+        ),
+        ("Awaiting/built", waiting(built), again, 1),
+    ]
+}
+
+/// Every state with who has agreed, and the moment; those that depend on it both with and without sending.
+fn cases() -> Vec<(&'static str, RequestState, Consent, u64)> {
+    let mut all = waiting();
+    all.extend(states().into_iter().map(|(name, state)| {
+        // Somebody could be asked.
+        (name, state, consent(0, &[]), 1)
+    }));
+    all
+}
+
+/// Every state but that which waits for people; those that depend on it both with and without sending.
 fn states() -> Vec<(&'static str, RequestState)> {
     let mut all = vec![("Received", RequestState::Received)];
     for (broadcast, names) in [
@@ -58,21 +151,16 @@ fn states() -> Vec<(&'static str, RequestState)> {
             true,
             [
                 "Screened",
-                "AwaitingApproval",
                 "Preparing",
                 "Prepared",
                 "Signing",
                 "Signed/send",
             ],
         ),
-        (false, ["", "", "", "", "", "Signed/keep"]),
+        (false, ["", "", "", "", "Signed/keep"]),
     ] {
         let of_kind = [
             RequestState::Screened { broadcast },
-            RequestState::AwaitingApproval {
-                broadcast,
-                rule: ApprovalRule::Automatic,
-            },
             RequestState::Preparing {
                 broadcast,
                 deadline_ms: 9,
@@ -108,13 +196,27 @@ fn states() -> Vec<(&'static str, RequestState)> {
         },
     ));
     all.push((
-        "Succeeded",
-        RequestState::Succeeded {
-            signatures: signatures(),
-            signed: Some(signed()),
-            sent: true,
+        "InDoubt",
+        RequestState::InDoubt {
+            draft: Box::new(draft(true)),
+            reason: "no".into(),
+            code: ExecuteCode::AlreadyDenied,
         },
     ));
+    for (name, sent, handed_over) in [
+        ("Succeeded/sent", true, None),
+        ("Succeeded/kept", false, Some(Box::new(draft(false)))),
+    ] {
+        all.push((
+            name,
+            RequestState::Succeeded {
+                signatures: signatures(),
+                signed: Some(signed()),
+                sent,
+                handed_over,
+            },
+        ));
+    }
     all.push(("Failed", failed("no".into(), ExecuteCode::Unspecified)));
     all
 }
@@ -124,13 +226,16 @@ fn events() -> Vec<RequestEvent> {
     let code = ExecuteCode::InsufficientFunds;
     vec![
         RequestEvent::PolicyPassed { broadcast: true },
-        RequestEvent::ApprovalAsked {
-            rule: ApprovalRule::Automatic,
-        },
+        RequestEvent::ApprovalAsked { rule: rule(2) },
         RequestEvent::Approved { deadline_ms: 9 },
+        approves("treasurer"),
+        RequestEvent::ApprovalWanted { reason: reason() },
+        RequestEvent::ApprovalExpired,
         RequestEvent::Rejected { reason: reason() },
         RequestEvent::Delayed { reason: reason() },
-        RequestEvent::Built { draft: draft(true) },
+        RequestEvent::Built {
+            draft: draft(true).into(),
+        },
         RequestEvent::SessionClaimed {
             session: session(),
             deadline_ms: 9,
@@ -152,30 +257,40 @@ fn events() -> Vec<RequestEvent> {
             code,
         },
         RequestEvent::Restored { reason: reason() },
+        RequestEvent::NeverComes {
+            reason: Some(reason()),
+        },
     ]
 }
 
 /// Columns in the order of [`events`]: where each event leads, `.` where it is illegal.
 const MATRIX: &str = "\
-Received         Screened . . Failed . . . . . . . . . . Failed
-Screened         . AwaitingApproval . Failed . . . . . . . . . . Failed
-AwaitingApproval . . Preparing Failed . . . . . . . . . . Failed
-Preparing        . . . Failed Preparing Prepared . . . . . . . Failed Failed
-Prepared         . . . . . . Signing . . . . . . Failed Failed
-Signing          . . . . . . . Prepared Signed . . . . Failed Failed
-Signed/send      . . . . . . . . . Broadcasting . . . . .
-Signed/keep      . . . . . . . . . . Succeeded . . . .
-Broadcasting     . . . . Broadcasting . . . . . . Succeeded Failed . .
-Succeeded        . . . . . . . . . . . . . . .
-Failed           . . . . . . . . . . . . . . .
+Awaiting/nobody  . . Preparing . . . Failed . . . . . . . . . Failed Failed .
+Awaiting/first   . . . AwaitingApproval . . Failed . . . . . . . . . Failed Failed .
+Awaiting/last    . . . Preparing . . Failed . . . . . . . . . Failed Failed .
+Awaiting/again   . . . AwaitingApproval . . Failed . . . . . . . . . Failed Failed .
+Awaiting/late    . . . . . Failed Failed . . . . . . . . . Failed Failed .
+Awaiting/built   . . . Prepared . . InDoubt . . . . . . . . . InDoubt InDoubt .
+Received         Screened . . . . . Failed . . . . . . . . . . Failed .
+Screened         . AwaitingApproval . . . . Failed . . . . . . . . . . Failed .
+Preparing        . . . . AwaitingApproval . Failed Preparing Prepared . . . . . . . Failed Failed .
+Prepared         . . . . . . . . . Signing . . . . . . Failed Failed .
+Signing          . . . . AwaitingApproval . . . . . Prepared Signed . . . . Failed Failed .
+Signed/send      . . . . . . . . . . . . Broadcasting . . . . . .
+Signed/keep      . . . . . . . . . . . . . Succeeded . . . . .
+Broadcasting     . . . . . . . Broadcasting . . . . . . Succeeded Failed . . .
+InDoubt          . . . . . . . . . . . . . . . . . . Failed
+Succeeded/sent   . . . . . . . . . . . . . . . . . . .
+Succeeded/kept   . . . . . . Failed . . . . . . . . . . . .
+Failed           . . . . . . . . . . . . . . . . . . .
 ";
 
 fn matrix() -> String {
     let mut text = String::new();
-    for (name, state) in states() {
+    for (name, state, consent, now_ms) in cases() {
         let cells = events()
             .into_iter()
-            .map(|event| match state.clone().step(event, 1) {
+            .map(|event| match state.clone().step(&consent, event, now_ms) {
                 Ok(step) => step.next.name(),
                 Err(_) => ".",
             })
@@ -198,12 +313,10 @@ fn step__should_be_exercised_in_every_legal_cell_by_walks_from_the_start() {
     let start = |broadcast| {
         vec![
             policy(broadcast),
-            RequestEvent::ApprovalAsked {
-                rule: ApprovalRule::Automatic,
-            },
+            RequestEvent::ApprovalAsked { rule: rule(0) },
             RequestEvent::Approved { deadline_ms: 9 },
             RequestEvent::Built {
-                draft: draft(broadcast),
+                draft: draft(broadcast).into(),
             },
         ]
     };
@@ -252,6 +365,16 @@ fn step__should_be_exercised_in_every_legal_cell_by_walks_from_the_start() {
             vec![claim(), lost(), claim(), made(), RequestEvent::HandedOver],
         ]
         .concat(),
+        [
+            start(false),
+            vec![
+                claim(),
+                made(),
+                RequestEvent::HandedOver,
+                RequestEvent::Rejected { reason: "x".into() },
+            ],
+        ]
+        .concat(),
         [start(true), vec![gave_up()]].concat(),
         [start(true), vec![claim(), gave_up()]].concat(),
         [start(true)[..3].to_vec(), vec![delayed(), gave_up()]].concat(),
@@ -265,34 +388,209 @@ fn step__should_be_exercised_in_every_legal_cell_by_walks_from_the_start() {
         walks.push([start(true)[..length].to_vec(), vec![restored()]].concat());
     }
     walks.push([start(true), vec![claim(), restored()]].concat());
+    let wanted = || RequestEvent::ApprovalWanted { reason: "x".into() };
+    walks.push(
+        [
+            start(true)[..1].to_vec(),
+            vec![
+                RequestEvent::ApprovalAsked { rule: rule(2) },
+                approves("treasurer"),
+                approves("director"),
+            ],
+            start(true)[3..].to_vec(),
+            vec![
+                claim(),
+                wanted(),
+                approves("controller"),
+                claim(),
+                wanted(),
+                gave_up(),
+                RequestEvent::NeverComes { reason: None },
+            ],
+        ]
+        .concat(),
+    );
+    walks.push(
+        [
+            start(true)[..1].to_vec(),
+            vec![
+                RequestEvent::ApprovalAsked { rule: rule(1) },
+                approves("treasurer"),
+                wanted(),
+                approves("director"),
+                gave_up(),
+            ],
+        ]
+        .concat(),
+    );
+    walks.push(
+        [
+            start(true)[..1].to_vec(),
+            vec![
+                RequestEvent::ApprovalAsked {
+                    rule: ApprovalRule {
+                        expires_ms: 0,
+                        ..rule(2)
+                    },
+                },
+                RequestEvent::ApprovalExpired,
+            ],
+        ]
+        .concat(),
+    );
     let mut walked = BTreeSet::new();
     for walk in walks {
-        let mut state = RequestState::Received;
+        let (mut state, mut consent) = (RequestState::Received, automatic());
         for event in walk {
             let cell = (state.name(), event.name());
-            state = state.step(event, 1).unwrap().next;
+            let step = state.step(&consent, event, 1).unwrap();
+            (state, consent) = (step.next, step.consent.unwrap_or(consent));
             walked.insert(cell);
         }
         assert!(state.is_final());
     }
-    let legal = states()
+    let legal = cases()
         .into_iter()
-        .flat_map(|(_, state)| {
-            events()
-                .into_iter()
-                .map(move |event| (state.clone(), event))
+        .flat_map(|case| events().into_iter().map(move |event| (case.clone(), event)))
+        .filter(|((_, state, consent, now_ms), event)| {
+            let stepped = state.clone().step(consent, event.clone(), *now_ms);
+            stepped.is_ok()
         })
-        .filter(|(state, event)| state.clone().step(event.clone(), 1).is_ok())
-        .map(|(state, event)| (state.name(), event.name()))
+        .map(|((_, state, ..), event)| (state.name(), event.name()))
         .collect::<BTreeSet<_>>();
     assert_eq!(walked, legal);
 }
 
 #[test]
+fn step__should_count_persons_who_may_approve_once_and_not_for_ever() {
+    let step = |case: &str, event: RequestEvent| {
+        let found = waiting().into_iter().find(|(name, ..)| *name == case);
+        let (_, state, consent, now_ms) = found.unwrap();
+        state.step(&consent, event, now_ms)
+    };
+    let persons = |step: &RequestStep| {
+        let consent = step.consent.as_ref().unwrap();
+        let given = consent.given.iter().map(|it| it.person.clone());
+        given.collect::<Vec<_>>()
+    };
+    let again = step("Awaiting/again", approves("treasurer")).unwrap();
+    assert_eq!(again.next.name(), "AwaitingApproval", "one person twice");
+    assert_eq!(persons(&again), ["treasurer"]);
+    let last = step("Awaiting/last", approves("treasurer")).unwrap();
+    assert_eq!(last.next.name(), "Preparing");
+    assert_eq!(persons(&last), ["director", "treasurer"]);
+    // Not one of those who are named, an approval that is over, and one of an automatic vault without persons.
+    assert!(step("Awaiting/last", approves("stranger")).is_err());
+    assert!(step("Awaiting/nobody", approves("treasurer")).is_err());
+    assert!(step("Awaiting/late", approves("treasurer")).is_err());
+    // What was given before is over by now: one more is not enough.
+    let fresh = RequestEvent::ApprovalGiven {
+        approval: Box::new(PersonApproval {
+            terms: ApprovalTerms {
+                valid_until_ms: 5_000,
+                ..given("treasurer").terms
+            },
+            ..given("treasurer")
+        }),
+        deadline_ms: 9,
+    };
+    let asked = Consent {
+        expires_at_ms: 2_000,
+        ..consent(2, &["director"])
+    };
+    let (_, state, ..) = waiting().remove(1);
+    let late = state.step(&asked, fresh.clone(), 1_000).unwrap();
+    assert_eq!(late.next.name(), "AwaitingApproval");
+    // Nor does any count that comes when the request has expired.
+    assert!(step("Awaiting/late", fresh).is_err());
+    // Nobody but people gets a manual request on, and nobody ends it before its time.
+    let approved = RequestEvent::Approved { deadline_ms: 9 };
+    assert!(step("Awaiting/last", approved.clone()).is_err());
+    assert!(step("Awaiting/built", approved).is_err());
+    assert!(step("Awaiting/last", RequestEvent::ApprovalExpired).is_err());
+    let expired = step("Awaiting/late", RequestEvent::ApprovalExpired).unwrap();
+    let RequestState::Failed { reason, code, .. } = expired.next else {
+        panic!("{:?}", expired.next);
+    };
+    assert_eq!(code, ExecuteCode::AlreadyDenied);
+    assert_eq!(
+        reason,
+        "not approved in time: 0 of 2 approvals were there when it expired"
+    );
+}
+
+#[test]
+fn step__should_give_back_what_a_request_holds_while_a_signer_wants_more_approvals() {
+    let signing = RequestState::Signing {
+        draft: draft(true),
+        attempt: 3,
+        session: session(),
+    };
+    let wanted = RequestEvent::ApprovalWanted {
+        reason: "signer-2 wants 2 of treasurer, controller, director".into(),
+    };
+    let nobody = automatic();
+    let refused = signing.clone().step(&nobody, wanted.clone(), 1);
+    assert!(refused.is_err(), "nobody could give one");
+    let before = consent(1, &["treasurer"]);
+    let asked = signing.step(&before, wanted, 50).unwrap();
+    let freed = ReservationChange::Free(Box::new(draft(true)));
+    assert_eq!(asked.claim, Some(freed));
+    assert_eq!(asked.effect, None);
+    let consent = asked.consent.unwrap();
+    assert_eq!(consent.expires_at_ms, 1_050);
+    assert_eq!((consent.required(50), consent.count(50)), (2, 1));
+    let back = asked.next.step(&consent, approves("director"), 60).unwrap();
+    assert_eq!(back.claim, Some(ReservationChange::Take));
+    assert_eq!(back.consent.unwrap().wanted, None);
+    let prepared = RequestState::Prepared {
+        draft: draft(true),
+        attempts: 3,
+    };
+    assert_eq!(back.next, prepared, "the only one that it ever signs");
+}
+
+#[test]
+fn step__should_not_call_failed_what_signers_may_have_signed() {
+    let built = waiting().pop().unwrap().1;
+    let reject = RequestEvent::Rejected {
+        reason: "no".into(),
+    };
+    let step = built.step(&consent(1, &[]), reject.clone(), 1).unwrap();
+    assert_eq!(step.claim, None, "it holds nothing since it waits");
+    assert_eq!(step.effect, Some(RequestEffect::Doubt));
+    assert!(!step.next.is_final());
+    let void = RequestEvent::NeverComes {
+        reason: Some("nonce 5 was used".into()),
+    };
+    let failed = step.next.step(&automatic(), void, 2).unwrap();
+    let RequestState::Failed { reason, code, .. } = failed.next else {
+        panic!("{:?}", failed.next);
+    };
+    assert_eq!(reason, "no; nonce 5 was used");
+    assert_eq!(code, ExecuteCode::AlreadyDenied);
+    // A message is on no chain, and what signers never saw they have not signed.
+    let mut message = draft(false);
+    message.unsigned.bytes.clear();
+    let built = Some(Box::new(BuiltDraft {
+        draft: message,
+        attempts: 1,
+    }));
+    for built in [built, None] {
+        let waiting = RequestState::AwaitingApproval {
+            broadcast: false,
+            built,
+        };
+        let step = waiting.step(&consent(1, &[]), reject.clone(), 1).unwrap();
+        assert_eq!(step.next.name(), "Failed");
+    }
+}
+
+#[test]
 fn past_rejection__should_say_why_wherever_the_machine_refuses() {
-    for (name, state) in states() {
+    for (name, state, consent, now_ms) in cases() {
         let reject = RequestEvent::Rejected { reason: "x".into() };
-        let can = state.clone().step(reject, 1).is_ok();
+        let can = state.clone().step(&consent, reject, now_ms).is_ok();
         assert_eq!(state.past_rejection().is_none(), can, "{name}");
     }
 }
@@ -308,7 +606,7 @@ fn step__should_never_change_the_draft_once_it_is_built() {
             session: session(),
             deadline_ms: 20,
         };
-        state.step(event, 1).unwrap().next
+        state.step(&automatic(), event, 1).unwrap().next
     };
     let signing = claim(prepared);
     let RequestState::Signing {
@@ -321,7 +619,11 @@ fn step__should_never_change_the_draft_once_it_is_built() {
     };
     assert_eq!(first.unsigned, draft(true).unsigned);
     let lost = signing
-        .step(RequestEvent::SessionLost { reason: "x".into() }, 1)
+        .step(
+            &automatic(),
+            RequestEvent::SessionLost { reason: "x".into() },
+            1,
+        )
         .unwrap();
     assert_eq!(lost.claim, None);
     let RequestState::Signing {
@@ -350,15 +652,17 @@ fn step__should_take_when_built_free_what_failed_and_keep_what_is_in_the_world()
         broadcast: true,
         deadline_ms: 9,
     };
-    let built = RequestEvent::Built { draft: draft(true) };
-    let built = preparing.step(built, 1).unwrap();
+    let built = RequestEvent::Built {
+        draft: draft(true).into(),
+    };
+    let built = preparing.step(&automatic(), built, 1).unwrap();
     assert_eq!(built.claim, Some(ReservationChange::Take));
     assert_eq!(built.next.draft(), Some(&draft(true)));
     let freed = Some(ReservationChange::Free(Box::new(draft(true))));
-    let given_up = built.next.clone().step(gave_up(), 1).unwrap();
+    let given_up = built.next.clone().step(&automatic(), gave_up(), 1).unwrap();
     assert_eq!(given_up.claim, freed);
     let restored = RequestEvent::Restored { reason: "x".into() };
-    let restored = built.next.clone().step(restored, 1).unwrap();
+    let restored = built.next.clone().step(&automatic(), restored, 1).unwrap();
     assert_eq!(
         restored.claim,
         Some(ReservationChange::Outlive(Box::new(draft(true))))
@@ -368,16 +672,28 @@ fn step__should_take_when_built_free_what_failed_and_keep_what_is_in_the_world()
         signatures: signatures(),
         signed: Some(signed()),
     };
-    let sending = signed(true).step(RequestEvent::SendingStarted, 1).unwrap();
+    let sending = signed(true)
+        .step(&automatic(), RequestEvent::SendingStarted, 1)
+        .unwrap();
     assert_eq!(sending.claim, None);
     assert_eq!(
-        sending.next.clone().step(refused(), 1).unwrap().claim,
+        sending
+            .next
+            .clone()
+            .step(&automatic(), refused(), 1)
+            .unwrap()
+            .claim,
         freed
     );
     let kept = |broadcast| Some(ReservationChange::Outlive(Box::new(draft(broadcast))));
-    let accepted = sending.next.step(RequestEvent::NodeAccepted, 1).unwrap();
+    let accepted = sending
+        .next
+        .step(&automatic(), RequestEvent::NodeAccepted, 1)
+        .unwrap();
     assert_eq!(accepted.claim, kept(true));
-    let handed_over = signed(false).step(RequestEvent::HandedOver, 1).unwrap();
+    let handed_over = signed(false)
+        .step(&automatic(), RequestEvent::HandedOver, 1)
+        .unwrap();
     assert_eq!(handed_over.claim, kept(false));
 }
 
@@ -396,15 +712,24 @@ fn step__should_refuse_signatures_that_do_not_fit_the_draft() {
     assert!(
         signing
             .clone()
-            .step(made(vec![], Some(signed())), 1)
+            .step(&automatic(), made(vec![], Some(signed())), 1)
             .is_err()
     );
     assert!(
         signing
             .clone()
-            .step(made(other_curve, Some(signed())), 1)
+            .step(&automatic(), made(other_curve, Some(signed())), 1)
             .is_err()
     );
-    assert!(signing.clone().step(made(signatures(), None), 1).is_err());
-    assert!(signing.step(made(signatures(), Some(signed())), 1).is_ok());
+    assert!(
+        signing
+            .clone()
+            .step(&automatic(), made(signatures(), None), 1)
+            .is_err()
+    );
+    assert!(
+        signing
+            .step(&automatic(), made(signatures(), Some(signed())), 1)
+            .is_ok()
+    );
 }

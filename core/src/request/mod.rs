@@ -3,24 +3,47 @@
 //! Everything here is pure. The orchestrator stores what [`RequestState::step`] returns in one commit,
 //! and then runs the effects.
 
+mod change;
+mod consent;
 mod machine;
+mod transaction;
 mod view;
+
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    amount::U256,
     derive::KeyPath,
-    fault::ExecuteCode,
+    fault::{Class, ExecuteCode, Fault},
+    field,
     ids::{RequestId, SessionId, TokenId, VaultId, WalletId},
-    networks::{ChainData, Network, Signed, Unsigned},
+    networks::{ChainData, Network, Replacement, Resource, Signed, Unsigned},
     order::SigningOrder,
     signature::Signature,
 };
 
+pub use change::RequestChange;
+pub use consent::{
+    ApprovalMode, ApprovalRule, Approver, Consent, MAX_APPROVERS, PersonApproval, USUAL_EXPIRY_MS,
+};
 pub use machine::{
     AuditRecord, IllegalTransition, RequestEffect, RequestEvent, RequestStep, ReservationChange,
 };
+pub use transaction::{Inclusion, TransactionState};
 pub use view::wire_signatures;
+
+/// Most characters (Unicode scalar values) of a request's notes.
+const MAX_NOTES: usize = 10_000;
+
+/// Checks the notes of a request that is to be made.
+///
+/// # Errors
+/// [`Class::Invalid`] naming the field.
+pub fn check_notes(notes: Option<&str>) -> Result<(), Fault> {
+    field::notes("notes", notes.unwrap_or_default(), MAX_NOTES)
+}
 
 /// A signing request: what never changes, and its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,17 +70,48 @@ pub struct SigningRequest {
     pub notes: Option<String>,
     /// The token that asked.
     pub token: TokenId,
+    /// The request whose transaction it is to replace.
+    pub replaces: Option<Replaces>,
     /// Milliseconds since the Unix epoch.
     pub created_at_ms: u64,
+    /// Who has to agree, and who has.
+    pub consent: Consent,
     /// Where it stands.
     pub state: RequestState,
 }
 
-/// Who decides about a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ApprovalRule {
-    /// Nobody: the vault signs at once.
-    Automatic,
+/// What a request is to replace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replaces {
+    /// The request that was named.
+    pub request: RequestId,
+    /// The first one of those whose transactions stand for the same place in the chain; not a replacement itself.
+    pub first: RequestId,
+    /// By what.
+    pub how: Replacement,
+    /// The most that the transaction may cost as fee, in the smallest unit of the coin; `None`: no limit of its own.
+    pub most_fee: Option<u128>,
+}
+
+impl Replaces {
+    /// Refuses an unsigned transaction that would cost more than was allowed: `fee` is the most that it can cost, in
+    /// the smallest unit of the coin.
+    ///
+    /// # Errors
+    /// [`Class::Invalid`] that names both.
+    pub fn check_fee(&self, fee: U256) -> Result<(), Fault> {
+        match self.most_fee {
+            Some(most) if fee > U256::from(most) => Err(Fault::new(
+                Class::Invalid,
+                format!(
+                    "to take the place of the earlier transaction it may have to pay a fee of {fee}, and {most} is the \
+                     most that was allowed (in the smallest unit of the coin)"
+                ),
+            )
+            .with_execute_code(ExecuteCode::InsufficientGasFee)),
+            Some(_) | None => Ok(()),
+        }
+    }
 }
 
 /// The nonce of an account, claimed by one request.
@@ -82,12 +136,23 @@ pub struct Draft {
     pub unsigned: Unsigned,
     /// The nonce that it holds, where it has one of its own.
     pub claim: Option<NonceReservation>,
+    /// What the payload names and another request holds, whose transaction it replaces: outputs, objects.
+    pub shared: BTreeSet<Resource>,
     /// Whether it is sent to the network once signed.
     pub broadcast: bool,
     /// When it was built, in milliseconds since the Unix epoch.
     pub built_at_ms: u64,
     /// When signing is given up, in milliseconds since the Unix epoch.
     pub deadline_ms: u64,
+}
+
+/// A draft whose signing people have interrupted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BuiltDraft {
+    /// It. Holds nothing as long as they are asked.
+    pub draft: Draft,
+    /// Sessions that were used up.
+    pub attempts: u32,
 }
 
 /// Where a request stands. Each state carries exactly its data.
@@ -104,8 +169,8 @@ pub enum RequestState {
     AwaitingApproval {
         /// As in `Screened`.
         broadcast: bool,
-        /// Who.
-        rule: ApprovalRule,
+        /// What it was signing when a signer wanted more approvals, and will go on with: it signs nothing else.
+        built: Option<Box<BuiltDraft>>,
     },
     /// Agreed; the chain is asked and the transaction built.
     Preparing {
@@ -148,6 +213,15 @@ pub enum RequestState {
         /// The bytes.
         signed: Signed,
     },
+    /// Given up after signers were asked for its transaction: some may have signed it. Pending until it can never come.
+    InDoubt {
+        /// What they were asked for. Holds nothing.
+        draft: Box<Draft>,
+        /// As in `Failed`.
+        reason: String,
+        /// As in `Failed`.
+        code: ExecuteCode,
+    },
     /// Signed, and taken by a node where it was sent.
     Succeeded {
         /// The signatures.
@@ -156,6 +230,9 @@ pub enum RequestState {
         signed: Option<Signed>,
         /// Whether it was sent.
         sent: bool,
+        /// What was signed, where the client has the transaction to send: what that uses up is free when the
+        /// client gives it up.
+        handed_over: Option<Box<Draft>>,
     },
     /// Over.
     Failed {
@@ -169,6 +246,17 @@ pub enum RequestState {
 }
 
 impl RequestState {
+    /// The signed transaction, where there is one and the request has not failed.
+    pub fn signed(&self) -> Option<&Signed> {
+        match self {
+            RequestState::Signed { signed, .. } | RequestState::Succeeded { signed, .. } => {
+                signed.as_ref()
+            }
+            RequestState::Broadcasting { signed, .. } => Some(signed),
+            _ => None,
+        }
+    }
+
     /// What was built, while it is not over.
     pub fn draft(&self) -> Option<&Draft> {
         match self {
@@ -180,6 +268,7 @@ impl RequestState {
             | RequestState::Screened { .. }
             | RequestState::AwaitingApproval { .. }
             | RequestState::Preparing { .. }
+            | RequestState::InDoubt { .. }
             | RequestState::Succeeded { .. }
             | RequestState::Failed { .. } => None,
         }
@@ -187,6 +276,27 @@ impl RequestState {
 }
 
 impl RequestState {
+    /// Why a request in doubt is pending, in words for people.
+    pub fn doubt(&self) -> Option<String> {
+        let RequestState::InDoubt { reason, .. } = self else {
+            return None;
+        };
+        Some(format!(
+            "given up: {reason}; signers had been asked for its transaction and may have signed it, so that it has not \
+             failed before that can never come: once another one of the wallet's has used the same number, outputs or \
+             objects for good, or its time is over"
+        ))
+    }
+
+    /// What was signed, where the client has the transaction to send: the request can still be given up, so
+    /// that the next one uses what it uses.
+    pub fn handed_over(&self) -> Option<&Draft> {
+        match self {
+            RequestState::Succeeded { handed_over, .. } => handed_over.as_deref(),
+            _ => None,
+        }
+    }
+
     /// Why a request in this state can no longer be rejected; `None` while it can.
     pub fn past_rejection(&self) -> Option<&'static str> {
         match self {
@@ -200,6 +310,13 @@ impl RequestState {
             RequestState::Signed { .. } | RequestState::Broadcasting { .. } => {
                 Some("it is signed; a request can only be rejected before signing")
             }
+            RequestState::InDoubt { .. } => {
+                Some("it was already given up, and waits until its transaction can never come")
+            }
+            RequestState::Succeeded {
+                handed_over: Some(_),
+                ..
+            } => None,
             RequestState::Succeeded { .. } => Some("it has already succeeded"),
             RequestState::Failed { .. } => Some("it was already rejected, or has failed"),
         }
@@ -207,6 +324,14 @@ impl RequestState {
 }
 
 impl SigningRequest {
+    /// The first of the requests whose transactions stand for the same place in the chain as this one's: itself,
+    /// unless it is a replacement.
+    pub fn first_of_place(&self) -> RequestId {
+        self.replaces
+            .as_ref()
+            .map_or(self.id, |replaces| replaces.first)
+    }
+
     /// The order that signers get for the draft that this request is signing, with the shares of
     /// `epoch`: those that are in use when they are asked. `None` outside of `Signing`.
     pub fn order(&self, epoch: u32, now_ms: u64) -> Option<SigningOrder> {
@@ -227,6 +352,7 @@ impl SigningRequest {
             unsigned: draft.unsigned.bytes.clone(),
             inputs: draft.unsigned.signing.clone(),
             recipient_indices: Vec::new(),
+            approvals: self.consent.order_approvals(now_ms),
             issued_at_ms: now_ms,
             expires_at_ms: draft.deadline_ms,
         })

@@ -1,9 +1,16 @@
 //! What the wire shows of a request. Statuses are projections of the inner state.
 
-use super::{RequestState, SigningRequest};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+
+use super::{PersonApproval, RequestEffect, RequestState, SigningRequest, TransactionState};
 use crate::{
+    approval::ApprovalTerms,
     fault::ExecuteCode,
-    networks::{Network, Payload, Signed, evm::calls::AbiTable},
+    networks::{
+        Network, Payload, Signed,
+        evm::calls::AbiTable,
+        solana::{self, SolanaPayload, wire::WireTransaction},
+    },
     schema::wire,
     signature::Signature,
 };
@@ -22,7 +29,20 @@ struct StateView<'a> {
     signatures: &'a [Signature],
     /// The transaction, once its hash may be shown.
     signed: Option<&'a Signed>,
-    sent: bool,
+}
+
+impl StateView<'_> {
+    fn tx_hash(&self) -> String {
+        self.signed
+            .map(|signed| signed.tx_hash.clone())
+            .unwrap_or_default()
+    }
+
+    fn signed_transaction(&self) -> String {
+        self.signed
+            .map(|signed| signed.transaction.clone())
+            .unwrap_or_default()
+    }
 }
 
 fn show(state: &RequestState) -> StateView<'_> {
@@ -32,7 +52,6 @@ fn show(state: &RequestState) -> StateView<'_> {
         code: ExecuteCode::Unspecified,
         signatures: &[],
         signed: None,
-        sent: false,
     };
     match state {
         RequestState::Received
@@ -40,19 +59,17 @@ fn show(state: &RequestState) -> StateView<'_> {
         | RequestState::AwaitingApproval { .. }
         | RequestState::Preparing { .. }
         | RequestState::Prepared { .. }
-        | RequestState::Signing { .. } => {}
+        | RequestState::Signing { .. }
+        | RequestState::InDoubt { .. } => {}
         RequestState::Signed { signatures, .. } | RequestState::Broadcasting { signatures, .. } => {
             shown.signatures = signatures;
         }
         RequestState::Succeeded {
-            signatures,
-            signed,
-            sent,
+            signatures, signed, ..
         } => {
             shown.status = Status::Succeeded;
             shown.signatures = signatures;
             shown.signed = signed.as_ref();
-            shown.sent = *sent;
         }
         RequestState::Failed {
             reason,
@@ -68,21 +85,76 @@ fn show(state: &RequestState) -> StateView<'_> {
     shown
 }
 
+/// What is shown of the approvals of a request.
+pub(super) struct ApprovalCounts {
+    /// What it waits for people to do; empty: nothing.
+    pub pending_operation: &'static str,
+    /// How many people have to approve, as far as is known.
+    pub required: u32,
+    /// How many of them are missing, while it waits.
+    pub remaining: u32,
+}
+
 impl SigningRequest {
+    fn waits_for_people(&self) -> bool {
+        matches!(self.state, RequestState::AwaitingApproval { .. })
+    }
+
+    pub(super) fn approvals(&self, now_ms: u64) -> ApprovalCounts {
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let required = self.consent.required(now_ms);
+        let (pending_operation, remaining) = if self.waits_for_people() {
+            let missing = required.saturating_sub(self.consent.count(now_ms));
+            ("approve", missing)
+        } else {
+            ("", 0)
+        };
+        ApprovalCounts {
+            pending_operation,
+            required: count(required),
+            remaining: count(remaining),
+        }
+    }
+
+    pub(super) fn status(&self) -> Status {
+        show(&self.state).status
+    }
+
     /// The request as responses show it; without its payload where that can no longer be read.
     /// The call data of EVM transactions is put into words where it is one of `calls`.
-    /// `simulation` is what came of trying the transaction, empty where nothing did.
-    pub fn to_wire(&self, calls: &AbiTable, simulation: Vec<u8>) -> wire::SigningRequest {
+    /// `simulation` is what came of trying the transaction, empty where nothing did, and `transaction` what
+    /// is known of it on the chain. Those that replace it are another row's, and for the caller to add. Approvals are
+    /// counted as they hold at `now_ms`, in milliseconds since the Unix epoch.
+    pub fn to_wire(
+        &self,
+        calls: &AbiTable,
+        simulation: Vec<u8>,
+        transaction: Option<&TransactionState>,
+        now_ms: u64,
+    ) -> wire::SigningRequest {
         let shown = show(&self.state);
+        let consent = &self.consent;
+        let waits = self.waits_for_people();
+        let approvals = self.approvals(now_ms);
         let payload = Payload::decode(&self.payload).ok();
         wire::SigningRequest {
             uuid: self.id.to_string(),
             status: shown.status.into(),
             failed_reason: shown.failed_reason.to_owned(),
-            tx_hash: shown
-                .signed
-                .map(|signed| signed.tx_hash.clone())
-                .unwrap_or_default(),
+            tx_hash: shown.tx_hash(),
+            signed_transaction: shown.signed_transaction(),
+            pending_operation: approvals.pending_operation.to_owned(),
+            required_approval_count: approvals.required,
+            remaining_approval_count: approvals.remaining,
+            approvals: consent.given.iter().map(PersonApproval::to_wire).collect(),
+            approval_expiry_timestamp: if waits { consent.expires_at_ms } else { 0 },
+            approval_wanted: consent.wanted.clone().unwrap_or_default(),
+            approval_subject: waits.then(|| wire::ApprovalSubject {
+                root_public_key: self.root_public_key.clone(),
+                network: self.network.name().to_owned(),
+                address: self.address.clone(),
+                payload: self.payload.clone(),
+            }),
             creation_timestamp: self.created_at_ms,
             r#type: payload.as_ref().map(Payload::echo),
             notes: self.notes.clone(),
@@ -100,7 +172,42 @@ impl SigningRequest {
                 r#type: source::Type::Api.into(),
                 website: String::new(),
             }),
+            token_transfer_fee: payload
+                .as_ref()
+                .and_then(|payload| self.token_transfer_fee(payload)),
+            // Nothing was seen of it yet.
+            transaction_state: match (transaction, self.state.effect()) {
+                (None, Some(RequestEffect::Track)) => Some(TransactionState::Pending.to_wire()),
+                (known, _) => known.map(TransactionState::to_wire),
+            },
+            replaces_uuid: self
+                .replaces
+                .as_ref()
+                .map(|replaces| replaces.request.to_string())
+                .unwrap_or_default(),
+            replaced_by_uuids: Vec::new(),
         }
+    }
+
+    /// What the token takes of the amount that the request's transaction sends: the transaction says it.
+    fn token_transfer_fee(&self, payload: &Payload) -> Option<String> {
+        let Payload::Solana(SolanaPayload::SendToken(_)) = payload else {
+            return None;
+        };
+        let transaction = match &self.state {
+            RequestState::Prepared { draft, .. }
+            | RequestState::Signing { draft, .. }
+            | RequestState::Signed { draft, .. }
+            | RequestState::Broadcasting { draft, .. } => {
+                WireTransaction::parse(&draft.unsigned.bytes)
+            }
+            RequestState::Succeeded {
+                signed: Some(signed),
+                ..
+            } => WireTransaction::parse(&STANDARD.decode(&signed.transaction).ok()?),
+            _ => return None,
+        };
+        solana::transfer_fee(&transaction.ok()?).map(|fee| fee.to_string())
     }
 
     /// Whether `txHash` is the signature of a transaction that the client is to send itself: on
@@ -112,23 +219,15 @@ impl SigningRequest {
     }
 
     /// What executeSigningRequests answers; `None` while the request is pending.
-    /// `signedTransaction` is there for transactions that Covault did not send itself.
     pub fn outcome(&self) -> Option<wire::ExecuteSigningRequestsResponse> {
         let shown = show(&self.state);
         match shown.status {
             Status::Unspecified | Status::Pending => None,
             Status::Succeeded => Some(wire::ExecuteSigningRequestsResponse {
                 error: None,
-                tx_hash: shown
-                    .signed
-                    .map(|signed| signed.tx_hash.clone())
-                    .unwrap_or_default(),
+                tx_hash: shown.tx_hash(),
                 signatures: container(shown.signatures),
-                signed_transaction: shown
-                    .signed
-                    .filter(|_| !shown.sent)
-                    .map(|signed| signed.transaction.clone())
-                    .unwrap_or_default(),
+                signed_transaction: shown.signed_transaction(),
             }),
             Status::Failed => Some(wire::ExecuteSigningRequestsResponse {
                 error: Some(wire::Error {
@@ -139,6 +238,21 @@ impl SigningRequest {
                 }),
                 ..Default::default()
             }),
+        }
+    }
+}
+
+impl PersonApproval {
+    fn to_wire(&self) -> wire::GivenApproval {
+        let ApprovalTerms {
+            most_fee,
+            valid_until_ms,
+        } = self.terms;
+        wire::GivenApproval {
+            person: self.person.clone(),
+            timestamp: self.at_ms,
+            most_fee: most_fee.to_string(),
+            valid_until_timestamp: valid_until_ms,
         }
     }
 }

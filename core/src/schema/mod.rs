@@ -3,6 +3,8 @@
 
 pub mod describe;
 pub mod json;
+mod path;
+mod protobuf;
 mod reflect;
 pub mod service;
 

@@ -1,6 +1,9 @@
 //! The descriptors of the schema, read once.
 
-use std::{collections::BTreeSet, sync::LazyLock};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::LazyLock,
+};
 
 use prost_reflect::{
     DescriptorPool, ExtensionDescriptor, FieldDescriptor, MessageDescriptor, MethodDescriptor,
@@ -22,6 +25,8 @@ struct SchemaIndex {
     required: BTreeSet<String>,
     /// Full names of the fields with `json_padded_base64`.
     padded: BTreeSet<String>,
+    /// Full names of the fields with `json_refuses_zero_of`, and the field that it names.
+    refuses_zero_of: BTreeMap<String, String>,
     /// Full names of the fields with `hidden_from_readers`.
     hidden: BTreeSet<String>,
     http_path: ExtensionDescriptor,
@@ -47,7 +52,19 @@ fn read() -> Result<SchemaIndex, String> {
             .collect();
         Ok::<_, String>(names)
     };
+    let refuses_zero_of = option("json_refuses_zero_of")?;
+    let refuses_zero_of = pool
+        .all_messages()
+        .flat_map(|message| message.fields().collect::<Vec<_>>())
+        .filter_map(|field| {
+            let options = field.options();
+            let of = options.get_extension(&refuses_zero_of);
+            let of = of.as_str().filter(|of| !of.is_empty())?;
+            Some((field.full_name().to_owned(), of.to_owned()))
+        })
+        .collect();
     Ok(SchemaIndex {
+        refuses_zero_of,
         required: marked("json_required")?,
         padded: marked("json_padded_base64")?,
         hidden: marked("hidden_from_readers")?,
@@ -107,6 +124,12 @@ pub(super) fn is_required(field: &FieldDescriptor) -> Result<bool, Fault> {
 /// Whether a JSON request must pad the field's base64.
 pub(super) fn is_padded(field: &FieldDescriptor) -> Result<bool, Fault> {
     Ok(reflection()?.padded.contains(field.full_name()))
+}
+
+/// The field of the message in this field that a JSON request must not give as 0.
+pub(super) fn refuses_zero_of(field: &FieldDescriptor) -> Result<Option<&'static str>, Fault> {
+    let names = &reflection()?.refuses_zero_of;
+    Ok(names.get(field.full_name()).map(String::as_str))
 }
 
 /// Whether callers that may only read do not get the field.

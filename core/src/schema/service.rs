@@ -5,7 +5,7 @@ use prost::Message as _;
 use prost_reflect::{DynamicMessage, FieldDescriptor, MessageDescriptor, MethodDescriptor, Value};
 use prost_types::method_options::IdempotencyLevel;
 
-use super::{describe, json, reflect, wire};
+use super::{describe, json, protobuf, reflect, wire};
 use crate::fault::Fault;
 
 /// Who calls an operation: each has tokens, a path and a shape of errors of its own.
@@ -138,6 +138,14 @@ impl OperationDescriptor {
     /// [`crate::fault::Class::Invalid`] with the path of the field.
     pub fn request_of_json(&self, json: &[u8]) -> Result<Vec<u8>, Fault> {
         Ok(json::decode_dynamic(&self.method.input(), json)?.encode_to_vec())
+    }
+
+    /// Checks a request message in protobuf as strictly as its JSON: what the schema does not have is refused.
+    ///
+    /// # Errors
+    /// As [`OperationDescriptor::request_of_json`].
+    pub fn check_protobuf(&self, request: &[u8]) -> Result<(), Fault> {
+        protobuf::check(&self.method.input(), request)
     }
 
     /// The JSON of a response message: every field present.

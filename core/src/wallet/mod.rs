@@ -9,7 +9,7 @@ use crate::{
     attest::MAX_REF,
     derive::KeyPath,
     fault::{Class, Fault},
-    field::at_most_chars,
+    field::label,
     ids::{VaultId, WalletId},
     networks::Network,
     schema::wire,
@@ -134,8 +134,8 @@ impl Wallet {
 /// # Errors
 /// [`crate::fault::Class::Invalid`] naming the field.
 pub fn check_labels(name: &str, reference: &str) -> Result<(), Fault> {
-    at_most_chars("name", name, MAX_NAME)?;
-    at_most_chars("ref", reference, MAX_REF)
+    label("name", name, MAX_NAME)?;
+    label("ref", reference, MAX_REF)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use crate::{
     attest::MadeKey,
     derive::RootKey,
     fault::{Class, Fault},
+    field::label,
     ids::VaultId,
     order::{Generation, KeygenOrder, LaterGenerations, NodeId, ReshareOrder, ReshareProof},
     request::ApprovalRule,
@@ -78,17 +79,14 @@ impl Vault {
         threshold: u16,
         signers: Vec<NodeId>,
         ecdsa: Scheme,
+        approval: ApprovalRule,
         now_ms: u64,
     ) -> Result<Self, Fault> {
+        approval.check()?;
         if name.trim().is_empty() {
             return Err(Fault::field("name", "is required"));
         }
-        if name.chars().count() > MAX_NAME {
-            return Err(Fault::field(
-                "name",
-                format!("has more than {MAX_NAME} characters"),
-            ));
-        }
+        label("name", name, MAX_NAME)?;
         check_set(threshold, &signers)?;
         if ecdsa.curve() != Curve::Secp256k1 {
             return Err(Fault::field("ecdsaBackend", "not an ECDSA backend"));
@@ -109,7 +107,7 @@ impl Vault {
             name: name.to_owned(),
             threshold,
             signers,
-            approval: ApprovalRule::Automatic,
+            approval,
             created_at_ms: now_ms,
             keys,
         })
@@ -135,6 +133,17 @@ impl Vault {
     /// The root key on a curve, once it is there.
     pub fn root(&self, curve: Curve) -> Option<&RootKey> {
         self.live(curve).map(|live| &live.root)
+    }
+
+    /// The scheme of the key of a curve and the generation of shares that signs with it, once the key is
+    /// there.
+    pub fn shares(&self, curve: Curve) -> Option<(Scheme, &Generation)> {
+        self.keys.iter().find_map(|key| match &key.state {
+            KeyState::Ready(live) if key.scheme.curve() == curve => {
+                Some((key.scheme, &live.generation))
+            }
+            _ => None,
+        })
     }
 
     /// The generation of shares that signs on a curve, once the key is there.

@@ -6,7 +6,16 @@ use crate::{ids::SessionId, wallet::generation::ReshareState};
 fn vault() -> Vault {
     let signers = vec![NodeId([1; 32]), NodeId([2; 32]), NodeId([3; 32])];
     let ecdsa = Scheme::Dkls23;
-    Vault::new(VaultId::from_bytes([9; 16]), "main", 2, signers, ecdsa, 7).unwrap()
+    Vault::new(
+        VaultId::from_bytes([9; 16]),
+        "main",
+        2,
+        signers,
+        ecdsa,
+        ApprovalRule::automatic(),
+        7,
+    )
+    .unwrap()
 }
 
 fn order(vault: &Vault, curve: Curve, session: u8) -> KeygenOrder {
@@ -117,7 +126,16 @@ fn reshare__should_be_of_every_key_or_of_those_named() {
 fn reshare__should_leave_out_a_key_that_has_none_and_refuse_it_by_name() {
     let nodes: Vec<NodeId> = (1..=3).map(|number| NodeId([number; 32])).collect();
     let id = VaultId::from_bytes([9; 16]);
-    let mut vault = Vault::new(id, "rare", 2, nodes, Scheme::Cggmp24, 7).unwrap();
+    let mut vault = Vault::new(
+        id,
+        "rare",
+        2,
+        nodes,
+        Scheme::Cggmp24,
+        ApprovalRule::automatic(),
+        7,
+    )
+    .unwrap();
     for scheme in [Scheme::Cggmp24, Scheme::FrostEd25519] {
         let order = KeygenOrder {
             scheme,
@@ -193,10 +211,18 @@ fn new__should_refuse_what_cannot_sign() {
     let id = VaultId::from_bytes([9; 16]);
     let nodes = |ids: &[u8]| ids.iter().map(|id| NodeId([*id; 32])).collect::<Vec<_>>();
     let problem = |name: &str, threshold, signers| {
-        Vault::new(id, name, threshold, signers, Scheme::Dkls23, 1)
-            .unwrap_err()
-            .message()
-            .to_owned()
+        Vault::new(
+            id,
+            name,
+            threshold,
+            signers,
+            Scheme::Dkls23,
+            ApprovalRule::automatic(),
+            1,
+        )
+        .unwrap_err()
+        .message()
+        .to_owned()
     };
     assert_eq!(problem(" ", 2, nodes(&[1, 2])), "name: is required");
     assert_eq!(
@@ -211,7 +237,15 @@ fn new__should_refuse_what_cannot_sign() {
 fn new__should_take_the_ecdsa_scheme_that_is_asked_for() {
     let make = |ecdsa| {
         let signers = vec![NodeId([1; 32]), NodeId([2; 32])];
-        Vault::new(VaultId::from_bytes([9; 16]), "v", 2, signers, ecdsa, 1)
+        Vault::new(
+            VaultId::from_bytes([9; 16]),
+            "v",
+            2,
+            signers,
+            ecdsa,
+            ApprovalRule::automatic(),
+            1,
+        )
     };
     let vault = make(Scheme::Cggmp24).unwrap();
     let schemes: Vec<_> = vault.keys.iter().map(|key| key.scheme).collect();

@@ -37,9 +37,12 @@ pub enum BusAddress {
 /// Why a bus could not do it.
 #[derive(Debug, thiserror::Error)]
 pub enum BusError {
-    /// Too many messages wait to be sent, or the message is too large.
+    /// The message is too large.
     #[error("the bus cannot take the message: {0}")]
     Refused(&'static str),
+    /// Too many messages wait to be sent: it may be tried again.
+    #[error("the bus cannot take the message now: {0}")]
+    Full(&'static str),
     /// The bus cannot be reached, or was shut down.
     #[error("the bus is not reachable: {0}")]
     Unreachable(String),
@@ -51,7 +54,7 @@ pub trait Bus: Send + Sync {
     /// Hands a message over for sending, without waiting for it to be sent.
     ///
     /// # Errors
-    /// [`BusError::Refused`] when it is too large or too many wait.
+    /// [`BusError::Refused`] when it is too large, [`BusError::Full`] when too many wait.
     fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError>;
 
     /// Starts to receive what is sent to `me` from now on, and announcements if asked for.

@@ -145,10 +145,10 @@ pub(super) fn remember(
 mod tests {
     use std::{path::Path, time::Duration};
 
-    use covault_core::ids::SessionId;
+    use covault_core::ids::{RequestId, SessionId};
 
     use super::*;
-    use crate::claims::{Claim, Claims};
+    use crate::claims::{Claim, ClaimError, Claims};
 
     fn claim(session: u8, now_ms: u64) -> Claim {
         Claim {
@@ -158,6 +158,7 @@ mod tests {
             transaction: None,
             spending: Vec::new(),
             now_ms,
+            approved: false,
         }
     }
 
@@ -204,5 +205,16 @@ mod tests {
         assert!(!claims.blocked(&root, 5) && !claims.blocked(&[4; 33], 0));
         assert!(claims.banned(&root, &NodeId([7; 32])) && claims.banned(&root, &peer));
         assert_eq!(claims.stored_peers(), seen);
+        // What an approval was used for may be missing too, until it is over.
+        let request = |number: u8, now_ms, approved| Claim {
+            digest: Some((RequestId::from_bytes([number; 16]), [number; 32])),
+            approved,
+            ..claim(number, now_ms)
+        };
+        let unknown = Err(ClaimError::SpendingUnknown);
+        assert_eq!(claims.claim(request(7, 6_000, true)).await, unknown);
+        claims.claim(request(7, 6_000, false)).await.unwrap();
+        let later = 5_000 + SPENDING_WINDOW_MS;
+        claims.claim(request(8, later, true)).await.unwrap();
     }
 }

@@ -116,12 +116,20 @@ impl SpendingWindows {
             counter,
             amount,
             most_per_day,
+            unapproved,
         } in spending
         {
             let name = counter.name();
             let total = self.window(&spent, &name)?.total_from(first);
-            if most_per_day.is_some_and(|most| total.saturating_add(*amount) > most) {
+            let total = total.saturating_add(*amount);
+            if most_per_day.is_some_and(|most| total > most) {
                 return Ok(Err(ClaimError::DailyLimitReached(counter.clone())));
+            }
+            if let Some(unapproved) = unapproved
+                && total > unapproved.most_per_day
+            {
+                let wants = unapproved.wants.clone();
+                return Ok(Err(ClaimError::ApprovalsMissing(wants)));
             }
             names.push((name, *amount));
         }

@@ -36,9 +36,11 @@ fn spending(request: u8, now_ms: u64, spends: &[(&str, u64, u64)]) -> Claim {
                 counter: counter(asset),
                 amount: U256::from(*amount),
                 most_per_day: Some(U256::from(*most)),
+                unapproved: None,
             })
             .collect(),
         now_ms,
+        approved: false,
     }
 }
 

@@ -9,7 +9,9 @@ use covault_core::{
 };
 use tokio::time::timeout;
 
-use super::{Cluster, ClusterInner, ExpectedReply, POLL_INTERVAL, select_signers::AttemptFailures};
+use super::{
+    Cluster, ClusterInner, ExpectedReply, POLL_INTERVAL, not_sent, select_signers::AttemptFailures,
+};
 use crate::{
     attest::has_signed,
     envelope::EnvelopeKind,
@@ -24,7 +26,8 @@ impl Cluster {
     /// `threshold` nodes, each verified; fails at once while too few holders live.
     ///
     /// # Errors
-    /// [`covault_core::fault::Class::Unavailable`] naming who did not answer within `patience`.
+    /// [`covault_core::fault::Class::Unavailable`] naming who did not answer within `patience`, with the code
+    /// [`covault_core::fault::FaultCode::Busy`] when the bus has not taken the order.
     pub async fn attest(
         &self,
         order: &AttestOrder,
@@ -56,29 +59,38 @@ impl ClusterInner {
             .clock
             .now_ms()
             .saturating_add(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
+        let mut unsent = BTreeSet::new();
         if silent.len() >= threshold {
-            let body = encode(&AttestOrderMsg {
-                order: order.clone(),
-                sent_at_ms: self.clock.now_ms(),
-            })?;
-            for node in &silent {
-                let place = (order.epoch, order.session, 0);
-                self.send(EnvelopeKind::AttestOrder, place, *node, &body)?;
-            }
+            unsent.clone_from(&silent);
         }
         let texts: Vec<String> = order.statements().map(|it| it.text()).collect();
         let texts = std::sync::Arc::new(texts);
         let mut stated: Vec<NodeStatements> = Vec::new();
         while stated.len() < threshold {
-            let left_ms = ends_ms.saturating_sub(self.clock.now_ms());
+            let now_ms = self.clock.now_ms();
+            if !unsent.is_empty() {
+                let body = encode(&AttestOrderMsg {
+                    order: order.clone(),
+                    sent_at_ms: now_ms,
+                })?;
+                let place = (order.epoch, order.session, 0);
+                self.send_to_rest(EnvelopeKind::AttestOrder, place, &mut unsent, &body)?;
+            }
+            let left_ms = ends_ms.saturating_sub(now_ms);
             let live = silent
                 .iter()
                 .filter(|node| self.node_registry.live(node))
                 .count();
-            if stated.len().saturating_add(live) < threshold || left_ms == 0 {
+            let enough_live = stated.len().saturating_add(live) >= threshold;
+            if enough_live && left_ms == 0 && !unsent.is_empty() {
+                return Err(not_sent());
+            }
+            if !enough_live || left_ms == 0 {
                 let silent: Vec<NodeId> = silent.into_iter().collect();
                 let failures = AttemptFailures::of_silent(&silent);
-                return Err(self.node_registry.too_few(holders, threshold, &failures));
+                return Err(self
+                    .node_registry
+                    .too_few(holders, threshold, &failures, None));
             }
             let wait = POLL_INTERVAL.min(Duration::from_millis(left_ms));
             match timeout(wait, call.replies.recv()).await {

@@ -90,7 +90,7 @@ impl ExpectedReply {
                 let fits = |signature: &Signature| signature.curve() == curve;
                 signatures.len() == count && signatures.iter().all(fits)
             }
-            (Self::Signatures(..), OrderReply::NoNonces { .. }) => true,
+            (Self::Signatures(..), OrderReply::NoNonces { .. } | OrderReply::Busy) => true,
             (Self::Statements, OrderReply::Prepared(signature)) => signature.len() <= MAX_STATEMENT,
             (Self::Statements, OrderReply::NotPermitted) => true,
             (Self::Statements, OrderReply::Behind { proven, .. }) => proven.len() <= MAX_PROOFS,
@@ -109,6 +109,7 @@ impl ExpectedReply {
                 | OrderReply::Backup(_)
                 | OrderReply::Attested(_)
                 | OrderReply::NotPermitted
+                | OrderReply::Busy
                 | OrderReply::Behind { .. },
             ) => false,
         }

@@ -109,7 +109,8 @@ impl ClusterInner {
         })?;
         for signer in to {
             let place = (FIRST_EPOCH, order.session, 0);
-            self.send(EnvelopeKind::KeygenOrder, place, *signer, &body)?;
+            // What is lost is repeated while nobody answers.
+            self.try_send(EnvelopeKind::KeygenOrder, place, *signer, &body)?;
         }
         Ok(())
     }
@@ -118,7 +119,7 @@ impl ClusterInner {
         let signers = &order.signers;
         let failures = AttemptFailures::of_silent(silent);
         self.node_registry
-            .too_few(signers, signers.len(), &failures)
+            .too_few(signers, signers.len(), &failures, None)
     }
 
     /// Who has made which key; an error when none can come of the order.
@@ -174,6 +175,7 @@ impl ClusterInner {
             | OrderReply::Attested(_)
             | OrderReply::NoNonces { .. }
             | OrderReply::NotPermitted
+            | OrderReply::Busy
             | OrderReply::Behind { .. } => Ok(None),
         }
     }

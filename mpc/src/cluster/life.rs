@@ -16,7 +16,7 @@ use ed25519_dalek::Signature;
 use tokio::time::{sleep, timeout};
 
 use super::{
-    Cluster, ClusterInner, ExpectedReply, POLL_INTERVAL, REPLY_GRACE_MS, RESEND_MS,
+    Cluster, ClusterInner, ExpectedReply, POLL_INTERVAL, REPLY_GRACE_MS, RESEND_MS, not_sent,
     select_signers::AttemptFailures,
 };
 use crate::{
@@ -111,8 +111,9 @@ impl Cluster {
     }
 
     /// Asks holders for their shares, encrypted with age to the order's recipients. Gives each
-    /// holder's backup (see [`crate::shares::backup`]) or why there is none: not live, or its
-    /// configuration does not name the recipients.
+    /// holder's backup (see [`crate::shares::backup`]) or why there is none: not live, its
+    /// configuration does not name the recipients, or the bus has not taken the order
+    /// ([`covault_core::fault::FaultCode::Busy`]).
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Bug`] when the order cannot be sent at all.
@@ -217,8 +218,12 @@ impl ClusterInner {
     }
 
     fn silent(&self, nodes: &[NodeId], silent: &[NodeId]) -> Fault {
-        self.node_registry
-            .too_few(nodes, nodes.len(), &AttemptFailures::of_silent(silent))
+        self.node_registry.too_few(
+            nodes,
+            nodes.len(),
+            &AttemptFailures::of_silent(silent),
+            None,
+        )
     }
 
     async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareOutcome, Fault> {
@@ -363,7 +368,8 @@ impl ClusterInner {
         })?;
         for party in to {
             let place = (order.new.epoch, order.session, 0);
-            self.send(EnvelopeKind::ReshareOrder, place, *party, &body)?;
+            // What is lost is repeated while nobody answers.
+            self.try_send(EnvelopeKind::ReshareOrder, place, *party, &body)?;
         }
         Ok(())
     }
@@ -438,7 +444,7 @@ impl ClusterInner {
         })?;
         for node in to {
             let place = (order.new.epoch, order.session, ACTIVATION);
-            self.send(EnvelopeKind::Activate, place, *node, &body)?;
+            self.try_send(EnvelopeKind::Activate, place, *node, &body)?;
         }
         Ok(())
     }
@@ -454,16 +460,17 @@ impl ClusterInner {
             &order.holders,
         )?;
         let began_ms = self.clock.now_ms();
-        let body = encode(&BackupOrderMsg {
-            order: order.clone(),
-            sent_at_ms: began_ms,
-        })?;
-        for holder in &order.holders {
-            let place = (order.epoch, order.session, 0);
-            self.send(EnvelopeKind::BackupOrder, place, *holder, &body)?;
-        }
+        let mut unsent: BTreeSet<NodeId> = order.holders.iter().copied().collect();
         let mut answers: BTreeMap<NodeId, Result<Vec<u8>, Fault>> = BTreeMap::new();
         loop {
+            if !unsent.is_empty() {
+                let body = encode(&BackupOrderMsg {
+                    order: order.clone(),
+                    sent_at_ms: self.clock.now_ms(),
+                })?;
+                let place = (order.epoch, order.session, 0);
+                self.send_to_rest(EnvelopeKind::BackupOrder, place, &mut unsent, &body)?;
+            }
             let waiting = order
                 .holders
                 .iter()
@@ -495,6 +502,9 @@ impl ClusterInner {
         }
         let answer = |node: &NodeId| {
             let silent = || {
+                if unsent.contains(node) {
+                    return Err(not_sent());
+                }
                 let name = self.node_registry.name(node);
                 Err(Fault::unavailable(format!("{name} did not answer")))
             };

@@ -4,25 +4,30 @@ mod attest;
 mod calls;
 mod keygen;
 mod life;
+mod line;
 mod listen;
+mod load;
 mod node_registry;
 mod offline;
+mod pace;
 mod select_signers;
 mod sign;
 mod unadmitted;
+mod window;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use covault_core::{
     attest::MadeKey,
-    fault::Fault,
-    ids::SessionId,
+    fault::{Fault, FaultCode},
+    ids::{SessionId, TokenId, VaultId},
     order::{KeygenOrder, NodeId, SigningOrder},
     port::{Clock, Entropy},
+    scheme::Scheme,
     signature::Signature,
 };
 use parking_lot::{Mutex, MutexGuard};
-use tokio::task::JoinHandle;
+use tokio::{task::JoinHandle, time::sleep};
 
 use crate::{
     bus::Bus,
@@ -32,13 +37,15 @@ use crate::{
 };
 use calls::{CallGuard, ExpectedReply, NodeReply, PendingCalls};
 use listen::listen;
-use node_registry::NodeRegistry;
+use node_registry::{NodeRegistry, places::SigningAsk};
 
 pub use self::unadmitted::Unadmitted;
 pub use crate::message::{Ban, HaltReason};
 
 /// How often a waiting call looks at which nodes live.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// How often those who wait for signers are looked at: a signer that was busy, or away, is there again.
+const SERVE_INTERVAL: Duration = Duration::from_millis(50);
 /// Nodes report what was missing when an attempt ends; they have this long to be heard.
 const REPLY_GRACE_MS: u64 = 300;
 /// How often an order for one session is repeated to those that have not answered, in milliseconds.
@@ -57,11 +64,23 @@ pub struct ClusterConfig {
     pub entropy: Arc<dyn Entropy>,
     /// A node is live while its last announcement is younger; three heartbeats or more.
     pub live_for: Duration,
-    /// How long one set of signers has before another set is tried.
+    /// How long one set of signers has before another set is tried, while nothing is known of how long
+    /// attempts take; later a multiple of that.
     pub attempt: Duration,
 }
 
 crate::secrets::secret!(ClusterConfig);
+
+/// Whether it is only for what there is to do that something was not done.
+fn is_busy(fault: &Fault) -> bool {
+    matches!(fault.code(), FaultCode::Busy { .. })
+}
+
+/// An order could not be sent for as long as there was time.
+fn not_sent() -> Fault {
+    let sentence = "the message bus has too much to do, and has not taken the order in time";
+    Fault::unavailable(sentence).with_code(FaultCode::Busy { seconds: 1 })
+}
 
 /// A signer node as the cluster sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,19 +103,38 @@ pub struct NodeStatus {
     pub skew_ms: i64,
     /// Why it does not sign.
     pub halted: Vec<HaltReason>,
+    /// Vaults for which it signs nothing: its operator has frozen them.
+    pub frozen: Vec<VaultId>,
+}
+
+/// How an order is to be signed.
+#[derive(Clone, Copy, Debug)]
+pub struct SigningTask<'a> {
+    /// The scheme of the key.
+    pub scheme: Scheme,
+    /// Claimed by the caller, and never used again.
+    pub session: SessionId,
+    /// All share holders of the key, in the order of their indices.
+    pub holders: &'a [NodeId],
+    /// Signers needed.
+    pub threshold: u16,
+    /// When it is given up, in milliseconds since the Unix epoch.
+    pub deadline_ms: u64,
+    /// Who asks for it. Each has its turns.
+    pub token: TokenId,
 }
 
 /// The client of the signer nodes.
 pub struct Cluster {
     shared: Arc<ClusterInner>,
-    listener: JoinHandle<()>,
+    tasks: [JoinHandle<()>; 2],
 }
 
 struct ClusterInner {
     codec: EnvelopeCodec,
     bus: Arc<dyn Bus>,
     clock: Arc<dyn Clock>,
-    node_registry: NodeRegistry,
+    node_registry: Arc<NodeRegistry>,
     preprocess: NonceInventory,
     attempt: Duration,
     /// Who waits for replies, by session.
@@ -109,7 +147,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.listener.abort();
+        for task in &self.tasks {
+            task.abort();
+        }
     }
 }
 
@@ -142,7 +182,16 @@ impl Cluster {
             calls: Mutex::default(),
         });
         let listener = tokio::spawn(listen(Arc::downgrade(&shared), inbox));
-        Ok(Arc::new(Self { shared, listener }))
+        let node_registry = Arc::downgrade(&shared.node_registry);
+        let server = tokio::spawn(async move {
+            while let Some(node_registry) = node_registry.upgrade() {
+                node_registry.serve(None);
+                drop(node_registry);
+                sleep(SERVE_INTERVAL).await;
+            }
+        });
+        let tasks = [listener, server];
+        Ok(Arc::new(Self { shared, tasks }))
     }
 
     /// Makes a root key. Repeating an order that has succeeded returns the same key.
@@ -157,28 +206,42 @@ impl Cluster {
             .await
     }
 
-    /// Signs every input of the order with any `threshold` of the live `holders` (all share
-    /// holders, in the order of the keygen). Tries other sets until `deadline_ms` (since the
-    /// Unix epoch) and waits for nodes that may come. Each signature was verified against the
-    /// order's public key. `session` must be claimed by the caller and never used again.
+    /// Signs every input of the order with any `threshold` of the live holders of its key. Tries other
+    /// sets until the deadline and waits for nodes that may come, and for those that have room for it: each
+    /// vault and token in its turn, of one of them first come, first served. Each signature was verified
+    /// against the order's public key.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when too few holders answered in time (the
-    /// public sentence names the missing nodes), [`covault_core::fault::Class::Peer`] when some
+    /// public sentence names the missing nodes), at once with the code
+    /// [`covault_core::fault::FaultCode::Busy`] when what came before takes longer than the request has,
+    /// [`covault_core::fault::Class::Peer`] when some
     /// misbehaved, [`covault_core::fault::Class::Invalid`] when the nodes refused the order, and
     /// [`covault_core::fault::Class::WrongState`] when they have promised another signature for
     /// this request, or the session was used before.
     pub async fn sign(
         &self,
         order: &SigningOrder,
-        session: SessionId,
+        task: SigningTask<'_>,
+    ) -> Result<Vec<Signature>, Fault> {
+        self.shared.sign(order, task).await
+    }
+
+    /// How long it may be at the present rate until what the vault's keys of this scheme have to sign is signed,
+    /// where `unsigned` requests of the vault are accepted and not signed, and the same again for what this
+    /// token has waiting: so nobody alone takes more than half of what time there is. `None`: some wait,
+    /// and nothing was signed yet by which it could be told.
+    pub fn expected_wait(
+        &self,
+        scheme: Scheme,
         holders: &[NodeId],
         threshold: u16,
-        deadline_ms: u64,
-    ) -> Result<Vec<Signature>, Fault> {
-        self.shared
-            .sign(order, session, holders, threshold, deadline_ms)
-            .await
+        (vault, token): (VaultId, TokenId),
+        unsigned: usize,
+    ) -> Option<Duration> {
+        let needed = usize::from(threshold);
+        let ask = SigningAsk::new(scheme, holders, needed, (vault, token), 1);
+        self.shared.node_registry.wait_of_newcomer(&ask, unsigned)
     }
 
     /// From now on only these nodes are used and listed; the rest are strangers. Until somebody
@@ -210,6 +273,40 @@ impl Cluster {
 }
 
 impl ClusterInner {
+    /// As [`ClusterInner::send`]; false where more waits to be sent than the bus takes now.
+    fn try_send(
+        &self,
+        kind: EnvelopeKind,
+        place: (u32, SessionId, u32),
+        to: NodeId,
+        body: &[u8],
+    ) -> Result<bool, Fault> {
+        match self.send(kind, place, to, body) {
+            Err(fault) if is_busy(&fault) => {
+                tracing::warn!(?kind, ?fault, "an order cannot be sent now");
+                Ok(false)
+            }
+            sent => sent.map(|()| true),
+        }
+    }
+
+    /// Sends an order to those who have not got it yet. Who has it by now is no longer one of them.
+    fn send_to_rest(
+        &self,
+        kind: EnvelopeKind,
+        place: (u32, SessionId, u32),
+        rest: &mut BTreeSet<NodeId>,
+        body: &[u8],
+    ) -> Result<(), Fault> {
+        while let Some(node) = rest.first().copied() {
+            if !self.try_send(kind, place, node, body)? {
+                return Ok(());
+            }
+            rest.remove(&node);
+        }
+        Ok(())
+    }
+
     fn send(
         &self,
         kind: EnvelopeKind,

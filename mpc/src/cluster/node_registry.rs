@@ -1,21 +1,25 @@
 //! Which nodes there are, which live, and which were slow.
 
+pub(super) mod places;
+
 use std::{
-    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
 
 use covault_core::{
     fault::{Class, Fault},
+    ids::VaultId,
     order::NodeId,
     port::Clock,
 };
 use parking_lot::{Mutex, MutexGuard};
 
+use self::places::Places;
 use super::{
     NodeStatus,
-    select_signers::{AttemptFailures, NoSigningSet, SignerCandidate, pick},
+    select_signers::AttemptFailures,
     unadmitted::{Unadmitted, UnadmittedNodes},
 };
 use crate::message::{Announcement, Ban, HaltReason, SKEW_MS};
@@ -26,8 +30,6 @@ const REPLAY_MS: u64 = 2 * SKEW_MS;
 /// How long it is remembered, in milliseconds, that two nodes do not get along. A ban is for
 /// good, but its reporter may lie: later requests avoid the pair, and only while they can.
 const MISTRUST_MS: u64 = 3_600_000;
-/// How suspect a node is that may not sign: more than any other.
-const HALTED: u8 = 3;
 /// How long a node that was slow or silent is asked last.
 const SUSPECT_MS: u64 = 30_000;
 /// How long a node that ran twice is named after it was last seen to, in milliseconds.
@@ -41,8 +43,10 @@ struct KnownNode {
     name: String,
     version: String,
     keys: u32,
+    threads: u16,
     bans: Vec<Ban>,
     halted: Vec<HaltReason>,
+    frozen: Vec<VaultId>,
     boot: [u8; 16],
     /// Our clock, when it was last heard.
     heard_ms: u64,
@@ -65,18 +69,27 @@ impl KnownNode {
             count: _,
             height: _,
             others: _,
+            threads,
+            frozen,
         } = announcement.sanitized();
         Self {
             name,
             version,
             keys,
+            threads,
             bans,
             halted,
+            frozen,
             boot,
             heard_ms,
             at_ms,
             left: leaving,
         }
+    }
+
+    /// Whether its operator has frozen the vault, or all.
+    fn is_frozen(&self, vault: VaultId) -> bool {
+        self.frozen.contains(&vault) || self.halted.contains(&HaltReason::Frozen)
     }
 
     /// How far its clock was ahead of ours when it was last heard, in milliseconds.
@@ -101,8 +114,7 @@ struct State {
     mistrusted_pairs: HashMap<(NodeId, NodeId), u64>,
     /// Holders of keys we use: they always have a place.
     wanted: HashSet<NodeId>,
-    active_sessions: HashMap<NodeId, usize>,
-    turn: usize,
+    places: Places,
     /// Starts of each node that name other ones.
     starts: HashMap<NodeId, BootHistory>,
 }
@@ -139,29 +151,7 @@ impl BootHistory {
 pub(super) struct NodeRegistry {
     clock: Arc<dyn Clock>,
     live_ms: u64,
-    state: Arc<Mutex<State>>,
-}
-
-/// The signers of one attempt, who count as busy while it is held; the first collects.
-pub(super) struct SigningSet {
-    pub signers: Vec<NodeId>,
-    _busy: BusyGuard,
-}
-
-struct BusyGuard {
-    state: Arc<Mutex<State>>,
-    nodes: Vec<NodeId>,
-}
-
-impl Drop for BusyGuard {
-    fn drop(&mut self) {
-        let mut state = lock(&self.state);
-        for node in &self.nodes {
-            if let Some(count) = state.active_sessions.get_mut(node) {
-                *count = count.saturating_sub(1);
-            }
-        }
-    }
+    state: Mutex<State>,
 }
 
 fn is_admitted(state: &State, node: &NodeId) -> bool {
@@ -176,13 +166,13 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl NodeRegistry {
-    pub(super) fn new(clock: Arc<dyn Clock>, live_for: Duration) -> Self {
+    pub(super) fn new(clock: Arc<dyn Clock>, live_for: Duration) -> Arc<Self> {
         let live_ms = u64::try_from(live_for.as_millis()).unwrap_or(u64::MAX);
-        Self {
+        Arc::new(Self {
             clock,
             live_ms,
-            state: Arc::default(),
-        }
+            state: Mutex::default(),
+        })
     }
 
     /// Only these nodes are used from now on.
@@ -193,11 +183,13 @@ impl NodeRegistry {
             admitted,
             unadmitted,
             starts,
+            places,
             ..
         } = &mut *state;
         let nodes: HashSet<NodeId> = nodes.iter().copied().collect();
         known.retain(|node, _| nodes.contains(node));
         starts.retain(|node, _| nodes.contains(node));
+        places.retain(|node| nodes.contains(node));
         for node in &nodes {
             unadmitted.forget(node);
         }
@@ -347,6 +339,7 @@ impl NodeRegistry {
                 bans: known.bans.clone(),
                 skew_ms: known.skew_ms(),
                 halted: self.halted(&state, id),
+                frozen: known.frozen.clone(),
             })
             .collect();
         nodes.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
@@ -409,59 +402,6 @@ impl NodeRegistry {
         lock(&self.state).suspect_until.remove(node);
     }
 
-    /// A team for one attempt: live nodes, those that were slow last, the least busy first.
-    pub(super) fn select_signers(
-        &self,
-        holders: &[NodeId],
-        needed: usize,
-        failures: &AttemptFailures,
-    ) -> Result<SigningSet, NoSigningSet> {
-        let now_ms = self.clock.now_ms();
-        let mut state = lock(&self.state);
-        state.wanted.extend(holders);
-        state.mistrusted_pairs.retain(|_, until| now_ms < *until);
-        state.turn = state.turn.wrapping_add(1);
-        let turn = state.turn;
-        let count = holders.len().max(1);
-        let candidates = holders
-            .iter()
-            .enumerate()
-            .map(|(place, node)| {
-                let known = state.known.get(node);
-                let halted = self.halted(&state, node);
-                let suspect = state.suspect_until.get(node);
-                let suspect = suspect.filter(|(until, _)| now_ms < *until);
-                // Shares of other keys may be good: it is asked last.
-                let level = match halted.contains(&HaltReason::Claims) {
-                    true => HALTED,
-                    false => suspect.map_or(0, |(_, level)| *level),
-                };
-                SignerCandidate {
-                    node: *node,
-                    live: known.is_some_and(|known| self.is_live(known))
-                        && !halted.iter().any(|halt| *halt != HaltReason::Claims),
-                    order: (
-                        level,
-                        state.active_sessions.get(node).copied().unwrap_or(0),
-                        // Equals take turns.
-                        place.wrapping_add(turn) % count,
-                    ),
-                }
-            })
-            .collect();
-        let mistrusted_pairs: BTreeSet<(NodeId, NodeId)> =
-            state.mistrusted_pairs.keys().copied().collect();
-        let signers = pick(candidates, needed, failures, &mistrusted_pairs)?;
-        for node in &signers {
-            *state.active_sessions.entry(*node).or_default() += 1;
-        }
-        let _busy = BusyGuard {
-            state: Arc::clone(&self.state),
-            nodes: signers.clone(),
-        };
-        Ok(SigningSet { signers, _busy })
-    }
-
     /// Those that do not sign, and why.
     fn halted_with<'a>(&self, nodes: &'a [NodeId]) -> Vec<(&'a NodeId, Vec<HaltReason>)> {
         let state = lock(&self.state);
@@ -469,13 +409,26 @@ impl NodeRegistry {
         nodes.filter(|(_, halts)| !halts.is_empty()).collect()
     }
 
+    /// Those that are there, and whose operators have frozen the vault or all.
+    fn frozen_of<'a>(&self, nodes: &'a [NodeId], vault: VaultId) -> Vec<&'a NodeId> {
+        let state = lock(&self.state);
+        let is_frozen = |node: &&NodeId| {
+            let known = state.known.get(*node).filter(|known| self.is_live(known));
+            known.is_some_and(|known| known.is_frozen(vault))
+        };
+        nodes.iter().filter(is_frozen).collect()
+    }
+
     /// "not enough signers: 1 of 2 needed answered; missing: node-2 (ssh-ed25519 AAAA...)".
+    /// Who is asked to sign for a vault may have frozen it.
     pub(super) fn too_few(
         &self,
         holders: &[NodeId],
         needed: usize,
         failures: &AttemptFailures,
+        signing_for: Option<VaultId>,
     ) -> Fault {
+        let frozen = signing_for.map_or_else(Vec::new, |vault| self.frozen_of(holders, vault));
         let (silent, culprits) = (failures.silent(), failures.culprits());
         let refused: Vec<&NodeId> = failures.refusals().map(|(node, _)| node).collect();
         let accused: Vec<&NodeId> = culprits
@@ -485,12 +438,14 @@ impl NodeRegistry {
         let missing: Vec<&NodeId> = holders
             .iter()
             .filter(|node| !refused.contains(node) && !accused.contains(node))
+            .filter(|node| !frozen.contains(node))
             .filter(|node| !self.live(node) || silent.contains(node))
             .collect();
         let absent = missing
             .len()
             .saturating_add(accused.len())
-            .saturating_add(refused.len());
+            .saturating_add(refused.len())
+            .saturating_add(frozen.len());
         if absent == 0 && self.halted_with(holders).is_empty() {
             return Fault::unavailable("the signers were there, but did not finish in time");
         }
@@ -502,6 +457,7 @@ impl NodeRegistry {
                 sentence.push_str(&format!("; {title}: {}", names.join(", ")));
             }
         };
+        list("frozen by their operators (covault node thaw)", &frozen);
         list("missing", &missing);
         list("check the clocks of", &self.out_of_time(&missing));
         let halted = self.halted_with(holders);
@@ -544,8 +500,15 @@ impl NodeRegistry {
 mod tests {
     use std::sync::atomic::Ordering;
 
-    use super::*;
-    use covault_core::testing::ManualClock;
+    use covault_core::ids::{TokenId, VaultId};
+
+    use super::{places::SigningAsk, *};
+
+    fn party() -> (VaultId, TokenId) {
+        (VaultId::from_bytes([1; 16]), TokenId::from_bytes([1; 16]))
+    }
+
+    use covault_core::{ids::RequestId, scheme::Scheme, testing::ManualClock};
 
     fn announcement(at_ms: u64) -> Announcement {
         Announcement {
@@ -560,10 +523,12 @@ mod tests {
             height: 0,
             halted: Vec::new(),
             others: Vec::new(),
+            threads: 1,
+            frozen: Vec::new(),
         }
     }
 
-    fn node_registry() -> (Arc<ManualClock>, NodeRegistry) {
+    fn node_registry() -> (Arc<ManualClock>, Arc<NodeRegistry>) {
         let clock = Arc::new(ManualClock::default());
         clock.0.store(1_000_000, Ordering::Relaxed);
         let node_registry =
@@ -601,15 +566,18 @@ mod tests {
             clock.0.fetch_add(1, Ordering::Relaxed);
         }
         assert!(!twice());
-        let signing_set = |node_registry: &NodeRegistry| {
-            let choice = node_registry.select_signers(&[node], 1, &AttemptFailures::default());
-            choice.is_ok()
+        let signing_set = |node_registry: &Arc<NodeRegistry>| {
+            let ask = SigningAsk::new(Scheme::Dkls23, &[node], 1, party(), 1);
+            let place = node_registry.come(&ask, RequestId::from_bytes([1; 16]), u64::MAX);
+            node_registry
+                .take_place(&ask, place, &AttemptFailures::default())
+                .is_ok()
         };
         assert!(signing_set(&node_registry));
         // The second and the third name each other.
         node_registry.heard(node, said(2, &[1, 3]));
         assert!(twice() && !signing_set(&node_registry));
-        let sentence = node_registry.too_few(&[node], 1, &AttemptFailures::default());
+        let sentence = node_registry.too_few(&[node], 1, &AttemptFailures::default(), None);
         assert!(sentence.message().contains("running twice"), "{sentence}");
         // One is gone.
         clock.0.fetch_add(DUPLICATE_MS, Ordering::Relaxed);
@@ -635,7 +603,7 @@ mod tests {
         // Long before the last of them is too old to be noted.
         assert!(clock.now_ms() - began_ms - 60_000 > SKEW_MS + 3_000);
         assert!(!node_registry.live(&node));
-        let sentence = node_registry.too_few(&[node], 1, &AttemptFailures::default());
+        let sentence = node_registry.too_few(&[node], 1, &AttemptFailures::default(), None);
         assert!(
             sentence.message().contains("check the clocks of"),
             "{sentence}"
@@ -689,8 +657,9 @@ mod tests {
             .collect();
         assert_eq!(wanting, [stranger]);
         // Nobody is picked who is not admitted.
-        let choice =
-            node_registry.select_signers(&[ours, stranger], 2, &AttemptFailures::default());
+        let ask = SigningAsk::new(Scheme::Dkls23, &[ours, stranger], 2, party(), 1);
+        let place = node_registry.come(&ask, RequestId::from_bytes([1; 16]), u64::MAX);
+        let choice = node_registry.take_place(&ask, place, &AttemptFailures::default());
         assert!(choice.is_err());
 
         node_registry.admit(&[ours, stranger]);

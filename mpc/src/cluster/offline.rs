@@ -26,7 +26,7 @@ impl ClusterInner {
             outcome = run => outcome,
             offline = self.offline(parties) => {
                 let failures = AttemptFailures::of_silent(&offline);
-                let fault = self.node_registry.too_few(parties, parties.len(), &failures);
+                let fault = self.node_registry.too_few(parties, parties.len(), &failures, None);
                 Err(fault.caused_by("a node has restarted or is offline"))
             }
         }

@@ -9,6 +9,8 @@ use covault_core::{fault::Fault, order::NodeId};
 pub(super) enum NoSigningSet {
     /// Not enough live nodes; more may come.
     Wait,
+    /// Those that would do have as much to do as they can.
+    Full,
     /// No choice will do.
     Never,
 }
@@ -17,12 +19,18 @@ pub(super) enum NoSigningSet {
 pub(super) struct SignerCandidate {
     pub node: NodeId,
     pub live: bool,
-    /// Smaller goes first: (how suspect, sessions it is in, whose turn).
-    pub order: (u8, usize, usize),
+    /// It may be given more to do.
+    pub free: bool,
+    /// It has said too often that it has too much to do: the others are not kept waiting for it.
+    pub avoided: bool,
+    /// Smaller goes first: how suspect, how slow.
+    pub standing: (u8, u8),
+    /// Among those that stand alike: sessions it is in, whose turn.
+    pub turn: (usize, usize),
 }
 
 /// What has gone wrong with one request so far.
-#[derive(Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct AttemptFailures {
     refusals: BTreeMap<NodeId, Fault>,
     /// (who says so, about whom). Either may lie: they do not meet again for this request.
@@ -49,6 +57,17 @@ impl AttemptFailures {
             silent: nodes.iter().copied().collect(),
             ..Self::default()
         }
+    }
+
+    /// Nothing has.
+    pub(super) fn is_empty(&self) -> bool {
+        let Self {
+            refusals,
+            mistrusted_pairs,
+            silent,
+            failed,
+        } = self;
+        refusals.is_empty() && mistrusted_pairs.is_empty() && silent.is_empty() && failed.is_empty()
     }
 
     pub(super) fn refused(&mut self, node: NodeId, fault: Fault) {
@@ -126,7 +145,8 @@ struct SetSearch<'a> {
     steps: usize,
 }
 
-/// Picks `needed` candidates that get along, the preferred ones first.
+/// Picks `needed` candidates that get along, the preferred ones first. Who is preferred and has too much
+/// to do is waited for, unless others stand as well.
 pub(super) fn pick(
     candidates: Vec<SignerCandidate>,
     needed: usize,
@@ -150,31 +170,53 @@ fn count_and_pick(
         taken = taken.saturating_add(MAX_SEARCH_STEPS.saturating_sub(search.steps));
         found
     };
-    candidates.sort_by_key(|candidate| candidate.order);
-    let live: Vec<NodeId> = candidates
-        .iter()
-        .filter(|candidate| candidate.live)
-        .map(|candidate| candidate.node)
-        .collect();
+    candidates.sort_by_key(|candidate| (candidate.standing, candidate.turn));
+    let those = |is: fn(&SignerCandidate) -> bool| -> Vec<NodeId> {
+        let those = candidates.iter().filter(|candidate| is(candidate));
+        those.map(|candidate| candidate.node).collect()
+    };
     let cares = [
         Strictness::NoMistrustedPairs,
         Strictness::NewPairs,
         Strictness::NewSet,
         Strictness::Least,
     ];
-    let signing_set = cares
-        .into_iter()
-        .find_map(|strictness| match search(&live, strictness) {
-            SearchResult::SigningSet(signing_set) => Some(signing_set),
+    let mut strictest = |nodes: &[NodeId], least: Strictness| {
+        let mut cares = cares.into_iter().filter(|care| *care >= least);
+        cares.find_map(|strictness| match search(nodes, strictness) {
+            SearchResult::SigningSet(signing_set) => Some((signing_set, strictness)),
             SearchResult::None | SearchResult::TooLong => None,
-        });
-    let picked = signing_set.ok_or_else(|| {
-        let all: Vec<NodeId> = candidates.iter().map(|candidate| candidate.node).collect();
-        match search(&all, Strictness::Least) {
-            SearchResult::None => NoSigningSet::Never,
-            SearchResult::SigningSet(_) | SearchResult::TooLong => NoSigningSet::Wait,
+        })
+    };
+    let worst = |signing_set: &[NodeId]| {
+        let members = candidates.iter();
+        let members = members.filter(|candidate| signing_set.contains(&candidate.node));
+        members.map(|candidate| candidate.standing).max()
+    };
+    let live = those(|candidate| candidate.live);
+    let preferred = those(|candidate| candidate.live && !candidate.avoided);
+    let best = match preferred.len() < live.len() {
+        true => strictest(&preferred, Strictness::NewSet),
+        false => None,
+    };
+    let best = best.or_else(|| strictest(&live, Strictness::Least));
+    let picked = match best {
+        None => match search(&those(|_| true), Strictness::Least) {
+            SearchResult::None => Err(NoSigningSet::Never),
+            SearchResult::SigningSet(_) | SearchResult::TooLong => Err(NoSigningSet::Wait),
+        },
+        Some((best, strictness)) => {
+            let free = those(|candidate| candidate.live && candidate.free);
+            if best.iter().all(|node| free.contains(node)) {
+                Ok(best)
+            } else {
+                strictest(&free, strictness)
+                    .map(|(signing_set, _)| signing_set)
+                    .filter(|signing_set| worst(signing_set) <= worst(&best))
+                    .ok_or(NoSigningSet::Full)
+            }
         }
-    });
+    };
     (picked, taken)
 }
 
@@ -300,7 +342,10 @@ mod tests {
             .map(|(number, live)| SignerCandidate {
                 node: node(number),
                 live: *live,
-                order: (0, 0, number.into()),
+                free: true,
+                avoided: false,
+                standing: (0, 0),
+                turn: (0, number.into()),
             })
             .collect()
     }
@@ -312,12 +357,70 @@ mod tests {
     #[test]
     fn pick__should_prefer_the_prompt_and_idle() {
         let mut all = candidates(&[true, true, true]);
-        all[0].order = (1, 0, 0);
-        all[1].order = (0, 9, 0);
+        all[0].standing = (1, 0);
+        all[1].turn = (9, 0);
         let signing_set = pick(all, 2, &AttemptFailures::default(), &BTreeSet::new())
             .ok()
             .unwrap();
         assert_eq!(signing_set, [node(2), node(1)]);
+    }
+
+    #[test]
+    fn pick__should_wait_for_the_prompt_and_not_for_one_of_several_as_good() {
+        let none = BTreeSet::new();
+        let picked = |all, failures: &AttemptFailures| pick(all, 2, failures, &none);
+        let mut failures = AttemptFailures::default();
+        let all = || {
+            let mut all = candidates(&[true; 4]);
+            all[0].free = false;
+            all[3].standing = (0, 1);
+            all
+        };
+        // The others are as good.
+        assert_eq!(picked(all(), &failures), Ok(vec![node(1), node(2)]));
+        // The fourth is free, and slow.
+        let mut busy = all();
+        busy[1].free = false;
+        assert_eq!(picked(busy, &failures), Err(NoSigningSet::Full));
+        // A team that has failed is no better than one that is busy.
+        failures.failed(&[node(1), node(2)]);
+        assert_eq!(picked(all(), &failures), Err(NoSigningSet::Full));
+        // Where the slow one is needed, it is taken.
+        let mut few = all();
+        few[1].live = false;
+        few[0].free = true;
+        failures.misbehaved(node(0), node(2));
+        assert_eq!(picked(few, &failures), Ok(vec![node(0), node(3)]));
+    }
+
+    #[test]
+    fn pick__should_not_wait_for_who_is_busy_all_the_time() {
+        let none = BTreeSet::new();
+        let mut failures = AttemptFailures::default();
+        let all = || {
+            let mut all = candidates(&[true; 3]);
+            // Suspect, since the busy one said so.
+            all[0].standing = (2, 0);
+            all[2].free = false;
+            all
+        };
+        let avoided = || {
+            let mut all = all();
+            all[2].avoided = true;
+            all
+        };
+        assert_eq!(pick(all(), 2, &failures, &none), Err(NoSigningSet::Full));
+        let picked = pick(avoided(), 2, &failures, &none);
+        assert_eq!(picked, Ok(vec![node(1), node(0)]));
+        // The suspect one was silent indeed.
+        failures.failed(&[node(0), node(1)]);
+        let waits = pick(avoided(), 2, &failures, &none);
+        assert_eq!(waits, Err(NoSigningSet::Full));
+        // Nobody else is there.
+        let mut few = avoided();
+        few[0].live = false;
+        few[2].free = true;
+        assert_eq!(pick(few, 2, &failures, &none), Ok(vec![node(1), node(2)]));
     }
 
     #[test]

@@ -1,17 +1,22 @@
-//! Signatures, as the orchestrator asks for them: attempts with one set of signers after another.
+//! Signatures, as the orchestrator asks for them: attempts with one set of signers after another, each
+//! when its signers have room for it; beside one that takes longer than nearly all do, another one.
 
 use std::time::Duration;
 
 use covault_core::{
     fault::{Class, Fault, FaultCode},
-    ids::SessionId,
+    ids::{SessionId, VaultId},
     order::{NodeId, SigningOrder},
     signature::{Curve, Signature},
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{
-    CallGuard, ClusterInner, ExpectedReply, POLL_INTERVAL, REPLY_GRACE_MS,
+    CallGuard, ClusterInner, ExpectedReply, POLL_INTERVAL, REPLY_GRACE_MS, SigningTask,
+    calls::NodeReply,
+    line::LinePlace,
+    node_registry::places::{SigningAsk, SigningSet},
+    pace::Paces,
     select_signers::{AttemptFailures, NoSigningSet},
 };
 use crate::{
@@ -23,47 +28,119 @@ use crate::{
     verify::verify,
 };
 
+/// Attempts of one request that run at one time, at most: with two of three signers, one that is silent
+/// can be in two of them.
+const MAX_TEAMS: usize = 3;
+/// A request fails at once when it would be too late even if signers were so many times as fast as now.
+const HOPELESS: u32 = 2;
+
 /// How an attempt has ended.
 enum AttemptOutcome {
     Signed(Vec<Signature>),
     /// With the same nodes, but without nonces made ahead, it may go well.
     NoNonces,
+    /// A signer has too much to do. Others may not.
+    Busy,
     Failed,
+}
+
+/// A request on its way to its signatures.
+struct SigningRun<'a> {
+    order: &'a SigningOrder,
+    session: SessionId,
+    ask: SigningAsk,
+    deadline_ms: u64,
+    call: CallGuard<'a>,
+    failures: AttemptFailures,
+    /// Its place in line, for all of its attempts.
+    place: LinePlace,
+    /// Whether nonces made ahead are named.
+    preprocess: bool,
+    /// Number of the next attempt. Each is claimed by its signers on its own: no two of them share a
+    /// nonce.
+    next: u32,
+    /// Attempts that failed, but for those that were beside others.
+    failed: u32,
+    running: Vec<Attempt>,
+    /// It has only waited for signers with too much to do.
+    crowded: bool,
+}
+
+/// An attempt that runs.
+struct Attempt {
+    number: u32,
+    /// With their places taken.
+    team: SigningSet,
+    sent: Instant,
+    /// The orchestrator's clock.
+    sent_at_ms: u64,
+    ends_ms: u64,
+    /// Nonces made ahead were named.
+    named: bool,
+    /// Who has said whom it missed.
+    reported: Vec<NodeId>,
+}
+
+/// Where a request goes next.
+enum Placement {
+    Team(SigningSet),
+    Signed(Vec<Signature>),
+    None(NoSigningSet),
+    /// It would be too late.
+    Hopeless(Option<Duration>),
 }
 
 impl ClusterInner {
     pub(super) async fn sign(
         &self,
         order: &SigningOrder,
-        session: SessionId,
-        holders: &[NodeId],
-        threshold: u16,
-        deadline_ms: u64,
+        task: SigningTask<'_>,
     ) -> Result<Vec<Signature>, Fault> {
-        let deadline_ms = deadline_ms.min(order.expires_at_ms);
-        let needed = usize::from(threshold);
-        let mut request = SignOrderMsg {
-            order: order.clone(),
+        let SigningTask {
+            scheme,
             session,
-            signers: Vec::new(),
-            nonces: Vec::new(),
-            attempt_ms: 0,
-            sent_at_ms: 0,
-        };
+            holders,
+            threshold,
+            deadline_ms,
+            token,
+        } = task;
+        let needed = usize::from(threshold);
+        let party = (order.vault, token);
+        let deadline_ms = deadline_ms.min(order.expires_at_ms);
         let wanted = ExpectedReply::Signatures(order.inputs.len(), order.network.curve());
-        let mut call = self.call(wanted, order.epoch, session, holders)?;
-        let mut failures = AttemptFailures::default();
-        let mut attempt = 0_u32;
-        // The schemes of the other curve make nothing ahead.
-        let mut preprocess = order.network.curve() == Curve::Ed25519;
-        if preprocess {
+        let ask = SigningAsk::new(scheme, holders, needed, party, order.inputs.len());
+        let mut run = SigningRun {
+            order,
+            session,
+            deadline_ms,
+            call: self.call(wanted, order.epoch, session, holders)?,
+            failures: AttemptFailures::default(),
+            place: self.node_registry.come(&ask, order.request, deadline_ms),
+            ask,
+            // The schemes of the other curve make nothing ahead.
+            preprocess: order.network.curve() == Curve::Ed25519,
+            next: 0,
+            failed: 0,
+            running: Vec::new(),
+            crowded: false,
+        };
+        if run.preprocess {
             self.preprocess
                 .want(&order.root_public_key, order.epoch, holders);
         }
         loop {
             let now_ms = self.clock.now_ms();
-            if now_ms >= deadline_ms {
-                return Err(self.node_registry.too_few(holders, needed, &failures));
+            if now_ms >= run.deadline_ms {
+                // Signers that failed say more than that the last try came too late.
+                return Err(match run.crowded && run.failures.is_empty() {
+                    true => crowded(None),
+                    false => self.node_registry.too_few(
+                        holders,
+                        needed,
+                        &run.failures,
+                        Some(order.vault),
+                    ),
+                });
             }
             if is_future(order.issued_at_ms, now_ms) {
                 // Nobody would take it for as long as that was. An order of now is taken.
@@ -71,60 +148,137 @@ impl ClusterInner {
                     "the orchestrator's clock was set back while signers were asked",
                 ));
             }
-            let signing_set = match self
-                .node_registry
-                .select_signers(holders, needed, &failures)
-            {
-                Ok(signing_set) => signing_set,
-                Err(NoSigningSet::Wait) => {
-                    let left = Duration::from_millis(deadline_ms.saturating_sub(now_ms));
-                    match late(order, &mut call, POLL_INTERVAL.min(left)).await {
+            let left = Duration::from_millis(run.deadline_ms.saturating_sub(now_ms));
+            let team = match self.place(&mut run, left).await {
+                Placement::Team(team) => team,
+                Placement::Signed(signatures) => return Ok(signatures),
+                Placement::Hopeless(wait) => return Err(crowded(wait)),
+                Placement::None(NoSigningSet::Never) => {
+                    return Err(self.give_up(holders, needed, run.failures, order.vault));
+                }
+                Placement::None(NoSigningSet::Wait) => {
+                    run.crowded = false;
+                    match late(order, &mut run.call, POLL_INTERVAL.min(left)).await {
                         Some(signatures) => return Ok(signatures),
                         None => continue,
                     }
                 }
-                Err(NoSigningSet::Never) => return Err(self.give_up(holders, needed, failures)),
+                // The time is over.
+                Placement::None(NoSigningSet::Full) => continue,
             };
-            // What is slow, a backend or a machine, gets more time after two tries.
-            let longer = 1 << (attempt / 2).min(3);
-            let attempt_ms = u64::try_from(self.attempt.as_millis())
-                .unwrap_or(u64::MAX)
-                .saturating_mul(longer);
-            request.nonces = if preprocess {
-                self.name_nonces(order, &signing_set.signers)
-            } else {
-                Vec::new()
-            };
-            request.signers = signing_set.signers.clone();
-            request.attempt_ms = attempt_ms.min(deadline_ms.saturating_sub(now_ms));
-            request.sent_at_ms = now_ms;
-            let body = encode(&request)?;
-            for signer in &signing_set.signers {
-                let place = (order.epoch, session, attempt);
-                self.send(EnvelopeKind::SigningOrder, place, *signer, &body)?;
+            if !self.begin_attempt(&mut run, team)? {
+                // More waits to be sent than the bus takes.
+                if let Some(signatures) = late(order, &mut run.call, POLL_INTERVAL).await {
+                    return Ok(signatures);
+                }
+                continue;
             }
-            let ended = self
-                .await_attempt(order, &mut call, &request, attempt, &mut failures)
-                .await;
-            meter::attempted(matches!(ended, AttemptOutcome::Signed(_)));
-            match ended {
+            match self.await_attempts(&mut run).await? {
                 AttemptOutcome::Signed(signatures) => return Ok(signatures),
-                // Nobody's fault: the nodes commit anew.
-                AttemptOutcome::NoNonces => preprocess = false,
+                AttemptOutcome::NoNonces | AttemptOutcome::Busy => {}
                 AttemptOutcome::Failed => {
-                    failures.failed(&signing_set.signers);
+                    run.crowded = false;
+                    run.failed = run.failed.saturating_add(1);
                     // The second try comes at once; what fails again and again must not spin.
-                    if attempt > 0
-                        && let Some(signatures) = late(order, &mut call, POLL_INTERVAL).await
+                    if run.failed > 1
+                        && let Some(signatures) = late(order, &mut run.call, POLL_INTERVAL).await
                     {
                         return Ok(signatures);
                     }
                 }
             }
-            attempt = attempt
-                .checked_add(1)
-                .ok_or_else(|| Fault::bug("too many attempts"))?;
         }
+    }
+
+    /// Signers that have room for it: now, or when its turn has come.
+    async fn place(&self, run: &mut SigningRun<'_>, left: Duration) -> Placement {
+        let SigningRun { ask, failures, .. } = run;
+        match self.node_registry.take_place(ask, run.place, failures) {
+            Ok(team) => return Placement::Team(team),
+            Err(NoSigningSet::Full) => {}
+            Err(none) => return Placement::None(none),
+        }
+        if let Some(wait) = self.node_registry.expected_wait(ask, run.place)
+            && wait / HOPELESS > left
+        {
+            return Placement::Hopeless(Some(wait));
+        }
+        run.crowded = true;
+        let began_ms = self.clock.now_ms();
+        let mut ticket = self.node_registry.wait(ask, run.place, failures);
+        // There may have been a place in between.
+        self.node_registry.serve(Some(run.ask.holders()));
+        let placed = tokio::select! {
+            biased;
+            placed = &mut ticket.placed => placed,
+            signed = late(run.order, &mut run.call, left) => {
+                return match signed {
+                    Some(signatures) => Placement::Signed(signatures),
+                    None => Placement::None(NoSigningSet::Full),
+                };
+            }
+        };
+        let waited_ms = self.clock.now_ms().saturating_sub(began_ms);
+        let left = left.saturating_sub(Duration::from_millis(waited_ms));
+        match placed {
+            // What is begun and cannot be ended takes the place of others.
+            Ok(Ok(_)) if self.node_registry.pace(&run.ask, Paces::average) > Some(left) => {
+                Placement::Hopeless(None)
+            }
+            Ok(Ok(team)) => Placement::Team(team),
+            Ok(Err(none)) => Placement::None(none),
+            Err(_) => Placement::None(NoSigningSet::Full),
+        }
+    }
+
+    /// Sends the order to a team. False when the bus cannot take it now.
+    fn begin_attempt(&self, run: &mut SigningRun<'_>, team: SigningSet) -> Result<bool, Fault> {
+        let (order, number) = (run.order, run.next);
+        run.next = number
+            .checked_add(1)
+            .ok_or_else(|| Fault::bug("too many attempts"))?;
+        let now_ms = self.clock.now_ms();
+        let unmeasured = self.attempt;
+        let allowed = self
+            .node_registry
+            .pace(&run.ask, |paces, class| paces.allowance(class, unmeasured));
+        // What is slow, a backend or a machine, gets more time after two tries.
+        let longer = 1 << (run.failed / 2).min(3);
+        let allowed_ms = u64::try_from(allowed.as_millis())
+            .unwrap_or(u64::MAX)
+            .saturating_mul(longer);
+        let nonces = if run.preprocess {
+            self.name_nonces(order, &team.signers)
+        } else {
+            Vec::new()
+        };
+        let request = SignOrderMsg {
+            order: order.clone(),
+            session: run.session,
+            signers: team.signers.clone(),
+            nonces,
+            attempt_ms: allowed_ms.min(run.deadline_ms.saturating_sub(now_ms)),
+            sent_at_ms: now_ms,
+        };
+        let body = encode(&request)?;
+        for signer in &team.signers {
+            let place = (order.epoch, run.session, number);
+            if !self.try_send(EnvelopeKind::SigningOrder, place, *signer, &body)? {
+                run.crowded = true;
+                return Ok(false);
+            }
+        }
+        run.crowded = false;
+        run.running.push(Attempt {
+            number,
+            team,
+            sent: Instant::now(),
+            sent_at_ms: now_ms,
+            ends_ms: now_ms.saturating_add(request.attempt_ms),
+            named: !request.nonces.is_empty(),
+            reported: Vec::new(),
+        });
+        Ok(true)
     }
 
     /// Names nonces that were made ahead, if every signer has some, and asks those who have none.
@@ -152,167 +306,269 @@ impl ClusterInner {
         }
     }
 
-    /// Waits for the signatures of an attempt; when it has failed, `failures` says why.
-    async fn await_attempt(
-        &self,
-        order: &SigningOrder,
-        call: &mut CallGuard<'_>,
-        request: &SignOrderMsg,
-        attempt: u32,
-        failures: &mut AttemptFailures,
-    ) -> AttemptOutcome {
-        let signing_set = request.signers.as_slice();
-        let ends_ms = request.sent_at_ms.saturating_add(request.attempt_ms);
-        let mut reported: Vec<NodeId> = Vec::new();
+    /// Waits for the signatures of the attempts that run, and begins another one when they take long. When
+    /// all have failed, the run's failures say why.
+    async fn await_attempts(&self, run: &mut SigningRun<'_>) -> Result<AttemptOutcome, Fault> {
         loop {
-            let now_ms = self.clock.now_ms();
-            let left = if is_future(request.sent_at_ms, now_ms) {
-                0
-            } else {
-                ends_ms
-                    .saturating_add(REPLY_GRACE_MS)
-                    .saturating_sub(now_ms)
-            };
-            let patience = Duration::from_millis(left).min(POLL_INTERVAL);
-            match timeout(patience, call.replies.recv()).await {
-                Err(_) | Ok(None) => {
-                    let gone: Vec<NodeId> = signing_set
-                        .iter()
-                        .filter(|node| !self.node_registry.live(node))
-                        .copied()
-                        .collect();
-                    if left > 0 && gone.is_empty() {
-                        continue;
-                    }
-                    if !gone.is_empty() {
-                        // Do not penalise signers that are still live.
-                        self.suspect(&gone, failures);
-                        return AttemptOutcome::Failed;
-                    }
-                    // With nonces made ahead only the collector has anything to say: the others are
-                    // done once they have sent their shares.
-                    let speakers = if request.nonces.is_empty() {
-                        signing_set
-                    } else {
-                        signing_set.get(..1).unwrap_or_default()
-                    };
-                    let silent: Vec<NodeId> = speakers
-                        .iter()
-                        .filter(|node| !reported.contains(node))
-                        .copied()
-                        .collect();
-                    self.failed(signing_set, &silent, failures);
-                    return AttemptOutcome::Failed;
-                }
-                // Of whichever attempt: what verifies is good.
-                Ok(Some((node, of, OrderReply::Signed(signatures)))) => {
-                    if verify(order, &signatures).is_ok() {
-                        // All of them: the collector could not have done it alone.
-                        if of == attempt {
-                            for node in signing_set {
-                                self.node_registry.clear_suspicion(node);
-                            }
-                        }
-                        return AttemptOutcome::Signed(signatures);
-                    }
-                    tracing::warn!(?node, "a node sent signatures that do not verify");
-                    failures.misbehaved(node, node);
-                    self.suspect(&[node], failures);
-                    if signing_set.contains(&node) {
-                        return AttemptOutcome::Failed;
-                    }
-                }
-                Ok(Some((node, of, OrderReply::Refused(fault))))
-                    if of == attempt && signing_set.contains(&node) =>
-                {
-                    tracing::warn!(?node, ?fault, "a node refused an order");
-                    meter::was_refused(&fault);
-                    match fault.class() {
-                        Class::Unavailable => self.suspect(&[node], failures),
-                        // No verdict on the order: clocks are set right again.
-                        Class::Invalid if fault.code() == FaultCode::Time => {
-                            self.suspect(&[node], failures)
-                        }
-                        // It has banned one of the others.
-                        Class::Peer { culprits } => {
-                            let banned: Vec<NodeId> = signing_set
-                                .iter()
-                                .filter(|other| **other != node)
-                                .filter(|other| culprits.contains(&other.openssh_line("")))
-                                .copied()
-                                .collect();
-                            for other in &banned {
-                                failures.misbehaved(node, *other);
-                                self.node_registry.record_mistrust(&node, other);
-                            }
-                            if banned.is_empty() {
-                                failures.refused(node, fault);
-                            }
-                        }
-                        _ => failures.refused(node, fault),
-                    }
-                    return AttemptOutcome::Failed;
-                }
-                Ok(Some((
-                    node,
-                    of,
-                    OrderReply::Failed {
-                        culprits,
-                        missing,
-                        reason,
-                        evidence,
-                    },
-                ))) if of == attempt && signing_set.contains(&node) => {
-                    tracing::warn!(?node, ?culprits, ?missing, %reason, "a signing attempt failed");
-                    let shown = Equivocation::read(&evidence).and_then(|it| it.accused());
-                    if let Some(accused) = shown {
-                        let accused = self.node_registry.name(&accused);
-                        tracing::error!(%accused, %evidence, "a node has said two different things: check the evidence with covault node evidence");
-                    }
-                    let mut named = false;
-                    for culprit in culprits
-                        .iter()
-                        .filter(|culprit| signing_set.contains(culprit))
-                    {
-                        failures.misbehaved(node, *culprit);
-                        self.node_registry.record_mistrust(&node, culprit);
-                        named = true;
-                    }
-                    if named {
-                        return AttemptOutcome::Failed;
-                    }
-                    let missing: Vec<NodeId> = missing
-                        .into_iter()
-                        .filter(|other| signing_set.contains(other) && *other != node)
-                        .collect();
-                    if missing.is_empty() {
-                        // Nobody can be named: try whom we have not tried.
-                        self.failed(signing_set, signing_set, failures);
-                        return AttemptOutcome::Failed;
-                    }
-                    // A word against a word: no matter who lies, this team does not work.
-                    self.failed(signing_set, &missing, failures);
-                    reported.push(node);
-                    if reported.len() == signing_set.len() {
-                        return AttemptOutcome::Failed;
-                    }
-                }
-                Ok(Some((node, at, OrderReply::NoNonces { of })))
-                    if at == attempt && signing_set.contains(&node) =>
-                {
-                    tracing::info!(?node, ?of, "preprocessed nonces are missing");
-                    let root = &order.root_public_key;
-                    self.ask(root, order.epoch, self.preprocess.lacking(root, node, of));
-                    // Said of a request that names none it would be a way to stop us.
-                    if request.nonces.is_empty() {
-                        self.failed(signing_set, &[node], failures);
-                        return AttemptOutcome::Failed;
-                    }
-                    return AttemptOutcome::NoNonces;
-                }
-                // Of an earlier attempt.
-                Ok(Some(_)) => {}
+            while let Some(place) = self.expired(run) {
+                self.end_attempt(run, place, true);
             }
+            if run.running.is_empty() {
+                return Ok(AttemptOutcome::Failed);
+            }
+            let second = self.second_team(run)?;
+            let now_ms = self.clock.now_ms();
+            let ends = run.running.iter().map(|attempt| {
+                let left_ms = attempt.ends_ms.saturating_add(REPLY_GRACE_MS);
+                Duration::from_millis(left_ms.saturating_sub(now_ms).max(1))
+            });
+            let patience = ends.chain(second).min().unwrap_or(POLL_INTERVAL);
+            let reply = timeout(patience.min(POLL_INTERVAL), run.call.replies.recv()).await;
+            let Ok(Some(reply)) = reply else {
+                continue;
+            };
+            let number = reply.1;
+            match self.take_reply(run, reply) {
+                None => {}
+                Some(AttemptOutcome::Signed(signatures)) => {
+                    self.note_signed(run, number);
+                    return Ok(AttemptOutcome::Signed(signatures));
+                }
+                Some(outcome) => {
+                    if let Some(place) = run.place_of(number) {
+                        let failed = matches!(outcome, AttemptOutcome::Failed);
+                        self.end_attempt(run, place, failed);
+                    }
+                    if run.running.is_empty() {
+                        return Ok(outcome);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Begins an attempt beside those that run, when they have taken longer than nearly all do. How long it
+    /// is until then, if it may be.
+    fn second_team(&self, run: &mut SigningRun<'_>) -> Result<Option<Duration>, Fault> {
+        let Some(last) = run.running.last() else {
+            return Ok(None);
+        };
+        if run.running.len() >= MAX_TEAMS || run.ask.holders().len() <= run.ask.needed() {
+            return Ok(None);
+        }
+        let unmeasured = self.attempt;
+        let due = self.node_registry.pace(&run.ask, |paces, class| {
+            paces.second_after(class, unmeasured)
+        });
+        let left = due.saturating_sub(last.sent.elapsed());
+        if !left.is_zero() {
+            return Ok(Some(left));
+        }
+        let at_work: Vec<&[NodeId]> = run
+            .running
+            .iter()
+            .map(|attempt| attempt.team.signers.as_slice())
+            .collect();
+        let team = self
+            .node_registry
+            .second_team(&run.ask, &at_work, &run.failures);
+        if let Some(team) = team {
+            tracing::info!(session = %run.session, first = ?at_work, second = ?team, "an attempt takes long: another one begins beside it");
+            meter::second_team();
+            self.begin_attempt(run, team)?;
+        }
+        Ok(None)
+    }
+
+    /// An attempt whose time is over, or whose signers are gone.
+    fn expired(&self, run: &mut SigningRun<'_>) -> Option<usize> {
+        let now_ms = self.clock.now_ms();
+        let live = |node: &NodeId| self.node_registry.live(node);
+        let over = |attempt: &Attempt| {
+            is_future(attempt.sent_at_ms, now_ms)
+                || now_ms >= attempt.ends_ms.saturating_add(REPLY_GRACE_MS)
+        };
+        let place = run
+            .running
+            .iter()
+            .position(|attempt| over(attempt) || !attempt.team.signers.iter().all(live))?;
+        let attempt = run.running.get(place)?;
+        let signers = attempt.team.signers.as_slice();
+        let gone: Vec<NodeId> = signers.iter().filter(|node| !live(node)).copied().collect();
+        if !gone.is_empty() {
+            // Do not penalise signers that are still live.
+            self.suspect(&gone, &mut run.failures);
+            return Some(place);
+        }
+        // With nonces made ahead only the collector has anything to say: the others are done once
+        // they have sent their shares.
+        let speakers = match attempt.named {
+            true => signers.get(..1).unwrap_or_default(),
+            false => signers,
+        };
+        let silent: Vec<NodeId> = speakers
+            .iter()
+            .filter(|node| !attempt.reported.contains(node))
+            .copied()
+            .collect();
+        self.failed(signers, &silent, &mut run.failures);
+        Some(place)
+    }
+
+    /// An attempt has ended without signatures: its places are free. `failed`: its team does not work.
+    fn end_attempt(&self, run: &mut SigningRun<'_>, place: usize, failed: bool) {
+        meter::attempted(false);
+        let attempt = run.running.remove(place);
+        if failed {
+            run.failures.failed(&attempt.team.signers);
+        }
+    }
+
+    /// Notes how long the attempt took, and who was in another one that takes longer.
+    fn note_signed(&self, run: &SigningRun<'_>, number: u32) {
+        meter::attempted(true);
+        let Some(place) = run.place_of(number) else {
+            return;
+        };
+        let Some(done) = run.running.get(place) else {
+            return;
+        };
+        let signers = &done.team.signers;
+        for node in signers {
+            // All of them: the collector could not have done it alone.
+            self.node_registry.clear_suspicion(node);
+        }
+        self.node_registry
+            .answered(&run.ask, signers, done.sent.elapsed());
+        for other in &run.running {
+            let others = other.team.signers.iter().copied();
+            let others = others.filter(|node| !signers.contains(node));
+            self.node_registry
+                .late(&run.ask, others, other.sent.elapsed());
+        }
+    }
+
+    /// What a reply means for the attempt that it is of: how that has ended, if it has.
+    fn take_reply(
+        &self,
+        run: &mut SigningRun<'_>,
+        (node, of, reply): NodeReply,
+    ) -> Option<AttemptOutcome> {
+        let SigningRun {
+            order,
+            running,
+            failures,
+            ..
+        } = run;
+        let reply = match reply {
+            // Of whichever attempt: what verifies is good.
+            OrderReply::Signed(signatures) => {
+                if verify(order, &signatures).is_ok() {
+                    return Some(AttemptOutcome::Signed(signatures));
+                }
+                tracing::warn!(?node, "a node sent signatures that do not verify");
+                failures.misbehaved(node, node);
+                self.suspect(&[node], failures);
+                let attempt = running.iter().find(|attempt| attempt.number == of)?;
+                let member = attempt.team.signers.contains(&node);
+                return member.then_some(AttemptOutcome::Failed);
+            }
+            reply => reply,
+        };
+        // Others are of an earlier attempt.
+        let attempt = running
+            .iter_mut()
+            .find(|attempt| attempt.number == of && attempt.team.signers.contains(&node))?;
+        let signing_set = attempt.team.signers.as_slice();
+        match reply {
+            OrderReply::Busy => {
+                tracing::debug!(?node, "a node is busy");
+                self.node_registry.busy(&run.ask, &node);
+                run.crowded = true;
+                Some(AttemptOutcome::Busy)
+            }
+            OrderReply::Refused(fault) => {
+                tracing::warn!(?node, ?fault, "a node refused an order");
+                meter::was_refused(&fault);
+                match fault.class() {
+                    Class::Unavailable => self.suspect(&[node], failures),
+                    // No verdict on the order: clocks are set right again.
+                    Class::Invalid if fault.code() == FaultCode::Time => {
+                        self.suspect(&[node], failures)
+                    }
+                    // It has banned one of the others.
+                    Class::Peer { culprits } => {
+                        let banned: Vec<NodeId> = signing_set
+                            .iter()
+                            .filter(|other| **other != node)
+                            .filter(|other| culprits.contains(&other.openssh_line("")))
+                            .copied()
+                            .collect();
+                        for other in &banned {
+                            failures.misbehaved(node, *other);
+                            self.node_registry.record_mistrust(&node, other);
+                        }
+                        if banned.is_empty() {
+                            failures.refused(node, fault);
+                        }
+                    }
+                    _ => failures.refused(node, fault),
+                }
+                Some(AttemptOutcome::Failed)
+            }
+            OrderReply::Failed {
+                culprits,
+                missing,
+                reason,
+                evidence,
+            } => {
+                tracing::warn!(?node, ?culprits, ?missing, %reason, "a signing attempt failed");
+                let shown = Equivocation::read(&evidence).and_then(|it| it.accused());
+                if let Some(accused) = shown {
+                    let accused = self.node_registry.name(&accused);
+                    tracing::error!(%accused, %evidence, "a node has said two different things: check the evidence with covault node evidence");
+                }
+                let mut named = false;
+                for culprit in culprits
+                    .iter()
+                    .filter(|culprit| signing_set.contains(culprit))
+                {
+                    failures.misbehaved(node, *culprit);
+                    self.node_registry.record_mistrust(&node, culprit);
+                    named = true;
+                }
+                if named {
+                    return Some(AttemptOutcome::Failed);
+                }
+                let missing: Vec<NodeId> = missing
+                    .into_iter()
+                    .filter(|other| signing_set.contains(other) && *other != node)
+                    .collect();
+                if missing.is_empty() {
+                    // Nobody can be named: try whom we have not tried.
+                    self.failed(signing_set, signing_set, failures);
+                    return Some(AttemptOutcome::Failed);
+                }
+                // A word against a word: no matter who lies, this team does not work.
+                self.failed(signing_set, &missing, failures);
+                attempt.reported.push(node);
+                let all = attempt.reported.len() == attempt.team.signers.len();
+                all.then_some(AttemptOutcome::Failed)
+            }
+            OrderReply::NoNonces { of } => {
+                tracing::info!(?node, ?of, "preprocessed nonces are missing");
+                let root = &order.root_public_key;
+                self.ask(root, order.epoch, self.preprocess.lacking(root, node, of));
+                // Said of a request that names none it would be a way to stop us.
+                if !attempt.named {
+                    self.failed(signing_set, &[node], failures);
+                    return Some(AttemptOutcome::Failed);
+                }
+                // Nobody's fault: the nodes commit anew.
+                run.preprocess = false;
+                Some(AttemptOutcome::NoNonces)
+            }
+            _ => None,
         }
     }
 
@@ -332,11 +588,35 @@ impl ClusterInner {
         self.suspect(missed, failures);
     }
 
-    fn give_up(&self, holders: &[NodeId], needed: usize, mut failures: AttemptFailures) -> Fault {
+    fn give_up(
+        &self,
+        holders: &[NodeId],
+        needed: usize,
+        mut failures: AttemptFailures,
+        vault: VaultId,
+    ) -> Fault {
         // Fewer refusals than it takes to stop the rest are no verdict: one node may lie.
         let verdict = holders.len().saturating_sub(needed).saturating_add(1);
         if failures.refusals().count() < verdict && !failures.culprits().is_empty() {
             return self.node_registry.misbehaved(&failures.culprits());
+        }
+        // With more approvals, or others (a higher fee, a later end), these might sign, and no more than can be done
+        // without will not.
+        let others = |fault: &Fault| fault.path().is_some_and(|at| at.starts_with("approvals"));
+        let wants = failures.refusals().filter_map(|(node, fault)| {
+            let verb = match fault.code() {
+                FaultCode::ApprovalsMissing => "",
+                _ if others(fault) => "refuses ",
+                _ => return None,
+            };
+            let name = self.node_registry.name(node);
+            Some(format!("{name} {verb}{}", fault.message()))
+        });
+        let wants: Vec<String> = wants.collect();
+        let for_good = failures.refusals().count().saturating_sub(wants.len());
+        if !wants.is_empty() && for_good < verdict {
+            return Fault::new(Class::Invalid, wants.join("; "))
+                .with_code(FaultCode::ApprovalsMissing);
         }
         if let Some((node, fault)) = failures.take_refusal() {
             let sentence = format!(
@@ -349,10 +629,35 @@ impl ClusterInner {
         }
         let culprits = failures.culprits();
         if culprits.is_empty() {
-            return self.node_registry.too_few(holders, needed, &failures);
+            return self
+                .node_registry
+                .too_few(holders, needed, &failures, Some(vault));
         }
         self.node_registry.misbehaved(&culprits)
     }
+}
+
+impl SigningRun<'_> {
+    fn place_of(&self, number: u32) -> Option<usize> {
+        let mut running = self.running.iter();
+        running.position(|attempt| attempt.number == number)
+    }
+}
+
+/// Nothing is wrong, and there is too much to do. `wait`: how long it would be until it is done.
+fn crowded(wait: Option<Duration>) -> Fault {
+    let sentence = match wait {
+        Some(wait) => format!(
+            "the signers have too much to do: what came before takes about {} s more, and this request has \
+             less time",
+            wait.as_secs()
+        ),
+        None => "the signers have too much to do, and the time of the request is over".to_owned(),
+    };
+    let seconds = wait.map_or(1, |wait| wait.as_secs().clamp(1, 60));
+    Fault::unavailable(sentence).with_code(FaultCode::Busy {
+        seconds: u32::try_from(seconds).unwrap_or(1),
+    })
 }
 
 /// Whether a moment that was the present can no longer be: the clock was set back since.

@@ -13,7 +13,11 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use covault_core::{fault::Fault, order::NodeId, port::Entropy};
+use covault_core::{
+    fault::{Fault, FaultCode},
+    order::NodeId,
+    port::Entropy,
+};
 use crypto_box::{
     ChaChaBox,
     aead::{Aead as _, AeadInPlace as _, generic_array::GenericArray},
@@ -24,7 +28,7 @@ use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 use crate::{
-    bus::{Bus, BusAddress},
+    bus::{Bus, BusAddress, BusError},
     identity::NodeIdentity,
 };
 
@@ -179,7 +183,12 @@ impl EnvelopeCodec {
         };
         let wire = self.write(&header, parts)?;
         self.bus.publish(address, wire).map_err(|cause| {
-            Fault::unavailable("the message bus is not available").caused_by(cause)
+            let fault = Fault::unavailable("the message bus is not available");
+            let fault = match cause {
+                BusError::Full(_) => fault.with_code(FaultCode::Busy { seconds: 1 }),
+                BusError::Refused(_) | BusError::Unreachable(_) => fault,
+            };
+            fault.caused_by(cause)
         })
     }
 

@@ -7,6 +7,7 @@ use std::{fs, path::PathBuf};
 
 use covault_core::testing::ConstantEntropy;
 use covault_core::{
+    approval::{ApprovalProof, GivenApproval, OrderApprovals, WebAuthnAssertion},
     attest::{AttestOrder, AttestedAddress},
     derive::{KeyPath, RootKey},
     fault::Fault as CoreFault,
@@ -34,6 +35,34 @@ fn codec(seed: u8) -> EnvelopeCodec {
     EnvelopeCodec::new(identity, MemoryBus::new(), Arc::new(ConstantEntropy(seed)))
 }
 
+/// One of each kind.
+fn approvals() -> OrderApprovals {
+    let proofs = [
+        ApprovalProof::WebAuthn {
+            credential_id: vec![13; 16],
+            assertion: WebAuthnAssertion {
+                authenticator_data: vec![14; 37],
+                client_data_json: vec![15; 5],
+                signature: vec![16; 70],
+            },
+        },
+        ApprovalProof::Ssh("a signature".into()),
+        ApprovalProof::Node {
+            node: NodeId([9; 32]),
+            signature: vec![17; 64],
+        },
+    ];
+    let given = proofs.map(|proof| GivenApproval {
+        list: vec![[18; 32]],
+        proof,
+    });
+    OrderApprovals {
+        most_fee: 19,
+        valid_until_ms: 2_000,
+        given: given.into(),
+    }
+}
+
 fn samples() -> Vec<(&'static str, EnvelopeKind, bool, Vec<u8>)> {
     let node = codec(2).id();
     let root = RootKey {
@@ -59,6 +88,7 @@ fn samples() -> Vec<(&'static str, EnvelopeKind, bool, Vec<u8>)> {
                 message: vec![8; 40],
             }],
             recipient_indices: vec![9],
+            approvals: approvals(),
             issued_at_ms: 1_000,
             expires_at_ms: 2_000,
         },
@@ -95,6 +125,8 @@ fn samples() -> Vec<(&'static str, EnvelopeKind, bool, Vec<u8>)> {
         height: 5,
         halted: vec![HaltReason::Twice],
         others: vec![[6; 16]],
+        threads: 2,
+        frozen: vec![VaultId::from_bytes([7; 16])],
     };
     let generation = |epoch| Generation {
         epoch,
@@ -265,6 +297,12 @@ fn samples() -> Vec<(&'static str, EnvelopeKind, bool, Vec<u8>)> {
             reply(OrderReply::Attested(vec![8; 128])),
         ),
         ("reply-failed", EnvelopeKind::Reply, true, reply(failed)),
+        (
+            "reply-busy",
+            EnvelopeKind::Reply,
+            true,
+            reply(OrderReply::Busy),
+        ),
         (
             "announcement",
             EnvelopeKind::Announcement,

@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use covault_core::{
+    approval::OrderApprovals,
     derive::{ChildKey, KeyPath, RootKey},
     ids::{RequestId, VaultId},
     networks::{ChainData, Network, SigningInput},
@@ -112,11 +113,12 @@ pub fn orders(data: &[u8]) -> Result<(), Finding> {
         unsigned,
         inputs,
         recipient_indices: Vec::new(),
+        approvals: OrderApprovals::default(),
         issued_at_ms: 1,
         expires_at_ms: 2,
     };
     for floor in floors() {
-        if floor.check(&order, &root, &child).is_err() {
+        if floor.check(&order, &root, &child, 1).is_err() {
             continue;
         }
         // What passes is what payload and chain data give, and nothing else passes.
@@ -124,7 +126,7 @@ pub fn orders(data: &[u8]) -> Result<(), Finding> {
         if let Some(input) = other.inputs.first_mut() {
             input.message.push(0);
         }
-        if other != order && floor.check(&other, &root, &child).is_ok() {
+        if other != order && floor.check(&other, &root, &child, 1).is_ok() {
             return finding("another message passes for the same payload");
         }
     }

@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
-use covault_core::{fault::Fault, ids::SessionId};
+use covault_core::{
+    fault::{Fault, FaultCode},
+    ids::SessionId,
+};
 
 use super::{Node, refusals::refused};
 use crate::{backend::SignerIndex, message::SignOrderMsg, policy::Spending};
@@ -16,6 +19,8 @@ pub(super) struct CheckedOrder {
     pub indices: Vec<SignerIndex>,
     /// To be counted with the claim.
     pub spending: Vec<Spending>,
+    /// It may rest on approvals.
+    pub approved: bool,
 }
 
 impl Node {
@@ -44,6 +49,7 @@ impl Node {
         if record.vault != order.vault {
             return Err(Fault::field("vault", "the key is another vault's"));
         }
+        self.check_thawed(order.vault)?;
         // Before its epoch, which may be an old one: this says what to do.
         if record.restored {
             return Err(refused(
@@ -73,11 +79,34 @@ impl Node {
         // Before it takes a place among the children that are kept ready.
         order.check_path(&record.key.root)?;
         let child = key.child(&order.path)?;
-        let spending = self.check.check(order, &record.key.root, &child)?;
+        let checked = self
+            .check
+            .check(order, &record.key.root, &child, self.clock.now_ms());
+        let approved = !order.approvals.given.is_empty() && self.check.asks_approvals(order.vault);
+        let missing = |fault: &Fault| fault.code() == FaultCode::ApprovalsMissing;
+        if approved || checked.as_ref().is_err_and(missing) {
+            check_quorums(record.threshold, record.holders.len())?;
+        }
+        let spending = checked?;
         Ok(CheckedOrder {
             key,
             indices,
             spending,
+            approved,
         })
     }
+}
+
+/// Checks that any two sets of signers have a node in common. Where they need not, each of two could use one
+/// approval for a transaction of its own.
+pub(super) fn check_quorums(threshold: u16, holders: usize) -> Result<(), Fault> {
+    let half = holders / 2;
+    if usize::from(threshold) > half {
+        return Ok(());
+    }
+    let sentence = format_args!(
+        "with {threshold} of {holders} signers one approval could be used for two transactions, and this signer's \
+         policy has payments approved: it must be more than {half}"
+    );
+    Err(Fault::field("threshold", sentence))
 }

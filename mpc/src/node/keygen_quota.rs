@@ -6,7 +6,13 @@ use std::{
     sync::Arc,
 };
 
-use covault_core::{derive::RootKey, fault::Fault, ids::VaultId, order::NodeId, signature::Curve};
+use covault_core::{
+    derive::RootKey,
+    fault::{Fault, FaultCode},
+    ids::VaultId,
+    order::NodeId,
+    signature::Curve,
+};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{Node, refusals::refused};
@@ -204,9 +210,8 @@ impl QuotaTracker {
         let mut running = lock(&self.running);
         let own = running.entry(orchestrator).or_default();
         if own.sessions >= MAX_SESSIONS || own.inputs.saturating_add(inputs) > MAX_INPUTS {
-            return Err(Fault::unavailable(
-                "this orchestrator has too many sessions running here",
-            ));
+            let sentence = "this orchestrator has too many sessions running here";
+            return Err(Fault::unavailable(sentence).with_code(FaultCode::Busy { seconds: 1 }));
         }
         own.sessions = own.sessions.saturating_add(1);
         own.inputs = own.inputs.saturating_add(inputs);
@@ -407,7 +412,8 @@ mod tests {
         assert!(lock(&quota_tracker.running).is_empty());
 
         let most = quota_tracker.session(one, MAX_INPUTS).unwrap();
-        quota_tracker.session(one, 1).map(drop).unwrap_err();
+        let fault = quota_tracker.session(one, 1).map(drop).unwrap_err();
+        assert!(matches!(fault.code(), FaultCode::Busy { .. }));
         drop(most);
         quota_tracker.session(one, 1).map(drop).unwrap();
 

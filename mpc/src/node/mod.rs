@@ -8,6 +8,7 @@ mod attest;
 mod backups;
 mod check;
 mod clock;
+mod freezing;
 mod keygen_quota;
 mod life;
 mod orders;
@@ -30,7 +31,7 @@ use std::{
 use covault_core::{
     derive::{ChildKey, RootKey},
     fault::Fault,
-    ids::SessionId,
+    ids::{SessionId, VaultId},
     order::{NodeId, SigningOrder},
     port::{Clock, Entropy, random_16},
 };
@@ -47,6 +48,7 @@ use crate::{
     claims::Claims,
     entropy::EntropyHedge,
     envelope::{EVERYONE, Envelope, EnvelopeCodec, EnvelopeError, EnvelopeHeader, EnvelopeKind},
+    freeze::{FreezeStore, Frozen},
     identity::NodeIdentity,
     loaded_keys::LoadedKeys,
     message::{Announcement, MAX_ANNOUNCEMENT, OrderReply, SKEW_MS, encode},
@@ -85,7 +87,8 @@ const MAX_WAITING_EACH: usize = 8192;
 
 /// Decides whether what an order shows is what it asks to sign, and may be signed.
 pub trait OrderCheck: Send + Sync {
-    /// Checks an order for a key that the node holds, and that has this child at the order's path.
+    /// Checks an order for a key that the node holds, and that has this child at the order's path, at
+    /// `now_ms` (the node's clock, milliseconds since the Unix epoch).
     /// What it would let go, to be counted with the claim.
     ///
     /// # Errors
@@ -95,7 +98,13 @@ pub trait OrderCheck: Send + Sync {
         order: &SigningOrder,
         root: &RootKey,
         child: &ChildKey,
+        now_ms: u64,
     ) -> Result<Vec<Spending>, Fault>;
+
+    /// Whether people have to approve some of what the vault signs.
+    fn asks_approvals(&self, _vault: VaultId) -> bool {
+        false
+    }
 }
 
 /// The check of every real node: rebuilds everything from payload and chain data
@@ -108,9 +117,14 @@ impl OrderCheck for PolicyCheck {
         order: &SigningOrder,
         root: &RootKey,
         child: &ChildKey,
+        now_ms: u64,
     ) -> Result<Vec<Spending>, Fault> {
         let payload = order.verify_child(root, child)?;
-        self.0.check(order, root, &payload)
+        self.0.check(order, root, &payload, now_ms)
+    }
+
+    fn asks_approvals(&self, vault: VaultId) -> bool {
+        self.0.asks_approvals(vault)
     }
 }
 
@@ -124,6 +138,7 @@ impl OrderCheck for RebuildCheck {
         order: &SigningOrder,
         root: &RootKey,
         child: &ChildKey,
+        _now_ms: u64,
     ) -> Result<Vec<Spending>, Fault> {
         let payload = order.verify_child(root, child)?;
         order.own_recipients(root, &payload)?;
@@ -203,6 +218,9 @@ pub struct Node {
     peers: Option<HashSet<NodeId>>,
     rules: EffectiveKeyRules,
     permits: PermitStore,
+    freezes: FreezeStore,
+    /// What was frozen when it was last looked at; `None`: that could not be read.
+    frozen: Mutex<Option<Frozen>>,
     proofs: ProofStore,
     check: Arc<dyn OrderCheck>,
     shares: Box<dyn ShareStore>,
@@ -295,6 +313,7 @@ impl Node {
                              machine too, so the node ends: start it again"
                         )));
                     }
+                    node.look_for_freezes();
                     node.expire_sessions();
                     node.erase_retired();
                     node.resend_proofs();
@@ -343,6 +362,7 @@ impl Node {
         let runtime = Handle::current();
         let evidence = folder.join("evidence");
         let permits = PermitStore::of(&folder);
+        let freezes = FreezeStore::of(&folder);
         let proofs = ProofStore::of(&folder);
         let now_ms = clock.now_ms();
         // scrypt and the disk take their time.
@@ -380,6 +400,16 @@ impl Node {
             Ok::<_, Fault>((shares, proofs, claims, keys, life, nonces))
         });
         let (shares, proofs, claims, keys, life, nonces) = loaded.await??;
+        for key in keys.all() {
+            let record = &key.record;
+            let quorum = check::check_quorums(record.threshold, record.holders.len());
+            if let Err(fault) = quorum
+                && check.asks_approvals(record.vault)
+            {
+                let (vault, problem) = (record.vault, fault.message());
+                tracing::warn!(node = %name, %vault, problem, "nothing that people have to approve is signed for a vault");
+            }
+        }
         let opened_height = claims.age().height;
         // Also higher than in any copy of the folder that ran since this one was taken.
         let number = clock.now_ms().saturating_mul(NUMBERS_PER_MS);
@@ -442,6 +472,8 @@ impl Node {
             peers,
             rules,
             permits,
+            frozen: Mutex::new(freezes.list().ok()),
+            freezes,
             proofs,
             check,
             shares: Box::new(shares),
@@ -474,6 +506,7 @@ impl Node {
             halted,
             others,
         } = self.witness_report(at_ms);
+        let (frozen, halted) = self.announced_frozen(halted);
         let announcement = Announcement {
             name: self.name.clone(),
             at_ms,
@@ -486,6 +519,8 @@ impl Node {
             height,
             halted,
             others,
+            threads: u16::try_from(self.pool.threads()).unwrap_or(u16::MAX),
+            frozen,
         };
         let header =
             EnvelopeHeader::outside_sessions(EnvelopeKind::Announcement, self.codec.id(), EVERYONE);
@@ -545,6 +580,9 @@ impl Node {
                 }
             }
         }
+        if kind == EnvelopeKind::Protocol && self.sessions.is_over(&envelope.header) {
+            return;
+        }
         // Nothing is kept or begun before the signature was verified, and only so much waits
         // for that.
         let size = envelope.size();
@@ -555,6 +593,10 @@ impl Node {
         let node = Arc::clone(self);
         self.pool.spawn(Priority::Signing, move || {
             node.admitted(from, size);
+            // It may have ended while this waited, and orders wait behind it.
+            if kind == EnvelopeKind::Protocol && node.sessions.is_over(&envelope.header) {
+                return;
+            }
             match node.codec.open(&envelope) {
                 Ok(opened) if kind == EnvelopeKind::Announcement => {
                     node.announced(&envelope, &opened)

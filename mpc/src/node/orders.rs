@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    fmt::Display,
     sync::Arc,
 };
 
@@ -16,7 +17,7 @@ use tokio::time::Instant;
 
 use super::{
     Node,
-    check::CheckedOrder,
+    check::{CheckedOrder, check_quorums},
     refusals::{refused, wrong_epoch},
     sessions::{MAX_ATTEMPT_MS, MAX_KEYGEN_MS, SessionJob, SessionStart},
 };
@@ -26,13 +27,17 @@ use crate::{
     envelope::{EnvelopeHeader, EnvelopeKind, OpenedEnvelope},
     message::{KeygenOrderMsg, OrderReply, SKEW_MS, SignOrderMsg, decode, encode},
     meter,
-    policy::over_day,
+    policy::{approvals_missing, over_day},
     pool::Priority,
     preprocess::{NamedNonces, NonceLookupError, NonceSelection},
     primes,
     runner::ProtocolRun,
     shares::{FIRST_EPOCH, ShareLineage, ShareRecord},
 };
+
+/// An order that has waited here for longer than this part of its time, about what an attempt takes, is
+/// not begun: each round would wait as long again.
+const BUSY_PART: u64 = 8;
 
 /// Makes a run, of the nonces that were taken out for it.
 type RunFactory = Box<dyn FnOnce(Vec<PreprocessedNonce>) -> Result<ProtocolRun, Fault> + Send>;
@@ -68,6 +73,11 @@ impl Node {
                             .min(request.order.expires_at_ms);
                         let root = request.order.root_public_key.clone();
                         let (signers, nonces) = (request.signers.clone(), request.nonces.clone());
+                        let waited_ms = self.clock.now_ms().saturating_sub(received_ms);
+                        if waited_ms.saturating_mul(BUSY_PART) > attempt_ms {
+                            self.busy(header, format_args!("it has waited {waited_ms} ms here"));
+                            return Ok(());
+                        }
                         self.signing_order(header, opened.fingerprint, request, until_ms)
                             .inspect_err(|_| self.preprocessor.burn_named(&root, &signers, &nonces))
                     })
@@ -101,10 +111,29 @@ impl Node {
                 self.reply(from, epoch, session, attempt, &OrderReply::NotPermitted);
             } else if header.kind == EnvelopeKind::Activate {
                 self.refuse_activation(header, fault);
+            } else if header.kind == EnvelopeKind::SigningOrder
+                && matches!(fault.code(), FaultCode::Busy { .. })
+            {
+                self.busy(header, fault.message());
             } else {
                 self.refuse(from, epoch, session, attempt, fault);
             }
         }
+    }
+
+    /// Says that there is too much to do, before anything is done for an order: it would come too late, or there is
+    /// no room for it.
+    fn busy(&self, header: &EnvelopeHeader, reason: impl Display) {
+        let EnvelopeHeader {
+            epoch,
+            session,
+            attempt,
+            from,
+            ..
+        } = *header;
+        tracing::debug!(node = %self.name, %session, attempt, %reason, "too busy for an order");
+        meter::node_busy(&self.name);
+        self.reply(from, epoch, session, attempt, &OrderReply::Busy);
     }
 
     pub(super) fn refuse(
@@ -178,6 +207,7 @@ impl Node {
             key,
             indices,
             spending,
+            approved,
         } = self.check_order(&request)?;
         let SignOrderMsg {
             order,
@@ -258,14 +288,15 @@ impl Node {
                 (Some(take), Box::new(run))
             }
         };
-        let claim = Claim::of_order((session, attempt), &order, spending, self.clock.now_ms())?;
+        let now_ms = self.clock.now_ms();
+        let claim = Claim::of_order((session, attempt), &order, (spending, approved), now_ms)?;
         if !self
             .sessions
             .accept((session, attempt), fingerprint, until_ms)
         {
             return Ok(());
         }
-        let epoch = order.epoch;
+        let (epoch, vault) = (order.epoch, order.vault);
         let begin = move |own| {
             Ok(SessionStart {
                 room,
@@ -274,7 +305,7 @@ impl Node {
                 orchestrator,
                 epoch,
                 until_ms,
-                job: SessionJob::Sign,
+                job: SessionJob::Sign(vault),
             })
         };
         let uses = Some(order.root_public_key);
@@ -369,6 +400,9 @@ impl Node {
         self.check_peers(order.vault, "signers", &order.signers)?;
         let limits = self.rules.limits(order.vault);
         limits.check(order.threshold, order.signers.len(), None)?;
+        if self.check.asks_approvals(order.vault) {
+            check_quorums(order.threshold, order.signers.len())?;
+        }
         let room = self.reserve_for_key(from, order.vault)?;
         // By our clock, which may not be theirs.
         let left_ms = order.expires_at_ms.saturating_sub(sent_at_ms);
@@ -448,6 +482,7 @@ impl Node {
             transaction: None,
             spending: Vec::new(),
             now_ms: self.clock.now_ms(),
+            approved: false,
         };
         let (orchestrator, place) = (begin.orchestrator, (begin.epoch, begin.job.priority()));
         self.claim_then_begin(claim, None, None, orchestrator, place, move |_| Ok(begin));
@@ -506,7 +541,7 @@ impl Node {
 }
 
 const SPENDING_UNKNOWN: &str = "promises of this node were missing in its claims file less than a \
-                                  day ago, so that its limits count as used up";
+                                  day ago, so that its limits count as used up, and approvals as used";
 
 fn refused_claim(error: &ClaimError) -> Fault {
     match error {
@@ -523,6 +558,7 @@ fn refused_claim(error: &ClaimError) -> Fault {
              wrong, ask for another amount or fee, which makes another transaction",
         ),
         ClaimError::DailyLimitReached(counter) => over_day(counter),
+        ClaimError::ApprovalsMissing(wants) => approvals_missing(wants),
         ClaimError::SpendingUnknown => Fault::field("policy", SPENDING_UNKNOWN),
         ClaimError::NonceMissing | ClaimError::Store(_) => {
             Fault::unavailable("a signer's disk failed")

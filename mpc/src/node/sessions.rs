@@ -4,12 +4,15 @@ use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
     fs, io,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use covault_core::{
     fault::Fault,
-    ids::SessionId,
+    ids::{SessionId, VaultId},
     order::{NodeId, ReshareOrder},
 };
 use parking_lot::{Mutex, MutexGuard};
@@ -90,6 +93,8 @@ struct SessionCell {
     mail: Mutex<Mailbox>,
     /// Held by the one thread that works.
     work: Mutex<SessionState>,
+    /// Its run has ended: what still comes for it is of no use.
+    over: AtomicBool,
 }
 
 struct Mailbox {
@@ -125,7 +130,8 @@ struct RunningSession {
 
 /// What a session is for, with what its outcome needs.
 pub(super) enum SessionJob {
-    Sign,
+    /// Of which vault.
+    Sign(VaultId),
     /// What to store with the share.
     Keygen(Box<dyn FnOnce(KeyShare) -> ShareRecord + Send>),
     /// The order for a new generation of shares.
@@ -136,7 +142,7 @@ impl SessionJob {
     /// As metrics call it.
     fn kind(&self) -> &'static str {
         match self {
-            Self::Sign => "sign",
+            Self::Sign(_) => "sign",
             Self::Keygen(_) => "keygen",
             Self::Reshare(_) => "reshare",
         }
@@ -145,7 +151,7 @@ impl SessionJob {
     /// Before what its work goes in the pool.
     pub(super) fn priority(&self) -> Priority {
         match self {
-            Self::Sign => Priority::Signing,
+            Self::Sign(_) => Priority::Signing,
             Self::Keygen(_) | Self::Reshare(_) => Priority::Keygen,
         }
     }
@@ -214,6 +220,7 @@ impl SessionTable {
                     until_ms,
                 }),
                 work: Mutex::new(SessionState::Waiting),
+                over: AtomicBool::new(false),
             })
         };
         Arc::clone(self.cells.entry(key).or_insert_with(make))
@@ -264,7 +271,29 @@ impl SessionTable {
     }
 }
 
+impl SessionCell {
+    /// Ends the run; what it was.
+    fn end(&self, work: &mut SessionState) -> SessionState {
+        self.over.store(true, Ordering::Relaxed);
+        std::mem::replace(work, SessionState::Finished)
+    }
+}
+
 impl Sessions {
+    /// Whether the session was run to its end here, with whoever this says it is of. What comes for it
+    /// need not even be verified.
+    pub(super) fn is_over(&self, header: &EnvelopeHeader) -> bool {
+        let table = lock(&self.table);
+        let Some(cell) = table.cells.get(&(header.session, header.attempt)) else {
+            return false;
+        };
+        let peers = &lock(&cell.mail).peers;
+        cell.over.load(Ordering::Relaxed)
+            && peers
+                .as_ref()
+                .is_some_and(|peers| peers.contains(&header.from))
+    }
+
     /// The fingerprint of the order that was accepted for this attempt.
     pub(super) fn accepted(&self, key: AttemptId) -> Option<[u8; 32]> {
         lock(&self.accepted)
@@ -359,7 +388,7 @@ impl Node {
             return;
         }
         lock(&cell.mail).scheduled = false;
-        let work = std::mem::replace(&mut *lock(&cell.work), SessionState::Finished);
+        let work = cell.end(&mut lock(&cell.work));
         let (session, attempt) = cell.key;
         tracing::error!(node = %self.name, %session, attempt, "a session panicked");
         if let SessionState::Running(running) = work {
@@ -442,7 +471,7 @@ impl Node {
             {
                 let mut work = lock(&cell.work);
                 if let SessionState::Running(running) = &mut *work {
-                    let outcome = match self.banned_in(&running.run) {
+                    let outcome = match self.stopped(running) {
                         Some(failed) => Err(failed),
                         None => running.run.start(&self.entropy.session(key)),
                     };
@@ -486,7 +515,7 @@ impl Node {
             // Somebody may have cheated in another session in the meantime. Each trial of a cheat tells
             // its author something, so there is not a second one: neither is a message of theirs
             // looked at, nor is the answer to one that was being looked at sent.
-            let outcome = match self.banned_in(&running.run) {
+            let outcome = match self.stopped(running) {
                 Some(failed) => Err(failed),
                 None => running
                     .run
@@ -497,10 +526,25 @@ impl Node {
                         (opened.fingerprint, opened.signed),
                         opened.body,
                     )
-                    .and_then(|progress| self.banned_in(&running.run).map_or(Ok(progress), Err)),
+                    .and_then(|progress| self.stopped(running).map_or(Ok(progress), Err)),
             };
             self.apply_outcome(cell, &mut work, outcome);
         }
+    }
+
+    /// How a session ends that must not go on: a party is banned, or its vault was frozen.
+    fn stopped(&self, running: &RunningSession) -> Option<RunFailure> {
+        let frozen = match running.job {
+            SessionJob::Sign(vault) => self.check_thawed(vault).err(),
+            SessionJob::Keygen(_) | SessionJob::Reshare(_) => None,
+        };
+        let failure = |fault: Fault| RunFailure {
+            reason: fault.message().to_owned(),
+            culprits: Vec::new(),
+            ban: Vec::new(),
+            evidence: None,
+        };
+        frozen.map(failure).or_else(|| self.banned_in(&running.run))
     }
 
     /// How a run ends in which a party is banned from the key.
@@ -533,9 +577,7 @@ impl Node {
                     self.send(epoch, cell.key, running.run.view(), &message);
                 }
                 let Some(finished) = finished else { return };
-                let SessionState::Running(running) =
-                    std::mem::replace(work, SessionState::Finished)
-                else {
+                let SessionState::Running(running) = cell.end(work) else {
                     return;
                 };
                 meter::session_ended(&self.name, running.job.kind(), "done");
@@ -565,9 +607,7 @@ impl Node {
                 ban,
                 evidence,
             }) => {
-                let SessionState::Running(running) =
-                    std::mem::replace(work, SessionState::Finished)
-                else {
+                let SessionState::Running(running) = cell.end(work) else {
                     return;
                 };
                 tracing::warn!(node = %self.name, %session, attempt, %reason, ?culprits, "session aborted");
@@ -766,7 +806,40 @@ impl Node {
                 attempt,
                 &reply,
             );
-            *work = SessionState::Finished;
+            cell.end(&mut work);
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn session__should_be_over_from_its_end_until_it_is_forgotten() {
+        let sessions = Sessions::default();
+        let of = |attempt, from| EnvelopeHeader {
+            session: SessionId::from_bytes([1; 16]),
+            attempt,
+            ..EnvelopeHeader::outside_sessions(
+                EnvelopeKind::Protocol,
+                NodeId([from; 32]),
+                NodeId([9; 32]),
+            )
+        };
+        // What comes before the order is kept.
+        assert!(!sessions.is_over(&of(0, 1)));
+        let cell = lock(&sessions.table).cell((of(0, 1).session, 0), 1_000);
+        lock(&cell.mail).peers = Some(vec![NodeId([1; 32])]);
+        assert!(!sessions.is_over(&of(0, 1)));
+        cell.end(&mut lock(&cell.work));
+        assert!(sessions.is_over(&of(0, 1)));
+        // Who was not in it is named for speaking in it.
+        assert!(!sessions.is_over(&of(0, 2)));
+        // Another attempt of it is another session.
+        assert!(!sessions.is_over(&of(1, 1)));
+        lock(&sessions.table).cells.clear();
+        assert!(!sessions.is_over(&of(0, 1)));
     }
 }

@@ -7,10 +7,7 @@ use std::{
 
 use covault_core::networks::{Network, outflow::ChainScope};
 
-use super::{
-    Policy,
-    rules::{AmountLimit, ScopeRules, default_most_fee},
-};
+use super::{AmountLimit, Policy, rules::ScopeRules};
 
 /// One line for the log.
 impl fmt::Display for Policy {
@@ -23,7 +20,7 @@ impl fmt::Display for Policy {
         write!(
             f,
             "networks {}, kinds {}, raw signing {}, messages {}, typed data {}, custom calls {}, \
-             {} limits{}, {} recipient lists{}, {} fee limits; {} vaults and {} wallets with rules \
+             {} limits{}, {} recipient lists{}, {} fee limits, {} rules of approval; {} vaults and {} wallets with rules \
              of their own, rules for each other vault {}, for each other wallet {}",
             places(&node.networks, "all"),
             match &node.kinds {
@@ -39,6 +36,9 @@ impl fmt::Display for Policy {
             node.recipients.len(),
             only(node.only_recipients(), " and no other recipients"),
             node.most_fee.len(),
+            self.scopes()
+                .map(|rules| rules.approvals.len())
+                .sum::<usize>(),
             self.vaults.len(),
             self.wallets.len(),
             on(self.each_vault != ScopeRules::default()),
@@ -73,6 +73,11 @@ impl Policy {
         for ((network, address), rules) in &self.wallets {
             lines.push(format!("Wallet {address} ({}), by itself:", network.name()));
             lines.extend(rules.explain(false));
+        }
+        if self.scopes().any(|rules| !rules.approvals.is_empty()) {
+            let once = "What people approve is signed once: with keys of more than half of their signers alone, such as \
+                        2 of 3. With 2 of 4 this signer makes no key, and signs nothing that has to be approved";
+            lines.push(once.to_owned());
         }
         lines
     }
@@ -152,6 +157,9 @@ impl ScopeRules {
             let other = only(!self.limits.is_empty(), "other ");
             say(format!("{other}assets: any amount"));
         }
+        for rule in &self.approvals {
+            say(rule.explain());
+        }
         if lines.is_empty() {
             lines.push("  no rules of its own".to_owned());
         }
@@ -187,7 +195,7 @@ impl ScopeRules {
             .collect();
         if node {
             for network in Network::ALL {
-                let most = || format!("{} (default)", default_most_fee(network));
+                let most = || format!("{} (default)", network.rules().default_most_fee());
                 fees.entry(ChainScope::network(network))
                     .or_insert_with(most);
             }

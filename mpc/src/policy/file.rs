@@ -1,5 +1,7 @@
 //! The policy file: TOML, every key with a path of its own in what is said about it.
 
+mod approvals;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Display,
@@ -9,6 +11,7 @@ use std::{
 
 use covault_core::{
     amount::{U256, parse_u256},
+    approval::Approvers,
     fault::{Class, Fault},
     ids::VaultId,
     networks::{
@@ -18,10 +21,9 @@ use covault_core::{
 };
 use toml::{Table, Value};
 
-use super::{
-    Policy,
-    rules::{AmountLimit, ScopeRules},
-};
+use self::approvals::{approvals, approvers};
+
+use super::{AmountLimit, Policy, rules::ScopeRules};
 
 /// The version of the file, which has to say it.
 const VERSION: i64 = 2;
@@ -70,12 +72,14 @@ impl Policy {
             Some((path, _)) => return Err(wrong(path, WRONG_VERSION)),
             None => return Err(wrong("version", WRONG_VERSION)),
         }
+        let approvers = approvers(&mut keys)?;
         let policy = Self {
-            node: ScopeRules::take(&mut keys)?,
-            each_vault: keys.rules("each_vault")?,
-            vaults: vaults(&mut keys)?,
-            each_wallet: keys.rules("each_wallet")?,
-            wallets: wallets(&mut keys)?,
+            node: ScopeRules::take(&mut keys, &approvers)?,
+            each_vault: keys.rules("each_vault", &approvers)?,
+            vaults: vaults(&mut keys, &approvers)?,
+            each_wallet: keys.rules("each_wallet", &approvers)?,
+            wallets: wallets(&mut keys, &approvers)?,
+            approvers,
         };
         keys.finish()?;
         Ok(policy)
@@ -87,7 +91,7 @@ const WRONG_VERSION: &str = "must be 2: this Covault reads policy files that beg
 
 impl ScopeRules {
     /// Takes the keys that every scope has.
-    fn take(keys: &mut TableReader) -> Result<Self, Fault> {
+    fn take(keys: &mut TableReader, approvers: &Approvers) -> Result<Self, Fault> {
         Ok(Self {
             networks: keys.list("networks", place)?,
             kinds: keys.list("kinds", kind)?,
@@ -104,13 +108,17 @@ impl ScopeRules {
             most_fee: amounts(keys, "most_fee")?,
             most_price: amounts(keys, "most_price")?,
             limits: limits(keys)?,
+            approvals: approvals(keys, approvers)?,
         })
     }
 }
 
-fn vaults(keys: &mut TableReader) -> Result<BTreeMap<VaultId, ScopeRules>, Fault> {
+fn vaults(
+    keys: &mut TableReader,
+    approvers: &Approvers,
+) -> Result<BTreeMap<VaultId, ScopeRules>, Fault> {
     let mut vaults = BTreeMap::new();
-    for (path, key, rules) in keys.scopes("vaults")? {
+    for (path, key, rules) in keys.scopes("vaults", approvers)? {
         let vault = key
             .parse()
             .map_err(|_| wrong(&path, "must be the UUID of a vault"))?;
@@ -122,9 +130,12 @@ fn vaults(keys: &mut TableReader) -> Result<BTreeMap<VaultId, ScopeRules>, Fault
 }
 
 /// An address that is one on several networks (Aptos, Sui) is a wallet on each of them.
-fn wallets(keys: &mut TableReader) -> Result<BTreeMap<(Network, String), ScopeRules>, Fault> {
+fn wallets(
+    keys: &mut TableReader,
+    approvers: &Approvers,
+) -> Result<BTreeMap<(Network, String), ScopeRules>, Fault> {
     let mut wallets = BTreeMap::new();
-    for (path, key, rules) in keys.scopes("wallets")? {
+    for (path, key, rules) in keys.scopes("wallets", approvers)? {
         let mut known = false;
         for network in Network::ALL {
             let Ok(address) = network.rules().parse_address(&key) else {
@@ -163,31 +174,9 @@ fn amounts(
 
 fn limits(keys: &mut TableReader) -> Result<BTreeMap<Asset, AmountLimit>, Fault> {
     let mut limits = BTreeMap::new();
-    let Some((path, value)) = keys.take("limits") else {
-        return Ok(limits);
-    };
-    let Value::Array(entries) = value else {
-        return Err(wrong(&path, "must be tables, each under [[limits]]"));
-    };
-    for (place, entry) in entries.into_iter().enumerate() {
-        let path = format!("{path}[{place}]");
-        let Value::Table(table) = entry else {
-            return Err(wrong(&path, "must be a table under [[limits]]"));
-        };
-        let mut keys = TableReader::of(format!("{path}."), table);
-        let (at, asset) = keys
-            .take("asset")
-            .ok_or_else(|| wrong(format_args!("{path}.asset"), "is required, e.g. \"evm:1\""))?;
-        let asset =
-            Asset::parse(text(&at, &asset)?).map_err(|fault| wrong(&at, fault.message()))?;
-        let mut most = |key| {
-            let taken = keys.take(key);
-            taken.map(|(path, value)| amount(&path, &value)).transpose()
-        };
-        let limit = AmountLimit {
-            per_request: most("per_request")?,
-            per_day: most("per_day")?,
-        };
+    for (path, mut keys) in keys.tables("limits")? {
+        let at = format!("{path}.asset");
+        let (asset, limit) = keys.amount_limit()?;
         keys.finish()?;
         if limit == AmountLimit::default() {
             return Err(wrong(
@@ -220,15 +209,19 @@ impl TableReader {
     }
 
     /// The rules in a table of this name; none where it is left out.
-    fn rules(&mut self, key: &'static str) -> Result<ScopeRules, Fault> {
+    fn rules(&mut self, key: &'static str, approvers: &Approvers) -> Result<ScopeRules, Fault> {
         match self.take(key) {
             None => Ok(ScopeRules::default()),
-            Some((path, value)) => rules(&path, value),
+            Some((path, value)) => rules(&path, value, approvers),
         }
     }
 
     /// Tables of rules, each with its path and its key.
-    fn scopes(&mut self, key: &'static str) -> Result<Vec<(String, String, ScopeRules)>, Fault> {
+    fn scopes(
+        &mut self,
+        key: &'static str,
+        approvers: &Approvers,
+    ) -> Result<Vec<(String, String, ScopeRules)>, Fault> {
         let Some((path, value)) = self.take(key) else {
             return Ok(Vec::new());
         };
@@ -239,10 +232,77 @@ impl TableReader {
             .into_iter()
             .map(|(key, value)| {
                 let path = format!("{path}.{key:?}");
-                let rules = rules(&path, value)?;
+                let rules = rules(&path, value, approvers)?;
                 Ok((path, key, rules))
             })
             .collect()
+    }
+
+    /// The tables under `[[key]]`, each with its path.
+    fn tables(&mut self, key: &'static str) -> Result<Vec<(String, Self)>, Fault> {
+        let Some((path, value)) = self.take(key) else {
+            return Ok(Vec::new());
+        };
+        let Value::Array(entries) = value else {
+            let problem = format_args!("must be tables, each under [[{key}]]").to_string();
+            return Err(wrong(&path, problem));
+        };
+        let entries = entries.into_iter().enumerate();
+        entries
+            .map(|(place, entry)| {
+                let path = format!("{path}[{place}]");
+                match entry {
+                    Value::Table(table) => {
+                        let keys = Self::of(format!("{path}."), table);
+                        Ok((path, keys))
+                    }
+                    _ => Err(wrong(
+                        &path,
+                        format_args!("must be a table under [[{key}]]"),
+                    )),
+                }
+            })
+            .collect()
+    }
+
+    fn required(&mut self, key: &'static str, example: &str) -> Result<(String, Value), Fault> {
+        let path = format!("{}{key}", self.path);
+        self.take(key)
+            .ok_or_else(|| wrong(path, format_args!("is required, {example}")))
+    }
+
+    fn required_text(&mut self, key: &'static str, example: &str) -> Result<String, Fault> {
+        let (path, value) = self.required(key, example)?;
+        Ok(text(&path, &value)?.to_owned())
+    }
+
+    /// A list of strings in its order, with its path.
+    fn texts(&mut self, key: &'static str) -> Result<(String, Vec<String>), Fault> {
+        let (path, value) = self.required(key, "a list of strings")?;
+        let Value::Array(entries) = value else {
+            return Err(wrong(path, "must be a list of strings"));
+        };
+        let entries = entries.iter().enumerate();
+        let texts: Result<_, Fault> = entries
+            .map(|(place, entry)| Ok(text(&format!("{path}[{place}]"), entry)?.to_owned()))
+            .collect();
+        Ok((path, texts?))
+    }
+
+    /// An asset, and amounts of it.
+    fn amount_limit(&mut self) -> Result<(Asset, AmountLimit), Fault> {
+        let (at, asset) = self.required("asset", "e.g. \"evm:1\"")?;
+        let asset =
+            Asset::parse(text(&at, &asset)?).map_err(|fault| wrong(&at, fault.message()))?;
+        let mut most = |key| {
+            let taken = self.take(key);
+            taken.map(|(path, value)| amount(&path, &value)).transpose()
+        };
+        let limit = AmountLimit {
+            per_request: most("per_request")?,
+            per_day: most("per_day")?,
+        };
+        Ok((asset, limit))
     }
 
     fn take(&mut self, key: &'static str) -> Option<(String, Value)> {
@@ -298,12 +358,12 @@ impl TableReader {
     }
 }
 
-fn rules(path: &str, value: Value) -> Result<ScopeRules, Fault> {
+fn rules(path: &str, value: Value, approvers: &Approvers) -> Result<ScopeRules, Fault> {
     let Value::Table(table) = value else {
         return Err(wrong(path, "must be a table of rules"));
     };
     let mut keys = TableReader::of(format!("{path}."), table);
-    let rules = ScopeRules::take(&mut keys)?;
+    let rules = ScopeRules::take(&mut keys, approvers)?;
     keys.finish()?;
     Ok(rules)
 }

@@ -8,6 +8,7 @@
 //! each, and each has counters of its own: what one vault spends or fails to spend takes nothing of
 //! another's limits.
 
+mod approvals;
 mod explain;
 mod file;
 mod rules;
@@ -21,6 +22,7 @@ use std::{
 
 use covault_core::{
     amount::U256,
+    approval::{Approvers, VerifiedApprovals},
     derive::RootKey,
     fault::Fault,
     ids::VaultId,
@@ -28,6 +30,8 @@ use covault_core::{
     order::SigningOrder,
 };
 
+pub(crate) use approvals::approvals_missing;
+pub use approvals::{PolicyVerdict, RuleProgress, UnapprovedLimit};
 use rules::ScopeRules;
 
 /// What a node signs.
@@ -41,6 +45,8 @@ pub struct Policy {
     each_wallet: ScopeRules,
     /// By network and address.
     wallets: BTreeMap<(Network, String), ScopeRules>,
+    /// The people that rules of approval name.
+    approvers: Approvers,
 }
 
 /// Whose rules and counters they are. Printed as refusals name them.
@@ -113,6 +119,15 @@ pub struct Spending {
     pub amount: U256,
     /// What may go in any 24 hours.
     pub most_per_day: Option<U256>,
+    /// What may go in any 24 hours as long as people have not approved what they have to above it.
+    pub unapproved: Option<UnapprovedLimit>,
+}
+
+/// The most of one asset, in its smallest unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct AmountLimit {
+    per_request: Option<U256>,
+    per_day: Option<U256>,
 }
 
 impl Policy {
@@ -135,36 +150,73 @@ impl Policy {
         self.node.raw_signing.unwrap_or(false)
     }
 
-    /// Checks a verified order of a key below `root`, and its payload. What has to be counted: the
-    /// limits per day hold only when the claims count it too.
+    /// The people that rules of approval name.
+    pub fn approvers(&self) -> &Approvers {
+        &self.approvers
+    }
+
+    /// All rules that there are.
+    fn scopes(&self) -> impl Iterator<Item = &ScopeRules> {
+        let each = [&self.node, &self.each_vault, &self.each_wallet];
+        let named = self.vaults.values().chain(self.wallets.values());
+        each.into_iter().chain(named)
+    }
+
+    /// Whether people have to approve some of what the vault signs.
+    pub fn asks_approvals(&self, vault: VaultId) -> bool {
+        let of_vault = self.vaults.get(&vault).unwrap_or(&self.each_vault);
+        let mut scopes = [&self.node, of_vault, &self.each_wallet]
+            .into_iter()
+            .chain(self.wallets.values());
+        scopes.any(|rules| !rules.approvals.is_empty())
+    }
+
+    /// Checks a verified order of a key below `root`, its payload, and at `now_ms` the approvals that it
+    /// carries, where any are wanted. What has to be counted: the limits per day hold only when the claims
+    /// count it too.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Invalid`] that begins with what is forbidden: `network`,
-    /// `kind`, `recipient`, `amount`, `fee` or `price`; or `recipientIndices` that are wrong.
+    /// `kind`, `recipient`, `amount`, `fee`, `price` or `approvals`; `recipientIndices` that are wrong;
+    /// [`covault_core::fault::FaultCode::ApprovalsMissing`] when people have to approve.
     pub fn check(
         &self,
         order: &SigningOrder,
         root: &RootKey,
         payload: &Payload,
+        now_ms: u64,
     ) -> Result<Vec<Spending>, Fault> {
         let own_wallets = order.own_recipients(root, payload)?;
         let rules = order.network.rules();
-        let fee = rules.most_fee(&order.unsigned)?;
-        self.evaluate(&PolicyRequest {
+        let fee = match payload.pays_fee() {
+            true => rules.most_fee(&order.unsigned)?,
+            false => U256::ZERO,
+        };
+        let verdict = self.evaluate(&PolicyRequest {
             vault: order.vault,
             network: order.network,
             payload,
             fee,
             price: rules.quoted_price(payload, &order.chain_data),
             own_wallets: &own_wallets,
-        })
+        })?;
+        // Whatever there is of approvals, nobody stores and sends on more than this.
+        order.approvals.check_bounds()?;
+        let verified = match verdict.asks() {
+            true => self
+                .approvers
+                .verify(&order.approval(), &order.approvals, fee, now_ms)?,
+            false => VerifiedApprovals::default(),
+        };
+        verdict.settle(&verified)
     }
 
-    /// Judges what is asked, by the rules of node, vault and wallet. What has to be counted.
+    /// Judges what is asked, by the rules of node, vault and wallet: what has to be counted, and what people
+    /// have to approve.
     ///
     /// # Errors
-    /// As [`Policy::check`].
-    pub fn evaluate(&self, asked: &PolicyRequest<'_>) -> Result<Vec<Spending>, Fault> {
+    /// As [`Policy::check`], without approvals.
+    pub fn evaluate(&self, asked: &PolicyRequest<'_>) -> Result<PolicyVerdict<'_>, Fault> {
         let outflow = asked.payload.outflow(asked.network);
         let of_vault = self.vaults.get(&asked.vault).unwrap_or(&self.each_vault);
         let wallet = (asked.network, asked.payload.from().to_owned());
@@ -174,11 +226,11 @@ impl Policy {
             (PolicyScope::Vault(asked.vault), of_vault),
             (PolicyScope::Wallet(wallet.1), of_wallet),
         ];
-        let mut spending = Vec::new();
+        let mut verdict = PolicyVerdict::default();
         for (scope, rules) in scopes {
-            spending.extend(rules.check(&scope, asked, &outflow)?);
+            rules.check(&scope, asked, &outflow, &mut verdict)?;
         }
-        Ok(spending)
+        Ok(verdict)
     }
 }
 

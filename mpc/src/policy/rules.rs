@@ -9,12 +9,16 @@ use covault_core::{
     amount::U256,
     fault::{ExecuteCode, Fault},
     networks::{
-        Network, Payload, PayloadKind,
+        Payload, PayloadKind,
         outflow::{AccountChange, Asset, ChainScope, ContentKind, Outflow},
     },
 };
 
-use super::{PolicyRequest, PolicyScope, Spending, SpendingCounter, over_day};
+use super::{
+    AmountLimit, PolicyRequest, PolicyScope, PolicyVerdict, Spending, SpendingCounter,
+    approvals::{ApplyingRule, ApprovalRequirement, Reason, is_unknown},
+    over_day,
+};
 
 /// What one scope (the node, a vault, a wallet) allows. What is left out is no rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,53 +49,71 @@ pub(super) struct ScopeRules {
     /// The highest prices of chain nodes that are believed.
     pub(super) most_price: BTreeMap<ChainScope, U256>,
     pub(super) limits: BTreeMap<Asset, AmountLimit>,
-}
-
-/// The most of one asset, in its smallest unit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct AmountLimit {
-    pub(super) per_request: Option<U256>,
-    pub(super) per_day: Option<U256>,
-}
-
-/// The most that one transaction may cost where the node's own rules name no fee, in the smallest
-/// unit of the coin: far above what the builders and the networks ask for.
-pub(super) fn default_most_fee(network: Network) -> U256 {
-    U256::from(match network {
-        // 0.1 of the coin.
-        Network::Evm => 100_000_000_000_000_000_u64,
-        // 0.005 BTC.
-        Network::Bitcoin => 500_000,
-        // 200 TRX.
-        Network::Tron => 200_000_000,
-        // 1 APT.
-        Network::Aptos => 100_000_000,
-        // 1 SUI.
-        Network::Sui => 1_000_000_000,
-        // 0.05 SOL.
-        Network::Solana => 50_000_000,
-        // 0.5 TON.
-        Network::Ton => 500_000_000,
-        // 10 XLM.
-        Network::Stellar => 100_000_000,
-    })
+    pub(super) approvals: Vec<ApprovalRequirement>,
 }
 
 impl ScopeRules {
-    /// Judges by these rules, which are of `scope`. What has to be counted.
-    pub(super) fn check(
-        &self,
+    /// Judges by these rules, which are of `scope`, and adds to the `verdict` what has to be counted and
+    /// approved.
+    pub(super) fn check<'p>(
+        &'p self,
         scope: &PolicyScope,
         asked: &PolicyRequest<'_>,
         outflow: &Outflow,
-    ) -> Result<Vec<Spending>, Fault> {
+        verdict: &mut PolicyVerdict<'p>,
+    ) -> Result<(), Fault> {
         self.check_kind(scope, asked.payload.payload_kind(), outflow)?;
         self.check_account_changes(scope, asked.payload)?;
         self.check_network(scope, outflow)?;
         self.check_recipients(scope, asked.own_wallets, outflow)?;
         self.check_fee(scope, asked.fee, &outflow.place)?;
         self.check_price(scope, asked.price, &outflow.place)?;
-        self.check_amounts(scope, asked.fee, outflow)
+        let totals = self.check_amounts(scope, asked.fee, outflow)?;
+        let counted = verdict.spending.len();
+        for (asset, amount) in &totals {
+            verdict.spending.extend(self.count(scope, asset, *amount)?);
+        }
+        if !self.approvals.is_empty() {
+            self.ask(asked.payload, outflow, &totals, counted, verdict);
+        }
+        Ok(())
+    }
+
+    /// Adds the rules of approval that apply. Those of a day look at what was counted from the place
+    /// `counted` on.
+    fn ask<'p>(
+        &'p self,
+        payload: &Payload,
+        outflow: &Outflow,
+        totals: &BTreeMap<Asset, U256>,
+        counted: usize,
+        verdict: &mut PolicyVerdict<'p>,
+    ) {
+        let named = |asset: &Asset| {
+            let mut above = self.approvals.iter().filter_map(|rule| rule.above.as_ref());
+            above.any(|(other, _)| other == asset)
+        };
+        let mut moved = outflow
+            .spends
+            .iter()
+            .filter(|spend| !spend.amount.is_zero());
+        let unknown = is_unknown(payload, outflow)
+            || (self.only_listed_assets && moved.any(|spend| !named(&spend.asset)));
+        for rule in &self.approvals {
+            let amount = |asset: &Asset| totals.get(asset).copied().unwrap_or_default();
+            let day = match rule.applies(payload, outflow, unknown, amount) {
+                None => continue,
+                Some(Reason::Always) => None,
+                Some(Reason::AboveDay(most)) => {
+                    let asset = rule.above.as_ref().map(|(asset, _)| asset.to_string());
+                    let mut spending = verdict.spending.iter().skip(counted);
+                    let place = spending.position(|one| Some(&one.counter.asset) == asset.as_ref());
+                    // What is not counted cannot be told to be little.
+                    place.map(|place| (counted.saturating_add(place), most))
+                }
+            };
+            verdict.applying.push(ApplyingRule { rule, day });
+        }
     }
 
     fn check_network(&self, scope: &PolicyScope, outflow: &Outflow) -> Result<(), Fault> {
@@ -245,7 +267,7 @@ impl ScopeRules {
         if written.is_empty() && *scope == PolicyScope::Node {
             written.push((
                 ChainScope::network(at.network),
-                default_most_fee(at.network),
+                at.network.rules().default_most_fee(),
             ));
         }
         written
@@ -299,7 +321,7 @@ impl ScopeRules {
         scope: &PolicyScope,
         fee: U256,
         outflow: &Outflow,
-    ) -> Result<Vec<Spending>, Fault> {
+    ) -> Result<BTreeMap<Asset, U256>, Fault> {
         let mut totals: BTreeMap<Asset, U256> = BTreeMap::new();
         for spend in outflow
             .spends
@@ -312,7 +334,7 @@ impl ScopeRules {
             }
             add(&mut totals, spend.asset.clone(), spend.amount);
             // What cannot be told may be any of those that are limited.
-            for asset in self.limits.keys().filter(|asset| spend.asset.may_be(asset)) {
+            for asset in self.watched().filter(|asset| spend.asset.may_be(asset)) {
                 add(&mut totals, asset.clone(), spend.amount);
             }
         }
@@ -331,32 +353,52 @@ impl ScopeRules {
             }
             add(&mut totals, coin, fee);
         }
-        let mut spending = Vec::with_capacity(totals.len());
-        for (asset, amount) in totals {
-            let limit = self.limits.get(&asset).copied().unwrap_or_default();
-            let counter = SpendingCounter {
-                scope: scope.clone(),
-                asset: asset.to_string(),
-            };
-            if limit.per_request.is_some_and(|most| amount > most) {
-                let sentence =
-                    format_args!("with the fee, more {asset} than {scope} allows per request");
-                return Err(Fault::field("amount", sentence));
-            }
-            if limit.per_day.is_some_and(|most| amount > most) {
-                return Err(over_day(&counter));
-            }
-            // Of a node and its vaults also what is not limited yet: a limit that is set later
-            // finds it. There may be too many wallets for that.
-            if limit.per_day.is_some() || !matches!(scope, PolicyScope::Wallet(_)) {
-                spending.push(Spending {
-                    counter,
-                    amount,
-                    most_per_day: limit.per_day,
-                });
-            }
+        Ok(totals)
+    }
+
+    /// The assets that limits and rules of approval name.
+    fn watched(&self) -> impl Iterator<Item = &Asset> {
+        let above = self.approvals.iter().filter_map(|rule| rule.above.as_ref());
+        let assets: BTreeSet<&Asset> = self
+            .limits
+            .keys()
+            .chain(above.map(|(asset, _)| asset))
+            .collect();
+        assets.into_iter()
+    }
+
+    /// Checks the amount of an asset. What has to be counted.
+    fn count(
+        &self,
+        scope: &PolicyScope,
+        asset: &Asset,
+        amount: U256,
+    ) -> Result<Option<Spending>, Fault> {
+        let limit = self.limits.get(asset).copied().unwrap_or_default();
+        let counter = SpendingCounter {
+            scope: scope.clone(),
+            asset: asset.to_string(),
+        };
+        if limit.per_request.is_some_and(|most| amount > most) {
+            let sentence =
+                format_args!("with the fee, more {asset} than {scope} allows per request");
+            return Err(Fault::field("amount", sentence));
         }
-        Ok(spending)
+        if limit.per_day.is_some_and(|most| amount > most) {
+            return Err(over_day(&counter));
+        }
+        let mut above = self.approvals.iter().filter_map(|rule| rule.above.as_ref());
+        let counts = limit.per_day.is_some()
+            || above.any(|(other, above)| other == asset && above.per_day.is_some());
+        // Of a node and its vaults also what is not limited yet: a limit that is set later finds it. There
+        // may be too many wallets for that.
+        let counts = counts || !matches!(scope, PolicyScope::Wallet(_));
+        Ok(counts.then_some(Spending {
+            counter,
+            amount,
+            most_per_day: limit.per_day,
+            unapproved: None,
+        }))
     }
 }
 

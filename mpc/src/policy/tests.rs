@@ -1,10 +1,12 @@
 #![allow(non_snake_case)]
 
+mod approvals;
 mod calls;
 
 use std::collections::BTreeSet;
 
 use covault_core::{
+    approval::OrderApprovals,
     derive::{KeyPath, RootKey},
     fault::{Class, ExecuteCode},
     ids::{RequestId, VaultId},
@@ -21,6 +23,8 @@ const EVE: &str = "0x37b5ba07902c51ef69dE0BbEa42A11a1A94e3ff6";
 const TOKEN: &str = "0xdAC17F958D2ee523a2206206994597C13D831ec7";
 const SOL: &str = "CxvTXCepdDTH4PXUwU2Pf3FBi87L7VwXtzsgeAm1xVsS";
 const OTHER_SOL: &str = "4Nd1mBQtrMJVYVfKf2PJy9NZUZdTAsp7D4xWLs4gDB4T";
+/// When orders are checked.
+const NOW_MS: u64 = 1_000;
 /// What a transaction of 21,000 gas at 2 * 10 + 1 wei can cost.
 const FEE: u64 = 441_000;
 
@@ -58,6 +62,7 @@ fn order(network: Network, kind: &WireKind, chain_data: ChainData) -> (SigningOr
         unsigned: unsigned.bytes,
         inputs: unsigned.signing,
         recipient_indices: Vec::new(),
+        approvals: OrderApprovals::default(),
         issued_at_ms: 0,
         expires_at_ms: 0,
     };
@@ -92,6 +97,7 @@ fn gas() -> Option<wire::EvmGas> {
         max_fee: Some("10".into()),
         max_priority_fee: Some("1".into()),
         gas_limit: Some("100000".into()),
+        ..Default::default()
     })
 }
 
@@ -153,15 +159,25 @@ fn raw(network: Network) -> (SigningOrder, Payload) {
 }
 
 fn lamports(to: &str, value: u64) -> (SigningOrder, Payload) {
+    priced_lamports(to, value, None)
+}
+
+/// A transfer that pays this much for a unit of what it computes, in micro-lamports.
+fn priced_lamports(to: &str, value: u64, unit_price: Option<u64>) -> (SigningOrder, Payload) {
     let kind = WireKind::SolanaSendNative(wire::SolanaSendNative {
         from: sender(Network::Solana),
         to: to.into(),
         value: value.to_string(),
         chain_id: 0,
+        ..Default::default()
     });
     let chain_data = solana::ChainData {
         recent_blockhash: SOL.into(),
         token: None,
+        compute: unit_price.map(|unit_price| solana::ComputeBudget {
+            unit_limit: 540,
+            unit_price,
+        }),
     };
     order(Network::Solana, &kind, ChainData::Solana(chain_data))
 }
@@ -180,6 +196,7 @@ fn of_node(spending: &[Spending]) -> Vec<(String, U256, Option<U256>)> {
                  counter,
                  amount,
                  most_per_day,
+                 ..
              }| { (counter.asset.clone(), *amount, *most_per_day) },
         )
         .collect()
@@ -196,12 +213,12 @@ fn root() -> RootKey {
 
 #[track_caller]
 fn allowed(policy: &Policy, (order, payload): (SigningOrder, Payload)) -> Vec<Spending> {
-    policy.check(&order, &root(), &payload).unwrap()
+    policy.check(&order, &root(), &payload, NOW_MS).unwrap()
 }
 
 #[track_caller]
 fn refused(policy: &Policy, (order, payload): (SigningOrder, Payload), starts: &str) -> Fault {
-    let fault = policy.check(&order, &root(), &payload).unwrap_err();
+    let fault = policy.check(&order, &root(), &payload, NOW_MS).unwrap_err();
     assert_eq!(fault.class(), &Class::Invalid);
     assert!(fault.message().starts_with(starts), "{fault}");
     fault
@@ -394,6 +411,7 @@ fn solana__should_have_one_limit_for_all_that_its_signatures_can_move() {
         to: SOL.into(),
         value: "6".into(),
         chain_id: 0,
+        ..Default::default()
     }));
     let sonic = sonic.unwrap();
     order.payload = sonic.encode();
@@ -458,6 +476,92 @@ fn prices_of_chain_nodes__should_have_a_ceiling() {
 }
 
 #[test]
+fn prices_of_bitcoin_nodes__should_have_a_ceiling() {
+    use covault_core::networks::bitcoin::{
+        Ancestors, ChainData as Facts, ReplacedFees, UnspentOutput,
+    };
+
+    let input = UnspentOutput {
+        txid: "1".repeat(64),
+        vout: 0,
+        value: 100_000_000,
+    };
+    let pay = |change: fn(&mut Facts)| {
+        let kind = WireKind::BtcSendNative(wire::BtcSendNative {
+            from: sender(Network::Bitcoin),
+            to: "bc1qcr8te4kr609gcawutmrza0j4xv80jy8z306fyu".into(),
+            amount: "100000".into(),
+            network_fee: 0,
+            fee_level: wire::FeeLevel::Fast.into(),
+            inputs: vec![format!("{}:{}", input.txid, input.vout)],
+        });
+        let mut facts = Facts {
+            outputs: vec![input.clone()],
+            fee_rate: Some(1_000),
+            ..Default::default()
+        };
+        change(&mut facts);
+        order(Network::Bitcoin, &kind, facts.into())
+    };
+    let none = Policy::default();
+    allowed(&none, pay(|facts| facts.fee_rate = Some(2_000_000)));
+    let absurd: [fn(&mut Facts); 3] = [
+        |facts| facts.fee_rate = Some(2_000_001),
+        |facts| {
+            facts.ancestors = Some(Ancestors {
+                vsize: 300_000,
+                fees: 0,
+            });
+        },
+        |facts| {
+            facts.replaced = Some(ReplacedFees {
+                fees: 300_000,
+                rate: 1,
+            });
+        },
+    ];
+    let raised = policy("most_price.bitcoin = \"5000\"");
+    for change in absurd {
+        let fault = refused(&none, pay(change), "price: is ");
+        assert!(
+            fault.message().contains(" sat/vB by what chain nodes say"),
+            "{fault}"
+        );
+        allowed(&raised, pay(change));
+    }
+}
+
+#[test]
+fn prices_of_solana_nodes__should_have_a_ceiling() {
+    let none = Policy::default();
+    allowed(&none, priced_lamports(SOL, 5, Some(10_000_000)));
+    // The fee of this one is far below what is allowed: 0.0000104 SOL.
+    let dear = "price: is 10000001 micro-lamports per unit of computation by what chain nodes say";
+    refused(&none, priced_lamports(SOL, 5, Some(10_000_001)), dear);
+    let raised = policy("most_price.solana = \"20000000\"");
+    allowed(&raised, priced_lamports(SOL, 5, Some(20_000_000)));
+    refused(
+        &raised,
+        priced_lamports(SOL, 5, Some(20_000_001)),
+        "price: ",
+    );
+    // What nobody can pay is refused whatever the prices that are believed.
+    let any = policy(&format!("most_price.solana = \"{}\"", u64::MAX));
+    refused(&any, priced_lamports(SOL, 5, Some(u64::MAX)), "fee: ");
+    refused(&none, priced_lamports(SOL, 5, Some(u64::MAX)), "");
+    // The priority fee counts: 5,000 and 540 x 2.
+    allowed(
+        &policy("most_fee.solana = \"6080\""),
+        priced_lamports(SOL, 5, Some(2_000_000)),
+    );
+    refused(
+        &policy("most_fee.solana = \"6079\""),
+        priced_lamports(SOL, 5, Some(2_000_000)),
+        "fee: ",
+    );
+}
+
+#[test]
 fn what_nobody_can_tell__should_be_refused_where_something_is_limited() {
     let limits = [
         "limits = [{ asset = \"evm:1\", per_day = \"9000000\" }]".to_owned(),
@@ -503,7 +607,7 @@ fn file__should_name_the_key_that_is_wrong() {
     for (text, problem) in [
         (
             "raw_singing = true",
-            "raw_singing: unknown key; allowed here: version, networks, kinds, raw_",
+            "raw_singing: unknown key; allowed here: version, node_origins, approver, networks, kinds, raw_",
         ),
         ("raw_signing = 1", "raw_signing: must be true or false"),
         ("networks = \"evm\"", "networks: must be a list of strings"),

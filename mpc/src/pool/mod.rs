@@ -17,6 +17,7 @@ pub use queues::{Job, Priority};
 /// would outnumber cores. Threads end when the last handle is dropped and the queues are empty.
 pub struct CpuPool {
     shared: Arc<PoolInner>,
+    threads: usize,
     /// Instead of threads.
     #[cfg(feature = "simulation")]
     machine: Option<SimMachine>,
@@ -35,7 +36,8 @@ impl CpuPool {
     /// [`covault_core::fault::Class::Bug`] when the system refuses a thread.
     pub fn new(threads: usize) -> Result<Arc<Self>, Fault> {
         let shared = Arc::new(PoolInner::default());
-        for number in 0..threads.max(1) {
+        let threads = threads.max(1);
+        for number in 0..threads {
             let shared = Arc::clone(&shared);
             thread::Builder::new()
                 .name(format!("covault-mpc-{number}"))
@@ -44,6 +46,7 @@ impl CpuPool {
         }
         Ok(Arc::new(Self {
             shared,
+            threads,
             #[cfg(feature = "simulation")]
             machine: None,
         }))
@@ -55,8 +58,14 @@ impl CpuPool {
     pub fn simulated(machine: SimMachine) -> Arc<Self> {
         Arc::new(Self {
             shared: Arc::default(),
+            threads: 1,
             machine: Some(machine),
         })
+    }
+
+    /// How many threads it has.
+    pub(crate) fn threads(&self) -> usize {
+        self.threads
     }
 
     #[cfg(feature = "simulation")]
@@ -150,7 +159,10 @@ mod tests {
         mpsc,
     };
 
-    use super::{queues::MAX_SIGNING_IN_A_ROW, *};
+    use super::{
+        queues::{MAX_LIVE_IN_A_ROW, MAX_SIGNING_IN_A_ROW},
+        *,
+    };
 
     #[test]
     fn idle_lane__should_wait_for_everything_else() {
@@ -200,6 +212,31 @@ mod tests {
             .collect();
         assert_eq!(turns, [MAX_SIGNING_IN_A_ROW, 2 * MAX_SIGNING_IN_A_ROW + 1]);
         assert_eq!(names.len(), 3 * MAX_SIGNING_IN_A_ROW + 2);
+    }
+
+    #[test]
+    fn idle_lane__should_have_its_turn_however_much_is_to_be_signed() {
+        let mut queues = JobQueues::default();
+        for _ in 0..3 * MAX_LIVE_IN_A_ROW {
+            queues.signing.push_back(Box::new(|| {}));
+        }
+        for _ in 0..2 {
+            queues.idle.push_back(Box::new(|| {}));
+        }
+        let mut turns = Vec::new();
+        let mut at = 0;
+        while let Some((_, idle)) = queues.next() {
+            if idle {
+                turns.push(at);
+                // Until it is done there is no other one.
+                let next = queues.next().is_none_or(|(_, idle)| !idle);
+                assert!(next);
+                queues.idling = false;
+                at += 1;
+            }
+            at += 1;
+        }
+        assert_eq!(turns, [MAX_LIVE_IN_A_ROW, 2 * MAX_LIVE_IN_A_ROW + 1]);
     }
 
     #[test]

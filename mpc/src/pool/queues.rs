@@ -12,13 +12,17 @@ pub enum Priority {
     Signing,
     /// Key generation: long, and may wait; but not for ever, whatever keeps the first lane full.
     Keygen,
-    /// Work done ahead, in pieces of about a millisecond: begun only when nothing else waits, and
-    /// one at a time, so that the other threads stay free for what somebody waits for.
+    /// Work done ahead, in pieces of about a millisecond: begun when nothing else waits, or now and then,
+    /// since what is made ahead is less work than what is not; and one at a time, so that the other
+    /// threads stay free for what somebody waits for.
     Idle,
 }
 
 /// After so many signing jobs in a row a key generation that waits has its turn.
 pub(super) const MAX_SIGNING_IN_A_ROW: usize = 1024;
+
+/// After so many other jobs in a row an idle one that waits has its turn.
+pub(super) const MAX_LIVE_IN_A_ROW: usize = 64;
 
 #[derive(Default)]
 pub(super) struct JobQueues {
@@ -27,6 +31,8 @@ pub(super) struct JobQueues {
     pub(super) idle: VecDeque<Job>,
     /// Signing jobs that went before a key generation that waits.
     passed: usize,
+    /// Other jobs that went before an idle one that waits.
+    passed_idle: usize,
     /// An idle job runs.
     pub(super) idling: bool,
     pub(super) closed: bool,
@@ -35,6 +41,11 @@ pub(super) struct JobQueues {
 impl JobQueues {
     /// The next job, and whether it is an idle one.
     pub(super) fn next(&mut self) -> Option<(Job, bool)> {
+        if self.passed_idle >= MAX_LIVE_IN_A_ROW
+            && let Some(job) = self.next_idle()
+        {
+            return Some((job, true));
+        }
         let turn = self.passed >= MAX_SIGNING_IN_A_ROW || self.signing.is_empty();
         let live = if turn && let Some(job) = self.keygen.pop_front() {
             self.passed = 0;
@@ -46,12 +57,23 @@ impl JobQueues {
             };
             self.signing.pop_front()
         };
-        if live.is_some() || self.idling {
-            return live.map(|job| (job, false));
+        if let Some(job) = live {
+            self.passed_idle = match self.idle.is_empty() {
+                true => 0,
+                false => self.passed_idle.saturating_add(1),
+            };
+            return Some((job, false));
+        }
+        self.next_idle().map(|job| (job, true))
+    }
+
+    fn next_idle(&mut self) -> Option<Job> {
+        if self.idling {
+            return None;
         }
         let job = self.idle.pop_front()?;
-        self.idling = true;
-        Some((job, true))
+        (self.idling, self.passed_idle) = (true, 0);
+        Some(job)
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -37,6 +37,8 @@ pub const KEYRING: &str = "keyring.age";
 const PRIMES: &str = "primes";
 /// The folder of shares that an operator has cleared, in a node's folder.
 pub const CLEARED: &str = "cleared";
+/// The folder of shares in a node's folder.
+const SHARES: &str = "shares";
 /// The folder of retired shares in a node's folder.
 const RETIRED: &str = "retired";
 /// Version of a share's plaintext.
@@ -101,7 +103,7 @@ impl AgeShareStore {
     /// [`Class::Invalid`] when the passphrase is wrong, the keyring is damaged, or it is missing
     /// while there are shares.
     pub fn open(folder: &Path, passphrase: &SecretString, work_factor: u8) -> Result<Self, Fault> {
-        let shares = folder.join("shares");
+        let shares = folder.join(SHARES);
         let path = folder.join(KEYRING);
         let refuse = |problem: &str| {
             Fault::new(
@@ -134,7 +136,7 @@ impl AgeShareStore {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let places = [
-                    (shares.clone(), "shares"),
+                    (shares.clone(), SHARES),
                     (folder.join(RETIRED), "retired shares"),
                     (folder.join(PRIMES), "primes"),
                 ];
@@ -314,6 +316,29 @@ fn holds_any(folder: &Path) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Whether a node's folder has a share of a vault, of whatever key. Nothing is opened: names say it.
+///
+/// # Errors
+/// [`Class::Unavailable`] when the folder cannot be read.
+pub fn has_share(node_folder: &Path, vault: VaultId) -> Result<bool, Fault> {
+    let failed = |cause: io::Error| {
+        Fault::unavailable("the folder of shares cannot be read").caused_by(cause)
+    };
+    let entries = match fs::read_dir(node_folder.join(SHARES)) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(failed(error)),
+    };
+    let prefix = format!("{vault}.");
+    for entry in entries {
+        let name = entry.map_err(failed)?.file_name();
+        if name.to_str().is_some_and(|name| name.starts_with(&prefix)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The name of a share's file without epoch: what comes before it, and after.

@@ -29,7 +29,7 @@ fn path(network: Network, index: u32) -> KeyPath {
     KeyPath::of_wallet(network, index).unwrap()
 }
 
-fn address(root: &RootKey, network: Network, index: u32, reference: &str) -> AttestedAddress {
+pub fn address(root: &RootKey, network: Network, index: u32, reference: &str) -> AttestedAddress {
     let path = path(network, index);
     let child = root.child(&path).unwrap();
     AttestedAddress {
@@ -40,7 +40,7 @@ fn address(root: &RootKey, network: Network, index: u32, reference: &str) -> Att
     }
 }
 
-fn order(test: &TestCluster, root: &RootKey, addresses: Vec<AttestedAddress>) -> AttestOrder {
+pub fn order(test: &TestCluster, root: &RootKey, addresses: Vec<AttestedAddress>) -> AttestOrder {
     AttestOrder {
         session: SessionId::from_random(random_16(&SystemEntropy)),
         vault: test.vault,

@@ -13,7 +13,7 @@ use tokio::{task::JoinHandle, time::interval};
 
 /// What a byzantine node does when it is asked to sign.
 #[derive(Clone, Copy, PartialEq)]
-enum Misbehavior {
+pub enum Misbehavior {
     /// Nothing.
     Silent,
     /// Sends bytes that are no protocol message.
@@ -24,10 +24,14 @@ enum Misbehavior {
     FalseSignature,
     /// Answers with megabytes, and many times.
     Flood,
+    /// Says that it has too much to do.
+    Busy,
+    /// Does nothing for the first attempt, and says of the others that it has too much to do.
+    SilentThenBusy,
 }
 
 /// Takes a node's place, with its identity, but without its code.
-async fn impersonate(test: &TestCluster, place: usize, manner: Misbehavior) -> JoinHandle<()> {
+pub async fn impersonate(test: &TestCluster, place: usize, manner: Misbehavior) -> JoinHandle<()> {
     let bus = test.medium.bus();
     let identity = Arc::clone(&test.nodes[place].identity);
     let others: Vec<NodeId> = test
@@ -63,7 +67,11 @@ async fn impersonate(test: &TestCluster, place: usize, manner: Misbehavior) -> J
                                 codec.send(later, b"one face").unwrap();
                                 codec.send(later, b"another").unwrap();
                             }
-                            Misbehavior::Silent | Misbehavior::FalseSignature | Misbehavior::Flood => {}
+                            Misbehavior::Silent
+                            | Misbehavior::FalseSignature
+                            | Misbehavior::Flood
+                            | Misbehavior::Busy
+                            | Misbehavior::SilentThenBusy => {}
                         }
                     }
                     if manner == Misbehavior::Flood {
@@ -81,6 +89,15 @@ async fn impersonate(test: &TestCluster, place: usize, manner: Misbehavior) -> J
                                 let _ = codec.send(reply, &long);
                             }
                         }
+                    }
+                    let is_busy = match manner {
+                        Misbehavior::Busy => true,
+                        Misbehavior::SilentThenBusy => attempt > 0,
+                        _ => false,
+                    };
+                    if is_busy {
+                        let reply = header(EnvelopeKind::Reply, session, attempt, from);
+                        codec.send(reply, &[11]).unwrap();
                     }
                     if manner == Misbehavior::FalseSignature {
                         // Reply::Signed of one Signature::Ed25519, in BCS.

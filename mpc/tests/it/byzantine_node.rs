@@ -1,6 +1,8 @@
 //! An orchestrator that nodes trust, and that lies: whatever it changes, no node uses its share,
 //! and the refusal begins with the field.
 
+mod approvals;
+
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
@@ -11,6 +13,7 @@ use std::{
 use crate::support::{SystemEntropy, TestBus, TestCluster, now_ms, verify};
 use async_trait::async_trait;
 use covault_core::{
+    approval::OrderApprovals,
     derive::{KeyPath, RootKey},
     fault::{Class, Fault},
     ids::{RequestId, SessionId, VaultId},
@@ -25,7 +28,7 @@ use covault_mpc::{
     bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
     envelope::{Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
     identity::NodeIdentity,
-    node::PolicyCheck,
+    node::{OrderCheck, PolicyCheck},
     policy::Policy,
 };
 use serde::Deserialize;
@@ -137,15 +140,20 @@ struct ByzantineFixture {
 
 impl ByzantineFixture {
     async fn start(curve: Curve, policy: &str) -> Self {
+        let policy = format!("version = 2\n{policy}");
+        let check = PolicyCheck(Policy::parse(&policy).unwrap());
+        Self::start_with(curve, 3, Arc::new(check)).await
+    }
+
+    /// So many nodes with a key of which two sign.
+    async fn start_with(curve: Curve, count: usize, check: Arc<dyn OrderCheck>) -> Self {
         let tap = Arc::new(RecordingBus {
             bus: MemoryBus::new(),
             sent: Mutex::default(),
         });
         let medium = TestBus::Other(Arc::clone(&tap) as Arc<dyn Bus>);
-        let policy = format!("version = 2\n{policy}");
-        let check = Arc::new(PolicyCheck(Policy::parse(&policy).unwrap()));
-        let test = TestCluster::start_with(medium, 3, check).await;
-        test.until_live(3).await;
+        let test = TestCluster::start_with(medium, count, check).await;
+        test.until_live(count).await;
         let root = test.keygen(curve, 2).await;
         let bus = test.medium.bus();
         let codec = EnvelopeCodec::new(
@@ -212,6 +220,7 @@ impl ByzantineFixture {
                 to: if eve { EVE_SOL } else { BOB_SOL }.into(),
                 value,
                 chain_id: 0,
+                ..Default::default()
             }),
         };
         Payload::parse(&kind).unwrap()
@@ -231,6 +240,7 @@ impl ByzantineFixture {
             _ => ChainData::Solana(solana::ChainData {
                 recent_blockhash: BLOCKHASH.into(),
                 token: None,
+                compute: None,
             }),
         }
     }
@@ -265,6 +275,7 @@ impl ByzantineFixture {
             unsigned: unsigned.bytes,
             inputs: unsigned.signing,
             recipient_indices: Vec::new(),
+            approvals: OrderApprovals::default(),
             issued_at_ms: now_ms(),
             expires_at_ms: now_ms() + 600_000,
         }
@@ -294,7 +305,10 @@ impl ByzantineFixture {
 
     /// Sends to the first two nodes, whoever the order names.
     fn send(&self, ask: &ForgedRequest) {
-        let body = ask.body();
+        self.send_body(ask, &ask.body());
+    }
+
+    fn send_body(&self, ask: &ForgedRequest, body: &[u8]) {
         for to in &self.test.holders()[..2] {
             let header = EnvelopeHeader {
                 kind: EnvelopeKind::SigningOrder,
@@ -307,7 +321,7 @@ impl ByzantineFixture {
                 from: self.codec.id(),
                 to: *to,
             };
-            self.codec.send(header, &body).unwrap();
+            self.codec.send(header, body).unwrap();
         }
     }
 
@@ -368,21 +382,26 @@ impl ByzantineFixture {
 
     /// Both nodes refuse, and neither says a word to the other.
     async fn refused(&mut self, ask: &ForgedRequest, class: &Class, starts: &str) {
+        for fault in self.refused_body(ask, &ask.body(), starts).await {
+            assert_eq!(fault.class(), class, "{starts}: {fault:?}");
+            assert!(fault.message().starts_with(starts), "{starts}: {fault:?}");
+        }
+    }
+
+    /// The same, of these bytes as the body of the order. What both say.
+    async fn refused_body(&mut self, ask: &ForgedRequest, body: &[u8], what: &str) -> Vec<Fault> {
         let before = self.tap.count(EnvelopeKind::Protocol, ask.session);
-        self.send(ask);
+        self.send_body(ask, body);
         let mut refusals = BTreeMap::new();
         while refusals.len() < 2 {
             match self.reply(ask.session).await {
                 (node, WireReply::Refused(fault)) => refusals.insert(node, fault),
-                (_, other) => panic!("{starts}: {other:?}"),
+                (_, other) => panic!("{what}: {other:?}"),
             };
         }
-        for fault in refusals.values() {
-            assert_eq!(fault.class(), class, "{starts}: {fault:?}");
-            assert!(fault.message().starts_with(starts), "{starts}: {fault:?}");
-        }
         let after = self.tap.count(EnvelopeKind::Protocol, ask.session);
-        assert_eq!(before, after, "{starts}: a share was used");
+        assert_eq!(before, after, "{what}: a share was used");
+        refusals.into_values().collect()
     }
 }
 
@@ -589,6 +608,7 @@ const SOLANA_LIES: &[(&str, Forgery)] = &[
             to: world.address(),
             value: "5".into(),
             chain_id: 0,
+            ..Default::default()
         });
         show(ask, &Payload::parse(&kind).unwrap());
     }),
@@ -596,12 +616,14 @@ const SOLANA_LIES: &[(&str, Forgery)] = &[
         ask.order.chain_data = ChainData::Solana(solana::ChainData {
             recent_blockhash: BOB_SOL.into(),
             token: None,
+            compute: None,
         });
     }),
     ("chainData: ", |ask, _| {
         ask.order.chain_data = ChainData::Solana(solana::ChainData {
             recent_blockhash: "no".into(),
             token: None,
+            compute: None,
         });
     }),
 ];

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::support::{
-    AcceptAnyOrder, SystemEntropy, TestBus, TestCluster, now_ms, start_cluster, verify,
+    AcceptAnyOrder, SystemEntropy, TestBus, TestCluster, now_ms, start_cluster, task, verify,
 };
 use async_trait::async_trait;
 use covault_core::{
@@ -12,6 +12,7 @@ use covault_core::{
     networks::SigningInput,
     order::{NodeId, SigningOrder},
     port::random_16,
+    scheme::Scheme,
     signature::Curve,
 };
 use covault_mpc::{
@@ -81,7 +82,16 @@ async fn story(medium: TestBus) {
     let waiting_order = order.clone();
     let waiting = tokio::spawn(async move {
         cluster
-            .sign(&waiting_order, session, &holders, 2, now_ms() + 60_000)
+            .sign(
+                &waiting_order,
+                task(
+                    Scheme::default_of(waiting_order.network.curve()),
+                    session,
+                    &holders,
+                    2,
+                    now_ms() + 60_000,
+                ),
+            )
             .await
     });
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -174,7 +184,16 @@ async fn nodes__should_not_hear_an_unadmitted_node() {
     let order = test.order(&root);
     let session = SessionId::from_random(random_16(&SystemEntropy));
     let fault = cluster
-        .sign(&order, session, &test.holders(), 2, now_ms() + 1_000)
+        .sign(
+            &order,
+            task(
+                Scheme::default_of(order.network.curve()),
+                session,
+                &test.holders(),
+                2,
+                now_ms() + 1_000,
+            ),
+        )
         .await
         .unwrap_err();
     assert_eq!(fault.class(), &Class::Unavailable, "{fault:?}");
@@ -191,7 +210,16 @@ async fn nodes__should_run_a_session_once_also_after_a_restart() {
         let (cluster, holders) = (Arc::clone(&test.cluster), test.holders());
         async move {
             cluster
-                .sign(order, session, &holders, 2, now_ms() + 30_000)
+                .sign(
+                    order,
+                    task(
+                        Scheme::default_of(order.network.curve()),
+                        session,
+                        &holders,
+                        2,
+                        now_ms() + 30_000,
+                    ),
+                )
                 .await
         }
     };
@@ -212,7 +240,16 @@ async fn nodes__should_run_a_session_once_also_after_a_restart() {
     let holders = test.holders();
     let again = test
         .cluster
-        .sign(&order, session, &holders, 2, now_ms() + 30_000)
+        .sign(
+            &order,
+            task(
+                Scheme::default_of(order.network.curve()),
+                session,
+                &holders,
+                2,
+                now_ms() + 30_000,
+            ),
+        )
         .await;
     assert_eq!(again.unwrap_err().class(), &Class::WrongState);
     test.sign_well(&root, 2).await;

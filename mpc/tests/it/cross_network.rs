@@ -10,6 +10,7 @@ use std::{
 use crate::support::{SystemEntropy, TestBus, TestCluster, now_ms, verify};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
+    approval::OrderApprovals,
     derive::{ChildKey, KeyPath, RootKey},
     fault::Fault,
     ids::{RequestId, VaultId},
@@ -99,13 +100,16 @@ impl<'a> WalletKey<'a> {
             unsigned: unsigned.bytes,
             inputs: unsigned.signing,
             recipient_indices: Vec::new(),
+            approvals: OrderApprovals::default(),
             issued_at_ms: now_ms(),
             expires_at_ms: now_ms() + 600_000,
         })
     }
 
     fn check(&self, floor: &PolicyCheck, order: &SigningOrder) -> Result<(), Fault> {
-        floor.check(order, self.root, &self.child).map(drop)
+        floor
+            .check(order, self.root, &self.child, now_ms())
+            .map(drop)
     }
 }
 
@@ -131,6 +135,7 @@ fn payment(root: &RootKey, vault: VaultId, network: Network) -> SigningOrder {
                     to: STELLAR_EVE.into(),
                     value: "1000000".into(),
                     memo: String::new(),
+                    ..Default::default()
                 })
             }),
             ChainData::Stellar(stellar::ChainData {
@@ -153,6 +158,7 @@ fn payment(root: &RootKey, vault: VaultId, network: Network) -> SigningOrder {
                 seqno: 3,
                 deployed: true,
                 valid_until: Some(u32::try_from(now_ms() / 1000 + 300).unwrap()),
+                recipient_deployed: None,
                 jetton: None,
             })),
         ),
@@ -194,7 +200,9 @@ fn payment(root: &RootKey, vault: VaultId, network: Network) -> SigningOrder {
                     gas_fee: Some(wire::AptosGas {
                         max_gas_amount: Some("2000".into()),
                         gas_unit_price: Some("100".into()),
+                        ..Default::default()
                     }),
+                    ..Default::default()
                 })
             }),
             ChainData::Aptos(aptos::ChainData {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::support::{
-    SystemEntropy, TestBus, TestCluster, announcement, now_ms, start_cluster_on, verify,
+    SystemEntropy, TestBus, TestCluster, announcement, now_ms, start_cluster_on, task, verify,
 };
 use async_trait::async_trait;
 use covault_core::{
@@ -18,6 +18,7 @@ use covault_core::{
     ids::SessionId,
     order::NodeId,
     port::random_16,
+    scheme::Scheme,
     signature::{Curve, Signature},
 };
 use covault_mpc::{
@@ -291,7 +292,16 @@ async fn sign_once(
 ) -> Vec<Signature> {
     let session = SessionId::from_random(random_16(&SystemEntropy));
     cluster
-        .sign(order, session, &test.holders(), 2, now_ms() + 1_900)
+        .sign(
+            order,
+            task(
+                Scheme::default_of(order.network.curve()),
+                session,
+                &test.holders(),
+                2,
+                now_ms() + 1_900,
+            ),
+        )
         .await
         .unwrap()
 }

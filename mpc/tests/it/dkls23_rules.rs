@@ -12,10 +12,10 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{SystemEntropy, TestBus, TestCluster, now_ms, start_cluster_on, verify};
+use crate::support::{SystemEntropy, TestBus, TestCluster, now_ms, start_cluster_on, task, verify};
 use async_trait::async_trait;
 use covault_core::{
-    fault::Class, ids::SessionId, order::NodeId, port::random_16, signature::Curve,
+    fault::Class, ids::SessionId, order::NodeId, port::random_16, scheme::Scheme, signature::Curve,
 };
 use covault_mpc::{
     bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
@@ -183,7 +183,9 @@ async fn dkls23_rule__should_persist_a_ban_and_tell_the_operator() {
 /// that began before the ban must not be more trials.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dkls23_rule__should_let_a_cheat_try_once_however_many_sessions_wait_for_it() {
-    const SESSIONS: usize = 24;
+    /// No client asks for more at once of a node that it does not know.
+    const EACH: usize = 4;
+    const SESSIONS: usize = 6 * EACH;
     let bus = InterceptingBus::new();
     let test = TestCluster::start(bus.medium(), 2).await;
     test.until_live(2).await;
@@ -220,8 +222,26 @@ async fn dkls23_rule__should_let_a_cheat_try_once_however_many_sessions_wait_for
         hold.send((header, body)).unwrap();
         true
     });
+    let mut clusters = Vec::new();
+    while clusters.len() < SESSIONS / EACH {
+        let cluster = start_cluster_on(test.medium.bus(), &test.orchestrator).await;
+        while cluster.nodes().iter().filter(|node| node.live).count() < 2 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        clusters.push(cluster);
+    }
     let orders: Vec<_> = (0..SESSIONS).map(|_| test.order(&root)).collect();
-    let signing = orders.iter().map(|order| test.sign(order, 2, 8_000));
+    let holders = test.holders();
+    let signing = orders
+        .iter()
+        .zip(clusters.iter().cycle())
+        .map(|(order, cluster)| {
+            let session = SessionId::from_random(random_16(&SystemEntropy));
+            cluster.sign(
+                order,
+                task(Scheme::Dkls23, session, &holders, 2, now_ms() + 8_000),
+            )
+        });
     let cheating = async {
         let mut all = Vec::new();
         while all.len() < SESSIONS {
@@ -282,7 +302,10 @@ async fn dkls23_rule__should_store_no_state_and_begin_at_phase_1_after_a_crash()
         let (cluster, order, holders) = (Arc::clone(&test.cluster), order.clone(), test.holders());
         tokio::spawn(async move {
             cluster
-                .sign(&order, session, &holders, 2, deadline_ms)
+                .sign(
+                    &order,
+                    task(Scheme::Dkls23, session, &holders, 2, deadline_ms),
+                )
                 .await
         })
     };
@@ -301,7 +324,16 @@ async fn dkls23_rule__should_store_no_state_and_begin_at_phase_1_after_a_crash()
     // The old session is over for good. A new one for the same digest begins anew.
     let again = test
         .cluster
-        .sign(&order, session, &test.holders(), 2, now_ms() + 3_000)
+        .sign(
+            &order,
+            task(
+                Scheme::Dkls23,
+                session,
+                &test.holders(),
+                2,
+                now_ms() + 3_000,
+            ),
+        )
         .await;
     assert_eq!(again.unwrap_err().class(), &Class::WrongState);
     verify(&order, &test.sign(&order, 2, 20_000).await.unwrap());

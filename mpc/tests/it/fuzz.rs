@@ -4,6 +4,7 @@
 //! `COVAULT_FUZZ_INPUTS` says how many inputs each target gets.
 
 use covault_core::{
+    approval::OrderApprovals,
     attest::{AttestOrder, AttestedAddress},
     derive::KeyPath,
     ids::{RequestId, SessionId, VaultId},
@@ -124,6 +125,7 @@ fn chain_data(chain: &dyn DynNetworkRules, payload: &Payload) -> ChainData {
         Queries::Solana(_) => ChainData::Solana(solana::ChainData {
             recent_blockhash: "B6SMJHxrVJ3t3MXbarfPBmeBKs2k8EtpjZEo2uByrReR".to_owned(),
             token: None,
+            compute: None,
         }),
         other => panic!("nothing is known about {other:?}"),
     }
@@ -168,6 +170,7 @@ fn vectors(network: Network, file: &str) -> Vec<SigningOrder> {
             unsigned: built.bytes,
             inputs: built.signing,
             recipient_indices: Vec::new(),
+            approvals: OrderApprovals::default(),
             issued_at_ms: 1,
             expires_at_ms: 2,
         });
@@ -289,6 +292,13 @@ fn fuzz__should_find_nothing_in_what_orders_show() {
         .collect();
     keep("orders", &samples);
     feed(inputs(3_000), &samples, fuzz::orders);
+}
+
+#[test]
+fn fuzz__should_find_nothing_in_approvals() {
+    let samples = fuzz::approval_samples().unwrap();
+    keep("approval", &samples);
+    feed(inputs(10_000), &samples, fuzz::approval);
 }
 
 #[test]

@@ -13,9 +13,10 @@ use covault_core::{
     amount::U256,
     derive::{ChildKey, RootKey},
     fault::{Class, Fault},
-    ids::SessionId,
+    ids::{SessionId, VaultId},
     order::{NodeId, SigningOrder},
     port::random_16,
+    scheme::Scheme,
     signature::{Curve, Signature},
 };
 use covault_mpc::{
@@ -38,6 +39,7 @@ impl OrderCheck for OnePerDayCheck {
         order: &SigningOrder,
         _root: &RootKey,
         _child: &ChildKey,
+        _now_ms: u64,
     ) -> Result<Vec<Spending>, Fault> {
         let limited = order.path.indices().last().unwrap() % 2 == 1;
         let spending = Spending {
@@ -47,6 +49,7 @@ impl OrderCheck for OnePerDayCheck {
             },
             amount: U256::from(1_u64),
             most_per_day: Some(U256::from(1_u64)),
+            unapproved: None,
         };
         Ok(limited.then_some(spending).into_iter().collect())
     }
@@ -67,7 +70,18 @@ async fn sign_with(
 ) -> Result<Vec<Signature>, Fault> {
     let session = SessionId::from_random(random_16(&SystemEntropy));
     let deadline_ms = order.issued_at_ms + patience_ms;
-    cluster.sign(order, session, signers, 2, deadline_ms).await
+    cluster
+        .sign(
+            order,
+            task(
+                Scheme::default_of(order.network.curve()),
+                session,
+                signers,
+                2,
+                deadline_ms,
+            ),
+        )
+        .await
 }
 
 fn limited(test: &TestCluster, root: &RootKey, number: u8) -> SigningOrder {
@@ -549,7 +563,8 @@ impl Byzantine {
 fn said(boot: [u8; 16], at_ms: u64, height: u64, others: &[[u8; 16]]) -> Vec<u8> {
     let bans: Vec<([u8; 8], NodeId)> = Vec::new();
     let halted: Vec<u8> = Vec::new();
-    let claims = (u64::MAX, height, halted, others.to_vec());
+    let frozen: Vec<VaultId> = Vec::new();
+    let claims = (u64::MAX, height, halted, others.to_vec(), 1_u16, frozen);
     bcs::to_bytes(&(
         "byzantine node",
         at_ms,
@@ -594,7 +609,7 @@ async fn byzantine_node__should_not_stop_a_node_by_words_about_it() {
                 Vec<([u8; 8], NodeId)>,
                 AnnouncementTail,
             );
-            type AnnouncementTail = (u64, u64, Vec<u8>, Vec<[u8; 16]>);
+            type AnnouncementTail = (u64, u64, Vec<u8>, Vec<[u8; 16]>, u16, Vec<VaultId>);
             let said: Announced = bcs::from_bytes(&opened.body).unwrap();
             said.3
         };

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use covault_core::{
     derive::RootKey,
     fault::{Class, Fault},
-    ids::{SessionId, VaultId},
+    ids::{SessionId, TokenId, VaultId},
     order::{KeygenOrder, NodeId, SigningOrder},
     port::{Clock as _, random_16},
     scheme::Scheme,
@@ -20,7 +20,7 @@ use covault_core::{
 };
 use covault_mpc::{
     bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
-    cluster::{Cluster, ClusterConfig},
+    cluster::{Cluster, ClusterConfig, SigningTask},
     envelope::{Envelope, EnvelopeKind},
     identity::NodeIdentity,
     node::{KeygenQuota, NoResumeDetector, Node, NodeConfig, RebuildCheck},
@@ -200,7 +200,19 @@ impl CrashPair {
         let deadline_ms = self.clock.now_ms() + patience_ms;
         let holders = self.holders();
         let cluster = &self.cluster;
-        cluster.sign(order, session, &holders, 2, deadline_ms).await
+        cluster
+            .sign(
+                order,
+                SigningTask {
+                    scheme: Scheme::default_of(order.network.curve()),
+                    session,
+                    holders: &holders,
+                    threshold: 2,
+                    deadline_ms,
+                    token: TokenId::from_bytes([1; 16]),
+                },
+            )
+            .await
     }
 }
 

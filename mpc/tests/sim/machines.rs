@@ -29,6 +29,7 @@ use crate::{
     byzantine::Byzantine,
     net::{NetworkFaults, SimBus, SimNetwork},
     oracle::Oracle,
+    people,
     story::{PreprocessMode, Sabotage, SimConfig},
     support::free,
     world::{ConstantEntropy, ProcessLife, SeededRng, SimClock, Trace, machine, ms},
@@ -293,7 +294,12 @@ impl SimWorld {
                 Some(planted) if !self.hostile.contains(&place) => planted.rules(),
                 _ => free(),
             },
-            check: Arc::new(RebuildCheck),
+            check: match self.setting.people {
+                Some(planted) if self.ids.get(place).copied() != self.byzantine() => {
+                    Arc::new(people::check(self.setting.seed, place, planted))
+                }
+                _ => Arc::new(RebuildCheck),
+            },
             heartbeat: ms(HEARTBEAT_MS),
             nonces: self.watermarks,
             resumption: Arc::new(NoResumeDetector),

@@ -22,6 +22,7 @@ mod machines;
 mod net;
 mod oracle;
 mod orchestrator;
+mod people;
 mod requests;
 mod story;
 #[path = "../support/mod.rs"]
@@ -54,6 +55,7 @@ fn setting(seed: u64) -> SimConfig {
         unguarded: false,
         pools: PreprocessMode::Some,
         hostile: None,
+        people: None,
     }
 }
 

@@ -46,6 +46,8 @@ struct Observations {
     in_use: BTreeMap<NodeId, u32>,
     /// What a node has taken part in, by request.
     digests: BTreeMap<(NodeId, RequestId), Vec<u8>>,
+    /// Who has used a share in which session.
+    took_part: BTreeSet<(NodeId, SessionId)>,
     /// The nonces that an order names, by session, attempt and node: of which shares, and the
     /// number for each input.
     named: BTreeMap<(SessionId, u32, NodeId), (ShareGeneration, Vec<u64>)>,
@@ -187,6 +189,11 @@ impl Oracle {
         seen.in_use.get(node).is_some_and(|known| *known >= epoch)
     }
 
+    /// Who has used a share in which session.
+    pub fn took_part(&self) -> BTreeSet<(NodeId, SessionId)> {
+        self.seen().took_part.clone()
+    }
+
     /// A session that the orchestrator is going to run.
     pub fn expect(&self, session: SessionId, order: &SigningOrder) {
         let expected = ExpectedSession {
@@ -292,6 +299,9 @@ impl Oracle {
             ..
         } = *header;
         let mut seen = self.seen();
+        if let Some(OrderReply::Signed(_)) = words::read(body) {
+            seen.took_part.insert((from, session));
+        }
         match words::read(body) {
             // The collector has used its nonces, and has not shown its shares.
             Some(OrderReply::Signed(signatures)) if self.frost => {
@@ -319,6 +329,7 @@ impl Oracle {
             ..
         } = *header;
         let mut seen = self.seen();
+        seen.took_part.insert((from, session));
         if !seen.ordered.contains(&(from, session, attempt)) {
             let what = format!("{from:?} runs {session} {attempt}, for which it has no order");
             seen.violated(what);

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use covault_core::{
     derive::RootKey,
     fault::Fault,
-    ids::{RequestId, SessionId},
+    ids::{RequestId, SessionId, TokenId},
     order::{Generation, NodeId, SigningOrder},
     port::{Clock as _, random_16},
+    scheme::Scheme,
     signature::Signature,
 };
 use covault_mpc::{
@@ -84,7 +85,17 @@ pub async fn once(
         threshold, holders, ..
     } = generation;
     let left_ms = deadline_ms.saturating_sub(world.clock.now_ms());
-    let call = cluster.sign(order, session, holders, *threshold, deadline_ms);
+    let call = cluster.sign(
+        order,
+        covault_mpc::cluster::SigningTask {
+            scheme: Scheme::default_of(order.network.curve()),
+            session,
+            holders,
+            threshold: *threshold,
+            deadline_ms,
+            token: TokenId::from_bytes([1; 16]),
+        },
+    );
     let Ok(outcome) = timeout(ms(left_ms + SLACK_MS), call).await else {
         let what = format!("request {} did not end in time", order.request);
         world.oracle.violation(what.clone());

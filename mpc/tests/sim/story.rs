@@ -20,6 +20,7 @@ use crate::{
     hostile::DisabledCheck,
     machines::{LIVE_MS, SimWorld},
     orchestrator::Orchestrator,
+    people::PlantedRule,
     requests::{once, order, request, sign, strange_order},
     world::ms,
 };
@@ -88,6 +89,8 @@ pub struct SimConfig {
     pub pools: PreprocessMode,
     /// The orchestrator is hostile, and some nodes are; what is switched off in the others.
     pub hostile: Option<DisabledCheck>,
+    /// People have to approve; what is wrong with the nodes' rules.
+    pub people: Option<PlantedRule>,
 }
 
 /// What came of a world.
@@ -167,7 +170,7 @@ async fn story(setting: SimConfig) -> SimReport {
     if world.rng.chance(500) {
         orchestrator.cancel();
     }
-    counts.0 += signs(&world, &orchestrator, &root).await;
+    counts.0 += crowd_signs(&world, &orchestrator, &root).await;
     // They finish a reshare; then the new shares sign, and the old ones do not.
     if setting.scheme == Scheme::FrostEd25519 || world.rng.chance(500) {
         if setting.sabotage == Sabotage::RestoredShares {
@@ -262,7 +265,7 @@ async fn wishes(world: Arc<SimWorld>, orchestrator: Arc<Orchestrator>, until_ms:
 }
 
 /// Waits until nobody is taken for alive who is not, and all are.
-async fn until_live(world: &SimWorld, orchestrator: &Orchestrator) {
+pub async fn until_live(world: &SimWorld, orchestrator: &Orchestrator) {
     sleep(ms(LIVE_MS + 500)).await;
     for _ in 0..600 {
         let nodes = orchestrator.cluster().await.nodes();
@@ -273,6 +276,16 @@ async fn until_live(world: &SimWorld, orchestrator: &Orchestrator) {
         sleep(ms(200)).await;
     }
     world.oracle.violation("nodes do not come back".into());
+}
+
+/// Some at once: often more than signers are given at one time.
+async fn crowd_signs(world: &SimWorld, orchestrator: &Orchestrator, root: &RootKey) -> u64 {
+    let count = match world.rng.chance(400) {
+        true => world.rng.between(5, 20),
+        false => 1,
+    };
+    let crowd = (0..count).map(|_| signs(world, orchestrator, root));
+    futures::future::join_all(crowd).await.into_iter().sum()
 }
 
 async fn signs(world: &SimWorld, orchestrator: &Orchestrator, root: &RootKey) -> u64 {

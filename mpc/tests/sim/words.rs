@@ -62,6 +62,7 @@ pub enum OrderReply {
         proven: Vec<ProvenGeneration>,
         epoch: u32,
     },
+    Busy,
 }
 
 /// `None` where somebody has sent something else.

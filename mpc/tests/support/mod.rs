@@ -19,9 +19,10 @@ use std::{
 use covault_core::testing::ShiftedClock;
 pub use covault_core::testing::SystemEntropy;
 use covault_core::{
+    approval::OrderApprovals,
     derive::{ChildKey, KeyPath, RootKey},
     fault::Fault,
-    ids::{RequestId, SessionId, VaultId},
+    ids::{RequestId, SessionId, TokenId, VaultId},
     networks::{ChainData, Network, Payload, WireKind},
     order::{Generation, KeygenOrder, NodeId, ReshareOrder, SigningOrder},
     port::{Clock, Entropy, random_16},
@@ -32,7 +33,7 @@ use covault_core::{
 use covault_mpc::{
     attest::KeyStatements,
     bus::{Bus, memory::MemoryBus, redis::RedisBus},
-    cluster::{Cluster, ClusterConfig, NodeStatus},
+    cluster::{Cluster, ClusterConfig, NodeStatus, SigningTask},
     identity::NodeIdentity,
     node::{
         KeyRules, KeygenQuota, NoResumeDetector, Node, NodeConfig, OrderCheck, RebuildCheck,
@@ -82,6 +83,7 @@ impl OrderCheck for AcceptAnyOrder {
         _order: &SigningOrder,
         _root: &RootKey,
         _child: &ChildKey,
+        _now_ms: u64,
     ) -> Result<Vec<Spending>, Fault> {
         Ok(Vec::new())
     }
@@ -145,12 +147,30 @@ pub struct TestCluster {
     pub keygen_quota: KeygenQuota,
     /// Other orchestrators that such a node obeys.
     pub also_trusted: Vec<NodeId>,
-    pool: Arc<CpuPool>,
+    pub pool: Arc<CpuPool>,
     check: Arc<dyn OrderCheck>,
     entropy: Arc<dyn Entropy>,
     /// What tells nodes that are started that their machine was resumed.
     pub resumption: Arc<dyn ResumeDetector>,
     _folder: tempfile::TempDir,
+}
+
+/// How an order is to be signed for the one token that there is here.
+pub fn task(
+    scheme: Scheme,
+    session: SessionId,
+    holders: &[NodeId],
+    threshold: u16,
+    deadline_ms: u64,
+) -> SigningTask<'_> {
+    SigningTask {
+        scheme,
+        session,
+        holders,
+        threshold,
+        deadline_ms,
+        token: TokenId::from_bytes([1; 16]),
+    }
 }
 
 impl TestCluster {
@@ -368,7 +388,16 @@ impl TestCluster {
         let session = SessionId::from_random(random_16(&SystemEntropy));
         let deadline_ms = now_ms() + patience_ms;
         self.cluster
-            .sign(order, session, &self.holders(), threshold, deadline_ms)
+            .sign(
+                order,
+                task(
+                    Scheme::default_of(order.network.curve()),
+                    session,
+                    &self.holders(),
+                    threshold,
+                    deadline_ms,
+                ),
+            )
             .await
     }
 
@@ -421,7 +450,7 @@ pub fn raw_message(vault: VaultId, root: &RootKey, wallet: u32, content: &[u8]) 
         .build(&payload, &ChainData::Nothing, &public_key)
         .unwrap();
     SigningOrder {
-        request: RequestId::from_random(random_16(&SystemEntropy)),
+        request: RequestId::from_time(now_ms(), random_16(&SystemEntropy)),
         vault,
         epoch: 0,
         network,
@@ -434,6 +463,7 @@ pub fn raw_message(vault: VaultId, root: &RootKey, wallet: u32, content: &[u8]) 
         unsigned: unsigned.bytes,
         inputs: unsigned.signing,
         recipient_indices: Vec::new(),
+        approvals: OrderApprovals::default(),
         issued_at_ms: now_ms(),
         expires_at_ms: now_ms() + 600_000,
     }
@@ -444,7 +474,7 @@ pub fn announcement(name: &str, at_ms: u64) -> Vec<u8> {
     let (leaving, boot, version, keys) = (false, [9_u8; 16], "0", 1_u32);
     let bans: Vec<([u8; 8], NodeId)> = Vec::new();
     let (count, height, halted, others) = (at_ms, 0_u64, Vec::<u8>::new(), Vec::<[u8; 16]>::new());
-    let claims = (count, height, halted, others);
+    let claims = (count, height, halted, others, 1_u16, Vec::<VaultId>::new());
     bcs::to_bytes(&(name, at_ms, leaving, boot, version, keys, bans, claims)).unwrap()
 }
 

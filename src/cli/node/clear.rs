@@ -12,9 +12,13 @@ use covault_mpc::{
     shares::{ShareRecord, ShareStore as _, age_file::AgeShareStore},
 };
 
-use super::{keyring, list::ago};
+use super::keyring;
 use crate::{
-    adapters::SystemClock, cli::print_line, config::Config, files, passphrase, wiring::explain,
+    adapters::SystemClock,
+    cli::{ago, print_line},
+    config::Config,
+    files, passphrase,
+    wiring::explain,
 };
 
 /// List a node's keys, and clear those that never signed.

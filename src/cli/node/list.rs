@@ -5,7 +5,7 @@ use covault_actors::operations::ListNodes;
 use covault_core::schema::admin::{self, ListNodesResponse, Node};
 
 use super::{super::client::ConnectionArgs, print_line};
-use crate::cli::answer_json;
+use crate::cli::{ago, answer_json};
 
 pub async fn run(json: bool, target: ConnectionArgs) -> anyhow::Result<()> {
     let request = admin::ListNodesRequest {};
@@ -63,6 +63,7 @@ fn state(node: &Node) -> &'static str {
     match node.live {
         false => "offline",
         true if node.halted.is_empty() => "live",
+        true if node.halted.iter().any(|halt| halt == "frozen") => "frozen",
         true => "halted",
     }
 }
@@ -82,6 +83,10 @@ fn advice(halted: &str) -> &'static str {
              sign nothing. Stop one of them, start the other again, then refresh its vaults (covault \
              vault refresh)."
         }
+        "frozen" => {
+            "signs nothing: its operator has frozen it (covault node freeze), and thaws it on its machine \
+             with covault node thaw."
+        }
         _ => "does not sign, for a reason that this version does not know.",
     }
 }
@@ -100,6 +105,13 @@ fn notes(response: &ListNodesResponse) -> Vec<String> {
     for node in &response.nodes {
         for halted in &node.halted {
             lines.push(format!("{} {}", node.name, advice(halted)));
+        }
+        for vault in &node.frozen_vaults {
+            lines.push(format!(
+                "{} signs nothing for the vault {vault}: its operator has frozen it (covault node thaw \
+                 --vault {vault}, on its machine).",
+                node.name
+            ));
         }
         for ban in &node.bans {
             lines.push(format!(
@@ -123,17 +135,6 @@ fn notes(response: &ListNodesResponse) -> Vec<String> {
         ));
     }
     lines
-}
-
-/// "12 s ago".
-pub(super) fn ago(ms: u64) -> String {
-    let seconds = ms / 1000;
-    match seconds {
-        0..120 => format!("{seconds} s ago"),
-        120..7200 => format!("{} min ago", seconds / 60),
-        7200..172_800 => format!("{} h ago", seconds / 3600),
-        _ => format!("{} days ago", seconds / 86_400),
-    }
 }
 
 /// "+1.5 s", and "ok" for what heartbeats cannot tell from their own delay.
@@ -167,6 +168,7 @@ mod tests {
             bans: Vec::new(),
             clock_skew_ms: 0,
             halted: Vec::new(),
+            frozen_vaults: Vec::new(),
         };
         ListNodesResponse {
             nodes: vec![

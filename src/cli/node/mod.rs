@@ -3,6 +3,7 @@
 mod clear;
 mod evidence;
 mod forget;
+mod freeze;
 mod init;
 mod keys;
 mod list;
@@ -26,6 +27,8 @@ pub enum Command {
     Keys(keys::Args),
     ClearUnused(clear::Args),
     Permit(permit::Args),
+    Freeze(freeze::Args),
+    Thaw(freeze::ThawArgs),
     Retired(retired::Args),
     /// Let signer nodes be used, by their keys.
     ///
@@ -105,6 +108,8 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         Command::Keys(args) => keys::run(args),
         Command::ClearUnused(args) => clear::run(args),
         Command::Permit(args) => permit::run(args),
+        Command::Freeze(args) => freeze::run(args),
+        Command::Thaw(args) => freeze::thaw(args),
         Command::Retired(args) => retired::run(args),
     }
 }

@@ -236,6 +236,25 @@ fn sentence(scheme: &str, shares: &Shares) -> String {
     )
 }
 
+/// Whether enough holders can sign, in words.
+pub fn ability(shares: &Shares) -> String {
+    let Shares {
+        threshold,
+        holders,
+        available,
+        ..
+    } = shares;
+    let can = if available < threshold {
+        "CANNOT SIGN NOW"
+    } else {
+        "can sign"
+    };
+    format!(
+        "{can}: {available} of {} holders can, {threshold} are needed",
+        holders.len()
+    )
+}
+
 /// What is in progress for these keys, in words.
 fn state(keys: &[&Key]) -> String {
     let states = keys.iter().filter_map(|key| {
@@ -271,6 +290,7 @@ pub async fn show(which: VaultSelector, target: ConnectionArgs) -> anyhow::Resul
                 for holder in &shares.holders {
                     print_line(format_args!("  {}", describe_holder(holder, &nodes)));
                 }
+                print_line(format_args!("  {}", ability(shares)));
             }
             None => print_line(format_args!("{}  no key yet", key.scheme)),
         }
@@ -302,6 +322,11 @@ pub async fn show(which: VaultSelector, target: ConnectionArgs) -> anyhow::Resul
                 print_line(format_args!("    {}", describe_holder(node, &nodes)));
             }
         };
+        let frozen = key.shares.as_ref().map(|shares| shares.frozen.as_slice());
+        list(
+            "frozen by their operators, each on the node's own machine (covault node thaw):",
+            frozen.unwrap_or_default(),
+        );
         list(
             "not confirmed yet (who holds none of these shares may still have old ones):",
             &key.unconfirmed,

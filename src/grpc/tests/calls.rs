@@ -6,8 +6,11 @@ use covault_core::schema::wire;
 use super::*;
 use crate::{
     api::admission::{Admission, AdmissionLimits, Rate},
-    http::tests::routes::{UNLIMITED, vault},
+    http::tests::routes::{UNLIMITED, never, vault},
 };
+
+const GZIP_OF_X: &str = "1f8b0800000000000203e362ac00008b9413b503000000";
+const GZIP_OF_MANY: &str = "1f8b0800000000000203edc12101000008033087203125de81a8d4406ceb4d0d000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000f0d601b2d91ee8a4860100";
 
 fn id(status: &Status) -> &str {
     let id = status.metadata().get("x-request-id").expect("request id");
@@ -22,6 +25,75 @@ async fn unknown_method__should_be_unimplemented() {
     let status = status.expect_err("no such method");
     assert_eq!(status.code(), Code::Unimplemented);
     assert!(status.message().ends_with("GetWalletLists") && !id(&status).is_empty());
+}
+
+/// Calls with a body of the protocol as it is on the wire.
+async fn framed(server: &Server, method: &str, encoding: &str, flag: u8, message: &[u8]) -> Status {
+    let mut body = vec![flag];
+    body.extend(u32::try_from(message.len()).expect("length").to_be_bytes());
+    body.extend(message);
+    let request = HttpRequest::post(format!("{PLATFORM}/{method}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .header("x-mtoken", "platform")
+        .header("grpc-encoding", encoding)
+        .body(Body::from(body));
+    let response = server.router.clone().oneshot(request.expect("request"));
+    status_of(&response.await.expect("answers"))
+}
+
+#[tokio::test]
+async fn compressed_message__should_be_read_up_to_its_limit() {
+    let server = Server::start(|_| ()).await;
+    let list = "GetSigningRequestDetails";
+    // { uuid: "x" }, and 100,000 times "x", as gzip writes them.
+    let small = hex::decode(GZIP_OF_X).expect("hex");
+    let status = framed(&server, list, "gzip", 1, &small).await;
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::InvalidArgument, "Invalid uuid")
+    );
+    let large = hex::decode(GZIP_OF_MANY).expect("hex");
+    assert!(large.len() < 300);
+    let status = framed(&server, list, "gzip", 1, &large).await;
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert!(
+        status.message().starts_with("the message is larger than"),
+        "{status}"
+    );
+    let status = framed(&server, list, "gzip", 1, b"no gzip").await;
+    assert_eq!(status.code(), Code::InvalidArgument);
+    let status = framed(&server, list, "zstd", 1, &small).await;
+    assert_eq!(status.code(), Code::Unimplemented);
+}
+
+#[tokio::test]
+async fn metadata__should_be_bounded() {
+    let server = Server::start(|_| ()).await;
+    let path = format!("{PLATFORM}/GetSigningRequestDetails");
+    for (count, code) in [(50, Code::InvalidArgument), (64, Code::ResourceExhausted)] {
+        let mut request = with_token(Bytes::new());
+        for _ in 0..count {
+            request
+                .metadata_mut()
+                .append("x-more", "x".parse().expect("metadata"));
+        }
+        let status = send(&server.router, &path, request).await;
+        assert_eq!(status.expect_err("refused").code(), code);
+    }
+}
+
+/// A newer or misspelt schema: what it says of money must not be dropped without a word.
+#[tokio::test]
+async fn unknown_field__should_be_refused_inside_payloads_too() {
+    let server = Server::start(|_| ()).await;
+    let path = format!("{PLATFORM}/CreateSigningRequest");
+    // evmSendNative { chain_id: 1, field 99: 1 }
+    let request = Bytes::from_static(&[0x0a, 5, 0x08, 1, 0x98, 0x06, 1]);
+    let status = send(&server.router, &path, with_token(request)).await;
+    let status = status.expect_err("refused");
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert_eq!(status.message(), "evmSendNative.99: unknown field");
 }
 
 #[tokio::test]
@@ -238,7 +310,7 @@ async fn calls__should_be_counted_by_operation_and_code() {
 
 /// A vault, made over REST: the transports share what they serve.
 async fn vault_of(server: &Server) -> String {
-    vault(&crate::http::router(&server.api).expect("routes")).await
+    vault(&crate::http::router(&server.api, &never()).expect("routes")).await
 }
 
 #[tokio::test]
@@ -284,7 +356,7 @@ async fn idempotency_key__should_give_the_first_answer_again() {
 async fn idempotency_key__should_hold_over_both_transports() {
     let server = Server::start(|api| api.strict_idempotency = true).await;
     let vault_uuid = vault_of(&server).await;
-    let rest = crate::http::router(&server.api).expect("routes");
+    let rest = crate::http::router(&server.api, &never()).expect("routes");
     let body =
         format!("{{\"vaultUuid\": \"{vault_uuid}\", \"networkType\": 1, \"name\": \"one\"}}");
     let request = HttpRequest::post("/v1/createWallet")
@@ -343,6 +415,7 @@ async fn nonce__should_be_0_when_it_is_there_and_0() {
                 max_fee: Some("100".into()),
                 max_priority_fee: Some("1".into()),
                 gas_limit: Some("21000".into()),
+                ..Default::default()
             }),
             nonce,
         };
@@ -406,7 +479,7 @@ fn our_own_fault__should_say_nothing_but_how_to_find_it() {
 #[tokio::test]
 async fn operation__should_have_the_time_that_its_message_has_not() {
     let server = Server::start(|api| api.body_timeout = Duration::from_millis(10)).await;
-    let http = crate::http::router(&server.api).expect("routes");
+    let http = crate::http::router(&server.api, &never()).expect("routes");
     let vault_uuid = vault(&http).await;
     let (gateway, caller) = (&server.api.gateway, Caller::service("test"));
     let wallet = wire::CreateWalletRequest {

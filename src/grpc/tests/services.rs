@@ -1,8 +1,11 @@
 //! Health, reflection, and the real listener.
 
 use covault_core::schema::wire;
-use hyper_util::{client::legacy::Client, rt::TokioExecutor};
-use tokio::net::TcpListener;
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use tokio::{net::TcpListener, task::JoinHandle};
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
@@ -12,7 +15,15 @@ use tonic_reflection::pb::v1::{
 };
 
 use super::*;
-use crate::http::server::{self, HttpVersion, ServerLimits};
+use crate::{
+    api::admission::{Admission, AdmissionLimits},
+    http::{
+        server::{self, HttpVersion, ServerLimits},
+        tests::routes::UNLIMITED,
+    },
+};
+
+type Http2 = Client<HttpConnector, tonic::body::Body>;
 
 fn about(service: &str) -> HealthCheckRequest {
     HealthCheckRequest {
@@ -163,14 +174,17 @@ async fn reflection__should_speak_the_old_version_and_end_when_the_process_stops
     assert_eq!(answers.message().await.expect("ends well"), None);
 }
 
-#[tokio::test]
-async fn listener__should_serve_over_http2_and_stop_politely() {
-    let server = Server::start(|_| ()).await;
+/// Listens with a server's router. A client with one connection to it, that gives answers so much room.
+async fn connect(
+    server: &Server,
+    window: u32,
+) -> (tonic::client::Grpc<Http2>, JoinHandle<anyhow::Result<()>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("listens");
     let address = listener.local_addr().expect("address");
     let patience = ServerLimits {
         headers: LONG,
         idle: LONG,
+        reading: LONG,
         stopping: LONG,
         max_connections: 10,
         max_per_address: None,
@@ -179,6 +193,7 @@ async fn listener__should_serve_over_http2_and_stop_politely() {
     let router = server.router.clone();
     let serving = tokio::spawn(server::serve(
         listener,
+        None,
         router,
         HttpVersion::Http2,
         patience,
@@ -186,9 +201,53 @@ async fn listener__should_serve_over_http2_and_stop_politely() {
     ));
     let client = Client::builder(TokioExecutor::new())
         .http2_only(true)
+        .http2_initial_stream_window_size(window)
         .build_http::<tonic::body::Body>();
     let origin = format!("http://{address}").parse().expect("uri");
-    let mut client = tonic::client::Grpc::with_origin(client, origin);
+    (tonic::client::Grpc::with_origin(client, origin), serving)
+}
+
+#[tokio::test]
+async fn answers_that_are_not_read__should_count_for_their_token_only() {
+    let limits = AdmissionLimits {
+        max_unread_bytes: 32 << 10,
+        ..UNLIMITED
+    };
+    let server = Server::start(|api| api.admission = Admission::new(&limits)).await;
+    let (mut idler, _serving) = connect(&server, 0).await;
+    let path = PathAndQuery::from_static("/covault.admin.v1.AdminAPI/ListVaults");
+    let ask = async |client: &mut tonic::client::Grpc<Http2>| {
+        client.ready().await.expect("ready");
+        let call = client.server_streaming(with("admin", Bytes::new()), path.clone(), Raw);
+        call.await
+    };
+    let mut unread = Vec::new();
+    let refused = loop {
+        match ask(&mut idler).await {
+            Ok(answer) => unread.push(answer),
+            Err(status) => break status,
+        }
+        assert!(unread.len() < 20);
+    };
+    assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
+    assert!(refused.message().contains("not read yet"), "{refused:?}");
+    assert_eq!(refused.metadata().get("retry-after").expect("when"), "1");
+    assert!(unread.len() > 10);
+    unread.clear();
+    // The server has to hear that nobody waits for them.
+    for _ in 0..100 {
+        if ask(&mut idler).await.is_ok() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("nothing was given back");
+}
+
+#[tokio::test]
+async fn listener__should_serve_over_http2_and_stop_politely() {
+    let server = Server::start(|_| ()).await;
+    let (mut client, serving) = connect(&server, 1 << 16).await;
     let path = PathAndQuery::from_static("/mpcvault.platform.v1.PlatformAPI/GetWalletList");
     let question = Bytes::from(wire::GetWalletListRequest::default().encode_to_vec());
     for token in ["platform", "wrong"] {
@@ -207,5 +266,5 @@ async fn listener__should_serve_over_http2_and_stop_politely() {
     }
     // The client keeps its connection; it is idle, and does not hold the server up.
     server.stop.send(true).expect("listens");
-    serving.await.expect("ends");
+    serving.await.expect("ends").expect("serves");
 }

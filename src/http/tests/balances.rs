@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use axum::Router;
 use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainClients, ChainError, ChainKey,
-    ChainRefusal,
+    ChainRefusal, TrackedTransaction, TransactionSighting,
 };
 use covault_core::{
     fault::ExecuteCode,
@@ -32,6 +32,14 @@ struct StubChainClient {
 impl ChainClient for StubChainClient {
     async fn chain_data(&self, _: &Queries, _: u64) -> Result<ChainData, ChainError> {
         Err(ChainError::Unknown("not asked here".into()))
+    }
+
+    async fn sightings(
+        &self,
+        _: &[TrackedTransaction],
+        _: u64,
+    ) -> Vec<Result<TransactionSighting, ChainError>> {
+        Vec::new()
     }
 
     async fn broadcast(&self, _: &BroadcastRequest) -> BroadcastOutcome {

@@ -7,7 +7,7 @@ use covault_core::schema::service::{Audience, OperationDescriptor};
 use serde_json::{Value, json};
 
 use super::{
-    routes::{TestRequest, api_with},
+    routes::{TestRequest, api_with, never},
     *,
 };
 use crate::grpc;
@@ -23,7 +23,7 @@ struct World {
 impl World {
     async fn new() -> Self {
         let api = api_with(|_| ()).await;
-        let rest = router(&api).expect("routes");
+        let rest = router(&api, &never()).expect("routes");
         let made = async |name: &str, kind: &str, access: &str| {
             let body = json!({"name": name, "kind": kind, "allVaults": true, "access": access});
             let (status, body) = ask(&rest, "/admin/v1/createToken", "admin", body).await;

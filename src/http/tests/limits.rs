@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use super::{
-    routes::{TestRequest, UNLIMITED, api_with, post},
+    routes::{TestRequest, UNLIMITED, api_with, never, post},
     *,
 };
 use crate::api::{
@@ -47,7 +47,7 @@ async fn answer(app: &Router, request: Request) -> (u16, HeaderMap, Value) {
 
 async fn app(terms: AdmissionLimits) -> Router {
     let api = api_with(|api| api.admission = Admission::new(&terms)).await;
-    router(&api).expect("routes")
+    router(&api, &never()).expect("routes")
 }
 
 /// So slow that nothing comes back during a test.
@@ -158,22 +158,146 @@ async fn pages_without_token__should_be_counted() {
 }
 
 #[tokio::test]
-async fn large_body__should_not_be_sent_for_by_who_asks_first() {
+async fn large_body__should_be_refused_before_it_comes() {
     let app = app(UNLIMITED).await;
-    // It never comes: only who does not wait for it can answer.
-    let never = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
-    let mut large = request("192.0.2.1:1", "platform", PATH, never);
-    let headers = large.headers_mut();
-    headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("2001"));
-    headers.insert(header::EXPECT, HeaderValue::from_static("100-continue"));
-    let (status, _, body) = answer(&app, large).await;
-    assert_eq!(status, 413, "{body}");
+    for expects in [true, false] {
+        // It never comes: only who does not wait for it can answer.
+        let never = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
+        let mut large = request("192.0.2.1:1", "platform", PATH, never);
+        let headers = large.headers_mut();
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("2001"));
+        if expects {
+            headers.insert(header::EXPECT, HeaderValue::from_static("100-continue"));
+        }
+        let (status, _, body) = answer(&app, large).await;
+        assert_eq!(status, 413, "{body}");
+    }
+}
+
+#[tokio::test]
+async fn headers__should_be_bounded_in_number_and_bytes() {
+    let app = app(UNLIMITED).await;
+    let with = |count: usize, length: usize, path: &str| {
+        let mut request = request("192.0.2.1:1", "platform", path, Body::from("{}"));
+        let value = HeaderValue::from_str(&"x".repeat(length)).expect("value");
+        for _ in 0..count {
+            request.headers_mut().append("x-more", value.clone());
+        }
+        request
+    };
+    // Two of its own.
+    for (count, length, expected) in [
+        (62, 1, ADMITTED),
+        (63, 1, 431),
+        (1, 16_000, ADMITTED),
+        (1, 16_384, 431),
+    ] {
+        let (status, headers, body) = answer(&app, with(count, length, PATH)).await;
+        assert_eq!(status, expected, "{body}");
+        assert_eq!(headers["cache-control"], "no-store");
+        assert!(body["error"]["message"].is_string(), "{body}");
+    }
+    let (status, _, body) = answer(&app, with(63, 1, "/v1/sweep/wallets")).await;
+    assert_eq!((status, &body["code"]), (431, &json!(431)), "{body}");
+}
+
+#[tokio::test]
+async fn answers__should_not_be_kept_by_caches() {
+    let app = app(UNLIMITED).await;
+    let get = |path| TestRequest {
+        method: Method::GET,
+        ..post(path, json!({}))
+    };
+    let mut admin = post("/admin/v1/listVaults", json!({}));
+    admin.headers[0] = ("x-mtoken", "admin");
+    for (request, expected) in [
+        (admin, 200),
+        (post(PATH, json!({})), 400),
+        (post("/v1/sweep/wallets", json!({})), 401),
+        (get(PATH), 405),
+        (post("/nothing", json!({})), 404),
+        (get("/livez"), 200),
+        (get("/openapi.json"), 200),
+    ] {
+        let (status, headers, body) = request.of(&app).await;
+        assert_eq!(status, expected, "{body}");
+        assert_eq!(headers["cache-control"], "no-store");
+    }
+}
+
+/// A name that turns the direction of writing looks like another one to who approves it.
+#[tokio::test]
+async fn names_refs_and_notes__should_not_mislead_who_reads_them() {
+    let app = app(UNLIMITED).await;
+    let vault = "6f9619ff-8b86-4d01-b42d-00c04fc964ff";
+    let raw = json!({"from": "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be", "content": "", "ecdsaHashFunction": 2});
+    let recipients =
+        json!([{"address": "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be", "amount": "1"}]);
+    let batch = json!({
+        "chainId": 1, "from": "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be", "recipients": recipients,
+    });
+    for bad in ["a\u{202e}b", "a\u{0}b"] {
+        let mut noted = batch.clone();
+        noted["recipients"][0]["notes"] = json!(bad);
+        let wallet = |field: &str| json!({"vaultUuid": vault, "networkType": 1, field: bad});
+        for (path, body, field) in [
+            ("/v1/createWallet", wallet("name"), "name"),
+            ("/v1/createWallet", wallet("ref"), "ref"),
+            (
+                "/v1/updateWallet",
+                json!({"address": "a", "name": bad}),
+                "name",
+            ),
+            (
+                "/v1/createSigningRequest",
+                json!({"rawMessage": raw, "notes": bad}),
+                "notes",
+            ),
+            (
+                "/v1/replaceTransaction",
+                json!({"uuid": vault, "action": "ACTION_CANCEL", "notes": bad}),
+                "notes",
+            ),
+            (
+                "/v1/createBatchPayment",
+                json!({"evmBatchSendNative": batch, "name": bad}),
+                "name",
+            ),
+            (
+                "/v1/createBatchPayment",
+                json!({"evmBatchSendNative": batch, "notes": bad}),
+                "notes",
+            ),
+            (
+                "/v1/createBatchPayment",
+                json!({"evmBatchSendNative": noted}),
+                "evmBatchSendNative.recipients[0].notes",
+            ),
+            (
+                "/admin/v1/createToken",
+                json!({"name": bad, "kind": "platform", "allVaults": true, "access": "full"}),
+                "name",
+            ),
+        ] {
+            let mut ask = post(path, body);
+            if path.starts_with("/admin") {
+                ask.headers[0] = ("x-mtoken", "admin");
+            }
+            let (status, _, answer) = ask.of(&app).await;
+            assert_eq!(status, 400, "{path} {answer}");
+            let message = answer["error"]["message"].as_str().expect("message");
+            assert!(
+                message.starts_with(&format!("{field}: must not have")),
+                "{path} {answer}"
+            );
+        }
+    }
 }
 
 #[tokio::test]
 async fn slow_body__should_be_given_up() {
     let api = api_with(|api| api.body_timeout = Duration::from_millis(10)).await;
-    let app = router(&api).expect("routes");
+    let app = router(&api, &never()).expect("routes");
     for (path, shape) in [(PATH, "/error/message"), ("/v1/sweep/wallets", "/reason")] {
         let never = futures::stream::pending::<Result<Bytes, std::io::Error>>();
         let request = request("192.0.2.1:1", "platform", path, Body::from_stream(never));
@@ -188,7 +312,7 @@ async fn slow_body__should_be_given_up() {
 #[tokio::test]
 async fn unavailable__should_say_when_to_try_again() {
     let api = api_with(|_| ()).await;
-    let app = router(&api).expect("routes");
+    let app = router(&api, &never()).expect("routes");
     let ready = TestRequest {
         method: Method::GET,
         ..post("/readyz", json!({}))

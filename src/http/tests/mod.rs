@@ -1,12 +1,15 @@
 #![allow(non_snake_case)]
 
 mod balances;
+mod estimates;
+mod events;
 mod every_operation;
 mod idempotency;
 mod lifecycle;
 mod limits;
 mod metrics;
 mod raw;
+mod reading;
 pub(crate) mod routes;
 mod tokens;
 

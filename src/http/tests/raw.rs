@@ -16,6 +16,7 @@ use super::{
 const SERVER_LIMITS: ServerLimits = ServerLimits {
     headers: Duration::from_secs(60),
     idle: Duration::from_secs(60),
+    reading: Duration::from_secs(60),
     stopping: Duration::from_secs(60),
     max_connections: 100,
     max_per_address: None,
@@ -65,6 +66,7 @@ async fn odd_requests__should_be_answered_in_the_shape_of_the_api() {
     let router = app().await;
     tokio::spawn(server::serve(
         listener,
+        None,
         router,
         HttpVersion::Http1,
         SERVER_LIMITS,

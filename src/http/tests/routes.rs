@@ -1,6 +1,9 @@
 //! The whole router, over the real gateway with an empty store and no signer.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use axum::http::Method;
@@ -22,6 +25,7 @@ use covault_core::{
 };
 use secrecy::SecretString;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tower::ServiceExt as _;
 
 use super::*;
@@ -88,6 +92,12 @@ impl SignerCluster for NoSigners {
     }
 }
 
+/// A process that never stops.
+pub(crate) fn never() -> StopSignal {
+    static NEVER: LazyLock<watch::Sender<bool>> = LazyLock::new(|| watch::Sender::new(false));
+    NEVER.subscribe()
+}
+
 pub(super) async fn app() -> Router {
     app_strict(false).await
 }
@@ -114,7 +124,7 @@ async fn app_of(
     let api = api_of(signers, chains, |api| {
         api.strict_idempotency = strict_idempotency;
     });
-    router(&api.await).expect("routes")
+    router(&api.await, &never()).expect("routes")
 }
 
 /// An API that was changed in something, over signers that never sign.
@@ -165,6 +175,8 @@ async fn api_of(
 pub(crate) const UNLIMITED: AdmissionLimits = AdmissionLimits {
     max_in_flight: 1000,
     max_in_flight_bytes: 1 << 20,
+    max_unread_bytes: 1 << 30,
+    max_listeners: 1000,
     per_token: Rate {
         per_second: 0,
         burst: 0,
@@ -321,7 +333,7 @@ async fn admin__should_tell_vaults_and_refuse_what_is_no_key() {
     let (status, _, body) = admin("/admin/v1/admitNode", node).of(&app).await;
     assert_eq!(status, 200, "{body}");
     let expected = json!({"publicKey": key, "name": "vienna", "live": false, "lastSeenMs": null,
-        "version": "", "keys": 0, "bans": [], "clockSkewMs": "0", "halted": []});
+        "version": "", "keys": 0, "bans": [], "clockSkewMs": "0", "halted": [], "frozenVaults": []});
     assert_eq!(body["node"], expected);
     let (_, _, body) = admin("/admin/v1/listNodes", json!({})).of(&app).await;
     assert_eq!(body["nodes"], json!([expected]));
@@ -329,7 +341,8 @@ async fn admin__should_tell_vaults_and_refuse_what_is_no_key() {
         .of(&app)
         .await;
     assert_eq!((status, body), (200, json!({})));
-    let vault = json!({"name": "v", "threshold": 2, "signers": ["ssh-rsa AAAA"]});
+    let vault = json!({"name": "v", "threshold": 2, "signers": ["ssh-rsa AAAA"],
+        "approvals": {"mode": "automatic"}});
     let (status, _, body) = admin("/admin/v1/createVault", vault).of(&app).await;
     assert_eq!(status, 400);
     assert!(
@@ -355,6 +368,7 @@ async fn create_vault__should_take_an_ecdsa_backend_that_is_built_and_name_the_o
     let create = async |name: &str, backend: Value| {
         let vault = json!({
             "name": name, "threshold": 2, "signers": [key(1), key(2)], "ecdsaBackend": backend,
+            "approvals": {"mode": "automatic"},
         });
         let mut ask = post("/admin/v1/createVault", vault);
         ask.headers[0] = ("x-mtoken", "admin");
@@ -395,8 +409,13 @@ async fn create_vault__should_take_an_ecdsa_backend_that_is_built_and_name_the_o
 
 /// A vault that is ready.
 pub(crate) async fn vault(app: &Router) -> String {
+    vault_named(app, "v").await
+}
+
+pub(super) async fn vault_named(app: &Router, name: &str) -> String {
     let key = |last: u8| signer(last).openssh_line("");
-    let body = json!({"name": "v", "threshold": 2, "signers": [key(1), key(2), key(3)]});
+    let body = json!({"name": name, "threshold": 2, "signers": [key(1), key(2), key(3)],
+        "approvals": {"mode": "automatic"}});
     for seed in 1..=3 {
         let mut ask = post("/admin/v1/admitNode", json!({"publicKey": key(seed)}));
         ask.headers[0] = ("x-mtoken", "admin");

@@ -210,6 +210,97 @@ async fn bitcoin_payments_at_once__should_never_spend_the_same() {
     assert_eq!(left, 6_000_000 - sent - fees);
 }
 
+/// What waits, by txid.
+async fn mempool(node: &Bitcoind) -> Vec<String> {
+    let waiting = node.call("getrawmempool", json!([])).await;
+    serde_json::from_value(waiting).unwrap()
+}
+
+#[tokio::test]
+async fn bitcoin_payments__should_be_replaced_and_lifted_by_those_that_name_outputs() {
+    let folder = tempfile::tempdir().unwrap();
+    let (node, dev, from) = start(folder.path()).await;
+    let api = &dev.api;
+    let to = api.wallet(&dev.vault, BITCOIN).await;
+    node.fund(&from, 3_000_000).await;
+    let uuid = api.create(payment(&from, &to, 1_000_000, 3)).await;
+    let first = api.execute(&uuid).await;
+    assert_eq!(first["error"], Value::Null, "{first}");
+    let waits = node
+        .call("getrawtransaction", json!([hash(&first), true]))
+        .await;
+    let inputs = spent(&waits);
+
+    // A node on regtest names what its mempool takes: the old fee decides.
+    let replace = async |uuid: &str, action: &str| {
+        let asked = json!({"uuid": uuid, "action": action});
+        let made = api.ok("replaceTransaction", asked).await;
+        let uuid = made["signingRequest"]["uuid"].as_str().unwrap().to_owned();
+        let outcome = api.execute(&uuid).await;
+        assert_eq!(outcome["error"], Value::Null, "{outcome}");
+        outcome
+    };
+    let second = replace(&uuid, "ACTION_SPEED_UP").await;
+    assert_eq!(mempool(&node).await, [hash(&second)]);
+    let waits = node
+        .call("getrawtransaction", json!([hash(&second), true]))
+        .await;
+    assert_eq!(spent(&waits), inputs);
+    // All back to the wallet.
+    let third = replace(&uuid, "ACTION_CANCEL").await;
+    assert_eq!(mempool(&node).await, [hash(&third)]);
+    let fee_of = async |hash: String| {
+        let entry = node.call("getmempoolentry", json!([hash])).await;
+        satoshi(&entry["fees"]["base"])
+    };
+    assert_eq!(
+        fee_of(hash(&third)).await,
+        fee(3, 1, &[OWN, OWN]) + fee(1, 1, &[OWN, OWN]) + fee(1, 1, &[OWN])
+    );
+
+    // Somebody else's payment for 10 sat/vB, and a child that pays 50 for both.
+    let own = Bitcoind::regtest_address(&from);
+    let parent = node
+        .call("sendtoaddress", json!([own.address, "0.01"]))
+        .await;
+    let waits = node.call("getrawtransaction", json!([parent, true])).await;
+    let outputs = paid(&waits);
+    let vout = outputs.iter().position(|(script, _)| *script == own.script);
+    let name = format!("{}:{}", parent.as_str().unwrap(), vout.unwrap());
+    let mut body = payment(&from, &to, 500_000, 50);
+    body["btcSendNative"]["inputs"] = json!([name]);
+    let child = api.sign(body).await;
+    let entry = node.call("getmempoolentry", json!([hash(&child)])).await;
+    assert_eq!(entry["ancestorcount"], 2);
+    let fees = satoshi(&entry["fees"]["ancestor"]) as f64;
+    let rate = fees / entry["ancestorsize"].as_f64().unwrap();
+    assert!((50.0..50.5).contains(&rate), "{rate} sat/vB");
+
+    let mined = node.mine_one().await;
+    let expected = [
+        hash(&third),
+        hash(&child),
+        parent.as_str().unwrap().to_owned(),
+    ];
+    assert_eq!(
+        mined.keys().cloned().collect::<BTreeSet<_>>(),
+        BTreeSet::from(expected)
+    );
+    let back = &mined[&hash(&third)];
+    let left = 3_000_000 - satoshi(&back["fee"]);
+    assert_eq!(paid(back), [(own.script, left)]);
+    assert_eq!(coins(api, &to).await, 500_000);
+
+    // What is in a block is not replaced.
+    let again = json!({"btcSendNative": {"from": from, "to": to, "amount": "1000000",
+        "feeLevel": "FEE_LEVEL_FAST", "inputs": inputs}});
+    let (_, reason) = refusal(api, again).await;
+    assert!(
+        reason.contains("inputs[0]") && reason.contains("is spent already"),
+        "{reason}"
+    );
+}
+
 #[tokio::test]
 async fn bitcoin_payments__should_be_made_once_whenever_the_service_is_killed() {
     let folder = tempfile::tempdir().unwrap();

@@ -4,6 +4,7 @@
 mod aptos;
 mod bitcoin;
 mod evm;
+mod places;
 mod solana;
 mod stellar;
 mod sui;

@@ -111,9 +111,10 @@ async fn moves_exactly(family: &str, chain_id: u64) {
         (&tried["success"], &tried["error"]),
         (&json!(true), &Value::Null)
     );
-    assert_eq!(tried["unitsUsed"], "150");
+    // 150 for the transfer, and for its limit.
+    assert_eq!(tried["unitsUsed"], "300");
     let log = "Program 11111111111111111111111111111111 success";
-    assert_eq!(tried["logs"][1], log, "{tried}");
+    assert_eq!(tried["logs"][3], log, "{tried}");
     // More than there is: it is signed all the same, and says what would come of it.
     let tried = simulated(api, send(funds * 2)).await;
     assert_eq!(tried["success"], false);
@@ -123,6 +124,115 @@ async fn moves_exactly(family: &str, chain_id: u64) {
             .is_some_and(|error| !error.is_empty()),
         "{tried}"
     );
+}
+
+#[tokio::test]
+async fn solana_transfers__should_pay_for_computation_by_their_level() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = ChainNode::start(folder.path(), "solana").await;
+    let chains = [format!("solana={}", node.url)];
+    let (dev, from) = dev_with_wallet(folder.path(), &chains, SOLANA).await;
+    let api = &dev.api;
+    let to = api.wallet(&dev.vault, SOLANA).await;
+    node.call("test_airdrop", json!([from, "10000000000"]))
+        .await;
+    // One of 150 blocks takes 1,000,000 micro-lamports per unit, the next 2,000,000, and so on.
+    let prices: Vec<u64> = (1..=150).map(|block| block * 1_000_000 / 30).collect();
+    node.call("test_priorityFees", json!([prices])).await;
+    let mut paid = Vec::new();
+    for level in [
+        "FEE_LEVEL_SLOW",
+        "FEE_LEVEL_UNSPECIFIED",
+        "FEE_LEVEL_NORMAL",
+        "FEE_LEVEL_FAST",
+    ] {
+        let before = lamports(&node, &from).await;
+        api.sign(json!({"solanaSendNative":
+            {"from": from, "to": to, "value": "1000000", "feeLevel": level}}))
+            .await;
+        paid.push(before - lamports(&node, &from).await - 1_000_000 - FEE);
+        node.call("test_nextBlock", json!([])).await;
+    }
+    // 450 units and a fifth, at 0.5, 2.5 and 4.5 lamports: the 15th, 75th and 135th block.
+    assert_eq!(paid, [270, 1350, 1350, 2430]);
+
+    // What no chain ever asked for is not paid.
+    node.call("test_priorityFees", json!([vec![u64::MAX / 4096; 150]]))
+        .await;
+    let before = lamports(&node, &from).await;
+    let dear = api
+        .create(json!({"solanaSendNative": {"from": from, "to": to, "value": "1000000"}}))
+        .await;
+    let reason = eventually("the request says why it waits", async || {
+        let answer = api
+            .raw("/admin/v1/listStuckRequests", |request| {
+                let token = dev.info["adminToken"].as_str().unwrap();
+                request.header("x-mtoken", token).json(&json!({}))
+            })
+            .await;
+        let said = answer.text().await.unwrap();
+        (said.contains("most_price") && said.contains(&dear)).then_some(said)
+    })
+    .await;
+    assert!(
+        reason.contains("micro-lamports per unit of computation"),
+        "{reason}"
+    );
+    assert_eq!(lamports(&node, &from).await, before);
+}
+
+#[tokio::test]
+async fn token_2022__should_have_its_transfer_fee_shown_and_its_refusals_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = ChainNode::start(folder.path(), "solana").await;
+    let chains = [format!("solana={}", node.url)];
+    let (dev, from) = dev_with_wallet(folder.path(), &chains, SOLANA).await;
+    let api = &dev.api;
+    let to = api.wallet(&dev.vault, SOLANA).await;
+    node.call("test_airdrop", json!([from, "10000000000"]))
+        .await;
+    // 2.5 percent.
+    let mint = node
+        .call("test_mint", json!([from, 6, "1000000", "token-2022", 250]))
+        .await["mint"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let send = |to: &str, amount: &str| {
+        json!({"solanaSendSplToken":
+            {"from": from, "to": to, "mintAddress": mint, "amount": amount}})
+    };
+    for (amount, fee, opened) in [("100001", "2501", true), ("40", "1", false)] {
+        let uuid = api.create(send(&to, amount)).await;
+        let outcome = api.execute(&uuid).await;
+        assert_eq!(outcome["error"], Value::Null, "{outcome} {opened}");
+        assert_eq!(api.details(&uuid).await["tokenTransferFee"], fee);
+        node.call("test_nextBlock", json!([])).await;
+    }
+    assert_eq!(held(api, 101, &to, Some(&mint)).await, 97_500 + 39);
+    assert_eq!(
+        held(api, 101, &from, Some(&mint)).await,
+        1_000_000 - 100_041
+    );
+
+    let demanding = node.call("test_memoHolder", json!([mint])).await;
+    let before = lamports(&node, &from).await;
+    let (_, reason) = refusal(api, send(demanding.as_str().unwrap(), "5")).await;
+    assert!(
+        reason.contains("to: its account for this token demands a memo"),
+        "{reason}"
+    );
+    assert_eq!(lamports(&node, &from).await, before, "nothing was sent");
+
+    let other = node
+        .call("test_mint", json!([from, 6, "9", "token-2022"]))
+        .await;
+    let uuid = api
+        .create(json!({"solanaSendSplToken":
+            {"from": from, "to": to, "mintAddress": other["mint"], "amount": "5"}}))
+        .await;
+    api.execute(&uuid).await;
+    assert_eq!(api.details(&uuid).await["tokenTransferFee"], Value::Null);
 }
 
 #[tokio::test]

@@ -136,12 +136,12 @@ async fn sui__should_move_coins_and_tokens_by_the_exact_amount() {
     }
     assert_eq!(chain.units(from, None).await, 3_000_000_012);
 
-    // The wallet's coins become one.
+    // No more coins than are needed.
     let executed = chain.pays(chain.native(2_500_000_001), 2_500_000_001).await;
     assert_eq!(chain.units(to, None).await, 2_500_000_001);
     assert_eq!(field(&executed, "price"), PRICE);
-    assert_eq!(used(&executed).count(), 5);
-    assert_eq!(chain.coins(from).await.len(), 1);
+    assert_eq!(used(&executed).count(), 2);
+    assert_eq!(chain.coins(from).await.len(), 4);
 
     // With a gas fee of the client's.
     let mut payment = chain.native(5);
@@ -186,7 +186,12 @@ async fn sui__should_move_coins_and_tokens_by_the_exact_amount() {
         let (code, reason) = refusal(api, too_much).await;
         assert_eq!(code, INSUFFICIENT_FUNDS, "{reason}");
     }
+    // All but a little is gone.
     chain.funds(None, 0).await;
+    let left = u64::try_from(chain.units(from, None).await).unwrap();
+    let mut payment = chain.native(left - 2_100_000);
+    payment["suiSendNative"]["gasFee"] = json!({"budget": "2100000", "price": PRICE.to_string()});
+    chain.pays(payment, (left - 2_100_000).into()).await;
     chain.give(None, 1_000).await;
     let (code, reason) = refusal(api, chain.token(7)).await;
     assert_eq!(code, INSUFFICIENT_GAS_FEE, "{reason}");

@@ -31,6 +31,7 @@ async fn admission__should_refuse_too_much_too_fast_and_too_slow() {
         ("COVAULT_LIMITS_PER_IP_BURST", address_burst.as_str()),
         ("COVAULT_SERVE_TRUSTED_PROXIES", "1"),
         ("COVAULT_SERVE_MAX_IN_FLIGHT", "4"),
+        // Of which one token and one vault get two.
         ("COVAULT_SERVE_MAX_LIVE_REQUESTS", "3"),
         ("COVAULT_SERVE_HEADER_TIMEOUT_MS", "2000"),
         ("COVAULT_SERVE_BODY_TIMEOUT_MS", "2000"),
@@ -47,12 +48,9 @@ async fn admission__should_refuse_too_much_too_fast_and_too_slow() {
 
     strict_keys(&world, &shop).await;
     unfinished(&world, &shop).await;
-    in_work(
-        &world,
-        &new("queue", "platform").from("198.51.100.3"),
-        &sweep,
-    )
-    .await;
+    let queue = new("queue", "platform").from("198.51.100.3");
+    let other = new("other", "platform").from("198.51.100.4");
+    in_work(&world, &queue, &other, &sweep).await;
     let slow = new("slow", "platform");
     tokio::join!(slow_message(&slow), slow_bytes(&world, &slow));
     rate_of_token(&world, &new("fast", "platform"), "getWalletList").await;
@@ -92,11 +90,11 @@ async fn strict_keys(world: &World, shop: &ApiCaller) {
 /// More requests that are not finished than there may be.
 async fn unfinished(world: &World, shop: &ApiCaller) {
     let mut made = Vec::new();
-    for _ in 0..3 {
+    for _ in 0..2 {
         made.push(shop.api.create(waits(world)).await);
     }
     let create = "createSigningRequest";
-    let part = "too many requests are in progress; try again later";
+    let part = "too many requests of this token or vault are in progress";
     shop.refused(create, waits(world), UNAVAILABLE, part).await;
     // Who has an end gives its place back.
     for uuid in made {
@@ -112,11 +110,12 @@ async fn unfinished(world: &World, shop: &ApiCaller) {
 }
 
 /// More calls in progress than there may be: those that wait for an outcome are.
-async fn in_work(world: &World, queue: &ApiCaller, sweep: &ApiCaller) {
+async fn in_work(world: &World, queue: &ApiCaller, other: &ApiCaller, sweep: &ApiCaller) {
     let uuid = json!({"uuid": queue.api.create(waits(world)).await});
     let mut waiting = Vec::new();
-    for _ in 0..4 {
-        let (api, uuid) = (queue.api.clone(), uuid.clone());
+    // One token alone does not get all places.
+    for caller in [queue, queue, other, other] {
+        let (api, uuid) = (caller.api.clone(), uuid.clone());
         let wait = async move {
             loop {
                 // The question below may have had the last place.
@@ -129,11 +128,11 @@ async fn in_work(world: &World, queue: &ApiCaller, sweep: &ApiCaller) {
         waiting.push(tokio::spawn(wait));
     }
     eventually("all places are taken", async || {
-        let rest = queue.rest("getSigningRequestDetails", &uuid, &[]).await;
+        let rest = other.rest("getSigningRequestDetails", &uuid, &[]).await;
         (rest.status == 503).then_some(())
     })
     .await;
-    let part = "too many requests are in progress; try again";
+    let part = "too many requests";
     for (who, operation) in [
         (queue, "getWalletList"),
         (queue, "executeSigningRequests"),
@@ -145,7 +144,7 @@ async fn in_work(world: &World, queue: &ApiCaller, sweep: &ApiCaller) {
     assert_eq!(queue.api.get("/readyz").await, 200);
     waiting.pop().unwrap().abort();
     eventually("there is a place", async || {
-        let rest = queue.rest("rejectSigningRequest", &uuid, &[]).await;
+        let rest = other.rest("rejectSigningRequest", &uuid, &[]).await;
         (rest.status == 200).then_some(())
     })
     .await;

@@ -180,6 +180,7 @@ async fn damaged(world: &World, samples: &SampleRequests) {
         ("getSigningRequestDetails", samples.request.clone()),
         ("executeSigningRequests", samples.request.clone()),
         ("rejectSigningRequest", samples.request.clone()),
+        ("replaceTransaction", samples.request.clone()),
         (
             "resimulation",
             json!({"signingRequestUuid": samples.request["uuid"]}),

@@ -328,10 +328,22 @@ async fn malformed(world: &World) {
 
 /// Every field is present, whatever it holds.
 async fn responses(world: &World) {
-    const FIELDS: [&str; 13] = [
+    const FIELDS: [&str; 25] = [
         "uuid",
         "status",
         "failedReason",
+        "replacesUuid",
+        "replacedByUuids",
+        "transactionState",
+        "tokenTransferFee",
+        "signedTransaction",
+        "pendingOperation",
+        "requiredApprovalCount",
+        "remainingApprovalCount",
+        "approvals",
+        "approvalExpiryTimestamp",
+        "approvalWanted",
+        "approvalSubject",
         "txHash",
         "creationTimestamp",
         "notes",

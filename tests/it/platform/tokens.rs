@@ -64,6 +64,10 @@ async fn tokens__should_open_what_they_were_made_for_until_they_are_revoked() {
         ("createSigningRequest", world.message("not by a reader")),
         ("executeSigningRequests", json!({"uuid": uuid})),
         ("rejectSigningRequest", json!({"uuid": uuid})),
+        (
+            "replaceTransaction",
+            json!({"uuid": uuid, "action": "ACTION_CANCEL"}),
+        ),
         ("createBatchPayment", json!({"name": "x"})),
     ] {
         let (status, answer) = reader.post(operation, body).await;

@@ -331,26 +331,27 @@ impl TestCluster {
 
     /// `covault vault create`, and the vault's uuid.
     pub fn create_vault(&self, name: &str) -> String {
-        let output = covault()
-            .args([
-                "vault",
-                "create",
-                "--name",
-                name,
-                "--threshold",
-                "2",
-                "--signers",
-            ])
-            .arg(self.keys.join(","))
-            .arg("--config")
-            .arg(self.folder.path().join("serve.toml"))
-            .output()
-            .unwrap();
-        let (out, err) = (
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr),
-        );
-        assert!(output.status.success(), "{out}\n{err}");
+        self.create_vault_with(name, &AUTOMATIC)
+    }
+
+    /// `covault vault create` of a vault of these signers, 2 of which sign: whether it was made, and what was printed.
+    pub fn try_vault(&self, name: &str, signers: &str, more: &[&str]) -> (bool, String, String) {
+        let words = [
+            "create",
+            "--name",
+            name,
+            "--threshold",
+            "2",
+            "--signers",
+            signers,
+        ];
+        self.vault(&[&words[..], more].concat())
+    }
+
+    /// The same, with what is said of its approvals.
+    pub fn create_vault_with(&self, name: &str, approvals: &[&str]) -> String {
+        let (done, out, err) = self.try_vault(name, &self.keys.join(","), approvals);
+        assert!(done, "{out}\n{err}");
         let uuid = out
             .split_whitespace()
             .find(|word| word.len() == 36 && word.matches('-').count() == 4);
@@ -387,6 +388,9 @@ impl TestCluster {
         }
     }
 }
+
+/// For a vault that signs at once.
+pub const AUTOMATIC: [&str; 2] = ["--approvals", "automatic"];
 
 /// Where the orchestrator of this folder listens.
 fn listen_of(folder: &Path) -> String {

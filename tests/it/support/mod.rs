@@ -3,6 +3,7 @@
 mod chains;
 mod client;
 mod cluster;
+mod events;
 mod fleet;
 mod grpc;
 #[path = "../../support/postgres.rs"]
@@ -15,6 +16,7 @@ mod solana_stub;
 pub use chains::*;
 pub use client::*;
 pub use cluster::*;
+pub use events::*;
 pub use fleet::*;
 pub use grpc::*;
 pub use processes::*;

@@ -11,6 +11,8 @@ const accepted = new Map();
 const context = () => ({ slot: 1 });
 const value = (value) => ({ context: context(), value });
 const base58 = getBase58Decoder();
+// What the last blocks took for a unit of computation, in micro-lamports.
+let priorityFees = [];
 
 const parse = (text) => getTransactionDecoder().decode(getBase64Encoder().encode(text));
 const firstSignature = (transaction) => {
@@ -100,6 +102,11 @@ serve(
     getBalance: ([name]) => value(Number(svm.getBalance(address(name)) ?? 0n)),
     getAccountInfo: ([name, options]) => value(shown(name, options?.encoding)),
     getMultipleAccounts: ([names, options]) => value(names.map((name) => shown(name, options?.encoding))),
+    getEpochInfo: () => ({ epoch: Number(svm.getClock().epoch), slotIndex: 1, slotsInEpoch: 432000, absoluteSlot: 1 }),
+    getRecentPrioritizationFees: ([accounts]) => {
+      if (!Array.isArray(accounts) || accounts.length > 128) throw { code: -32602, message: "Invalid params" };
+      return priorityFees.map((prioritizationFee, slot) => ({ slot, prioritizationFee }));
+    },
     getTokenAccountsByOwner: ([owner, filter, options]) =>
       value(
         programs
@@ -126,13 +133,15 @@ serve(
       accepted.set(signature, text);
       return signature;
     },
-    simulateTransaction: ([text]) => {
-      // As asked with sigVerify false: there is no signature yet.
+    simulateTransaction: ([text, options]) => {
+      // As asked with sigVerify false: there is no signature yet. A blockhash that is to be replaced is not looked at.
       const transaction = parse(text);
       const signatures = Object.entries(transaction.signatures).map(([of, one]) => [of, one ?? new Uint8Array(64)]);
       svm.withSigverify(false);
+      svm.withBlockhashCheck(!options?.replaceRecentBlockhash);
       const result = svm.simulateTransaction({ ...transaction, signatures: Object.fromEntries(signatures) });
       svm.withSigverify(true);
+      svm.withBlockhashCheck(true);
       if (result instanceof FailedTransactionMetadata)
         return value({ err: result.toString(), logs: result.meta().logs(), unitsConsumed: Number(result.meta().computeUnitsConsumed()) });
       return value({ err: null, logs: result.meta().logs(), unitsConsumed: Number(result.meta().computeUnitsConsumed()) });
@@ -152,21 +161,31 @@ serve(
       svm.expireBlockhash();
       return svm.latestBlockhash();
     },
-    // A mint of `program` ("token" or "token-2022") with `amount` of it for `owner`.
-    test_mint: ([owner, decimals, amount, program]) => {
+    test_priorityFees: ([fees]) => {
+      priorityFees = fees;
+    },
+    // A mint of `program` ("token" or "token-2022") with `amount` of it for `owner`. With `basisPoints`, of Token-2022,
+    // one that takes a transfer fee.
+    test_mint: ([owner, decimals, amount, program, basisPoints]) => {
       const programId = program === "token-2022" ? token.TOKEN_2022_PROGRAM_ID : token.TOKEN_PROGRAM_ID;
       const mint = Keypair.generate();
       const holder = new PublicKey(owner);
       const account = token.getAssociatedTokenAddressSync(mint.publicKey, holder, true, programId);
+      const space = basisPoints === undefined ? token.MINT_SIZE : token.getMintLen([token.ExtensionType.TransferFeeConfig]);
+      const fee =
+        basisPoints === undefined
+          ? []
+          : [token.createInitializeTransferFeeConfigInstruction(mint.publicKey, payer.publicKey, payer.publicKey, basisPoints, 2n ** 64n - 1n, programId)];
       send(
         [
           SystemProgram.createAccount({
             fromPubkey: payer.publicKey,
             newAccountPubkey: mint.publicKey,
-            lamports: Number(svm.minimumBalanceForRentExemption(BigInt(token.MINT_SIZE))),
-            space: token.MINT_SIZE,
+            lamports: Number(svm.minimumBalanceForRentExemption(BigInt(space))),
+            space,
             programId,
           }),
+          ...fee,
           token.createInitializeMint2Instruction(mint.publicKey, decimals, payer.publicKey, null, programId),
           token.createAssociatedTokenAccountIdempotentInstruction(payer.publicKey, account, holder, mint.publicKey, programId),
           token.createMintToInstruction(mint.publicKey, account, payer.publicKey, BigInt(amount), [], programId),
@@ -174,6 +193,22 @@ serve(
         [mint],
       );
       return { mint: mint.publicKey.toBase58(), account: account.toBase58() };
+    },
+    // Somebody whose account for a mint of Token-2022 takes nothing without a memo.
+    test_memoHolder: ([mint]) => {
+      const programId = token.TOKEN_2022_PROGRAM_ID;
+      const holder = Keypair.generate();
+      const of = new PublicKey(mint);
+      const account = token.getAssociatedTokenAddressSync(of, holder.publicKey, true, programId);
+      send(
+        [
+          token.createAssociatedTokenAccountIdempotentInstruction(payer.publicKey, account, holder.publicKey, of, programId),
+          token.createReallocateInstruction(account, payer.publicKey, [token.ExtensionType.MemoTransfer], holder.publicKey, [], programId),
+          token.createEnableRequiredMemoTransfersInstruction(account, holder.publicKey, [], programId),
+        ],
+        [holder],
+      );
+      return holder.publicKey.toBase58();
     },
     test_tokenBalance: ([mint, owner, program]) => {
       const programId = program === "token-2022" ? token.TOKEN_2022_PROGRAM_ID : token.TOKEN_PROGRAM_ID;

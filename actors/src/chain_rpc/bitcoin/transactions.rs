@@ -176,7 +176,7 @@ impl BitcoinNode {
 }
 
 /// Reads a gettransaction; `None` when it is not the transaction that was asked for.
-fn read_transaction(found: &Value, txid: &str) -> Option<Transaction> {
+pub(super) fn read_transaction(found: &Value, txid: &str) -> Option<Transaction> {
     let transaction: Transaction = deserialize_hex(found.get("hex")?.as_str()?).ok()?;
     (transaction.compute_txid().to_string() == txid).then_some(transaction)
 }

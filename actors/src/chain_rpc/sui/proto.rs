@@ -16,6 +16,9 @@ pub(super) const BATCH_GET_OBJECTS: GrpcMethod<BatchGetObjectsRequest, BatchGetO
 /// A transaction that was executed.
 pub(super) const GET_TRANSACTION: GrpcMethod<GetTransactionRequest, TransactionResponse> =
     GrpcMethod::new("/sui.rpc.v2.LedgerService/GetTransaction");
+/// A checkpoint.
+pub(super) const GET_CHECKPOINT: GrpcMethod<GetCheckpointRequest, GetCheckpointResponse> =
+    GrpcMethod::new("/sui.rpc.v2.LedgerService/GetCheckpoint");
 /// What an address owns; coins with the richest first.
 pub(super) const LIST_OWNED_OBJECTS: GrpcMethod<ListOwnedObjectsRequest, ListOwnedObjectsResponse> =
     GrpcMethod::new("/sui.rpc.v2.StateService/ListOwnedObjects");

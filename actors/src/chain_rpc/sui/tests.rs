@@ -18,6 +18,7 @@ fn executed(digest: Option<&str>, success: bool) -> TransactionResponse {
     TransactionResponse {
         transaction: Some(ExecutedTransaction {
             digest: digest.map(Into::into),
+            checkpoint: None,
             effects: Some(TransactionEffects {
                 status: Some(ExecutionStatus {
                     success: Some(success),
@@ -168,6 +169,7 @@ fn off_mainnet__should_know_the_chain_by_its_genesis() {
     let info = |chain_id: Option<&str>, chain: Option<&str>| GetServiceInfoResponse {
         chain_id: chain_id.map(Into::into),
         chain: chain.map(Into::into),
+        ..Default::default()
     };
     assert_eq!(off_mainnet(&info(Some(MAINNET), Some("testnet"))), Ok(None));
     let testnet = info(

@@ -79,6 +79,15 @@ pub fn other_chain(answer: &NodeResponse) -> Result<Option<String>, String> {
     }))
 }
 
+/// A parameter of the chain's configuration, a bag of cells in base64; `None` when the node has none to give.
+pub fn config_param(answer: &NodeResponse) -> Option<Option<String>> {
+    if !answer.is_success() {
+        return Some(None);
+    }
+    let found = result::<Value>(answer)?;
+    Some(Some(found.pointer("/config/bytes")?.as_str()?.to_owned()))
+}
+
 /// What an account is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -268,6 +277,8 @@ pub enum TransactionSearch {
     Here {
         /// How many messages it sent.
         sent: usize,
+        /// Its logical time.
+        lt: u64,
     },
     /// It is not in it, nor can it be in an earlier one.
     Over,
@@ -320,6 +331,7 @@ pub fn page(
         {
             return Some(TransactionSearch::Here {
                 sent: out_msgs.len(),
+                lt: place.lt,
             });
         }
         if utime < since_s {

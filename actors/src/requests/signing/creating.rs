@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use covault_core::{
     fault::{Class, Fault},
-    request::{ApprovalRule, RequestEvent, SigningRequest},
+    request::{ApprovalMode, RequestEvent, SigningRequest},
     schema::wire,
     wallet::WalletStatus,
 };
@@ -13,6 +13,7 @@ use super::SigningState;
 use crate::{
     commands::command_commit::CommandCommit,
     requests::{
+        replacement_claim::ReplacementClaim,
         request_store::{AdvanceError, CommitExtras, StoredRequest},
         tx_builder,
     },
@@ -21,6 +22,18 @@ use crate::{
     vaults::wallets,
 };
 
+/// What the first commit of a request has beside it.
+pub(super) struct FirstCommit {
+    /// Whether it is to be sent once signed.
+    pub(super) broadcast: bool,
+    /// The version of its wallet's row in which the wallet was active.
+    pub(super) wallet_version: u64,
+    /// The row that it joins when it replaces another one's transaction.
+    pub(super) replacement: Option<ReplacementClaim>,
+    /// That of the command which asked.
+    pub(super) command_commit: CommandCommit,
+}
+
 impl SigningState {
     /// Everything up to the first outside effect, in one commit with the idempotency record. It is
     /// taken only as long as the wallet's row is in the version in which the wallet was found
@@ -28,30 +41,36 @@ impl SigningState {
     pub(super) async fn create(
         &mut self,
         request: SigningRequest,
-        broadcast: bool,
-        mut wallet_version: u64,
-        command_commit: CommandCommit,
+        first: FirstCommit,
     ) -> Result<wire::SigningRequest, Fault> {
+        let FirstCommit {
+            broadcast,
+            mut wallet_version,
+            replacement,
+            command_commit,
+        } = first;
         let deadline_ms = self.fresh_deadline_ms();
         let stored = StoredRequest::open(request, 0)?;
         let queries = tx_builder::queries(&self.services, stored.request.network, &stored.payload);
+        let rule = stored.request.consent.rule.clone();
+        let at_once = rule.mode == ApprovalMode::Automatic;
         let mut events = vec![
             RequestEvent::PolicyPassed { broadcast },
-            RequestEvent::ApprovalAsked {
-                rule: ApprovalRule::Automatic,
-            },
-            RequestEvent::Approved { deadline_ms },
+            RequestEvent::ApprovalAsked { rule },
         ];
+        if at_once {
+            events.push(RequestEvent::Approved { deadline_ms });
+        }
         let mut built = None;
-        if let Some(chain_data) =
-            tx_builder::local_chain_data(&self.services, &stored.payload, &queries)
-        {
-            self.current = Some(stored);
+        let local = tx_builder::local_chain_data(&self.services, &stored.payload, &queries);
+        self.current = Some(stored);
+        if let Some(chain_data) = local {
+            // What cannot be built is refused at once, also where people are asked first.
             let draft = self.draft(chain_data?, broadcast, deadline_ms)?;
-            events.extend(self.built_events(draft.clone()));
-            built = Some(draft);
-        } else {
-            self.current = Some(stored);
+            if at_once {
+                events.extend(self.built_events(draft.clone()));
+                built = Some(draft);
+            }
         }
         let services = Arc::clone(&self.services);
         let stored = self.stored_mut()?;
@@ -59,6 +78,8 @@ impl SigningState {
             let extras = CommitExtras {
                 command_commit: Some(&command_commit),
                 wallet: Some(wallet_version),
+                replacement: replacement.as_ref(),
+                ..CommitExtras::default()
             };
             let committed = stored
                 .advance_claiming(&services, events.clone(), extras, false)
@@ -73,12 +94,16 @@ impl SigningState {
         match (outcome, built) {
             (Ok(()), _) => {
                 let calls = &services.settings.calls;
-                Ok(self.stored()?.request.to_wire(calls, Vec::new()))
+                let request = &self.stored()?.request;
+                Ok(request.to_wire(calls, Vec::new(), None, services.now_ms()))
             }
             (Err(AdvanceError::Conflict(key)), _) if key.space == KeySpace::Idempotency => {
                 Err(Fault::unavailable(
                     "another call with this idempotency key is in progress; try again",
                 ))
+            }
+            (Err(AdvanceError::Conflict(key)), _) if key.space == KeySpace::Replacement => {
+                Err(ReplacementClaim::lost())
             }
             (Err(problem), Some(draft)) => {
                 let reason = stored.conflict_reason(&services, &draft, problem).await?;
@@ -92,7 +117,7 @@ impl SigningState {
 
 /// The present version of the wallet's row, unless the wallet is archived by now.
 async fn active_wallet_version(services: &Services, stored: &StoredRequest) -> Result<u64, Fault> {
-    let (wallet, version) = services.wallet(stored.request.wallet).await?;
+    let (wallet, version) = services.hot_wallet(stored.request.wallet).await?;
     match wallet.status {
         WalletStatus::Active => Ok(version),
         WalletStatus::Archived => {

@@ -3,9 +3,9 @@
 use std::{future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use covault_core::{
-    fault::Fault,
+    fault::{Class, Fault, FaultCode},
     ids::{RequestId, SessionId},
-    networks::{ChainData, Payload},
+    networks::ChainData,
     request::{RequestEffect, RequestState, SigningRequest},
     signature::Signature,
 };
@@ -16,13 +16,16 @@ use tokio::sync::watch;
 use super::{BuildBlocker, Msg, SigningState};
 use crate::{
     account::ChainAccount,
-    chain_rpc::{BroadcastOutcome, BroadcastRequest, ChainError},
+    chain_rpc::{BroadcastOutcome, BroadcastRequest, ChainError, ChainQueue, Standing},
     port::SigningAttempt,
-    requests::{rebroadcast, request_store::StoredRequest, simulations, tx_builder},
+    requests::{
+        followed, rebroadcast, recipients, replacing, request_store::StoredRequest, simulations,
+        tx_builder,
+    },
     services::{DEADLINE_GRACE_MS, Services},
-    store::rows,
+    store::Key,
     tasks::AbortOnDrop,
-    vaults::vault::{self, SharesInUse, SlotRequest},
+    vaults::vault::{self, KeyShares, SharesInUse, SlotRequest},
 };
 
 /// After so many tries in vain to send it, what is before it is looked after.
@@ -34,10 +37,24 @@ impl SigningState {
     /// Starts what the state asks for; ends the actor when the request is final.
     pub(super) fn run_effect(&mut self, myself: &ActorRef<Msg>) -> Result<(), ActorProcessingErr> {
         self.simulate()?;
+        let sent_before = self.note_sending()?;
         let StoredRequest {
             request, payload, ..
         } = self.stored()?;
-        if request.state.is_final() {
+        if request.state.is_over() {
+            if let Some(tracked) =
+                followed::tracked(request, payload, self.services.now_ms(), false)
+            {
+                self.services.tracking.push(tracked);
+            }
+            myself.stop(None);
+            return Ok(());
+        }
+        if matches!(request.state, RequestState::AwaitingApproval { .. }) {
+            // People take their time: meanwhile it is a row and nothing more.
+            let _ = self
+                .vault
+                .cast(vault::Msg::Awaits(request.consent.expires_at_ms));
             myself.stop(None);
             return Ok(());
         }
@@ -51,6 +68,8 @@ impl SigningState {
                     .get(request.network, payload.chain_id())
                     .cloned();
                 let own = tx_builder::local_chain_data(&services, payload, &queries);
+                let queue = services.chains.queue(request.network, payload.chain_id());
+                let queue = queue.filter(|_| own.is_none());
                 let account_queue = tx_builder::account_queue(request, payload, &queries);
                 let ask = account_queue.map(|account_queue| {
                     (account_queue, request.public_key.clone(), payload.clone())
@@ -58,6 +77,11 @@ impl SigningState {
                 let vault = self.vault.clone();
                 let id = request.id;
                 let (network, checked) = (request.network, payload.clone());
+                let account = ChainAccount::of(request, payload);
+                let public_key = request.public_key.clone();
+                if self.chain_wait.is_none() {
+                    self.chain_wait = queue.map(ChainQueue::enter);
+                }
                 spawn_task(myself, "asking the chain", async move {
                     if let Some(client) = &client
                         && let Err(refused @ ChainError::Refused(_)) =
@@ -73,7 +97,23 @@ impl SigningState {
                             ChainError::Unknown("no node is configured for this chain".into()),
                         )));
                     };
-                    let chain_data = client.chain_data(&queries, services.now_ms()).await;
+                    let mut chain_data = client.chain_data(&queries, services.now_ms()).await;
+                    // Only who names a number or outputs can want to replace what has them.
+                    let named = network.rules().named_inputs(&checked);
+                    if (ask.is_none() || !named.is_empty())
+                        && let Ok(found) = chain_data.as_mut()
+                    {
+                        let data = std::mem::replace(found, ChainData::Nothing);
+                        match tx_builder::outbid(&services, &account, &checked, &public_key, data)
+                            .await
+                        {
+                            Ok(data) => *found = data,
+                            Err(fault) => {
+                                let reason = fault.message().to_owned();
+                                return Msg::ChainDataArrived(Err(BuildBlocker::Taken(reason)));
+                            }
+                        }
+                    }
                     let problem = chain_data.as_ref().ok().and_then(|chain_data| {
                         services.chains.price_problem(network, &checked, chain_data)
                     });
@@ -84,12 +124,14 @@ impl SigningState {
                         (Err(error), _) => Err(BuildBlocker::Chain(error)),
                         (Ok(chain_data), None) => Ok(chain_data),
                         (Ok(chain_data), Some((account_queue, public_key, payload))) => {
-                            let candidate_inputs = tx_builder::candidate_inputs(
+                            let mut candidate_inputs = tx_builder::candidate_inputs(
                                 account_queue.network,
                                 &payload,
                                 &chain_data,
                                 &public_key,
                             );
+                            // Whatever has these is to be replaced, and not to be sent again.
+                            candidate_inputs.retain(|resource| !named.contains(resource));
                             let found = rebroadcast::rebroadcast_dropped(
                                 &services,
                                 &vault_requests.rebroadcast_cache,
@@ -125,9 +167,10 @@ impl SigningState {
                 let (session, deadline_ms) = (*session, draft.deadline_ms);
                 let in_use = self.in_use.clone();
                 let request = request.clone();
+                let strangers = self.strangers.clone();
                 spawn_task(myself, "signing", async move {
                     let (epoch, answer) =
-                        sign(&services, in_use, &request, session, deadline_ms).await;
+                        sign(&services, in_use, &request, strangers, session, deadline_ms).await;
                     Msg::SignersAnswered {
                         session,
                         epoch,
@@ -147,13 +190,15 @@ impl SigningState {
                     chain_data: draft.chain_data.clone(),
                     age_ms: now_ms.saturating_sub(draft.built_at_ms),
                     now_ms,
-                    retried: self.resumed || self.tries > 0,
+                    retried: self.resumed || sent_before,
                 };
                 let client = services
                     .chains
                     .get(request.network, payload.chain_id())
                     .cloned();
                 let account = ChainAccount::of(request, payload);
+                // Only what did not get through at once can have been replaced meanwhile.
+                let replaceable = broadcast_request.retried.then(|| request.clone());
                 // A transaction that waits for long may wait for one that was dropped.
                 let nonce = draft.claim.as_ref().map(|claim| claim.nonce);
                 let nonce = nonce.filter(|_| self.tries >= TRIES_BEFORE_REBROADCAST);
@@ -164,6 +209,20 @@ impl SigningState {
                     };
                     if !services.is_lease_fresh() {
                         return Msg::NodeAnswered(BroadcastOutcome::Unknown(UNSURE.into()));
+                    }
+                    if let Some(request) = replaceable {
+                        match replacing::successor(&services, &request).await {
+                            Ok(None) => {}
+                            Ok(Some(successor)) => {
+                                let refusal = replacing::superseded(successor);
+                                let answer = BroadcastOutcome::Doubtful(refusal, Standing::Passed);
+                                return Msg::NodeAnswered(answer);
+                            }
+                            Err(fault) => {
+                                let reason = fault.message().to_owned();
+                                return Msg::NodeAnswered(BroadcastOutcome::Unknown(reason));
+                            }
+                        }
                     }
                     let answer = client.broadcast(&broadcast_request).await;
                     let (BroadcastOutcome::Unknown(reason), Some(nonce)) = (&answer, nonce) else {
@@ -193,6 +252,15 @@ impl SigningState {
 }
 
 impl SigningState {
+    /// Whether this actor has begun to send the transaction before; it does now.
+    fn note_sending(&mut self) -> Result<bool, Fault> {
+        let sends = matches!(
+            self.stored()?.request.state,
+            RequestState::Broadcasting { .. }
+        );
+        Ok(std::mem::replace(&mut self.sends, sends) && sends)
+    }
+
     /// Has what was built tried on a node, once, beside all the rest.
     fn simulate(&mut self) -> Result<(), Fault> {
         let StoredRequest {
@@ -212,6 +280,7 @@ async fn sign(
     services: &Services,
     mut in_use: watch::Receiver<SharesInUse>,
     request: &SigningRequest,
+    strangers: Vec<Key>,
     session: SessionId,
     deadline_ms: u64,
 ) -> (Option<u32>, Result<Vec<Signature>, Fault>) {
@@ -221,29 +290,37 @@ async fn sign(
         Duration::from_millis(left.saturating_add(DEADLINE_GRACE_MS))
     };
     let activated = in_use.wait_for(|keys| keys.of(curve).is_some_and(|shares| shares.activated));
-    let generation = match tokio::time::timeout(patience(), activated).await {
-        Ok(Ok(keys)) => keys.of(curve).map(|shares| shares.generation.clone()),
+    let shares = match tokio::time::timeout(patience(), activated).await {
+        Ok(Ok(keys)) => keys.of(curve).cloned(),
         _ => None,
     };
-    let Some(generation) = generation else {
+    let Some(KeyShares {
+        scheme, generation, ..
+    }) = shares
+    else {
         let fault = Fault::unavailable("the vault's nodes did not activate the new shares in time");
         return (None, Err(fault));
     };
     let Some(mut order) = request.order(generation.epoch, services.now_ms()) else {
         return (None, Err(Fault::bug("no order")));
     };
-    order.recipient_indices = match own_recipients(services, request).await {
+    order.recipient_indices = match recipients::own(services, request, &strangers).await {
         Ok(indices) => indices,
         Err(fault) => return (None, Err(fault)),
     };
     let attempt = SigningAttempt {
+        scheme,
         session,
         holders: generation.holders,
         threshold: generation.threshold,
         deadline_ms,
+        token: request.token,
     };
     if !services.is_lease_fresh() {
         return (Some(generation.epoch), Err(Fault::unavailable(UNSURE)));
+    }
+    if let Err(fault) = still_approved(request, order.issued_at_ms) {
+        return (Some(generation.epoch), Err(fault));
     }
     let signing = services.signers.sign(&order, &attempt);
     let answer = tokio::time::timeout(patience(), signing)
@@ -252,24 +329,17 @@ async fn sign(
     (Some(generation.epoch), answer)
 }
 
-/// The indices of the wallets of the same vault and network that the request pays.
-async fn own_recipients(services: &Services, request: &SigningRequest) -> Result<Vec<u32>, Fault> {
-    let recipients = Payload::decode(&request.payload)?.recipients(request.network);
-    let mut indices = Vec::new();
-    for recipient in recipients {
-        let found = services
-            .wallet_by(&rows::wallet_address(&recipient))
-            .await?;
-        let Some((wallet, _)) = found else { continue };
-        // A node derives no other address of the key than this one.
-        let address = wallet.network.rules().address(&wallet.public_key)?;
-        if (wallet.vault, wallet.network) == (request.vault, request.network)
-            && address == recipient
-        {
-            indices.extend(wallet.path.wallet_index(wallet.network).ok());
+/// Refuses what people have not approved, or no longer: it may have waited since.
+fn still_approved(request: &SigningRequest, now_ms: u64) -> Result<(), Fault> {
+    let RequestState::Signing { draft, .. } = &request.state else {
+        return Ok(());
+    };
+    match request.beyond_approval(&draft.unsigned, now_ms)? {
+        Some(problem) => {
+            Err(Fault::new(Class::Invalid, problem).with_code(FaultCode::ApprovalsMissing))
         }
+        None => Ok(()),
     }
-    Ok(indices)
 }
 
 /// Runs a task beside the actor; what it makes becomes a message, also when it panics.

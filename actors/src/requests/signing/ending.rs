@@ -1,10 +1,12 @@
-//! How a request ends that is not to be signed: a client rejects it, or its wallet is archived.
+//! How a request ends that is not to be signed: it is rejected, or its wallet is archived; and how it goes back to
+//! people, when a signer wants more of them to approve.
 //!
-//! Both end it only before its transaction or message is built: from then on it is being signed.
-//! This actor alone changes the request, so neither can fall together with that step.
+//! The first two end it only before its transaction or message is built: from then on it is being signed.
+//! This actor alone changes the request, so neither can fall together with that step. What is over and
+//! handed over is given up by the vault's actor.
 
 use covault_core::{
-    fault::{Class, Fault},
+    fault::{Class, Fault, FaultCode},
     ids::WalletId,
     request::RequestEvent,
     wallet::WalletStatus,
@@ -17,21 +19,31 @@ use crate::{commands::command_commit::CommandCommit, requests::request_store::Co
 /// Why a request failed that was rejected.
 pub const REJECTED: &str = "rejected before it was signed (rejectSigningRequest)";
 
+/// Why a request failed that was handed over.
+pub const GIVEN_UP: &str = "given up after it was handed over (rejectSigningRequest): who has the signed transaction \
+    can still send it, until another one has used what it uses";
+
 /// Why a request failed whose wallet was put away.
-const ARCHIVED: &str = "the wallet was archived before the request was signed";
+pub const ARCHIVED: &str = "the wallet was archived before the request was signed";
 
 impl SigningState {
     /// Ends the request, unless it is too late for that. True when it ended.
     pub(super) async fn reject(
         &mut self,
+        reason: &str,
         command_commit: &CommandCommit,
         reply: RpcReplyPort<Result<(), Fault>>,
     ) -> Result<bool, Fault> {
-        if let Some(reason) = self.stored()?.request.state.past_rejection() {
+        let state = &self.stored()?.request.state;
+        if state.is_final() {
+            // This actor ends. Without an answer the caller looks again.
+            return Ok(false);
+        }
+        if let Some(reason) = state.past_rejection() {
             let _ = reply.send(Err(not_rejected(reason)));
             return Ok(false);
         }
-        let ended = self.end(REJECTED, Some(command_commit)).await;
+        let ended = self.end(reason, Some(command_commit)).await;
         // The caller may have gone; the request has ended regardless.
         let _ = reply.send(ended.clone());
         ended.map(|()| true)
@@ -40,7 +52,8 @@ impl SigningState {
     /// Ends the request when its wallet was archived before it was built. True when it ended.
     pub(super) async fn wallet_archived(&mut self, wallet: WalletId) -> Result<bool, Fault> {
         let request = &self.stored()?.request;
-        if request.wallet != wallet || request.state.past_rejection().is_some() {
+        let state = &request.state;
+        if request.wallet != wallet || state.is_final() || state.past_rejection().is_some() {
             return Ok(false);
         }
         // It may be active again.
@@ -50,7 +63,10 @@ impl SigningState {
     /// The version of the wallet's row in which it is active; `None` when it is archived, and the
     /// request, which is not built yet, has ended with that.
     pub(super) async fn active_wallet_version(&mut self) -> Result<Option<u64>, Fault> {
-        let (wallet, version) = self.services.wallet(self.stored()?.request.wallet).await?;
+        let (wallet, version) = self
+            .services
+            .hot_wallet(self.stored()?.request.wallet)
+            .await?;
         match wallet.status {
             WalletStatus::Active => Ok(Some(version)),
             WalletStatus::Archived => {
@@ -58,6 +74,22 @@ impl SigningState {
                 Ok(None)
             }
         }
+    }
+
+    /// Has people asked where a signer wants more approvals, or others: with a higher fee, or for longer. True when
+    /// they are.
+    pub(super) async fn ask_people(&mut self, refusal: &Fault) -> Result<bool, Fault> {
+        let is_about_approvals = refusal.code() == FaultCode::ApprovalsMissing
+            || refusal
+                .path()
+                .is_some_and(|path| path.starts_with("approvals"));
+        if !is_about_approvals || self.stored()?.request.consent.rule.of.is_empty() {
+            return Ok(false);
+        }
+        let reason = refusal.message().to_owned();
+        self.advance(vec![RequestEvent::ApprovalWanted { reason }])
+            .await?;
+        Ok(true)
     }
 
     async fn end(
@@ -68,7 +100,7 @@ impl SigningState {
         let reason = reason.to_owned();
         let extras = CommitExtras {
             command_commit,
-            wallet: None,
+            ..CommitExtras::default()
         };
         self.advance_with(vec![RequestEvent::Rejected { reason }], extras)
             .await?;

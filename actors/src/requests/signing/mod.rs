@@ -16,29 +16,33 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use covault_core::{
-    fault::{Class, ExecuteCode, Fault},
+    fault::{Class, ExecuteCode, Fault, FaultCode},
     ids::{SessionId, WalletId},
     networks::ChainData,
-    request::{NonceReservation, RequestEvent, RequestState, SigningRequest},
+    request::{NonceReservation, RequestEffect, RequestEvent, RequestState, SigningRequest},
     schema::wire,
     signature::Signature,
 };
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use tokio::sync::watch;
 
-pub use self::ending::{REJECTED, not_rejected};
+use self::creating::FirstCommit;
+pub use self::ending::{ARCHIVED, GIVEN_UP, REJECTED, not_rejected};
 use self::nonce_waiters::NonceWaiters;
 use self::waiting::MAX_CONTENDED_TRIES;
 use crate::{
-    chain_rpc::{BroadcastOutcome, ChainError},
+    chain_rpc::{BroadcastOutcome, ChainError, ChainRefusal, ChainWait},
     commands::command_commit::CommandCommit,
     counters::Waiting,
     requests::{
         rebroadcast::RebroadcastCache,
+        replacement_claim::ReplacementClaim,
         request_store::{CommitExtras, StoredRequest},
     },
     services::Services,
+    store::Key,
     tasks::AbortOnDrop,
+    tracking::Verdict,
     vaults::vault::{self, SharesInUse},
 };
 
@@ -58,12 +62,14 @@ pub enum Msg {
     },
     /// The node answered.
     NodeAnswered(BroadcastOutcome),
+    /// What the nodes say of its transaction, of which nobody knew whether one has it.
+    VerdictCame(Verdict),
     /// The effect of the state is to be run (again); by the number of the plan.
     EffectDue(u64),
     /// A node has the transaction whose number is the one before.
     TurnCame,
-    /// A client rejects the request.
-    Reject(CommandCommit, RpcReplyPort<Result<(), Fault>>),
+    /// A client or a person rejects the request; the words say who.
+    Reject(String, CommandCommit, RpcReplyPort<Result<(), Fault>>),
     /// A wallet of the vault was archived.
     WalletArchived(WalletId),
     /// A task beside the actor panicked.
@@ -92,6 +98,8 @@ pub enum SigningStart {
         broadcast: bool,
         /// The version of its wallet's row in which the wallet was active.
         wallet_version: u64,
+        /// The row that it joins when it replaces another one's transaction.
+        replacement: Option<Box<ReplacementClaim>>,
         /// What is stored and demanded with it.
         command_commit: CommandCommit,
         /// Where the receipt goes.
@@ -103,6 +111,8 @@ pub enum SigningStart {
         request: SigningRequest,
         /// Its version.
         version: u64,
+        /// How often its actor has failed.
+        failures: u32,
     },
 }
 
@@ -125,8 +135,8 @@ pub struct SigningArgs {
     pub in_use: watch::Receiver<SharesInUse>,
     /// How to start.
     pub start: SigningStart,
-    /// Counts the request as live; `None` where it found no place and goes on nevertheless.
-    pub admission: Option<vault::AdmissionPermit>,
+    /// Counts the request as live.
+    pub admission: vault::AdmissionPermit,
 }
 
 pub struct SigningActor;
@@ -152,14 +162,20 @@ pub struct SigningState {
     delay_in_trail: Option<String>,
     /// It was live before: what its last effect did is not known.
     resumed: bool,
+    /// It has begun to send its transaction.
+    sends: bool,
     /// Its transaction is, or was, tried on a node.
     simulated: bool,
-    /// Since when the nodes say that its transaction can never come, in milliseconds since the Unix epoch.
-    void_since_ms: Option<u64>,
+    /// What a node last said against its transaction, which may have reached another one.
+    refusal: Option<ChainRefusal>,
+    /// Addresses that it pays, by their rows, which were no wallet's when it was built.
+    strangers: Vec<Key>,
     /// It may take until then, in milliseconds since the Unix epoch, whatever its row says.
     extended_deadline_ms: u64,
+    /// It waits for what its chain's nodes say.
+    chain_wait: Option<ChainWait>,
     task: Option<AbortOnDrop>,
-    admission: Option<vault::AdmissionPermit>,
+    admission: vault::AdmissionPermit,
 }
 
 /// Nobody waits for the turn of a request that has no actor.
@@ -195,9 +211,12 @@ impl Actor for SigningActor {
             delayed: None,
             delay_in_trail: None,
             resumed: false,
+            sends: false,
             simulated: false,
-            void_since_ms: None,
+            refusal: None,
+            strangers: Vec::new(),
             extended_deadline_ms: 0,
+            chain_wait: None,
             task: None,
             admission: args.admission,
         })
@@ -209,18 +228,29 @@ impl Actor for SigningActor {
         message: Msg,
         live: &mut SigningState,
     ) -> Result<(), ActorProcessingErr> {
+        if let Msg::ChainDataArrived(answer) = &message
+            && !matches!(answer, Err(BuildBlocker::Chain(ChainError::Unknown(_))))
+            && let Some(wait) = live.chain_wait.take()
+        {
+            wait.answered();
+        }
         match message {
             Msg::Begin(start) => match *start {
                 SigningStart::New {
                     request,
                     broadcast,
                     wallet_version,
+                    replacement,
                     command_commit,
                     reply,
                 } => {
-                    let receipt = live
-                        .create(request, broadcast, wallet_version, command_commit)
-                        .await;
+                    let first = FirstCommit {
+                        broadcast,
+                        wallet_version,
+                        replacement: replacement.map(|claim| *claim),
+                        command_commit,
+                    };
+                    let receipt = live.create(request, first).await;
                     let refused = receipt.as_ref().err().cloned();
                     // The caller may have gone; the request is on disk regardless.
                     let _ = reply.send(receipt);
@@ -239,7 +269,11 @@ impl Actor for SigningActor {
                         Some(fault) => return Err(fault.into()),
                     }
                 }
-                SigningStart::Load { request, version } => live.resume(request, version).await?,
+                SigningStart::Load {
+                    request,
+                    version,
+                    failures,
+                } => live.resume(request, version, failures).await?,
             },
             Msg::ChainDataArrived(Ok(chain_data)) => {
                 live.chain_data_arrived(&myself, chain_data).await?
@@ -272,9 +306,14 @@ impl Actor for SigningActor {
                     Ok(signatures) => live.signed(signatures).await?,
                     Err(fault) => {
                         tracing::warn!(request = %live.stored()?.request.id, %session, ?fault, "signing attempt failed");
+                        if live.ask_people(&fault).await? {
+                            return live.run_effect(&myself);
+                        }
                         let for_good = matches!(fault.class(), Class::Invalid | Class::Forbidden)
                             && live.shares_unchanged(epoch)?;
-                        if !for_good && live.retry_before_deadline(&myself)? {
+                        // Its time would be over before signers come to it.
+                        let hopeless = matches!(fault.code(), FaultCode::Busy { .. });
+                        if !for_good && !hopeless && live.retry_before_deadline(&myself)? {
                             return Ok(());
                         }
                         live.give_up(fault.message().to_owned(), fault.execute_code())
@@ -283,11 +322,7 @@ impl Actor for SigningActor {
                 }
             }
             Msg::NodeAnswered(BroadcastOutcome::Accepted) => {
-                let claim = live.stop_waiting()?;
-                live.advance(vec![RequestEvent::NodeAccepted]).await?;
-                if let Some(claim) = claim {
-                    live.vault_requests.nonce_waiters.taken(&claim);
-                }
+                live.node_accepted().await?;
             }
             Msg::NodeAnswered(BroadcastOutcome::Refused(refusal)) => {
                 live.stop_waiting()?;
@@ -303,6 +338,11 @@ impl Actor for SigningActor {
             Msg::NodeAnswered(BroadcastOutcome::Unknown(reason)) => {
                 live.retry_broadcast(&myself, reason).await?;
             }
+            Msg::VerdictCame(verdict) => {
+                if !live.verdict_came(verdict).await? {
+                    return Ok(());
+                }
+            }
             Msg::EffectDue(plan) if plan == live.plan && live.is_waiting => {
                 live.is_waiting = false;
                 live.renew_session(None).await?;
@@ -317,8 +357,8 @@ impl Actor for SigningActor {
                 live.turn_came = true;
                 return Ok(());
             }
-            Msg::Reject(command_commit, reply) => {
-                if !live.reject(&command_commit, reply).await? {
+            Msg::Reject(reason, command_commit, reply) => {
+                if !live.reject(&reason, &command_commit, reply).await? {
                     return Ok(());
                 }
             }
@@ -381,9 +421,18 @@ impl SigningState {
         })
     }
 
-    async fn resume(&mut self, request: SigningRequest, version: u64) -> Result<(), Fault> {
-        self.resumed = true;
-        self.current = Some(StoredRequest::open(request, version)?);
+    async fn resume(
+        &mut self,
+        request: SigningRequest,
+        version: u64,
+        failures: u32,
+    ) -> Result<(), Fault> {
+        // Before it is built nothing of it is anywhere.
+        self.resumed = request.state.effect() != Some(RequestEffect::Prepare);
+        self.current = Some(StoredRequest {
+            failures,
+            ..StoredRequest::open(request, version)?
+        });
         // A session that ran when the process ended is never run again. The request gets new
         // time: the outage was not its fault.
         let fresh = self.fresh_deadline_ms();
@@ -449,9 +498,7 @@ impl SigningState {
         };
         let made = RequestEvent::SignaturesMade { signatures, signed };
         self.advance(vec![made, delivery]).await?;
-        if let Some(admission) = &mut self.admission {
-            admission.permit = None;
-        }
+        self.admission.place = None;
         Ok(())
     }
 

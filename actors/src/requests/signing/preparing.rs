@@ -12,6 +12,7 @@ use ractor::ActorRef;
 use super::{Msg, SigningState, waiting::MAX_CONTENDED_TRIES};
 use crate::{
     requests::{
+        recipients,
         request_store::{AdvanceError, CommitExtras, StoredRequest},
         tx_builder,
     },
@@ -38,28 +39,41 @@ impl SigningState {
             Ok(draft) => draft,
             Err(fault) => return self.build_failed(fault).await,
         };
-        let events = self.built_events(draft.clone());
         let services = Arc::clone(&self.services);
         let stored = self.stored()?;
+        // With the next approval it is built anew.
+        let request = &stored.request;
+        if let Some(reason) = request.beyond_approval(&draft.unsigned, services.now_ms())? {
+            return self
+                .advance(vec![RequestEvent::ApprovalWanted { reason }])
+                .await;
+        }
+        let events = self.built_events(draft.clone());
         let (network, payload) = (stored.request.network, &stored.payload);
         let queries = tx_builder::queries(&services, network, payload);
         let assigned = network.rules().is_sequenced(&queries);
+        let mut strangers = recipients::unknown(&services, network, payload);
         let outcome = loop {
             let Some(wallet) = self.active_wallet_version().await? else {
                 return Ok(());
             };
             let extras = CommitExtras {
-                command_commit: None,
                 wallet: Some(wallet),
+                strangers: &strangers,
+                ..CommitExtras::default()
             };
             let committed = self
                 .stored_mut()?
                 .advance_claiming(&services, events.clone(), extras, assigned)
                 .await;
-            // The wallet was renamed or archived in between.
-            if !matches!(&committed, Err(AdvanceError::Conflict(key)) if key.space == KeySpace::Wallet)
-            {
-                break committed;
+            match &committed {
+                // The wallet was renamed or archived in between.
+                Err(AdvanceError::Conflict(key)) if key.space == KeySpace::Wallet => {}
+                // One of them is a wallet: they are looked up.
+                Err(AdvanceError::Conflict(key)) if key.space == KeySpace::WalletAddress => {
+                    strangers.clear();
+                }
+                _ => break committed,
             }
         };
         let stored = self.stored()?;
@@ -69,6 +83,7 @@ impl SigningState {
             return self.retry_build(myself, reason, MAX_CONTENDED_TRIES).await;
         }
         let request = stored.request.id;
+        self.strangers = strangers;
         self.proceed();
         // A vault that ends in the meantime starts again with the claims that are on disk.
         let _ = self.vault.cast(vault::Msg::Claimed(request));
@@ -84,15 +99,19 @@ impl SigningState {
     }
 
     pub(super) fn built_events(&self, draft: Draft) -> Vec<RequestEvent> {
-        // Only after an outage can it be built past its deadline.
-        let late = draft.deadline_ms <= self.services.now_ms();
-        let deadline_ms = if late {
+        // What a chain took of its time is not to be missing for signers: thousands may come to them at once
+        // when it answers again.
+        let half_ms = self.services.settings.signing_deadline_ms / 2;
+        let latest_ms = self.services.now_ms().saturating_add(half_ms);
+        let deadline_ms = if draft.deadline_ms < latest_ms {
             self.fresh_deadline_ms()
         } else {
             draft.deadline_ms
         };
         vec![
-            RequestEvent::Built { draft },
+            RequestEvent::Built {
+                draft: draft.into(),
+            },
             RequestEvent::SessionClaimed {
                 session: self.services.new_session_id(),
                 deadline_ms,

@@ -12,11 +12,17 @@ use ractor::ActorRef;
 use super::{Msg, SigningState};
 use crate::{
     chain_rpc::{ChainRefusal, Standing},
+    requests::{followed, request_store::StoredRequest},
+    tracking::{Doubt, Verdict},
     vaults::vault,
 };
 
 /// After so many tries in vain pauses get no longer where other requests hold what is needed.
 pub(super) const MAX_CONTENDED_TRIES: u32 = 4;
+/// After so many tries in vain to send it, the nodes are asked what became of it.
+const TRIES_BEFORE_DOUBT: u32 = 5;
+/// Why a request failed whose transaction never comes, where the nodes say no more.
+const VOID: &str = "the time of the transaction is over, and no block has it";
 /// So many tries are no delay that is worth a line in the trail.
 const UNREPORTED_TRIES: u32 = 2;
 
@@ -48,54 +54,100 @@ impl SigningState {
         self.note_delay(reason).await
     }
 
-    /// No node took the transaction: sends it again later.
+    /// Nobody knows whether a node took the transaction: sends it again, soon at first, and then when the nodes
+    /// say that none has it.
     pub(super) async fn retry_broadcast(
         &mut self,
         myself: &ActorRef<Msg>,
         reason: String,
     ) -> Result<(), Fault> {
         tracing::warn!(request = %self.stored()?.request.id, reason, tries = self.tries, "broadcast outcome unknown; retrying");
-        let pause = if std::mem::take(&mut self.turn_came) {
+        if std::mem::take(&mut self.turn_came) {
             self.tries = 0;
-            Duration::ZERO
+            self.schedule_retry(myself, Duration::ZERO);
+        } else if self.tries < TRIES_BEFORE_DOUBT {
+            let pause = self.services.backoff(self.tries);
+            self.schedule_retry(myself, pause);
         } else {
-            self.services.backoff(self.tries)
-        };
-        self.schedule_retry(myself, pause);
+            self.await_verdict(myself)?;
+        }
         self.note_delay(reason).await
     }
 
-    /// A node refuses a transaction that an earlier try may have got onto the chain. Its request ends
-    /// when it has been certain for some time that it never comes.
+    /// A node refuses a transaction that an earlier try may have got onto the chain.
     pub(super) async fn weigh_doubt(
         &mut self,
         myself: &ActorRef<Msg>,
         refusal: ChainRefusal,
         standing: Standing,
     ) -> Result<(), Fault> {
-        let ChainRefusal { reason, code } = refusal;
-        let now_ms = self.services.now_ms();
         let words = match standing {
-            Standing::Open => {
-                self.void_since_ms = None;
-                "an earlier try may have reached the chain, and it is sent again"
-            }
-            Standing::Passed => {
-                self.void_since_ms = None;
-                "waiting until the transaction with its number is final"
-            }
-            Standing::Void => {
-                let since_ms = *self.void_since_ms.get_or_insert(now_ms);
-                if now_ms.saturating_sub(since_ms) >= self.services.settings.settling_ms {
-                    self.stop_waiting()?;
-                    let event = RequestEvent::NodeRefused { reason, code };
-                    return self.advance(vec![event]).await;
-                }
-                "asking for some minutes more whether a node has it"
-            }
+            Standing::Open => "an earlier try may have reached the chain, and it is sent again",
+            Standing::Passed => "waiting until the transaction with its number is final",
+            Standing::Void => "asking for some minutes more whether a node has it",
         };
-        self.retry_broadcast(myself, format!("{reason}; {words}"))
-            .await
+        let reason = format!("{}; {words}", refusal.reason);
+        tracing::warn!(request = %self.stored()?.request.id, reason, "a chain node refuses what may be on the chain");
+        self.refusal = Some(refusal);
+        if std::mem::take(&mut self.turn_came) {
+            self.schedule_retry(myself, Duration::ZERO);
+        } else {
+            self.await_verdict(myself)?;
+        }
+        self.note_delay(reason).await
+    }
+
+    /// Waits until the nodes say what became of the transaction: they are asked for many at once.
+    fn await_verdict(&mut self, myself: &ActorRef<Msg>) -> Result<(), Fault> {
+        self.tries = self.tries.saturating_add(1);
+        self.is_waiting = true;
+        let actor = myself.clone();
+        let doubt = Doubt::new(move |verdict| actor.cast(Msg::VerdictCame(verdict)).is_ok());
+        let StoredRequest {
+            request, payload, ..
+        } = self.stored()?;
+        let doubted = followed::doubted(request, payload, doubt);
+        let doubted = doubted.ok_or_else(|| Fault::bug("a doubt about what is not sent"))?;
+        self.services.tracking.push(doubted);
+        Ok(())
+    }
+
+    /// What the nodes say of a transaction that may have reached one. False when nothing is to be done.
+    pub(super) async fn verdict_came(&mut self, verdict: Verdict) -> Result<bool, Fault> {
+        if !matches!(
+            self.stored()?.request.state,
+            RequestState::Broadcasting { .. }
+        ) {
+            return Ok(false);
+        }
+        match verdict {
+            Verdict::Accepted => self.node_accepted().await?,
+            Verdict::Missing if !self.is_waiting => return Ok(false),
+            Verdict::Missing => {}
+            Verdict::Void(said) => {
+                self.stop_waiting()?;
+                let refusal = self.refusal.take();
+                let code = refusal
+                    .as_ref()
+                    .map_or(ExecuteCode::Unspecified, |refusal| refusal.code);
+                let reason = said.or(refusal.map(|refusal| refusal.reason));
+                let reason = reason.unwrap_or_else(|| VOID.into());
+                self.advance(vec![RequestEvent::NodeRefused { reason, code }])
+                    .await?;
+            }
+        }
+        self.is_waiting = false;
+        Ok(true)
+    }
+
+    /// A node has the transaction.
+    pub(super) async fn node_accepted(&mut self) -> Result<(), Fault> {
+        let claim = self.stop_waiting()?;
+        self.advance(vec![RequestEvent::NodeAccepted]).await?;
+        if let Some(claim) = claim {
+            self.vault_requests.nonce_waiters.taken(&claim);
+        }
+        Ok(())
     }
 
     /// Has everybody who asks see why the request cannot go on. The trail gets a new reason once the

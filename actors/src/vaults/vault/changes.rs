@@ -5,7 +5,7 @@ use covault_core::{
     audit::AuditChain,
     fault::Fault,
     ids::{RequestId, WalletId},
-    request::RequestEvent,
+    request::{RequestEvent, SigningRequest},
     schema::wire,
     wallet::{WalletChange, WalletStatus},
 };
@@ -16,12 +16,16 @@ use crate::{
     audit::AuditNote,
     commands::command_commit::CommandCommit,
     requests::{
-        request_store::{self, CommitExtras},
-        signing::{self, REJECTED, not_rejected},
+        request_store::{self, AdvanceError, CommitExtras},
+        reservations,
+        signing::{self, GIVEN_UP, not_rejected},
     },
     store::{Batch, CommitError, KeySpace, Precondition, rows},
     vaults::address_proofs,
 };
+
+/// How often a request is given up anew while others change what it holds.
+const MAX_CONTENDED_TRIES: u32 = 20;
 
 impl VaultState {
     /// Changes a wallet's row. Every first commit of a request demands the version of that row in
@@ -82,13 +86,22 @@ impl VaultState {
     }
 
     /// Has the request's actor end it: past the queue it alone knows whether it is too late. One that
-    /// has no actor now (it failed and starts again later) is ended here.
+    /// has no actor now (it failed and starts again later) is ended here, and so is one whose client has its
+    /// transaction: its actor does nothing more.
     pub(super) async fn reject(
         &mut self,
         id: RequestId,
+        reason: String,
         command_commit: CommandCommit,
         reply: RpcReplyPort<Result<(), Fault>>,
     ) {
+        match self.give_up_handed_over(id, &command_commit).await {
+            Ok(false) => {}
+            outcome => {
+                let _ = reply.send(outcome.map(|_| ()));
+                return;
+            }
+        }
         if !self.withdraw(id).await {
             let _ = reply.send(Err(not_rejected("it is being signed")));
             return;
@@ -96,33 +109,86 @@ impl VaultState {
         match self.requests.get(&id) {
             // When it has just ended the port is dropped, and the caller looks again.
             Some(actor) => {
-                let _ = actor.cast(signing::Msg::Reject(command_commit, reply));
+                let _ = actor.cast(signing::Msg::Reject(reason, command_commit, reply));
             }
             None => {
-                let _ = reply.send(self.reject_stored(id, &command_commit).await);
+                let _ = reply.send(self.reject_stored(id, &reason, &command_commit).await);
             }
         }
+    }
+
+    /// Ends a request whose client has its transaction to send, and lets the next ones use what it uses.
+    /// False where it is another one.
+    async fn give_up_handed_over(
+        &mut self,
+        id: RequestId,
+        command_commit: &CommandCommit,
+    ) -> Result<bool, Fault> {
+        for _ in 0..MAX_CONTENDED_TRIES {
+            let (request, version) = self.stored(id).await?;
+            let Some(draft) = request.state.handed_over() else {
+                return Ok(false);
+            };
+            let passed_on = reservations::given_up(&self.services, &request, draft).await?;
+            let event = RequestEvent::Rejected {
+                reason: GIVEN_UP.to_owned(),
+            };
+            let extras = CommitExtras {
+                command_commit: Some(command_commit),
+                passed_on: &passed_on,
+                ..CommitExtras::default()
+            };
+            match request_store::end(&self.services, request, version, event, extras).await {
+                Ok(()) => {
+                    // Its actor may not be gone yet.
+                    self.leave_account_queue(id).await;
+                    return Ok(true);
+                }
+                // Another process was faster, or a claim has got another holder in between.
+                Err(AdvanceError::Conflict(key))
+                    if matches!(
+                        key.space,
+                        KeySpace::Request | KeySpace::Claim | KeySpace::NonceReservation
+                    ) => {}
+                Err(problem) => return Err(problem.into()),
+            }
+        }
+        Err(Fault::unavailable(
+            "other requests of the wallet change what it holds; try again",
+        ))
     }
 
     async fn reject_stored(
         &self,
         id: RequestId,
+        reason: &str,
         command_commit: &CommandCommit,
     ) -> Result<(), Fault> {
-        let (request, version) = self
-            .services
-            .request(id)
-            .await?
-            .ok_or_else(Fault::invalid_uuid)?;
-        if let Some(reason) = request.state.past_rejection() {
-            return Err(not_rejected(reason));
+        for _ in 0..MAX_CONTENDED_TRIES {
+            let (request, version) = self.stored(id).await?;
+            if let Some(reason) = request.state.past_rejection() {
+                return Err(not_rejected(reason));
+            }
+            let event = RequestEvent::Rejected {
+                reason: reason.to_owned(),
+            };
+            let extras = CommitExtras {
+                command_commit: Some(command_commit),
+                ..CommitExtras::default()
+            };
+            match request_store::end(&self.services, request, version, event, extras).await {
+                // An approval was stored in between.
+                Err(AdvanceError::Conflict(key)) if key.space == KeySpace::Request => {}
+                ended => return Ok(ended?),
+            }
         }
-        let reason = REJECTED.to_owned();
-        let event = RequestEvent::Rejected { reason };
-        let extras = CommitExtras {
-            command_commit: Some(command_commit),
-            wallet: None,
-        };
-        Ok(request_store::end(&self.services, request, version, event, extras).await?)
+        Err(Fault::unavailable(
+            "others approve the request at the same time; try again",
+        ))
+    }
+
+    async fn stored(&self, id: RequestId) -> Result<(SigningRequest, u64), Fault> {
+        let found = self.services.request(id).await?;
+        found.ok_or_else(Fault::invalid_uuid)
     }
 }

@@ -76,6 +76,8 @@ pub struct SharesInUse(Vec<(Curve, KeyShares)>);
 /// The shares of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyShares {
+    /// The scheme of the key.
+    pub scheme: Scheme,
     /// Who holds them, and how many are needed.
     pub generation: Generation,
     /// Its nodes were told to use them. Before that nobody would sign.
@@ -129,6 +131,7 @@ pub(super) fn in_use(vault: &Vault, works: &ReshareWorks) -> SharesInUse {
             };
             let confirmed = live.is_confirmed();
             let shares = KeyShares {
+                scheme: key.scheme,
                 generation: live.generation.clone(),
                 activated: confirmed
                     || live.activation.as_ref().is_some_and(|it| it.asked)

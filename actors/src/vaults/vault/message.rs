@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use covault_core::{
     fault::Fault,
+    ids::VaultId,
     order::{Generation, NodeId},
+    request::{ApprovalMode, ApprovalRule, Approver},
     schema::admin,
     scheme::Scheme,
     signature::Curve,
@@ -15,7 +17,7 @@ use covault_core::{
 };
 
 use super::problems::{self, is_open};
-use crate::services::Services;
+use crate::{port::NodeView, services::Services};
 
 /// The vault's message. Threshold and signers are those of the first key, or as the vault was asked
 /// for before there is one.
@@ -24,10 +26,11 @@ use crate::services::Services;
 /// When the store cannot be read.
 pub async fn vault_message(services: &Services, vault: &Vault) -> Result<admin::Vault, Fault> {
     let problems = problems::load(services, vault.id).await?;
+    let nodes = services.signers.nodes();
     let keys: Vec<admin::Key> = vault
         .keys
         .iter()
-        .map(|key| key_message(key, &problems))
+        .map(|key| key_message(vault.id, key, &problems, &nodes))
         .collect();
     let mut live = vault.keys.iter().filter_map(|key| match &key.state {
         KeyState::Ready(live) => Some(&live.generation),
@@ -43,6 +46,7 @@ pub async fn vault_message(services: &Services, vault: &Vault) -> Result<admin::
     let ecdsa = schemes.find(|scheme| scheme.curve() == Curve::Secp256k1);
     let mut waiting = keys.iter().filter(|key| key.shares.is_none());
     Ok(admin::Vault {
+        approvals: Some(approvals(&vault.approval)),
         uuid: vault.id.to_string(),
         name: vault.name.clone(),
         threshold: threshold.into(),
@@ -55,7 +59,12 @@ pub async fn vault_message(services: &Services, vault: &Vault) -> Result<admin::
     })
 }
 
-fn key_message(key: &VaultKey, problems: &BTreeMap<Scheme, String>) -> admin::Key {
+fn key_message(
+    vault: VaultId,
+    key: &VaultKey,
+    problems: &BTreeMap<Scheme, String>,
+    nodes: &[NodeView],
+) -> admin::Key {
     let live = match &key.state {
         KeyState::Ready(live) => Some(live),
         _ => None,
@@ -64,15 +73,52 @@ fn key_message(key: &VaultKey, problems: &BTreeMap<Scheme, String>) -> admin::Ke
     let unconfirmed = live.map(|live| lines(live.untold())).unwrap_or_default();
     admin::Key {
         scheme: key.scheme.name().to_owned(),
-        shares: live.map(|live| admin::Shares {
-            epoch: live.generation.epoch,
-            threshold: live.generation.threshold.into(),
-            holders: lines(&live.generation.holders),
-        }),
+        shares: live.map(|live| shares(vault, &live.generation, nodes)),
         work,
         problem: problems.get(&key.scheme).filter(|_| is_open(key)).cloned(),
         unconfirmed,
         leftover: live.map(leftover).unwrap_or_default(),
+    }
+}
+
+fn shares(vault: VaultId, generation: &Generation, nodes: &[NodeView]) -> admin::Shares {
+    let Generation {
+        epoch,
+        threshold,
+        holders,
+    } = generation;
+    let of_it = || nodes.iter().filter(|node| holders.contains(&node.id));
+    let available = of_it().filter(|node| node.can_sign(vault)).count();
+    let frozen = of_it().filter(|node| node.is_frozen(vault));
+    let frozen: Vec<NodeId> = frozen.map(|node| node.id).collect();
+    admin::Shares {
+        epoch: *epoch,
+        threshold: (*threshold).into(),
+        holders: lines(holders),
+        available: u32::try_from(available).unwrap_or(u32::MAX),
+        frozen: lines(&frozen),
+    }
+}
+
+fn approvals(rule: &ApprovalRule) -> admin::ApprovalRule {
+    let ApprovalRule {
+        mode,
+        of,
+        expires_ms,
+    } = rule;
+    let (mode, needs) = match mode {
+        ApprovalMode::Automatic => ("automatic", 0),
+        ApprovalMode::Manual { needs } => ("manual", (*needs).into()),
+    };
+    let approver = |Approver { name, keys }: &Approver| admin::Approver {
+        name: name.clone(),
+        keys: keys.clone(),
+    };
+    admin::ApprovalRule {
+        mode: mode.to_owned(),
+        needs,
+        of: of.iter().map(approver).collect(),
+        expires_ms: *expires_ms,
     }
 }
 

@@ -3,32 +3,72 @@
 use std::sync::Arc;
 
 use covault_core::{
-    fault::Fault,
+    fault::{Class, Fault},
     ids::RequestId,
-    networks::Payload,
-    request::{RequestEffect, RequestState, SigningRequest},
+    networks::{Payload, Resource},
+    request::{ApprovalMode, Consent, RequestEffect, RequestState, SigningRequest},
 };
-use ractor::{Actor, ActorRef};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use super::{AdmissionPermit, Msg, NewRequest, VaultState};
 use crate::{
     account::ChainAccount,
     requests::{
-        request_store,
+        followed, replacing, request_store, reservations,
         signing::{self, SigningActor, SigningStart},
         tx_builder,
     },
     services::skip_unreadable,
+    store::rows,
+    tasks::contained,
 };
 
 /// A request that made its actor fail so often is given up, unless it is signed.
 const MAX_FAILURES: u32 = 5;
 
+/// How the actor of a request has failed.
+#[derive(Default)]
+pub(super) struct ActorFailures {
+    /// How often it was to be started again.
+    restarts: u32,
+    /// How often it failed for a reason of its own, and not because the store or a signer was away.
+    own: u32,
+}
+
+impl ActorFailures {
+    /// As an earlier process has counted.
+    pub(super) fn counted(own: u32) -> Self {
+        Self { restarts: 0, own }
+    }
+}
+
 impl VaultState {
+    /// The actor of a request has failed. How often is stored: where the whole process fails with it, the next
+    /// one gives it up.
+    pub(super) async fn actor_failed(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        request: RequestId,
+        error: &ActorProcessingErr,
+    ) {
+        let is_elsewhere =
+            |fault: &Fault| matches!(fault.class(), Class::Unavailable | Class::Peer { .. });
+        if !error.downcast_ref().is_some_and(is_elsewhere) {
+            let failures = self.failures.entry(request).or_default();
+            failures.own = failures.own.saturating_add(1);
+            let (vault, own) = (self.vault.id, failures.own);
+            let noted = request_store::note_failures(&self.services, vault, request, own).await;
+            if let Err(fault) = noted {
+                tracing::warn!(%request, ?fault, "that the actor of a request failed could not be stored");
+            }
+        }
+        self.restart_later(myself, request);
+    }
+
     pub(super) fn restart_later(&mut self, myself: &ActorRef<Msg>, request: RequestId) {
         let failures = self.failures.entry(request).or_default();
-        *failures = failures.saturating_add(1);
-        let pause = self.services.backoff(*failures);
+        failures.restarts = failures.restarts.saturating_add(1);
+        let pause = self.services.backoff(failures.restarts);
         myself.send_after(pause, move || Msg::RestartDue(request));
     }
 
@@ -47,18 +87,48 @@ impl VaultState {
         myself: &ActorRef<Msg>,
         id: RequestId,
     ) -> Result<(), Fault> {
-        match self.load_readable(id).await? {
-            Some((request, version)) if !request.state.is_final() => {
+        let found = self.load_readable(id).await?;
+        self.go_on_with(myself, id, found).await
+    }
+
+    /// Goes on with what was read of a request.
+    pub(super) async fn go_on_with(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        id: RequestId,
+        found: Option<(SigningRequest, u64)>,
+    ) -> Result<(), Fault> {
+        match found {
+            Some((request, version)) if !request.state.is_over() => {
                 self.start_loaded(myself, request, version).await
             }
             found => {
                 self.failures.remove(&id);
-                if found.is_some() {
+                self.replaced_outputs.remove(&id);
+                if let Some((request, _)) = found {
                     // Its last commit was on disk although its actor was told otherwise.
                     self.services.waiters.ended(id);
+                    self.follow(&request).await;
                 }
                 Ok(())
             }
+        }
+    }
+
+    /// Has the transaction of a request followed that is over, where it has one.
+    pub(super) async fn follow(&self, request: &SigningRequest) {
+        // Who cannot read the payload cannot say either on which chain it is.
+        let tracked = contained(async {
+            let payload = Payload::decode(&request.payload)?;
+            Ok(followed::tracked(
+                request,
+                &payload,
+                request.created_at_ms,
+                true,
+            ))
+        });
+        if let Ok(Some(tracked)) = tracked.await {
+            self.services.tracking.push(tracked);
         }
     }
 
@@ -73,12 +143,13 @@ impl VaultState {
             request.state,
             RequestState::Signed { .. } | RequestState::Broadcasting { .. }
         );
-        let failures = self.failures.get(&id).copied().unwrap_or_default();
-        match self.account_queue_of(&request) {
+        let failures = self.failures.get(&id).map_or(0, |failures| failures.own);
+        match self.account_queue_of(&request).await {
             Ok(account_queue) if failures < MAX_FAILURES || signed => {
                 if let Some(account) = account_queue {
                     self.account_queues.join(account, id);
                 }
+                self.keep_replaced_outputs(&request).await?;
             }
             Ok(_) => return self.give_up(myself, request, version).await,
             Err(fault) => {
@@ -91,16 +162,40 @@ impl VaultState {
             }
         }
         let admission = AdmissionPermit::readmit(&self.services, &request);
-        let start = SigningStart::Load { request, version };
+        let start = SigningStart::Load {
+            request,
+            version,
+            failures,
+        };
         self.start(myself, id, start, admission).await
     }
 
     /// The account in whose queue a loaded request waits, where it waits in one.
-    fn account_queue_of(&self, request: &SigningRequest) -> Result<Option<ChainAccount>, Fault> {
-        let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
-        let queries = tx_builder::queries(&self.services, request.network, &payload);
-        let waits = request.state.effect() == Some(RequestEffect::Prepare);
-        Ok(tx_builder::account_queue(request, &payload, &queries).filter(|_| waits))
+    pub(super) async fn account_queue_of(
+        &self,
+        request: &SigningRequest,
+    ) -> Result<Option<ChainAccount>, Fault> {
+        let work = async {
+            let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
+            let queries = tx_builder::queries(&self.services, request.network, &payload);
+            let waits = request.state.effect() == Some(RequestEffect::Prepare);
+            Ok(tx_builder::account_queue(request, &payload, &queries).filter(|_| waits))
+        };
+        contained(work).await
+    }
+
+    /// Keeps others from building on what goes with the transactions that a loaded request is to replace.
+    async fn keep_replaced_outputs(&mut self, request: &SigningRequest) -> Result<(), Fault> {
+        let shared = request.state.draft().map(|draft| &draft.shared);
+        if let Some(shared) = shared.filter(|shared| !shared.is_empty()) {
+            let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
+            let account = ChainAccount::of(request, &payload);
+            let id = request.id;
+            let found = replacing::replaced_outputs(&self.services, &account, shared, id).await;
+            let what = format_args!("what request {id} replaces");
+            self.keep(id, skip_unreadable(found, what)?.unwrap_or_default());
+        }
+        Ok(())
     }
 
     async fn give_up(
@@ -110,13 +205,22 @@ impl VaultState {
         version: u64,
     ) -> Result<(), Fault> {
         let id = request.id;
-        let reason = "internal error; see the server log".to_owned();
-        match request_store::give_up(&self.services, request, version, reason).await {
+        let reason = match self.failures.get(&id) {
+            Some(ActorFailures { own, .. }) => format!(
+                "internal error: building or signing it failed {own} times; see the server log"
+            ),
+            None => "internal error: it cannot be read; see the server log".to_owned(),
+        };
+        let work = async {
+            let ended = request_store::give_up(&self.services, request, version, reason).await;
+            Ok(ended?)
+        };
+        match contained(work).await {
             Ok(()) => {
                 self.failures.remove(&id);
+                self.replaced_outputs.remove(&id);
             }
-            Err(problem) => {
-                let fault = Fault::from(problem);
+            Err(fault) => {
                 tracing::error!(request = %id, ?fault, "failed to store the failure of a request");
                 self.restart_later(myself, id);
             }
@@ -130,26 +234,56 @@ impl VaultState {
         new: NewRequest,
     ) -> Result<(), Fault> {
         let NewRequest {
-            request,
+            mut request,
             account_queue,
             broadcast,
             wallet_version,
+            replacement,
+            gap,
             command_commit,
             admission,
             reply,
         } = new;
         let id = request.id;
-        if let Some(account) = account_queue {
-            self.account_queues.join(account, id);
+        if let (Some(account), Some(number)) = (&account_queue, gap)
+            && let Err(fault) = self.check_gap(account, number).await
+        {
+            let _ = reply.send(Err(fault));
+            return Ok(());
+        }
+        // That of its row may be older.
+        request.consent = Consent::new(self.vault.approval.clone());
+        if self.vault.approval.mode == ApprovalMode::Automatic {
+            self.queue_up(id, account_queue);
         }
         let start = SigningStart::New {
             request,
             broadcast,
             wallet_version,
+            replacement: replacement.map(Box::new),
             command_commit,
             reply,
         };
-        self.start(myself, id, start, Some(admission)).await
+        self.start(myself, id, start, admission).await
+    }
+
+    /// Refuses what is to use a number of an account that another request uses, or is about to. Requests get the
+    /// lowest free number one after the other, here, so that none comes in between.
+    async fn check_gap(&self, account: &ChainAccount, number: u64) -> Result<(), Fault> {
+        if self.looks_for_requests() || self.account_queues.may_take(account, number) {
+            return Err(Fault::new(
+                Class::WrongState,
+                "an earlier request of the account may get the number",
+            ));
+        }
+        let claim = rows::claim(account, &Resource::Nonce(number));
+        match reservations::holder(&self.services, &claim).await? {
+            None => Ok(()),
+            Some(holder) => Err(Fault::new(
+                Class::WrongState,
+                format!("request {holder} has the number"),
+            )),
+        }
     }
 
     async fn start(
@@ -157,7 +291,7 @@ impl VaultState {
         myself: &ActorRef<Msg>,
         id: RequestId,
         start: SigningStart,
-        admission: Option<AdmissionPermit>,
+        admission: AdmissionPermit,
     ) -> Result<(), Fault> {
         let args = signing::SigningArgs {
             services: Arc::clone(&self.services),

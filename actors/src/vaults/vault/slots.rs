@@ -13,7 +13,8 @@ use ractor::RpcReplyPort;
 use super::VaultState;
 use crate::{
     account::ChainAccount,
-    requests::{reservations, signing::BuildBlocker},
+    requests::{replacing, reservations, signing::BuildBlocker},
+    tasks::contained,
 };
 
 /// Most outputs or objects that are looked up at once.
@@ -33,8 +34,8 @@ pub struct SlotRequest {
 
 /// What came of a turn.
 enum SlotOutcome {
-    /// The facts to build on, and what the transaction will use up.
-    Go(ChainData, Vec<Resource>),
+    /// The facts to build on, what the transaction will use up, and the outputs of those that it replaces.
+    Go(ChainData, Vec<Resource>, BTreeSet<Resource>),
     /// There is nothing for it now.
     Wait(String),
 }
@@ -50,10 +51,11 @@ impl VaultState {
     /// Allocates slots to the requests that are first in the queue and have asked.
     pub(super) async fn dispatch(&mut self, account: &ChainAccount) {
         while let Some((request, wanted)) = self.account_queues.next(account) {
-            let turn = self.allocate(account, &wanted).await;
+            let turn = contained(self.allocate(account, request, &wanted)).await;
             let settled = match turn {
-                Ok(SlotOutcome::Go(chain_data, reservations)) => {
+                Ok(SlotOutcome::Go(chain_data, reservations, replaced)) => {
                     self.account_queues.reserve(account, reservations, request);
+                    self.keep(request, replaced);
                     Ok(chain_data)
                 }
                 Ok(SlotOutcome::Wait(reason)) => {
@@ -76,12 +78,22 @@ impl VaultState {
         }
     }
 
+    /// Keeps others from building on outputs that go with what a live request is to replace.
+    pub(super) fn keep(&mut self, request: RequestId, replaced: BTreeSet<Resource>) {
+        if replaced.is_empty() {
+            self.replaced_outputs.remove(&request);
+        } else {
+            self.replaced_outputs.insert(request, replaced);
+        }
+    }
+
     /// Has the network choose, until what it chose is free. What it chose is looked up, and once that
     /// is not free, what the node offered: the node was asked before others paid with it. The rest is
     /// left alone: an account may have used up a million outputs.
     async fn allocate(
         &self,
         account: &ChainAccount,
+        request: RequestId,
         wanted: &SlotRequest,
     ) -> Result<SlotOutcome, Fault> {
         let SlotRequest {
@@ -91,8 +103,21 @@ impl VaultState {
             ..
         } = wanted;
         let chain = account.network.rules();
-        let reserved = self.account_queues.reserved(account);
+        let mut reserved = self.account_queues.reserved(account);
+        // What the client names it may share with a transaction that it is to replace.
+        let named = chain.named_inputs(payload);
+        let shared = reservations::replaceable(&self.services, account, &named, request).await?;
+        let (services, shares) = (&self.services, shared.keys());
+        let replaced = replacing::replaced_outputs(services, account, shares, request).await?;
+        replacing::refuse_eviction(services, account, &named, &replaced, &reserved).await?;
+        // What goes with transactions that others replace is not built on, while nodes still offer it.
+        for (other, outputs) in &self.replaced_outputs {
+            if *other != request {
+                reserved.extend(outputs.iter().map(|output| (output.clone(), *other)));
+            }
+        }
         let mut taken: BTreeSet<Resource> = reserved.keys().cloned().collect();
+        taken.extend(replaced.iter().cloned());
         let mut looked = false;
         loop {
             let chain_data = match chain.allocate(payload, chain_data.clone(), &taken)? {
@@ -103,11 +128,16 @@ impl VaultState {
             let reservations = chain.reservations(payload, &unsigned)?;
             let mut held = reservations::held(&self.services, account, &reservations).await?;
             held.extend(reserved.clone());
+            held.retain(|resource, _| !shared.contains_key(resource));
             let found = reservations
                 .iter()
                 .find_map(|resource| Some((resource, *held.get(resource)?)));
             match found {
-                None => return Ok(SlotOutcome::Go(chain_data, reservations)),
+                None => {
+                    let mut reservations = reservations;
+                    reservations.retain(|resource| !shared.contains_key(resource));
+                    return Ok(SlotOutcome::Go(chain_data, reservations, replaced));
+                }
                 // It cannot do without: the client wants this very thing.
                 Some((resource, holder)) if taken.contains(resource) => {
                     return Ok(SlotOutcome::Wait(reservations::describe_holder(

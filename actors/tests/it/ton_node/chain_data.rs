@@ -7,7 +7,19 @@ fn queries(jetton: Option<JettonQueries>) -> Queries {
         from: wallet().wallet_form(),
         value: VALUE,
         valid_until: true,
+        recipient: None,
         jetton,
+    }))
+}
+
+/// A payment to [`OTHER`], from which it may come back.
+fn to_contract() -> Queries {
+    Queries::Ton(TonQueries::Transaction(TransactionQueries {
+        from: wallet().wallet_form(),
+        value: VALUE,
+        valid_until: true,
+        recipient: Some(OTHER.into()),
+        jetton: None,
     }))
 }
 
@@ -142,6 +154,37 @@ async fn ton_facts__should_be_refused_where_nothing_can_be_sent() {
 }
 
 #[tokio::test]
+async fn ton_facts__should_say_whether_a_contract_can_refuse_the_money() {
+    let asked = async |recipient_kinds: &[&'static str]| {
+        let mut nodes = Vec::new();
+        for recipient_kind in recipient_kinds {
+            let state = TonTestState {
+                recipient_kind,
+                ..TonTestState::default()
+            };
+            nodes.push(TonTestNode::start(state).await);
+        }
+        let nodes: Vec<_> = nodes.iter().collect();
+        let client = connect(&nodes, nodes.len());
+        client.chain_data(&to_contract(), BUILT * 1_000 + 999).await
+    };
+    for (kind, expected) in [("active", true), ("uninitialized", false)] {
+        let Ok(ChainData::Ton(TonChainData::Transaction(found))) = asked(&[kind]).await else {
+            panic!("{kind}")
+        };
+        assert_eq!(found.recipient_deployed, Some(expected));
+    }
+    let frozen = asked(&["frozen"]).await;
+    assert!(
+        matches!(&frozen, Err(ChainError::Refused(refusal)) if refusal.reason.contains("frozen")),
+        "{frozen:?}"
+    );
+    // One node alone does not decide it.
+    let two = asked(&["active", "uninitialized"]).await;
+    assert!(matches!(two, Err(ChainError::Unknown(_))), "{two:?}");
+}
+
+#[tokio::test]
 async fn ton_facts__should_not_come_of_one_node_where_two_have_to_agree() {
     let other = |change: fn(&mut TonTestState)| {
         let mut state = TonTestState::default();
@@ -182,6 +225,7 @@ async fn ton_facts__should_not_come_of_the_data_of_another_wallet() {
         from: WalletVersion::V4r2.address(&key()).unwrap().wallet_form(),
         value: 0,
         valid_until: false,
+        recipient: None,
         jetton: None,
     }));
     let url = http_double::start(|_| {
@@ -252,7 +296,10 @@ async fn ton_next_number__should_be_that_of_a_state_which_is_late_enough() {
     let address = wallet().wallet_form();
     let node = TonTestNode::start(TonTestState::default()).await;
     let client = connect(&[&node], 1);
-    let asked = async |since_ms| client.next_number(&address, since_ms).await;
+    let asked = async |since_ms| {
+        let since = ChainMoment::at_ms(since_ms);
+        client.next_number(&address, since).await
+    };
     assert_eq!(asked(BUILT * 1_000).await, Ok(Some(SEQNO.into())));
     assert_eq!(asked(BUILT * 1_000 + 1).await, Ok(None));
     // It may have used numbers before, which are not seen.
@@ -268,6 +315,8 @@ async fn ton_next_number__should_be_that_of_a_state_which_is_late_enough() {
         TonTestNode::start(late).await,
     ];
     let client = connect(&[&nodes[0], &nodes[1]], 2);
-    let next = client.next_number(&address, BUILT * 1_000).await;
+    let next = client
+        .next_number(&address, ChainMoment::at_ms(BUILT * 1_000))
+        .await;
     assert!(matches!(next, Err(ChainError::Unknown(_))), "{next:?}");
 }

@@ -2,18 +2,19 @@
 
 mod broadcast;
 mod chain_data;
+mod sightings;
 
 use std::sync::{Arc, Mutex};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainEndpoints, ChainError, ChainKey,
-    ChainRefusal, Standing,
+    ChainRefusal, FeeEstimate, Inclusion, Standing, TrackedTransaction, TransactionSighting,
 };
 use covault_core::{
     fault::ExecuteCode,
     networks::{
-        ChainData, Network, Payload, Queries, Signed, WireKind,
+        ChainData, ChainMoment, Network, Payload, Queries, Signed, WireKind,
         ton::{
             ChainData as TonChainData, JettonChainData, JettonQueries, Queries as TonQueries,
             TonAddress, TransactionChainData, TransactionQueries, WalletVersion, ledger,
@@ -27,7 +28,7 @@ use ed25519_dalek::{Signer as _, SigningKey};
 use serde_json::{Value, json};
 
 use crate::{
-    evm_node::connect_to,
+    evm_node::{both_ways, connect_to, never_ended},
     http_double::{self, HttpResponse},
 };
 
@@ -126,6 +127,10 @@ struct TonTestState {
     /// What that wallet says of itself.
     holding: Value,
     jetton_kind: &'static str,
+    /// What is at [`OTHER`].
+    recipient_kind: &'static str,
+    /// The parameters 21 and 25 of its configuration; `None`: it is not asked for such.
+    config: Option<[String; 2]>,
     sent: usize,
 }
 
@@ -144,6 +149,8 @@ impl Default for TonTestState {
             jetton_wallet: ran(0, json!([cell(&slice(JETTON_WALLET))])),
             holding: holding(1_000_000, &wallet().wallet_form(), MASTER),
             jetton_kind: "active",
+            recipient_kind: "active",
+            config: None,
             sent: 0,
         }
     }
@@ -202,9 +209,14 @@ fn answer(state: &mut TonTestState, path: &str, query: &str, body: &Value) -> Op
             }))
         }
         "/getAddressInformation" => {
-            assert!(query.contains(JETTON_WALLET), "{query}");
+            let kind = if query.contains(OTHER) {
+                state.recipient_kind
+            } else {
+                assert!(query.contains(JETTON_WALLET), "{query}");
+                state.jetton_kind
+            };
             good(json!({
-                "balance": 0, "data": "", "state": state.jetton_kind,
+                "balance": 0, "data": "", "state": kind,
                 "last_transaction_id": {"lt": "0", "hash": ""}, "sync_utime": state.time,
             }))
         }
@@ -244,6 +256,18 @@ fn answer(state: &mut TonTestState, path: &str, query: &str, body: &Value) -> Op
             };
             let part = state.transactions[first..].iter().take(state.page);
             good(json!(part.collect::<Vec<_>>()))
+        }
+        "/getConfigParam" => {
+            let Some([gas, carriage]) = &state.config else {
+                return Some((404, json!({"ok": false, "error": "not found", "code": 404})));
+            };
+            let bytes = match query {
+                "config_id=21" => gas,
+                "config_id=25" => carriage,
+                other => panic!("{other}"),
+            };
+            let cell = json!({"@type": "tvm.cell", "bytes": bytes});
+            good(json!({"@type": "configInfo", "config": cell}))
         }
         "/sendBoc" => {
             assert_eq!(body["boc"], signed().transaction);
@@ -290,11 +314,104 @@ fn connect(nodes: &[&TonTestNode], agree: usize) -> Arc<dyn ChainClient> {
     connect_to(ChainKey::of(Network::Ton, None), endpoints)
 }
 
+/// The configuration of a chain in which a unit of gas costs so much, and a message and each of its bits and cells, in
+/// nanoton. The latter and gas in parts of 65,536.
+fn prices(gas: u64, [lump, bit, cell]: [u64; 3]) -> Option<[String; 2]> {
+    let limits = [
+        1_000_000,
+        1_000_000,
+        10_000,
+        10_000_000,
+        100_000_000,
+        1_000_000_000,
+    ];
+    let mut of_gas = vec![(0xd1, 8), (100, 64), (40_000, 64), (0xde, 8), (gas, 64)];
+    of_gas.extend(limits.map(|limit| (limit, 64)));
+    let of_messages = [
+        (0xea, 8),
+        (lump, 64),
+        (bit, 64),
+        (cell, 64),
+        (98_304, 32),
+        (21_845, 16),
+        (21_845, 16),
+    ];
+    Some([boc(&of_gas, &[], &[]), boc(&of_messages, &[], &[])])
+}
+
+#[tokio::test]
+async fn ton_estimates__should_be_the_chain_s_prices() {
+    let mainnet = prices(400 << 16, [400_000, 400 << 16, 40_000 << 16]);
+    let doubled = prices(800 << 16, [800_000, 800 << 16, 80_000 << 16]);
+    let lower = prices((50 << 16) + 1, [100_000, 1 << 16, 1]);
+    for (config, price, carriage) in [
+        // Nodes without the method.
+        (None, 400, 1_600_000),
+        (mainnet, 400, 1_600_000),
+        (doubled, 800, 3_200_000),
+        (lower, 51, 2 * 100_000 + 1_800 + 2),
+    ] {
+        let state = TonTestState {
+            config,
+            ..TonTestState::default()
+        };
+        let node = TonTestNode::start(state).await;
+        let estimate = FeeEstimate {
+            price,
+            most_price: price,
+            priority_price: None,
+            transfer_fee: 4_939 * price + carriage,
+        };
+        let estimates = connect(&[&node], 1).fee_estimates().await;
+        assert_eq!(estimates, Ok([estimate; 3]));
+    }
+}
+
+#[tokio::test]
+async fn ton_estimates__should_not_follow_a_node_that_is_alone_or_absurd() {
+    let base = [400_000, 400 << 16, 40_000 << 16];
+    for config in [
+        prices((800 << 16) + 1, base),
+        prices(400 << 16, [1_200_001, 400 << 16, 40_000 << 16]),
+        prices(u64::MAX, [u64::MAX; 3]),
+        // The one in the place of the other.
+        prices(400 << 16, base).map(|[gas, carriage]| [carriage, gas]),
+        Some(["te6c".to_owned(), String::new()]),
+    ] {
+        let state = TonTestState {
+            config,
+            ..TonTestState::default()
+        };
+        let node = TonTestNode::start(state).await;
+        let estimates = connect(&[&node], 1).fee_estimates().await;
+        assert!(
+            matches!(estimates, Err(ChainError::Unknown(_))),
+            "{estimates:?}"
+        );
+    }
+    let of_gas = async |gas: u64| {
+        let state = TonTestState {
+            config: prices(gas << 16, base),
+            ..TonTestState::default()
+        };
+        TonTestNode::start(state).await
+    };
+    let (one, other) = (of_gas(400).await, of_gas(500).await);
+    for nodes in [[&one, &other], [&other, &one]] {
+        let estimates = connect(&nodes, 2).fee_estimates().await;
+        assert!(
+            matches!(estimates, Err(ChainError::Unknown(_))),
+            "{estimates:?}"
+        );
+    }
+}
+
 fn found(seqno: u32, deployed: bool, jetton: Option<JettonChainData>) -> ChainData {
     ChainData::Ton(TonChainData::Transaction(TransactionChainData {
         seqno,
         deployed,
         valid_until: Some(END),
+        recipient_deployed: None,
         jetton,
     }))
 }

@@ -1,6 +1,10 @@
 //! Aptos addresses in text (AIP-40).
 
+use curve25519_dalek::edwards::CompressedEdwardsY;
+use sha3::{Digest as _, Sha3_256};
 use sui_sdk_types::Address;
+
+use crate::fault::Fault;
 
 /// Why a text is not an Aptos address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,4 +30,21 @@ pub fn parse_address(text: &str) -> Result<Address, AddressError> {
         return Err(AddressError::Form);
     }
     Address::from_hex(text).map_err(|_| AddressError::Form)
+}
+
+/// The legacy authentication key of one Ed25519 key (`Scheme::Ed25519` of aptos-core, 0), which
+/// is the address of an account that has never changed its key.
+pub(super) fn sender(public_key: &[u8]) -> Result<Address, Fault> {
+    let key: [u8; 32] = public_key
+        .try_into()
+        .map_err(|_| Fault::bug("an Ed25519 public key has 32 bytes"))?;
+    // RFC 8032 wants the canonical encoding; a key of small order is nobody's.
+    let point = CompressedEdwardsY(key)
+        .decompress()
+        .filter(|point| point.compress().to_bytes() == key && !point.is_small_order());
+    if point.is_none() {
+        return Err(Fault::bug("not an Ed25519 public key"));
+    }
+    let hash = Sha3_256::new().chain_update(key).chain_update([0]);
+    Ok(Address::new(hash.finalize().into()))
 }

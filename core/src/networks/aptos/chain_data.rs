@@ -3,21 +3,28 @@
 use serde::{Deserialize, Serialize};
 
 use super::tx::EntryFunction;
+use crate::networks::fee_level::FeeLevel;
 
-/// What a node must be asked, besides the sender's sequence number.
+/// What a node must be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queries {
     /// 1 for Aptos, 126 for Movement.
     pub chain_id: u8,
-    /// The sender, whose sequence number is always wanted.
+    /// The sender, whose sequence number is wanted where the request brings none, and for a simulation.
     pub from: String,
     /// Whether the gas price is wanted (the request brings no `gasUnitPrice`).
     pub gas_unit_price: bool,
+    /// How soon a block should have it, for the gas price.
+    pub level: FeeLevel,
     /// What is to be simulated, where the gas is wanted (the request brings no `maxGasAmount`).
     /// Last of all: [`simulation`] needs the other answers.
     pub simulate: Option<SimulationQuery>,
     /// The function whose ABI is wanted, where its arguments are in JSON.
     pub abi: Option<FunctionName>,
+    /// The number that the request brings: that of the account is not assigned.
+    pub sequence_number: Option<u64>,
+    /// When the transaction becomes void, where the request says: seconds since the Unix epoch.
+    pub expiration_timestamp_secs: Option<u64>,
 }
 
 /// A transaction whose gas is to be simulated.
@@ -58,7 +65,7 @@ pub struct ChainData {
     /// When the transaction becomes void, in seconds since the Unix epoch: of the orchestrator's
     /// clock.
     pub expiration_timestamp_secs: u64,
-    /// octa: `gas_estimate` of `GET /estimate_gas_price`.
+    /// octa: of `GET /estimate_gas_price`, `gas_estimate` or that of the level.
     pub gas_unit_price: Option<u64>,
     /// Units: `gas_used` of `POST /transactions/simulate` with the bytes of [`simulation`].
     pub gas_used: Option<u64>,

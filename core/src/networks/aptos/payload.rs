@@ -8,6 +8,7 @@ use sui_sdk_types::Address;
 use super::{
     address::parse_address,
     call::JsonCall,
+    fee_payer::{self, FeePayer},
     move_types::AptosCoin,
     transfers::{CoinTransfer, transfers},
     tx::{EntryFunction, PAYLOAD_AT, RawTransaction},
@@ -17,6 +18,7 @@ use crate::{
     fault::Fault,
     field::{amount, default_type, optional_amount, required, required_bytes},
     networks::{
+        fee_level::FeeLevel,
         network::Network,
         payload::{
             NetworkPayload, PayloadKind, WireKind, opaque,
@@ -44,7 +46,7 @@ pub enum AptosPayload {
 pub struct AptosTransaction {
     /// 1 for Aptos, 126 for Movement.
     pub chain_id: u8,
-    /// Sender and fee payer, canonical.
+    /// Sender or fee payer, canonical.
     pub from: String,
     /// What it does.
     pub action: AptosAction,
@@ -52,6 +54,22 @@ pub struct AptosTransaction {
     pub max_gas_amount: Option<u64>,
     /// octa per unit of gas, where the request says.
     pub gas_unit_price: Option<u64>,
+    /// The account's number, where the request says.
+    pub sequence_number: Option<u64>,
+    /// When it becomes void, where the request says: seconds since the Unix epoch.
+    pub expiration_timestamp_secs: Option<u64>,
+    /// How soon a block should have it, where the request says: never beside a price.
+    pub level: Option<FeeLevel>,
+    /// Who pays, where that is not the sender: of [`AptosAction::Raw`].
+    pub fee_payer: Option<FeePayer>,
+}
+
+/// What a request says of a transaction beside what it does.
+#[derive(Clone, Copy, Default)]
+struct Terms<'a> {
+    gas: Option<&'a wire::AptosGas>,
+    sequence_number: Option<u64>,
+    expiration_timestamp_secs: Option<u64>,
 }
 
 /// What a transaction does.
@@ -123,7 +141,12 @@ impl AptosMessage {
 pub(in crate::networks) fn send_native(
     wire: &wire::AptosSendNative,
 ) -> Result<AptosPayload, Fault> {
-    transaction(wire.chain_id, &wire.from, wire.gas_fee.as_ref(), |_, _| {
+    let terms = Terms {
+        gas: wire.gas_fee.as_ref(),
+        sequence_number: wire.sequence_number,
+        expiration_timestamp_secs: wire.expiration_timestamp_secs,
+    };
+    transaction(wire.chain_id, &wire.from, terms, |_, _| {
         Ok(AptosAction::SendNative {
             to: address("to", &wire.to)?,
             octas: amount("value", &wire.value, parse_u64)?,
@@ -133,7 +156,12 @@ pub(in crate::networks) fn send_native(
 
 /// Parses an aptosSendCoin.
 pub(in crate::networks) fn send_coin(wire: &wire::AptosSendCoin) -> Result<AptosPayload, Fault> {
-    transaction(wire.chain_id, &wire.from, wire.gas_fee.as_ref(), |_, _| {
+    let terms = Terms {
+        gas: wire.gas_fee.as_ref(),
+        sequence_number: wire.sequence_number,
+        expiration_timestamp_secs: wire.expiration_timestamp_secs,
+    };
+    transaction(wire.chain_id, &wire.from, terms, |_, _| {
         Ok(AptosAction::SendCoin {
             to: address("to", &wire.to)?,
             coin: AptosCoin::parse(required("coinTag", &wire.coin_tag)?)
@@ -147,16 +175,33 @@ pub(in crate::networks) fn send_coin(wire: &wire::AptosSendCoin) -> Result<Aptos
 pub(in crate::networks) fn send_custom(
     wire: &wire::AptosSendCustom,
 ) -> Result<AptosPayload, Fault> {
-    let gas = wire.gas_fee.as_ref();
-    transaction(wire.chain_id, &wire.from, gas, |chain_id, from| {
+    let terms = Terms {
+        gas: wire.gas_fee.as_ref(),
+        sequence_number: wire.sequence_number,
+        expiration_timestamp_secs: wire.expiration_timestamp_secs,
+    };
+    let mut fee_payer = None;
+    let mut parsed = transaction(wire.chain_id, &wire.from, terms, |chain_id, from| {
         required_bytes("payload", &wire.payload)?;
-        custom(&wire.payload, chain_id, from)
-    })
+        let pays = fee_payer::named(wire).is_some_and(|payer| parse_address(payer) == Ok(from));
+        let action = custom(&wire.payload, chain_id, from, pays)?;
+        let raw = match &action {
+            AptosAction::Raw(raw) => Some(raw),
+            _ => None,
+        };
+        fee_payer = FeePayer::parse(wire, from, raw)?;
+        Ok(action)
+    })?;
+    if let AptosPayload::Transaction(transaction) = &mut parsed {
+        transaction.fee_payer = fee_payer;
+    }
+    Ok(parsed)
 }
 
 /// JSON begins with `{`. So does the BCS of one sender in 256, but it has a control character
 /// where the payload's variant stands, and JSON has none anywhere.
-fn custom(payload: &[u8], chain_id: u8, from: Address) -> Result<AptosAction, Fault> {
+/// With `pays`, `from` pays for whoever is the sender.
+fn custom(payload: &[u8], chain_id: u8, from: Address, pays: bool) -> Result<AptosAction, Fault> {
     if payload.starts_with(b"{") && !matches!(payload.get(PAYLOAD_AT), Some(0..=8)) {
         let json = std::str::from_utf8(payload)
             .map_err(|_| Fault::field("payload", "must be JSON in UTF-8, or BCS"))?;
@@ -169,7 +214,7 @@ fn custom(payload: &[u8], chain_id: u8, from: Address) -> Result<AptosAction, Fa
              for a multisig account, or an entry_function_payload in JSON",
         )
     })?;
-    if raw.sender != from {
+    if raw.sender != from && !pays {
         return Err(Fault::field("payload.sender", "must be from"));
     }
     if raw.chain_id != chain_id {
@@ -181,30 +226,72 @@ fn custom(payload: &[u8], chain_id: u8, from: Address) -> Result<AptosAction, Fa
 fn transaction(
     chain_id: u64,
     from: &str,
-    gas_fee: Option<&wire::AptosGas>,
+    terms: Terms<'_>,
     action: impl FnOnce(u8, Address) -> Result<AptosAction, Fault>,
 ) -> Result<AptosPayload, Fault> {
     let chain_id = known_chain(chain_id)
         .ok_or_else(|| Fault::field("chainId", "must be 1 (Aptos) or 126 (Movement)"))?;
     let from = address("from", from)?;
     let action = action(chain_id, from)?;
-    let (mut max_gas_amount, mut gas_unit_price) = gas(gas_fee)?;
-    if matches!(action, AptosAction::Raw(_)) {
-        // It has its own, and nothing else is shown.
-        (max_gas_amount, gas_unit_price) = (None, None);
+    let mut gas = gas(terms.gas)?;
+    let (number, end) = (terms.sequence_number, terms.expiration_timestamp_secs);
+    // That of transactions without one (AIP-123).
+    if number == Some(u64::MAX) {
+        return Err(Fault::field("sequenceNumber", "is out of range"));
     }
+    if end == Some(0) {
+        return Err(Fault::field(
+            "expirationTimestampSecs",
+            "must be more than 0",
+        ));
+    }
+    if matches!(action, AptosAction::Raw(_)) {
+        for (name, given) in [("sequenceNumber", number), ("expirationTimestampSecs", end)] {
+            if given.is_some() {
+                return Err(Fault::field(
+                    name,
+                    "cannot be combined with a RawTransaction, which has its own",
+                ));
+            }
+        }
+        if gas.level.is_some() {
+            let problem = "must not be given: a RawTransaction has a price of its own";
+            return Err(Fault::field(LEVEL, problem));
+        }
+        // It has its own, and nothing else is shown.
+        gas = AptosGas::default();
+    }
+    let AptosGas {
+        max_gas_amount,
+        gas_unit_price,
+        level,
+    } = gas;
     Ok(AptosPayload::Transaction(Box::new(AptosTransaction {
         chain_id,
         from: from.to_string(),
         action,
         max_gas_amount,
         gas_unit_price,
+        sequence_number: number,
+        expiration_timestamp_secs: end,
+        level,
+        fee_payer: None,
     })))
 }
 
-fn gas(wire: Option<&wire::AptosGas>) -> Result<(Option<u64>, Option<u64>), Fault> {
+const LEVEL: &str = "gasFee.feeLevel";
+
+/// The fees that a request brings.
+#[derive(Default)]
+struct AptosGas {
+    max_gas_amount: Option<u64>,
+    gas_unit_price: Option<u64>,
+    level: Option<FeeLevel>,
+}
+
+fn gas(wire: Option<&wire::AptosGas>) -> Result<AptosGas, Fault> {
     let Some(wire) = wire else {
-        return Ok((None, None));
+        return Ok(AptosGas::default());
     };
     let (limit, price) = ("gasFee.maxGasAmount", "gasFee.gasUnitPrice");
     let max_gas_amount = optional_amount(limit, wire.max_gas_amount.as_deref(), parse_u64)?;
@@ -212,7 +299,17 @@ fn gas(wire: Option<&wire::AptosGas>) -> Result<(Option<u64>, Option<u64>), Faul
         return Err(Fault::field(limit, "must be more than 0"));
     }
     let gas_unit_price = optional_amount(price, wire.gas_unit_price.as_deref(), parse_u64)?;
-    Ok((max_gas_amount, gas_unit_price))
+    let level = FeeLevel::parse(LEVEL, wire.fee_level)?;
+    if level.is_some() && gas_unit_price.is_some() {
+        let problem =
+            "must not stand beside gasUnitPrice: it leaves the price to the chain's nodes";
+        return Err(Fault::field(LEVEL, problem));
+    }
+    Ok(AptosGas {
+        max_gas_amount,
+        gas_unit_price,
+        level,
+    })
 }
 
 fn known_chain(id: u64) -> Option<u8> {
@@ -308,6 +405,8 @@ impl NetworkPayload for AptosPayload {
         let change = match &transaction.action {
             AptosAction::SendNative { .. } | AptosAction::SendCoin { .. } => None,
             AptosAction::Call(call) => call.target.account_change(),
+            // Who pays is no signer in it.
+            AptosAction::Raw(_) if !transaction.is_sender() => None,
             AptosAction::Raw(raw) => raw.account_change(),
         };
         change.into_iter().collect()
@@ -322,6 +421,27 @@ impl NetworkPayload for AptosPayload {
 
     fn is_transaction(&self) -> bool {
         matches!(self, AptosPayload::Transaction(_))
+    }
+
+    fn pays_fee(&self) -> bool {
+        match self {
+            AptosPayload::Transaction(transaction) => {
+                transaction.fee_payer.is_none() || !transaction.is_sender()
+            }
+            AptosPayload::Message(_) => true,
+        }
+    }
+
+    fn missing_signer(&self) -> Option<String> {
+        let AptosPayload::Transaction(transaction) = self else {
+            return None;
+        };
+        let payer = transaction.fee_payer.as_ref();
+        let payer = payer.filter(|payer| payer.other_signature.is_empty())?;
+        match &transaction.action {
+            AptosAction::Raw(raw) if !transaction.is_sender() => Some(raw.sender.to_string()),
+            _ => Some(payer.address.to_string()),
+        }
     }
 
     fn to_wire(&self) -> WireKind {
@@ -343,6 +463,16 @@ impl NetworkPayload for AptosPayload {
 }
 
 impl AptosTransaction {
+    /// Whether it is a transaction of `from`, and not only at its cost.
+    fn is_sender(&self) -> bool {
+        match &self.action {
+            AptosAction::Raw(raw) => raw.sender.to_string() == self.from,
+            AptosAction::SendNative { .. }
+            | AptosAction::SendCoin { .. }
+            | AptosAction::Call(_) => true,
+        }
+    }
+
     /// The chain's id is signed.
     fn outflow(&self) -> Outflow {
         let place = ChainScope::aptos(self.chain_id.into());
@@ -389,6 +519,8 @@ impl AptosTransaction {
                 (ContentKind::Transfer, vec![moved])
             }
             AptosAction::Call(call) => custom(Some(&call.target), call.known.as_ref()),
+            // Nothing goes from who pays but the fee.
+            AptosAction::Raw(_) if !self.is_sender() => (ContentKind::Custom, Vec::new()),
             AptosAction::Raw(raw) => custom(raw.called(), raw.called()),
         };
         Outflow {
@@ -400,10 +532,14 @@ impl AptosTransaction {
 
     fn to_wire(&self) -> WireKind {
         let (chain_id, from) = (self.chain_id.into(), self.from.clone());
-        let (limit, price) = (self.max_gas_amount, self.gas_unit_price);
-        let gas_fee = (limit.is_some() || price.is_some()).then(|| wire::AptosGas {
+        let (limit, price, level) = (self.max_gas_amount, self.gas_unit_price, self.level);
+        let (sequence_number, expiration_timestamp_secs) =
+            (self.sequence_number, self.expiration_timestamp_secs);
+        let is_given = limit.is_some() || price.is_some() || level.is_some();
+        let gas_fee = is_given.then(|| wire::AptosGas {
             max_gas_amount: limit.map(|limit| limit.to_string()),
             gas_unit_price: price.map(|price| price.to_string()),
+            fee_level: FeeLevel::to_wire(level),
         });
         let payload = match &self.action {
             AptosAction::SendNative { to, octas } => {
@@ -413,6 +549,8 @@ impl AptosTransaction {
                     to: to.to_string(),
                     value: octas.to_string(),
                     gas_fee,
+                    sequence_number,
+                    expiration_timestamp_secs,
                 });
             }
             AptosAction::SendCoin { to, coin, amount } => {
@@ -423,6 +561,8 @@ impl AptosTransaction {
                     coin_tag: coin.to_string(),
                     amount: amount.to_string(),
                     gas_fee,
+                    sequence_number,
+                    expiration_timestamp_secs,
                 });
             }
             AptosAction::Call(call) => call.json.clone().into_bytes(),
@@ -434,6 +574,17 @@ impl AptosTransaction {
             from,
             payload,
             gas_fee,
+            sequence_number,
+            expiration_timestamp_secs,
+            fee_payer: self
+                .fee_payer
+                .as_ref()
+                .map(|payer| payer.address.to_string()),
+            other_signature: self
+                .fee_payer
+                .as_ref()
+                .map(|payer| payer.other_signature.clone())
+                .unwrap_or_default(),
         })
     }
 }

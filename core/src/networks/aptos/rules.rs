@@ -2,28 +2,30 @@
 
 use std::collections::BTreeSet;
 
-use curve25519_dalek::edwards::CompressedEdwardsY;
-use sha2::Sha256;
-use sha3::{Digest as _, Sha3_256};
+use sha2::{Digest as _, Sha256};
 use sui_sdk_types::Address;
 
 use super::{
-    address::parse_address,
+    address::{parse_address, sender},
     call::JsonCall,
     chain_data::{ChainData, FunctionName, PlannedCall, Queries, SimulationQuery},
     move_types::AptosCoin,
     payload::{AptosAction, AptosPayload, AptosTransaction, CHAIN_IDS},
     transfers::{self, CoinTransfer},
-    tx::{self, RawTransaction, TransactionPayload},
+    tx::{
+        self, AccountAuthenticator, RawTransaction, TransactionAuthenticator, TransactionPayload,
+    },
 };
 use crate::{
     amount::U256,
     fault::{Class, ExecuteCode, Fault},
     networks::{
+        NetworkPayload as _,
+        fee_level::FeeLevel,
         network::Network,
         rules::{
-            Allocation, ChainIds, NetworkRules, Resource, Signed, SigningInput, Unsigned,
-            lowest_free, unexpected_chain_data,
+            Allocation, ChainIds, ChainMoment, NetworkRules, Replacement, Resource, Signed,
+            SigningInput, Unsigned, lowest_free, unexpected_chain_data,
         },
     },
     signature::{Curve, Signature},
@@ -41,6 +43,8 @@ impl NetworkRules for Aptos {
     type ChainData = ChainData;
 
     const NETWORK: Network = Network::Aptos;
+    /// 1 APT.
+    const DEFAULT_MOST_FEE: u64 = 100_000_000;
     const PRICE_UNIT: &'static str = "octa per unit of gas";
 
     fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
@@ -79,17 +83,22 @@ impl NetworkRules for Aptos {
         })
     }
 
-    fn is_sequenced(&self, _queries: &Queries) -> bool {
-        true
+    fn is_sequenced(&self, queries: &Queries) -> bool {
+        queries.sequence_number.is_none()
     }
 
-    /// The lowest sequence number from the account's up that is free.
+    /// The lowest sequence number from the account's up that is free, unless the request brings its own.
     fn allocate(
         &self,
-        _payload: &AptosPayload,
+        payload: &AptosPayload,
         chain_data: ChainData,
         taken: &BTreeSet<Resource>,
     ) -> Result<Allocation<ChainData>, Fault> {
+        if let AptosPayload::Transaction(transaction) = payload
+            && transaction.sequence_number.is_some()
+        {
+            return Ok(Allocation::ChainData(chain_data));
+        }
         let sequence_number = lowest_free(chain_data.sequence_number, taken)?;
         let chain_data = ChainData {
             sequence_number,
@@ -101,12 +110,15 @@ impl NetworkRules for Aptos {
     /// The sequence number, unless the transaction brings a nonce of its own.
     fn reservations(
         &self,
-        _payload: &AptosPayload,
+        payload: &AptosPayload,
         unsigned: &Unsigned,
     ) -> Result<Vec<Resource>, Fault> {
-        let transaction = tx::built(&unsigned.bytes)?;
-        Ok(vec![if transaction.is_orderless() {
-            Resource::TxHash(Sha256::digest(tx::signing_message(&unsigned.bytes)).into())
+        let (transaction, payer) = tx::built(&unsigned.bytes)?;
+        // Who only pays has no number in it.
+        let pays_for_other = transaction.sender.to_string() != payload.from();
+        Ok(vec![if transaction.is_orderless() || pays_for_other {
+            let message = signing_message(&unsigned.bytes, payer);
+            Resource::TxHash(Sha256::digest(message).into())
         } else {
             Resource::Nonce(transaction.sequence_number)
         }])
@@ -129,7 +141,10 @@ impl NetworkRules for Aptos {
             (AptosPayload::Message(_), Some(_)) => return Err(unexpected_chain_data()),
         };
         let bytes = match (&transaction.action, chain_data) {
-            (AptosAction::Raw(raw), None) => raw.encode()?,
+            (AptosAction::Raw(raw), None) => match &transaction.fee_payer {
+                Some(payer) => tx::message_with_payer(raw, payer.address)?,
+                None => raw.encode()?,
+            },
             (AptosAction::Raw(_), Some(_)) | (_, None) => return Err(unexpected_chain_data()),
             (_, Some(chain_data)) => raw(transaction, chain_data, sender(public_key)?)?.encode()?,
         };
@@ -140,10 +155,82 @@ impl NetworkRules for Aptos {
             );
             return Err(Fault::field("payload", problem));
         }
+        let payer = transaction.fee_payer.as_ref().map(|payer| payer.address);
         Ok(Unsigned {
-            signing: vec![input(tx::signing_message(&bytes))],
+            signing: vec![input(signing_message(&bytes, payer))],
             bytes,
         })
+    }
+
+    /// Mempools take a higher price, whatever it is: an eighth, as elsewhere.
+    fn outbid(
+        &self,
+        payload: &AptosPayload,
+        mut chain_data: ChainData,
+        replaced: &Signed,
+    ) -> Result<ChainData, Fault> {
+        let (AptosPayload::Transaction(transaction), Some(price)) =
+            (payload, chain_data.gas_unit_price)
+        else {
+            return Ok(chain_data);
+        };
+        let (_, replaced) = tx::read_signed(replaced)?;
+        if transaction.sequence_number == Some(replaced.sequence_number) {
+            chain_data.gas_unit_price = Some(price.max(above(replaced.gas_unit_price)));
+        }
+        Ok(chain_data)
+    }
+
+    /// The same transaction at a higher price: mempools take no other one with its number
+    /// (`TransactionStore::insert` of aptos-core wants payload, expiration and gas to be the same).
+    fn replacement(
+        &self,
+        payload: &AptosPayload,
+        replaced: &Signed,
+        how: Replacement,
+    ) -> Result<AptosPayload, Fault> {
+        let AptosPayload::Transaction(transaction) = payload else {
+            return Err(Fault::bug("a message was sent"));
+        };
+        let (_, sent) = tx::read_signed(replaced)?;
+        let refused = |why: &str| {
+            let end_s = sent.expiration_timestamp_secs;
+            let sentence = format!(
+                "{why}; no block takes it from second {end_s} since the Unix epoch on: wait until its \
+                 transactionState is settled"
+            );
+            Err(Fault::new(Class::Invalid, sentence))
+        };
+        if how == Replacement::Cancel {
+            return refused(
+                "a transaction of Aptos cannot be cancelled: nodes take no other one with its sequence number \
+                 while it waits",
+            );
+        }
+        if sent.is_orderless() {
+            return refused(
+                "the transaction has no sequence number, so that nothing can replace it",
+            );
+        }
+        if transaction.fee_payer.is_some() {
+            return refused(
+                "its fee is paid by another account than the sender, so that both have to sign a new one",
+            );
+        }
+        let mut transaction = transaction.clone();
+        if let AptosAction::Raw(raw) = &mut transaction.action {
+            *raw = RawTransaction {
+                gas_unit_price: above(sent.gas_unit_price),
+                ..sent
+            };
+        } else {
+            transaction.max_gas_amount = Some(sent.max_gas_amount);
+            transaction.gas_unit_price = None;
+            transaction.level = Some(FeeLevel::Fast);
+            transaction.sequence_number = Some(sent.sequence_number);
+            transaction.expiration_timestamp_secs = Some(sent.expiration_timestamp_secs);
+        }
+        Ok(AptosPayload::Transaction(transaction))
     }
 
     fn quoted_price(&self, _payload: &AptosPayload, chain_data: &ChainData) -> Option<u128> {
@@ -155,7 +242,7 @@ impl NetworkRules for Aptos {
     }
 
     fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {
-        tx::built(unsigned).map(|transaction| transaction.most_fee())
+        tx::built(unsigned).map(|(transaction, _)| transaction.most_fee())
     }
 
     fn difference(&self, built: &[u8], shown: &[u8]) -> Option<&'static str> {
@@ -164,7 +251,7 @@ impl NetworkRules for Aptos {
 
     fn assemble(
         &self,
-        _payload: &AptosPayload,
+        payload: &AptosPayload,
         unsigned: &Unsigned,
         signatures: &[Signature],
         public_key: &[u8],
@@ -174,18 +261,59 @@ impl NetworkRules for Aptos {
                 "the payload must have exactly one signing input",
             ));
         };
-        tx::built(&unsigned.bytes)?;
-        if tx::signing_message(&unsigned.bytes) != input.message {
+        let (raw, payer) = tx::built(&unsigned.bytes)?;
+        if signing_message(&unsigned.bytes, payer) != input.message {
             return Err(Fault::bug("the signed message is not the transaction"));
         }
-        tx::assemble(&unsigned.bytes, public_key, &signature.to_bytes())
+        let (public_key, signature) = (public_key.to_vec(), signature.to_bytes().to_vec());
+        let named = match payload {
+            AptosPayload::Transaction(transaction) => transaction.fee_payer.as_ref(),
+            AptosPayload::Message(_) => None,
+        };
+        if payer != named.map(|named| named.address) {
+            return Err(Fault::bug("the transaction names another fee payer"));
+        }
+        let Some(named) = named else {
+            let authenticator = TransactionAuthenticator::Ed25519 {
+                public_key,
+                signature,
+            };
+            return tx::assemble(&unsigned.bytes, &authenticator);
+        };
+        let own = AccountAuthenticator::Ed25519 {
+            public_key,
+            signature,
+        };
+        let is_sender = raw.sender.to_string() == payload.from();
+        let (sender, fee_payer_signer) = named.authenticators(own, is_sender);
+        let authenticator = TransactionAuthenticator::FeePayer {
+            sender,
+            secondary_signer_addresses: Vec::new(),
+            secondary_signers: Vec::new(),
+            fee_payer_address: named.address,
+            fee_payer_signer,
+        };
+        let signed = tx::assemble(&raw.encode()?, &authenticator)?;
+        // Without the other one's signature it has no name yet.
+        let tx_hash = match named.other_signature.is_empty() {
+            true => String::new(),
+            false => signed.tx_hash,
+        };
+        Ok(Signed { tx_hash, ..signed })
+    }
+
+    /// None of who only pays.
+    fn sent_number(&self, signed: &Signed, address: &str) -> Result<Option<u64>, Fault> {
+        let (_, transaction) = tx::read_signed(signed)?;
+        let is_senders = transaction.sender.to_string() == address && !transaction.is_orderless();
+        Ok(is_senders.then_some(transaction.sequence_number))
     }
 
     /// Its expiration: no block of that second or a later one has it.
-    fn valid_until_ms(&self, signed: &Signed) -> Result<Option<u64>, Fault> {
-        let transaction = tx::signed(&signed.transaction)?;
+    fn valid_until(&self, signed: &Signed) -> Result<Option<ChainMoment>, Fault> {
+        let (_, transaction) = tx::read_signed(signed)?;
         let end_s = transaction.expiration_timestamp_secs;
-        Ok(Some(end_s.saturating_mul(1_000)))
+        Ok(Some(ChainMoment::at_ms(end_s.saturating_mul(1_000))))
     }
 }
 
@@ -223,6 +351,7 @@ fn queries(transaction: &AptosTransaction) -> Option<Queries> {
         chain_id: transaction.chain_id,
         from: transaction.from.clone(),
         gas_unit_price: price.is_none(),
+        level: transaction.level.unwrap_or_default(),
         simulate: transaction
             .max_gas_amount
             .is_none()
@@ -231,7 +360,14 @@ fn queries(transaction: &AptosTransaction) -> Option<Queries> {
                 gas_unit_price: price,
             }),
         abi,
+        sequence_number: transaction.sequence_number,
+        expiration_timestamp_secs: transaction.expiration_timestamp_secs,
     })
+}
+
+/// A price that nodes take instead of another one, in octa per unit of gas.
+fn above(price: u64) -> u64 {
+    price.saturating_add(price.div_ceil(8).max(1))
 }
 
 /// The transaction that is signed.
@@ -265,13 +401,24 @@ fn raw(
         (Some(price), None) | (None, Some(price)) => price,
         (Some(_), Some(_)) | (None, None) => return Err(unexpected_chain_data()),
     };
+    let (number, end) = (
+        chain_data.sequence_number,
+        chain_data.expiration_timestamp_secs,
+    );
+    if transaction.sequence_number.is_some_and(|own| own != number)
+        || transaction
+            .expiration_timestamp_secs
+            .is_some_and(|own| own != end)
+    {
+        return Err(unexpected_chain_data());
+    }
     Ok(RawTransaction {
         sender,
-        sequence_number: chain_data.sequence_number,
+        sequence_number: number,
         payload: TransactionPayload::EntryFunction(entry),
         max_gas_amount,
         gas_unit_price,
-        expiration_timestamp_secs: chain_data.expiration_timestamp_secs,
+        expiration_timestamp_secs: end,
         chain_id: transaction.chain_id,
     })
 }
@@ -332,21 +479,12 @@ pub fn simulation(
     tx::to_simulate(&transaction.encode()?, public_key)
 }
 
-/// The legacy authentication key of one Ed25519 key (`Scheme::Ed25519` of aptos-core, 0), which
-/// is the address of an account that has never changed its key.
-fn sender(public_key: &[u8]) -> Result<Address, Fault> {
-    let key: [u8; 32] = public_key
-        .try_into()
-        .map_err(|_| Fault::bug("an Ed25519 public key has 32 bytes"))?;
-    // RFC 8032 wants the canonical encoding; a key of small order is nobody's.
-    let point = CompressedEdwardsY(key)
-        .decompress()
-        .filter(|point| point.compress().to_bytes() == key && !point.is_small_order());
-    if point.is_none() {
-        return Err(Fault::bug("not an Ed25519 public key"));
+/// What is signed of a built transaction: where another one pays it is written as that.
+fn signing_message(unsigned: &[u8], payer: Option<Address>) -> Vec<u8> {
+    match payer {
+        Some(_) => unsigned.to_vec(),
+        None => tx::signing_message(unsigned),
     }
-    let hash = Sha3_256::new().chain_update(key).chain_update([0]);
-    Ok(Address::new(hash.finalize().into()))
 }
 
 fn input(message: Vec<u8>) -> SigningInput {
@@ -358,15 +496,15 @@ fn input(message: Vec<u8>) -> SigningInput {
 
 /// The name of the first thing in which a transaction differs from another.
 fn difference(built: &[u8], shown: &[u8]) -> Option<&'static str> {
-    let (built, shown) = (
-        RawTransaction::decode(built)?,
-        RawTransaction::decode(shown)?,
-    );
+    let ((built, payer), (shown, other_payer)) = (tx::built(built).ok()?, tx::built(shown).ok()?);
     if built.chain_id != shown.chain_id {
         return Some("chainId");
     }
     if built.sender != shown.sender {
         return Some("from");
+    }
+    if payer != other_payer {
+        return Some("feePayer");
     }
     if built.payload != shown.payload {
         let moved = |transaction: &RawTransaction| {

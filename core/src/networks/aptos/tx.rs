@@ -3,7 +3,7 @@
 //! The types are those of aptos-core (types/src/transaction), with its names. The order of
 //! variants and fields is their encoding.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha3::{Digest as _, Sha3_256};
 use sui_sdk_types::{Address, Identifier, TypeTag};
 
@@ -19,7 +19,7 @@ pub(crate) const PAYLOAD_AT: usize = 40;
 /// What is signed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RawTransaction {
-    /// Whose transaction it is, and who pays.
+    /// Whose transaction it is, and who pays unless another one is named.
     pub sender: Address,
     /// The sender's sequence number; 2^64 - 1 in an orderless one.
     pub sequence_number: u64,
@@ -162,34 +162,107 @@ pub enum TransactionExtraConfig {
     },
 }
 
-/// Proof of who the sender is. Others exist; a wallet here has one Ed25519 key.
-#[derive(Serialize)]
-enum TransactionAuthenticator {
+/// Proof of who the sender is, and who pays. Others exist; a wallet here has one Ed25519 key.
+#[derive(Serialize, Deserialize)]
+pub(super) enum TransactionAuthenticator {
     Ed25519 {
         public_key: Vec<u8>,
         signature: Vec<u8>,
     },
-    #[expect(dead_code, reason = "keeps its number")]
     MultiEd25519,
-    #[expect(dead_code, reason = "keeps its number")]
     MultiAgent,
-    #[expect(dead_code, reason = "keeps its number")]
-    FeePayer,
+    FeePayer {
+        sender: AccountAuthenticator,
+        secondary_signer_addresses: Vec<Address>,
+        secondary_signers: Vec<AccountAuthenticator>,
+        fee_payer_address: Address,
+        fee_payer_signer: AccountAuthenticator,
+    },
     SingleSender(AccountAuthenticator),
 }
 
-#[derive(Serialize)]
-enum AccountAuthenticator {
-    #[expect(dead_code, reason = "keeps its number")]
-    Ed25519,
-    #[expect(dead_code, reason = "keeps its number")]
+/// Proof of who one of those is who sign.
+#[derive(Serialize, Deserialize)]
+pub(super) enum AccountAuthenticator {
+    Ed25519 {
+        public_key: Vec<u8>,
+        signature: Vec<u8>,
+    },
     MultiEd25519,
-    #[expect(dead_code, reason = "keeps its number")]
-    SingleKey,
-    #[expect(dead_code, reason = "keeps its number")]
+    SingleKey {
+        public_key: AnyPublicKey,
+        signature: AnySignature,
+    },
     MultiKey,
     /// `NoAccountAuthenticator`.
     None,
+}
+
+/// A key of `SingleKey`. Others exist.
+#[derive(Serialize, Deserialize)]
+pub(super) enum AnyPublicKey {
+    Ed25519(Vec<u8>),
+}
+
+/// A signature of `SingleKey`. Others exist.
+#[derive(Serialize, Deserialize)]
+pub(super) enum AnySignature {
+    Ed25519(Vec<u8>),
+}
+
+/// What nodes take.
+#[derive(Serialize, Deserialize)]
+struct SignedTransaction {
+    raw_txn: RawTransaction,
+    authenticator: TransactionAuthenticator,
+}
+
+/// `RawTransactionWithData` of aptos-core.
+#[derive(Serialize)]
+enum RawTransactionWithData<'a> {
+    #[expect(dead_code, reason = "keeps its number")]
+    MultiAgent,
+    MultiAgentWithFeePayer {
+        raw_txn: &'a RawTransaction,
+        secondary_signer_addresses: Vec<Address>,
+        fee_payer_address: Address,
+    },
+}
+
+/// What both sign, which is also how an unsigned transaction is written here: no [`RawTransaction`] of a wallet
+/// begins with the hash of that name.
+pub(super) fn message_with_payer(
+    raw_txn: &RawTransaction,
+    payer: Address,
+) -> Result<Vec<u8>, Fault> {
+    let with_data = RawTransactionWithData::MultiAgentWithFeePayer {
+        raw_txn,
+        secondary_signer_addresses: Vec::new(),
+        fee_payer_address: payer,
+    };
+    let bytes = bcs::to_bytes(&with_data).map_err(Fault::bug)?;
+    Ok([payer_salt().as_slice(), &bytes].concat())
+}
+
+/// Reads what [`message_with_payer`] made. `None` where it is something else.
+fn read_message_with_payer(bytes: &[u8]) -> Option<(RawTransaction, Address)> {
+    let rest = bytes
+        .strip_prefix(payer_salt().as_slice())?
+        .strip_prefix(&[1])?;
+    let end = rest.len().checked_sub(Address::LENGTH + 1)?;
+    let (raw, data) = rest.split_at_checked(end)?;
+    let payer = Address::from_bytes(data.strip_prefix(&[0])?).ok()?;
+    Some((RawTransaction::decode(raw)?, payer))
+}
+
+fn payer_salt() -> [u8; 32] {
+    Sha3_256::digest("APTOS::RawTransactionWithData").into()
+}
+
+/// Reads BCS in its one form.
+pub(super) fn strictly<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    let value: T = bcs::from_bytes(bytes).ok()?;
+    (bcs::to_bytes(&value).ok()? == bytes).then_some(value)
 }
 
 impl RawTransaction {
@@ -279,24 +352,28 @@ impl RawTransaction {
     }
 }
 
-/// What [`super::Aptos`] has built.
-pub(super) fn built(unsigned: &[u8]) -> Result<RawTransaction, Fault> {
-    RawTransaction::decode(unsigned)
+/// What [`super::Aptos`] has built, and who pays where that is not the sender.
+pub(super) fn built(unsigned: &[u8]) -> Result<(RawTransaction, Option<Address>), Fault> {
+    let with_payer = || {
+        let (raw, payer) = read_message_with_payer(unsigned)?;
+        Some((raw, Some(payer)))
+    };
+    with_payer()
+        .or_else(|| Some((RawTransaction::decode(unsigned)?, None)))
         .ok_or_else(|| Fault::bug("the unsigned transaction cannot be read"))
 }
 
-/// Bytes of the authenticator behind a transaction: the variant, a key and a signature, each of
-/// these with its length.
-const AUTHENTICATOR: usize = 1 + (1 + 32) + (1 + 64);
-
-/// Reads what [`assemble`] made.
-pub(super) fn signed(transaction: &str) -> Result<RawTransaction, Fault> {
-    let unsigned = || {
-        let bytes = hex::decode(transaction.strip_prefix("0x")?).ok()?;
-        let end = bytes.len().checked_sub(AUTHENTICATOR)?;
-        RawTransaction::decode(bytes.get(..end)?)
+/// Reads what `assemble` made: the bytes that nodes take, and the transaction in them.
+///
+/// # Errors
+/// [`crate::fault::Class::Bug`] when it is something else.
+pub fn read_signed(signed: &Signed) -> Result<(Vec<u8>, RawTransaction), Fault> {
+    let read = || {
+        let bytes = hex::decode(signed.transaction.strip_prefix("0x")?).ok()?;
+        let read: SignedTransaction = strictly(&bytes)?;
+        Some((bytes, read.raw_txn))
     };
-    unsigned().ok_or_else(|| Fault::bug("the signed transaction cannot be read"))
+    read().ok_or_else(|| Fault::bug("the signed transaction cannot be read"))
 }
 
 /// The bytes that are signed: the hash of a type's name (`CryptoHasher` of aptos-core), then the
@@ -313,16 +390,9 @@ pub(super) fn signing_message(unsigned: &[u8]) -> Vec<u8> {
 /// (`application/x.aptos.signed_transaction+bcs`).
 pub(super) fn assemble(
     unsigned: &[u8],
-    public_key: &[u8],
-    signature: &[u8],
+    authenticator: &TransactionAuthenticator,
 ) -> Result<Signed, Fault> {
-    let signed = with_authenticator(
-        unsigned,
-        &TransactionAuthenticator::Ed25519 {
-            public_key: public_key.to_vec(),
-            signature: signature.to_vec(),
-        },
-    )?;
+    let signed = with_authenticator(unsigned, authenticator)?;
     // Variant 0 of `Transaction`: one of a user.
     let hash = Sha3_256::new()
         .chain_update(Sha3_256::digest("APTOS::Transaction"))
@@ -341,6 +411,9 @@ pub(super) fn assemble(
 /// # Errors
 /// [`crate::fault::Class::Bug`] when it cannot be serialized.
 pub fn to_simulate(unsigned: &[u8], public_key: Option<&[u8]>) -> Result<Vec<u8>, Fault> {
+    if read_message_with_payer(unsigned).is_some() {
+        return Err(Fault::bug("the fee is paid by another account"));
+    }
     let authenticator = match public_key {
         Some(public_key) => TransactionAuthenticator::Ed25519 {
             public_key: public_key.to_vec(),

@@ -1,6 +1,8 @@
 //! Bitcoin payload kinds: btcSendNative, and the batch payment of many outputs.
 
-use bitcoin::{Address, AddressType, Amount};
+use std::collections::BTreeSet;
+
+use bitcoin::{Address, AddressType, Amount, OutPoint};
 
 use super::address::parse_address;
 use crate::{
@@ -8,6 +10,7 @@ use crate::{
     fault::Fault,
     field::{amount, recipients_in_range, required},
     networks::{
+        fee_level::FeeLevel,
         network::Network,
         payload::{
             NetworkPayload, PayloadKind, WireKind,
@@ -19,6 +22,19 @@ use crate::{
 
 /// sat/vB: more is a mistake, and Bitcoin Core refuses to send it (`-maxfeerate`, 0.1 BTC/kvB).
 const MAX_NETWORK_FEE: u64 = 10_000;
+/// The most inputs of a transaction, whose count takes one byte up to here. Signer nodes take
+/// orders of 256 inputs. With the most outputs it weighs a third of what the network carries
+/// ([`bitcoin::Transaction::MAX_STANDARD_WEIGHT`]).
+pub(super) const MAX_INPUTS: usize = 252;
+
+/// What a transaction pays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeeRate {
+    /// sat/vB, 1 to 10,000.
+    Fixed(u64),
+    /// What the chain's nodes say.
+    Level(FeeLevel),
+}
 
 /// A checked Bitcoin payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,8 +57,11 @@ pub struct BitcoinPayment {
     pub from: String,
     /// To whom how much, in order; 1 to 254.
     pub outputs: Vec<BitcoinOutput>,
-    /// Fee rate in sat/vB, 1 to 10,000.
-    pub network_fee: u64,
+    /// Outputs of the wallet that are spent whatever else is, in the order in which they were named; at most
+    /// 252, each once. Empty where the wallet may choose all.
+    pub inputs: Vec<OutPoint>,
+    /// Fee rate.
+    pub fee: FeeRate,
 }
 
 /// A recipient and its amount.
@@ -62,7 +81,8 @@ pub(in crate::networks) fn send_native(
     Ok(BitcoinPayload::SendNative(BitcoinPayment {
         from: sender(&wire.from)?,
         outputs: vec![output("to", &wire.to, "amount", &wire.amount)?],
-        network_fee: network_fee(wire.network_fee)?,
+        inputs: inputs(&wire.inputs)?,
+        fee: fee(wire.network_fee, wire.fee_level)?,
     }))
 }
 
@@ -90,7 +110,8 @@ pub fn batch(wire: &wire::BtcBatchSendNative, fee_rate: u64) -> Result<BitcoinPa
     let payment = BitcoinPayment {
         from,
         outputs,
-        network_fee: network_fee(fee_rate)?,
+        inputs: Vec::new(),
+        fee: FeeRate::Fixed(network_fee(fee_rate)?),
     };
     if payment.amount() > Amount::MAX_MONEY.to_sat() {
         return Err(Fault::field(
@@ -140,7 +161,10 @@ fn output(to: &str, address: &str, name: &str, text: &str) -> Result<BitcoinOutp
 fn network_fee(rate: u64) -> Result<u64, Fault> {
     match rate {
         // What the wire shows when the field is left out.
-        0 => Err(Fault::field("networkFee", "is required: give sat/vB")),
+        0 => Err(Fault::field(
+            "networkFee",
+            "is required: give sat/vB, or a feeLevel",
+        )),
         1..=MAX_NETWORK_FEE => Ok(rate),
         _ => Err(Fault::field(
             "networkFee",
@@ -149,7 +173,72 @@ fn network_fee(rate: u64) -> Result<u64, Fault> {
     }
 }
 
+/// A rate or a level, never both.
+fn fee(rate: u64, level: i32) -> Result<FeeRate, Fault> {
+    let Some(level) = FeeLevel::parse("feeLevel", level)? else {
+        return network_fee(rate).map(FeeRate::Fixed);
+    };
+    if rate != 0 {
+        return Err(Fault::field(
+            "feeLevel",
+            "cannot be combined with networkFee: give one of them",
+        ));
+    }
+    Ok(FeeRate::Level(level))
+}
+
+/// Outputs by their names, `txid:vout`.
+fn inputs(names: &[String]) -> Result<Vec<OutPoint>, Fault> {
+    if names.len() > MAX_INPUTS {
+        return Err(Fault::field(
+            "inputs",
+            format_args!("must be at most {MAX_INPUTS}"),
+        ));
+    }
+    let mut seen = BTreeSet::new();
+    let inputs = names.iter().enumerate().map(|(index, name)| {
+        let name_of = format!("inputs[{index}]");
+        let outpoint: OutPoint = name.parse().map_err(|_| {
+            Fault::field(
+                &name_of,
+                "must be an output as txid:vout: 64 hex digits, a colon and a number",
+            )
+        })?;
+        if outpoint.is_null() || !seen.insert(outpoint) {
+            return Err(Fault::field(name_of, "is named twice, or is no output"));
+        }
+        Ok(outpoint)
+    });
+    inputs.collect()
+}
+
+impl BitcoinOutput {
+    /// The least that nodes carry, to an address.
+    pub(super) fn least(address: &str) -> Result<Self, Fault> {
+        let to = self::address("from", address)?;
+        let satoshi = to.script_pubkey().minimal_non_dust().to_sat();
+        Ok(Self { to, satoshi })
+    }
+}
+
 impl BitcoinPayment {
+    /// The level whose rate nodes are asked for.
+    pub(crate) fn level(&self) -> Option<FeeLevel> {
+        match self.fee {
+            FeeRate::Fixed(_) => None,
+            FeeRate::Level(level) => Some(level),
+        }
+    }
+
+    /// Whether all that is left over goes into the only output: it is the sender's, who has named what is
+    /// spent.
+    pub(super) fn gathers(&self) -> bool {
+        match self.outputs.as_slice() {
+            [output] => !self.inputs.is_empty() && output.to.to_string() == self.from,
+            _ => false,
+        }
+    }
+
     /// What all recipients get together, in satoshi.
     pub(crate) fn amount(&self) -> u64 {
         // At most 254 times 21 million bitcoin, so it fits.
@@ -186,14 +275,21 @@ impl NetworkPayload for BitcoinPayload {
         let BitcoinPayment {
             from,
             outputs,
-            network_fee,
+            inputs,
+            fee,
         } = self.payment();
+        let (network_fee, fee_level) = match fee {
+            FeeRate::Fixed(rate) => (*rate, None),
+            FeeRate::Level(level) => (0, Some(*level)),
+        };
         WireKind::BtcSendNative(match (self, outputs.as_slice()) {
             (BitcoinPayload::SendNative(_), [output]) => wire::BtcSendNative {
                 from: from.clone(),
                 to: output.to.to_string(),
                 amount: output.satoshi.to_string(),
-                network_fee: *network_fee,
+                network_fee,
+                fee_level: FeeLevel::to_wire(fee_level),
+                inputs: inputs.iter().map(ToString::to_string).collect(),
             },
             _ => wire::BtcSendNative::default(),
         })

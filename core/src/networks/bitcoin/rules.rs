@@ -6,17 +6,19 @@ use bitcoin::{Address, CompressedPublicKey, KnownHrp, ScriptBuf};
 
 use super::{
     address::parse_address,
-    chain_data::{ChainData, Queries, UnspentOutput},
-    payload::BitcoinPayload,
+    chain_data::{ChainData, Queries, ReplacedFees, UnspentOutput},
+    fee::FeeTable,
+    payload::{BitcoinOutput, BitcoinPayload, BitcoinPayment, FeeRate, MAX_INPUTS},
     tx::{self, SpendableOutput, UnsignedPsbt},
 };
 use crate::{
     amount::U256,
     fault::{Class, Fault},
     networks::{
+        fee_level::FeeLevel,
         network::Network,
         rules::{
-            Allocation, NetworkRules, Resource, Signed, SigningInput, Unsigned,
+            Allocation, NetworkRules, Replacement, Resource, Signed, SigningInput, Unsigned,
             unexpected_chain_data,
         },
     },
@@ -32,6 +34,12 @@ impl NetworkRules for Bitcoin {
     type ChainData = ChainData;
 
     const NETWORK: Network = Network::Bitcoin;
+    const HASH_BEFORE_SIGNING: bool = true;
+    /// 0.005 BTC.
+    const DEFAULT_MOST_FEE: u64 = 500_000;
+    const PRICE_UNIT: &'static str = "sat/vB";
+    /// A dozen blocks, which an ordinary fee may well take.
+    const PATIENCE_MS: u64 = 7_200_000;
 
     fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
         let key = key(public_key)?;
@@ -49,15 +57,25 @@ impl NetworkRules for Bitcoin {
     }
 
     fn queries(&self, payload: &BitcoinPayload) -> Option<Queries> {
-        let from = payload.payment().from.clone();
-        Some(Queries { from })
+        let payment = payload.payment();
+        Some(Queries {
+            from: payment.from.clone(),
+            inputs: payment.inputs.iter().map(ToString::to_string).collect(),
+            fee_level: payment.level(),
+        })
     }
 
     fn is_sequenced(&self, _queries: &Queries) -> bool {
         true
     }
 
-    /// Those of the free outputs that the transaction takes: the others have no part in it.
+    fn named_inputs(&self, payload: &BitcoinPayload) -> Vec<Resource> {
+        let inputs = payload.payment().inputs.iter();
+        inputs.map(outpoint_resource).collect()
+    }
+
+    /// Those of the free outputs that the transaction takes, and all that it names: the others have no part in
+    /// it.
     fn allocate(
         &self,
         payload: &BitcoinPayload,
@@ -65,13 +83,20 @@ impl NetworkRules for Bitcoin {
         taken: &BTreeSet<Resource>,
     ) -> Result<Allocation<ChainData>, Fault> {
         let all = tx::coins(&chain_data)?;
-        let is_free = |coin: &&SpendableOutput| !taken.contains(&outpoint_resource(&coin.outpoint));
+        let tariff = FeeTable::of(payload.payment(), &chain_data)?;
+        let named = &payload.payment().inputs;
+        let is_free = |coin: &&SpendableOutput| {
+            named.contains(&coin.outpoint) || !taken.contains(&outpoint_resource(&coin.outpoint))
+        };
         let free: Vec<SpendableOutput> = all.iter().filter(is_free).copied().collect();
-        if let Ok(choice) = tx::choose(payload, &free) {
+        if let Ok(choice) = tx::choose(payload, &free, &tariff) {
             let outputs = choice.coins.iter().map(UnspentOutput::from).collect();
-            return Ok(Allocation::ChainData(ChainData { outputs }));
+            return Ok(Allocation::ChainData(ChainData {
+                outputs,
+                ..chain_data
+            }));
         }
-        if tx::choose(payload, &all).is_ok() {
+        if tx::choose(payload, &all, &tariff).is_ok() {
             return Ok(Allocation::Wait(
                 "the required outputs are reserved by other requests of this wallet".into(),
             ));
@@ -103,14 +128,95 @@ impl NetworkRules for Bitcoin {
         UnsignedPsbt::read(unsigned).map(|draft| draft.signed_in_parts())
     }
 
+    /// Nodes know what the transactions in their own mempools pay. What nobody has now may still be in another
+    /// one: what it pays follows from the outputs that it spends, where all are known.
+    fn outbid(
+        &self,
+        payload: &BitcoinPayload,
+        chain_data: ChainData,
+        replaced: &Signed,
+    ) -> Result<ChainData, Fault> {
+        let payment = payload.payment();
+        if payment.level().is_none() {
+            return Ok(chain_data);
+        }
+        let coins = tx::coins(&chain_data)?;
+        let paid = tx::paid(replaced, &payment.inputs, &coins)?;
+        let (Some(paid), before) = (paid, chain_data.replaced) else {
+            return Ok(chain_data);
+        };
+        let replaced = ReplacedFees {
+            fees: before.map_or(paid.fees, |before| before.fees.max(paid.fees)),
+            rate: before.map_or(paid.rate, |before| before.rate.max(paid.rate)),
+        };
+        Ok(ChainData {
+            replaced: Some(replaced),
+            ..chain_data
+        })
+    }
+
+    /// The same inputs: the chain takes one of the two. To speed up, the same payment; to cancel, all of it back to
+    /// the wallet, where the least amount that nodes carry is named.
+    fn replacement(
+        &self,
+        payload: &BitcoinPayload,
+        replaced: &Signed,
+        how: Replacement,
+    ) -> Result<BitcoinPayload, Fault> {
+        let BitcoinPayload::SendNative(payment) = payload else {
+            return Err(Fault::bug("a batch is no request"));
+        };
+        let outputs = match how {
+            Replacement::SpeedUp => payment.outputs.clone(),
+            Replacement::Cancel => vec![BitcoinOutput::least(&payment.from)?],
+        };
+        let inputs = tx::spent(replaced)?;
+        if inputs.len() > MAX_INPUTS {
+            return Err(Fault::bug("more inputs than a payment has"));
+        }
+        Ok(BitcoinPayload::SendNative(BitcoinPayment {
+            from: payment.from.clone(),
+            outputs,
+            inputs,
+            fee: FeeRate::Level(FeeLevel::Fast),
+        }))
+    }
+
+    fn sent_inputs(&self, signed: &Signed) -> Result<Vec<Resource>, Fault> {
+        Ok(tx::spent(signed)?.iter().map(outpoint_resource).collect())
+    }
+
+    fn sent_outputs(&self, signed: &Signed) -> Result<Vec<Resource>, Fault> {
+        Ok(tx::made(signed)?.iter().map(outpoint_resource).collect())
+    }
+
+    fn quoted_price(&self, payload: &BitcoinPayload, chain_data: &ChainData) -> Option<u128> {
+        let payment = payload.payment();
+        let tariff = FeeTable::of(payment, chain_data).ok()?;
+        let coins = tx::coins(chain_data).ok()?;
+        let level = payment.level().is_some();
+        match tx::choose(payload, &coins, &tariff) {
+            Ok(choice) => tariff.quoted(choice.coins.len(), choice.has_change(), level),
+            // That it cannot be paid is said in its turn, or that it is too dear.
+            Err(_) => tariff.quoted(payment.inputs.len().max(1), false, level),
+        }
+    }
+
+    /// Blocks have never asked for more for longer than some hours.
+    fn default_most_price(&self, _chain_id: Option<u64>) -> u128 {
+        2_000
+    }
+
     fn build(
         &self,
         payload: &BitcoinPayload,
         chain_data: Option<&ChainData>,
         public_key: &[u8],
     ) -> Result<Unsigned, Fault> {
-        let coins = tx::coins(chain_data.ok_or_else(unexpected_chain_data)?)?;
-        let choice = tx::choose(payload, &coins)?;
+        let chain_data = chain_data.ok_or_else(unexpected_chain_data)?;
+        let coins = tx::coins(chain_data)?;
+        let tariff = FeeTable::of(payload.payment(), chain_data)?;
+        let choice = tx::choose(payload, &coins, &tariff)?;
         let own = own_script(&key(public_key)?);
         let draft = UnsignedPsbt::new(payload.payment(), &choice, &own);
         Ok(Unsigned {

@@ -4,34 +4,29 @@ use std::{cmp::Reverse, collections::BTreeSet};
 
 use bitcoin::{
     Amount, CompressedPublicKey, EcdsaSighashType, OutPoint, Psbt, ScriptBuf, Sequence,
-    Transaction, TxIn, TxOut, Txid, Witness, absolute::LockTime, consensus::encode::serialize_hex,
-    ecdsa, hashes::Hash as _, secp256k1, sighash::SighashCache, transaction::Version,
+    Transaction, TxIn, TxOut, Txid, Witness,
+    absolute::LockTime,
+    consensus::encode::{deserialize_hex, serialize_hex},
+    ecdsa,
+    hashes::Hash as _,
+    secp256k1,
+    sighash::SighashCache,
+    transaction::Version,
 };
 
 use super::{
-    chain_data::{ChainData, UnspentOutput},
-    payload::{BitcoinOutput, BitcoinPayload, BitcoinPayment},
+    chain_data::{ChainData, ReplacedFees, UnspentOutput},
+    fee::FeeTable,
+    payload::{BitcoinPayload, BitcoinPayment, MAX_INPUTS},
 };
 use crate::{
     fault::{ExecuteCode, Fault},
-    networks::rules::Signed,
+    networks::rules::{Signed, unexpected_chain_data},
     signature::Signature,
 };
 
-/// Version, lock time, and the two counts, in weight units; marker and flag.
-const BASE_WEIGHT: u64 = 42;
-/// An input that spends P2WPKH with a signature of 72 bytes, the longest there is.
-const INPUT_WEIGHT: u64 = 272;
-/// Amount, length and script of a P2WPKH output.
-const CHANGE_WEIGHT: u64 = 4 * (8 + 1 + 22);
 /// A P2WPKH output below is dust at 3 sat/vB: it is left to the fee.
 const LEAST_CHANGE: u64 = 294;
-/// The most inputs of a transaction, whose count takes one byte up to here. Signer nodes take
-/// orders of 256 inputs. With the most outputs it weighs a third of what the network carries
-/// ([`Transaction::MAX_STANDARD_WEIGHT`]).
-const MAX_INPUTS: usize = 252;
-/// From this many outputs on their count takes two more bytes.
-const LONG_COUNT: usize = 253;
 /// Far above what such a transaction's PSBT takes.
 const MAX_PSBT_BYTES: usize = 400_000;
 
@@ -93,25 +88,54 @@ pub(super) struct CoinSelection {
     pub(super) coins: Vec<SpendableOutput>,
     /// What goes back to the sender, in satoshi.
     change: Option<u64>,
+    /// What the only recipient, who is the sender, gets above its amount, in satoshi.
+    surplus: u64,
 }
 
-/// The smallest number of the first coins that pays for amounts and fee without change. Change
-/// is what is left of them, if its own output can be paid for and is not dust.
+impl CoinSelection {
+    /// Whether there is a change output.
+    pub(super) fn has_change(&self) -> bool {
+        self.change.is_some()
+    }
+}
+
+/// All coins that the payload names, and the smallest number of the first others that pays for amounts and fee
+/// without change. Change is what is left of them, if its own output can be paid for and is not dust.
 pub(super) fn choose(
     payload: &BitcoinPayload,
     coins: &[SpendableOutput],
+    tariff: &FeeTable,
 ) -> Result<CoinSelection, Fault> {
     let payment = payload.payment();
-    let tariff = FeeTable::of(payment);
+    let named: BTreeSet<OutPoint> = payment.inputs.iter().copied().collect();
+    let (wanted_coins, others): (Vec<SpendableOutput>, Vec<SpendableOutput>) = coins
+        .iter()
+        .copied()
+        .partition(|coin| named.contains(&coin.outpoint));
+    if wanted_coins.len() < named.len() {
+        let is_missing = |outpoint: &OutPoint| coins.iter().all(|coin| coin.outpoint != *outpoint);
+        let missing = payment.inputs.iter().position(is_missing);
+        return Err(match missing {
+            Some(index) => Fault::field(
+                format_args!("inputs[{index}]"),
+                "is not an output of the wallet that can be spent",
+            ),
+            None => unexpected_chain_data(),
+        });
+    }
     let wants = |inputs, change| {
         let fee = tariff.fee(inputs, change);
         payment.amount().saturating_add(fee)
     };
     let short = |problem: String| Fault::field(payload.amount_field(), problem);
-    let (mut sum, mut wanted) = (0, wants(1, false));
-    for (count, coin) in (1..).zip(coins) {
+    let (mut sum, mut wanted) = (0, wants(named.len().max(1), false));
+    let in_order = wanted_coins.iter().chain(&others).copied();
+    for (count, coin) in (1..).zip(in_order.clone()) {
         // The sum of all is at most 21 million bitcoin.
         sum += coin.value;
+        if count < named.len() {
+            continue;
+        }
         wanted = wants(count, false);
         if sum < wanted {
             continue;
@@ -122,11 +146,19 @@ pub(super) fn choose(
             );
             return Err(short(problem));
         }
+        let left = sum.saturating_sub(wanted);
+        let change = sum
+            .checked_sub(wants(count, true))
+            .filter(|change| *change >= LEAST_CHANGE);
+        let (change, surplus) = if payment.gathers() {
+            (None, left)
+        } else {
+            (change, 0)
+        };
         return Ok(CoinSelection {
-            coins: coins.iter().take(count).copied().collect(),
-            change: sum
-                .checked_sub(wants(count, true))
-                .filter(|change| *change >= LEAST_CHANGE),
+            coins: in_order.take(count).collect(),
+            change,
+            surplus,
         });
     }
     let problem = format!(
@@ -135,42 +167,70 @@ pub(super) fn choose(
     Err(short(problem).with_execute_code(ExecuteCode::InsufficientFunds))
 }
 
-/// What transactions that make the same payment cost.
-struct FeeTable {
-    /// sat/vB.
-    rate: u64,
-    /// Recipients.
-    outputs: usize,
-    /// Weight of the outputs to them.
-    weight: u64,
+fn read_signed(signed: &Signed) -> Result<Transaction, Fault> {
+    deserialize_hex(&signed.transaction).map_err(Fault::bug)
 }
 
-impl FeeTable {
-    fn of(payment: &BitcoinPayment) -> Self {
-        let weight = |output: &BitcoinOutput| {
-            let output = TxOut {
-                value: Amount::from_sat(output.satoshi),
-                script_pubkey: output.to.script_pubkey(),
-            };
-            output.weight().to_wu()
-        };
-        Self {
-            rate: payment.network_fee,
-            outputs: payment.outputs.len(),
-            weight: payment.outputs.iter().map(weight).sum(),
-        }
-    }
+/// What a signed transaction spends.
+///
+/// # Errors
+/// [`crate::fault::Class::Bug`] when it cannot be read.
+pub(super) fn spent(signed: &Signed) -> Result<Vec<OutPoint>, Fault> {
+    let transaction = read_signed(signed)?;
+    let inputs = transaction.input.iter();
+    Ok(inputs.map(|input| input.previous_output).collect())
+}
 
-    /// The fee in satoshi: it does not depend on the lengths of the signatures.
-    fn fee(&self, inputs: usize, change: bool) -> u64 {
-        let change_weight = if change { CHANGE_WEIGHT } else { 0 };
-        let weight = BASE_WEIGHT + INPUT_WEIGHT * inputs as u64 + self.weight + change_weight;
-        let vsize = weight.div_ceil(4);
-        // The longer count is not charged for; but nodes do not carry what pays below 1 sat/vB.
-        let long_count = self.outputs + usize::from(change) >= LONG_COUNT;
-        let least = vsize + if long_count { 2 } else { 0 };
-        self.rate.saturating_mul(vsize).max(least)
+/// What a signed transaction makes.
+///
+/// # Errors
+/// [`crate::fault::Class::Bug`] when it cannot be read.
+pub(super) fn made(signed: &Signed) -> Result<Vec<OutPoint>, Fault> {
+    let transaction = read_signed(signed)?;
+    let txid = transaction.compute_txid();
+    let outputs = (0..).zip(&transaction.output);
+    Ok(outputs.map(|(vout, _)| OutPoint { txid, vout }).collect())
+}
+
+/// What a signed transaction pays that spends one of `named`; `None` where it spends none of them, or something
+/// of which the value is not among `coins`.
+///
+/// # Errors
+/// [`crate::fault::Class::Bug`] when it cannot be read.
+pub(super) fn paid(
+    signed: &Signed,
+    named: &[OutPoint],
+    coins: &[SpendableOutput],
+) -> Result<Option<ReplacedFees>, Fault> {
+    let transaction = read_signed(signed)?;
+    let spent: Vec<OutPoint> = transaction
+        .input
+        .iter()
+        .map(|input| input.previous_output)
+        .collect();
+    if !spent.iter().any(|outpoint| named.contains(outpoint)) {
+        return Ok(None);
     }
+    let value = |outpoint: &OutPoint| {
+        let coin = coins.iter().find(|coin| coin.outpoint == *outpoint)?;
+        Some(coin.value)
+    };
+    let values: Option<Vec<u64>> = spent.iter().map(value).collect();
+    let outputs: u64 = transaction
+        .output
+        .iter()
+        .fold(0, |sum, output| sum.saturating_add(output.value.to_sat()));
+    let fees = values.and_then(|values| values.iter().sum::<u64>().checked_sub(outputs));
+    let vsize = u128::try_from(transaction.vsize())
+        .unwrap_or(u128::MAX)
+        .max(1);
+    Ok(fees.map(|fees| {
+        let rate = u128::from(fees).saturating_mul(1_000).div_ceil(vsize);
+        ReplacedFees {
+            fees,
+            rate: u64::try_from(rate).unwrap_or(u64::MAX),
+        }
+    }))
 }
 
 /// A transaction that is not signed, and the outputs that its inputs spend.
@@ -188,10 +248,10 @@ impl UnsignedPsbt {
             value: Amount::from_sat(satoshi),
             script_pubkey,
         };
-        let recipients = payment
-            .outputs
-            .iter()
-            .map(|recipient| output(recipient.satoshi, recipient.to.script_pubkey()));
+        let recipients = payment.outputs.iter().map(|recipient| {
+            let satoshi = recipient.satoshi.saturating_add(choice.surplus);
+            output(satoshi, recipient.to.script_pubkey())
+        });
         let change = choice.change.map(|change| output(change, own.clone()));
         let inputs = choice.coins.iter().map(|coin| TxIn {
             previous_output: coin.outpoint,

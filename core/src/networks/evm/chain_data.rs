@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::networks::fee_level::FeeLevel;
+
 /// What an EVM node must be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queries {
@@ -13,6 +15,8 @@ pub struct Queries {
     pub nonce: bool,
     /// Whether fees and a gas estimate are wanted (the request brings no `gasFee`), and for what.
     pub fees: Option<EvmCall>,
+    /// How soon a block should have it, for the fees.
+    pub level: FeeLevel,
 }
 
 /// The call whose gas is to be estimated.
@@ -45,6 +49,7 @@ pub struct Fees {
     pub estimate_gas: u64,
     /// Base fee of the latest block, wei; on a chain without one, `eth_gasPrice`.
     pub base_fee: u128,
-    /// `eth_maxPriorityFeePerGas`, wei; 0 on a chain without a base fee.
+    /// wei per unit of gas, for the maker of the block: `eth_maxPriorityFeePerGas`, or by the level what blocks
+    /// have paid (`eth_feeHistory`); 0 on a chain without a base fee.
     pub max_priority_fee: u128,
 }

@@ -17,6 +17,7 @@ use crate::{
     fault::Fault,
     field::{amount, required},
     networks::{
+        fee_level::FeeLevel,
         network::Network,
         payload::{
             KnownChains, NetworkPayload, PayloadKind, WireKind, opaque,
@@ -51,16 +52,25 @@ pub struct EvmTransaction {
     pub nonce: Option<u64>,
 }
 
-/// Fees that a request brings.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Fees that a request brings, each for itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EvmGas {
     /// wei per unit of gas: `maxFeePerGas`, or the gas price of a legacy transaction.
-    pub max_fee: u128,
-    /// wei per unit of gas; `None` makes a legacy transaction.
+    pub max_fee: Option<u128>,
+    /// wei per unit of gas; with `max_fee` alone it is a legacy transaction.
     pub max_priority_fee: Option<u128>,
     /// Units of gas.
-    pub gas_limit: u64,
+    pub gas_limit: Option<u64>,
+    /// How soon a block should have it, where the prices are left to the chain's nodes.
+    pub level: Option<FeeLevel>,
+}
+
+impl EvmGas {
+    /// Whether the chain's nodes need not be asked.
+    pub(super) fn is_complete(&self) -> bool {
+        self.max_fee.is_some() && self.gas_limit.is_some()
+    }
 }
 
 /// A message.
@@ -73,7 +83,7 @@ pub struct EvmMessage {
     pub from: String,
     /// How it is signed.
     pub form: EvmMessageForm,
-    /// The content as it came.
+    /// The content as it came; of typed data only what is signed.
     pub content: Vec<u8>,
     /// What is signed: 32 bytes.
     pub digest: B256,
@@ -189,29 +199,37 @@ fn transaction(
 }
 
 fn gas(wire: &wire::EvmGas, action: &EvmAction) -> Result<EvmGas, Fault> {
-    let needed = |name: &'static str, text: &Option<String>| {
-        text.clone()
-            .ok_or_else(|| Fault::field(name, "is required when gasFee is given"))
+    let price = |name: &'static str, text: &Option<String>| {
+        let text = text.as_ref();
+        text.map(|text| amount(name, text, parse_u128)).transpose()
     };
-    let (max_fee, gas_limit) = ("gasFee.maxFee", "gasFee.gasLimit");
+    let (limit, level) = ("gasFee.gasLimit", "gasFee.feeLevel");
     let gas = EvmGas {
-        max_fee: amount(max_fee, &needed(max_fee, &wire.max_fee)?, parse_u128)?,
-        max_priority_fee: match &wire.max_priority_fee {
-            Some(text) => Some(amount("gasFee.maxPriorityFee", text, parse_u128)?),
+        max_fee: price("gasFee.maxFee", &wire.max_fee)?,
+        max_priority_fee: price("gasFee.maxPriorityFee", &wire.max_priority_fee)?,
+        gas_limit: match &wire.gas_limit {
+            Some(text) => Some(amount(limit, text, parse_u64)?),
             None => None,
         },
-        gas_limit: amount(gas_limit, &needed(gas_limit, &wire.gas_limit)?, parse_u64)?,
+        level: FeeLevel::parse(level, wire.fee_level)?,
     };
-    if gas.max_priority_fee.is_some_and(|fee| fee > gas.max_fee) {
+    if gas.level.is_some() && (gas.max_fee.is_some() || gas.max_priority_fee.is_some()) {
+        let problem =
+            "must not stand beside maxFee or maxPriorityFee: it leaves them to the chain's nodes";
+        return Err(Fault::field(level, problem));
+    }
+    if let (Some(priority), Some(max)) = (gas.max_priority_fee, gas.max_fee)
+        && priority > max
+    {
         return Err(Fault::field(
             "gasFee.maxPriorityFee",
             "must not be above maxFee",
         ));
     }
     let intrinsic = intrinsic_gas(action);
-    if gas.gas_limit < intrinsic {
+    if gas.gas_limit.is_some_and(|limit| limit < intrinsic) {
         return Err(Fault::field(
-            gas_limit,
+            limit,
             format_args!("must be at least {intrinsic}, the transaction's intrinsic gas"),
         ));
     }
@@ -237,15 +255,22 @@ pub(in crate::networks) fn message(wire: &wire::EvmMessage) -> Result<EvmPayload
             ));
         }
     };
+    let mut content = wire.content.clone();
     let digest = match form {
-        EvmMessageForm::PersonalSign => eip191_hash_message(&wire.content),
-        EvmMessageForm::TypedData => typed_data::signing_hash(&wire.content, chain_id)?,
+        EvmMessageForm::PersonalSign => eip191_hash_message(&content),
+        EvmMessageForm::TypedData => {
+            let digest = typed_data::signing_hash(&content, chain_id)?;
+            if let Some(signed) = typed_data::without_unsigned(&content)? {
+                content = signed;
+            }
+            digest
+        }
     };
     Ok(EvmPayload::Message(EvmMessage {
         chain_id,
         from,
         form,
-        content: wire.content.clone(),
+        content,
         digest,
     }))
 }
@@ -313,6 +338,8 @@ impl NetworkPayload for EvmPayload {
         }
         let missing = match (&transaction.gas, transaction.nonce) {
             (None, _) => "gasFee",
+            (Some(gas), _) if gas.max_fee.is_none() => "gasFee.maxFee",
+            (Some(gas), _) if gas.gas_limit.is_none() => "gasFee.gasLimit",
             (Some(_), None) => "nonce",
             (Some(_), Some(_)) => return Ok(()),
         };
@@ -459,9 +486,10 @@ impl EvmTransaction {
     fn to_wire(&self) -> WireKind {
         let (chain_id, from) = (self.chain_id, self.from.clone());
         let gas_fee = self.gas.as_ref().map(|gas| wire::EvmGas {
-            max_fee: Some(gas.max_fee.to_string()),
+            max_fee: gas.max_fee.map(|fee| fee.to_string()),
             max_priority_fee: gas.max_priority_fee.map(|fee| fee.to_string()),
-            gas_limit: Some(gas.gas_limit.to_string()),
+            gas_limit: gas.gas_limit.map(|limit| limit.to_string()),
+            fee_level: FeeLevel::to_wire(gas.level),
         });
         // Parsed from an i64, so it fits.
         let nonce = self.nonce.map(|nonce| i64::try_from(nonce).unwrap_or(-1));

@@ -6,21 +6,22 @@ use alloy_primitives::{B256, keccak256};
 use k256::ecdsa::VerifyingKey;
 
 use super::{
-    action::call,
+    action::{EvmAction, call},
     address::{address_of, parse_address},
     chain_data::{ChainData, Queries},
     coins::is_coin,
-    payload::{EvmPayload, EvmTransaction},
+    payload::{EvmGas, EvmPayload, EvmTransaction, parse_field},
     tx,
 };
 use crate::{
     amount::U256,
     fault::Fault,
     networks::{
+        fee_level::FeeLevel,
         network::Network,
         rules::{
-            Allocation, ChainIds, NetworkRules, Resource, Signed, SigningInput, Unsigned,
-            lowest_free, unexpected_chain_data,
+            Allocation, ChainIds, NetworkRules, Replacement, Resource, Signed, SigningInput,
+            Unsigned, lowest_free, unexpected_chain_data,
         },
     },
     signature::{Curve, Signature},
@@ -35,6 +36,8 @@ impl NetworkRules for Evm {
     type ChainData = ChainData;
 
     const NETWORK: Network = Network::Evm;
+    /// 0.1 of the coin.
+    const DEFAULT_MOST_FEE: u64 = 100_000_000_000_000_000;
     const PRICE_UNIT: &'static str = "wei per unit of gas";
 
     fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
@@ -137,11 +140,113 @@ impl NetworkRules for Evm {
         })
     }
 
-    fn quoted_price(&self, _payload: &EvmPayload, chain_data: &ChainData) -> Option<u128> {
+    fn sent_number(&self, signed: &Signed, _address: &str) -> Result<Option<u64>, Fault> {
+        Ok(Some(tx::read_sent(signed)?.nonce))
+    }
+
+    /// Nodes want both prices an eighth higher: ten percent in geth and most others, an eighth in some.
+    fn outbid(
+        &self,
+        payload: &EvmPayload,
+        mut chain_data: ChainData,
+        replaced: &Signed,
+    ) -> Result<ChainData, Fault> {
+        let EvmPayload::Transaction(transaction) = payload else {
+            return Ok(chain_data);
+        };
+        let own = transaction.gas.as_ref();
+        let names_price = own.is_some_and(|own| own.max_fee.is_some());
+        let Some(fees) = chain_data.fees.as_mut().filter(|_| !names_price) else {
+            return Ok(chain_data);
+        };
+        let replaced = tx::read_sent(replaced)?;
+        if transaction.nonce != Some(replaced.nonce) {
+            return Ok(chain_data);
+        }
+        // Nodes want a tip of 0 raised too.
+        let above = |price: u128| price.saturating_add(price.div_ceil(8).max(1));
+        let max_fee = above(replaced.max_fee);
+        if !chain_data.eip1559 {
+            fees.base_fee = fees.base_fee.max(max_fee);
+            return Ok(chain_data);
+        }
+        fees.max_priority_fee = fees.max_priority_fee.max(above(replaced.max_priority_fee));
+        let own_tip = own.and_then(|own| own.max_priority_fee);
+        let tip = own_tip.unwrap_or(fees.max_priority_fee);
+        // The price is twice the base fee, and the tip.
+        let base_fee = max_fee.saturating_sub(tip).div_ceil(2);
+        fees.base_fee = fees.base_fee.max(base_fee);
+        Ok(chain_data)
+    }
+
+    /// The same nonce: the chain takes one of the two. To speed up, the same call with the same gas limit, whatever
+    /// prices the request brought; to cancel, nothing to the wallet itself.
+    fn replacement(
+        &self,
+        payload: &EvmPayload,
+        replaced: &Signed,
+        how: Replacement,
+    ) -> Result<EvmPayload, Fault> {
+        let EvmPayload::Transaction(transaction) = payload else {
+            return Err(Fault::bug("a message was sent"));
+        };
+        let sent = tx::read_sent(replaced)?;
+        if sent.from != transaction.from {
+            return Err(Fault::bug("the transaction is another wallet's"));
+        }
+        let (action, gas) = match how {
+            Replacement::SpeedUp => {
+                let gas = EvmGas {
+                    gas_limit: Some(sent.gas_limit),
+                    level: Some(FeeLevel::Fast),
+                    ..EvmGas::default()
+                };
+                (transaction.action.clone(), Some(gas))
+            }
+            // Contracts can charge for it, so nodes say what it takes.
+            Replacement::Cancel => {
+                let gas = EvmGas {
+                    level: Some(FeeLevel::Fast),
+                    ..EvmGas::default()
+                };
+                (nothing(transaction)?, Some(gas))
+            }
+        };
+        Ok(EvmPayload::Transaction(EvmTransaction {
+            chain_id: transaction.chain_id,
+            from: transaction.from.clone(),
+            action,
+            gas,
+            nonce: Some(sent.nonce),
+        }))
+    }
+
+    fn gap_filler(&self, payload: &EvmPayload) -> Option<EvmPayload> {
+        let EvmPayload::Transaction(transaction) = payload else {
+            return None;
+        };
+        Some(EvmPayload::Transaction(EvmTransaction {
+            chain_id: transaction.chain_id,
+            from: transaction.from.clone(),
+            action: nothing(transaction).ok()?,
+            gas: None,
+            nonce: None,
+        }))
+    }
+
+    fn quoted_price(&self, payload: &EvmPayload, chain_data: &ChainData) -> Option<u128> {
         let fees = chain_data.fees.as_ref()?;
+        let own = match payload {
+            EvmPayload::Transaction(transaction) => transaction.gas.as_ref(),
+            EvmPayload::Message(_) => None,
+        };
+        if own.is_some_and(|own| own.max_fee.is_some()) {
+            return None;
+        }
+        let own_tip = own.and_then(|own| own.max_priority_fee);
         Some(if chain_data.eip1559 {
             let twice = fees.base_fee.saturating_mul(2);
-            twice.saturating_add(fees.max_priority_fee)
+            twice.saturating_add(own_tip.map_or(fees.max_priority_fee, |_| 0))
         } else {
             fees.base_fee
         })
@@ -196,9 +301,18 @@ impl NetworkRules for Evm {
     }
 }
 
+/// A transfer of nothing to the wallet itself.
+fn nothing(transaction: &EvmTransaction) -> Result<EvmAction, Fault> {
+    Ok(EvmAction::SendNative {
+        to: parse_field("from", &transaction.from)?,
+        value: U256::ZERO,
+    })
+}
+
 /// What is asked about a transaction; `None` when it brings nonce and fees.
 fn queries(transaction: &EvmTransaction) -> Option<Queries> {
-    let (nonce, fees) = (transaction.nonce.is_none(), transaction.gas.is_none());
+    let complete = transaction.gas.as_ref().is_some_and(EvmGas::is_complete);
+    let (nonce, fees) = (transaction.nonce.is_none(), !complete);
     if !nonce && !fees {
         return None;
     }
@@ -207,6 +321,11 @@ fn queries(transaction: &EvmTransaction) -> Option<Queries> {
         from: transaction.from.clone(),
         nonce,
         fees: fees.then(|| call(&transaction.action)),
+        level: transaction
+            .gas
+            .as_ref()
+            .and_then(|gas| gas.level)
+            .unwrap_or_default(),
     })
 }
 

@@ -25,8 +25,13 @@ pub(super) fn unsigned(
     chain_data: &ChainData,
 ) -> Result<Vec<u8>, Fault> {
     let nonce = one_of("nonce", transaction.nonce, chain_data.nonce)?;
-    let fees = match (&transaction.gas, &chain_data.fees) {
-        (Some(gas), None) => (gas.gas_limit, gas.max_fee, gas.max_priority_fee),
+    let own = transaction.gas.clone().unwrap_or_default();
+    let asked = chain_data.fees.as_ref();
+    if own.is_complete() == asked.is_some() {
+        return Err(misfit("fees"));
+    }
+    let gas_limit = match (own.gas_limit, asked) {
+        (Some(limit), _) => limit,
         (None, Some(fees)) => {
             let intrinsic = intrinsic_gas(&transaction.action);
             if fees.estimate_gas < intrinsic {
@@ -37,21 +42,24 @@ pub(super) fn unsigned(
                     ),
                 ));
             }
-            if chain_data.eip1559 {
-                let max_fee = fees
-                    .base_fee
-                    .checked_mul(2)
-                    .and_then(|twice| twice.checked_add(fees.max_priority_fee))
-                    .ok_or_else(|| {
-                        Fault::field("gasFee", "the chain node's fees are out of range")
-                    })?;
-                (fees.estimate_gas, max_fee, Some(fees.max_priority_fee))
-            } else {
-                (fees.estimate_gas, fees.base_fee, None)
-            }
+            fees.estimate_gas
         }
-        (Some(_), Some(_)) | (None, None) => return Err(misfit("fees")),
+        (None, None) => return Err(misfit("fees")),
     };
+    let (max_fee, priority) = match (own.max_fee, asked) {
+        (Some(max_fee), _) => (max_fee, own.max_priority_fee),
+        (None, Some(fees)) if chain_data.eip1559 => {
+            let priority = own.max_priority_fee.unwrap_or(fees.max_priority_fee);
+            let max_fee = fees.base_fee.checked_mul(2);
+            let max_fee = max_fee
+                .and_then(|twice| twice.checked_add(priority))
+                .ok_or_else(|| Fault::field("gasFee", "the chain node's fees are out of range"))?;
+            (max_fee, Some(priority))
+        }
+        (None, Some(fees)) => (fees.base_fee, None),
+        (None, None) => return Err(misfit("fees")),
+    };
+    let fees = (gas_limit, max_fee, priority);
     let CallParts { to, value, input } = parts(&transaction.action);
     let (to, input) = (TxKind::from(to), Bytes::from(input));
     Ok(match fees {
@@ -159,6 +167,12 @@ pub struct SentTransaction {
     pub from: String,
     /// The nonce.
     pub nonce: u64,
+    /// Units.
+    pub(super) gas_limit: u64,
+    /// wei per unit of gas, at most.
+    pub(super) max_fee: u128,
+    /// wei per unit of gas for the block's maker; all of it in a legacy transaction.
+    pub(super) max_priority_fee: u128,
 }
 
 /// Reads a signed transaction (EIP-2718).
@@ -170,18 +184,31 @@ pub fn read_sent(signed: &Signed) -> Result<SentTransaction, Fault> {
     let hex = signed.transaction.strip_prefix("0x");
     let bytes = hex.and_then(|hex| hex::decode(hex).ok());
     let bytes = bytes.ok_or_else(unreadable)?;
-    let (nonce, signature, hash) = match bytes.split_first() {
-        Some((&EIP1559, mut fields)) => {
-            let (tx, signature) =
-                TxEip1559::rlp_decode_with_signature(&mut fields).map_err(undecodable)?;
-            (tx.nonce, signature, tx.signature_hash())
-        }
-        _ => {
-            let (tx, signature) =
-                TxLegacy::rlp_decode_with_signature(&mut bytes.as_slice()).map_err(undecodable)?;
-            (tx.nonce, signature, tx.signature_hash())
-        }
-    };
+    let ((nonce, gas_limit), (max_fee, max_priority_fee), signature, hash) =
+        match bytes.split_first() {
+            Some((&EIP1559, mut fields)) => {
+                let (tx, signature) =
+                    TxEip1559::rlp_decode_with_signature(&mut fields).map_err(undecodable)?;
+                let prices = (tx.max_fee_per_gas, tx.max_priority_fee_per_gas);
+                (
+                    (tx.nonce, tx.gas_limit),
+                    prices,
+                    signature,
+                    tx.signature_hash(),
+                )
+            }
+            _ => {
+                let (tx, signature) = TxLegacy::rlp_decode_with_signature(&mut bytes.as_slice())
+                    .map_err(undecodable)?;
+                let prices = (tx.gas_price, tx.gas_price);
+                (
+                    (tx.nonce, tx.gas_limit),
+                    prices,
+                    signature,
+                    tx.signature_hash(),
+                )
+            }
+        };
     let (r, s) = (
         signature.r().to_be_bytes::<32>(),
         signature.s().to_be_bytes::<32>(),
@@ -195,6 +222,9 @@ pub fn read_sent(signed: &Signed) -> Result<SentTransaction, Fault> {
     Ok(SentTransaction {
         from: address_of(&key)?.to_checksum(None),
         nonce,
+        gas_limit,
+        max_fee,
+        max_priority_fee,
     })
 }
 

@@ -49,8 +49,19 @@ pub trait NetworkPayload {
         Ok(())
     }
 
+    /// Whether the wallet pays the transaction's fee. It does, unless the kind says otherwise.
+    fn pays_fee(&self) -> bool {
+        true
+    }
+
+    /// Who has to sign beside the wallet, where that signature is not in the payload.
+    /// Nobody, unless the kind says otherwise.
+    fn missing_signer(&self) -> Option<String> {
+        None
+    }
+
     /// Whether it may be sent by Covault.
     fn may_broadcast(&self, _known: &KnownChains) -> bool {
-        self.is_transaction()
+        self.is_transaction() && self.missing_signer().is_none()
     }
 }

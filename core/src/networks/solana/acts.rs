@@ -12,8 +12,7 @@ use solana_system_interface::program::ID as SYSTEM;
 use spl_associated_token_account_interface::program::ID as ASSOCIATED_TOKEN;
 
 use super::{
-    cost::COMPUTE_BUDGET,
-    effect::{AccountRef, MovedToken, Movement, account, movement},
+    effect::{AccountRef, COMPUTE_BUDGET, MovedToken, Movement, account, movement},
     token::{TOKEN, TOKEN_2022},
 };
 use crate::networks::payload::outflow::AccountChange;

@@ -1,13 +1,9 @@
 //! What a Solana node is asked, and what it answers.
 
-use std::fmt;
-
-use serde::{
-    Deserialize, Deserializer, Serialize, Serializer,
-    de::{Error as _, SeqAccess, Visitor},
-};
+use serde::{Deserialize, Serialize};
 
 use super::token::{TokenChainData, TokenQueries};
+use crate::networks::fee_level::FeeLevel;
 
 /// What a Solana node must be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,62 +14,42 @@ pub struct Queries {
     pub blockhash: bool,
     /// The token that is sent, if one is.
     pub token: Option<TokenQueries>,
+    /// What is sent, where limit and price of its computation are wanted. Asked after the token.
+    pub compute: Option<ComputeQueries>,
+}
+
+/// A transfer of which it is asked what it computes and what that costs: of the token of
+/// [`Queries::token`], else of the coin. [`super::trial`] makes the transaction to be tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ComputeQueries {
+    /// Sender and fee payer, base58.
+    pub from: String,
+    /// The recipient's wallet, base58.
+    pub to: String,
+    /// In the smallest unit of coin or token.
+    pub amount: u64,
+    /// How soon a block should have it.
+    pub level: FeeLevel,
 }
 
 /// What a Solana node said.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainData {
     /// `getLatestBlockhash` at commitment confirmed, base58.
     pub recent_blockhash: String,
     /// About the token, when it was asked for.
-    pub token: Option<TokenChainData>,
+    pub token: Option<Box<TokenChainData>>,
+    /// What the transaction may compute and pays for that. `None`: it says nothing of it, has the
+    /// network's own limit and pays the base fee alone.
+    pub compute: Option<ComputeBudget>,
 }
 
-/// Stands before the blockhash where facts about a token follow. It is no base58.
-const WITH_TOKEN: char = '+';
-
-/// ChainData of requests from before there were tokens are a blockhash and nothing else, and must be
-/// read for ever: BCS says neither what is there nor how much.
-impl Serialize for ChainData {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self {
-            recent_blockhash,
-            token,
-        } = self;
-        let Some(token) = token else {
-            return (recent_blockhash,).serialize(serializer);
-        };
-        (format!("{WITH_TOKEN}{recent_blockhash}"), token).serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for ChainData {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ChainDataVisitor;
-
-        impl<'de> Visitor<'de> for ChainDataVisitor {
-            type Value = ChainData;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a blockhash, and facts about a token where it says so")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<ChainData, A::Error> {
-                let missing = |place| A::Error::invalid_length(place, &self);
-                let text: String = parts.next_element()?.ok_or_else(|| missing(0))?;
-                Ok(match text.strip_prefix(WITH_TOKEN) {
-                    None => ChainData {
-                        recent_blockhash: text,
-                        token: None,
-                    },
-                    Some(blockhash) => ChainData {
-                        recent_blockhash: blockhash.to_owned(),
-                        token: Some(parts.next_element()?.ok_or_else(|| missing(1))?),
-                    },
-                })
-            }
-        }
-
-        deserializer.deserialize_tuple(2, ChainDataVisitor)
-    }
+/// What a transaction may compute, and what it pays for that on top of the base fee.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ComputeBudget {
+    /// Units: a fifth more than `unitsConsumed` of `simulateTransaction`, no less than
+    /// [`super::Trial::least_units`] and no more than [`super::Trial::most_units`].
+    pub unit_limit: u32,
+    /// Micro-lamports per unit, of `getRecentPrioritizationFees` for the accounts that it writes.
+    pub unit_price: u64,
 }

@@ -1,10 +1,14 @@
 //! The most that a transaction costs beside what it sends.
 
-use solana_message::VersionedMessage;
+use solana_message::{Instruction, VersionedMessage};
 use solana_pubkey::Pubkey;
 use spl_associated_token_account_interface::program::ID as ASSOCIATED_TOKEN;
 
-use super::{effect::account, token::TOKEN};
+use super::{
+    chain_data::ComputeBudget,
+    effect::{COMPUTE_BUDGET, account},
+    token::TOKEN,
+};
 
 /// The base fee of a signature.
 const LAMPORTS_PER_SIGNATURE: u64 = 5000;
@@ -28,8 +32,6 @@ const TOKEN_ACCOUNT_BYTES: u64 = 165;
 /// pausable 0).
 const TOKEN_2022_ACCOUNT_BYTES: u64 = 195;
 
-pub(super) const COMPUTE_BUDGET: Pubkey =
-    Pubkey::from_str_const("ComputeBudget111111111111111111111111111111");
 /// Programs that verify signatures; each costs as much as one of the transaction.
 const VERIFIERS: [Pubkey; 3] = [
     Pubkey::from_str_const("Ed25519SigVerify111111111111111111111111111"),
@@ -83,6 +85,25 @@ pub fn most(message: &VersionedMessage) -> u128 {
     base + priority + u128::from(deposits)
 }
 
+/// The instructions by which a transaction says what it may compute and pays for that. A price of
+/// nothing takes no instruction.
+pub(super) fn budget_instructions(compute: &ComputeBudget) -> Vec<Instruction> {
+    let instruction = |variant: u8, value: &[u8]| Instruction {
+        program_id: COMPUTE_BUDGET,
+        accounts: Vec::new(),
+        data: [&[variant], value].concat(),
+    };
+    let mut instructions = vec![instruction(SET_LIMIT, &compute.unit_limit.to_le_bytes())];
+    if compute.unit_price > 0 {
+        instructions.push(instruction(SET_PRICE, &compute.unit_price.to_le_bytes()));
+    }
+    instructions
+}
+
+/// SetComputeUnitLimit and SetComputeUnitPrice.
+const SET_LIMIT: u8 = 2;
+const SET_PRICE: u8 = 3;
+
 /// A setting that bears on the fee.
 enum BudgetSetting {
     /// Units of computation.
@@ -95,10 +116,10 @@ enum BudgetSetting {
 /// value). As the program does, it does not mind what comes after.
 fn budget(data: &[u8]) -> Option<BudgetSetting> {
     match data.split_first()? {
-        (2, value) => Some(BudgetSetting::Limit(u32::from_le_bytes(
+        (&SET_LIMIT, value) => Some(BudgetSetting::Limit(u32::from_le_bytes(
             *value.first_chunk()?,
         ))),
-        (3, value) => Some(BudgetSetting::Price(u64::from_le_bytes(
+        (&SET_PRICE, value) => Some(BudgetSetting::Price(u64::from_le_bytes(
             *value.first_chunk()?,
         ))),
         _ => None,

@@ -9,6 +9,9 @@ use spl_token_interface::instruction::TokenInstruction;
 
 use super::token::{TOKEN, TOKEN_2022};
 
+pub(super) const COMPUTE_BUDGET: Pubkey =
+    Pubkey::from_str_const("ComputeBudget111111111111111111111111111111");
+
 /// An account that an instruction is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccountRef {
@@ -194,8 +197,13 @@ pub fn difference(built: &VersionedMessage, shown: &VersionedMessage) -> Option<
     if pairs().any(|(ours, theirs)| accounts(built, ours) != accounts(shown, theirs)) {
         return Some("accounts");
     }
-    if pairs().any(|(ours, theirs)| ours.data != theirs.data) {
-        return Some("data");
+    if let Some((ours, _)) = pairs().find(|(ours, theirs)| ours.data != theirs.data) {
+        let of_budget = program(built, ours).and_then(|program| program.named());
+        return Some(if of_budget == Some(COMPUTE_BUDGET) {
+            "computeBudget"
+        } else {
+            "data"
+        });
     }
     if built.recent_blockhash() != shown.recent_blockhash() {
         return Some("recentBlockhash");

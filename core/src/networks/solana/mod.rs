@@ -1,14 +1,15 @@
 //! Solana and Sonic SVM.
 //!
-//! Transfers are legacy messages without compute budget; the sender pays the fee. Accounts stand in
-//! the order that the Rust SDK gives them. Transactions that were made elsewhere are signed as they
-//! are.
+//! Transfers are legacy messages that the sender pays for. Where chain data has a [`ComputeBudget`], they
+//! begin with its limit and price. Accounts stand in the order that the Rust SDK gives them. Transactions
+//! that were made elsewhere are signed as they are.
 
 mod acts;
 mod address;
 mod chain_data;
 mod cost;
 pub mod effect;
+mod extensions;
 pub mod lifetime;
 pub mod offchain;
 pub(super) mod payload;
@@ -19,10 +20,11 @@ pub mod wire;
 
 pub use self::{
     address::{AddressError, parse_key},
-    chain_data::{ChainData, Queries},
+    chain_data::{ChainData, ComputeBudget, ComputeQueries, Queries},
     payload::{
         SolanaCluster, SolanaCustom, SolanaMessage, SolanaPayload, SolanaTokenTransfer,
         SolanaTransfer,
     },
     rules::{Solana, each},
+    transfer::{Trial, transfer_fee, trial},
 };

@@ -17,6 +17,7 @@ use crate::{
     fault::Fault,
     field::{amount, decimals, default_type, required},
     networks::{
+        fee_level::FeeLevel,
         network::Network,
         payload::{
             KnownChains, NetworkPayload, PayloadKind, WireKind, opaque,
@@ -70,6 +71,8 @@ pub struct SolanaTransfer {
     pub to: String,
     /// Amount.
     pub lamports: u64,
+    /// How soon a block should have it, where the request says.
+    pub level: Option<FeeLevel>,
 }
 
 /// A transfer of a token, of either token program.
@@ -88,6 +91,8 @@ pub struct SolanaTokenTransfer {
     pub amount: u64,
     /// What the request takes for the token's decimals, where it says.
     pub decimals: Option<u8>,
+    /// How soon a block should have it, where the request says.
+    pub level: Option<FeeLevel>,
 }
 
 /// Transactions that were made elsewhere.
@@ -162,6 +167,7 @@ pub(in crate::networks) fn send_native(
         from: address("from", &wire.from)?,
         to: address("to", &wire.to)?,
         lamports: amount("value", &wire.value, parse_u64)?,
+        level: FeeLevel::parse("feeLevel", wire.fee_level)?,
     }))
 }
 
@@ -209,6 +215,7 @@ pub(in crate::networks) fn send_token(
         mint: address("mintAddress", &wire.mint_address)?,
         amount: amount("amount", &wire.amount, parse_u64)?,
         decimals: wire.decimals.and_then(|given| u8::try_from(given).ok()),
+        level: FeeLevel::parse("feeLevel", wire.fee_level)?,
     }))
 }
 
@@ -359,6 +366,7 @@ impl NetworkPayload for SolanaPayload {
                     to: send.to.clone(),
                     value: send.lamports.to_string(),
                     chain_id: send.cluster.chain_id(),
+                    fee_level: FeeLevel::to_wire(send.level),
                 };
                 match send.cluster {
                     SolanaCluster::Solana => WireKind::SolanaSendNative(wire),
@@ -373,6 +381,7 @@ impl NetworkPayload for SolanaPayload {
                     amount: send.amount.to_string(),
                     chain_id: send.cluster.chain_id(),
                     decimals: send.decimals.map(Into::into),
+                    fee_level: FeeLevel::to_wire(send.level),
                 };
                 match send.cluster {
                     SolanaCluster::Solana => WireKind::SolanaSendSplToken(wire),

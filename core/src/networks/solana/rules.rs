@@ -7,7 +7,7 @@ use solana_pubkey::Pubkey;
 
 use super::{
     address::parse_key,
-    chain_data::{ChainData, Queries},
+    chain_data::{ChainData, ComputeQueries, Queries},
     cost, effect,
     payload::{SolanaCustom, SolanaPayload},
     token::TokenQueries,
@@ -33,6 +33,10 @@ impl NetworkRules for Solana {
     type ChainData = ChainData;
 
     const NETWORK: Network = Network::Solana;
+    /// 0.05 SOL.
+    const DEFAULT_MOST_FEE: u64 = 50_000_000;
+    const PRICE_UNIT: &'static str = "micro-lamports per unit of computation";
+    const ENDS_BY_ITSELF: &'static str = "it is void once its blockhash is too old, about two minutes after it was made, and with a durable nonce once that is used";
 
     fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
         let key: [u8; 32] = public_key
@@ -60,6 +64,12 @@ impl NetworkRules for Solana {
                 chain_id: send.cluster.chain_id(),
                 blockhash: true,
                 token: None,
+                compute: Some(ComputeQueries {
+                    from: send.from.clone(),
+                    to: send.to.clone(),
+                    amount: send.lamports,
+                    level: send.level.unwrap_or_default(),
+                }),
             }),
             SolanaPayload::SendToken(send) => Some(Queries {
                 chain_id: send.cluster.chain_id(),
@@ -68,6 +78,12 @@ impl NetworkRules for Solana {
                     mint: send.mint.clone(),
                     sender: send.from.clone(),
                     recipient: send.to.clone(),
+                }),
+                compute: Some(ComputeQueries {
+                    from: send.from.clone(),
+                    to: send.to.clone(),
+                    amount: send.amount,
+                    level: send.level.unwrap_or_default(),
                 }),
             }),
             SolanaPayload::SendCustom(_) | SolanaPayload::Message(_) => None,
@@ -107,6 +123,17 @@ impl NetworkRules for Solana {
                 signing: vec![input(&message.content)],
             }),
         }
+    }
+
+    fn quoted_price(&self, _payload: &SolanaPayload, chain_data: &ChainData) -> Option<u128> {
+        let compute = chain_data.compute.as_ref()?;
+        Some(compute.unit_price.into())
+    }
+
+    /// A transfer of a token that opens an account costs 0.004 SOL at most with this, one of the coin
+    /// 0.0001.
+    fn default_most_price(&self, _chain_id: Option<u64>) -> u128 {
+        10_000_000
     }
 
     /// What all its transactions cost, no matter who pays: bytes do not say whose request they are of.

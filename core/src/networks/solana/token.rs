@@ -1,7 +1,8 @@
 //! Tokens: what is asked about them, and how they are sent.
 //!
 //! They go from the sender's associated token account to the recipient's, with one
-//! TransferChecked. Where the recipient has none, CreateAssociatedTokenAccountIdempotent comes
+//! TransferChecked; with TransferCheckedWithFee where the mint takes a fee, so that the chain takes
+//! the one that was shown or refuses. Where the recipient has none, CreateAssociatedTokenAccountIdempotent comes
 //! first; the sender pays its deposit.
 
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,11 @@ use solana_pubkey::Pubkey;
 use spl_associated_token_account_interface::address::get_associated_token_address_with_program_id;
 use spl_token_interface::state::{Account as TokenAccount, GenericTokenAccount as _};
 
-use super::address::parse_key;
+pub use super::extensions::{TransferFee, TransferFees};
+use super::{
+    address::parse_key,
+    extensions::{Extensions, FROZEN},
+};
 use crate::fault::Fault;
 
 /// The Token program.
@@ -51,6 +56,8 @@ pub struct TokenChainData {
     /// The program that the account at the recipient's own address belongs to; `None` when there is
     /// no account.
     pub recipient_program: Option<String>,
+    /// What the mint takes of a transfer in the present epoch; `None` for one that has no such fee.
+    pub transfer_fee: Option<TransferFee>,
 }
 
 /// An account, as `getMultipleAccounts` shows it with encoding base64.
@@ -69,6 +76,8 @@ const MINT_BYTES: usize = 82;
 const MINT_DECIMALS: usize = 44;
 /// Bytes of a token account without extensions.
 const ACCOUNT_BYTES: usize = 165;
+/// Where a token account has its state (`spl_token_interface::state::Account`).
+const ACCOUNT_STATE: usize = 108;
 /// Token-2022: an account with extensions has its type here, mints too.
 const TYPE: usize = ACCOUNT_BYTES;
 const TYPE_MINT: u8 = 1;
@@ -94,11 +103,13 @@ impl TokenQueries {
         Ok(accounts.iter().map(Pubkey::to_string).collect())
     }
 
-    /// What the accounts say; `None` for one that does not exist.
+    /// What the accounts say; `None` for one that does not exist. The transfer fee, which hangs on the
+    /// epoch, comes of [`TokenQueries::transfer_fees`].
     ///
     /// # Errors
     /// [`crate::fault::Class::Invalid`] naming the field of the payload when there is no such
-    /// token, and [`crate::fault::Class::Bug`] when the answers are not to
+    /// token, and when the token program would refuse the transfer for what mint and accounts say:
+    /// it would be paid for and do nothing. And [`crate::fault::Class::Bug`] when the answers are not to
     /// [`TokenQueries::accounts`].
     pub fn chain_data(&self, accounts: &[Option<AccountInfo>]) -> Result<TokenChainData, Fault> {
         let [
@@ -123,21 +134,51 @@ impl TokenQueries {
         } else {
             (sender_2, recipient_2)
         };
-        let owner = |account: &Option<AccountInfo>| {
+        let held = |account: &Option<AccountInfo>| -> Option<Holding> {
             let account = account.as_ref()?;
             let owned = account.owner == program.to_string();
-            let (mint, owner) = holding(&program, &account.data).filter(|_| owned)?;
-            (mint.to_string() == self.mint).then(|| owner.to_string())
+            holding(&program, &account.data)
+                .filter(|held| owned && held.mint.to_string() == self.mint)
         };
+        if let Some(blocker) = extensions(&program, &mint.data).blocker() {
+            return Err(Fault::field("mintAddress", blocker));
+        }
+        let (sender, receiver) = (held(sender), held(receiver));
+        if sender.as_ref().is_some_and(|held| held.frozen) {
+            return Err(Fault::field("from", FROZEN_ACCOUNT));
+        }
+        match &receiver {
+            Some(held) if held.frozen => return Err(Fault::field("to", FROZEN_ACCOUNT)),
+            Some(held) if held.demands_memo => {
+                let problem = "its account for this token demands a memo with each transfer (MemoTransfer), \
+                               which this kind cannot bring";
+                return Err(Fault::field("to", problem));
+            }
+            None if extensions(&program, &mint.data).freezes_new_accounts() => {
+                let problem = "has no account for this token, and a new one would be frozen until the \
+                               token's issuer thaws it (DefaultAccountState)";
+                return Err(Fault::field("to", problem));
+            }
+            Some(_) | None => {}
+        }
         Ok(TokenChainData {
             program: program.to_string(),
             decimals,
-            sender_account_owner: owner(sender),
-            recipient_account_owner: owner(receiver),
+            sender_account_owner: sender.map(|held| held.owner.to_string()),
+            recipient_account_owner: receiver.map(|held| held.owner.to_string()),
             recipient_program: recipient.as_ref().map(|account| account.owner.clone()),
+            transfer_fee: None,
         })
     }
+
+    /// What the mint takes of transfers, by the same accounts; `None` for one without such a fee.
+    pub fn transfer_fees(&self, accounts: &[Option<AccountInfo>]) -> Option<TransferFees> {
+        let mint = accounts.first()?.as_ref()?;
+        extensions(&token_program(&mint.owner)?, &mint.data).transfer_fees()
+    }
 }
+
+const FROZEN_ACCOUNT: &str = "its account for this token is frozen by the token's issuer";
 
 /// One of the two token programs.
 pub(super) fn token_program(text: &str) -> Option<Pubkey> {
@@ -154,13 +195,33 @@ fn decimals(program: &Pubkey, data: &[u8]) -> Option<u8> {
     }
 }
 
-/// Mint and owner of an initialized token account.
-fn holding(program: &Pubkey, data: &[u8]) -> Option<(Pubkey, Pubkey)> {
+/// An initialized token account.
+struct Holding {
+    mint: Pubkey,
+    owner: Pubkey,
+    /// Its issuer lets nothing in or out.
+    frozen: bool,
+    /// Nothing comes in without a memo.
+    demands_memo: bool,
+}
+
+fn holding(program: &Pubkey, data: &[u8]) -> Option<Holding> {
     let whole = data.len() == ACCOUNT_BYTES || extended(program, data, TYPE_ACCOUNT);
-    let data = data.get(..ACCOUNT_BYTES).filter(|_| whole)?;
-    let mint = TokenAccount::unpack_account_mint(data)?;
-    let owner = TokenAccount::unpack_account_owner(data)?;
-    Some((*mint, *owner))
+    let basic = data.get(..ACCOUNT_BYTES).filter(|_| whole)?;
+    Some(Holding {
+        mint: *TokenAccount::unpack_account_mint(basic)?,
+        owner: *TokenAccount::unpack_account_owner(basic)?,
+        frozen: basic.get(ACCOUNT_STATE) == Some(&FROZEN),
+        demands_memo: extensions(program, data).demands_memo(),
+    })
+}
+
+/// The extensions of a mint or token account; none where it is not extended.
+fn extensions<'a>(program: &Pubkey, data: &'a [u8]) -> Extensions<'a> {
+    let has = [TYPE_MINT, TYPE_ACCOUNT]
+        .iter()
+        .any(|kind| extended(program, data, *kind));
+    Extensions(data.get(TYPE + 1..).filter(|_| has).unwrap_or_default())
 }
 
 fn extended(program: &Pubkey, data: &[u8], kind: u8) -> bool {

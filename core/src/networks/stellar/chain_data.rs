@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::networks::fee_level::FeeLevel;
+
 /// What a Stellar node must be asked, besides its base fee.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queries {
@@ -10,6 +12,8 @@ pub struct Queries {
     /// The account (`G...`, also where a muxed address was given) of which must be known whether
     /// it exists: the recipient of lumens.
     pub destination: Option<String>,
+    /// How soon a ledger should have it, for the fee that is offered.
+    pub level: FeeLevel,
 }
 
 /// What a Stellar node said.

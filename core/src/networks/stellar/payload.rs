@@ -18,6 +18,7 @@ use crate::{
     fault::Fault,
     field::{at_most_bytes, required},
     networks::{
+        fee_level::FeeLevel,
         network::Network,
         payload::{
             NetworkPayload, PayloadKind, WireKind,
@@ -53,6 +54,8 @@ pub struct StellarTransaction {
     pub action: StellarAction,
     /// Text memo, at most 28 bytes; empty for none.
     pub memo: String,
+    /// How soon a ledger should have it, where the request says.
+    pub level: Option<FeeLevel>,
 }
 
 /// What a transaction does. Amounts are more than 0 and in units of 10^-7, which are stroops for
@@ -100,7 +103,7 @@ pub struct StellarCustom {
 pub(in crate::networks) fn send_native(
     wire: &wire::StellarSendNative,
 ) -> Result<StellarPayload, Fault> {
-    transaction(&wire.from, &wire.memo, |_| {
+    transaction(&wire.from, &wire.memo, wire.fee_level, |_| {
         Ok(StellarAction::SendNative {
             to: address("to", &wire.to, parse_address)?,
             amount: positive("value", &wire.value)?,
@@ -112,7 +115,7 @@ pub(in crate::networks) fn send_native(
 pub(in crate::networks) fn send_asset(
     wire: &wire::StellarSendAsset,
 ) -> Result<StellarPayload, Fault> {
-    transaction(&wire.from, &wire.memo, |_| {
+    transaction(&wire.from, &wire.memo, wire.fee_level, |_| {
         Ok(StellarAction::SendAsset {
             to: address("to", &wire.to, parse_address)?,
             asset: asset(&wire.asset_code, &wire.asset_issuer)?,
@@ -125,7 +128,7 @@ pub(in crate::networks) fn send_asset(
 pub(in crate::networks) fn change_trust(
     wire: &wire::StellarChangeTrust,
 ) -> Result<StellarPayload, Fault> {
-    transaction(&wire.from, &wire.memo, |from| {
+    transaction(&wire.from, &wire.memo, wire.fee_level, |from| {
         let asset = asset(&wire.asset_code, &wire.asset_issuer)?;
         if asset.issuer == *from {
             return Err(Fault::field(
@@ -140,6 +143,7 @@ pub(in crate::networks) fn change_trust(
 fn transaction(
     from: &str,
     memo: &str,
+    level: i32,
     action: impl FnOnce(&AccountId) -> Result<StellarAction, Fault>,
 ) -> Result<StellarPayload, Fault> {
     let from = address("from", from, parse_account)?;
@@ -149,6 +153,7 @@ fn transaction(
         from: from.to_string(),
         action,
         memo: memo.to_owned(),
+        level: FeeLevel::parse("feeLevel", level)?,
     }))
 }
 
@@ -296,6 +301,7 @@ impl NetworkPayload for StellarPayload {
 impl StellarTransaction {
     fn to_wire(&self) -> WireKind {
         let (from, memo) = (self.from.clone(), self.memo.clone());
+        let fee_level = FeeLevel::to_wire(self.level);
         match &self.action {
             StellarAction::SendNative { to, amount } => {
                 WireKind::StellarSendNative(wire::StellarSendNative {
@@ -303,6 +309,7 @@ impl StellarTransaction {
                     to: to.to_string(),
                     value: decimal(*amount),
                     memo,
+                    fee_level,
                 })
             }
             StellarAction::SendAsset { to, asset, amount } => {
@@ -313,6 +320,7 @@ impl StellarTransaction {
                     asset_issuer: asset.issuer.to_string(),
                     amount: decimal(*amount),
                     memo,
+                    fee_level,
                 })
             }
             StellarAction::ChangeTrust { asset } => {
@@ -321,6 +329,7 @@ impl StellarTransaction {
                     asset_code: asset.code.to_string(),
                     asset_issuer: asset.issuer.to_string(),
                     memo,
+                    fee_level,
                 })
             }
         }

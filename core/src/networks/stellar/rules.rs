@@ -21,12 +21,15 @@ use crate::{
         network::Network,
         payload::NetworkPayload as _,
         rules::{
-            Allocation, NetworkRules, Resource, Signed, SigningInput, Unsigned, lowest_free,
-            unexpected_chain_data,
+            Allocation, ChainMoment, NetworkRules, Resource, Signed, SigningInput, Unsigned,
+            lowest_free, unexpected_chain_data,
         },
     },
     signature::{Curve, Signature},
 };
+
+/// How long a transaction waits for each one before it, at most: two ledgers, and the look whether it is there.
+const SECONDS_PER_TURN: u64 = 15;
 
 /// The Stellar rules.
 pub struct Stellar;
@@ -37,6 +40,10 @@ impl NetworkRules for Stellar {
     type ChainData = ChainData;
 
     const NETWORK: Network = Network::Stellar;
+    const HASH_BEFORE_SIGNING: bool = true;
+    /// 10 XLM.
+    const DEFAULT_MOST_FEE: u64 = 100_000_000;
+    const PRICE_UNIT: &'static str = "stroops per operation";
 
     fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
         let key = key_of(public_key)?;
@@ -75,6 +82,7 @@ impl NetworkRules for Stellar {
                 StellarAction::SendNative { to, .. } => Some(to.clone().account_id().to_string()),
                 StellarAction::SendAsset { .. } | StellarAction::ChangeTrust { .. } => None,
             },
+            level: transaction.level.unwrap_or_default(),
         })
     }
 
@@ -83,7 +91,8 @@ impl NetworkRules for Stellar {
     }
 
     /// The lowest number after the account's that is free. The network takes the numbers of an
-    /// account one after the other and without a gap.
+    /// account one after the other and without a gap, one in a ledger: the time of a transaction begins when
+    /// those before it can be through.
     fn allocate(
         &self,
         _payload: &StellarPayload,
@@ -91,9 +100,11 @@ impl NetworkRules for Stellar {
         taken: &BTreeSet<Resource>,
     ) -> Result<Allocation<ChainData>, Fault> {
         let next = envelope::following(chain_data.sequence)?.unsigned_abs();
-        let sequence = lowest_free(next, taken)?.saturating_sub(1);
+        let number = lowest_free(next, taken)?;
+        let wait_s = number.saturating_sub(next).saturating_mul(SECONDS_PER_TURN);
         Ok(Allocation::ChainData(ChainData {
-            sequence,
+            sequence: number.saturating_sub(1),
+            max_time: chain_data.max_time.saturating_add(wait_s),
             ..chain_data
         }))
     }
@@ -173,11 +184,20 @@ impl NetworkRules for Stellar {
         })
     }
 
-    /// Its time bound, a second that is still good. A bound in ledgers is no time.
-    fn valid_until_ms(&self, signed: &Signed) -> Result<Option<u64>, Fault> {
+    fn sent_number(&self, signed: &Signed, _address: &str) -> Result<Option<u64>, Fault> {
+        Ok(Some(ledger::read_sent(&signed.transaction)?.sequence))
+    }
+
+    /// Its time bound, a second that is still good; without one, the ledger from which on none takes it.
+    fn valid_until(&self, signed: &Signed) -> Result<Option<ChainMoment>, Fault> {
         let sent = ledger::read_sent(&signed.transaction)?;
-        let end_s = sent.max_time.map(|second| second.saturating_add(1));
-        Ok(end_s.map(|end_s| end_s.saturating_mul(1_000)))
+        let time = sent
+            .max_time
+            .map(|second| ChainMoment::at_ms(second.saturating_add(1).saturating_mul(1_000)));
+        let ledger = sent
+            .max_ledger
+            .map(|ledger| ChainMoment::at_height(ledger.into()));
+        Ok(time.or(ledger))
     }
 }
 

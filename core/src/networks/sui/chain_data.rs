@@ -31,8 +31,8 @@ pub struct ChainData {
     /// The gas that the simulation took, where it was asked for. (In a box so that facts of other
     /// networks need not have the size of these.)
     pub gas_used: Option<Box<GasUsed>>,
-    /// Coin objects of SUI that the sender's address owns; at most [`MAX_COINS`]. The first 256
-    /// pay.
+    /// Coin objects of SUI that the sender's address owns; at most [`MAX_COINS`]. Of those that a transaction
+    /// is built with the first 256 pay.
     pub sui_coins: Vec<CoinObject>,
     /// The sender's SUI that lies in no coin object (SIP-58), MIST.
     pub sui_address_balance: u64,

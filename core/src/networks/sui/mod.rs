@@ -2,7 +2,7 @@
 //!
 //! Payments are programmable transactions as the TypeScript SDK makes them. Money lies in coin
 //! objects and in address balances (SIP-58); both are spent. A payment takes all coin objects that
-//! the facts name, so that what is left comes back as one coin.
+//! its facts name; `allocate` leaves no more in them than are needed.
 
 mod address;
 mod chain_data;
@@ -13,7 +13,9 @@ pub(super) mod payload;
 mod payment;
 mod rules;
 mod seen;
+mod selection;
 mod sent;
+mod sponsor;
 mod tx;
 
 pub use self::{

@@ -9,6 +9,7 @@ use super::{
     custom::read_custom,
     payment::{GasSettings, MAX_BUDGET, SuiOutput, SuiPayment},
     seen::{VisibleSpend, seen, sets_alias},
+    sponsor,
 };
 use crate::{
     amount::{U256, parse_u64},
@@ -39,12 +40,26 @@ pub enum SuiPayload {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SuiCustom {
-    /// Sender and gas owner, `0x` and 64 hex digits.
+    /// Sender, gas owner or both, `0x` and 64 hex digits.
     pub from: String,
     /// The transaction, BCS `TransactionData`.
     pub bytes: Vec<u8>,
     /// The same, read.
     pub transaction: Box<Transaction>,
+    /// Where sender and gas owner are two: the verified signature of the other one, serialized, if it is there.
+    pub other_signatures: Vec<Vec<u8>>,
+}
+
+impl SuiCustom {
+    /// Whether it is a transaction of `from`, and not only at its cost.
+    pub(super) fn is_sender(&self) -> bool {
+        self.transaction.sender.to_string() == self.from
+    }
+
+    /// Whether `from` pays the gas.
+    pub(super) fn is_gas_owner(&self) -> bool {
+        self.transaction.gas_payment.owner.to_string() == self.from
+    }
 }
 
 /// A personal message (the wallet standard's `sui:signPersonalMessage`). Its intent byte keeps it
@@ -129,19 +144,22 @@ pub(in crate::networks) fn send_custom(wire: &wire::SuiSendCustom) -> Result<Sui
     let from = address("from", &wire.from)?;
     required_bytes("payload", &wire.payload)?;
     let (bytes, transaction) = read_custom(&wire.payload)?;
-    if transaction.sender.to_string() != from {
-        return Err(Fault::field("payload", "is not a transaction of `from`"));
+    let signer = parse_address(&from).map_err(Fault::bug)?;
+    if transaction.sender != signer {
+        if transaction.gas_payment.owner != signer {
+            return Err(Fault::field(
+                "payload",
+                "is not a transaction of `from`: it is neither its sender nor its gas owner",
+            ));
+        }
+        sponsor::check_as_gas_owner(&transaction)?;
     }
-    if transaction.gas_payment.owner != transaction.sender {
-        return Err(Fault::field(
-            "payload",
-            "has a gas owner other than `from`: it needs a second signature, so Covault cannot send it",
-        ));
-    }
+    sponsor::check_signatures(&transaction, signer, &wire.other_signatures)?;
     Ok(SuiPayload::Custom(SuiCustom {
         from,
         bytes,
         transaction: Box::new(transaction),
+        other_signatures: wire.other_signatures.clone(),
     }))
 }
 
@@ -181,7 +199,11 @@ impl NetworkPayload for SuiPayload {
                     amount: seen.amount,
                     recipient: seen.to,
                 };
-                let seen = seen(&custom.transaction);
+                // Another one's transaction takes nothing of its gas owner but the fee.
+                let seen = match custom.is_sender() {
+                    true => seen(&custom.transaction),
+                    false => Vec::new(),
+                };
                 (ContentKind::Custom, seen.into_iter().map(spend).collect())
             }
             SuiPayload::Message(message) => {
@@ -197,7 +219,7 @@ impl NetworkPayload for SuiPayload {
 
     fn account_changes(&self) -> BTreeSet<AccountChange> {
         match self {
-            SuiPayload::Custom(custom) if sets_alias(&custom.transaction) => {
+            SuiPayload::Custom(custom) if custom.is_sender() && sets_alias(&custom.transaction) => {
                 BTreeSet::from([AccountChange::SuiAddressAlias])
             }
             _ => BTreeSet::new(),
@@ -232,6 +254,23 @@ impl NetworkPayload for SuiPayload {
         !matches!(self, SuiPayload::Message(_))
     }
 
+    fn pays_fee(&self) -> bool {
+        match self {
+            SuiPayload::Custom(custom) => custom.is_gas_owner(),
+            SuiPayload::Payment(_) | SuiPayload::Message(_) => true,
+        }
+    }
+
+    fn missing_signer(&self) -> Option<String> {
+        match self {
+            SuiPayload::Custom(custom) if custom.other_signatures.is_empty() => {
+                let from = parse_address(&custom.from).ok()?;
+                sponsor::other(&custom.transaction, from).map(|other| other.to_string())
+            }
+            _ => None,
+        }
+    }
+
     /// A batch of several has no wire form of its own: it gives one that lists them all and that
     /// no parser takes, so that it can never be taken for another payment.
     fn to_wire(&self) -> WireKind {
@@ -240,6 +279,7 @@ impl NetworkPayload for SuiPayload {
             SuiPayload::Custom(custom) => WireKind::SuiSendCustom(wire::SuiSendCustom {
                 from: custom.from.clone(),
                 payload: custom.bytes.clone(),
+                other_signatures: custom.other_signatures.clone(),
             }),
             SuiPayload::Message(message) => WireKind::SuiMessage(wire::SuiMessage {
                 from: message.from.clone(),

@@ -16,7 +16,7 @@ use super::{
     chain_data::{ChainData, Queries, SuiValidity},
     coins::{self, CoinObject},
     payload::SuiPayload,
-    tx,
+    selection, tx,
 };
 use crate::{
     amount::U256,
@@ -39,7 +39,8 @@ use crate::{
 /// [`Class::Invalid`] when the facts cannot pay it, and [`Class::Bug`] when they are not those
 /// that were asked for.
 pub fn simulation(queries: &Queries, chain_data: &ChainData) -> Result<Vec<u8>, Fault> {
-    tx::encode(&tx::simulation(&queries.payment, chain_data)?)
+    let chain_data = selection::simulated(&queries.payment, chain_data);
+    tx::encode(&tx::simulation(&queries.payment, &chain_data)?)
 }
 
 /// The Sui rules.
@@ -51,6 +52,11 @@ impl NetworkRules for Sui {
     type ChainData = ChainData;
 
     const NETWORK: Network = Network::Sui;
+    const HASH_BEFORE_SIGNING: bool = true;
+    /// 1 SUI.
+    const DEFAULT_MOST_FEE: u64 = 1_000_000_000;
+    const ENDS_BY_ITSELF: &'static str =
+        "it is void at the end of the epoch after the one in which it was made";
     const PRICE_UNIT: &'static str = "MIST per unit of gas";
 
     /// BLAKE2b-256 over the scheme's flag (0 for Ed25519) and the key.
@@ -90,7 +96,7 @@ impl NetworkRules for Sui {
         true
     }
 
-    /// Without the coins that other transactions spend, and with a nonce that none has.
+    /// Only the coins that are needed, of those that no other transaction spends, and a nonce that none has.
     fn allocate(
         &self,
         payload: &SuiPayload,
@@ -102,7 +108,6 @@ impl NetworkRules for Sui {
         };
         chain_data.check(payment)?;
         self.check_chain_data(payload, &chain_data)?;
-        let (_, budget) = tx::gas(payment, &chain_data)?;
         let mut left = chain_data.clone();
         left.sui_coins = free(&chain_data.sui_coins, taken)?;
         left.coins = free(&chain_data.coins, taken)?;
@@ -111,14 +116,13 @@ impl NetworkRules for Sui {
             .as_ref()
             .map(|_| free_validity(&chain_data, taken))
             .transpose()?;
-        match tx::funds(payment, &left, budget) {
-            Ok(()) => Ok(Allocation::ChainData(left)),
+        Ok(match selection::choose(payment, &chain_data, &left)? {
+            Some(chosen) => Allocation::ChainData(chosen),
             // Another transaction holds the coins; what it leaves may be enough.
-            Err(_) if tx::funds(payment, &chain_data, budget).is_ok() => Ok(Allocation::Wait(
+            None => Allocation::Wait(
                 "the required coins are reserved by other transactions of this wallet".into(),
-            )),
-            Err(short) => Err(short),
-        }
+            ),
+        })
     }
 
     fn candidate_inputs(&self, chain_data: &ChainData) -> Result<Vec<Resource>, Fault> {
@@ -139,7 +143,12 @@ impl NetworkRules for Sui {
         unsigned: &Unsigned,
     ) -> Result<Vec<Resource>, Fault> {
         let transaction = tx::decode(&unsigned.bytes).ok_or_else(unreadable)?;
-        let mut reservations = object_resources(&transaction);
+        // Of two who sign, each holds what is its own.
+        let (gas, inputs) = match payload {
+            SuiPayload::Custom(custom) => (custom.is_gas_owner(), custom.is_sender()),
+            SuiPayload::Payment(_) | SuiPayload::Message(_) => (true, true),
+        };
+        let mut reservations = object_resources(&transaction, gas, inputs);
         let nonce = match payload {
             SuiPayload::Payment(_) => tx::nonce(&transaction.expiration),
             SuiPayload::Custom(_) | SuiPayload::Message(_) => None,
@@ -221,10 +230,10 @@ impl NetworkRules for Sui {
     }
 
     /// As JSON: `{"txBytes": base64, "signatures": [base64]}`, what `ExecuteTransaction` takes. A
-    /// signature is flag, signature and public key.
+    /// signature is flag, signature and public key; the sender's comes first.
     fn assemble(
         &self,
-        _payload: &SuiPayload,
+        payload: &SuiPayload,
         unsigned: &Unsigned,
         signatures: &[Signature],
         public_key: &[u8],
@@ -240,9 +249,15 @@ impl NetworkRules for Sui {
             signature: Ed25519Signature::new(signature.to_bytes()),
             public_key: key(public_key)?,
         });
+        let mut signatures = vec![signature.to_base64()];
+        if let SuiPayload::Custom(custom) = payload {
+            let others = custom.other_signatures.iter();
+            let place = usize::from(custom.is_sender());
+            signatures.splice(place..place, others.map(|other| STANDARD.encode(other)));
+        }
         let text = serde_json::to_string(&SignedText {
             tx_bytes: STANDARD.encode(&unsigned.bytes),
-            signatures: [signature.to_base64()],
+            signatures,
         });
         Ok(Signed {
             transaction: text.map_err(Fault::bug)?,
@@ -255,7 +270,7 @@ impl NetworkRules for Sui {
 #[serde(rename_all = "camelCase")]
 struct SignedText {
     tx_bytes: String,
-    signatures: [String; 1],
+    signatures: Vec<String>,
 }
 
 /// A public key as RFC 8032 encodes it; one of small order is nobody's.
@@ -283,8 +298,9 @@ fn unreadable() -> Fault {
 }
 
 /// Objects that a transaction uses up for certain: gas coins, what it receives, and what its
-/// commands split, merge, transfer or put into vectors.
-fn object_resources(transaction: &Transaction) -> Vec<Resource> {
+/// commands split, merge, transfer or put into vectors. Of the gas coins and the sender's objects those alone
+/// that are wanted.
+fn object_resources(transaction: &Transaction, gas: bool, inputs: bool) -> Vec<Resource> {
     let Some(program) = tx::program_of(transaction) else {
         return Vec::new();
     };
@@ -306,11 +322,10 @@ fn object_resources(transaction: &Transaction) -> Vec<Resource> {
             _ => None,
         }));
     }
-    let gas = transaction.gas_payment.objects.iter();
-    let inputs = program
-        .inputs
-        .iter()
-        .enumerate()
+    let gas = transaction.gas_payment.objects.iter().filter(|_| gas);
+    let all = program.inputs.iter().enumerate();
+    let inputs = all
+        .filter(|_| inputs)
         .filter_map(|(index, input)| match input {
             Input::ImmutableOrOwned(object) => owned.contains(&index).then_some(object),
             Input::Receiving(object) => Some(object),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sui_sdk_types::{
     Address, Argument, Command, Input, ProgrammableTransaction, StructTag, Transaction, TypeTag,
+    WithdrawFrom,
 };
 
 use super::tx::{program_of, pure};
@@ -22,13 +23,21 @@ pub(crate) struct VisibleSpend {
     pub to: Option<String>,
 }
 
-/// What is seen of a transaction: withdrawals from address balances, the gas coin and SUI that is
-/// split off it when they are handed on, objects that are transferred, calls.
+/// What is seen of a transaction to leave its sender: withdrawals from address balances, the gas coin and SUI
+/// that is split off it when they are handed on, objects that are transferred, calls. Of a gas coin that is
+/// another's nothing is the sender's.
 pub(crate) fn seen(transaction: &Transaction) -> Vec<VisibleSpend> {
     let Some(program) = program_of(transaction) else {
         return Vec::new();
     };
+    let owner = transaction.gas_payment.owner;
+    let sponsor = (owner != transaction.sender).then_some(owner);
     let withdrawals = program.inputs.iter().filter_map(|input| match input {
+        Input::FundsWithdrawal(withdrawal)
+            if sponsor.is_some() && withdrawal.source() == WithdrawFrom::Sponsor =>
+        {
+            None
+        }
         Input::FundsWithdrawal(withdrawal) => Some(VisibleSpend {
             token: token(withdrawal.coin_type()),
             // The amount is an option so that other reservations can come.
@@ -38,7 +47,10 @@ pub(crate) fn seen(transaction: &Transaction) -> Vec<VisibleSpend> {
         _ => None,
     });
     let mut seen: Vec<VisibleSpend> = withdrawals.collect();
-    let mut split = SplitCoin::default();
+    let mut split = SplitCoin {
+        sponsor,
+        ..SplitCoin::default()
+    };
     for (place, command) in program.commands.iter().enumerate() {
         seen.extend(split.follow(program, transaction.sender, place, command));
     }
@@ -57,6 +69,8 @@ pub(crate) fn sets_alias(transaction: &Transaction) -> bool {
 
 #[derive(Default)]
 struct SplitCoin {
+    /// Whose the gas coin is, where it is not the sender's.
+    sponsor: Option<Address>,
     /// SUI that was split off the gas coin, by command and result, and was not handed on yet.
     parts: BTreeMap<(usize, u16), U256>,
     /// Inputs that a function was given: one that takes them by mutable reference changes them for
@@ -77,6 +91,9 @@ impl SplitCoin {
                 if command.coin != Argument::Gas {
                     return unseen_amount(self.take(&[command.coin]));
                 }
+                if self.sponsor.is_some() {
+                    return None;
+                }
                 for (index, amount) in (0..).zip(&command.amounts) {
                     // How much a command before has made of it is not known.
                     let amount = self.number(program, amount).map_or(U256::MAX, U256::from);
@@ -87,7 +104,8 @@ impl SplitCoin {
             Command::MergeCoins(command) => {
                 let taken = self.take(&command.coins_to_merge);
                 if command.coin == Argument::Gas {
-                    return None;
+                    // Into another's it is given away.
+                    return self.sponsor.map(|to| sui(taken, Some(to)));
                 }
                 unseen_amount(taken)
             }
@@ -124,6 +142,7 @@ impl SplitCoin {
             let key = match *argument {
                 Argument::Result(command) => (usize::from(command), 0),
                 Argument::NestedResult(command, index) => (usize::from(command), index),
+                Argument::Gas if self.sponsor.is_some() => continue,
                 Argument::Gas => return U256::MAX,
                 Argument::Input(_) => continue,
             };

@@ -20,7 +20,7 @@ use crate::{
 /// The network's `max_tx_size_bytes`.
 const MAX_BYTES: usize = 128 * 1024;
 /// The network's `max_gas_payment_objects`.
-const MAX_GAS_OBJECTS: usize = 256;
+pub(super) const MAX_GAS_OBJECTS: usize = 256;
 /// Coins of one MergeCoins, as the SDK has it; the network's `max_arguments` is 512.
 const MAX_MERGED: usize = 500;
 /// Units of gas that the SDK adds to what a simulation took.

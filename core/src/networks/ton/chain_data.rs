@@ -25,6 +25,8 @@ pub struct TransactionQueries {
     pub value: u128,
     /// Whether a time until which the transaction is good is wanted (the request brings none).
     pub valid_until: bool,
+    /// The recipient, `EQ...`, of which must be known whether a contract is there: of what is to bounce.
+    pub recipient: Option<String>,
     /// For tonSendToken.
     pub jetton: Option<JettonQueries>,
 }
@@ -65,6 +67,8 @@ pub struct TransactionChainData {
     pub deployed: bool,
     /// Until when the transaction is good, in seconds since the Unix epoch: by the clock.
     pub valid_until: Option<u32>,
+    /// Whether a contract is at [`TransactionQueries::recipient`]; `None` where it was not asked.
+    pub recipient_deployed: Option<bool>,
     /// For tonSendToken.
     pub jetton: Option<JettonChainData>,
 }

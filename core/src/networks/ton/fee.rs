@@ -9,7 +9,11 @@
 //! asked comes out of the value that is sent to them. Rent for the storage of the wallet, which is
 //! due whether or not it sends, is not in it.
 
-use tycho_types::cell::{Cell, CellTreeStats};
+use tycho_types::{
+    boc::Boc,
+    cell::{Cell, CellTreeStats},
+    models::{GasLimitsPrices, MsgForwardPrices},
+};
 
 use super::{
     cells::MOST_CELLS,
@@ -18,6 +22,13 @@ use super::{
 
 /// nanoton per unit of gas in the base chain.
 const GAS_PRICE: u128 = 400;
+/// Gas that a v5r1 wallet takes to send one message.
+pub const TRANSFER_GAS: u128 = 4_939;
+/// What is carried of a plain transfer: a message to the wallet and one to the recipient, with so many bits and cells
+/// together that are charged.
+const TRANSFER_MESSAGES: u128 = 2;
+const TRANSFER_BITS: u128 = 1_800;
+const TRANSFER_CELLS: u128 = 2;
 /// The most gas that a transaction gets.
 const MOST_GAS: u128 = 1_000_000;
 /// Gas that a wallet takes without its messages: four times what v5r1 takes with one (4,939;
@@ -51,6 +62,57 @@ const MASTER: ForwardingFee = ForwardingFee {
     per_bit: 10_000,
     per_cell: 1_000_000,
 };
+
+/// What validators charge for a plain transfer in the base chain, in nanoton.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransferPrices {
+    /// Per unit of gas, of which it takes [`TRANSFER_GAS`].
+    pub gas: u128,
+    /// For all that is carried.
+    pub carriage: u128,
+}
+
+impl TransferPrices {
+    /// Those of mainnet.
+    pub const MAINNET: Self = Self::new(GAS_PRICE, &BASE);
+
+    const fn new(gas: u128, carriage: &ForwardingFee) -> Self {
+        let ForwardingFee {
+            lump,
+            per_bit,
+            per_cell,
+        } = carriage;
+        Self {
+            gas,
+            carriage: TRANSFER_MESSAGES * *lump
+                + TRANSFER_BITS * *per_bit
+                + TRANSFER_CELLS * *per_cell,
+        }
+    }
+
+    /// Reads the parameters 21 and 25 of the chain's configuration, each a bag of cells in base64. `None` where they are
+    /// something else.
+    pub fn read(gas: &str, carriage: &str) -> Option<Self> {
+        let gas: GasLimitsPrices = Boc::decode_base64(gas).ok()?.parse().ok()?;
+        let carriage: MsgForwardPrices = Boc::decode_base64(carriage).ok()?.parse().ok()?;
+        // Of each price 1/65536 is meant; a part of a nanoton is charged as one.
+        let whole = |price: u64| u128::from(price).div_ceil(1 << 16);
+        Some(Self::new(
+            whole(gas.gas_price),
+            &ForwardingFee {
+                lump: carriage.lump_price.into(),
+                per_bit: whole(carriage.bit_price),
+                per_cell: whole(carriage.cell_price),
+            },
+        ))
+    }
+
+    /// Whether they are within what the highest fee of a transaction is reckoned with.
+    pub fn is_credible(&self) -> bool {
+        let most = Self::MAINNET;
+        self.gas <= MARGIN * most.gas && self.carriage <= MARGIN * most.carriage
+    }
+}
 
 impl ForwardingFee {
     /// The root is counted here; the network does not charge for it.

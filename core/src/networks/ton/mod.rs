@@ -11,7 +11,7 @@ mod chain_data;
 mod code;
 mod coins;
 mod connect;
-mod fee;
+pub mod fee;
 mod jetton;
 pub mod ledger;
 mod message;

@@ -24,12 +24,15 @@ use crate::{
     networks::{
         network::Network,
         rules::{
-            Allocation, NetworkRules, Resource, Signed, SigningInput, Unsigned, lowest_free,
-            unexpected_chain_data,
+            Allocation, ChainMoment, NetworkRules, Resource, Signed, SigningInput, Unsigned,
+            lowest_free, unexpected_chain_data,
         },
     },
     signature::{Curve, Signature},
 };
+
+/// How long a transaction waits for each one before it, at most: some blocks, and the look whether it is there.
+const SECONDS_PER_TURN: u32 = 20;
 
 /// The TON rules.
 pub struct Ton;
@@ -40,6 +43,9 @@ impl NetworkRules for Ton {
     type ChainData = ChainData;
 
     const NETWORK: Network = Network::Ton;
+    /// 0.5 TON.
+    const DEFAULT_MOST_FEE: u64 = 500_000_000;
+    const PRICE_UNIT: &'static str = "nanoton per unit of gas";
 
     /// The address of the v5r1 wallet, as new wallets are.
     fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
@@ -67,16 +73,18 @@ impl NetworkRules for Ton {
     }
 
     fn queries(&self, payload: &TonPayload) -> Option<Queries> {
-        let transaction = |from: &str, value, valid_until, jetton| {
-            Some(Queries::Transaction(TransactionQueries {
-                from: from.to_owned(),
-                value,
-                valid_until,
-                jetton,
-            }))
+        let transaction = |from: &str, value, valid_until, jetton| TransactionQueries {
+            from: from.to_owned(),
+            value,
+            valid_until,
+            recipient: None,
+            jetton,
         };
-        match payload {
-            TonPayload::SendNative(send) => transaction(&send.from, send.value, true, None),
+        let transaction = match payload {
+            TonPayload::SendNative(send) => TransactionQueries {
+                recipient: send.to.bounce.then(|| send.to.contract_form()),
+                ..transaction(&send.from, send.value, true, None)
+            },
             TonPayload::SendToken(send) => {
                 let jetton = JettonQueries {
                     master: send.master.contract_form(),
@@ -93,16 +101,18 @@ impl NetworkRules for Ton {
             TonPayload::Message(message) => {
                 let (domain, timestamp) = (message.domain.is_none(), message.timestamp.is_none());
                 let wanted = message.form.has_domain() && (domain || timestamp);
-                wanted.then_some(Queries::Message { domain, timestamp })
+                return wanted.then_some(Queries::Message { domain, timestamp });
             }
-        }
+        };
+        Some(Queries::Transaction(transaction))
     }
 
     fn is_sequenced(&self, queries: &Queries) -> bool {
         matches!(queries, Queries::Transaction(_))
     }
 
-    /// The lowest seqno from the wallet's present one up that is free.
+    /// The lowest seqno from the wallet's present one up that is free. The contract takes one after the other:
+    /// the time of a transaction begins when those before it can be through.
     fn allocate(
         &self,
         _payload: &TonPayload,
@@ -115,8 +125,12 @@ impl NetworkRules for Ton {
                 let seqno = u32::try_from(seqno).map_err(|_| {
                     Fault::field("from", "the wallet's sequence numbers are used up")
                 })?;
+                let before = seqno.saturating_sub(chain_data.seqno);
+                let wait_s = before.saturating_mul(SECONDS_PER_TURN);
+                let end = |end: u32| end.saturating_add(wait_s);
                 ChainData::Transaction(TransactionChainData {
                     seqno,
+                    valid_until: chain_data.valid_until.map(end),
                     ..chain_data
                 })
             }
@@ -197,12 +211,18 @@ impl NetworkRules for Ton {
         })
     }
 
+    fn sent_number(&self, signed: &Signed, _address: &str) -> Result<Option<u64>, Fault> {
+        Ok(Some(
+            super::ledger::read_sent(&signed.transaction)?.seqno.into(),
+        ))
+    }
+
     /// The time that the wallet contract looks at; perhaps that second is still good.
-    fn valid_until_ms(&self, signed: &Signed) -> Result<Option<u64>, Fault> {
+    fn valid_until(&self, signed: &Signed) -> Result<Option<ChainMoment>, Fault> {
         let bytes = STANDARD.decode(&signed.transaction).map_err(Fault::bug)?;
         let second = wallet::signed_until(&bytes).ok_or_else(unreadable)?;
         let end_s = u64::from(second).saturating_add(1);
-        Ok(Some(end_s.saturating_mul(1_000)))
+        Ok(Some(ChainMoment::at_ms(end_s.saturating_mul(1_000))))
     }
 }
 
@@ -225,10 +245,18 @@ fn order(
         _ => None,
     };
     let valid_until = one_of(brought, chain_data.valid_until)?;
+    let may_bounce = matches!(payload, TonPayload::SendNative(send) if send.to.bounce);
+    if may_bounce != chain_data.recipient_deployed.is_some() {
+        return Err(unexpected_chain_data());
+    }
     let (field, messages) = match (payload, &chain_data.jetton) {
         (TonPayload::SendNative(send), None) => {
             let body = jetton::comment(&send.comment).map_err(Fault::bug)?;
-            let message = wallet::internal(&send.to, send.value, None, body);
+            let to = TonAddress {
+                bounce: chain_data.recipient_deployed.unwrap_or(false),
+                ..send.to
+            };
+            let message = wallet::internal(&to, send.value, None, body);
             ("comment", vec![message.map_err(Fault::bug)?])
         }
         (TonPayload::SendToken(send), Some(chain_data)) => {

@@ -16,4 +16,5 @@ pub use self::{
     chain_data::{Block, ChainData, Queries, TronCall},
     payload::{TronAction, TronPayload},
     rules::Tron,
+    tx::expires_ms,
 };

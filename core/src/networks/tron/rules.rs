@@ -14,7 +14,7 @@ use crate::{
     networks::{
         network::Network,
         rules::{
-            Allocation, NetworkRules, Resource, Signed, SigningInput, Unsigned,
+            Allocation, ChainMoment, NetworkRules, Resource, Signed, SigningInput, Unsigned,
             unexpected_chain_data,
         },
     },
@@ -30,6 +30,10 @@ impl NetworkRules for Tron {
     type ChainData = ChainData;
 
     const NETWORK: Network = Network::Tron;
+    const HASH_BEFORE_SIGNING: bool = true;
+    /// 200 TRX.
+    const DEFAULT_MOST_FEE: u64 = 200_000_000;
+    const PRICE_UNIT: &'static str = "sun per byte of bandwidth";
 
     fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
         Address::of_key(public_key).map(|address| address.to_string())
@@ -151,6 +155,10 @@ impl NetworkRules for Tron {
         };
         let signature = [&signature.to_bytes()[..], &[v]].concat();
         tx::assemble(&unsigned.bytes, signature)
+    }
+
+    fn valid_until(&self, signed: &Signed) -> Result<Option<ChainMoment>, Fault> {
+        Ok(Some(ChainMoment::at_ms(tx::expires_ms(signed)?)))
     }
 }
 

@@ -186,6 +186,20 @@ pub(super) fn assemble(unsigned: &[u8], signature: Vec<u8>) -> Result<Signed, Fa
     })
 }
 
+/// Until when a signed transaction is good, in milliseconds since the Unix epoch: blocks of that time or later do
+/// not take it.
+///
+/// # Errors
+/// [`crate::fault::Class::Bug`] when it is not one that this module made.
+pub fn expires_ms(signed: &Signed) -> Result<u64, Fault> {
+    let read = || {
+        let bytes = hex::decode(&signed.transaction).ok()?;
+        let sent = proto::SignedTransaction::decode(bytes.as_slice()).ok()?;
+        u64::try_from(decode(&sent.raw_data)?.expiration).ok()
+    };
+    read().ok_or_else(undecodable)
+}
+
 fn signed(unsigned: &[u8], signature: Vec<u8>) -> proto::SignedTransaction {
     proto::SignedTransaction {
         raw_data: unsigned.to_vec(),

@@ -1,6 +1,6 @@
 //! JSON to message, by the descriptors.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 use base64::{
     Engine as _,
@@ -10,13 +10,14 @@ use base64::{
     },
 };
 use prost_reflect::{
-    Cardinality, DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor, Value,
+    Cardinality, DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor,
+    ReflectMessage as _, Value,
 };
 
 use super::tree::JsonValue;
 use crate::{
-    fault::{Class, Fault},
-    schema::reflect,
+    fault::Fault,
+    schema::{path::FieldPath, reflect},
 };
 
 const LENIENT: GeneralPurposeConfig =
@@ -28,46 +29,23 @@ const URL_LENIENT: GeneralPurpose = GeneralPurpose::new(&base64::alphabet::URL_S
 /// parser is off by a few units in the last place, and 2^53 + 1 is no double at all.
 const EXACT_FLOAT: f64 = 1_125_899_906_842_624.0;
 
-/// Where in the document we are: `evmSendNative.gasFee.maxFee`, `recipients[3].amount`.
-#[derive(Clone, Copy)]
-enum JsonPath<'a> {
-    Root,
-    Field(&'a JsonPath<'a>, &'a str),
-    Item(&'a JsonPath<'a>, usize),
-}
-
-impl fmt::Display for JsonPath<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            JsonPath::Root => Ok(()),
-            JsonPath::Field(JsonPath::Root, name) => f.write_str(name),
-            JsonPath::Field(parent, name) => write!(f, "{parent}.{name}"),
-            JsonPath::Item(parent, index) => write!(f, "{parent}[{index}]"),
-        }
-    }
-}
-
-impl JsonPath<'_> {
-    fn fault(&self, problem: impl fmt::Display) -> Fault {
-        match self {
-            JsonPath::Root => Fault::new(Class::Invalid, format!("the body {problem}")),
-            _ => Fault::field(self, problem),
-        }
-    }
-}
+/// How long a text of hex digits is that is refused as base64: bytes, and call data. Shorter ones
+/// are base64 too often.
+const HEX_BYTES: usize = 16;
+const HEX_CALL_DATA: usize = 8;
 
 /// Decodes a whole request.
 pub(super) fn message(
     descriptor: &MessageDescriptor,
     tree: &JsonValue,
 ) -> Result<DynamicMessage, Fault> {
-    object(descriptor, tree, &JsonPath::Root)
+    object(descriptor, tree, &FieldPath::Root)
 }
 
 fn object(
     descriptor: &MessageDescriptor,
     tree: &JsonValue,
-    path: &JsonPath<'_>,
+    path: &FieldPath<'_>,
 ) -> Result<DynamicMessage, Fault> {
     let JsonValue::Object(entries) = tree else {
         return Err(path.fault("must be a JSON object"));
@@ -76,7 +54,7 @@ fn object(
     let given = keys(descriptor, entries, path)?;
     let mut message = DynamicMessage::new(descriptor.clone());
     for field in descriptor.fields() {
-        let here = JsonPath::Field(path, field.json_name());
+        let here = FieldPath::Field(path, field.json_name());
         let Some(tree) = given.get(&field.number()).copied().flatten() else {
             if reflect::is_required(&field)? {
                 return Err(here.fault("is required"));
@@ -97,20 +75,20 @@ fn object(
 fn keys<'a>(
     descriptor: &MessageDescriptor,
     entries: &'a [(String, JsonValue)],
-    path: &JsonPath<'_>,
+    path: &FieldPath<'_>,
 ) -> Result<BTreeMap<u32, Option<&'a JsonValue>>, Fault> {
     let mut given = BTreeMap::new();
     for (key, tree) in entries {
         let Some(field) = find(descriptor, key) else {
             let name = shown(key);
-            return Err(JsonPath::Field(path, &name).fault("unknown field"));
+            return Err(FieldPath::Field(path, &name).fault("unknown field"));
         };
         let tree = (*tree != JsonValue::Null).then_some(tree);
         if tree.is_some() {
             check_oneof(&given, &field, path)?;
         }
         if given.insert(field.number(), tree).is_some() {
-            return Err(JsonPath::Field(path, field.json_name()).fault("is given twice"));
+            return Err(FieldPath::Field(path, field.json_name()).fault("is given twice"));
         }
     }
     Ok(given)
@@ -131,7 +109,7 @@ fn shown(key: &str) -> String {
 fn check_oneof(
     given: &BTreeMap<u32, Option<&JsonValue>>,
     field: &FieldDescriptor,
-    path: &JsonPath<'_>,
+    path: &FieldPath<'_>,
 ) -> Result<(), Fault> {
     let Some(oneof) = field.containing_oneof() else {
         return Ok(());
@@ -149,25 +127,27 @@ fn check_oneof(
     } else {
         oneof.name()
     };
-    Err(JsonPath::Field(path, field.json_name()).fault(format_args!(
-        "exactly one {what} may be given, and {} is given too",
-        other.json_name()
-    )))
+    Err(
+        FieldPath::Field(path, field.json_name()).fault(format_args!(
+            "exactly one {what} may be given, and {} is given too",
+            other.json_name()
+        )),
+    )
 }
 
-fn list(field: &FieldDescriptor, tree: &JsonValue, path: &JsonPath<'_>) -> Result<Value, Fault> {
+fn list(field: &FieldDescriptor, tree: &JsonValue, path: &FieldPath<'_>) -> Result<Value, Fault> {
     let JsonValue::List(items) = tree else {
         return Err(path.fault("must be a list"));
     };
     let values: Result<Vec<_>, _> = items
         .iter()
         .enumerate()
-        .map(|(index, item)| single(field, item, &JsonPath::Item(path, index)))
+        .map(|(index, item)| single(field, item, &FieldPath::Item(path, index)))
         .collect();
     Ok(Value::List(values?))
 }
 
-fn single(field: &FieldDescriptor, tree: &JsonValue, path: &JsonPath<'_>) -> Result<Value, Fault> {
+fn single(field: &FieldDescriptor, tree: &JsonValue, path: &FieldPath<'_>) -> Result<Value, Fault> {
     if field.is_map() || field.cardinality() == Cardinality::Required {
         return Err(unmapped(field));
     }
@@ -197,10 +177,38 @@ fn single(field: &FieldDescriptor, tree: &JsonValue, path: &JsonPath<'_>) -> Res
                 wrapper.try_set_field(&inner, value).map_err(Fault::bug)?;
                 wrapper
             }
-            None => object(&descriptor, tree, path)?,
+            None => {
+                let message = object(&descriptor, tree, path)?;
+                if let Some(name) = reflect::refuses_zero_of(field)? {
+                    refuse_zero(&message, tree, name, path)?;
+                }
+                message
+            }
         }),
         Kind::Double | Kind::Float => return Err(unmapped(field)),
     })
+}
+
+/// Refuses a 0 that is given as such: protobuf drops it, as if the field had been left out.
+fn refuse_zero(
+    message: &DynamicMessage,
+    tree: &JsonValue,
+    name: &str,
+    path: &FieldPath<'_>,
+) -> Result<(), Fault> {
+    let (descriptor, JsonValue::Object(entries)) = (message.descriptor(), tree) else {
+        return Ok(());
+    };
+    let given = entries.iter().find(|(key, value)| {
+        *value != JsonValue::Null && find(&descriptor, key).is_some_and(|it| it.name() == name)
+    });
+    match given.and_then(|(key, _)| find(&descriptor, key)) {
+        Some(field) if !message.has_field(&field) => {
+            let here = FieldPath::Field(path, field.json_name());
+            Err(here.fault("0 names another network, which has payload kinds of its own"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The schema has no such field; a test proves it.
@@ -217,7 +225,7 @@ pub(in crate::schema) fn wrapped(descriptor: &MessageDescriptor) -> Option<Field
     name.ends_with("Value").then(|| descriptor.get_field(1))?
 }
 
-fn integer<T: TryFrom<i128>>(tree: &JsonValue, path: &JsonPath<'_>) -> Result<T, Fault> {
+fn integer<T: TryFrom<i128>>(tree: &JsonValue, path: &FieldPath<'_>) -> Result<T, Fault> {
     let number = match tree {
         JsonValue::Integer(number) => *number,
         JsonValue::Float(number) => whole(*number, path)?,
@@ -230,7 +238,7 @@ fn integer<T: TryFrom<i128>>(tree: &JsonValue, path: &JsonPath<'_>) -> Result<T,
 }
 
 /// A number written with a fraction or an exponent, when it is whole and exact.
-fn whole(number: f64, path: &JsonPath<'_>) -> Result<i128, Fault> {
+fn whole(number: f64, path: &FieldPath<'_>) -> Result<i128, Fault> {
     if number.fract() != 0.0 {
         return Err(path.fault("must be a whole number"));
     }
@@ -258,7 +266,7 @@ fn decimal(text: &str) -> Option<i128> {
 fn enumeration(
     descriptor: &EnumDescriptor,
     tree: &JsonValue,
-    path: &JsonPath<'_>,
+    path: &FieldPath<'_>,
 ) -> Result<i32, Fault> {
     let known = match tree {
         JsonValue::String(name) => descriptor.get_value_by_name(name),
@@ -274,10 +282,13 @@ fn enumeration(
     })
 }
 
-fn bytes(tree: &JsonValue, path: &JsonPath<'_>, padded: bool) -> Result<Vec<u8>, Fault> {
+fn bytes(tree: &JsonValue, path: &FieldPath<'_>, padded: bool) -> Result<Vec<u8>, Fault> {
     let JsonValue::String(text) = tree else {
         return Err(path.fault("must be a base64 string"));
     };
+    if is_hex(text, if padded { HEX_CALL_DATA } else { HEX_BYTES }) {
+        return Err(path.fault("looks like hex; give base64"));
+    }
     if padded {
         return STANDARD
             .decode(text)
@@ -291,4 +302,15 @@ fn bytes(tree: &JsonValue, path: &JsonPath<'_>, padded: bool) -> Result<Vec<u8>,
     engine
         .decode(text)
         .map_err(|_| path.fault("must be base64"))
+}
+
+/// Whether the text is `least` characters or more, all hex digits, with or without `0x`. As base64 it would decode to
+/// other bytes without a word.
+fn is_hex(text: &str, least: usize) -> bool {
+    let digits = text.strip_prefix("0x").or(text.strip_prefix("0X"));
+    text.len() >= least
+        && digits
+            .unwrap_or(text)
+            .bytes()
+            .all(|byte| byte.is_ascii_hexdigit())
 }

@@ -164,6 +164,70 @@ fn decode__should_take_base64_of_both_alphabets_padded_or_not() {
     }
 }
 
+/// 0 is Sonic SVM mainnet, and was sent on Solana.
+#[test]
+fn decode__should_refuse_the_chain_id_of_sonic_on_the_kinds_of_solana() {
+    for kind in ["solanaSendNative", "solanaSendSplToken", "solanaSendCustom"] {
+        for zero in ["0", "\"0\"", "-0"] {
+            for name in ["chainId", "chain_id"] {
+                let json = format!("{{\"{kind}\":{{\"{name}\":{zero}}}}}");
+                assert_eq!(
+                    refused::<Create>(&json),
+                    format!(
+                        "{kind}.chainId: 0 names another network, which has payload kinds of its own"
+                    ),
+                );
+            }
+        }
+        for taken in ["{}", r#"{"chainId":null}"#, r#"{"chainId":101}"#] {
+            decode::<Create>(format!("{{\"{kind}\":{taken}}}").as_bytes()).expect(taken);
+        }
+    }
+    for kind in [
+        "sonicSvmSendNative",
+        "sonicSvmSendSplToken",
+        "sonicSvmSendCustom",
+    ] {
+        decode::<Create>(format!("{{\"{kind}\":{{\"chainId\":0}}}}").as_bytes()).expect(kind);
+    }
+}
+
+/// An ERC-20 transfer that was given in hex was signed as other call data.
+#[test]
+fn decode__should_refuse_hex_where_base64_belongs() {
+    const TRANSFER: &str = "a9059cbb00000000000000000000000078befdbc3a9b4cc239badd9322e98eae4394b4be0000000000000000000000000000000000000000000000000de0b6b3a7640000";
+    let refused_hex = |json: String, path: &str| {
+        let fault = decode::<Create>(json.as_bytes()).expect_err(&json);
+        let expected = format!("{path}: looks like hex; give base64");
+        assert_eq!(fault.message(), expected, "{json}");
+    };
+    for hex in [
+        TRANSFER,
+        &format!("0x{TRANSFER}"),
+        "a9059cbb",
+        "0Xa9059C",
+        "a9059cbb0",
+    ] {
+        let json = format!("{{\"evmSendCustom\":{{\"input\":\"{hex}\"}}}}");
+        refused_hex(json, "evmSendCustom.input");
+    }
+    for hex in [TRANSFER, "0123456789abcdef", "0x0123456789ABCD"] {
+        let json = format!("{{\"rawMessage\":{{\"content\":\"{hex}\"}}}}");
+        refused_hex(json, "rawMessage.content");
+    }
+    // Short enough to be base64 by chance, or with something in it that is no hex.
+    for text in [
+        "0123456789abcdA=",
+        "0123456789ab",
+        "0123456789abcdeg",
+        "0x01",
+    ] {
+        let json = format!("{{\"rawMessage\":{{\"content\":\"{text}\"}}}}");
+        decode::<Create>(json.as_bytes()).expect(text);
+    }
+    decode::<Create>(br#"{"evmSendCustom":{"input":"abcd"}}"#).expect("three bytes");
+}
+
 #[test]
 fn decode__should_demand_padded_standard_base64_of_call_data() {
     let input = |text: &str| {
@@ -338,6 +402,10 @@ fn encode__should_show_every_field() {
                 "simulation": "", "evmInputDataDecode": null,
                 "signatures": {"signatures": [{"ecdsaSignature": {"R": "0x1", "S": "0x2", "V": "0"}}]},
                 "source": null,
+                "transactionState": null, "replacesUuid": "", "replacedByUuids": [], "tokenTransferFee": null,
+                "signedTransaction": "", "pendingOperation": "",
+                "requiredApprovalCount": 0, "remainingApprovalCount": 0, "approvals": [],
+                "approvalExpiryTimestamp": "0", "approvalWanted": "", "approvalSubject": null,
             },
             "error": null,
         })
@@ -375,7 +443,7 @@ fn failure__should_be_the_response_of_every_operation_with_only_the_error() {
     let platform = operations
         .iter()
         .filter(|operation| operation.audience() == service::Audience::Platform);
-    assert_eq!(platform.clone().count(), 13);
+    assert_eq!(platform.clone().count(), 17);
     for operation in platform {
         let json: serde_json::Value =
             serde_json::from_str(&operation.failure(&error).expect("encodes")).expect("JSON");
@@ -447,11 +515,23 @@ impl Source<'_> {
         for oneof in descriptor.oneofs() {
             let members: Vec<_> = oneof.fields().collect();
             if let Some(field) = members.get(usize::from(self.byte()) % (members.len() + 1)) {
-                let value = self.single(&field.kind());
+                let value = self.member(field);
                 message.set_field(field, value);
             }
         }
         message
+    }
+
+    /// A member of a oneof, without a 0 that JSON may not name.
+    fn member(&mut self, field: &prost_reflect::FieldDescriptor) -> Value {
+        let mut value = self.single(&field.kind());
+        if let (Some(name), Value::Message(message)) =
+            (reflect::refuses_zero_of(field).expect("schema"), &mut value)
+            && message.get_field_by_name(name).expect("field").as_u64() == Some(0)
+        {
+            message.set_field_by_name(name, Value::U64(101));
+        }
+        value
     }
 }
 
@@ -475,16 +555,10 @@ fn round_trip__should_hold_for_each_of_the_32_create_kinds() {
         .collect();
     assert_eq!(kinds.len(), 32);
     for kind in kinds {
-        let Kind::Message(payload) = kind.kind() else {
-            panic!("{kind:?}")
-        };
         for fill in [0x00, 0x01, 0x55, 0xff] {
             let bytes = vec![fill; 400];
             let mut message = DynamicMessage::new(descriptor.clone());
-            message.set_field(
-                &kind,
-                Value::Message(Source(bytes.iter()).message(&payload)),
-            );
+            message.set_field(&kind, Source(bytes.iter()).member(&kind));
             round_trip(&message);
             let typed: Create = message.transcode_to().expect("typed");
             let json = encode(&typed).expect("encodes");

@@ -250,14 +250,15 @@ fn unseen_recipients__should_satisfy_no_list_unless_they_are_named() {
 }
 
 fn judged(policy: &Policy, network: Network, payload: &Payload) -> Result<Vec<Spending>, Fault> {
-    policy.evaluate(&PolicyRequest {
+    let asked = PolicyRequest {
         vault: VaultId::from_bytes([2; 16]),
         network,
         payload,
         own_wallets: &BTreeSet::new(),
         fee: U256::ZERO,
         price: None,
-    })
+    };
+    Ok(policy.evaluate(&asked)?.spending)
 }
 
 fn custom_aptos(function: &str) -> Payload {
@@ -269,6 +270,7 @@ fn custom_aptos(function: &str) -> Payload {
         from: sender(Network::Aptos),
         payload: payload.into_bytes(),
         gas_fee: None,
+        ..Default::default()
     });
     Payload::parse(&kind).unwrap()
 }
@@ -291,27 +293,85 @@ fn custom_sui(module: &str, function: &str) -> Payload {
 
 /// A transaction of these inputs and commands, in BCS, with one gas coin of the sender.
 fn sui_of(program: &[u8]) -> Payload {
-    let from = sender(Network::Sui);
-    let key = hex::decode(&from[2..]).unwrap();
+    let key = hex::decode(&sender(Network::Sui)[2..]).unwrap();
+    Payload::parse(&sui_kind(program, &key, &key)).unwrap()
+}
+
+fn sui_kind(program: &[u8], sender_key: &[u8], owner: &[u8]) -> WireKind {
     let payload = [
         // V1, programmable
         &[0, 0][..],
         program,
-        &key,
+        sender_key,
         // One gas coin: its id, version and digest; whose it is, price and budget; no end
         &[1],
         &[1; 32],
         &[3, 0, 0, 0, 0, 0, 0, 0],
         &[32],
         &[4; 32],
-        &key,
+        owner,
         &10_u64.to_le_bytes(),
         &1000_u64.to_le_bytes(),
         &[0],
     ]
     .concat();
-    let kind = WireKind::SuiSendCustom(wire::SuiSendCustom { from, payload });
-    Payload::parse(&kind).unwrap()
+    WireKind::SuiSendCustom(wire::SuiSendCustom {
+        from: sender(Network::Sui),
+        payload,
+        other_signatures: Vec::new(),
+    })
+}
+
+#[test]
+fn fee__should_be_that_of_the_one_who_pays_it() {
+    let own = hex::decode(&sender(Network::Sui)[2..]).unwrap();
+    let sui = |sender_key: &[u8], owner: &[u8]| {
+        // No inputs, no commands.
+        let kind = sui_kind(&[0, 0], sender_key, owner);
+        order(Network::Sui, &kind, ChainData::Nothing)
+    };
+    let tight = policy("most_fee.sui = \"999\"");
+    let enough = policy("most_fee.sui = \"1000\"");
+    let coins = |spending: Vec<Spending>| {
+        let amounts = spending.into_iter().map(|spent| spent.amount);
+        amounts.collect::<BTreeSet<_>>()
+    };
+    allowed(&tight, sui(&own, &[9; 32]));
+    refused(&tight, sui(&own, &own), "fee");
+    refused(&tight, sui(&[9; 32], &own), "fee");
+    let limited =
+        policy("custom_calls = [\"sui\"]\n[[limits]]\nasset = \"sui\"\nper_day = \"1000\"");
+    for (order, spent) in [
+        (sui(&own, &[9; 32]), BTreeSet::new()),
+        (sui(&[9; 32], &own), BTreeSet::from([U256::from(1_000_u64)])),
+    ] {
+        assert_eq!(coins(allowed(&limited, order.clone())), spent);
+        allowed(&enough, order);
+    }
+
+    let raw = |from: &[u8]| {
+        let sdk = include_str!("../../../../core/src/networks/aptos/fee_payer.json");
+        let raw = sdk.split("\"raw\":\"").nth(1).unwrap();
+        let mut raw = hex::decode(raw.split('"').next().unwrap()).unwrap();
+        raw[..32].copy_from_slice(from);
+        raw
+    };
+    let own = hex::decode(&sender(Network::Aptos)[2..]).unwrap();
+    let aptos = |from: &[u8], payer: Option<&[u8]>| {
+        let kind = WireKind::AptosSendCustom(wire::AptosSendCustom {
+            chain_id: 1,
+            from: sender(Network::Aptos),
+            payload: raw(from),
+            fee_payer: payer.map(|payer| format!("0x{}", hex::encode(payer))),
+            ..Default::default()
+        });
+        order(Network::Aptos, &kind, ChainData::Nothing)
+    };
+    // 2,000 units at 100 octa.
+    let tight = policy("most_fee.aptos = \"199999\"");
+    allowed(&tight, aptos(&own, Some(&[9; 32])));
+    refused(&tight, aptos(&own, None), "fee");
+    refused(&tight, aptos(&[9; 32], Some(&own)), "fee");
 }
 
 /// A transaction of one operation of the sender, in XDR.
@@ -712,7 +772,7 @@ fn kin_of_transfer_and_approve__should_count_as_spends() {
     ] {
         let (order, payload) = call(TOKEN, data(selector, &words));
         for (name, policy) in [("limit", &limit), ("list", &list)] {
-            if policy.check(&order, &root(), &payload).is_ok() {
+            if policy.check(&order, &root(), &payload, NOW_MS).is_ok() {
                 got_through.push((signature, name));
             }
         }
@@ -768,6 +828,7 @@ async fn fees_of_bitcoin__should_be_bounded_over_two_orders_of_one_transaction()
             // More than the large coin, so that both are spent.
             amount: (20 * BTC).to_string(),
             network_fee: 1,
+            ..Default::default()
         });
         let coin = |digit: &str, value| UnspentOutput {
             txid: digit.repeat(64),
@@ -775,7 +836,15 @@ async fn fees_of_bitcoin__should_be_bounded_over_two_orders_of_one_transaction()
             value,
         };
         let outputs = vec![coin("1", large), coin("2", small)];
-        order(Network::Bitcoin, &kind, Outputs { outputs }.into())
+        order(
+            Network::Bitcoin,
+            &kind,
+            Outputs {
+                outputs,
+                ..Default::default()
+            }
+            .into(),
+        )
     };
     let bounded = policy(&format!(
         "recipients.bitcoin = [\"{listed}\"]\nmost_fee.bitcoin = \"10000\""
@@ -789,13 +858,13 @@ async fn fees_of_bitcoin__should_be_bounded_over_two_orders_of_one_transaction()
     let claims = Claims::open(&folder.path().join("claims.redb"), true).unwrap();
     let mut signed = Vec::new();
     for (number, (order, payload)) in (1..).zip([one, two]) {
-        let spending = bounded.check(&order, &root(), &payload).unwrap();
+        let spending = bounded.check(&order, &root(), &payload, NOW_MS).unwrap();
         let session = (SessionId::from_bytes([number; 16]), 0);
         let order = SigningOrder {
             request: RequestId::from_bytes([number; 16]),
             ..order
         };
-        let claim = Claim::of_order(session, &order, spending, 1).unwrap();
+        let claim = Claim::of_order(session, &order, (spending, false), 1).unwrap();
         signed.push(claims.claim(claim).await);
     }
     // One gives the signature of the large coin, the other that of the small one: 20 BTC are paid,

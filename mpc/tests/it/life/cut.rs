@@ -13,9 +13,10 @@ use covault_core::{
     attest::{AttestOrder, AttestedAddress},
     derive::{KeyPath, RootKey},
     fault::Class,
-    ids::VaultId,
+    ids::{SessionId, VaultId},
     networks::Network,
     order::NodeId,
+    scheme::Scheme,
     signature::Curve,
 };
 use covault_mpc::{
@@ -29,13 +30,16 @@ use tokio::sync::watch;
 
 use crate::{
     life::world::{LifecycleFixture, session},
-    support::{TestBus, TestCluster, now_ms, verify},
+    support::{TestBus, TestCluster, now_ms, task, verify},
 };
 
 /// A bus that keeps what some sender sends in one round of a protocol, to all or to one.
 struct HoldingBus {
     bus: Arc<MemoryBus>,
     round: AtomicU16,
+    /// Of this run alone, where it is set: a node that was cut off sends what its next round says whenever it comes
+    /// to it.
+    session: Mutex<Option<SessionId>>,
     from: Mutex<Option<NodeId>>,
     to: Mutex<Option<NodeId>>,
     kept: Mutex<Vec<(BusAddress, Vec<u8>)>>,
@@ -50,12 +54,14 @@ impl Bus for HoldingBus {
         let EnvelopeHeader {
             kind,
             round,
+            session,
             from,
             to: recipient,
             ..
         } = envelope.header;
         let cut = kind == EnvelopeKind::Protocol
             && round == self.round.load(Ordering::Relaxed)
+            && self.session.lock().unwrap().is_none_or(|of| of == session)
             && Some(from) == *self.from.lock().unwrap()
             && self.to.lock().unwrap().is_none_or(|to| to == recipient);
         if cut {
@@ -80,6 +86,7 @@ impl HoldingBus {
         Arc::new(Self {
             bus: MemoryBus::new(),
             round: AtomicU16::new(0),
+            session: Mutex::default(),
             from: Mutex::default(),
             to: Mutex::default(),
             kept: Mutex::default(),
@@ -108,9 +115,10 @@ async fn cut_story(
     *bus.from.lock().unwrap() = Some(life.id(1));
     let last = *rounds.end();
     for round in rounds {
+        let mut order = life.order(&[0, 1], holders, 2);
+        *bus.session.lock().unwrap() = Some(order.session);
         bus.cut.send_replace(0);
         bus.round.store(round, Ordering::Relaxed);
-        let mut order = life.order(&[0, 1], holders, 2);
         if let Some(patience_ms) = patience_ms {
             order.expires_at_ms = now_ms() + patience_ms;
         }
@@ -144,6 +152,7 @@ async fn cut_story(
         bus.round.store(0, Ordering::Relaxed);
         life.signs().await;
     }
+    *bus.session.lock().unwrap() = None;
     bus.cut.send_replace(0);
     bus.round.store(last + 1, Ordering::Relaxed);
     life.reshare(&[0, 1], holders, 2).await;
@@ -285,7 +294,16 @@ async fn key__should_sign_without_the_hostile_node_once_its_address_is_stated() 
     let signers = [test.nodes[0].identity.id(), test.nodes[2].identity.id()];
     let signed = test
         .cluster
-        .sign(&with, session(), &signers, 2, now_ms() + 10_000)
+        .sign(
+            &with,
+            task(
+                Scheme::default_of(with.network.curve()),
+                session(),
+                &signers,
+                2,
+                now_ms() + 10_000,
+            ),
+        )
         .await;
     verify(&with, &signed.unwrap());
     assert!(!is_stated(&test, &of_two, test.confirmed(&of_two)).await);

@@ -14,7 +14,7 @@ use covault_core::{
     wallet::generation::{LiveKey, ReshareTarget},
 };
 
-use crate::support::{SystemEntropy, TestBus, TestCluster, now_ms, verify};
+use crate::support::{SystemEntropy, TestBus, TestCluster, now_ms, task, verify};
 
 /// A cluster, one key of it, and who holds its shares.
 pub struct LifecycleFixture {
@@ -167,10 +167,13 @@ impl LifecycleFixture {
             .cluster
             .sign(
                 &order,
-                session(),
-                &generation.holders,
-                generation.threshold,
-                now_ms() + patience_ms,
+                task(
+                    Scheme::default_of(order.network.curve()),
+                    session(),
+                    &generation.holders,
+                    generation.threshold,
+                    now_ms() + patience_ms,
+                ),
             )
             .await?;
         verify(&order, &signatures);

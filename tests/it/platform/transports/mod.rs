@@ -99,8 +99,15 @@ async fn operations(world: &World, caller: &ApiCaller, anvil: &Anvil) -> Fixture
         let one = json!({"uuid": signed});
         let outcome = caller.same("executeSigningRequests", one.clone()).await;
         assert!(first_signature(&outcome).is_object());
-        let details = caller.same("getSigningRequestDetails", one).await;
+        let details = caller.same("getSigningRequestDetails", one.clone()).await;
         assert_eq!(details["signingRequest"]["status"], "STATUS_SUCCEEDED");
+        // It needed no approval, and another one changes nothing.
+        let done = caller
+            .each("approveSigningRequest", [one.clone(), one])
+            .await;
+        for done in done {
+            assert_eq!(done["signingRequest"], details["signingRequest"]);
+        }
         let shown = &details["signingRequest"]["signatures"];
         assert_eq!(*shown, outcome["signatures"]);
     }
@@ -112,6 +119,11 @@ async fn operations(world: &World, caller: &ApiCaller, anvil: &Anvil) -> Fixture
         .each_ref()
         .map(|request| request["signingRequest"]["uuid"].clone());
     assert_eq!(ids, expected);
+
+    for vaults in [json!({}), json!({"vaultUuid": vault})] {
+        let list = caller.same("getPendingSigningRequests", vaults).await;
+        assert_eq!(list["signingRequests"], json!([]));
+    }
 
     let waits =
         || json!({"evmSendNative": {"chainId": AWAY, "from": world.evm, "to": BOB, "value": "1"}});

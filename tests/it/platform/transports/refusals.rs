@@ -27,7 +27,9 @@ pub async fn check(world: &World, caller: &ApiCaller, made: &Fixtures) {
     for operation in [
         "getSigningRequestDetails",
         "executeSigningRequests",
+        "approveSigningRequest",
         "rejectSigningRequest",
+        "replaceTransaction",
         "getBatchPaymentDetails",
     ] {
         // A batch is no request, and a request no batch.
@@ -173,10 +175,46 @@ pub async fn check(world: &World, caller: &ApiCaller, made: &Fixtures) {
             " is larger than 1048576 bytes",
         ),
         (
+            "getPendingSigningRequests",
+            json!({"vaultUuid": NOBODY}),
+            INVALID,
+            "Invalid uuid",
+        ),
+        (
+            "approveSigningRequest",
+            json!({"uuid": made.waiting}),
+            WRONG_STATE,
+            "the request waits for no approval; ",
+        ),
+        (
             "rejectSigningRequest",
             json!({"uuid": made.signed}),
             WRONG_STATE,
             "the request cannot be rejected: ",
+        ),
+        (
+            "replaceTransaction",
+            json!({"uuid": made.signed}),
+            INVALID,
+            "action: must be ACTION_SPEED_UP or ACTION_CANCEL",
+        ),
+        (
+            "replaceTransaction",
+            json!({"uuid": made.signed, "action": "ACTION_CANCEL", "mostFee": "1.5"}),
+            INVALID,
+            "mostFee: must be a whole number in the smallest unit, digits only",
+        ),
+        (
+            "replaceTransaction",
+            json!({"uuid": made.signed, "action": "ACTION_CANCEL"}),
+            INVALID,
+            "uuid: the request signs a message, which is on no chain",
+        ),
+        (
+            "replaceTransaction",
+            json!({"uuid": made.waiting, "action": "ACTION_SPEED_UP"}),
+            WRONG_STATE,
+            "uuid: it is not signed yet; rejectSigningRequest ends it",
         ),
         (
             "resimulation",
@@ -232,7 +270,25 @@ pub async fn check(world: &World, caller: &ApiCaller, made: &Fixtures) {
             INVALID,
             "walletAddress: ",
         ),
+        (
+            "estimateFee",
+            json!({"chainId": 1}),
+            INVALID,
+            "networkType: ",
+        ),
+        (
+            "estimateFee",
+            json!({"networkType": 1, "chainId": 424_242}),
+            INVALID,
+            "Invalid chain id",
+        ),
         // No node, and one that does not answer.
+        (
+            "estimateFee",
+            json!({"networkType": 1, "chainId": AWAY}),
+            UNAVAILABLE,
+            "no chain node answered",
+        ),
         (
             "getBalance",
             json!({"networkType": 1, "walletAddress": evm, "chainId": 1}),

@@ -11,12 +11,15 @@ use crate::support::*;
 
 /// Which token opens what, and from where.
 pub async fn of_tokens(world: &World, caller: &ApiCaller, made: &Fixtures) {
-    const PLATFORM: [&str; 13] = [
+    const PLATFORM: [&str; 17] = [
         "createSigningRequest",
         "getSigningRequestDetails",
         "getSigningRequestList",
         "executeSigningRequests",
+        "getPendingSigningRequests",
+        "approveSigningRequest",
         "rejectSigningRequest",
+        "replaceTransaction",
         "resimulation",
         "createBatchPayment",
         "getBatchPaymentDetails",
@@ -25,6 +28,7 @@ pub async fn of_tokens(world: &World, caller: &ApiCaller, made: &Fixtures) {
         "getWalletInfo",
         "getWalletList",
         "getBalance",
+        "estimateFee",
     ];
     const SWEEP: [&str; 2] = ["sweep/wallets", "sweep/addWatchAddress"];
     let new = |name: &str, kind: &str, access: &str, allow: &str| {
@@ -77,7 +81,12 @@ pub async fn of_tokens(world: &World, caller: &ApiCaller, made: &Fixtures) {
         ("updateWallet", json!({"address": world.evm, "name": "x"})),
         ("createSigningRequest", world.message("not by a reader")),
         ("executeSigningRequests", uuid.clone()),
+        ("approveSigningRequest", json!({"uuid": made.waiting})),
         ("rejectSigningRequest", json!({"uuid": made.waiting})),
+        (
+            "replaceTransaction",
+            json!({"uuid": made.signed, "action": "ACTION_CANCEL"}),
+        ),
         ("resimulation", json!({"signingRequestUuid": made.waiting})),
         ("createBatchPayment", json!({"name": "x"})),
     ] {
@@ -118,7 +127,8 @@ pub async fn of_another_vault(world: &World, caller: &ApiCaller, made: &Fixtures
     ];
     let absent = json!(format!("ssh-ed25519 {}", base64(wire.concat())));
     admin("admitNode", json!({"publicKey": absent})).await;
-    let vault = json!({"name": "other", "threshold": 2, "signers": [present, absent]});
+    let vault = json!({"name": "other", "threshold": 2, "signers": [present, absent],
+        "approvals": {"mode": "automatic"}});
     let vault = admin("createVault", vault).await["vault"]["uuid"].clone();
     let token = format!(
         "--name other --kind platform --access full --vault {}",
@@ -145,8 +155,20 @@ pub async fn of_another_vault(world: &World, caller: &ApiCaller, made: &Fixtures
             "Invalid uuid",
         ),
         (
+            "approveSigningRequest",
+            json!({"uuid": made.waiting}),
+            INVALID,
+            "Invalid uuid",
+        ),
+        (
             "rejectSigningRequest",
             json!({"uuid": made.waiting}),
+            INVALID,
+            "Invalid uuid",
+        ),
+        (
+            "replaceTransaction",
+            json!({"uuid": made.signed, "action": "ACTION_CANCEL"}),
             INVALID,
             "Invalid uuid",
         ),

@@ -33,6 +33,7 @@ fn abi(params: &[&str], type_parameters: u64) -> ChainData {
 fn entry(unsigned: &Unsigned) -> EntryFunction {
     tx::built(&unsigned.bytes)
         .unwrap()
+        .0
         .called()
         .unwrap()
         .clone()
@@ -416,6 +417,7 @@ fn simulation__should_encode_json_by_the_abi() {
         from: from(),
         payload: json,
         gas_fee: None,
+        ..Default::default()
     }))
     .unwrap();
     let queries = asked(&payload);

@@ -1,18 +1,21 @@
 #![allow(non_snake_case)]
 
+mod fee_payer;
 mod json;
+mod replacing;
 mod text;
 mod transactions;
 
 use ed25519_dalek::{Signer as _, SigningKey};
 use proptest::prelude::*;
+use sha3::Sha3_256;
 
 use super::{
     super::{move_types::parse_type, *},
     *,
 };
 use crate::{
-    networks::{self, DynNetworkRules, Payload, WireKind},
+    networks::{self, DynNetworkRules, FeeLevel, Payload, WireKind},
     schema::wire,
 };
 
@@ -41,6 +44,7 @@ fn gas(limit: Option<u64>, price: Option<u64>) -> Option<wire::AptosGas> {
     Some(wire::AptosGas {
         max_gas_amount: limit.map(|limit| limit.to_string()),
         gas_unit_price: price.map(|price| price.to_string()),
+        ..Default::default()
     })
 }
 
@@ -51,6 +55,7 @@ fn send_with(gas_fee: Option<wire::AptosGas>) -> Payload {
         to: BOB.into(),
         value: "5".into(),
         gas_fee,
+        ..Default::default()
     }))
     .unwrap()
 }
@@ -68,6 +73,7 @@ fn send_coin(coin_tag: &str) -> Payload {
         coin_tag: coin_tag.into(),
         amount: "7".into(),
         gas_fee: gas(Some(2000), Some(100)),
+        ..Default::default()
     }))
     .unwrap()
 }
@@ -78,6 +84,7 @@ fn custom(payload: &[u8]) -> Result<Payload, Fault> {
         from: from(),
         payload: payload.to_vec(),
         gas_fee: gas(Some(2000), Some(100)),
+        ..Default::default()
     }))
 }
 
@@ -137,6 +144,39 @@ fn refused<T: std::fmt::Debug>(outcome: Result<T, Fault>, sentence: &str) {
 }
 
 #[test]
+fn fee_level__should_be_for_a_price_that_is_left_to_the_nodes() {
+    let level = |number: i32, price: Option<&str>| wire::AptosGas {
+        gas_unit_price: price.map(Into::into),
+        fee_level: number,
+        ..Default::default()
+    };
+    for (number, expected) in [
+        (0, FeeLevel::Normal),
+        (1, FeeLevel::Slow),
+        (2, FeeLevel::Normal),
+        (3, FeeLevel::Fast),
+    ] {
+        let payload = send_with(Some(level(number, None)));
+        let queries = asked(&payload);
+        assert_eq!((queries.gas_unit_price, queries.level), (true, expected));
+        assert_eq!(Payload::decode(&payload.encode()).unwrap(), payload);
+    }
+    let WireKind::AptosSendNative(wire) = send_with(None).to_wire() else {
+        unreachable!()
+    };
+    for gas in [level(3, Some("5")), level(4, None)] {
+        let wire = wire::AptosSendNative {
+            gas_fee: Some(gas),
+            ..wire.clone()
+        };
+        refused(
+            Payload::parse(&WireKind::AptosSendNative(wire)),
+            "aptosSendNative.gasFee.feeLevel: must ",
+        );
+    }
+}
+
+#[test]
 fn needs__should_name_what_the_request_does_not_bring() {
     let wanted = |limit, price| {
         let queries = asked(&send_with(gas(limit, price)));
@@ -163,19 +203,16 @@ fn needs__should_name_what_the_request_does_not_bring() {
 }
 
 #[test]
-fn valid_until_ms__should_be_the_expiration() {
+fn valid_until__should_be_the_expiration() {
     let payload = send();
     let unsigned = build(&payload, chain_data()).unwrap();
     let made = [signature(&unsigned.signing[0].message)];
     let signed = APTOS.assemble(&payload, &unsigned, &made, &public_key());
     let mut signed = signed.unwrap().unwrap();
-    let end_ms = Some(1_762_000_600_000);
-    assert_eq!(APTOS.valid_until_ms(&signed), Ok(end_ms));
+    let end_ms = Some(ChainMoment::at_ms(1_762_000_600_000));
+    assert_eq!(APTOS.valid_until(&signed), Ok(end_ms));
     signed.transaction.truncate(180);
-    assert_eq!(
-        APTOS.valid_until_ms(&signed).unwrap_err().class(),
-        &Class::Bug
-    );
+    assert_eq!(APTOS.valid_until(&signed).unwrap_err().class(), &Class::Bug);
 }
 
 #[test]
@@ -224,7 +261,7 @@ fn gas__should_be_the_requests_or_the_chains() {
         };
         build(&send_with(gas(limit, price)), chain_data)
             .map(|unsigned| tx::built(&unsigned.bytes).unwrap())
-            .map(|raw| (raw.max_gas_amount, raw.gas_unit_price))
+            .map(|(raw, _)| (raw.max_gas_amount, raw.gas_unit_price))
     };
     assert_eq!(built(Some(9), Some(8), None, None).unwrap(), (9, 8));
     assert_eq!(built(None, Some(8), Some(7), None).unwrap(), (11, 8));
@@ -337,7 +374,7 @@ fn simulation__should_have_all_the_gas_that_can_be_paid() {
         ..chain_data()
     };
     let gas_of = |bytes: &[u8], authenticator: usize| {
-        let raw = tx::built(&bytes[..bytes.len() - authenticator]).unwrap();
+        let (raw, _) = tx::built(&bytes[..bytes.len() - authenticator]).unwrap();
         (raw.max_gas_amount, raw.gas_unit_price)
     };
     let bytes = simulation(&queries, &chain_data, 12_345, Some(&public_key())).unwrap();

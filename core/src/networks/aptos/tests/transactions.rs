@@ -318,6 +318,7 @@ fn custom_bcs__should_not_be_taken_for_json_when_the_sender_begins_with_a_bracke
             from: sender.to_string(),
             payload,
             gas_fee: None,
+            ..Default::default()
         }))
     };
     let payload = parse(transaction.encode().unwrap()).unwrap();
@@ -479,6 +480,7 @@ proptest! {
             from: from(),
             payload: bytes.clone(),
             gas_fee: None,
+            ..Default::default()
         })).unwrap();
         prop_assert_eq!(Payload::decode(&payload.encode()).unwrap(), payload.clone());
         let unsigned = APTOS.build(&payload, &networks::ChainData::Nothing, &public_key()).unwrap();
@@ -504,9 +506,11 @@ proptest! {
         let kind = match &coin {
             None => WireKind::AptosSendNative(wire::AptosSendNative {
                 chain_id, from, to: to_text, value: amount.to_string(), gas_fee,
+                ..Default::default()
             }),
             Some(coin) => WireKind::AptosSendCoin(wire::AptosSendCoin {
                 chain_id, from, to: to_text, coin_tag: coin.to_string(), amount: amount.to_string(), gas_fee,
+                ..Default::default()
             }),
         };
         let payload = Payload::parse(&kind).unwrap();

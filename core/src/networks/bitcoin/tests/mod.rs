@@ -1,5 +1,6 @@
 #![allow(non_snake_case)]
 
+mod coin_control;
 mod transactions;
 
 use bitcoin::{
@@ -49,6 +50,7 @@ fn wire(to: &str, amount: &str, network_fee: u64) -> wire::BtcSendNative {
         to: to.into(),
         amount: amount.into(),
         network_fee,
+        ..Default::default()
     }
 }
 
@@ -91,6 +93,7 @@ fn unspent(values: &[u64]) -> Vec<UnspentOutput> {
 fn chain_data(values: &[u64]) -> networks::ChainData {
     networks::ChainData::Bitcoin(ChainData {
         outputs: unspent(values),
+        ..Default::default()
     })
 }
 
@@ -325,7 +328,11 @@ fn needs__should_be_the_outputs_of_the_sender() {
     let queries = BITCOIN.queries(&send(P2PKH, 1000, 1));
     assert_eq!(
         queries,
-        networks::Queries::Bitcoin(Queries { from: from() })
+        networks::Queries::Bitcoin(Queries {
+            from: from(),
+            inputs: vec![],
+            fee_level: None,
+        })
     );
     assert!(BITCOIN.is_sequenced(&queries));
     assert!(!BITCOIN.is_sequenced(&networks::Queries::Nothing));
@@ -361,15 +368,20 @@ fn settle__should_leave_out_what_is_taken_and_not_needed() {
     let allocate = |taken: &BTreeSet<Resource>| {
         let chain_data = networks::ChainData::Bitcoin(ChainData {
             outputs: all.clone(),
+            ..Default::default()
         });
         BITCOIN.allocate(&payload, chain_data, taken).unwrap()
     };
     let only = |outputs: &[UnspentOutput]| {
         let outputs = outputs.to_vec();
-        Allocation::ChainData(networks::ChainData::Bitcoin(ChainData { outputs }))
+        Allocation::ChainData(networks::ChainData::Bitcoin(ChainData {
+            outputs,
+            ..Default::default()
+        }))
     };
     let chain_data = networks::ChainData::Bitcoin(ChainData {
         outputs: all.clone(),
+        ..Default::default()
     });
     let candidate_inputs = BITCOIN.candidate_inputs(&chain_data).unwrap();
     assert_eq!(
@@ -389,7 +401,10 @@ fn settle__should_leave_out_what_is_taken_and_not_needed() {
     let mut capitals = all.clone();
     capitals[2].txid = "0A".repeat(32);
     let held = BTreeSet::from([Resource::Object(format!("{}:2", "0a".repeat(32)))]);
-    let chain_data = networks::ChainData::Bitcoin(ChainData { outputs: capitals });
+    let chain_data = networks::ChainData::Bitcoin(ChainData {
+        outputs: capitals,
+        ..Default::default()
+    });
     assert_eq!(
         BITCOIN.allocate(&payload, chain_data, &held).unwrap(),
         only(&all[1..2])
@@ -417,6 +432,7 @@ fn settle__should_leave_it_to_build_to_refuse_what_nothing_can_pay() {
     for held in [BTreeSet::new(), taken(&poor[..1])] {
         let chain_data = networks::ChainData::Bitcoin(ChainData {
             outputs: poor.clone(),
+            ..Default::default()
         });
         let Allocation::ChainData(settled) = BITCOIN.allocate(&payload, chain_data, &held).unwrap()
         else {
@@ -433,6 +449,7 @@ fn settle__should_leave_it_to_build_to_refuse_what_nothing_can_pay() {
     let other = networks::ChainData::Solana(networks::solana::ChainData {
         recent_blockhash: String::new(),
         token: None,
+        compute: None,
     });
     let fault = BITCOIN.allocate(&payload, other, &BTreeSet::new());
     assert_eq!(fault.unwrap_err().class(), &Class::Bug);
@@ -495,11 +512,15 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
     let changed = |change: fn(&mut Vec<UnspentOutput>)| {
         let mut outputs = unspent(&[100_000, 200_000]);
         change(&mut outputs);
-        networks::ChainData::Bitcoin(ChainData { outputs })
+        networks::ChainData::Bitcoin(ChainData {
+            outputs,
+            ..Default::default()
+        })
     };
     let other = networks::ChainData::Solana(networks::solana::ChainData {
         recent_blockhash: String::new(),
         token: None,
+        compute: None,
     });
     assert_eq!(class(&networks::ChainData::Nothing), Class::Bug);
     assert_eq!(class(&other), Class::Bug);
@@ -593,7 +614,7 @@ proptest! {
             .into_iter()
             .map(|(txid, vout, value)| UnspentOutput { txid, vout, value })
             .collect();
-        let chain_data = networks::ChainData::Bitcoin(ChainData { outputs });
+        let chain_data = networks::ChainData::Bitcoin(ChainData { outputs, ..Default::default() });
         let payload = send(P2WPKH, 1000, 10_000);
         let _ = build(&payload, &chain_data);
         let _ = BITCOIN.allocate(&payload, chain_data, &BTreeSet::new());

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::{super::*, *};
 use crate::{
     fault::Class,
-    networks::{self, DynNetworkRules, Payload, WireKind},
+    networks::{self, DynNetworkRules, FeeLevel, Payload, WireKind},
     schema::wire,
 };
 
@@ -42,6 +42,7 @@ fn gas(max_priority_fee: Option<&str>) -> Option<wire::EvmGas> {
         max_fee: Some("100".into()),
         max_priority_fee: max_priority_fee.map(Into::into),
         gas_limit: Some("21000".into()),
+        ..Default::default()
     })
 }
 
@@ -100,6 +101,233 @@ fn needs__should_name_what_the_request_does_not_bring() {
     assert_eq!((call.value.as_str(), call.data.len()), ("5", 0));
 }
 
+/// What a payload is built of with the fees of [`fees`]: gas limit, most price and tip.
+fn prices(payload: &Payload, chain_data: &networks::ChainData) -> (u64, u128, Option<u128>) {
+    let unsigned = build(payload, chain_data).unwrap();
+    let built = trial(&unsigned.bytes).unwrap();
+    (built.gas_limit, built.most_price, built.priority)
+}
+
+#[test]
+fn gas_fee__should_take_from_the_chain_what_it_leaves_out() {
+    let only = |max_fee: Option<&str>, tip: Option<&str>, limit: Option<&str>| {
+        send(
+            Some(0),
+            Some(wire::EvmGas {
+                max_fee: max_fee.map(Into::into),
+                max_priority_fee: tip.map(Into::into),
+                gas_limit: limit.map(Into::into),
+                ..Default::default()
+            }),
+        )
+    };
+    for (payload, expected) in [
+        (only(None, None, Some("30000")), (30_000, 23, Some(3))),
+        (only(None, Some("5"), None), (21_000, 25, Some(5))),
+        (only(Some("100"), Some("5"), None), (21_000, 100, Some(5))),
+        (only(Some("100"), None, None), (21_000, 100, None)),
+        (only(None, None, None), (21_000, 23, Some(3))),
+    ] {
+        let networks::Queries::Evm(queries) = EVM.queries(&payload) else {
+            unreachable!()
+        };
+        assert!(queries.fees.is_some());
+        assert_eq!(prices(&payload, &chain_data(None, true, fees())), expected);
+        // Its echo says no more than the request did.
+        assert_eq!(Payload::parse(&payload.to_wire()).unwrap(), payload);
+    }
+    let tip = EVM.quoted_price(
+        &only(None, Some("5"), None),
+        &chain_data(None, true, fees()),
+    );
+    assert_eq!(tip, Some(20), "its own tip is no price of the nodes");
+    let own = only(Some("100"), None, None);
+    assert_eq!(
+        EVM.quoted_price(&own, &chain_data(None, true, fees())),
+        None
+    );
+}
+
+#[test]
+fn fee_level__should_be_for_prices_that_are_left_to_the_nodes() {
+    let with = |level: i32, change: &dyn Fn(&mut wire::EvmGas)| {
+        let mut gas = wire::EvmGas {
+            fee_level: level,
+            ..Default::default()
+        };
+        change(&mut gas);
+        gas
+    };
+    let asked = |payload: &Payload| match EVM.queries(payload) {
+        networks::Queries::Evm(queries) => (queries.fees.is_some(), queries.level),
+        other => panic!("{other:?}"),
+    };
+    let limit = |gas: &mut wire::EvmGas| gas.gas_limit = Some("30000".into());
+    for (number, level) in [
+        (0, FeeLevel::Normal),
+        (1, FeeLevel::Slow),
+        (2, FeeLevel::Normal),
+        (3, FeeLevel::Fast),
+    ] {
+        for gas in [with(number, &|_| {}), with(number, &limit)] {
+            let payload = send(Some(0), Some(gas));
+            assert_eq!(asked(&payload), (true, level));
+            assert_eq!(Payload::decode(&payload.encode()).unwrap(), payload);
+            // The level asks for a price, and is none.
+            let facts = chain_data(None, true, fees());
+            assert_eq!(prices(&payload, &facts).1, 23);
+            assert_eq!(EVM.quoted_price(&payload, &facts), Some(23));
+        }
+    }
+    let max: &dyn Fn(&mut wire::EvmGas) = &|gas| gas.max_fee = Some("9".into());
+    let tip: &dyn Fn(&mut wire::EvmGas) = &|gas| gas.max_priority_fee = Some("9".into());
+    for gas in [with(3, max), with(1, tip), with(4, &|_| {})] {
+        let kind = send(Some(0), Some(with(0, &|_| {}))).to_wire();
+        let WireKind::EvmSendNative(mut kind) = kind else {
+            unreachable!()
+        };
+        kind.gas_fee = Some(gas);
+        let fault = Payload::parse(&WireKind::EvmSendNative(kind)).unwrap_err();
+        let field = "evmSendNative.gasFee.feeLevel: must ";
+        assert!(fault.message().starts_with(field), "{fault}");
+    }
+}
+
+#[test]
+fn outbid__should_raise_both_prices_by_an_eighth() {
+    let sent = |max_fee: &str, tip: &str| {
+        let gas = wire::EvmGas {
+            max_fee: Some(max_fee.into()),
+            ..gas(Some(tip)).unwrap()
+        };
+        let payload = send(Some(7), Some(gas));
+        let unsigned = build(&payload, &networks::ChainData::Nothing).unwrap();
+        let signature = sign(&unsigned);
+        EVM.assemble(&payload, &unsigned, &[signature], &public_key())
+            .unwrap()
+            .unwrap()
+    };
+    let again = send(Some(7), None);
+    let outbid = |payload: &Payload, max_fee, tip| {
+        let data = chain_data(None, true, fees());
+        let data = EVM.outbid(payload, data, &sent(max_fee, tip)).unwrap();
+        prices(payload, &data)
+    };
+    let (_, max_fee, tip) = outbid(&again, "1000", "80");
+    assert!((1_125..=1_126).contains(&max_fee), "{max_fee}");
+    assert_eq!(tip, Some(90));
+    // What blocks take now may be more than that.
+    assert_eq!(outbid(&again, "8", "1"), (21_000, 23, Some(3)));
+    // Who names a price means it, and another number is another transaction.
+    let named = send(Some(7), gas(Some("1")));
+    let data = networks::ChainData::Nothing;
+    assert_eq!(
+        EVM.outbid(&named, data.clone(), &sent("1000", "80"))
+            .unwrap(),
+        data
+    );
+    assert_eq!(outbid(&send(Some(8), None), "1000", "80").1, 23);
+}
+
+/// What a signed transaction of [`send`] with the number 7 was: with these prices, and this gas limit.
+fn sent(max_fee: &str, tip: Option<&str>, limit: &str) -> (Payload, Signed) {
+    let gas = wire::EvmGas {
+        max_fee: Some(max_fee.into()),
+        max_priority_fee: tip.map(Into::into),
+        gas_limit: Some(limit.into()),
+        ..Default::default()
+    };
+    let payload = send(Some(7), Some(gas));
+    let unsigned = build(&payload, &networks::ChainData::Nothing).unwrap();
+    let signature = sign(&unsigned);
+    let signed = EVM.assemble(&payload, &unsigned, &[signature], &public_key());
+    (payload, signed.unwrap().unwrap())
+}
+
+#[test]
+fn replacement__should_be_the_same_with_the_nonce_and_prices_of_the_nodes() {
+    for tip in [Some("80"), None] {
+        let (payload, replaced) = sent("1000", tip, "30000");
+        let again = EVM
+            .replacement(&payload, &replaced, Replacement::SpeedUp)
+            .unwrap();
+        // Its echo says the same.
+        assert_eq!(Payload::parse(&again.to_wire()).unwrap(), again);
+        let data = EVM
+            .outbid(&again, chain_data(None, true, fees()), &replaced)
+            .unwrap();
+        let before = trial(
+            &build(&payload, &networks::ChainData::Nothing)
+                .unwrap()
+                .bytes,
+        )
+        .unwrap();
+        let unsigned = build(&again, &data).unwrap();
+        let after = trial(&unsigned.bytes).unwrap();
+        assert!((1_125..=1_145).contains(&after.most_price), "{after:?}");
+        let old_tip = tip.map_or(1_000, |tip| tip.parse().unwrap());
+        assert_eq!(after.priority, Some(old_tip + old_tip / 8));
+        let priced = SimulationCall {
+            most_price: before.most_price,
+            priority: before.priority,
+            ..after
+        };
+        assert_eq!(priced, before, "nothing else differs");
+        let reservations = EVM.reservations(&again, &unsigned).unwrap();
+        assert_eq!(reservations, [Resource::Nonce(7)]);
+    }
+}
+
+#[test]
+fn replacement__should_cancel_by_nothing_to_the_wallet_itself() {
+    let (payload, replaced) = sent("1000", Some("80"), "30000");
+    let cancel = EVM
+        .replacement(&payload, &replaced, Replacement::Cancel)
+        .unwrap();
+    let data = chain_data(None, true, fees());
+    let data = EVM.outbid(&cancel, data, &replaced).unwrap();
+    let built = trial(&build(&cancel, &data).unwrap().bytes).unwrap();
+    assert_eq!(built.to, Some(EVM.address(&public_key()).unwrap()));
+    assert_eq!(
+        (built.value, built.data.len(), built.nonce),
+        (U256::ZERO, 0, 7)
+    );
+    assert_eq!(built.gas_limit, 21_000, "as the nodes say");
+    assert!(built.most_price >= 1_125 && built.priority >= Some(90));
+}
+
+#[test]
+fn replacement__should_outbid_a_price_of_nothing() {
+    let (payload, replaced) = sent("0", Some("0"), "30000");
+    let again = EVM
+        .replacement(&payload, &replaced, Replacement::SpeedUp)
+        .unwrap();
+    let nothing = Some(Fees {
+        estimate_gas: 21_000,
+        base_fee: 0,
+        max_priority_fee: 0,
+    });
+    let data = EVM
+        .outbid(&again, chain_data(None, true, nothing), &replaced)
+        .unwrap();
+    let (_, max_fee, tip) = prices(&again, &data);
+    assert!(max_fee > 0 && tip > Some(0), "{max_fee} {tip:?}");
+}
+
+#[test]
+fn replacement__should_refuse_the_transaction_of_another_wallet() {
+    let (payload, replaced) = sent("1000", Some("80"), "30000");
+    let Payload::Evm(EvmPayload::Transaction(mut other)) = payload else {
+        unreachable!()
+    };
+    other.from = "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be".into();
+    let other = Payload::Evm(EvmPayload::Transaction(other));
+    let fault = EVM
+        .replacement(&other, &replaced, Replacement::SpeedUp)
+        .unwrap_err();
+    assert_eq!(fault.class(), &Class::Bug);
+}
+
 #[test]
 fn transaction__should_be_legacy_where_the_chain_or_the_request_says_so() {
     let kind =
@@ -143,6 +371,7 @@ fn fees__should_come_from_the_chain_by_the_conventions() {
                 max_fee: Some("23".into()),
                 max_priority_fee: Some("3".into()),
                 gas_limit: Some("21000".into()),
+                ..Default::default()
             }),
         ),
         &networks::ChainData::Nothing,
@@ -169,6 +398,7 @@ fn build__should_refuse_facts_that_do_not_fit() {
         networks::ChainData::Solana(networks::solana::ChainData {
             recent_blockhash: String::new(),
             token: None,
+            compute: None,
         }),
     ] {
         assert_eq!(class(&none, &chain_data), Class::Bug);

@@ -1,9 +1,10 @@
 //! EIP-712 typed data, as `eth_signTypedData_v4` takes it.
 //!
-//! Wallet libraries differ in what they make of data that is not quite right: fields that the
-//! type does not have, numbers that do not fit, keys given twice, a domain that differs from its
-//! type. The same content then has several digests. Here every such content is refused, with the
-//! path of what is wrong, so that what is signed is what every library would have signed.
+//! Wallet libraries differ in what they make of data that is not quite right: numbers that do not
+//! fit, keys given twice, a domain that differs from its type. The same content then has several
+//! digests. Here every such content is refused, with the path of what is wrong, so that what is
+//! signed is what every library would have signed. Keys of the message that its type lacks are left
+//! out, as ethers, viem and MetaMask do, and are not shown either.
 
 mod permits;
 mod types;
@@ -27,6 +28,8 @@ const MAX_CONTENT: usize = 256 * 1024;
 /// Above this JavaScript has lost digits of a JSON number.
 const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
 
+/// What a content is made of.
+const PARTS: [&str; 4] = ["types", "primaryType", "domain", "message"];
 const DOMAIN: &str = "EIP712Domain";
 /// What a domain may hold, in the order of EIP-712.
 const DOMAIN_FIELDS: [(&str, &str); 5] = [
@@ -40,11 +43,8 @@ const DOMAIN_FIELDS: [(&str, &str); 5] = [
 /// Whether content without an explicit type is typed data: a JSON object with `types`,
 /// `primaryType`, `domain` and `message`.
 pub(crate) fn looks_like(content: &[u8]) -> bool {
-    serde_json::from_slice::<Map<String, Value>>(content).is_ok_and(|object| {
-        ["types", "primaryType", "domain", "message"]
-            .iter()
-            .all(|key| object.contains_key(*key))
-    })
+    serde_json::from_slice::<Map<String, Value>>(content)
+        .is_ok_and(|object| PARTS.iter().all(|key| object.contains_key(*key)))
 }
 
 /// The digest of EIP-712: `keccak256(0x1901 ‖ domainSeparator ‖ hashStruct(message))`.
@@ -61,6 +61,52 @@ pub(crate) fn signing_hash(content: &[u8], chain_id: Option<u64>) -> Result<B256
     }
     let object = unique::parse(content).map_err(|problem| Fault::field("content", problem))?;
     digest(&object, chain_id).map_err(|fault| fault.with_prefix("content"))
+}
+
+/// A content without what its digest does not depend on: keys that the types lack. `None` when there is nothing
+/// of that.
+///
+/// # Errors
+/// As [`signing_hash`].
+pub(crate) fn without_unsigned(content: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+    let mut whole = unique::parse(content).map_err(|problem| Fault::field("content", problem))?;
+    let parts = digest_parts(&whole).map_err(|fault| fault.with_prefix("content"))?;
+    let mut message = Value::Object(parts.message.clone());
+    let kind = FieldType::Struct(parts.primary.to_owned());
+    let mut pruned = prune(&parts.types, &kind, &mut message);
+    let keys = whole.len();
+    whole.retain(|key, _| PARTS.contains(&key.as_str()));
+    pruned |= whole.len() != keys;
+    whole.insert("message".into(), message);
+    match pruned {
+        true => serde_json::to_vec(&whole).map(Some).map_err(Fault::bug),
+        false => Ok(None),
+    }
+}
+
+/// Takes out the keys that a type lacks; whether there were any.
+fn prune(types: &StructTypes, kind: &FieldType, value: &mut Value) -> bool {
+    match (kind, value) {
+        (FieldType::Struct(name), Value::Object(object)) => {
+            let Some(fields) = types.get(name) else {
+                return false;
+            };
+            let keys = object.len();
+            object.retain(|key, _| fields.iter().any(|field| field.name == *key));
+            let mut pruned = object.len() != keys;
+            for field in fields {
+                if let Some(value) = object.get_mut(&field.name) {
+                    pruned |= prune(types, &field.kind, value);
+                }
+            }
+            pruned
+        }
+        (FieldType::Array(inner, _), Value::Array(items)) => {
+            let pruned = items.iter_mut().map(|item| prune(types, inner, item));
+            pruned.fold(false, |any, one| any | one)
+        }
+        _ => false,
+    }
 }
 
 /// The parts of a content; their own contents are not checked yet.
@@ -195,12 +241,6 @@ impl<'a> StructHasher<'a> {
             .types
             .entry(name)
             .ok_or_else(|| Fault::field(path, "has a type that is not declared in types"))?;
-        if let Some(key) = value
-            .keys()
-            .find(|key| !fields.iter().any(|field| field.name == **key))
-        {
-            return Err(unknown(path, key));
-        }
         let mut hash = Keccak256::new();
         hash.update(self.type_hash(name)?);
         for field in fields {

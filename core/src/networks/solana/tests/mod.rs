@@ -1,8 +1,10 @@
 #![allow(non_snake_case)]
 
+mod budgets;
 mod changes;
 mod custom;
 mod effects;
+mod extensions;
 mod lifetimes;
 mod token;
 
@@ -17,7 +19,7 @@ use super::{
     *,
 };
 use crate::{
-    networks::{self, DynNetworkRules, Payload, WireKind, evm},
+    networks::{self, DynNetworkRules, FeeLevel, Payload, WireKind, evm},
     schema::wire,
 };
 
@@ -43,6 +45,7 @@ fn send() -> Payload {
         to: Pubkey::new_from_array([9; 32]).to_string(),
         value: "5".into(),
         chain_id: 101,
+        ..Default::default()
     }))
     .unwrap()
 }
@@ -59,6 +62,7 @@ fn chain_data() -> networks::ChainData {
     networks::ChainData::Solana(ChainData {
         recent_blockhash: BLOCKHASH.into(),
         token: None,
+        compute: None,
     })
 }
 
@@ -71,11 +75,17 @@ fn signature(message: &[u8]) -> Signature {
 }
 
 #[test]
-fn transfer__should_ask_for_a_blockhash_and_nothing_else() {
+fn transfer__should_ask_for_a_blockhash_and_what_its_computation_costs() {
     let wanted = networks::Queries::Solana(Queries {
         chain_id: 101,
         blockhash: true,
         token: None,
+        compute: Some(ComputeQueries {
+            from: from(),
+            to: Pubkey::new_from_array([9; 32]).to_string(),
+            amount: 5,
+            level: FeeLevel::Normal,
+        }),
     });
     assert_eq!(SOLANA.queries(&send()), wanted);
     assert_eq!(
@@ -126,6 +136,7 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
     let short = networks::ChainData::Solana(ChainData {
         recent_blockhash: "abc".into(),
         token: None,
+        compute: None,
     });
     for chain_data in [&networks::ChainData::Nothing, &evm_facts, &short] {
         assert_eq!(class(&send(), chain_data, &public_key()), Class::Bug);
@@ -240,11 +251,13 @@ proptest! {
             to: to.to_string(),
             value: lamports.to_string(),
             chain_id: 101,
+            ..Default::default()
         }))
         .unwrap();
         let chain_data = networks::ChainData::Solana(ChainData {
             recent_blockhash: Hash::new_from_array(hash).to_string(),
             token: None,
+            compute: None,
         });
         let unsigned = SOLANA.build(&payload, &chain_data, &public_key()).unwrap();
         let transaction = WireTransaction::parse(&unsigned.bytes).unwrap();

@@ -14,7 +14,7 @@ const MINT: &str = "EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v";
 const DEPOSIT: u64 = 2_039_280;
 const DEPOSIT_2022: u64 = 2_248_080;
 
-fn to() -> String {
+pub(super) fn to() -> String {
     Pubkey::new_from_array([9; 32]).to_string()
 }
 
@@ -25,62 +25,68 @@ fn wire() -> wire::SolanaSendSplToken {
         mint_address: MINT.into(),
         amount: "1500".into(),
         chain_id: 101,
-        decimals: None,
+        ..Default::default()
     }
 }
 
-fn payload(change: impl FnOnce(&mut wire::SolanaSendSplToken)) -> Payload {
+pub(super) fn payload(change: impl FnOnce(&mut wire::SolanaSendSplToken)) -> Payload {
     let mut wire = wire();
     change(&mut wire);
     Payload::parse(&WireKind::SolanaSendSplToken(wire)).unwrap()
 }
 
-fn known() -> TokenChainData {
+pub(super) fn known() -> TokenChainData {
     TokenChainData {
         program: TOKEN.to_string(),
         decimals: 6,
         sender_account_owner: Some(from()),
         recipient_account_owner: Some(to()),
         recipient_program: None,
+        transfer_fee: None,
     }
 }
 
-fn chain_data(change: impl FnOnce(&mut TokenChainData)) -> networks::ChainData {
+pub(super) fn chain_data(change: impl FnOnce(&mut TokenChainData)) -> networks::ChainData {
     let mut token = known();
     change(&mut token);
     networks::ChainData::Solana(ChainData {
         recent_blockhash: BLOCKHASH.into(),
-        token: Some(token),
+        token: Some(Box::new(token)),
+        compute: None,
     })
 }
 
-fn build(payload: &Payload, chain_data: &networks::ChainData) -> Result<Unsigned, Fault> {
+pub(super) fn build(
+    payload: &Payload,
+    chain_data: &networks::ChainData,
+) -> Result<Unsigned, Fault> {
     SOLANA.build(payload, chain_data, &public_key())
 }
 
-fn queries() -> TokenQueries {
+pub(super) fn queries() -> TokenQueries {
     match SOLANA.queries(&payload(|_| {})) {
         networks::Queries::Solana(Queries {
             chain_id: 101,
             blockhash: true,
             token: Some(token),
+            compute: Some(_),
         }) => token,
         other => panic!("{other:?}"),
     }
 }
 
-fn keys() -> (Pubkey, Pubkey, Pubkey) {
+pub(super) fn keys() -> (Pubkey, Pubkey, Pubkey) {
     let key = |text: &str| parse_key(text).unwrap();
     (key(&from()), key(&to()), key(MINT))
 }
 
-fn mint_data(decimals: u8) -> Vec<u8> {
+pub(super) fn mint_data(decimals: u8) -> Vec<u8> {
     let mut data = vec![0; 82];
     (data[44], data[45]) = (decimals, 1);
     data
 }
 
-fn account_data(mint: &Pubkey, owner: &Pubkey) -> Vec<u8> {
+pub(super) fn account_data(mint: &Pubkey, owner: &Pubkey) -> Vec<u8> {
     let mut data = vec![0; 165];
     data[..32].copy_from_slice(mint.as_array());
     data[32..64].copy_from_slice(owner.as_array());
@@ -95,7 +101,7 @@ fn extended(mut data: Vec<u8>, kind: u8) -> Vec<u8> {
     data
 }
 
-fn account(owner: &Pubkey, data: Vec<u8>) -> Option<AccountInfo> {
+pub(super) fn account(owner: &Pubkey, data: Vec<u8>) -> Option<AccountInfo> {
     let owner = owner.to_string();
     Some(AccountInfo { owner, data })
 }
@@ -391,12 +397,13 @@ proptest! {
         });
         let chain_data = networks::ChainData::Solana(ChainData {
             recent_blockhash: Hash::new_from_array(hash).to_string(),
-            token: Some(TokenChainData {
+            token: Some(Box::new(TokenChainData {
                 program: program.to_string(),
                 decimals,
                 recipient_account_owner: (!opens).then(|| to.to_string()),
                 ..known()
-            }),
+            })),
+            compute: None,
         });
         let unsigned = build(&payload, &chain_data).unwrap();
         prop_assert_eq!(build(&payload, &chain_data).unwrap(), unsigned.clone());
@@ -448,22 +455,4 @@ proptest! {
         let account = account(&owner, data);
         let _ = queries().chain_data(&vec![account; 6]);
     }
-}
-
-#[test]
-fn facts__should_be_read_from_before_there_were_tokens() {
-    let plain = ChainData {
-        recent_blockhash: BLOCKHASH.into(),
-        token: None,
-    };
-    let old = bcs::to_bytes(&(BLOCKHASH,)).unwrap();
-    assert_eq!(bcs::to_bytes(&plain).unwrap(), old);
-    assert_eq!(bcs::from_bytes::<ChainData>(&old).unwrap(), plain);
-    let whole = chain_data(|_| {});
-    let bytes = bcs::to_bytes(&whole).unwrap();
-    assert_eq!(
-        bcs::from_bytes::<networks::ChainData>(&bytes).unwrap(),
-        whole
-    );
-    assert!(bcs::from_bytes::<networks::ChainData>(&bytes[..bytes.len() - 1]).is_err());
 }

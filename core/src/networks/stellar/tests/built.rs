@@ -3,6 +3,31 @@
 use super::*;
 
 #[test]
+fn fee_level__should_go_into_the_queries_and_come_back() {
+    for (number, level) in [
+        (0, FeeLevel::Normal),
+        (1, FeeLevel::Slow),
+        (2, FeeLevel::Normal),
+        (3, FeeLevel::Fast),
+    ] {
+        for mut wire in [send().to_wire(), send_asset().to_wire(), trust().to_wire()] {
+            match &mut wire {
+                WireKind::StellarSendNative(wire) => wire.fee_level = number,
+                WireKind::StellarSendAsset(wire) => wire.fee_level = number,
+                WireKind::StellarChangeTrust(wire) => wire.fee_level = number,
+                other => panic!("{other:?}"),
+            }
+            let payload = Payload::parse(&wire).unwrap();
+            match STELLAR.queries(&payload) {
+                networks::Queries::Stellar(queries) => assert_eq!(queries.level, level),
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(Payload::decode(&payload.encode()).unwrap(), payload);
+        }
+    }
+}
+
+#[test]
 fn needs__should_ask_for_the_sender_and_who_may_have_to_be_created() {
     let asked = |payload: &Payload| match STELLAR.queries(payload) {
         networks::Queries::Stellar(queries) => queries,
@@ -11,6 +36,7 @@ fn needs__should_ask_for_the_sender_and_who_may_have_to_be_created() {
     let wanted = |destination: Option<&str>| Queries {
         from: from(),
         destination: destination.map(Into::into),
+        level: FeeLevel::Normal,
     };
     assert_eq!(asked(&send()), wanted(Some(TO)));
     let account = muxed(MUXED).account_id().to_string();
@@ -49,6 +75,37 @@ fn settle__should_give_the_lowest_free_number() {
         let fault = settled(sequence, &[]).unwrap_err();
         assert_eq!(fault.class(), &Class::Invalid);
     }
+}
+
+#[test]
+fn time__should_begin_when_those_before_are_through() {
+    let mut taken = BTreeSet::new();
+    for before in 0..80 {
+        let settled = STELLAR.allocate(&send(), chain_data(Some(true)), &taken);
+        let Ok(Allocation::ChainData(settled)) = settled else {
+            panic!("{settled:?}")
+        };
+        let unsigned = build(&send(), &settled).unwrap();
+        let signature = signature(&unsigned.signing[0].message);
+        let signed = STELLAR
+            .assemble(&send(), &unsigned, &[signature], &public_key())
+            .unwrap()
+            .unwrap();
+        let end_s = 1_762_000_300 + 15 * before + 1;
+        assert_eq!(
+            STELLAR.valid_until(&signed),
+            Ok(Some(ChainMoment::at_ms(end_s * 1_000)))
+        );
+        assert_eq!(STELLAR.sent_number(&signed, &from()), Ok(Some(42 + before)));
+        taken.insert(Resource::Nonce(42 + before));
+    }
+    // Numbers that the chain has passed hold up nothing.
+    let passed = ChainData {
+        sequence: 121,
+        ..own_facts(Some(true))
+    };
+    let settled = STELLAR.allocate(&send(), passed.clone().into(), &taken);
+    assert_eq!(settled, Ok(Allocation::ChainData(passed.into())));
 }
 
 #[test]
@@ -110,6 +167,7 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
     let solana = networks::solana::ChainData {
         recent_blockhash: String::new(),
         token: None,
+        compute: None,
     };
     let endless = ChainData {
         max_time: 0,
@@ -331,7 +389,7 @@ proptest! {
         let value = format!("{}.{:07}", amount / 10_000_000, amount % 10_000_000);
         let wire = match kind {
             0 => WireKind::StellarSendNative(wire::StellarSendNative {
-                from: from(), to: to.to_string(), value, memo: memo.clone(),
+                from: from(), to: to.to_string(), value, memo: memo.clone(), ..Default::default()
             }),
             1 => WireKind::StellarSendAsset(wire::StellarSendAsset {
                 from: from(),
@@ -339,13 +397,13 @@ proptest! {
                 asset_code: code.clone(),
                 asset_issuer: issuer.to_string(),
                 amount: value,
-                memo: memo.clone(),
+                memo: memo.clone(), ..Default::default()
             }),
             _ => WireKind::StellarChangeTrust(wire::StellarChangeTrust {
                 from: from(),
                 asset_code: code.clone(),
                 asset_issuer: issuer.to_string(),
-                memo: memo.clone(),
+                memo: memo.clone(), ..Default::default()
             }),
         };
         let payload = Payload::parse(&wire).unwrap();

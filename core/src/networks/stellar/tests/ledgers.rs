@@ -125,6 +125,12 @@ fn sent__should_be_read_of_every_form() {
     let envelope = TransactionEnvelope::from(with(Preconditions::V2(conditions)));
     let sent = read_sent(&base64(&envelope)).unwrap();
     assert_eq!((sent.max_time, sent.max_ledger), (None, Some(70)));
+    let signed = Signed {
+        transaction: base64(&envelope),
+        tx_hash: String::new(),
+    };
+    let end = STELLAR.valid_until(&signed);
+    assert_eq!(end, Ok(Some(ChainMoment::at_height(70))));
     for nonsense in ["", "AAAA", "!"] {
         assert!(read_sent(nonsense).is_err());
     }

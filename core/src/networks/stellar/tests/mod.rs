@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     networks::{
-        self, DynNetworkRules, Payload, WireKind,
+        self, DynNetworkRules, FeeLevel, Payload, WireKind,
         outflow::{Asset, ChainScope, ContentKind, Outflow},
     },
     schema::wire,
@@ -54,6 +54,7 @@ fn send_to(to: &str, value: &str) -> Result<Payload, Fault> {
         to: to.into(),
         value: value.into(),
         memo: String::new(),
+        ..Default::default()
     }))
 }
 
@@ -69,6 +70,7 @@ fn send_asset_wire(to: &str, code: &str, amount: &str) -> WireKind {
         asset_issuer: ISSUER.into(),
         amount: amount.into(),
         memo: "rent".into(),
+        ..Default::default()
     })
 }
 
@@ -82,6 +84,7 @@ fn trust_wire(code: &str, issuer: &str) -> WireKind {
         asset_code: code.into(),
         asset_issuer: issuer.into(),
         memo: String::new(),
+        ..Default::default()
     })
 }
 
@@ -202,14 +205,14 @@ fn own_muxed() -> String {
 }
 
 #[test]
-fn valid_until_ms__should_be_the_second_after_the_time_bound() {
+fn valid_until__should_be_the_second_after_the_time_bound() {
     let of = |payload: &Payload, chain_data: &networks::ChainData| {
         let unsigned = build(payload, chain_data).unwrap();
         let made = [signature(&unsigned.signing[0].message)];
         let signed = STELLAR.assemble(payload, &unsigned, &made, &public_key());
-        STELLAR.valid_until_ms(&signed.unwrap().unwrap())
+        STELLAR.valid_until(&signed.unwrap().unwrap())
     };
-    let end_ms = Some(1_762_000_301_000);
+    let end_ms = Some(ChainMoment::at_ms(1_762_000_301_000));
     assert_eq!(of(&send(), &chain_data(Some(true))), Ok(end_ms));
     let unbound = custom(&v1(&from(), vec![native(TO, 1)])).unwrap();
     assert_eq!(of(&unbound, &networks::ChainData::Nothing), Ok(None));
@@ -217,7 +220,7 @@ fn valid_until_ms__should_be_the_second_after_the_time_bound() {
         transaction: "AAAA".into(),
         tx_hash: String::new(),
     };
-    let fault = STELLAR.valid_until_ms(&signed).unwrap_err();
+    let fault = STELLAR.valid_until(&signed).unwrap_err();
     assert_eq!(fault.class(), &Class::Bug);
 }
 
@@ -303,6 +306,7 @@ fn requests__should_name_the_field_that_is_wrong() {
             to: TO.into(),
             value: "1".into(),
             memo: "m".into(),
+            ..Default::default()
         };
         change(&mut wire);
         WireKind::StellarSendNative(wire)

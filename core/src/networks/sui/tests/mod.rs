@@ -23,7 +23,9 @@ use crate::{
 
 mod custom;
 mod payments;
+mod selection;
 mod settling;
+mod sponsored;
 
 const SUI_CHAIN: &dyn DynNetworkRules = &Sui;
 const TO: &str = "0x2e11e011732dddf470541604330633038cccb0c199170662795b0dd34bf742da";

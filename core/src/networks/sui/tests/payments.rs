@@ -113,6 +113,7 @@ fn build__should_refuse_facts_that_do_not_fit() {
     let others = networks::ChainData::Solana(solana::ChainData {
         recent_blockhash: String::new(),
         token: None,
+        compute: None,
     });
     for chain_data in [&networks::ChainData::Nothing, &others] {
         let fault = SUI_CHAIN

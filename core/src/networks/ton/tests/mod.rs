@@ -19,6 +19,7 @@ use tycho_types::{
 
 use super::{super::*, *};
 use crate::{
+    approval::OrderApprovals,
     derive::{ChildKey, KeyPath, RootKey},
     ids::{RequestId, VaultId},
     networks::{
@@ -107,12 +108,22 @@ fn transaction_facts(seqno: u32) -> TransactionChainData {
         seqno,
         deployed: true,
         valid_until: Some(1_762_000_000),
+        recipient_deployed: None,
         jetton: None,
     }
 }
 
 fn chain_data(seqno: u32) -> networks::ChainData {
     ChainData::Transaction(transaction_facts(seqno)).into()
+}
+
+/// To an address that takes money back, of which the node says whether a contract is there.
+fn contract_data(is_there: bool) -> networks::ChainData {
+    ChainData::Transaction(TransactionChainData {
+        recipient_deployed: Some(is_there),
+        ..transaction_facts(1)
+    })
+    .into()
 }
 
 fn jetton_facts(decimals: Option<u8>) -> TransactionChainData {
@@ -182,7 +193,10 @@ fn sent(payload: &Payload, unsigned: &Unsigned, version: WalletVersion) -> (u32,
     assert!(body.is_empty());
     assert_eq!(signature, sign(unsigned).to_bytes());
     let end_ms = (u64::from(numbers.0) + 1) * 1_000;
-    assert_eq!(TON.valid_until_ms(&signed), Ok(Some(end_ms)));
+    assert_eq!(
+        TON.valid_until(&signed),
+        Ok(Some(ChainMoment::at_ms(end_ms)))
+    );
     (numbers.0, numbers.1, messages)
 }
 
@@ -285,6 +299,7 @@ fn order__should_hold_for_the_older_wallet_too() {
             unsigned: unsigned.bytes,
             inputs: unsigned.signing,
             recipient_indices: Vec::new(),
+            approvals: OrderApprovals::default(),
             issued_at_ms: 1,
             expires_at_ms: 2,
         };
@@ -331,6 +346,7 @@ fn needs__should_name_what_the_request_does_not_bring() {
             from: from(WalletVersion::V5r1),
             value,
             valid_until,
+            recipient: None,
             jetton,
         }))
     };
@@ -343,8 +359,19 @@ fn needs__should_name_what_the_request_does_not_bring() {
     };
     let sender = from(WalletVersion::V5r1);
     let dated = plain(1).replacen('{', r#"{"valid_until":1762000100,"#, 1);
+    let of_contract = |value| {
+        let networks::Queries::Ton(Queries::Transaction(queries)) = transaction(value, true, None)
+        else {
+            panic!()
+        };
+        networks::Queries::Ton(Queries::Transaction(TransactionQueries {
+            recipient: Some(USDT.into()),
+            ..queries
+        }))
+    };
     for (payload, queries) in [
         (native(), transaction(5, true, None)),
+        (native_of(&sender, USDT, 5, ""), of_contract(5)),
         (token(), transaction(50_000_000, true, jetton(5, false))),
         (
             token_of(&sender, BOB, 1, "", Some(6)),
@@ -393,7 +420,7 @@ fn settle__should_give_the_lowest_number_that_is_free() {
     assert_eq!(seqno(0, &[0]), 1);
     let last = TON.allocate(&native(), chain_data(u32::MAX), &taken(&[u32::MAX.into()]));
     assert_eq!(*last.unwrap_err().class(), Class::Invalid);
-    // Nothing else changes, and what has no number stays as it is.
+    // Its time begins at its turn; nothing else changes, and what has no number stays as it is.
     let Ok(Allocation::ChainData(settled)) = TON.allocate(
         &token(),
         ChainData::Transaction(jetton_facts(None)).into(),
@@ -403,6 +430,7 @@ fn settle__should_give_the_lowest_number_that_is_free() {
     };
     let mut wanted = jetton_facts(None);
     wanted.seqno = 4;
+    wanted.valid_until = wanted.valid_until.map(|end| end + 20);
     assert_eq!(settled, ChainData::Transaction(wanted).into());
     let of_message = ChainData::Message {
         domain: None,
@@ -422,6 +450,59 @@ fn settle__should_give_the_lowest_number_that_is_free() {
         fees: None,
     });
     assert!(TON.allocate(&native(), evm, &taken(&[])).is_err());
+}
+
+#[test]
+fn time__should_begin_when_those_before_are_through() {
+    let mut taken = BTreeSet::new();
+    for before in 0..80_u32 {
+        let settled = TON.allocate(&native(), chain_data(3), &taken).unwrap();
+        let Allocation::ChainData(settled) = settled else {
+            panic!()
+        };
+        let unsigned = build(&native(), &settled).unwrap();
+        let (until, seqno, _) = sent(&native(), &unsigned, WalletVersion::V5r1);
+        assert_eq!((until, seqno), (1_762_000_000 + 20 * before, 3 + before));
+        taken.insert(Resource::Nonce(seqno.into()));
+    }
+    // Numbers that the chain has passed hold up nothing.
+    let passed = TON.allocate(&native(), chain_data(83), &taken).unwrap();
+    assert_eq!(passed, Allocation::ChainData(chain_data(83)));
+    // A time that the client chose is its own.
+    let dated = plain(1).replacen('{', r#"{"valid_until":1762000100,"#, 1);
+    let facts = TransactionChainData {
+        valid_until: None,
+        ..transaction_facts(3)
+    };
+    let settled = TON
+        .allocate(
+            &custom(dated).unwrap(),
+            ChainData::Transaction(facts.clone()).into(),
+            &taken,
+        )
+        .unwrap();
+    let wanted = TransactionChainData { seqno: 83, ..facts };
+    let wanted = ChainData::Transaction(wanted).into();
+    assert_eq!(settled, Allocation::ChainData(wanted));
+}
+
+#[test]
+fn native__should_not_bounce_where_no_contract_is() {
+    let payload = native_of(&from(WalletVersion::V5r1), USDT, 5, "rent");
+    let message = |is_there| {
+        let unsigned = build(&payload, &contract_data(is_there)).unwrap();
+        let (.., messages) = sent(&payload, &unsigned, WalletVersion::V5r1);
+        messages[0].clone()
+    };
+    let [without, with] = [false, true].map(message);
+    let (to, bounce, value, _, body) = internal_of(&without);
+    let usdt = parse_address(USDT).unwrap().std();
+    assert_eq!((to, bounce, value), (usdt.clone(), false, 5));
+    assert_eq!(comment_of(body), "rent");
+    // A node that lies changes nothing else.
+    let (to, bounce, value, _, body) = internal_of(&with);
+    assert_eq!((to, bounce, value), (usdt, true, 5));
+    assert_eq!(comment_of(body), "rent");
 }
 
 #[test]
@@ -507,7 +588,7 @@ fn most_fee__should_be_above_what_the_network_takes() {
     assert!(fee(&native(), &ChainData::Transaction(first).into()) > simple);
     let master = "Ef_9g7SiBmJ8EoFZEy1_uZHOd58thXg7NBkYe0W3c9MMWBdT";
     let far = native_of(&from(WalletVersion::V5r1), master, 5, "rent");
-    assert!(fee(&far, &chain_data(1)) > simple + 9_600_000);
+    assert!(fee(&far, &contract_data(true)) > simple + 9_600_000);
     let many = fee(&custom(plain(255)).unwrap(), &chain_data(1));
     // All the gas that there is, and 255 messages.
     assert!(many > 400_000_000 + 255 * 400_000, "{many}");
@@ -543,18 +624,24 @@ proptest! {
     #[test]
     fn native__should_be_readable_by_the_contract(
         version in any_version(), to in any_address(), value in any_amount(),
-        comment in "\\PC{0,300}", seqno: u32, deployed: bool, valid_until: u32,
+        comment in "\\PC{0,300}", seqno: u32, deployed: bool, valid_until: u32, is_there: bool,
     ) {
         let payload = native_of(&from(version), &to.to_string(), value, &comment);
         prop_assert_eq!(&Payload::decode(&payload.encode()).unwrap(), &payload);
-        let chain_data = TransactionChainData { seqno, deployed, valid_until: Some(valid_until), jetton: None };
+        let chain_data = TransactionChainData {
+            seqno,
+            deployed,
+            valid_until: Some(valid_until),
+            recipient_deployed: to.bounce.then_some(is_there),
+            jetton: None,
+        };
         let chain_data = ChainData::Transaction(chain_data).into();
         let unsigned = build(&payload, &chain_data).unwrap();
         prop_assert_eq!(&build(&payload, &chain_data).unwrap(), &unsigned);
         let (until, number, messages) = sent(&payload, &unsigned, version);
         prop_assert_eq!((until, number, messages.len()), (valid_until, seqno, 1));
         let (recipient, bounce, amount, init, body) = internal_of(&messages[0]);
-        prop_assert_eq!((recipient, bounce, amount), (to.std(), to.bounce, value));
+        prop_assert_eq!((recipient, bounce, amount), (to.std(), to.bounce && is_there, value));
         prop_assert!(init.is_none());
         prop_assert_eq!(comment_of(body), comment);
         prop_assert!(TON.most_fee(&unsigned.bytes).is_ok());

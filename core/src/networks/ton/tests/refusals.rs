@@ -34,7 +34,7 @@ fn difference__should_have_a_name() {
         ),
         (
             &base,
-            &of(&native_of(&sender, USDT, 5, "rent")),
+            &bytes(&native_of(&sender, USDT, 5, "rent"), &contract_data(true)),
             Some("recipient"),
         ),
         (
@@ -49,7 +49,7 @@ fn difference__should_have_a_name() {
         ),
         (
             &base,
-            &of(&native_of(&sender, &bob, 5, "rent")),
+            &bytes(&native_of(&sender, &bob, 5, "rent"), &contract_data(true)),
             Some("bounce"),
         ),
         (&base, &of(&custom(plain(2)).unwrap()), Some("messages")),
@@ -94,6 +94,20 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
     for (payload, chain_data) in [
         (native(), of_message.clone()),
         (native(), of_transaction(|_| {})),
+        (
+            native(),
+            of_transaction(|chain_data| {
+                (chain_data.jetton, chain_data.recipient_deployed) = (None, Some(true));
+            }),
+        ),
+        (
+            native_of(&sender, USDT, 5, ""),
+            of_transaction(|chain_data| chain_data.jetton = None),
+        ),
+        (
+            token(),
+            of_transaction(|chain_data| chain_data.recipient_deployed = Some(false)),
+        ),
         (
             native(),
             of_transaction(|chain_data| (chain_data.jetton, chain_data.valid_until) = (None, None)),

@@ -8,7 +8,7 @@ use prost::Message as _;
 
 use super::{super::*, *};
 use crate::{
-    networks::{self, DynNetworkRules, Payload, WireKind, evm},
+    networks::{self, DynNetworkRules, Payload, Replacement, WireKind, evm},
     schema::wire,
 };
 
@@ -393,6 +393,25 @@ fn assemble__should_give_the_transaction_and_its_id() {
         assert_eq!(sealed[..64], signature.to_bytes());
         assert_eq!(sealed[64..], [27 + y_parity]);
         assert_eq!(signed.tx_hash, hex::encode(&unsigned.signing[0].message));
+    }
+}
+
+#[test]
+fn replacement__should_be_refused_with_the_end_of_the_transaction() {
+    for kind in kinds() {
+        let payload = payload(&kind);
+        let unsigned = build(&payload, &chain_data()).unwrap();
+        let signature = sign(&unsigned);
+        let signed = TRON.assemble(&payload, &unsigned, &[signature], &public_key());
+        let signed = signed.unwrap().unwrap();
+        let expires_ms = ChainData::from(block(75_123_456)).expires_ms();
+        for how in [Replacement::SpeedUp, Replacement::Cancel] {
+            let fault = TRON.replacement(&payload, &signed, how).unwrap_err();
+            assert_eq!(fault.class(), &Class::Invalid);
+            let said = fault.message();
+            assert!(said.contains(&expires_ms.to_string()), "{said}");
+            assert!(said.contains("cannot be replaced"), "{said}");
+        }
     }
 }
 

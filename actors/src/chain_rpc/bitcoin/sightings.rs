@@ -1,0 +1,268 @@
+//! Where transactions are that were sent.
+
+use bitcoin::{Transaction, consensus::encode::deserialize_hex};
+use serde_json::{Value, json};
+
+use super::{
+    BitcoinNode, FINAL_MS,
+    batch::{BitcoinRpcResult, RpcBatch},
+    behind, is_in_block, is_there, malformed,
+};
+use crate::chain_rpc::{
+    ChainError, Inclusion, NodeResponse, TrackedTransaction, TransactionSighting,
+    exchange::ParsedResponse,
+};
+
+/// Blocks that make a transaction final, its own among them.
+const FINAL_BLOCKS: i64 = 6;
+/// Transactions of one HTTP request.
+const CHUNK: usize = 16;
+
+/// Where a node has a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BitcoinPlace {
+    /// In the block of this height, with enough of them on it.
+    Final(u64),
+    /// In the block of this height.
+    Block(u64),
+    Mempool,
+    /// Another one that spends the same is in a block, with enough of them on it.
+    Void,
+    Nowhere,
+}
+
+impl BitcoinPlace {
+    fn is_for_good(self) -> bool {
+        matches!(self, BitcoinPlace::Final(_) | BitcoinPlace::Void)
+    }
+}
+
+impl BitcoinNode {
+    pub(super) async fn sight_all(
+        &self,
+        transactions: &[TrackedTransaction],
+        now_ms: u64,
+    ) -> Vec<Result<TransactionSighting, ChainError>> {
+        let mut sightings = Vec::with_capacity(transactions.len());
+        for some in transactions.chunks(CHUNK) {
+            match self.places(some).await {
+                Ok(places) => {
+                    for (transaction, (place, agreed)) in some.iter().zip(places) {
+                        sightings.push(self.sight(transaction, place, agreed, now_ms).await);
+                    }
+                }
+                Err(error) => sightings.extend(some.iter().map(|_| Err(error.clone()))),
+            }
+        }
+        sightings
+    }
+
+    /// Where a node has them, and whether enough of the others say so, of what is for good.
+    async fn places(
+        &self,
+        transactions: &[TrackedTransaction],
+    ) -> Result<Vec<(BitcoinPlace, bool)>, ChainError> {
+        let all = Places::of(transactions.iter());
+        let call = all.ask.call();
+        let found = self.pool.first(&call, |answer| all.read(answer)).await?;
+        let for_good: Vec<_> = transactions
+            .iter()
+            .zip(&found)
+            .filter(|(_, place)| place.is_for_good())
+            .map(|(transaction, _)| transaction)
+            .collect();
+        let agreed = if for_good.is_empty() {
+            Vec::new()
+        } else {
+            let asked = Places::of(for_good.into_iter());
+            let read = |answer: &NodeResponse| asked.read(answer);
+            let (call, same) = (asked.ask.call(), Vec::<BitcoinPlace>::eq);
+            self.pool
+                .query_quorum("transactions", &call, read, same)
+                .await?
+        };
+        let mut agreed = agreed.into_iter();
+        let with_others = found.into_iter().map(|place| {
+            let is_agreed = place.is_for_good() && agreed.next() == Some(place);
+            (place, is_agreed)
+        });
+        Ok(with_others.collect())
+    }
+
+    async fn sight(
+        &self,
+        transaction: &TrackedTransaction,
+        place: BitcoinPlace,
+        agreed: bool,
+        now_ms: u64,
+    ) -> Result<TransactionSighting, ChainError> {
+        let in_block = |block| Inclusion {
+            block,
+            success: true,
+        };
+        Ok(match place {
+            BitcoinPlace::Final(height) if agreed => TransactionSighting::Final(in_block(height)),
+            BitcoinPlace::Final(height) | BitcoinPlace::Block(height) => {
+                TransactionSighting::Mined(in_block(height))
+            }
+            BitcoinPlace::Mempool => TransactionSighting::Waiting,
+            BitcoinPlace::Void if agreed => {
+                TransactionSighting::Replaced(self.conflicting(transaction).await)
+            }
+            BitcoinPlace::Void => TransactionSighting::Missing,
+            BitcoinPlace::Nowhere => {
+                let is_old = now_ms.saturating_sub(transaction.sent_at_ms) >= FINAL_MS;
+                if is_old && self.is_spent_for_good(transaction).await? {
+                    TransactionSighting::Replaced(None)
+                } else {
+                    TransactionSighting::Missing
+                }
+            }
+        })
+    }
+
+    /// The transaction in a block that spends the same, where a node's wallet knows.
+    async fn conflicting(&self, transaction: &TrackedTransaction) -> Option<String> {
+        let ask = RpcBatch::wallet().and("gettransaction", json!([transaction.signed.tx_hash]));
+        let read =
+            |answer: &NodeResponse| ask.read(answer, |said| ParsedResponse::Value(said.to_vec()));
+        let said = self.pool.first(&ask.call(), read).await.ok()?;
+        let in_wallet = said.first()?.as_ref().ok()?;
+        let others = in_wallet.get("walletconflicts")?.as_array()?;
+        let others: Vec<&str> = others.iter().filter_map(Value::as_str).collect();
+        let ask = RpcBatch::wallet().each(&others, "gettransaction", |other| json!([other]));
+        let read =
+            |answer: &NodeResponse| ask.read(answer, |said| ParsedResponse::Value(said.to_vec()));
+        let said = self.pool.first(&ask.call(), read).await.ok()?;
+        let mut found = others.iter().zip(said);
+        let (by, _) = found.find(|(_, said)| said.as_ref().is_ok_and(is_in_block))?;
+        Some((*by).to_owned())
+    }
+
+    /// Whether a block has spent what a transaction spends that no node has, and this one did not: some node
+    /// may never have seen it, so that its wallet knows of no conflict.
+    async fn is_spent_for_good(
+        &self,
+        transaction: &TrackedTransaction,
+    ) -> Result<bool, ChainError> {
+        let unreadable = |_| ChainError::Unknown("the transaction cannot be read".into());
+        let sent: Transaction =
+            deserialize_hex(&transaction.signed.transaction).map_err(unreadable)?;
+        let inputs: Vec<_> = sent
+            .input
+            .iter()
+            .map(|input| input.previous_output)
+            .collect();
+        let id = &transaction.signed.tx_hash;
+        let ask = RpcBatch::wallet()
+            .and("getblockchaininfo", json!([]))
+            .and("getrawtransaction", json!([id, 1]))
+            .and("gettransaction", json!([id]))
+            .each(&inputs, "gettxout", |input| {
+                json!([input.txid.to_string(), input.vout, false])
+            })
+            .each(&inputs, "gettransaction", |input| {
+                json!([input.txid.to_string()])
+            });
+        let is_void = |said: &[BitcoinRpcResult]| {
+            let [Ok(info), raw, in_wallet, of_inputs @ ..] = said else {
+                return malformed(said);
+            };
+            if let Some(reason) = behind(info) {
+                return ParsedResponse::Busy(reason);
+            }
+            if raw.as_ref().is_ok_and(is_there) || in_wallet.as_ref().is_ok_and(is_in_block) {
+                return ParsedResponse::Value(false);
+            }
+            let (outputs, makers) = of_inputs.split_at(of_inputs.len() / 2);
+            let is_spent = |(output, maker): (&BitcoinRpcResult, &BitcoinRpcResult)| {
+                output.as_ref().is_ok_and(Value::is_null)
+                    && maker
+                        .as_ref()
+                        .is_ok_and(|maker| depth(maker) >= FINAL_BLOCKS)
+            };
+            ParsedResponse::Value(outputs.iter().zip(makers).any(is_spent))
+        };
+        let read = |answer: &NodeResponse| ask.read(answer, is_void);
+        let call = ask.call();
+        let what = "what a transaction spends";
+        Ok(self.pool.query_quorum(what, &call, read, bool::eq).await?)
+    }
+}
+
+/// The question where some transactions are.
+struct Places {
+    ask: RpcBatch,
+    count: usize,
+}
+
+impl Places {
+    fn of<'a>(transactions: impl Iterator<Item = &'a TrackedTransaction>) -> Self {
+        let ids: Vec<&str> = transactions
+            .map(|one| one.signed.tx_hash.as_str())
+            .collect();
+        Self {
+            ask: RpcBatch::wallet()
+                .and("getblockchaininfo", json!([]))
+                .each(&ids, "getrawtransaction", |id| json!([id, 1]))
+                .each(&ids, "gettransaction", |id| json!([id])),
+            count: ids.len(),
+        }
+    }
+
+    fn read(&self, answer: &NodeResponse) -> ParsedResponse<Vec<BitcoinPlace>> {
+        self.ask.read(answer, |said| {
+            let [Ok(info), of_each @ ..] = said else {
+                return malformed(said);
+            };
+            if let Some(reason) = behind(info) {
+                return ParsedResponse::Busy(reason);
+            }
+            let (raw, in_wallet) = of_each.split_at(self.count.min(of_each.len()));
+            let height = info.get("blocks").and_then(Value::as_i64);
+            let places = height.and_then(|height| {
+                let of_each = raw.iter().zip(in_wallet);
+                of_each
+                    .map(|(raw, in_wallet)| place(height, raw, in_wallet))
+                    .collect::<Option<Vec<_>>>()
+            });
+            match places {
+                Some(places) if places.len() == self.count => ParsedResponse::Value(places),
+                _ => malformed(said),
+            }
+        })
+    }
+}
+
+/// `height` is that of the last block.
+fn place(
+    height: i64,
+    raw: &BitcoinRpcResult,
+    in_wallet: &BitcoinRpcResult,
+) -> Option<BitcoinPlace> {
+    let raw = raw.as_ref().ok().filter(|raw| is_there(raw));
+    let depth = match (raw, in_wallet) {
+        (Some(raw), _) => depth(raw),
+        (None, Ok(in_wallet)) => depth(in_wallet),
+        (None, Err(_)) => 0,
+    };
+    if depth > 0 {
+        let block = u64::try_from(height.checked_add(1)?.checked_sub(depth)?).ok()?;
+        return Some(if depth >= FINAL_BLOCKS {
+            BitcoinPlace::Final(block)
+        } else {
+            BitcoinPlace::Block(block)
+        });
+    }
+    Some(match raw {
+        Some(_) => BitcoinPlace::Mempool,
+        None if depth <= -FINAL_BLOCKS => BitcoinPlace::Void,
+        None => BitcoinPlace::Nowhere,
+    })
+}
+
+/// Blocks from the transaction's own to the last one; below zero, those since one that spends the same.
+fn depth(found: &Value) -> i64 {
+    let depth = found.get("confirmations").and_then(Value::as_i64);
+    depth.unwrap_or(0)
+}

@@ -1,0 +1,314 @@
+//! One listener: its place among the changes in memory, and in the logs where it is further behind.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use covault_core::{
+    audit::{AuditChain, LinkedEntry},
+    fault::Fault,
+    ids::VaultId,
+};
+use tokio::{sync::watch, time::sleep};
+
+use super::{Change, Followed, MARGIN_MS, News, Position, REACH_MS, follower};
+use crate::{
+    audit::{self, AuditLog},
+    commands::caller::{Caller, in_scope},
+    services::Services,
+};
+
+/// Changes that a listener gets at once.
+const BATCH: usize = 64;
+/// Before it looks again when the store cannot be read.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// How a listener begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// With what changes from now on.
+    Now,
+    /// Behind the last change that it has heard.
+    GoesOn,
+    /// As [`Start::Now`]: where it was is longer ago than is kept, or never was. It has to look at everything anew.
+    Anew,
+}
+
+/// What a listener hears.
+#[derive(Debug)]
+pub struct Heard {
+    /// Changes, each with the position behind it; `None`: it stays where it was.
+    pub changes: Vec<(Arc<Change>, Option<Position>)>,
+    /// Whether the caller's token may be another one, or none, since the last time.
+    pub check_token: bool,
+}
+
+/// Hears what changes of the requests that a caller may see.
+pub struct ChangeListener {
+    services: Arc<Services>,
+    caller: Caller,
+    news: watch::Receiver<News>,
+    place: Place,
+    /// The last entry of the service's log when the token was last to be checked; 0: it never was.
+    service: u64,
+}
+
+/// Where a listener is.
+enum Place {
+    /// Among the changes in memory.
+    Live(Live),
+    /// In the logs.
+    Behind(Behind),
+}
+
+struct Live {
+    /// Behind which change.
+    at: Position,
+    /// Since when changes count that were there when it came, in milliseconds since the Unix epoch.
+    from_ms: u64,
+    /// The number of the first change that was not there yet.
+    new_from: u64,
+}
+
+struct Behind {
+    /// Since when it has to hear of changes, in milliseconds since the Unix epoch.
+    from_ms: u64,
+    /// The logs that are not read yet.
+    vaults: VecDeque<VaultId>,
+    /// The one that is being read, and up to where.
+    reading: Option<(VaultId, u64)>,
+    /// Where it goes on when it has read them.
+    then: Position,
+}
+
+impl ChangeListener {
+    /// Begins behind a position, or now. Waits as long as the store cannot be read.
+    pub(crate) async fn begin(
+        services: Arc<Services>,
+        caller: Caller,
+        after: Option<Position>,
+    ) -> (Self, Start) {
+        services.changes.enter();
+        let mut listener = Self {
+            news: services.changes.news.subscribe(),
+            caller,
+            place: Place::Live(Live {
+                at: Position::default(),
+                from_ms: 0,
+                new_from: 0,
+            }),
+            service: 0,
+            services,
+        };
+        let is_there = |news: &News| news.follower != 0;
+        // Its other half is in the services, too.
+        let _ = listener.news.wait_for(is_there).await;
+        let now_ms = listener.services.now_ms();
+        let start = match after {
+            None => Start::Now,
+            Some(after)
+                if after.safe_ms.saturating_add(REACH_MS) < now_ms
+                    || after.safe_ms > now_ms.saturating_add(MARGIN_MS) =>
+            {
+                Start::Anew
+            }
+            Some(_) => Start::GoesOn,
+        };
+        let after = after.filter(|_| start == Start::GoesOn);
+        listener.find_place(after);
+        (listener, start)
+    }
+
+    /// Behind which change it is; `None` while it reads the logs.
+    pub fn position(&self) -> Option<Position> {
+        let Place::Live(live) = &self.place else {
+            return None;
+        };
+        let followed = self.services.changes.followed.read();
+        let followed = followed.as_ref().filter(|it| it.id == live.at.follower);
+        // With nothing new behind it, it has heard all that there was.
+        let heard_all = followed.filter(|it| it.visible <= live.at.next);
+        Some(Position {
+            safe_ms: heard_all.map_or(live.at.safe_ms, |it| it.safe_ms),
+            ..live.at
+        })
+    }
+
+    /// Finds the place behind a position, or behind all that there is.
+    fn find_place(&mut self, after: Option<Position>) {
+        let followed = self.services.changes.followed.read();
+        let Some(followed) = &*followed else {
+            // There is a next one as soon as anybody listens, and this one does.
+            return;
+        };
+        let end = Position {
+            safe_ms: followed.safe_ms,
+            follower: followed.id,
+            next: followed.visible,
+        };
+        let live = |at: Position, from_ms| {
+            Place::Live(Live {
+                at,
+                from_ms,
+                new_from: end.next,
+            })
+        };
+        self.place = match after {
+            None => live(end, 0),
+            Some(after) if is_kept(followed, &after) => live(after, 0),
+            Some(after) => {
+                let from_ms = after.safe_ms.saturating_sub(MARGIN_MS);
+                if from_ms >= followed.complete_from_ms {
+                    let first = Position {
+                        safe_ms: after.safe_ms,
+                        follower: followed.id,
+                        next: followed.first,
+                    };
+                    live(first, from_ms)
+                } else {
+                    let written = followed.last_ms.iter();
+                    let vaults = written.filter(|(_, last_ms)| **last_ms >= from_ms);
+                    let vaults = vaults.map(|(vault, _)| *vault);
+                    Place::Behind(Behind {
+                        from_ms,
+                        vaults: vaults
+                            .filter(|vault| in_scope(&self.caller, *vault))
+                            .collect(),
+                        reading: None,
+                        then: end,
+                    })
+                }
+            }
+        };
+    }
+
+    /// Waits for the next changes. May be given up at any time: nothing is lost then.
+    pub async fn next(&mut self) -> Heard {
+        loop {
+            let heard = match &self.place {
+                Place::Live(_) => self.live(),
+                Place::Behind(_) => match self.read().await {
+                    Ok(heard) => heard,
+                    Err(fault) => {
+                        tracing::debug!(?fault, "a listener reads the logs later");
+                        sleep(RETRY).await;
+                        None
+                    }
+                },
+            };
+            if let Some(heard) = heard {
+                return heard;
+            }
+            if matches!(self.place, Place::Live(_)) {
+                // Its other half is in the services, too.
+                let _ = self.news.changed().await;
+            }
+        }
+    }
+
+    /// The next changes in memory; `None` when there is nothing new, or it has fallen behind.
+    fn live(&mut self) -> Option<Heard> {
+        let is_followed = self.news.borrow_and_update().follower != 0;
+        let Place::Live(live) = &mut self.place else {
+            return None;
+        };
+        let services = Arc::clone(&self.services);
+        let known = services.changes.followed.read();
+        let followed = known.as_ref().filter(|it| is_kept(it, &live.at));
+        let Some(followed) = followed else {
+            let at = live.at;
+            drop(known);
+            if is_followed {
+                self.find_place(Some(at));
+                self.news.mark_changed();
+            }
+            return None;
+        };
+        let mut changes = Vec::new();
+        for (next, change) in followed.from(live.at.next) {
+            if changes.len() >= BATCH {
+                break;
+            }
+            let is_new = live.at.next >= live.new_from;
+            live.at.next = next;
+            live.at.safe_ms = change.safe_ms.max(live.at.safe_ms);
+            if (is_new || change.at_ms >= live.from_ms) && in_scope(&self.caller, change.vault) {
+                changes.push((Arc::clone(change), Some(live.at)));
+            }
+        }
+        if live.at.next < followed.visible {
+            self.news.mark_changed();
+        }
+        let check_token = self.service != followed.service;
+        self.service = followed.service;
+        (check_token || !changes.is_empty()).then_some(Heard {
+            changes,
+            check_token,
+        })
+    }
+
+    /// The next changes in the logs; `None` when there are none on this page, or it has read all.
+    async fn read(&mut self) -> Result<Option<Heard>, Fault> {
+        let services = Arc::clone(&self.services);
+        let Place::Behind(behind) = &mut self.place else {
+            return Ok(None);
+        };
+        let turn = services.changes.readers.acquire().await;
+        let _turn = turn.map_err(Fault::bug)?;
+        let Some(vault) = behind
+            .reading
+            .map(|(vault, _)| vault)
+            .or_else(|| behind.vaults.front().copied())
+        else {
+            let then = behind.then;
+            self.find_place(Some(then));
+            self.news.mark_changed();
+            return Ok(None);
+        };
+        let chain = AuditChain::Vault(vault);
+        let log = AuditLog(&*services.store);
+        let read = match behind.reading {
+            Some((_, read)) => read,
+            None => {
+                let last = log.head(chain).await?.map_or(0, |head| head.number);
+                let from_ms = behind.from_ms;
+                follower::before(&services, chain, last, from_ms, u64::MAX)
+                    .await?
+                    .0
+            }
+        };
+        let page: Vec<(u64, LinkedEntry)> = log.entries(chain, read.saturating_add(1)).await?;
+        let last = page.last().map(|(number, _)| *number);
+        let is_whole = page.len() == audit::PAGE;
+        let (touched, _) = follower::touched(page, behind.from_ms);
+        let changes = follower::changes(&services, vault, touched).await?;
+        // Nothing is waited for from here on.
+        if behind.reading.is_none() {
+            behind.vaults.pop_front();
+        }
+        behind.reading = last.filter(|_| is_whole).map(|last| (vault, last));
+        let heard = |(at_ms, data)| {
+            let change = Change {
+                vault,
+                data,
+                at_ms,
+                safe_ms: 0,
+            };
+            (Arc::new(change), None)
+        };
+        let changes: Vec<_> = changes.into_iter().map(heard).collect();
+        Ok((!changes.is_empty()).then_some(Heard {
+            changes,
+            check_token: true,
+        }))
+    }
+}
+
+/// Whether all changes behind a position are in memory.
+fn is_kept(followed: &Followed, position: &Position) -> bool {
+    followed.id == position.follower && (followed.first..=followed.visible).contains(&position.next)
+}
+
+impl Drop for ChangeListener {
+    fn drop(&mut self) {
+        self.services.changes.leave();
+    }
+}

@@ -1,0 +1,119 @@
+use async_trait::async_trait;
+use covault_core::{
+    fault::Fault,
+    ids::{RequestId, VaultId},
+    request::SigningRequest,
+    schema::wire,
+};
+
+use super::{
+    Operation, OperationCall,
+    lookup::{request, request_message},
+};
+use crate::{
+    commands::caller::{Caller, VaultScope, vault_in_scope},
+    lists::{MAX_PAGE, PageBytes, READ_CHUNK},
+    services::{Services, skip_unreadable},
+    store::{Key, KeySpace, Scan, rows},
+};
+
+/// Lists the requests that wait for people, of a vault or of all that the token opens. A page goes on where the one
+/// before it has ended: it takes as long however many there are.
+pub struct GetPendingSigningRequests;
+
+#[async_trait]
+impl Operation for GetPendingSigningRequests {
+    const METHOD: &'static str = "mpcvault.platform.v1.PlatformAPI.GetPendingSigningRequests";
+    type Request = wire::GetPendingSigningRequestsRequest;
+    type Response = wire::GetPendingSigningRequestsResponse;
+
+    async fn run(call: OperationCall<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
+        let (services, caller) = (call.services, call.caller);
+        let parts = parts(services, caller, &message.vault_uuid).await?;
+        let limit = message.limit.filter(|limit| *limit != 0);
+        let limit = limit.unwrap_or(MAX_PAGE);
+        if !(1..=MAX_PAGE).contains(&limit) {
+            return Err(Fault::field("limit", format!("must be 1 to {MAX_PAGE}")));
+        }
+        let limit = usize::try_from(limit).map_err(Fault::bug)?;
+        let from = match message.after_uuid.as_str() {
+            "" => Vec::new(),
+            uuid => {
+                let last = uuid.parse().map_err(|fault: Fault| fault.at("afterUuid"))?;
+                let last = request(services, caller, last).await;
+                let last = last.map_err(|fault| fault.at("afterUuid"))?;
+                let expires_at_ms = last.consent.expires_at_ms;
+                let key = rows::awaiting(last.vault, expires_at_ms, last.id);
+                [key.bytes.as_slice(), &[0]].concat()
+            }
+        };
+        let ids = page(services, &parts, from, limit).await?;
+        let (mut signing_requests, mut bytes) = (Vec::new(), PageBytes::default());
+        'page: for ids in ids.chunks(READ_CHUNK) {
+            let keys: Vec<_> = ids.iter().map(|id| rows::request(*id)).collect();
+            let found = services.load_all::<SigningRequest>(&keys).await?;
+            for (id, found) in ids.iter().zip(found) {
+                let found = skip_unreadable(found, format_args!("request {id}"))?;
+                let Some(request) = found.flatten() else {
+                    continue;
+                };
+                let mut message = request_message(services, caller, &request, None, None, None);
+                message.approval_subject = None;
+                // The next page begins with it.
+                if bytes.add(&message).is_err() {
+                    break 'page;
+                }
+                signing_requests.push(message);
+            }
+        }
+        Ok(wire::GetPendingSigningRequestsResponse {
+            signing_requests,
+            error: None,
+        })
+    }
+}
+
+/// The parts of the index that are meant, in order.
+async fn parts(services: &Services, caller: &Caller, uuid: &str) -> Result<Vec<Key>, Fault> {
+    let vaults: &[VaultId] = match (&caller.vaults, uuid) {
+        (VaultScope::All, "") => return Ok(vec![Key::new(KeySpace::Awaiting, &[])]),
+        (VaultScope::Only(vaults), "") => vaults,
+        _ => {
+            let vault = vault_in_scope(caller, uuid)?;
+            if services.vault(vault).await?.is_none() {
+                return Err(Fault::invalid_uuid());
+            }
+            &[vault]
+        }
+    };
+    let mut parts: Vec<_> = vaults.iter().copied().map(rows::awaiting_of).collect();
+    parts.sort_unstable();
+    Ok(parts)
+}
+
+/// The first so many requests in these parts of the index, from a key on.
+async fn page(
+    services: &Services,
+    parts: &[Key],
+    from: Vec<u8>,
+    limit: usize,
+) -> Result<Vec<RequestId>, Fault> {
+    let mut ids = Vec::with_capacity(limit);
+    for part in parts {
+        let mut scan = Scan::prefix(part.space, &part.bytes, limit.saturating_sub(ids.len()));
+        if from.starts_with(&part.bytes) {
+            scan.from = Some(from.clone());
+        } else if from > part.bytes {
+            continue;
+        }
+        let rows = services.store.scan(&scan).await?;
+        ids.extend(
+            rows.iter()
+                .filter_map(|(key, _)| Some(rows::awaited(key)?.1)),
+        );
+        if ids.len() >= limit {
+            break;
+        }
+    }
+    Ok(ids)
+}

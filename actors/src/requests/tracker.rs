@@ -1,0 +1,475 @@
+//! Follows the transactions that nodes took until they are final, or never will be.
+//!
+//! A request is over when a node has its transaction; its outbox row is not. That row goes in the commit
+//! that stores what became of the transaction for good, so a restart loses none. One pump per chain asks for
+//! all transactions of all vaults that run here, many at once, less often the longer nothing happens
+//! (docs/decisions/0031-transactions-are-followed.md).
+//!
+//! It also asks for transactions of which nobody knows whether a node took them, and alone decides when one of
+//! them never comes (docs/decisions/0030-doubt-about-a-broadcast.md).
+
+mod entry;
+mod resending;
+mod waiting;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    time::Duration,
+};
+
+use covault_core::{
+    audit::AuditChain,
+    fault::Fault,
+    ids::{RequestId, VaultId},
+    request::{RequestEvent, RequestState, TransactionState},
+};
+use futures::{FutureExt as _, StreamExt as _, stream};
+use tokio::{
+    sync::mpsc::{self, UnboundedReceiver},
+    task::JoinSet,
+    time::Instant,
+};
+
+use self::entry::{Entry, words};
+use super::{
+    rebroadcast::RebroadcastCache,
+    replacing,
+    request_store::{self, CommitExtras},
+};
+use crate::{
+    audit::{AuditActor, AuditNote},
+    chain_rpc::{ChainClient, ChainError, ChainKey, TransactionSighting},
+    counters::OpenTransactions,
+    leases::LeaseScope,
+    services::Services,
+    store::{
+        Batch, CommitError, Precondition,
+        rows::{self, TransactionRow},
+    },
+    tracking::{TrackedRequest, Verdict},
+};
+
+/// Rows that are read at once.
+const MAX_PARALLEL_READS: usize = 16;
+/// Transactions that one round of questions is about.
+const ROUND: usize = 256;
+/// So many first pauses must a block be gone before that counts: nodes behind one address are not at the same
+/// block.
+const REORGANISED_PAUSES: u32 = 10;
+
+/// Follows what comes, until the process ends.
+pub async fn run(services: Arc<Services>, mut arriving: UnboundedReceiver<TrackedRequest>) {
+    let mut pumps = HashMap::new();
+    let mut running = JoinSet::new();
+    while let Some(tracked) = arriving.recv().await {
+        let account = &tracked.account;
+        let chain = ChainKey::of(account.network, account.chain_id);
+        let Some(client) = services.chains.get(account.network, account.chain_id) else {
+            // The nodes are gone from the configuration. Its row waits for a start with them.
+            continue;
+        };
+        let pump = pumps.entry(chain).or_insert_with(|| {
+            let (sender, receiver) = mpsc::unbounded_channel();
+            let pump = Pump {
+                services: Arc::clone(&services),
+                chain,
+                client: Arc::clone(client),
+                arrived: Vec::new(),
+                open: HashMap::new(),
+                cache: RebroadcastCache::default(),
+            };
+            running.spawn(pump.run(receiver));
+            sender
+        });
+        let _ = pump.send(tracked);
+    }
+}
+
+async fn load(
+    services: &Services,
+    request: RequestId,
+) -> Result<Option<(TransactionRow, u64)>, Fault> {
+    services.load(&rows::transaction(request)).await
+}
+
+/// Follows the transactions of one chain.
+struct Pump {
+    services: Arc<Services>,
+    chain: ChainKey,
+    client: Arc<dyn ChainClient>,
+    /// What is not among the open ones yet.
+    arrived: Vec<TrackedRequest>,
+    open: HashMap<RequestId, Entry>,
+    cache: RebroadcastCache,
+}
+
+impl Pump {
+    /// Follows what comes, until the process ends. After a panic, which is a bug, it goes on with all that it had.
+    async fn run(mut self, mut arriving: UnboundedReceiver<TrackedRequest>) {
+        for panics in 0.. {
+            let following = AssertUnwindSafe(self.follow(&mut arriving)).catch_unwind();
+            if following.await.is_ok() {
+                return;
+            }
+            tracing::error!(chain = %self.chain, "following transactions panicked, and goes on; this is a bug");
+            tokio::time::sleep(self.services.backoff(panics)).await;
+        }
+    }
+
+    async fn follow(&mut self, arriving: &mut UnboundedReceiver<TrackedRequest>) {
+        loop {
+            if !self.arrived.is_empty() {
+                self.admit().await;
+            }
+            self.count();
+            let next = self.open.values().map(|entry| entry.due).min();
+            let rest = async {
+                match next {
+                    Some(due) => tokio::time::sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                count = arriving.recv_many(&mut self.arrived, ROUND) => {
+                    if count == 0 {
+                        return;
+                    }
+                }
+                () = rest => self.round().await,
+            }
+        }
+    }
+
+    fn first_pause(&self) -> Duration {
+        Duration::from_millis(self.services.settings.tracking_first_ms)
+    }
+
+    /// Begins to follow what has arrived.
+    async fn admit(&mut self) {
+        let services = &self.services;
+        let known = stream::iter(self.arrived.clone()).map(|tracked| async move {
+            let known = if tracked.resumed {
+                load(services, tracked.request).await
+            } else {
+                Ok(None)
+            };
+            (tracked, known)
+        });
+        let known: Vec<_> = known.buffered(MAX_PARALLEL_READS).collect().await;
+        let first = self.first_pause();
+        for (tracked, known) in known {
+            if tracked.doubt.is_some()
+                && let Some(entry) = self.open.get_mut(&tracked.request)
+                && entry.tracked.doubt.is_some()
+            {
+                // It was sent again, and in vain.
+                entry.told = Instant::now();
+                (entry.pause, entry.due) = (first, entry.told + first);
+                entry.tracked = tracked;
+                continue;
+            }
+            let known = known.unwrap_or_else(|fault| {
+                // The commit that says it anew finds what is there.
+                tracing::warn!(request = %tracked.request, ?fault, "failed to read what is known of a transaction");
+                None
+            });
+            let (known, version) =
+                known.unwrap_or_else(|| (TransactionRow::new(tracked.transaction.sent_at_ms), 0));
+            let entry = Entry {
+                known,
+                version,
+                due: Instant::now() + first,
+                pause: first,
+                missing_since_ms: None,
+                void_since: None,
+                unmined_since: None,
+                resent_ms: 0,
+                gap_sought_ms: 0,
+                in_the_way: None,
+                told: Instant::now(),
+                unanswered: false,
+                tracked,
+            };
+            self.open.insert(entry.tracked.request, entry);
+        }
+        self.arrived.clear();
+    }
+
+    /// Asks for those that are due.
+    async fn round(&mut self) {
+        let held_leases = &self.services.held_leases;
+        // Who has the vault now follows them.
+        self.open.retain(|_, entry| {
+            held_leases
+                .get(LeaseScope::Vault(entry.tracked.vault))
+                .is_some()
+        });
+        let now = Instant::now();
+        // Those that are due soon go along.
+        let mut due: Vec<_> = self
+            .open
+            .values()
+            .filter(|entry| entry.due <= now + entry.pause / 2)
+            .map(|entry| (entry.due, entry.tracked.request))
+            .collect();
+        due.sort_unstable();
+        due.truncate(ROUND);
+        let transactions: Vec<_> = due
+            .iter()
+            .filter_map(|(_, request)| self.open.get(request))
+            .map(|entry| entry.tracked.transaction.clone())
+            .collect();
+        let asked = AssertUnwindSafe(self.client.sightings(&transactions, self.services.now_ms()));
+        let sightings = asked.catch_unwind().await.unwrap_or_else(|_| {
+            tracing::error!(chain = %self.chain, "asking for transactions panicked; this is a bug");
+            let bug = || Err(ChainError::Unknown("internal error".into()));
+            transactions.iter().map(|_| bug()).collect()
+        });
+        let now_ms = self.services.now_ms();
+        let head = self.head().await;
+        let mut changes: BTreeMap<VaultId, Vec<(RequestId, TransactionRow)>> = BTreeMap::new();
+        let (mut seen, mut missing, mut void) = (Vec::new(), Vec::new(), Vec::new());
+        let settings = &self.services.settings;
+        let first = self.first_pause();
+        let longest = Duration::from_millis(settings.tracking_most_ms);
+        let retry_most = Duration::from_millis(settings.retry_most_ms);
+        for ((_, request), sighting) in due.into_iter().zip(sightings) {
+            let sighting = match sighting {
+                Ok(sighting) => Ok(self.of_ours(request, sighting).await),
+                error => error,
+            };
+            let Some(entry) = self.open.get_mut(&request) else {
+                continue;
+            };
+            let sighting = match sighting {
+                Ok(sighting) => sighting,
+                Err(error) => {
+                    tracing::debug!(%request, ?error, "the nodes do not say where a transaction is");
+                    entry.unanswered = true;
+                    let is_open = entry.tracked.doubt.is_some();
+                    entry.wait(if is_open { retry_most } else { longest });
+                    continue;
+                }
+            };
+            let settling_ms = self.services.settings.settling_ms;
+            if entry.tracked.unsigned.is_some() {
+                entry.wait(longest);
+                if let Some(Verdict::Void(reason)) = entry.verdict(sighting, longest, settling_ms) {
+                    void.push((request, reason));
+                }
+                continue;
+            }
+            if let Some(doubt) = entry.tracked.doubt.clone() {
+                entry.wait(longest);
+                let verdict = entry.verdict(sighting, longest, settling_ms);
+                let is_over = |verdict: &Verdict| *verdict != Verdict::Missing;
+                if verdict.is_some_and(|verdict| is_over(&verdict) | !doubt.tell(verdict)) {
+                    self.open.remove(&request);
+                }
+                continue;
+            }
+            let changed = entry.see(sighting, now_ms, first * REORGANISED_PAUSES, settling_ms);
+            let changed = entry.begin_count(head, changed);
+            seen.push(request);
+            if entry.is_to_be_sent(now_ms) {
+                missing.push(request);
+            }
+            match changed {
+                Some(row) => {
+                    let of_vault = changes.entry(entry.tracked.vault).or_default();
+                    of_vault.push((request, row));
+                    entry.pause = first;
+                }
+                None => entry.pause = entry.pause.saturating_mul(2).min(longest),
+            }
+            entry.due = Instant::now() + entry.pause;
+        }
+        for (vault, changed) in changes {
+            self.store(vault, changed).await;
+        }
+        for (request, reason) in void {
+            self.end_doubt(request, reason).await;
+        }
+        if let Some(head) = head {
+            self.ask_to_speed_up(&seen, head);
+        }
+        self.seek_gaps(&seen, now_ms);
+        self.send_again(missing, now_ms).await;
+    }
+
+    /// What a sighting says once it is known which of our transactions has taken the place of a request's. Where the
+    /// request has none, and its hash would hang on signatures that are not known here, only that says that it never
+    /// comes: what has used its number may be itself.
+    async fn of_ours(
+        &self,
+        request: RequestId,
+        sighting: TransactionSighting,
+    ) -> TransactionSighting {
+        let Some(tracked) = self.open.get(&request).map(|entry| &entry.tracked) else {
+            return sighting;
+        };
+        let Some(uses) = &tracked.unsigned else {
+            return match sighting {
+                TransactionSighting::Replaced(None) => {
+                    TransactionSighting::Replaced(self.winner(tracked).await)
+                }
+                sighting => sighting,
+            };
+        };
+        let known = tracked.account.network.rules().hash_before_signing();
+        match sighting {
+            TransactionSighting::Replaced(by) => {
+                let rival = replacing::rival(&self.services, request, &tracked.account, uses).await;
+                let rival = rival.unwrap_or_else(|fault| {
+                    tracing::warn!(%request, ?fault, "what has replaced a transaction could not be read");
+                    None
+                });
+                match (rival, by) {
+                    (rival, by) if known => TransactionSighting::Replaced(by.or(rival)),
+                    (Some(rival), by) if by.as_ref().is_none_or(|by| *by == rival) => {
+                        TransactionSighting::Replaced(Some(rival))
+                    }
+                    _ => TransactionSighting::Missing,
+                }
+            }
+            // Where there are numbers it ended with its own unused.
+            TransactionSighting::Expired if !known && tracked.number.is_none() => {
+                match self.client.has_otherwise_signed(&tracked.transaction).await {
+                    Ok(false) => TransactionSighting::Expired,
+                    Ok(true) | Err(_) => TransactionSighting::Missing,
+                }
+            }
+            sighting => sighting,
+        }
+    }
+
+    /// The transaction of ours that has taken the place of a request's, where the nodes do not say which it was.
+    async fn winner(&self, tracked: &TrackedRequest) -> Option<String> {
+        let (request, signed) = (tracked.request, &tracked.transaction.signed);
+        let found = replacing::winner(&self.services, request, &tracked.account, signed).await;
+        found.unwrap_or_else(|fault| {
+            tracing::warn!(%request, ?fault, "what has replaced a transaction could not be read");
+            None
+        })
+    }
+
+    /// Ends a request whose transaction can never come. What cannot be stored now is seen again.
+    async fn end_doubt(&mut self, request: RequestId, reason: Option<String>) {
+        let Some(services) = self.services_of(request) else {
+            return;
+        };
+        let work = async {
+            let Some((found, version)) = services.request(request).await? else {
+                return Ok(());
+            };
+            if !matches!(found.state, RequestState::InDoubt { .. }) {
+                return Ok(());
+            }
+            let event = RequestEvent::NeverComes { reason };
+            let extras = CommitExtras::default();
+            let ended = request_store::end(&services, found, version, event, extras).await;
+            Ok::<_, Fault>(ended?)
+        };
+        match work.await {
+            Ok(()) => {
+                self.open.remove(&request);
+            }
+            Err(fault) => {
+                tracing::warn!(%request, ?fault, "that a transaction never comes could not be stored");
+            }
+        }
+    }
+
+    /// Stores where transactions of a vault are now.
+    async fn store(&mut self, vault: VaultId, changed: Vec<(RequestId, TransactionRow)>) {
+        let Ok(services) = self.services.for_vault(vault) else {
+            return;
+        };
+        let mut batch = Batch::new();
+        let mut write = || -> Result<(), Fault> {
+            for (request, row) in &changed {
+                let Some(entry) = self.open.get(request) else {
+                    continue;
+                };
+                let expect = match entry.version {
+                    0 => Precondition::Absent,
+                    version => Precondition::Version(version),
+                };
+                batch.put(rows::transaction(*request), expect, rows::encode(row)?);
+                if entry.known.state == row.state {
+                    continue;
+                }
+                if row.state.is_settled() {
+                    batch.delete(rows::outbox(vault, *request), Precondition::Any);
+                }
+                AuditNote::for_request(&AuditActor::service(), *request, row.state.name())
+                    .fact("detail", words(&row.state))
+                    .add_to(&mut batch, AuditChain::Vault(vault), row.at_ms)?;
+            }
+            Ok(())
+        };
+        if let Err(fault) = write() {
+            tracing::error!(%vault, ?fault, "where transactions are cannot be stored");
+            return;
+        }
+        match services.store.commit(batch).await {
+            Ok(()) => {}
+            Err(CommitError::Conflict(_)) => {
+                // A commit that was thought to be lost is there.
+                for (request, _) in changed {
+                    self.reload(&services, request).await;
+                }
+                return;
+            }
+            Err(error) => {
+                // It is asked again, and comes to the same.
+                tracing::warn!(%vault, ?error, "failed to store where transactions are");
+                return;
+            }
+        }
+        for (request, row) in changed {
+            let Some(entry) = self.open.get_mut(&request) else {
+                continue;
+            };
+            entry.tell(&row);
+            if row.state.is_settled() {
+                self.open.remove(&request);
+            } else {
+                entry.version = entry.version.saturating_add(1);
+                entry.known = row;
+            }
+        }
+    }
+
+    /// Reads what the store knows.
+    async fn reload(&mut self, services: &Services, request: RequestId) {
+        let Ok(Some((known, version))) = load(services, request).await else {
+            return;
+        };
+        if known.state.is_settled() {
+            self.open.remove(&request);
+        } else if let Some(entry) = self.open.get_mut(&request) {
+            (entry.known, entry.version) = (known, version);
+        }
+    }
+
+    /// What metrics show.
+    fn count(&self) {
+        let mut counts = OpenTransactions::default();
+        let is_taken = |it: &&Entry| it.tracked.doubt.is_none() && it.tracked.unsigned.is_none();
+        let taken = self.open.values().filter(is_taken);
+        for entry in taken {
+            match entry.known.state {
+                TransactionState::Mined(_) => counts.mined = counts.mined.saturating_add(1),
+                _ => counts.pending = counts.pending.saturating_add(1),
+            }
+            if entry.known.problem.is_some() {
+                counts.overdue = counts.overdue.saturating_add(1);
+            }
+        }
+        let mut all = self.services.counters.transactions.lock();
+        all.insert(self.chain, counts);
+    }
+}

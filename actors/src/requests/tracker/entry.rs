@@ -1,0 +1,246 @@
+//! What is known of one transaction, and what a new answer of the nodes changes of it.
+
+use std::time::Duration;
+
+use covault_core::request::TransactionState;
+use tokio::time::Instant;
+
+use crate::{
+    chain_rpc::TransactionSighting,
+    store::rows::TransactionRow,
+    tracking::{TrackedRequest, Verdict},
+};
+
+/// How long no node has had a transaction before it is sent again, and before it is sent once more, in
+/// milliseconds.
+const RESEND_MS: u64 = 60_000;
+/// So many blocks may the nodes of a chain be apart.
+const MAX_NODES_APART: u64 = 64;
+
+/// One transaction that is followed.
+pub struct Entry {
+    pub tracked: TrackedRequest,
+    /// As the store has it.
+    pub known: TransactionRow,
+    /// The version of its row; 0 when there is none.
+    pub version: u64,
+    /// When it is asked for again.
+    pub due: Instant,
+    /// How long it is not, after that.
+    pub pause: Duration,
+    /// Since when no node has it, in milliseconds since the Unix epoch.
+    pub missing_since_ms: Option<u64>,
+    /// Since when the nodes say that it never comes.
+    pub void_since: Option<Instant>,
+    /// Since when the block is gone that had it.
+    pub unmined_since: Option<Instant>,
+    /// When it was last sent again, in milliseconds since the Unix epoch.
+    pub resent_ms: u64,
+    /// When it was last looked whether a number before it is free, in milliseconds since the Unix epoch.
+    pub gap_sought_ms: u64,
+    /// Why it cannot be sent again.
+    pub in_the_way: Option<String>,
+    /// When who waits for the verdict last heard that it is missing, or has sent it itself.
+    pub told: Instant,
+    /// The nodes did not answer the last question.
+    pub unanswered: bool,
+}
+
+impl Entry {
+    /// Asks again later.
+    pub fn wait(&mut self, longest: Duration) {
+        self.pause = self.pause.saturating_mul(2).min(longest);
+        self.due = Instant::now() + self.pause;
+    }
+
+    /// Whether what the nodes say counts. That it never comes counts when they have said so for `settling_ms`:
+    /// those that answer now may all be behind the one that has it.
+    fn is_settled(&mut self, sighting: &TransactionSighting, settling_ms: u64) -> bool {
+        if !matches!(
+            sighting,
+            TransactionSighting::Replaced(_) | TransactionSighting::Expired
+        ) {
+            self.void_since = None;
+            return true;
+        }
+        let since = *self.void_since.get_or_insert_with(Instant::now);
+        since.elapsed() >= Duration::from_millis(settling_ms)
+    }
+
+    /// What is told to the one who waits to hear whether a node has it; `None` while there is nothing new. Nodes
+    /// that answer again may have lost it when they did not.
+    pub fn verdict(
+        &mut self,
+        sighting: TransactionSighting,
+        longest: Duration,
+        settling_ms: u64,
+    ) -> Option<Verdict> {
+        let is_back = std::mem::take(&mut self.unanswered);
+        if !self.is_settled(&sighting, settling_ms) {
+            return None;
+        }
+        match sighting {
+            TransactionSighting::Missing => {
+                let is_due = is_back || self.told.elapsed() >= longest;
+                is_due.then(|| {
+                    self.told = Instant::now();
+                    Verdict::Missing
+                })
+            }
+            TransactionSighting::Waiting
+            | TransactionSighting::Mined(_)
+            | TransactionSighting::Final(_) => Some(Verdict::Accepted),
+            TransactionSighting::Replaced(by) => {
+                let used = match self.tracked.number {
+                    Some(number) => format!("nonce {number} was used"),
+                    None => "what it spends was used".into(),
+                };
+                Some(Verdict::Void(Some(match by {
+                    Some(hash) => format!("{used} by the transaction {hash}, which is final"),
+                    None => format!("{used} by another transaction, which is final"),
+                })))
+            }
+            TransactionSighting::Expired => Some(Verdict::Void(None)),
+        }
+    }
+
+    /// What a sighting changes of what the store has.
+    pub fn see(
+        &mut self,
+        sighting: TransactionSighting,
+        now_ms: u64,
+        reorganised: Duration,
+        settling_ms: u64,
+    ) -> Option<TransactionRow> {
+        if !self.is_settled(&sighting, settling_ms) {
+            return None;
+        }
+        if sighting == TransactionSighting::Missing {
+            self.missing_since_ms.get_or_insert(now_ms);
+        } else {
+            self.missing_since_ms = None;
+            self.in_the_way = None;
+        }
+        let state = match sighting {
+            TransactionSighting::Missing | TransactionSighting::Waiting => {
+                TransactionState::Pending
+            }
+            TransactionSighting::Mined(inclusion) => TransactionState::Mined(inclusion),
+            TransactionSighting::Final(inclusion) => TransactionState::Final(inclusion),
+            TransactionSighting::Replaced(by) => TransactionState::Replaced { by },
+            TransactionSighting::Expired => TransactionState::Dropped,
+        };
+        if state != TransactionState::Pending {
+            self.unmined_since = None;
+        } else if matches!(self.known.state, TransactionState::Mined(_)) {
+            let since = *self.unmined_since.get_or_insert_with(Instant::now);
+            if since.elapsed() < reorganised {
+                return None;
+            }
+        }
+        let problem = (state == TransactionState::Pending)
+            .then(|| self.problem(now_ms))
+            .flatten();
+        let row = TransactionRow {
+            at_ms: if state == self.known.state {
+                self.known.at_ms
+            } else {
+                now_ms
+            },
+            waits_since_block: self
+                .known
+                .waits_since_block
+                .filter(|_| state == TransactionState::Pending),
+            state,
+            problem,
+        };
+        (row != self.known).then_some(row)
+    }
+
+    /// From now on blocks are counted that do not take it.
+    pub fn begin_count(
+        &self,
+        head: Option<u64>,
+        changed: Option<TransactionRow>,
+    ) -> Option<TransactionRow> {
+        let now = changed.as_ref().unwrap_or(&self.known);
+        // What a node said that is far ahead of all others, or on another chain, must not stop the count for ever.
+        let begins = head.filter(|head| {
+            now.waits_since_block
+                .is_none_or(|since| since > head.saturating_add(MAX_NODES_APART))
+        });
+        if begins.is_none() || now.state != TransactionState::Pending {
+            return changed;
+        }
+        Some(TransactionRow {
+            waits_since_block: begins,
+            ..now.clone()
+        })
+    }
+
+    /// Why somebody has to look after it; `None` while it may just take its time.
+    fn problem(&self, now_ms: u64) -> Option<String> {
+        let waited_ms = now_ms.saturating_sub(self.tracked.transaction.sent_at_ms);
+        if waited_ms < self.tracked.account.network.rules().patience_ms() {
+            return None;
+        }
+        Some(match (&self.in_the_way, self.missing_since_ms) {
+            (Some(reason), _) => format!("no node takes it again: {reason}"),
+            (None, Some(_)) => "no node has it; it is sent again".into(),
+            (None, None) => "nodes have it, and no block takes it: its fee may be too low, or an \
+                             earlier number of the wallet is missing"
+                .into(),
+        })
+    }
+
+    /// Whether nodes have lost it for so long that it is sent again. A clock that was set back must not stop that.
+    pub fn is_to_be_sent(&self, now_ms: u64) -> bool {
+        self.missing_since_ms
+            .is_some_and(|since_ms| now_ms.abs_diff(since_ms) >= RESEND_MS)
+            && now_ms.abs_diff(self.resent_ms) >= RESEND_MS
+    }
+
+    /// Tells the log of what somebody may have to look after.
+    pub fn tell(&self, row: &TransactionRow) {
+        let request = self.tracked.request;
+        let hash = &self.tracked.transaction.signed.tx_hash;
+        match (&self.known.state, &row.state) {
+            (TransactionState::Mined(before), TransactionState::Pending) => {
+                tracing::warn!(%request, hash, block = before.block, "the chain was reorganised: no block has a transaction that one had");
+            }
+            (_, TransactionState::Mined(to) | TransactionState::Final(to)) if !to.success => {
+                tracing::warn!(%request, hash, block = to.block, "a transaction failed on the chain, and only cost its fee");
+            }
+            (_, TransactionState::Replaced { .. } | TransactionState::Dropped) => {
+                let detail = words(&row.state);
+                tracing::warn!(%request, hash, detail, "a transaction never comes");
+            }
+            _ => {}
+        }
+        if let Some(problem) = row
+            .problem
+            .as_ref()
+            .filter(|_| self.known.problem != row.problem)
+        {
+            tracing::warn!(%request, hash, problem, "a transaction is not mined");
+        }
+    }
+}
+
+/// A state in words, for people.
+pub fn words(state: &TransactionState) -> String {
+    match state {
+        TransactionState::Pending => "no block has it".into(),
+        TransactionState::Mined(inclusion) | TransactionState::Final(inclusion) => {
+            let came = if inclusion.success {
+                ""
+            } else {
+                ", where it failed"
+            };
+            format!("block {}{came}", inclusion.block)
+        }
+        TransactionState::Replaced { by: Some(hash) } => format!("{hash} has taken its place"),
+        TransactionState::Replaced { by: None } => "another transaction has taken its place".into(),
+        TransactionState::Dropped => "its time is over, and no block has it".into(),
+    }
+}

@@ -1,0 +1,155 @@
+//! The way of transactions that were sent to who follows them, and of those that no block takes to who helps them.
+
+use std::{fmt, panic::AssertUnwindSafe, sync::Arc};
+
+use covault_core::{
+    fault::{Class, Fault},
+    ids::{RequestId, VaultId},
+    networks::Resource,
+};
+use futures::{FutureExt as _, StreamExt as _, stream};
+use parking_lot::Mutex;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+
+use crate::{account::ChainAccount, chain_rpc::TrackedTransaction};
+
+/// What the nodes say of a transaction of which nobody knows whether one has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// They have it.
+    Accepted,
+    /// None has it, and it can still come: it is to be sent once more.
+    Missing,
+    /// It never comes, for good; why, in words that a person can act on, where the nodes say more than that.
+    Void(Option<String>),
+}
+
+/// A request that waits for the nodes' verdict.
+#[derive(Clone)]
+pub struct Doubt(Arc<dyn Fn(Verdict) -> bool + Send + Sync>);
+
+impl Doubt {
+    /// What is told the verdict; false when nobody waits for it any more.
+    pub fn new(tell: impl Fn(Verdict) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(tell))
+    }
+
+    /// Tells the verdict. False when nobody waits for it any more.
+    pub fn tell(&self, verdict: Verdict) -> bool {
+        (self.0)(verdict)
+    }
+}
+
+impl fmt::Debug for Doubt {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Doubt")
+    }
+}
+
+/// A request whose transaction a node took, or may have taken.
+#[derive(Clone, Debug)]
+pub struct TrackedRequest {
+    /// The vault of its wallet.
+    pub vault: VaultId,
+    /// It.
+    pub request: RequestId,
+    /// What sent the transaction.
+    pub account: ChainAccount,
+    /// The transaction.
+    pub transaction: TrackedTransaction,
+    /// Its number of the account, on networks with numbers.
+    pub number: Option<u64>,
+    /// What the transaction uses up, where signers may have signed it and nobody here has it: it is only watched until
+    /// it can never come.
+    pub unsigned: Option<Vec<Resource>>,
+    /// Who waits for the verdict when it is not known whether a node took it; `None` when one did.
+    pub doubt: Option<Doubt>,
+    /// The store may already say where it is: it was followed before this process, or this owner, began.
+    pub resumed: bool,
+}
+
+/// A transaction that has waited for as many blocks as the policy of its chain lets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpeedUpDue {
+    /// The vault of its wallet.
+    pub vault: VaultId,
+    /// The request that sent it.
+    pub request: RequestId,
+    /// The newest block of the chain.
+    pub head: u64,
+}
+
+/// A transaction that has waited for a while, perhaps behind a number of its account that no request uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GapSuspect {
+    /// The request that sent it.
+    pub request: RequestId,
+    /// Its account.
+    pub account: ChainAccount,
+    /// The number before its own.
+    pub below: u64,
+}
+
+/// Takes what somebody is to look after, in any process; where no vault runs nobody does.
+pub struct WorkQueue<T> {
+    sender: UnboundedSender<T>,
+    receiver: Mutex<Option<UnboundedReceiver<T>>>,
+}
+
+impl<T> Default for WorkQueue<T> {
+    fn default() -> Self {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        Self {
+            sender,
+            receiver: Mutex::new(Some(receiver)),
+        }
+    }
+}
+
+impl<T> WorkQueue<T> {
+    /// Has it looked after. The same once more changes nothing.
+    pub fn push(&self, work: T) {
+        // Nobody takes them any more when the process ends; the store has it.
+        let _ = self.sender.send(work);
+    }
+
+    /// What was pushed, for the one who looks after it; `None` the second time.
+    pub fn take(&self) -> Option<UnboundedReceiver<T>> {
+        self.receiver.lock().take()
+    }
+}
+
+/// Things that are looked after at once.
+const MAX_PARALLEL: usize = 8;
+
+/// Looks after what comes, until the process ends. `what` says in the log what failed, and `request` which request
+/// it was about.
+pub async fn look_after<T, F: Future<Output = Result<(), Fault>>>(
+    arriving: UnboundedReceiver<T>,
+    what: &'static str,
+    request: impl Fn(&T) -> RequestId,
+    look: impl Fn(T) -> F,
+) {
+    let arriving = stream::unfold(arriving, async |mut arriving| {
+        let work = arriving.recv().await?;
+        Some((work, arriving))
+    });
+    let each = |work: T| {
+        let request = request(&work);
+        let looked = AssertUnwindSafe(look(work)).catch_unwind();
+        async move {
+            match looked.await {
+                Ok(Ok(())) => {}
+                // Something else was faster, or it comes again.
+                Ok(Err(fault))
+                    if matches!(fault.class(), Class::WrongState | Class::Unavailable) =>
+                {
+                    tracing::debug!(%request, ?fault, "{what} has to wait");
+                }
+                Ok(Err(fault)) => tracing::warn!(%request, ?fault, "{what} failed"),
+                Err(_) => tracing::error!(%request, "{what} panicked; this is a bug"),
+            }
+        }
+    };
+    arriving.for_each_concurrent(MAX_PARALLEL, each).await;
+}

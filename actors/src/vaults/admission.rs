@@ -1,0 +1,263 @@
+//! How a checked payload becomes a signing request of its vault, whoever asks for it: a client, or the policy of a
+//! chain.
+
+use std::{sync::Arc, time::Duration};
+
+use covault_core::{
+    fault::{Fault, FaultCode},
+    ids::{RequestId, TokenId, VaultId},
+    networks::{Network, Payload},
+    request::{Consent, RequestState, SigningRequest},
+    schema::wire,
+    signature::Curve,
+    wallet::{Wallet, WalletStatus, vault::Vault},
+};
+use ractor::rpc::CallResult;
+
+use super::{
+    directory,
+    vault::{self, AdmissionPermit, NewRequest},
+    vault_actors::{VaultActors, answer},
+    wallets,
+};
+use crate::{
+    audit::AuditActor,
+    chain_rpc::ChainKey,
+    commands::command_commit::CommandCommit,
+    limits::Party,
+    requests::{replacing::ReplacementPlan, tx_builder},
+    services::Services,
+};
+
+/// How often a request is looked for whose creation ended without an answer.
+const MAX_RESTARTS: u32 = 6;
+/// The longest that a client is asked to stay away, in seconds: rates change.
+const MOST_RETRY_AFTER: u32 = 60;
+
+/// What is to be signed, by which wallet.
+pub struct Proposal {
+    /// What.
+    pub content: ProposalContent,
+    /// By which wallet, whose address is the payload's.
+    pub wallet: Wallet,
+    /// The version of its row.
+    pub wallet_version: u64,
+    /// Notes for people.
+    pub notes: Option<String>,
+    /// The token that asks, or in whose name the service does.
+    pub token: TokenId,
+    /// Goes into the first commit.
+    pub command_commit: CommandCommit,
+}
+
+/// What is to be signed.
+pub enum ProposalContent {
+    /// What a client made.
+    Payload {
+        /// The payload.
+        payload: Payload,
+        /// Whether it is to be sent once signed, where its kind can be.
+        broadcast: bool,
+    },
+    /// What takes the place of an earlier transaction; always sent.
+    Replacement(ReplacementPlan),
+    /// What uses a number of its account that no request uses; always sent. Refused when one does, or may get it.
+    GapFiller {
+        /// The payload, which names no number.
+        payload: Payload,
+        /// The number.
+        number: u64,
+    },
+}
+
+/// Stores a request and hands it to its vault. Answers when it is stored.
+///
+/// # Errors
+/// Any class; faults name fields of the payload's kind.
+pub async fn admit(
+    vaults: &VaultActors,
+    proposal: Proposal,
+) -> Result<wire::SigningRequest, Fault> {
+    let Proposal {
+        content,
+        wallet,
+        wallet_version,
+        notes,
+        token,
+        command_commit,
+    } = proposal;
+    let services = &vaults.services;
+    let (payload, broadcast, replacement, gap) = match content {
+        ProposalContent::Payload { payload, broadcast } => (payload, broadcast, None, None),
+        ProposalContent::Replacement(plan) => {
+            let replacement = (plan.replaces, plan.claim);
+            (plan.payload, true, Some(replacement), None)
+        }
+        ProposalContent::GapFiller { payload, number } => (payload, true, None, Some(number)),
+    };
+    let (replaces, replacement) = replacement.unzip();
+    payload.check_wallet(wallet.network)?;
+    payload.screen(&services.known)?;
+    if wallet.status == WalletStatus::Archived {
+        return Err(wallets::archived(format!("{}.from", payload.kind())));
+    }
+    if broadcast && let Some(other) = payload.missing_signer() {
+        let problem = format_args!(
+            "must be false: {other} has to sign too, and its signature is not in the request"
+        );
+        return Err(Fault::field("broadcastTx", problem));
+    }
+    let broadcast = broadcast && payload.may_broadcast(&services.known);
+    let (vault, _) = services
+        .hot_vault(wallet.vault)
+        .await?
+        .ok_or_else(|| Fault::bug("a wallet without a vault"))?;
+    let root = vault
+        .root(wallet.network.curve())
+        .ok_or_else(|| Fault::bug("a wallet without a root key"))?;
+    let queries = tx_builder::queries(services, wallet.network, &payload);
+    let asks = tx_builder::local_chain_data(services, &payload, &queries).is_none();
+    // What replaces another transaction is never refused for this: it frees what waits behind that.
+    if replaces.is_none() {
+        let queue = services.chains.queue(wallet.network, payload.chain_id());
+        let chain = queue.filter(|_| asks).map(|queue| queue.expected_wait());
+        check_wait(services, "nodes of this chain", chain)?;
+        let signers = signers_wait(services, &vault, token, wallet.network.curve());
+        check_wait(services, "signers", signers)?;
+    }
+    let request = SigningRequest {
+        id: services.new_request_id(),
+        vault: wallet.vault,
+        wallet: wallet.id,
+        network: wallet.network,
+        root_public_key: root.public_key.clone(),
+        path: wallet.path,
+        public_key: wallet.public_key,
+        address: wallet.address,
+        payload: payload.encode(),
+        notes,
+        token,
+        replaces,
+        created_at_ms: services.now_ms(),
+        consent: Consent::new(vault.approval),
+        state: RequestState::Received,
+    };
+    if (asks || broadcast)
+        && services
+            .chains
+            .get(request.network, payload.chain_id())
+            .is_none()
+    {
+        return Err(no_node(&payload, request.network, asks));
+    }
+    let admission = AdmissionPermit::new(services, &request)?;
+    let actor = vaults.vault(request.vault).await?;
+    let account_queue = tx_builder::account_queue(&request, &payload, &queries);
+    let (vault, id) = (request.vault, request.id);
+    let message = |reply| {
+        vault::Msg::Admit(Box::new(NewRequest {
+            request,
+            account_queue,
+            broadcast,
+            wallet_version,
+            replacement,
+            gap,
+            command_commit,
+            admission,
+            reply,
+        }))
+    };
+    let outcome = actor.call(message, services.call_timeout()).await;
+    if matches!(outcome, Ok(CallResult::Timeout | CallResult::SenderError)) {
+        restart_until_stored(vaults, vault, id);
+    }
+    answer(outcome)?
+}
+
+/// How long the signers need before they come to a request that comes now, where somebody knows.
+fn signers_wait(
+    services: &Services,
+    vault: &Vault,
+    token: TokenId,
+    curve: Curve,
+) -> Option<Duration> {
+    let unsigned = services.limits.live.held(&Party::Vault(vault.id));
+    let (scheme, of) = vault.shares(curve)?;
+    let party = (vault.id, token);
+    services.signers.expected_wait(scheme, of, party, unsigned)
+}
+
+/// Refuses what those would come to when half of its time is over, or later: the other half is for what
+/// nobody knows yet, so that what is accepted is signed, however many others come.
+fn check_wait(services: &Services, who: &str, wait: Option<Duration>) -> Result<(), Fault> {
+    let half = Duration::from_millis(services.settings.signing_deadline_ms / 2);
+    let wait = wait.unwrap_or_default();
+    let Some(over) = wait.checked_sub(half).filter(|over| !over.is_zero()) else {
+        return Ok(());
+    };
+    let seconds = u32::try_from(over.as_millis().div_ceil(1_000)).unwrap_or(u32::MAX);
+    let seconds = seconds.clamp(1, MOST_RETRY_AFTER);
+    let sentence = format!("the {who} have too much to do now; try again in {seconds} seconds");
+    Err(Fault::unavailable(sentence).with_code(FaultCode::Busy { seconds }))
+}
+
+/// As [`admit`], for a request that the service itself makes because of what became of `about`, in the name of the
+/// same token. Gives its uuid; `None` where the wallet is archived.
+///
+/// # Errors
+/// As [`admit`].
+pub async fn admit_own(
+    vaults: &VaultActors,
+    about: &SigningRequest,
+    content: ProposalContent,
+    notes: String,
+) -> Result<Option<String>, Fault> {
+    let (wallet, wallet_version) = vaults.services.wallet(about.wallet).await?;
+    if wallet.status == WalletStatus::Archived {
+        return Ok(None);
+    }
+    let proposal = Proposal {
+        content,
+        wallet,
+        wallet_version,
+        notes: Some(notes),
+        token: about.token,
+        command_commit: CommandCommit::new(AuditActor::service(), None, None),
+    };
+    Ok(Some(admit(vaults, proposal).await?.uuid))
+}
+
+/// Has a request looked for whose creation ended without an answer: its first commit may
+/// come after its vault has looked for live requests.
+fn restart_until_stored(vaults: &VaultActors, vault: VaultId, request: RequestId) {
+    let services = Arc::clone(&vaults.services);
+    let directory = vaults.directory.clone();
+    tokio::spawn(async move {
+        for tries in 0..MAX_RESTARTS {
+            tokio::time::sleep(services.backoff(tries)).await;
+            let Some(directory) = directory.borrow().clone() else {
+                continue;
+            };
+            let message = |reply| directory::Msg::GetVault(vault, reply);
+            if let Ok(CallResult::Success(Some(actor))) =
+                directory.call(message, services.call_timeout()).await
+            {
+                let _ = actor.cast(vault::Msg::RestartDue(request));
+            }
+        }
+    });
+}
+
+fn no_node(payload: &Payload, network: Network, asks: bool) -> Fault {
+    let chain = ChainKey::of(network, payload.chain_id());
+    let way_out = if asks {
+        "the operator has to configure one"
+    } else {
+        "set broadcastTx to false to get the signed transaction"
+    };
+    let problem = format!("{}; {way_out}", chain.without_node());
+    match chain.chain_id {
+        Some(_) => Fault::field(format!("{}.chainId", payload.kind()), problem),
+        None => Fault::field(payload.kind(), problem),
+    }
+}

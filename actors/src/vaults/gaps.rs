@@ -1,0 +1,178 @@
+//! Fills gaps: a number of an account that no request uses, because the nodes refused the one that had it, while
+//! transactions with later numbers wait behind it.
+//!
+//! What fills one is an ordinary request of the service's that moves nothing. It names no number: it gets the lowest
+//! free one as any other request does, so it never takes the place of a client's. While a request of the account has
+//! still to get its number none is made: that one gets the lowest, and it may be an earlier filler, of this process
+//! or of one before it.
+
+use std::{collections::HashMap, sync::Arc};
+
+use covault_core::{
+    fault::Fault,
+    ids::RequestId,
+    networks::{Payload, Resource},
+    request::{RequestState, SigningRequest},
+};
+use parking_lot::Mutex;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::{
+    admission::{ProposalContent, admit_own},
+    vault_actors::VaultActors,
+};
+use crate::{
+    account::ChainAccount,
+    chain_rpc::ChainKey,
+    requests::reservations,
+    services::{Services, skip_unreadable},
+    store::{Scan, rows},
+    tracking::{self, GapSuspect},
+};
+
+/// Requests that wait for people which are looked at.
+const PAGE: usize = 512;
+/// How long after the first one that failed the next one comes, in milliseconds; twice as long after each other one.
+const PAUSE_MS: u64 = 600_000;
+/// It is not longer than this, in milliseconds; what is older is forgotten.
+const MAX_PAUSE_MS: u64 = 86_400_000;
+
+/// The newest request that was to fill a gap of an account.
+struct LastFiller {
+    request: RequestId,
+    made_at_ms: u64,
+    pause_ms: u64,
+}
+
+type LastFillers = Mutex<HashMap<ChainAccount, LastFiller>>;
+
+/// Fills the gaps before what comes, until the process ends.
+pub async fn run(vaults: VaultActors, arriving: UnboundedReceiver<GapSuspect>) {
+    let last_fillers = Arc::new(LastFillers::default());
+    let look = |suspect: GapSuspect| {
+        let (vaults, last_fillers) = (vaults.clone(), Arc::clone(&last_fillers));
+        async move {
+            let (request, number) = (suspect.request, suspect.below);
+            if let Some(filler) = fill(&vaults, suspect, &last_fillers).await? {
+                tracing::warn!(%request, number, filler, "a transaction waits behind a number that no request uses; one that moves nothing uses it");
+            }
+            Ok(())
+        }
+    };
+    let what = "filling a gap in the numbers of an account";
+    tracking::look_after(arriving, what, |suspect| suspect.request, look).await;
+}
+
+/// Makes a request that uses a number, unless one uses it. Gives the uuid.
+async fn fill(
+    vaults: &VaultActors,
+    suspect: GapSuspect,
+    last_fillers: &LastFillers,
+) -> Result<Option<String>, Fault> {
+    let services = &*vaults.services;
+    let GapSuspect {
+        request,
+        account,
+        below,
+    } = suspect;
+    // First what costs no question to a node: mostly there is no gap.
+    if is_used(services, &account, below).await? {
+        return Ok(None);
+    }
+    let Some((request, _)) = services.request(request).await? else {
+        return Ok(None);
+    };
+    let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
+    let Some(filler) = account.network.rules().gap_filler(&payload) else {
+        return Ok(None);
+    };
+    let chain = ChainKey::of(account.network, account.chain_id);
+    let next = services.chains.next_number(chain, &account.address).await?;
+    // It may have been used long ago.
+    if next.is_none_or(|next| next > below) {
+        return Ok(None);
+    }
+    let now_ms = services.now_ms();
+    let Some(pause_ms) = pause(services, &account, last_fillers, now_ms).await? else {
+        return Ok(None);
+    };
+    if waits_for_people(services, &request, &filler).await? {
+        return Ok(None);
+    }
+    let content = ProposalContent::GapFiller {
+        payload: filler,
+        number: below,
+    };
+    let notes = format!(
+        "made by the service: no request uses nonce {below}, and the transaction of request {} waits behind it",
+        request.id
+    );
+    let Some(uuid) = admit_own(vaults, &request, content, notes).await? else {
+        return Ok(None);
+    };
+    let last = LastFiller {
+        request: uuid.parse().map_err(Fault::bug)?,
+        made_at_ms: now_ms,
+        pause_ms,
+    };
+    let mut last_fillers = last_fillers.lock();
+    last_fillers.retain(|_, last| now_ms.saturating_sub(last.made_at_ms) <= MAX_PAUSE_MS);
+    last_fillers.insert(account, last);
+    Ok(Some(uuid))
+}
+
+/// Whether a request has a number of the account.
+async fn is_used(services: &Services, account: &ChainAccount, number: u64) -> Result<bool, Fault> {
+    let claim = rows::claim(account, &Resource::Nonce(number));
+    Ok(reservations::holder(services, &claim).await?.is_some())
+}
+
+/// Whether people are asked about such a filler of the account already, perhaps by a process before this one: it has
+/// no number and no place in the account's queue. Those are looked at that expire first.
+async fn waits_for_people(
+    services: &Services,
+    about: &SigningRequest,
+    filler: &Payload,
+) -> Result<bool, Fault> {
+    let all = rows::awaiting_of(about.vault);
+    let page = services
+        .store
+        .scan(&Scan::prefix(all.space, &all.bytes, PAGE))
+        .await?;
+    let ids = page.iter().filter_map(|(key, _)| rows::awaited(key));
+    let keys: Vec<_> = ids.map(|(_, id)| rows::request(id)).collect();
+    let filler = filler.encode();
+    for found in services.load_all::<SigningRequest>(&keys).await? {
+        let found = skip_unreadable(found, "a waiting request")?.flatten();
+        if found.is_some_and(|found| found.wallet == about.wallet && found.payload == filler) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// How long the next one would have to wait if this one fails, in milliseconds; `None` while it is too early for one.
+async fn pause(
+    services: &Services,
+    account: &ChainAccount,
+    last_fillers: &LastFillers,
+    now_ms: u64,
+) -> Result<Option<u64>, Fault> {
+    let last = last_fillers
+        .lock()
+        .get(account)
+        .map(|last| (last.request, last.made_at_ms, last.pause_ms));
+    let Some((request, made_at_ms, pause_ms)) = last else {
+        return Ok(Some(PAUSE_MS));
+    };
+    let Some((request, _)) = services.request(request).await? else {
+        return Ok(Some(PAUSE_MS));
+    };
+    Ok(match request.state {
+        RequestState::Succeeded { .. } => Some(PAUSE_MS),
+        RequestState::Failed { .. } if now_ms.saturating_sub(made_at_ms) >= pause_ms => {
+            Some(pause_ms.saturating_mul(2).min(MAX_PAUSE_MS))
+        }
+        _ => None,
+    })
+}

@@ -1,0 +1,268 @@
+//! Requests that wait for people. They have rows and nothing else: no actor, no timer, no place among the live ones.
+
+use std::{sync::Arc, time::Duration};
+
+use covault_core::{
+    fault::{Class, ExecuteCode, Fault},
+    ids::{RequestId, VaultId},
+    request::{PersonApproval, RequestEvent, RequestState, SigningRequest},
+    wallet::WalletStatus,
+};
+use ractor::{ActorRef, RpcReplyPort};
+
+use super::{AdmissionPermit, Msg, VaultState};
+use crate::{
+    commands::command_commit::CommandCommit,
+    requests::{
+        request_store::{self, AdvanceError, CommitExtras},
+        signing::ARCHIVED,
+    },
+    services::{Services, skip_unreadable},
+    store::{KeySpace, Scan, rows},
+    tasks::{AbortOnDrop, contained},
+};
+
+/// How often an approval is stored anew while others change the request.
+const MAX_CONTENDED_TRIES: u32 = 20;
+/// Rows that are read at once.
+const PAGE: usize = 64;
+/// The longest that the vault waits before it looks again, in milliseconds: the clock may be set.
+const MAX_PAUSE_MS: u64 = 60_000;
+/// When it looks again after the store could not be read or written, in milliseconds.
+const RETRY_MS: u64 = 5_000;
+
+/// An approval to be stored. Who makes one has checked its proof.
+pub struct NewApproval {
+    /// Of which request.
+    pub request: RequestId,
+    /// It.
+    pub approval: PersonApproval,
+    /// What is demanded with it.
+    pub command_commit: CommandCommit,
+    /// Where the request goes as it is then.
+    pub reply: RpcReplyPort<Result<SigningRequest, Fault>>,
+}
+
+/// When requests of the vault expire that wait for people.
+#[derive(Default)]
+pub(super) struct Expiry {
+    /// The first one, in milliseconds since the Unix epoch.
+    due_ms: Option<u64>,
+    timer: Option<AbortOnDrop>,
+    /// Those that are due are being ended.
+    work: Option<AbortOnDrop>,
+}
+
+impl VaultState {
+    /// Stores an approval, in a task beside the actor. With enough of them the request goes on.
+    pub(super) fn approve(&self, myself: &ActorRef<Msg>, new: NewApproval) {
+        let services = Arc::clone(&self.services);
+        let actor = myself.clone();
+        tokio::spawn(async move {
+            let NewApproval {
+                request,
+                approval,
+                command_commit,
+                reply,
+            } = new;
+            let stored = contained(approve(&services, request, approval, &command_commit)).await;
+            let goes_on = |request: &SigningRequest| request.state.effect().is_some();
+            if stored.as_ref().is_ok_and(goes_on) {
+                // Where the vault has ended, the next one finds the request among the live ones.
+                let _ = actor.cast(Msg::Agreed(request));
+            }
+            let _ = reply.send(stored);
+        });
+    }
+
+    /// A request goes on that has waited for people.
+    pub(super) async fn agreed(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        request: RequestId,
+    ) -> Result<(), Fault> {
+        if self.requests.contains_key(&request) {
+            // The actor that it had before is just ending.
+            self.agreed.insert(request);
+            return Ok(());
+        }
+        self.load_request(myself, request).await
+    }
+
+    /// A request waits for people, until then at most.
+    pub(super) fn awaits(&mut self, myself: &ActorRef<Msg>, until_ms: u64) {
+        if self.expiry.due_ms.is_some_and(|due_ms| due_ms <= until_ms) {
+            return;
+        }
+        self.expiry.due_ms = Some(until_ms);
+        if self.expiry.work.is_none() {
+            let pause = until_ms.saturating_sub(self.services.now_ms());
+            let pause = Duration::from_millis(pause.min(MAX_PAUSE_MS));
+            let timer = myself.send_after(pause, || Msg::ExpiryDue);
+            self.expiry.timer = Some(AbortOnDrop(timer.abort_handle()));
+        }
+    }
+
+    /// Ends the requests that nobody approved in time, in a task beside the actor.
+    pub(super) fn expire(&mut self, myself: &ActorRef<Msg>) {
+        let (services, vault) = (Arc::clone(&self.services), self.vault.id);
+        let actor = myself.clone();
+        let task = tokio::spawn(async move {
+            let ended = contained(expire(&services, vault)).await;
+            let next = ended.unwrap_or_else(|fault| {
+                tracing::warn!(%vault, ?fault, "requests that nobody approved in time could not be ended");
+                Some(services.now_ms().saturating_add(RETRY_MS))
+            });
+            let _ = actor.cast(Msg::Expired(next));
+        });
+        self.expiry = Expiry {
+            work: Some(AbortOnDrop(task.abort_handle())),
+            ..Expiry::default()
+        };
+    }
+
+    /// Those that were due have ended; the next one is due then.
+    pub(super) fn expired(&mut self, myself: &ActorRef<Msg>, next_ms: Option<u64>) {
+        // What came in between has no timer yet.
+        let Expiry { due_ms, .. } = std::mem::take(&mut self.expiry);
+        if let Some(due_ms) = next_ms.into_iter().chain(due_ms).min() {
+            self.awaits(myself, due_ms);
+        }
+    }
+}
+
+async fn approve(
+    services: &Services,
+    id: RequestId,
+    approval: PersonApproval,
+    command_commit: &CommandCommit,
+) -> Result<SigningRequest, Fault> {
+    for _ in 0..MAX_CONTENDED_TRIES {
+        let found = services.request(id).await?;
+        let (request, version) = found.ok_or_else(Fault::invalid_uuid)?;
+        if let Some(problem) = not_waiting(&request.state) {
+            return Err(Fault::new(Class::WrongState, problem));
+        }
+        let extras = CommitExtras {
+            command_commit: Some(command_commit),
+            ..CommitExtras::default()
+        };
+        let (wallet, wallet_version) = services.hot_wallet(request.wallet).await?;
+        if wallet.status == WalletStatus::Archived {
+            let event = RequestEvent::Rejected {
+                reason: ARCHIVED.to_owned(),
+            };
+            match request_store::end(services, request, version, event, extras).await {
+                Err(AdvanceError::Conflict(key)) if key.space == KeySpace::Request => continue,
+                ended => ended?,
+            }
+            return Err(Fault::new(Class::WrongState, ARCHIVED));
+        }
+        let now_ms = services.now_ms();
+        let deadline_ms = now_ms.saturating_add(services.settings.signing_deadline_ms);
+        let event = RequestEvent::ApprovalGiven {
+            approval: Box::new(approval.clone()),
+            deadline_ms,
+        };
+        let step = request.state.clone();
+        let step = step.step(&request.consent, event.clone(), now_ms);
+        let step = step.map_err(|_| {
+            Fault::new(
+                Class::WrongState,
+                "the approval or the request is over by now",
+            )
+        })?;
+        // What goes on is one of the live ones: where there is no room the approval is refused, and can be repeated.
+        let _room = match step.effect {
+            Some(_) => Some(AdmissionPermit::new(services, &request)?),
+            None => None,
+        };
+        let extras = CommitExtras {
+            wallet: Some(wallet_version),
+            ..extras
+        };
+        let approved = SigningRequest {
+            state: step.next,
+            consent: step.consent.unwrap_or_else(|| request.consent.clone()),
+            ..request.clone()
+        };
+        match request_store::end(services, request.clone(), version, event, extras).await {
+            Ok(()) => return Ok(approved),
+            // Another approval, or a rejection, was faster; or the wallet was changed.
+            Err(AdvanceError::Conflict(key))
+                if matches!(key.space, KeySpace::Request | KeySpace::Wallet) => {}
+            // It was built before a signer wanted more, and never signs anything else.
+            Err(AdvanceError::Conflict(key))
+                if matches!(key.space, KeySpace::NonceReservation | KeySpace::Claim) =>
+            {
+                let reason = "another request has used its number, outputs or objects while it waited for approvals";
+                let event = RequestEvent::GaveUp {
+                    reason: reason.to_owned(),
+                    code: ExecuteCode::Unspecified,
+                };
+                match request_store::end(services, request, version, event, extras).await {
+                    Err(AdvanceError::Conflict(key))
+                        if matches!(key.space, KeySpace::Request | KeySpace::Wallet) => {}
+                    ended => {
+                        ended?;
+                        let problem = format!("{reason}; make it again once it has failed");
+                        return Err(Fault::new(Class::WrongState, problem));
+                    }
+                }
+            }
+            Err(problem) => return Err(problem.into()),
+        }
+    }
+    Err(Fault::unavailable(
+        "others approve or reject the request at the same time; try again",
+    ))
+}
+
+/// Why a request in this state takes no approval; `None` while it does.
+pub fn not_waiting(state: &RequestState) -> Option<&'static str> {
+    match state {
+        RequestState::AwaitingApproval { .. } => None,
+        RequestState::InDoubt { .. }
+        | RequestState::Succeeded { .. }
+        | RequestState::Failed { .. } => Some("the request has ended and cannot be approved"),
+        _ => {
+            Some("the request waits for no approval; executeSigningRequests waits for its outcome")
+        }
+    }
+}
+
+/// Ends the requests of a vault for which too few have agreed in time. When the next one is due.
+async fn expire(services: &Services, vault: VaultId) -> Result<Option<u64>, Fault> {
+    let all = rows::awaiting_of(vault);
+    let mut next = Some(Scan::prefix(all.space, &all.bytes, PAGE));
+    let mut again_ms = None;
+    while let Some(scan) = next {
+        let page = services.store.scan(&scan).await?;
+        for (key, _) in &page {
+            let (due_ms, id) =
+                rows::awaited(key).ok_or_else(|| Fault::bug("a waiting request without a time"))?;
+            if due_ms > services.now_ms() {
+                return Ok(Some(again_ms.map_or(due_ms, |ms: u64| ms.min(due_ms))));
+            }
+            let found = skip_unreadable(services.request(id).await, format_args!("request {id}"))?;
+            let Some((request, version)) = found.flatten() else {
+                continue;
+            };
+            if request_store::awaiting(&request).as_ref() != Some(key) {
+                continue;
+            }
+            let event = RequestEvent::ApprovalExpired;
+            let extras = CommitExtras::default();
+            match request_store::end(services, request, version, event, extras).await {
+                Ok(()) => {}
+                // Somebody has approved or rejected it just now.
+                Err(AdvanceError::Conflict(_)) => {
+                    again_ms = Some(services.now_ms().saturating_add(RETRY_MS));
+                }
+                Err(problem) => return Err(problem.into()),
+            }
+        }
+        next = scan.rest(&page);
+    }
+    Ok(again_ms)
+}

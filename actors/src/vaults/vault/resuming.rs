@@ -1,0 +1,242 @@
+//! How a vault that starts takes up the requests that were live before.
+//!
+//! They may be a hundred thousand: the vault reads them page by page, in tasks beside it, and answers calls in
+//! between. First all get their places in the queues of their accounts, in the order of creation; then they get
+//! actors, so many at a time.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use covault_core::{fault::Fault, ids::RequestId, request::SigningRequest};
+use ractor::ActorRef;
+
+use super::{Msg, VaultState, requests::ActorFailures};
+use crate::{
+    account::ChainAccount,
+    limits::Party,
+    services::{Services, skip_unreadable},
+    store::{KeySpace, Scan, rows},
+    tasks::contained,
+};
+
+/// Why a request waits that is new while the vault looks for those that come before it.
+pub(super) const BEHIND: &str = "the vault has just started and is taking up earlier requests";
+
+/// Requests that are read at once.
+const PAGE: usize = 512;
+/// Unsigned requests of the vault beyond which the rest waits for those that have actors.
+const AT_ONCE: usize = 1_000;
+/// So many get actors with each look nevertheless: those that have them may wait for a chain that is away.
+const NEVERTHELESS: usize = 4;
+/// How long it is waited then.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A step of it.
+pub enum Step {
+    /// A page of live requests was read, and what is to be read next.
+    Found(Result<(Vec<LiveRequest>, Option<Scan>), Fault>),
+    /// These were read.
+    Loaded(Result<Vec<ReadRequest>, Fault>),
+}
+
+/// A request, and what is stored of it with the version of its row.
+type ReadRequest = (RequestId, Option<(SigningRequest, u64)>);
+
+/// A request of which something is still to be done.
+pub struct LiveRequest {
+    failures: u32,
+    request: SigningRequest,
+}
+
+/// How far it has got.
+pub(super) struct Resuming {
+    /// Those that wait for an actor, in the order of creation.
+    waiting: VecDeque<RequestId>,
+    /// Those that have come since the vault started: they are none of those that it looks for.
+    admitted: HashSet<RequestId>,
+    /// Those of them that need turns: the queues are not complete yet.
+    behind: Option<Vec<(ChainAccount, RequestId)>>,
+}
+
+impl Resuming {
+    /// Nothing was looked for yet.
+    pub(super) fn new() -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            admitted: HashSet::new(),
+            behind: Some(Vec::new()),
+        }
+    }
+}
+
+impl VaultState {
+    pub(super) fn begin_resumption(&self, myself: &ActorRef<Msg>) {
+        let all = Scan::prefix(KeySpace::Outbox, self.vault.id.as_bytes(), PAGE);
+        self.find_more(myself, all);
+    }
+
+    /// A new request queues up, once all that come before it have.
+    pub(super) fn queue_up(&mut self, request: RequestId, account: Option<ChainAccount>) {
+        let resuming = self.resuming.as_mut();
+        let behind = resuming.and_then(|resuming| {
+            resuming.admitted.insert(request);
+            resuming.behind.as_mut()
+        });
+        match (account, behind) {
+            (Some(account), Some(behind)) => behind.push((account, request)),
+            (Some(account), None) => self.account_queues.join(account, request),
+            (None, _) => {}
+        }
+    }
+
+    /// Whether a request is to queue up later.
+    pub(super) fn waits_for_resumption(&self, request: RequestId) -> bool {
+        let behind = self.resuming.as_ref().and_then(|it| it.behind.as_ref());
+        behind.is_some_and(|behind| behind.iter().any(|(_, other)| *other == request))
+    }
+
+    /// Whether earlier requests may still be found.
+    pub(super) fn looks_for_requests(&self) -> bool {
+        let resuming = self.resuming.as_ref();
+        resuming.is_some_and(|resuming| resuming.behind.is_some())
+    }
+
+    pub(super) async fn resume_requests(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        step: Step,
+    ) -> Result<(), Fault> {
+        match step {
+            Step::Found(page) => {
+                let (page, next) = page?;
+                self.found(page).await;
+                match next {
+                    Some(next) => self.find_more(myself, next),
+                    None => {
+                        self.all_found();
+                        self.load_more(myself);
+                    }
+                }
+            }
+            Step::Loaded(page) => {
+                for (id, found) in page? {
+                    if self.requests.contains_key(&id) {
+                        continue;
+                    }
+                    self.go_on_with(myself, id, found).await?;
+                }
+                self.load_more(myself);
+            }
+        }
+        Ok(())
+    }
+
+    fn find_more(&self, myself: &ActorRef<Msg>, scan: Scan) {
+        let services = Arc::clone(&self.services);
+        let actor = myself.clone();
+        tokio::spawn(async move {
+            let page = contained(find(&services, scan)).await;
+            let _ = actor.cast(Msg::Resuming(Step::Found(page)));
+        });
+    }
+
+    async fn found(&mut self, page: Vec<LiveRequest>) {
+        for LiveRequest { failures, request } in page {
+            let id = request.id;
+            let admitted = |resuming: &Resuming| resuming.admitted.contains(&id);
+            if self.resuming.as_ref().is_some_and(admitted) {
+                continue;
+            }
+            if request.state.is_over() {
+                // Its transaction is all that is left to do.
+                self.follow(&request).await;
+                continue;
+            }
+            if failures > 0 {
+                self.failures.insert(id, ActorFailures::counted(failures));
+            }
+            // What is wrong with one is told when it gets an actor.
+            if let Ok(Some(account)) = self.account_queue_of(&request).await {
+                self.account_queues.join(account, id);
+            }
+            if let Some(resuming) = &mut self.resuming {
+                resuming.waiting.push_back(id);
+            }
+        }
+    }
+
+    fn all_found(&mut self) {
+        let resuming = self.resuming.as_mut();
+        let behind = resuming.and_then(|resuming| resuming.behind.take());
+        for (account, request) in behind.into_iter().flatten() {
+            if self.requests.contains_key(&request) {
+                self.account_queues.join(account, request);
+            }
+        }
+    }
+
+    /// Reads the next ones, as far as there is room for their actors.
+    fn load_more(&mut self, myself: &ActorRef<Msg>) {
+        let Some(resuming) = &mut self.resuming else {
+            return;
+        };
+        if resuming.waiting.is_empty() {
+            self.resuming = None;
+            return;
+        }
+        let live = &self.services.limits.live;
+        let held = live.held(&Party::Vault(self.vault.id));
+        let room = AT_ONCE.saturating_sub(held).clamp(NEVERTHELESS, PAGE);
+        let next: Vec<_> = resuming
+            .waiting
+            .drain(..room.min(resuming.waiting.len()))
+            .collect();
+        let services = Arc::clone(&self.services);
+        let actor = myself.clone();
+        tokio::spawn(async move {
+            if room == NEVERTHELESS {
+                tokio::time::sleep(PAUSE).await;
+            }
+            let loaded = contained(load(&services, next)).await;
+            let _ = actor.cast(Msg::Resuming(Step::Loaded(loaded)));
+        });
+    }
+}
+
+/// A page of the requests of which something is still to be done, in the order of creation. What cannot be read is
+/// left alone: nothing can be done for it.
+async fn find(services: &Services, scan: Scan) -> Result<(Vec<LiveRequest>, Option<Scan>), Fault> {
+    let page = services.store.scan(&scan).await?;
+    let ids = page.iter().filter_map(|(key, row)| {
+        let row = rows::decode::<rows::OutboxRow>(&row.value).ok();
+        let failures = row.map_or(0, |row| row.failures);
+        Some((rows::outbox_request(key)?, failures))
+    });
+    let ids: Vec<_> = ids.collect();
+    let keys: Vec<_> = ids.iter().map(|(id, _)| rows::request(*id)).collect();
+    let requests = services.load_all::<SigningRequest>(&keys).await?;
+    let mut found = Vec::with_capacity(ids.len());
+    for ((id, failures), request) in ids.into_iter().zip(requests) {
+        let request = skip_unreadable(request, format_args!("request {id}"))?;
+        if let Some(request) = request.flatten() {
+            found.push(LiveRequest { failures, request });
+        }
+    }
+    found.sort_by_key(|found| (found.request.created_at_ms, found.request.id));
+    Ok((found, scan.rest(&page)))
+}
+
+async fn load(services: &Services, ids: Vec<RequestId>) -> Result<Vec<ReadRequest>, Fault> {
+    let keys: Vec<_> = ids.iter().map(|id| rows::request(*id).bytes).collect();
+    let mut found = services.store.get_all(KeySpace::Request, &keys).await?;
+    let loaded = ids.into_iter().zip(keys).map(|(id, key)| {
+        let row = found.remove(&key);
+        let decoded = row.map(|row| Ok((rows::decode(&row.value)?, row.version)));
+        let found = skip_unreadable(decoded.transpose(), format_args!("request {id}"))?;
+        Ok((id, found.flatten()))
+    });
+    loaded.collect()
+}

@@ -1,0 +1,167 @@
+//! The process ends at any commit.
+
+use super::*;
+
+/// Runs what clients do until the store has had its accident. False when they were done without it: what vaults do
+/// beside them takes some commits more in one run than in another.
+async fn until_accident(
+    store: &FaultyStore,
+    clients: impl Future<Output = ()> + Send + 'static,
+) -> bool {
+    let mut clients = tokio::spawn(clients);
+    let happened = tokio::select! {
+        () = store.accident() => true,
+        _ = &mut clients => {
+            let soon = tokio::time::timeout(Duration::from_secs(2), store.accident());
+            soon.await.is_ok()
+        }
+    };
+    clients.abort();
+    let _ = clients.await;
+    happened
+}
+
+/// Of twice as many accidents as there were commits in a run without one.
+fn assert_hits_most(accidents: usize, commits: usize) {
+    assert!(
+        accidents > commits * 3 / 2,
+        "{accidents} accidents, {commits} commits"
+    );
+}
+
+/// Makes a request and has two persons approve it, as far as the store lets them.
+async fn approved_by_two(world: &World, gateway: &Gateway) -> Result<String, Fault> {
+    let from = manual(gateway).await;
+    let uuid = try_create(gateway, request(send(&from)), None)
+        .await?
+        .0
+        .uuid;
+    let shown = details(gateway, &uuid).await;
+    let until = world.clock_ms() + HOUR;
+    for person in &persons()[..2] {
+        approve(gateway, &uuid, person.approval(&shown, FEE, until)).await?;
+    }
+    Ok(uuid)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn crashes__should_lose_no_approval_and_count_none_twice() {
+    let world = World::new();
+    let store = FaultyStore::new(Arc::clone(&world.store), usize::MAX, StoreFault::Before);
+    let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    let uuid = approved_by_two(&world, &gateway).await.unwrap();
+    assert_eq!(outcome(&gateway, &uuid).await.error, None);
+    gateway.stop().await;
+    let (commits, mut accidents) = (store.commits(), 0);
+    for at in 1..=commits {
+        for accident in [StoreFault::Before, StoreFault::After] {
+            let what = format!("{accident:?} commit {at} of {commits}");
+            let world = World::on(Arc::new(MemoryStore::new()));
+            let store = FaultyStore::new(Arc::clone(&world.store), at, accident);
+            let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+            let (running, of_clients) = (gateway.clone(), world.clone());
+            let clients = async move {
+                let _ = approved_by_two(&of_clients, &running).await;
+            };
+            accidents += usize::from(until_accident(&store, clients).await);
+            gateway.stop().await;
+
+            let gateway = world.start().await;
+            for id in world.requests().await {
+                let uuid = id.to_string();
+                let shown = details(&gateway, &uuid).await;
+                // Both again: what is known is known once.
+                if shown.pending_operation == "approve" {
+                    assert_eq!(world.signers.requests(), 0, "{what}");
+                    assert!(shown.approvals.len() < 2, "{what}");
+                    let until = world.clock_ms() + HOUR;
+                    for person in &persons()[..2] {
+                        let approval = person.approval(&shown, FEE, until);
+                        approve(&gateway, &uuid, approval).await.unwrap();
+                    }
+                }
+                assert_eq!(outcome(&gateway, &uuid).await.error, None, "{what}");
+                let done = details(&gateway, &uuid).await;
+                assert_eq!(done.approvals.len(), 2, "{what}");
+                assert_eq!(world.evm.nonces(), [0], "{what}");
+            }
+            assert_eq!(world.pending().await, 0, "{what}");
+            assert_eq!(rows(&world, KeySpace::Awaiting).await, 0, "{what}");
+            gateway.stop().await;
+        }
+    }
+    assert_hits_most(accidents, commits);
+}
+
+/// Makes a request of which signers want an approval, rejects it, and makes another one, as far as the store lets it.
+async fn rejected_and_overtaken(world: &World, gateway: &Gateway) -> Result<(), Fault> {
+    let vault = vault_with(gateway, rule("automatic", 0)).await;
+    let from = evm_wallet(gateway, vault).await;
+    world.signers.wants.store(1, Ordering::SeqCst);
+    let made = try_create(gateway, request(send(&from)), None).await?;
+    let uuid = made.0.uuid;
+    waits(gateway, &uuid).await;
+    reject(gateway, &uuid, None).await?;
+    world.signers.wants.store(0, Ordering::SeqCst);
+    let other = try_create(gateway, request(send(&from)), None).await?;
+    outcome(gateway, &other.0.uuid).await;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn crashes__should_call_nothing_failed_that_signers_may_have_signed() {
+    let on = |store| {
+        let world = World::on(store);
+        *world.evm.sighting.lock().unwrap() = Some(TransactionSighting::Waiting);
+        *world.evm.unheard.lock().unwrap() = Some(TransactionSighting::Replaced(None));
+        world
+    };
+    let world = on(Arc::new(MemoryStore::new()));
+    let store = FaultyStore::new(Arc::clone(&world.store), usize::MAX, StoreFault::Before);
+    let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    rejected_and_overtaken(&world, &gateway).await.unwrap();
+    gateway.stop().await;
+    let (commits, mut accidents) = (store.commits(), 0);
+    for at in 1..=commits {
+        for accident in [StoreFault::Before, StoreFault::After] {
+            let what = format!("{accident:?} commit {at} of {commits}");
+            let world = on(Arc::new(MemoryStore::new()));
+            let store = FaultyStore::new(Arc::clone(&world.store), at, accident);
+            let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+            let (running, of_clients) = (gateway.clone(), world.clone());
+            let clients = async move {
+                let _ = rejected_and_overtaken(&of_clients, &running).await;
+            };
+            accidents += usize::from(until_accident(&store, clients).await);
+            gateway.stop().await;
+
+            world.signers.wants.store(0, Ordering::SeqCst);
+            let gateway = world.start().await;
+            tokio::time::sleep(Duration::from_millis(2 * world.settings.settling_ms)).await;
+            let (mut doubted, mut done) = (Vec::new(), Vec::new());
+            for id in world.requests().await {
+                let shown = details(&gateway, &id.to_string()).await;
+                assert_ne!(shown.status(), Status::Failed, "{what}: {shown:?}");
+                if shown.status() == Status::Succeeded {
+                    done.push(shown.tx_hash);
+                } else if shown.pending_operation.is_empty() {
+                    doubted.push(shown.uuid);
+                }
+            }
+            *world.evm.sighting.lock().unwrap() = Some(FINAL);
+            for uuid in doubted {
+                let ends = async {
+                    // Without an error it was just being signed.
+                    if let Some(error) = outcome(&gateway, &uuid).await.error {
+                        assert!(error.message.contains("was used by"), "{error:?}");
+                    }
+                };
+                let ended = tokio::time::timeout(Duration::from_secs(2), ends).await;
+                // Without another one it stays in doubt.
+                assert!(ended.is_ok() || done.is_empty(), "{what}");
+            }
+            gateway.stop().await;
+        }
+    }
+    assert_hits_most(accidents, commits);
+}

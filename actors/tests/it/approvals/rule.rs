@@ -1,0 +1,134 @@
+//! Who decides, and that nobody else does.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn vaults__should_be_made_by_who_says_who_approves() {
+    let world = World::new();
+    let gateway = world.start().await;
+    assert!(admit(&gateway).await);
+    let make = async |approvals: Option<admin::ApprovalRule>| {
+        let request = admin::CreateVaultRequest {
+            approvals,
+            ..vault_request("manual")
+        };
+        call::<CreateVault>(&gateway, &admin(), request).await
+    };
+    let changed = |change: fn(&mut admin::ApprovalRule)| {
+        let mut rule = rule("manual", 2);
+        change(&mut rule);
+        Some(rule)
+    };
+    for (approvals, sentence) in [
+        (None, "approvals: is required"),
+        (changed(|it| it.mode.clear()), "approvals.mode: must be"),
+        (
+            changed(|it| it.needs = 0),
+            "approvals.needs: must be 1 to 3",
+        ),
+        (
+            changed(|it| it.needs = 4),
+            "approvals.needs: must be 1 to 3",
+        ),
+        (
+            changed(|it| it.needs = 70_000),
+            "approvals.needs: must be 1 to 3",
+        ),
+        (changed(|it| it.of.clear()), "approvals.of: names nobody"),
+        (
+            changed(|it| it.of[1].name.clear()),
+            "approvals.of[1].name: is required",
+        ),
+        (
+            changed(|it| it.of[1].name = "treasurer".into()),
+            "approvals.of[1].name: names an approver twice",
+        ),
+        (
+            changed(|it| it.of[2].keys.clear()),
+            "approvals.of[2].keys: must be 1 to 16",
+        ),
+        (
+            changed(|it| it.of[2].keys[0] = "ssh-rsa AAAA".into()),
+            "approvals.of[2].keys[0]: must be an OpenSSH line",
+        ),
+        (
+            changed(|it| it.of[2].keys.push(Person::key(9).line())),
+            "approvals.of[2].keys[1]: is named twice",
+        ),
+        (
+            changed(|it| it.expires_ms = 1),
+            "approvals.expiresMs: must be a minute",
+        ),
+        (
+            changed(|it| it.mode = "automatic".into()),
+            "approvals.needs: must be 0",
+        ),
+    ] {
+        let fault = make(approvals).await.unwrap_err();
+        assert_eq!(fault.class(), &Class::Invalid, "{fault}");
+        assert!(
+            fault.message().starts_with(sentence),
+            "{fault}, not {sentence}"
+        );
+    }
+    let made = make(Some(rule("manual", 2))).await.unwrap();
+    let shown = made.vault.unwrap().approvals.unwrap();
+    assert_eq!(shown.expires_ms, 72 * HOUR);
+    let expected = admin::ApprovalRule {
+        expires_ms: 72 * HOUR,
+        ..rule("manual", 2)
+    };
+    assert_eq!(shown, expected);
+    // Again it is the same vault; with another rule it is none.
+    make(Some(rule("manual", 2))).await.unwrap();
+    let fault = make(Some(automatic())).await.unwrap_err();
+    assert_eq!(fault.class(), &Class::Conflict, "{fault}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn manual__should_sign_nothing_for_a_client_that_creates_looks_and_rejects() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let from = manual(&gateway).await;
+    for kind in [send(&from), raw(&from)] {
+        // Without a callback key, as published clients do.
+        let made = create(&gateway, kind).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let shown = details(&gateway, &made.uuid).await;
+        assert_eq!(shown.status(), Status::Pending);
+        assert_eq!(shown.pending_operation, "approve");
+        let counts = (
+            shown.required_approval_count,
+            shown.remaining_approval_count,
+        );
+        assert_eq!(counts, (2, 2));
+        let refused = try_outcome(&gateway, &admin(), &made.uuid).await;
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.class(), &Class::Forbidden);
+        assert_eq!(refused.message(), "ClientSignerPublicKey is required");
+        reject(&gateway, &made.uuid, None).await.unwrap();
+        let shown = details(&gateway, &made.uuid).await;
+        assert_eq!(shown.status(), Status::Failed);
+        assert_eq!(
+            (shown.approval_subject, shown.pending_operation.as_str()),
+            (None, "")
+        );
+        let error = outcome(&gateway, &made.uuid).await.error.unwrap();
+        assert_eq!(code(&error), ErrorCode::AlreadyDenied);
+        // Too late for everybody.
+        let late = persons()[0].approval(
+            &wire::SigningRequest {
+                approval_subject: made.approval_subject.clone(),
+                ..shown
+            },
+            0,
+            world.clock_ms() + HOUR,
+        );
+        let fault = approve(&gateway, &made.uuid, late).await.unwrap_err();
+        assert_eq!(fault.class(), &Class::WrongState);
+    }
+    assert_eq!(world.signers.requests(), 0, "nothing may have been signed");
+    assert_eq!(world.evm.accepted(), 0);
+    assert_eq!(rows(&world, KeySpace::NonceReservation).await, 0);
+    assert_eq!(rows(&world, KeySpace::Awaiting).await, 0);
+}

@@ -1,0 +1,136 @@
+//! Requests that wait: what they take up, and how they are listed.
+
+use covault_actors::store::redb::RedbStore;
+use futures::StreamExt as _;
+use tokio::time::Instant;
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting__should_hold_no_place_and_be_listed_page_by_page() {
+    let mut world = World::new();
+    world.settings.max_live_requests = 4;
+    let gateway = world.start().await;
+    let vault = vault_with(&gateway, rule("manual", 1)).await;
+    let from = evm_wallet(&gateway, vault).await;
+    let mut made = Vec::new();
+    for _ in 0..50 {
+        made.push(create(&gateway, send(&from)).await.uuid);
+        world.pass(1);
+    }
+    assert_eq!(rows(&world, KeySpace::Awaiting).await, 50);
+    assert_eq!(world.pending().await, 0);
+    let uuid = vault.to_string();
+    for (caller, vault) in [(admin(), ""), (admin(), uuid.as_str())] {
+        let (mut found, mut after) = (Vec::new(), String::new());
+        loop {
+            let page = pending(&gateway, &caller, vault, &after, 20).await.unwrap();
+            let Some(last) = page.last() else { break };
+            after.clone_from(last);
+            found.extend(page);
+        }
+        assert_eq!(found, made);
+    }
+    let own = Caller {
+        vaults: VaultScope::Only(vec![vault]),
+        ..admin()
+    };
+    assert_eq!(pending(&gateway, &own, "", "", 100).await.unwrap(), made);
+    assert!(
+        pending(&gateway, &stranger(), "", "", 100)
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    for (vault, after, limit, path) in [
+        ("", "", 101, "limit"),
+        ("", "", -1, "limit"),
+        ("", "x", 1, "afterUuid"),
+    ] {
+        let fault = pending(&gateway, &admin(), vault, after, limit).await;
+        assert_eq!(fault.unwrap_err().path(), Some(path));
+    }
+    let fault = pending(&gateway, &stranger(), &uuid, "", 1)
+        .await
+        .unwrap_err();
+    assert_eq!(fault.class(), &Class::Forbidden);
+    let all = wire::GetSigningRequestListRequest {
+        vault_uuid: uuid,
+        ..Default::default()
+    };
+    let all = call::<GetSigningRequestList>(&gateway, &admin(), all).await;
+    let all = all.unwrap().signing_requests;
+    assert!(all.iter().all(|it| it.approval_subject.is_none()));
+    assert!(all.iter().all(|it| it.pending_operation == "approve"));
+
+    // Who is decided about leaves the list.
+    let until = world.clock_ms() + HOUR;
+    let shown = details(&gateway, &made[0]).await;
+    approve(
+        &gateway,
+        &made[0],
+        persons()[0].approval(&shown, FEE, until),
+    )
+    .await
+    .unwrap();
+    reject(&gateway, &made[1], None).await.unwrap();
+    assert_eq!(outcome(&gateway, &made[0]).await.error, None);
+    assert_eq!(
+        pending(&gateway, &admin(), "", "", 100).await.unwrap(),
+        made[2..]
+    );
+}
+
+/// What the process has in memory, in kilobytes.
+fn memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let words = line.unwrap().split_whitespace().nth(1);
+    words.unwrap().parse().unwrap()
+}
+
+/// `cargo nextest run -p covault-actors --run-ignored only --no-capture -E 'test(pages_of_100_000)'`
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "measures"]
+async fn waiting__should_give_pages_of_100_000_as_fast_as_of_100() {
+    const ALL: usize = 100_000;
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Arc::new(RedbStore::open(&folder.path().join("store.redb")).unwrap());
+    let world = World::on(open());
+    let gateway = world.start().await;
+    let vault = vault_with(&gateway, rule("manual", 2)).await;
+    let from = evm_wallet(&gateway, vault).await;
+    let before = memory();
+    let made = futures::stream::iter(0..ALL).map(|_| create(&gateway, send(&from)));
+    let made: Vec<_> = made.buffer_unordered(256).map(|it| it.uuid).collect().await;
+    println!("{} kB more for {ALL} that wait", memory() - before);
+    let measure = async |gateway: &Gateway, what: &str| {
+        let (mut times, mut after, mut seen) = (Vec::new(), String::new(), 0);
+        loop {
+            let began = Instant::now();
+            let page = pending(gateway, &admin(), "", &after, 100).await.unwrap();
+            times.push(began.elapsed());
+            let Some(last) = page.last() else { break };
+            after.clone_from(last);
+            seen += page.len();
+        }
+        times.sort_unstable();
+        let (middle, most) = (times[times.len() / 2], times[times.len() - 1]);
+        println!(
+            "{what}: {seen} in {} pages, {middle:?} each, {most:?} at most",
+            times.len()
+        );
+        assert_eq!(seen, made.len());
+    };
+    measure(&gateway, "as made").await;
+    gateway.stop().await;
+    let began = Instant::now();
+    let gateway = world.start().await;
+    let listed = pending(&gateway, &admin(), "", "", 100).await.unwrap();
+    println!(
+        "started and listed {} after {:?}",
+        listed.len(),
+        began.elapsed()
+    );
+    measure(&gateway, "after a restart").await;
+}

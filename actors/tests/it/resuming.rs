@@ -1,0 +1,110 @@
+//! A vault that starts with many unfinished requests.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use covault_actors::{
+    gateway::Gateway,
+    store::{Key, KeySpace, ReadError, Row, Store},
+    testing::StoreDouble,
+};
+use covault_core::schema::wire;
+use futures::future::join_all;
+use tokio::sync::watch;
+
+use crate::{nonces::nonce_of, world::*};
+
+/// A store that gives no request while it is held.
+struct HeldReads {
+    inner: Arc<dyn Store>,
+    hold: watch::Sender<bool>,
+}
+
+#[async_trait]
+impl StoreDouble for HeldReads {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        if key.space == KeySpace::Request {
+            let mut held = self.hold.subscribe();
+            held.wait_for(|held| !held).await.unwrap();
+        }
+        self.inner.get(key).await
+    }
+}
+
+/// A transfer whose transaction the client gets.
+async fn signed_transfer(gateway: &Gateway, from: &str) -> wire::SigningRequest {
+    let mut asked = request(send(from));
+    asked.broadcast_tx = Some(false);
+    created(try_create(gateway, asked, None).await.unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_vault__should_answer_before_it_has_read_what_was_live() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 600_000;
+    world.evm.down.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let mut transfers = Vec::new();
+    for _ in 0..3 {
+        transfers.push(signed_transfer(&gateway, &address).await);
+    }
+    gateway.stop().await;
+    world.evm.down.store(false, Ordering::SeqCst);
+    let store = Arc::new(HeldReads {
+        inner: Arc::clone(&world.store),
+        hold: watch::channel(true).0,
+    });
+    let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    let answered = tokio::time::timeout(Duration::from_secs(1), evm_wallet(&gateway, vault)).await;
+    assert!(answered.is_ok());
+    let new = signed_transfer(&gateway, &address).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    store.hold.send_replace(false);
+    transfers.push(new);
+    // What is new comes after what was there.
+    for (nonce, one) in (0u64..).zip(&transfers) {
+        let signed = outcome(&gateway, &one.uuid).await.signed_transaction;
+        assert_eq!(nonce_of(&signed), nonce);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_vault__should_take_up_more_requests_than_it_has_at_once() {
+    const REQUESTS: usize = 1_500;
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 600_000;
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let mut requests = Vec::new();
+    for _ in 0..REQUESTS / 100 {
+        requests.extend(join_all((0..100).map(|_| create(&gateway, raw(&address)))).await);
+    }
+    gateway.stop().await;
+    let asked = || world.signers.unanswered.load(Ordering::SeqCst);
+    let before = asked();
+    let gateway = world.start().await;
+    while asked() < before + 1_000 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // A few more than it takes at once: those that have begun may wait for a chain that is away.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let begun = asked() - before;
+    assert!((1_001..1_100).contains(&begun), "{begun}");
+    world.signers.silent.store(false, Ordering::SeqCst);
+    gateway.stop().await;
+    let gateway = world.start().await;
+    for one in &requests {
+        assert_eq!(outcome(&gateway, &one.uuid).await.error, None);
+    }
+}

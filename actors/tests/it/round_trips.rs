@@ -1,0 +1,118 @@
+//! How often a request goes to the store, which may be on another machine.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use covault_actors::{
+    gateway::Gateway,
+    store::{Batch, CommitError, Key, KeySpace, ReadError, Row, RowMap, Scan, Snapshot, Store},
+};
+
+use covault_core::schema::wire::{self, create_signing_request_request::Type as Kind};
+
+use crate::world::*;
+
+/// A store that notes each question and each commit.
+struct CountingStore {
+    inner: Arc<dyn Store>,
+    trips: Mutex<Vec<String>>,
+}
+
+/// Looking after others is no part of a request.
+fn is_upkeep(space: KeySpace) -> bool {
+    matches!(space, KeySpace::Member | KeySpace::Node | KeySpace::Lease)
+}
+
+impl CountingStore {
+    fn note(&self, what: &str, space: KeySpace) {
+        if !is_upkeep(space) {
+            self.trips.lock().unwrap().push(format!("{what} {space:?}"));
+        }
+    }
+}
+
+#[async_trait]
+impl Store for CountingStore {
+    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        let mut spaces = batch.writes().iter().map(|write| write.key.space);
+        if let Some(space) = spaces.find(|space| !is_upkeep(*space)) {
+            self.note("commit", space);
+        }
+        self.inner.commit(batch).await
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        self.note("get", key.space);
+        self.inner.get(key).await
+    }
+
+    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
+        self.note("get all", space);
+        self.inner.get_all(space, keys).await
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+        self.note("scan", scan.space);
+        self.inner.scan(scan).await
+    }
+
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
+        self.inner.snapshot().await
+    }
+
+    fn exclusive(&self) -> bool {
+        self.inner.exclusive()
+    }
+}
+
+async fn transfer(world: &World, gateway: &Gateway, from: &str, to: &str) -> String {
+    let before = world.evm.accepted();
+    let payment = wire::EvmSendNative {
+        to: to.into(),
+        ..send_native(from)
+    };
+    let made = create(gateway, Kind::EvmSendNative(payment)).await;
+    while world.evm.accepted() == before || world.pending().await > 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    made.uuid
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transfer__should_go_to_the_store_four_times() {
+    let mut world = World::new();
+    // What follows a transaction is no part of its request.
+    world.settings.tracking_first_ms = 3_600_000;
+    let store = Arc::new(CountingStore {
+        inner: Arc::clone(&world.store),
+        trips: Mutex::default(),
+    });
+    let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let own = evm_wallet(&gateway, vault).await;
+    // Nobody was paid before, but for the second wallet, which is known once it was.
+    let strangers = (1..=5).map(|number| format!("0x{number:040x}"));
+    let recipients: Vec<String> = strangers.chain([own.clone(), own]).collect();
+    let mut trips = Vec::new();
+    let mut requests = Vec::new();
+    for to in &recipients {
+        store.trips.lock().unwrap().clear();
+        requests.push(transfer(&world, &gateway, &address, to).await);
+        trips.push(std::mem::take(&mut *store.trips.lock().unwrap()));
+    }
+    // The first one looks at what is not known, and so does the first one to the second wallet.
+    for number in [1, 2, 3, 4, 6] {
+        let trips = &trips[number];
+        let commits = trips.iter().filter(|trip| trip.starts_with("commit"));
+        assert_eq!((trips.len(), commits.count()), (4, 4), "{trips:#?}");
+    }
+    assert_eq!(world.evm.nonces(), (0..7).collect::<Vec<_>>());
+    // Signers hear of those that are the vault's own, however it was found out.
+    let told = requests.iter().map(|uuid| world.signers.recipients(uuid));
+    let told: Vec<usize> = told.map(|indices| indices.len()).collect();
+    assert_eq!(told, [0, 0, 0, 0, 0, 1, 1]);
+}

@@ -1,0 +1,75 @@
+//! Where a transaction is that was sent.
+
+use super::*;
+
+fn tracked() -> TrackedTransaction {
+    TrackedTransaction {
+        signed: signed(),
+        from: wallet().wallet_form(),
+        sent_at_ms: BUILT * 1_000,
+    }
+}
+
+/// The wallet's number is past the transaction's, which sent so many messages; `None` when it was another.
+fn passed(messages: Option<usize>) -> TonTestState {
+    let own = ledger::read_sent(&signed().transaction).unwrap().body_hash;
+    let hash = messages.map_or([9; 32], |_| own);
+    TonTestState {
+        seqno: SEQNO + 1,
+        transactions: vec![
+            transaction(91, BUILT + 5, hash, messages.unwrap_or(1)),
+            transaction(90, BUILT - 4_000, [1; 32], 1),
+        ],
+        ..TonTestState::default()
+    }
+}
+
+fn at_time(time: u64) -> TonTestState {
+    TonTestState {
+        time,
+        ..TonTestState::default()
+    }
+}
+
+#[tokio::test]
+async fn sightings__should_say_where_a_ton_transaction_is() {
+    let at = |success| Inclusion { block: 91, success };
+    let end = u64::from(END);
+    for (state, expected) in [
+        (passed(Some(1)), Ok(TransactionSighting::Final(at(true)))),
+        (passed(Some(0)), Ok(TransactionSighting::Final(at(false)))),
+        (passed(None), Ok(TransactionSighting::Replaced(None))),
+        (at_time(BUILT), Ok(TransactionSighting::Missing)),
+        (at_time(end + 59), Ok(TransactionSighting::Missing)),
+        (at_time(end + 60), Ok(TransactionSighting::Expired)),
+        (
+            TonTestState {
+                kind: "frozen",
+                ..TonTestState::default()
+            },
+            Err(ChainError::Unknown(
+                "the wallet's account is frozen; what it did before is not seen".into(),
+            )),
+        ),
+    ] {
+        let node = TonTestNode::start(state).await;
+        let sighted = connect(&[&node], 1).sightings(&[tracked()], 0).await;
+        assert_eq!(sighted, [expected]);
+    }
+}
+
+#[tokio::test]
+async fn sightings__should_take_no_single_ton_node_s_word_for_the_end() {
+    let honest = TonTestNode::start(at_time(BUILT)).await;
+    for lie in [
+        passed(Some(1)),
+        passed(None),
+        at_time(u64::from(END) + 3_600),
+    ] {
+        let liar = TonTestNode::start(lie).await;
+        let chain = ChainKey::of(Network::Ton, None);
+        for client in both_ways(chain, &liar.url, &honest.url) {
+            never_ended(client, &tracked(), 0).await;
+        }
+    }
+}

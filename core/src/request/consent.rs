@@ -1,0 +1,373 @@
+//! Who has to agree to a request before anything of it is signed, and who has.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::SigningRequest;
+use crate::{
+    amount::U256,
+    approval::{
+        Approval, ApprovalProof, ApprovalTerms, ApproverKey, GivenApproval, MAX_APPROVALS,
+        MAX_VALIDITY_MS, OrderApprovals, rejection_challenge,
+    },
+    fault::Fault,
+    field::label,
+    networks::Unsigned,
+    wallet::MAX_NAME,
+};
+
+/// Most persons that a rule names.
+pub const MAX_APPROVERS: usize = 100;
+/// Most keys of one person.
+const MAX_KEYS: usize = 16;
+/// How long a request waits for people where nothing else is said, in milliseconds: 72 hours.
+pub const USUAL_EXPIRY_MS: u64 = 72 * 60 * 60 * 1000;
+/// The shortest and the longest that it can be told to, in milliseconds: a minute, and 30 days.
+const EXPIRY_MS: std::ops::RangeInclusive<u64> = 60_000..=30 * 24 * 60 * 60 * 1000;
+
+/// Who decides about the requests of a vault.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApprovalRule {
+    /// Whether anybody has to.
+    pub mode: ApprovalMode,
+    /// Who can approve and reject. Of an automatic vault: what its signers want approved.
+    pub of: Vec<Approver>,
+    /// How long a request waits for them, in milliseconds; it fails then.
+    pub expires_ms: u64,
+}
+
+/// Whether people decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ApprovalMode {
+    /// The vault signs at once, unless its signers want an approval.
+    Automatic,
+    /// Nothing is signed before so many persons have approved it.
+    Manual {
+        /// How many; 1 or more.
+        needs: u16,
+    },
+}
+
+/// A person who can approve.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Approver {
+    /// What everybody calls the person; unique in a rule.
+    pub name: String,
+    /// Lines of the person's public keys. Several are one person's.
+    pub keys: Vec<String>,
+}
+
+impl ApprovalRule {
+    /// A vault that signs at once, and whose signers want no approvals.
+    pub fn automatic() -> Self {
+        Self {
+            mode: ApprovalMode::Automatic,
+            of: Vec::new(),
+            expires_ms: USUAL_EXPIRY_MS,
+        }
+    }
+
+    /// How many persons have to approve.
+    pub fn needs(&self) -> usize {
+        match self.mode {
+            ApprovalMode::Automatic => 0,
+            ApprovalMode::Manual { needs } => needs.into(),
+        }
+    }
+
+    /// The rule in words.
+    pub fn describe(&self) -> String {
+        let names: Vec<_> = self.of.iter().map(|it| it.name.as_str()).collect();
+        let names = names.join(", ");
+        match self.mode {
+            ApprovalMode::Automatic if names.is_empty() => "automatic".to_owned(),
+            ApprovalMode::Automatic => {
+                format!("automatic; what signers want approved: {names}")
+            }
+            ApprovalMode::Manual { needs } => format!("{needs} of {names}"),
+        }
+    }
+
+    /// Checks a rule that somebody made.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] naming the field.
+    pub fn check(&self) -> Result<(), Fault> {
+        let Self {
+            mode,
+            of,
+            expires_ms,
+        } = self;
+        if of.len() > MAX_APPROVERS {
+            let problem = format_args!("more than {MAX_APPROVERS} approvers");
+            return Err(Fault::field("of", problem));
+        }
+        let (mut names, mut ids, mut keys) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        for (place, approver) in of.iter().enumerate() {
+            let at = |part: &str| format!("of[{place}].{part}");
+            if approver.name.trim().is_empty() {
+                return Err(Fault::field(at("name"), "is required"));
+            }
+            label(&at("name"), &approver.name, MAX_NAME)?;
+            if !names.insert(&approver.name) {
+                return Err(Fault::field(at("name"), "names an approver twice"));
+            }
+            if !(1..=MAX_KEYS).contains(&approver.keys.len()) {
+                let problem = format_args!("must be 1 to {MAX_KEYS} keys");
+                return Err(Fault::field(at("keys"), problem));
+            }
+            for (number, line) in approver.keys.iter().enumerate() {
+                let at = at(&format!("keys[{number}]"));
+                let key = ApproverKey::parse(line);
+                let key = key.map_err(|fault| Fault::field(&at, fault.message()))?;
+                // Under another credential id it is the same key.
+                let is_new = keys.insert(key.public_key().to_vec());
+                if !ids.insert(key.id()) || !is_new {
+                    return Err(Fault::field(&at, "is named twice"));
+                }
+            }
+        }
+        if let ApprovalMode::Manual { needs } = mode {
+            if of.is_empty() {
+                return Err(Fault::field("of", "names nobody who could approve"));
+            }
+            let most = of.len().min(MAX_APPROVALS);
+            if !(1..=most).contains(&usize::from(*needs)) {
+                let problem = format_args!("must be 1 to {most}");
+                return Err(Fault::field("needs", problem));
+            }
+        }
+        if !EXPIRY_MS.contains(expires_ms) {
+            let problem = "must be a minute to 30 days, in milliseconds";
+            return Err(Fault::field("expiresMs", problem));
+        }
+        Ok(())
+    }
+}
+
+/// A person has approved a request. Whoever makes one has checked it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PersonApproval {
+    /// Who.
+    pub person: String,
+    /// When it came, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// What it is bound by.
+    pub terms: ApprovalTerms,
+    /// What signers check.
+    pub given: GivenApproval,
+}
+
+/// Who has to agree to a request, and who has: the rule of its vault as it was when the request came.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Consent {
+    /// The rule.
+    pub rule: ApprovalRule,
+    /// The newest one of each person, in the order in which they came.
+    pub given: Vec<PersonApproval>,
+    /// Until when it waits for people, the last time that it does, in milliseconds since the Unix epoch. 0: it has not
+    /// begun to.
+    pub expires_at_ms: u64,
+    /// What a signer wants that the rule did not, in words for people.
+    pub wanted: Option<String>,
+}
+
+impl Consent {
+    /// Nobody was asked yet.
+    pub fn new(rule: ApprovalRule) -> Self {
+        Self {
+            rule,
+            given: Vec::new(),
+            expires_at_ms: 0,
+            wanted: None,
+        }
+    }
+
+    /// The terms that most persons have approved of those that hold at `now_ms`; of two, the newer ones.
+    pub fn terms(&self, now_ms: u64) -> Option<ApprovalTerms> {
+        let terms = self.given.iter().map(|it| it.terms);
+        terms
+            .filter(|terms| terms.valid_until_ms > now_ms)
+            .max_by_key(|terms| self.under(terms).count())
+    }
+
+    /// The approvals with these terms.
+    pub fn under(&self, terms: &ApprovalTerms) -> impl Iterator<Item = &PersonApproval> {
+        let terms = *terms;
+        self.given.iter().filter(move |it| it.terms == terms)
+    }
+
+    /// What an order carries of it at `now_ms`.
+    pub fn order_approvals(&self, now_ms: u64) -> OrderApprovals {
+        let terms = self.terms(now_ms);
+        terms.map_or_else(OrderApprovals::default, |terms| OrderApprovals {
+            most_fee: terms.most_fee,
+            valid_until_ms: terms.valid_until_ms,
+            given: self.under(&terms).map(|it| it.given.clone()).collect(),
+        })
+    }
+
+    /// How many persons have approved the same at `now_ms`.
+    pub fn count(&self, now_ms: u64) -> usize {
+        let terms = self.terms(now_ms);
+        terms.map_or(0, |terms| self.under(&terms).count())
+    }
+
+    /// How many approvals it needs in all, as far as is known.
+    pub fn required(&self, now_ms: u64) -> usize {
+        let known = self.rule.needs();
+        match self.wanted {
+            // How many a signer wants it says in words.
+            Some(_) => known.max(self.count(now_ms).saturating_add(1)),
+            None => known,
+        }
+    }
+
+    /// Whether an approval counts: of one who may, not over yet, and while people are asked.
+    pub(super) fn takes(&self, approval: &PersonApproval, now_ms: u64) -> bool {
+        let mut of = self.rule.of.iter();
+        of.any(|it| it.name == approval.person)
+            && approval.terms.valid_until_ms > now_ms
+            && self.expires_at_ms > now_ms
+    }
+
+    /// With an approval more: the newest one of each person.
+    pub(super) fn with(&self, approval: PersonApproval, now_ms: u64) -> Self {
+        let mut consent = self.clone();
+        consent.given.retain(|it| it.person != approval.person);
+        consent.given.push(approval);
+        if consent.is_enough(now_ms) {
+            consent.wanted = None;
+        }
+        consent
+    }
+
+    /// Whether so many have agreed that it may go on. What a signer wants more it says itself, each time.
+    pub(super) fn is_enough(&self, now_ms: u64) -> bool {
+        self.count(now_ms) >= self.rule.needs().max(1)
+    }
+
+    /// People are asked from now on.
+    pub(super) fn waiting(mut self, now_ms: u64) -> Self {
+        self.expires_at_ms = now_ms.saturating_add(self.rule.expires_ms);
+        self
+    }
+
+    /// People are asked again, because a signer wants more.
+    pub(super) fn wanting(mut self, reason: String, now_ms: u64) -> Self {
+        self.wanted = Some(reason);
+        self.waiting(now_ms)
+    }
+
+    /// Why a request failed for which too few have agreed in time.
+    pub(super) fn expired(&self, now_ms: u64) -> String {
+        format!(
+            "not approved in time: {} of {} approvals were there when it expired",
+            self.count(now_ms),
+            self.required(now_ms)
+        )
+    }
+}
+
+impl SigningRequest {
+    /// What a person approves of it.
+    pub fn approval(&self, terms: ApprovalTerms) -> Approval {
+        Approval::new(
+            self.vault,
+            &self.root_public_key,
+            self.id,
+            self.network,
+            &self.address,
+            &self.payload,
+            terms,
+        )
+    }
+
+    /// Why what people have approved is no approval of this transaction at `now_ms`: it could cost more, or too few
+    /// approvals still hold. `None` when it is one, and where nobody has to approve.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when the transaction is not what the network's rules made.
+    pub fn beyond_approval(
+        &self,
+        unsigned: &Unsigned,
+        now_ms: u64,
+    ) -> Result<Option<String>, Fault> {
+        let (needs, count) = (self.consent.rule.needs(), self.consent.count(now_ms));
+        if needs == 0 {
+            return Ok(None);
+        }
+        let terms = self.consent.terms(now_ms).filter(|_| count >= needs);
+        let Some(ApprovalTerms { most_fee, .. }) = terms else {
+            let problem = format!("{count} of {needs} approvals still hold; the others are over");
+            return Ok(Some(problem));
+        };
+        let fee = self.network.rules().most_fee(&unsigned.bytes)?;
+        Ok((fee > U256::from(most_fee)).then(|| {
+            format!(
+                "the transaction could cost {fee}, and {most_fee} is what was approved (in the smallest unit of the coin)"
+            )
+        }))
+    }
+
+    /// Checks an approval that came at `now_ms`, as signers will, and says whose it is.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] naming the field.
+    pub fn check_approval(
+        &self,
+        terms: ApprovalTerms,
+        given: GivenApproval,
+        now_ms: u64,
+    ) -> Result<PersonApproval, Fault> {
+        let valid = |problem: &str| Err(Fault::field("validUntilMs", problem));
+        if terms.valid_until_ms <= now_ms {
+            return valid("is over");
+        }
+        if terms.valid_until_ms - now_ms > MAX_VALIDITY_MS {
+            return valid("is more than 24 hours ahead");
+        }
+        // Before anything else is done with it.
+        let alone = OrderApprovals {
+            given: vec![given.clone()],
+            ..OrderApprovals::default()
+        };
+        alone.check_bounds()?;
+        let challenge = given.challenge(&self.approval(terms).id()?)?;
+        let approval = PersonApproval {
+            person: self.approver(&given.proof, &challenge)?,
+            at_ms: now_ms,
+            terms,
+            given,
+        };
+        let orders = self.consent.with(approval.clone(), now_ms);
+        orders.order_approvals(now_ms).check_bounds()?;
+        Ok(approval)
+    }
+
+    /// Checks a rejection, and says whose it is.
+    ///
+    /// # Errors
+    /// As [`SigningRequest::check_approval`].
+    pub fn check_rejection(&self, proof: &ApprovalProof) -> Result<String, Fault> {
+        self.approver(proof, &rejection_challenge(self.vault, self.id)?)
+    }
+
+    /// Whose proof it is, of those who may decide about the request.
+    fn approver(&self, proof: &ApprovalProof, challenge: &[u8; 32]) -> Result<String, Fault> {
+        let id = proof.key_id().map_err(|fault| fault.with_prefix("proof"))?;
+        for approver in &self.consent.rule.of {
+            for line in &approver.keys {
+                let key = ApproverKey::parse(line)?;
+                if key.id() == id {
+                    let verified = key.verify(proof, challenge);
+                    verified.map_err(|fault| fault.with_prefix("proof"))?;
+                    return Ok(approver.name.clone());
+                }
+            }
+        }
+        let problem = "is by a key of nobody who may approve this request";
+        Err(Fault::field("proof", problem))
+    }
+}

@@ -1,0 +1,7 @@
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    if let Err(finding) = covault_mpc::fuzz::approval(data) {
+        panic!("{finding}");
+    }
+});

@@ -1,0 +1,232 @@
+//! What one signer has to do with one scheme, and how soon it answers. Pure.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{pace::CLASSES, window::Window};
+
+/// How long a signer that says it is busy is left alone at first; twice as long each time that it says so
+/// again, up to the most. What it says costs it work and nothing else.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const MOST_PAUSE: Duration = Duration::from_secs(2);
+/// A signer that says so many times that it is busy, with less than so many attempts that went well for each of
+/// them, is avoided for a while where others suffice: it might say so to stop them all.
+const TOO_BUSY: u32 = 3;
+const MAKES_UP: u32 = 16;
+const AVOIDED: Duration = Duration::from_secs(30);
+/// Signers count as equally fast up to so many times the fastest, and so much more: who is a little
+/// slower does its part all the same.
+const ALIKE: u32 = 2;
+const ALIKE_BEYOND: Duration = Duration::from_millis(5);
+
+/// A signer, for one scheme.
+#[derive(Debug)]
+pub(super) struct SignerLoad {
+    pub window: Window,
+    /// Inputs that it works on.
+    pub at_work: usize,
+    /// How long attempts with it take, by class; a moving average.
+    answers: [Option<Duration>; CLASSES],
+    /// It is left alone until then.
+    busy_until: Option<Instant>,
+    pause: Duration,
+    /// How often it said so, in attempts that would make up for it.
+    strain: u32,
+    avoided_until: Option<Instant>,
+}
+
+impl SignerLoad {
+    pub(super) fn new(threads: usize) -> Self {
+        Self {
+            window: Window::new(threads),
+            at_work: 0,
+            answers: [None; CLASSES],
+            busy_until: None,
+            pause: FIRST_PAUSE,
+            strain: 0,
+            avoided_until: None,
+        }
+    }
+
+    /// Whether it may be given more. What it is given may be more than there is room for: else a
+    /// transaction with many inputs would wait for ever.
+    pub(super) fn is_free(&self, now: Instant) -> bool {
+        self.at_work < self.window.size() && self.busy_until.is_none_or(|until| now >= until)
+    }
+
+    /// Whether others are taken before it, even suspect ones.
+    pub(super) fn is_avoided(&self, now: Instant) -> bool {
+        self.avoided_until.is_some_and(|until| now < until)
+    }
+
+    /// How long attempts of the class take with it.
+    pub(super) fn answer(&self, class: usize) -> Option<Duration> {
+        self.answers.get(class).copied().flatten()
+    }
+
+    /// It says that it is busy.
+    pub(super) fn busy(&mut self, now: Instant) {
+        // What it says of many sessions at once counts once.
+        if self.busy_until.is_none_or(|until| now >= until) {
+            self.window.busy();
+            self.busy_until = Some(now + self.pause);
+            self.pause = (self.pause * 2).min(MOST_PAUSE);
+            self.strain = self.strain.saturating_add(MAKES_UP);
+            if self.strain >= TOO_BUSY * MAKES_UP {
+                (self.strain, self.avoided_until) = (0, Some(now + AVOIDED));
+            }
+        }
+    }
+
+    /// An attempt with it ended well. `blamed`: no other of the team is known to be slower.
+    fn answered(&mut self, class: usize, took: Duration, blamed: bool) {
+        self.pause = FIRST_PAUSE;
+        self.strain = self.strain.saturating_sub(1);
+        if let Some(answer) = self.answers.get_mut(class) {
+            *answer = Some(match *answer {
+                None => took,
+                // Soon again among the fast ones.
+                Some(before) if took < before => (before + took) / 2,
+                Some(before) if blamed => (before * 3 + took) / 4,
+                Some(before) => (before * 31 + took) / 32,
+            });
+        }
+    }
+
+    /// An attempt with it was not over after so long, when another one was.
+    pub(super) fn late(&mut self, class: usize, at_least: Duration) {
+        if let Some(answer) = self.answers.get_mut(class) {
+            *answer = Some(answer.map_or(at_least, |answer| answer.max(at_least)));
+        }
+    }
+}
+
+/// Notes an attempt of this team that ended well. Only the slowest made it last: who is known to be faster
+/// is not blamed for it.
+pub(super) fn answered(team: &mut [&mut SignerLoad], class: usize, took: Duration) {
+    let unknown = team.iter().any(|load| load.answer(class).is_none());
+    let slowest = team.iter().filter_map(|load| load.answer(class)).max();
+    for load in team {
+        let answer = load.answer(class);
+        let blamed = answer.is_none() || (!unknown && answer == slowest);
+        load.answered(class, took, blamed);
+    }
+}
+
+/// How slow each is beside the fastest: 0 for those that are as good, more for the others. Who was never
+/// tried may be fast.
+pub(super) fn slowness(answers: &[Option<Duration>]) -> Vec<u8> {
+    let fastest = answers.iter().flatten().min().copied();
+    let alike = fastest.unwrap_or_default() * ALIKE + ALIKE_BEYOND;
+    let slowness = |answer: &Option<Duration>| match answer {
+        Some(answer) if *answer > alike => {
+            let times = answer.as_micros() / alike.as_micros().max(1);
+            u8::try_from(times.max(1).ilog2()).map_or(u8::MAX, |times| times.saturating_add(1))
+        }
+        _ => 0,
+    };
+    answers.iter().map(slowness).collect()
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn signer__should_be_left_alone_when_it_is_busy_for_longer_each_time() {
+        let (mut load, now) = (SignerLoad::new(4), Instant::now());
+        assert!(load.is_free(now));
+        load.busy(now);
+        // It says so of each session that it was sent.
+        load.busy(now + ms(1));
+        assert_eq!(load.window.size(), 8);
+        assert!(!load.is_free(now + ms(49)) && load.is_free(now + ms(50)));
+        load.busy(now + ms(50));
+        assert!(!load.is_free(now + ms(149)) && load.is_free(now + ms(150)));
+        let mut at = now + ms(150);
+        for _ in 0..20 {
+            load.busy(at);
+            at += MOST_PAUSE;
+        }
+        assert!(load.is_free(at) && load.window.size() == 1);
+        answered(&mut [&mut load], 0, ms(1));
+        load.busy(at);
+        assert!(load.is_free(at + FIRST_PAUSE));
+    }
+
+    #[test]
+    fn signer__should_be_avoided_when_it_says_too_often_that_it_is_busy() {
+        let (mut load, mut now) = (SignerLoad::new(4), Instant::now());
+        // It works as well.
+        for _ in 0..20 {
+            load.busy(now);
+            for _ in 0..MAKES_UP {
+                answered(&mut [&mut load], 0, ms(1));
+            }
+            now += FIRST_PAUSE;
+        }
+        assert!(!load.is_avoided(now));
+        // One signature now and then, so that it is not forgotten.
+        for _ in 0..4 {
+            load.busy(now);
+            answered(&mut [&mut load], 0, ms(1));
+            now += FIRST_PAUSE;
+        }
+        assert!(load.is_avoided(now) && !load.is_avoided(now + AVOIDED));
+    }
+
+    #[test]
+    fn signer__should_take_one_large_transaction_when_it_has_room_for_anything() {
+        let (mut load, now) = (SignerLoad::new(1), Instant::now());
+        load.at_work = 3;
+        assert!(load.is_free(now));
+        load.at_work += 256;
+        assert!(!load.is_free(now));
+    }
+
+    #[test]
+    fn slow_signer__should_be_told_from_those_it_signs_with() {
+        let mut loads = [(); 3].map(|()| SignerLoad::new(1));
+        // In turns; the third takes 200 ms longer.
+        for round in 0..12_usize {
+            let (one, other) = [(0, 2), (1, 2), (0, 1)][round % 3];
+            let took = if other == 2 { 216 } else { 16 };
+            let [first, second] = loads.get_disjoint_mut([one, other]).unwrap();
+            answered(&mut [first, second], 0, ms(took));
+        }
+        let answers = |loads: &[SignerLoad; 3]| {
+            let answers: Vec<_> = loads.iter().map(|load| load.answer(0)).collect();
+            slowness(&answers)
+        };
+        let slow = answers(&loads);
+        assert!(slow[0] == 0 && slow[1] == 0 && slow[2] > 0, "{slow:?}");
+        // Its trouble is over: a few tries, and it is one of them.
+        for _ in 0..4 {
+            let [first, third] = loads.get_disjoint_mut([0, 2]).unwrap();
+            answered(&mut [first, third], 0, ms(16));
+        }
+        assert_eq!(answers(&loads), [0, 0, 0]);
+        // Another one stops.
+        loads[1].late(0, ms(400));
+        assert!(answers(&loads)[1] > 0);
+    }
+
+    #[test]
+    fn slowness__should_not_tell_apart_who_is_nearly_as_fast() {
+        let of = |answers: &[u64]| {
+            let answers: Vec<_> = answers.iter().map(|answer| Some(ms(*answer))).collect();
+            slowness(&answers)
+        };
+        assert_eq!(of(&[16, 30, 37]), [0, 0, 0]);
+        assert_eq!(of(&[1, 7, 8]), [0, 0, 1]);
+        assert_eq!(of(&[16, 38, 16_000]), [0, 1, 9]);
+        assert_eq!(slowness(&[None, Some(ms(500))]), [0, 0]);
+        assert!(slowness(&[]).is_empty());
+    }
+}

@@ -1,0 +1,558 @@
+//! Places: who may have which signers work for it now, and who waits for that.
+//!
+//! Each signer works on so many inputs at once ([`Window`](crate::cluster::window::Window)), for each scheme.
+//! What is more waits here, where it costs nothing, and is sent when its turn has come.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use covault_core::{ids::RequestId, order::NodeId, rate::Rate, scheme::Scheme};
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{NodeRegistry, State, lock};
+use crate::{
+    cluster::{
+        line::{LineKey, LinePlace, Party, Served, WaitingLines},
+        load::{SignerLoad, answered, slowness},
+        pace::{Paces, class_of},
+        select_signers::{AttemptFailures, NoSigningSet, SignerCandidate, pick},
+    },
+    message::HaltReason,
+    meter,
+};
+
+/// How suspect a node is that may not sign: more than any other.
+const HALTED: u8 = 3;
+/// One request of so many tries a slow node, which may be fast again.
+const TRY_SLOW: u64 = 50;
+/// Second teams, in tenths: one of ten attempts gets one, and some more when a node has just stopped.
+/// What makes all attempts slow must not double what there is to do.
+const SECOND_TEAM: u32 = 10;
+const FIRST_CREDIT: u32 = 80;
+const MOST_CREDIT: u32 = 160;
+/// Of more lines than these, those are forgotten that were not used for so long.
+const GROUPS: usize = 1_000;
+const FORGOTTEN: Duration = Duration::from_secs(600);
+
+/// What a request wants.
+#[derive(Clone, Debug)]
+pub(in crate::cluster) struct SigningAsk {
+    key: LineKey,
+    party: Party,
+    /// Inputs to be signed.
+    work: usize,
+    class: usize,
+}
+
+impl SigningAsk {
+    pub(in crate::cluster) fn new(
+        scheme: Scheme,
+        holders: &[NodeId],
+        needed: usize,
+        party: Party,
+        inputs: usize,
+    ) -> Self {
+        Self {
+            key: LineKey {
+                scheme,
+                // Keys of the same nodes stand in one line, in whatever order those came.
+                holders: holders
+                    .iter()
+                    .copied()
+                    .collect::<BTreeSet<_>>()
+                    .into_iter()
+                    .collect(),
+                needed,
+            },
+            party,
+            work: inputs.max(1),
+            class: class_of(inputs),
+        }
+    }
+
+    pub(in crate::cluster) fn holders(&self) -> &[NodeId] {
+        &self.key.holders
+    }
+
+    pub(in crate::cluster) fn needed(&self) -> usize {
+        self.key.needed
+    }
+}
+
+type Placed = Result<SigningSet, NoSigningSet>;
+
+/// Somebody who waits.
+#[derive(Debug)]
+struct Waiter {
+    ask: SigningAsk,
+    failures: AttemptFailures,
+    placed: oneshot::Sender<Placed>,
+}
+
+/// What is known of the signers of one line. Not of a scheme: how long it takes is a matter of where they are.
+#[derive(Debug)]
+struct Group {
+    paces: Paces,
+    rate: Rate,
+    /// First attempts that were made.
+    attempts: u64,
+    credit: u32,
+    used: Instant,
+}
+
+impl Default for Group {
+    fn default() -> Self {
+        Self {
+            paces: Paces::default(),
+            rate: Rate::default(),
+            attempts: 0,
+            credit: FIRST_CREDIT,
+            used: Instant::now(),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    loads: HashMap<(NodeId, Scheme), SignerLoad>,
+    groups: BTreeMap<LineKey, Group>,
+    lines: WaitingLines<Waiter>,
+    /// Sessions that each node is in.
+    sessions: HashMap<NodeId, usize>,
+    turn: usize,
+}
+
+impl Places {
+    /// Only these nodes are of interest from now on.
+    pub(super) fn retain(&mut self, is: impl Fn(&NodeId) -> bool) {
+        self.loads
+            .retain(|(node, _), load| is(node) || load.at_work > 0);
+        self.sessions.retain(|node, count| is(node) || *count > 0);
+    }
+
+    fn group(&mut self, key: &LineKey) -> &mut Group {
+        let now = Instant::now();
+        if self.groups.len() >= GROUPS && !self.groups.contains_key(key) {
+            let recent = |group: &Group| now.saturating_duration_since(group.used) < FORGOTTEN;
+            self.groups.retain(|_, group| recent(group));
+        }
+        let group = self.groups.entry(key.clone()).or_default();
+        group.used = now;
+        group
+    }
+
+    /// Somebody has come to wait in the line, or has left it.
+    fn note_waiting(&mut self, key: &LineKey) {
+        let waits = self.lines.waits(key);
+        self.group(key).rate.waits(waits, Instant::now().into_std());
+    }
+
+    /// How long signers of the line need for so many inputs, besides those that they work on.
+    fn time_for(&mut self, key: &LineKey, inputs: usize) -> Option<Duration> {
+        let mut at_once = self.lines.under_way(key);
+        if !self.lines.waits(key) {
+            // They could work on more.
+            let loads = key.holders.iter();
+            let loads = loads.filter_map(|node| self.loads.get(&(*node, key.scheme)));
+            let places: usize = loads.map(|load| load.window.size()).sum();
+            at_once = at_once.max(places / key.needed.max(1));
+        }
+        let rate = &self.group(key).rate;
+        rate.time_for(inputs, at_once, Instant::now().into_std())
+    }
+
+    /// Somebody waits for these.
+    fn were_full(&mut self, key: &LineKey) {
+        for node in &key.holders {
+            if let Some(load) = self.loads.get_mut(&(*node, key.scheme))
+                && load.at_work >= load.window.size()
+            {
+                load.window.was_full();
+            }
+        }
+    }
+}
+
+/// The signers of one attempt, who have a place taken while it is held; the first collects.
+pub(in crate::cluster) struct SigningSet {
+    pub signers: Vec<NodeId>,
+    registry: Arc<NodeRegistry>,
+    key: LineKey,
+    work: usize,
+}
+
+impl std::fmt::Debug for SigningSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(&self.signers).finish()
+    }
+}
+
+impl Drop for SigningSet {
+    fn drop(&mut self) {
+        {
+            let mut state = lock(&self.registry.state);
+            let places = &mut state.places;
+            for node in &self.signers {
+                if let Some(load) = places.loads.get_mut(&(*node, self.key.scheme)) {
+                    load.at_work = load.at_work.saturating_sub(self.work);
+                }
+                if let Some(count) = places.sessions.get_mut(node) {
+                    *count = count.saturating_sub(1);
+                }
+            }
+            places.lines.end(&self.key, self.work);
+        }
+        self.registry.serve(Some(&self.signers));
+    }
+}
+
+/// A place in a line; given up when dropped.
+pub(in crate::cluster) struct Ticket {
+    registry: Arc<NodeRegistry>,
+    key: LineKey,
+    place: LinePlace,
+    pub placed: oneshot::Receiver<Placed>,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut state = lock(&self.registry.state);
+        let left = state.places.lines.leave(&self.key, self.place);
+        meter::waiting(state.places.lines.len());
+        state.places.note_waiting(&self.key);
+        drop(state);
+        drop(left);
+    }
+}
+
+impl NodeRegistry {
+    /// A request's place in the lines, to be kept for all of its attempts.
+    pub(in crate::cluster) fn come(
+        &self,
+        ask: &SigningAsk,
+        request: RequestId,
+        deadline_ms: u64,
+    ) -> LinePlace {
+        let lines = &mut lock(&self.state).places.lines;
+        lines.come(request, ask.party, deadline_ms)
+    }
+
+    /// Signers for an attempt that is sent at once.
+    ///
+    /// # Errors
+    /// [`NoSigningSet::Full`] also when others came before, and wait.
+    pub(in crate::cluster) fn take_place(
+        self: &Arc<Self>,
+        ask: &SigningAsk,
+        place: LinePlace,
+        failures: &AttemptFailures,
+    ) -> Placed {
+        let mut state = lock(&self.state);
+        state.wanted.extend(&ask.key.holders);
+        if state.places.lines.is_behind(&ask.key, place) {
+            return Err(NoSigningSet::Full);
+        }
+        let signers = self.choose(&mut state, ask, failures);
+        if signers == Err(NoSigningSet::Full) {
+            state.places.were_full(&ask.key);
+        }
+        Ok(self.begin(&mut state, None, ask, signers?))
+    }
+
+    /// Another team, beside those that are at work: none of them, and only if there are places and not too
+    /// many attempts have had one lately.
+    pub(in crate::cluster) fn second_team(
+        self: &Arc<Self>,
+        ask: &SigningAsk,
+        at_work: &[&[NodeId]],
+        failures: &AttemptFailures,
+    ) -> Option<SigningSet> {
+        let mut failures = failures.clone();
+        let sorted = |team: &[NodeId]| {
+            let mut team = team.to_vec();
+            team.sort_unstable();
+            team
+        };
+        for team in at_work {
+            failures.failed(team);
+        }
+        let mut state = lock(&self.state);
+        let credit = state.places.group(&ask.key).credit;
+        let credit = credit.checked_sub(SECOND_TEAM)?;
+        let signers = self.choose(&mut state, ask, &failures).ok()?;
+        if at_work.iter().any(|team| sorted(team) == sorted(&signers)) {
+            return None;
+        }
+        let set = self.begin(&mut state, None, ask, signers);
+        state.places.group(&ask.key).credit = credit;
+        Some(set)
+    }
+
+    /// Waits in line, at the place that was taken when the request came.
+    pub(in crate::cluster) fn wait(
+        self: &Arc<Self>,
+        ask: &SigningAsk,
+        place: LinePlace,
+        failures: &AttemptFailures,
+    ) -> Ticket {
+        let (sender, placed) = oneshot::channel();
+        let waiter = Waiter {
+            ask: ask.clone(),
+            failures: failures.clone(),
+            placed: sender,
+        };
+        let mut state = lock(&self.state);
+        let lines = &mut state.places.lines;
+        lines.wait(&ask.key, place, ask.work, waiter);
+        meter::waiting(lines.len());
+        state.places.note_waiting(&ask.key);
+        Ticket {
+            registry: Arc::clone(self),
+            key: ask.key.clone(),
+            place,
+            placed,
+        }
+    }
+
+    /// About how long somebody at this place waits for its turn, at the present rate. `None`: nobody knows.
+    pub(in crate::cluster) fn expected_wait(
+        &self,
+        ask: &SigningAsk,
+        place: LinePlace,
+    ) -> Option<Duration> {
+        let mut state = lock(&self.state);
+        let before = state.places.lines.before(&ask.key, place);
+        state.places.time_for(&ask.key, before)
+    }
+
+    /// See [`crate::cluster::Cluster::expected_wait`].
+    pub(in crate::cluster) fn wait_of_newcomer(
+        &self,
+        ask: &SigningAsk,
+        unsigned: usize,
+    ) -> Option<Duration> {
+        let mut state = lock(&self.state);
+        let places = &mut state.places;
+        let (all, own) = places.lines.waiting(&ask.key, &ask.party);
+        // What is being built, or waits for its chain, comes later, and maybe all at once.
+        let under_way = places.lines.under_way(&ask.key);
+        let ahead = all.max(unsigned.saturating_sub(under_way));
+        places.time_for(&ask.key, ahead.saturating_add(own))
+    }
+
+    /// What is known of the times of such attempts.
+    pub(in crate::cluster) fn pace<T>(
+        &self,
+        ask: &SigningAsk,
+        of: impl FnOnce(&Paces, usize) -> T,
+    ) -> T {
+        let mut state = lock(&self.state);
+        of(&state.places.group(&ask.key).paces, ask.class)
+    }
+
+    /// The team has signed, after so long.
+    pub(in crate::cluster) fn answered(&self, ask: &SigningAsk, team: &[NodeId], took: Duration) {
+        let now = Instant::now();
+        let mut state = lock(&self.state);
+        let group = state.places.group(&ask.key);
+        group.paces.record(ask.class, took);
+        group.rate.done(ask.work, took, now.into_std());
+        let loads = &mut state.places.loads;
+        let of_team = |((node, scheme), _): &(&(NodeId, Scheme), &mut SignerLoad)| {
+            *scheme == ask.key.scheme && team.contains(node)
+        };
+        let team = loads.iter_mut().filter(of_team);
+        let mut team: Vec<&mut SignerLoad> = team.map(|(_, load)| load).collect();
+        for load in &mut team {
+            load.window.signed(ask.class, ask.work, took, now);
+        }
+        answered(&mut team, ask.class, took);
+    }
+
+    /// The nodes were in a team that was not done after so long, when another one was.
+    pub(in crate::cluster) fn late(
+        &self,
+        ask: &SigningAsk,
+        nodes: impl Iterator<Item = NodeId>,
+        at_least: Duration,
+    ) {
+        let mut state = lock(&self.state);
+        for node in nodes {
+            if let Some(load) = state.places.loads.get_mut(&(node, ask.key.scheme)) {
+                load.late(ask.class, at_least);
+            }
+        }
+    }
+
+    /// The node says that it has too much to do.
+    pub(in crate::cluster) fn busy(&self, ask: &SigningAsk, node: &NodeId) {
+        let mut state = lock(&self.state);
+        if let Some(load) = state.places.loads.get_mut(&(*node, ask.key.scheme)) {
+            load.busy(Instant::now());
+        }
+    }
+
+    /// Gives places to those that wait, as far as there are some: at these nodes, or anywhere.
+    pub(in crate::cluster) fn serve(self: &Arc<Self>, freed: Option<&[NodeId]>) {
+        let mut placed: Vec<(oneshot::Sender<Placed>, Placed)> = Vec::new();
+        {
+            let mut state = lock(&self.state);
+            let mut lines = std::mem::take(&mut state.places.lines);
+            let concerns = |key: &LineKey| {
+                freed.is_none_or(|freed| freed.iter().any(|node| key.holders.contains(node)))
+            };
+            let mut served = BTreeSet::new();
+            lines.serve(self.clock.now_ms(), concerns, |lines, key, place| {
+                let Some(waiter) = lines.get(key, place) else {
+                    return Served::Full;
+                };
+                let ask = waiter.ask.clone();
+                let outcome = match self.choose(&mut state, &ask, &waiter.failures) {
+                    Err(NoSigningSet::Full) => {
+                        state.places.were_full(key);
+                        // Only for this one, maybe, there are fewer signers.
+                        return match waiter.failures.is_empty() {
+                            true => Served::Full,
+                            false => Served::PassedBy,
+                        };
+                    }
+                    // It is told, and comes back.
+                    Err(none) => Err(none),
+                    Ok(signers) => Ok(self.begin(&mut state, Some(&mut *lines), &ask, signers)),
+                };
+                if let Some(waiter) = lines.leave(key, place) {
+                    placed.push((waiter.placed, outcome));
+                }
+                served.insert(ask.key);
+                Served::Done
+            });
+            if !placed.is_empty() {
+                meter::waiting(lines.len());
+            }
+            state.places.lines = lines;
+            for key in &served {
+                state.places.note_waiting(key);
+            }
+        }
+        // Who waits no more gives its places back, which takes the lock again.
+        for (waiter, outcome) in placed {
+            let _ = waiter.send(outcome);
+        }
+    }
+
+    /// A team: live nodes, those that are suspect last, then those that are slow, the least busy first.
+    fn choose(
+        &self,
+        state: &mut State,
+        ask: &SigningAsk,
+        failures: &AttemptFailures,
+    ) -> Result<Vec<NodeId>, NoSigningSet> {
+        let (key, class, vault) = (&ask.key, ask.class, ask.party.0);
+        let (now_ms, now) = (self.clock.now_ms(), Instant::now());
+        state.mistrusted_pairs.retain(|_, until| now_ms < *until);
+        for node in &key.holders {
+            // Who has not announced itself is not asked, and may have any number of threads.
+            if let Some(known) = state.known.get(node) {
+                let threads = usize::from(known.threads);
+                let load = state.places.loads.entry((*node, key.scheme));
+                load.or_insert_with(|| SignerLoad::new(threads));
+            }
+        }
+        let state = &*state;
+        let places = &state.places;
+        let load = |node: &NodeId| places.loads.get(&(*node, key.scheme));
+        let group = places.groups.get(key);
+        let tries_slow = group.is_some_and(|group| group.attempts % TRY_SLOW == TRY_SLOW - 1);
+        let is_live = |node: &NodeId, halted: &[HaltReason]| {
+            let known = state.known.get(node);
+            known.is_some_and(|known| self.is_live(known) && !known.is_frozen(vault))
+                && !halted.iter().any(|halt| *halt != HaltReason::Claims)
+        };
+        let halted: Vec<Vec<HaltReason>> = key
+            .holders
+            .iter()
+            .map(|node| self.halted(state, node))
+            .collect();
+        // Who is away is no measure for the others.
+        let answers: Vec<Option<Duration>> = key
+            .holders
+            .iter()
+            .zip(&halted)
+            .map(|(node, halted)| load(node).filter(|_| is_live(node, halted))?.answer(class))
+            .collect();
+        let count = key.holders.len().max(1);
+        let slowness = slowness(&answers);
+        let mistrusted_pairs: BTreeSet<(NodeId, NodeId)> =
+            state.mistrusted_pairs.keys().copied().collect();
+        let pick = |tries_slow: bool| {
+            let holders = key.holders.iter().enumerate().zip(&halted).zip(&slowness);
+            let candidates = holders.map(|(((place, node), halted), slow)| {
+                let suspect = state.suspect_until.get(node);
+                let suspect = suspect.filter(|(until, _)| now_ms < *until);
+                // Shares of other keys may be good: it is asked last.
+                let level = match halted.contains(&HaltReason::Claims) {
+                    true => HALTED,
+                    false => suspect.map_or(0, |(_, level)| *level),
+                };
+                let slow = match tries_slow {
+                    true => u8::from(*slow == 0),
+                    false => *slow,
+                };
+                SignerCandidate {
+                    node: *node,
+                    live: is_live(node, halted),
+                    free: load(node).is_some_and(|load| load.is_free(now)),
+                    avoided: load(node).is_some_and(|load| load.is_avoided(now)),
+                    standing: (level, slow),
+                    turn: (
+                        places.sessions.get(node).copied().unwrap_or(0),
+                        // Equals take turns, the last one first.
+                        place.wrapping_add(places.turn).wrapping_add(1) % count,
+                    ),
+                }
+            });
+            let candidates = candidates.collect();
+            pick(candidates, key.needed, failures, &mistrusted_pairs)
+        };
+        match pick(tries_slow) {
+            // Nobody waits for a try.
+            Err(NoSigningSet::Full) if tries_slow => pick(false),
+            picked => picked,
+        }
+    }
+
+    /// Takes the places of the signers.
+    fn begin(
+        self: &Arc<Self>,
+        state: &mut State,
+        lines: Option<&mut WaitingLines<Waiter>>,
+        ask: &SigningAsk,
+        signers: Vec<NodeId>,
+    ) -> SigningSet {
+        let (key, work) = (&ask.key, ask.work);
+        let places = &mut state.places;
+        places.turn = places.turn.wrapping_add(1);
+        for node in &signers {
+            if let Some(load) = places.loads.get_mut(&(*node, key.scheme)) {
+                load.at_work = load.at_work.saturating_add(work);
+            }
+            let sessions = places.sessions.entry(*node).or_default();
+            *sessions = sessions.saturating_add(1);
+        }
+        let group = places.group(key);
+        group.attempts = group.attempts.wrapping_add(1);
+        group.credit = group.credit.saturating_add(1).min(MOST_CREDIT);
+        lines
+            .unwrap_or(&mut places.lines)
+            .begin(key, &ask.party, work);
+        SigningSet {
+            signers,
+            registry: Arc::clone(self),
+            key: key.clone(),
+            work,
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! How long attempts of one kind take, and so how long the next one is given. Pure: durations come in,
+//! durations go out.
+
+use std::time::Duration;
+
+/// Attempts that are remembered.
+const REMEMBERED: usize = 256;
+/// Fewer than so many say nothing about the slowest of a hundred.
+const ENOUGH: usize = 20;
+/// One attempt's part in the moving average: 1 of this many.
+const WEIGHT: u32 = 16;
+/// An attempt is given so many times what one takes on average.
+const ALLOWANCE: u32 = 8;
+/// A quick cluster still gives an attempt this part of what one is given before any was measured: a disk
+/// or a garbage collector may stop a machine for longer than signing takes.
+const LEAST_PART: u32 = 3;
+/// The most that an attempt is given, as nodes keep it.
+const MOST: Duration = Duration::from_secs(60);
+/// A second team never begins sooner: below this it costs more than it saves.
+const SOONEST_SECOND: Duration = Duration::from_millis(100);
+
+/// How many classes [`class_of`] has: 1 input, 2, 3 to 4, 5 to 8, and so on.
+pub(super) const CLASSES: usize = 9;
+
+/// Which class of attempts one with so many inputs belongs to: its time goes with their number.
+pub(super) fn class_of(inputs: usize) -> usize {
+    let class = inputs.max(1).next_power_of_two().ilog2();
+    usize::try_from(class).unwrap_or(CLASSES).min(CLASSES - 1)
+}
+
+/// The times of the attempts that ended well.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pace {
+    average: Option<Duration>,
+    /// The last ones, without an order.
+    last: Vec<Duration>,
+    /// Where the next one goes.
+    next: usize,
+}
+
+impl Pace {
+    /// An attempt took so long.
+    pub(super) fn record(&mut self, took: Duration) {
+        self.average = Some(match self.average {
+            None => took,
+            Some(average) => (average * (WEIGHT - 1) + took) / WEIGHT,
+        });
+        match self.last.get_mut(self.next) {
+            Some(place) => *place = took,
+            None => self.last.push(took),
+        }
+        self.next = (self.next + 1) % REMEMBERED;
+    }
+
+    /// The moving average.
+    pub(super) fn average(&self) -> Option<Duration> {
+        self.average
+    }
+
+    /// What 99 of 100 attempts take at most.
+    fn slowest_of_hundred(&self) -> Option<Duration> {
+        if self.last.len() < ENOUGH {
+            return None;
+        }
+        let mut last = self.last.clone();
+        let place = last.len() * 99 / 100;
+        let (_, slow, _) = last.select_nth_unstable(place);
+        Some(*slow)
+    }
+}
+
+/// The times of all attempts with one scheme, by the number of their inputs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Paces([Pace; CLASSES]);
+
+impl Paces {
+    pub(super) fn record(&mut self, class: usize, took: Duration) {
+        if let Some(pace) = self.0.get_mut(class) {
+            pace.record(took);
+        }
+    }
+
+    /// The average of this class; of a smaller one for as many times the inputs where none was measured.
+    pub(super) fn average(&self, class: usize) -> Option<Duration> {
+        self.scaled(class, Pace::average)
+    }
+
+    fn scaled(&self, class: usize, of: impl Fn(&Pace) -> Option<Duration>) -> Option<Duration> {
+        let known = self.0.get(..=class)?.iter().rev().zip(0_u32..);
+        let mut known = known.filter_map(|(pace, below)| Some((of(pace)?, below)));
+        known.next().map(|(took, below)| took * (1 << below))
+    }
+
+    /// How long an attempt has that is sent now. `unmeasured`: what one has that nothing is known of.
+    pub(super) fn allowance(&self, class: usize, unmeasured: Duration) -> Duration {
+        let least = unmeasured / LEAST_PART;
+        let allowed = self
+            .average(class)
+            .map_or(unmeasured, |average| (average * ALLOWANCE).max(least));
+        allowed.min(MOST)
+    }
+
+    /// When a second team begins beside one that has not answered: after longer than 99 of 100 took.
+    pub(super) fn second_after(&self, class: usize, unmeasured: Duration) -> Duration {
+        match self.scaled(class, Pace::slowest_of_hundred) {
+            Some(slow) => slow.max(SOONEST_SECOND),
+            None => self.allowance(class, unmeasured) / 2,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    const UNMEASURED: Duration = Duration::from_secs(3);
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn paces(class: usize, times: impl IntoIterator<Item = u64>) -> Paces {
+        let mut paces = Paces::default();
+        for took in times {
+            paces.record(class, ms(took));
+        }
+        paces
+    }
+
+    #[test]
+    fn allowance__should_be_a_multiple_of_what_attempts_take() {
+        assert_eq!(Paces::default().allowance(0, UNMEASURED), UNMEASURED);
+        assert_eq!(paces(0, [500; 9]).allowance(0, UNMEASURED), ms(4_000));
+        // Never so short that a machine that stops for a moment ends all of them.
+        assert_eq!(paces(0, [2; 9]).allowance(0, UNMEASURED), ms(1_000));
+        assert_eq!(paces(0, [20_000; 9]).allowance(0, UNMEASURED), MOST);
+        // A machine that becomes slow is followed.
+        let slower = paces(0, std::iter::repeat_n(10, 50).chain([2_000; 50]));
+        assert!(slower.allowance(0, UNMEASURED) > ms(12_000));
+    }
+
+    #[test]
+    fn allowance__should_go_with_the_inputs() {
+        assert_eq!([0, 1, 2, 3, 4, 256].map(class_of), [0, 0, 1, 2, 2, 8]);
+        assert_eq!(class_of(1_000_000), CLASSES - 1);
+        let paces = paces(0, [200; 9]);
+        assert_eq!(paces.allowance(0, UNMEASURED), ms(1_600));
+        assert_eq!(paces.allowance(2, UNMEASURED), ms(6_400));
+        assert_eq!(paces.average(8), Some(ms(51_200)));
+    }
+
+    #[test]
+    fn second_team__should_begin_after_longer_than_nearly_all_take() {
+        assert_eq!(Paces::default().second_after(0, UNMEASURED), ms(1_500));
+        let most = (0..1_000).map(|number| if number % 50 == 0 { 900 } else { 300 });
+        assert_eq!(paces(0, most).second_after(0, UNMEASURED), ms(900));
+        let rare = (0..256).map(|number| if number % 200 == 0 { 900 } else { 300 });
+        assert_eq!(paces(0, rare).second_after(0, UNMEASURED), ms(300));
+        assert_eq!(
+            paces(0, [3; 50]).second_after(0, UNMEASURED),
+            SOONEST_SECOND
+        );
+    }
+}

@@ -1,0 +1,443 @@
+//! More requests than signers can do at once, and signers that are slow, silent or busy.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+use covault_core::{
+    derive::RootKey,
+    fault::{Fault, FaultCode},
+    ids::{SessionId, TokenId},
+    networks::Network,
+    order::{BackupOrder, NodeId},
+    port::random_16,
+    scheme::Scheme,
+    signature::Curve,
+};
+use covault_mpc::{
+    bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
+    envelope::{Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
+    pool::Priority,
+};
+use futures::future::join_all;
+use tokio::{runtime::Handle, time::sleep};
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::{
+    attest,
+    byzantine::{Misbehavior, impersonate},
+    support::{
+        AcceptAnyOrder, SystemEntropy, TestBus, TestCluster, counters::CounterCapture,
+        log::LogCapture, now_ms, verify,
+    },
+};
+
+/// A bus on which some are slow or deaf, and that counts orders.
+struct CrowdBus {
+    bus: Arc<MemoryBus>,
+    runtime: Handle,
+    /// What they send and get comes so much later.
+    slow: Mutex<BTreeMap<NodeId, Duration>>,
+    /// They get nothing.
+    deaf: Mutex<BTreeSet<NodeId>>,
+    /// Signing orders, by whom they are for.
+    orders: Mutex<BTreeMap<NodeId, usize>>,
+    /// So many more are not taken.
+    full: Mutex<usize>,
+}
+
+impl CrowdBus {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            bus: MemoryBus::new(),
+            runtime: Handle::current(),
+            slow: Mutex::default(),
+            deaf: Mutex::default(),
+            orders: Mutex::default(),
+            full: Mutex::default(),
+        })
+    }
+
+    /// Since it was asked last.
+    fn orders(&self) -> BTreeMap<NodeId, usize> {
+        std::mem::take(&mut self.orders.lock().unwrap())
+    }
+}
+
+#[async_trait]
+impl Bus for CrowdBus {
+    fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
+        let header = Envelope::parse(message.clone()).unwrap().header;
+        if header.kind == EnvelopeKind::Announcement {
+            return self.bus.publish(to, message);
+        }
+        if matches!(
+            header.kind,
+            EnvelopeKind::SigningOrder | EnvelopeKind::AttestOrder | EnvelopeKind::BackupOrder
+        ) {
+            let mut full = self.full.lock().unwrap();
+            if *full > 0 {
+                *full -= 1;
+                return Err(BusError::Full("too many messages wait"));
+            }
+        }
+        if header.kind == EnvelopeKind::SigningOrder {
+            *self.orders.lock().unwrap().entry(header.to).or_default() += 1;
+        }
+        if self.deaf.lock().unwrap().contains(&header.to) {
+            return Ok(());
+        }
+        let slow = self.slow.lock().unwrap();
+        let delays = [header.from, header.to].map(|node| slow.get(&node).copied());
+        drop(slow);
+        match delays.into_iter().flatten().max() {
+            None => self.bus.publish(to, message),
+            Some(delay) => {
+                let bus = Arc::clone(&self.bus);
+                self.runtime.spawn(async move {
+                    sleep(delay).await;
+                    bus.publish(to, message)
+                });
+                Ok(())
+            }
+        }
+    }
+
+    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
+        self.bus.subscribe(me, announcements).await
+    }
+
+    fn reachable(&self) -> bool {
+        true
+    }
+}
+
+async fn cluster(count: usize, curve: Curve) -> (Arc<CrowdBus>, TestCluster, RootKey) {
+    let bus = CrowdBus::new();
+    let medium = TestBus::Other(Arc::clone(&bus) as Arc<dyn Bus>);
+    let test = TestCluster::start(medium, count).await;
+    test.until_live(count).await;
+    let root = test.keygen(curve, 2).await;
+    (bus, test, root)
+}
+
+fn is_busy(fault: &Fault) -> bool {
+    matches!(fault.code(), FaultCode::Busy { .. })
+}
+
+/// How long each takes, one after the other; sorted.
+async fn times(test: &TestCluster, root: &RootKey, count: usize) -> Vec<Duration> {
+    let mut times = Vec::new();
+    for _ in 0..count {
+        let began = Instant::now();
+        test.sign_well(root, 2).await;
+        times.push(began.elapsed());
+    }
+    times.sort();
+    times
+}
+
+/// Much more than can be done in the time of an attempt, all at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn crowd__should_be_signed_in_its_order_and_each_request_once() {
+    let (bus, test, root) = cluster(3, Curve::Secp256k1).await;
+    times(&test, &root, 10).await;
+    bus.orders();
+    const CROWD: usize = 300;
+    let done = Mutex::new(Vec::new());
+    let crowd = (0..CROWD).map(|number| {
+        let (test, root, done) = (&test, &root, &done);
+        async move {
+            let order = test.order(root);
+            let signed = test.sign(&order, 2, 120_000).await.unwrap();
+            verify(&order, &signed);
+            done.lock().unwrap().push(number);
+        }
+    });
+    join_all(crowd).await;
+    // Hardly any was begun twice: work that comes too late is what a crowd makes signers drown in.
+    let orders: usize = bus.orders().values().sum();
+    assert!(orders < 2 * CROWD * 5 / 4, "{orders} orders");
+    // Nobody was passed by more than run at one time.
+    let done = done.into_inner().unwrap();
+    let passed = done
+        .iter()
+        .enumerate()
+        .map(|(at, number)| at.abs_diff(*number));
+    let passed = passed.max().unwrap();
+    assert!(passed < CROWD / 3, "{passed}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request__should_fail_at_once_when_what_came_before_takes_longer() {
+    let (_bus, test, root) = cluster(2, Curve::Secp256k1).await;
+    times(&test, &root, 5).await;
+    let patient = (0..400).map(|_| async {
+        let order = test.order(&root);
+        // Those that are still in line when this test is over are let go.
+        let _ = test.sign(&order, 2, 120_000).await;
+    });
+    let hasty = async {
+        sleep(Duration::from_millis(500)).await;
+        let scheme = Scheme::Dkls23;
+        let party = (test.vault, TokenId::from_bytes([1; 16]));
+        let wait = |of: &[NodeId], unsigned| {
+            let cluster = &test.cluster;
+            cluster.expected_wait(scheme, of, 2, party, unsigned)
+        };
+        let ours = test.holders();
+        let full = wait(&ours, 0).unwrap();
+        // What is built now comes later.
+        assert!(wait(&ours, 100_000).unwrap() > full * 2);
+        // Another token has nothing here, so that it is heard for longer.
+        let other = (test.vault, TokenId::from_bytes([2; 16]));
+        let half = test.cluster.expected_wait(scheme, &ours, 2, other, 0);
+        assert!(half.unwrap() < full * 3 / 4);
+        assert!(full > Duration::from_secs(1), "{full:?}");
+        let order = test.order(&root);
+        let fault = test.sign(&order, 2, 300).await.unwrap_err();
+        assert!(is_busy(&fault), "{fault:?}");
+        // When its time was over it would say so.
+        let at_once = "what came before takes about";
+        assert!(fault.message().contains(at_once), "{fault:?}");
+        // Signers of other keys have nothing to do with it.
+        let others = [NodeId(random_32()), NodeId(random_32())];
+        assert_eq!(wait(&others, 0), Some(Duration::ZERO));
+    };
+    tokio::select! {
+        _ = join_all(patient) => panic!("the crowd was too small"),
+        () = hasty => {}
+    }
+}
+
+fn random_32() -> [u8; 32] {
+    let half = random_16(&SystemEntropy);
+    [half, half].concat().try_into().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_signer__should_be_avoided_and_come_back() {
+    let (bus, test, root) = cluster(3, Curve::Ed25519).await;
+    let slow = test.nodes[2].identity.id();
+    let usual = times(&test, &root, 40).await[20];
+    bus.slow
+        .lock()
+        .unwrap()
+        .insert(slow, Duration::from_millis(200));
+    times(&test, &root, 6).await;
+    bus.orders();
+    let times_now = times(&test, &root, 60).await;
+    let of_slow = |orders: BTreeMap<NodeId, usize>| orders.get(&slow).copied().unwrap_or(0);
+    let asked = of_slow(bus.orders());
+    assert!(asked <= 6, "{asked} of 60");
+    // One of fifty tries it; the others do not feel it.
+    assert!(
+        times_now[50] < usual * 4 + Duration::from_millis(100),
+        "{usual:?} {times_now:?}"
+    );
+    bus.slow.lock().unwrap().clear();
+    let mut rounds = 0;
+    while of_slow(bus.orders()) < 20 {
+        rounds += 1;
+        assert!(rounds < 20, "it never comes back");
+        times(&test, &root, 50).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_signer__should_be_waited_for_no_longer_than_nearly_all_attempts_take() {
+    let (bus, test, root) = cluster(3, Curve::Ed25519).await;
+    times(&test, &root, 40).await;
+    // It lives, and hears nothing.
+    bus.deaf.lock().unwrap().insert(test.nodes[2].identity.id());
+    let times = times(&test, &root, 30).await;
+    assert!(times[29] < Duration::from_secs(1), "{times:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn busy_signers__should_say_so_and_be_asked_again() {
+    let counters = CounterCapture::start();
+    let (_bus, test, root) = cluster(2, Curve::Ed25519).await;
+    times(&test, &root, 2).await;
+    // Every thread has something else to do, for longer than an attempt takes.
+    for _ in 0..2 * std::thread::available_parallelism().unwrap().get() {
+        test.pool.spawn(Priority::Signing, || {
+            std::thread::sleep(Duration::from_millis(300));
+        });
+    }
+    test.sign_well(&root, 2).await;
+    let busy = counters.by_label("covault_signer_busy_total", "node");
+    assert!(busy.values().sum::<u64>() > 0);
+    // Not a word against them.
+    let refused = counters.by_label("covault_signing_refusals_total", "class");
+    assert!(refused.is_empty(), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster__should_sign_around_a_node_that_says_that_it_is_busy_always() {
+    let (bus, mut test, root) = cluster(3, Curve::Ed25519).await;
+    test.stop_node(1).await;
+    test.until_live(2).await;
+    let liar = test.nodes[1].identity.id();
+    let _byzantine = impersonate(&test, 1, Misbehavior::Busy).await;
+    test.until_live(3).await;
+    bus.orders();
+    let began = Instant::now();
+    times(&test, &root, 100).await;
+    let asked = bus.orders()[&liar];
+    let most = 6 + began.elapsed().as_secs() as usize;
+    assert!(asked <= most, "{asked} of 100");
+    // Where it is needed, nothing comes, and it is said why.
+    test.stop_node(2).await;
+    test.until_live(2).await;
+    let fault = test.sign(&test.order(&root), 2, 1_500).await.unwrap_err();
+    assert!(is_busy(&fault), "{fault:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request__should_name_who_was_silent_also_when_it_is_busy_in_the_end() {
+    let (_bus, mut test, root) = cluster(2, Curve::Ed25519).await;
+    test.stop_node(1).await;
+    test.until_live(1).await;
+    let line = test.nodes[1].identity.openssh_line("");
+    let _byzantine = impersonate(&test, 1, Misbehavior::SilentThenBusy).await;
+    test.until_live(2).await;
+    let fault = test.sign(&test.order(&root), 2, 8_000).await.unwrap_err();
+    assert!(!is_busy(&fault), "{fault:?}");
+    assert!(fault.message().contains(&line), "{fault:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request__should_wait_while_the_bus_is_full() {
+    let (bus, test, root) = cluster(2, Curve::Ed25519).await;
+    *bus.full.lock().unwrap() = 5;
+    test.sign_well(&root, 2).await;
+    assert_eq!(*bus.full.lock().unwrap(), 0);
+    // Until its time is over.
+    *bus.full.lock().unwrap() = usize::MAX;
+    let began_ms = now_ms();
+    let fault = test.sign(&test.order(&root), 2, 600).await.unwrap_err();
+    assert!(is_busy(&fault), "{fault:?}");
+    assert!(now_ms() - began_ms >= 500);
+}
+
+fn session() -> SessionId {
+    SessionId::from_random(random_16(&SystemEntropy))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attest_and_backup__should_wait_while_the_bus_is_full() {
+    let (bus, test, root) = cluster(2, Curve::Ed25519).await;
+    let asked = || {
+        let address = attest::address(&root, Network::Solana, 1, "");
+        attest::order(&test, &root, vec![address])
+    };
+    let holders = test.holders();
+    *bus.full.lock().unwrap() = 3;
+    let patience = Duration::from_secs(20);
+    let stated = test.cluster.attest(&asked(), &holders, 2, patience).await;
+    assert_eq!(stated.unwrap().len(), 2);
+    assert_eq!(*bus.full.lock().unwrap(), 0);
+    // Until their time is over.
+    *bus.full.lock().unwrap() = usize::MAX;
+    let patience = Duration::from_millis(600);
+    let stated = test.cluster.attest(&asked(), &holders, 2, patience).await;
+    assert!(is_busy(&stated.unwrap_err()));
+
+    *bus.full.lock().unwrap() = 3;
+    let order = BackupOrder {
+        vault: test.vault,
+        session: session(),
+        root_public_key: root.public_key.clone(),
+        epoch: 0,
+        holders,
+        recipients: vec!["age1recipient".to_owned()],
+        issued_at_ms: now_ms(),
+        expires_at_ms: now_ms() + 60_000,
+    };
+    let answers = test.cluster.backup(&order).await.unwrap();
+    assert_eq!(*bus.full.lock().unwrap(), 0);
+    // They have no recipients, and say so.
+    for (_, answer) in answers {
+        let fault = answer.unwrap_err();
+        assert!(fault.message().contains("refused to back up"), "{fault:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request__should_keep_its_place_when_it_is_asked_for_again() {
+    let (_bus, test, root) = cluster(2, Curve::Ed25519).await;
+    times(&test, &root, 5).await;
+    let first = test.order(&root);
+    sleep(Duration::from_millis(5)).await;
+    const CROWD: usize = 400;
+    let done = Mutex::new(0);
+    let crowd = (0..CROWD).map(|_| async {
+        test.sign_well(&root, 2).await;
+        *done.lock().unwrap() += 1;
+    });
+    // As its actor asks again, after an attempt that was in vain.
+    let again = async {
+        sleep(Duration::from_millis(100)).await;
+        let before = *done.lock().unwrap();
+        assert!(before < CROWD / 4, "the crowd was too small: {before}");
+        test.sign(&first, 2, 120_000).await.unwrap();
+        *done.lock().unwrap() - before
+    };
+    let (passed, _) = tokio::join!(again, join_all(crowd));
+    assert!(passed < CROWD / 4, "{passed} went before it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn signer__should_be_busy_when_it_has_as_many_sessions_as_it_may() {
+    let counters = CounterCapture::start();
+    let log = LogCapture::start(LevelFilter::DEBUG);
+    let bus = CrowdBus::new();
+    let medium = TestBus::Other(Arc::clone(&bus) as Arc<dyn Bus>);
+    let test = TestCluster::start_with(medium, 2, Arc::new(AcceptAnyOrder)).await;
+    test.until_live(2).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    let codec = EnvelopeCodec::new(
+        Arc::clone(&test.orchestrator),
+        test.medium.bus(),
+        Arc::new(SystemEntropy),
+    );
+    // The other one of the team hears nothing of them: they last as long as they may.
+    let to = test.holders()[0];
+    let send = || {
+        let mut order = test.order(&root);
+        order.inputs = vec![order.inputs[0].clone(); 256];
+        let session = session();
+        let nonces: Vec<Vec<u64>> = Vec::new();
+        let fields = (
+            &order,
+            session,
+            test.holders(),
+            nonces,
+            60_000_u64,
+            now_ms(),
+        );
+        let header = EnvelopeHeader {
+            kind: EnvelopeKind::SigningOrder,
+            sealed: true,
+            epoch: 0,
+            session,
+            attempt: 0,
+            round: 0,
+            sequence: 0,
+            from: codec.id(),
+            to,
+        };
+        codec
+            .send(header, &bcs::to_bytes(&fields).unwrap())
+            .unwrap();
+    };
+    log.until("too many sessions", send).await;
+    let busy = counters.by_label("covault_signer_busy_total", "node");
+    assert!(busy.values().sum::<u64>() > 0);
+    let refused = counters.by_label("covault_signer_refusals_total", "class");
+    assert!(refused.is_empty(), "{refused:?}");
+}

@@ -1,0 +1,214 @@
+//! `GET /v1/events`: server-sent events about requests that have changed (docs/events.md).
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Extension, Request},
+    http::{HeaderMap, HeaderName, HeaderValue, Response, request::Parts},
+    response::{
+        IntoResponse as _,
+        sse::{Event, KeepAlive, Sse},
+    },
+    routing::get,
+};
+use covault_actors::gateway::{ChangeListener, Heard, Position, Start};
+use covault_core::{fault::Fault, schema::service::Audience};
+use futures::{Stream, StreamExt as _, stream};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::{count, error::HttpError, server::RequestGuard, wrong_method};
+use crate::{
+    api::{
+        Api, Credentials,
+        admission::ListenerPlace,
+        auth::Recheck,
+        headers::{self, RequestId},
+        meter::{Measured, Transport},
+    },
+    shutdown::{self, StopSignal},
+};
+
+/// Where it is.
+pub const PATH: &str = "/v1/events";
+/// What it is called in metrics.
+const NAME: &str = "events";
+/// How often a listener gets the newest position when nothing changes, and its token is looked at.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+/// How long a listener waits until it listens: the store may not be there.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// When browsers come back after a connection was lost.
+const COME_BACK: Duration = Duration::from_secs(2);
+/// A change of a request.
+const CHANGED: &str = "request";
+/// What was before is not known: everything is to be looked at.
+const ANEW: &str = "reset";
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// The route.
+pub fn routes(api: &Arc<Api>, stop: &StopSignal) -> Router {
+    let (listened, refused) = (Arc::clone(api), Arc::clone(api));
+    let stop = stop.clone();
+    let listen = move |Extension(id): Extension<RequestId>, request: Request| {
+        let (api, stop) = (Arc::clone(&listened), stop.clone());
+        async move {
+            let measured = Measured::begin(Transport::Rest, NAME.into());
+            let (head, _) = request.into_parts();
+            let answer = listen(api, stop, &id.0, &head).await;
+            let response = answer.unwrap_or_else(|failure| failure.into_response(None, &id.0));
+            measured.answered(response.status());
+            response
+        }
+    };
+    let wrong = move |Extension(id): Extension<RequestId>, request: Request| {
+        let counted = count(&refused, &request);
+        async move {
+            match counted {
+                Ok(()) => wrong_method("GET", None, &id.0),
+                Err(failure) => failure.into_response(None, &id.0),
+            }
+        }
+    };
+    Router::new().route(PATH, get(listen).fallback(wrong))
+}
+
+async fn listen(
+    api: Arc<Api>,
+    stop: StopSignal,
+    request_id: &str,
+    head: &Parts,
+) -> Result<Response<Body>, HttpError> {
+    let in_flight = api.admission.enter()?;
+    let (headers, extensions) = (&head.headers, &head.extensions);
+    let credentials = || Credentials {
+        token: headers::token(headers),
+        audience: Audience::Platform,
+        address: api.client_address(extensions, headers),
+        request_id,
+    };
+    let caller = api.admit(credentials(), &in_flight).await?;
+    let after = last_event_id(headers)?;
+    let place = api.admission.listen(caller.token)?;
+    let recheck = Recheck::new(&api, caller.clone(), &credentials());
+    let listener = api.gateway.listen(caller, after);
+    let (listener, start) = timeout(PATIENCE, listener)
+        .await
+        .map_err(|_| Fault::unavailable("the store cannot be read now"))?;
+    let listening = Listening {
+        first: Some(first(&listener, start)),
+        listener,
+        recheck,
+        heartbeat: Instant::now() + HEARTBEAT,
+        stop,
+        _held: (place, extensions.get::<RequestGuard>().cloned()),
+        api: Arc::clone(&api),
+    };
+    let alive = KeepAlive::new().interval(HEARTBEAT);
+    let mut response = Sse::new(events(listening))
+        .keep_alive(alive)
+        .into_response();
+    // Proxies are not to collect them.
+    let headers = response.headers_mut();
+    let unbuffered = HeaderName::from_static("x-accel-buffering");
+    headers.insert(unbuffered, HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+/// Where the listener goes on.
+fn last_event_id(headers: &HeaderMap) -> Result<Option<Position>, Fault> {
+    let mut values = headers.get_all(&LAST_EVENT_ID).iter();
+    let Some(value) = values.next().filter(|value| !value.is_empty()) else {
+        return Ok(None);
+    };
+    if values.next().is_some() {
+        return Err(Fault::field("Last-Event-ID", "is given twice"));
+    }
+    value.to_str().unwrap_or_default().parse().map(Some)
+}
+
+/// What a listener gets at once.
+fn first(listener: &ChangeListener, start: Start) -> Event {
+    let event = match start {
+        Start::Now | Start::GoesOn => Event::default(),
+        Start::Anew => Event::default().event(ANEW).data("{}"),
+    };
+    let event = event.retry(COME_BACK);
+    match listener.position().filter(|_| start != Start::GoesOn) {
+        Some(position) => event.id(position.to_string()),
+        None => event,
+    }
+}
+
+fn events(listening: Listening) -> impl Stream<Item = Result<Event, Infallible>> {
+    stream::unfold(listening, |mut listening| async move {
+        let events = listening.next().await?;
+        Some((stream::iter(events.into_iter().map(Ok)), listening))
+    })
+    .flatten()
+}
+
+/// One who listens.
+struct Listening {
+    first: Option<Event>,
+    listener: ChangeListener,
+    recheck: Recheck,
+    heartbeat: Instant,
+    stop: StopSignal,
+    _held: (ListenerPlace, Option<RequestGuard>),
+    api: Arc<Api>,
+}
+
+impl Listening {
+    /// The next events; `None` at the end.
+    async fn next(&mut self) -> Option<Vec<Event>> {
+        if let Some(first) = self.first.take() {
+            return Some(vec![first]);
+        }
+        loop {
+            // While it reads what is long ago it keeps its turn.
+            let position = self.listener.position();
+            let heard = tokio::select! {
+                biased;
+                () = shutdown::requested(&mut self.stop) => return None,
+                () = sleep_until(self.heartbeat), if position.is_some() => None,
+                heard = self.listener.next() => Some(heard),
+            };
+            match heard {
+                None => {
+                    self.heartbeat = Instant::now() + HEARTBEAT;
+                    self.check().await?;
+                    let position = self.listener.position()?;
+                    return Some(vec![Event::default().id(position.to_string())]);
+                }
+                Some(Heard {
+                    changes,
+                    check_token,
+                }) => {
+                    if check_token {
+                        self.check().await?;
+                    }
+                    let events = changes.into_iter().map(|(change, position)| {
+                        let event = Event::default().event(CHANGED).data(&change.data);
+                        match position {
+                            Some(position) => event.id(position.to_string()),
+                            None => event,
+                        }
+                    });
+                    let events: Vec<_> = events.collect();
+                    if !events.is_empty() {
+                        return Some(events);
+                    }
+                }
+            }
+        }
+    }
+
+    /// `None` when its token does not open this any more, or cannot be looked up: it may come back.
+    async fn check(&self) -> Option<()> {
+        let checked = self.recheck.check(&self.api, Audience::Platform).await;
+        checked
+            .inspect_err(|fault| tracing::info!(?fault, "a listener to events is sent away"))
+            .ok()
+    }
+}

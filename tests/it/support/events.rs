@@ -1,0 +1,102 @@
+//! A listener to `GET /v1/events`.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde_json::Value;
+
+use super::ApiClient;
+
+/// Somebody who listens, and comes back behind what was heard last.
+pub struct Listener {
+    http: reqwest::Client,
+    /// The last id.
+    pub id: Option<String>,
+    /// What was heard of each request last, with the number of times.
+    pub heard: BTreeMap<String, (Value, usize)>,
+    /// How often everything was to be looked at anew.
+    pub resets: usize,
+    text: String,
+    response: Option<reqwest::Response>,
+}
+
+impl Listener {
+    /// Listens from now on: what happens when this has returned is heard.
+    pub async fn new(api: &ApiClient) -> Self {
+        let mut listener = Self {
+            http: super::http_client(),
+            id: None,
+            heard: BTreeMap::new(),
+            resets: 0,
+            text: String::new(),
+            response: None,
+        };
+        listener.connect(api).await;
+        while listener.id.is_none() {
+            assert!(listener.more().await);
+        }
+        listener
+    }
+
+    /// Connects anew, behind what was heard last.
+    pub async fn connect(&mut self, api: &ApiClient) {
+        let mut call = self
+            .http
+            .get(format!("{}/v1/events", api.base))
+            .header("x-mtoken", &api.token);
+        if let Some(id) = &self.id {
+            call = call.header("last-event-id", id);
+        }
+        let response = call.send().await.unwrap();
+        assert_eq!(response.status(), 200);
+        self.text.clear();
+        self.response = Some(response);
+    }
+
+    /// Takes in what comes next; false at the end of the connection.
+    pub async fn more(&mut self) -> bool {
+        let Some(response) = &mut self.response else {
+            return false;
+        };
+        let Ok(Some(chunk)) = response.chunk().await else {
+            self.response = None;
+            return false;
+        };
+        self.text += std::str::from_utf8(&chunk).unwrap();
+        while let Some((event, rest)) = self.text.split_once("\n\n") {
+            for line in event.lines() {
+                match line.split_once(": ") {
+                    Some(("id", id)) => self.id = Some(id.to_owned()),
+                    Some(("event", "reset")) => self.resets += 1,
+                    Some(("data", data)) if data != "{}" => {
+                        let data: Value = serde_json::from_str(data).unwrap();
+                        let uuid = data["uuid"].as_str().unwrap().to_owned();
+                        let heard = self.heard.entry(uuid).or_default();
+                        *heard = (data, heard.1 + 1);
+                    }
+                    _ => {}
+                }
+            }
+            self.text = rest.to_owned();
+        }
+        true
+    }
+
+    /// Listens until all of these were heard of in a status.
+    pub async fn until(&mut self, uuids: &[String], status: &str) {
+        let missing = |heard: &BTreeMap<String, (Value, usize)>| {
+            let is_there = |uuid: &&String| {
+                heard
+                    .get(*uuid)
+                    .is_some_and(|(data, _)| data["status"] == status)
+            };
+            uuids.iter().filter(|uuid| !is_there(uuid)).count()
+        };
+        let heard = async {
+            while missing(&self.heard) > 0 {
+                assert!(self.more().await, "the connection has ended");
+            }
+        };
+        let in_time = tokio::time::timeout(Duration::from_secs(60), heard).await;
+        assert!(in_time.is_ok(), "{} not heard", missing(&self.heard));
+    }
+}
