@@ -18,6 +18,8 @@
     reason = "a benchmark prints, and stops at the first surprise"
 )]
 
+#[path = "../../tests/support/ports.rs"]
+mod ports;
 #[path = "../../tests/support/postgres.rs"]
 mod server;
 

@@ -14,12 +14,14 @@
 
 use std::{
     fs,
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
+
+use super::ports::free_port;
 
 /// The role that owns the databases, and its password.
 pub const USER: &str = "covault";
@@ -342,11 +344,6 @@ fn folder_of_programs() -> PathBuf {
 fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt as _;
     fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 fn signal(child: &Child, name: &str) {

@@ -23,6 +23,8 @@ use crate::{
     store::{KeySpace, Precondition, conformance::conformance},
 };
 
+#[path = "../../../tests/support/ports.rs"]
+mod ports;
 #[path = "../../../tests/support/postgres.rs"]
 mod server_for_tests;
 use server_for_tests::{Postgres, tells_password};

@@ -24,7 +24,7 @@ use covault_core::{
 use k256::ecdsa::SigningKey;
 use serde_json::{Value, json};
 
-use crate::world::*;
+use crate::{ports::free_port, world::*};
 
 /// The client's, who may do no more than the decision says.
 const LOGIN: &str = "covault:of-the-client";
@@ -62,10 +62,7 @@ impl Bitcoind {
         // Another test of the process may have installed it.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/node/bitcoind");
-        let port = std::net::TcpListener::bind("127.0.0.1:0")
-            .and_then(|listener| listener.local_addr())
-            .unwrap()
-            .port();
+        let port = free_port();
         let (user, password) = LOGIN.split_once(':').unwrap();
         let process = Command::new(program)
             .args(["-regtest", "-server", "-listen=0", "-fallbackfee=0.0001"])

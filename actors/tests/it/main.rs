@@ -43,6 +43,8 @@ mod nodes;
 mod nonces;
 mod numbered_double;
 mod plans;
+#[path = "../../../tests/support/ports.rs"]
+mod ports;
 #[path = "../../../tests/support/postgres.rs"]
 mod postgres;
 mod power_cuts;

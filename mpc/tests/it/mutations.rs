@@ -31,7 +31,7 @@ use tokio::time::{sleep, timeout};
 
 /// What a node that was told so signs, too: nothing of what is signed, for which key, or by whom it may
 /// be, is in these. Whatever comes of them has to be the honest order's signature.
-const HARMLESS: [&str; 11] = [
+const HARMLESS: [&str; 13] = [
     // Another attempt, or another name for the same request: the digest is the same.
     "envelope.attempt",
     "envelope.round",
@@ -46,6 +46,9 @@ const HARMLESS: [&str; 11] = [
     "signers",
     "nonces",
     "nonces.*",
+    // What approvals are bounded by, where none is given and these nodes ask for none.
+    "order.approvals.most_fee",
+    "order.approvals.valid_until_ms",
 ];
 
 /// Activations that say the same: another time, or the same statements in another order.

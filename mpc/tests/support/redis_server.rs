@@ -1,10 +1,13 @@
 //! A real Redis server for tests: a free port, a folder of its own, nothing saved.
 
 use std::{
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     process::{Child, Command, Stdio},
     time::Duration,
 };
+
+#[path = "../../../tests/support/ports.rs"]
+mod ports;
 
 /// A running redis-server; stopped when dropped.
 pub struct RedisServer {
@@ -16,11 +19,7 @@ pub struct RedisServer {
 impl RedisServer {
     /// Starts one and waits until it takes connections. Panics when redis-server is not installed.
     pub fn start() -> Self {
-        let port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
+        let port = ports::free_port();
         let folder = tempfile::tempdir().unwrap();
         let mut server = Self {
             folder,

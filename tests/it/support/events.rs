@@ -13,7 +13,7 @@ pub struct Listener {
     pub id: Option<String>,
     /// What was heard of each request last, with the number of times.
     pub heard: BTreeMap<String, (Value, usize)>,
-    /// How often everything was to be looked at anew.
+    /// How often everything was to be read again.
     pub resets: usize,
     text: String,
     response: Option<reqwest::Response>,

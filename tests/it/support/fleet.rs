@@ -381,7 +381,7 @@ impl Sentinels {
             let text = format!(
                 "port {port}\nbind 127.0.0.1\ndir {:?}\n\
                  sentinel monitor main 127.0.0.1 {} 2\n\
-                 sentinel down-after-milliseconds main 1000\n\
+                 sentinel down-after-milliseconds main 3000\n\
                  sentinel failover-timeout main 4000\n",
                 folder.path(),
                 ports[0]

@@ -6,6 +6,8 @@ mod cluster;
 mod events;
 mod fleet;
 mod grpc;
+#[path = "../../support/ports.rs"]
+mod ports;
 #[path = "../../support/postgres.rs"]
 pub mod postgres;
 mod processes;
@@ -19,5 +21,6 @@ pub use cluster::*;
 pub use events::*;
 pub use fleet::*;
 pub use grpc::*;
+pub use ports::free_port;
 pub use processes::*;
 pub use solana_stub::*;

@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    net::TcpListener,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
@@ -11,7 +10,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{ApiClient, outcome_of};
+use super::{ApiClient, outcome_of, ports::free_port};
 
 /// How long anything may take to come up on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -20,15 +19,6 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 pub fn write_secret(path: &Path, text: &str) {
     fs::write(path, text).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
-}
-
-/// A port that nothing listened on a moment ago.
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
 }
 
 /// Waits until `ready` gives something; fails with `what` otherwise.

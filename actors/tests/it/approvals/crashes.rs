@@ -9,15 +9,22 @@ async fn until_accident(
     clients: impl Future<Output = ()> + Send + 'static,
 ) -> bool {
     let mut clients = tokio::spawn(clients);
-    let happened = tokio::select! {
-        () = store.accident() => true,
-        _ = &mut clients => {
-            let soon = tokio::time::timeout(Duration::from_secs(2), store.accident());
-            soon.await.is_ok()
+    let mut happened = tokio::time::timeout(Duration::from_secs(60), async {
+        tokio::select! {
+            () = store.accident() => true,
+            _ = &mut clients => false,
         }
-    };
-    clients.abort();
-    let _ = clients.await;
+    })
+    .await
+    .unwrap_or(false);
+    if !happened {
+        let soon = tokio::time::timeout(Duration::from_secs(2), store.accident());
+        happened = soon.await.is_ok();
+    }
+    if !clients.is_finished() {
+        clients.abort();
+        let _ = clients.await;
+    }
     happened
 }
 
