@@ -89,9 +89,7 @@ pub enum ClaimError {
     #[error("approvals are missing: this signer {0}")]
     ApprovalsMissing(String),
     /// What was let go lately is not known: the claims file was put back.
-    #[error(
-        "promises of this node are missing here, so that its limits and approvals count as used up"
-    )]
+    #[error("claims of this node are missing, so its limits and approvals count as used up")]
     SpendingUnknown,
     /// A nonce that was to be used is not there, or no longer.
     #[error("a nonce is gone")]

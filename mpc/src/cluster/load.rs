@@ -20,6 +20,15 @@ const AVOIDED: Duration = Duration::from_secs(30);
 const ALIKE: u32 = 2;
 const ALIKE_BEYOND: Duration = Duration::from_millis(5);
 
+/// How far beyond its window a signer is used: in a crowd all windows are full, also of attempts that wait for a signer
+/// that has stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Overdraft {
+    None,
+    One,
+    Half,
+}
+
 /// A signer, for one scheme.
 #[derive(Debug)]
 pub(super) struct SignerLoad {
@@ -51,8 +60,15 @@ impl SignerLoad {
 
     /// Whether it may be given more. What it is given may be more than there is room for: else a
     /// transaction with many inputs would wait for ever.
-    pub(super) fn is_free(&self, now: Instant) -> bool {
-        self.at_work < self.window.size() && self.busy_until.is_none_or(|until| now >= until)
+    pub(super) fn has_room(&self, now: Instant, overdraft: Overdraft) -> bool {
+        let size = self.window.size();
+        let beyond = match overdraft {
+            Overdraft::None => 0,
+            Overdraft::One => 1,
+            Overdraft::Half => (size / 2).max(1),
+        };
+        self.at_work < size.saturating_add(beyond)
+            && self.busy_until.is_none_or(|until| now >= until)
     }
 
     /// Whether others are taken before it, even suspect ones.
@@ -138,26 +154,30 @@ mod tests {
         Duration::from_millis(ms)
     }
 
+    fn has_room(load: &SignerLoad, now: Instant) -> bool {
+        load.has_room(now, Overdraft::None)
+    }
+
     #[test]
     fn signer__should_be_left_alone_when_it_is_busy_for_longer_each_time() {
         let (mut load, now) = (SignerLoad::new(4), Instant::now());
-        assert!(load.is_free(now));
+        assert!(has_room(&load, now));
         load.busy(now);
         // It says so of each session that it was sent.
         load.busy(now + ms(1));
         assert_eq!(load.window.size(), 8);
-        assert!(!load.is_free(now + ms(49)) && load.is_free(now + ms(50)));
+        assert!(!has_room(&load, now + ms(49)) && has_room(&load, now + ms(50)));
         load.busy(now + ms(50));
-        assert!(!load.is_free(now + ms(149)) && load.is_free(now + ms(150)));
+        assert!(!has_room(&load, now + ms(149)) && has_room(&load, now + ms(150)));
         let mut at = now + ms(150);
         for _ in 0..20 {
             load.busy(at);
             at += MOST_PAUSE;
         }
-        assert!(load.is_free(at) && load.window.size() == 1);
+        assert!(has_room(&load, at) && load.window.size() == 1);
         answered(&mut [&mut load], 0, ms(1));
         load.busy(at);
-        assert!(load.is_free(at + FIRST_PAUSE));
+        assert!(has_room(&load, at + FIRST_PAUSE));
     }
 
     #[test]
@@ -185,9 +205,9 @@ mod tests {
     fn signer__should_take_one_large_transaction_when_it_has_room_for_anything() {
         let (mut load, now) = (SignerLoad::new(1), Instant::now());
         load.at_work = 3;
-        assert!(load.is_free(now));
+        assert!(has_room(&load, now));
         load.at_work += 256;
-        assert!(!load.is_free(now));
+        assert!(!has_room(&load, now));
     }
 
     #[test]

@@ -78,7 +78,7 @@ fn is_busy(fault: &Fault) -> bool {
 
 /// An order could not be sent for as long as there was time.
 fn not_sent() -> Fault {
-    let sentence = "the message bus has too much to do, and has not taken the order in time";
+    let sentence = "message bus overloaded: it has not taken the order in time";
     Fault::unavailable(sentence).with_code(FaultCode::Busy { seconds: 1 })
 }
 

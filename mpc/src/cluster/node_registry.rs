@@ -447,7 +447,7 @@ impl NodeRegistry {
             .saturating_add(refused.len())
             .saturating_add(frozen.len());
         if absent == 0 && self.halted_with(holders).is_empty() {
-            return Fault::unavailable("the signers were there, but did not finish in time");
+            return Fault::unavailable("the signers are online but did not finish in time");
         }
         let answered = holders.len().saturating_sub(absent).min(needed);
         let mut sentence = format!("not enough signers: {answered} of {needed} needed answered");
@@ -668,6 +668,36 @@ mod tests {
         assert!(node_registry.live(&stranger) && node_registry.unadmitted().is_empty());
         node_registry.admit(&[ours]);
         assert!(!node_registry.live(&stranger));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn second_team__should_go_beyond_full_windows_further_when_later_attempts_are_done() {
+        let (_, node_registry) = node_registry();
+        let nodes = [1, 2, 3].map(|number| NodeId([number; 32]));
+        for node in nodes {
+            node_registry.heard(node, announcement(1_000_000));
+        }
+        let ask = SigningAsk::new(Scheme::Dkls23, &nodes, 2, party(), 1);
+        let none = AttemptFailures::default();
+        let place = node_registry.come(&ask, RequestId::from_bytes([1; 16]), u64::MAX);
+        let sent = tokio::time::Instant::now();
+        let mut sets = Vec::new();
+        while let Ok(set) = node_registry.take_place(&ask, place, &none) {
+            sets.push(set);
+        }
+        // One thread each: four sessions, in pairs.
+        assert_eq!(sets.len(), 6);
+        let stuck = sets[0].signers.clone();
+        let second = |sets: &mut Vec<_>| {
+            let team = node_registry.second_team(&ask, &[&stuck], sent, &none);
+            let found = team.is_some();
+            sets.extend(team);
+            found
+        };
+        assert!(second(&mut sets) && !second(&mut sets));
+        tokio::time::advance(Duration::from_millis(2)).await;
+        node_registry.answered(&ask, &nodes[1..], Duration::from_nanos(1), true);
+        assert!(second(&mut sets));
     }
 
     #[test]

@@ -31,6 +31,8 @@ use crate::{
 /// Attempts of one request that run at one time, at most: with two of three signers, one that is silent
 /// can be in two of them.
 const MAX_TEAMS: usize = 3;
+/// How often a second team is asked for that there was none for.
+const SECOND_TEAM_INTERVAL: Duration = Duration::from_millis(50);
 /// A request fails at once when it would be too late even if signers were so many times as fast as now.
 const HOPELESS: u32 = 2;
 
@@ -371,13 +373,14 @@ impl ClusterInner {
             .collect();
         let team = self
             .node_registry
-            .second_team(&run.ask, &at_work, &run.failures);
+            .second_team(&run.ask, &at_work, last.sent, &run.failures);
+        let refused = team.is_none();
         if let Some(team) = team {
             tracing::info!(session = %run.session, first = ?at_work, second = ?team, "an attempt takes long: another one begins beside it");
             meter::second_team();
             self.begin_attempt(run, team)?;
         }
-        Ok(None)
+        Ok(refused.then_some(SECOND_TEAM_INTERVAL))
     }
 
     /// An attempt whose time is over, or whose signers are gone.
@@ -438,8 +441,9 @@ impl ClusterInner {
             // All of them: the collector could not have done it alone.
             self.node_registry.clear_suspicion(node);
         }
+        let overtook = run.running.iter().any(|other| other.number < number);
         self.node_registry
-            .answered(&run.ask, signers, done.sent.elapsed());
+            .answered(&run.ask, signers, done.sent.elapsed(), overtook);
         for other in &run.running {
             let others = other.team.signers.iter().copied();
             let others = others.filter(|node| !signers.contains(node));
@@ -648,11 +652,10 @@ impl SigningRun<'_> {
 fn crowded(wait: Option<Duration>) -> Fault {
     let sentence = match wait {
         Some(wait) => format!(
-            "the signers have too much to do: what came before takes about {} s more, and this request has \
-             less time",
+            "signers overloaded: earlier requests take about {} s more, and this request has less time",
             wait.as_secs()
         ),
-        None => "the signers have too much to do, and the time of the request is over".to_owned(),
+        None => "signers overloaded: the deadline of the request has passed".to_owned(),
     };
     let seconds = wait.map_or(1, |wait| wait.as_secs().clamp(1, 60));
     Fault::unavailable(sentence).with_code(FaultCode::Busy {

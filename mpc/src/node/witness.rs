@@ -541,7 +541,7 @@ impl Node {
         let node = Arc::clone(self);
         self.runtime.spawn(async move {
             while let Err(error) = node.claims.forgotten(forgotten.clone()).await {
-                tracing::error!(node = %node.name, %error, "that promises are missing is not stored yet");
+                tracing::error!(node = %node.name, %error, "failed to store that claims are missing; retrying");
                 if node.claims.is_broken() {
                     return;
                 }

@@ -174,8 +174,8 @@ impl ScopeRules {
             )),
             // What moves with it cannot be told, so no limit would hold.
             None if self.limited(place) => forbidden(format_args!(
-                "{scope} limits {place}, and nobody can tell what {what} ({name}) move; its \
-                 operator can allow them under {switch}"
+                "{scope} limits {place}, and the amount that {what} ({name}) move cannot be \
+                 determined; its operator can allow them under {switch}"
             )),
             None => Ok(()),
         }

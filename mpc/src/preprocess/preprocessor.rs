@@ -297,7 +297,7 @@ impl Preprocessor {
                 }
             }
             Err(error) => {
-                tracing::warn!(node = %self.node.name, %error, "nonces could not be stored")
+                tracing::warn!(node = %self.node.name, %error, "failed to store nonces")
             }
         }
         if some && in_use && !enough {
@@ -360,7 +360,7 @@ impl Preprocessor {
         };
         let sent = encode(news).and_then(|body| self.node.codec.send(header, &body));
         if let Err(fault) = sent {
-            tracing::warn!(node = %self.node.name, ?fault, "cannot tell of nonces");
+            tracing::warn!(node = %self.node.name, ?fault, "failed to announce nonces");
         }
     }
 

@@ -348,7 +348,7 @@ fn place(vault: VaultId, root: &RootKey) -> (String, String) {
 }
 
 fn disk(cause: io::Error) -> Fault {
-    Fault::unavailable("a share could not be stored or erased").caused_by(cause)
+    Fault::unavailable("failed to store or erase a share").caused_by(cause)
 }
 
 impl AgeShareStore {

@@ -201,7 +201,7 @@ async fn request__should_fail_at_once_when_what_came_before_takes_longer() {
         let fault = test.sign(&order, 2, 300).await.unwrap_err();
         assert!(is_busy(&fault), "{fault:?}");
         // When its time was over it would say so.
-        let at_once = "what came before takes about";
+        let at_once = "earlier requests take about";
         assert!(fault.message().contains(at_once), "{fault:?}");
         // Signers of other keys have nothing to do with it.
         let others = [NodeId(random_32()), NodeId(random_32())];

@@ -16,7 +16,7 @@ use super::{NodeRegistry, State, lock};
 use crate::{
     cluster::{
         line::{LineKey, LinePlace, Party, Served, WaitingLines},
-        load::{SignerLoad, answered, slowness},
+        load::{Overdraft, SignerLoad, answered, slowness},
         pace::{Paces, class_of},
         select_signers::{AttemptFailures, NoSigningSet, SignerCandidate, pick},
     },
@@ -100,6 +100,8 @@ struct Group {
     /// First attempts that were made.
     attempts: u64,
     credit: u32,
+    /// When the newest attempt was sent that ended well.
+    newest_done: Option<Instant>,
     used: Instant,
 }
 
@@ -110,6 +112,7 @@ impl Default for Group {
             rate: Rate::default(),
             attempts: 0,
             credit: FIRST_CREDIT,
+            newest_done: None,
             used: Instant::now(),
         }
     }
@@ -255,19 +258,22 @@ impl NodeRegistry {
         if state.places.lines.is_behind(&ask.key, place) {
             return Err(NoSigningSet::Full);
         }
-        let signers = self.choose(&mut state, ask, failures);
+        let signers = self.choose(&mut state, ask, failures, Overdraft::None);
         if signers == Err(NoSigningSet::Full) {
             state.places.were_full(&ask.key);
         }
         Ok(self.begin(&mut state, None, ask, signers?))
     }
 
-    /// Another team, beside those that are at work: none of them, and only if there are places and not too
-    /// many attempts have had one lately.
+    /// Another team, beside those that are at work, the last since `sent`: none of them, and only if not too
+    /// many attempts have had one lately. It may go beyond the windows: by half where attempts that were sent
+    /// later are done, which shows that only this one is stuck; else by one session, so that signers that all
+    /// become slow do not get more to do.
     pub(in crate::cluster) fn second_team(
         self: &Arc<Self>,
         ask: &SigningAsk,
         at_work: &[&[NodeId]],
+        sent: Instant,
         failures: &AttemptFailures,
     ) -> Option<SigningSet> {
         let mut failures = failures.clone();
@@ -280,9 +286,16 @@ impl NodeRegistry {
             failures.failed(team);
         }
         let mut state = lock(&self.state);
-        let credit = state.places.group(&ask.key).credit;
-        let credit = credit.checked_sub(SECOND_TEAM)?;
-        let signers = self.choose(&mut state, ask, &failures).ok()?;
+        let group = state.places.group(&ask.key);
+        let credit = group.credit.checked_sub(SECOND_TEAM)?;
+        let overdraft = match group.newest_done.is_some_and(|done| done > sent) {
+            true => Overdraft::Half,
+            false => Overdraft::One,
+        };
+        let signers = self.choose(&mut state, ask, &failures, Overdraft::None);
+        let signers = signers
+            .or_else(|_| self.choose(&mut state, ask, &failures, overdraft))
+            .ok()?;
         if at_work.iter().any(|team| sorted(team) == sorted(&signers)) {
             return None;
         }
@@ -353,11 +366,22 @@ impl NodeRegistry {
         of(&state.places.group(&ask.key).paces, ask.class)
     }
 
-    /// The team has signed, after so long.
-    pub(in crate::cluster) fn answered(&self, ask: &SigningAsk, team: &[NodeId], took: Duration) {
+    /// The team has signed, after so long. `overtook`: an earlier attempt of the request still runs.
+    pub(in crate::cluster) fn answered(
+        &self,
+        ask: &SigningAsk,
+        team: &[NodeId],
+        took: Duration,
+        overtook: bool,
+    ) {
         let now = Instant::now();
         let mut state = lock(&self.state);
         let group = state.places.group(&ask.key);
+        group.newest_done = group.newest_done.max(now.checked_sub(took));
+        if overtook {
+            // It was worth it.
+            group.credit = group.credit.saturating_add(SECOND_TEAM).min(MOST_CREDIT);
+        }
         group.paces.record(ask.class, took);
         group.rate.done(ask.work, took, now.into_std());
         let loads = &mut state.places.loads;
@@ -410,7 +434,8 @@ impl NodeRegistry {
                     return Served::Full;
                 };
                 let ask = waiter.ask.clone();
-                let outcome = match self.choose(&mut state, &ask, &waiter.failures) {
+                let chosen = self.choose(&mut state, &ask, &waiter.failures, Overdraft::None);
+                let outcome = match chosen {
                     Err(NoSigningSet::Full) => {
                         state.places.were_full(key);
                         // Only for this one, maybe, there are fewer signers.
@@ -449,6 +474,7 @@ impl NodeRegistry {
         state: &mut State,
         ask: &SigningAsk,
         failures: &AttemptFailures,
+        overdraft: Overdraft,
     ) -> Result<Vec<NodeId>, NoSigningSet> {
         let (key, class, vault) = (&ask.key, ask.class, ask.party.0);
         let (now_ms, now) = (self.clock.now_ms(), Instant::now());
@@ -504,7 +530,7 @@ impl NodeRegistry {
                 SignerCandidate {
                     node: *node,
                     live: is_live(node, halted),
-                    free: load(node).is_some_and(|load| load.is_free(now)),
+                    free: load(node).is_some_and(|load| load.has_room(now, overdraft)),
                     avoided: load(node).is_some_and(|load| load.is_avoided(now)),
                     standing: (level, slow),
                     turn: (
