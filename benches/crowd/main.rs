@@ -2,7 +2,7 @@
 //! processes, a real Redis and the clients, all on this machine. Each line stands beside what the same
 //! cluster does undisturbed in the same run.
 //!
-//! `just bench-crowd`, about 12 minutes. Arguments choose what is measured: `flood` (five times what they
+//! `just bench-crowd`, about 25 minutes. Arguments choose what is measured: `flood` (five times what they
 //! can do, for COVAULT_BENCH_SECONDS), `clients` (2,000 in a closed loop), `slow` (one signer 200 ms late),
 //! `stopped` (one signer killed, and one frozen). COVAULT_BENCH_DEADLINE_MS is how long a request may take.
 //! Needs 5,000 open files (`ulimit -n`).
@@ -24,6 +24,8 @@ mod delayed_port;
 mod http;
 #[path = "../../tests/it/support/mod.rs"]
 mod support;
+#[path = "../shared/usage.rs"]
+mod usage;
 
 use std::{
     fs,
@@ -280,12 +282,34 @@ impl Bench {
     }
 }
 
-/// What of a process is in memory, in MiB.
-fn memory(process: &Process) -> f64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", process.pid())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
-    let kilobytes = line.unwrap().split_whitespace().nth(1).unwrap();
-    kilobytes.parse::<f64>().unwrap() / 1024.0
+/// How long a signer that was late or away may be asked after others.
+const SUSPICION: Duration = Duration::from_secs(35);
+
+impl Bench {
+    /// Lets the cluster forget what was done to it, and shows that all three signers sign again.
+    async fn rest(&self, body: &Value, in_flight: usize) {
+        for _ in 0..5 {
+            tokio::time::sleep(SUSPICION).await;
+            let signers = || {
+                self.cluster
+                    .signers
+                    .iter()
+                    .map(|signer| usage::cpu_s(signer.pid()))
+            };
+            let before: Vec<f64> = signers().collect();
+            self.closed_loop(body, in_flight, Duration::from_secs(20))
+                .await;
+            let used: Vec<f64> = signers()
+                .zip(before)
+                .map(|(now, then)| now - then)
+                .collect();
+            let most = used.iter().copied().fold(0.0, f64::max);
+            if used.iter().all(|used| *used > most / 3.0) {
+                return;
+            }
+        }
+        panic!("a signer is still avoided");
+    }
 }
 
 #[tokio::main]
@@ -322,14 +346,14 @@ async fn main() {
             line(&format!("{name}: {MANY} clients"), &many, Some(&peak));
         }
         if measures("flood") {
-            let before = memory(&bench.cluster.serve);
+            let before = usage::memory_mib(bench.cluster.serve.pid(), "VmRSS");
             let (accepted, measured) = bench.flood(&body, peak.rate() * TIMES, time).await;
             line(&format!("{name}: accepted, watched"), &measured, None);
-            let most = memory(&bench.cluster.serve);
+            let most = usage::memory_mib(bench.cluster.serve.pid(), "VmRSS");
             let count = accepted.len();
             let failures = bench.failures(accepted).await;
             tokio::time::sleep(Duration::from_secs(60)).await;
-            let after = memory(&bench.cluster.serve);
+            let after = usage::memory_mib(bench.cluster.serve.pid(), "VmRSS");
             println!(
                 "    {count} accepted, {failures} of them failed; memory {before:.0}, at the end {most:.0}, \
                  a minute later {after:.0} MiB ({:.2})",
@@ -337,6 +361,7 @@ async fn main() {
             );
         }
         for in_flight in [1, 32] {
+            bench.rest(&body, in_flight).await;
             let undisturbed = bench.closed_loop(&body, in_flight, short).await;
             let what = format!("{name}: {in_flight} in flight");
             line(&what, &undisturbed, None);
@@ -349,10 +374,10 @@ async fn main() {
                     Some(&undisturbed),
                 );
                 bench.late.delay_by(0);
-                tokio::time::sleep(Duration::from_secs(5)).await;
             }
             if measures("stopped") {
                 for frozen in [false, true] {
+                    bench.rest(&body, in_flight).await;
                     let signer = &mut bench.cluster.signers[2];
                     if frozen {
                         signer.freeze();

@@ -25,6 +25,8 @@ mod pinned;
 mod service;
 #[path = "../../tests/it/support/mod.rs"]
 mod support;
+#[path = "../shared/usage.rs"]
+mod usage;
 
 use std::{
     collections::BTreeMap,

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use crate::{
     copies::{self, CopyPlan, SampleRequest},
     support::{Anvil, TestCluster, base64, configure, postgres::Postgres, store_table},
+    usage::{cpu_s, memory_mib},
 };
 
 const CHAIN: u64 = 31_337;
@@ -31,8 +32,6 @@ const ACCOUNTS: u64 = 10;
 const BATCHES: usize = 50;
 /// Payments that no block takes, of which copies are made.
 const WAITING: u64 = 20;
-/// Jiffies in a second, as Linux counts the time of processes.
-const JIFFIES: f64 = 100.0;
 /// Most addresses that are asked for.
 const ADDRESSES: u64 = 1_000;
 
@@ -369,28 +368,13 @@ impl BenchService {
 
     /// Resident memory of the service and the most that was resident, in MiB.
     pub fn memory(&self) -> (f64, f64) {
-        let file = format!("/proc/{}/status", self.cluster.serve.pid());
-        let status = fs::read_to_string(file).unwrap();
-        let field = |name: &str| {
-            let line = status.lines().find(|line| line.starts_with(name)).unwrap();
-            let kib: f64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-            kib / 1024.0
-        };
-        (field("VmRSS:"), field("VmHWM:"))
+        let of = |field| memory_mib(self.cluster.serve.pid(), field);
+        (of("VmRSS"), of("VmHWM"))
     }
 
     /// CPU time of the service so far, in seconds.
     pub fn cpu_s(&self) -> f64 {
-        let file = format!("/proc/{}/stat", self.cluster.serve.pid());
-        let stat = fs::read_to_string(file).unwrap();
-        let fields: Vec<_> = stat
-            .rsplit_once(')')
-            .unwrap()
-            .1
-            .split_whitespace()
-            .collect();
-        let jiffies = |place: usize| fields[place].parse::<f64>().unwrap();
-        (jiffies(11) + jiffies(12)) / JIFFIES
+        cpu_s(self.cluster.serve.pid())
     }
 
     fn another(&mut self) -> u64 {
