@@ -265,7 +265,7 @@ impl PrometheusText {
         family(
             "counter",
             "covault_chain_node_dissents_total",
-            "Answers of the chain's node in which it stood against others",
+            "Answers of the chain's node that disagreed with those of others",
             &|node| node.dissents,
         );
     }

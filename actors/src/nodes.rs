@@ -23,8 +23,10 @@ use crate::{
 
 /// Most nodes of one orchestrator.
 pub const MAX_NODES: usize = 1000;
-/// Most vaults of one orchestrator.
-const MAX_VAULTS: usize = 100_000;
+/// Vaults that are read at once.
+const VAULTS_AT_ONCE: usize = 100;
+/// Vaults that one refusal names.
+const MAX_NAMED_VAULTS: usize = 20;
 /// Characters of a node's name.
 const MAX_NAME: usize = 64;
 
@@ -205,6 +207,18 @@ async fn admit(services: &Services, id: NodeId, name: &str, by: &AuditActor) -> 
     commit(services, batch).await
 }
 
+/// The first of these names, and how many more there are.
+fn named(mut names: Vec<String>) -> String {
+    names.sort_unstable();
+    let more = names.len().saturating_sub(MAX_NAMED_VAULTS);
+    names.truncate(MAX_NAMED_VAULTS);
+    let names = names.join(", ");
+    match more {
+        0 => names,
+        more => format!("{names} and {more} more"),
+    }
+}
+
 async fn remove(services: &Services, id: NodeId, by: &AuditActor) -> Result<(), Fault> {
     let key = rows::node(id);
     let Some((_, version)) = services.load::<AdmittedNode>(&key).await? else {
@@ -212,29 +226,31 @@ async fn remove(services: &Services, id: NodeId, by: &AuditActor) -> Result<(), 
     };
     // Vaults with shares on it, and vaults whose keys it is to make.
     let (mut holds, mut makes) = (Vec::new(), Vec::new());
-    let all = Scan::prefix(KeySpace::Vault, &[], MAX_VAULTS);
-    for (_, row) in services.store.scan(&all).await? {
-        let vault: Vault = rows::decode(&row.value)?;
-        if needed_by(&vault).contains(&id) {
-            holds.push(vault.name);
-        } else if !vault.ready() && vault.signers.contains(&id) {
-            makes.push(vault.name);
+    let mut next = Some(Scan::prefix(KeySpace::Vault, &[], VAULTS_AT_ONCE));
+    while let Some(scan) = next {
+        let page = services.store.scan(&scan).await?;
+        for (_, row) in &page {
+            let vault: Vault = rows::decode(&row.value)?;
+            if needed_by(&vault).contains(&id) {
+                holds.push(vault.name);
+            } else if !vault.ready() && vault.signers.contains(&id) {
+                makes.push(vault.name);
+            }
         }
+        next = scan.rest(&page);
     }
-    holds.sort_unstable();
-    makes.sort_unstable();
     let mut reasons = Vec::new();
     if !holds.is_empty() {
         reasons.push(format!(
             "the node holds shares of: {}; give them to another node first (covault vault reshare)",
-            holds.join(", ")
+            named(holds)
         ));
     }
     if !makes.is_empty() {
         reasons.push(format!(
             "keys are to be made with the node for: {}; name other signers first (covault vault \
              create --replace)",
-            makes.join(", ")
+            named(makes)
         ));
     }
     if !reasons.is_empty() {

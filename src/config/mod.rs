@@ -271,7 +271,7 @@ pub enum ConfigError {
         line: usize,
         problem: String,
     },
-    #[error("{origin}: unknown setting {key}; here can stand: {known}")]
+    #[error("{origin}: unknown setting {key}; allowed: {known}")]
     Unknown {
         origin: String,
         key: String,

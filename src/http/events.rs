@@ -208,7 +208,7 @@ impl Listening {
     async fn check(&self) -> Option<()> {
         let checked = self.recheck.check(&self.api, Audience::Platform).await;
         checked
-            .inspect_err(|fault| tracing::info!(?fault, "a listener to events is sent away"))
+            .inspect_err(|fault| tracing::info!(?fault, "event stream closed"))
             .ok()
     }
 }

@@ -91,7 +91,7 @@ pub fn headers() -> Value {
         ),
         "idempotency-body-mismatch": yes("There when that first call asked for something else."),
         "retry-after": {
-            "description": "When to come again, in seconds.",
+            "description": "When to retry, in seconds.",
             "schema": {"type": "string", "pattern": "^[0-9]+$"},
         },
         "allow": text("The method that is right."),
@@ -185,7 +185,7 @@ const STATUSES: &[(&str, &str)] = &[
         "422",
         "The idempotency key was used with another body, where the service is set to refuse that.",
     ),
-    ("429", "Too many requests: come again later."),
+    ("429", "Too many requests: retry later."),
     (
         "500",
         "The service is at fault. The message holds nothing but the request id.",
@@ -377,7 +377,7 @@ pub fn events() -> (&'static str, Value) {
         "200".to_owned(),
         json!({
             "description": "Events without end: `request` when a request has changed, with a JSON object as its data; \
-                `reset` when all is to be looked at anew. An event without data moves the position on.",
+                `reset` when all requests are to be read again. An event without data moves the position on.",
             "headers": {"x-request-id": header("x-request-id")},
             "content": {"text/event-stream": {"schema": {
                 "type": "string",

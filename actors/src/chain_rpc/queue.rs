@@ -1,6 +1,12 @@
 //! How long requests wait for what a chain's nodes say, so that no more are accepted than they can answer.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use covault_core::rate::{Rate, count};
 use parking_lot::Mutex;
@@ -30,7 +36,7 @@ pub struct ChainWait {
     since: Instant,
     /// How many waited when it came, with it.
     place: usize,
-    answered: bool,
+    over: AtomicBool,
 }
 
 impl ChainQueue {
@@ -43,7 +49,7 @@ impl ChainQueue {
             queue: Arc::clone(self),
             since,
             place: state.waiting,
-            answered: false,
+            over: AtomicBool::new(false),
         }
     }
 
@@ -67,23 +73,30 @@ impl QueueState {
 }
 
 impl ChainWait {
-    /// The nodes have said all that it needs, or that it cannot be.
-    pub fn answered(mut self) {
-        self.answered = true;
+    /// The nodes have said all that it needs, or that it cannot be. What it waits for from now on is not the nodes.
+    pub fn answered(&self) {
+        self.end(true);
     }
-}
 
-impl Drop for ChainWait {
-    fn drop(&mut self) {
+    fn end(&self, answered: bool) {
+        if self.over.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let now = Instant::now();
         let mut state = self.queue.state.lock();
-        if self.answered {
+        if answered {
             // In which so many as are no crowd were answered: the others before it were, too.
             let took = now.saturating_duration_since(self.since);
             let took = took.mul_f64(count(NO_CROWD) / count(self.place.max(NO_CROWD)));
             state.rate.done(1, took, now.into_std());
         }
         state.count(now, |waiting| waiting.saturating_sub(1));
+    }
+}
+
+impl Drop for ChainWait {
+    fn drop(&mut self) {
+        self.end(false);
     }
 }
 
@@ -113,5 +126,15 @@ mod tests {
         assert!((15..=30).contains(&half), "{half}");
         waits.truncate(NO_CROWD);
         assert_eq!(queue.expected_wait(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn request__should_not_count_while_it_has_its_answers_and_waits_for_others() {
+        let queue = Arc::new(ChainQueue::default());
+        let (first, second) = (queue.enter(), queue.enter());
+        first.answered();
+        assert_eq!(queue.state.lock().waiting, 1);
+        drop((first, second));
+        assert_eq!(queue.state.lock().waiting, 0);
     }
 }

@@ -143,7 +143,7 @@ impl<'a> Follower<'a> {
         loop {
             let began = Instant::now();
             if let Err(fault) = self.step().await {
-                tracing::warn!(?fault, "changes of requests are told later");
+                tracing::warn!(?fault, "failed to read changes of requests; retrying");
                 self.all_due = true;
                 sleep(RETRY).await;
                 continue;

@@ -37,7 +37,7 @@ impl FromStr for Position {
             (position.to_string() == text).then_some(position)
         };
         parse().ok_or_else(|| {
-            let problem = "is not an id that this service has sent; leave it out to begin anew";
+            let problem = "is not an id that this service has sent; omit it to start over";
             Fault::field("Last-Event-ID", problem)
         })
     }

@@ -48,6 +48,8 @@ pub struct StoredRequest {
     pub delayed: bool,
     /// How often its actor has failed.
     pub failures: u32,
+    /// When it came to its state, in milliseconds since the Unix epoch; its creation, where that is not known.
+    pub advanced_at_ms: u64,
 }
 
 /// What a commit stores or demands beside the request.
@@ -105,6 +107,7 @@ impl StoredRequest {
     pub fn open(request: SigningRequest, version: u64) -> Result<Self, Fault> {
         let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
         Ok(Self {
+            advanced_at_ms: request.created_at_ms,
             request,
             version,
             payload,
@@ -124,6 +127,7 @@ impl StoredRequest {
         events: Vec<RequestEvent>,
         extras: CommitExtras<'_>,
     ) -> Result<(), AdvanceError> {
+        let now_ms = services.now_ms();
         advance(
             services,
             &mut self.request,
@@ -136,7 +140,9 @@ impl StoredRequest {
                 ..extras
             },
         )
-        .await
+        .await?;
+        self.advanced_at_ms = now_ms;
+        Ok(())
     }
 
     /// Stores why the request cannot go on now.

@@ -197,7 +197,7 @@ fn check_wait(services: &Services, who: &str, wait: Option<Duration>) -> Result<
     };
     let seconds = u32::try_from(over.as_millis().div_ceil(1_000)).unwrap_or(u32::MAX);
     let seconds = seconds.clamp(1, MOST_RETRY_AFTER);
-    let sentence = format!("the {who} have too much to do now; try again in {seconds} seconds");
+    let sentence = format!("the {who} are overloaded; retry in {seconds} seconds");
     Err(Fault::unavailable(sentence).with_code(FaultCode::Busy { seconds }))
 }
 

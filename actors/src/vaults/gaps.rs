@@ -54,7 +54,7 @@ pub async fn run(vaults: VaultActors, arriving: UnboundedReceiver<GapSuspect>) {
         async move {
             let (request, number) = (suspect.request, suspect.below);
             if let Some(filler) = fill(&vaults, suspect, &last_fillers).await? {
-                tracing::warn!(%request, number, filler, "a transaction waits behind a number that no request uses; one that moves nothing uses it");
+                tracing::warn!(%request, number, filler, "a transaction waits behind a nonce that no request uses; submitted one that moves nothing at that nonce");
             }
             Ok(())
         }

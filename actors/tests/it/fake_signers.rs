@@ -432,7 +432,7 @@ impl SignerCluster for FakeSigners {
             return Err(Fault::unavailable("not enough signers: missing node-2"));
         }
         if take(&self.crowded) {
-            let fault = Fault::unavailable("the signers have too much to do");
+            let fault = Fault::unavailable("signers overloaded");
             return Err(fault.with_code(FaultCode::Busy { seconds: 5 }));
         }
         let tweak = root(order.vault, order.network.curve())

@@ -132,6 +132,21 @@ async fn node__should_not_be_removed_while_it_holds_shares() {
 }
 
 #[tokio::test]
+async fn node__should_not_be_removed_while_any_of_many_vaults_needs_it() {
+    let world = World::new();
+    let gateway = world.start().await;
+    for number in 0..101 {
+        vault(&gateway, &format!("vault {number:03}")).await;
+    }
+    let fault = remove(&gateway, &admin(), 3).await.unwrap_err();
+    assert_eq!(fault.class(), &Class::Conflict);
+    let all = "vault 000, vault 001, ";
+    assert!(fault.message().contains(all), "{fault}");
+    assert!(fault.message().contains(" and 81 more"), "{fault}");
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn nodes__should_be_changed_by_operators_only_and_have_sane_names() {
     let world = World::new();
     let gateway = world.start().await;

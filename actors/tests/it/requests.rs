@@ -347,7 +347,7 @@ async fn request__should_fail_at_once_when_signers_come_to_it_too_late() {
     let made = create(&gateway, raw(&address)).await;
     let failed = outcome(&gateway, &made.uuid).await;
     let reason = failed.error.unwrap().message;
-    assert!(reason.contains("too much to do"), "{reason}");
+    assert!(reason.contains("overloaded"), "{reason}");
     // The next one has nobody before it.
     let made = create(&gateway, raw(&address)).await;
     assert_eq!(outcome(&gateway, &made.uuid).await.error, None);

@@ -147,9 +147,7 @@ impl WebAuthnAssertion {
         }
         let eligible = flags & BACKUP_ELIGIBLE != 0;
         if eligible != passkey.backup_eligible {
-            return wrong(
-                "says otherwise than at enrolment whether the passkey can be copied (flag BE)",
-            );
+            return wrong("flag BE (the passkey can be copied) differs from enrolment");
         }
         if !eligible && flags & BACKED_UP != 0 {
             return wrong("is copied although it cannot be (flag BS without BE)");

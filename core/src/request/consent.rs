@@ -367,7 +367,7 @@ impl SigningRequest {
                 }
             }
         }
-        let problem = "is by a key of nobody who may approve this request";
+        let problem = "key belongs to no approver of this request";
         Err(Fault::field("proof", problem))
     }
 }

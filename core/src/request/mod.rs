@@ -282,9 +282,9 @@ impl RequestState {
             return None;
         };
         Some(format!(
-            "given up: {reason}; signers had been asked for its transaction and may have signed it, so that it has not \
-             failed before that can never come: once another one of the wallet's has used the same number, outputs or \
-             objects for good, or its time is over"
+            "given up: {reason}. Signers may already have signed its transaction, so it stays pending until that \
+             transaction can never be mined: another one of the wallet has used the same nonce, outputs or objects \
+             for good, or it has expired"
         ))
     }
 

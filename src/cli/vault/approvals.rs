@@ -8,8 +8,8 @@ const HOUR_MS: u64 = 60 * 60 * 1000;
 /// Who decides about the requests of a vault.
 #[derive(Debug, clap::Args)]
 pub struct ApprovalArgs {
-    /// manual: nothing is signed before the persons that --approver names have approved it. automatic: whoever has a
-    /// token of the vault has its requests signed at once, within what the policy files of the signers allow.
+    /// manual: nothing is signed before the persons that --approver names have approved it. automatic: requests of any
+    /// token of the vault are signed at once, within what the policy files of the signers allow.
     #[arg(long, value_name = "RULE", default_value = "manual", value_parser = ["manual", "automatic"])]
     approvals: String,
     /// A person who may approve and reject, and a public key of hers: an OpenSSH line (ssh-ed25519,

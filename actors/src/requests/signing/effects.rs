@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use super::{BuildBlocker, Msg, SigningState};
 use crate::{
     account::ChainAccount,
-    chain_rpc::{BroadcastOutcome, BroadcastRequest, ChainError, ChainQueue, Standing},
+    chain_rpc::{BroadcastOutcome, BroadcastRequest, ChainError, Standing},
     port::SigningAttempt,
     requests::{
         followed, rebroadcast, recipients, replacing, request_store::StoredRequest, simulations,
@@ -39,12 +39,13 @@ impl SigningState {
         self.simulate()?;
         let sent_before = self.note_sending()?;
         let StoredRequest {
-            request, payload, ..
+            request,
+            payload,
+            advanced_at_ms,
+            ..
         } = self.stored()?;
         if request.state.is_over() {
-            if let Some(tracked) =
-                followed::tracked(request, payload, self.services.now_ms(), false)
-            {
+            if let Some(tracked) = followed::tracked(request, payload, *advanced_at_ms, false) {
                 self.services.tracking.push(tracked);
             }
             myself.stop(None);
@@ -80,8 +81,9 @@ impl SigningState {
                 let account = ChainAccount::of(request, payload);
                 let public_key = request.public_key.clone();
                 if self.chain_wait.is_none() {
-                    self.chain_wait = queue.map(ChainQueue::enter);
+                    self.chain_wait = queue.map(|queue| Arc::new(queue.enter()));
                 }
+                let chain_wait = self.chain_wait.clone();
                 spawn_task(myself, "asking the chain", async move {
                     if let Some(client) = &client
                         && let Err(refused @ ChainError::Refused(_)) =
@@ -151,6 +153,10 @@ impl SigningState {
                                 Err(fault) => {
                                     tracing::warn!(request = %id, ?fault, "failed to check earlier transactions");
                                 }
+                            }
+                            // From here on it waits for others of its account.
+                            if let Some(wait) = chain_wait {
+                                wait.answered();
                             }
                             let wanted = |reply| SlotRequest {
                                 payload,

@@ -173,7 +173,7 @@ pub struct SigningState {
     /// It may take until then, in milliseconds since the Unix epoch, whatever its row says.
     extended_deadline_ms: u64,
     /// It waits for what its chain's nodes say.
-    chain_wait: Option<ChainWait>,
+    chain_wait: Option<Arc<ChainWait>>,
     task: Option<AbortOnDrop>,
     admission: vault::AdmissionPermit,
 }

@@ -161,7 +161,7 @@ impl SigningState {
             .is_none_or(|(known, _)| *known != reason)
         {
             if let Err(fault) = self.stored_mut()?.delay(&services, &reason).await {
-                tracing::warn!(%request, ?fault, reason, "why a request waits could not be stored");
+                tracing::warn!(%request, ?fault, reason, "failed to store why a request waits");
             }
             self.delayed = Some((reason.clone(), self.services.counters.wait()));
         }

@@ -115,7 +115,7 @@ impl Server {
         for (name, _) in url.query_pairs() {
             if !PARAMETERS.contains(&&*name) {
                 return Err(wrong(&format!(
-                    "unknown parameter {name:?}; here can stand: {}",
+                    "unknown parameter {name:?}; allowed: {}",
                     PARAMETERS.join(", ")
                 )));
             }

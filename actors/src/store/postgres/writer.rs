@@ -116,8 +116,8 @@ impl Writer {
             Settled::Behind => {
                 return Err(Trouble::passing(shared.halt(
                     "PostgreSQL has lost commits that it had confirmed: it was put back to an \
-                     older state, or a standby without them became the primary. Nothing is read \
-                     or written any more; see \"When commits were lost\" in docs/postgresql.md",
+                     older state, or a standby without them became the primary. The store is \
+                     halted; see \"When commits were lost\" in docs/postgresql.md",
                 )));
             }
             Settled::Replaced => {

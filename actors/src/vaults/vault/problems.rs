@@ -63,7 +63,7 @@ impl VaultState {
         }
         if let Err(fault) = self.store_problem(scheme, problem.as_ref()).await {
             let vault = self.vault.id;
-            tracing::warn!(%vault, scheme = scheme.name(), ?problem, ?fault, "a key's problem could not be stored");
+            tracing::warn!(%vault, scheme = scheme.name(), ?problem, ?fault, "failed to store a problem of a key");
             return;
         }
         match problem {

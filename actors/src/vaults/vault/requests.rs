@@ -59,7 +59,7 @@ impl VaultState {
             let (vault, own) = (self.vault.id, failures.own);
             let noted = request_store::note_failures(&self.services, vault, request, own).await;
             if let Err(fault) = noted {
-                tracing::warn!(%request, ?fault, "that the actor of a request failed could not be stored");
+                tracing::warn!(%request, ?fault, "failed to store that the actor of a request failed");
             }
         }
         self.restart_later(myself, request);
@@ -281,7 +281,7 @@ impl VaultState {
             None => Ok(()),
             Some(holder) => Err(Fault::new(
                 Class::WrongState,
-                format!("request {holder} has the number"),
+                format!("request {holder} has reserved its nonce"),
             )),
         }
     }

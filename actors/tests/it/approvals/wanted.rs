@@ -98,7 +98,12 @@ async fn stays_in_doubt(world: &World, gateway: &Gateway, uuid: &str) {
     assert_eq!(shown.pending_operation, "");
     let fault = try_outcome(gateway, &admin(), uuid).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Unavailable);
-    assert!(fault.message().contains("may have signed it"), "{fault}");
+    assert!(
+        fault
+            .message()
+            .contains("may already have signed its transaction"),
+        "{fault}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

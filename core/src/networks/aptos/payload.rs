@@ -302,7 +302,7 @@ fn gas(wire: Option<&wire::AptosGas>) -> Result<AptosGas, Fault> {
     let level = FeeLevel::parse(LEVEL, wire.fee_level)?;
     if level.is_some() && gas_unit_price.is_some() {
         let problem =
-            "must not stand beside gasUnitPrice: it leaves the price to the chain's nodes";
+            "cannot be combined with gasUnitPrice: it leaves the price to the chain's nodes";
         return Err(Fault::field(LEVEL, problem));
     }
     Ok(AptosGas {

@@ -215,7 +215,7 @@ fn gas(wire: &wire::EvmGas, action: &EvmAction) -> Result<EvmGas, Fault> {
     };
     if gas.level.is_some() && (gas.max_fee.is_some() || gas.max_priority_fee.is_some()) {
         let problem =
-            "must not stand beside maxFee or maxPriorityFee: it leaves them to the chain's nodes";
+            "cannot be combined with maxFee or maxPriorityFee: it leaves them to the chain's nodes";
         return Err(Fault::field(level, problem));
     }
     if let (Some(priority), Some(max)) = (gas.max_priority_fee, gas.max_fee)

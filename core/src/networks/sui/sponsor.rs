@@ -69,7 +69,7 @@ pub(super) fn check_signatures(
         }
     };
     if signer != other {
-        let problem = format_args!("is of {signer}, and the other who signs is {other}");
+        let problem = format_args!("is signed by {signer}; expected {other}");
         return Err(Fault::field("otherSignatures", problem));
     }
     match good {

@@ -164,14 +164,17 @@ fn fee_level__should_be_for_a_price_that_is_left_to_the_nodes() {
     let WireKind::AptosSendNative(wire) = send_with(None).to_wire() else {
         unreachable!()
     };
-    for gas in [level(3, Some("5")), level(4, None)] {
+    for (gas, problem) in [
+        (level(3, Some("5")), "cannot be combined with gasUnitPrice"),
+        (level(4, None), "must "),
+    ] {
         let wire = wire::AptosSendNative {
             gas_fee: Some(gas),
             ..wire.clone()
         };
         refused(
             Payload::parse(&WireKind::AptosSendNative(wire)),
-            "aptosSendNative.gasFee.feeLevel: must ",
+            &format!("aptosSendNative.gasFee.feeLevel: {problem}"),
         );
     }
 }

@@ -181,15 +181,20 @@ fn fee_level__should_be_for_prices_that_are_left_to_the_nodes() {
     }
     let max: &dyn Fn(&mut wire::EvmGas) = &|gas| gas.max_fee = Some("9".into());
     let tip: &dyn Fn(&mut wire::EvmGas) = &|gas| gas.max_priority_fee = Some("9".into());
-    for gas in [with(3, max), with(1, tip), with(4, &|_| {})] {
+    let combined = "cannot be combined with maxFee or maxPriorityFee";
+    for (gas, problem) in [
+        (with(3, max), combined),
+        (with(1, tip), combined),
+        (with(4, &|_| {}), "must "),
+    ] {
         let kind = send(Some(0), Some(with(0, &|_| {}))).to_wire();
         let WireKind::EvmSendNative(mut kind) = kind else {
             unreachable!()
         };
         kind.gas_fee = Some(gas);
         let fault = Payload::parse(&WireKind::EvmSendNative(kind)).unwrap_err();
-        let field = "evmSendNative.gasFee.feeLevel: must ";
-        assert!(fault.message().starts_with(field), "{fault}");
+        let sentence = format!("evmSendNative.gasFee.feeLevel: {problem}");
+        assert!(fault.message().starts_with(&sentence), "{fault}");
     }
 }
 

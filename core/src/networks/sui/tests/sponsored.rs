@@ -177,8 +177,11 @@ fn other_signature__should_be_of_the_other_one_over_this_transaction() {
             "does not sign this transaction",
         ),
         (flipped, "does not sign this transaction"),
-        (signature_of(&third, &transaction), "is of 0x"),
-        (signature_of(&signing_key(), &transaction), "is of 0x"),
+        (signature_of(&third, &transaction), "is signed by 0x"),
+        (
+            signature_of(&signing_key(), &transaction),
+            "is signed by 0x",
+        ),
         (r1, "is of secp256r1, which is not verified here"),
         (vec![5; 97], "must be a serialized signature of Ed25519"),
         (good[..96].to_vec(), "must be a serialized signature of"),
