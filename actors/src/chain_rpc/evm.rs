@@ -451,8 +451,13 @@ impl ChainClient for EvmNode {
         let params = json!([transaction(payload.from(), &call), "latest"]);
         let returned = match self.rpc.ask(RpcCall("eth_call", params)).await {
             Ok(returned) => returned,
-            // It may pass when it is mined: the estimate of its gas decides.
-            Err(RpcCallError::Node(_)) => return Ok(()),
+            Err(RpcCallError::Node(error)) => {
+                return match refused_call(&error) {
+                    // It may pass when it is mined: the estimate of its gas decides.
+                    ChainError::Refused(_) => Ok(()),
+                    unknown => Err(unknown),
+                };
+            }
             Err(error) => return Err(error.into()),
         };
         let returned = returned.as_str().and_then(|text| text.strip_prefix("0x"));
@@ -812,6 +817,13 @@ fn speaks_of_load(error: &RpcError) -> bool {
         "unavailable",
         "syncing",
         "header not found",
+        "internal server error",
+        "deadline exceeded",
+        "context canceled",
+        "gateway",
+        "upstream",
+        "connection",
+        "unexpected eof",
     ]) || error.code == -32603 && has(&["internal error"])
 }
 

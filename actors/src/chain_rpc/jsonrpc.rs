@@ -80,7 +80,9 @@ impl Call<JsonRpc> for RpcCall {
         match parsed {
             Some(JsonRpcResponse {
                 error: Some(error), ..
-            }) if overloaded(&error) => ParsedResponse::Busy(error.words()),
+            }) if overloaded(&error) || is_of_gateway(response) => {
+                ParsedResponse::Busy(error.words())
+            }
             Some(JsonRpcResponse {
                 error: Some(error), ..
             }) => ParsedResponse::Value(Err(error)),
@@ -160,6 +162,11 @@ struct JsonRpcResponse {
     #[serde(default)]
     result: Value,
     error: Option<RpcError>,
+}
+
+/// Whether what is in front of a node says so: the node may have got the call all the same.
+fn is_of_gateway(response: &NodeResponse) -> bool {
+    matches!(response.status, 502..=504)
 }
 
 /// Codes by which nodes say "not now": -32005 limit exceeded of EIP-1474, 429 of many, -28 of a

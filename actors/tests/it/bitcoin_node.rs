@@ -687,6 +687,21 @@ async fn sightings__should_say_where_bitcoin_transactions_are() {
     let block = node.call("getblockhash", json!([height])).await;
     node.call("invalidateblock", json!([block])).await;
     assert_eq!(sighted(0).await, (TransactionSighting::Waiting, missing()));
+
+    // Another block has the other one: that block may go, too, until it is final.
+    for _ in 0..6 {
+        node.mine_without(&first.signed.tx_hash).await;
+    }
+    let own = node.call("getnewaddress", json!([])).await;
+    let others = json!([own, [second.signed.transaction]]);
+    node.call("generateblock", others).await;
+    assert_eq!(sighted(hour_ms).await.0, missing());
+    node.mine(5).await;
+    let (first, _) = sighted(hour_ms).await;
+    assert!(
+        matches!(first, TransactionSighting::Replaced(_)),
+        "{first:?}"
+    );
 }
 
 #[tokio::test]

@@ -457,6 +457,8 @@ async fn broadcast__should_tell_accepted_refused_and_unknown_apart() {
             "refused",
         ),
         ("txpool is full", false, "unknown"),
+        ("Internal server error", false, "unknown"),
+        ("context deadline exceeded", false, "unknown"),
     ] {
         let node = EvmTestNode::start(move |method, params| match method {
             "eth_sendRawTransaction" => Err((-32000, said.into())),
@@ -894,6 +896,18 @@ async fn token_transfers__should_be_refused_that_pay_nothing() {
             Some(words) => assert!(found.unwrap().contains(words)),
         }
     }
+    // What the node cannot say now is asked again.
+    let node = EvmTestNode::start(|method, params| match method {
+        "eth_call" => Err((-32000, "header not found".into())),
+        _ => healthy(method, params),
+    })
+    .await;
+    let paid = payload("0x00000000000000000000000000000000000000cc").unwrap();
+    let client = connect(vec![node.url]);
+    assert!(matches!(
+        client.preflight(&paid).await,
+        Err(ChainError::Unknown(_))
+    ));
     for to in [
         "0x0000000000000000000000000000000000000000",
         "0x00000000000000000000000000000000000000bb",

@@ -171,7 +171,12 @@ impl BitcoinNode {
             if let Some(reason) = behind(info) {
                 return ParsedResponse::Busy(reason);
             }
-            if raw.as_ref().is_ok_and(is_there) || in_wallet.as_ref().is_ok_and(is_in_block) {
+            // Where the node's wallet knows what has taken its place, that one's own depth decides: see `place`.
+            let has_rival = in_wallet.as_ref().is_ok_and(|known| depth(known) < 0);
+            if raw.as_ref().is_ok_and(is_there)
+                || in_wallet.as_ref().is_ok_and(is_in_block)
+                || has_rival
+            {
                 return ParsedResponse::Value(false);
             }
             let (outputs, makers) = of_inputs.split_at(of_inputs.len() / 2);

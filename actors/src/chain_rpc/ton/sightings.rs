@@ -25,7 +25,9 @@ impl TonNode {
             ));
         }
         if wallet.data.seqno > sent.seqno {
-            let made_s = (transaction.sent_at_ms / 1_000).saturating_sub(LIFETIME_S);
+            // It may have been sent long before it was known that it was.
+            let sent_s = (transaction.sent_at_ms / 1_000).min(u64::from(sent.valid_until));
+            let made_s = sent_s.saturating_sub(LIFETIME_S);
             let found = self.find(&sent, made_s, wallet.last).await?;
             return Ok(match found {
                 Some(found) => TransactionSighting::Final(found),

@@ -86,10 +86,9 @@ impl SigningState {
                 let chain_wait = self.chain_wait.clone();
                 spawn_task(myself, "asking the chain", async move {
                     if let Some(client) = &client
-                        && let Err(refused @ ChainError::Refused(_)) =
-                            client.preflight(&checked).await
+                        && let Err(error) = client.preflight(&checked).await
                     {
-                        return Msg::ChainDataArrived(Err(BuildBlocker::Chain(refused)));
+                        return Msg::ChainDataArrived(Err(BuildBlocker::Chain(error)));
                     }
                     if let Some(chain_data) = own {
                         return Msg::ChainDataArrived(chain_data.map_err(BuildBlocker::Wrong));
