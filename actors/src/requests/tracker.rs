@@ -377,7 +377,7 @@ impl Pump {
                 self.open.remove(&request);
             }
             Err(fault) => {
-                tracing::warn!(%request, ?fault, "failed to store that a transaction was dropped");
+                tracing::warn!(%request, ?fault, "failed to store that a transaction never comes");
             }
         }
     }

@@ -655,7 +655,9 @@ fn crowded(wait: Option<Duration>) -> Fault {
             "signers overloaded: earlier requests take about {} s more, and this request has less time",
             wait.as_secs()
         ),
-        None => "signers overloaded: the deadline of the request has passed".to_owned(),
+        None => {
+            "signers overloaded: the deadline of the request has passed, or is too near".to_owned()
+        }
     };
     let seconds = wait.map_or(1, |wait| wait.as_secs().clamp(1, 60));
     Fault::unavailable(sentence).with_code(FaultCode::Busy {

@@ -22,6 +22,7 @@ async fn until_accident(
         happened = soon.await.is_ok();
     }
     if !clients.is_finished() {
+        assert!(happened, "clients neither end nor come to the accident");
         clients.abort();
         let _ = clients.await;
     }

@@ -28,7 +28,8 @@ use crate::{
 const HALTED: u8 = 3;
 /// One request of so many tries a slow node, which may be fast again.
 const TRY_SLOW: u64 = 50;
-/// Second teams, in tenths: one of ten attempts gets one, and some more when a node has just stopped.
+/// Second teams, in tenths: one of ten attempts gets one, and some more when a node has just stopped. One that is done
+/// first costs nothing.
 /// What makes all attempts slow must not double what there is to do.
 const SECOND_TEAM: u32 = 10;
 const FIRST_CREDIT: u32 = 80;
