@@ -15,6 +15,7 @@ pub mod gateway;
 mod leases;
 mod limits;
 mod lists;
+mod node_observer;
 mod nodes;
 pub mod operations;
 pub mod port;

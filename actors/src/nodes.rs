@@ -1,6 +1,8 @@
 //! The signer nodes that operators have admitted. Only these are used; the cluster ignores others.
 
-use std::collections::{BTreeSet, HashSet};
+pub mod status;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use covault_core::{
     audit::AuditChain,
@@ -133,30 +135,41 @@ pub async fn pin_rows(
     Ok(())
 }
 
-/// Every admitted node with what it announces, by name.
+/// Every admitted node as this process hears it, by name: for its metrics.
 ///
 /// # Errors
 /// [`Class::Unavailable`] when the store cannot be read.
-pub async fn view(services: &Services) -> Result<Vec<NodeView>, Fault> {
-    let seen = services.signers.nodes();
-    let mut nodes: Vec<NodeView> = admitted(services)
-        .await?
-        .into_iter()
-        .map(|AdmittedNode { id, name, at_ms: _ }| {
-            let mut node = seen
-                .iter()
-                .find(|node| node.id == id)
-                .cloned()
-                .unwrap_or_else(|| NodeView::unseen(id));
-            if !name.is_empty() {
-                node.name = name;
-                node.named = true;
-            }
-            node
-        })
-        .collect();
+pub async fn heard(services: &Services) -> Result<Vec<NodeView>, Fault> {
+    let heard = services.signers.nodes().into_iter();
+    let heard = heard.map(|node| (node.id, node)).collect();
+    Ok(named(admitted(services).await?, heard))
+}
+
+/// Every admitted node as it is written down, by name: the same in every process.
+///
+/// # Errors
+/// [`Class::Unavailable`] when the store cannot be read.
+pub async fn written(services: &Services) -> Result<Vec<NodeView>, Fault> {
+    let admitted = admitted(services).await?;
+    let ids: Vec<NodeId> = admitted.iter().map(|node| node.id).collect();
+    let written = status::of(services, &ids).await?.into_iter();
+    let written = written.map(|(id, row)| (id, row.node)).collect();
+    Ok(named(admitted, written))
+}
+
+/// The nodes by the names that operators gave them, else by their own.
+fn named(admitted: Vec<AdmittedNode>, mut nodes: BTreeMap<NodeId, NodeView>) -> Vec<NodeView> {
+    let node = |AdmittedNode { id, name, at_ms: _ }| {
+        let mut node = nodes.remove(&id).unwrap_or_else(|| NodeView::unseen(id));
+        if !name.is_empty() {
+            node.name = name;
+            node.named = true;
+        }
+        node
+    };
+    let mut nodes: Vec<NodeView> = admitted.into_iter().map(node).collect();
     nodes.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
-    Ok(nodes)
+    nodes
 }
 
 async fn admitted(services: &Services) -> Result<Vec<AdmittedNode>, Fault> {
@@ -208,7 +221,7 @@ async fn admit(services: &Services, id: NodeId, name: &str, by: &AuditActor) -> 
 }
 
 /// The first of these names, and how many more there are.
-fn named(mut names: Vec<String>) -> String {
+fn some_names(mut names: Vec<String>) -> String {
     names.sort_unstable();
     let more = names.len().saturating_sub(MAX_NAMED_VAULTS);
     names.truncate(MAX_NAMED_VAULTS);
@@ -243,14 +256,14 @@ async fn remove(services: &Services, id: NodeId, by: &AuditActor) -> Result<(), 
     if !holds.is_empty() {
         reasons.push(format!(
             "the node holds shares of: {}; give them to another node first (covault vault reshare)",
-            named(holds)
+            some_names(holds)
         ));
     }
     if !makes.is_empty() {
         reasons.push(format!(
             "keys are to be made with the node for: {}; name other signers first (covault vault \
              create --replace)",
-            named(makes)
+            some_names(makes)
         ));
     }
     if !reasons.is_empty() {
@@ -258,6 +271,7 @@ async fn remove(services: &Services, id: NodeId, by: &AuditActor) -> Result<(), 
     }
     let mut batch = Batch::new();
     batch.delete(key, Precondition::Version(version));
+    batch.delete(rows::node_status(id), Precondition::Any);
     AuditNote::new(by, audit::node(&id), "NodeRemoved").add_to(
         &mut batch,
         AuditChain::Service,

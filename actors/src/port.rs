@@ -14,6 +14,7 @@ use covault_core::{
     scheme::Scheme,
     signature::Signature,
 };
+use serde::{Deserialize, Serialize};
 
 /// One attempt to sign an order with a fixed set of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +35,7 @@ pub struct SigningAttempt {
 }
 
 /// A signer node as the orchestrator sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeView {
     /// Identity.
     pub id: NodeId,
@@ -63,7 +64,7 @@ pub struct NodeView {
 }
 
 /// Why a node does not sign.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeHalt {
     /// Its clock cannot be believed.
     Clock,
@@ -107,7 +108,7 @@ impl NodeView {
 }
 
 /// A node that announces itself and was not admitted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnadmittedView {
     /// Identity.
     pub id: NodeId,
@@ -204,7 +205,8 @@ pub trait SignerCluster: Send + Sync {
         Err(Fault::unavailable("there are no signers"))
     }
 
-    /// Every admitted node that announced itself since this process started.
+    /// Every admitted node that announced itself since this process started: what this process hears, on which it acts. What
+    /// is told of nodes are the rows that the node observer writes from it.
     fn nodes(&self) -> Vec<NodeView>;
 
     /// From now on only these nodes are used and listed. Called before anything else, and with

@@ -1,4 +1,4 @@
-//! The root supervisor: keeps the directory, the lease manager and the retention job running.
+//! The root supervisor: keeps the directory, the lease manager, the node observer and the retention job running.
 
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use crate::{
     leases::{LeaseManager, LeaseManagerMsg},
+    node_observer::NodeObserver,
     retention::RetentionJob,
     services::Services,
     vaults::directory::{DirectoryAddress, VaultDirectory},
@@ -18,6 +19,8 @@ pub enum Msg {
     DirectoryDue,
     /// The retention job is to be started (again).
     RetentionDue,
+    /// The node observer is to be started (again).
+    NodeObserverDue,
     /// Starts the lease manager (again).
     LeaseManagerDue,
     /// The orchestrator is stopping: others are to know, and it takes no more vaults.
@@ -31,6 +34,7 @@ pub struct RootState {
     services: Arc<Services>,
     address: watch::Sender<DirectoryAddress>,
     retention: Option<ActorId>,
+    node_observer: Option<ActorId>,
     lease_manager: Option<ActorRef<LeaseManagerMsg>>,
     failures: u32,
 }
@@ -49,10 +53,12 @@ impl Actor for RootSupervisor {
         myself.cast(Msg::DirectoryDue)?;
         myself.cast(Msg::RetentionDue)?;
         myself.cast(Msg::LeaseManagerDue)?;
+        myself.cast(Msg::NodeObserverDue)?;
         Ok(RootState {
             services,
             address,
             retention: None,
+            node_observer: None,
             lease_manager: None,
             failures: 0,
         })
@@ -87,6 +93,16 @@ impl Actor for RootSupervisor {
                     }
                 }
             }
+            Msg::NodeObserverDue => {
+                let services = Arc::clone(&state.services);
+                match Actor::spawn_linked(None, NodeObserver, services, myself.get_cell()).await {
+                    Ok((actor, _)) => state.node_observer = Some(actor.get_id()),
+                    Err(error) => {
+                        tracing::error!(%error, "node observer failed to start");
+                        state.start_later(&myself, || Msg::NodeObserverDue);
+                    }
+                }
+            }
             Msg::LeaseManagerDue => {
                 let arguments = (Arc::clone(&state.services), state.address.subscribe());
                 match Actor::spawn_linked(None, LeaseManager, arguments, myself.get_cell()).await {
@@ -118,6 +134,9 @@ impl Actor for RootSupervisor {
                 if state.retention == Some(actor.get_id()) {
                     tracing::error!("retention job failed; restarting it");
                     state.start_later(&myself, || Msg::RetentionDue);
+                } else if state.node_observer == Some(actor.get_id()) {
+                    tracing::error!("node observer failed; restarting it");
+                    state.start_later(&myself, || Msg::NodeObserverDue);
                 } else if state
                     .lease_manager
                     .as_ref()

@@ -388,7 +388,10 @@ pub async fn restore<R: io::Read>(
 
 /// Rows that say nothing of vaults: who is there, and who has what in progress.
 fn of_processes(space: KeySpace) -> bool {
-    matches!(space, KeySpace::Probe | KeySpace::Lease | KeySpace::Member)
+    matches!(
+        space,
+        KeySpace::Probe | KeySpace::Lease | KeySpace::Member | KeySpace::NodeStatus
+    )
 }
 
 async fn refuse_rows(store: &dyn Store) -> Result<(), Fault> {

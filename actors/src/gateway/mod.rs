@@ -310,14 +310,14 @@ impl Gateway {
         self.inner.readiness.check(&self.inner.services).await
     }
 
-    /// The admitted nodes, and how many others announce themselves.
+    /// The admitted nodes, and how many others announce themselves, as this process hears them.
     ///
     /// # Errors
     /// When the store cannot be read.
     pub async fn nodes(&self) -> Result<(Vec<NodeView>, usize), Fault> {
         let services = &self.inner.services;
         let unadmitted = services.signers.unadmitted().len();
-        Ok((nodes::view(services).await?, unadmitted))
+        Ok((nodes::heard(services).await?, unadmitted))
     }
 
     /// How the nodes of the chains are doing.

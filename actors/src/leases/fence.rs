@@ -165,7 +165,7 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::Replacement
         | KeySpace::Awaiting
         | KeySpace::FirstWallet => true,
-        // Guarded by their versions, or of no harm: a simulation is only shown.
+        // Guarded by their versions, or of no harm: simulations and how nodes are doing are only shown.
         KeySpace::VaultName
         | KeySpace::Probe
         | KeySpace::Simulation
@@ -177,6 +177,7 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::Watch
         | KeySpace::Lease
         | KeySpace::Member
+        | KeySpace::NodeStatus
         | KeySpace::AuditEntry
         | KeySpace::AuditHead
         | KeySpace::Restore => false,

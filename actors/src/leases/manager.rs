@@ -203,6 +203,7 @@ impl LeaseManagerState {
             name: services.name.clone(),
             home: services.home,
             since_ms: self.since_ms,
+            at_ms: services.now_ms(),
             moves: held_leases.moves(),
             leaving: self.leaving,
         };

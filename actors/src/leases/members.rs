@@ -128,6 +128,7 @@ mod tests {
             name: String::new(),
             home: None,
             since_ms: 0,
+            at_ms: 0,
             moves: 0,
             leaving: false,
         };

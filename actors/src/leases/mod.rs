@@ -50,6 +50,8 @@ pub struct MemberRow {
     pub home: Option<[u8; 32]>,
     /// Since when, by its own clock, in milliseconds since the Unix epoch; for people.
     pub since_ms: u64,
+    /// When it was last there, by its own clock, in milliseconds since the Unix epoch; for people.
+    pub at_ms: u64,
     /// How often it has given something back: others look then what there is for them.
     pub moves: u64,
     /// It is stopping: it gets no more leases.

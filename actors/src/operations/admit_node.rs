@@ -1,7 +1,11 @@
 use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::admin};
 
-use super::{Operation, OperationCall, admin::parse_line, list_nodes::node_message};
+use super::{
+    Operation, OperationCall,
+    admin::parse_line,
+    list_nodes::{as_of_ms, node_message},
+};
 use crate::{audit::AuditActor, nodes};
 
 /// Admits a signer node. Repeating it changes nothing but the name, if one is given.
@@ -20,10 +24,11 @@ impl Operation for AdmitNode {
             name: request.name,
         };
         nodes::change(call.services, change, &AuditActor::caller(call.caller)).await?;
-        let mut nodes = nodes::view(call.services).await?.into_iter();
+        let as_of_ms = as_of_ms(call.services).await?;
+        let mut nodes = nodes::written(call.services).await?.into_iter();
         let node = nodes.find(|node| node.id == id);
         Ok(admin::AdmitNodeResponse {
-            node: node.map(node_message),
+            node: node.map(|node| node_message(node, as_of_ms)),
         })
     }
 }

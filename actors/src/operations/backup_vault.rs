@@ -8,7 +8,10 @@ use covault_core::{
 };
 
 use super::{Home, HomeLookup, Operation, OperationCall};
-use crate::audit::{self, AuditActor, AuditNote};
+use crate::{
+    audit::{self, AuditActor, AuditNote},
+    nodes,
+};
 
 /// How long nodes may take to encrypt their shares, in milliseconds.
 const BACKUP_MS: u64 = 15_000;
@@ -56,6 +59,7 @@ impl Operation for BackupVault {
                 "the vault's keys do not exist yet",
             ));
         }
+        let nodes = nodes::written(services).await?;
         // Before anybody is asked: what nodes hand out must not lack its entry.
         let wanted = AuditNote::for_vault(
             &AuditActor::caller(call.caller),
@@ -92,7 +96,6 @@ impl Operation for BackupVault {
             (scheme, threshold, order.epoch, answers)
         });
         let answered: Vec<(_, _, _, Vec<_>)> = futures::future::join_all(asked).await;
-        let nodes = services.signers.nodes();
         let mut backups = Vec::new();
         for (scheme, threshold, epoch, answers) in answered {
             backups.extend(answers.into_iter().map(|(node, backup)| {

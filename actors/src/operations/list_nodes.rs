@@ -3,11 +3,14 @@ use covault_core::{fault::Fault, schema::admin};
 
 use super::{Operation, OperationCall};
 use crate::{
-    nodes,
+    leases::{LeaseRow, LeaseScope, MemberRow, member},
+    nodes::{self, status},
     port::{NodeHalt, NodeView, UnadmittedView},
+    services::Services,
 };
 
-/// Lists the signer nodes.
+/// Lists the signer nodes, as the orchestrator that watches them has written them down: every process answers
+/// the same.
 pub struct ListNodes;
 
 #[async_trait]
@@ -17,18 +20,38 @@ impl Operation for ListNodes {
     type Response = admin::ListNodesResponse;
 
     async fn run(call: OperationCall<'_>, _: Self::Request) -> Result<Self::Response, Fault> {
-        let nodes = nodes::view(call.services).await?;
-        let unadmitted = call.services.signers.unadmitted();
+        let as_of_ms = as_of_ms(call.services).await?;
+        let mut want_to_join = status::unadmitted(call.services).await?;
+        let nodes = nodes::written(call.services).await?;
+        // The list may be older than an admission.
+        want_to_join.retain(|node| nodes.iter().all(|admitted| admitted.id != node.id));
+        let nodes = nodes.into_iter().map(|node| node_message(node, as_of_ms));
         Ok(admin::ListNodesResponse {
-            nodes: nodes.into_iter().map(node_message).collect(),
-            want_to_join: unadmitted.into_iter().map(unadmitted_message).collect(),
+            nodes: nodes.collect(),
+            want_to_join: want_to_join.into_iter().map(unadmitted_message).collect(),
             now_ms: call.services.now_ms(),
+            as_of_ms,
         })
     }
 }
 
+/// When the orchestrator that watches the nodes was last there; `None`: nobody watches them.
+pub(super) async fn as_of_ms(services: &Services) -> Result<Option<u64>, Fault> {
+    if services.store.exclusive() {
+        return Ok(Some(services.now_ms()));
+    }
+    let lease = services
+        .load::<LeaseRow>(&LeaseScope::Maintenance.key())
+        .await?;
+    let Some(watcher) = lease.and_then(|(lease, _)| lease.owner) else {
+        return Ok(None);
+    };
+    let member = services.load::<MemberRow>(&member(watcher)).await?;
+    Ok(member.map(|(member, _)| member.at_ms))
+}
+
 /// A node as operators see it.
-pub(super) fn node_message(view: NodeView) -> admin::Node {
+pub(super) fn node_message(view: NodeView, as_of_ms: Option<u64>) -> admin::Node {
     let NodeView {
         id,
         name,
@@ -51,7 +74,11 @@ pub(super) fn node_message(view: NodeView) -> admin::Node {
         public_key: id.openssh_line(""),
         name,
         live,
-        last_seen_ms,
+        // Of a live node only what changes is written.
+        last_seen_ms: last_seen_ms.map(|seen_ms| match as_of_ms {
+            Some(as_of_ms) if live => seen_ms.max(as_of_ms),
+            _ => seen_ms,
+        }),
         version,
         keys,
         bans: bans.into_iter().map(ban).collect(),
@@ -77,11 +104,10 @@ fn unadmitted_message(view: UnadmittedView) -> admin::UnadmittedNode {
     let UnadmittedView {
         id,
         name,
-        last_seen_ms,
+        last_seen_ms: _,
     } = view;
     admin::UnadmittedNode {
         public_key: id.openssh_line(""),
         name,
-        last_seen_ms,
     }
 }

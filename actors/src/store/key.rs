@@ -78,11 +78,13 @@ pub enum KeySpace {
     Lease = 40,
     /// Orchestrator id -> that it is there; its version grows as long as it is.
     Member = 41,
+    /// Node id -> how it is doing; nothing -> those that were not admitted and want to be.
+    NodeStatus = 42,
 }
 
 impl KeySpace {
     /// Every kind, in order.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 37] = [
         Self::Vault,
         Self::VaultName,
         Self::Wallet,
@@ -119,6 +121,7 @@ impl KeySpace {
         Self::Awaiting,
         Self::Lease,
         Self::Member,
+        Self::NodeStatus,
     ];
 
     /// The kind of a number.

@@ -139,6 +139,24 @@ pub fn node(id: NodeId) -> Key {
     Key::new(KeySpace::Node, &[&id.0])
 }
 
+/// [`KeySpace::NodeStatus`].
+pub fn node_status(id: NodeId) -> Key {
+    Key::new(KeySpace::NodeStatus, &[&[1], &id.0])
+}
+
+/// The node of a [`KeySpace::NodeStatus`] key.
+pub fn node_of_status(key: &Key) -> Option<NodeId> {
+    let (1, id) = key.bytes.split_first()? else {
+        return None;
+    };
+    Some(NodeId(id.try_into().ok()?))
+}
+
+/// [`KeySpace::NodeStatus`].
+pub fn unadmitted_nodes() -> Key {
+    Key::new(KeySpace::NodeStatus, &[&[2]])
+}
+
 /// [`KeySpace::Wallet`].
 pub fn wallet(id: WalletId) -> Key {
     Key::new(KeySpace::Wallet, &[id.as_bytes()])

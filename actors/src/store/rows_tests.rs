@@ -32,7 +32,11 @@ use covault_core::{
 
 use super::*;
 use crate::backup::restore::{RestoreState, RestoreTimes};
-use crate::leases::{LeaseRow, MemberRow};
+use crate::{
+    leases::{LeaseRow, MemberRow},
+    nodes::status::NodeStatusRow,
+    port::{NodeHalt, NodeView, UnadmittedView},
+};
 
 fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(name: &str, value: &T) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -643,8 +647,36 @@ fn leases__should_stay_readable() {
         name: "one".into(),
         home: Some([6; 32]),
         since_ms: 11,
+        at_ms: 12,
         moves: 2,
         leaving: true,
     };
     check("member-v1", &member);
+    let node = NodeView {
+        name: "vienna".into(),
+        live: true,
+        last_seen_ms: Some(13),
+        version: "0.1.0".into(),
+        keys: 2,
+        bans: vec![([7; 8], NodeId([8; 32]))],
+        skew_ms: -14,
+        halted: vec![
+            NodeHalt::Clock,
+            NodeHalt::Claims,
+            NodeHalt::DuplicateIdentity,
+            NodeHalt::Frozen,
+        ],
+        frozen: vec![VaultId::from_bytes([9; 16])],
+        ..NodeView::unseen(NodeId([4; 32]))
+    };
+    check("node-status-v1", &NodeStatusRow { at_ms: 15, node });
+    let unadmitted = UnadmittedView {
+        id: NodeId([5; 32]),
+        name: "graz".into(),
+        last_seen_ms: 16,
+    };
+    check("nodes-unadmitted-v1", &vec![unadmitted]);
+    let key = node_status(NodeId([6; 32]));
+    assert_eq!(node_of_status(&key), Some(NodeId([6; 32])));
+    assert_eq!(node_of_status(&unadmitted_nodes()), None);
 }

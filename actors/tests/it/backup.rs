@@ -395,6 +395,7 @@ async fn every_row(world: &World) -> Vec<(Key, Vec<u8>)> {
             KeySpace::Restore,
             KeySpace::Lease,
             KeySpace::Member,
+            KeySpace::NodeStatus,
         ];
         if !of_processes.contains(&space) {
             let scan = Scan::prefix(space, &[], 10_000);

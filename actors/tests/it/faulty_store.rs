@@ -69,11 +69,13 @@ impl FaultyStore {
     }
 }
 
-/// That chains of the audit log begin is part of a start, and that the house is taken comes at no
-/// certain time: they count as no commits.
+/// That chains of the audit log begin is part of a start; that the maintenance lease is taken, and how nodes are
+/// doing is written down, comes at no certain time: they count as no commits.
 fn of_a_start(batch: &Batch) -> bool {
     let house = Key::new(KeySpace::Lease, &[&[2]]);
-    let own = |write: &RowWrite| write.key.space == KeySpace::AuditHead || write.key == house;
+    let own = |write: &RowWrite| {
+        matches!(write.key.space, KeySpace::AuditHead | KeySpace::NodeStatus) || write.key == house
+    };
     !batch.writes().is_empty() && batch.writes().iter().all(own)
 }
 

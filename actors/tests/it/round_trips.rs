@@ -23,7 +23,10 @@ struct CountingStore {
 
 /// Looking after others is no part of a request.
 fn is_upkeep(space: KeySpace) -> bool {
-    matches!(space, KeySpace::Member | KeySpace::Node | KeySpace::Lease)
+    matches!(
+        space,
+        KeySpace::Member | KeySpace::Node | KeySpace::NodeStatus | KeySpace::Lease
+    )
 }
 
 impl CountingStore {

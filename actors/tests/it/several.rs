@@ -7,12 +7,17 @@ use std::{
 };
 
 use covault_actors::{
-    operations::{CreateVault, CreateWallet},
-    store::{KeySpace, Scan},
+    operations::{CreateVault, CreateWallet, ListNodes},
+    store::{Key, KeySpace, Scan},
 };
-use covault_core::{fault::Class, ids::VaultId, schema::wire::NetworkType};
+use covault_core::{
+    fault::Class,
+    ids::VaultId,
+    schema::{admin, wire::NetworkType},
+};
 
 use crate::{
+    fake_signers::FakeSigners,
     processes::{Process, leases, owned, owner, world},
     world::*,
 };
@@ -338,6 +343,71 @@ async fn every_process__should_say_why_a_request_or_a_key_waits() {
         let problem = problem.await.unwrap();
         assert_eq!(problem, "not enough signers: missing node-2");
     }
+}
+
+async fn nodes_of(process: &Process) -> Vec<admin::Node> {
+    let gateway = process.gateway.clone();
+    let request = admin::ListNodesRequest::default();
+    let nodes = process
+        .inside(async move { call::<ListNodes>(&gateway, &admin(), request).await })
+        .await;
+    nodes.unwrap().unwrap().nodes
+}
+
+async fn available(process: &Process) -> Vec<u32> {
+    let gateway = process.gateway.clone();
+    let vault = process.inside(async move { vault_named(&gateway, "main").await });
+    let keys = vault.await.unwrap().unwrap().keys;
+    let shares = keys.into_iter().map(|key| key.shares.unwrap().available);
+    shares.collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_process__should_say_the_same_of_the_nodes() {
+    let world = world();
+    let away = |numbers: &[u8]| numbers.iter().map(|number| node(*number)).collect();
+    *world.signers.away.lock().unwrap() = away(&[3]);
+    let one = Process::start(&world).await;
+    one.vault("main").await;
+    let two = Process::start(&world).await;
+    // What this one hears itself is wrong.
+    let front = World {
+        runs_vaults: false,
+        signers: FakeSigners::new(),
+        ..world.clone()
+    };
+    *front.signers.away.lock().unwrap() = away(&[1, 2]);
+    let front = Process::start(&front).await;
+    let all = [&one, &two, &front];
+    let version = async |number| {
+        let key = Key::new(KeySpace::NodeStatus, &[&[1], &node(number).0]);
+        world.store.get(&key).await.unwrap().map(|row| row.version)
+    };
+    for (absent, live, can_sign) in [(3, [true, true, false], 2), (2, [true, false, true], 2)] {
+        *world.signers.away.lock().unwrap() = away(&[absent]);
+        for process in all {
+            let expected = vec![can_sign; available(process).await.len()];
+            loop {
+                let nodes = nodes_of(process).await;
+                assert_eq!(nodes.len(), 3);
+                let said: Vec<bool> = nodes.iter().map(|node| node.live).collect();
+                if said == live && available(process).await == expected {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    }
+    // Nobody wrote for the sake of time: 20 looks and more have passed since.
+    let before = [version(1).await, version(2).await, version(3).await];
+    for process in [&one, &two] {
+        for _ in 0..10 {
+            process.let_pass(&world, 0).await;
+        }
+    }
+    let after = [version(1).await, version(2).await, version(3).await];
+    assert_eq!(before, after);
+    assert_eq!(after, [Some(1), Some(2), Some(2)]);
 }
 
 /// What clients of a service do that is being restarted: repeat with the same key.

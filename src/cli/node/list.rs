@@ -7,6 +7,9 @@ use covault_core::schema::admin::{self, ListNodesResponse, Node};
 use super::{super::client::ConnectionArgs, print_line};
 use crate::cli::{ago, answer_json};
 
+/// After so long without an orchestrator that watches the nodes it is said, in milliseconds: clocks differ.
+const STALE_MS: u64 = 60_000;
+
 pub async fn run(json: bool, target: ConnectionArgs) -> anyhow::Result<()> {
     let request = admin::ListNodesRequest {};
     let nodes = target.client()?.call::<ListNodes>(&request).await?;
@@ -43,7 +46,7 @@ fn table(response: &ListNodesResponse) -> String {
             state(node).to_owned(),
             node.name.clone(),
             node.last_seen_ms.map_or_else(
-                || "not since the orchestrator started".to_owned(),
+                || "never".to_owned(),
                 |ms| ago(response.now_ms.saturating_sub(ms)),
             ),
             or_dash(node.version.clone()),
@@ -122,6 +125,15 @@ fn notes(response: &ListNodesResponse) -> Vec<String> {
             ));
         }
     }
+    let age_ms = response
+        .as_of_ms
+        .map(|ms| response.now_ms.saturating_sub(ms));
+    if age_ms.is_none_or(|age_ms| age_ms > STALE_MS) {
+        let last = age_ms.map_or_else(|| "long ago".to_owned(), ago);
+        lines.push(format!(
+            "No orchestrator watches the nodes: this is how they were when one last did, {last}."
+        ));
+    }
     if !response.want_to_join.is_empty() {
         lines.push(
             "\nThese want to join and are ignored (anybody can announce any name: compare the key):"
@@ -190,9 +202,9 @@ mod tests {
             want_to_join: vec![UnadmittedNode {
                 public_key: "ssh-ed25519 CCCC".into(),
                 name: "new".into(),
-                last_seen_ms: 1,
             }],
             now_ms: 100_000,
+            as_of_ms: Some(99_900),
         }
     }
 
@@ -205,10 +217,21 @@ mod tests {
         for word in ["halted", "vienna", "1 s ago", "0.1.0", "-61.5 s", "AAAA"] {
             assert!(rows[1].contains(word), "{table}");
         }
-        for word in ["offline", "graz", "not since", "BBBB"] {
+        for word in ["offline", "graz", "never", "BBBB"] {
             assert!(rows[2].contains(word), "{table}");
         }
-        let notes = notes(&nodes).join("\n");
+        let told = notes(&nodes).join("\n");
+        assert!(!told.contains("No orchestrator"), "{told}");
+        for (as_of_ms, last) in [(Some(80_000), "2 min ago"), (None, "long ago")] {
+            let stale = ListNodesResponse {
+                now_ms: 200_000,
+                as_of_ms,
+                ..nodes.clone()
+            };
+            let told = notes(&stale).join("\n");
+            assert!(told.contains(&format!("last did, {last}.")), "{told}");
+        }
+        let notes = told;
         for halted in ["vienna runs twice", "vienna does not sign with some shares"] {
             assert!(notes.contains(halted), "{notes}");
         }

@@ -1,6 +1,6 @@
 //! A vault as operators see it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use covault_core::{
     fault::Fault,
@@ -17,7 +17,7 @@ use covault_core::{
 };
 
 use super::problems::{self, is_open};
-use crate::{port::NodeView, services::Services};
+use crate::{nodes::status, port::NodeView, services::Services};
 
 /// The vault's message. Threshold and signers are those of the first key, or as the vault was asked
 /// for before there is one.
@@ -26,7 +26,13 @@ use crate::{port::NodeView, services::Services};
 /// When the store cannot be read.
 pub async fn vault_message(services: &Services, vault: &Vault) -> Result<admin::Vault, Fault> {
     let problems = problems::load(services, vault.id).await?;
-    let nodes = services.signers.nodes();
+    let holders = vault.keys.iter().filter_map(|key| match &key.state {
+        KeyState::Ready(live) => Some(&live.generation.holders),
+        _ => None,
+    });
+    let holders: BTreeSet<NodeId> = holders.flatten().copied().collect();
+    let nodes = status::of(services, &Vec::from_iter(holders)).await?;
+    let nodes: Vec<NodeView> = nodes.into_values().map(|row| row.node).collect();
     let keys: Vec<admin::Key> = vault
         .keys
         .iter()
