@@ -23,56 +23,27 @@ const EVENTS: &str = "/v1/events";
 const EXECUTE: &str = "executeSigningRequests";
 
 const SIGNING: &str = "Signing requests";
-const BATCHES: &str = "Batch payments";
-const WALLETS: &str = "Wallets";
-const SWEEP: &str = "Deposit and sweep";
 const HEALTH: &str = "Health";
-const VAULTS: &str = "Vaults";
-const NODES: &str = "Signer nodes";
-const TOKENS: &str = "Tokens";
-const STORE: &str = "Audit log and backups";
 
-/// The groups of operations of the admin API.
+/// The groups of operations of the admin API. Which one an operation is in, its service says, or the operation itself.
 pub fn admin_tags() -> Value {
     json!([
-        {"name": VAULTS, "description": "Vaults, and the shares of their keys."},
-        {"name": NODES, "description": "Signer nodes."},
-        {"name": TOKENS, "description": "API tokens, and what sweep tokens have configured."},
-        {"name": STORE, "description": "The audit log, and backups of the store."},
+        {"name": "Vaults", "description": "Vaults, and the shares of their keys."},
+        {"name": "Signer nodes", "description": "Signer nodes."},
+        {"name": "Tokens", "description": "API tokens, and what sweep tokens have configured."},
+        {"name": "Audit log and backups", "description": "The audit log, and backups of the store."},
     ])
-}
-
-fn admin_tag(operation: &str) -> &'static str {
-    let named = |part: &str| operation.contains(part);
-    match operation {
-        _ if named("Vault") || named("Reshare") => VAULTS,
-        _ if named("Node") => NODES,
-        _ if named("Token") || named("Sweep") => TOKENS,
-        _ => STORE,
-    }
 }
 
 /// The groups of operations.
 pub fn tags() -> Value {
     json!([
         {"name": SIGNING, "description": "Transactions and messages, signed by a vault's keys."},
-        {"name": WALLETS, "description": "Wallets, balances and what transactions pay."},
-        {"name": BATCHES, "description": "Payments to many, completed by a person in the console."},
-        {"name": SWEEP, "description": "Deposit and watch addresses, with tokens of their own."},
+        {"name": "Wallets", "description": "Wallets, balances and what transactions pay."},
+        {"name": "Batch payments", "description": "Payments to many, completed by a person in the console."},
+        {"name": "Deposit and sweep", "description": "Deposit and watch addresses, with tokens of their own."},
         {"name": HEALTH, "description": "For orchestration; no token is needed."},
     ])
-}
-
-fn tag(operation: &OperationDescriptor) -> &'static str {
-    match (operation.audience(), operation.name()) {
-        (Audience::Sweep, _) => SWEEP,
-        (Audience::Admin, name) => admin_tag(name),
-        (_, "createBatchPayment" | "getBatchPaymentDetails") => BATCHES,
-        (_, name) if name.contains("Wallet") || name == "getBalance" || name == "estimateFee" => {
-            WALLETS
-        }
-        _ => SIGNING,
-    }
 }
 
 /// Headers of answers.
@@ -118,11 +89,11 @@ pub fn item(operation: &OperationDescriptor, schemas: &mut Schemas) -> Result<Va
     }
     let mut body = json!({"schema": schemas.message(&operation.request(), Side::Request)});
     if operation.audience() != Audience::Admin {
-        body = with(body, json!({"examples": examples::shown(name)?}));
+        body = with(body, json!({"examples": examples::shown(operation)?}));
     }
     let mut post = json!({
         "operationId": name,
-        "tags": [tag(operation)],
+        "tags": [operation.group()],
         "summary": summary,
         "description": description,
         "requestBody": {

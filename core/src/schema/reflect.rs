@@ -6,7 +6,7 @@ use std::{
 };
 
 use prost_reflect::{
-    DescriptorPool, ExtensionDescriptor, FieldDescriptor, MessageDescriptor, MethodDescriptor,
+    DescriptorPool, DynamicMessage, ExtensionDescriptor, FieldDescriptor, MessageDescriptor, MethodDescriptor,
     ServiceDescriptor,
 };
 
@@ -32,6 +32,8 @@ struct SchemaIndex {
     http_path: ExtensionDescriptor,
     takes_idempotency_key: ExtensionDescriptor,
     needs_full_access: ExtensionDescriptor,
+    default_group: ExtensionDescriptor,
+    operation_group: ExtensionDescriptor,
 }
 
 static REFLECTION: LazyLock<Result<SchemaIndex, String>> = LazyLock::new(read);
@@ -71,6 +73,8 @@ fn read() -> Result<SchemaIndex, String> {
         http_path: option("http_path")?,
         takes_idempotency_key: option("takes_idempotency_key")?,
         needs_full_access: option("needs_full_access")?,
+        default_group: option("default_group")?,
+        operation_group: option("operation_group")?,
         pool,
     })
 }
@@ -99,6 +103,8 @@ pub(super) struct MethodOptions {
     pub http_path: Option<String>,
     pub takes_idempotency_key: bool,
     pub needs_full_access: bool,
+    /// The group, of its own or that of its service.
+    pub group: Option<String>,
 }
 
 /// The options of a method.
@@ -106,11 +112,17 @@ pub(super) fn method_options(method: &MethodDescriptor) -> Result<MethodOptions,
     let reflection = reflection()?;
     let options = method.options();
     let is = |extension| options.get_extension(extension).as_bool() == Some(true);
+    let text = |options: &DynamicMessage, extension| {
+        let given = options.has_extension(extension);
+        let value = given.then(|| options.get_extension(extension))?;
+        value.as_str().map(ToOwned::to_owned)
+    };
     Ok(MethodOptions {
-        http_path: options
-            .has_extension(&reflection.http_path)
-            .then(|| options.get_extension(&reflection.http_path))
-            .and_then(|path| path.as_str().map(ToOwned::to_owned)),
+        http_path: text(&options, &reflection.http_path),
+        group: text(&options, &reflection.operation_group).or_else(|| {
+            let service = method.parent_service().options();
+            text(&service, &reflection.default_group)
+        }),
         takes_idempotency_key: is(&reflection.takes_idempotency_key),
         needs_full_access: is(&reflection.needs_full_access),
     })

@@ -36,6 +36,7 @@ pub struct OperationDescriptor {
     audience: Audience,
     name: String,
     path: String,
+    group: String,
     takes_idempotency_key: bool,
     needs_full_access: bool,
 }
@@ -57,7 +58,10 @@ pub fn operations() -> Result<Vec<OperationDescriptor>, Fault> {
             let name = lower_camel(method.name());
             let options = reflect::method_options(&method)?;
             let path = options.http_path.unwrap_or_else(|| name.clone());
+            let group = options.group;
+            let group = group.ok_or_else(|| Fault::bug(format!("{name} is in no group")))?;
             operations.push(OperationDescriptor {
+                group,
                 takes_idempotency_key: options.takes_idempotency_key,
                 needs_full_access: options.needs_full_access || !has_no_effect(&method),
                 method,
@@ -99,6 +103,11 @@ impl OperationDescriptor {
     /// Whether tokens that may only read are refused.
     pub fn needs_full_access(&self) -> bool {
         self.needs_full_access
+    }
+
+    /// The group of operations in which the OpenAPI document lists it.
+    pub fn group(&self) -> &str {
+        &self.group
     }
 
     /// Its name in the schema: `mpcvault.platform.v1.PlatformAPI.CreateSigningRequest`.

@@ -1,10 +1,14 @@
 //! What every operation of the registry inherits: it answers over REST and gRPC, in the shape of its
 //! audience, to the tokens that open it; and tokens that may only read change nothing.
 
+use std::time::Duration;
+
 use axum::http::Method;
 use covault_actors::operations;
 use covault_core::schema::service::{Audience, OperationDescriptor};
 use serde_json::{Value, json};
+use tokio::sync::watch;
+use tonic::Code;
 
 use super::{
     routes::{TestRequest, api_with, never},
@@ -14,8 +18,10 @@ use crate::grpc;
 
 /// The tokens of each audience: one that may do everything, and one that may only read.
 struct World {
-    api: Arc<Api>,
     rest: Router,
+    grpc: Router,
+    /// Stops nothing before it is dropped.
+    _stop: watch::Sender<bool>,
     platform: [String; 2],
     sweep: [String; 2],
 }
@@ -24,6 +30,8 @@ impl World {
     async fn new() -> Self {
         let api = api_with(|_| ()).await;
         let rest = router(&api, &never()).expect("routes");
+        let (stop, stopped) = watch::channel(false);
+        let grpc = grpc::router(&api, Duration::from_secs(60), &stopped).expect("routes");
         let made = async |name: &str, kind: &str, access: &str| {
             let body = json!({"name": name, "kind": kind, "allVaults": true, "access": access});
             let (status, body) = ask(&rest, "/admin/v1/createToken", "admin", body).await;
@@ -39,8 +47,9 @@ impl World {
                 made("c", "sweep", "full").await,
                 made("d", "sweep", "read-only").await,
             ],
-            api,
             rest,
+            grpc,
+            _stop: stop,
         }
     }
 
@@ -105,27 +114,26 @@ async fn every_operation__should_answer_over_rest_and_name_a_field_that_it_does_
 #[tokio::test]
 async fn every_operation__should_answer_over_grpc_with_a_status_that_says_why() {
     let world = World::new().await;
-    let (_stop, stopped) = tokio::sync::watch::channel(false);
-    let longest = std::time::Duration::from_secs(60);
-    let grpc = grpc::router(&world.api, longest, &stopped).expect("routes");
     for operation in all() {
         let (token, _) = world.tokens(operation);
         let path = operation.grpc_path();
         // Bytes that are no message of any kind: field number 0.
         for (body, readable) in [(&b""[..], true), (&[0x02, 0x00][..], false)] {
-            let status = grpc::tests::status(&grpc, &path, token, body).await;
+            let status = grpc::tests::status(&world.grpc, &path, token, body).await;
             let (code, message) = (status.code(), status.message());
-            assert_ne!(code, tonic::Code::Unimplemented, "{path}");
+            assert_ne!(code, Code::Unimplemented, "{path}");
             if readable {
                 // An empty message is a question too, and what it lacks is named.
                 assert!(
-                    code == tonic::Code::Ok || !message.is_empty(),
+                    code == Code::Ok || !message.is_empty(),
                     "{path}: {code:?}"
                 );
             } else {
-                assert_eq!(code, tonic::Code::InvalidArgument, "{path}: {message}");
+                assert_eq!(code, Code::InvalidArgument, "{path}: {message}");
             }
         }
+        let status = grpc::tests::status(&world.grpc, &path, "of nobody", b"").await;
+        assert_eq!(status.code(), Code::Unauthenticated, "{path}");
     }
 }
 
@@ -134,16 +142,19 @@ async fn every_operation__should_let_readers_read_and_change_nothing() {
     let world = World::new().await;
     let (mut commands, mut queries) = (0, 0);
     for operation in all() {
-        let path = operation.http_path();
+        let (path, grpc_path) = (operation.http_path(), operation.grpc_path());
         let (_, Some(reader)) = world.tokens(operation) else {
             // The tokens of clients do not open it at all.
             for token in world.platform.iter().chain(&world.sweep) {
                 let (status, body) = ask(&world.rest, path, token, json!({})).await;
                 assert_eq!(status, 403, "{path}: {body}");
+                let status = grpc::tests::status(&world.grpc, &grpc_path, token, b"").await;
+                assert_eq!(status.code(), Code::PermissionDenied, "{grpc_path}");
             }
             continue;
         };
         let (status, body) = ask(&world.rest, path, reader, json!({})).await;
+        let over_grpc = grpc::tests::status(&world.grpc, &grpc_path, reader, b"").await;
         if operation.is_command() || operation.needs_full_access() {
             commands += 1;
             assert_eq!(status, 403, "{path}: {body}");
@@ -152,9 +163,18 @@ async fn every_operation__should_let_readers_read_and_change_nothing() {
                 "this token can only read",
                 "{path}"
             );
+            assert_eq!(over_grpc.code(), Code::PermissionDenied, "{grpc_path}");
+            assert_eq!(
+                over_grpc.message(),
+                "this token can only read",
+                "{grpc_path}"
+            );
         } else {
             queries += 1;
             assert_ne!(status, 403, "{path}: {body}");
+            let code = over_grpc.code();
+            assert_ne!(code, Code::PermissionDenied, "{grpc_path}");
+            assert_ne!(code, Code::Unauthenticated, "{grpc_path}");
         }
     }
     assert!(commands > 5 && queries > 5, "{commands} {queries}");
