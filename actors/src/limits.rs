@@ -31,10 +31,6 @@ pub struct Limits {
     pub live: Arc<Shares<Party>>,
     /// Bytes of live requests.
     pub live_bytes: Arc<Shares<Party>>,
-    /// Commands in progress, also when their callers have stopped waiting.
-    pub commands: Arc<Semaphore>,
-    /// Those of one token.
-    pub commands_of: Arc<Shares<TokenId>>,
     /// Pages far behind the first.
     pub far_pages: Semaphore,
     /// Simulations of transactions.
@@ -44,14 +40,11 @@ pub struct Limits {
 impl Limits {
     /// Those of the settings, with nothing taken on.
     pub fn new(settings: &Settings) -> Self {
-        let semaphore = |most| Arc::new(Semaphore::new(permits(most)));
         Self {
             live: Shares::new(settings.max_live_requests),
             live_bytes: Shares::new(settings.max_live_bytes),
-            commands: semaphore(settings.max_commands),
-            commands_of: Shares::new(settings.max_commands),
             far_pages: Semaphore::new(MAX_FAR_PAGES),
-            simulations: semaphore(SIMULATIONS),
+            simulations: Arc::new(Semaphore::new(SIMULATIONS)),
         }
     }
 }

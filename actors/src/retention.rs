@@ -190,6 +190,7 @@ mod tests {
     use crate::{
         chain_rpc::ChainClients,
         commands::idempotency::{LIFETIME_MS, RETENTION_MS},
+        services::Listeners,
         settings::{OrchestratorParts, OrchestratorSharing, Settings},
         store::{ReadError, Row, Store, memory::MemoryStore, rows::IdempotencyRow},
         testing::{NoSigners, StoreDouble},
@@ -198,7 +199,7 @@ mod tests {
     async fn world() -> (Arc<MemoryStore>, Arc<ManualClock>, Services) {
         let store = Arc::new(MemoryStore::new());
         let clock = Arc::new(ManualClock::default());
-        let services = Services::new(OrchestratorParts {
+        let parts = OrchestratorParts {
             store: Arc::clone(&store) as _,
             signers: Arc::new(NoSigners),
             clock: Arc::clone(&clock) as _,
@@ -206,7 +207,8 @@ mod tests {
             chains: ChainClients::default(),
             settings: Settings::default(),
             sharing: OrchestratorSharing::default(),
-        });
+        };
+        let services = Services::new(parts, Listeners::none());
         let services = leases::maintenance_lease(&services).await.unwrap().unwrap();
         (store, clock, services)
     }

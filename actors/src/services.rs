@@ -1,6 +1,11 @@
 //! What every actor shares.
 
+#[cfg(test)]
+use std::collections::BTreeSet;
 use std::{fmt::Display, ops::Deref, sync::Arc, time::Duration};
+
+#[cfg(test)]
+use covault_core::audit::AuditChain;
 
 use covault_core::{
     backoff::Backoff,
@@ -15,11 +20,10 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     chain_rpc::ChainClients,
-    changes::ChangeHub,
     counters::Counters,
     leases::{
-        CommitGuard, GuardedStore, HeldLeases, Lease, LeaseFence, LeaseScope, RestoreFence, Tenure,
-        UnleasedGuard,
+        CommitGuard, GuardedStore, HeldLeases, Lease, LeaseFence, LeaseScope, LogListener,
+        RestoreFence, Tenure, UnleasedGuard,
     },
     limits::Limits,
     port::{MonotonicClock, SignerCluster},
@@ -27,7 +31,6 @@ use crate::{
     store::{Key, Store, rows},
     tasks::Tasks,
     tracking::{GapSuspect, SpeedUpDue, TrackedRequest, WorkQueue},
-    waiters::CompletionWaiters,
 };
 
 /// How long past its deadline the cluster is waited for, in milliseconds: it ends its runs
@@ -51,7 +54,53 @@ impl Deref for Services {
     }
 }
 
-/// Ports and settings.
+/// Where this process tells what happens. Those who listen are above, and own what they make of it.
+pub struct Listeners {
+    /// Which logs are written to.
+    pub logs: Arc<dyn LogListener>,
+    /// Which requests have ended.
+    pub outcomes: Arc<dyn OutcomeListener>,
+    /// Takes the transactions that are to be followed.
+    pub tracking: WorkQueue<TrackedRequest>,
+    /// Takes the transactions that the policy of their chain has replaced.
+    pub speed_ups: WorkQueue<SpeedUpDue>,
+    /// Takes the transactions that may wait behind a gap.
+    pub gap_suspects: WorkQueue<GapSuspect>,
+}
+
+#[cfg(test)]
+impl Listeners {
+    /// Nobody listens.
+    pub fn none() -> Self {
+        struct Nobody;
+        impl LogListener for Nobody {
+            fn is_active(&self) -> bool {
+                false
+            }
+
+            fn written(&self, _: BTreeSet<AuditChain>) {}
+        }
+        impl OutcomeListener for Nobody {
+            fn ended(&self, _: RequestId) {}
+        }
+        Self {
+            logs: Arc::new(Nobody),
+            outcomes: Arc::new(Nobody),
+            tracking: crate::tracking::work_queue().0,
+            speed_ups: crate::tracking::work_queue().0,
+            gap_suspects: crate::tracking::work_queue().0,
+        }
+    }
+}
+
+/// Hears of the end of requests.
+pub trait OutcomeListener: Send + Sync {
+    /// The request is final, and committed.
+    fn ended(&self, request: RequestId);
+}
+
+/// Ports and settings, and what the whole process has one of: the leases it holds, its limits, counters and
+/// detached tasks, which many use and none alone.
 pub struct Shared {
     whole_store: Arc<dyn Store>,
     /// The leases of this orchestrator.
@@ -71,22 +120,14 @@ pub struct Shared {
     pub settings: Settings,
     pub limits: Limits,
     pub counters: Counters,
-    /// Tells listeners what has changed.
-    pub changes: Arc<ChangeHub>,
     /// Tasks that nobody waits for.
     pub tasks: Tasks,
-    /// Tells those who wait for a request that it has ended.
-    pub waiters: CompletionWaiters,
-    /// Takes the transactions that are to be followed.
-    pub tracking: WorkQueue<TrackedRequest>,
-    /// Takes the transactions that the policy of their chain has replaced.
-    pub speed_ups: WorkQueue<SpeedUpDue>,
-    /// Takes the transactions that may wait behind a gap.
-    pub gap_suspects: WorkQueue<GapSuspect>,
+    /// Who is told what happens.
+    pub listeners: Listeners,
 }
 
 impl Services {
-    pub fn new(orchestrator: OrchestratorParts) -> Self {
+    pub fn new(orchestrator: OrchestratorParts, listeners: Listeners) -> Self {
         let OrchestratorParts {
             store,
             signers,
@@ -97,7 +138,7 @@ impl Services {
             sharing,
         } = orchestrator;
         let me = OrchestratorId::from_random(random_16(&*entropy));
-        let changes = Arc::new(ChangeHub::default());
+        let logs = Arc::clone(&listeners.logs);
         let shared = Shared {
             whole_store: Arc::clone(&store),
             held_leases: Arc::new(HeldLeases::new(me)),
@@ -113,15 +154,11 @@ impl Services {
             limits: Limits::new(&settings),
             settings,
             counters: Counters::default(),
-            changes: Arc::clone(&changes),
             tasks: Tasks::default(),
-            waiters: CompletionWaiters::default(),
-            tracking: WorkQueue::default(),
-            speed_ups: WorkQueue::default(),
-            gap_suspects: WorkQueue::default(),
+            listeners,
         };
         Self {
-            store: Arc::new(GuardedStore::new(store, UnleasedGuard, changes)),
+            store: Arc::new(GuardedStore::new(store, UnleasedGuard, logs)),
             tenure: None,
             shared: Arc::new(shared),
         }
@@ -148,7 +185,7 @@ impl Services {
             store: Arc::new(GuardedStore::new(
                 Arc::clone(&self.whole_store),
                 guard,
-                Arc::clone(&self.changes),
+                Arc::clone(&self.listeners.logs),
             )),
             tenure: None,
             shared: Arc::clone(&self.shared),

@@ -8,7 +8,6 @@ use covault_core::{
     networks::Resource,
 };
 use futures::{FutureExt as _, StreamExt as _, stream};
-use parking_lot::Mutex;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
 use crate::{account::ChainAccount, chain_rpc::TrackedTransaction};
@@ -90,33 +89,21 @@ pub struct GapSuspect {
     pub below: u64,
 }
 
-/// Takes what somebody is to look after, in any process; where no vault runs nobody does.
-pub struct WorkQueue<T> {
-    sender: UnboundedSender<T>,
-    receiver: Mutex<Option<UnboundedReceiver<T>>>,
-}
-
-impl<T> Default for WorkQueue<T> {
-    fn default() -> Self {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        Self {
-            sender,
-            receiver: Mutex::new(Some(receiver)),
-        }
-    }
-}
+/// The way to whoever looks after something.
+pub struct WorkQueue<T>(UnboundedSender<T>);
 
 impl<T> WorkQueue<T> {
     /// Has it looked after. The same once more changes nothing.
     pub fn push(&self, work: T) {
-        // Nobody takes them any more when the process ends; the store has it.
-        let _ = self.sender.send(work);
+        // Nobody takes it where no vault runs, or when the process ends; the store has it.
+        let _ = self.0.send(work);
     }
+}
 
-    /// What was pushed, for the one who looks after it; `None` the second time.
-    pub fn take(&self) -> Option<UnboundedReceiver<T>> {
-        self.receiver.lock().take()
-    }
+/// A way, and where it leads to.
+pub fn work_queue<T>() -> (WorkQueue<T>, UnboundedReceiver<T>) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    (WorkQueue(sender), receiver)
 }
 
 /// Things that are looked after at once.

@@ -12,6 +12,8 @@ use covault_core::ids::RequestId;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::services::OutcomeListener;
+
 /// Those who wait for a request to end.
 #[derive(Default)]
 pub struct CompletionWaiters {
@@ -19,19 +21,20 @@ pub struct CompletionWaiters {
     closed: AtomicBool,
 }
 
+impl OutcomeListener for CompletionWaiters {
+    fn ended(&self, request: RequestId) {
+        let mut waiting = self.waiting.lock();
+        if let Some(notify) = waiting.remove(&request) {
+            notify.notify_waiters();
+        }
+    }
+}
+
 impl CompletionWaiters {
     /// Calls `Notify::notify_waiters` on the result once the request is final.
     pub fn subscribe(&self, request: RequestId) -> Arc<Notify> {
         let mut waiting = self.waiting.lock();
         Arc::clone(waiting.entry(request).or_default())
-    }
-
-    /// The request is final.
-    pub fn ended(&self, request: RequestId) {
-        let mut waiting = self.waiting.lock();
-        if let Some(notify) = waiting.remove(&request) {
-            notify.notify_waiters();
-        }
     }
 
     /// Nobody is to wait.

@@ -15,7 +15,7 @@ use covault_core::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Change, Followed, News};
+use super::{Change, ChangeHub, Followed, News};
 use crate::{
     audit::{self, AuditLog},
     lists::READ_CHUNK,
@@ -41,10 +41,10 @@ const HEADS: usize = 500;
 const FIRST_STRIDE: u64 = 256;
 
 /// Follows as long as there are listeners, and waits for the next ones.
-pub async fn run(services: Arc<Services>) {
+pub async fn run(services: Arc<Services>, hub: Arc<ChangeHub>) {
     loop {
-        services.changes.heard().await;
-        let followed = match Follower::begin(&services).await {
+        hub.heard().await;
+        let followed = match Follower::begin(&services, &hub).await {
             Ok(mut follower) => follower.follow().await,
             Err(fault) => Err(fault),
         };
@@ -60,6 +60,7 @@ pub async fn run(services: Arc<Services>) {
 
 struct Follower<'a> {
     services: &'a Services,
+    hub: &'a ChangeHub,
     /// The number up to which each vault's log was read.
     read: HashMap<VaultId, u64>,
     /// The last entry of the service's log.
@@ -70,8 +71,7 @@ struct Follower<'a> {
 
 impl<'a> Follower<'a> {
     /// Finds where to begin in each log.
-    async fn begin(services: &'a Services) -> Result<Self, Fault> {
-        let hub = &services.changes;
+    async fn begin(services: &'a Services, hub: &'a ChangeHub) -> Result<Self, Fault> {
         // What is written from now on is told, or found.
         hub.active.store(true, Ordering::SeqCst);
         let now_ms = services.now_ms();
@@ -89,6 +89,7 @@ impl<'a> Follower<'a> {
         };
         let mut follower = Self {
             services,
+            hub,
             read: HashMap::new(),
             service: 0,
             all_due: false,
@@ -137,7 +138,7 @@ impl<'a> Follower<'a> {
     }
 
     async fn follow(&mut self) -> Result<(), Fault> {
-        let hub = &self.services.changes;
+        let hub = self.hub;
         let alone = self.services.store.exclusive();
         let mut looked = Instant::now();
         loop {
@@ -166,8 +167,7 @@ impl<'a> Follower<'a> {
 
     /// Reads what is new, and lets listeners have it.
     async fn step(&mut self) -> Result<(), Fault> {
-        let services = self.services;
-        let hub = &services.changes;
+        let (services, hub) = (self.services, self.hub);
         let safe_ms = services.now_ms();
         let mut behind = std::mem::take(&mut *hub.written.lock());
         let service_due = behind.remove(&AuditChain::Service) || self.all_due;
@@ -225,7 +225,7 @@ impl<'a> Follower<'a> {
             let (last, is_whole) = (*last, page.len() == audit::PAGE);
             let (touched, last_ms) = touched(page, 0);
             let changes = changes(services, vault, touched).await?;
-            if let Some(followed) = &mut *services.changes.followed.write() {
+            if let Some(followed) = &mut *self.hub.followed.write() {
                 let safe_ms = followed.safe_ms;
                 for (at_ms, data) in changes {
                     followed.keep(Change {

@@ -9,7 +9,7 @@ use covault_core::{
 };
 use tokio::{sync::watch, time::sleep};
 
-use super::{Change, Followed, MARGIN_MS, News, Position, REACH_MS, follower};
+use super::{Change, ChangeHub, Followed, MARGIN_MS, News, Position, REACH_MS, follower};
 use crate::{
     audit::{self, AuditLog},
     commands::caller::{Caller, in_scope},
@@ -44,6 +44,7 @@ pub struct Heard {
 /// Hears what changes of the requests that a caller may see.
 pub struct ChangeListener {
     services: Arc<Services>,
+    hub: Arc<ChangeHub>,
     caller: Caller,
     news: watch::Receiver<News>,
     place: Place,
@@ -83,12 +84,13 @@ impl ChangeListener {
     /// Begins behind a position, or now. Waits as long as the store cannot be read.
     pub(crate) async fn begin(
         services: Arc<Services>,
+        hub: Arc<ChangeHub>,
         caller: Caller,
         after: Option<Position>,
     ) -> (Self, Start) {
-        services.changes.enter();
+        hub.enter();
         let mut listener = Self {
-            news: services.changes.news.subscribe(),
+            news: hub.news.subscribe(),
             caller,
             place: Place::Live(Live {
                 at: Position::default(),
@@ -97,9 +99,10 @@ impl ChangeListener {
             }),
             service: 0,
             services,
+            hub,
         };
         let is_there = |news: &News| news.follower != 0;
-        // Its other half is in the services, too.
+        // Its other half is in the hub.
         let _ = listener.news.wait_for(is_there).await;
         let now_ms = listener.services.now_ms();
         let start = match after {
@@ -122,7 +125,7 @@ impl ChangeListener {
         let Place::Live(live) = &self.place else {
             return None;
         };
-        let followed = self.services.changes.followed.read();
+        let followed = self.hub.followed.read();
         let followed = followed.as_ref().filter(|it| it.id == live.at.follower);
         // With nothing new behind it, it has heard all that there was.
         let heard_all = followed.filter(|it| it.visible <= live.at.next);
@@ -134,7 +137,7 @@ impl ChangeListener {
 
     /// Finds the place behind a position, or behind all that there is.
     fn find_place(&mut self, after: Option<Position>) {
-        let followed = self.services.changes.followed.read();
+        let followed = self.hub.followed.read();
         let Some(followed) = &*followed else {
             // There is a next one as soon as anybody listens, and this one does.
             return;
@@ -198,7 +201,7 @@ impl ChangeListener {
                 return heard;
             }
             if matches!(self.place, Place::Live(_)) {
-                // Its other half is in the services, too.
+                // Its other half is in the hub.
                 let _ = self.news.changed().await;
             }
         }
@@ -210,8 +213,8 @@ impl ChangeListener {
         let Place::Live(live) = &mut self.place else {
             return None;
         };
-        let services = Arc::clone(&self.services);
-        let known = services.changes.followed.read();
+        let hub = Arc::clone(&self.hub);
+        let known = hub.followed.read();
         let followed = known.as_ref().filter(|it| is_kept(it, &live.at));
         let Some(followed) = followed else {
             let at = live.at;
@@ -247,11 +250,11 @@ impl ChangeListener {
 
     /// The next changes in the logs; `None` when there are none on this page, or it has read all.
     async fn read(&mut self) -> Result<Option<Heard>, Fault> {
-        let services = Arc::clone(&self.services);
+        let (services, hub) = (Arc::clone(&self.services), Arc::clone(&self.hub));
         let Place::Behind(behind) = &mut self.place else {
             return Ok(None);
         };
-        let turn = services.changes.readers.acquire().await;
+        let turn = hub.readers.acquire().await;
         let _turn = turn.map_err(Fault::bug)?;
         let Some(vault) = behind
             .reading
@@ -309,6 +312,6 @@ fn is_kept(followed: &Followed, position: &Position) -> bool {
 
 impl Drop for ChangeListener {
     fn drop(&mut self) {
-        self.services.changes.leave();
+        self.hub.leave();
     }
 }

@@ -28,6 +28,8 @@ use tokio::{
     time::Instant,
 };
 
+use crate::leases::LogListener;
+
 pub use self::{
     listener::{ChangeListener, Heard, Start},
     position::Position,
@@ -123,20 +125,20 @@ impl Default for ChangeHub {
     }
 }
 
-impl ChangeHub {
-    /// Whether commits are to be told of, with [`ChangeHub::written`].
-    pub fn is_active(&self) -> bool {
+impl LogListener for ChangeHub {
+    fn is_active(&self) -> bool {
         self.active.load(Ordering::SeqCst)
     }
 
-    /// This process has written to these logs.
-    pub fn written(&self, chains: BTreeSet<AuditChain>) {
+    fn written(&self, chains: BTreeSet<AuditChain>) {
         if !chains.is_empty() {
             self.written.lock().extend(chains);
             self.wake.notify_one();
         }
     }
+}
 
+impl ChangeHub {
     /// How many listen.
     pub fn listeners(&self) -> usize {
         self.audience.lock().listeners

@@ -16,7 +16,7 @@ use super::*;
 use crate::{
     chain_rpc::ChainClients,
     commands::caller::{Caller, VaultScope},
-    services::Services,
+    services::{Listeners, Services},
     settings::{OrchestratorParts, OrchestratorSharing, Settings},
     store::{Batch, Precondition, Store, memory::MemoryStore, rows},
     testing::NoSigners,
@@ -29,6 +29,7 @@ struct World {
     store: Arc<MemoryStore>,
     clock: Arc<ManualClock>,
     services: Arc<Services>,
+    hub: Arc<ChangeHub>,
 }
 
 impl World {
@@ -37,7 +38,8 @@ impl World {
     }
 
     fn on(store: Arc<MemoryStore>, clock: Arc<ManualClock>) -> Self {
-        let services = Arc::new(Services::new(OrchestratorParts {
+        let hub = Arc::new(ChangeHub::default());
+        let parts = OrchestratorParts {
             store: Arc::clone(&store) as _,
             signers: Arc::new(NoSigners),
             clock: Arc::clone(&clock) as _,
@@ -45,13 +47,19 @@ impl World {
             chains: ChainClients::default(),
             settings: Settings::default(),
             sharing: OrchestratorSharing::default(),
-        }));
-        let task = follower::run(Arc::clone(&services));
+        };
+        let listeners = Listeners {
+            logs: Arc::clone(&hub) as _,
+            ..Listeners::none()
+        };
+        let services = Arc::new(Services::new(parts, listeners));
+        let task = follower::run(Arc::clone(&services), Arc::clone(&hub));
         services.tasks.spawn(task);
         Self {
             store,
             clock,
             services,
+            hub,
         }
     }
 
@@ -99,7 +107,13 @@ impl World {
             vaults,
             ..Caller::service("test")
         };
-        ChangeListener::begin(Arc::clone(&self.services), caller, after).await
+        ChangeListener::begin(
+            Arc::clone(&self.services),
+            Arc::clone(&self.hub),
+            caller,
+            after,
+        )
+        .await
     }
 }
 
@@ -208,9 +222,9 @@ async fn listeners__should_hear_what_others_write_of_their_vaults_only() {
             told += 1;
         }
     }
-    assert_eq!(world.services.changes.listeners(), 2);
+    assert_eq!(world.hub.listeners(), 2);
     drop((all, some));
-    assert_eq!(world.services.changes.listeners(), 0);
+    assert_eq!(world.hub.listeners(), 0);
 }
 
 #[tokio::test]
@@ -285,12 +299,12 @@ async fn following__should_end_when_nobody_listens_and_begin_again() {
     world.at(100 * HOUR);
     for round in 0..2 {
         let (mut listener, _) = world.listen(VaultScope::All, None).await;
-        assert!(world.services.changes.is_active());
+        assert!(world.hub.is_active());
         world.change(1, round, 100 * HOUR).await;
         hears(&mut listener, round..round + 1).await;
         drop(listener);
         tokio::time::sleep(UNHEARD + Duration::from_secs(10)).await;
-        assert!(!world.services.changes.is_active());
-        assert!(world.services.changes.followed.read().is_none());
+        assert!(!world.hub.is_active());
+        assert!(world.hub.followed.read().is_none());
     }
 }

@@ -80,9 +80,8 @@ impl GatewayInner {
     }
 
     fn permit(&self, caller: &Caller) -> Result<Arc<CommandPermit>, Fault> {
-        let limits = &self.services.limits;
-        let share = limits.commands_of.take(&[caller.token], 1)?;
-        let place = Arc::clone(&limits.commands).try_acquire_owned();
+        let share = self.commands_of.take(&[caller.token], 1)?;
+        let place = Arc::clone(&self.commands).try_acquire_owned();
         let place = place.map_err(|_| too_many())?;
         Ok(Arc::new(CommandPermit::new(place, share)))
     }
@@ -137,6 +136,7 @@ impl GatewayInner {
             vaults: &self.vaults,
             key_locks: &self.key_locks,
             backups: &self.backups,
+            waiters: &self.waiters,
             services: &self.services,
             caller: &command.caller,
             command_commit,

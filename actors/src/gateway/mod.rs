@@ -16,13 +16,13 @@ use std::{
 
 use covault_core::{
     fault::Fault,
-    ids::OrchestratorId,
+    ids::{OrchestratorId, TokenId},
     token::{ApiToken, TokenAccess, TokenHash},
 };
 use prost::Message as _;
 use ractor::{Actor, ActorCell};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::{
     audit::{self, AuditActor},
@@ -31,7 +31,7 @@ use crate::{
         restore::{self, ClientGate},
     },
     chain_rpc::EndpointHealth,
-    changes::follower,
+    changes::{ChangeHub, follower},
     commands::{
         caller::{full_access, operators_only},
         command_commit::CommandCommit,
@@ -45,11 +45,13 @@ use crate::{
     port::NodeView,
     requests::tracker,
     root::{self, RootSupervisor},
-    services::Services,
+    services::{Listeners, Services},
     settings::OrchestratorParts,
     store::{Key, KeySpace},
     tokens,
+    tracking::work_queue,
     vaults::{gaps, speed_ups, vault_actors::VaultActors},
+    waiters::CompletionWaiters,
 };
 
 pub use self::answers::{BacklogCounts, RequestBody};
@@ -81,9 +83,17 @@ struct GatewayInner {
     vaults: VaultActors,
     key_locks: KeyLocks,
     backups: BackupSlot,
+    /// What has changed, for listeners.
+    hub: Arc<ChangeHub>,
+    /// Those who wait for requests to end.
+    waiters: Arc<CompletionWaiters>,
     client_gate: ClientGate,
     readiness: Readiness,
     command_bus: Arc<dyn CommandBus>,
+    /// Commands in progress, also when their callers have stopped waiting.
+    commands: Arc<Semaphore>,
+    /// Those of one token.
+    commands_of: Arc<Shares<TokenId>>,
     closing: AtomicBool,
 }
 
@@ -94,7 +104,21 @@ impl Gateway {
     /// [`covault_core::fault::Class::Unavailable`] when the store cannot be read.
     pub async fn start(orchestrator: OrchestratorParts) -> Result<Self, Fault> {
         let command_bus = Arc::clone(&orchestrator.sharing.command_bus);
-        let services = Arc::new(Services::new(orchestrator));
+        let (hub, waiters) = (
+            Arc::new(ChangeHub::default()),
+            Arc::new(CompletionWaiters::default()),
+        );
+        let (tracking, tracked) = work_queue();
+        let (speed_ups, speed_ups_due) = work_queue();
+        let (gap_suspects, suspected) = work_queue();
+        let listeners = Listeners {
+            logs: Arc::clone(&hub) as _,
+            outcomes: Arc::clone(&waiters) as _,
+            tracking,
+            speed_ups,
+            gap_suspects,
+        };
+        let services = Arc::new(Services::new(orchestrator, listeners));
         // A store that cannot be read is better found out now than by the first request.
         services.store.get(&Key::new(KeySpace::Probe, &[])).await?;
         restore::refuse_half_restored(&services).await?;
@@ -106,13 +130,12 @@ impl Gateway {
         {
             tracing::warn!(?fault, "failed to acquire the leases; retrying");
         }
-        if services.runs_vaults
-            && let Some(arriving) = services.tracking.take()
-        {
-            let tracker = tracker::run(Arc::clone(&services), arriving);
+        if services.runs_vaults {
+            let tracker = tracker::run(Arc::clone(&services), tracked);
             services.tasks.spawn(tracker);
         }
-        services.tasks.spawn(follower::run(Arc::clone(&services)));
+        let follower = follower::run(Arc::clone(&services), Arc::clone(&hub));
+        services.tasks.spawn(follower);
         let (address, mut directory) = watch::channel(None);
         let root = if services.runs_vaults {
             let arguments = (Arc::clone(&services), address);
@@ -136,22 +159,23 @@ impl Gateway {
             directory,
         };
         if services.runs_vaults {
-            if let Some(arriving) = services.speed_ups.take() {
-                let speed_ups = speed_ups::run(vaults.clone(), arriving);
-                services.tasks.spawn(speed_ups);
-            }
-            if let Some(arriving) = services.gap_suspects.take() {
-                services.tasks.spawn(gaps::run(vaults.clone(), arriving));
-            }
+            let speed_ups = speed_ups::run(vaults.clone(), speed_ups_due);
+            services.tasks.spawn(speed_ups);
+            services.tasks.spawn(gaps::run(vaults.clone(), suspected));
         }
+        let max_commands = services.settings.max_commands;
         let gateway = Self {
             inner: Arc::new(GatewayInner {
+                commands: Arc::new(Semaphore::new(permits(max_commands))),
+                commands_of: Shares::new(max_commands),
                 command_bus,
                 vaults,
                 services,
                 root,
                 key_locks: KeyLocks::default(),
                 backups: BackupSlot::default(),
+                hub,
+                waiters,
                 client_gate,
                 readiness: Readiness::default(),
                 closing: AtomicBool::new(false),
@@ -171,14 +195,14 @@ impl Gateway {
     pub async fn stop(&self) {
         self.inner.closing.store(true, Ordering::SeqCst);
         // Who waits for a request to end asks again, of the next process.
-        self.inner.services.waiters.close();
+        self.inner.waiters.close();
         // Others are to know before anything is given back.
         if self.inner.services.runs_vaults {
             let _ = self.inner.root.send_message(root::Msg::Leave);
         }
         let all = permits(self.inner.services.settings.max_commands);
         let all = u32::try_from(all).unwrap_or(u32::MAX);
-        let drained = self.inner.services.limits.commands.acquire_many(all);
+        let drained = self.inner.commands.acquire_many(all);
         if tokio::time::timeout(STOP_PATIENCE, drained).await.is_err() {
             tracing::warn!("commands are still in progress; stopping anyway");
         }
@@ -294,12 +318,13 @@ impl Gateway {
     /// Listens to what changes of the requests that a caller may see, behind a position or from now on. Waits while the
     /// store cannot be read.
     pub async fn listen(&self, caller: Caller, after: Option<Position>) -> (ChangeListener, Start) {
-        ChangeListener::begin(Arc::clone(&self.inner.services), caller, after).await
+        let (services, hub) = (&self.inner.services, &self.inner.hub);
+        ChangeListener::begin(Arc::clone(services), Arc::clone(hub), caller, after).await
     }
 
     /// How many listen.
     pub fn listeners(&self) -> usize {
-        self.inner.services.changes.listeners()
+        self.inner.hub.listeners()
     }
 
     /// Whether the service can take requests: the store can be written, and a signer be reached.
@@ -368,6 +393,7 @@ impl GatewayInner {
             vaults: &self.vaults,
             key_locks: &self.key_locks,
             backups: &self.backups,
+            waiters: &self.waiters,
             services,
             caller,
             command_commit: CommandCommit::new(AuditActor::caller(caller), token, None),

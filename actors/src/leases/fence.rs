@@ -1,12 +1,12 @@
 //! The store as those see it who may write some of it only: what belongs to a vault is written under
 //! its lease, and by nobody else. So no commit can be forgotten.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use async_trait::async_trait;
+use covault_core::audit::AuditChain;
 
 use super::{HeldLeases, Lease, hot_rows::Tenure as _};
-use crate::changes::ChangeHub;
 use crate::store::{
     Batch, CommitError, Key, KeySpace, Precondition, ReadError, Row, RowChange, RowMap, RowWrite,
     Scan, Snapshot, Store,
@@ -22,32 +22,37 @@ pub trait CommitGuard: Send + Sync {
     async fn commit(&self, store: &dyn Store, batch: Batch) -> Result<(), CommitError>;
 }
 
+/// Hears which logs this process writes to.
+pub trait LogListener: Send + Sync {
+    /// Whether it listens now.
+    fn is_active(&self) -> bool;
+
+    /// These were written to, or may have been.
+    fn written(&self, chains: BTreeSet<AuditChain>);
+}
+
 /// A store whose writes pass a guard. All rows may be read.
 pub struct GuardedStore<G> {
     store: Arc<dyn Store>,
     guard: G,
-    changes: Arc<ChangeHub>,
+    logs: Arc<dyn LogListener>,
 }
 
 impl<G> GuardedStore<G> {
-    /// Of the whole store. Listeners are told of what is written.
-    pub fn new(store: Arc<dyn Store>, guard: G, changes: Arc<ChangeHub>) -> Self {
-        Self {
-            store,
-            guard,
-            changes,
-        }
+    /// Of the whole store. `logs` is told of what is written.
+    pub fn new(store: Arc<dyn Store>, guard: G, logs: Arc<dyn LogListener>) -> Self {
+        Self { store, guard, logs }
     }
 }
 
 #[async_trait]
 impl<G: CommitGuard> Store for GuardedStore<G> {
     async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
-        let written = self.changes.is_active().then(|| batch.chains());
+        let written = self.logs.is_active().then(|| batch.chains());
         let outcome = self.guard.commit(&*self.store, batch).await;
         // Also where it may have failed: what is there is read.
         if let Some(chains) = written {
-            self.changes.written(chains);
+            self.logs.written(chains);
         }
         outcome
     }
@@ -203,6 +208,7 @@ mod tests {
     use super::*;
     use crate::{
         leases::{LeaseRow, LeaseScope},
+        services::Listeners,
         store::{memory::MemoryStore, rows},
     };
 
@@ -233,12 +239,8 @@ mod tests {
             let lease = Lease::new(scope, version);
             held_leases.begin(Arc::clone(&lease));
             let held_leases = Arc::clone(&held_leases);
-            let changes = Arc::default();
-            GuardedStore::new(
-                Arc::clone(&store),
-                LeaseFence { held_leases, lease },
-                changes,
-            )
+            let fence = LeaseFence { held_leases, lease };
+            GuardedStore::new(Arc::clone(&store), fence, Listeners::none().logs)
         };
         let first = with_lease(1);
         first.commit(batch()).await.unwrap();
@@ -263,7 +265,7 @@ mod tests {
     #[tokio::test]
     async fn open__should_refuse_what_belongs_to_a_vault() {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-        let open = GuardedStore::new(Arc::clone(&store), UnleasedGuard, Arc::default());
+        let open = GuardedStore::new(Arc::clone(&store), UnleasedGuard, Listeners::none().logs);
         assert_eq!(open.commit(batch()).await, Err(CommitError::NotOwner));
         let vault = |expect| {
             let mut batch = Batch::new();

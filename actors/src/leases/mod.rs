@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::store::{Key, KeySpace};
 
-pub use fence::{CommitGuard, GuardedStore, LeaseFence, RestoreFence, UnleasedGuard};
+pub use fence::{CommitGuard, GuardedStore, LeaseFence, LogListener, RestoreFence, UnleasedGuard};
 pub use hot_rows::Tenure;
 pub use lease::{HeldLeases, Lease, LeaseGuard};
 pub use lease_store::{first_lease, maintenance_lease, release_all, take_all};

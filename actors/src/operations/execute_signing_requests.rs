@@ -11,7 +11,7 @@ use covault_core::{
 use tokio::sync::Notify;
 
 use super::{Operation, OperationCall, lookup::request};
-use crate::{commands::caller::Caller, services::Services, store::rows, tokens};
+use crate::{store::rows, tokens, waiters::CompletionWaiters};
 
 /// When a call that waits looks again, where the request may end in another process.
 const POLLS: Backoff = Backoff::new(Duration::from_millis(100), MAX_POLL);
@@ -30,24 +30,29 @@ impl Operation for ExecuteSigningRequests {
 
     async fn run(call: OperationCall<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
         let patience = Duration::from_millis(call.services.settings.execute_wait_ms);
-        outcome(call.services, call.caller, message.uuid.parse()?, patience).await
+        outcome(call, message.uuid.parse()?, patience).await
     }
 }
 
 async fn outcome(
-    services: &Services,
-    caller: &Caller,
+    call: OperationCall<'_>,
     id: RequestId,
     patience: Duration,
 ) -> Result<wire::ExecuteSigningRequestsResponse, Fault> {
+    let OperationCall {
+        services,
+        caller,
+        waiters,
+        ..
+    } = call;
     if let Some(outcome) = request(services, caller, id).await?.outcome() {
         return Ok(outcome);
     }
     // Subscribed before the state is read, so that its end cannot fall between.
     let subscription = OutcomeSubscription {
-        services,
+        waiters,
         id,
-        notify: Some(services.waiters.subscribe(id)),
+        notify: Some(waiters.subscribe(id)),
     };
     let notify = subscription
         .notify
@@ -63,7 +68,7 @@ async fn outcome(
     let effect = rows::outbox(asked.vault, id);
     drop(asked);
     let mut left = patience;
-    let mut called = services.waiters.closed();
+    let mut called = waiters.closed();
     let exclusive = services.store.exclusive();
     let mut polls = 0;
     loop {
@@ -112,7 +117,7 @@ fn refuse_waiting(request: &SigningRequest) -> Result<(), Fault> {
 }
 
 struct OutcomeSubscription<'a> {
-    services: &'a Services,
+    waiters: &'a CompletionWaiters,
     id: RequestId,
     notify: Option<Arc<Notify>>,
 }
@@ -120,7 +125,7 @@ struct OutcomeSubscription<'a> {
 impl Drop for OutcomeSubscription<'_> {
     fn drop(&mut self) {
         if let Some(notify) = self.notify.take() {
-            self.services.waiters.unsubscribe(self.id, notify);
+            self.waiters.unsubscribe(self.id, notify);
         }
     }
 }

@@ -60,6 +60,7 @@ use crate::{
     commands::{caller::Caller, command_commit::CommandCommit, idempotency::KeyLocks},
     services::Services,
     vaults::vault_actors::{VaultActors, answer},
+    waiters::CompletionWaiters,
 };
 
 macro_rules! operations {
@@ -167,6 +168,7 @@ pub struct OperationCall<'a> {
     pub(crate) vaults: &'a VaultActors,
     pub(crate) key_locks: &'a KeyLocks,
     pub(crate) backups: &'a BackupSlot,
+    pub(crate) waiters: &'a CompletionWaiters,
     pub(crate) services: &'a Services,
     pub(crate) caller: &'a Caller,
     /// Goes into the commit of a command.

@@ -521,12 +521,12 @@ async fn try_advance(
     *version = number;
     *delayed = *delayed && !goes_on;
     if request.state.is_final() {
-        services.waiters.ended(request.id);
+        services.listeners.outcomes.ended(request.id);
     }
     if let (RequestState::InDoubt { .. }, Some(payload)) = (&request.state, payload)
         && let Some(tracked) = followed::tracked(request, payload, now, false)
     {
-        services.tracking.push(tracked);
+        services.listeners.tracking.push(tracked);
     }
     Ok(())
 }

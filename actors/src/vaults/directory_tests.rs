@@ -6,6 +6,7 @@ use super::*;
 use crate::{
     audit::AuditActor,
     chain_rpc::ChainClients,
+    services::Listeners,
     settings::{OrchestratorParts, OrchestratorSharing, Settings},
     store::memory::MemoryStore,
     testing::NoSigners,
@@ -13,7 +14,7 @@ use crate::{
 
 #[tokio::test]
 async fn directory__should_never_run_two_actors_for_one_vault() {
-    let services = Arc::new(Services::new(OrchestratorParts {
+    let parts = OrchestratorParts {
         store: Arc::new(MemoryStore::new()),
         signers: Arc::new(NoSigners),
         clock: Arc::new(ManualClock::at(43_200_000)),
@@ -21,7 +22,8 @@ async fn directory__should_never_run_two_actors_for_one_vault() {
         chains: ChainClients::default(),
         settings: Settings::default(),
         sharing: OrchestratorSharing::default(),
-    }));
+    };
+    let services = Arc::new(Services::new(parts, Listeners::none()));
     for number in 1..=2 {
         let admit = nodes::NodeChange::Admit {
             id: NodeId([number; 32]),

@@ -6,8 +6,8 @@ use std::{
 };
 
 use prost_reflect::{
-    DescriptorPool, DynamicMessage, ExtensionDescriptor, FieldDescriptor, MessageDescriptor, MethodDescriptor,
-    ServiceDescriptor,
+    DescriptorPool, DynamicMessage, ExtensionDescriptor, FieldDescriptor, MessageDescriptor,
+    MethodDescriptor, ServiceDescriptor,
 };
 
 use super::DESCRIPTOR_SET;

@@ -124,10 +124,7 @@ async fn every_operation__should_answer_over_grpc_with_a_status_that_says_why() 
             assert_ne!(code, Code::Unimplemented, "{path}");
             if readable {
                 // An empty message is a question too, and what it lacks is named.
-                assert!(
-                    code == Code::Ok || !message.is_empty(),
-                    "{path}: {code:?}"
-                );
+                assert!(code == Code::Ok || !message.is_empty(), "{path}: {code:?}");
             } else {
                 assert_eq!(code, Code::InvalidArgument, "{path}: {message}");
             }

@@ -46,7 +46,7 @@ impl SigningState {
         } = self.stored()?;
         if request.state.is_over() {
             if let Some(tracked) = followed::tracked(request, payload, *advanced_at_ms, false) {
-                self.services.tracking.push(tracked);
+                self.services.listeners.tracking.push(tracked);
             }
             myself.stop(None);
             return Ok(());

@@ -108,7 +108,7 @@ impl SigningState {
         } = self.stored()?;
         let doubted = followed::doubted(request, payload, doubt);
         let doubted = doubted.ok_or_else(|| Fault::bug("a doubt about what is not sent"))?;
-        self.services.tracking.push(doubted);
+        self.services.listeners.tracking.push(doubted);
         Ok(())
     }
 

@@ -59,7 +59,7 @@ impl Pump {
         } in waiting.iter().map(|entry| &entry.tracked)
         {
             if number.as_ref() == lowest.get(account).filter(|_| number.is_some()) {
-                self.services.speed_ups.push(SpeedUpDue {
+                self.services.listeners.speed_ups.push(SpeedUpDue {
                     vault: *vault,
                     request: *request,
                     head,
@@ -102,7 +102,7 @@ impl Pump {
         {
             let below = number.and_then(|number| number.checked_sub(1));
             if let Some(below) = below.filter(|below| !numbers.contains(&(account, *below))) {
-                self.services.gap_suspects.push(GapSuspect {
+                self.services.listeners.gap_suspects.push(GapSuspect {
                     request: *request,
                     account: account.clone(),
                     below,

@@ -107,7 +107,7 @@ impl VaultState {
                 self.replaced_outputs.remove(&id);
                 if let Some((request, _)) = found {
                     // Its last commit was on disk although its actor was told otherwise.
-                    self.services.waiters.ended(id);
+                    self.services.listeners.outcomes.ended(id);
                     self.follow(&request).await;
                 }
                 Ok(())
@@ -128,7 +128,7 @@ impl VaultState {
             ))
         });
         if let Ok(Some(tracked)) = tracked.await {
-            self.services.tracking.push(tracked);
+            self.services.listeners.tracking.push(tracked);
         }
     }
 
