@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use covault_core::{
     audit::AuditChain,
-    fault::{Class, Fault},
+    fault::{Class, Fault, FaultCode},
     field,
     order::NodeId,
     wallet::{
@@ -306,7 +306,8 @@ async fn commit(services: &Services, batch: Batch) -> Result<(), Fault> {
         Err(CommitError::Conflict(_)) => Err(Fault::new(
             Class::Conflict,
             "the node was changed by another call at the same time; read it again",
-        )),
+        )
+        .with_code(FaultCode::ChangedMeanwhile)),
         Err(error) => Err(error.into()),
     }
 }

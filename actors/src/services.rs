@@ -9,7 +9,7 @@ use covault_core::audit::AuditChain;
 
 use covault_core::{
     backoff::Backoff,
-    fault::{Class, Fault},
+    fault::{Class, Fault, FaultCode},
     ids::{BatchId, OrchestratorId, RequestId, SessionId, VaultId, WalletId},
     networks::KnownChains,
     port::{Clock, Entropy, random_16},
@@ -205,6 +205,7 @@ impl Services {
 /// The vault is on its way.
 pub fn vault_is_moving() -> Fault {
     Fault::unavailable("the vault is being moved to another orchestrator; retry")
+        .with_code(FaultCode::VaultMoving)
 }
 
 impl Shared {

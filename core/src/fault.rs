@@ -2,7 +2,7 @@
 //!
 //! A [`Fault`] has a message, which clients see, and an inner cause, which only the log sees. The
 //! transports map the class; nothing else about a fault decides a status. Code goes by class, code
-//! and path, never by the message.
+//! and path, never by the message; so do scripts, by [`Fault::stable_code`] and [`Fault::path`].
 
 use std::fmt;
 
@@ -36,6 +36,24 @@ pub enum Class {
     Bug,
 }
 
+impl Class {
+    /// Its name in logs, metrics and the admin API; never changes.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Invalid => "invalid",
+            Self::Unauthenticated => "unauthenticated",
+            Self::Forbidden => "forbidden",
+            Self::Conflict => "conflict",
+            Self::WrongState => "wrong_state",
+            Self::TooLarge => "too_large",
+            Self::Limited => "limited",
+            Self::Unavailable => "unavailable",
+            Self::Peer { .. } => "peer",
+            Self::Bug => "bug",
+        }
+    }
+}
+
 /// `ExecuteSigningRequestsErrorCode` of the schema, where a failure has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum ExecuteCode {
@@ -52,10 +70,12 @@ pub enum ExecuteCode {
     AddressNotInWhitelist,
 }
 
-/// What code asks of a fault beside its class. Serialized by its place: new ones come last.
+/// What tells a fault from others of its class, where code, a script or an operator does something else about it. Most
+/// need none: of what is wrong with a request, the path says where, and the message how. Serialized by its place:
+/// new ones come last. docs/errors.md lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum FaultCode {
-    /// Nothing that code asks for.
+    /// Class and path say all.
     #[default]
     Unspecified,
     /// The clocks of two processes differ too much, or an order came too late.
@@ -70,6 +90,60 @@ pub enum FaultCode {
     /// A signer's policy wants more people to approve than the order shows, or approvals that count with
     /// it. The message says who; nothing else is wrong, and the same request can be asked again.
     ApprovalsMissing,
+    /// The signing request goes on, and has no outcome yet.
+    StillPending,
+    /// Too few signers answered, or can sign.
+    NotEnoughSigners,
+    /// The store cannot be read or written now.
+    StoreUnavailable,
+    /// The vault is on its way to another orchestrator.
+    VaultMoving,
+    /// Another call changed the same at the same time: read it again.
+    ChangedMeanwhile,
+    /// The token may only read.
+    ReadOnlyToken,
+    /// A UUID is malformed, unknown or not accessible.
+    InvalidUuid,
+    /// A chain id is not configured.
+    InvalidChainId,
+}
+
+impl FaultCode {
+    /// One of each, in their order.
+    pub const ALL: [Self; 13] = [
+        Self::Unspecified,
+        Self::Time,
+        Self::Payload,
+        Self::Busy { seconds: 0 },
+        Self::ApprovalsMissing,
+        Self::StillPending,
+        Self::NotEnoughSigners,
+        Self::StoreUnavailable,
+        Self::VaultMoving,
+        Self::ChangedMeanwhile,
+        Self::ReadOnlyToken,
+        Self::InvalidUuid,
+        Self::InvalidChainId,
+    ];
+
+    /// Its name in logs and the admin API; never changes. `None`: that of the class says all.
+    pub fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Unspecified => return None,
+            Self::Time => "clocks_differ",
+            Self::Payload => "payload",
+            Self::Busy { .. } => "busy",
+            Self::ApprovalsMissing => "approvals_missing",
+            Self::StillPending => "still_pending",
+            Self::NotEnoughSigners => "not_enough_signers",
+            Self::StoreUnavailable => "store_unavailable",
+            Self::VaultMoving => "vault_moving",
+            Self::ChangedMeanwhile => "changed_meanwhile",
+            Self::ReadOnlyToken => "read_only_token",
+            Self::InvalidUuid => "invalid_uuid",
+            Self::InvalidChainId => "invalid_chain_id",
+        })
+    }
 }
 
 /// An error with a message for people and a cause for the log.
@@ -115,12 +189,12 @@ impl Fault {
 
     /// `Invalid uuid`: malformed, unknown or not accessible; callers cannot tell which.
     pub fn invalid_uuid() -> Self {
-        Self::new(Class::Invalid, "Invalid uuid")
+        Self::new(Class::Invalid, "Invalid uuid").with_code(FaultCode::InvalidUuid)
     }
 
     /// `Invalid chain id`.
     pub fn invalid_chain_id() -> Self {
-        Self::new(Class::Invalid, "Invalid chain id")
+        Self::new(Class::Invalid, "Invalid chain id").with_code(FaultCode::InvalidChainId)
     }
 
     /// `unauthenticated`: no token, or one that is unknown, malformed, expired or revoked; callers
@@ -146,7 +220,7 @@ impl Fault {
         self
     }
 
-    /// Attaches what code asks for.
+    /// Attaches what tells it from others of its class.
     #[must_use]
     pub fn with_code(mut self, code: FaultCode) -> Self {
         self.code = code;
@@ -200,9 +274,14 @@ impl Fault {
         self.path.as_deref()
     }
 
-    /// What code asks for.
+    /// What tells it from others of its class.
     pub fn code(&self) -> FaultCode {
         self.code
+    }
+
+    /// A word for its kind, which never changes: that of the code, else that of the class.
+    pub fn stable_code(&self) -> &'static str {
+        self.code.name().unwrap_or_else(|| self.class.name())
     }
 
     /// The code that executeSigningRequests reports.
@@ -224,7 +303,11 @@ impl fmt::Display for Fault {
 
 impl fmt::Debug for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {}", self.class, self.message)?;
+        write!(f, "{:?}", self.class)?;
+        if let Some(code) = self.code.name() {
+            write!(f, " [{code}]")?;
+        }
+        write!(f, ": {}", self.message)?;
         match &self.cause {
             Some(cause) => write!(f, " ({cause})"),
             None => Ok(()),
@@ -233,3 +316,71 @@ impl fmt::Debug for Fault {
 }
 
 impl std::error::Error for Fault {}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stable_codes__should_be_the_listed_ones_each_once_in_the_order_of_the_wire() {
+        let classes = [
+            Class::Invalid,
+            Class::Unauthenticated,
+            Class::Forbidden,
+            Class::Conflict,
+            Class::WrongState,
+            Class::TooLarge,
+            Class::Limited,
+            Class::Unavailable,
+            Class::Peer {
+                culprits: Vec::new(),
+            },
+            Class::Bug,
+        ];
+        let names = classes.iter().map(Class::name);
+        let codes = FaultCode::ALL.into_iter().filter_map(FaultCode::name);
+        let mut names: Vec<&str> = names.chain(codes).collect();
+        // Of docs/errors.md: `| `code` | ...` below its heading.
+        let page = include_str!("../../docs/errors.md");
+        let (_, table) = page.split_once("## Codes").unwrap();
+        let (table, _) = table.split_once("\n## ").unwrap();
+        let listed = table.lines().filter_map(|line| line.strip_prefix("| `"));
+        let mut listed: Vec<&str> = listed
+            .filter_map(|line| Some(line.split_once('`')?.0))
+            .collect();
+        names.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(names, listed);
+        names.dedup();
+        assert_eq!(names.len(), listed.len());
+        for (place, code) in FaultCode::ALL.into_iter().enumerate() {
+            assert_eq!(
+                usize::from(bcs::to_bytes(&code).unwrap()[0]),
+                place,
+                "{code:?}"
+            );
+        }
+        let next = u8::try_from(FaultCode::ALL.len()).unwrap();
+        assert!(
+            bcs::from_bytes::<FaultCode>(&[next]).is_err(),
+            "one is missing in ALL"
+        );
+    }
+
+    #[test]
+    fn fault__should_have_the_code_of_its_kind_else_of_its_class() {
+        for (fault, code, path) in [
+            (Fault::field("name", "is required"), "invalid", Some("name")),
+            (Fault::invalid_uuid(), "invalid_uuid", None),
+            (Fault::unavailable("no node answered"), "unavailable", None),
+            (Fault::bug("cause"), "bug", None),
+        ] {
+            assert_eq!((fault.stable_code(), fault.path()), (code, path));
+        }
+        assert_eq!(
+            format!("{:?}", Fault::invalid_uuid()),
+            "Invalid [invalid_uuid]: Invalid uuid"
+        );
+    }
+}

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use covault_core::fault::{Class, Fault};
+use covault_core::fault::Fault;
 use metrics::{
     Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
@@ -115,22 +115,6 @@ pub fn describe() {
     describe_gauge!(CALLS, "Signatures and keys that signers are asked for now");
 }
 
-/// A word for a class of fault.
-fn class(fault: &Fault) -> &'static str {
-    match fault.class() {
-        Class::Invalid => "invalid",
-        Class::Unauthenticated => "unauthenticated",
-        Class::Forbidden => "forbidden",
-        Class::Conflict => "conflict",
-        Class::WrongState => "wrong_state",
-        Class::TooLarge => "too_large",
-        Class::Limited => "limited",
-        Class::Unavailable => "unavailable",
-        Class::Peer { .. } => "peer",
-        Class::Bug => "bug",
-    }
-}
-
 /// The field that a fault speaks of: `inputs` of "inputs[3].curve: ...".
 fn field(fault: &Fault) -> &'static str {
     let Some(path) = fault.path() else {
@@ -155,7 +139,7 @@ pub(crate) fn session_ended(node: &str, kind: &'static str, outcome: &'static st
 pub(crate) fn node_refused(node: &str, fault: &Fault) {
     counter!(
         NODE_REFUSALS,
-        "node" => node.to_owned(), "class" => class(fault), "field" => field(fault)
+        "node" => node.to_owned(), "class" => fault.class().name(), "field" => field(fault)
     )
     .increment(1);
 }
@@ -183,7 +167,7 @@ pub(crate) fn attempted(signed: bool) {
 }
 
 pub(crate) fn was_refused(fault: &Fault) {
-    counter!(REFUSALS, "class" => class(fault), "field" => field(fault)).increment(1);
+    counter!(REFUSALS, "class" => fault.class().name(), "field" => field(fault)).increment(1);
 }
 
 pub(crate) fn waiting(now: usize) {
@@ -209,7 +193,7 @@ mod tests {
 
     #[test]
     fn labels__should_come_from_fixed_lists() {
-        let of = |fault: Fault| (class(&fault), field(&fault));
+        let of = |fault: Fault| (fault.class().name(), field(&fault));
         assert_eq!(
             of(Fault::field("inputs[3].curve", "differs")),
             ("invalid", "inputs")

@@ -9,10 +9,11 @@ use crate::api::{self, admission::Refusal};
 pub fn of(refusal: impl Into<Refusal>, request_id: &str) -> Status {
     let Refusal { fault, retry_after } = refusal.into();
     let code = code(fault.class());
+    let (error_code, field) = (fault.stable_code(), fault.path());
     if matches!(code, Code::Internal | Code::Unavailable) {
-        tracing::error!(request_id, ?code, ?fault, "call failed");
+        tracing::error!(request_id, ?code, error_code, field, ?fault, "call failed");
     } else {
-        tracing::info!(request_id, ?code, ?fault, "call refused");
+        tracing::info!(request_id, ?code, error_code, field, ?fault, "call refused");
     }
     let mut status = Status::new(code, api::sentence(&fault, request_id));
     if let Some(seconds) = retry_after {

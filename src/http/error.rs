@@ -83,16 +83,33 @@ impl HttpError {
             message: api::sentence(&self.fault, request_id),
             code: Some(code(self.fault.execute_code(), execute)),
         };
-        let body = match operation {
-            Some(operation) if audience == Some(Audience::Platform) => operation.failure(&error),
-            _ => covault_core::schema::json::encode(&error)
-                .map(|error| format!("{{\"error\":{error}}}")),
+        let body = match audience {
+            Some(Audience::Admin) => self.admin_body(&error),
+            _ => match operation {
+                Some(operation) => operation.failure(&error),
+                None => covault_core::schema::json::encode(&error)
+                    .map(|error| format!("{{\"error\":{error}}}")),
+            },
         };
         let body = body.unwrap_or_else(|fault| {
             tracing::error!(request_id, ?fault, "an error could not be shown");
             String::from("{\"error\":null}")
         });
         self.respond(request_id, body)
+    }
+
+    /// Operators' scripts also get what tells one kind of error from another.
+    fn admin_body(&self, error: &wire::Error) -> Result<String, Fault> {
+        let error = covault_core::schema::json::encode(error)?;
+        let mut error: serde_json::Value = serde_json::from_str(&error).map_err(Fault::bug)?;
+        if let Some(error) = error.as_object_mut() {
+            // HTTP's own refusals have a status that no class stands for.
+            let is_of_class = self.status == status(self.fault.class());
+            let code = is_of_class.then(|| self.fault.stable_code());
+            error.insert("code".to_owned(), code.unwrap_or("http").into());
+            error.insert("field".to_owned(), self.fault.path().into());
+        }
+        Ok(serde_json::json!({"error": error}).to_string())
     }
 
     /// The answer where no operation is known, in the shape of those of the path.
@@ -137,10 +154,25 @@ impl HttpError {
 
     fn log(&self, request_id: &str) {
         let (fault, status) = (&self.fault, self.status.as_u16());
+        let (error_code, field) = (fault.stable_code(), fault.path());
         if self.status.is_server_error() {
-            tracing::error!(request_id, status, ?fault, "request failed");
+            tracing::error!(
+                request_id,
+                status,
+                error_code,
+                field,
+                ?fault,
+                "request failed"
+            );
         } else {
-            tracing::info!(request_id, status, ?fault, "request refused");
+            tracing::info!(
+                request_id,
+                status,
+                error_code,
+                field,
+                ?fault,
+                "request refused"
+            );
         }
     }
 }
@@ -264,6 +296,33 @@ mod tests {
                     "EXECUTE_SIGNING_REQUESTS_ERROR_CODE_INSUFFICIENT_FUNDS",
             })
         );
+    }
+
+    #[tokio::test]
+    async fn failure__should_have_code_and_field_on_the_admin_api_and_only_there() {
+        let moving = || Fault::field("signers[0]", "is not admitted");
+        for (fault, code, field) in [
+            (moving(), "invalid", serde_json::json!("signers[0]")),
+            (
+                Fault::invalid_uuid(),
+                "invalid_uuid",
+                serde_json::Value::Null,
+            ),
+        ] {
+            let answer = |name| {
+                let failure = HttpError::from(fault.clone());
+                body(failure.into_response(Some(&operation(name)), "r-1"))
+            };
+            let error = &answer("createVault").await["error"];
+            assert_eq!((&error["code"], &error["field"]), (&code.into(), &field));
+            assert_eq!(error["message"], fault.message());
+            assert_eq!(error["serviceErrorCode"], "SERVICE_ERROR_CODE_UNSPECIFIED");
+            let error = &answer("createWallet").await["error"];
+            assert_eq!(error.as_object().map(serde_json::Map::len), Some(2));
+        }
+        let failure = HttpError::http(StatusCode::REQUEST_TIMEOUT, "too late");
+        let response = failure.into_response(Some(&operation("createVault")), "r-1");
+        assert_eq!(body(response).await["error"]["code"], "http");
     }
 
     #[tokio::test]

@@ -268,9 +268,8 @@ fn failure(operation: &OperationDescriptor, schemas: &mut Schemas) -> Result<Val
         return Ok(schemas.add("SweepError", sweep_error()));
     }
     if operation.audience() == Audience::Admin {
-        let error = error(operation, schemas)?;
         let failure = json!({
-            "type": "object", "required": ["error"], "properties": {"error": error},
+            "type": "object", "required": ["error"], "properties": {"error": admin_error(schemas)?},
         });
         return Ok(schemas.add("Failure", failure));
     }
@@ -322,6 +321,36 @@ fn error(operation: &OperationDescriptor, schemas: &mut Schemas) -> Result<Value
         });
     let schema = described(all_of_them(fields), &describe::comment(&message));
     Ok(schemas.add(name, schema))
+}
+
+/// `error` of the admin API: that of the platform, with what tells one kind of error from another.
+fn admin_error(schemas: &mut Schemas) -> Result<Value, Fault> {
+    let message = describe::message("Error")?;
+    let (mut properties, mut required) = (Map::new(), vec!["code", "field"]);
+    for name in ["message", "service_error_code"] {
+        let field = message.get_field_by_name(name);
+        let field = field.ok_or_else(|| Fault::bug(format!("an error has no {name}")))?;
+        let schema = described(schemas.shown_field(&field), &describe::comment(&field));
+        properties.insert(field.json_name().to_owned(), schema);
+    }
+    required.extend(["message", "serviceErrorCode"]);
+    properties.insert(
+        "code".to_owned(),
+        json!({
+            "type": "string",
+            "description": "A word for the kind of error, which never changes: docs/errors.md lists them.",
+        }),
+    );
+    properties.insert(
+        "field".to_owned(),
+        json!({
+            "type": ["string", "null"],
+            "description": "The path of the field that is wrong, where one is.",
+        }),
+    );
+    let schema = json!({"type": "object", "required": required, "properties": properties});
+    let schema = described(schema, &describe::comment(&message));
+    Ok(schemas.add("AdminError", schema))
 }
 
 fn sweep_error() -> Value {

@@ -1,7 +1,7 @@
 //! Who calls, and what that allows.
 
 use covault_core::{
-    fault::{Class, Fault},
+    fault::{Class, Fault, FaultCode},
     ids::{TokenId, VaultId},
     schema::service::{Audience, OperationDescriptor},
     token::TokenAccess,
@@ -60,7 +60,8 @@ pub(crate) fn vault_in_scope(caller: &Caller, uuid: &str) -> Result<VaultId, Fau
 pub(crate) fn full_access(caller: &Caller) -> Result<(), Fault> {
     match caller.access {
         TokenAccess::Full => Ok(()),
-        TokenAccess::ReadOnly => Err(Fault::new(Class::Forbidden, "this token can only read")),
+        TokenAccess::ReadOnly => Err(Fault::new(Class::Forbidden, "this token can only read")
+            .with_code(FaultCode::ReadOnlyToken)),
     }
 }
 

@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use covault_core::{
     backoff::Backoff,
-    fault::{Class, Fault},
+    fault::{Class, Fault, FaultCode},
     ids::RequestId,
     request::{RequestState, SigningRequest},
     schema::wire,
@@ -95,12 +95,11 @@ async fn outcome(
             refuse_waiting(&asked)?;
         }
         if last {
-            return Err(match services.load::<String>(&rows::delay(id)).await? {
-                None => Fault::unavailable("the request is still pending; ask again"),
-                Some((reason, _)) => Fault::unavailable(format!(
-                    "the request is still pending ({reason}); ask again"
-                )),
-            });
+            let pending = match services.load::<String>(&rows::delay(id)).await? {
+                None => "the request is still pending; ask again".to_owned(),
+                Some((reason, _)) => format!("the request is still pending ({reason}); ask again"),
+            };
+            return Err(Fault::unavailable(pending).with_code(FaultCode::StillPending));
         }
     }
 }

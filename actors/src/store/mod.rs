@@ -21,7 +21,7 @@ use std::{
 use async_trait::async_trait;
 use covault_core::{
     audit::{AuditChain, ChainHead, LinkedEntry},
-    fault::Fault,
+    fault::{Fault, FaultCode},
 };
 
 use serde::{Deserialize, Serialize};
@@ -336,13 +336,19 @@ impl From<CommitError> for Fault {
             // A command's commit demands that its token was not revoked.
             return Fault::unauthenticated().caused_by("the token was revoked during the call");
         }
-        let sentence = match error {
-            CommitError::NotOwner => "the vault moved to another orchestrator; retry",
-            CommitError::Conflict(_) | CommitError::Unavailable(_) => {
-                "the store cannot be written now"
-            }
+        let (sentence, code) = match error {
+            CommitError::NotOwner => (
+                "the vault moved to another orchestrator; retry",
+                FaultCode::VaultMoving,
+            ),
+            CommitError::Conflict(_) | CommitError::Unavailable(_) => (
+                "the store cannot be written now",
+                FaultCode::StoreUnavailable,
+            ),
         };
-        Fault::unavailable(sentence).caused_by(error)
+        Fault::unavailable(sentence)
+            .with_code(code)
+            .caused_by(error)
     }
 }
 
@@ -353,7 +359,9 @@ pub struct ReadError(pub String);
 
 impl From<ReadError> for Fault {
     fn from(error: ReadError) -> Self {
-        Fault::unavailable("the store cannot be read now").caused_by(error)
+        Fault::unavailable("the store cannot be read now")
+            .with_code(FaultCode::StoreUnavailable)
+            .caused_by(error)
     }
 }
 

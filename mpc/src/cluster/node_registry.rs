@@ -9,7 +9,7 @@ use std::{
 };
 
 use covault_core::{
-    fault::{Class, Fault},
+    fault::{Class, Fault, FaultCode},
     ids::VaultId,
     order::NodeId,
     port::Clock,
@@ -481,7 +481,7 @@ impl NodeRegistry {
         if let Some((_, fault)) = failures.refusals().next() {
             sentence.push_str(&format!(" ({})", fault.message()));
         }
-        Fault::unavailable(sentence)
+        Fault::unavailable(sentence).with_code(FaultCode::NotEnoughSigners)
     }
 
     /// Names those who broke the protocol.
