@@ -176,7 +176,7 @@ pub async fn free_expired_reservations(services: &Services, now_ms: u64) -> Resu
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::Ordering;
 
     use covault_core::{
         derive::KeyPath,
@@ -192,8 +192,8 @@ mod tests {
         commands::idempotency::{LIFETIME_MS, RETENTION_MS},
         services::Listeners,
         settings::{OrchestratorParts, OrchestratorSharing, Settings},
-        store::{ReadError, Row, Store, memory::MemoryStore, rows::IdempotencyRow},
-        testing::{NoSigners, StoreDouble},
+        store::{Store, memory::MemoryStore, rows::IdempotencyRow},
+        testing::{CountingStore, NoSigners},
     };
 
     async fn world() -> (Arc<MemoryStore>, Arc<ManualClock>, Services) {
@@ -409,31 +409,10 @@ mod tests {
         );
     }
 
-    /// Counts the rows that are read.
-    struct CountingStore(Arc<MemoryStore>, AtomicU64);
-
-    #[async_trait]
-    impl StoreDouble for CountingStore {
-        fn inner(&self) -> &dyn Store {
-            &*self.0
-        }
-
-        async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
-            self.1.fetch_add(1, Ordering::SeqCst);
-            self.0.get(key).await
-        }
-
-        async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
-            let found = self.0.scan(scan).await?;
-            self.1.fetch_add(found.len() as u64, Ordering::SeqCst);
-            Ok(found)
-        }
-    }
-
     #[tokio::test]
     async fn sweep__should_look_at_none_whose_time_has_not_come() {
         let (store, clock, mut services) = world().await;
-        let counting = Arc::new(CountingStore(Arc::clone(&store), AtomicU64::new(0)));
+        let counting = CountingStore::new(Arc::clone(&store) as _);
         services.store = Arc::clone(&counting) as _;
         let token = TokenId::from_bytes([1; 16]);
         for number in 0..2000u64 {
@@ -465,9 +444,9 @@ mod tests {
             ),
             (1999, 1999)
         );
-        counting.1.store(0, Ordering::SeqCst);
+        counting.read.store(0, Ordering::SeqCst);
         idempotency::delete_expired(&services).await.unwrap();
-        let read = counting.1.swap(0, Ordering::SeqCst);
+        let read = counting.read.swap(0, Ordering::SeqCst);
         assert!(read < 100, "{read} rows");
         // One that is used again keeps its new record.
         let again = rows::idempotency(token, "a.B.C", "0001");

@@ -9,11 +9,17 @@ use covault_core::{
         ReshareProof, SigningOrder,
     },
     signature::Signature,
+    testing::ManualClock,
 };
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use crate::{
-    port::{NodeBackup, NodeConfirmations, NodeView, SignerCluster, SigningAttempt},
+    port::{
+        MonotonicClock, NodeBackup, NodeConfirmations, NodeView, SignerCluster, SigningAttempt,
+    },
     store::{Batch, CommitError, Key, KeySpace, ReadError, Row, RowMap, Scan, Snapshot, Store},
 };
 
@@ -86,6 +92,52 @@ impl<D: StoreDouble> Store for D {
 
     fn exclusive(&self) -> bool {
         self.inner().exclusive()
+    }
+}
+
+/// A store that counts what is read.
+pub struct CountingStore {
+    inner: Arc<dyn Store>,
+    /// Rows, and questions for one row.
+    pub read: AtomicUsize,
+    /// The most rows that a scan has passed over.
+    pub most_skipped: AtomicUsize,
+}
+
+impl CountingStore {
+    /// In front of this one.
+    pub fn new(inner: Arc<dyn Store>) -> Arc<Self> {
+        Arc::new(Self {
+            inner,
+            read: AtomicUsize::new(0),
+            most_skipped: AtomicUsize::new(0),
+        })
+    }
+}
+
+#[async_trait]
+impl StoreDouble for CountingStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        self.read.fetch_add(1, Ordering::SeqCst);
+        self.inner.get(key).await
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+        self.most_skipped.fetch_max(scan.skip, Ordering::SeqCst);
+        let found = self.inner.scan(scan).await?;
+        self.read.fetch_add(found.len(), Ordering::SeqCst);
+        Ok(found)
+    }
+}
+
+/// A steady clock that only the test moves.
+impl MonotonicClock for ManualClock {
+    fn elapsed_ms(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
     }
 }
 

@@ -180,7 +180,11 @@ pub(crate) fn renew_thread_generator() -> bool {
 mod tests {
     use std::collections::HashSet;
 
-    use covault_core::{derive::KeyPath, scheme::Scheme};
+    use covault_core::{
+        derive::KeyPath,
+        scheme::Scheme,
+        testing::{ConstantEntropy, ManualClock},
+    };
 
     use super::*;
     use crate::{
@@ -188,26 +192,11 @@ mod tests {
         test_support::SystemEntropy,
     };
 
-    /// A generator and a clock that stand still.
-    struct ConstantEntropy;
-
-    impl Entropy for ConstantEntropy {
-        fn fill(&self, bytes: &mut [u8]) {
-            bytes.fill(7);
-        }
-    }
-
-    impl Clock for ConstantEntropy {
-        fn now_ms(&self) -> u64 {
-            1
-        }
-    }
-
     fn hedge(secret: u8, start: u64) -> EntropyHedge {
         let secret = Zeroizing::new([secret; 32]);
         EntropyHedge::new(
-            Arc::new(ConstantEntropy),
-            Arc::new(ConstantEntropy),
+            Arc::new(ConstantEntropy(7)),
+            Arc::new(ManualClock::at(1)),
             secret,
             start,
         )
@@ -246,7 +235,7 @@ mod tests {
         assert!(!seen.insert(bytes(&hedge(1, 1))));
         let system = EntropyHedge::new(
             Arc::new(SystemEntropy),
-            Arc::new(ConstantEntropy),
+            Arc::new(ManualClock::at(1)),
             Zeroizing::new([1; 32]),
             1,
         );
@@ -313,8 +302,8 @@ mod tests {
         let signer = signer();
         // Without the hedge every session has the same nonces: two signatures give the share away.
         assert_eq!(
-            commitments(&signer, 1, &ConstantEntropy),
-            commitments(&signer, 2, &ConstantEntropy)
+            commitments(&signer, 1, &ConstantEntropy(7)),
+            commitments(&signer, 2, &ConstantEntropy(7))
         );
         let mut seen = HashSet::new();
         // Five starts, the same sessions in each, and half of the nonces made ahead.

@@ -1,19 +1,15 @@
 //! getSigningRequestList.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use async_trait::async_trait;
 use covault_actors::{
     gateway::{Caller, Gateway},
     operations::GetSigningRequestList,
-    store::{Batch, Key, KeySpace, Precondition, ReadError, Row, Scan, Store},
-    testing::StoreDouble,
+    store::{Batch, Key, KeySpace, Precondition, Scan, Store},
+    testing::CountingStore,
 };
 use covault_core::{
     fault::{Class, Fault},
@@ -163,42 +159,6 @@ async fn list__should_refuse_what_it_cannot_answer() {
     assert_eq!(fault.class(), &Class::Forbidden);
 }
 
-/// A store that watches how many rows a scan passes over at once, and how many are read.
-struct WatchedStore {
-    inner: Arc<dyn Store>,
-    most: AtomicUsize,
-    read: AtomicUsize,
-}
-
-impl WatchedStore {
-    fn new(inner: &Arc<dyn Store>) -> Arc<Self> {
-        Arc::new(Self {
-            inner: Arc::clone(inner),
-            most: AtomicUsize::new(0),
-            read: AtomicUsize::new(0),
-        })
-    }
-}
-
-#[async_trait]
-impl StoreDouble for WatchedStore {
-    fn inner(&self) -> &dyn Store {
-        &*self.inner
-    }
-
-    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
-        self.read.fetch_add(1, Ordering::SeqCst);
-        self.inner.get(key).await
-    }
-
-    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
-        self.most.fetch_max(scan.skip, Ordering::SeqCst);
-        let found = self.inner.scan(scan).await?;
-        self.read.fetch_add(found.len(), Ordering::SeqCst);
-        Ok(found)
-    }
-}
-
 #[derive(Serialize)]
 enum VersionedValue<T> {
     V1(T),
@@ -207,7 +167,7 @@ enum VersionedValue<T> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn list__should_find_a_page_far_behind_without_keeping_others_from_the_store() {
     let world = World::new();
-    let store = WatchedStore::new(&world.store);
+    let store = CountingStore::new(Arc::clone(&world.store));
     let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
     let vault_id = vault(&gateway, "main").await;
     // Rows of the index alone, all of them of one request but some.
@@ -269,7 +229,7 @@ async fn list__should_find_a_page_far_behind_without_keeping_others_from_the_sto
     for past in [251, 1_000, i64::MAX] {
         assert!(page(past, 100, Desc).await.is_empty());
     }
-    let most = store.most.load(Ordering::SeqCst);
+    let most = store.most_skipped.load(Ordering::SeqCst);
     assert!(most <= 10_000, "{most} rows at once");
 }
 
@@ -283,7 +243,7 @@ async fn start_and_lists__should_read_as_much_however_much_has_ended() {
         let made = make(&world, &gateway, vault_id, ended).await;
         gateway.stop().await;
 
-        let store = WatchedStore::new(&world.store);
+        let store = CountingStore::new(Arc::clone(&world.store));
         let rows = || store.read.swap(0, Ordering::SeqCst);
         let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
         // Its vault makes a wallet once it has taken up what is live.

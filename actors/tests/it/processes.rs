@@ -21,7 +21,7 @@ use covault_actors::{
     },
     testing::StoreDouble,
 };
-use covault_core::{fault::Fault, ids::VaultId, schema::wire};
+use covault_core::{fault::Fault, ids::VaultId, schema::wire, testing::ManualClock};
 use tokio::{
     runtime::{Builder, Runtime},
     sync::watch,
@@ -139,7 +139,7 @@ pub struct Process {
     runtime: Option<Runtime>,
     pub gateway: Gateway,
     pub connection: Arc<Connection>,
-    pub monotonic: Arc<TestMonotonicClock>,
+    pub monotonic: Arc<ManualClock>,
 }
 
 impl Process {

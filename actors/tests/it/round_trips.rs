@@ -8,7 +8,8 @@ use std::{
 use async_trait::async_trait;
 use covault_actors::{
     gateway::Gateway,
-    store::{Batch, CommitError, Key, KeySpace, ReadError, Row, RowMap, Scan, Snapshot, Store},
+    store::{Batch, CommitError, Key, KeySpace, ReadError, Row, RowMap, Scan, Store},
+    testing::StoreDouble,
 };
 
 use covault_core::schema::wire::{self, create_signing_request_request::Type as Kind};
@@ -38,7 +39,11 @@ impl CountingStore {
 }
 
 #[async_trait]
-impl Store for CountingStore {
+impl StoreDouble for CountingStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
     async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
         let mut spaces = batch.writes().iter().map(|write| write.key.space);
         if let Some(space) = spaces.find(|space| !is_upkeep(*space)) {
@@ -60,14 +65,6 @@ impl Store for CountingStore {
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
         self.note("scan", scan.space);
         self.inner.scan(scan).await
-    }
-
-    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
-        self.inner.snapshot().await
-    }
-
-    fn exclusive(&self) -> bool {
-        self.inner.exclusive()
     }
 }
 

@@ -1,9 +1,6 @@
 //! An orchestrator with everything around it.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::{Arc, atomic::Ordering};
 
 use covault_actors::{
     chain_rpc::{CALLS_PER_NODE, ChainClient, ChainClients, ChainKey, PoolPorts, SpeedUpPolicy},
@@ -29,7 +26,7 @@ use covault_core::{
         admin,
         wire::{self, create_signing_request_request::Type as Kind},
     },
-    testing::{CounterEntropy, ShiftedClock},
+    testing::{CounterEntropy, ManualClock, ShiftedClock},
     token::TokenAccess,
 };
 
@@ -59,19 +56,9 @@ pub struct World {
     /// When transactions of a chain are replaced that no block takes.
     pub speed_up: Option<(ChainKey, SpeedUpPolicy)>,
     pub command_bus: Arc<MemoryCommandBus>,
-    pub monotonic: Arc<TestMonotonicClock>,
+    pub monotonic: Arc<ManualClock>,
     pub runs_vaults: bool,
     pub home: Option<[u8; 32]>,
-}
-
-/// A steady clock that only the test moves.
-#[derive(Default)]
-pub struct TestMonotonicClock(pub AtomicU64);
-
-impl MonotonicClock for TestMonotonicClock {
-    fn elapsed_ms(&self) -> u64 {
-        self.0.load(Ordering::SeqCst)
-    }
 }
 
 impl World {

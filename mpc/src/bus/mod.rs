@@ -5,6 +5,8 @@
 
 #[cfg(test)]
 pub mod conformance;
+#[cfg(feature = "simulation")]
+pub mod double;
 pub mod memory;
 pub mod redis;
 mod servers;

@@ -11,7 +11,6 @@ use std::{
 };
 
 use crate::support::{SystemEntropy, TestBus, TestCluster, now_ms, verify};
-use async_trait::async_trait;
 use covault_core::{
     approval::OrderApprovals,
     derive::{KeyPath, RootKey},
@@ -25,7 +24,7 @@ use covault_core::{
     signature::{Curve, Signature},
 };
 use covault_mpc::{
-    bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
+    bus::{Bus, BusAddress, BusError, Subscription, double::BusDouble, memory::MemoryBus},
     envelope::{Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
     identity::NodeIdentity,
     node::{OrderCheck, PolicyCheck},
@@ -47,8 +46,11 @@ struct RecordingBus {
     sent: Mutex<Vec<(EnvelopeHeader, BusAddress, Vec<u8>)>>,
 }
 
-#[async_trait]
-impl Bus for RecordingBus {
+impl BusDouble for RecordingBus {
+    fn inner(&self) -> &dyn Bus {
+        &*self.bus
+    }
+
     fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         let header = Envelope::parse(message.clone()).unwrap().header;
         if header.kind != EnvelopeKind::Announcement {
@@ -56,14 +58,6 @@ impl Bus for RecordingBus {
             self.sent.lock().unwrap().push(noted);
         }
         self.bus.publish(to, message)
-    }
-
-    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
-        self.bus.subscribe(me, announcements).await
-    }
-
-    fn reachable(&self) -> bool {
-        true
     }
 }
 

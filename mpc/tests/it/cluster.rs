@@ -5,18 +5,17 @@ use std::{sync::Arc, time::Duration};
 use crate::support::{
     AcceptAnyOrder, SystemEntropy, TestBus, TestCluster, now_ms, start_cluster, task, verify,
 };
-use async_trait::async_trait;
 use covault_core::{
     fault::{Class, Fault},
     ids::{SessionId, VaultId},
     networks::SigningInput,
-    order::{NodeId, SigningOrder},
+    order::SigningOrder,
     port::random_16,
     scheme::Scheme,
     signature::Curve,
 };
 use covault_mpc::{
-    bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
+    bus::{Bus, BusAddress, BusError, double::BusDouble, memory::MemoryBus},
     envelope::{Envelope, EnvelopeKind},
     identity::NodeIdentity,
     node::RebuildCheck,
@@ -320,21 +319,16 @@ struct SpyBus {
     spoken: Notify,
 }
 
-#[async_trait]
-impl Bus for SpyBus {
+impl BusDouble for SpyBus {
+    fn inner(&self) -> &dyn Bus {
+        &*self.bus
+    }
+
     fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         if Envelope::parse(message.clone()).unwrap().header.kind == EnvelopeKind::Protocol {
             self.spoken.notify_one();
         }
         self.bus.publish(to, message)
-    }
-
-    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
-        self.bus.subscribe(me, announcements).await
-    }
-
-    fn reachable(&self) -> bool {
-        true
     }
 }
 

@@ -6,7 +6,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use async_trait::async_trait;
 use covault_core::{
     derive::RootKey,
     fault::{Fault, FaultCode},
@@ -18,7 +17,7 @@ use covault_core::{
     signature::Curve,
 };
 use covault_mpc::{
-    bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
+    bus::{Bus, BusAddress, BusError, double::BusDouble, memory::MemoryBus},
     envelope::{Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
     pool::Priority,
 };
@@ -67,8 +66,11 @@ impl CrowdBus {
     }
 }
 
-#[async_trait]
-impl Bus for CrowdBus {
+impl BusDouble for CrowdBus {
+    fn inner(&self) -> &dyn Bus {
+        &*self.bus
+    }
+
     fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         let header = Envelope::parse(message.clone()).unwrap().header;
         if header.kind == EnvelopeKind::Announcement {
@@ -104,14 +106,6 @@ impl Bus for CrowdBus {
                 Ok(())
             }
         }
-    }
-
-    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
-        self.bus.subscribe(me, announcements).await
-    }
-
-    fn reachable(&self) -> bool {
-        true
     }
 }
 

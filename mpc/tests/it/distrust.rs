@@ -11,7 +11,6 @@ use std::{
 use crate::support::{
     SystemEntropy, TestBus, TestCluster, announcement, now_ms, start_cluster_on, task, verify,
 };
-use async_trait::async_trait;
 use covault_core::{
     derive::RootKey,
     fault::Class,
@@ -22,7 +21,7 @@ use covault_core::{
     signature::{Curve, Signature},
 };
 use covault_mpc::{
-    bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
+    bus::{Bus, BusAddress, BusError, double::BusDouble, memory::MemoryBus},
     claims::Claims,
     cluster::Cluster,
     envelope::{EVERYONE, Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
@@ -231,20 +230,15 @@ struct LeakyBus {
     read: Mutex<Vec<Vec<u8>>>,
 }
 
-#[async_trait]
-impl Bus for LeakyBus {
+impl BusDouble for LeakyBus {
+    fn inner(&self) -> &dyn Bus {
+        &*self.bus
+    }
+
     fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         self.read.lock().unwrap().push(message.clone());
         self.bus.publish(to, message.clone())?;
         self.bus.publish(to, message)
-    }
-
-    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
-        self.bus.subscribe(me, announcements).await
-    }
-
-    fn reachable(&self) -> bool {
-        true
     }
 }
 

@@ -13,12 +13,11 @@ use std::{
 };
 
 use crate::support::{SystemEntropy, TestBus, TestCluster, now_ms, start_cluster_on, task, verify};
-use async_trait::async_trait;
 use covault_core::{
     fault::Class, ids::SessionId, order::NodeId, port::random_16, scheme::Scheme, signature::Curve,
 };
 use covault_mpc::{
-    bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
+    bus::{Bus, BusAddress, BusError, double::BusDouble, memory::MemoryBus},
     envelope::{Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
 };
 
@@ -51,8 +50,11 @@ impl InterceptingBus {
     }
 }
 
-#[async_trait]
-impl Bus for InterceptingBus {
+impl BusDouble for InterceptingBus {
+    fn inner(&self) -> &dyn Bus {
+        &*self.bus
+    }
+
     fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         let taken = match &*self.meddle.lock().unwrap() {
             Some(meddle) => meddle(&self.bus, to, &message),
@@ -62,14 +64,6 @@ impl Bus for InterceptingBus {
             return Ok(());
         }
         self.bus.publish(to, message)
-    }
-
-    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
-        self.bus.subscribe(me, announcements).await
-    }
-
-    fn reachable(&self) -> bool {
-        true
     }
 }
 

@@ -2,10 +2,9 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use async_trait::async_trait;
 use covault_core::{fault::Class, ids::VaultId, order::NodeId, signature::Curve};
 use covault_mpc::{
-    bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
+    bus::{Bus, BusAddress, BusError, double::BusDouble, memory::MemoryBus},
     cluster::HaltReason,
     envelope::{Envelope, EnvelopeKind},
     freeze::FreezeStore,
@@ -121,8 +120,11 @@ struct FreezingBus {
     of: Mutex<Option<(NodeId, PathBuf)>>,
 }
 
-#[async_trait]
-impl Bus for FreezingBus {
+impl BusDouble for FreezingBus {
+    fn inner(&self) -> &dyn Bus {
+        &*self.bus
+    }
+
     fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         let header = Envelope::parse(message.clone()).unwrap().header;
         let mut of = self.of.lock();
@@ -134,14 +136,6 @@ impl Bus for FreezingBus {
         }
         drop(of);
         self.bus.publish(to, message)
-    }
-
-    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
-        self.bus.subscribe(me, announcements).await
-    }
-
-    fn reachable(&self) -> bool {
-        true
     }
 }
 

@@ -13,7 +13,6 @@ use crate::life::world::{LifecycleFixture, session};
 use crate::support::{SystemEntropy, TestBus, announcement, now_ms, verify};
 use crate::words::{self, OrderReply};
 use age::x25519::Identity;
-use async_trait::async_trait;
 use covault_core::{
     attest::{AttestOrder, AttestedAddress},
     derive::{KeyPath, RootKey},
@@ -23,7 +22,7 @@ use covault_core::{
     signature::Curve,
 };
 use covault_mpc::{
-    bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
+    bus::{Bus, BusAddress, BusError, double::BusDouble, memory::MemoryBus},
     envelope::{EVERYONE, Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
     mutate::{Mutation, mutations},
 };
@@ -72,8 +71,11 @@ struct OrderHoldingBus {
     replies: Mutex<Vec<Envelope>>,
 }
 
-#[async_trait]
-impl Bus for OrderHoldingBus {
+impl BusDouble for OrderHoldingBus {
+    fn inner(&self) -> &dyn Bus {
+        &*self.bus
+    }
+
     fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         let envelope = Envelope::parse(message.clone()).unwrap();
         let kind = envelope.header.kind;
@@ -85,14 +87,6 @@ impl Bus for OrderHoldingBus {
             self.replies.lock().unwrap().push(envelope);
         }
         self.bus.publish(to, message)
-    }
-
-    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
-        self.bus.subscribe(me, announcements).await
-    }
-
-    fn reachable(&self) -> bool {
-        true
     }
 }
 

@@ -9,7 +9,6 @@ use std::{
 use crate::support::{
     AcceptAnyOrder, SystemEntropy, TestBus, TestCluster, now_ms, start_cluster, verify,
 };
-use async_trait::async_trait;
 use covault_core::{
     derive::RootKey,
     ids::SessionId,
@@ -19,7 +18,7 @@ use covault_core::{
     signature::Curve,
 };
 use covault_mpc::{
-    bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
+    bus::{Bus, BusAddress, BusError, Subscription, double::BusDouble, memory::MemoryBus},
     claims::Claims,
     envelope::{Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
     preprocess::{NonceStore, Watermarks},
@@ -36,8 +35,11 @@ struct RecordingBus {
     deaf: Mutex<Option<(NodeId, NodeId)>>,
 }
 
-#[async_trait]
-impl Bus for RecordingBus {
+impl BusDouble for RecordingBus {
+    fn inner(&self) -> &dyn Bus {
+        &*self.bus
+    }
+
     fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         let envelope = Envelope::parse(message.clone()).unwrap();
         let EnvelopeHeader {
@@ -51,14 +53,6 @@ impl Bus for RecordingBus {
             return Ok(());
         }
         self.bus.publish(to, message)
-    }
-
-    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
-        self.bus.subscribe(me, announcements).await
-    }
-
-    fn reachable(&self) -> bool {
-        true
     }
 }
 

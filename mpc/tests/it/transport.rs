@@ -10,7 +10,6 @@ use std::{
 use crate::support::{
     SystemEntropy, TestBus, TestCluster, log::LogCapture, now_ms, redis_server::RedisServer, verify,
 };
-use async_trait::async_trait;
 use covault_core::{
     derive::RootKey,
     ids::SessionId,
@@ -22,7 +21,8 @@ use covault_core::{
 use covault_mpc::{
     backend::{self, Abort, KeyShare, KeygenSetup, OutgoingMessage, Session, SignerIndex},
     bus::{
-        Bus, BusAddress, BusError, MAX_MESSAGE, Subscription, memory::MemoryBus, redis::RedisBus,
+        Bus, BusAddress, BusError, MAX_MESSAGE, double::BusDouble, memory::MemoryBus,
+        redis::RedisBus,
     },
     envelope::{EVERYONE, Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
     identity::NodeIdentity,
@@ -80,8 +80,11 @@ impl ReorderingBus {
     }
 }
 
-#[async_trait]
-impl Bus for ReorderingBus {
+impl BusDouble for ReorderingBus {
+    fn inner(&self) -> &dyn Bus {
+        &*self.bus
+    }
+
     fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         self.tape.lock().unwrap().push((to, message.clone()));
         if let Some(held) = &mut *self.held.lock().unwrap() {
@@ -89,14 +92,6 @@ impl Bus for ReorderingBus {
             return Ok(());
         }
         self.bus.publish(to, message)
-    }
-
-    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
-        self.bus.subscribe(me, announcements).await
-    }
-
-    fn reachable(&self) -> bool {
-        self.bus.reachable()
     }
 }
 

@@ -8,7 +8,6 @@ use std::{
 };
 
 use crate::support::*;
-use async_trait::async_trait;
 use covault_core::{
     amount::U256,
     derive::{ChildKey, RootKey},
@@ -20,7 +19,7 @@ use covault_core::{
     signature::{Curve, Signature},
 };
 use covault_mpc::{
-    bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
+    bus::{Bus, BusAddress, BusError, double::BusDouble, memory::MemoryBus},
     claims::Claims,
     cluster::{Cluster, ClusterConfig, HaltReason, NodeStatus},
     envelope::{EVERYONE, Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
@@ -380,21 +379,16 @@ struct RecordingBus {
     kept: Mutex<Vec<Vec<u8>>>,
 }
 
-#[async_trait]
-impl Bus for RecordingBus {
+impl BusDouble for RecordingBus {
+    fn inner(&self) -> &dyn Bus {
+        &*self.bus
+    }
+
     fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         if to == BusAddress::Announcements {
             self.kept.lock().unwrap().push(message.clone());
         }
         self.bus.publish(to, message)
-    }
-
-    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
-        self.bus.subscribe(me, announcements).await
-    }
-
-    fn reachable(&self) -> bool {
-        true
     }
 }
 
@@ -752,8 +746,11 @@ struct SlowWitnessBus {
     runtime: tokio::runtime::Handle,
 }
 
-#[async_trait]
-impl Bus for SlowWitnessBus {
+impl BusDouble for SlowWitnessBus {
+    fn inner(&self) -> &dyn Bus {
+        &*self.bus
+    }
+
     fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         let kind = Envelope::parse(message.clone()).map(|envelope| envelope.header.kind);
         if kind != Ok(EnvelopeKind::Witness) {
@@ -765,14 +762,6 @@ impl Bus for SlowWitnessBus {
             let _ = bus.publish(to, message);
         });
         Ok(())
-    }
-
-    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
-        self.bus.subscribe(me, announcements).await
-    }
-
-    fn reachable(&self) -> bool {
-        true
     }
 }
 

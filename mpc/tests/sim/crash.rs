@@ -8,7 +8,6 @@ use std::{
     },
 };
 
-use async_trait::async_trait;
 use covault_core::{
     derive::RootKey,
     fault::{Class, Fault},
@@ -19,7 +18,7 @@ use covault_core::{
     signature::Signature,
 };
 use covault_mpc::{
-    bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
+    bus::{Bus, BusAddress, BusError, double::BusDouble, memory::MemoryBus},
     cluster::{Cluster, ClusterConfig, SigningTask},
     envelope::{Envelope, EnvelopeKind},
     identity::NodeIdentity,
@@ -46,8 +45,11 @@ struct CrashingBus {
 
 type LossRule = Arc<Mutex<Option<EnvelopeKind>>>;
 
-#[async_trait]
-impl Bus for CrashingBus {
+impl BusDouble for CrashingBus {
+    fn inner(&self) -> &dyn Bus {
+        &*self.bus
+    }
+
     fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         let kind = Envelope::parse(message.clone()).unwrap().header.kind;
         if kind == EnvelopeKind::Protocol && self.armed.swap(false, Ordering::Relaxed) {
@@ -58,14 +60,6 @@ impl Bus for CrashingBus {
             return Ok(());
         }
         self.bus.publish(to, message)
-    }
-
-    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
-        self.bus.subscribe(me, announcements).await
-    }
-
-    fn reachable(&self) -> bool {
-        true
     }
 }
 

@@ -8,7 +8,6 @@ use std::{
     },
 };
 
-use async_trait::async_trait;
 use covault_core::{
     attest::{AttestOrder, AttestedAddress},
     derive::{KeyPath, RootKey},
@@ -21,7 +20,7 @@ use covault_core::{
 };
 use covault_mpc::{
     attest::{KeyStatements, has_signed},
-    bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
+    bus::{Bus, BusAddress, BusError, double::BusDouble, memory::MemoryBus},
     envelope::{Envelope, EnvelopeHeader, EnvelopeKind},
     shares::{ShareStore as _, age_file::AgeShareStore},
 };
@@ -47,8 +46,11 @@ struct HoldingBus {
     cut: watch::Sender<usize>,
 }
 
-#[async_trait]
-impl Bus for HoldingBus {
+impl BusDouble for HoldingBus {
+    fn inner(&self) -> &dyn Bus {
+        &*self.bus
+    }
+
     fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         let envelope = Envelope::parse(message.clone()).unwrap();
         let EnvelopeHeader {
@@ -70,14 +72,6 @@ impl Bus for HoldingBus {
             return Ok(());
         }
         self.bus.publish(to, message)
-    }
-
-    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
-        self.bus.subscribe(me, announcements).await
-    }
-
-    fn reachable(&self) -> bool {
-        self.bus.reachable()
     }
 }
 
