@@ -191,3 +191,203 @@ fn has_changed(written: &NodeView, heard: &NodeView) -> bool {
     };
     heard != *written
 }
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use covault_core::{
+        ids::VaultId,
+        testing::{ConstantEntropy, ManualClock},
+    };
+
+    use super::*;
+    use crate::{
+        audit::AuditActor,
+        chain_rpc::ChainClients,
+        nodes::NodeChange,
+        port::{NodeHalt, SignerCluster},
+        services::Listeners,
+        settings::{OrchestratorParts, OrchestratorSharing, Settings},
+        store::{Store, memory::MemoryStore},
+        testing::NoSigners,
+    };
+
+    struct World {
+        services: Arc<Services>,
+        signers: Arc<NoSigners>,
+        clock: Arc<ManualClock>,
+        monotonic: Arc<ManualClock>,
+    }
+
+    impl World {
+        fn on(store: &Arc<MemoryStore>) -> Self {
+            let signers = Arc::new(NoSigners::default());
+            let (clock, monotonic) = (Arc::new(ManualClock::at(1_000_000)), Arc::default());
+            let parts = OrchestratorParts {
+                store: Arc::clone(store) as Arc<dyn Store>,
+                signers: Arc::clone(&signers) as Arc<dyn SignerCluster>,
+                clock: Arc::clone(&clock) as _,
+                entropy: Arc::new(ConstantEntropy(1)),
+                chains: ChainClients::default(),
+                settings: Settings::default(),
+                sharing: OrchestratorSharing {
+                    monotonic: Arc::clone(&monotonic) as _,
+                    ..OrchestratorSharing::default()
+                },
+            };
+            Self {
+                services: Arc::new(Services::new(parts, Listeners::none())),
+                signers,
+                clock,
+                monotonic,
+            }
+        }
+
+        fn observer(&self) -> NodeObserverState {
+            NodeObserverState {
+                services: Arc::clone(&self.services),
+                written: None,
+                failing: false,
+            }
+        }
+
+        async fn change(&self, change: NodeChange) {
+            let by = AuditActor::service();
+            nodes::change(&self.services, change, &by).await.unwrap();
+        }
+
+        /// The row of the node, and how often it was written.
+        async fn row(&self, id: NodeId) -> Option<(NodeStatusRow, u64)> {
+            let key = rows::node_status(id);
+            self.services.load(&key).await.unwrap()
+        }
+    }
+
+    fn id(number: u8) -> NodeId {
+        NodeId([number; 32])
+    }
+
+    fn live(number: u8, seen_ms: u64) -> NodeView {
+        NodeView {
+            live: true,
+            last_seen_ms: Some(seen_ms),
+            ..NodeView::unseen(id(number))
+        }
+    }
+
+    async fn admit(world: &World, number: u8) {
+        let name = String::new();
+        let id = id(number);
+        world.change(NodeChange::Admit { id, name }).await;
+    }
+
+    #[tokio::test]
+    async fn row__should_be_written_for_each_change_and_not_for_each_announcement() {
+        let world = World::on(&Arc::new(MemoryStore::new()));
+        admit(&world, 1).await;
+        let mut observer = world.observer();
+        let mut writes = 0;
+        let mut tells = async |node: NodeView, changes: bool| {
+            world.signers.nodes.lock().splice(.., [node.clone()]);
+            world.clock.advance(1_000);
+            observer.look().await.unwrap();
+            writes += u64::from(changes);
+            let (row, version) = world.row(id(1)).await.unwrap();
+            assert_eq!(version, writes, "{node:?}");
+            if changes {
+                assert_eq!(row.node, node);
+                assert_eq!(row.at_ms, world.services.now_ms());
+            }
+        };
+        let seen = |ms| live(1, ms);
+        tells(seen(1), true).await;
+        for ms in 2..50 {
+            let skew_ms = i64::try_from(ms % 7).unwrap() * 100;
+            tells(
+                NodeView {
+                    skew_ms,
+                    ..seen(ms)
+                },
+                false,
+            )
+            .await;
+        }
+        let moved = |ms| NodeView {
+            skew_ms: -1_000,
+            ..seen(ms)
+        };
+        tells(moved(51), true).await;
+        let halted = NodeView {
+            halted: vec![NodeHalt::Clock],
+            ..moved(52)
+        };
+        tells(halted.clone(), true).await;
+        let frozen = NodeView {
+            frozen: vec![VaultId::from_bytes([3; 16])],
+            ..halted
+        };
+        tells(frozen.clone(), true).await;
+        let gone = NodeView {
+            live: false,
+            last_seen_ms: Some(60),
+            ..frozen
+        };
+        tells(gone.clone(), true).await;
+        tells(gone, false).await;
+    }
+
+    #[tokio::test]
+    async fn node__should_not_be_away_because_another_process_has_just_begun_to_listen() {
+        let store = Arc::new(MemoryStore::new());
+        let world = World::on(&store);
+        for number in [1, 2] {
+            admit(&world, number).await;
+        }
+        *world.signers.nodes.lock() = vec![live(1, 5), live(2, 5)];
+        world.observer().look().await.unwrap();
+        // It starts again, and has heard nobody yet; meanwhile a node was removed in another place.
+        let world = World::on(&store);
+        world.change(NodeChange::Remove(id(2))).await;
+        let row = rows::encode(&world.row(id(1)).await.unwrap().0).unwrap();
+        let mut batch = Batch::new();
+        batch.put(rows::node_status(id(2)), Precondition::Any, row);
+        store.commit(batch).await.unwrap();
+        let mut observer = world.observer();
+        observer.look().await.unwrap();
+        let is_live = async || world.row(id(1)).await.unwrap().0.node.live;
+        assert!(is_live().await);
+        assert!(world.row(id(2)).await.is_none());
+        world.monotonic.advance(UNHEARD_MS - 1);
+        observer.look().await.unwrap();
+        assert!(is_live().await);
+        world.monotonic.advance(1);
+        observer.look().await.unwrap();
+        let (row, _) = world.row(id(1)).await.unwrap();
+        assert!(!row.node.live && row.node.last_seen_ms == Some(5));
+    }
+
+    #[tokio::test]
+    async fn unadmitted__should_be_written_when_others_want_to_join() {
+        let world = World::on(&Arc::new(MemoryStore::new()));
+        let mut observer = world.observer();
+        let version = async || {
+            let row = world.services.store.get(&rows::unadmitted_nodes()).await;
+            row.unwrap().map(|row| row.version)
+        };
+        observer.look().await.unwrap();
+        assert_eq!(version().await, None);
+        for (seen_ms, name, expected) in [(1, "a", 1), (2, "a", 1), (3, "b", 2)] {
+            *world.signers.unadmitted.lock() = vec![UnadmittedView {
+                id: id(1),
+                name: name.into(),
+                last_seen_ms: seen_ms,
+            }];
+            observer.look().await.unwrap();
+            assert_eq!(version().await, Some(expected), "{seen_ms}");
+        }
+        world.signers.unadmitted.lock().clear();
+        observer.look().await.unwrap();
+        let told = status::unadmitted(&world.services).await.unwrap();
+        assert_eq!(told, []);
+    }
+}

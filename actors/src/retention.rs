@@ -201,7 +201,7 @@ mod tests {
         let clock = Arc::new(ManualClock::default());
         let parts = OrchestratorParts {
             store: Arc::clone(&store) as _,
-            signers: Arc::new(NoSigners),
+            signers: Arc::<NoSigners>::default(),
             clock: Arc::clone(&clock) as _,
             entropy: Arc::new(ConstantEntropy(0)),
             chains: ChainClients::default(),

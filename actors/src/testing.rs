@@ -16,9 +16,12 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
+use parking_lot::Mutex;
+
 use crate::{
     port::{
         MonotonicClock, NodeBackup, NodeConfirmations, NodeView, SignerCluster, SigningAttempt,
+        UnadmittedView,
     },
     store::{Batch, CommitError, Key, KeySpace, ReadError, Row, RowMap, Scan, Snapshot, Store},
 };
@@ -141,9 +144,14 @@ impl MonotonicClock for ManualClock {
     }
 }
 
-/// A cluster without signers.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoSigners;
+/// A cluster without signers, but for those that a test announces.
+#[derive(Debug, Default)]
+pub struct NoSigners {
+    /// See [`SignerCluster::nodes`].
+    pub nodes: Mutex<Vec<NodeView>>,
+    /// See [`SignerCluster::unadmitted`].
+    pub unadmitted: Mutex<Vec<UnadmittedView>>,
+}
 
 fn nobody() -> Fault {
     Fault::unavailable("there are no signers")
@@ -178,6 +186,10 @@ impl SignerCluster for NoSigners {
     }
 
     fn nodes(&self) -> Vec<NodeView> {
-        Vec::new()
+        self.nodes.lock().clone()
+    }
+
+    fn unadmitted(&self) -> Vec<UnadmittedView> {
+        self.unadmitted.lock().clone()
     }
 }

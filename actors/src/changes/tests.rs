@@ -41,7 +41,7 @@ impl World {
         let hub = Arc::new(ChangeHub::default());
         let parts = OrchestratorParts {
             store: Arc::clone(&store) as _,
-            signers: Arc::new(NoSigners),
+            signers: Arc::<NoSigners>::default(),
             clock: Arc::clone(&clock) as _,
             entropy: Arc::new(ConstantEntropy(1)),
             chains: ChainClients::default(),

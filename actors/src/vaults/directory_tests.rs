@@ -16,7 +16,7 @@ use crate::{
 async fn directory__should_never_run_two_actors_for_one_vault() {
     let parts = OrchestratorParts {
         store: Arc::new(MemoryStore::new()),
-        signers: Arc::new(NoSigners),
+        signers: Arc::<NoSigners>::default(),
         clock: Arc::new(ManualClock::at(43_200_000)),
         entropy: Arc::new(CounterEntropy::default()),
         chains: ChainClients::default(),
