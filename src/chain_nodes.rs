@@ -88,10 +88,13 @@ fn speed_up_of(
     if after_blocks == 0 {
         return Ok(None);
     }
-    if !matches!(chain.network, Network::Evm | Network::Bitcoin) {
+    if !matches!(
+        chain.network,
+        Network::Evm | Network::Bitcoin | Network::Aptos
+    ) {
         bail!(
-            "speed_up_after_blocks must be 0: the service replaces transactions of EVM chains and of Bitcoin by itself, \
-             not of {chain}"
+            "speed_up_after_blocks must be 0: the service replaces transactions of EVM chains, Bitcoin, Aptos and \
+             Movement by itself, not of {chain}"
         );
     }
     let most_fee = most_fee.parse().ok().filter(|most_fee| *most_fee > 0);
@@ -171,12 +174,12 @@ mod tests {
             Ok::<_, String>(found.into_values().next().unwrap().speed_up)
         };
         let (after, most) = ("speed_up_after_blocks = 5", "speed_up_most_fee = \"7\"");
-        for chain in ["evm.1", "bitcoin", "tron"] {
+        for chain in ["evm.1", "bitcoin", "aptos", "movement", "tron"] {
             assert_eq!(policy(chain, ""), Ok(None));
             // The cap alone switches nothing on.
             assert_eq!(policy(chain, most), Ok(None));
         }
-        for chain in ["evm.1", "bitcoin"] {
+        for chain in ["evm.1", "bitcoin", "aptos", "movement"] {
             let expected = SpeedUpPolicy {
                 after_blocks: 5,
                 most_fee: 7,
@@ -196,8 +199,17 @@ mod tests {
             }
             assert!(policy(chain, after).is_err());
         }
-        let refusal = policy("tron", &format!("{after}\n{most}")).unwrap_err();
-        assert!(refusal.contains("not of Tron"), "{refusal}");
+        // What ends by itself and cannot be replaced.
+        for (chain, name) in [
+            ("tron", "Tron"),
+            ("solana", "Solana"),
+            ("sui", "Sui"),
+            ("stellar", "Stellar"),
+            ("ton", "Ton"),
+        ] {
+            let refusal = policy(chain, &format!("{after}\n{most}")).unwrap_err();
+            assert!(refusal.contains(&format!("not of {name}")), "{refusal}");
+        }
     }
 
     #[test]

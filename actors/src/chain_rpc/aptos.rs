@@ -42,6 +42,8 @@ const LIFETIME_S: u64 = 600;
 /// By how much the chain's clock must have passed the end of a transaction that no node knows,
 /// in seconds: nodes behind one address need not all be at the last block.
 const EXPIRY_MARGIN_S: u64 = 60;
+/// So many blocks may two nodes be apart that agree on the newest one: some seconds.
+const BLOCKS_APART: u64 = 64;
 /// How often a simulation is repeated while the account's own transactions are being executed.
 const SIMULATIONS: u32 = 4;
 
@@ -483,6 +485,14 @@ impl ChainClient for AptosNode {
         now_ms: u64,
     ) -> Vec<Result<TransactionSighting, ChainError>> {
         sight_each(transactions, |one| self.sight(one, now_ms)).await
+    }
+
+    /// The height of the ledger: blocks, of which there are some each second.
+    async fn head(&self) -> Result<Option<u64>, ChainError> {
+        let height = |answer: &NodeResponse| field(answer, "block_height");
+        let same = |one: &u64, other: &u64| one.abs_diff(*other) <= BLOCKS_APART;
+        let call = NodeRequest::get("", &[]).about("the newest block");
+        Ok(Some(self.rest.query_quorum_by(call, height, same).await?))
     }
 
     async fn fee_estimates(&self) -> Result<[FeeEstimate; 3], ChainError> {

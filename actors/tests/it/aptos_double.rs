@@ -40,6 +40,12 @@ pub struct AptosDouble {
     pub refuse: AtomicBool,
     /// How far its clock is behind.
     pub behind_ms: AtomicU64,
+    /// It says where transactions are; else all are final, whether it has them or not.
+    pub is_asked: AtomicBool,
+    /// The height of its newest block.
+    pub head: AtomicU64,
+    /// It refuses the next number for good, once a later one waits.
+    pub refuses_next: AtomicBool,
 }
 
 /// The only account.
@@ -138,7 +144,11 @@ impl ChainClient for AptosDouble {
                 code: ExecuteCode::Unspecified,
             })
         };
+        let now_s = self.now_ms() / 1_000;
         let mut account = self.account.lock().unwrap();
+        account
+            .waiting
+            .retain(|_, (_, waits)| now_s < waits.expiration_timestamp_secs);
         account.handed.push(hash.clone());
         let signed = broadcast_request.signed.transaction.clone();
         account.signed.insert(hash.clone(), signed);
@@ -149,12 +159,18 @@ impl ChainClient for AptosDouble {
         if self.refuse.load(Ordering::SeqCst) {
             return refused("the sender cannot pay the fee");
         }
-        if self.now_ms() / 1_000 >= transaction.expiration_timestamp_secs {
+        if now_s >= transaction.expiration_timestamp_secs {
             return refused("the transaction expired");
         }
         let (number, next) = (transaction.sequence_number, account.executed.len() as u64);
         if number < next {
             return refused("another transaction has the account's number");
+        }
+        if number == next && self.refuses_next.load(Ordering::SeqCst) {
+            return match account.waiting.is_empty() {
+                true => BroadcastOutcome::Unknown("the node is busy".into()),
+                false => refused("the sender cannot pay the fee"),
+            };
         }
         if number > next && self.strict.load(Ordering::SeqCst) {
             return BroadcastOutcome::Unknown("an earlier transaction is not there yet".into());
@@ -191,7 +207,30 @@ impl ChainClient for AptosDouble {
         transactions: &[TrackedTransaction],
         _now_ms: u64,
     ) -> Vec<Result<TransactionSighting, ChainError>> {
-        transactions.iter().map(|_| Ok(FINAL)).collect()
+        if !self.is_asked.load(Ordering::SeqCst) {
+            return transactions.iter().map(|_| Ok(FINAL)).collect();
+        }
+        let account = self.account.lock().unwrap();
+        let sight = |one: &TrackedTransaction| {
+            let hash = &one.signed.tx_hash;
+            let (_, sent) = read_signed(&one.signed).unwrap();
+            if account.executed.contains(hash) {
+                FINAL
+            } else if let Some(by) = account.executed.get(sent.sequence_number as usize) {
+                TransactionSighting::Replaced(Some(by.clone()))
+            } else if self.now_ms() / 1_000 > sent.expiration_timestamp_secs {
+                TransactionSighting::Expired
+            } else if account.waiting.values().any(|(one, _)| one == hash) {
+                TransactionSighting::Waiting
+            } else {
+                TransactionSighting::Missing
+            }
+        };
+        transactions.iter().map(|one| Ok(sight(one))).collect()
+    }
+
+    async fn head(&self) -> Result<Option<u64>, ChainError> {
+        Ok(Some(self.head.load(Ordering::SeqCst)))
     }
 
     async fn balance(&self, _address: &str, _token: Option<&str>) -> Result<String, ChainError> {

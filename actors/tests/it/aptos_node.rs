@@ -21,7 +21,7 @@ use covault_core::{
 use serde_json::{Value, json};
 
 use crate::{
-    evm_node::{both_ways, never_ended},
+    evm_node::{both_ways, connect_to, never_ended},
     http_double::{self, HttpResponse},
     world::*,
 };
@@ -617,6 +617,32 @@ async fn the_next_aptos_number__should_be_that_of_a_ledger_after_the_time_in_que
     .await;
     let next = node.client().next_number(FROM, ChainMoment::ANY).await;
     assert!(matches!(next, Err(ChainError::Unknown(_))), "{next:?}");
+}
+
+#[tokio::test]
+async fn head__should_be_the_height_of_the_aptos_ledger() {
+    let at = |height: u64| {
+        AptosTestNode::start(move |asked| match asked.what.as_str() {
+            "GET " => {
+                let (status, mut ledger) = ledger(1, NOW);
+                ledger["block_height"] = json!(height.to_string());
+                (status, ledger)
+            }
+            _ => healthy(asked),
+        })
+    };
+    let (node, near, liar) = (at(700).await, at(690).await, at(7_000_000).await);
+    assert_eq!(node.client().head().await, Ok(Some(700)));
+    let both = |other: &AptosTestNode| {
+        let endpoints = ChainEndpoints {
+            agree: 2,
+            ..ChainEndpoints::new(vec![node.url.clone(), other.url.clone()])
+        };
+        connect_to(ChainKey::APTOS, endpoints)
+    };
+    // Nodes are some blocks apart, and one that is far ahead is not believed.
+    assert!(matches!(both(&near).head().await, Ok(Some(690 | 700))));
+    assert!(both(&liar).head().await.is_err());
 }
 
 #[tokio::test]

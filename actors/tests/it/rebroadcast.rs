@@ -24,7 +24,7 @@ pub fn pass(world: &World, time_ms: u64) {
     world.clock.ahead_ms.fetch_add(time_ms, Ordering::SeqCst);
 }
 
-fn pay_aptos(from: &str) -> Kind {
+pub fn pay_aptos(from: &str) -> Kind {
     Kind::AptosSendNative(wire::AptosSendNative {
         chain_id: 1,
         from: from.into(),
@@ -39,7 +39,7 @@ fn pay_aptos(from: &str) -> Kind {
     })
 }
 
-async fn aptos_wallet(gateway: &Gateway) -> String {
+pub async fn aptos_wallet(gateway: &Gateway) -> String {
     let vault = vault(gateway, "main").await;
     wallet(gateway, vault, NetworkType::Aptos).await.address
 }
