@@ -7,13 +7,16 @@ use covault_core::{
     fault::Fault,
     ids::RequestId,
     networks::{Payload, Resource},
-    request::{Draft, SigningRequest},
+    request::{Draft, RequestState, SigningRequest, TransactionState},
 };
 
 use crate::{
     account::ChainAccount,
     services::Services,
-    store::{Key, KeySpace, Scan, rows},
+    store::{
+        Key, KeySpace, Scan,
+        rows::{self, TransactionRow},
+    },
 };
 
 /// Numbers that are looked up at once.
@@ -211,6 +214,46 @@ pub async fn given_up(
         });
     }
     Ok(passed_on)
+}
+
+/// The claims on numbers that come free because no transaction with them ever comes, with the versions of their rows.
+/// `ended` are the requests whose transactions are found to be over now, by no block taking them in their time.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn ended(
+    services: &Services,
+    ended: &BTreeMap<RequestId, (ChainAccount, u64)>,
+) -> Result<BTreeMap<Key, u64>, Fault> {
+    let mut free = BTreeMap::new();
+    for (account, number) in ended.values() {
+        let number = Resource::Nonce(*number);
+        let key = rows::claim(account, &number);
+        let Some((_, version)) = services.load::<RequestId>(&key).await? else {
+            continue;
+        };
+        let mut is_free = true;
+        // One that was to replace another may still come.
+        for user in users(services, account, &number).await? {
+            is_free = is_free && (ended.contains_key(&user) || is_void(services, user).await?);
+        }
+        if is_free {
+            free.insert(key, version);
+        }
+    }
+    Ok(free)
+}
+
+/// Whether a request's transaction is known never to come.
+async fn is_void(services: &Services, request: RequestId) -> Result<bool, Fault> {
+    let row = services
+        .load::<TransactionRow>(&rows::transaction(request))
+        .await?;
+    if row.is_some_and(|(row, _)| row.state == TransactionState::Dropped) {
+        return Ok(true);
+    }
+    let request = services.request(request).await?;
+    Ok(request.is_some_and(|(request, _)| matches!(request.state, RequestState::Failed { .. })))
 }
 
 /// The newest request but this one that has a transaction which uses the same, or is to get one.

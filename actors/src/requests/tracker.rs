@@ -37,8 +37,10 @@ use super::{
     rebroadcast::RebroadcastCache,
     replacing,
     request_store::{self, CommitExtras},
+    reservations,
 };
 use crate::{
+    account::ChainAccount,
     audit::{AuditActor, AuditNote},
     chain_rpc::{ChainClient, ChainError, ChainKey, TransactionSighting},
     counters::OpenTransactions,
@@ -387,7 +389,18 @@ impl Pump {
         let Ok(services) = self.services.for_vault(vault) else {
             return;
         };
+        // Whoever comes next takes the numbers that are free now, so that nothing waits behind them.
+        let free = match reservations::ended(&services, &self.dropped(&changed)).await {
+            Ok(free) => free,
+            Err(fault) => {
+                tracing::warn!(%vault, ?fault, "failed to read who has the numbers of expired transactions");
+                return;
+            }
+        };
         let mut batch = Batch::new();
+        for (key, version) in free {
+            batch.delete(key, Precondition::Version(version));
+        }
         let mut write = || -> Result<(), Fault> {
             for (request, row) in &changed {
                 let Some(entry) = self.open.get(request) else {
@@ -441,6 +454,21 @@ impl Pump {
                 entry.known = row;
             }
         }
+    }
+
+    /// The requests among these whose transactions' time is over, with their accounts and numbers.
+    fn dropped(
+        &self,
+        changed: &[(RequestId, TransactionRow)],
+    ) -> BTreeMap<RequestId, (ChainAccount, u64)> {
+        let dropped = changed
+            .iter()
+            .filter(|(_, row)| row.state == TransactionState::Dropped);
+        let of = |(request, _): &(RequestId, TransactionRow)| {
+            let tracked = &self.open.get(request)?.tracked;
+            Some((*request, (tracked.account.clone(), tracked.number?)))
+        };
+        dropped.filter_map(of).collect()
     }
 
     /// Reads what the store knows.

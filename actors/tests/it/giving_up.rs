@@ -260,7 +260,7 @@ async fn numbers_of_stellar_and_ton__should_be_the_next_ones_at_once() {
         (Network::Ton, NetworkType::Ton, "ton"),
     ] {
         // As an account that has sent some.
-        let chain = NumberedDouble::new(network, 7);
+        let chain = NumberedDouble::new(network, Arc::clone(&world.clock), 7);
         let client = Arc::clone(&chain) as Arc<dyn ChainClient>;
         let key = ChainKey::of(network, None);
         let chains = ChainClients::default().with(key, client);

@@ -42,6 +42,7 @@ mod lists;
 mod nodes;
 mod nonces;
 mod numbered_double;
+mod numbers_behind;
 mod plans;
 #[path = "../../../tests/support/ports.rs"]
 mod ports;

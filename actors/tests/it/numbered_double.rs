@@ -1,35 +1,87 @@
 //! Stellar and TON in memory, each with one account: its transactions are taken in the order of their numbers, none
-//! twice.
+//! twice, and none after its time.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+};
 
 use async_trait::async_trait;
 use covault_actors::chain_rpc::{
-    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, TrackedTransaction,
-    TransactionSighting,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, Standing,
+    TrackedTransaction, TransactionSighting,
 };
-use covault_core::networks::{ChainData, ChainMoment, Network, Queries, stellar, ton};
+use covault_core::{
+    fault::ExecuteCode,
+    networks::{ChainData, ChainMoment, Network, Queries, Signed, stellar, ton},
+    port::Clock as _,
+    testing::ShiftedClock,
+};
 
 use crate::chain_double::FINAL;
 
 /// See the module.
 pub struct NumberedDouble {
     network: Network,
+    clock: Arc<ShiftedClock>,
     /// The number of the next transaction.
     next: Mutex<u64>,
+    /// The hashes of those that it took.
+    taken: Mutex<BTreeMap<u64, String>>,
+    /// It takes a transaction only when so much of its own clock has passed since the one before, in milliseconds.
+    pub pace_ms: AtomicU64,
+    taken_at_ms: AtomicU64,
+    /// It refuses the next number for good, once it was sent a later one.
+    pub refuses: AtomicBool,
+    /// How many it has refused.
+    pub refused: AtomicUsize,
+    /// The highest number that it was sent.
+    highest: AtomicU64,
 }
 
 impl NumberedDouble {
-    pub fn new(network: Network, next: u64) -> Arc<Self> {
+    pub fn new(network: Network, clock: Arc<ShiftedClock>, next: u64) -> Arc<Self> {
         Arc::new(Self {
             network,
+            clock,
             next: Mutex::new(next),
+            taken: Mutex::default(),
+            pace_ms: AtomicU64::new(0),
+            taken_at_ms: AtomicU64::new(0),
+            refuses: AtomicBool::new(false),
+            refused: AtomicUsize::new(0),
+            highest: AtomicU64::new(0),
         })
     }
 
     /// The number of the next transaction.
     pub fn next(&self) -> u64 {
         *self.next.lock().unwrap()
+    }
+
+    /// What it took, in the order of the numbers.
+    pub fn taken(&self) -> Vec<String> {
+        self.taken.lock().unwrap().values().cloned().collect()
+    }
+
+    fn number(&self, signed: &Signed) -> u64 {
+        let number = self.network.rules().sent_number(signed, "");
+        number.unwrap().unwrap()
+    }
+
+    fn is_over(&self, signed: &Signed) -> bool {
+        let end = self.network.rules().valid_until(signed).unwrap().unwrap();
+        self.clock.now_ms() >= end.time_ms
+    }
+}
+
+fn refusal(reason: &str) -> ChainRefusal {
+    ChainRefusal {
+        reason: reason.into(),
+        code: ExecuteCode::Unspecified,
     }
 }
 
@@ -59,14 +111,38 @@ impl ChainClient for NumberedDouble {
     }
 
     async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
-        let rules = self.network.rules();
-        let number = rules.sent_number(&broadcast_request.signed, "").unwrap();
+        let signed = &broadcast_request.signed;
+        let number = self.number(signed);
+        self.highest.fetch_max(number, Ordering::SeqCst);
         let mut next = self.next.lock().unwrap();
-        if number > Some(*next) {
+        let mut taken = self.taken.lock().unwrap();
+        if taken.get(&number) == Some(&signed.tx_hash) {
+            return BroadcastOutcome::Accepted;
+        }
+        assert!(number >= *next, "two transactions with one number");
+        if self.is_over(signed) {
+            let refusal = refusal("the transaction expired before a node took it");
+            return if broadcast_request.retried {
+                BroadcastOutcome::Doubtful(refusal, Standing::Void)
+            } else {
+                BroadcastOutcome::Refused(refusal)
+            };
+        }
+        let now_ms = self.clock.now_ms();
+        let since_ms = now_ms - self.taken_at_ms.load(Ordering::SeqCst);
+        if number > *next || since_ms < self.pace_ms.load(Ordering::SeqCst) {
             return BroadcastOutcome::Unknown("an earlier one is not there yet".into());
         }
-        assert_eq!(number, Some(*next), "two transactions with one number");
+        if self.refuses.load(Ordering::SeqCst) {
+            if self.highest.load(Ordering::SeqCst) == number {
+                return BroadcastOutcome::Unknown("the node is busy".into());
+            }
+            self.refused.fetch_add(1, Ordering::SeqCst);
+            return BroadcastOutcome::Refused(refusal("the node refused the transaction"));
+        }
         *next += 1;
+        taken.insert(number, signed.tx_hash.clone());
+        self.taken_at_ms.store(now_ms, Ordering::SeqCst);
         BroadcastOutcome::Accepted
     }
 
@@ -79,7 +155,14 @@ impl ChainClient for NumberedDouble {
         transactions: &[TrackedTransaction],
         _now_ms: u64,
     ) -> Vec<Result<TransactionSighting, ChainError>> {
-        transactions.iter().map(|_| Ok(FINAL)).collect()
+        let (next, taken) = (self.next(), self.taken.lock().unwrap());
+        let sight = |one: &TrackedTransaction| match self.number(&one.signed) {
+            number if taken.get(&number) == Some(&one.signed.tx_hash) => FINAL,
+            number if number < next => TransactionSighting::Replaced(taken.get(&number).cloned()),
+            _ if self.is_over(&one.signed) => TransactionSighting::Expired,
+            _ => TransactionSighting::Missing,
+        };
+        transactions.iter().map(|one| Ok(sight(one))).collect()
     }
 
     async fn balance(&self, _address: &str, _token: Option<&str>) -> Result<String, ChainError> {

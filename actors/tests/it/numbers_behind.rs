@@ -1,0 +1,244 @@
+//! What stands behind a number that no request uses, on networks whose transactions end by themselves: the next request
+//! takes the number, and until one comes nothing waits for longer than its time and nothing is called done that is not.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use covault_actors::{
+    chain_rpc::{ChainClient, ChainClients, ChainKey},
+    gateway::Gateway,
+    operations::ReplaceTransaction,
+};
+use covault_core::{
+    networks::Network,
+    schema::wire::{
+        self, NetworkType, create_signing_request_request::Type as Kind,
+        replace_transaction_request::Action, signing_request, transaction_state::Status,
+    },
+};
+
+use crate::{
+    numbered_double::NumberedDouble,
+    rebroadcast::{aptos_wallet, noted, pass, pay_aptos, sent},
+    tracker::{GAP_MS, a_while, fillers, until, until_status},
+    world::*,
+};
+
+/// Longer than a transaction of these networks lives.
+const LIFE_MS: u64 = 1_000_000;
+
+/// Until a request has failed, and why.
+async fn failed(gateway: &Gateway, uuid: &str) -> String {
+    assert!(outcome(gateway, uuid).await.error.is_some());
+    let shown = details(gateway, uuid).await;
+    assert_eq!(shown.status(), signing_request::Status::Failed);
+    shown.failed_reason
+}
+
+/// Aptos, with a transaction that waits behind a number whose request was refused: its uuid and hash.
+async fn behind_a_refused_one() -> (World, Gateway, String, (String, String)) {
+    let world = World::new();
+    world.aptos.is_asked.store(true, Ordering::SeqCst);
+    world.aptos.refuses_next.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let address = aptos_wallet(&gateway).await;
+    let first = create(&gateway, pay_aptos(&address)).await.uuid;
+    let behind = create(&gateway, pay_aptos(&address)).await.uuid;
+    let taken = outcome(&gateway, &behind).await;
+    assert_eq!(taken.error, None);
+    failed(&gateway, &first).await;
+    world.aptos.refuses_next.store(false, Ordering::SeqCst);
+    until_status(&gateway, &behind, Status::Pending).await;
+    assert!(world.aptos.executed().is_empty());
+    (world, gateway, address, (behind, taken.tx_hash))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn aptos_transactions_behind_a_refused_number__should_come_with_the_next_request() {
+    let (world, gateway, address, (behind, hash)) = behind_a_refused_one().await;
+    let next = sent(&gateway, pay_aptos(&address)).await;
+    assert_eq!(world.aptos.executed(), [next, hash]);
+    until_status(&gateway, &behind, Status::Final).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn aptos_transactions_behind_a_refused_number__should_end_with_their_time() {
+    let (world, gateway, address, (behind, hash)) = behind_a_refused_one().await;
+    let vault = details(&gateway, &behind).await.vault_uuid.unwrap();
+    pass(&world, GAP_MS);
+    a_while().await;
+    // The service makes no request for it: it ends by itself.
+    assert!(fillers(&gateway, &vault).await.is_empty());
+    until_status(&gateway, &behind, Status::Pending).await;
+    pass(&world, LIFE_MS);
+    until_status(&gateway, &behind, Status::Dropped).await;
+    assert!(noted(&world, "Dropped", "its time is over").await);
+    assert_eq!(world.followed().await, 0);
+    // Its number is free at once: what comes now waits behind nothing.
+    world.aptos.halted.store(true, Ordering::SeqCst);
+    let mut next = Vec::new();
+    for _ in 0..3 {
+        next.push(sent(&gateway, pay_aptos(&address)).await);
+    }
+    world.aptos.execute();
+    assert_eq!(world.aptos.executed(), next);
+    assert!(!next.contains(&hash));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_number_of_expired_transactions__should_be_free_when_none_of_all_for_it_can_come() {
+    let (world, gateway, address, (behind, _)) = behind_a_refused_one().await;
+    let asked = wire::ReplaceTransactionRequest {
+        uuid: behind.clone(),
+        action: Action::SpeedUp.into(),
+        most_fee: None,
+        notes: None,
+    };
+    let made = call::<ReplaceTransaction>(&gateway, &admin(), asked).await;
+    let faster = made.unwrap().signing_request.unwrap().uuid;
+    assert_eq!(outcome(&gateway, &faster).await.error, None);
+    pass(&world, LIFE_MS);
+    for uuid in [&behind, &faster] {
+        until_status(&gateway, uuid, Status::Dropped).await;
+    }
+    world.aptos.halted.store(true, Ordering::SeqCst);
+    let first = sent(&gateway, pay_aptos(&address)).await;
+    let second = sent(&gateway, pay_aptos(&address)).await;
+    world.aptos.execute();
+    assert_eq!(world.aptos.executed(), [first, second]);
+}
+
+/// An account of Stellar or TON that has sent some, and how it pays.
+struct Numbered {
+    world: World,
+    gateway: Gateway,
+    chain: Arc<NumberedDouble>,
+    network: Network,
+    from: String,
+}
+
+impl Numbered {
+    async fn start(network: Network, world: World) -> Self {
+        let chain = NumberedDouble::new(network, Arc::clone(&world.clock), 7);
+        let client = Arc::clone(&chain) as Arc<dyn ChainClient>;
+        let chains = ChainClients::default().with(ChainKey::of(network, None), client);
+        let gateway = world.start_with(Arc::clone(&world.store), chains).await;
+        let vault = vault(&gateway, "main").await;
+        let kind = match network {
+            Network::Stellar => NetworkType::Stellar,
+            _ => NetworkType::Ton,
+        };
+        let from = wallet(&gateway, vault, kind).await.address;
+        Self {
+            world,
+            gateway,
+            chain,
+            network,
+            from,
+        }
+    }
+
+    async fn pay(&self) -> String {
+        let (from, to) = (self.from.clone(), self.from.clone());
+        let kind = match self.network {
+            Network::Stellar => Kind::StellarSendNative(wire::StellarSendNative {
+                from,
+                to,
+                value: "5".into(),
+                ..Default::default()
+            }),
+            _ => Kind::TonSendNative(wire::TonSendNative {
+                from,
+                to,
+                value: "5".into(),
+                ..Default::default()
+            }),
+        };
+        create(&self.gateway, kind).await.uuid
+    }
+
+    /// A payment that waits behind a number whose request was refused.
+    async fn behind_a_refused_one(&self) -> String {
+        self.chain.refuses.store(true, Ordering::SeqCst);
+        let first = self.pay().await;
+        let behind = self.pay().await;
+        failed(&self.gateway, &first).await;
+        self.chain.refuses.store(false, Ordering::SeqCst);
+        assert_eq!(self.chain.next(), 7);
+        let shown = details(&self.gateway, &behind).await;
+        assert_eq!(shown.status(), signing_request::Status::Pending);
+        behind
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn payments_of_stellar_and_ton_behind_a_refused_number__should_come_with_the_next_request() {
+    for network in [Network::Stellar, Network::Ton] {
+        let it = Numbered::start(network, World::new()).await;
+        let behind = it.behind_a_refused_one().await;
+        let next = it.pay().await;
+        let mut hashes = Vec::new();
+        for uuid in [&next, &behind] {
+            let outcome = outcome(&it.gateway, uuid).await;
+            assert_eq!(outcome.error, None);
+            hashes.push(outcome.tx_hash);
+        }
+        assert_eq!(it.chain.taken(), hashes, "{network:?}");
+        assert_eq!(it.chain.refused.load(Ordering::SeqCst), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn payments_of_stellar_and_ton_behind_a_refused_number__should_fail_with_their_time() {
+    for network in [Network::Stellar, Network::Ton] {
+        let it = Numbered::start(network, World::new()).await;
+        let behind = it.behind_a_refused_one().await;
+        a_while().await;
+        let shown = details(&it.gateway, &behind).await;
+        assert_eq!(shown.status(), signing_request::Status::Pending);
+        pass(&it.world, LIFE_MS);
+        let reason = failed(&it.gateway, &behind).await;
+        assert!(
+            reason.contains("time of the transaction is over") || reason.contains("expired"),
+            "{network:?}: {reason}"
+        );
+        assert!(it.chain.taken().is_empty());
+        // Both numbers are free.
+        let (first, second) = (it.pay().await, it.pay().await);
+        for uuid in [first, second] {
+            assert_eq!(outcome(&it.gateway, &uuid).await.error, None);
+        }
+        assert_eq!(it.chain.next(), 9);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eighty_payments_of_stellar_and_ton__should_all_come_one_after_the_other() {
+    const PAYMENTS: u64 = 80;
+    // Each takes nearly the time that its turn has: all together four times what one transaction lives.
+    for (network, turn_ms) in [(Network::Stellar, 14_000), (Network::Ton, 19_000)] {
+        let mut world = World::new();
+        world.settings.signing_deadline_ms = 600_000;
+        let it = Numbered::start(network, world).await;
+        // It takes none before all are signed.
+        it.chain.pace_ms.store(u64::MAX, Ordering::SeqCst);
+        let payments = (0..PAYMENTS).map(|_| it.pay());
+        let payments = futures::future::join_all(payments).await;
+        for uuid in &payments {
+            let waits = async || {
+                let waits = try_outcome(&it.gateway, &admin(), uuid).await;
+                waits.is_err_and(|why| why.message().contains("an earlier one is not there yet"))
+            };
+            until(waits).await;
+        }
+        it.chain.pace_ms.store(turn_ms, Ordering::SeqCst);
+        for number in 0..PAYMENTS {
+            let next = 7 + number;
+            assert_eq!(it.chain.next(), next, "no faster than its ledgers");
+            pass(&it.world, turn_ms);
+            until(async || it.chain.next() == next + 1).await;
+        }
+        for uuid in &payments {
+            assert_eq!(outcome(&it.gateway, uuid).await.error, None, "{network:?}");
+        }
+    }
+}
