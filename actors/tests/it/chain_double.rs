@@ -18,7 +18,7 @@ use covault_actors::chain_rpc::{
 };
 use covault_core::{
     fault::ExecuteCode,
-    networks::{ChainData, ChainMoment, Queries, evm, solana},
+    networks::{ChainData, ChainMoment, Payload, Queries, evm, solana},
 };
 use k256::ecdsa::{RecoveryId, Signature, VerifyingKey};
 use tokio::sync::Semaphore;
@@ -42,6 +42,10 @@ pub struct ChainDouble {
     pub lost_answers: AtomicUsize,
     pub refuse: AtomicBool,
     pub broke: AtomicBool,
+    /// What it says of every payload before anything is signed.
+    pub preflight: Mutex<Option<ChainError>>,
+    /// It takes a transaction and says nothing yet.
+    pub holds: AtomicBool,
     /// It takes questions and no transactions.
     pub stuck: AtomicBool,
     /// No answer about calls of this value.
@@ -152,8 +156,13 @@ impl ChainDouble {
 
     /// As if somebody had sent transactions of this account before.
     pub fn with_history(self: Arc<Self>, count: u64) -> Arc<Self> {
-        self.before.store(count, Ordering::SeqCst);
+        self.before(count);
         self
+    }
+
+    /// As if somebody had sent so many transactions of every account before.
+    pub fn before(&self, count: u64) {
+        self.before.store(count, Ordering::SeqCst);
     }
 }
 
@@ -238,6 +247,13 @@ impl ChainClient for ChainDouble {
         })
     }
 
+    async fn preflight(&self, _payload: &Payload) -> Result<(), ChainError> {
+        match &*self.preflight.lock().unwrap() {
+            Some(problem) => Err(problem.clone()),
+            None => Ok(()),
+        }
+    }
+
     async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
         tokio::task::yield_now().await;
         self.sends.fetch_add(1, Ordering::SeqCst);
@@ -255,6 +271,9 @@ impl ChainClient for ChainDouble {
                 code: ExecuteCode::Unspecified,
             };
             return BroadcastOutcome::Doubtful(refusal, *standing);
+        }
+        while self.holds.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let mut sent = self.sent.lock().unwrap();
         if sent.contains_key(&broadcast_request.signed.tx_hash) {

@@ -6,18 +6,22 @@ use std::{
 };
 
 use covault_actors::{
-    chain_rpc::{Standing, TransactionSighting},
+    chain_rpc::{ChainError, ChainRefusal, Standing, TransactionSighting},
     gateway::Gateway,
     store::Store,
 };
-use covault_core::schema::wire::{
-    EvmGas, ExecuteSigningRequestsErrorCode as ErrorCode,
-    create_signing_request_request::Type as Kind, signing_request::Status,
+use covault_core::{
+    fault::ExecuteCode,
+    schema::wire::{
+        self, EvmGas, ExecuteSigningRequestsErrorCode as ErrorCode,
+        create_signing_request_request::Type as Kind, signing_request::Status,
+    },
 };
 
 use crate::{
     faulty_store::{FaultyStore, StoreFault},
     requests::code,
+    tracker::until,
     world::*,
 };
 
@@ -144,6 +148,51 @@ async fn building__should_fail_with_the_code_of_what_is_missing() {
     let error = outcome(&gateway, &pending.uuid).await.error.unwrap();
     assert_eq!(code(&error), ErrorCode::InsufficientFunds);
     assert_eq!(world.signers.sessions(), 0, "nothing was signed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn building__should_fail_before_anything_is_signed_where_nodes_say_that_it_would_pay_nothing()
+{
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let with_all = wire::EvmSendNative {
+        gas_fee: Some(EvmGas {
+            max_fee: Some("2000000000".into()),
+            max_priority_fee: Some("1".into()),
+            gas_limit: Some("21000".into()),
+            ..Default::default()
+        }),
+        nonce: Some(0),
+        ..send_native(&address)
+    };
+    // One for which nodes are asked for facts, and one that brings all of them.
+    for kind in [send(&address), Kind::EvmSendNative(with_all)] {
+        *world.evm.preflight.lock().unwrap() = Some(ChainError::Refused(ChainRefusal {
+            reason: "the token refuses the transfer: it returns false".into(),
+            code: ExecuteCode::Unspecified,
+        }));
+        let sessions = world.signers.sessions();
+        let refused = create(&gateway, kind.clone()).await;
+        let error = outcome(&gateway, &refused.uuid).await.error.unwrap();
+        assert!(error.message.contains("returns false"), "{error:?}");
+        assert_eq!(world.signers.sessions(), sessions, "nothing was signed");
+
+        // Whoever cannot say it now is asked again.
+        let away = ChainError::Unknown("the node is at a loss".into());
+        *world.evm.preflight.lock().unwrap() = Some(away);
+        let waits = create(&gateway, kind).await;
+        let is_told = async || {
+            let said = try_outcome(&gateway, &admin(), &waits.uuid).await;
+            said.is_err_and(|why| why.message().contains("the node is at a loss"))
+        };
+        until(is_told).await;
+        assert_eq!(world.signers.sessions(), sessions, "nothing was signed");
+        *world.evm.preflight.lock().unwrap() = None;
+        assert_eq!(outcome(&gateway, &waits.uuid).await.error, None);
+        world.evm.forget(0);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

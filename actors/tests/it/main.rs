@@ -29,6 +29,7 @@ mod deposits;
 #[path = "../../../tests/support/disk.rs"]
 mod disk;
 mod endpoints;
+mod evm_anvil;
 mod evm_node;
 mod failures;
 mod fake_signers;
@@ -39,6 +40,8 @@ mod http_double;
 mod idempotency;
 mod late_answer;
 mod lists;
+#[path = "../../../tests/support/log.rs"]
+mod log;
 mod nodes;
 mod nonces;
 mod numbered_double;
@@ -79,4 +82,5 @@ mod tron_node;
 mod trouble;
 mod utxo_double;
 mod wallets;
+mod warnings;
 mod world;

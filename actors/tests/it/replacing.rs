@@ -22,7 +22,7 @@ use covault_core::{
 use crate::{
     rebroadcast::{noted, pass, sent},
     reservations::pay,
-    tracker::{until, until_status},
+    tracker::{numbered, until, until_status},
     world::*,
 };
 
@@ -234,12 +234,19 @@ async fn the_hash_that_took_a_place__should_be_found_where_nodes_do_not_say_it()
     let (world, gateway, address) = world().await;
     let (first, first_hash) = paid(&gateway, &address).await;
     let (second, second_hash) = replaced(&gateway, &first, Action::SpeedUp).await;
+    let (third, third_hash) = replaced(&gateway, &first, Action::SpeedUp).await;
     world.evm.says(&second_hash, MINED);
     until_status(&gateway, &second, Status::Mined).await;
     world
         .evm
         .says(&first_hash, TransactionSighting::Replaced(None));
     let shown = until_status(&gateway, &first, Status::Replaced).await;
+    assert_eq!(shown.replaced_by, second_hash);
+    // Not that of one which no block has.
+    world
+        .evm
+        .says(&third_hash, TransactionSighting::Replaced(None));
+    let shown = until_status(&gateway, &third, Status::Replaced).await;
     assert_eq!(shown.replaced_by, second_hash);
 }
 
@@ -466,6 +473,54 @@ async fn a_replaced_request_in_doubt__should_end_with_the_hash_that_took_its_pla
     let error = outcome(&gateway, &first).await.error.unwrap();
     assert!(error.message.contains(&second_hash), "{error:?}");
     until_status(&gateway, &second, Status::Final).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replacement_that_failed__should_not_keep_the_first_from_being_sent_again() {
+    let (world, gateway, address) = world().await;
+    world.evm.stuck.store(true, Ordering::SeqCst);
+    let first = create(&gateway, send(&address)).await.uuid;
+    until(async || noted(&world, "Delayed", "cannot be reached").await).await;
+    let mut wanted = asked(&first, Action::SpeedUp);
+    wanted.most_fee = Some("1".into());
+    let made = call::<ReplaceTransaction>(&gateway, &admin(), wanted).await;
+    let second = made.unwrap().signing_request.unwrap().uuid;
+    assert!(outcome(&gateway, &second).await.error.is_some());
+    world.evm.stuck.store(false, Ordering::SeqCst);
+    let sent = outcome(&gateway, &first).await;
+    assert_eq!(sent.error, None);
+    assert!(world.evm.has(&sent.tx_hash));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_just_being_sent__should_not_be_replaced_before_a_node_has_answered() {
+    let (world, gateway, address) = world().await;
+    world.evm.holds.store(true, Ordering::SeqCst);
+    let first = create(&gateway, send(&address)).await.uuid;
+    until(async || world.evm.sends.load(Ordering::SeqCst) == 1).await;
+    let made = try_replace(&gateway, &first, Action::SpeedUp).await;
+    refused(made, &Class::WrongState, "it is just being sent; try again");
+    world.evm.holds.store(false, Ordering::SeqCst);
+    assert_eq!(outcome(&gateway, &first).await.error, None);
+    replaced(&gateway, &first, Action::SpeedUp).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction__should_be_replaced_64_times_at_most() {
+    let (world, gateway, address) = world().await;
+    let (first, _) = paid(&gateway, &address).await;
+    // Those that failed do not count.
+    let mut wanted = asked(&first, Action::SpeedUp);
+    wanted.most_fee = Some("1".into());
+    let made = call::<ReplaceTransaction>(&gateway, &admin(), wanted).await;
+    let failed = made.unwrap().signing_request.unwrap().uuid;
+    assert!(outcome(&gateway, &failed).await.error.is_some());
+    for _ in 0..64 {
+        replaced(&gateway, &first, Action::SpeedUp).await;
+    }
+    let made = try_replace(&gateway, &first, Action::SpeedUp).await;
+    refused(made, &Class::WrongState, "was replaced 64 times already");
+    assert_eq!(world.evm.accepted(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -711,4 +766,47 @@ async fn the_policy__should_stop_after_three_of_its_own_that_failed() {
     world.signers.refuse.store(false, Ordering::SeqCst);
     replaced(&gateway, &first, Action::SpeedUp).await;
     assert_eq!(handed(&world).len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_policy__should_leave_what_waits_behind_another_number() {
+    let mut world = World::new();
+    speeds_up(&mut world, FEE * 100);
+    let (world, gateway, address) = begin(world).await;
+    // The chain waits for number 0, which nobody has.
+    let behind = numbered(&gateway, &address, 1).await;
+    a_while().await;
+    for _ in 0..3 {
+        blocks(&world, 30);
+        a_while().await;
+    }
+    assert!(
+        details(&gateway, &behind)
+            .await
+            .replaced_by_uuids
+            .is_empty()
+    );
+    // Once it is its turn no wait is left.
+    world.evm.used.store(1, Ordering::SeqCst);
+    blocks(&world, 1);
+    until(async || handed(&world).len() == 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_policy__should_count_on_after_a_node_that_named_an_absurd_block() {
+    let mut world = World::new();
+    speeds_up(&mut world, FEE * 100);
+    let (world, gateway, address) = begin(world).await;
+    let is_asked = async || {
+        let most = world.evm.heads.load(Ordering::SeqCst) + 3;
+        until(async || world.evm.heads.load(Ordering::SeqCst) >= most).await;
+    };
+    world.evm.head.store(1_000_000, Ordering::SeqCst);
+    let (first, _) = paid(&gateway, &address).await;
+    is_asked().await;
+    world.evm.head.store(100, Ordering::SeqCst);
+    is_asked().await;
+    assert_eq!(handed(&world).len(), 1);
+    blocks(&world, 3);
+    until(async || details(&gateway, &first).await.replaced_by_uuids.len() == 1).await;
 }

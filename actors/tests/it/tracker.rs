@@ -447,8 +447,54 @@ async fn gaps__should_be_tried_again_later_when_filling_them_fails() {
         a_while().await;
     }
     assert_eq!(fillers(&gateway, &vault).await.len(), 1, "not at once");
+    // After the second one twice as long passes.
+    pass(&world, 600_000);
+    until(async || fillers(&gateway, &vault).await.len() == 2).await;
+    for _ in 0..4 {
+        pass(&world, 180_000);
+        a_while().await;
+    }
+    assert_eq!(fillers(&gateway, &vault).await.len(), 2);
     world.evm.refuse.store(false, Ordering::SeqCst);
     pass(&world, 600_000);
     until(async || world.evm.nonces() == [0, 1]).await;
-    assert_eq!(fillers(&gateway, &vault).await.len(), 2);
+    assert_eq!(fillers(&gateway, &vault).await.len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gaps__should_not_be_seen_where_a_block_has_the_number() {
+    // By a transaction that was made elsewhere.
+    let world = World::new();
+    world.evm.before(1);
+    world.evm.used.store(1, Ordering::SeqCst);
+    let (world, gateway, address) = begin(world).await;
+    let behind = numbered(&gateway, &address, 1).await;
+    let vault = details(&gateway, &behind).await.vault_uuid.unwrap();
+    for _ in 0..3 {
+        pass(&world, GAP_MS);
+        a_while().await;
+    }
+    assert!(fillers(&gateway, &vault).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_block_that_a_node_does_not_show_for_a_moment__should_be_no_reorganisation() {
+    let mut world = World::new();
+    // Ten of these pass before it counts.
+    world.settings.tracking_first_ms = 3_000;
+    let (world, gateway, address) = begin(world).await;
+    let uuid = succeeded(&gateway, &address).await;
+    sights(&world, mined(7, true));
+    until_status(&gateway, &uuid, Status::Mined).await;
+    for sighting in [TransactionSighting::Waiting, TransactionSighting::Missing] {
+        sights(&world, sighting);
+        world.evm.asked_for(3).await;
+        let shown = state(&gateway, &uuid).await.unwrap();
+        assert_eq!((shown.status(), shown.block), (Status::Mined, Some(7)));
+        sights(&world, mined(7, true));
+        world.evm.asked_for(2).await;
+    }
+    sights(&world, FINAL);
+    until_status(&gateway, &uuid, Status::Final).await;
+    assert!(!noted(&world, "Pending", "no block has it").await);
 }

@@ -3,6 +3,7 @@
 #![allow(dead_code)]
 
 pub mod counters;
+#[path = "../../../tests/support/log.rs"]
 pub mod log;
 pub mod redis_server;
 pub mod search;

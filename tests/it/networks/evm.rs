@@ -10,7 +10,7 @@ use axum::{Json, Router, extract::State, http::StatusCode, response::IntoRespons
 use super::*;
 
 const EVM: &str = "NETWORK_TYPE_EVM";
-const TO: &str = "0x00000000000000000000000000000000C0FFEE09";
+pub(super) const TO: &str = "0x00000000000000000000000000000000C0FFEE09";
 
 /// A load balancer before anvil: transactions go to a node that takes them and whose answers are lost, and
 /// questions about them to one that is behind.
@@ -110,7 +110,7 @@ async fn evm_payments__should_never_fail_although_they_are_mined() {
 }
 
 /// A `covault dev` whose chain is at this address, and a wallet in it that can pay.
-async fn dev_that_can_pay(
+pub(super) async fn dev_that_can_pay(
     folder: &std::path::Path,
     anvil: &Anvil,
     url: &str,
@@ -122,19 +122,19 @@ async fn dev_that_can_pay(
 }
 
 /// Five wei for a recipient that has nothing yet.
-fn payment(from: &str) -> Value {
+pub(super) fn payment(from: &str) -> Value {
     json!({"evmSendNative": {"chainId": "31337", "from": from, "to": TO, "value": "5"}})
 }
 
 /// The uuid of a request whose transaction was sent, and its hash.
-async fn sent(dev: &DevProcess, payment: Value) -> (String, String) {
+pub(super) async fn sent(dev: &DevProcess, payment: Value) -> (String, String) {
     let uuid = dev.api.create(payment).await;
     let hash = sent_hash(dev, &uuid).await;
     (uuid, hash)
 }
 
 /// The hash of the transaction of a request, once it was sent.
-async fn sent_hash(dev: &DevProcess, uuid: &str) -> String {
+pub(super) async fn sent_hash(dev: &DevProcess, uuid: &str) -> String {
     let outcome = dev.api.execute(uuid).await;
     assert_eq!(outcome["error"], Value::Null, "{outcome}");
     outcome["txHash"].as_str().unwrap().to_owned()
@@ -173,6 +173,14 @@ async fn evm_payments__should_be_followed_through_reorganisations_until_they_are
     anvil.call("anvil_dropTransaction", json!([hash])).await;
     assert_eq!(anvil.balance(TO).await, 0);
     until_state(&dev, &uuid, "STATUS_PENDING").await;
+    let warning = "the chain was reorganised: no block has a transaction that one had";
+    let log = dev.process.log();
+    let lines = log.lines().filter(|line| line.contains(warning));
+    let lines: Vec<_> = lines.filter(|line| line.contains(&uuid)).collect();
+    assert!(
+        matches!(*lines, [line] if line.contains("WARN")),
+        "{lines:?}"
+    );
     anvil.call("evm_setAutomine", json!([true])).await;
     // It is sent again although the wallet has no other request.
     until_state(&dev, &uuid, "STATUS_MINED").await;
@@ -249,7 +257,7 @@ async fn evm_payments__should_be_sped_up_and_cancelled_with_one_of_all_in_the_ch
         let done = until_state(&dev, uuid, "STATUS_FINAL").await;
         assert_eq!(done["success"], true, "{done}");
         assert_eq!(anvil.balance(TO).await, if cancelled { 0 } else { 5 });
-        // It counts when the nodes have said so for three minutes.
+        // It counts when the nodes have said so for three minutes; actors/tests does not wait for that.
         if std::env::var_os("COVAULT_LONG_SUITE").is_some() {
             for (replaced, _) in &all[..last] {
                 let mut shown = state(&dev, replaced).await;

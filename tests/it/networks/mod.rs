@@ -4,6 +4,7 @@
 mod aptos;
 mod bitcoin;
 mod evm;
+mod evm_costs;
 mod places;
 mod solana;
 mod stellar;

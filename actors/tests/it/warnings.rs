@@ -1,0 +1,96 @@
+//! What the log says of transactions that somebody may have to look after: a WARN line each, once.
+
+use covault_actors::{
+    chain_rpc::{Inclusion, TransactionSighting},
+    gateway::Gateway,
+};
+use covault_core::schema::wire::transaction_state::Status;
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::{
+    log::LogCapture,
+    rebroadcast::pass,
+    tracker::{GAP_MS, a_while, numbered, until, until_status},
+    world::*,
+};
+
+/// The uuid and the hash of a payment that was sent.
+async fn paid(gateway: &Gateway, address: &str) -> (String, String) {
+    let made = create(gateway, send(address)).await.uuid;
+    let outcome = outcome(gateway, &made).await;
+    assert_eq!(outcome.error, None);
+    (made, outcome.tx_hash)
+}
+
+/// Waits for a warning that has all these words, and looks whether there is one alone.
+async fn warned(log: &LogCapture, words: &[&str]) {
+    let lines = || {
+        let mut lines = log.lines("WARN");
+        lines.retain(|line| words.iter().all(|word| line.contains(word)));
+        lines
+    };
+    until(async || !lines().is_empty()).await;
+    a_while().await;
+    let lines = lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn warnings__should_say_once_what_became_of_a_transaction() {
+    let log = LogCapture::start(LevelFilter::WARN);
+    let world = World::new();
+    *world.evm.sighting.lock().unwrap() = Some(TransactionSighting::Waiting);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let at = |block, success| Inclusion { block, success };
+
+    // In a block, and out of it again.
+    let (uuid, hash) = paid(&gateway, &address).await;
+    world
+        .evm
+        .says(&hash, TransactionSighting::Mined(at(7, true)));
+    until_status(&gateway, &uuid, Status::Mined).await;
+    assert_eq!(log.lines(&hash), [""; 0], "nothing is wrong");
+    world.evm.says(&hash, TransactionSighting::Waiting);
+    let reorganised = "the chain was reorganised: no block has a transaction that one had";
+    warned(&log, &[reorganised, &uuid, &hash, "block=7"]).await;
+
+    // No block takes it within the patience of its chain.
+    pass(&world, 601_000);
+    let waits = [
+        "a transaction is not mined",
+        &uuid,
+        &hash,
+        "no block takes it",
+    ];
+    warned(&log, &waits).await;
+
+    // A block has it, where it fails.
+    world
+        .evm
+        .says(&hash, TransactionSighting::Final(at(8, false)));
+    until_status(&gateway, &uuid, Status::Final).await;
+    let fails = "a transaction failed on the chain, and only cost its fee";
+    warned(&log, &[fails, &uuid, &hash, "block=8"]).await;
+
+    // It never comes.
+    for (fate, words) in [
+        (
+            TransactionSighting::Replaced(Some("0xother".into())),
+            "0xother has taken its place",
+        ),
+        (TransactionSighting::Expired, "its time is over"),
+    ] {
+        let (uuid, hash) = paid(&gateway, &address).await;
+        world.evm.says(&hash, fate);
+        warned(&log, &["a transaction never comes", &uuid, &hash, words]).await;
+    }
+
+    // Nobody has the number before it.
+    let behind = numbered(&gateway, &address, 5).await;
+    pass(&world, GAP_MS);
+    let gap = "a transaction waits behind a nonce that no request uses";
+    let line = log.until(gap, || {}).await;
+    assert!(line.contains(&behind), "{line}");
+}
