@@ -83,7 +83,7 @@ pub struct VerifyBackupArgs {
 /// Restore a backup into a store that is new or empty, on which no orchestrator runs.
 ///
 /// Nothing may still run on the store that the backup was made of. What may have happened since the
-/// backup is not done again: requests that were not signed then end, numbers of wallets are passed. At
+/// backup is not done again: requests that were not signed then are given up, numbers of wallets are passed. At
 /// the next start clients are kept out until `covault backup resume`; docs/backup-of-the-store.md
 /// says what to look after before.
 #[derive(Debug, clap::Args)]

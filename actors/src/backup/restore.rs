@@ -3,8 +3,10 @@
 //! What happened after the backup was made is not known here. So whatever may have happened already is
 //! not done a second time (docs/decisions/0023):
 //!
-//! - A request that was not signed ends. It may have been signed, sent, rejected, or asked for again
-//!   since. What it holds stays held, until the chain shows that it is free.
+//! - A request that was not signed is given up. It may have been signed, sent, rejected, or asked for again
+//!   since. One of which the backup has the transaction is in doubt, and so pending until that can never be
+//!   mined; what it holds stays held, until the chain shows that it is free. The others have failed: of messages no
+//!   chain knows, and of what was not built yet nobody could tell it in the chain.
 //! - One that was signed goes on: only the same bytes are sent.
 //! - Keys that were being made, and new shares, are left to an operator: they may be there.
 //! - Epochs that runs may have used, and numbers of wallets that may have been given out, are passed.
@@ -167,7 +169,7 @@ pub async fn let_clients_in(services: &Services, by: &AuditActor) -> Result<(), 
     }
 }
 
-/// Ends all requests that are not signed. Returns how many.
+/// Gives up all requests that are not signed. Returns how many.
 async fn end_requests(services: &Services, imported: RestoreTimes) -> Result<u64, Fault> {
     let mut ended = 0_u64;
     let mut next = Some(Scan::prefix(KeySpace::Request, &[], PAGE));

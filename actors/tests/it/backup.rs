@@ -1,13 +1,17 @@
 //! Backups of the store, and what happens when one is restored: nothing a second time.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use async_trait::async_trait;
 use covault_actors::{
     backup::{self, BackupHeader, BackupReader, BackupWriter},
+    chain_rpc::TransactionSighting,
     gateway::{Caller, Gateway, OperationResponse},
     operations::{
         BeginBackup, CreateSigningRequest, CreateWallet, GetBackupPart, GetSigningRequestDetails,
@@ -100,10 +104,10 @@ async fn until(world: &World, what: &str, mut is: impl AsyncFnMut() -> bool) {
     let _ = world;
     let search = async {
         while !is().await {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    let patience = std::time::Duration::from_secs(60);
+    let patience = Duration::from_secs(60);
     assert!(
         tokio::time::timeout(patience, search).await.is_ok(),
         "{what}"
@@ -118,6 +122,7 @@ async fn claims(world: &World) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restore__should_end_what_was_not_signed_and_free_its_number_once_the_chain_offers_it() {
     let world = World::new();
+    *world.evm.unheard.lock().unwrap() = Some(TransactionSighting::Missing);
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let address = evm_wallet(&gateway, vault).await;
@@ -140,27 +145,42 @@ async fn restore__should_end_what_was_not_signed_and_free_its_number_once_the_ch
     let asked = world.signers.requests();
     let world = restored(&world, &backup).await;
     let gateway = world.start().await;
-    for uuid in [&signing.uuid, &waits.uuid] {
-        let shown = details(&gateway, uuid).await;
-        assert_eq!(shown.status(), Status::Failed);
-        assert!(
-            shown.failed_reason.contains("restored from a backup")
-                && shown.failed_reason.contains("look at the chain"),
-            "{}",
-            shown.failed_reason
-        );
+    // It has no transaction here.
+    let shown = details(&gateway, &waits.uuid).await;
+    assert_eq!(shown.status(), Status::Failed);
+    let words = ["restored from a backup", "look at the chain"];
+    for words in words {
+        let reason = &shown.failed_reason;
+        assert!(reason.contains(words), "{reason}");
     }
+    // This one has, and it may be mined.
+    assert_eq!(
+        details(&gateway, &signing.uuid).await.status(),
+        Status::Pending
+    );
     assert_eq!(
         details(&gateway, &over.uuid).await.status(),
         Status::Succeeded
     );
-    assert_eq!(world.pending().await, 0);
+    assert_eq!(world.pending().await, 1);
     assert_eq!(claims(&world).await, 2, "it may have been used");
     assert_eq!(world.signers.requests(), asked, "nobody was asked to sign");
     let_in(&gateway, &admin()).await.unwrap();
+    let fault = try_outcome(&gateway, &admin(), &signing.uuid)
+        .await
+        .unwrap_err();
+    for words in words.into_iter().chain(["stays pending"]) {
+        assert!(fault.message().contains(words), "{fault}");
+    }
     let next = create(&gateway, send(&address)).await;
     assert_eq!(outcome(&gateway, &next.uuid).await.error, None);
     assert_eq!(world.evm.nonces(), [0, 1], "no gap");
+    // Which is what shows that it never comes.
+    *world.evm.unheard.lock().unwrap() = Some(TransactionSighting::Replaced(None));
+    let error = outcome(&gateway, &signing.uuid).await.error.unwrap();
+    let by = details(&gateway, &next.uuid).await.tx_hash;
+    let expected = format!("nonce 1 was used by the transaction {by}, which is final");
+    assert!(error.message.ends_with(&expected), "{error:?}");
     let all = whole(&*world.store, "").await;
     let of_vault = &all[&AuditChain::Vault(vault)];
     let events = |of: &str| {
@@ -170,7 +190,8 @@ async fn restore__should_end_what_was_not_signed_and_free_its_number_once_the_ch
     };
     assert_eq!(events(&waits.uuid).last(), Some(&"Restored"));
     let signing = events(&signing.uuid);
-    assert_eq!(signing[signing.len() - 2..], ["Restored", "Freed"]);
+    let last = ["Restored", "Freed", "NeverComes"];
+    assert_eq!(signing[signing.len() - 3..], last);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -190,16 +211,45 @@ async fn restore__should_keep_a_number_that_the_chain_has() {
     assert_eq!(outcome(&gateway, &first.uuid).await.error, None);
     gateway.stop().await;
     let world = restored(&world, &backup).await;
+    // The number is used, by the transaction that nobody has here.
+    *world.evm.unheard.lock().unwrap() = Some(TransactionSighting::Replaced(None));
     let gateway = world.start().await;
-    assert_eq!(
-        details(&gateway, &first.uuid).await.status(),
-        Status::Failed
-    );
     let_in(&gateway, &admin()).await.unwrap();
     let next = create(&gateway, send(&address)).await;
     assert_eq!(outcome(&gateway, &next.uuid).await.error, None);
     assert_eq!(world.evm.nonces(), [0, 1]);
     assert_eq!(world.evm.handed.lock().unwrap().len(), 2);
+    // Who pays again what is called failed pays twice.
+    world.evm.asked_for(40).await;
+    tokio::time::sleep(Duration::from_millis(2 * world.settings.settling_ms)).await;
+    let shown = details(&gateway, &first.uuid).await;
+    assert_eq!(shown.status(), Status::Pending, "{}", shown.failed_reason);
+    gateway.stop().await;
+    let gateway = world.start().await;
+    world.evm.asked_for(40).await;
+    let shown = details(&gateway, &first.uuid).await;
+    assert_eq!(shown.status(), Status::Pending, "{}", shown.failed_reason);
+}
+
+/// No chain ever shows whether a message was signed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restore__should_fail_a_message_that_was_being_signed() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let message = create(&gateway, raw(&address)).await;
+    let backup = back_up(&gateway).await;
+    gateway.stop().await;
+    world.signers.silent.store(false, Ordering::SeqCst);
+    let world = restored(&world, &backup).await;
+    let gateway = world.start().await;
+    let shown = details(&gateway, &message.uuid).await;
+    assert_eq!(shown.status(), Status::Failed);
+    let reason = &shown.failed_reason;
+    assert!(reason.contains("signed or sent after that"), "{reason}");
+    assert_eq!(world.pending().await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -367,7 +417,7 @@ async fn restore__should_come_to_the_same_end_wherever_it_is_cut_off() {
         let gateway = world.start().await;
         assert_eq!(
             details(&gateway, &signing.uuid).await.status(),
-            Status::Failed
+            Status::Pending
         );
         let request = wallet_request(vault, NetworkType::Evm, "");
         let fault = call::<CreateWallet>(&gateway, &client(), request).await;

@@ -8,12 +8,14 @@
 //!     Signed -> Succeeded                        (messages, broadcastTx=false)
 //!     anything before Signed, and Broadcasting -> Failed
 //!     AwaitingApproval -> InDoubt -> Failed      (it ends after signers were asked, and then can never come)
-//!     anything before Signed -> Failed           (found in a restored backup)
+//!     anything before Prepared -> Failed         (found in a restored backup)
+//!     Prepared or Signing -> InDoubt -> Failed   (the same: it may have been signed and sent since)
 //!     Succeeded -> Failed                        (broadcastTx=false, and its client gives it up)
 //! ```
 //! A request is rejected before `Prepared` only, while it waits for people, or when its client has its transaction
 //! to send. One that ends while it waits for people although signers were asked for its transaction is in doubt: some
-//! may have signed, and a hostile one can send what they made. From `Prepared` on it signs one draft: a new attempt is a new session for the same digest, also after
+//! may have signed, and a hostile one can send what they made. So is one that a restored backup shows with a
+//! transaction. From `Prepared` on it signs one draft: a new attempt is a new session for the same digest, also after
 //! people were asked once more, since a signer may have claimed it. After `Signed` the bytes never change.
 
 use serde::{Deserialize, Serialize};
@@ -507,8 +509,8 @@ impl RequestState {
                 RequestState::Prepared { draft, .. } | RequestState::Signing { draft, .. },
                 RequestEvent::Restored { reason },
             ) => {
-                claim = Some(ReservationChange::Outlive(Box::new(draft)));
-                failed(reason, ExecuteCode::Unspecified)
+                claim = Some(ReservationChange::Outlive(Box::new(draft.clone())));
+                given_up(draft, reason, ExecuteCode::Unspecified)
             }
             (
                 RequestState::Prepared { draft, .. } | RequestState::Signing { draft, .. },
@@ -610,13 +612,21 @@ fn fits(draft: &Draft, signatures: &[Signature], signed: Option<&Signed>) -> boo
 /// Where a request ends that waited for people. What signers were asked for they may have signed.
 fn ended(built: Option<Box<BuiltDraft>>, reason: String, code: ExecuteCode) -> RequestState {
     match built {
-        // A message is on no chain.
-        Some(built) if !built.draft.unsigned.bytes.is_empty() => RequestState::InDoubt {
-            draft: Box::new(built.draft),
-            reason,
-            code,
-        },
-        _ => failed(reason, code),
+        Some(built) => given_up(built.draft, reason, code),
+        None => failed(reason, code),
+    }
+}
+
+/// Where a request ends of which signers may have signed this.
+fn given_up(draft: Draft, reason: String, code: ExecuteCode) -> RequestState {
+    // A message is on no chain.
+    if draft.unsigned.bytes.is_empty() {
+        return failed(reason, code);
+    }
+    RequestState::InDoubt {
+        draft: Box::new(draft),
+        reason,
+        code,
     }
 }
 

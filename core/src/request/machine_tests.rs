@@ -274,8 +274,8 @@ Awaiting/built   . . . Prepared . . InDoubt . . . . . . . . . InDoubt InDoubt .
 Received         Screened . . . . . Failed . . . . . . . . . . Failed .
 Screened         . AwaitingApproval . . . . Failed . . . . . . . . . . Failed .
 Preparing        . . . . AwaitingApproval . Failed Preparing Prepared . . . . . . . Failed Failed .
-Prepared         . . . . . . . . . Signing . . . . . . Failed Failed .
-Signing          . . . . AwaitingApproval . . . . . Prepared Signed . . . . Failed Failed .
+Prepared         . . . . . . . . . Signing . . . . . . Failed InDoubt .
+Signing          . . . . AwaitingApproval . . . . . Prepared Signed . . . . Failed InDoubt .
 Signed/send      . . . . . . . . . . . . Broadcasting . . . . . .
 Signed/keep      . . . . . . . . . . . . . Succeeded . . . . .
 Broadcasting     . . . . . . . Broadcasting . . . . . . Succeeded Failed . . .
@@ -384,10 +384,12 @@ fn step__should_be_exercised_in_every_legal_cell_by_walks_from_the_start() {
         walks.push([start(true)[..length].to_vec(), vec![reject]].concat());
     }
     let restored = || RequestEvent::Restored { reason: "x".into() };
-    for length in 0..=4 {
+    let never = || RequestEvent::NeverComes { reason: None };
+    for length in 0..=3 {
         walks.push([start(true)[..length].to_vec(), vec![restored()]].concat());
     }
-    walks.push([start(true), vec![claim(), restored()]].concat());
+    walks.push([start(true), vec![restored(), never()]].concat());
+    walks.push([start(true), vec![claim(), restored(), never()]].concat());
     let wanted = || RequestEvent::ApprovalWanted { reason: "x".into() };
     walks.push(
         [
@@ -695,6 +697,21 @@ fn step__should_take_when_built_free_what_failed_and_keep_what_is_in_the_world()
         .step(&automatic(), RequestEvent::HandedOver, 1)
         .unwrap();
     assert_eq!(handed_over.claim, kept(false));
+}
+
+/// The signature of a message is on no chain, which could show later that it was not made.
+#[test]
+fn a_message_of_a_restored_backup__should_fail() {
+    let mut message = draft(false);
+    message.unsigned.bytes.clear();
+    let signing = RequestState::Signing {
+        draft: message,
+        attempt: 1,
+        session: session(),
+    };
+    let restored = RequestEvent::Restored { reason: "x".into() };
+    let restored = signing.step(&automatic(), restored, 1).unwrap();
+    assert_eq!(restored.next, failed("x".into(), ExecuteCode::Unspecified));
 }
 
 #[test]

@@ -214,8 +214,9 @@ pub enum RequestState {
         signed: Signed,
     },
     /// Given up after signers were asked for its transaction: some may have signed it. Pending until it can never come.
+    /// After a restore it may even have been sent.
     InDoubt {
-        /// What they were asked for. Holds nothing.
+        /// What they were asked for. Holds nothing; after a restore, what it held before.
         draft: Box<Draft>,
         /// As in `Failed`.
         reason: String,
