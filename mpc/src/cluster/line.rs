@@ -7,7 +7,10 @@
 //! first. Who waited for a third of its time goes before all others, so that turns of others cost
 //! nobody its end. Lines have turns likewise, and do not wait for each other.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+};
 
 use covault_core::{
     ids::{RequestId, TokenId, VaultId},
@@ -49,6 +52,8 @@ pub(super) enum Served {
     PassedBy,
     /// There is no place for anyone of its line now.
     Full,
+    /// Nor for anyone else: what there was is given away.
+    NoneLeft,
 }
 
 /// Turns that are taken by what each got: who comes late does not catch up what it did not ask for.
@@ -152,6 +157,8 @@ pub(super) struct WaitingLines<T> {
     turns: Turns<LineKey>,
     /// How many have come.
     arrivals: u64,
+    /// How many wait.
+    waiting: usize,
 }
 
 impl<T> Default for WaitingLines<T> {
@@ -160,6 +167,7 @@ impl<T> Default for WaitingLines<T> {
             lines: BTreeMap::new(),
             turns: Turns::default(),
             arrivals: 0,
+            waiting: 0,
         }
     }
 }
@@ -185,6 +193,7 @@ impl<T> WaitingLines<T> {
     /// Waits at this place, to have so many inputs signed.
     pub(super) fn wait(&mut self, key: &LineKey, place: LinePlace, work: usize, who: T) {
         self.turns.come(key);
+        self.waiting = self.waiting.saturating_add(1);
         let line = self.line(key);
         line.work = line.work.saturating_add(work);
         line.places.insert(place);
@@ -202,6 +211,7 @@ impl<T> WaitingLines<T> {
         let line = self.lines.get_mut(key)?;
         let waiting = line.parties.get_mut(&place.party)?;
         let (who, work) = waiting.by_place.remove(&place)?;
+        self.waiting = self.waiting.saturating_sub(1);
         waiting.work = waiting.work.saturating_sub(work);
         if waiting.by_place.is_empty() {
             line.parties.remove(&place.party);
@@ -286,47 +296,43 @@ impl<T> WaitingLines<T> {
 
     /// How many wait, in all lines.
     pub(super) fn len(&self) -> usize {
-        self.lines.values().map(|line| line.places.len()).sum()
+        self.waiting
     }
 
     /// Serves whoever waits in lines that `concerns`, each when it is next. Who finds no place keeps the
-    /// rest of its own line waiting, and no other.
+    /// rest of its own line waiting, and no other. Each line is come to once, and again after it was served: what a
+    /// line got moves it back, and never to where others were.
     pub(super) fn serve(
         &mut self,
         now_ms: u64,
         concerns: impl Fn(&LineKey) -> bool,
         mut serve: impl FnMut(&mut Self, &LineKey, LinePlace) -> Served,
     ) {
-        let mut open: BTreeMap<LineKey, BTreeSet<LinePlace>> = BTreeMap::new();
-        for (_, key) in &self.turns.order {
-            if concerns(key) {
-                open.insert(key.clone(), BTreeSet::new());
-            }
-        }
+        let mut passed_by: BTreeMap<LineKey, BTreeSet<LinePlace>> = BTreeMap::new();
+        let none = BTreeSet::new();
+        let mut from = Bound::Unbounded;
         loop {
-            let next = self.turns.order.iter().find_map(|(_, key)| {
-                let passed_by = open.get(key)?;
-                let place = self.lines.get(key)?.next(now_ms, passed_by)?;
-                Some((key.clone(), place))
-            });
-            let Some((key, place)) = next else {
+            let mut lines = self.turns.order.range((from, Bound::Unbounded));
+            let Some(turn) = lines.find(|(_, key)| concerns(key)).cloned() else {
                 return;
             };
-            match serve(self, &key, place) {
-                Served::Done => {}
-                Served::Full => {
-                    open.remove(&key);
+            let key = &turn.1;
+            let line = self.lines.get(key);
+            let next = line.and_then(|line| line.next(now_ms, passed_by.get(key).unwrap_or(&none)));
+            let served = next.map(|place| (place, serve(self, key, place)));
+            let goes_on = match served {
+                Some((_, Served::NoneLeft)) => return,
+                Some((_, Served::Done)) => true,
+                Some((place, Served::PassedBy)) => {
+                    let passed_by = passed_by.entry(key.clone()).or_default();
+                    passed_by.insert(place) && passed_by.len() < PASSED_BY
                 }
-                Served::PassedBy => {
-                    let passed_by = open.get_mut(&key);
-                    if passed_by.is_none_or(|passed_by| {
-                        passed_by.insert(place);
-                        passed_by.len() >= PASSED_BY
-                    }) {
-                        open.remove(&key);
-                    }
-                }
-            }
+                Some((_, Served::Full)) | None => false,
+            };
+            from = match goes_on {
+                true => Bound::Included(turn),
+                false => Bound::Excluded(turn),
+            };
         }
     }
 
@@ -549,6 +555,51 @@ mod tests {
             },
         );
         assert_eq!(looked_at, PASSED_BY);
+    }
+
+    #[test]
+    fn lines__should_not_all_be_looked_at_for_one_place() {
+        const LINES: usize = 1_000;
+        let mut lines = WaitingLines::default();
+        let keys = (0..LINES).map(|number| {
+            let mut holders = [0; 32];
+            holders[..8].copy_from_slice(&number.to_be_bytes());
+            LineKey {
+                holders: vec![NodeId(holders)],
+                ..key(1)
+            }
+        });
+        let keys: Vec<LineKey> = keys.collect();
+        for (number, key) in keys.iter().enumerate() {
+            for _ in 0..2 {
+                let place = come(&mut lines, 5, 0);
+                lines.wait(key, place, 1, (number % 256) as u8);
+            }
+        }
+        // One place after the other, for whoever is next.
+        let (mut offers, mut order) = (0, Vec::new());
+        while lines.len() > 0 {
+            let mut left = 1;
+            lines.serve(
+                5,
+                |_| true,
+                |lines, of, place| {
+                    offers += 1;
+                    if left == 0 {
+                        return Served::NoneLeft;
+                    }
+                    left -= 1;
+                    lines.begin(of, &place.party, 1);
+                    lines.end(of, 1);
+                    lines.leave(of, place);
+                    order.push(of.clone());
+                    Served::Done
+                },
+            );
+        }
+        assert!(offers <= 4 * LINES, "{offers}");
+        assert_eq!(order[..LINES], keys[..], "each line in its turn");
+        assert_eq!(order[LINES..], keys[..]);
     }
 
     proptest! {

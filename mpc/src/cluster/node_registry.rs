@@ -696,8 +696,120 @@ mod tests {
         };
         assert!(second(&mut sets) && !second(&mut sets));
         tokio::time::advance(Duration::from_millis(2)).await;
-        node_registry.answered(&ask, &nodes[1..], Duration::from_nanos(1), true);
+        node_registry.answered(&ask, &sets[1], Duration::from_nanos(1), true);
         assert!(second(&mut sets));
+    }
+
+    fn registry_of<const N: usize>() -> (Arc<NodeRegistry>, [NodeId; N]) {
+        let (_, node_registry) = node_registry();
+        let nodes = std::array::from_fn(|number| NodeId([number as u8; 32]));
+        for node in nodes {
+            node_registry.heard(node, announcement(1_000_000));
+        }
+        (node_registry, nodes)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn second_team__should_not_begin_later_because_slow_signers_are_tried() {
+        let (node_registry, nodes) = registry_of::<3>();
+        let ask = SigningAsk::new(Scheme::Dkls23, &nodes, 2, party(), 1);
+        let none = AttemptFailures::default();
+        let [_, _, slow] = nodes;
+        let mut tries = 0;
+        for round in 0..400 {
+            let place = node_registry.come(&ask, RequestId::from_bytes([1; 16]), u64::MAX);
+            let team = node_registry.take_place(&ask, place, &none).unwrap();
+            let tried = team.signers.contains(&slow);
+            // At first nobody knows.
+            tries += usize::from(tried && round >= 20);
+            let took = Duration::from_millis(if tried { 900 } else { 5 });
+            node_registry.answered(&ask, &team, took, false);
+        }
+        assert!((4..=12).contains(&tries), "{tries}");
+        let after = node_registry.pace(&ask, |paces, class| {
+            paces.second_after(class, Duration::from_secs(3))
+        });
+        assert_eq!(after, Duration::from_millis(100));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn second_team__should_cost_nothing_when_it_was_not_sent() {
+        let (node_registry, nodes) = registry_of::<3>();
+        let ask = SigningAsk::new(Scheme::Dkls23, &nodes, 2, party(), 1);
+        let none = AttemptFailures::default();
+        let place = node_registry.come(&ask, RequestId::from_bytes([1; 16]), u64::MAX);
+        let first = node_registry.take_place(&ask, place, &none).unwrap();
+        let sent = tokio::time::Instant::now();
+        let second = || node_registry.second_team(&ask, &[first.signers.as_slice()], sent, &none);
+        for _ in 0..50 {
+            // The bus is full.
+            assert!(second().is_some());
+            node_registry.second_team_unsent(&ask);
+        }
+        let begun = (0..50).filter(|_| second().is_some()).count();
+        assert!((8..=20).contains(&begun), "{begun}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn second_team__should_go_beyond_no_window_where_others_have_room() {
+        let (node_registry, nodes) = registry_of::<4>();
+        let none = AttemptFailures::default();
+        let of = |scheme, holders: &[NodeId], needed| {
+            SigningAsk::new(scheme, holders, needed, party(), 1)
+        };
+        let take = |ask: &SigningAsk| {
+            let place = node_registry.come(ask, RequestId::from_bytes([1; 16]), u64::MAX);
+            node_registry.take_place(ask, place, &none).ok()
+        };
+        // The third has as much of this scheme as it may; the fourth has more to do, of another one.
+        let full = of(Scheme::Dkls23, &nodes[2..3], 1);
+        let busy = of(Scheme::FrostEd25519, &nodes[3..], 1);
+        let one: Vec<_> = std::iter::from_fn(|| take(&full)).collect();
+        let other: Vec<_> = std::iter::from_fn(|| take(&busy)).take(one.len()).collect();
+        let third = take(&of(Scheme::FrostEd25519, &nodes[3..], 1));
+        assert!(!one.is_empty() && one.len() == other.len());
+        let ask = of(Scheme::Dkls23, &nodes, 1);
+        let at_work: Vec<&[NodeId]> = nodes[..2].chunks(1).collect();
+        let sent = tokio::time::Instant::now();
+        let team = node_registry.second_team(&ask, &at_work, sent, &none);
+        assert_eq!(team.unwrap().signers, nodes[3..]);
+        drop(third);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_free_place__should_be_offered_to_few_of_a_thousand_lines() {
+        let (node_registry, nodes) = registry_of::<14>();
+        let none = AttemptFailures::default();
+        // Keys of all sets of four of them.
+        let mut lines = Vec::new();
+        for set in 0..1_u32 << nodes.len() {
+            let holders = nodes.iter().zip(0..).filter(|(_, bit)| set >> bit & 1 == 1);
+            let holders: Vec<NodeId> = holders.map(|(node, _)| *node).collect();
+            if holders.len() == 4 {
+                lines.push(SigningAsk::new(Scheme::Dkls23, &holders, 2, party(), 1));
+            }
+        }
+        assert!(lines.len() > 1_000);
+        let come =
+            |ask: &SigningAsk| node_registry.come(ask, RequestId::from_bytes([1; 16]), u64::MAX);
+        let mut sets = Vec::new();
+        let mut tickets = Vec::new();
+        for ask in &lines {
+            while let Ok(set) = node_registry.take_place(ask, come(ask), &none) {
+                sets.push(set);
+            }
+            tickets.push(node_registry.wait(ask, come(ask), &none));
+        }
+        let before = node_registry.choices();
+        let freed = sets.len();
+        sets.clear();
+        let placed = tickets
+            .iter_mut()
+            .filter_map(|it| it.placed.try_recv().ok());
+        let placed: Vec<_> = placed.collect();
+        assert!(placed.len() >= freed, "{} of {freed}", placed.len());
+        let choices = node_registry.choices() - before;
+        assert!(choices < 100 * freed, "{choices} for {freed}");
     }
 
     #[test]

@@ -209,7 +209,8 @@ impl ClusterInner {
         let began_ms = self.clock.now_ms();
         let mut ticket = self.node_registry.wait(ask, run.place, failures);
         // There may have been a place in between.
-        self.node_registry.serve(Some(run.ask.holders()));
+        self.node_registry
+            .serve(Some((run.ask.scheme(), run.ask.holders())));
         let placed = tokio::select! {
             biased;
             placed = &mut ticket.placed => placed,
@@ -374,13 +375,16 @@ impl ClusterInner {
         let team = self
             .node_registry
             .second_team(&run.ask, &at_work, last.sent, &run.failures);
-        let refused = team.is_none();
-        if let Some(team) = team {
-            tracing::info!(session = %run.session, first = ?at_work, second = ?team, "an attempt takes long: another one begins beside it");
-            meter::second_team();
-            self.begin_attempt(run, team)?;
+        let Some(team) = team else {
+            return Ok(Some(SECOND_TEAM_INTERVAL));
+        };
+        tracing::info!(session = %run.session, first = ?at_work, second = ?team, "an attempt takes long: another one begins beside it");
+        if !self.begin_attempt(run, team)? {
+            self.node_registry.second_team_unsent(&run.ask);
+            return Ok(Some(SECOND_TEAM_INTERVAL));
         }
-        Ok(refused.then_some(SECOND_TEAM_INTERVAL))
+        meter::second_team();
+        Ok(None)
     }
 
     /// An attempt whose time is over, or whose signers are gone.
@@ -443,7 +447,7 @@ impl ClusterInner {
         }
         let overtook = run.running.iter().any(|other| other.number < number);
         self.node_registry
-            .answered(&run.ask, signers, done.sent.elapsed(), overtook);
+            .answered(&run.ask, &done.team, done.sent.elapsed(), overtook);
         for other in &run.running {
             let others = other.team.signers.iter().copied();
             let others = others.filter(|node| !signers.contains(node));

@@ -81,6 +81,10 @@ impl SigningAsk {
     pub(in crate::cluster) fn needed(&self) -> usize {
         self.key.needed
     }
+
+    pub(in crate::cluster) fn scheme(&self) -> Scheme {
+        self.key.scheme
+    }
 }
 
 type Placed = Result<SigningSet, NoSigningSet>;
@@ -106,6 +110,13 @@ struct Group {
     used: Instant,
 }
 
+impl Group {
+    /// A second team was worth it, or was none.
+    fn refund(&mut self) {
+        self.credit = self.credit.saturating_add(SECOND_TEAM).min(MOST_CREDIT);
+    }
+}
+
 impl Default for Group {
     fn default() -> Self {
         Self {
@@ -127,6 +138,9 @@ pub(super) struct Places {
     /// Sessions that each node is in.
     sessions: HashMap<NodeId, usize>,
     turn: usize,
+    /// How often a team was looked for.
+    #[cfg(test)]
+    choices: usize,
 }
 
 impl Places {
@@ -168,6 +182,13 @@ impl Places {
         rate.time_for(inputs, at_once, Instant::now().into_std())
     }
 
+    /// Whether none of these has room for anything.
+    fn are_full(&self, scheme: Scheme, nodes: &[NodeId]) -> bool {
+        let now = Instant::now();
+        let mut loads = nodes.iter().map(|node| self.loads.get(&(*node, scheme)));
+        loads.all(|load| load.is_some_and(|load| !load.has_room(now, Overdraft::None)))
+    }
+
     /// Somebody waits for these.
     fn were_full(&mut self, key: &LineKey) {
         for node in &key.holders {
@@ -180,9 +201,17 @@ impl Places {
     }
 }
 
+/// Signers that were chosen.
+struct Chosen {
+    signers: Vec<NodeId>,
+    tries_slow: bool,
+}
+
 /// The signers of one attempt, who have a place taken while it is held; the first collects.
 pub(in crate::cluster) struct SigningSet {
     pub signers: Vec<NodeId>,
+    /// It tries a signer that is known to be slow.
+    pub tries_slow: bool,
     registry: Arc<NodeRegistry>,
     key: LineKey,
     work: usize,
@@ -209,7 +238,7 @@ impl Drop for SigningSet {
             }
             places.lines.end(&self.key, self.work);
         }
-        self.registry.serve(Some(&self.signers));
+        self.registry.serve(Some((self.key.scheme, &self.signers)));
     }
 }
 
@@ -259,11 +288,11 @@ impl NodeRegistry {
         if state.places.lines.is_behind(&ask.key, place) {
             return Err(NoSigningSet::Full);
         }
-        let signers = self.choose(&mut state, ask, failures, Overdraft::None);
-        if signers == Err(NoSigningSet::Full) {
+        let chosen = self.choose(&mut state, ask, failures, Overdraft::None);
+        if matches!(chosen, Err(NoSigningSet::Full)) {
             state.places.were_full(&ask.key);
         }
-        Ok(self.begin(&mut state, None, ask, signers?))
+        Ok(self.begin(&mut state, None, ask, chosen?))
     }
 
     /// Another team, beside those that are at work, the last since `sent`: none of them, and only if not too
@@ -293,16 +322,24 @@ impl NodeRegistry {
             true => Overdraft::Half,
             false => Overdraft::One,
         };
-        let signers = self.choose(&mut state, ask, &failures, Overdraft::None);
-        let signers = signers
-            .or_else(|_| self.choose(&mut state, ask, &failures, overdraft))
-            .ok()?;
-        if at_work.iter().any(|team| sorted(team) == sorted(&signers)) {
+        let chosen = self.choose(&mut state, ask, &failures, overdraft).ok()?;
+        let signers = sorted(&chosen.signers);
+        if at_work.iter().any(|team| sorted(team) == signers) {
             return None;
         }
-        let set = self.begin(&mut state, None, ask, signers);
+        let set = self.begin(&mut state, None, ask, chosen);
         state.places.group(&ask.key).credit = credit;
         Some(set)
+    }
+
+    /// A second team was found, and could not be sent anything: it has cost nothing.
+    pub(in crate::cluster) fn second_team_unsent(&self, ask: &SigningAsk) {
+        lock(&self.state).places.group(&ask.key).refund();
+    }
+
+    #[cfg(test)]
+    pub(in crate::cluster) fn choices(&self) -> usize {
+        lock(&self.state).places.choices
     }
 
     /// Waits in line, at the place that was taken when the request came.
@@ -371,7 +408,7 @@ impl NodeRegistry {
     pub(in crate::cluster) fn answered(
         &self,
         ask: &SigningAsk,
-        team: &[NodeId],
+        team: &SigningSet,
         took: Duration,
         overtook: bool,
     ) {
@@ -380,14 +417,16 @@ impl NodeRegistry {
         let group = state.places.group(&ask.key);
         group.newest_done = group.newest_done.max(now.checked_sub(took));
         if overtook {
-            // It was worth it.
-            group.credit = group.credit.saturating_add(SECOND_TEAM).min(MOST_CREDIT);
+            group.refund();
         }
-        group.paces.record(ask.class, took);
+        if !team.tries_slow {
+            // One of 50 would be enough to be the slowest of a hundred, after which second teams begin.
+            group.paces.record(ask.class, took);
+        }
         group.rate.done(ask.work, took, now.into_std());
         let loads = &mut state.places.loads;
         let of_team = |((node, scheme), _): &(&(NodeId, Scheme), &mut SignerLoad)| {
-            *scheme == ask.key.scheme && team.contains(node)
+            *scheme == ask.key.scheme && team.signers.contains(node)
         };
         let team = loads.iter_mut().filter(of_team);
         let mut team: Vec<&mut SignerLoad> = team.map(|(_, load)| load).collect();
@@ -420,17 +459,23 @@ impl NodeRegistry {
         }
     }
 
-    /// Gives places to those that wait, as far as there are some: at these nodes, or anywhere.
-    pub(in crate::cluster) fn serve(self: &Arc<Self>, freed: Option<&[NodeId]>) {
+    /// Gives places to those that wait, as far as there are some: at these nodes for this scheme, or anywhere.
+    pub(in crate::cluster) fn serve(self: &Arc<Self>, freed: Option<(Scheme, &[NodeId])>) {
         let mut placed: Vec<(oneshot::Sender<Placed>, Placed)> = Vec::new();
         {
             let mut state = lock(&self.state);
             let mut lines = std::mem::take(&mut state.places.lines);
             let concerns = |key: &LineKey| {
-                freed.is_none_or(|freed| freed.iter().any(|node| key.holders.contains(node)))
+                freed.is_none_or(|(scheme, freed)| {
+                    key.scheme == scheme && freed.iter().any(|node| key.holders.contains(node))
+                })
             };
             let mut served = BTreeSet::new();
             lines.serve(self.clock.now_ms(), concerns, |lines, key, place| {
+                if freed.is_some_and(|(scheme, freed)| state.places.are_full(scheme, freed)) {
+                    state.places.were_full(key);
+                    return Served::NoneLeft;
+                }
                 let Some(waiter) = lines.get(key, place) else {
                     return Served::Full;
                 };
@@ -447,7 +492,7 @@ impl NodeRegistry {
                     }
                     // It is told, and comes back.
                     Err(none) => Err(none),
-                    Ok(signers) => Ok(self.begin(&mut state, Some(&mut *lines), &ask, signers)),
+                    Ok(chosen) => Ok(self.begin(&mut state, Some(&mut *lines), &ask, chosen)),
                 };
                 if let Some(waiter) = lines.leave(key, place) {
                     placed.push((waiter.placed, outcome));
@@ -469,14 +514,19 @@ impl NodeRegistry {
         }
     }
 
-    /// A team: live nodes, those that are suspect last, then those that are slow, the least busy first.
+    /// A team: live nodes, those that are suspect last, then those that are slow, then those beyond their windows, the
+    /// least busy first.
     fn choose(
         &self,
         state: &mut State,
         ask: &SigningAsk,
         failures: &AttemptFailures,
         overdraft: Overdraft,
-    ) -> Result<Vec<NodeId>, NoSigningSet> {
+    ) -> Result<Chosen, NoSigningSet> {
+        #[cfg(test)]
+        {
+            state.places.choices += 1;
+        }
         let (key, class, vault) = (&ask.key, ask.class, ask.party.0);
         let (now_ms, now) = (self.clock.now_ms(), Instant::now());
         state.mistrusted_pairs.retain(|_, until| now_ms < *until);
@@ -535,6 +585,8 @@ impl NodeRegistry {
                     avoided: load(node).is_some_and(|load| load.is_avoided(now)),
                     standing: (level, slow),
                     turn: (
+                        load(node).is_none_or(|load| !load.has_room(now, Overdraft::None))
+                            && overdraft != Overdraft::None,
                         places.sessions.get(node).copied().unwrap_or(0),
                         // Equals take turns, the last one first.
                         place.wrapping_add(places.turn).wrapping_add(1) % count,
@@ -542,7 +594,12 @@ impl NodeRegistry {
                 }
             });
             let candidates = candidates.collect();
-            pick(candidates, key.needed, failures, &mistrusted_pairs)
+            let signers = pick(candidates, key.needed, failures, &mistrusted_pairs)?;
+            let slow = |(node, slow): (&NodeId, &u8)| *slow > 0 && signers.contains(node);
+            Ok(Chosen {
+                tries_slow: tries_slow && key.holders.iter().zip(&slowness).any(slow),
+                signers,
+            })
         };
         match pick(tries_slow) {
             // Nobody waits for a try.
@@ -557,7 +614,10 @@ impl NodeRegistry {
         state: &mut State,
         lines: Option<&mut WaitingLines<Waiter>>,
         ask: &SigningAsk,
-        signers: Vec<NodeId>,
+        Chosen {
+            signers,
+            tries_slow,
+        }: Chosen,
     ) -> SigningSet {
         let (key, work) = (&ask.key, ask.work);
         let places = &mut state.places;
@@ -577,6 +637,7 @@ impl NodeRegistry {
             .begin(key, &ask.party, work);
         SigningSet {
             signers,
+            tries_slow,
             registry: Arc::clone(self),
             key: key.clone(),
             work,
