@@ -5,6 +5,8 @@
 
 mod sightings;
 
+use std::convert::Infallible;
+
 use async_trait::async_trait;
 use covault_core::{
     fault::{ExecuteCode, Fault},
@@ -49,6 +51,27 @@ const SIMULATIONS: u32 = 4;
 
 /// What the chain says of a sender who cannot pay all the gas that a transaction may take.
 const NO_FEE: &str = "INSUFFICIENT_BALANCE_FOR_TRANSACTION_FEE";
+
+/// What the chain finds wrong with a transaction that it validates, in itself or as its sender's account is: codes of
+/// `vm_status.rs`.
+const REFUSALS: [&str; 16] = [
+    "INVALID_SIGNATURE",
+    "INVALID_AUTH_KEY",
+    NO_FEE,
+    "INSUFFICIENT_BALANCE_FOR_REQUIRED_DEPOSIT",
+    "CANT_PAY_GAS_DEPOSIT",
+    "SENDING_ACCOUNT_DOES_NOT_EXIST",
+    "SENDING_ACCOUNT_FROZEN",
+    "EXCEEDED_MAX_TRANSACTION_SIZE",
+    "MAX_GAS_UNITS_EXCEEDS_MAX_GAS_UNITS_BOUND",
+    "MAX_GAS_UNITS_BELOW_MIN_TRANSACTION_GAS_UNITS",
+    "GAS_UNIT_PRICE_BELOW_MIN_BOUND",
+    "GAS_UNIT_PRICE_ABOVE_MAX_BOUND",
+    "BAD_CHAIN_ID",
+    "SEQUENCE_NUMBER_TOO_BIG",
+    "SIGNERS_CONTAIN_DUPLICATES",
+    "FEATURE_UNDER_GATING",
+];
 
 /// The content type of a signed transaction.
 const SIGNED: &str = "application/x.aptos.signed_transaction+bcs";
@@ -367,11 +390,11 @@ impl AptosNode {
         let end = sent
             .expiration_timestamp_secs
             .saturating_add(EXPIRY_MARGIN_S);
-        let Ok(answer) = self.rest.ask(NodeRequest::get("", &[])).await else {
-            return false;
-        };
         // In microseconds.
-        field(&answer, "ledger_timestamp").is_some_and(|now| now / 1_000_000 >= end)
+        let is_past =
+            |answer: &NodeResponse| Some(field(answer, "ledger_timestamp")? / 1_000_000 >= end);
+        let clock = NodeRequest::get("", &[]).about("the chain's clock");
+        self.rest.query_quorum(clock, is_past).await == Ok(true)
     }
 
     /// What became of a transaction that may have arrived before and that no node was seen to
@@ -418,7 +441,11 @@ impl ChainClient for AptosNode {
         };
         let hash = broadcast_request.signed.tx_hash.as_str();
         let call = NodeRequest::post("/transactions", NodeRequestBody::Bytes(SIGNED, bytes));
-        let (answer, lost) = self.rest.send(call).await;
+        let refuses = |said: Result<&NodeResponse, &Infallible>| match judge(said.ok()?) {
+            AptosVerdict::Refused { refusal, .. } => Some(refusal.reason),
+            AptosVerdict::Accepted | AptosVerdict::Unknown(_) => None,
+        };
+        let (answer, lost) = self.rest.submit(call, refuses).await;
         let doubt = lost || broadcast_request.retried;
         let verdict = match answer {
             Ok(answer) => judge(&answer),
@@ -634,8 +661,8 @@ fn judge(answer: &NodeResponse) -> AptosVerdict {
             itself: true,
         },
         "vm_error" if has(&["SEQUENCE_NUMBER_TOO_OLD", "NONCE_ALREADY_USED"]) => refusal(true),
-        // Other types are troubles of the node's own.
-        "vm_error" if has(&["Type: Validation"]) => refusal(false),
+        // Other types, and other codes, are troubles of the node's own.
+        "vm_error" if has(&["Type: Validation"]) && has(&REFUSALS) => refusal(false),
         "invalid_transaction_update" | "invalid_input" => refusal(false),
         // mempool_is_full, internal_error and the like; the account may also have too many
         // transactions waiting.
@@ -782,6 +809,8 @@ mod tests {
                 "vm_error",
                 "Invalid transaction: Type: Execution Code: RESOURCE_DOES_NOT_EXIST",
             ),
+            vm("UNKNOWN_VALIDATION_STATUS"),
+            vm("SOMETHING_NEW"),
             NodeResponse {
                 status: 413,
                 body: b"<html>".to_vec(),

@@ -6,6 +6,7 @@
 mod batch;
 mod fees;
 mod named;
+mod refusals;
 mod sightings;
 mod transactions;
 mod watch;
@@ -27,11 +28,13 @@ use covault_core::{
         bitcoin::{self as rules, ChainData as BitcoinChainData, UnspentOutput},
     },
 };
+use futures::future::join_all;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 
 use self::{
     batch::{BitcoinRpcResult, RpcBatch},
+    refusals::{is_missing, judge},
     transactions::VerifiedOutput,
     watch::{AddressWatcher, WatchedAddress},
 };
@@ -274,8 +277,8 @@ impl BitcoinNode {
         self.pool.any(&ask.call(), read, found).await
     }
 
-    /// Whether one of these outputs is spent: a node has the transaction that it is of, and no
-    /// longer the output. Else it may be that the transaction is not there yet.
+    /// Whether one of these outputs is spent: as many nodes as have to agree have the transaction that it is of, and
+    /// no longer the output. Else it may be that the transaction is not there yet.
     async fn is_spent(&self, outputs: &[&UnspentOutput]) -> bool {
         for output in outputs {
             let ask = RpcBatch::wallet()
@@ -285,15 +288,21 @@ impl BitcoinNode {
             let read = |answer: &NodeResponse| {
                 ask.read(answer, |said| ParsedResponse::Value(said.to_vec()))
             };
-            let spent = |said: &Vec<BitcoinRpcResult>| {
-                let [output, in_wallet, raw] = said.as_slice() else {
-                    return Ok(false);
+            let spent = |said: &[BitcoinRpcResult]| {
+                let [output, in_wallet, raw] = said else {
+                    return false;
                 };
                 let gone = output.as_ref().is_ok_and(Value::is_null);
                 let there = raw.as_ref().is_ok_and(is_there);
-                Ok(gone && (there || in_wallet.as_ref().is_ok_and(is_settled)))
+                gone && (there || in_wallet.as_ref().is_ok_and(is_settled))
             };
-            if matches!(self.pool.any(&ask.call(), read, spent).await, Ok(true)) {
+            let call = ask.call();
+            let says_so = |node| {
+                let said = self.pool.at(node, &call, read);
+                async move { said.await.is_ok_and(|said| spent(&said)) }
+            };
+            let said = join_all((0..self.pool.nodes()).map(says_so)).await;
+            if said.into_iter().filter(|spent| *spent).count() >= self.pool.agree() {
                 return true;
             }
         }
@@ -399,7 +408,11 @@ impl ChainClient for BitcoinNode {
             json!([broadcast_request.signed.transaction, 0]),
         );
         let read = |answer: &NodeResponse| ask_one(&send, answer);
-        let (answer, lost) = self.pool.query_once(&send.call(), read).await;
+        let refuses = |said: &BitcoinRpcResult| match judge(said.as_ref().err()?) {
+            BroadcastOutcome::Refused(refusal) => Some(refusal.reason),
+            _ => None,
+        };
+        let (answer, lost) = self.pool.submit(&send.call(), read, refuses).await;
         let error = match answer {
             Ok(Ok(_)) => return BroadcastOutcome::Accepted,
             Ok(Err(error)) => error,
@@ -585,77 +598,6 @@ fn is_in_block(found: &Value) -> bool {
 fn is_settled(found: &Value) -> bool {
     let depth = found.get("confirmations").and_then(Value::as_i64);
     depth.is_some_and(|depth| depth != 0)
-}
-
-/// What a node's answer to sendrawtransaction means. The words are those of Bitcoin Core and
-/// Knots.
-fn judge(error: &RpcError) -> BroadcastOutcome {
-    let said = error.message.to_ascii_lowercase();
-    let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
-    let later = || BroadcastOutcome::Unknown(format!("the node said: {}", short(&error.message)));
-    // -27: it is in a block.
-    if error.code == -27
-        || has(&[
-            "txn-already-in-mempool",
-            "txn-already-known",
-            "already in block chain",
-            "already in utxo set",
-        ])
-    {
-        return BroadcastOutcome::Accepted;
-    }
-    // -22: no transaction; -25: inputs or fee; -26: the rules of the network or of the node. The
-    // others are about the node.
-    if !matches!(error.code, -22 | -25 | -26) {
-        return later();
-    }
-    // The mempool is full, for the fee; it waits for its own transactions before, or for blocks.
-    if has(&[
-        "mempool min fee not met",
-        "mempool full",
-        "mempool-limits",
-        "too-long-mempool-chain",
-        "too-large-cluster",
-        "premature-spend-of-coinbase",
-        "non-final",
-        "non-bip68-final",
-    ]) {
-        return later();
-    }
-    let (code, hint) = if has(&["min relay fee not met"]) {
-        (
-            ExecuteCode::InsufficientGasFee,
-            "networkFee is below what the node takes; the node said: ",
-        )
-    } else if is_missing(error) || is_conflict(error) {
-        (
-            ExecuteCode::Unspecified,
-            "another transaction spends the same outputs; the node said: ",
-        )
-    } else {
-        (
-            ExecuteCode::Unspecified,
-            "the node refused the transaction: ",
-        )
-    };
-    BroadcastOutcome::Refused(ChainRefusal {
-        reason: format!("{hint}{}", short(&error.message)),
-        code,
-    })
-}
-
-/// Whether the node does not have an output that is spent: it is spent already, or not there yet.
-fn is_missing(error: &RpcError) -> bool {
-    let said = error.message.to_ascii_lowercase();
-    said.contains("missingorspent") || said.contains("missing inputs")
-}
-
-/// Whether the mempool has another transaction that spends the same.
-fn is_conflict(error: &RpcError) -> bool {
-    let said = error.message.to_ascii_lowercase();
-    ["conflict", "replace", "txn-same-nonwitness"]
-        .iter()
-        .any(|word| said.contains(word))
 }
 
 /// The answer to the only call of a batch.

@@ -182,6 +182,23 @@ impl<P: Protocol> Client<P> {
         )
     }
 
+    /// As [`NodePool::submit`].
+    pub async fn submit<C: Call<P>>(
+        &self,
+        call: C,
+        refusal: impl Fn(Result<&C::Answer, &P::Refusal>) -> Option<String>,
+    ) -> (Result<C::Answer, CallError<P::Refusal>>, bool) {
+        let read = |response: &NodeResponse| call.read(&self.protocol, response);
+        let request = call.request(&self.protocol);
+        let refusal = |said: &Result<C::Answer, P::Refusal>| refusal(said.as_ref());
+        let (answer, lost) = self.pool.submit(&request, read, refusal).await;
+        let answer = answer.map_err(CallError::from);
+        (
+            answer.and_then(|answer| answer.map_err(CallError::Node)),
+            lost,
+        )
+    }
+
     /// As [`NodePool::query_best_effort`].
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! EVM nodes: the JSON-RPC of execution clients (ethereum/execution-apis, EIP-1474).
 
 mod fees;
+mod refusals;
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,12 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use self::fees::near;
+use self::{
+    fees::near,
+    refusals::{
+        judge, refused_call, reverted, speaks_of_another, speaks_of_load, speaks_of_number,
+    },
+};
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
     FeeEstimate, Inclusion, NodePool, SimulationOutcome, SimulationRequest, Standing,
@@ -483,7 +489,12 @@ impl ChainClient for EvmNode {
 
     async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
         let raw = json!([broadcast_request.signed.transaction]);
-        let (answer, doubt) = self.rpc.send(RpcCall("eth_sendRawTransaction", raw)).await;
+        let refuses = |said: Result<&Value, &RpcError>| match judge(said.err()?) {
+            BroadcastOutcome::Refused(refusal) => Some(refusal.reason),
+            _ => None,
+        };
+        let call = RpcCall("eth_sendRawTransaction", raw);
+        let (answer, doubt) = self.rpc.submit(call, refuses).await;
         match answer {
             Ok(_) => BroadcastOutcome::Accepted,
             Err(RpcCallError::Unreachable(reason) | RpcCallError::WrongChain(reason)) => {
@@ -725,63 +736,6 @@ fn transaction(from: &str, call: &EvmCall) -> Value {
     object
 }
 
-/// What a node's answer to eth_sendRawTransaction means. The words are those of geth, reth,
-/// erigon, nethermind, besu and anvil.
-fn judge(error: &RpcError) -> BroadcastOutcome {
-    let said = error.message.to_ascii_lowercase();
-    // Anything less plain is settled by whether the nodes know the hash.
-    if [
-        "already known",
-        "known transaction",
-        "already imported",
-        "alreadyknown",
-    ]
-    .iter()
-    .any(|phrase| says(&said, phrase))
-    {
-        return BroadcastOutcome::Accepted;
-    }
-    // A block gas limit is not that of the pool, and never passes.
-    let limited = said.contains("limit exceeded") && !said.contains("gas limit");
-    if limited || speaks_of_load(error) {
-        return BroadcastOutcome::Unknown(format!("the node said: {}", short(&error.message)));
-    }
-    BroadcastOutcome::Refused(refusal(error))
-}
-
-/// Whether the words are there and are not the end of another word: `unknown transaction type`
-/// is not a known transaction.
-fn says(said: &str, phrase: &str) -> bool {
-    said.match_indices(phrase).any(|(at, _)| {
-        !said
-            .get(..at)
-            .and_then(|before| before.chars().next_back())
-            .is_some_and(char::is_alphanumeric)
-    })
-}
-
-/// Whether the node may find it wrong because it, or another node behind the same address, has
-/// this very transaction.
-fn speaks_of_another(error: &RpcError) -> bool {
-    let said = error.message.to_ascii_lowercase();
-    ["nonce", "already", "replace", "exist", "known"]
-        .iter()
-        .any(|word| said.contains(word))
-}
-
-/// Whether the node says that the number is used.
-fn speaks_of_number(error: &RpcError) -> bool {
-    let said = error.message.to_ascii_lowercase();
-    [
-        "nonce too low",
-        "nonce is too low",
-        "oldnonce",
-        "already used",
-    ]
-    .iter()
-    .any(|words| said.contains(words))
-}
-
 /// Where a receipt says that its transaction is, `Some(None)` where there is none; `None` when it makes no
 /// sense.
 fn inclusion(receipt: &Value) -> Option<Option<Inclusion>> {
@@ -802,92 +756,6 @@ fn number_in(object: &Value, field: &str) -> Option<u64> {
     u64::try_from(quantity(object.get(field)?)?).ok()
 }
 
-/// Whether the node may say something else later.
-fn speaks_of_load(error: &RpcError) -> bool {
-    let said = error.message.to_ascii_lowercase();
-    let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
-    has(&[
-        "txpool is full",
-        "pool is full",
-        "try again",
-        "too many requests",
-        "timeout",
-        "timed out",
-        "overloaded",
-        "unavailable",
-        "syncing",
-        "header not found",
-        "internal server error",
-        "deadline exceeded",
-        "context canceled",
-        "gateway",
-        "upstream",
-        "connection",
-        "unexpected eof",
-    ]) || error.code == -32603 && has(&["internal error"])
-}
-
-fn refusal(error: &RpcError) -> ChainRefusal {
-    let said = error.message.to_ascii_lowercase();
-    let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
-    let code = if has(&[
-        "intrinsic gas too low",
-        "out of gas",
-        "gas required exceeds",
-        "underpriced",
-        "max fee per gas less",
-        "fee cap",
-        "gas allowance",
-    ]) {
-        ExecuteCode::InsufficientGasFee
-    } else if has(&[
-        "insufficient funds",
-        "insufficient balance",
-        "insufficientfunds",
-        "exceeds balance",
-    ]) {
-        ExecuteCode::InsufficientFunds
-    } else {
-        ExecuteCode::Unspecified
-    };
-    let hint = match code {
-        ExecuteCode::InsufficientFunds => "the sender cannot pay amount and fee; the node said: ",
-        ExecuteCode::InsufficientGasFee => "the fee or gas limit is too low; the node said: ",
-        _ => "the node refused the transaction: ",
-    };
-    ChainRefusal {
-        reason: format!("{hint}{}", short(&error.message)),
-        code,
-    }
-}
-
-/// An error of eth_estimateGas: the call reverts or cannot be paid. 3 is geth's code of a
-/// revert, -32000 that of a call that cannot be made, -32015 that of other nodes for both.
-fn refused_call(error: &RpcError) -> ChainError {
-    let said = error.message.to_ascii_lowercase();
-    let speaks_of_the_call = reverted(error)
-        || [
-            "insufficient",
-            "exceeds",
-            "gas required",
-            "invalid opcode",
-            "out of gas",
-        ]
-        .iter()
-        .any(|word| said.contains(word));
-    let code_of_calls = matches!(error.code, 3 | -32000 | -32015);
-    if speaks_of_the_call || code_of_calls && !speaks_of_load(error) {
-        ChainError::Refused(refusal(error))
-    } else {
-        ChainError::Unknown(format!("the node said: {}", short(&error.message)))
-    }
-}
-
-fn reverted(error: &RpcError) -> bool {
-    // 3 is geth's code of a revert.
-    error.code == 3 || error.message.to_ascii_lowercase().contains("revert")
-}
-
 fn refused(reason: String, code: ExecuteCode) -> ChainError {
     ChainError::Refused(ChainRefusal { reason, code })
 }
@@ -896,105 +764,4 @@ fn number(value: &Value) -> Result<u128, ChainError> {
     quantity(value).ok_or_else(|| {
         ChainError::Unknown("the node answered something that is not a number".into())
     })
-}
-
-#[cfg(test)]
-#[allow(non_snake_case)]
-mod tests {
-    use super::*;
-
-    fn said(code: i64, message: &str) -> RpcError {
-        RpcError {
-            code,
-            message: message.into(),
-            data: Value::Null,
-        }
-    }
-
-    #[test]
-    fn judge__should_take_a_known_transaction_for_accepted() {
-        for words in [
-            "already known",
-            "known transaction: 0x12",
-            "AlreadyKnown",
-            "transaction already imported",
-            "INTERNAL_ERROR: already known",
-        ] {
-            assert_eq!(
-                judge(&said(-32000, words)),
-                BroadcastOutcome::Accepted,
-                "{words}"
-            );
-        }
-    }
-
-    #[test]
-    fn judge__should_not_take_an_unknown_transaction_for_accepted() {
-        for words in [
-            "unknown transaction type",
-            "Unknown transaction type: 2",
-            "a transaction of this nonce already exists",
-            "block gas limit exceeded",
-        ] {
-            assert!(
-                matches!(judge(&said(-32000, words)), BroadcastOutcome::Refused(_)),
-                "{words}"
-            );
-        }
-    }
-
-    #[test]
-    fn refused_call__should_wait_only_for_what_may_pass() {
-        for (code, words, refused) in [
-            (-32000, "missing trie node", true),
-            (-32015, "VM execution error.", true),
-            (3, "", true),
-            (-32000, "header not found", false),
-            (-32000, "request timed out", false),
-            (-32603, "internal error", false),
-        ] {
-            let answer = refused_call(&said(code, words));
-            assert_eq!(matches!(answer, ChainError::Refused(_)), refused, "{words}");
-        }
-    }
-
-    #[test]
-    fn judge__should_name_the_code_of_a_refusal() {
-        let code = |words: &str| match judge(&said(-32000, words)) {
-            BroadcastOutcome::Refused(refusal) => refusal.code,
-            other => panic!("{words}: {other:?}"),
-        };
-        assert_eq!(
-            code("insufficient funds for gas * price + value: balance 0"),
-            ExecuteCode::InsufficientFunds
-        );
-        assert_eq!(
-            code("Insufficient funds for gas * price + value"),
-            ExecuteCode::InsufficientFunds
-        );
-        assert_eq!(
-            code("intrinsic gas too low: gas 1"),
-            ExecuteCode::InsufficientGasFee
-        );
-        assert_eq!(
-            code("transaction underpriced"),
-            ExecuteCode::InsufficientGasFee
-        );
-        assert_eq!(code("nonce too low"), ExecuteCode::Unspecified);
-    }
-
-    #[test]
-    fn judge__should_not_refuse_for_good_what_may_work_later() {
-        for words in [
-            "txpool is full",
-            "request timeout",
-            "node is syncing",
-            "daily request limit exceeded",
-        ] {
-            assert!(
-                matches!(judge(&said(-32000, words)), BroadcastOutcome::Unknown(_)),
-                "{words}"
-            );
-        }
-    }
 }

@@ -80,9 +80,10 @@ impl Call<JsonRpc> for RpcCall {
         match parsed {
             Some(JsonRpcResponse {
                 error: Some(error), ..
-            }) if overloaded(&error) || is_of_gateway(response) => {
-                ParsedResponse::Busy(error.words())
-            }
+            }) if is_of_gateway(response) => ParsedResponse::Malformed(error.words()),
+            Some(JsonRpcResponse {
+                error: Some(error), ..
+            }) if overloaded(&error) => ParsedResponse::Busy(error.words()),
             Some(JsonRpcResponse {
                 error: Some(error), ..
             }) => ParsedResponse::Value(Err(error)),
@@ -172,8 +173,10 @@ fn is_of_gateway(response: &NodeResponse) -> bool {
 /// Codes by which nodes say "not now": -32005 limit exceeded of EIP-1474, 429 of many, -28 of a
 /// bitcoind that starts.
 fn overloaded(error: &RpcError) -> bool {
-    matches!(error.code, -32005 | 429 | -28)
-        || error.message.to_ascii_lowercase().contains("rate limit")
+    let said = error.message.to_ascii_lowercase();
+    // besu says -32005 of a transaction that takes more gas than a block has.
+    let is_gas = said.contains("block gas limit");
+    matches!(error.code, -32005 | 429 | -28) && !is_gas || said.contains("rate limit")
 }
 
 /// A quantity of the Ethereum JSON-RPC: hex with `0x`.

@@ -299,14 +299,31 @@ impl NodePool {
         call: &NodeRequest,
         read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
     ) -> (Result<T, PoolError>, bool) {
+        self.submit(call, read, |_| None).await
+    }
+
+    /// As [`NodePool::query_once`], where `refusal` says why what a node answers is a refusal: the next node is
+    /// asked then, until as many have refused as have to agree. One that lies must not end what others take.
+    pub async fn submit<T>(
+        &self,
+        call: &NodeRequest,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
+        refusal: impl Fn(&T) -> Option<String>,
+    ) -> (Result<T, PoolError>, bool) {
         let mut trouble = None;
         let mut wrong_chain = None;
         let mut doubt = false;
+        let mut refusals = Vec::new();
         for index in self.order() {
             match self.ask(index, call, &read).await {
                 Ok(said) => {
-                    self.preferred.store(index, Ordering::Relaxed);
-                    return (Ok(said), doubt);
+                    let reason = refusal(&said);
+                    let refuses = reason.is_some();
+                    refusals.extend(reason);
+                    if !refuses || refusals.len() >= self.agree {
+                        self.preferred.store(index, Ordering::Relaxed);
+                        return (Ok(said), doubt);
+                    }
                 }
                 Err(NodeFailure::WrongChain(reason)) => wrong_chain = Some(reason),
                 Err(failure) => {
@@ -315,9 +332,17 @@ impl NodePool {
                 }
             }
         }
-        let trouble = match (trouble, wrong_chain) {
-            (None, Some(reason)) => PoolError::WrongChain(reason),
-            (trouble, _) => self.unknown(&trouble.unwrap_or_default()),
+        let trouble = match (refusals.first(), trouble, wrong_chain) {
+            (Some(reason), trouble, _) => {
+                let trouble = trouble.unwrap_or_else(|| "there are no others".into());
+                self.unknown(&format!(
+                    "{} of the {} nodes that have to agree refuse it ({reason}); {trouble}",
+                    refusals.len(),
+                    self.agree
+                ))
+            }
+            (None, None, Some(reason)) => PoolError::WrongChain(reason),
+            (None, trouble, _) => self.unknown(&trouble.unwrap_or_default()),
         };
         (Err(trouble), doubt)
     }
@@ -467,7 +492,7 @@ impl NodePool {
     /// node that does not know.
     ///
     /// # Errors
-    /// When it was true of none and some node of this chain, or every node, did not answer.
+    /// When it was true of none and some node of this chain did not answer, or fewer did than have to agree.
     pub async fn any<T>(
         &self,
         call: &NodeRequest,
@@ -475,12 +500,12 @@ impl NodePool {
         found: impl Fn(&T) -> Result<bool, String>,
     ) -> Result<bool, String> {
         let mut trouble = None;
-        let mut answered = false;
+        let mut answers = 0_usize;
         for index in self.order() {
             match self.ask(index, call, &read).await {
                 Ok(said) => match found(&said) {
                     Ok(true) => return Ok(true),
-                    Ok(false) => answered = true,
+                    Ok(false) => answers = answers.saturating_add(1),
                     Err(reason) => trouble = Some(reason),
                 },
                 // It can know nothing about this chain.
@@ -489,8 +514,12 @@ impl NodePool {
             }
         }
         match trouble {
-            None if answered => Ok(false),
-            None => Err("no node could be reached".into()),
+            None if answers >= self.agree => Ok(false),
+            None if answers == 0 => Err("no node could be reached".into()),
+            None => Err(format!(
+                "{answers} of the {} nodes that have to agree answered; the others are on another chain",
+                self.agree
+            )),
             Some(trouble) => Err(trouble),
         }
     }

@@ -47,6 +47,8 @@ const MAX_POLLS: u32 = 15;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// JSON-RPC: what was sent is not what the method takes.
 const INVALID_PARAMS: i64 = -32602;
+/// What a node says then of a transaction.
+const INVALID_XDR: &str = "invalid_xdr";
 
 /// The Stellar public network.
 pub struct StellarNode {
@@ -203,11 +205,35 @@ impl StellarNode {
                 .map(|answer| trace_of(&answer));
             match answer {
                 Ok(StellarTrace::Done) => break,
-                Ok(StellarTrace::Failed(refusal)) => return BroadcastOutcome::Refused(refusal),
+                Ok(StellarTrace::Failed(refusal)) => {
+                    let outcome = self.failed_in_ledger(hash, refusal).await;
+                    if !matches!(outcome, BroadcastOutcome::Unknown(_)) {
+                        return outcome;
+                    }
+                }
                 Ok(StellarTrace::Nowhere(_)) | Err(_) => {}
             }
         }
         BroadcastOutcome::Accepted
+    }
+
+    /// A node says that it is in a ledger and failed. As many as have to agree must say so.
+    async fn failed_in_ledger(&self, hash: &str, refusal: ChainRefusal) -> BroadcastOutcome {
+        let success = |answer: &Value| match trace_of(answer) {
+            StellarTrace::Done => Some(true),
+            StellarTrace::Failed(_) => Some(false),
+            StellarTrace::Nowhere(_) => None,
+        };
+        let call = RpcCall("getTransaction", json!({"hash": hash}));
+        match self.rpc.query_quorum(call, success).await {
+            Ok(true) => BroadcastOutcome::Accepted,
+            Ok(false) => BroadcastOutcome::Refused(refusal),
+            Err(error) => BroadcastOutcome::Unknown(format!(
+                "a node says that it failed in a ledger ({}); {}",
+                refusal.reason,
+                words(error)
+            )),
+        }
     }
 
     /// A node takes one transaction of an account per ledger. For some ledgers it also says this of
@@ -216,7 +242,9 @@ impl StellarNode {
         if doubt {
             match self.trace(hash).await {
                 Ok(StellarTrace::Done) => return BroadcastOutcome::Accepted,
-                Ok(StellarTrace::Failed(refusal)) => return BroadcastOutcome::Refused(refusal),
+                Ok(StellarTrace::Failed(refusal)) => {
+                    return self.failed_in_ledger(hash, refusal).await;
+                }
                 Ok(StellarTrace::Nowhere(_)) | Err(_) => {}
             }
         }
@@ -246,7 +274,7 @@ impl StellarNode {
                 self.refuse(broadcast_request, refusal, doubt, is_over)
                     .await
             }
-            FailureCause::Internal => {
+            FailureCause::Later => {
                 BroadcastOutcome::Unknown(format!("the node said: {}", why.name))
             }
             FailureCause::Passing => {
@@ -323,7 +351,10 @@ impl StellarNode {
             / 1000;
         let known = match self.trace(&broadcast_request.signed.tx_hash).await {
             Ok(StellarTrace::Done) => Ok(true),
-            Ok(StellarTrace::Failed(refusal)) => return BroadcastOutcome::Refused(refusal),
+            Ok(StellarTrace::Failed(refusal)) => {
+                let hash = &broadcast_request.signed.tx_hash;
+                return self.failed_in_ledger(hash, refusal).await;
+            }
             Ok(StellarTrace::Nowhere(span)) if span.since <= built && enough(&span) => Ok(false),
             Ok(StellarTrace::Nowhere(_)) => {
                 Err("it does not have all ledgers in which it could be".into())
@@ -345,7 +376,7 @@ impl StellarNode {
         doubt: bool,
     ) -> BroadcastOutcome {
         let said = short(&error.message);
-        if error.code != INVALID_PARAMS {
+        if !is_unreadable(error) {
             return BroadcastOutcome::Unknown(format!("the node said: {said}"));
         }
         let refusal = ChainRefusal {
@@ -379,7 +410,8 @@ impl ChainClient for StellarNode {
             }
         };
         let params = json!({"transaction": broadcast_request.signed.transaction});
-        let (answer, doubt) = self.rpc.send(RpcCall("sendTransaction", params)).await;
+        let call = RpcCall("sendTransaction", params);
+        let (answer, doubt) = self.rpc.submit(call, refusal_of).await;
         let doubt = doubt || broadcast_request.retried;
         let answer = match answer {
             Ok(answer) => answer,
@@ -588,6 +620,26 @@ fn base_fees(stats: &Value) -> Option<[u32; 3]> {
     let normal = fee("p90")?;
     let (slow, fast) = (fee("p50").unwrap_or(normal), fee("p99").unwrap_or(normal));
     Some([slow.min(normal), normal, fast.max(normal)])
+}
+
+/// Whether a node cannot read the transaction.
+fn is_unreadable(error: &RpcError) -> bool {
+    error.code == INVALID_PARAMS && error.message.contains(INVALID_XDR)
+}
+
+/// What a node has against a transaction that it does not take; `None` when it takes it, or cannot say.
+fn refusal_of(said: Result<&Value, &RpcError>) -> Option<String> {
+    match said {
+        Err(error) => is_unreadable(error).then(|| short(&error.message)),
+        Ok(answer) => {
+            let is_refused = answer.get("status").and_then(Value::as_str) == Some("ERROR");
+            let name = || match failure_of(answer, "errorResultXdr") {
+                Some(why) => why.name,
+                None => "without a reason".into(),
+            };
+            is_refused.then(name)
+        }
+    }
 }
 
 /// What an answer to getTransaction says.

@@ -273,14 +273,14 @@ impl SuiNode {
         let request = GetEpochRequest {
             read_mask: FieldMask::of(&["epoch", "start"]),
         };
-        let Ok(answer) = self.grpc.ask(GET_EPOCH.call(request)).await else {
-            return false;
+        let is_past = |answer: &GetEpochResponse| {
+            let epoch = answer.epoch.as_ref()?;
+            let begun = u64::try_from(epoch.start.as_ref()?.seconds).ok()?;
+            let is_later = epoch.epoch? > last;
+            Some(is_later && now_ms / 1_000 >= begun.saturating_add(EXPIRY_MARGIN_S))
         };
-        let begun = answer.epoch.and_then(|epoch| {
-            let begun = u64::try_from(epoch.start?.seconds).ok()?;
-            (epoch.epoch? > last).then_some(begun)
-        });
-        begun.is_some_and(|begun| now_ms / 1_000 >= begun.saturating_add(EXPIRY_MARGIN_S))
+        let call = GET_EPOCH.call(request);
+        self.grpc.query_quorum(call, is_past).await == Ok(true)
     }
 
     /// Who used the objects that the transaction wanted.
@@ -355,7 +355,17 @@ impl ChainClient for SuiNode {
             read_mask: FieldMask::of(&["digest", "effects.status"]),
         };
         let call = EXECUTE_TRANSACTION.call(request).within(EXECUTION);
-        let (answer, lost) = self.grpc.send(call).await;
+        // Those that lack an object may get it, but not for ever.
+        let refuses =
+            |said: Result<&TransactionResponse, &GrpcStatus>| match judge(Err(said.err()?), hash) {
+                SuiVerdict::Refused { refusal, .. } => Some(refusal.reason),
+                SuiVerdict::Later {
+                    reason,
+                    missing: true,
+                } => Some(reason),
+                SuiVerdict::Accepted | SuiVerdict::Later { .. } => None,
+            };
+        let (answer, lost) = self.grpc.submit(call, refuses).await;
         let doubt = lost || broadcast_request.retried;
         let verdict = match answer {
             Ok(answer) => judge(Ok(&answer), hash),

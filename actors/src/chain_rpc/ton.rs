@@ -8,7 +8,7 @@
 mod answers;
 mod sightings;
 
-use std::time::Duration;
+use std::{convert::Infallible, time::Duration};
 
 use async_trait::async_trait;
 use covault_core::{
@@ -34,8 +34,8 @@ use self::answers::{
 };
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
-    FeeEstimate, NodePool, NodeRequest, NodeRequestBody, NodeResponse, TrackedTransaction,
-    TransactionSighting,
+    FeeEstimate, Inclusion, NodePool, NodeRequest, NodeRequestBody, NodeResponse,
+    TrackedTransaction, TransactionSighting,
     client::{CallError, Client},
     is_void,
     rest::Rest,
@@ -367,12 +367,7 @@ impl TonNode {
         doubt: bool,
     ) -> BroadcastOutcome {
         match self.trace(sent, broadcast_request, last).await {
-            Ok(TonTrace::Here { sent: 0 }) => BroadcastOutcome::Refused(ChainRefusal {
-                reason: "the wallet took the transaction and sent nothing: it cannot pay the \
-                         amount and the fees for it; a part of the fees was taken"
-                    .into(),
-                code: ExecuteCode::InsufficientFunds,
-            }),
+            Ok(TonTrace::Here { sent: 0 }) => self.sent_nothing(sent, last).await,
             Ok(TonTrace::Here { .. }) => BroadcastOutcome::Accepted,
             Ok(TonTrace::Nowhere) => {
                 let refusal = ChainRefusal {
@@ -385,6 +380,26 @@ impl TonNode {
             Err(trouble) => BroadcastOutcome::Unknown(format!(
                 "the transaction's number is used, and whether by this one is not known yet: \
                  {trouble}"
+            )),
+        }
+    }
+
+    /// A node says that the wallet took it and sent no message. What the others say counts, too: one that lies must
+    /// not have it paid once more.
+    async fn sent_nothing(&self, sent: &SentMessage, last: &TransactionCursor) -> BroadcastOutcome {
+        let made_s = u64::from(sent.valid_until).saturating_sub(LIFETIME_S);
+        match self.find(sent, made_s, last.clone()).await {
+            Ok(Some(Inclusion { success: false, .. })) => BroadcastOutcome::Refused(ChainRefusal {
+                reason: "the wallet took the transaction and sent nothing: it cannot pay the \
+                         amount and the fees for it; a part of the fees was taken"
+                    .into(),
+                code: ExecuteCode::InsufficientFunds,
+            }),
+            Ok(Some(_)) => BroadcastOutcome::Accepted,
+            Ok(None) => BroadcastOutcome::Unknown("the nodes do not agree about it".into()),
+            Err(error) => BroadcastOutcome::Unknown(format!(
+                "a node says that the wallet sent nothing: {}",
+                error.into_reason()
             )),
         }
     }
@@ -467,7 +482,12 @@ impl ChainClient for TonNode {
         }
         let boc = json!({"boc": broadcast_request.signed.transaction});
         let call = NodeRequest::post("/sendBoc", NodeRequestBody::Json(boc));
-        let (answer, lost) = self.rest.send(call).await;
+        let refuses = |said: Result<&NodeResponse, &Infallible>| match answers::judge(said.ok()?) {
+            TonVerdict::Refused(refusal) => Some(refusal.reason),
+            TonVerdict::NotRun(reason) => Some(reason),
+            TonVerdict::Taken | TonVerdict::Later(_) => None,
+        };
+        let (answer, lost) = self.rest.submit(call, refuses).await;
         let verdict = match answer {
             Ok(answer) => answers::judge(&answer),
             Err(CallError::Unreachable(reason) | CallError::WrongChain(reason)) => {

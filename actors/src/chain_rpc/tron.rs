@@ -263,7 +263,12 @@ impl ChainClient for TronNode {
             json!({"transaction": broadcast_request.signed.transaction}),
         );
         let judge = |answer: &NodeResponse| read(answer).and_then(|found| judge(&found));
-        let (verdict, lost) = self.pool.query_once(&call, judge).await;
+        let refuses = |verdict: &TronVerdict| match verdict {
+            TronVerdict::Refused(refusal) => Some(refusal.reason.clone()),
+            TronVerdict::Expired(reason) => Some(reason.clone()),
+            TronVerdict::Accepted | TronVerdict::Duplicate(_) => None,
+        };
+        let (verdict, lost) = self.pool.submit(&call, judge, refuses).await;
         let doubt = lost || broadcast_request.retried;
         let (reason, refusal) = match verdict {
             Ok(TronVerdict::Accepted) => return BroadcastOutcome::Accepted,

@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 use crate::{
     evm_node::{both_ways, connect_to, never_ended},
     http_double::{self, HttpResponse},
+    one_word::Lie,
     world::*,
 };
 
@@ -487,6 +488,42 @@ async fn refused_with(
     })
     .await;
     node.client().broadcast(&broadcast_request).await
+}
+
+pub async fn lies() -> Vec<Lie> {
+    let lie = async |what, refusal: AptosReply, chain: u64, request| {
+        let node = async |refusal: AptosReply, chain| {
+            let node = AptosTestNode::start(move |asked| match asked.what.as_str() {
+                "POST /transactions" => refusal.clone(),
+                "GET " => ledger(1, chain),
+                _ => healthy(asked),
+            });
+            node.await.url
+        };
+        let honest = match chain {
+            NOW => (202, json!({"hash": HASH})),
+            _ => refusal.clone(),
+        };
+        Lie {
+            what,
+            chain: ChainKey::APTOS,
+            liar: node(refusal, chain).await,
+            honest: node(honest, NOW).await,
+            request,
+        }
+    };
+    let fee = vm("INSUFFICIENT_BALANCE_FOR_TRANSACTION_FEE");
+    let unknown = problem(404, "web_framework_error", "not found");
+    vec![
+        lie("its fee", fee, NOW, broadcast_request(NOW, false)).await,
+        lie(
+            "its time is over",
+            unknown,
+            END + 61,
+            broadcast_request(END + 61, false),
+        )
+        .await,
+    ]
 }
 
 #[tokio::test]

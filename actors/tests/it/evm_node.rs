@@ -24,6 +24,7 @@ use tokio::net::TcpListener;
 
 use crate::{
     http_double::{self, HttpResponse},
+    one_word::Lie,
     world::*,
 };
 
@@ -130,7 +131,7 @@ pub fn connect_to(chain: ChainKey, endpoints: ChainEndpoints) -> Arc<dyn ChainCl
     Arc::clone(chains.get(chain.network, chain.chain_id).unwrap())
 }
 
-fn chains(chain: ChainKey, endpoints: ChainEndpoints) -> ChainClients {
+pub fn chains(chain: ChainKey, endpoints: ChainEndpoints) -> ChainClients {
     // Another test of the process may have installed it.
     let _ = rustls::crypto::ring::default_provider().install_default();
     ChainClients::connect(&[(chain, endpoints)].into(), &World::new().ports()).unwrap()
@@ -586,6 +587,63 @@ async fn broadcast__should_find_what_used_the_number_in_final_blocks() {
         };
         assert_eq!(refusal.reason, words);
     }
+}
+
+pub async fn lies() -> Vec<Lie> {
+    let mut lies = Vec::new();
+    for what in [
+        "insufficient funds for gas * price + value: balance 0, tx cost 1, overshot 1",
+        "intrinsic gas too low",
+        "exceeds block gas limit",
+    ] {
+        let liar = EvmTestNode::start(move |method, params| match method {
+            "eth_sendRawTransaction" => Err((-32000, what.into())),
+            _ => healthy(method, params),
+        });
+        lies.push(Lie {
+            what,
+            chain: ChainKey::evm(CHAIN),
+            liar: liar.await.url,
+            honest: EvmTestNode::start(healthy).await.url,
+            request: broadcast_request(),
+        });
+    }
+    lies
+}
+
+/// What is in front of a node may have passed the transaction on before it gave up.
+#[tokio::test]
+async fn broadcast__should_doubt_what_another_node_refuses_after_a_gateway_gave_up() {
+    let gateway = http_double::start(|request| {
+        let call = request.json();
+        let is_sent = call["method"] == "eth_sendRawTransaction";
+        let (status, answer) = match is_sent {
+            true => (
+                504,
+                json!({"jsonrpc": "2.0", "id": null,
+                    "error": {"code": -32000, "message": "upstream request timeout"}}),
+            ),
+            false => (
+                200,
+                json!({"jsonrpc": "2.0", "id": call["id"],
+                    "result": healthy(call["method"].as_str().unwrap(), &call["params"]).unwrap()}),
+            ),
+        };
+        Some(HttpResponse::json(status, &answer))
+    });
+    let node = EvmTestNode::start(|method, params| match method {
+        "eth_sendRawTransaction" => {
+            Err((-32000, "insufficient funds for gas * price + value".into()))
+        }
+        _ => healthy(method, params),
+    })
+    .await;
+    let client = connect(vec![gateway.await, node.url]);
+    let outcome = client.broadcast(&broadcast_request()).await;
+    assert!(
+        matches!(outcome, BroadcastOutcome::Doubtful(_, Standing::Open)),
+        "{outcome:?}"
+    );
 }
 
 /// Whoever of the nodes lies: what cannot be taken back is not said.

@@ -46,6 +46,7 @@ mod nodes;
 mod nonces;
 mod numbered_double;
 mod numbers_behind;
+mod one_word;
 mod plans;
 #[path = "../../../tests/support/ports.rs"]
 mod ports;

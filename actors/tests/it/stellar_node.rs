@@ -13,7 +13,10 @@ use covault_core::{
 };
 use serde_json::{Value, json};
 
-use crate::evm_node::{EvmTestNode, both_ways, connect_to, never_ended};
+use crate::{
+    evm_node::{EvmTestNode, both_ways, connect_to, never_ended},
+    one_word::Lie,
+};
 
 const FROM: &str = "GC2L7D2DLA4IGYCOLPD3X5IFSG2OWDJXVGHCH54WXFMYB5CKCILAD5CT";
 const FROM_KEY: &str = "b4bf8f43583883604e5bc7bbf50591b4eb0d37a98e23f796b95980f44a121601";
@@ -352,6 +355,54 @@ async fn outcome(
     }
 }
 
+pub async fn lies() -> Vec<Lie> {
+    let node = async |sent: Value, used, found: Value| {
+        let node = EvmTestNode::start(move |method, params| match method {
+            "sendTransaction" => Ok(sent.clone()),
+            "getLedgerEntries" => Ok(entries(params, used)),
+            "getTransaction" => Ok(found.clone()),
+            _ => healthy(method, params),
+        });
+        node.await.url
+    };
+    let status = |status: &str| json!({"status": status, "hash": HASH});
+    let later = || status("TRY_AGAIN_LATER");
+    let nowhere = || nowhere(900, BUILT + 200);
+    let failed = || json!({"status": "FAILED", "resultXdr": underfunded()});
+    let done = json!({"status": "SUCCESS"});
+    let chain = ChainKey::of(Network::Stellar, None);
+    vec![
+        Lie {
+            what: "it failed in a ledger, which is asked when it has to wait",
+            chain,
+            liar: node(later(), 42, failed()).await,
+            honest: node(later(), 41, nowhere()).await,
+            request: broadcast_request(true),
+        },
+        Lie {
+            what: "it failed in a ledger, and its number is used",
+            chain,
+            liar: node(error(-5), 42, failed()).await,
+            honest: node(error(-5), 42, done.clone()).await,
+            request: broadcast_request(true),
+        },
+        Lie {
+            what: "it failed in a ledger, after a node took it",
+            chain,
+            liar: node(status("PENDING"), 42, failed()).await,
+            honest: node(status("PENDING"), 42, done.clone()).await,
+            request: broadcast_request(false),
+        },
+        Lie {
+            what: "its signatures",
+            chain,
+            liar: node(error(-6), 41, nowhere()).await,
+            honest: node(status("PENDING"), 41, done).await,
+            request: broadcast_request(false),
+        },
+    ]
+}
+
 fn error(code: i32) -> Value {
     json!({"status": "ERROR", "hash": HASH, "errorResultXdr": result(code)})
 }
@@ -574,6 +625,16 @@ async fn stellar_broadcast__should_tell_accepted_refused_and_unknown_apart() {
             Unspecified,
             "txINTERNAL_ERROR",
         ),
+        // txTOO_EARLY: it may come yet.
+        (
+            false,
+            error(-2),
+            41,
+            &here,
+            "unknown",
+            Unspecified,
+            "txTOO_EARLY",
+        ),
         (
             false,
             json!({"status": "ERROR"}),
@@ -602,9 +663,19 @@ async fn stellar_broadcast__should_tell_accepted_refused_and_unknown_apart() {
 
 #[tokio::test]
 async fn stellar_broadcast__should_refuse_only_what_a_node_cannot_read() {
-    for (code, expected) in [(-32602, true), (-32603, false), (-32601, false)] {
+    for (code, words, expected) in [
+        (-32602, "invalid_xdr", true),
+        (-32603, "invalid_xdr", false),
+        (-32601, "invalid_xdr", false),
+        // A gateway's own.
+        (
+            -32602,
+            "Invalid params: your plan does not have this method",
+            false,
+        ),
+    ] {
         let node = EvmTestNode::start(move |method, params| match method {
-            "sendTransaction" => Err((code, "invalid_xdr".into())),
+            "sendTransaction" => Err((code, words.into())),
             _ => healthy(method, params),
         })
         .await;

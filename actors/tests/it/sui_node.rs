@@ -25,6 +25,7 @@ use ed25519_dalek::{Signer as _, SigningKey};
 use crate::{
     evm_node::{both_ways, connect_to, never_ended},
     http_double::{self, HttpResponse},
+    one_word::Lie,
 };
 
 const TO: &str = "0x2e11e011732dddf470541604330633038cccb0c199170662795b0dd34bf742da";
@@ -638,6 +639,56 @@ fn used_up() -> SuiReply {
         3,
         "Object ID 0x1 Version 0x3 Digest 1 is not available for consumption, current version: 0x4",
     )
+}
+
+pub async fn lies() -> Vec<Lie> {
+    let chain = ChainKey::of(Network::Sui, None);
+    let invalid = || InHeaders(3, "Invalid%20user%20signature%3A%20no");
+    let missing = || {
+        Status(
+            10,
+            "Could not find the referenced object 0x1 at version Some(3)",
+        )
+    };
+    let takes = async || {
+        let hash = signed(false).tx_hash;
+        SuiTestNode::start(move |_, _| executed(&hash, true))
+            .await
+            .url
+    };
+    let at = async |number| {
+        let now = move |method: &str, _: &[u8]| match method {
+            "GetEpoch" => Some(epoch(number, NOW - 60)),
+            _ => None,
+        };
+        refusing(|| Status(9, "locked"), false, now).await.url
+    };
+    vec![
+        Lie {
+            what: "its signature",
+            chain,
+            liar: refusing(invalid, false, nothing).await.url,
+            honest: takes().await,
+            request: broadcast_request(false, false),
+        },
+        Lie {
+            what: "its object never came",
+            chain,
+            liar: refusing(missing, false, nothing).await.url,
+            honest: takes().await,
+            request: BroadcastRequest {
+                age_ms: 600_000,
+                ..broadcast_request(false, false)
+            },
+        },
+        Lie {
+            what: "its epochs are over",
+            chain,
+            liar: at(7).await,
+            honest: at(6).await,
+            request: broadcast_request(true, false),
+        },
+    ]
 }
 
 #[tokio::test]

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use crate::{
     evm_node::{both_ways, never_ended},
     http_double::{self, HttpResponse},
+    one_word::Lie,
     world::*,
 };
 
@@ -307,6 +308,31 @@ async fn tron_calls__should_be_refused_where_they_would_fail() {
         node.set(|state| state.tokens = tokens);
         assert_eq!(code(client.chain_data(&good, NOW_MS).await), expected);
     }
+}
+
+pub async fn lies() -> Vec<Lie> {
+    let mut lies = Vec::new();
+    for (what, words, now_ms) in [
+        ("SIGERROR", "Validate signature error", NOW_MS),
+        (
+            "TRANSACTION_EXPIRATION_ERROR",
+            "Transaction expired",
+            EXPIRES_MS,
+        ),
+    ] {
+        let liar = TronTestNode::start(TronTestState {
+            broadcast: no(what, words),
+            ..TronTestState::default()
+        });
+        lies.push(Lie {
+            what,
+            chain: ChainKey::of(Network::Tron, None),
+            liar: liar.await.url,
+            honest: TronTestNode::start(TronTestState::default()).await.url,
+            request: broadcast_request(now_ms, false),
+        });
+    }
+    lies
 }
 
 #[tokio::test]

@@ -48,6 +48,10 @@ fn judge__should_send_again_what_may_be_taken_later() {
         (-9, "Error: Peer-to-peer functionality missing or disabled"),
         (-32601, "Method not found"),
         (-32603, "internal"),
+        // Whatever no node says of a transaction that it has looked at.
+        (-26, "no answer of the upstream node"),
+        (-25, "Unauthorized"),
+        (-26, ""),
     ] {
         let verdict = judge(&said(code, words));
         assert!(matches!(verdict, BroadcastOutcome::Unknown(_)), "{words}");

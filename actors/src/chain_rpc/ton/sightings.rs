@@ -43,7 +43,7 @@ impl TonNode {
 
     /// Looks for it among the wallet's transactions, back to when it was made at the earliest, in seconds since
     /// the Unix epoch. As many nodes as have to agree say where it is.
-    async fn find(
+    pub(super) async fn find(
         &self,
         sent: &SentMessage,
         made_s: u64,

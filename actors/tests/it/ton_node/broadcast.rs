@@ -84,6 +84,36 @@ fn next_try() -> BroadcastRequest {
     broadcast_request(true, BUILT + 10)
 }
 
+pub async fn lies() -> Vec<Lie> {
+    let lie = async |what, [liar, honest]: [TonTestState; 2], request| Lie {
+        what,
+        chain: ChainKey::of(Network::Ton, None),
+        liar: TonTestNode::start(liar).await.url,
+        honest: TonTestNode::start(honest).await.url,
+        request,
+    };
+    let says = |said| TonTestState {
+        said,
+        ..TonTestState::default()
+    };
+    let holds = |messages| at(SEQNO + 1, &[here(80, messages), old()]);
+    vec![
+        lie("the wallet sent nothing", [holds(0), holds(1)], next_try()).await,
+        lie(
+            "the wallet sent nothing, of what the other does not have",
+            [holds(0), at(SEQNO + 1, &[other(80), old()])],
+            next_try(),
+        )
+        .await,
+        lie(
+            "its signature",
+            [says(rejected(135)), says(refusal("something"))],
+            first_try(),
+        )
+        .await,
+    ]
+}
+
 #[tokio::test]
 async fn ton_broadcast__should_accept_what_is_in_a_block() {
     let then = |transactions: &[Value]| TonTestState {

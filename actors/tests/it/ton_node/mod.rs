@@ -4,6 +4,8 @@ mod broadcast;
 mod chain_data;
 mod sightings;
 
+pub use broadcast::lies;
+
 use std::sync::{Arc, Mutex};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -30,6 +32,7 @@ use serde_json::{Value, json};
 use crate::{
     evm_node::{both_ways, connect_to, never_ended},
     http_double::{self, HttpResponse},
+    one_word::Lie,
 };
 
 const BOB: &str = "UQCzhX8UMF-q7gamM_JgyU9yb1RojCQoua8cjcuufiMYwNKp";

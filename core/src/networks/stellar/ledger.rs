@@ -166,8 +166,8 @@ pub enum FailureCause {
     Sequence,
     /// Its time is over.
     TooLate,
-    /// The node's own trouble.
-    Internal,
+    /// Not now: its time has not come, or it is the node's own trouble, or nothing that is known of.
+    Later,
     /// The fee, as things stand: a node that it was sent to before may have found it good.
     Passing,
     /// The transaction itself.
@@ -208,11 +208,19 @@ fn failure(
     let cause = match code {
         TransactionResultCode::TxBadSeq => FailureCause::Sequence,
         TransactionResultCode::TxTooLate => FailureCause::TooLate,
-        TransactionResultCode::TxInternalError => FailureCause::Internal,
         TransactionResultCode::TxInsufficientBalance
         | TransactionResultCode::TxInsufficientFee
         | TransactionResultCode::TxNoAccount => FailureCause::Passing,
-        _ => FailureCause::Final,
+        TransactionResultCode::TxFailed
+        | TransactionResultCode::TxFeeBumpInnerFailed
+        | TransactionResultCode::TxMissingOperation
+        | TransactionResultCode::TxBadAuth
+        | TransactionResultCode::TxBadAuthExtra
+        | TransactionResultCode::TxNotSupported
+        | TransactionResultCode::TxBadSponsorship
+        | TransactionResultCode::TxMalformed
+        | TransactionResultCode::TxSorobanInvalid => FailureCause::Final,
+        _ => FailureCause::Later,
     };
     let (code, name, meaning) = match (code, operations.iter().find_map(operation)) {
         (TransactionResultCode::TxFailed, Some(operation)) => operation,

@@ -168,7 +168,7 @@ fn results__should_have_the_names_of_the_protocol() {
         ),
         (
             Outcome::TxInternalError,
-            FailureCause::Internal,
+            FailureCause::Later,
             Unspecified,
             "txINTERNAL_ERROR",
         ),

@@ -1,0 +1,143 @@
+//! Nodes that contradict each other, on every network but Solana (`solana_node`): where two have to agree, no request
+//! fails by the word of one.
+
+use std::collections::BTreeSet;
+
+use covault_actors::chain_rpc::{BroadcastOutcome, BroadcastRequest, ChainEndpoints, ChainKey};
+use covault_core::networks::{
+    ChainData, Network, Signed,
+    bitcoin::{ChainData as BitcoinChainData, UnspentOutput},
+};
+use futures::future::join_all;
+use serde_json::{Value, json};
+
+use crate::{
+    aptos_node,
+    evm_node::{self, connect_to, nobody},
+    http_double::{self, HttpResponse},
+    stellar_node, sui_node, ton_node, tron_node,
+};
+
+/// What one node says of a transaction for which a request would fail, and another node does not.
+pub struct Lie {
+    pub what: &'static str,
+    pub chain: ChainKey,
+    pub liar: String,
+    pub honest: String,
+    pub request: BroadcastRequest,
+}
+
+/// The first block of every regtest.
+const REGTEST: &str = "0f9188f13cb7b2c71f2a335e3a4fc328bf5beb436012afca590b1a11466e2206";
+
+/// A bitcoind that knows no transaction and has spent the output that is spent, and says this to sendrawtransaction.
+async fn bitcoind(sent: Result<Value, (i64, &'static str)>) -> String {
+    let answer = move |call: &Value| {
+        let said = match call["method"].as_str().unwrap() {
+            "getblockhash" if call["params"][0] == 0 => Ok(json!(REGTEST)),
+            "sendrawtransaction" => sent.clone(),
+            "getblockchaininfo" => Ok(json!({"chain": "regtest", "blocks": 1, "headers": 1})),
+            "getindexinfo" => Ok(json!({"txindex": {"synced": true}})),
+            "gettxout" => Ok(Value::Null),
+            _ => Err((-5, "No such mempool or blockchain transaction")),
+        };
+        match said {
+            Ok(result) => json!({"id": call["id"], "result": result, "error": null}),
+            Err((code, message)) => {
+                json!({"id": call["id"], "result": null, "error": {"code": code, "message": message}})
+            }
+        }
+    };
+    http_double::start(move |request| {
+        let calls = request.json();
+        let calls = calls.as_array().unwrap();
+        let answers: Vec<Value> = calls.iter().map(&answer).collect();
+        Some(HttpResponse::json(200, &json!(answers)))
+    })
+    .await
+}
+
+async fn of_bitcoin() -> Vec<Lie> {
+    let spent = UnspentOutput {
+        txid: "1".repeat(64),
+        vout: 0,
+        value: 1_000,
+    };
+    let request = BroadcastRequest {
+        signed: Signed {
+            transaction: "00".into(),
+            tx_hash: "2".repeat(64),
+        },
+        chain_data: ChainData::from(BitcoinChainData {
+            outputs: vec![spent],
+            ..Default::default()
+        }),
+        age_ms: 0,
+        now_ms: 0,
+        retried: false,
+    };
+    vec![Lie {
+        what: "the rules of the network refuse it",
+        chain: ChainKey::of(Network::Bitcoin, None),
+        liar: bitcoind(Err((-26, "dust"))).await,
+        honest: bitcoind(Ok(json!("2".repeat(64)))).await,
+        request,
+    }]
+}
+
+async fn lies() -> Vec<Lie> {
+    let mut all = of_bitcoin().await;
+    all.extend(evm_node::lies().await);
+    all.extend(aptos_node::lies().await);
+    all.extend(sui_node::lies().await);
+    all.extend(stellar_node::lies().await);
+    all.extend(ton_node::lies().await);
+    all.extend(tron_node::lies().await);
+    all
+}
+
+/// What becomes of a transaction when two nodes have to agree, in both orders.
+async fn outcomes(lie: &Lie, one: &str, other: &str) -> Vec<BroadcastOutcome> {
+    let client = |urls: [&str; 2]| {
+        let endpoints = ChainEndpoints {
+            agree: 2,
+            // Tests beside this one may take all there is of the machine.
+            timeout_ms: 120_000,
+            ..ChainEndpoints::new(urls.map(str::to_owned).to_vec())
+        };
+        connect_to(lie.chain, endpoints)
+    };
+    let clients = [client([one, other]), client([other, one])];
+    let outcomes = clients.iter().map(|client| client.broadcast(&lie.request));
+    join_all(outcomes).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_request__should_fail_by_the_word_of_one_node_where_two_have_to_agree() {
+    let (lies, nobody) = (lies().await, nobody().await);
+    let is_over = |outcome: &BroadcastOutcome| matches!(outcome, BroadcastOutcome::Refused(_));
+    let check = async |lie: &Lie| {
+        let Lie {
+            what,
+            chain,
+            liar,
+            honest,
+            ..
+        } = lie;
+        let (against, alone, twice) = tokio::join!(
+            outcomes(lie, liar, honest),
+            outcomes(lie, liar, &nobody),
+            outcomes(lie, liar, liar)
+        );
+        // What is void by what one node says, the tracker asks all nodes about.
+        for outcome in against.iter().chain(&alone) {
+            assert!(!is_over(outcome), "{chain}: {what}: {outcome:?}");
+        }
+        for outcome in &twice {
+            assert!(is_over(outcome), "{chain}: {what}, twice: {outcome:?}");
+        }
+    };
+    join_all(lies.iter().map(check)).await;
+    let chains: BTreeSet<_> = lies.iter().map(|lie| lie.chain.network).collect();
+    assert_eq!(chains.len(), 7, "all networks but Solana");
+}
