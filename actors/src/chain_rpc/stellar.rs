@@ -38,8 +38,6 @@ use super::{
 const LIFETIME_S: u64 = 300;
 /// The network takes no less, in stroops per operation.
 const MIN_FEE: u32 = 100;
-/// No more is offered, whatever others pay: 0.1 XLM.
-const MAX_FEE: u32 = 1_000_000;
 /// What becomes of a transaction that a node has taken is asked for so often: two ledgers and
 /// more, which close every 5 to 6 seconds.
 const MAX_POLLS: u32 = 15;
@@ -611,11 +609,11 @@ impl<'a> LedgerEntries<'a> {
 
 /// What to offer per operation, so that it is taken also when ledgers are full: nine of ten
 /// transactions of the last ledgers were charged no more; half of them (slow), and all but one in a hundred
-/// (fast). The network charges the same.
+/// (fast). The network charges the same. Whether so much is believed is not decided here.
 fn base_fees(stats: &Value) -> Option<[u32; 3]> {
     let fee = |name: &str| {
         let fee = number(stats.pointer("/inclusionFee")?.get(name)?)?;
-        u32::try_from(fee.clamp(MIN_FEE.into(), MAX_FEE.into())).ok()
+        u32::try_from(fee.clamp(MIN_FEE.into(), u32::MAX.into())).ok()
     };
     let normal = fee("p90")?;
     let (slow, fast) = (fee("p50").unwrap_or(normal), fee("p99").unwrap_or(normal));
@@ -724,13 +722,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base_fees__should_stay_between_what_the_network_wants_and_what_we_pay() {
+    fn base_fees__should_be_no_less_than_the_network_wants() {
         for (p90, expected) in [
             (json!("100"), Some(100)),
             (json!("0"), Some(100)),
             (json!("5017"), Some(5017)),
             (json!(250), Some(250)),
-            (json!("18446744073709551615"), Some(1_000_000)),
+            (json!("18446744073709551615"), Some(u32::MAX)),
             (json!("-1"), None),
             (json!(null), None),
         ] {
@@ -739,7 +737,7 @@ mod tests {
         }
         assert_eq!(base_fees(&json!({})), None);
         let stats = json!({"inclusionFee": {"p50": "120", "p90": "400", "p99": "9000000"}});
-        assert_eq!(base_fees(&stats), Some([120, 400, 1_000_000]));
+        assert_eq!(base_fees(&stats), Some([120, 400, 9_000_000]));
         // Levels are in order whatever a node says.
         let stats = json!({"inclusionFee": {"p50": "500", "p90": "400", "p99": "300"}});
         assert_eq!(base_fees(&stats), Some([400; 3]));

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use crate::{
     evm_node::{both_ways, connect_to, never_ended},
     http_double::{self, HttpResponse},
-    one_word::Lie,
+    one_word::{Lie, QuotedPrice},
     world::*,
 };
 
@@ -524,6 +524,39 @@ pub async fn lies() -> Vec<Lie> {
         )
         .await,
     ]
+}
+
+pub async fn prices() -> Vec<QuotedPrice> {
+    let mut prices = Vec::new();
+    for (chain, chain_id) in [(ChainKey::APTOS, 1), (ChainKey::MOVEMENT, 126)] {
+        let most = 10_000_u128;
+        let naming = async |price: u128| {
+            let node = AptosTestNode::start(move |asked| match asked.what.as_str() {
+                "GET " => ledger(chain_id, NOW),
+                "GET /estimate_gas_price" => (
+                    200,
+                    json!({"deprioritized_gas_estimate": price, "gas_estimate": price, "prioritized_gas_estimate": price}),
+                ),
+                _ => healthy(asked),
+            });
+            node.await.url
+        };
+        prices.push(QuotedPrice {
+            chain,
+            nodes: [naming(most).await, naming(most + 1).await],
+            payload: Payload::parse(&WireKind::AptosSendNative(wire::AptosSendNative {
+                chain_id: chain_id.into(),
+                from: FROM.into(),
+                to: POOL.into(),
+                value: "5".into(),
+                ..Default::default()
+            }))
+            .unwrap(),
+            most,
+            unit: "octa per unit of gas",
+        });
+    }
+    prices
 }
 
 #[tokio::test]

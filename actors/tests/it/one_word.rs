@@ -1,11 +1,11 @@
 //! Nodes that contradict each other, on every network but Solana (`solana_node`): where two have to agree, no request
-//! fails by the word of one.
+//! fails by the word of one, and none is built with a price that is not believed.
 
 use std::collections::BTreeSet;
 
 use covault_actors::chain_rpc::{BroadcastOutcome, BroadcastRequest, ChainEndpoints, ChainKey};
 use covault_core::networks::{
-    ChainData, Network, Signed,
+    ChainData, Network, Payload, Signed,
     bitcoin::{ChainData as BitcoinChainData, UnspentOutput},
 };
 use futures::future::join_all;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{
     aptos_node,
-    evm_node::{self, connect_to, nobody},
+    evm_node::{self, chains, connect_to, nobody},
     http_double::{self, HttpResponse},
     stellar_node, sui_node, ton_node, tron_node,
 };
@@ -140,4 +140,57 @@ async fn no_request__should_fail_by_the_word_of_one_node_where_two_have_to_agree
     join_all(lies.iter().map(check)).await;
     let chains: BTreeSet<_> = lies.iter().map(|lie| lie.chain.network).collect();
     assert_eq!(chains.len(), 7, "all networks but Solana");
+}
+
+/// What nodes that name a price would have a request pay, and the highest that is believed.
+pub struct QuotedPrice {
+    pub chain: ChainKey,
+    /// The node that names the ceiling, and one that names one more.
+    pub nodes: [String; 2],
+    pub payload: Payload,
+    pub most: u128,
+    pub unit: &'static str,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prices_of_nodes__should_be_believed_up_to_a_ceiling() {
+    let mut all = aptos_node::prices().await;
+    all.extend(sui_node::prices().await);
+    all.extend(stellar_node::prices().await);
+    for QuotedPrice {
+        chain,
+        nodes: [at_most, above],
+        payload,
+        most,
+        unit,
+    } in all
+    {
+        let ask = async |url: &str, most_price: Option<u128>| {
+            let endpoints = ChainEndpoints {
+                most_price,
+                ..ChainEndpoints::new(vec![url.to_owned()])
+            };
+            let chains = chains(chain, endpoints);
+            let client = chains.get(chain.network, chain.chain_id).unwrap();
+            let queries = chain.network.rules().queries(&payload);
+            let chain_data = client.chain_data(&queries, 0).await.unwrap();
+            let estimates = client.fee_estimates().await.unwrap();
+            (
+                chains.price_problem(chain.network, &payload, &chain_data),
+                chains.estimate_problem(chain, &estimates),
+            )
+        };
+        assert_eq!(ask(&at_most, None).await, (None, None), "{chain}");
+        let (built, shown) = ask(&above, None).await;
+        let named = format!("name a price of {} {unit}", most + 1);
+        for problem in [built, shown] {
+            let problem = problem.unwrap_or_default();
+            assert!(problem.contains("most_price"), "{chain}: {problem}");
+            assert!(problem.contains(&named), "{chain}: {problem}");
+        }
+        // Configuration raises it, and lowers it.
+        assert_eq!(ask(&above, Some(most + 1)).await, (None, None), "{chain}");
+        let (built, shown) = ask(&at_most, Some(most - 1)).await;
+        assert!(built.is_some() && shown.is_some(), "{chain}");
+    }
 }

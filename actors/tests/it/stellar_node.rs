@@ -9,13 +9,16 @@ use covault_actors::chain_rpc::{
 };
 use covault_core::{
     fault::ExecuteCode,
-    networks::{ChainData, ChainMoment, FeeLevel, Network, Queries, Signed, stellar},
+    networks::{
+        ChainData, ChainMoment, FeeLevel, Network, Payload, Queries, Signed, WireKind, stellar,
+    },
+    schema::wire,
 };
 use serde_json::{Value, json};
 
 use crate::{
     evm_node::{EvmTestNode, both_ways, connect_to, never_ended},
-    one_word::Lie,
+    one_word::{Lie, QuotedPrice},
 };
 
 const FROM: &str = "GC2L7D2DLA4IGYCOLPD3X5IFSG2OWDJXVGHCH54WXFMYB5CKCILAD5CT";
@@ -401,6 +404,33 @@ pub async fn lies() -> Vec<Lie> {
             request: broadcast_request(false),
         },
     ]
+}
+
+pub async fn prices() -> Vec<QuotedPrice> {
+    let most = 1_000_000_u128;
+    let naming = async |price: u128| {
+        let node = EvmTestNode::start(move |method, params| match method {
+            "getFeeStats" => {
+                let fee = price.to_string();
+                Ok(json!({"inclusionFee": {"p50": fee, "p90": fee, "p99": fee}}))
+            }
+            _ => healthy(method, params),
+        });
+        node.await.url
+    };
+    vec![QuotedPrice {
+        chain: ChainKey::of(Network::Stellar, None),
+        nodes: [naming(most).await, naming(most + 1).await],
+        payload: Payload::parse(&WireKind::StellarSendNative(wire::StellarSendNative {
+            from: FROM.into(),
+            to: TO.into(),
+            value: "5".into(),
+            ..Default::default()
+        }))
+        .unwrap(),
+        most,
+        unit: "stroops per operation",
+    }]
 }
 
 fn error(code: i32) -> Value {

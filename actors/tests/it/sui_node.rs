@@ -25,7 +25,7 @@ use ed25519_dalek::{Signer as _, SigningKey};
 use crate::{
     evm_node::{both_ways, connect_to, never_ended},
     http_double::{self, HttpResponse},
-    one_word::Lie,
+    one_word::{Lie, QuotedPrice},
 };
 
 const TO: &str = "0x2e11e011732dddf470541604330633038cccb0c199170662795b0dd34bf742da";
@@ -689,6 +689,27 @@ pub async fn lies() -> Vec<Lie> {
             request: broadcast_request(true, false),
         },
     ]
+}
+
+pub async fn prices() -> Vec<QuotedPrice> {
+    let most = 20_000_u128;
+    let naming = async |price: u64| {
+        let node = SuiTestNode::start(move |method, message| match method {
+            "GetEpoch" => {
+                let start = bytes(6, uint(1, NOW));
+                Message(bytes(1, [uint(1, EPOCH), start, uint(8, price)].concat()))
+            }
+            _ => healthy(method, message),
+        });
+        node.await.url
+    };
+    vec![QuotedPrice {
+        chain: ChainKey::of(Network::Sui, None),
+        nodes: [naming(20_000).await, naming(20_001).await],
+        payload: native_payment(None),
+        most,
+        unit: "MIST per unit of gas",
+    }]
 }
 
 #[tokio::test]

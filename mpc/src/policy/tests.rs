@@ -10,7 +10,7 @@ use covault_core::{
     derive::{KeyPath, RootKey},
     fault::{Class, ExecuteCode},
     ids::{RequestId, VaultId},
-    networks::{ChainData, Network, Payload, WireKind, evm, solana},
+    networks::{ChainData, Network, Payload, WireKind, aptos, evm, solana, stellar, sui},
     order::SigningOrder,
     schema::wire::{self, evm_message},
     signature::Curve,
@@ -559,6 +559,119 @@ fn prices_of_solana_nodes__should_have_a_ceiling() {
         priced_lamports(SOL, 5, Some(2_000_000)),
         "fee: ",
     );
+}
+
+/// A transfer on a network whose nodes said that a unit costs so much.
+fn priced(network: Network, chain_id: u64, price: u64) -> (SigningOrder, Payload) {
+    let from = sender(network);
+    let to = "0x22ab5b7c1e9d4f6d2e2ea5aef96e2a9a2e9e2f5c0d1b4c8f7a6b5d4e3f2a1b0c";
+    let (kind, facts) = match network {
+        Network::Aptos => (
+            WireKind::AptosSendNative(wire::AptosSendNative {
+                chain_id,
+                from,
+                to: to.into(),
+                value: "5".into(),
+                ..Default::default()
+            }),
+            ChainData::Aptos(aptos::ChainData {
+                sequence_number: 4,
+                expiration_timestamp_secs: 300,
+                gas_unit_price: Some(price),
+                gas_used: Some(9),
+                abi: None,
+            }),
+        ),
+        Network::Sui => (
+            WireKind::SuiSendNative(wire::SuiSendNative {
+                from,
+                to: to.into(),
+                value: "5".into(),
+                gas_fee: None,
+            }),
+            ChainData::Sui(sui::ChainData {
+                reference_gas_price: Some(price),
+                gas_used: Some(Box::new(sui::GasUsed {
+                    computation_cost: 1_000_000,
+                    storage_cost: 1_976_000,
+                    storage_rebate: 978_120,
+                })),
+                sui_coins: vec![sui::CoinObject {
+                    object_id: format!("0x{}", "11".repeat(32)),
+                    version: 5,
+                    digest: bs58::encode([7; 32]).into_string(),
+                    balance: 2_000_000_000_000_000_000,
+                    origin: None,
+                }],
+                sui_address_balance: 0,
+                coins: Vec::new(),
+                coin_address_balance: 0,
+                validity: None,
+            }),
+        ),
+        Network::Stellar => (
+            WireKind::StellarSendNative(wire::StellarSendNative {
+                from,
+                to: "GA5ZSEJYB37JRC5AVCIA5MOP4RHTM335X2KGX3IHOJAPP5RE34K4KZVN".into(),
+                value: "5".into(),
+                ..Default::default()
+            }),
+            ChainData::Stellar(stellar::ChainData {
+                sequence: 7,
+                base_fee: price.try_into().unwrap(),
+                max_time: 300,
+                destination_exists: Some(true),
+            }),
+        ),
+        other => panic!("{other:?}"),
+    };
+    order(network, &kind, facts)
+}
+
+/// The orchestrator is hostile, or believes its nodes: what it shows is what it would have signed.
+#[test]
+fn prices_of_aptos_sui_and_stellar_nodes__should_have_a_ceiling() {
+    let none = Policy::default();
+    let (aptos, sui, stellar) = (Network::Aptos, Network::Sui, Network::Stellar);
+    for (network, chain_id, most, unit, name, absurd) in [
+        (
+            aptos,
+            1,
+            10_000,
+            "octa per unit of gas",
+            "aptos",
+            10_000_000_000,
+        ),
+        (
+            aptos,
+            126,
+            10_000,
+            "octa per unit of gas",
+            "aptos",
+            10_000_000_000,
+        ),
+        (sui, 0, 20_000, "MIST per unit of gas", "sui", 99_999),
+        (
+            stellar,
+            0,
+            1_000_000,
+            "stroops per operation",
+            "stellar",
+            100_000_000,
+        ),
+    ] {
+        allowed(&none, priced(network, chain_id, most));
+        let dear = priced(network, chain_id, most + 1);
+        let fault = refused(
+            &none,
+            dear.clone(),
+            &format!("price: is {} {unit}", most + 1),
+        );
+        assert!(fault.message().contains("most_price"), "{fault}");
+        let raised = policy(&format!("most_price.{name} = \"{}\"", most + 1));
+        allowed(&raised, dear);
+        refused(&none, priced(network, chain_id, absurd), "");
+    }
 }
 
 #[test]

@@ -152,6 +152,15 @@ impl NetworkRules for Stellar {
         })
     }
 
+    fn quoted_price(&self, payload: &StellarPayload, chain_data: &ChainData) -> Option<u128> {
+        matches!(payload, StellarPayload::Transaction(_)).then(|| chain_data.base_fee.into())
+    }
+
+    /// 0.1 XLM.
+    fn default_most_price(&self, _chain_id: Option<u64>) -> u128 {
+        1_000_000
+    }
+
     fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {
         let envelope = envelope::decode_own(unsigned)?;
         let fee = u64::try_from(envelope::parts(&envelope).fee).map_err(Fault::bug)?;

@@ -123,6 +123,11 @@ impl NetworkRules for Tron {
         })
     }
 
+    /// Ten times what mainnet asks for. No transaction names a price: it bounds estimates.
+    fn default_most_price(&self, _chain_id: Option<u64>) -> u128 {
+        10_000
+    }
+
     fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {
         tx::most_fee(unsigned)
     }
