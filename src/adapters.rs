@@ -35,7 +35,7 @@ pub struct OsEntropy;
 impl Entropy for OsEntropy {
     fn fill(&self, bytes: &mut [u8]) {
         if let Err(error) = SysRng.try_fill_bytes(bytes) {
-            tracing::error!(%error, "the operating system gives no randomness: ending at once");
+            tracing::error!(%error, "the operating system provides no randomness; exiting");
             // Nothing that is drawn may be anything else.
             std::process::abort();
         }
@@ -45,7 +45,7 @@ impl Entropy for OsEntropy {
 /// A bus over Redis, which need not be there yet, in a namespace.
 ///
 /// # Errors
-/// When the URL is none.
+/// When the URL is invalid.
 pub fn redis_bus(url: &str, namespace: &str) -> anyhow::Result<Arc<dyn Bus>> {
     // The URL may hold a password: it is not repeated.
     let bus = RedisBus::connect(url, namespace).context(

@@ -115,7 +115,7 @@ impl BusKeys {
         };
         let sealed = self.key_for(*kind);
         let sealed = sealed.encrypt(XNonce::from_slice(&nonce), payload);
-        let sealed = sealed.map_err(|_| Fault::bug("a forwarded command could not be sealed"))?;
+        let sealed = sealed.map_err(|_| Fault::bug("failed to seal a forwarded command"))?;
         Ok([header.as_slice(), &nonce, &sealed].concat())
     }
 
@@ -254,7 +254,7 @@ impl BusState {
             return;
         };
         let outcome = form::decode_outcome(&message.body).unwrap_or_else(|fault| {
-            tracing::error!(?fault, "an answer of another process cannot be read");
+            tracing::error!(?fault, "failed to decode an answer of another process");
             ForwardOutcome::NotKnown
         });
         let _ = sender.send(outcome);
@@ -273,7 +273,7 @@ impl BusState {
                 Ok(forwarded) => handler.handle(forwarded).await,
                 Err(fault) => {
                     // A newer version sends what this one does not know.
-                    tracing::error!(?fault, "a command of another process cannot be read");
+                    tracing::error!(?fault, "failed to decode a command of another process");
                     ForwardOutcome::NotDone
                 }
             };
@@ -287,7 +287,7 @@ impl BusState {
             if let Err(fault) = sent {
                 tracing::warn!(
                     ?fault,
-                    "another process could not be told what became of its command"
+                    "failed to send the outcome of a command to another process"
                 );
             }
         });
@@ -317,7 +317,7 @@ impl CommandBus for RedisCommandBus {
             let mut seen = SeenIds::default();
             while let Some(bytes) = messages.next().await {
                 let Some(message) = state.keys.open(&bytes, me) else {
-                    tracing::warn!("a message that is not from one of us was dropped");
+                    tracing::warn!("dropped a message from outside the cluster");
                     continue;
                 };
                 match message.kind {
@@ -325,7 +325,7 @@ impl CommandBus for RedisCommandBus {
                     MessageKind::Command if seen.add(message.id) => {
                         state.run_command(me, &handler, message)
                     }
-                    // A bus may repeat, and somebody on it may too.
+                    // A bus may repeat messages, and so may an attacker on it.
                     MessageKind::Command => {}
                 }
             }

@@ -311,7 +311,7 @@ pub fn read_secret(path: &Path) -> anyhow::Result<SecretString> {
     })
 }
 
-/// As [`read_secret`], for a token that somebody uses at a command line: root may use anybody's.
+/// As [`read_secret`], for a token used on the command line: root may use any user's.
 ///
 /// # Errors
 /// As [`read_secret`].

@@ -53,7 +53,7 @@ struct MetricsExporter {
 /// Serves `/metrics` on `address` until `stop`, in the clear without `tls`; nothing when the address is empty.
 ///
 /// # Errors
-/// When the address is none, or is taken.
+/// When the address is invalid, or in use.
 pub async fn start(
     address: &str,
     tls: Option<ServerTls>,
@@ -115,7 +115,7 @@ pub fn orchestrator_gauges(gateway: Gateway, bus: Arc<dyn Bus>) -> GaugeCollecto
                 Ok((nodes, unadmitted)) => {
                     text.nodes(&nodes);
                     let name = "covault_nodes_waiting";
-                    text.family(name, "Nodes that announce themselves and were not admitted");
+                    text.family(name, "Nodes that announce themselves and are not admitted");
                     text.sample(name, &[], unadmitted);
                 }
                 // The counters are worth having anyway.
@@ -125,7 +125,7 @@ pub fn orchestrator_gauges(gateway: Gateway, bus: Arc<dyn Bus>) -> GaugeCollecto
             text.shares(gateway.vault_share());
             text.stuck(&gateway.backlog());
             let name = "covault_event_listeners";
-            text.family(name, "Listeners to events");
+            text.family(name, "Event listeners");
             text.sample(name, &[], gateway.listeners());
             text.0
         })
@@ -195,7 +195,7 @@ impl PrometheusText {
             transactions,
         } = stuck;
         let name = "covault_open_transactions";
-        let help = "Transactions that a node took and that are not final";
+        let help = "Transactions that a node accepted and that are not final";
         self.family(name, help);
         for (chain, open) in transactions {
             for (state, count) in [
@@ -211,10 +211,10 @@ impl PrometheusText {
             }
         }
         let name = "covault_requests_waiting";
-        self.family(name, "Requests that cannot go on now");
+        self.family(name, "Requests that cannot make progress now");
         self.sample(name, &[], waiting);
         let name = "covault_forgotten_transactions_total";
-        let help = "Transactions that a node had taken, and that no node had later";
+        let help = "Transactions that a node had accepted, and that no node knew later";
         self.family_of("counter", name, help);
         for (outcome, count) in [
             ("taken", forgotten.taken),
@@ -247,7 +247,7 @@ impl PrometheusText {
         family(
             "gauge",
             "covault_chain_node_failures",
-            "Failures of the chain's node since its last answer",
+            "Failed calls to the chain's node since its last answer",
             &|node| u64::from(node.failures),
         );
         family(
@@ -259,7 +259,7 @@ impl PrometheusText {
         family(
             "counter",
             "covault_chain_node_errors_total",
-            "Calls that the chain's node did not answer, or not so that it can be used",
+            "Calls that the chain's node did not answer, or answered unusably",
             &|node| node.errors,
         );
         family(
@@ -295,7 +295,7 @@ impl PrometheusText {
         };
         family(
             "covault_node_up",
-            "Whether the node announced itself lately",
+            "Whether the node announced itself recently",
             &|node| Some(u8::from(node.live).to_string()),
         );
         family(
@@ -315,8 +315,8 @@ impl PrometheusText {
         );
         family(
             "covault_node_halted",
-            "Whether the node signs nothing, or not with all shares: its clock is wrong, its claims \
-             file was put back, or it runs twice",
+            "Whether the node signs nothing, or not with all shares: its clock is wrong, an older copy of its claims \
+             file was restored, or it runs twice",
             &|node| {
                 node.last_seen_ms
                     .map(|_| u8::from(!node.halted.is_empty()).to_string())

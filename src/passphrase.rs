@@ -126,7 +126,7 @@ fn generate_into(file: &Path) -> anyhow::Result<Passphrase> {
         files::make_folder(folder)?;
     }
     let secret = files::secret_or_new(file, || new_token(&OsEntropy))?;
-    tracing::info!(path = %file.display(), "made a passphrase: keep a copy, the shares are lost without it");
+    tracing::info!(path = %file.display(), "generated a passphrase: keep a copy, the shares are lost without it");
     Ok(Passphrase {
         secret,
         work_factor: WORK_FACTOR_RANDOM,

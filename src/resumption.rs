@@ -1,5 +1,5 @@
-//! Notices that the machine did not simply run on: it was suspended, or it is a snapshot of a running
-//! machine that somebody resumed, memory and all.
+//! Notices that the machine did not simply run on: it was suspended, or it was resumed from a snapshot of a running
+//! machine, memory included.
 
 use std::{fs, os::fd::OwnedFd, sync::OnceLock, time::Duration};
 
@@ -57,7 +57,7 @@ impl MachineWatch {
             boot_id = boot_id.is_some(),
             suspend = true,
             generation,
-            "this node ends when its machine is resumed, as far as that shows here"
+            "this node stops when it notices that its machine was resumed"
         );
         Self {
             boot_id,

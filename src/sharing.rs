@@ -23,7 +23,7 @@ const NAMESPACE: &str = "covault-commands";
 /// As the configuration says.
 ///
 /// # Errors
-/// When the secret cannot be read, is none, or is missing where it is needed.
+/// When the secret cannot be read, is invalid, or is missing where it is needed.
 pub fn from_config(
     config: &Config,
     identity: &NodeIdentity,

@@ -94,7 +94,7 @@ impl CertificateFiles {
             Err(error) => {
                 tracing::warn!(
                     ?error,
-                    "the TLS certificate cannot be read again; the old one stays"
+                    "failed to reload the TLS certificate; keeping the old one"
                 );
                 return;
             }
@@ -114,7 +114,7 @@ impl CertificateFiles {
             Err(error) => {
                 tracing::warn!(
                     ?error,
-                    "the new TLS certificate cannot be used; the old one stays"
+                    "the new TLS certificate is invalid; keeping the old one"
                 );
             }
         }
@@ -225,8 +225,8 @@ impl ServerCertVerifier for PinnedCertificate {
         if *shown == self.pinned {
             return Ok(ServerCertVerified::assertion());
         }
-        let problem = "the service shows another certificate than tls.certificate_file; a new one is shown up to 20 \
-                       seconds after it was written: try again then";
+        let problem = "the service presents a certificate other than tls.certificate_file; it loads a new one within \
+                       20 seconds after it was written: try again then";
         Err(rustls::Error::General(problem.to_owned()))
     }
 

@@ -91,7 +91,7 @@ pub fn memory_bus() -> Arc<dyn Bus> {
 /// A bus over Redis, which need not be there yet.
 ///
 /// # Errors
-/// When the URL is none.
+/// When the URL is invalid.
 pub fn redis_bus(url: &str) -> anyhow::Result<Arc<dyn Bus>> {
     adapters::redis_bus(url, NAMESPACE)
 }
@@ -109,7 +109,7 @@ pub fn identity(path: &Path, comment: &str) -> anyhow::Result<Arc<NodeIdentity>>
     } else {
         let identity = NodeIdentity::generate(&OsEntropy);
         identity.save(path).map_err(explain)?;
-        tracing::info!(path = %path.display(), "made a new identity");
+        tracing::info!(path = %path.display(), "created a new identity");
         identity
     };
     let public = public_key_path(path);
@@ -349,7 +349,8 @@ fn max_connections(serve: &ServeSettings, sockets: SocketShares) -> usize {
         tracing::warn!(
             wanted,
             most,
-            "fewer connections than serve.max_connections says: this process may not open enough files (ulimit -n)"
+            "accepting fewer connections than serve.max_connections: this process may not open enough files (ulimit \
+             -n)"
         );
     }
     wanted.min(most)
@@ -360,8 +361,8 @@ fn per_address(wanted: usize, max_connections: usize) -> usize {
     wanted.min((max_connections / 4).max(1))
 }
 
-/// Opens the store that the configuration names, and makes it where there is none. `alone`: nobody
-/// else may use it in the meantime; a file is always opened so.
+/// Opens the store that the configuration names, and makes it where there is none. `alone`: exclusively; a file is
+/// always opened so.
 ///
 /// # Errors
 /// When it cannot be opened.
@@ -373,8 +374,8 @@ pub async fn store(config: &Config, alone: bool) -> anyhow::Result<Arc<dyn Store
             // Its vaults would seem to be gone.
             anyhow::ensure!(
                 !file.exists(),
-                "store.kind is \"postgres\", but there is a store of kind \"redb\" in {}; one is not \
-                 turned into the other: move it away if PostgreSQL is to be used without it",
+                "store.kind is \"postgres\", but there is a store of kind \"redb\" in {}; Covault does not convert \
+                 one into the other: move the file away to start with an empty PostgreSQL store",
                 file.display()
             );
             let options = postgres::Options {
@@ -437,7 +438,7 @@ impl ApiListeners {
     /// nowhere.
     ///
     /// # Errors
-    /// When an address is none, or is taken, or the certificate cannot be used.
+    /// When an address is invalid or in use, or the certificate cannot be used.
     pub async fn bind(
         http: &str,
         grpc: impl FnOnce(SocketAddr) -> String,
@@ -493,7 +494,7 @@ impl RunningOrchestrator {
 /// Listens, with a sentence that helps when that is not possible.
 ///
 /// # Errors
-/// When the address is none, or is taken.
+/// When the address is invalid, or in use.
 pub async fn listen(address: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address)
         .await

@@ -237,7 +237,7 @@ impl AuditLog<'_> {
             };
             let chain = rows::audit_chain(&key)
                 .or_else(|| Some(rows::audit_position(&key)?.0))
-                .ok_or_else(|| Fault::bug("a row of the audit log without a chain"))?;
+                .ok_or_else(|| Fault::bug("an audit log row has no chain"))?;
             first = Some(first.map_or(chain, |other| other.min(chain)));
         }
         Ok(first)
@@ -269,7 +269,7 @@ impl AuditLog<'_> {
         let mut found = Vec::new();
         for (key, row) in self.0.scan(&scan).await? {
             let (_, number) = rows::audit_position(&key)
-                .ok_or_else(|| Fault::bug("a row of the audit log without a number"))?;
+                .ok_or_else(|| Fault::bug("an audit log row has no number"))?;
             found.push((number, decode_linked(number, row.value)));
         }
         Ok(found)

@@ -85,6 +85,6 @@ pub(crate) fn chain(
         Network::Aptos => one_of(named?, [ChainKey::APTOS, ChainKey::MOVEMENT]),
         Network::Solana => one_of(named?, [ChainKey::SOLANA, ChainKey::SONIC]),
         one if one.rules().chain_ids().is_none() => Ok(ChainKey::of(one, None)),
-        _ => Err(Fault::bug("a network whose chains nobody tells apart")),
+        _ => Err(Fault::bug("a network with several chains needs a chain id")),
     }
 }

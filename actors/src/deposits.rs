@@ -26,7 +26,7 @@ pub async fn route(
 /// A sweep token, by its id or name.
 ///
 /// # Errors
-/// [`covault_core::fault::Class::Invalid`] naming `token` when it is none.
+/// [`covault_core::fault::Class::Invalid`] naming `token` when there is no such token.
 pub async fn sweep_token(services: &Services, which: &str) -> Result<ApiToken, Fault> {
     let (token, _) = tokens::find(services, which).await?;
     if token.kind != TokenKind::Sweep {

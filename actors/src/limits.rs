@@ -104,8 +104,8 @@ impl<P: Copy + Eq + Hash> Shares<P> {
         let has_its_share = |held| held > 0 && (held > unreserved || places > unreserved);
         if parties.iter().any(|party| has_its_share(taken.held(party))) {
             return Err(Fault::unavailable(
-                "too many requests of this token or vault are in progress, and what is left is for others; try again \
-                 later",
+                "too many requests of this token or vault are in progress, and the remaining capacity is reserved \
+                 for others; try again later",
             ));
         }
         taken.add(parties, places);

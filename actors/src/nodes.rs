@@ -235,7 +235,10 @@ fn some_names(mut names: Vec<String>) -> String {
 async fn remove(services: &Services, id: NodeId, by: &AuditActor) -> Result<(), Fault> {
     let key = rows::node(id);
     let Some((_, version)) = services.load::<AdmittedNode>(&key).await? else {
-        return Err(Fault::field("publicKey", "is not that of an admitted node"));
+        return Err(Fault::field(
+            "publicKey",
+            "is not the key of an admitted node",
+        ));
     };
     // Vaults with shares on it, and vaults whose keys it is to make.
     let (mut holds, mut makes) = (Vec::new(), Vec::new());
@@ -261,8 +264,8 @@ async fn remove(services: &Services, id: NodeId, by: &AuditActor) -> Result<(), 
     }
     if !makes.is_empty() {
         reasons.push(format!(
-            "keys are to be made with the node for: {}; name other signers first (covault vault \
-             create --replace)",
+            "vaults without keys name the node as a signer: {}; name other signers first (covault vault create \
+             --replace)",
             some_names(makes)
         ));
     }
@@ -305,7 +308,7 @@ async fn commit(services: &Services, batch: Batch) -> Result<(), Fault> {
         Ok(()) => Ok(()),
         Err(CommitError::Conflict(_)) => Err(Fault::new(
             Class::Conflict,
-            "the node was changed by another call at the same time; read it again",
+            "another call changed the node at the same time; read it again",
         )
         .with_code(FaultCode::ChangedMeanwhile)),
         Err(error) => Err(error.into()),

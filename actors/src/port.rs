@@ -43,7 +43,7 @@ pub struct NodeView {
     pub name: String,
     /// Whether the operator has given it that name.
     pub named: bool,
-    /// Whether it announced itself lately.
+    /// Whether it announced itself recently.
     pub live: bool,
     /// When it last announced itself, in milliseconds since the Unix epoch; `None`: not since
     /// this process started.
@@ -107,7 +107,7 @@ impl NodeView {
     }
 }
 
-/// A node that announces itself and was not admitted.
+/// A node that announces itself and is not admitted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnadmittedView {
     /// Identity.
@@ -213,7 +213,7 @@ pub trait SignerCluster: Send + Sync {
     /// every change.
     fn admit(&self, _nodes: &[NodeId]) {}
 
-    /// Nodes that announced themselves lately and were not admitted: a short list.
+    /// Nodes that announced themselves recently and are not admitted: a short list.
     fn unadmitted(&self) -> Vec<UnadmittedView> {
         Vec::new()
     }

@@ -24,8 +24,8 @@ use crate::{
 const INTERVAL: Duration = Duration::from_secs(15 * 60);
 /// Rows that are read at once.
 const PAGE: usize = 64;
-/// For how long the clock has to have said so before claims are freed, in milliseconds of the steady clock: time
-/// for somebody to set it right.
+/// For how long the clock has to have said so before claims are freed, in milliseconds of the monotonic clock, so
+/// that an operator has time to correct the wall clock.
 const CONFIRMATION_MS: u64 = 6 * 60 * 60 * 1000;
 
 pub enum Msg {
@@ -76,7 +76,7 @@ impl Actor for RetentionJob {
                 };
                 let services = &here;
                 if let Err(fault) = idempotency::delete_expired(services).await {
-                    tracing::warn!(?fault, "old idempotency records could not be deleted");
+                    tracing::warn!(?fault, "failed to delete old idempotency records");
                 }
                 if let Some(now_ms) = confirmed_ms
                     && let Err(fault) = free_expired_reservations(services, now_ms).await

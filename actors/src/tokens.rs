@@ -24,7 +24,7 @@ pub const MAX_TOKENS: usize = 10_000;
 /// # Errors
 /// [`covault_core::fault::Class::Invalid`] when there is none.
 pub async fn find(services: &Services, which: &str) -> Result<(ApiToken, u64), Fault> {
-    let unknown = || Fault::field("token", "is neither the id of a token nor the name of one");
+    let unknown = || Fault::field("token", "is not the id or name of a token");
     let id = match which.parse::<TokenId>() {
         Ok(id) => id,
         Err(_) => {
@@ -39,8 +39,7 @@ pub async fn find(services: &Services, which: &str) -> Result<(ApiToken, u64), F
 /// The token of a hash.
 ///
 /// # Errors
-/// [`covault_core::fault::Class::Unauthenticated`] when there is none, or its time is over, or it was revoked: callers
-/// cannot tell which.
+/// [`covault_core::fault::Class::Unauthenticated`] when it is unknown, expired or revoked: callers cannot tell which.
 pub async fn authenticate(services: &Services, hash: &TokenHash) -> Result<ApiToken, Fault> {
     let (record, _) = services
         .load::<ApiToken>(&rows::token(hash.id()))

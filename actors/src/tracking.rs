@@ -28,12 +28,12 @@ pub enum Verdict {
 pub struct Doubt(Arc<dyn Fn(Verdict) -> bool + Send + Sync>);
 
 impl Doubt {
-    /// What is told the verdict; false when nobody waits for it any more.
+    /// Receives the verdict; false when its receiver is gone.
     pub fn new(tell: impl Fn(Verdict) -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(tell))
     }
 
-    /// Tells the verdict. False when nobody waits for it any more.
+    /// Sends the verdict. False when its receiver is gone.
     pub fn tell(&self, verdict: Verdict) -> bool {
         (self.0)(verdict)
     }
@@ -89,13 +89,13 @@ pub struct GapSuspect {
     pub below: u64,
 }
 
-/// The way to whoever looks after something.
+/// Takes work for a task of its own. A process without vaults does none.
 pub struct WorkQueue<T>(UnboundedSender<T>);
 
 impl<T> WorkQueue<T> {
-    /// Has it looked after. The same once more changes nothing.
+    /// Tracks it. Repeating it changes nothing.
     pub fn push(&self, work: T) {
-        // Nobody takes it where no vault runs, or when the process ends; the store has it.
+        // The receiver is gone when the process stops; the store keeps them.
         let _ = self.0.send(work);
     }
 }
@@ -106,7 +106,7 @@ pub fn work_queue<T>() -> (WorkQueue<T>, UnboundedReceiver<T>) {
     (WorkQueue(sender), receiver)
 }
 
-/// Things that are looked after at once.
+/// How many are tracked at once.
 const MAX_PARALLEL: usize = 8;
 
 /// Looks after what comes, until the process ends. `what` says in the log what failed, and `request` which request

@@ -58,7 +58,7 @@ impl DepositNetwork {
     /// The canonical form of an address to which deposits are to be swept.
     ///
     /// # Errors
-    /// [`Class::Invalid`] when it is none, or the zero address, which nobody has the key of.
+    /// [`Class::Invalid`] when it is invalid, or the zero address, which has no key.
     pub fn parse_target(self, text: &str) -> Result<String, Fault> {
         const ZERO_ON_TRON: &str = "T9yD14Nj9j7xAB4dbGeiX9h8unkKHxuWwb";
         let address = self.network().rules().parse_address(text)?;
@@ -162,7 +162,7 @@ impl std::fmt::Debug for Webhook {
     }
 }
 
-/// What a sweep token has configured for one network. All of it can come piece by piece.
+/// A sweep token's configuration for one network. All of it can come piece by piece.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SweepRoute {
     /// The vault that new deposit wallets are made in.
@@ -202,7 +202,7 @@ impl SweepRoute {
 pub struct Deposit {
     /// The wallet.
     pub wallet: WalletId,
-    /// When it was made, in milliseconds since the Unix epoch.
+    /// When it was created, in milliseconds since the Unix epoch.
     pub created_at_ms: u64,
 }
 

@@ -82,7 +82,7 @@ pub fn label(name: &str, text: &str, limit: usize) -> Result<(), Fault> {
 pub(crate) fn notes(name: &str, text: &str, limit: usize) -> Result<(), Fault> {
     at_most_chars(name, text, limit)?;
     let line = |character| matches!(character, '\n' | '\r' | '\t');
-    let what = "control characters other than tabs and ends of lines";
+    let what = "control characters other than tabs and line breaks";
     plain(name, text, what, |character| {
         misleads(character) && !line(character)
     })
@@ -90,7 +90,8 @@ pub(crate) fn notes(name: &str, text: &str, limit: usize) -> Result<(), Fault> {
 
 fn plain(name: &str, text: &str, what: &str, refused: impl Fn(char) -> bool) -> Result<(), Fault> {
     if text.chars().any(refused) {
-        let problem = format!("must not have {what}, nor such that turn the direction of writing");
+        let problem =
+            format!("must not have {what}, or characters that change the direction of text");
         return Err(Fault::field(name, problem));
     }
     Ok(())

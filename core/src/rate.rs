@@ -9,7 +9,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// Units after which the time of one attempt is all that counts for the average.
 const SMOOTH: f64 = 32.0;
 
-/// What was done while somebody waited, and in what time.
+/// What was done while callers waited, and in what time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stretch {
     lasted: Duration,
@@ -22,14 +22,14 @@ struct Stretch {
 pub struct Rate {
     before: Stretch,
     now: Stretch,
-    /// Until when `now` goes, and whether somebody waits since then.
+    /// Until when `now` goes, and whether a caller waits since then.
     until: Option<(Instant, bool)>,
     /// How long a unit's attempt takes, in seconds.
     attempt: Option<f64>,
 }
 
 impl Rate {
-    /// Somebody waits, or nobody any more.
+    /// Callers wait, or the last one has stopped waiting.
     pub fn waits(&mut self, waits: bool, now: Instant) {
         let rested = |(until, waited): (Instant, bool)| {
             !waited && now.saturating_duration_since(until) > PAUSE

@@ -112,8 +112,7 @@ impl FromStr for Cidr {
     type Err = Fault;
 
     /// # Errors
-    /// [`Class::Invalid`] when it is none, or has address bits behind its prefix: one of the two
-    /// would be a mistake.
+    /// [`Class::Invalid`] when it is invalid, or has host bits set: address or prefix would be a mistake.
     fn from_str(text: &str) -> Result<Self, Fault> {
         let refused = |problem: &str| Fault::new(Class::Invalid, problem);
         let wrong = || {

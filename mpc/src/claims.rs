@@ -88,11 +88,11 @@ pub enum ClaimError {
     /// What went in 24 hours would be above what may go unapproved.
     #[error("approvals are missing: this signer {0}")]
     ApprovalsMissing(String),
-    /// What was let go lately is not known: the claims file was put back.
+    /// Recent spending is unknown: an older copy of the claims file was restored.
     #[error("claims of this node are missing, so its limits and approvals count as used up")]
     SpendingUnknown,
     /// A nonce that was to be used is not there, or no longer.
-    #[error("a nonce is gone")]
+    #[error("a nonce was already used")]
     NonceMissing,
     /// The store failed; nothing is certain.
     #[error("the claims store failed: {0}")]
@@ -163,7 +163,7 @@ pub(crate) struct ClaimsLock {
     _database: Database,
 }
 
-/// The nonces that the job has taken out, which is none but for a claim that names some.
+/// The nonces that the job has taken out; only a claim that names nonces takes any.
 type ClaimResult = Result<Vec<NonceRow>, ClaimError>;
 
 enum WriteJob {
@@ -206,7 +206,7 @@ struct LoadedClaims {
 pub struct Claims {
     writer: ClaimWriter,
     known: Arc<CachedClaims>,
-    /// The nonces found when the file was opened, until somebody takes charge of them.
+    /// The nonces found when the file was opened, until a preprocessor takes them.
     stored: Mutex<StoredNonces>,
     /// The same for the heights of other nodes.
     peers: Mutex<PeerHeights>,
@@ -252,7 +252,7 @@ impl Claims {
             Ok::<_, redb::Error>(transaction.commit()?)
         };
         burn().map_err(|cause| {
-            Fault::unavailable("the nonces in the claims file could not be burned").caused_by(cause)
+            Fault::unavailable("failed to burn the nonces in the claims file").caused_by(cause)
         })?;
         Ok(ClaimsLock {
             _database: database,
@@ -300,10 +300,9 @@ impl Claims {
         let new = length.is_none_or(|length| length == 0);
         if new && !may_be_new {
             return Err(refuse(
-                "is missing, but this node holds shares: it no longer knows what it has promised \
-                 never to sign. If it was moved, bring back this very file, never an older copy. If it \
-                 is lost, move the folder shares away, start the node, and have it given new ones: \
-                 covault vault refresh --lost KEY",
+                "is missing, but this node holds shares: it no longer knows what it must never sign. If it was \
+                 moved, bring back this exact file, never an older copy. If it is lost, move the folder shares away, \
+                 start the node, and have it given new ones: covault vault refresh --lost KEY",
             ));
         }
         if new {
@@ -772,7 +771,7 @@ fn grant(
             None => {
                 // Time never runs back for limits.
                 let now_ms = age.time(claim.now_ms);
-                // For as long as an approval lasts, one may have been used for what is not known any more.
+                // While an approval is valid, it may have been used for a request that this node has forgotten.
                 let unknown = |it: &Spending| it.most_per_day.is_some() || it.unapproved.is_some();
                 if age.lacks_spending(now_ms)
                     && (claim.approved || claim.spending.iter().any(unknown))

@@ -1,9 +1,9 @@
 //! Randomness: the entropy port as the generator that libraries take, and a node's hedge against a
 //! port that fails.
 //!
-//! Who gets two signature shares made with one nonce has the signer's share of the key. So no session
-//! of a node draws from the system alone: a generator that repeats itself, stands still or is known to
-//! somebody then still gives bytes that nobody knows, and never the same ones twice.
+//! Who gets two signature shares made with one nonce has the signer's share of the key. So no session of a node draws
+//! from the system alone: a generator that repeats itself, stands still or is known to an attacker then still gives
+//! unpredictable bytes, and never the same ones twice.
 
 use std::sync::{
     Arc,
@@ -65,7 +65,7 @@ pub(crate) struct EntropyHedge {
     secret: Zeroizing<[u8; 32]>,
     start: u64,
     drawn: AtomicU64,
-    /// In simulations only: the system's bytes as they come, to see that somebody notices.
+    /// In simulations only: the system's bytes unmixed, to see that the oracle notices.
     #[cfg(feature = "simulation")]
     off: bool,
 }

@@ -1,4 +1,4 @@
-//! What shows that somebody has said two things in one place of a conversation: both envelopes, without
+//! Evidence that a node has signed two messages for one place of a conversation: both envelopes, without
 //! their bodies. A signature is over the header and a hash of the body, so that anybody can check it.
 
 use covault_core::order::NodeId;
@@ -84,7 +84,7 @@ impl Equivocation {
         serde_json::to_string_pretty(&written).unwrap_or_default()
     }
 
-    /// Reads [`Equivocation::write`]; `None` when it is none. Whether it shows anything says
+    /// Reads [`Equivocation::write`]; `None` when it cannot be decoded. Whether it proves anything says
     /// [`Equivocation::accused`].
     pub fn read(text: &str) -> Option<Self> {
         let EquivocationFile {

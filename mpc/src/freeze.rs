@@ -30,7 +30,7 @@ pub struct FreezeStore {
 }
 
 fn failed(cause: io::Error) -> Fault {
-    Fault::unavailable("what is frozen on this node cannot be read or written").caused_by(cause)
+    Fault::unavailable("the freeze files of this node cannot be read or written").caused_by(cause)
 }
 
 impl FreezeStore {

@@ -32,7 +32,7 @@ pub struct KeyRecord {
     pub orchestrator: NodeId,
     /// The vault that it was made for.
     pub vault: VaultId,
-    /// When it was made, in milliseconds since the Unix epoch.
+    /// When it was created, in milliseconds since the Unix epoch.
     pub made_ms: u64,
     /// When a signature with it was last agreed to, to an hour or so; `None`: never.
     pub used_ms: Option<u64>,

@@ -33,7 +33,7 @@ pub(crate) const MAX_BANS: usize = 32;
 pub(crate) const MAX_ANNOUNCEMENT: usize = 16 << 10;
 /// Other starts of the same node that one announcement names.
 pub(crate) const MAX_OTHERS: usize = 8;
-/// Frozen vaults that one announcement names. For others it refuses orders all the same.
+/// Frozen vaults that one announcement names. The node refuses orders for unnamed ones as well.
 pub(crate) const MAX_FROZEN: usize = 64;
 /// Reasons of one announcement.
 const MAX_HALTS: usize = 8;
@@ -276,7 +276,7 @@ pub(crate) struct Announcement {
     pub height: u64,
     /// Why it does not sign.
     pub halted: Vec<HaltReason>,
-    /// Other starts of this node that it has heard of lately, at most [`MAX_OTHERS`]. Two that name
+    /// Other starts of this node that it has heard of recently, at most [`MAX_OTHERS`]. Two that name
     /// each other run at one time.
     pub others: Vec<[u8; 16]>,
     /// Threads that sign.

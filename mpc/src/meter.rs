@@ -80,7 +80,7 @@ pub fn describe() {
     );
     describe_counter!(
         NODE_BUSY,
-        "Orders that this node did not begin because it had too much to do"
+        "Orders that this node refused because it was overloaded"
     );
     describe_histogram!(
         NODE_CLAIM,
@@ -110,7 +110,7 @@ pub fn describe() {
     );
     describe_counter!(
         SECOND_TEAMS,
-        "Attempts that were begun beside one that took longer than nearly all do"
+        "Second attempts, started because the first took longer than almost all do"
     );
     describe_gauge!(CALLS, "Signatures and keys that signers are asked for now");
 }

@@ -1,5 +1,5 @@
-//! Messages that say something else in one field: for tests of what nodes do when somebody whom they
-//! obey lies. Behind the feature `simulation`.
+//! Messages that say something else in one field: for tests of what nodes do when an orchestrator that they trust
+//! lies. Behind the feature `simulation`.
 //!
 //! The fields are found in the messages themselves, so that none can be forgotten.
 
@@ -54,7 +54,7 @@ fn of<T: Serialize + DeserializeOwned>(body: &[u8]) -> Option<(Vec<Mutation>, Ve
             *whole.pointer_mut(&place)? = other.clone();
             Some(serde_json::from_value::<T>(whole))
         };
-        // A name of a variant: the refusal of one that is none lists the others.
+        // A name of a variant: the refusal of an unknown one lists the others.
         if let Some(Err(refusal)) = changed(&json!("no such variant")) {
             let text = refusal.to_string();
             others.extend(text.split('`').skip(3).step_by(2).map(|name| json!(name)));

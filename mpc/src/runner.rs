@@ -30,7 +30,7 @@ crate::secrets::secret!(ProtocolMessage { body });
 pub(crate) enum Finished {
     /// We are the collector.
     Signed(Vec<Signature>),
-    /// Somebody else is.
+    /// Another signer is.
     Contributed,
     /// The key is made.
     KeyMade(KeyShare),

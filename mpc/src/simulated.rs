@@ -22,7 +22,7 @@ pub type Executor = Box<dyn Fn(Priority, Job) + Send + Sync>;
 /// Is called before each sync: the last chance to [`SimDisk::stop`].
 pub type SyncHook = Box<dyn Fn() + Send + Sync>;
 
-/// What nodes of this process drew, once somebody wants to know.
+/// What nodes of this process drew, once recording is on.
 static DRAWS: OnceLock<Mutex<Vec<Vec<u8>>>> = OnceLock::new();
 
 /// From now on, what nodes of this process draw is kept.
@@ -95,7 +95,7 @@ impl SimDisk {
         self.lies.store(true, Ordering::Relaxed);
     }
 
-    /// Somebody wants to be there when it syncs. The first who says so is.
+    /// Waits for the next sync; the first caller is told.
     pub fn watch(&self, sync_hook: SyncHook) {
         // Another one is not called.
         let _ = self.sync_hook.set(sync_hook);

@@ -27,7 +27,7 @@ const REMEMBERED: usize = 100_000;
 /// What a call without a known token costs its address, beside what every call costs.
 const PENALTY: usize = 9;
 
-/// How fast somebody may call.
+/// How fast a client may call.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     /// Calls per second for ever; 0: as fast as they can.
@@ -45,7 +45,7 @@ pub struct AdmissionLimits {
     pub max_in_flight_bytes: usize,
     /// Bytes of answers that their callers have not read yet, together.
     pub max_unread_bytes: usize,
-    /// Listeners to events at once.
+    /// Event listeners at once.
     pub max_listeners: usize,
     /// For each token.
     pub per_token: Rate,
@@ -134,7 +134,7 @@ impl InFlight {
             .ok()
             .and_then(|bytes| Arc::clone(&self.free).try_acquire_many_owned(bytes).ok())
             .ok_or_else(|| {
-                Fault::unavailable("the requests in progress are too large together; try again")
+                Fault::unavailable("the requests in progress exceed the memory limit; try again")
             })?;
         let mut held = self.held.lock();
         match &mut *held {
@@ -216,7 +216,7 @@ impl Admission {
         let place = self.listeners.take(&[token], 1);
         let place = place.map_err(|_| {
             Fault::unavailable(
-                "too many listen to events, in all or with this token; try again later",
+                "too many event listeners, in total or with this token; try again later",
             )
         })?;
         let unread = self.unread.take(&[token], LISTENER_BYTES);
@@ -265,7 +265,7 @@ impl Admission {
 
 fn unread_fault() -> Fault {
     Fault::unavailable(
-        "the answers to this token that were not read yet are too large together; read them and try again",
+        "the unread responses to this token exceed the limit; read them and try again",
     )
 }
 

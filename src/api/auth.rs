@@ -81,7 +81,7 @@ async fn stored(
     if !record.allows(credentials.address) {
         let from = match credentials.address {
             Some(address) => address.to_string(),
-            None => "an address that is not known".to_owned(),
+            None => "an unknown address".to_owned(),
         };
         let cause = format!("token {} ({:?}) from {from}", record.id, record.name);
         return Err(Fault::new(Class::Forbidden, "IP is not allowed").caused_by(cause));
@@ -136,7 +136,7 @@ impl Recheck {
         }
         Err(Fault::new(
             Class::Forbidden,
-            "the token opens something else by now",
+            "the token was changed during the call",
         ))
     }
 }
@@ -151,16 +151,16 @@ fn check_audience(opens: Audience, asked: Audience) -> Result<(), Fault> {
             return Err(Fault::unauthenticated());
         }
         (Audience::Admin, Audience::Platform) => {
-            "the admin token does not open the platform API; use a platform token"
+            "the admin token is not valid for the platform API; use a platform token"
         }
         (Audience::Sweep, Audience::Platform) => {
-            "a sweep token does not open the platform API; use a platform token"
+            "a sweep token is not valid for the platform API; use a platform token"
         }
         (Audience::Platform, Audience::Admin) => {
-            "a platform token does not open the admin API; use the admin token"
+            "a platform token is not valid for the admin API; use the admin token"
         }
         (Audience::Sweep, Audience::Admin) => {
-            "a sweep token does not open the admin API; use the admin token"
+            "a sweep token is not valid for the admin API; use the admin token"
         }
     };
     Err(Fault::new(Class::Forbidden, sentence))

@@ -24,12 +24,12 @@ pub const NO_OPERATION: &str = "none";
 pub fn describe() {
     describe_counter!(
         CALLS,
-        "Calls of the API, by transport, operation and code (HTTP status or gRPC code; gone: the client did not wait)"
+        "API calls, by transport, operation and code (HTTP status or gRPC code; gone: the client did not wait)"
     );
     describe_histogram!(
         SECONDS,
         Unit::Seconds,
-        "How long calls of the API took, by transport, operation and outcome (done, refused, failed, gone)"
+        "Duration of API calls, by transport, operation and outcome (done, refused, failed, gone)"
     );
 }
 

@@ -20,20 +20,20 @@ pub enum Command {
     Verify(VerifyAddressArgs),
 }
 
-/// Check that an address is a vault's, with the keys of its signer nodes.
+/// Check with the keys of its signer nodes that an address belongs to a vault.
 ///
-/// Reads what createWallet, getWalletInfo or sweep/wallets answered, or the `details` of it, and asks
-/// nobody. Prints the address, or "refused" and why; of several answers, a line for each. Ends with 0
-/// only when at least the threshold of different pinned nodes have signed that the vault has this
-/// address, for this reference, with a key that needs this threshold of exactly the pinned nodes. Take the
-/// pins from the operators of the nodes (`covault node keys`), never from the orchestrator.
+/// Reads a response of createWallet, getWalletInfo or sweep/wallets, or its `details`, and needs no network. Prints
+/// the address, or "refused" and why; one line per response. The exit code is 0 only when at least the threshold of
+/// different pinned nodes have signed that the vault has this address, for this reference, with a key that needs this
+/// threshold of exactly the pinned nodes. Take the pins from the operators of the nodes (`covault node keys`), never
+/// from the orchestrator.
 #[derive(Debug, clap::Args)]
 pub struct VerifyAddressArgs {
     /// File with the JSON; without it, standard input.
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// A file with pins, as docs/verify-address.mjs reads it, instead of the options below; --ref counts
-    /// more than the file.
+    /// A file with pins, as docs/verify-address.mjs reads it, instead of the options below; --ref takes precedence
+    /// over the file.
     #[arg(long, value_name = "FILE")]
     pins: Option<PathBuf>,
     /// The nodes, all that hold a share: OpenSSH lines ("ssh-ed25519 AAAA..."), or files with such lines.
@@ -206,7 +206,7 @@ impl AddressPins {
         ensure!(!vault.is_empty(), "vault: must be pinned");
         ensure!(
             chain_code.is_none() || root_key.is_some(),
-            "chainCode: is of use with rootKey only"
+            "chainCode: requires rootKey"
         );
         let generations = generations.into_iter().map(PinnedGeneration::of);
         let chain_code = chain_code.map(|code| {

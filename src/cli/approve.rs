@@ -37,8 +37,9 @@ const HOUR_MS: u64 = 60 * 60 * 1000;
 
 /// Approve signing requests with your own key.
 ///
-/// Shows what each one does, decoded here of the bytes that are signed, and asks. Then ssh-keygen signs: it asks for
-/// the key's passphrase, or for a touch of the security key. Several requests are one signature.
+/// Shows what each request does, decoded locally from the bytes that are signed, and asks for confirmation. Then
+/// ssh-keygen signs: it asks for the key's passphrase, or for a touch of the security key. One signature covers all
+/// requests.
 #[derive(Debug, clap::Args)]
 pub struct ApproveArgs {
     /// The requests.
@@ -47,7 +48,7 @@ pub struct ApproveArgs {
     /// Your private key (ed25519, sk-ed25519, sk-ecdsa), or its .pub file where ssh-agent has it.
     #[arg(long, value_name = "FILE")]
     key: PathBuf,
-    /// The most that the network may take as fee, in the smallest unit of the coin (wei, satoshi, lamport). Left out:
+    /// The highest network fee that you approve, in the smallest unit of the coin (wei, satoshi, lamport). Default:
     /// what others have approved, and 0 for messages.
     #[arg(long, value_name = "AMOUNT")]
     most_fee: Option<String>,
@@ -70,7 +71,7 @@ pub struct RejectArgs {
     /// The request.
     #[arg(value_name = "UUID")]
     uuid: String,
-    /// Your private key, so that the audit log has your name; without it the token rejects.
+    /// Your private key, so that the audit log names you; without it, it names the token.
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// Print the answer as JSON.
@@ -80,13 +81,13 @@ pub struct RejectArgs {
     service: PlatformArgs,
 }
 
-/// List the signing requests that wait for people, those first that expire first.
+/// List the signing requests that wait for approval, in order of expiry.
 #[derive(Debug, clap::Args)]
 pub struct PendingArgs {
     /// Of this vault only.
     #[arg(long, value_name = "UUID")]
     vault: Option<String>,
-    /// The last request of the page before: a page has 100.
+    /// The last request of the previous page: a page has 100.
     #[arg(long, value_name = "UUID")]
     after: Option<String>,
     /// Print JSON.
@@ -157,7 +158,7 @@ pub async fn approve(args: ApproveArgs) -> anyhow::Result<()> {
         }
         let request = answer.signing_request.unwrap_or_default();
         print_line(match request.remaining_approval_count {
-            0 => format!("{uuid}  approved; it goes to the signers"),
+            0 => format!("{uuid}  approved; the signers sign it next"),
             missing => format!("{uuid}  approved; {missing} more to approve it"),
         });
     }
@@ -208,7 +209,7 @@ pub async fn pending(args: PendingArgs) -> anyhow::Result<()> {
         return answer_json(&answer);
     }
     if answer.signing_requests.is_empty() {
-        eprintln!("no request waits for people");
+        eprintln!("no request is waiting for approval");
     }
     for request in answer.signing_requests {
         let given: Vec<_> = request
@@ -238,11 +239,11 @@ pub(super) async fn details(
     let answer = client.call::<GetSigningRequestDetails>(&request).await?;
     let request = answer
         .signing_request
-        .context("the service answers without a request")?;
+        .context("the response has no request")?;
     // What is signed must be about what was asked for.
     ensure!(
         request.uuid.eq_ignore_ascii_case(uuid),
-        "the service answers with another request"
+        "the response shows another request"
     );
     Ok(request)
 }
@@ -256,7 +257,7 @@ fn asked(
 ) -> anyhow::Result<Asked> {
     let uuid = request.uuid.clone();
     let subject = request.approval_subject.as_ref();
-    let subject = subject.with_context(|| format!("{uuid} does not wait for approvals"))?;
+    let subject = subject.with_context(|| format!("{uuid} is not waiting for approval"))?;
     let payload = Payload::decode(&subject.payload).map_err(explain)?;
     let mut networks = Network::ALL.into_iter();
     let network = networks.find(|network| network.name() == subject.network);
@@ -264,11 +265,11 @@ fn asked(
     payload.check_wallet(network).map_err(explain)?;
     ensure!(
         payload.from() == subject.address,
-        "the payload is of another wallet"
+        "the payload belongs to another wallet"
     );
     // Approvals count together when they say the same.
     let known = request.approvals.iter().rev();
-    // Nor must whoever shows them have an approval that signers would take long after this day.
+    // Nor may a hostile service get an approval that signers accept long after this day.
     let holds = now_ms.saturating_add(HOUR_MS)..=now_ms.saturating_add(MAX_VALIDITY_MS);
     let mut known = known.filter(|it| holds.contains(&it.valid_until_timestamp));
     let known = known
@@ -279,7 +280,7 @@ fn asked(
         (None, Some(fee)) => (fee, until_ms),
         (None, None) if payload.kind().ends_with("Message") => ("0", until_ms),
         (None, None) => bail!(
-            "say how much the network may take as fee at most (--most-fee), in the smallest unit"
+            "--most-fee is required: the highest fee that you approve, in the smallest unit of the coin"
         ),
     };
     let fee = amount::parse_u128(fee).map_err(|error| anyhow::anyhow!("--most-fee: {error}"))?;
@@ -350,7 +351,7 @@ fn visible(text: &str) -> String {
 fn confirm() -> anyhow::Result<()> {
     ensure!(
         std::io::stdin().is_terminal(),
-        "nobody can be asked here: --yes approves what is shown"
+        "standard input is not a terminal: --yes approves what is shown"
     );
     eprint!("Approve? Type yes: ");
     let mut answer = String::new();

@@ -29,29 +29,28 @@ pub enum Command {
     Export(ExportAuditArgs),
 }
 
-/// Check that nothing in the audit log was changed, taken out, put in or moved.
+/// Check that no entry of the audit log was changed, removed, inserted or moved.
 ///
-/// Prints chain, number and hash of the last entry of every chain. Keep that (`> heads`) elsewhere,
-/// and check against it later with --expect: that the end of a chain was cut off, or a chain written
-/// anew, shows no other way. Whatever is broken is named on standard error, and the exit code is 3; it
-/// is 1 when the log could not be read.
+/// Prints chain, number and hash of the last entry of every chain. Keep that (`> heads`) elsewhere, and check against
+/// it later with --expect: nothing else shows that a chain was truncated or rewritten. Problems are listed on
+/// standard error, and the exit code is 3; it is 1 when the log could not be read.
 #[derive(Debug, clap::Args)]
 pub struct VerifyAuditArgs {
-    /// Check this export, and ask nobody.
+    /// Check this exported file, offline.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "url", "token_file", "offline"])]
     file: Option<PathBuf>,
-    /// Heads that were kept: what this command printed, or an export. May be repeated.
+    /// A file with heads that you kept: the output of this command, or an export. May be repeated.
     #[arg(long, value_name = "FILE")]
     expect: Vec<PathBuf>,
     #[command(flatten)]
     from: LogSourceArgs,
 }
 
-/// Write the audit log as lines of JSON, one entry per line: while the service runs, or from a
-/// store that nobody serves.
+/// Export the audit log as lines of JSON, one entry per line, from a running service or from a store that no process
+/// uses.
 ///
-/// The heads of all chains come at the end. `covault audit verify --file` checks it without anything
-/// else. It holds no secret, but says who did what: keep it private.
+/// The heads of all chains come at the end. `covault audit verify --file` checks it offline. It contains no secret,
+/// but says who did what: keep it private.
 #[derive(Debug, clap::Args)]
 pub struct ExportAuditArgs {
     /// Write to this new file (mode 0600), not to standard output.
@@ -64,7 +63,7 @@ pub struct ExportAuditArgs {
 /// Where the log is.
 #[derive(Debug, clap::Args)]
 struct LogSourceArgs {
-    /// Open the store itself (in serve.data_dir, or [store]), which no orchestrator may be using.
+    /// Open the store itself (in serve.data_dir, or [store]); no orchestrator may be using it.
     #[arg(long, conflicts_with = "url")]
     offline: bool,
     #[command(flatten)]
@@ -180,7 +179,7 @@ pub fn print_heads(chains: &[ChainReport]) -> usize {
     }
     if unreadable > 0 {
         eprintln!(
-            "{unreadable} entries are of a newer version of Covault: only their hashes were checked"
+            "{unreadable} entries were written by a newer version of Covault: only their hashes were checked"
         );
     }
     broken
@@ -238,7 +237,7 @@ pub fn read_heads(path: &Path, heads: &mut KnownHeads) -> anyhow::Result<()> {
     let shown = path.display();
     let mut found = false;
     lines(path, |line| {
-        let Some(line) = parse_head(line).with_context(|| format!("{shown} holds no heads"))?
+        let Some(line) = parse_head(line).with_context(|| format!("{shown} contains no heads"))?
         else {
             return Ok(());
         };
@@ -250,7 +249,7 @@ pub fn read_heads(path: &Path, heads: &mut KnownHeads) -> anyhow::Result<()> {
         Ok(())
     })?;
     if !found {
-        bail!("{shown} holds no heads: name what `covault audit verify` printed, or an export");
+        bail!("{shown} contains no heads: name the output of `covault audit verify`, or an export");
     }
     Ok(())
 }
@@ -277,7 +276,7 @@ fn parse_head(line: &[u8]) -> anyhow::Result<Option<HeadLine>> {
         chain: chain.to_owned(),
         number: number
             .parse()
-            .with_context(|| format!("{number:.100} is no number"))?,
+            .with_context(|| format!("{number:.100} is not a number"))?,
         hash: hash.to_owned(),
     }))
 }

@@ -37,7 +37,7 @@ pub enum Command {
     Create(CreateBackupArgs),
     Verify(VerifyBackupArgs),
     Restore(RestoreBackupArgs),
-    /// Let clients in again after a restore, once what clients were told since the backup is seen to.
+    /// Admit clients again after a restore, once you have dealt with what they were told since the backup.
     Resume {
         #[command(flatten)]
         target: ConnectionArgs,
@@ -46,8 +46,8 @@ pub enum Command {
 
 /// Back up the store while the service runs: one state of all of it, in one file.
 ///
-/// The file holds no key and no share, but every payload and address, and hashes of tokens: it is
-/// encrypted to age recipients. Make an identity on another machine (age-keygen), and keep it there.
+/// The file contains no key and no share, but every payload and address, and hashes of tokens. It is encrypted to age
+/// recipients: create an identity on another machine (age-keygen), and keep it there.
 #[derive(Debug, clap::Args)]
 pub struct CreateBackupArgs {
     /// The file, which must be new (mode 0600).
@@ -67,7 +67,7 @@ pub struct CreateBackupArgs {
     target: ConnectionArgs,
 }
 
-/// Read all of a backup and check it: that it is whole, and that the audit log in it is.
+/// Check that a backup is complete, and that the audit log in it is intact.
 ///
 /// Prints the heads of the audit log's chains, as `covault audit verify` does. Exit code 3: the
 /// backup can be read, and its audit log is broken.
@@ -75,22 +75,21 @@ pub struct CreateBackupArgs {
 pub struct VerifyBackupArgs {
     #[command(flatten)]
     from: BackupFileArgs,
-    /// Heads of the audit log that were kept. May be repeated.
+    /// A file with heads of the audit log that you kept. May be repeated.
     #[arg(long, value_name = "FILE")]
     expect: Vec<PathBuf>,
 }
 
 /// Restore a backup into a store that is new or empty, on which no orchestrator runs.
 ///
-/// Nothing may still run on the store that the backup was made of. What may have happened since the
-/// backup is not done again: requests that were not signed then are given up, numbers of wallets are passed. At
-/// the next start clients are kept out until `covault backup resume`; docs/backup-of-the-store.md
-/// says what to look after before.
+/// No process may still use the store that was backed up. Nothing that may have happened since the backup is
+/// repeated: requests that were unsigned then end, and wallet numbers are skipped. The next start refuses clients
+/// until `covault backup resume`; docs/backup-of-the-store.md lists what to do first.
 #[derive(Debug, clap::Args)]
 pub struct RestoreBackupArgs {
     #[command(flatten)]
     from: BackupFileArgs,
-    /// The orchestrator's configuration: it says where the store is to be (serve.data_dir, or [store]).
+    /// The orchestrator's configuration, which says where the new store is (serve.data_dir, or [store]).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -101,7 +100,7 @@ struct BackupFileArgs {
     /// The backup.
     #[arg(value_name = "BACKUP")]
     file: PathBuf,
-    /// age identity files ("AGE-SECRET-KEY-1..."), where it is encrypted.
+    /// age identity files ("AGE-SECRET-KEY-1..."), if it is encrypted.
     #[arg(long = "identity", value_name = "FILE")]
     identities: Vec<PathBuf>,
 }
@@ -143,7 +142,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         Command::Resume { target } => {
             let request = admin::LetClientsInRequest {};
             target.client()?.call::<LetClientsIn>(&request).await?;
-            print_line("clients are let in");
+            print_line("the service takes requests again");
             Ok(())
         }
     }
@@ -257,7 +256,8 @@ fn print_summary(contents: &BackupContents) {
     let seconds = i64::try_from(at_ms / 1000).unwrap_or(i64::MAX);
     let time = prost_types::Timestamp { seconds, nanos: 0 };
     eprintln!(
-        "made at {time} by version {version}: {rows} rows, {vaults} vaults, {wallets} wallets, {requests} requests ({live} not over)"
+        "made at {time} by version {version}: {rows} rows, {vaults} vaults, {wallets} wallets, {requests} requests \
+         ({live} open)"
     );
 }
 
@@ -282,7 +282,8 @@ async fn restore(args: &RestoreBackupArgs) -> anyhow::Result<()> {
     }
     restored.with_context(|| format!("nothing was restored into {place}"))?;
     eprintln!(
-        "restored. Start the service: clients are kept out until `covault backup resume`. Before that, see to what docs/backup-of-the-store.md lists"
+        "restored. Start the service; it refuses clients until `covault backup resume`. First do what \
+         docs/backup-of-the-store.md lists"
     );
     print_line(place);
     Ok(())

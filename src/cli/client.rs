@@ -72,7 +72,9 @@ impl ConnectionArgs {
     /// When it cannot be read, or an orchestrator on another machine is named.
     pub fn configuration(&self) -> anyhow::Result<Config> {
         if self.url.is_some() {
-            bail!("name the configuration (--config), not a URL: the store is opened here");
+            bail!(
+                "name the configuration (--config), not a URL: this command opens the store itself"
+            );
         }
         Ok(Config::load(self.config.as_deref())?.0)
     }
@@ -153,7 +155,7 @@ impl AdminClient {
         let body = json::encode(request).map_err(explain)?;
         let url = format!("{}{}", self.base, operation.http_path());
         let mut token = reqwest::header::HeaderValue::from_str(self.token.expose_secret())
-            .context("the token is not one")?;
+            .context("the token file does not contain a token")?;
         token.set_sensitive(true);
         let response = self
             .http
@@ -166,7 +168,7 @@ impl AdminClient {
             .await
             .with_context(|| {
                 format!(
-                    "the orchestrator at {} does not answer; does it run?",
+                    "the orchestrator at {} does not answer; is it running?",
                     self.base
                 )
             })?;
@@ -174,7 +176,7 @@ impl AdminClient {
         let text = response
             .text()
             .await
-            .context("the orchestrator's answer did not arrive whole")?;
+            .context("the orchestrator's response is incomplete")?;
         if !status.is_success() {
             let sentence = serde_json::from_str::<serde_json::Value>(&text)
                 .ok()
@@ -241,7 +243,7 @@ mod tests {
             );
             stream.write_all(text.as_bytes()).await.unwrap();
             drop(stream);
-            // Whoever came again would wait for ever.
+            // A repeated call would wait forever.
             listener
         });
         let client = target.client().unwrap();

@@ -44,11 +44,10 @@ const SETTINGS: &str = "[log]\nlevel = \"warn\"\n[signer]\ndevelopment = true\n"
 
 /// Run everything in one process, for development: orchestrator, three signers, a vault.
 ///
-/// The signers are admitted by themselves. The vault "default" needs any 2 of the 3 signers; its keys are made by real distributed key
-/// generation on the first start, and every request is signed at once, unless --manual names who approves. When it is ready, a
-/// first call to try is printed, and DIR/dev.json says where and how to reach it. A second start
-/// on the same folder comes up with the same keys, wallets, requests and tokens. Its signers sign
-/// everything, raw messages too.
+/// It admits the signers itself. The vault "default" needs any 2 of the 3 signers; the first start generates its keys
+/// by real distributed key generation. Every request is signed at once, unless --manual names who approves. When it
+/// is ready, it prints a first call to try; DIR/dev.json says where and how to reach it. Another start on the same
+/// folder has the same keys, wallets, requests and tokens. The signers sign everything, raw messages too.
 ///
 /// Not for production: one machine that holds all shares holds the keys. Set
 /// COVAULT_LOG_LEVEL=info to see more.
@@ -60,15 +59,15 @@ pub struct Args {
     /// Where the HTTP API listens. Port 0 takes a free one.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8080")]
     listen: String,
-    /// Where the gRPC API listens; empty: nowhere. Default: the port after that of the HTTP API, or
-    /// a free one when that is port 0.
+    /// Where the gRPC API listens; empty: gRPC is off. Default: the port after that of the HTTP API, or a free one
+    /// when that is port 0.
     #[arg(long, value_name = "IP:PORT")]
     grpc_listen: Option<String>,
     /// Use this Redis as the bus between the nodes instead of this process's memory.
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
-    /// Sign nothing before this person has approved it (covault approve), with this key: an OpenSSH line or a .pub
-    /// file. May be repeated: one of them has to. Else requests are signed at once.
+    /// Sign nothing before the person with this key has approved it (covault approve): an OpenSSH line or a .pub
+    /// file. May be repeated: one of these persons has to approve. Without it, requests are signed at once.
     #[arg(long, value_name = "NAME=KEY")]
     manual: Vec<String>,
     #[arg(long = "chain", value_name = "CHAIN=URL", value_parser = chain, help = chains_help())]
@@ -144,7 +143,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             () = shutdown::requested(&mut stop) => {}
         }
     }
-    served.await.context("the API ended badly")??;
+    served.await.context("the API failed")??;
     nodes.stop().await;
     files::remove(&info)?;
     Ok(())
@@ -291,10 +290,11 @@ async fn ready_vault(
         approvals: Some(approvals),
     };
     let made = call::<CreateVault>(gateway, &request).await?;
-    let mut vault = made.vault.context("the vault was not made")?;
+    let mut vault = made.vault.context("the vault was not created")?;
     let progress = (!vault.ready).then(|| {
         ProgressSpinner::start(format!(
-            "making the keys of vault {VAULT}: {THRESHOLD}-of-{SIGNERS}, on two curves, by distributed key generation"
+            "generating the keys of vault {VAULT}: {THRESHOLD}-of-{SIGNERS}, on two curves, by distributed key \
+             generation"
         ))
     });
     while !vault.ready {
@@ -306,10 +306,10 @@ async fn ready_vault(
         let mut all = all.vaults.into_iter();
         vault = all
             .find(|vault| vault.name == VAULT)
-            .context("the vault was lost")?;
+            .context("the orchestrator no longer lists the vault")?;
     }
     if let Some(progress) = progress {
-        progress.next("the keys are made");
+        progress.next("the keys exist");
     }
     Ok(vault)
 }

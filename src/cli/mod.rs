@@ -26,8 +26,8 @@ use crate::{config::Config, protect, telemetry};
 
 /// Self-hosted threshold (MPC) wallet signing.
 ///
-/// Wallet keys are made split over signer nodes and are never whole anywhere. An orchestrator
-/// takes requests over HTTP and has them signed by any t of n signers.
+/// Signer nodes generate wallet keys as shares; no machine ever has a whole key. An orchestrator takes requests over
+/// HTTP and has them signed by any t of n signers.
 #[derive(Debug, Parser)]
 #[command(name = "covault", version, propagate_version = true)]
 pub struct Cli {
@@ -40,39 +40,39 @@ enum Command {
     Dev(dev::Args),
     Serve(serve::Args),
     Signer(signer::Args),
-    /// Vaults: make, list, refresh, reshare, back up (asks a running orchestrator).
+    /// Vaults: create, list, refresh, reshare, back up (calls a running orchestrator).
     #[command(subcommand)]
     Vault(vault::Command),
-    /// Signer nodes: make and restore one here; admit, remove, list them (asks a running orchestrator).
+    /// Signer nodes: create and restore one here; admit, remove, list them (calls a running orchestrator).
     #[command(subcommand)]
     Node(node::Command),
-    /// API tokens: make, list, revoke (asks a running orchestrator).
+    /// API tokens: create, list, revoke (calls a running orchestrator).
     #[command(subcommand)]
     Token(token::Command),
-    /// Signing requests: list those that make no progress (asks a running orchestrator).
+    /// Signing requests: list those that make no progress (calls a running orchestrator).
     #[command(subcommand)]
     Request(request::Command),
     Approve(approve::ApproveArgs),
     Reject(approve::RejectArgs),
     Pending(approve::PendingArgs),
-    /// Where the deposits and events of sweep tokens go (asks a running orchestrator).
+    /// Sweep tokens: configure deposits and events (calls a running orchestrator).
     #[command(subcommand)]
     Sweep(sweep::Command),
-    /// The audit log: check that nothing in it was changed, export it.
+    /// The audit log: verify it, export it.
     #[command(subcommand)]
     Audit(audit::Command),
     /// The orchestrator's own store: back up, check, restore.
     #[command(subcommand)]
     Backup(backup::Command),
-    /// Addresses: check that one is a vault's (asks nobody).
+    /// Addresses: check that one belongs to a vault (offline).
     #[command(subcommand)]
     Address(address::Command),
     Recover(recover::Args),
-    /// The policy file of a signer node: what it allows and limits, and why a request is refused.
+    /// The policy file of a signer node: what it allows and limits, and why it refuses a request.
     #[command(subcommand)]
     Policy(policy::Command),
-    /// Print the OpenAPI document of the API. A running service gives it at /openapi.json, and a
-    /// page to read and try it at /docs.
+    /// Print the OpenAPI document of the API. A running service serves it at /openapi.json, and a page to read and
+    /// try it at /docs.
     Openapi(openapi::Args),
 }
 

@@ -6,7 +6,7 @@ use crate::{openapi, wiring};
 /// Prints a document.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The admin API's, not the platform API's.
+    /// The document of the admin API, not of the platform API.
     #[arg(long)]
     admin: bool,
 }

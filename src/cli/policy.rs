@@ -30,14 +30,13 @@ pub enum Command {
     Approver(approver::AddApproverArgs),
 }
 
-/// Read a policy file and say in plain words what it allows and limits: for all that the signer
-/// signs, for each vault, for each wallet. Asks nobody, and changes nothing.
+/// Read a policy file and print what it allows and limits: for everything that the signer signs, for each vault, for
+/// each wallet. It works offline, and changes nothing.
 ///
-/// With --payload it judges a request by the rules of the file, with the code of the signer, and says
-/// "allowed" and what would be counted, or "refused" and why. What was signed in the last 24 hours
-/// is known to the signer alone, so that a limit may still be reached, and so is a fee that the
-/// payload does not fix: what the least fee makes forbidden is refused here too. The exit code is 0 when
-/// the file is good and the request allowed, otherwise 1.
+/// With --payload it judges a request by the rules of the file, with the code of the signer, and says "allowed" and
+/// what would be counted, or "refused" and why. Only the signer knows what it signed in the last 24 hours and a fee
+/// that the payload does not set, so the signer may still refuse. What even the lowest possible fee makes forbidden
+/// is refused here too. The exit code is 0 when the file is valid and the request allowed, otherwise 1.
 ///
 /// Examples:
 ///
@@ -48,8 +47,8 @@ pub enum Command {
 ///     "value": "1000"}}'
 ///
 /// With --request it judges a request that the service has, and says which rules of approval apply to it, who has
-/// approved and who is missing. Payload and approvals are what the service says: a signer decodes the one and
-/// verifies the others itself. The fee is --fee, or what those who have approved allow.
+/// approved and who is missing. Payload and approvals come from the service; a signer decodes the payload and
+/// verifies the approvals itself. The fee is --fee, or the highest approved one.
 ///
 ///   covault policy check policy.toml --request 0198f3c2-4ae1-7000-8000-1f0e2d3c4b5a \
 ///     --url https://covault.example.com --token-file token
@@ -96,7 +95,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         Command::Check(args) => args,
         Command::Approver(args) => return approver::add(args),
     };
-    // Whoever may run this need not be who runs the signer.
+    // The user who runs this need not be the one that runs the signer.
     if let Err(error) = files::read_trusted(&args.file) {
         let _ = writeln!(
             std::io::stderr(),
@@ -154,7 +153,7 @@ struct Asked<'a> {
     vault: VaultId,
     network: Network,
     payload: &'a Payload,
-    /// The most that it can cost in fees, where somebody has said it.
+    /// The most that it can cost in fees, where given.
     fee: Option<U256>,
     own_wallets: BTreeSet<String>,
 }
@@ -211,8 +210,7 @@ fn judge(policy: &Policy, asked: &Asked<'_>, approved: &[String]) -> anyhow::Res
             }
             if known.is_none() {
                 print_line(
-                    "  the fee is not counted here, as the payload does not fix it: give it with \
-                     --fee",
+                    "  the fee is not counted, because the payload does not set it: give it with --fee",
                 );
             }
             Ok(())

@@ -19,12 +19,12 @@ use crate::{files, wiring::explain};
 
 /// Recover private keys from the backups of a threshold of nodes.
 ///
-/// For the day when the nodes are gone: on a machine without network, with files of
-/// `covault vault backup` and the age identity that they are encrypted to. It needs no
-/// configuration and no other file. Afterwards a key is whole on that machine: move the funds.
+/// For the case that the nodes are lost: run it on a machine without network, with files of `covault vault backup`
+/// and the age identity that they are encrypted to. It needs no configuration and no other file. Afterwards that
+/// machine has the whole key: move the funds.
 ///
-/// Give it all files that there are: what cannot be read, is of another epoch, or does not belong to
-/// the key is named and left out.
+/// Give it all files that you have: it names and skips files that it cannot read, that are of another epoch, or that
+/// do not belong to the key.
 ///
 /// The keys are printed as JSON. secp256k1: "privateKey" (hex, as wallets import it) and
 /// "extendedPrivateKey" (BIP-32, xprv...). Ed25519: "privateKey" is the scalar (32 bytes,
@@ -42,7 +42,7 @@ pub struct Args {
     /// root key; may be repeated.
     #[arg(long = "path", value_name = "m/60/0")]
     paths: Vec<WalletPath>,
-    /// Write the keys to this file, for its owner only, and print nothing.
+    /// Write the keys to this file (mode 0600), and print nothing.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Print private keys although standard output is a terminal.

@@ -9,8 +9,8 @@ use super::{ago, answer_json, client::ConnectionArgs, print_line};
 /// Signing requests.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// List what makes no progress: requests that wait, and transactions that no block takes, the
-    /// oldest first, with the reason. docs/stuck-transactions.md says what helps.
+    /// List what makes no progress: waiting requests and unmined transactions, the oldest first, with the reason.
+    /// docs/stuck-transactions.md says what to do.
     Stuck {
         /// Print JSON.
         #[arg(long)]

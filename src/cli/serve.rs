@@ -14,12 +14,11 @@ use crate::{
 
 /// Run the orchestrator with its HTTP and gRPC API.
 ///
-/// Signer nodes announce themselves over Redis, and are used once they were admitted (covault
-/// node admit). On the first start the orchestrator makes its identity (the
-/// signers need its public half, identity.pub) and two tokens (platform-token for /v1,
-/// admin-token for /admin/v1), all in its data folder and readable by its owner only.
+/// Signer nodes announce themselves over Redis, and are used once they are admitted (covault node admit). The first
+/// start creates the orchestrator's identity (the signers need its public half, identity.pub) and two tokens
+/// (platform-token for /v1, admin-token for /admin/v1), all in its data folder and readable by its owner only.
 ///
-/// SIGTERM or SIGINT: requests in flight are finished; a second signal ends the process at once.
+/// SIGTERM or SIGINT: finishes requests in flight; a second signal ends the process at once.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Configuration file (TOML). Without it: the defaults, and COVAULT_ variables.
@@ -65,7 +64,7 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
     let metrics = metrics::start(&serve.metrics_listen, tls, gauges, stop.clone()).await?;
     running.serve(listeners, stop).await?;
     if let Some(metrics) = metrics {
-        metrics.await.context("the metrics ended badly")??;
+        metrics.await.context("the metrics server failed")??;
     }
     tracing::info!("stopped");
     Ok(())

@@ -33,11 +33,10 @@ use crate::{
 
 /// Run one signer node.
 ///
-/// It holds shares of keys, never a key, and signs with other nodes what an orchestrator orders
-/// that its configuration names. It rebuilds every transaction from the request itself, and applies
-/// its own policy file, before it uses a share. `covault node init` makes its folder first. The
-/// passphrase of its shares comes from the configured file, a systemd credential
-/// ("covault-passphrase"), or is asked for on the terminal.
+/// It holds shares of keys, never a key. Together with other nodes it signs the orders of the orchestrators that its
+/// configuration names. Before it uses a share, it rebuilds every transaction from the request itself, and applies
+/// its own policy file. `covault node init` creates its folder first. The passphrase of its shares comes from the
+/// configured file, a systemd credential ("covault-passphrase"), or is asked for on the terminal.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Configuration file (TOML). Without it: the defaults, and COVAULT_ variables.
@@ -147,7 +146,7 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
     }
     if peers.is_none() {
         tracing::warn!(
-            "signer.peers is empty: this node works with whomever its orchestrators name"
+            "signer.peers is empty: this node accepts any peer that its orchestrators name"
         );
     }
     let mut limits = iter::once(&rules.limits).chain(rules.vaults.values().map(|of| &of.limits));
@@ -187,7 +186,7 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
     });
     Node::run(node, stop).await.map_err(wiring::explain)?;
     if let Some(metrics) = metrics {
-        metrics.await.context("the metrics ended badly")??;
+        metrics.await.context("the metrics server failed")??;
     }
     tracing::info!("stopped");
     Ok(())

@@ -11,10 +11,10 @@ use super::{
 /// Sweep configuration.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Set what a sweep token has for one network, whole or piece by piece; shows what stands then.
+    /// Configure a sweep token for one network, fully or field by field; prints the resulting configuration.
     ///
-    /// Deposit wallets need a vault and a target, watch addresses a webhook on TRON. Deposit
-    /// wallets that are there stay in their vault when another is set.
+    /// Deposit wallets need a vault and a target, watch addresses a webhook on TRON. Existing deposit wallets stay in
+    /// their vault when you set another.
     Configure {
         /// The sweep token: its id, or its name.
         #[arg(long, value_name = "TOKEN")]
@@ -22,14 +22,13 @@ pub enum Command {
         /// The network: EVM (one address for all EVM chains) or TRON.
         #[arg(long, value_parser = ["EVM", "TRON"], ignore_case = true)]
         network: String,
-        /// The vault that new deposit wallets are made in, by name or uuid. The token must reach it.
+        /// The vault for new deposit wallets, by name or uuid. It must be in the token's scope.
         #[arg(long, value_name = "VAULT")]
         vault: Option<String>,
         /// The address that deposits are swept to.
         #[arg(long, value_name = "ADDRESS")]
         target: Option<String>,
-        /// The URL that events are posted to: https://..., or http:// in a network of your own.
-        /// Empty: nowhere.
+        /// The URL that events are posted to: https://..., or http:// in a private network. Empty: no events.
         #[arg(long, value_name = "URL")]
         webhook: Option<String>,
         #[command(flatten)]

@@ -22,7 +22,7 @@ use crate::adapters::SystemClock;
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     Create(CreateTokenArgs),
-    /// List the tokens, those that are revoked or expired too. Shows no secret.
+    /// List the tokens, including revoked and expired ones. Shows no secret.
     List {
         /// Print JSON.
         #[arg(long)]
@@ -30,9 +30,9 @@ pub enum Command {
         #[command(flatten)]
         target: ConnectionArgs,
     },
-    /// Revoke a token: it is refused from the next call on. There is no way back.
+    /// Revoke a token: its next call is refused. This cannot be undone.
     ///
-    /// What it had been given before (requests that are in progress, deposit addresses) stays.
+    /// What it created before (requests in progress, deposit addresses) stays.
     Revoke {
         /// Its id, or its name.
         #[arg(value_name = "TOKEN")]
@@ -42,19 +42,19 @@ pub enum Command {
     },
 }
 
-/// Make a token, and print it: once, and alone on standard output.
+/// Create a token, and print it, once, on standard output.
 ///
-/// Only its hash is stored. A token begins with cvp_ (platform) or cvs_ (sweep) and ends with a
-/// checksum, so that scanners for leaked secrets recognise it.
+/// Only its hash is stored. A token begins with cvp_ (platform) or cvs_ (sweep) and ends with a checksum, so that
+/// secret scanners recognise it.
 #[derive(Debug, clap::Args)]
 pub struct CreateTokenArgs {
-    /// What to call it: 1 to 64 characters, unique among tokens that are not revoked.
+    /// Its name: 1 to 64 characters, unique among tokens that are not revoked.
     #[arg(long)]
     name: String,
-    /// What it opens: the platform API, or the sweep API (deposit and watch addresses).
+    /// Its API: the platform API, or the sweep API (deposit and watch addresses).
     #[arg(long, value_parser = ["platform", "sweep"])]
     kind: String,
-    /// A vault that it reaches, by name or uuid. May be repeated.
+    /// A vault in its scope, by name or uuid. May be repeated.
     #[arg(
         long,
         value_name = "VAULT",
@@ -62,19 +62,18 @@ pub struct CreateTokenArgs {
         required_unless_present = "all_vaults"
     )]
     vault: Vec<String>,
-    /// It reaches every vault, also those that are made later.
+    /// Its scope is all vaults, including later ones.
     #[arg(long, conflicts_with = "vault")]
     all_vaults: bool,
-    /// What it may do: everything, or look (read-only; it sees no signature).
+    /// What it may do: everything, or only read (it sees no signature).
     #[arg(long, value_parser = ["full", "read-only"])]
     access: String,
-    /// Where it may be used from: an address or a network such as 192.0.2.0/24 or 2001:db8::/32.
+    /// The clients that may use it: an address or a network such as 192.0.2.0/24 or 2001:db8::/32.
     /// May be repeated. Without it: from anywhere. Behind a reverse proxy, set
     /// serve.trusted_proxies.
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     allow: Vec<String>,
-    /// When it ends: in a while (90d, 12h, 30m), or at a time (2027-01-31T00:00:00Z). Without it:
-    /// never.
+    /// When it expires: after a duration (90d, 12h, 30m), or at a time (2027-01-31T00:00:00Z). Default: never.
     #[arg(long, value_name = "WHEN")]
     expires: Option<String>,
     #[command(flatten)]
@@ -218,7 +217,7 @@ fn time(ms: u64) -> String {
 fn expiry(when: &str, now_ms: u64) -> anyhow::Result<u64> {
     let wrong = || {
         format!(
-            "--expires {when:?}: use a while, such as 90d, 12h or 30m, or a time, such as 2027-01-31T00:00:00Z"
+            "--expires {when:?}: use a duration, such as 90d, 12h or 30m, or a time, such as 2027-01-31T00:00:00Z"
         )
     };
     for (unit, minutes) in [("d", 24 * 60), ("h", 60), ("m", 1)] {

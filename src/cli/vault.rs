@@ -20,8 +20,8 @@ use covault_core::schema::admin::{self, Vault};
 pub enum Command {
     /// Make a vault: its signers generate its two root keys together.
     ///
-    /// Waits until the keys exist and prints the vault's uuid. Names are unique; repeating a
-    /// name waits for the vault that has it.
+    /// Waits until the keys exist and prints the vault's uuid. Names are unique; with the name of an existing vault
+    /// it waits for that one.
     Create {
         /// The vault's name.
         #[arg(long)]
@@ -38,15 +38,13 @@ pub enum Command {
             required = true
         )]
         signers: Vec<String>,
-        /// What makes and uses its ECDSA key: dkls23, or cggmp24 for keys that are rarely used and
-        /// of high value. cggmp24 rests on other code and other assumptions and takes seconds per
-        /// signature; its shares cannot be refreshed. It needs a build with `--features cggmp24`,
-        /// and primes on every node (covault node primes).
+        /// The protocol of its ECDSA key: dkls23, or cggmp24 for keys that are rarely used and of high value. cggmp24
+        /// relies on other code and other assumptions and takes seconds per signature; its shares cannot be
+        /// refreshed. It needs a build with `--features cggmp24`, and primes on every node (covault node primes).
         #[arg(long, value_name = "BACKEND", value_parser = ["dkls23", "cggmp24"])]
         ecdsa_backend: Option<String>,
-        /// A vault of this name is there and has not all its keys: have those that it lacks made by
-        /// these signers, with this threshold, in place of the ones that were named first. For a
-        /// node that died, or was named by mistake.
+        /// For an existing vault that lacks keys: generate the missing ones with these signers and this threshold
+        /// instead of those named first. For a node that died, or was named by mistake.
         #[arg(long)]
         replace: bool,
         #[command(flatten)]
@@ -68,17 +66,16 @@ pub enum Command {
     },
     /// Give a vault's nodes new shares of the same keys; the old ones are retired.
     ///
-    /// What was stolen of fewer nodes than the threshold before is worth nothing afterwards. Keys
-    /// and addresses stay, and requests are signed all the time. It also gives a node a share
-    /// again that has lost it (--lost), or was restored from a backup. All holders must be live.
+    /// Shares stolen earlier from fewer nodes than the threshold become worthless. Keys and addresses stay the same,
+    /// and signing goes on. It also gives a new share to a node that has lost its own (--lost), or was restored from
+    /// a backup. All holders must be live.
     Refresh(lifecycle::VaultKeysArgs),
     /// Give a vault's keys to another set of nodes, or change the threshold.
     ///
-    /// Keys and addresses stay, and requests are signed all the time. The operator of each node that
-    /// takes part has to permit it (`covault node permit`): the command says where, and what to run.
-    /// Nodes that no longer hold a share retire theirs; those that are away then keep theirs, so take away what is left of
-    /// them. To replace a lost node, name the others and the new one: a threshold of the present
-    /// holders has to be live, and all of the new ones.
+    /// Keys and addresses stay the same, and signing goes on. The operator of each node that takes part has to permit
+    /// it (`covault node permit`): the command says where, and what to run. Nodes that leave retire their shares; a
+    /// node that is offline keeps its share, so wipe it. To replace a lost node, name the others and the new one: a
+    /// threshold of the present holders has to be live, and all of the new ones.
     Reshare {
         #[command(flatten)]
         set: lifecycle::NewHoldersArgs,
@@ -87,9 +84,8 @@ pub enum Command {
     },
     /// Back up a vault's keys: every node encrypts its shares to recipients kept offline.
     ///
-    /// `covault recover` makes the private keys of a threshold of the files, `covault node
-    /// restore` gives one node its share back. They are of one epoch: make new ones after a
-    /// refresh or reshare when nodes are to be restored from them.
+    /// `covault recover` computes the private keys from a threshold of the files, `covault node restore` gives one
+    /// node its share back. Backups belong to one epoch: make new ones after each refresh or reshare.
     Backup(backup::Args),
 }
 
@@ -187,7 +183,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
 
 /// The vault of an answer.
 fn made(vault: Option<Vault>) -> anyhow::Result<Vault> {
-    vault.context("the orchestrator answers without a vault")
+    vault.context("the response has no vault")
 }
 
 async fn create(request: &admin::CreateVaultRequest, target: ConnectionArgs) -> anyhow::Result<()> {
@@ -231,7 +227,7 @@ async fn create(request: &admin::CreateVaultRequest, target: ConnectionArgs) -> 
             .await?
             .into_iter()
             .find(|other| other.uuid == vault.uuid)
-            .context("the orchestrator has lost the vault")?;
+            .context("the orchestrator no longer lists the vault")?;
     }
     drop(progress);
     print_line(vault.uuid);

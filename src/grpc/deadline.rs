@@ -12,7 +12,7 @@ const DIGITS: usize = 8;
 /// The client's own limit, if it has one.
 ///
 /// # Errors
-/// [`covault_core::fault::Class::Invalid`] when it is none of the protocol's: 1 to 8 digits and
+/// [`covault_core::fault::Class::Invalid`] when it is not in the protocol's form: 1 to 8 digits and
 /// one of H, M, S, m, u, n.
 pub fn asked(headers: &HeaderMap) -> Result<Option<Duration>, Fault> {
     let Some(value) = headers.get(NAME) else {

@@ -74,7 +74,7 @@ impl Health for ByAsking {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
         if !self.knows(&request.get_ref().service) {
-            return Err(Status::not_found("there is no such service"));
+            return Err(Status::not_found("unknown service"));
         }
         let status = serving(&self.api, &self.stop).await;
         Ok(Response::new(answer(status)))
@@ -108,7 +108,7 @@ impl Health for ByAsking {
     }
 }
 
-/// Somebody who is told of each change.
+/// A watcher that is sent each change.
 struct Watcher {
     api: Arc<Api>,
     known: bool,

@@ -305,7 +305,7 @@ async fn unknown(api: Arc<Api>, request: Request) -> Response<Body> {
     let response = match api.count(request.extensions(), request.headers()) {
         Ok(()) => {
             let path = headers::shown_path(request.uri());
-            Status::unimplemented(format!("there is no method {path}"))
+            Status::unimplemented(format!("unknown method {path}"))
         }
         Err(refusal) => status::of(refusal, &id_of(&request)),
     }

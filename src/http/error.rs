@@ -92,7 +92,7 @@ impl HttpError {
             },
         };
         let body = body.unwrap_or_else(|fault| {
-            tracing::error!(request_id, ?fault, "an error could not be shown");
+            tracing::error!(request_id, ?fault, "failed to encode an error");
             String::from("{\"error\":null}")
         });
         self.respond(request_id, body)
@@ -135,7 +135,7 @@ impl HttpError {
             reason,
         };
         let body = serde_json::to_string(&error).unwrap_or_else(|error| {
-            tracing::error!(request_id, %error, "an error could not be shown");
+            tracing::error!(request_id, %error, "failed to encode an error");
             String::from("{}")
         });
         self.respond(request_id, body)

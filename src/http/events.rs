@@ -204,7 +204,7 @@ impl Listening {
         }
     }
 
-    /// `None` when its token does not open this any more, or cannot be looked up: it may come back.
+    /// `None` when its token is no longer valid for this, or cannot be looked up: the client may reconnect.
     async fn check(&self) -> Option<()> {
         let checked = self.recheck.check(&self.api, Audience::Platform).await;
         checked

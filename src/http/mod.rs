@@ -288,7 +288,7 @@ async fn read_body(
     let mut chunks = body.into_data_stream();
     while let Some(chunk) = chunks.next().await {
         let chunk = chunk.map_err(|error| {
-            Fault::new(Class::Invalid, "the body did not arrive whole").caused_by(error)
+            Fault::new(Class::Invalid, "the body is incomplete").caused_by(error)
         })?;
         total = total.saturating_add(chunk.len());
         if total <= limit {
@@ -384,7 +384,7 @@ async fn not_found(api: Arc<Api>, request: Request) -> Response<Body> {
     let id = id.map(|RequestId(id)| id.clone()).unwrap_or_default();
     let measured = Measured::begin(Transport::Rest, NO_OPERATION.into());
     let failure = count(&api, &request).err().unwrap_or_else(|| {
-        let sentence = format!("there is nothing at {}", headers::shown_path(request.uri()));
+        let sentence = format!("unknown path {}", headers::shown_path(request.uri()));
         HttpError::http(StatusCode::NOT_FOUND, &sentence)
     });
     let response = failure.into_response_below(request.uri().path(), &id);

@@ -96,7 +96,7 @@ impl UnreadAnswers {
             };
             for rest in overdue {
                 if rest.lock().take().is_some() {
-                    tracing::info!("an answer that was not read was given up");
+                    tracing::info!("dropped a response that the client did not read");
                 }
             }
             tokio::time::sleep(patience / LOOKS).await;

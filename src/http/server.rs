@@ -121,7 +121,7 @@ pub async fn serve(
             Ok(accepted) => accepted,
             Err(error) => {
                 // Out of file descriptors, most likely: existing connections must end first.
-                tracing::warn!(%error, "a connection could not be accepted");
+                tracing::warn!(%error, "failed to accept a connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
@@ -135,7 +135,7 @@ pub async fn serve(
         let Some(Ok(place)) = place else {
             if !full {
                 let most = patience.max_connections;
-                tracing::warn!(most, "too many connections: new ones are closed");
+                tracing::warn!(most, "too many connections: closing new ones");
             }
             full = true;
             continue;
@@ -148,7 +148,8 @@ pub async fn serve(
                 None => {
                     if !crowded {
                         let most = patience.max_per_address;
-                        tracing::warn!(%peer, most, "too many connections of one address: new ones are closed; said once");
+                        tracing::warn!(%peer, most, "too many connections of one address: closing new ones; logged \
+                                                     once");
                     }
                     crowded = true;
                     continue;
@@ -264,12 +265,12 @@ async fn drive_connection<S>(
     let ended = tokio::select! {
         ended = connection.as_mut() => Some(ended),
         () = activity.unread.overdue(patience.reading), if protocol == HttpVersion::Http1 => {
-            tracing::info!("a connection whose answers were not read was cut off");
+            tracing::info!("closed a connection whose client did not read the responses");
             return;
         }
         // Behind a proxy, others call on it too.
         () = activity.unread.give_up(patience.reading, || activity.is_idle()), if protocol == HttpVersion::Http2 => {
-            tracing::info!("a connection whose answers were not read is closed");
+            tracing::info!("closing a connection whose client does not read the responses");
             None
         }
         () = activity.idle(patience.idle) => None,
@@ -288,8 +289,8 @@ async fn drive_connection<S>(
     };
     match ended {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a connection ended badly"),
-        Err(_) => tracing::debug!("a connection was cut off"),
+        Ok(Err(error)) => tracing::debug!(%error, "a connection failed"),
+        Err(_) => tracing::debug!("closed a connection"),
     }
 }
 

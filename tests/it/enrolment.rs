@@ -82,7 +82,7 @@ async fn enrolment__should_end_in_payments_that_its_person_approves() {
     // The key is one person's.
     let (done, _, err) = add(public.trim(), &["--yes", "--name", "director"]);
     assert!(
-        !done && err.contains("is a key of treasurer already"),
+        !done && err.contains("is already a key of treasurer"),
         "{err}"
     );
 

@@ -47,7 +47,7 @@ async fn vault__should_keep_its_addresses_while_nodes_and_shares_change() {
         let log = cluster.serve.log();
         let asked = log
             .lines()
-            .filter(|line| line.contains("asking the nodes for new shares"));
+            .filter(|line| line.contains("started resharing"));
         (asked.count() == 4).then_some(())
     })
     .await;
@@ -81,10 +81,10 @@ async fn vault__should_keep_its_addresses_while_nodes_and_shares_change() {
     let (done, _, err) = cluster.vault(&[&reshare[..], &[&stranger, "--timeout", "90"]].concat());
     assert!(!done && err.contains("signer.peers"), "{err}");
     // Given up, and not waited for.
-    assert!(err.contains("Repeat the command"), "{err}");
+    assert!(err.contains("repeat the command"), "{err}");
     let shown = cluster.run(&["show", "--vault", &vault]);
     assert!(
-        shown.contains("given up") && shown.contains("signer.peers"),
+        shown.contains("failed; repeat the command") && shown.contains("signer.peers"),
         "{shown}"
     );
     cluster.run(&["reshare", "--vault", &vault, "--cancel"]);

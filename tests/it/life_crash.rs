@@ -234,7 +234,7 @@ async fn does_not_come_back(cluster: &mut TestCluster, fixture: &WalletFixture) 
     let waiting = start(cluster, &["refresh", "--vault", &fixture.vault]);
     eventually("it has begun", async || {
         let shown = cluster.run(&["show", "--vault", &fixture.vault]);
-        shown.contains("in progress: new shares").then_some(())
+        shown.contains("in progress: reshare").then_some(())
     })
     .await;
     cluster.signers[2].kill();

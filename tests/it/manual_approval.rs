@@ -136,7 +136,7 @@ async fn manual__should_sign_what_a_person_has_approved_with_an_ssh_key_and_noth
         "{err}"
     );
     assert_eq!(
-        out.matches("approved; it goes to the signers").count(),
+        out.matches("approved; the signers sign it next").count(),
         2,
         "{out}"
     );
@@ -152,7 +152,7 @@ async fn manual__should_sign_what_a_person_has_approved_with_an_ssh_key_and_noth
     let ended = ["approve", &third, &first, "--key", &key, "--yes"];
     let (done, _, err) = person(&dev.api, folder, &ended);
     assert!(
-        !done && err.contains("does not wait for approvals"),
+        !done && err.contains("is not waiting for approval"),
         "{err}"
     );
     let unknown = "00000000-0000-4000-8000-000000000000";

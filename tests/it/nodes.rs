@@ -234,7 +234,7 @@ async fn stranger__should_be_ignored_until_it_is_admitted_and_stay_while_it_hold
     assert!(find(&list(&cluster), "nodes", &made).is_none());
     let log = cluster.serve.log();
     let said = |line: &&str| {
-        line.contains("an unknown node announces itself") && line.contains(&public_part(&made))
+        line.contains("ignoring an unknown node") && line.contains(&public_part(&made))
     };
     assert_eq!(
         log.lines().filter(said).count(),

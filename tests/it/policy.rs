@@ -218,7 +218,7 @@ fn policy_check__should_say_what_a_file_allows_and_why_not() {
     let file = format!("@{}", folder.path().join("open.json").display());
     let (code, said) = check(&["--payload", &file]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("the fee is not counted here"), "{said}");
+    assert!(said.contains("the fee is not counted"), "{said}");
     let raw = json!({"rawMessage": {"from": EVE, "content": base64("anything"),
         "ecdsaHashFunction": "ECDSA_HASH_FUNCTION_SHA256"}});
     let raw = raw.to_string();

@@ -53,7 +53,7 @@ impl BackupSlot {
         if busy {
             return Err(Fault::new(
                 Class::Conflict,
-                "another backup is being made; try again in a minute",
+                "another backup is in progress; try again in a minute",
             ));
         }
         let id = services.new_session_id();
@@ -103,7 +103,7 @@ impl BackupSlot {
         let gone = || {
             Fault::new(
                 Class::Conflict,
-                "this backup is over, or this part of it was read already; begin another one",
+                "this backup has ended, or this part of it was already read; start a new backup",
             )
         };
         let reading = self.with(|reading| {

@@ -45,7 +45,7 @@ pub type BackupRows = Vec<(Key, Vec<u8>)>;
 /// What a backup says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupHeader {
-    /// When it was made, in milliseconds since the Unix epoch.
+    /// When it was created, in milliseconds since the Unix epoch.
     pub at_ms: u64,
     /// The version of Covault that made it.
     pub version: String,
@@ -211,8 +211,7 @@ impl<R: io::Read> BackupReader<R> {
         let (byte, bytes) = &place;
         let space = KeySpace::of(*byte).ok_or_else(|| {
             let sentence = format!(
-                "the backup was made by version {} of Covault, and has rows that this version \
-                 does not know: use that one",
+                "the backup is from Covault {}, and has rows that this version does not know: use that version",
                 self.begin.version
             );
             Fault::new(Class::Invalid, sentence)
@@ -400,8 +399,7 @@ async fn refuse_rows(store: &dyn Store) -> Result<(), Fault> {
         if !of_processes(space) && !rows.is_empty() {
             return Err(Fault::new(
                 Class::Conflict,
-                "the store is not empty: a backup can only be restored into a new one; move this one away \
-                 first, and keep it",
+                "the store is not empty: restore into a new one. Move this one away first, and keep it",
             ));
         }
     }
@@ -436,7 +434,7 @@ async fn commit(store: &dyn Store, batch: Batch) -> Result<(), Fault> {
         Ok(()) => Ok(()),
         Err(CommitError::Conflict(_)) => Err(Fault::new(
             Class::Conflict,
-            "another process writes to the store: a backup is restored only into an unused one",
+            "another process writes to the store: stop it, and restore into an unused store",
         )),
         Err(error) => Err(error.into()),
     }

@@ -1,4 +1,4 @@
-//! Reads on in the audit logs of all vaults, as long as somebody listens.
+//! Follows the audit logs of all vaults while there are listeners.
 
 use std::{
     collections::{HashMap, VecDeque},

@@ -1,7 +1,7 @@
 //! Changes of requests, for those who listen (`GET /v1/events`).
 //!
 //! A change has no row of its own: it is an entry of its vault's audit log, written in one commit with what has
-//! changed, and numbered by the store in the order of the commits. As long as somebody listens, one task per process
+//! changed, and numbered by the store in the order of the commits. While there are listeners, one task per process
 //! ([`follower`]) reads on in the logs, its own process's and others', and keeps the newest changes in memory, once
 //! for all listeners. Each [`ChangeListener`] has its place among them, and reads the logs itself where it is further
 //! behind. Decisions: 0062.
@@ -37,7 +37,8 @@ pub use self::{
 
 /// Changes that are kept in memory, for all listeners together: 330 bytes each.
 const KEPT: usize = 65_536;
-/// How long the logs are followed when nobody listens any more: who comes back finds what it has missed in memory.
+/// How long the logs are followed after the last listener has left: a listener that returns finds in memory what it
+/// has missed.
 const UNHEARD: Duration = Duration::from_secs(60);
 /// By how much the clock of one process may be behind that of another, and a commit be later than its entry says, in
 /// milliseconds: who comes back to another process hears once more what is so little older.
@@ -63,7 +64,7 @@ pub struct Change {
 /// What listeners wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct News {
-    /// The follower; 0: there is none yet.
+    /// The follower; 0: none yet.
     follower: u64,
     /// The number behind its newest change.
     next: u64,
@@ -159,7 +160,7 @@ impl ChangeHub {
         }
     }
 
-    /// Waits until somebody listens.
+    /// Waits for a listener.
     async fn heard(&self) {
         while self.listeners() == 0 {
             self.wake.notified().await;

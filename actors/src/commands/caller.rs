@@ -60,7 +60,7 @@ pub(crate) fn vault_in_scope(caller: &Caller, uuid: &str) -> Result<VaultId, Fau
 pub(crate) fn full_access(caller: &Caller) -> Result<(), Fault> {
     match caller.access {
         TokenAccess::Full => Ok(()),
-        TokenAccess::ReadOnly => Err(Fault::new(Class::Forbidden, "this token can only read")
+        TokenAccess::ReadOnly => Err(Fault::new(Class::Forbidden, "this token is read-only")
             .with_code(FaultCode::ReadOnlyToken)),
     }
 }
@@ -76,7 +76,7 @@ pub(crate) fn operators_only(
     }
     Err(Fault::new(
         Class::Forbidden,
-        "only operators may do this: it needs the admin token",
+        "only operators may do this: use the admin token",
     ))
 }
 

@@ -26,10 +26,10 @@ pub(super) enum Encoding {
 /// What is stuck, or was.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BacklogCounts {
-    /// Requests that cannot go on now.
+    /// Requests that cannot make progress now.
     pub waiting: usize,
     /// What became of transactions that nodes had forgotten.
     pub forgotten: DroppedCounts,
-    /// Transactions that a node took and that are not final, by chain.
+    /// Transactions that a node accepted and that are not final, by chain.
     pub transactions: BTreeMap<ChainKey, OpenTransactions>,
 }

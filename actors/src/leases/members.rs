@@ -168,7 +168,7 @@ mod tests {
         members.observe([row(1, 7)], 3_600_000, MOST);
         assert!(members.is_live(id(1), LEASE));
         members.observe([row(1, 8)], 3_601_000, MOST);
-        // A steady clock that goes back is none, and does no harm.
+        // A clock that goes back is ignored, and does no harm.
         members.observe([row(1, 8)], 0, MOST);
         assert!(members.is_live(id(1), LEASE));
     }

@@ -103,7 +103,7 @@ impl PostgresStore {
     /// Connects, brings the schema up to date, and begins to write.
     ///
     /// # Errors
-    /// [`covault_core::fault::Class::Invalid`] for a URL that is none, else
+    /// [`covault_core::fault::Class::Invalid`] for an invalid URL, else
     /// [`covault_core::fault::Class::Unavailable`]: the server cannot be reached within
     /// [`Options::patience`] or is not fit, another orchestrator uses the database, or its schema is
     /// newer than this program.

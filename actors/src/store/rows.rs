@@ -61,7 +61,7 @@ pub struct TransactionRow {
     pub state: TransactionState,
     /// Since when, in milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// Why somebody has to look after it.
+    /// Why it is tracked.
     pub problem: Option<String>,
     /// The newest block of its chain when it was first seen to wait, where that is counted.
     pub waits_since_block: Option<u64>,

@@ -79,7 +79,7 @@ pub enum VaultCreation {
     Other(VaultId),
 }
 
-/// Actors that begin at the same time, beside those that somebody asks for: each reads the store.
+/// Actors that begin at the same time, in addition to those that callers ask for: each reads the store.
 const STARTING_AT_ONCE: usize = 32;
 
 pub struct VaultDirectory;
@@ -335,8 +335,8 @@ impl DirectoryState {
                     let hint = if vault.ready() {
                         ""
                     } else {
-                        "; not all of its keys are made yet, and until then it can be given these \
-                         instead (covault vault create --replace)"
+                        "; not all of its keys exist yet, and until then covault vault create --replace can change \
+                         them"
                     };
                     return Err(Fault::new(
                         Class::Conflict,

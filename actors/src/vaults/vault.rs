@@ -123,7 +123,7 @@ pub enum Msg {
     RestartDue(RequestId),
 }
 
-/// A wallet to be made.
+/// The wallet to create.
 pub struct NewWallet {
     /// What the client wants.
     pub plan: WalletPlan,
@@ -355,7 +355,7 @@ impl VaultState {
                 Some(reason) => {
                     format!("the vault has no {} key: {reason}", curve.name())
                 }
-                None => "the vault's keys are still being made; try again".into(),
+                None => "the vault's keys are still being generated; try again".into(),
             };
             let _ = new.reply.send(Err(Fault::unavailable(reason)));
             return;

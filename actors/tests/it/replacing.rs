@@ -663,7 +663,7 @@ async fn the_policy__should_replace_what_waits_for_so_many_blocks_until_the_cap(
     let failed = details(&gateway, &third).await.replaced_by_uuids[0].clone();
     let error = outcome(&gateway, &failed).await.error.unwrap();
     assert!(
-        error.message.contains("is the most that was allowed"),
+        error.message.contains("above the allowed maximum"),
         "{error:?}"
     );
     for _ in 0..3 {

@@ -303,7 +303,7 @@ async fn readers__should_see_everything_but_signatures_and_change_nothing() {
             .await
             .is_ok()
     );
-    let only_reads = |fault: Fault| is(&fault, &Class::Forbidden, "this token can only read");
+    let only_reads = |fault: Fault| is(&fault, &Class::Forbidden, "this token is read-only");
     only_reads(
         try_outcome(&gateway, &reader, &signed.uuid)
             .await

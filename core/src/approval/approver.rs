@@ -166,7 +166,8 @@ impl ApproverKey {
                 ssh::verify(key, text, challenge).map(|()| ProofFacts::Ssh)
             }
             (Self::Ssh(key), ApprovalProof::Node { node, signature }) => {
-                let wrong = || Fault::field("signature", "is not this node's over this approval");
+                let wrong =
+                    || Fault::field("signature", "is not this node's signature of this approval");
                 if key.key_data().ed25519().map(|key| key.0) != Some(node.0) {
                     return Err(wrong());
                 }
@@ -177,7 +178,7 @@ impl ApproverKey {
                     .map_err(|_| wrong())?;
                 Ok(ProofFacts::Node)
             }
-            _ => Err(Fault::field("proof", "is of another kind than the key")),
+            _ => Err(Fault::field("proof", "does not match the type of the key")),
         }
     }
 }

@@ -89,13 +89,13 @@ impl Approvers {
     /// Adds a person's key.
     ///
     /// # Errors
-    /// [`crate::fault::Class::Invalid`] when somebody has it already, under another credential id or as a key of
-    /// another kind too: with one private key nobody is two people.
+    /// [`crate::fault::Class::Invalid`] when an approver already has it, also under another credential id or as
+    /// another kind of key: one private key is one person.
     pub fn add(&mut self, person: &str, key: ApproverKey) -> Result<(), Fault> {
         let same = |known: &ApproverKey| known.public_key() == key.public_key();
         let mut known = self.keys.values().filter(|(_, known)| same(known));
         if let Some((owner, _)) = self.keys.get(&key.id()).or_else(|| known.next()) {
-            let sentence = format!("is a key of {owner} already");
+            let sentence = format!("is already a key of {owner}");
             return Err(Fault::new(Class::Invalid, sentence));
         }
         self.people.insert(person.to_owned());
@@ -103,7 +103,7 @@ impl Approvers {
         Ok(())
     }
 
-    /// Whether somebody has this name.
+    /// Whether an approver has this name.
     pub fn knows(&self, person: &str) -> bool {
         self.people.contains(person)
     }
@@ -209,7 +209,7 @@ fn check_terms(approval: &Approval, fee: U256, now_ms: u64) -> Result<(), Fault>
         return Err(Fault::field(
             "approvals.mostFee",
             format_args!(
-                "the transaction could cost {fee}, and {most_fee} is what was approved (in the smallest unit of the \
+                "the transaction's fee could reach {fee}, above the approved {most_fee} (in the smallest unit of the \
                  coin)"
             ),
         ));

@@ -105,7 +105,7 @@ fn signatures_of_ssh_keygen__should_be_approvals_in_our_namespace() {
         let fault = key.verify(&ApprovalProof::Ssh(text.to_owned()), challenge);
         fault.unwrap_err().message().to_owned()
     };
-    let other = "signature: is not this key's over this approval";
+    let other = "signature: is not this key's signature of this approval";
     assert_eq!(problem(&text, &[8; 32]), other);
     let namespace = "signature: must be in the namespace covault-approval";
     assert_eq!(problem(&sign("file"), &challenge), namespace);

@@ -21,7 +21,7 @@ const USER_PRESENT: u8 = 1;
 /// Reads an SSH public key that can approve.
 ///
 /// # Errors
-/// [`Class::Invalid`] when it is none, or of a kind that cannot.
+/// [`Class::Invalid`] when it is no public key, or of an unsupported kind.
 pub(super) fn parse(line: &str) -> Result<PublicKey, Fault> {
     let refuse = || {
         Fault::new(
@@ -80,7 +80,7 @@ pub(super) fn verify(key: &PublicKey, text: &str, challenge: &[u8; 32]) -> Resul
     if signature.namespace() != SSH_NAMESPACE {
         return Err(wrong("must be in the namespace covault-approval"));
     }
-    let other = || wrong("is not this key's over this approval");
+    let other = || wrong("is not this key's signature of this approval");
     match key.key_data() {
         KeyData::SkEcdsaSha2NistP256(device) if key.key_data() == signature.public_key() => {
             let signed = SshSig::signed_data(SSH_NAMESPACE, signature.hash_alg(), challenge)

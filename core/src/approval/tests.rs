@@ -412,7 +412,7 @@ fn terms__should_be_those_that_were_approved() {
     );
     let over = check(1_000, 1_001, 999).unwrap_err();
     assert!(
-        over.starts_with("approvals.mostFee: the transaction could cost 1001, and 1000 is"),
+        over.starts_with("approvals.mostFee: the transaction's fee could reach 1001, above the approved 1000 "),
         "{over}"
     );
 }
@@ -622,7 +622,7 @@ fn keys__should_be_one_persons() {
     let mut approvers = Approvers::default();
     approvers.add("treasurer", key()).unwrap();
     let fault = approvers.add("director", key()).unwrap_err();
-    assert_eq!(fault.message(), "is a key of treasurer already");
+    assert_eq!(fault.message(), "is already a key of treasurer");
     assert!(approvers.knows("treasurer") && !approvers.knows("director"));
     // Whoever has one private key is one person, whatever the key is called: under another credential id, as
     // another kind of key, for another application.
@@ -642,7 +642,7 @@ fn keys__should_be_one_persons() {
     for (one, owner) in [(&device, "a"), (&p256, "b")] {
         let key = ApproverKey::parse(&one.line()).unwrap();
         let fault = approvers.add("director", key).unwrap_err();
-        assert_eq!(fault.message(), format!("is a key of {owner} already"));
+        assert_eq!(fault.message(), format!("is already a key of {owner}"));
     }
 }
 

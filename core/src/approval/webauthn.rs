@@ -110,7 +110,7 @@ impl WebAuthnAssertion {
         if data.challenge != BASE64_URL_SAFE_NO_PAD.encode(challenge) {
             return wrong(
                 "challenge",
-                "is not that of this approval, in base64url without padding",
+                "is not the challenge of this approval in base64url without padding",
             );
         }
         if !passkey.origins.contains(&data.origin) {
@@ -134,7 +134,7 @@ impl WebAuthnAssertion {
             return wrong("must be 37 bytes");
         };
         if *rp_id_hash != <[u8; 32]>::from(Sha256::digest(&passkey.rp_id)) {
-            return wrong("is of another rp id than the passkey was enrolled with");
+            return wrong("has another rp id than the passkey was enrolled with");
         }
         if flags & USER_PRESENT == 0 {
             return wrong("the user was not present (flag UP)");
@@ -150,7 +150,7 @@ impl WebAuthnAssertion {
             return wrong("flag BE (the passkey can be copied) differs from enrolment");
         }
         if !eligible && flags & BACKED_UP != 0 {
-            return wrong("is copied although it cannot be (flag BS without BE)");
+            return wrong("is backed up, but not eligible for backup (flag BS without BE)");
         }
         Ok(())
     }
@@ -162,7 +162,7 @@ impl PasskeyPublicKey {
         let wrong = || {
             Fault::field(
                 "signature",
-                "is not this passkey's over what it is sent with, in DER for ES256",
+                "is not this passkey's signature of authenticatorData and clientDataJSON (ES256 in DER)",
             )
         };
         match self {

@@ -62,7 +62,7 @@ pub enum BreakKind {
         /// The entry of the service's chain.
         told: u64,
     },
-    /// So many more, which are not named.
+    /// How many more there are, unnamed.
     More(usize),
 }
 

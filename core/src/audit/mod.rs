@@ -109,11 +109,11 @@ impl FromStr for AuditChain {
 pub struct AuditEntry {
     /// When, in milliseconds since the Unix epoch, by the orchestrator's clock.
     pub at_ms: u64,
-    /// Who wanted it: `operator`, `token:` and an id, or `service`.
+    /// Who did it: `operator`, `token:` and an id, or `service`.
     pub by: String,
-    /// The `x-request-id` of the call that asked for it; empty when none did.
+    /// The `x-request-id` of the call that caused it; empty without one.
     pub call: String,
-    /// What it is about: `request:`, `wallet:`, `vault:`, ... and an id.
+    /// Its subject: `request:`, `wallet:`, `vault:`, ... and an id.
     pub subject: String,
     /// Its name.
     pub event: String,

@@ -23,7 +23,7 @@ pub enum BatchState {
 pub enum BatchEvent {
     /// The signing request that pays succeeded.
     PaymentSent,
-    /// One of its signing requests failed, or somebody dropped the batch.
+    /// One of its signing requests failed, or a caller dropped the batch.
     GaveUp {
         /// Why.
         reason: String,

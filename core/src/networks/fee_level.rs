@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{fault::Fault, schema::wire};
 
-/// How soon a block should have a transaction whose price is left to the chain's nodes.
+/// How soon a transaction should be included, where the chain's nodes supply its price.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum FeeLevel {
     /// It may take long.
@@ -12,7 +12,7 @@ pub enum FeeLevel {
     /// One of the next blocks. What a request means that names no level.
     #[default]
     Normal,
-    /// The next block, if that can be had.
+    /// The next block, if possible.
     Fast,
 }
 
@@ -23,7 +23,7 @@ impl FeeLevel {
     /// Reads the field `name`; `None` where the request leaves it out.
     ///
     /// # Errors
-    /// [`crate::fault::Class::Invalid`] naming the field when the number is none of the schema's.
+    /// [`crate::fault::Class::Invalid`] naming the field when the number is not in the schema.
     pub fn parse(name: &str, value: i32) -> Result<Option<Self>, Fault> {
         match wire::FeeLevel::try_from(value) {
             Ok(wire::FeeLevel::Unspecified) => Ok(None),

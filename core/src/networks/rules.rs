@@ -63,7 +63,7 @@ pub enum Resource {
 pub struct ChainIds {
     /// Whether a chain id is one of them.
     pub contains: fn(u64) -> bool,
-    /// What a person is told whose text is none of them.
+    /// The message for a text that is not one of them.
     pub problem: &'static str,
     /// How one is written, e.g. `evm:1`.
     pub example: &'static str,
@@ -164,13 +164,13 @@ pub trait NetworkRules: Sync {
     const PRICE_UNIT: &'static str = "";
     /// Whether the hash of a transaction is the same whatever its signatures are.
     const HASH_BEFORE_SIGNING: bool = false;
-    /// How long a transaction may wait for a block before somebody is told, in milliseconds.
+    /// How long a transaction may wait for a block before it is listed as stuck, in milliseconds.
     const PATIENCE_MS: u64 = 600_000;
     /// The most that one transaction may cost where a signer node's own rules name no fee, in the smallest unit of the
     /// coin: far above what [`NetworkRules::build`] and the network ask for.
     const DEFAULT_MOST_FEE: u64;
     /// When a transaction ends by itself that cannot be replaced, for people.
-    const ENDS_BY_ITSELF: &'static str = "it ends by itself";
+    const ENDS_BY_ITSELF: &'static str = "it expires by itself";
 
     /// The address of a public key (secp256k1: 33 bytes compressed, SEC 1; Ed25519: 32 bytes).
     ///
@@ -370,7 +370,7 @@ pub trait NetworkRules: Sync {
         _how: Replacement,
     ) -> Result<Self::Payload, Fault> {
         let ends = match self.valid_until(replaced)? {
-            Some(end) => format!("no block takes it from {end} on"),
+            Some(end) => format!("it cannot be mined from {end} on"),
             None => Self::ENDS_BY_ITSELF.to_owned(),
         };
         Err(Fault::new(

@@ -20,9 +20,9 @@ pub struct RequestChange {
     pub status: &'static str,
     /// `approve` while it waits for people, else empty.
     pub pending_operation: &'static str,
-    /// How many people have to approve, as far as is known.
+    /// How many people have to approve, as far as the service knows.
     pub required_approval_count: u32,
-    /// How many of them are missing; 0 unless it waits for people.
+    /// How many approvals are missing; 0 unless it waits for approval.
     pub remaining_approval_count: u32,
     /// When it changed, in milliseconds since the Unix epoch.
     #[serde(serialize_with = "text")]

@@ -89,7 +89,7 @@ impl ApprovalRule {
         }
     }
 
-    /// Checks a rule that somebody made.
+    /// Checks a rule from outside.
     ///
     /// # Errors
     /// [`crate::fault::Class::Invalid`] naming the field.
@@ -130,7 +130,7 @@ impl ApprovalRule {
         }
         if let ApprovalMode::Manual { needs } = mode {
             if of.is_empty() {
-                return Err(Fault::field("of", "names nobody who could approve"));
+                return Err(Fault::field("of", "names no approver"));
             }
             let most = of.len().min(MAX_APPROVALS);
             if !(1..=most).contains(&usize::from(*needs)) {
@@ -146,12 +146,12 @@ impl ApprovalRule {
     }
 }
 
-/// A person has approved a request. Whoever makes one has checked it.
+/// A person has approved a request. Its constructor's caller has verified it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PersonApproval {
     /// Who.
     pub person: String,
-    /// When it came, in milliseconds since the Unix epoch.
+    /// When it arrived, in milliseconds since the Unix epoch.
     pub at_ms: u64,
     /// What it is bound by.
     pub terms: ApprovalTerms,
@@ -263,7 +263,7 @@ impl Consent {
     /// Why a request failed for which too few have agreed in time.
     pub(super) fn expired(&self, now_ms: u64) -> String {
         format!(
-            "not approved in time: {} of {} approvals were there when it expired",
+            "not approved in time: {} of {} approvals when it expired",
             self.count(now_ms),
             self.required(now_ms)
         )
@@ -300,13 +300,15 @@ impl SigningRequest {
         }
         let terms = self.consent.terms(now_ms).filter(|_| count >= needs);
         let Some(ApprovalTerms { most_fee, .. }) = terms else {
-            let problem = format!("{count} of {needs} approvals still hold; the others are over");
+            let problem =
+                format!("{count} of {needs} approvals are still valid; the others have expired");
             return Ok(Some(problem));
         };
         let fee = self.network.rules().most_fee(&unsigned.bytes)?;
         Ok((fee > U256::from(most_fee)).then(|| {
             format!(
-                "the transaction could cost {fee}, and {most_fee} is what was approved (in the smallest unit of the coin)"
+                "the transaction's fee could reach {fee}, above the approved {most_fee} (in the smallest unit of the \
+                 coin)"
             )
         }))
     }

@@ -55,7 +55,7 @@ pub enum RequestEvent {
     },
     /// Too few have agreed in time.
     ApprovalExpired,
-    /// Somebody said no.
+    /// An approver or token rejected it.
     Rejected {
         /// Who and why.
         reason: String,
@@ -223,7 +223,7 @@ impl RequestState {
         self.is_final() || matches!(self, RequestState::InDoubt { .. })
     }
 
-    /// Whether it has failed, or is to: it gets no transaction any more.
+    /// Whether it has failed, or will: it gets no transaction.
     pub fn is_given_up(&self) -> bool {
         matches!(
             self,
@@ -309,7 +309,7 @@ impl RequestState {
                         deadline_ms,
                     },
                     Some(mut built) => {
-                        // Whoever holds by now what it used keeps that, and the request ends.
+                        // If another request holds by now what this one used, that one keeps it, and this one ends.
                         claim = Some(ReservationChange::Take);
                         built.draft.deadline_ms = deadline_ms;
                         RequestState::Prepared {
@@ -358,8 +358,8 @@ impl RequestState {
                 RequestState::Signing { draft, attempt, .. },
                 RequestEvent::ApprovalWanted { reason },
             ) if !consent.rule.of.is_empty() => {
-                // People take their time: others may use what it holds meanwhile. The draft stays the only one that
-                // this request can ever sign.
+                // People take time, so other requests may use what it holds. The draft stays the only one that this
+                // request can ever sign.
                 claim = Some(ReservationChange::Free(Box::new(draft.clone())));
                 agreed = Some(consent.clone().wanting(reason, now_ms));
                 RequestState::AwaitingApproval {

@@ -517,7 +517,7 @@ fn step__should_count_persons_who_may_approve_once_and_not_for_ever() {
     assert_eq!(code, ExecuteCode::AlreadyDenied);
     assert_eq!(
         reason,
-        "not approved in time: 0 of 2 approvals were there when it expired"
+        "not approved in time: 0 of 2 approvals when it expired"
     );
 }
 

@@ -104,8 +104,8 @@ impl Replaces {
             Some(most) if fee > U256::from(most) => Err(Fault::new(
                 Class::Invalid,
                 format!(
-                    "to take the place of the earlier transaction it may have to pay a fee of {fee}, and {most} is the \
-                     most that was allowed (in the smallest unit of the coin)"
+                    "replacing the earlier transaction may take a fee of {fee}, above the allowed maximum of {most} \
+                     (in the smallest unit of the coin)"
                 ),
             )
             .with_execute_code(ExecuteCode::InsufficientGasFee)),
@@ -165,7 +165,7 @@ pub enum RequestState {
         /// Whether it is to be sent once signed.
         broadcast: bool,
     },
-    /// Somebody has to agree.
+    /// People have to approve it.
     AwaitingApproval {
         /// As in `Screened`.
         broadcast: bool,
@@ -311,9 +311,9 @@ impl RequestState {
             RequestState::Signed { .. } | RequestState::Broadcasting { .. } => {
                 Some("it is signed; a request can only be rejected before signing")
             }
-            RequestState::InDoubt { .. } => {
-                Some("it was already given up, and waits until its transaction can never come")
-            }
+            RequestState::InDoubt { .. } => Some(
+                "it was already given up, and is pending until its transaction can never be mined",
+            ),
             RequestState::Succeeded {
                 handed_over: Some(_),
                 ..

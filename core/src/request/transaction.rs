@@ -7,11 +7,11 @@ use crate::schema::wire::{self, transaction_state::Status};
 /// Where a transaction is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TransactionState {
-    /// No block has it, and one may.
+    /// Not mined yet, but it may be.
     Pending,
-    /// A block has it that may still be replaced.
+    /// Mined in a block that may still be reorganised away.
     Mined(Inclusion),
-    /// A block has it for good.
+    /// Mined in a final block.
     Final(Inclusion),
     /// Another transaction used its number or what it spends, for good: it never comes.
     Replaced {

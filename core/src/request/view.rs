@@ -89,7 +89,7 @@ fn show(state: &RequestState) -> StateView<'_> {
 pub(super) struct ApprovalCounts {
     /// What it waits for people to do; empty: nothing.
     pub pending_operation: &'static str,
-    /// How many people have to approve, as far as is known.
+    /// How many people have to approve, as far as the service knows.
     pub required: u32,
     /// How many of them are missing, while it waits.
     pub remaining: u32,

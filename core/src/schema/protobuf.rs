@@ -34,7 +34,7 @@ fn check_value(field: &FieldDescriptor, value: &Value, path: &FieldPath<'_>) -> 
             .try_for_each(|(index, item)| check_value(field, item, &FieldPath::Item(path, index))),
         (Value::Message(message), _) => check_message(message, path),
         (Value::EnumNumber(number), Kind::Enum(known)) if known.get_value(*number).is_none() => {
-            Err(path.fault("is a number that is not known"))
+            Err(path.fault("is an unknown enum number"))
         }
         _ => Ok(()),
     }
@@ -89,7 +89,7 @@ mod tests {
         };
         assert_eq!(
             refused(&[&inside(16, &message.encode_to_vec())]),
-            "evmMessage.type: is a number that is not known",
+            "evmMessage.type: is an unknown enum number",
         );
         assert_eq!(refused(&[&[0xff]]), "the message cannot be decoded");
     }

@@ -30,7 +30,7 @@ pub fn make(kind: TokenKind, entropy: &dyn Entropy) -> SecretString {
     SecretString::from(text)
 }
 
-/// What a text is a token for, going by its form and checksum alone; `None` when it is none.
+/// What a text is a token for, judged by its form and checksum alone; `None` when it is not a token.
 pub fn kind_of(text: &str) -> Option<TokenKind> {
     let kind = [TokenKind::Platform, TokenKind::Sweep]
         .into_iter()

@@ -223,9 +223,9 @@ impl LiveKey {
         Ok(())
     }
 
-    /// Takes what nodes have shown instead of making what the run `order` was to make: the generations
-    /// that were proven to them, and the epochs that were used up, by somebody whose store is not this
-    /// one. The wish stays. What runs have left is void only with the next generation.
+    /// Takes what nodes have shown instead of making what the run `order` was to make: the generations that were
+    /// proven to them, and the epochs that were used up, by an orchestrator with another store. The wish stays. What
+    /// runs have left is void only with the next generation.
     ///
     /// # Errors
     /// As [`LiveKey::prepared`].

@@ -278,9 +278,9 @@ impl Vault {
         Ok(())
     }
 
-    /// An operator wants new shares of the keys of these schemes (of every key that can have some,
-    /// when there are none): held by `to`, or by whom they are held now. `lost` are holders that have no share
-    /// any more. Repeating the wish changes nothing.
+    /// An operator wants new shares of the keys of these schemes (of every key that can have some, when there are
+    /// none): held by `to`, or by whom they are held now. `lost` are holders that have lost their shares. Repeating
+    /// the wish changes nothing.
     ///
     /// # Errors
     /// [`Class::Invalid`] naming the field, and [`Class::WrongState`] before the keys are there

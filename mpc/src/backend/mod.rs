@@ -129,7 +129,7 @@ pub trait Session<T>: Send {
     /// Whose message is missing.
     fn waiting_for(&self) -> Vec<SignerIndex>;
 
-    /// The last round that has messages: there are none of later ones.
+    /// The last round that has messages.
     fn last_round(&self) -> u16;
 }
 
@@ -413,7 +413,7 @@ fn check_keygen(setup: &KeygenSetup) -> Result<(), Fault> {
         ));
     }
     if setup.me == 0 || setup.me > setup.parties {
-        return Err(Fault::field("signers", "we are not one of them"));
+        return Err(Fault::field("signers", "must include this node"));
     }
     Ok(())
 }

@@ -126,7 +126,7 @@ impl Bus for RedisBus {
         let size = u32::try_from(message.len()).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.room)
             .try_acquire_many_owned(size)
-            .map_err(|_| BusError::Full("too many bytes wait"))?;
+            .map_err(|_| BusError::Full("too many queued bytes"))?;
         self.queue
             .try_send(QueuedMessage {
                 to,
@@ -134,7 +134,7 @@ impl Bus for RedisBus {
                 queued: Instant::now(),
                 _room: room,
             })
-            .map_err(|_| BusError::Full("too many messages wait"))
+            .map_err(|_| BusError::Full("too many queued messages"))
     }
 
     async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
@@ -349,7 +349,7 @@ impl RedisReader {
             }
             self.slow = 0;
             tracing::error!(
-                "redis: an entry is too large to be read in time; all that waits is skipped"
+                "redis: an entry is too large to read in time; skipping all queued entries"
             );
             return Ok(connection);
         }

@@ -58,7 +58,7 @@ pub(crate) type PeerHeights = BTreeMap<NodeId, (u64, Vec<u8>)>;
 /// Promises of this node are missing here.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LostClaims {
-    /// The height that somebody has seen.
+    /// The height that a peer has seen.
     pub seen: u64,
     /// Shares that must not sign: root public key and epoch, and all epochs before.
     pub blocked: Vec<(Vec<u8>, u32)>,

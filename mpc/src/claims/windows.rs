@@ -29,7 +29,7 @@ const MAX_CACHED_COUNTERS: usize = 16_384;
 pub(super) struct SpendingWindows {
     /// The last bucket that holds anything.
     last: u64,
-    /// The counters that were used lately.
+    /// The counters that were used recently.
     cached: HashMap<String, SpendingWindow>,
 }
 

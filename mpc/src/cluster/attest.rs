@@ -103,7 +103,8 @@ impl ClusterInner {
                         Some(signatures) => stated.push((node, signatures)),
                         None => {
                             let node = self.node_registry.name(&node);
-                            tracing::warn!(%node, "a node's statements about addresses are not signed by it; it is left out");
+                            tracing::warn!(%node, "a node's statements about addresses are not signed by it; \
+                                                   ignoring the node");
                         }
                     }
                 }

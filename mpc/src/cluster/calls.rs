@@ -139,7 +139,7 @@ pub(super) struct ReplySlot {
 /// Why an answer is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ReplyError {
-    #[error("flood: too many replies of this node wait")]
+    #[error("flood: too many queued replies of this node")]
     Flood,
     #[error("the reply is larger than any honest one")]
     TooLarge,

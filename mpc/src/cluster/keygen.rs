@@ -145,7 +145,8 @@ impl ClusterInner {
                 };
                 if !has_signed(&node, &statement.text(), &signature) {
                     let node = self.node_registry.name(&node);
-                    tracing::warn!(%node, "a node's statement about a new key is not signed by it; it counts as silent");
+                    tracing::warn!(%node, "a node's statement about a new key is not signed by it; treating it as no \
+                                           answer");
                     return Ok(None);
                 }
                 Ok(Some((node, (root, transcript, signature))))

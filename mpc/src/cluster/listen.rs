@@ -41,7 +41,7 @@ enum DropReason {
     Envelope(#[from] EnvelopeError),
     #[error(transparent)]
     ReplyError(#[from] ReplyError),
-    #[error("flood: too many messages of this sender wait")]
+    #[error("flood: too many queued messages of this sender")]
     SenderQueue,
     #[error("the message is larger than any honest one")]
     TooLarge,
@@ -116,7 +116,8 @@ impl DropLog {
         }
         self.0.insert(*from, now_ms);
         let node = shared.node_registry.name(from);
-        tracing::warn!(%node, %why, "messages to the orchestrator dropped; said once in ten seconds for each node");
+        tracing::warn!(%node, %why, "dropped messages to the orchestrator; logged at most every ten seconds per \
+                                     node");
     }
 }
 
@@ -186,7 +187,7 @@ impl ClusterInner {
                 if !self.node_registry.listens_to(&from) {
                     return;
                 }
-                // Strangers can be as many as somebody likes: all share one lane.
+                // Unknown senders can be arbitrarily many: all share one lane.
                 if !self.node_registry.is_known(&from) {
                     queue = EVERYONE;
                 }

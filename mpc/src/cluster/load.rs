@@ -15,8 +15,8 @@ const MOST_PAUSE: Duration = Duration::from_secs(2);
 const TOO_BUSY: u32 = 3;
 const MAKES_UP: u32 = 16;
 const AVOIDED: Duration = Duration::from_secs(30);
-/// Signers count as equally fast up to so many times the fastest, and so much more: who is a little
-/// slower does its part all the same.
+/// Signers count as equally fast up to so many times the fastest, and so much more: a slightly slower signer is used
+/// as well.
 const ALIKE: u32 = 2;
 const ALIKE_BEYOND: Duration = Duration::from_millis(5);
 

@@ -89,7 +89,7 @@ pub struct NodeStatus {
     pub id: NodeId,
     /// The name it announced.
     pub name: String,
-    /// Whether it announced itself lately.
+    /// Whether it announced itself recently.
     pub live: bool,
     /// When it last announced itself, in milliseconds since the Unix epoch.
     pub last_seen_ms: u64,
@@ -244,8 +244,8 @@ impl Cluster {
         self.shared.node_registry.wait_of_newcomer(&ask, unsigned)
     }
 
-    /// From now on only these nodes are used and listed; the rest are strangers. Until somebody
-    /// calls this, every node that announces itself counts.
+    /// From now on only these nodes are used and listed; the rest are unknown nodes. Until this is called, every node
+    /// that announces itself counts.
     pub fn admit(&self, nodes: &[NodeId]) {
         self.shared.node_registry.admit(nodes);
     }
@@ -255,7 +255,7 @@ impl Cluster {
         self.shared.node_registry.nodes()
     }
 
-    /// The nodes that announced themselves lately without being admitted. A short list, whatever
+    /// The nodes that announced themselves recently without being admitted. A short list, whatever
     /// happens on the bus.
     pub fn unadmitted(&self) -> Vec<Unadmitted> {
         self.shared.node_registry.unadmitted()
@@ -283,7 +283,7 @@ impl ClusterInner {
     ) -> Result<bool, Fault> {
         match self.send(kind, place, to, body) {
             Err(fault) if is_busy(&fault) => {
-                tracing::warn!(?kind, ?fault, "an order cannot be sent now");
+                tracing::warn!(?kind, ?fault, "failed to send an order");
                 Ok(false)
             }
             sent => sent.map(|()| true),

@@ -106,7 +106,7 @@ impl KnownNode {
 #[derive(Default)]
 struct State {
     known: HashMap<NodeId, KnownNode>,
-    /// The nodes that an operator has admitted; `None` until somebody says.
+    /// The nodes that an operator has admitted; `None` until set.
     admitted: Option<HashSet<NodeId>>,
     unadmitted: UnadmittedNodes,
     /// Until when, and how much: 1 was in a team that failed, 2 was missed by others.
@@ -214,7 +214,7 @@ impl NodeRegistry {
         admitted.is_some_and(|admitted| admitted.contains(node)) || state.known.contains_key(node)
     }
 
-    /// The nodes that announced themselves lately and were not admitted; few, no matter who calls.
+    /// The nodes that announced themselves recently and are not admitted; few, no matter who calls.
     pub(super) fn unadmitted(&self) -> Vec<Unadmitted> {
         let now_ms = self.clock.now_ms();
         lock(&self.state).unadmitted.list(now_ms)
@@ -270,7 +270,7 @@ impl NodeRegistry {
             Some(known) if announced.at_ms <= known.at_ms && known.at_ms <= ahead_ms => {}
             Some(known) => {
                 if known.boot != announced.boot {
-                    tracing::info!(name = %announced.name, node = %node.openssh_line(""), "node has started again");
+                    tracing::info!(name = %announced.name, node = %node.openssh_line(""), "node has restarted");
                 }
                 *known = announced;
             }
@@ -409,7 +409,7 @@ impl NodeRegistry {
         nodes.filter(|(_, halts)| !halts.is_empty()).collect()
     }
 
-    /// Those that are there, and whose operators have frozen the vault or all.
+    /// Live nodes whose operators have frozen the vault, or everything.
     fn frozen_of<'a>(&self, nodes: &'a [NodeId], vault: VaultId) -> Vec<&'a NodeId> {
         let state = lock(&self.state);
         let is_frozen = |node: &&NodeId| {
@@ -462,9 +462,9 @@ impl NodeRegistry {
         list("check the clocks of", &self.out_of_time(&missing));
         let halted = self.halted_with(holders);
         for (title, halt) in [
-            ("signing nothing for their clocks", HaltReason::Clock),
+            ("not signing because of their clocks", HaltReason::Clock),
             (
-                "to be refreshed: promises missing in their claims",
+                "to be refreshed: claims missing from their claims files",
                 HaltReason::Claims,
             ),
             ("running twice", HaltReason::Twice),

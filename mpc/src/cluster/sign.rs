@@ -147,7 +147,7 @@ impl ClusterInner {
             if is_future(order.issued_at_ms, now_ms) {
                 // Nobody would take it for as long as that was. An order of now is taken.
                 return Err(Fault::unavailable(
-                    "the orchestrator's clock was set back while signers were asked",
+                    "the orchestrator's clock was set back during signing",
                 ));
             }
             let left = Duration::from_millis(run.deadline_ms.saturating_sub(now_ms));
@@ -378,7 +378,12 @@ impl ClusterInner {
         let Some(team) = team else {
             return Ok(Some(SECOND_TEAM_INTERVAL));
         };
-        tracing::info!(session = %run.session, first = ?at_work, second = ?team, "an attempt takes long: another one begins beside it");
+        tracing::info!(
+            session = %run.session,
+            first = ?at_work,
+            second = ?team,
+            "slow signing attempt: starting a second one in parallel"
+        );
         if !self.begin_attempt(run, team)? {
             self.node_registry.second_team_unsent(&run.ask);
             return Ok(Some(SECOND_TEAM_INTERVAL));
@@ -534,7 +539,11 @@ impl ClusterInner {
                 let shown = Equivocation::read(&evidence).and_then(|it| it.accused());
                 if let Some(accused) = shown {
                     let accused = self.node_registry.name(&accused);
-                    tracing::error!(%accused, %evidence, "a node has said two different things: check the evidence with covault node evidence");
+                    tracing::error!(
+                        %accused,
+                        %evidence,
+                        "a node signed two conflicting messages: check the evidence with covault node evidence"
+                    );
                 }
                 let mut named = false;
                 for culprit in culprits

@@ -1,4 +1,4 @@
-//! Nodes that announce themselves and were not admitted. Keys cost nothing: anyone who can write to
+//! Nodes that announce themselves and are not admitted. Keys cost nothing: anyone who can write to
 //! the bus can invent as many as it likes, and none may make this grow, or fill the log.
 
 use std::collections::HashMap;
@@ -79,7 +79,7 @@ impl UnadmittedNodes {
         if self.too_many_ms.is_none_or(due) {
             self.too_many_ms = Some(now_ms);
             tracing::warn!(
-                "more than {MAX_UNADMITTED} unknown nodes announce themselves; the others are not listed"
+                "more than {MAX_UNADMITTED} unknown nodes announce themselves; not listing the others"
             );
         }
     }
@@ -89,7 +89,7 @@ impl UnadmittedNodes {
         self.sightings.remove(node);
     }
 
-    /// Those that were heard lately, by key.
+    /// Those that were heard recently, by key.
     pub(super) fn list(&self, now_ms: u64) -> Vec<Unadmitted> {
         let mut list: Vec<Unadmitted> = self
             .sightings
@@ -114,7 +114,7 @@ fn log(node: &NodeId, name: &str) {
     tracing::warn!(
         %name,
         node = %node.openssh_line(""),
-        "an unknown node announces itself and is ignored; to use it: covault node admit"
+        "ignoring an unknown node that announces itself; to use it: covault node admit"
     );
 }
 

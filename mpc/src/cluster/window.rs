@@ -27,8 +27,8 @@ const NOISE: f64 = 0.03;
 const LEAST_SESSIONS: usize = 64;
 const LEAST_FILLS: usize = 4;
 const LEAST_ROUND: Duration = Duration::from_millis(250);
-/// Rounds of a trial: the present size and the other one in turns, so that a machine that becomes slower
-/// or faster meanwhile does so for both.
+/// Rounds of a trial: the present size and the other one in turns, so that a machine whose speed changes affects both
+/// alike.
 const TRIAL_ROUNDS: usize = 4;
 /// Rounds between two trials, which cost a little.
 const REST: u32 = 4;
@@ -106,7 +106,7 @@ impl Window {
         MOST * self.threads
     }
 
-    /// The window has no place left for somebody who waits.
+    /// The window has no room for a waiting request.
     pub(super) fn was_full(&mut self) {
         if let Some(round) = &mut self.round {
             round.full = true;

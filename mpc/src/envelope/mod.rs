@@ -51,7 +51,7 @@ pub enum EnvelopeError {
     /// Not an envelope of a version we know.
     #[error("malformed envelope")]
     Malformed,
-    /// Meant for somebody else.
+    /// Meant for another node.
     #[error("the envelope is for another node")]
     Misdirected,
     /// The signature is not the sender's.

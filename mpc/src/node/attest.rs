@@ -34,7 +34,7 @@ impl Node {
         let keys: Vec<KeyStatement> = keys.iter().map(|key| key.statement()).collect();
         let stored = KeyStatements::sign(self.codec.identity(), &keys).store(&folder);
         if let Err(fault) = stored {
-            tracing::warn!(node = %self.name, ?fault, "the statements about keys are not written");
+            tracing::warn!(node = %self.name, ?fault, "failed to write the statements about keys");
         }
     }
 

@@ -29,7 +29,7 @@ pub(super) struct ClockMonitor {
     peers: BTreeMap<NodeId, PeerTime>,
 }
 
-/// How many of the peers that were heard lately have our time, and how many another.
+/// How many of the recently heard peers agree with our time, and how many do not.
 struct ClockVotes {
     agree: usize,
     object: usize,
@@ -99,7 +99,7 @@ impl ClockMonitor {
         self.peers.insert(peer, heard);
     }
 
-    /// Whether the peer was heard lately.
+    /// Whether the peer was heard recently.
     pub(super) fn is_fresh(&self, peer: &NodeId, steady_ms: u64) -> bool {
         let known = self.peers.get(peer);
         known.is_some_and(|known| steady_ms.saturating_sub(known.steady_ms) < FRESH_MS)
@@ -126,7 +126,7 @@ impl ClockMonitor {
         }
     }
 
-    /// Whether a peer that was heard lately has another time. One that lies can say so for ever: ask
+    /// Whether a recently heard peer has another time. One that lies can say so for ever: ask
     /// this only before what can wait.
     pub(super) fn is_disputed(&self, wall_ms: u64, steady_ms: u64) -> bool {
         self.votes(wall_ms, steady_ms, 0).object > 0

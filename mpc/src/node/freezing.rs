@@ -23,7 +23,7 @@ impl Node {
         let now = self
             .freezes
             .list()
-            .inspect_err(|fault| tracing::debug!(?fault, "what is frozen cannot be read"))
+            .inspect_err(|fault| tracing::debug!(?fault, "the freeze files cannot be read"))
             .ok();
         let mut frozen = self.frozen.lock();
         if *frozen == now {
@@ -31,10 +31,10 @@ impl Node {
         }
         match &now {
             Some(Frozen { all, vaults }) => {
-                tracing::warn!(node = %self.name, all, ?vaults, "what is frozen on this node has changed");
+                tracing::warn!(node = %self.name, all, ?vaults, "the freeze state of this node has changed");
             }
             None => {
-                tracing::error!(node = %self.name, "signing nothing: what is frozen cannot be read");
+                tracing::error!(node = %self.name, "signing nothing: the freeze files cannot be read");
             }
         }
         *frozen = now;

@@ -46,8 +46,8 @@ use crate::{
 /// Prepared generations of one key that are kept, until one is activated. An honest orchestrator
 /// gives up long before; a hostile one fills no disk.
 const MAX_PENDING: usize = 1024;
-/// How far a new epoch may be above those that are there: runs that fail use epochs up, and nobody
-/// may use up all of them at once.
+/// How far a new epoch may be above the existing ones: failed runs use epochs up, and no orchestrator may use up all
+/// of them at once.
 const MAX_EPOCH_STEP: u32 = 1024;
 
 /// Shares of one key that may be retired at a time: runs that succeed make some, too.
@@ -473,7 +473,7 @@ impl Node {
                     tracing::info!(node = %node.name, erased, "retired shares erased: their retention time is over");
                 }
                 Err(fault) => {
-                    tracing::warn!(node = %node.name, ?fault, "retired shares are not erased yet");
+                    tracing::warn!(node = %node.name, ?fault, "failed to erase retired shares");
                 }
             }
         });

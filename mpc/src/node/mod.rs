@@ -244,7 +244,7 @@ pub struct Node {
     /// Names this start of the node.
     boot: [u8; 16],
     witness: Witness,
-    /// Where it keeps what shows that somebody lied.
+    /// Where it keeps evidence of lies.
     evidence: PathBuf,
     /// False only where a simulation plants a fault.
     guarded: bool,
@@ -309,8 +309,8 @@ impl Node {
                         tracing::error!(node = %node.name, what, "this machine was resumed");
                         node.announce(true);
                         return Err(Fault::unavailable(format!(
-                            "this machine was resumed: {what}; what is in memory may be in another \
-                             machine too, so the node ends: start it again"
+                            "this machine was resumed: {what}; another machine may have a copy of its memory, so the \
+                             node stops: start it again"
                         )));
                     }
                     node.look_for_freezes();
@@ -407,7 +407,12 @@ impl Node {
                 && check.asks_approvals(record.vault)
             {
                 let (vault, problem) = (record.vault, fault.message());
-                tracing::warn!(node = %name, %vault, problem, "nothing that people have to approve is signed for a vault");
+                tracing::warn!(
+                    node = %name,
+                    %vault,
+                    problem,
+                    "a vault's key is too small for approvals: requests that need approval are refused"
+                );
             }
         }
         let opened_height = claims.age().height;

@@ -426,7 +426,7 @@ impl Node {
         let place = signers.iter().position(|signer| *signer == self.codec.id());
         let me = place
             .and_then(|place| indices.get(place).copied())
-            .ok_or_else(|| Fault::field("signers", "we are not one of them"))?;
+            .ok_or_else(|| Fault::field("signers", "must include this node"))?;
         let setup = KeygenSetup {
             context,
             me,
@@ -540,8 +540,8 @@ impl Node {
     }
 }
 
-const SPENDING_UNKNOWN: &str = "promises of this node were missing in its claims file less than a \
-                                  day ago, so that its limits count as used up, and approvals as used";
+const SPENDING_UNKNOWN: &str = "claims of this node were missing from its claims file less than a day ago, so its \
+                                limits and approvals count as used up";
 
 fn refused_claim(error: &ClaimError) -> Fault {
     match error {
@@ -550,7 +550,7 @@ fn refused_claim(error: &ClaimError) -> Fault {
         }
         ClaimError::OtherDigest => Fault::new(
             Class::WrongState,
-            "request: this request was to sign something else before; it never will",
+            "request: this request has already claimed another digest, and can sign no other",
         ),
         ClaimError::OtherAmounts => Fault::new(
             Class::WrongState,

@@ -25,26 +25,26 @@ pub(super) enum MessageRefusal {
     /// Malformed, misdirected, unsealed, unopenable, or not signed by whom it names.
     #[error(transparent)]
     Envelope(#[from] EnvelopeError),
-    /// An order of somebody whose key is not pinned.
-    #[error("order ignored: its key is not among the orchestrators that this node trusts")]
+    /// An order signed with a key that is not pinned.
+    #[error("order ignored: this node does not trust the orchestrator that signed it")]
     UntrustedOrchestrator,
     /// A protocol message of a node that is not among the configured peers.
-    #[error("message of a node that is no peer")]
+    #[error("message of a node that is not a peer")]
     NoPeer,
     /// About nonces, of a node without a share of any key that we have.
-    #[error("message about nonces of a node that holds no key with this one")]
+    #[error("message about nonces of a node that shares no key with this one")]
     NoHolder,
     /// Well sealed and signed, and not a message.
     #[error("the message cannot be read")]
     Unreadable,
     /// More unverified messages in one name than may wait. Whose they are nobody has verified.
-    #[error("flood: too many messages wait that say they are of this sender")]
+    #[error("flood: too many queued messages claim this sender")]
     Flood,
     /// More unverified messages than may wait.
-    #[error("flood: too many messages wait")]
+    #[error("flood: too many queued messages")]
     Full,
     /// More messages without an order than one sender, or all together, may have waiting.
-    #[error("flood: too many messages wait for an order")]
+    #[error("flood: too many messages queued for an order")]
     Early,
     /// More messages of one sender than a session has slots.
     #[error("flood: more messages than the session has rounds")]
@@ -56,7 +56,7 @@ pub(super) enum MessageRefusal {
     #[error("the message is of another epoch than the session")]
     WrongEpoch,
     /// What a peer shows proves no generation that we could take.
-    #[error("a proof that a peer shows is refused")]
+    #[error("refused a proof that a peer sent")]
     Proof,
 }
 
@@ -100,7 +100,7 @@ impl Node {
         }
     }
 
-    /// Says why a proof that a peer shows is refused.
+    /// Says why a proof that a peer sent is refused.
     pub(super) fn drop_proof(&self, from: &NodeId, fault: &Fault) {
         let why = MessageRefusal::Proof;
         if let Some(unsaid) = self.refusals.count(why, self.clock.now_ms()) {

@@ -17,8 +17,7 @@ pub struct ThresholdLimits {
     pub least_threshold: Option<u16>,
     /// The highest threshold. `None`: of a key that is there, the present one.
     pub most_threshold: Option<u16>,
-    /// How many more holders than the threshold there must be. `None`: of a key that is there, as
-    /// many as there are now.
+    /// How many more holders than the threshold there must be. `None`: for an existing key, as many as now.
     pub least_spare: Option<u16>,
 }
 

@@ -56,7 +56,7 @@ const MAX_QUEUED: usize = 8 * MAX_INPUTS;
 const MAX_QUEUED_BYTES: usize = 16 << 20;
 /// Files of evidence that a node keeps.
 const MAX_EVIDENCE: usize = 1_000;
-/// What a message costs besides its body, about.
+/// What a message costs in addition to its body, about.
 const OVERHEAD: usize = 256;
 
 type AttemptId = (SessionId, u32);
@@ -280,7 +280,7 @@ impl SessionCell {
 }
 
 impl Sessions {
-    /// Whether the session was run to its end here, with whoever this says it is of. What comes for it
+    /// Whether the session that this message names has already run to its end here. What comes for it
     /// need not even be verified.
     pub(super) fn is_over(&self, header: &EnvelopeHeader) -> bool {
         let table = lock(&self.table);
@@ -512,7 +512,7 @@ impl Node {
                 sequence,
                 ..
             } = header;
-            // Somebody may have cheated in another session in the meantime. Each trial of a cheat tells
+            // A party may have cheated in another session in the meantime. Each trial of a cheat tells
             // its author something, so there is not a second one: neither is a message of theirs
             // looked at, nor is the answer to one that was being looked at sent.
             let outcome = match self.stopped(running) {
@@ -592,7 +592,7 @@ impl Node {
                     }
                     (Finished::Reshared(share), SessionJob::Reshare(order)) => {
                         let reply = self.prepared(*order, share).unwrap_or_else(|fault| {
-                            tracing::error!(node = %self.name, ?fault, "new share not stored");
+                            tracing::error!(node = %self.name, ?fault, "failed to store a new share");
                             OrderReply::Refused(fault)
                         });
                         self.reply(running.orchestrator, epoch, session, attempt, &reply);
@@ -624,21 +624,25 @@ impl Node {
         }
     }
 
-    /// Writes what shows that somebody has said two things into the node's folder, as text.
+    /// Writes evidence of an equivocation into the node's folder, as text.
     fn keep_evidence(&self, (session, attempt): AttemptId, found: &Equivocation) -> String {
         let text = found.write();
         let path = self.evidence.join(format!("{session}-{attempt}.json"));
         let written = fs::create_dir_all(&self.evidence).and_then(|()| {
             if fs::read_dir(&self.evidence)?.count() >= MAX_EVIDENCE {
-                return Err(io::Error::other("there are too many files of evidence"));
+                return Err(io::Error::other("too many evidence files"));
             }
             fs::write(&path, &text)
         });
         match written {
             Ok(()) => {
-                tracing::error!(node = %self.name, path = %path.display(), "a node has said two different things: check with covault node evidence");
+                tracing::error!(
+                    node = %self.name,
+                    path = %path.display(),
+                    "a node signed two conflicting messages: check with covault node evidence"
+                );
             }
-            Err(error) => tracing::warn!(node = %self.name, %error, "evidence is not kept"),
+            Err(error) => tracing::warn!(node = %self.name, %error, "failed to store evidence"),
         }
         text
     }
@@ -655,7 +659,7 @@ impl Node {
         let root = match self.keep(record) {
             Ok(root) => root,
             Err(fault) => {
-                tracing::error!(node = %self.name, ?fault, "share not stored");
+                tracing::error!(node = %self.name, ?fault, "failed to store a share");
                 let reply = OrderReply::Refused(fault);
                 return self.reply(orchestrator, epoch, session, attempt, &reply);
             }
@@ -700,7 +704,7 @@ impl Node {
         self.runtime.spawn(async move {
             for peer in ban {
                 while let Err(error) = node.claims.ban(&root, peer, now_ms).await {
-                    tracing::error!(node = %node.name, %error, "the ban is not stored yet");
+                    tracing::error!(node = %node.name, %error, "failed to store the ban");
                     if node.claims.is_broken() {
                         // The node ends. Nobody hears of the failure from it.
                         return;
@@ -787,8 +791,15 @@ impl Node {
             let reason = match misled.is_empty() {
                 true => "timed out",
                 false => {
-                    tracing::error!(node = %self.name, %session, attempt, ?misled, orchestrator = ?running.orchestrator, "the orchestrator has ordered other things of these nodes, or they say so");
-                    "timed out: the orchestrator has ordered different things of the signers"
+                    tracing::error!(
+                        node = %self.name,
+                        %session,
+                        attempt,
+                        ?misled,
+                        orchestrator = ?running.orchestrator,
+                        "these nodes report other orders of the orchestrator"
+                    );
+                    "timed out: the orchestrator sent the signers different orders"
                 }
             };
             meter::session_ended(&self.name, running.job.kind(), "timed_out");

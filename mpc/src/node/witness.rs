@@ -4,7 +4,7 @@
 //! with the most, on disk too, and show it to its node when that starts, and when it announces less.
 //! It is evidence: the node's own signature is on it, so that nobody can make a node believe that it
 //! has forgotten something. A node that has does not sign with the shares it had then: it has to be
-//! given new ones. Announcements also show a node that somebody else runs under its identity.
+//! given new ones. Announcements also show a node that another process runs under its identity.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
@@ -49,8 +49,8 @@ const DUPLICATE_MS: u64 = 30_000;
 
 const DUPLICATE_IDENTITY: &str = "this node runs twice: another process has its identity (a copied folder, or a \
                      cloned machine). Stop one of them, start the other again, and refresh the vaults";
-const CLAIMS_LOST: &str = "promises of this node are missing in its claims file: it was put back, or \
-                         the node ran elsewhere. Refresh the vault first";
+const CLAIMS_LOST: &str = "claims of this node are missing from its claims file: an older copy was restored, or the \
+                           node ran elsewhere. Refresh the vault first";
 
 pub(super) struct Witness {
     began: Instant,
@@ -191,7 +191,7 @@ impl Node {
             && !state.clocks.is_disputed(self.clock.now_ms(), steady_ms)
     }
 
-    /// Refuses when somebody else has our identity.
+    /// Refuses when another process has our identity.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`].
@@ -320,7 +320,7 @@ impl Node {
             return;
         }
         if let Err(error) = self.claims.remember(save).await {
-            tracing::warn!(node = %self.name, %error, "what was heard of peers is not stored");
+            tracing::warn!(node = %self.name, %error, "failed to store what peers reported");
         }
     }
 
@@ -340,7 +340,7 @@ impl Node {
         let header = EnvelopeHeader::outside_sessions(EnvelopeKind::Witness, self.codec.id(), to);
         let sent = encode(news).and_then(|body| self.codec.send(header, &body));
         if let Err(fault) = sent {
-            tracing::warn!(node = %self.name, ?fault, "cannot ask or answer a peer");
+            tracing::warn!(node = %self.name, ?fault, "failed to query or answer a peer");
         }
     }
 
@@ -353,7 +353,7 @@ impl Node {
             let lately =
                 |told_ms: &u64| steady_ms.saturating_sub(*told_ms) < MIN_ANSWER_INTERVAL_MS;
             state.last_answered.retain(|_, told_ms| lately(told_ms));
-            // What somebody replays of an earlier start takes no answer from this one.
+            // A replayed message of an earlier start gets no answer from this one.
             let telling = (to, boot, question.is_some());
             if state.last_answered.contains_key(&telling) {
                 return;
@@ -400,7 +400,7 @@ impl Node {
         }
     }
 
-    /// Looks at one of our own announcements that a peer has kept; false when it is none.
+    /// Looks at one of our own announcements that a peer has kept; false when it is invalid.
     fn shown(self: &Arc<Self>, wire: Vec<u8>) -> bool {
         let Ok(envelope) = Envelope::parse(wire) else {
             return false;
@@ -510,7 +510,7 @@ impl Node {
         }
     }
 
-    /// Somebody has seen more promises of us than we know: the shares of now never sign again.
+    /// A peer has seen more claims of ours than we know of: the present shares never sign again.
     fn on_claims_lost(self: &Arc<Self>, seen: u64, bans: &[Ban]) {
         {
             let mut state = self.witness.lock();

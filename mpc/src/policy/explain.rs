@@ -206,7 +206,7 @@ impl ScopeRules {
         for (place, most) in &self.most_price {
             let unit = place.network.rules().price_unit();
             say(format!(
-                "price that chain nodes name on {place}: at most {most} {unit}"
+                "price that chain nodes report on {place}: at most {most} {unit}"
             ));
         }
     }

@@ -123,7 +123,7 @@ fn vaults(
             .parse()
             .map_err(|_| wrong(&path, "must be the UUID of a vault"))?;
         if vaults.insert(vault, rules).is_some() {
-            return Err(wrong(&path, "has rules already"));
+            return Err(wrong(&path, "already has rules"));
         }
     }
     Ok(vaults)
@@ -143,7 +143,7 @@ fn wallets(
             };
             known = true;
             if wallets.insert((network, address), rules.clone()).is_some() {
-                return Err(wrong(&path, "has rules already"));
+                return Err(wrong(&path, "already has rules"));
             }
         }
         if !known {
@@ -185,7 +185,7 @@ fn limits(keys: &mut TableReader) -> Result<BTreeMap<Asset, AmountLimit>, Fault>
             ));
         }
         if limits.insert(asset, limit).is_some() {
-            return Err(wrong(&at, "has limits already"));
+            return Err(wrong(&at, "already has limits"));
         }
     }
     Ok(limits)

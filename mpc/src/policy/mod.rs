@@ -92,7 +92,7 @@ impl SpendingCounter {
     }
 }
 
-/// What somebody wants to have signed.
+/// What an orchestrator asks to have signed.
 #[derive(Clone, Copy)]
 pub struct PolicyRequest<'a> {
     /// The vault of the wallet, whose address the payload names.

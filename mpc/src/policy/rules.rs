@@ -306,8 +306,8 @@ impl ScopeRules {
             Some(most) if price > most => {
                 let unit = at.network.rules().price_unit();
                 let sentence = format_args!(
-                    "is {price} {unit} by what chain nodes say, and {scope} believes at most {most}; its \
-                     operator can raise it under most_price, or the request brings its own"
+                    "is {price} {unit} according to chain nodes, and {scope} accepts at most {most}; its operator \
+                     can raise it under most_price, or the request brings its own"
                 );
                 Err(Fault::field("price", sentence))
             }

@@ -524,7 +524,7 @@ fn prices_of_bitcoin_nodes__should_have_a_ceiling() {
     for change in absurd {
         let fault = refused(&none, pay(change), "price: is ");
         assert!(
-            fault.message().contains(" sat/vB by what chain nodes say"),
+            fault.message().contains(" sat/vB according to chain nodes"),
             "{fault}"
         );
         allowed(&raised, pay(change));
@@ -536,7 +536,7 @@ fn prices_of_solana_nodes__should_have_a_ceiling() {
     let none = Policy::default();
     allowed(&none, priced_lamports(SOL, 5, Some(10_000_000)));
     // The fee of this one is far below what is allowed: 0.0000104 SOL.
-    let dear = "price: is 10000001 micro-lamports per unit of computation by what chain nodes say";
+    let dear = "price: is 10000001 micro-lamports per unit of computation according to chain nodes";
     refused(&none, priced_lamports(SOL, 5, Some(10_000_001)), dear);
     let raised = policy("most_price.solana = \"20000000\"");
     allowed(&raised, priced_lamports(SOL, 5, Some(20_000_000)));
@@ -769,7 +769,7 @@ fn file__should_name_the_key_that_is_wrong() {
         ),
         (
             "[[limits]]\nasset = \"evm:1\"\nper_day = \"1\"\n[[limits]]\nasset = \"evm:1\"\nper_day = \"2\"",
-            "limits[1].asset: has limits already",
+            "limits[1].asset: already has limits",
         ),
         ("\nraw_signing = maybe", "line 3 is not TOML: "),
         (
@@ -792,7 +792,7 @@ fn file__should_name_the_key_that_is_wrong() {
         ),
         (
             "[vaults.\"02020202-0202-0202-0202-02020202020A\"]\n[vaults.\"02020202-0202-0202-0202-02020202020a\"]",
-            "vaults.\"02020202-0202-0202-0202-02020202020a\": has rules already",
+            "vaults.\"02020202-0202-0202-0202-02020202020a\": already has rules",
         ),
         (
             "[wallets.\"0x12\"]",

@@ -8,13 +8,13 @@ pub type Job = Box<dyn FnOnce() + Send>;
 /// Which jobs go first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    /// Signing: somebody waits for each.
+    /// Signing: a client waits for each.
     Signing,
     /// Key generation: long, and may wait; but not for ever, whatever keeps the first lane full.
     Keygen,
-    /// Work done ahead, in pieces of about a millisecond: begun when nothing else waits, or now and then,
-    /// since what is made ahead is less work than what is not; and one at a time, so that the other
-    /// threads stay free for what somebody waits for.
+    /// Work done ahead, in pieces of about a millisecond: begun when nothing else waits, or now and then, since what
+    /// is made ahead is less work than what is not; and one at a time, so that the other threads stay free for what
+    /// clients wait for.
     Idle,
 }
 

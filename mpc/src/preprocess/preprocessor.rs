@@ -211,7 +211,7 @@ impl Preprocessor {
             self.node.runtime.spawn(async move {
                 let burned = this.store.burn_others(&this.node.claims, &current);
                 if let Err(error) = burned.await {
-                    tracing::error!(node = %this.node.name, %error, "old nonces could not be burned");
+                    tracing::error!(node = %this.node.name, %error, "failed to burn old nonces");
                 }
             });
         }
@@ -229,7 +229,7 @@ impl Preprocessor {
         }
     }
 
-    /// Starts to fill a pool that is low, unless somebody is at it.
+    /// Starts to fill a pool that is low, unless that is in progress.
     fn fill_if_low(self: &Arc<Self>, key: Arc<LoadedKey>, of: ShareEpoch) {
         let level = self.store.level(&of);
         let Watermarks { low, high } = self.watermarks;
@@ -262,7 +262,7 @@ impl Preprocessor {
                 match filling.key.signer.make_nonce(&entropy) {
                     Some(Ok(nonce)) => made.push(nonce),
                     Some(Err(fault)) => {
-                        tracing::error!(node = %this.node.name, ?fault, "a nonce could not be made");
+                        tracing::error!(node = %this.node.name, ?fault, "failed to preprocess a nonce");
                         break;
                     }
                     None => break,
@@ -293,7 +293,7 @@ impl Preprocessor {
             Ok(_) => {
                 // Burned while they were made.
                 if let Err(error) = nonces.burn_epoch(&self.node.claims, of, None).await {
-                    tracing::error!(node = %self.node.name, %error, "old nonces could not be burned");
+                    tracing::error!(node = %self.node.name, %error, "failed to burn old nonces");
                 }
             }
             Err(error) => {
@@ -413,7 +413,7 @@ impl Preprocessor {
                     // What it named and nobody used would lie here for ever.
                     let burned = nonces.burn_epoch(&this.node.claims, &of, Some(spent_below));
                     if let Err(error) = burned.await {
-                        tracing::error!(node = %this.node.name, %error, "nonces could not be burned");
+                        tracing::error!(node = %this.node.name, %error, "failed to burn nonces");
                     }
                     let ids: Vec<u64> = nonces.ready(&of).into_iter().map(|(id, _)| id).collect();
                     if !ids.is_empty() {
@@ -515,7 +515,7 @@ impl Preprocessor {
         let (this, of) = (Arc::clone(self), share_epoch(&key));
         self.node.runtime.spawn(async move {
             if let Err(error) = this.store.burn(&this.node.claims, &of, ids).await {
-                tracing::error!(node = %this.node.name, %error, "nonces could not be burned");
+                tracing::error!(node = %this.node.name, %error, "failed to burn nonces");
             }
             this.fill_if_low(key, of);
         });

@@ -83,7 +83,7 @@ impl BusDouble for CrowdBus {
             let mut full = self.full.lock().unwrap();
             if *full > 0 {
                 *full -= 1;
-                return Err(BusError::Full("too many messages wait"));
+                return Err(BusError::Full("too many queued messages"));
             }
         }
         if header.kind == EnvelopeKind::SigningOrder {

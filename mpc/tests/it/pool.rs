@@ -264,7 +264,7 @@ async fn node__should_use_no_nonce_of_an_old_copy_of_its_folder() {
     // The others have shown it that it is an old one.
     let fault = test.sign(&test.order(&root), 2, 30_000).await;
     let fault = fault.expect_err("with an old copy").to_string();
-    assert!(fault.contains("missing in its claims file"), "{fault}");
+    assert!(fault.contains("missing from its claims file"), "{fault}");
     let order = test.refresh_order(&root, 0, 2);
     let proof = test.cluster.reshare(&order).await.unwrap();
     test.cluster.activate(&order, &proof).await.unwrap();

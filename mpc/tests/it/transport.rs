@@ -401,7 +401,7 @@ async fn floods_hit_the_flooder(bus: Arc<dyn Bus>) {
         tasks.push(flood(&tap.bus, identity, &victims));
         // The stranger is no peer: none of its messages is kept at all.
         let flood = |line: &String| {
-            line.contains(name) && (line.contains("flood") || line.contains("is no peer"))
+            line.contains(name) && (line.contains("flood") || line.contains("is not a peer"))
         };
         timeout(Duration::from_secs(60), async {
             while !log.lines("message refused").iter().any(flood) {

@@ -178,7 +178,7 @@ async fn claims__should_give_no_second_limit_when_they_are_put_back() {
         for fault in [fault, other] {
             let said = fault.message();
             assert!(
-                said.contains("put back") || said.contains("promises missing"),
+                said.contains("an older copy was restored") || said.contains("claims missing"),
                 "{said}"
             );
         }
@@ -191,7 +191,12 @@ async fn claims__should_give_no_second_limit_when_they_are_put_back() {
     test.until_live(3).await;
     let order = unlimited(&test, &root, 6);
     let fault = sign_with(&test.cluster, &order, &ids[..2], 8_000).await;
-    assert!(fault.unwrap_err().message().contains("put back"));
+    assert!(
+        fault
+            .unwrap_err()
+            .message()
+            .contains("an older copy was restored")
+    );
 
     // A refresh does, but not for the limit: what was let go today is not known any more.
     refresh(&test, &root, 0).await;
@@ -206,7 +211,9 @@ async fn claims__should_give_no_second_limit_when_they_are_put_back() {
     let fault = sign_with(&test.cluster, &order, &ids[..2], 8_000).await;
     let fault = fault.expect_err("a refresh gave a new limit");
     assert!(
-        fault.message().contains("limits count as used up"),
+        fault
+            .message()
+            .contains("limits and approvals count as used up"),
         "{fault}"
     );
 }
@@ -731,7 +738,10 @@ async fn orchestrator__should_not_make_honest_nodes_blame_each_other_by_two_orde
                 _ => panic!("another reply"),
             };
             assert!(culprits.is_empty(), "{reason}");
-            assert!(reason.contains("ordered different things"), "{reason}");
+            assert!(
+                reason.contains("sent the signers different orders"),
+                "{reason}"
+            );
             failed += 1;
         }
         heartbeats().await;

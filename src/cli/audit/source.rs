@@ -77,7 +77,7 @@ impl LogSource {
         }
     }
 
-    /// Writes all of it as lines. What is added meanwhile may be left out.
+    /// Writes all of it as lines. Entries added during the export may be missing.
     ///
     /// # Errors
     /// When it cannot be read, or not be written.

@@ -23,10 +23,9 @@ use crate::{
 
 /// List a node's keys, and clear those that never signed.
 ///
-/// A hostile orchestrator can have a node make keys without end; the node refuses more than
-/// signer.unused_keys that never signed. This lists the keys by vault, with their age and last use, and
-/// moves the shares of unused ones out of the way, into the folder "cleared" of the node's folder: they
-/// are loaded no more. The node must not run.
+/// A hostile orchestrator can make a node generate keys without end; the node refuses more than signer.unused_keys
+/// that never signed. This lists the keys by vault, with their age and last use, and moves the shares of unused ones
+/// into the folder "cleared" of the node's folder, from which the node does not load them. The node must be stopped.
 ///
 /// "Never signed" is of this node: other holders may have signed with the key. And a key that never
 /// signed may hold money: its addresses can be paid to as soon as they are known. Clear
@@ -43,7 +42,7 @@ pub struct Args {
     /// Clear every unused key that is older than this.
     #[arg(long, value_name = "DAYS")]
     older_than: Option<u64>,
-    /// Do it. Without this: say what would be cleared.
+    /// Clear the keys. Without it: only print what would be cleared.
     #[arg(long)]
     yes: bool,
 }

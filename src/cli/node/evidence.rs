@@ -7,11 +7,11 @@ use covault_mpc::evidence::Equivocation;
 
 use super::print_line;
 
-/// Check a report that a node has said two things in one place of a signing session.
+/// Check a report that a node has signed two conflicting messages in a signing session.
 ///
-/// Nodes keep such reports in the folder `evidence` of their data, and tell them their orchestrators,
-/// which log them. A report has two envelopes that the accused node has signed. It shows a lie of that
-/// node, whoever gives it to you; what it does not show may be a lie of whoever reports it.
+/// Nodes keep such reports in the folder `evidence` of their data, and tell them their orchestrators, which log them.
+/// A report has two envelopes that the accused node has signed. It proves a lie of that node, no matter who gives it
+/// to you; a report that proves nothing may itself be a lie.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The report.

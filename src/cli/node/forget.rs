@@ -9,17 +9,16 @@ use covault_mpc::shares::age_file::AgeShareStore;
 use super::keyring;
 use crate::{cli::print_line, config::Config, files, passphrase, wiring::explain};
 
-/// Erase the shares that a node has prepared for generations that never came into use.
+/// Erase the shares that a node has prepared for generations that were never activated.
 ///
-/// Not needed in normal life: the next refresh or reshare erases them. It is for a node that refuses
-/// because too many are prepared, or whose prepared epochs no next one is above that the other nodes
-/// take, which takes an orchestrator that was hostile. The node must not run.
+/// Not needed in normal life: the next refresh or reshare erases them. It is for a node that refuses new ones because
+/// too many are prepared, or because its prepared epochs are above all that the other nodes accept; only a hostile
+/// orchestrator can cause that. The node must not run.
 ///
-/// Erasing what other nodes take into use later would lose the key, and whoever was an orchestrator
-/// may have the proof that has them do so. It is safe only when all of this holds: `covault vault
-/// show`, asked of an orchestrator that you trust, shows the epoch in use and nothing in progress; this
-/// node has a share of that epoch in use; and all holders of the key are stopped, and cleared, before
-/// one of them is started again. Then refresh the vault at once.
+/// Erasing what other nodes take into use later would lose the key, and a former orchestrator may have the proof that
+/// makes them do so. It is safe only when all of this holds: `covault vault show`, asked of an orchestrator that you
+/// trust, shows the epoch in use and nothing in progress; this node has a share of that epoch in use; and all holders
+/// of the key are stopped, and cleared, before one of them is started again. Then refresh the vault at once.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The node's configuration file.

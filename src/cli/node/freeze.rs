@@ -12,15 +12,15 @@ use covault_mpc::{
 use super::print_line;
 use crate::{config::Config, wiring::explain};
 
-/// Have this node sign nothing, or nothing for some vaults, until `covault node thaw`.
+/// Make this node sign nothing, or nothing for some vaults, until `covault node thaw`.
 ///
-/// Run it on the node's own machine, as root or as the node's user; the node may run meanwhile, or be
-/// started later. It holds as soon as this command has answered, also for what is being signed, and over
-/// every restart. Other nodes are not concerned: a vault signs on as long as its threshold of nodes is not
-/// frozen (`covault vault show`). Nobody can thaw a node over the bus or an API.
+/// Run it on the node's own machine, as root or as the node's user; the node may be running, or be started later. It
+/// is in force as soon as the command returns, also for sessions in progress, and survives restarts. Other nodes are
+/// unaffected: a vault keeps signing while a threshold of its nodes is not frozen (`covault vault show`). No one can
+/// thaw a node over the bus or an API.
 ///
-/// A share that was copied or restored to another folder, and new shares on other nodes, are not frozen by
-/// this; refreshes and backups go on.
+/// It does not freeze a share that was copied or restored to another folder, or new shares on other nodes; refreshes
+/// and backups go on.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The node's configuration file. Without it: the defaults, and COVAULT_ variables.
@@ -31,10 +31,10 @@ pub struct Args {
     vaults: Vec<String>,
 }
 
-/// Have this node sign again what was frozen.
+/// Make this node sign again what was frozen.
 ///
-/// Without --vault: ends what `covault node freeze` without --vault has begun; vaults that were frozen by their
-/// uuids stay frozen. Run it on the node's own machine, as root or as the node's user.
+/// Without --vault it undoes `covault node freeze` without --vault; vaults that were frozen by uuid stay frozen. Run
+/// it on the node's own machine, as root or as the node's user.
 #[derive(Debug, clap::Args)]
 pub struct ThawArgs {
     /// The node's configuration file. Without it: the defaults, and COVAULT_ variables.

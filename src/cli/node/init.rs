@@ -15,13 +15,13 @@ use crate::{
 /// Prints the node's public key, which the operator of the orchestrator needs to admit it. The
 /// passphrase comes from the file that signer.passphrase_file names, or else from the systemd
 /// credential "covault-passphrase" or the file data_dir/passphrase, or else it is asked for on
-/// the terminal, twice. Nothing that exists is overwritten: a second time prints the key again.
+/// the terminal, twice. It overwrites nothing: repeating it prints the key again.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Configuration file (TOML). Without it: the defaults, and COVAULT_ variables.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// What to call the node in the line that is printed. Without it: signer.name.
+    /// The node's name in the printed line. Default: signer.name.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 }
@@ -35,7 +35,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let line = if identity.exists() && keyring.exists() {
         let line = wiring::load_identity(&identity)?.openssh_line(name);
         eprintln!(
-            "the node in {} is there already; nothing was changed",
+            "the node in {} already exists; nothing was changed",
             signer.data_dir.display()
         );
         line
@@ -46,7 +46,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             .map_err(wiring::explain)?;
         let line = wiring::identity(&identity, name)?.openssh_line(name);
         eprintln!(
-            "the node is made in {}; without its passphrase its shares are lost",
+            "created the node in {}; without its passphrase its shares are lost",
             signer.data_dir.display()
         );
         line

@@ -7,12 +7,12 @@ use covault_mpc::attest::KeyStatements;
 use super::print_line;
 use crate::{config::Config, wiring};
 
-/// Print the node's identity key, and what it states about the keys that it holds shares of.
+/// Print the node's identity key, and its signed statements about the keys that it holds shares of.
 ///
-/// Run it on each node's machine: nothing is asked of the network, and the node may run. Clients pin
-/// the identity keys of all holders, and vault, root public key, chain code and threshold of these
-/// statements; with them `covault address verify` finds every address that is not the vault's. Compare
-/// the statements of all holders: they are the same to the letter.
+/// Run it on each node's machine: it uses no network, and the node may be running. Clients pin the identity keys of
+/// all holders, and vault, root public key, chain code and threshold of these statements; with them `covault address
+/// verify` detects every address that is not the vault's. Compare the statements of all holders: they must be
+/// identical.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The node's configuration file.

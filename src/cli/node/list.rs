@@ -75,11 +75,11 @@ fn state(node: &Node) -> &'static str {
 fn advice(halted: &str) -> &'static str {
     match halted {
         "clockWrong" => {
-            "does not sign: its clock was moved, or differs from those of its peers. Set it right."
+            "does not sign: its clock was moved, or differs from those of its peers. Correct it."
         }
         "claimsMissing" => {
-            "does not sign with some shares: promises of it are missing in its claims file, which was \
-             put back. Find out why, then refresh its vaults (covault vault refresh)."
+            "does not sign with some shares: claims are missing from its claims file, an older copy of which was \
+             restored. Find out why, then refresh its vaults (covault vault refresh)."
         }
         "runsTwice" => {
             "runs twice: two processes have its identity (a copied folder, or a cloned machine), and \
@@ -136,7 +136,7 @@ fn notes(response: &ListNodesResponse) -> Vec<String> {
     }
     if !response.want_to_join.is_empty() {
         lines.push(
-            "\nThese want to join and are ignored (anybody can announce any name: compare the key):"
+            "\nThese nodes are not admitted, and are ignored (anyone can announce any name: compare the key):"
                 .to_owned(),
         );
     }

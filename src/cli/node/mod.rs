@@ -30,21 +30,21 @@ pub enum Command {
     Freeze(freeze::Args),
     Thaw(freeze::ThawArgs),
     Retired(retired::Args),
-    /// Let signer nodes be used, by their keys.
+    /// Admit signer nodes by their keys.
     ///
-    /// A node that was not admitted is ignored. `covault node init` and `covault node list` print
-    /// the keys; take them from the person who runs the node, not from the network. Repeating it is safe.
+    /// The orchestrator ignores nodes that are not admitted. `covault node init` and `covault node list` print the
+    /// keys; take them from the person who runs the node, not from the network. Repeating it is safe.
     Admit {
         /// The nodes: OpenSSH lines ("ssh-ed25519 AAAA...") or paths of .pub files.
         #[arg(value_name = "KEY", required = true)]
         keys: Vec<String>,
-        /// What to call the node. Without it: the comment of its line, else what it calls itself.
+        /// The node's name. Default: the comment of its line, else the name that it announces.
         #[arg(long, value_name = "NAME")]
         name: Option<String>,
         #[command(flatten)]
         target: ConnectionArgs,
     },
-    /// End the use of a signer node. Refused while it holds shares of a vault.
+    /// Remove a signer node. Refused while it holds shares of a vault.
     Remove {
         /// The node: an OpenSSH line or the path of a .pub file.
         #[arg(value_name = "KEY")]
@@ -52,7 +52,7 @@ pub enum Command {
         #[command(flatten)]
         target: ConnectionArgs,
     },
-    /// List the admitted signer nodes, and those that want to join.
+    /// List the admitted signer nodes, and unknown ones that announce themselves.
     ///
     /// Shows whether each is live, when it was last heard, its version, how many keys it holds a
     /// share of, how far its clock is off, and whom it has banned for cheating.
@@ -83,7 +83,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
                     public_key: line,
                 };
                 let node = client.call::<AdmitNode>(&request).await?.node;
-                let node = node.context("the orchestrator answers without a node")?;
+                let node = node.context("the response has no node")?;
                 let name = if node.name.is_empty() {
                     "a node without a name yet"
                 } else {

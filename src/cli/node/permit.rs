@@ -16,13 +16,12 @@ const DAY_MS: u64 = 24 * 3600 * 1000;
 
 /// Permit one change of a key's holders or threshold, on the node's own machine.
 ///
-/// A node makes no other holders and no other threshold of a key on the word of an orchestrator
-/// alone. `covault vault reshare` and `covault vault show` name the nodes that wait, and the code of
-/// the change. Shows what the change is, as the node was asked for it: permit it when it is what you
-/// agreed on with the operators of the other nodes. It holds for this change alone, once, for some
-/// days. The node may run meanwhile. A refresh needs no permit, but on a node that has lost its share:
-/// there it shows the key and the generation that the node is to get a share of. Without a code: lists the changes
-/// that the node was asked for.
+/// A node does not change the holders or the threshold of a key on an orchestrator's order alone. `covault vault
+/// reshare` and `covault vault show` name the nodes that wait, and the code of the change. Shows the change that the
+/// node was asked for: permit it if it is what you agreed on with the operators of the other nodes. The permit is for
+/// this change only, once, and expires after some days. The node may be running. A refresh needs no permit, but on a
+/// node that has lost its share: there it shows the key and the generation of the new share. Without a code: lists
+/// the changes that the node was asked for.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The node's configuration file. Without it: the defaults, and COVAULT_ variables.
@@ -31,7 +30,7 @@ pub struct Args {
     /// The code of the change.
     #[arg(value_name = "ORDER")]
     code: Option<String>,
-    /// How many days it is permitted.
+    /// For how many days the permit is valid.
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=90))]
     days: u16,
 }
@@ -56,7 +55,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let Some(code) = args.code else { return Ok(()) };
     let Some(change) = found else {
         bail!(
-            "this node was not asked for the change {code}: run `covault vault reshare` first, and compare the code and --config; `covault node permit` without a code lists what it was asked for"
+            "no order for the change {code} has reached this node: run `covault vault reshare` first, and compare \
+             the code and --config; `covault node permit` without a code lists what it was asked for"
         );
     };
     let until_ms = now_ms.saturating_add(u64::from(args.days) * DAY_MS);

@@ -11,18 +11,18 @@ use crate::{
     adapters::OsEntropy, cli::progress::ProgressSpinner, config::Config, passphrase, wiring,
 };
 
-/// Make the primes that cggmp24 keys take, ahead of them.
+/// Precompute the primes that cggmp24 key generation needs.
 ///
 /// A node needs one set for each ECDSA key of a vault made with `--ecdsa-backend cggmp24`: four safe
 /// primes, found by trial, which takes a minute or more of one core. They are stored encrypted in
-/// the node's folder. The node may run meanwhile; it finds them when it needs them. Prints how many
+/// the node's folder. The node may be running; it finds them when it needs them. Prints how many
 /// sets there are.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Configuration file (TOML). Without it: the defaults, and COVAULT_ variables.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// How many sets to make. 0 says how many there are.
+    /// How many sets to make. 0 prints how many there are.
     #[arg(long, value_name = "N", default_value_t = 1)]
     count: u16,
 }

@@ -16,12 +16,11 @@ use crate::{
 
 /// Put shares back into a node's folder, from backups of its own.
 ///
-/// The node must not run, and needs its identity. A restored share does not sign, because the
-/// node no longer knows what it has signed already: reshare the vault afterwards to this node and
-/// those that are left (`covault vault reshare`), or refresh it when every holder is there. That
-/// raises the epoch and gives the node a new share. Where a threshold of other nodes is well, no
-/// backup is needed at all: `covault vault refresh --lost KEY`. Shares of cggmp24
-/// keys cannot be restored: that backend has no refresh.
+/// The node must be stopped, and needs its identity. A restored share does not sign, because the node no longer knows
+/// what it has signed already: reshare the vault afterwards to this node and the remaining ones (`covault vault
+/// reshare`), or refresh it when no holder is missing. That raises the epoch and gives the node a new share. With a
+/// threshold of healthy other nodes you need no backup: `covault vault refresh --lost KEY`. Shares of cggmp24 keys
+/// cannot be restored: that backend has no refresh.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The node's configuration file.
@@ -67,7 +66,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             .map_err(explain)
             .with_context(|| path.display().to_string())?;
         eprintln!(
-            "restored the {} share of vault {}, epoch {}: start the node, then `covault vault reshare --vault {}` to the nodes that are left (`covault vault refresh` when every holder is there). It does not sign before that",
+            "restored the {} share of vault {}, epoch {}: start the node, then `covault vault reshare --vault {}` to \
+             the remaining nodes (`covault vault refresh` when no holder is missing). It does not sign before that",
             share.scheme.name(),
             share.vault,
             share.epoch,

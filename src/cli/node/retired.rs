@@ -10,19 +10,18 @@ use covault_mpc::{
 use super::{keyring, print_line};
 use crate::{config::Config, files, passphrase, wiring::explain};
 
-/// List the shares of a node that later generations have replaced, and give them for recovery.
+/// List the shares of a node that later generations have replaced, and export them for recovery.
 ///
-/// They sign nothing and deal nothing. The node keeps them, sealed, for signer.keep_retired_days,
-/// for the day when a reshare turns out to have been a mistake, or an attack that you permitted:
-/// with --out each is written as a backup, encrypted to the recipients. The backups of a threshold of
-/// nodes, of one epoch, are the key: `covault recover`. Move the funds then; the holders of the later
-/// generation still have the key, too. The node may run meanwhile.
+/// They sign nothing and deal nothing. The node keeps them, sealed, for signer.keep_retired_days, in case a reshare
+/// was a mistake, or an attack that you permitted: --out writes each as a backup, encrypted to the recipients. The
+/// backups of a threshold of nodes, of one epoch, give the key (`covault recover`). Then move the funds, because the
+/// holders of the later generation still have the key as well. The node may be running.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The node's configuration file. Without it: the defaults, and COVAULT_ variables.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// A folder for backups of them.
+    /// The folder for the backups.
     #[arg(long, value_name = "DIR", requires = "recipients")]
     out: Option<PathBuf>,
     /// age recipients ("age1...") whose identities are kept offline, separated by commas.
@@ -32,8 +31,7 @@ pub struct Args {
         value_delimiter = ','
     )]
     recipients: Vec<String>,
-    /// Erase them all, before their time: only when every holder of the present shares has signed
-    /// with these.
+    /// Erase them all before their retention time is over: only when every holder has signed with its present share.
     #[arg(long, conflicts_with = "out")]
     erase: bool,
 }

@@ -18,10 +18,10 @@ use crate::{cli::print_line, files, wiring};
 /// Add an approver's key to a signer's policy file: the line that an enrolment page shows
 /// ("covault-approver1 ..."), whose proof it checks, or an OpenSSH public key.
 ///
-/// It says whose the key is, where it can be used, whether a cloud can copy it, and eight words. Have the person
-/// read the words to you, over another way than the one by which the line came: whoever could exchange the line
-/// on its way would approve in the person's place. Then repeat the command with --yes. The signer takes it up when
-/// it is started again.
+/// It prints whose the key is, where it can be used, whether a cloud can copy it, and eight words. Have the person read
+/// the words to you over a channel other than the one by which the line came: an attacker who exchanges the line on
+/// its way would approve in the person's place. Then repeat the command with --yes. The signer reads it when it is
+/// restarted.
 ///
 /// Example:
 ///

@@ -24,7 +24,7 @@ pub(super) struct StoredRequest {
     payload: Payload,
     /// The highest fee that those have named who have approved.
     approved_fee: Option<U256>,
-    /// Who has approved, in the order in which they did. A signer takes only those together that name one fee and one
+    /// The approvals, in order. A signer takes only those together that name one fee and one
     /// end.
     pub(super) approved: Vec<String>,
 }
@@ -37,7 +37,7 @@ impl StoredRequest {
     pub(super) async fn load(service: PlatformArgs, uuid: &str) -> anyhow::Result<Self> {
         let request = approve::details(&service.client()?, uuid).await?;
         let subject = request.approval_subject.as_ref().with_context(|| {
-            format!("{uuid} does not wait for people; judge its payload with --payload")
+            format!("{uuid} is not waiting for approval; judge its payload with --payload")
         })?;
         let payload = Payload::decode(&subject.payload).map_err(explain)?;
         let mut networks = Network::ALL.into_iter();
@@ -111,7 +111,7 @@ pub(super) fn lines(rule: &RuleProgress, approved: &[String]) -> Vec<String> {
         lines.push(format!("not named by this rule: {}", strangers.join(", ")));
     }
     lines.push(match missing {
-        0 => "met, when each was given in a way that the rule takes".to_owned(),
+        0 => "met, if each was given in a way that the rule accepts".to_owned(),
         _ => format!("missing: {missing} of {}", others.join(", ")),
     });
     lines

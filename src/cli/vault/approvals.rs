@@ -12,16 +12,16 @@ pub struct ApprovalArgs {
     /// token of the vault are signed at once, within what the policy files of the signers allow.
     #[arg(long, value_name = "RULE", default_value = "manual", value_parser = ["manual", "automatic"])]
     approvals: String,
-    /// A person who may approve and reject, and a public key of hers: an OpenSSH line (ssh-ed25519,
+    /// A person who may approve and reject, and one of that person's public keys: an OpenSSH line (ssh-ed25519,
     /// sk-ssh-ed25519@openssh.com, sk-ecdsa-sha2-nistp256@openssh.com), the line of a passkey (covault-approver1), or
     /// the path of a file that holds one. May be repeated: other persons, or further keys of one. With automatic:
     /// who may approve what the policy of a signer wants approved.
     #[arg(long, value_name = "NAME=KEY")]
     approver: Vec<String>,
-    /// How many persons have to approve; left out where one is named: 1.
+    /// How many persons have to approve; default where only one is named: 1.
     #[arg(long, value_name = "N")]
     needs: Option<u32>,
-    /// For how many hours a request waits for them; it fails then.
+    /// For how many hours a request waits for approval before it fails.
     #[arg(long, value_name = "HOURS", default_value_t = 72)]
     approval_hours: u64,
 }
@@ -65,12 +65,14 @@ impl ApprovalArgs {
             ("automatic", None, _) => 0,
             ("automatic", Some(_), _) => bail!("--needs goes with --approvals manual only"),
             (_, _, 0) => bail!(
-                "say who approves the vault's requests (--approver NAME=KEY), or that each is signed at once \
-                 (--approvals automatic)"
+                "name who approves the vault's requests (--approver NAME=KEY), or choose --approvals automatic to \
+                 sign each at once"
             ),
             (_, Some(needs), _) => needs,
             (_, None, 1) => 1,
-            (_, None, all) => bail!("say how many of the {all} persons have to approve (--needs)"),
+            (_, None, all) => {
+                bail!("--needs is required: how many of the {all} persons have to approve")
+            }
         };
         Ok(admin::ApprovalRule {
             mode: self.approvals,

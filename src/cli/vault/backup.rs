@@ -16,7 +16,7 @@ use crate::{
     files,
 };
 
-/// The orchestrator waits 15 seconds for nodes that do not answer, and then says who answered.
+/// The orchestrator waits up to 15 seconds for the nodes, and then prints which ones answered.
 const TIMEOUT: Duration = Duration::from_secs(90);
 
 #[derive(Debug, clap::Args)]
@@ -92,7 +92,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     for (scheme, (made, needed)) in &counts {
         if made < needed {
             bail!(
-                "{made} backups of {scheme} shares are too few to recover the key: {needed} are needed"
+                "{made} backups of {scheme} shares are too few to recover the key: it needs {needed}"
             );
         }
     }

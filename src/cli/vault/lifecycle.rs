@@ -31,16 +31,16 @@ fn step(key: &Key) -> Option<&str> {
 pub struct VaultKeysArgs {
     #[command(flatten)]
     which: VaultSelector,
-    /// Present holders that have lost their share (as --signers): they deal nothing, and get a
-    /// new share where they are among the new holders, with a permit of their operators (`covault node
-    /// permit`). Not needed for a node that is away.
+    /// Present holders that have lost their share (as --signers): they deal nothing, and get a new share if they are
+    /// among the new holders, with a permit of their operators (`covault node permit`). Not needed for a node that is
+    /// offline.
     #[arg(long, value_name = "KEY,...", value_delimiter = ',')]
     lost: Vec<String>,
     /// Only the key of this scheme (frost-ed25519, dkls23); may be repeated. Else every key that can
     /// have new shares: cggmp24 keys cannot.
     #[arg(long = "scheme", value_name = "SCHEME")]
     schemes: Vec<String>,
-    /// How many seconds to wait for the end. What is not done then goes on by itself.
+    /// How many seconds to wait for completion. After that it continues in the background.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
     #[command(flatten)]
@@ -92,7 +92,7 @@ async fn cancel(vault_keys: VaultKeysArgs) -> anyhow::Result<()> {
     let vault = super::made(client.call::<CancelReshare>(&request).await?.vault)?;
     if let Some(key) = vault.keys.iter().find(|key| key.work.is_some()) {
         bail!(
-            "it is too late for the {} key: its new shares sign already. The other keys stay as they were",
+            "it is too late for the {} key: its new shares are already active. The other keys are unchanged",
             key.scheme
         );
     }
@@ -135,7 +135,7 @@ async fn run_reshare(
         );
     }
     let old = epochs(before.keys.iter().filter(selected));
-    let progress = ProgressSpinner::start(format!("vault {name}: its nodes make new shares"));
+    let progress = ProgressSpinner::start(format!("vault {name}: resharing"));
     let started = tokio::time::Instant::now();
     let mut told = String::new();
     loop {
@@ -147,7 +147,8 @@ async fn run_reshare(
         if let Some((scheme, reason)) = halted(&keys) {
             drop(progress);
             bail!(
-                "vault {name}: no new shares for the {scheme} key: {reason}. The present shares sign. Repeat the command when that is mended, or drop it: `covault vault reshare --cancel`"
+                "vault {name}: no new shares for the {scheme} key: {reason}. The present shares keep signing. Fix \
+                 the cause and repeat the command, or cancel: `covault vault reshare --cancel`"
             );
         }
         let state = state(&keys);
@@ -159,12 +160,13 @@ async fn run_reshare(
             drop(progress);
             if keys.iter().all(|key| step(key) != Some(PREPARING)) {
                 eprintln!(
-                    "vault {name}: the new shares sign; {told}. The orchestrator keeps telling them"
+                    "vault {name}: the new shares are active; {told}. The orchestrator keeps notifying these nodes"
                 );
                 return print_outcome(&name, &keys, &old);
             }
             bail!(
-                "vault {name}: not done yet: {told}. The present shares sign, and it goes on by itself; `covault vault show` says how it stands, `covault vault reshare --cancel` ends it"
+                "vault {name}: not finished yet: {told}. The present shares keep signing, and the reshare continues \
+                 in the background; `covault vault show` shows its state, `covault vault reshare --cancel` ends it"
             );
         }
         tokio::time::sleep(progress::poll_interval(started)).await;
@@ -190,7 +192,7 @@ async fn find_again(client: &AdminClient, uuid: &str) -> anyhow::Result<Vault> {
         .await?
         .into_iter()
         .find(|vault| vault.uuid == uuid)
-        .context("the orchestrator has lost the vault")
+        .context("the orchestrator no longer lists the vault")
 }
 
 fn epochs<'a>(keys: impl Iterator<Item = &'a Key>) -> BTreeMap<String, u32> {
@@ -204,7 +206,7 @@ fn print_outcome(name: &str, keys: &[&Key], old: &BTreeMap<String, u32>) -> anyh
         let Some(shares) = &key.shares else { continue };
         if old.get(&key.scheme) >= Some(&shares.epoch) {
             bail!(
-                "vault {name}: it was cancelled; the {} key has its old shares",
+                "vault {name}: it was cancelled; the {} key keeps its old shares",
                 key.scheme
             );
         }
@@ -260,7 +262,7 @@ fn state(keys: &[&Key]) -> String {
     let states = keys.iter().filter_map(|key| {
         let doing = match step(key)? {
             PREPARING => "resharing",
-            HALTED => "given up",
+            HALTED => "failed",
             _ => "activating the new shares",
         };
         Some(match &key.problem {
@@ -297,15 +299,15 @@ pub async fn show(which: VaultSelector, target: ConnectionArgs) -> anyhow::Resul
         if let Some(work) = &key.work {
             let to = format!("{}-of-{}, for", work.threshold, work.holders.len());
             match work.step.as_str() {
-                PREPARING => print_line(format_args!("  in progress: new shares, {to}")),
+                PREPARING => print_line(format_args!("  in progress: reshare, {to}")),
                 HALTED => {
                     print_line(format_args!(
-                        "  given up until it is asked for again: {}",
+                        "  failed; repeat the command to retry: {}",
                         work.reason
                     ));
-                    print_line(format_args!("  it was for new shares, {to}"));
+                    print_line(format_args!("  it was a reshare, {to}"));
                 }
-                _ => print_line("  in progress: telling the nodes to use these shares"),
+                _ => print_line("  in progress: activating these shares"),
             }
             for holder in &work.holders {
                 print_line(format_args!("    {}", describe_holder(holder, &nodes)));

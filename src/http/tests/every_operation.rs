@@ -157,7 +157,7 @@ async fn every_operation__should_let_readers_read_and_change_nothing() {
             assert_eq!(status, 403, "{path}: {body}");
             assert_eq!(
                 problem(operation, &body),
-                "this token can only read",
+                "this token is read-only",
                 "{path}"
             );
             assert_eq!(over_grpc.code(), Code::PermissionDenied, "{grpc_path}");

@@ -359,7 +359,7 @@ async fn admin__should_name_the_field_that_is_wrong() {
         (
             "removeNode",
             json!({"publicKey": key(9)}),
-            "publicKey: is not that of an admitted node",
+            "publicKey: is not the key of an admitted node",
         ),
         (
             "removeNode",
@@ -463,7 +463,7 @@ async fn admin__should_wait_for_the_keys_of_a_vault() {
             "removeNode",
             node,
             409,
-            "keys are to be made with the node for: v",
+            "vaults without keys name the node as a signer: v",
         )
         .await;
 }
@@ -524,7 +524,7 @@ async fn refresh__should_be_wanted_once_and_stand_in_the_way_of_another() {
         world.ask("removeNode", node.clone()).await,
         (200, json!({}))
     );
-    let sentence = "publicKey: is not that of an admitted node";
+    let sentence = "publicKey: is not the key of an admitted node";
     world
         .assert_refuses("removeNode", node, 400, sentence)
         .await;

@@ -389,7 +389,7 @@ async fn sweep__should_have_its_own_shape_of_errors_wherever_they_come_from() {
         check(
             post(path, json!({})).of(&app).await,
             (404, "Not Found"),
-            "there is nothing at",
+            "unknown path",
         );
     }
     let (_, _, body) = post("/v1/sweeps", json!({})).of(&app).await;

@@ -159,7 +159,7 @@ async fn scope_and_access__should_hold_at_the_routes() {
         (status, body["error"]["message"].clone())
     };
     assert_eq!(call(&scoped, "/v1/createWallet", &wallet).await.0, 200);
-    let refused = (403, json!("this token can only read"));
+    let refused = (403, json!("this token is read-only"));
     assert_eq!(call(&reader, "/v1/createWallet", &wallet).await, refused);
     let uuid = json!({"uuid": vault});
     assert_eq!(

@@ -269,7 +269,7 @@ impl TestCluster {
                 let code = line.split_whitespace().next().unwrap();
                 let (done, printed, err) = permit(&[code]);
                 // What needs no permit of this node may have happened meanwhile.
-                let over = err.contains("was not asked for the change");
+                let over = err.contains("no order for the change");
                 assert!(
                     over || done && printed.contains("permitted"),
                     "{printed}{err}"

@@ -81,7 +81,7 @@ pub fn encode_command(forwarded: &ForwardedCommand) -> Result<Vec<u8>, Fault> {
 /// The forwarded command of such bytes.
 ///
 /// # Errors
-/// [`covault_core::fault::Class::Bug`] when they are none of this version.
+/// [`covault_core::fault::Class::Bug`] when this version cannot decode them.
 pub fn decode_command(bytes: &[u8]) -> Result<ForwardedCommand, Fault> {
     let EncodedCommand {
         recipient_version,
@@ -128,7 +128,7 @@ pub fn encode_outcome(outcome: ForwardOutcome) -> Result<Vec<u8>, Fault> {
             Err(fault) => EncodedOutcome::Refused(fault),
         },
         ForwardOutcome::NotDone => EncodedOutcome::NotDone,
-        ForwardOutcome::NotKnown => return Err(Fault::bug("an outcome that is not known")),
+        ForwardOutcome::NotKnown => return Err(Fault::bug("an unknown outcome")),
     })
 }
 

@@ -121,7 +121,7 @@ impl Server {
             }
         }
         let mut options = PgConnectOptions::from_url(&url)
-            .map_err(|_| wrong("one of its parameters has a value that cannot be"))?;
+            .map_err(|_| wrong("one of its parameters has an invalid value"))?;
         if options.get_database().is_none() {
             return Err(wrong("names no database"));
         }
@@ -135,7 +135,8 @@ impl Server {
                 PgSslMode::VerifyCa | PgSslMode::VerifyFull
             ) {
                 tracing::warn!(
-                    "store.url lets anybody on the way to PostgreSQL read and change everything: use sslmode=verify-full"
+                    "store.url does not verify PostgreSQL's certificate, so anyone on the network path can read and \
+                     change everything: use sslmode=verify-full"
                 );
             }
         }
@@ -280,7 +281,7 @@ pub(super) async fn join(connection: &mut PgConnection, alone: bool) -> Result<(
     Err(Trouble::passing(if alone {
         format!("another orchestrator uses this database ({who}): stop it first")
     } else {
-        format!("another orchestrator has this database for itself ({who}): stop it first")
+        format!("another orchestrator uses this database exclusively ({who}): stop it first")
     }))
 }
 
@@ -345,7 +346,7 @@ pub(super) async fn migrate(connection: &mut PgConnection) -> Result<(), Trouble
         MigrateError::ExecuteMigration(error, version) => {
             let trouble = Trouble::from(error);
             let text = format!(
-                "its schema cannot be brought to version {version}: {}",
+                "its schema cannot be migrated to version {version}: {}",
                 trouble.text
             );
             Trouble { text, ..trouble }
@@ -361,7 +362,7 @@ pub(super) fn describe(error: &sqlx::Error) -> String {
             Some(error) => format!("{} ({})", error.message(), error.code()),
             None => "the server refused".into(),
         },
-        sqlx::Error::PoolTimedOut => "no connection became free, or came up, in time".into(),
+        sqlx::Error::PoolTimedOut => "timed out waiting for a connection".into(),
         other => other.to_string(),
     }
 }

@@ -91,7 +91,7 @@ async fn write(
         group.collided(inserts);
         return Err(Failed {
             effect: Effect::Again,
-            text: "another process made the same row".into(),
+            text: "another process created the same row".into(),
         });
     }
     put(connection, UPDATE, &updates).await?;
@@ -106,7 +106,7 @@ async fn write(
     }
     Err(Failed {
         effect: Effect::Unknown,
-        text: "this process may not commit, or no longer".into(),
+        text: "this process may not commit".into(),
     })
 }
 

@@ -80,7 +80,7 @@ impl Writer {
         }
     }
 
-    /// Connects again, as long as somebody waits for it.
+    /// Reconnects while callers wait.
     async fn reconnect(&mut self) -> bool {
         let mut tries = 0;
         loop {
@@ -160,13 +160,13 @@ impl Writer {
                         if self.connection.is_some() && Instant::now() < until {
                             Box::pin(self.commit_by(alone, until)).await;
                         } else {
-                            alone.fail("PostgreSQL went away, or is too busy");
+                            alone.fail("lost the connection to PostgreSQL, or it is too busy");
                         }
                     }
                     return;
                 }
                 Effect::Unfit | Effect::None => {
-                    tracing::error!(text, batches = group.len(), "PostgreSQL does not write");
+                    tracing::error!(text, batches = group.len(), "PostgreSQL refused to write");
                     return group.fail(&text);
                 }
                 Effect::Unknown => {
@@ -227,9 +227,10 @@ impl Writer {
             }
             let over = match self.shared.halted() {
                 Some(reason) => Some(reason),
-                None if Instant::now() >= until => {
-                    Some("PostgreSQL went away during the commit, and did not come back".into())
-                }
+                None if Instant::now() >= until => Some(
+                    "PostgreSQL became unreachable during the commit, and did not recover in time"
+                        .into(),
+                ),
                 None => None,
             };
             if let Some(reason) = over

@@ -110,7 +110,7 @@ impl VaultState {
         let task = tokio::spawn(async move {
             let ended = contained(expire(&services, vault)).await;
             let next = ended.unwrap_or_else(|fault| {
-                tracing::warn!(%vault, ?fault, "requests that nobody approved in time could not be ended");
+                tracing::warn!(%vault, ?fault, "failed to end requests that were not approved in time");
                 Some(services.now_ms().saturating_add(RETRY_MS))
             });
             let _ = actor.cast(Msg::Expired(next));
@@ -167,10 +167,7 @@ async fn approve(
         let step = request.state.clone();
         let step = step.step(&request.consent, event.clone(), now_ms);
         let step = step.map_err(|_| {
-            Fault::new(
-                Class::WrongState,
-                "the approval or the request is over by now",
-            )
+            Fault::new(Class::WrongState, "the approval or the request has expired")
         })?;
         // What goes on is one of the live ones: where there is no room the approval is refused, and can be repeated.
         let _room = match step.effect {
@@ -195,7 +192,7 @@ async fn approve(
             Err(AdvanceError::Conflict(key))
                 if matches!(key.space, KeySpace::NonceReservation | KeySpace::Claim) =>
             {
-                let reason = "another request has used its number, outputs or objects while it waited for approvals";
+                let reason = "another request has used its nonce, outputs or objects while it waited for approvals";
                 let event = RequestEvent::GaveUp {
                     reason: reason.to_owned(),
                     code: ExecuteCode::Unspecified,
@@ -205,7 +202,7 @@ async fn approve(
                         if matches!(key.space, KeySpace::Request | KeySpace::Wallet) => {}
                     ended => {
                         ended?;
-                        let problem = format!("{reason}; make it again once it has failed");
+                        let problem = format!("{reason}; create it again once it has failed");
                         return Err(Fault::new(Class::WrongState, problem));
                     }
                 }
@@ -214,7 +211,7 @@ async fn approve(
         }
     }
     Err(Fault::unavailable(
-        "others approve or reject the request at the same time; try again",
+        "others are approving or rejecting the request; try again",
     ))
 }
 
@@ -225,9 +222,9 @@ pub fn not_waiting(state: &RequestState) -> Option<&'static str> {
         RequestState::InDoubt { .. }
         | RequestState::Succeeded { .. }
         | RequestState::Failed { .. } => Some("the request has ended and cannot be approved"),
-        _ => {
-            Some("the request waits for no approval; executeSigningRequests waits for its outcome")
-        }
+        _ => Some(
+            "the request is not waiting for approval; executeSigningRequests waits for its outcome",
+        ),
     }
 }
 
@@ -255,7 +252,7 @@ async fn expire(services: &Services, vault: VaultId) -> Result<Option<u64>, Faul
             let extras = CommitExtras::default();
             match request_store::end(services, request, version, event, extras).await {
                 Ok(()) => {}
-                // Somebody has approved or rejected it just now.
+                // Another call has just approved or rejected it.
                 Err(AdvanceError::Conflict(_)) => {
                     again_ms = Some(services.now_ms().saturating_add(RETRY_MS));
                 }

@@ -23,7 +23,7 @@ pub(super) fn ask_cluster<T: Send + 'static>(
         let question = AssertUnwindSafe(question).catch_unwind();
         let answer = match tokio::time::timeout(patience, question).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(Fault::bug("asking the signers panicked")),
+            Ok(Err(_)) => Err(Fault::bug("the call to the signers panicked")),
             Err(_) => Err(Fault::unavailable(too_late)),
         };
         // The actor may have ended.

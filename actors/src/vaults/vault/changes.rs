@@ -154,7 +154,7 @@ impl VaultState {
             }
         }
         Err(Fault::unavailable(
-            "other requests of the wallet change what it holds; try again",
+            "other requests of the wallet are changing its reservations; try again",
         ))
     }
 
@@ -183,7 +183,7 @@ impl VaultState {
             }
         }
         Err(Fault::unavailable(
-            "others approve the request at the same time; try again",
+            "others are approving the request; try again",
         ))
     }
 

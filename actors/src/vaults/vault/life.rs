@@ -327,7 +327,7 @@ impl VaultState {
             self.update(Some(note), |vault| vault.begin_reshare(claim))
                 .await?;
         }
-        tracing::info!(vault = %self.vault.id, scheme = scheme.name(), epoch = order.new.epoch, "asking the nodes for new shares");
+        tracing::info!(vault = %self.vault.id, scheme = scheme.name(), epoch = order.new.epoch, "started resharing");
         let signers = Arc::clone(&self.services.signers);
         let left = order.expires_at_ms.saturating_sub(now);
         let patience = Duration::from_millis(left.saturating_add(DEADLINE_GRACE_MS));
@@ -386,7 +386,7 @@ impl VaultState {
                 "too few share holders are online: {} of {needed} that are needed{}{}",
                 able.len(),
                 list("offline", away),
-                list("do not use their present shares yet", untold),
+                list("have not activated their shares yet", untold),
             )));
         }
         let first = usize::try_from(failed_runs)
@@ -437,7 +437,12 @@ impl VaultState {
                 self.update(Some(note), |vault| vault.reshared(order, proof))
                     .await?;
                 self.note_problem(scheme, None).await;
-                tracing::info!(vault = %self.vault.id, scheme = scheme.name(), epoch = order.new.epoch, "new shares are in use");
+                tracing::info!(
+                    vault = %self.vault.id,
+                    scheme = scheme.name(),
+                    epoch = order.new.epoch,
+                    "new shares are active"
+                );
                 self.start_activation(myself, scheme);
             }
             Err(fault) => {
@@ -453,7 +458,12 @@ impl VaultState {
                     return Ok(());
                 }
                 work.reset_failures();
-                tracing::error!(vault = %self.vault.id, scheme = scheme.name(), ?fault, "no new shares: given up until an operator asks again");
+                tracing::error!(
+                    vault = %self.vault.id,
+                    scheme = scheme.name(),
+                    ?fault,
+                    "resharing failed; an operator must ask again"
+                );
                 self.note_problem(scheme, None).await;
                 let reason = fault.message();
                 let note = self
@@ -509,7 +519,7 @@ impl VaultState {
         scheme: Scheme,
         fault: &Fault,
     ) {
-        tracing::warn!(vault = %self.vault.id, scheme = scheme.name(), ?fault, "no new shares yet");
+        tracing::warn!(vault = %self.vault.id, scheme = scheme.name(), ?fault, "resharing failed; retrying");
         let work = self.works.entry(scheme).or_default();
         work.tries = work.tries.saturating_add(1);
         let pause = self.services.backoff(work.tries);

@@ -273,7 +273,7 @@ impl VaultState {
         if self.looks_for_requests() || self.account_queues.may_take(account, number) {
             return Err(Fault::new(
                 Class::WrongState,
-                "an earlier request of the account may get the number",
+                "an earlier request of the account may take the nonce",
             ));
         }
         let claim = rows::claim(account, &Resource::Nonce(number));

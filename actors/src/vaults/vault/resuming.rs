@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Why a request waits that is new while the vault looks for those that come before it.
-pub(super) const BEHIND: &str = "the vault has just started and is taking up earlier requests";
+pub(super) const BEHIND: &str = "the vault has just started and is resuming earlier requests";
 
 /// Requests that are read at once.
 const PAGE: usize = 512;
@@ -55,7 +55,7 @@ pub struct LiveRequest {
 pub(super) struct Resuming {
     /// Those that wait for an actor, in the order of creation.
     waiting: VecDeque<RequestId>,
-    /// Those that have come since the vault started: they are none of those that it looks for.
+    /// Those that have come since the vault started: they are not among those that it looks for.
     admitted: HashSet<RequestId>,
     /// Those of them that need turns: the queues are not complete yet.
     behind: Option<Vec<(ChainAccount, RequestId)>>,

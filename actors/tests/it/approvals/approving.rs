@@ -281,7 +281,7 @@ async fn approve__should_sign_nothing_that_costs_more_than_was_approved() {
         shown = waits(&gateway, &uuid).await;
         let wanted = &shown.approval_wanted;
         assert!(
-            wanted.starts_with("the transaction could cost "),
+            wanted.starts_with("the transaction's fee could reach "),
             "{wanted}"
         );
         assert_eq!(world.signers.requests(), 0, "no order has left");
@@ -312,7 +312,7 @@ async fn approve__should_sign_nothing_once_the_approvals_are_over() {
     let shown = waits(&gateway, &uuid).await;
     assert_eq!(
         shown.approval_wanted,
-        "0 of 2 approvals still hold; the others are over"
+        "0 of 2 approvals are still valid; the others have expired"
     );
     assert_eq!(world.signers.requests(), 0, "no order has left");
     let until = world.clock_ms() + HOUR;

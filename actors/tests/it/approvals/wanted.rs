@@ -56,13 +56,13 @@ async fn signers__should_have_people_asked_again_with_the_same_transaction() {
     let approval = treasurer.approval(&shown, FEE, until);
     let fault = approve(&gateway, &waiting, approval).await.unwrap_err();
     assert_eq!(fault.class(), &Class::WrongState);
-    assert!(fault.message().contains("make it again"), "{fault}");
+    assert!(fault.message().contains("create it again"), "{fault}");
     // The one that signers were asked for could still come, until the other one is final.
     *world.evm.unheard.lock().unwrap() = Some(TransactionSighting::Replaced(None));
     let hash = details(&gateway, &other).await.tx_hash;
     let error = outcome(&gateway, &waiting).await.error.unwrap();
-    let expected = "another request has used its number, outputs or objects while it waited for approvals; nonce 1 was used \
-         by the transaction ";
+    let expected = "another request has used its nonce, outputs or objects while it waited for approvals; nonce 1 \
+                    was used by the transaction ";
     assert_eq!(error.message, format!("{expected}{hash}, which is final"));
     assert_eq!(world.evm.nonces(), [0, 1]);
 }

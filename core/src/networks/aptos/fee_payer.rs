@@ -32,7 +32,7 @@ impl FeePayer {
                 true => Ok(None),
                 false => Err(Fault::field(
                     "otherSignature",
-                    "must be empty: nobody but `from` signs a transaction without feePayer",
+                    "must be empty: without feePayer, only `from` signs",
                 )),
             };
         };
@@ -46,7 +46,7 @@ impl FeePayer {
         if raw.sender == address {
             return Err(Fault::field(
                 "feePayer",
-                "must be another one than the sender, who pays without it",
+                "must differ from the sender, who pays if it is left out",
             ));
         }
         let payer = Self {
@@ -86,7 +86,7 @@ impl FeePayer {
             }
         };
         if sender(&public_key).is_ok_and(|signer| signer == from) {
-            return wrong("is of `from` itself: the other one has to sign too");
+            return wrong("is the signature of `from` itself: the fee payer has to sign");
         }
         let mut messages = vec![tx::message_with_payer(raw, self.address)?];
         if raw.sender != from {

@@ -200,7 +200,7 @@ pub(in crate::networks) fn send_custom(
 
 /// JSON begins with `{`. So does the BCS of one sender in 256, but it has a control character
 /// where the payload's variant stands, and JSON has none anywhere.
-/// With `pays`, `from` pays for whoever is the sender.
+/// With `pays`, `from` pays the fee of any sender.
 fn custom(payload: &[u8], chain_id: u8, from: Address, pays: bool) -> Result<AptosAction, Fault> {
     if payload.starts_with(b"{") && !matches!(payload.get(PAYLOAD_AT), Some(0..=8)) {
         let json = std::str::from_utf8(payload)

@@ -196,15 +196,15 @@ impl NetworkRules for Aptos {
         let refused = |why: &str| {
             let end_s = sent.expiration_timestamp_secs;
             let sentence = format!(
-                "{why}; no block takes it from second {end_s} since the Unix epoch on: wait until its \
+                "{why}; it cannot be included from second {end_s} since the Unix epoch on: wait until its \
                  transactionState is settled"
             );
             Err(Fault::new(Class::Invalid, sentence))
         };
         if how == Replacement::Cancel {
             return refused(
-                "a transaction of Aptos cannot be cancelled: nodes take no other one with its sequence number \
-                 while it waits",
+                "an Aptos transaction cannot be cancelled: nodes accept no other transaction with its sequence \
+                 number while it is pending",
             );
         }
         if sent.is_orderless() {
@@ -214,7 +214,7 @@ impl NetworkRules for Aptos {
         }
         if transaction.fee_payer.is_some() {
             return refused(
-                "its fee is paid by another account than the sender, so that both have to sign a new one",
+                "another account than the sender pays its fee, so both would have to sign a new one",
             );
         }
         let mut transaction = transaction.clone();
@@ -423,10 +423,9 @@ fn raw(
     })
 }
 
-/// The bytes for `POST /transactions/simulate` (content type
-/// `application/x.aptos.signed_transaction+bcs`; no `estimate_...` parameters): a transaction with
-/// a signature that is none and all the gas that the sender can pay, up to what the chain allows.
-/// Nobody can send it.
+/// The bytes for `POST /transactions/simulate` (content type `application/x.aptos.signed_transaction+bcs`; no
+/// `estimate_...` parameters): a transaction with a placeholder signature and all the gas that the sender can pay, up
+/// to what the chain allows. Nobody can send it.
 ///
 /// `chain_data` are the other answers, with the account's own sequence number and no `gas_used`.
 /// `balance` is what the sender has of the chain's coin, in octa. With the sender's public key

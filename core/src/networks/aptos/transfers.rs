@@ -83,7 +83,7 @@ pub(super) fn find(module: &ModuleId, function: &Identifier) -> Option<&'static 
     })
 }
 
-/// Functions of the framework that give an account another key, somebody else a capability of it, or
+/// Functions of the framework that give an account another key, another account a capability of it, or
 /// code the right to sign for it: in these modules, all but those that take such things back and
 /// those that only make another account.
 fn changes_account(module: &ModuleId, function: &Identifier) -> bool {
@@ -154,7 +154,7 @@ impl EntryFunction {
     /// object goes with all that it holds.
     pub(crate) fn moves_unread_assets(&self) -> bool {
         let function = self.function.as_str();
-        // Deposits and withdrawals for somebody, accounts that are made with coins in them, offers.
+        // Deposits and withdrawals for other accounts, accounts that are made with coins in them, offers.
         let for_others = function.contains("transfer")
             || function == "offer_script"
             || function.ends_with("_to")
@@ -165,7 +165,7 @@ impl EntryFunction {
             && !function.starts_with("set_")
     }
 
-    /// Whom the call trusts besides those that it plainly sends to: the account that has published
+    /// Whom the call trusts in addition to those that it plainly sends to: the account that has published
     /// the module, which gets the signature. `None` for the framework, of which everything else would
     /// be trusted too.
     pub(crate) fn publisher(&self) -> Option<Address> {

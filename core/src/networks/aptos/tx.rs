@@ -405,8 +405,7 @@ pub(super) fn assemble(
     })
 }
 
-/// An unsigned transaction as nodes simulate it: with a signature that is none. Without a key, older
-/// nodes do not take it.
+/// An unsigned transaction as nodes simulate it: with a placeholder signature. Without a key, older nodes refuse it.
 ///
 /// # Errors
 /// [`crate::fault::Class::Bug`] when it cannot be serialized.

@@ -10,7 +10,7 @@ pub struct Queries {
     /// The address whose spendable outputs are wanted, P2WPKH in lower case.
     pub from: String,
     /// Outputs, as `txid:vout`, that are wanted whatever the mempool does with them, and with them what
-    /// [`ChainData::ancestors`] says. Only what is in a block is wanted besides, where there are some.
+    /// [`ChainData::ancestors`] says. In addition, only what is in a block is wanted.
     pub inputs: Vec<String>,
     /// The level whose fee rate is wanted, and what the `inputs` cost as long as others wait to spend them.
     pub fee_level: Option<FeeLevel>,

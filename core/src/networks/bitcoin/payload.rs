@@ -205,7 +205,7 @@ fn inputs(names: &[String]) -> Result<Vec<OutPoint>, Fault> {
             )
         })?;
         if outpoint.is_null() || !seen.insert(outpoint) {
-            return Err(Fault::field(name_of, "is named twice, or is no output"));
+            return Err(Fault::field(name_of, "is named twice, or is not an output"));
         }
         Ok(outpoint)
     });

@@ -164,7 +164,7 @@ impl NetworkRules for Bitcoin {
         how: Replacement,
     ) -> Result<BitcoinPayload, Fault> {
         let BitcoinPayload::SendNative(payment) = payload else {
-            return Err(Fault::bug("a batch is no request"));
+            return Err(Fault::bug("a batch is not a request"));
         };
         let outputs = match how {
             Replacement::SpeedUp => payment.outputs.clone(),

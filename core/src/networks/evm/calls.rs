@@ -113,7 +113,7 @@ impl AbiTable {
     /// an object that has it under `abi` (what Hardhat, Foundry and Truffle write).
     ///
     /// # Errors
-    /// [`crate::fault::Class::Invalid`] with a sentence, when it is none or has no function.
+    /// [`crate::fault::Class::Invalid`] with a sentence, when it is not an ABI or has no function.
     pub fn add_abi(&mut self, json: &str) -> Result<(), Fault> {
         let invalid = |problem: String| Fault::new(Class::Invalid, problem);
         let wrong = |problem: &dyn fmt::Display| {

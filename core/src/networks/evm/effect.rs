@@ -28,7 +28,7 @@ const ZEROS: usize = 1024;
 /// In the place of a token that cannot be told. Nobody can have a contract there.
 pub(crate) const SOME_TOKEN: Address = Address::repeat_byte(0xff);
 
-/// Something that a call moves, or lets somebody move.
+/// Something that a call moves, or lets another account move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallEffect {
     /// The contract of the token, or [`SOME_TOKEN`]; `None` for the coin.
@@ -45,7 +45,7 @@ pub(crate) fn effects(chain_id: u64, to: Address, value: U256, input: &[u8]) -> 
     EffectWalk::new(chain_id, to, value, input).effects
 }
 
-/// Whether a call lets somebody else act for who makes it from then on, or may do so.
+/// Whether a call lets, or may let, another account act for the caller from then on.
 pub(crate) fn adds_proxy(chain_id: u64, to: Address, input: &[u8]) -> bool {
     EffectWalk::new(chain_id, to, U256::ZERO, input).adds_proxy
 }

@@ -86,7 +86,7 @@ impl Asset {
         Self { place, token: None }
     }
 
-    /// A token of a place that cannot be told from what is signed. Printed as `solana/*`.
+    /// A token of a place that cannot be determined from what is signed. Printed as `solana/*`.
     pub fn some_token(place: ChainScope) -> Self {
         Self {
             place,
@@ -151,7 +151,7 @@ impl Spend {
     }
 }
 
-/// What a signature lets leave a wallet, besides the fee
+/// What a signature lets leave a wallet, in addition to the fee
 /// ([`crate::networks::DynNetworkRules::most_fee`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outflow {
@@ -222,10 +222,10 @@ account_changes! {
     SolanaAssign "solanaAssign",
     /// A delegate for tokens.
     SolanaApprove "solanaApprove",
-    /// Another key, a capability of the account for somebody else, or code that signs for it.
+    /// Another key, a capability of the account for another account, or code that signs for it.
     AptosKeyRotation "aptosKeyRotation",
     /// Other addresses whose keys sign for the wallet's.
     SuiAddressAlias "suiAddressAlias",
-    /// Somebody else acts for the account (precompiles of Moonbeam).
+    /// Another account acts for it (precompiles of Moonbeam).
     EvmAddProxy "evmAddProxy",
 }

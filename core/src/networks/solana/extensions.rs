@@ -73,15 +73,15 @@ impl<'a> Extensions<'a> {
             return Some("cannot be transferred: the token stays with its owner (NonTransferable)");
         }
         if self.is_set(PAUSABLE, KEY_BYTES) {
-            return Some("is paused by its issuer: nobody can transfer it now (Pausable)");
+            return Some("is paused by its issuer and cannot be transferred now (Pausable)");
         }
         let hook = self
             .get(TRANSFER_HOOK)
             .and_then(|hook| hook.get(KEY_BYTES..));
         if hook.is_some_and(|program| program.iter().any(|byte| *byte != 0)) {
             return Some(
-                "calls a program of its issuer with each transfer (TransferHook), which takes accounts that \
-                 only a transaction made elsewhere can name",
+                "calls a program of its issuer with each transfer (TransferHook), which needs accounts that only a \
+                 transaction built elsewhere can name",
             );
         }
         None

@@ -36,7 +36,8 @@ impl NetworkRules for Solana {
     /// 0.05 SOL.
     const DEFAULT_MOST_FEE: u64 = 50_000_000;
     const PRICE_UNIT: &'static str = "micro-lamports per unit of computation";
-    const ENDS_BY_ITSELF: &'static str = "it is void once its blockhash is too old, about two minutes after it was made, and with a durable nonce once that is used";
+    const ENDS_BY_ITSELF: &'static str = "it expires with its blockhash, about two minutes after it was built, or, \
+                                          with a durable nonce, once that nonce is used";
 
     fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
         let key: [u8; 32] = public_key

@@ -150,8 +150,8 @@ impl TokenQueries {
         match &receiver {
             Some(held) if held.frozen => return Err(Fault::field("to", FROZEN_ACCOUNT)),
             Some(held) if held.demands_memo => {
-                let problem = "its account for this token demands a memo with each transfer (MemoTransfer), \
-                               which this kind cannot bring";
+                let problem = "its account for this token requires a memo with each transfer (MemoTransfer), which \
+                               this payload kind does not support";
                 return Err(Fault::field("to", problem));
             }
             None if extensions(&program, &mint.data).freezes_new_accounts() => {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::networks::fee_level::FeeLevel;
 
-/// What a Stellar node must be asked, besides its base fee.
+/// What a Stellar node is asked, in addition to its base fee.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queries {
     /// The sender (`G...`), whose sequence number is wanted.

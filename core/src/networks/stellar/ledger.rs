@@ -174,7 +174,7 @@ pub enum FailureCause {
     Final,
 }
 
-/// Reads the result of a transaction. `Some(None)` is one of success; `None` is none.
+/// Reads the result of a transaction: `Some(None)` means success, `None` that it cannot be read.
 pub fn read_result(result: &str) -> Option<Option<StellarFailure>> {
     let TransactionResult {
         fee_charged,

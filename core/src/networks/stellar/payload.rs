@@ -69,7 +69,7 @@ pub enum StellarAction {
         /// Stroops.
         amount: i64,
     },
-    /// Sends an asset that somebody issues.
+    /// Sends an issued asset.
     SendAsset {
         /// Recipient.
         to: MuxedAccount,

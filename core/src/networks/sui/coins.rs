@@ -31,7 +31,7 @@ pub struct CoinObject {
     pub origin: Option<CoinOrigin>,
 }
 
-/// What a coin object's digest is made of besides type, owner, id, version and balance.
+/// What a coin object's digest covers in addition to type, owner, id, version and balance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoinOrigin {
     /// The transaction that made this version, base58.

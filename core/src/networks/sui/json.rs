@@ -333,7 +333,7 @@ impl TryFrom<String> for Base64Bytes {
     }
 }
 
-/// A Move type; a name that only a registry can resolve is none.
+/// A Move type; a name that only a registry can resolve is refused.
 #[derive(Deserialize)]
 #[serde(try_from = "String")]
 struct TypeTag(sdk::TypeTag);

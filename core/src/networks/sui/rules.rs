@@ -56,7 +56,7 @@ impl NetworkRules for Sui {
     /// 1 SUI.
     const DEFAULT_MOST_FEE: u64 = 1_000_000_000;
     const ENDS_BY_ITSELF: &'static str =
-        "it is void at the end of the epoch after the one in which it was made";
+        "it expires at the end of the epoch after the one in which it was built";
     const PRICE_UNIT: &'static str = "MIST per unit of gas";
 
     /// BLAKE2b-256 over the scheme's flag (0 for Ed25519) and the key.

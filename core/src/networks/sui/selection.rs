@@ -18,7 +18,7 @@ const UNITS_PER_COIN: u64 = 10;
 /// what was simulated is then what is built.
 ///
 /// # Errors
-/// [`crate::fault::Class::Invalid`] when the wallet cannot pay, whoever holds what.
+/// [`crate::fault::Class::Invalid`] when the wallet cannot pay, even with all reservations released.
 pub(super) fn choose(
     payment: &SuiPayment,
     chain_data: &ChainData,

@@ -23,11 +23,11 @@ pub(super) fn check_signatures(
     let [signature] = signatures else {
         return match signatures {
             [] => Ok(()),
-            _ => wrong("must be at most one: nobody but sender and gas owner signs"),
+            _ => wrong("must be at most one: only sender and gas owner sign"),
         };
     };
     let Some(other) = other(transaction, from) else {
-        return wrong("must be empty: nobody but `from` signs this transaction");
+        return wrong("must be empty: only `from` signs this transaction");
     };
     let Ok(UserSignature::Simple(signature)) = UserSignature::from_bytes(signature) else {
         return wrong(
@@ -63,7 +63,7 @@ pub(super) fn check_signatures(
         }
         _ => {
             return wrong(
-                "is of secp256r1, which is not verified here: set broadcastTx to false and send the transaction \
+                "is of secp256r1, which Covault does not verify: set broadcastTx to false and send the transaction \
                  yourself",
             );
         }

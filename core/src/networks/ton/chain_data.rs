@@ -16,7 +16,7 @@ pub enum Queries {
     },
 }
 
-/// What a TON node must be asked for a transaction, besides seqno and state of the wallet.
+/// What a TON node is asked for a transaction, in addition to seqno and state of the wallet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TransactionQueries {
     /// The wallet, `UQ...`.

@@ -129,7 +129,7 @@ impl ForwardingFee {
     }
 }
 
-/// nanoton; `None` when the order is none that is built here.
+/// nanoton; `None` when the order is not one that Covault builds.
 pub(super) fn most_fee(order: &WalletOrder) -> Option<u128> {
     let external = order.sign(&[0; 64]).ok()?.message;
     let mut cost = BASE.cost(&external)?;

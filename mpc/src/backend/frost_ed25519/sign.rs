@@ -345,7 +345,7 @@ impl FrostSigning {
         }
         let threshold = Some(*self.child.key.min_signers());
         let public = PublicKeyPackage::new(BTreeMap::new(), self.child.verifying_key, threshold);
-        // Verifies the signature; who cheated is only asked when somebody did.
+        // Verifies the signature; looks for the cheater only when that fails.
         let signature = aggregate_custom(&package, &shares, &public, CheaterDetection::Disabled)
             .or_else(|error| {
                 let verifying = self

@@ -1,5 +1,4 @@
-//! Every message of every round is harmed in turn: somebody must notice, and only who sent it may
-//! be named.
+//! Every message of every round is harmed in turn: a party must notice, and name only the sender.
 
 use std::collections::BTreeSet;
 

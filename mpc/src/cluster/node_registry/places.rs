@@ -89,7 +89,7 @@ impl SigningAsk {
 
 type Placed = Result<SigningSet, NoSigningSet>;
 
-/// Somebody who waits.
+/// A waiting request.
 #[derive(Debug)]
 struct Waiter {
     ask: SigningAsk,
@@ -162,13 +162,13 @@ impl Places {
         group
     }
 
-    /// Somebody has come to wait in the line, or has left it.
+    /// A request has joined the line, or has left it.
     fn note_waiting(&mut self, key: &LineKey) {
         let waits = self.lines.waits(key);
         self.group(key).rate.waits(waits, Instant::now().into_std());
     }
 
-    /// How long signers of the line need for so many inputs, besides those that they work on.
+    /// How long signers of the line need for so many inputs, in addition to those in progress.
     fn time_for(&mut self, key: &LineKey, inputs: usize) -> Option<Duration> {
         let mut at_once = self.lines.under_way(key);
         if !self.lines.waits(key) {
@@ -189,7 +189,7 @@ impl Places {
         loads.all(|load| load.is_some_and(|load| !load.has_room(now, Overdraft::None)))
     }
 
-    /// Somebody waits for these.
+    /// A request waits for these.
     fn were_full(&mut self, key: &LineKey) {
         for node in &key.holders {
             if let Some(load) = self.loads.get_mut(&(*node, key.scheme))
@@ -368,7 +368,7 @@ impl NodeRegistry {
         }
     }
 
-    /// About how long somebody at this place waits for its turn, at the present rate. `None`: nobody knows.
+    /// About how long a request at this place waits for its turn, at the present rate. `None`: unknown.
     pub(in crate::cluster) fn expected_wait(
         &self,
         ask: &SigningAsk,

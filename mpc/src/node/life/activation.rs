@@ -357,9 +357,8 @@ const fn believes_new_holders() -> bool {
     false
 }
 
-/// Every party says that the run has ended well: as many old holders as the old threshold that they
-/// have dealt in it, all new holders that their shares are on disk. An order that is none, without
-/// holders say, can have no proof.
+/// Every party says that the run has ended well: as many old holders as the old threshold that they have dealt in it,
+/// all new holders that their shares are on disk. An invalid order, for example without holders, can have no proof.
 pub(crate) fn check_proof(order: &ReshareOrder, proof: &ReshareProof) -> Result<(), Fault> {
     order.check()?;
     if proof.0.len() > order.parties().len() {

@@ -119,7 +119,7 @@ impl Node {
     fn show(&self, proven: &ProvenGeneration, confirmed: &BTreeSet<NodeId>) {
         let ProvenGeneration { order, proof } = proven;
         let before = self.proofs.before(order).unwrap_or_else(|fault| {
-            tracing::warn!(node = %self.name, ?fault, "earlier proofs cannot be read");
+            tracing::warn!(node = %self.name, ?fault, "failed to read earlier proofs");
             Vec::new()
         });
         let body = encode(&ActivateMsg {
@@ -142,7 +142,7 @@ impl Node {
             };
             let sent = body.as_ref().map_err(Clone::clone);
             if let Err(fault) = sent.and_then(|body| self.codec.send(header, body)) {
-                tracing::warn!(node = %self.name, ?fault, "cannot show a proof to a peer");
+                tracing::warn!(node = %self.name, ?fault, "failed to send a proof to a peer");
             }
         }
     }
@@ -172,7 +172,11 @@ impl Node {
         if let Some(it) = over
             && let Err(fault) = self.proofs.mark_confirmed(&it.proven.order)
         {
-            tracing::warn!(node = %self.name, ?fault, "a proof is shown once more after the next start");
+            tracing::warn!(
+                node = %self.name,
+                ?fault,
+                "failed to record a sent proof; it is sent again after the next start"
+            );
         }
     }
 }

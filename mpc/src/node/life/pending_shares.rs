@@ -57,7 +57,7 @@ pub(super) struct PendingShare {
 
 impl Lifecycle {
     /// # Errors
-    /// [`covault_core::fault::Class::Invalid`] naming a recipient that is none.
+    /// [`covault_core::fault::Class::Invalid`] naming an invalid recipient.
     pub(in crate::node) fn new(
         records: Vec<ShareRecord>,
         recipients: Vec<String>,

@@ -26,7 +26,7 @@ pub(super) fn approvers(keys: &mut TableReader) -> Result<Approvers, Fault> {
         if approvers.knows(&name) {
             return Err(wrong(
                 format_args!("{path}.name"),
-                format_args!("{name} is an approver already: give all keys in one place"),
+                format_args!("{name} is already an approver: list all of its keys in one place"),
             ));
         }
         let (at, lines) = keys.texts("keys")?;

@@ -377,8 +377,8 @@ fn bad_rules__should_be_refused_by_name() {
     let twice = format!("[[approver]]\nname = \"treasurer\"\nkeys = [\"{node}\"]");
     let approval = |text: &str| format!("[[approval]]\n{text}");
     for (text, starts) in [
-        (twice, "approver[3].name: treasurer is an approver already"),
-        (same, "approver[3].keys[0]: is a key of treasurer already"),
+        (twice, "approver[3].name: treasurer is already an approver"),
+        (same, "approver[3].keys[0]: is already a key of treasurer"),
         (
             "[[approver]]\nname = \"x\"\nkeys = []".to_owned(),
             "approver[3].keys: must name at least one key",

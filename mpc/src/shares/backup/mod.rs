@@ -103,7 +103,7 @@ fn invalid(sentence: impl Into<String>) -> Fault {
 /// Reads recipients (`age1...`).
 ///
 /// # Errors
-/// [`Class::Invalid`] naming the one that is none, or when they are more than 64.
+/// [`Class::Invalid`] naming the invalid one, or when there are more than 64.
 pub fn recipients(lines: &[String]) -> Result<Vec<Recipient>, Fault> {
     if lines.len() > MAX_RECIPIENTS {
         return Err(invalid(format!(
@@ -122,7 +122,7 @@ pub fn recipients(lines: &[String]) -> Result<Vec<Recipient>, Fault> {
 /// Reads an age identity file: lines of `AGE-SECRET-KEY-1...`, comments behind `#`.
 ///
 /// # Errors
-/// [`Class::Invalid`] when there is none, or a line is none.
+/// [`Class::Invalid`] when there is none, or a line is invalid.
 pub fn identities(text: &str) -> Result<Vec<Identity>, Fault> {
     let mut identities = Vec::new();
     for (number, line) in (1..).zip(text.lines().map(str::trim)) {
@@ -176,7 +176,7 @@ pub(crate) fn export(
 /// A retired share of the node `node` as a backup.
 ///
 /// # Errors
-/// [`Class::Invalid`] naming a recipient that is none.
+/// [`Class::Invalid`] naming an invalid recipient.
 pub fn of_retired(
     retired: &RetiredShare,
     node: &NodeId,

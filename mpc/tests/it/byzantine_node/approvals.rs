@@ -220,7 +220,7 @@ const LIES: &[(&str, Forgery)] = &[
         *first(ask) = one.approve(&ask.order);
     }),
     (
-        "approvals[0].authenticatorData: is of another rp id",
+        "approvals[0].authenticatorData: has another rp id",
         |ask, _| {
             let one = TestPasskey::new("treasurer", 1)
                 .at("example.com", &["https://console.example.com"]);

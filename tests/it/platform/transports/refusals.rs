@@ -184,7 +184,7 @@ pub async fn check(world: &World, caller: &ApiCaller, made: &Fixtures) {
             "approveSigningRequest",
             json!({"uuid": made.waiting}),
             WRONG_STATE,
-            "the request waits for no approval; ",
+            "the request is not waiting for approval; ",
         ),
         (
             "rejectSigningRequest",

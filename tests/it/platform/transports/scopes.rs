@@ -66,7 +66,7 @@ pub async fn of_tokens(world: &World, caller: &ApiCaller, made: &Fixtures) {
         sweep_away
             .refused(operation, json!({}), FORBIDDEN, reason)
             .await;
-        let reason = "this token can only read";
+        let reason = "this token is read-only";
         sweep_reader
             .refused(operation, json!({}), FORBIDDEN, reason)
             .await;
@@ -90,7 +90,7 @@ pub async fn of_tokens(world: &World, caller: &ApiCaller, made: &Fixtures) {
         ("resimulation", json!({"signingRequestUuid": made.waiting})),
         ("createBatchPayment", json!({"name": "x"})),
     ] {
-        let part = "this token can only read";
+        let part = "this token is read-only";
         // What is wrong with a message may be told first.
         let body = match operation {
             "createBatchPayment" => json!({"name": "x", "evmBatchSendNative": {"chainId": 1,
@@ -243,7 +243,7 @@ pub async fn of_another_vault(world: &World, caller: &ApiCaller, made: &Fixtures
             "createWallet",
             json!({"vaultUuid": vault, "networkType": 1}),
             UNAVAILABLE,
-            "keys are still being made",
+            "keys are still being generated",
         ),
     ] {
         other.refused(operation, body, how, part).await;
@@ -259,7 +259,7 @@ pub async fn of_another_vault(world: &World, caller: &ApiCaller, made: &Fixtures
     );
     world.command(&route.split(' ').collect::<Vec<_>>());
     let order = json!({"network": "EVM", "ref": "order-2"});
-    let part = "keys are still being made";
+    let part = "keys are still being generated";
     made.sweep
         .refused("sweep/wallets", order, UNAVAILABLE, part)
         .await;

@@ -122,7 +122,10 @@ fn fee__should_be_the_payers_and_the_rest_the_senders() {
     // At another price both would have to sign it anew.
     let replacement = APTOS.replacement(&sender, &signed, Replacement::SpeedUp);
     let fault = replacement.unwrap_err();
-    assert!(fault.message().contains("both have to sign"), "{fault}");
+    assert!(
+        fault.message().contains("both would have to sign"),
+        "{fault}"
+    );
 
     let sdk = self::sdk("open");
     let payer = parse(asked_of(&sdk, &from(), bytes(&sdk, "sender"))).unwrap();
@@ -151,7 +154,7 @@ fn other_signature__should_be_good_for_what_is_sent() {
         (flipped, not_this),
         (
             bytes(&plain, "sender"),
-            "aptosSendCustom.otherSignature: is of `from` itself",
+            "aptosSendCustom.otherSignature: is the signature of `from` itself",
         ),
         (
             good[..good.len() - 1].to_vec(),
@@ -203,7 +206,7 @@ fn fee_payer__should_be_refused_where_it_makes_no_sense() {
     };
     refused(
         with(|asked| asked.fee_payer = Some(asked.from.clone())),
-        "aptosSendCustom.feePayer: must be another one than the sender",
+        "aptosSendCustom.feePayer: must differ from the sender",
     );
     refused(
         with(|asked| asked.fee_payer = Some("0xx".into())),

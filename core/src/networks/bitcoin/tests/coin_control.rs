@@ -89,7 +89,7 @@ fn payload__should_take_a_rate_or_a_level_and_each_input_once() {
         ),
         (
             with(vec![name("00", "4294967295")]),
-            "inputs[0]: is named twice, or is no output",
+            "inputs[0]: is named twice, or is not an output",
         ),
     ] {
         let fault = Payload::parse(&WireKind::BtcSendNative(wire)).unwrap_err();

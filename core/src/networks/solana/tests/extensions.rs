@@ -92,7 +92,7 @@ fn facts__should_refuse_by_name_what_the_token_program_would_refuse() {
         (
             vec![],
             (of(&from, &[]), of(&to, &memo(1))),
-            "to: its account for this token demands a memo",
+            "to: its account for this token requires a memo",
         ),
         (
             by_default(2),

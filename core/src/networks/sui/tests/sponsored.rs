@@ -182,7 +182,7 @@ fn other_signature__should_be_of_the_other_one_over_this_transaction() {
             signature_of(&signing_key(), &transaction),
             "is signed by 0x",
         ),
-        (r1, "is of secp256r1, which is not verified here"),
+        (r1, "is of secp256r1, which Covault does not verify"),
         (vec![5; 97], "must be a serialized signature of Ed25519"),
         (good[..96].to_vec(), "must be a serialized signature of"),
         (vec![], "must be a serialized signature of Ed25519"),
