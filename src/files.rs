@@ -1,5 +1,5 @@
 //! Files that only their owner reads: tokens, passphrases, what `covault dev` tells about itself. And
-//! files that only root and this process's user can have written: what a signer node goes by.
+//! files that only root and this process's user can have written: what controls a signer node.
 
 use std::{
     ffi::OsString,

@@ -41,7 +41,7 @@ impl SocketShares {
         }
     }
 
-    /// Calls to one of so many chain nodes that may be in progress at once.
+    /// How many calls to each of this many chain nodes may be in progress at once.
     pub fn per_chain_node(&self, nodes: usize) -> usize {
         (self.chain_nodes / nodes.max(1)).max(1)
     }

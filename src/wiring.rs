@@ -96,7 +96,7 @@ pub fn redis_bus(url: &str) -> anyhow::Result<Arc<dyn Bus>> {
     adapters::redis_bus(url, NAMESPACE)
 }
 
-/// Loads an identity, or makes it on first start; its public half stands beside it.
+/// Loads an identity, or makes it on first start; its public half is next to it.
 ///
 /// # Errors
 /// When the files can be neither read nor made.
@@ -120,7 +120,7 @@ pub fn identity(path: &Path, comment: &str) -> anyhow::Result<Arc<NodeIdentity>>
     Ok(Arc::new(identity))
 }
 
-/// Loads an identity that is there.
+/// Loads an existing identity.
 ///
 /// # Errors
 /// When the file is missing, readable by others, or none.

@@ -16,7 +16,7 @@ use crate::chain_rpc::ChainKey;
 #[derive(Default)]
 pub struct Counters {
     waiting: Arc<AtomicUsize>,
-    /// What became of transactions that nodes had forgotten.
+    /// Outcomes of transactions that nodes had forgotten.
     pub forgotten: Mutex<DroppedCounts>,
     /// The transactions that are followed, by chain.
     pub transactions: Mutex<BTreeMap<ChainKey, OpenTransactions>>,
@@ -44,7 +44,7 @@ impl Drop for Waiting {
     }
 }
 
-/// What became of transactions that nodes had taken and forgotten, since the start.
+/// Outcomes of transactions that nodes had accepted and forgotten, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DroppedCounts {
     /// Sent again, and a node has it again.

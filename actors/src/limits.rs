@@ -55,7 +55,7 @@ pub fn permits(most: usize) -> usize {
     most.min(Semaphore::MAX_PERMITS).min(at_once)
 }
 
-/// One in so many places is kept for those that have none.
+/// One in this many places is kept for tokens and vaults that have none.
 const RESERVED: usize = 16;
 
 /// Places that nobody keeps others from: one in [`RESERVED`] is for those that have none, and who has more than are

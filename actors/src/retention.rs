@@ -1,8 +1,8 @@
 //! The actor that deletes expired rows: idempotency records, and claims of requests that
 //! are over and whose transactions no block can include.
 //!
-//! What is freed can be spent again, so claims go by no clock that a person can set alone: it has to have said
-//! for hours of the steady clock that their time has come.
+//! What is freed can be spent again, so claims do not depend on a wall clock alone: it must have been past their time
+//! for hours of the monotonic clock.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -94,7 +94,7 @@ pub struct RetentionState {
     clock: ConfirmedClock,
 }
 
-/// What time it is at least, whatever the clock was set to within the last hours.
+/// A lower bound of the time, no matter how the clock was set within the last hours.
 #[derive(Default)]
 struct ConfirmedClock {
     /// What the clock said, and the steady one, in milliseconds; those that matter, the oldest first.

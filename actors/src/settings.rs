@@ -91,7 +91,7 @@ pub struct Settings {
     /// For how long the nodes have to say that a transaction can never come, in milliseconds, before its
     /// request fails that may have reached one.
     pub settling_ms: u64,
-    /// First pause before the nodes are asked what became of a transaction that one took, in milliseconds.
+    /// First pause before the nodes are asked about a transaction that one accepted, in milliseconds.
     /// Doubles while nothing happens to it.
     pub tracking_first_ms: u64,
     /// Longest pause between two such questions, in milliseconds.

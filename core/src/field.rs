@@ -6,7 +6,7 @@ use crate::{amount::AmountError, fault::Fault};
 /// Most recipients of one batch payment.
 const MAX_RECIPIENTS: usize = 254;
 
-/// Whether a batch payment may have so many `recipients`.
+/// Whether a batch payment may have this many `recipients`.
 pub(crate) fn recipients_in_range(count: usize) -> Result<(), Fault> {
     if !(1..=MAX_RECIPIENTS).contains(&count) {
         return Err(Fault::field(

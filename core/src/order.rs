@@ -374,7 +374,7 @@ pub struct ReshareOrder {
     pub scheme: Scheme,
     /// The root public key (33 bytes secp256k1, 32 bytes Ed25519).
     pub root_public_key: Vec<u8>,
-    /// The generation that is there. Its shares work until the new ones are activated.
+    /// The present generation. Its shares work until the new ones are activated.
     pub old: Generation,
     /// Exactly `old.threshold` of `old.holders`: they deal their shares out anew.
     pub dealers: Vec<NodeId>,

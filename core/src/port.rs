@@ -1,4 +1,4 @@
-//! What the domain needs from the world. The adapters stand in `src/`; simulations bring their own.
+//! What the domain needs from the world. The adapters are in `src/`; simulations bring their own.
 
 /// A clock.
 pub trait Clock: Send + Sync {

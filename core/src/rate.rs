@@ -43,7 +43,7 @@ impl Rate {
         }
     }
 
-    /// An attempt with so many units has ended well.
+    /// An attempt with this many units has succeeded.
     pub fn done(&mut self, units: usize, took: Duration, now: Instant) {
         let took = took.as_secs_f64();
         let before = self.attempt.unwrap_or(took);

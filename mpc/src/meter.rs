@@ -213,7 +213,7 @@ mod tests {
         );
     }
 
-    /// Every field that a refusal of a node begins with, as it stands in the sources.
+    /// Every field that a refusal of a node begins with, from the sources.
     #[test]
     fn refusals__should_each_have_a_label() {
         let sources = [

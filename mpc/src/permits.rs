@@ -1,11 +1,10 @@
 //! What a node's operator has permitted to be made of the node's keys.
 //!
-//! Other holders of a key, or another threshold, are made only when the operator of each node that
-//! takes part has permitted this very change on the node's own machine: an orchestrator alone must
-//! not decide who has a key. A change is permitted once: it names the generation that is there, and
-//! with that it is of no use when the change is made. Files of the node's folder, so that a running
-//! node sees them: `permits/CODE.asked` is a change that a trusted orchestrator has asked for,
-//! `permits/CODE.permit` that it is permitted, and until when.
+//! Other holders of a key, or another threshold, are made only when the operator of each node that takes part has
+//! permitted this very change on the node's own machine: an orchestrator alone must not decide who has a key. A
+//! change is permitted once: it names the present generation, so the permit is void once the change is made. Files of
+//! the node's folder, so that a running node sees them: `permits/CODE.asked` is a change that a trusted orchestrator
+//! has asked for, `permits/CODE.permit` that it is permitted, and until when.
 
 use std::{
     fs, io,

@@ -52,8 +52,8 @@ pub struct SimMachine {
     /// The secret that hedges the node's randomness: one from its keyring would not come from the
     /// seed. `None`: nothing is hedged, as a planted fault.
     pub hedging: Option<[u8; 32]>,
-    /// The node does not notice that its claims were put back, nor that it runs twice: for worlds
-    /// that show what would come of it.
+    /// The node does not notice that its claims were put back, nor that it runs twice: for worlds that show the
+    /// consequences.
     pub unguarded: bool,
 }
 

@@ -103,7 +103,7 @@ pub struct InFlight {
 pub struct AnswerShare(Arc<Mutex<Share<TokenId>>>);
 
 impl AnswerShare {
-    /// Parts with so many bytes, or with all that are left: they count until the part is dropped.
+    /// Takes this many bytes, or all that are left: they count until the part is dropped.
     pub fn split(&self, bytes: usize) -> Share<TokenId> {
         self.0.lock().split(bytes)
     }
@@ -125,7 +125,7 @@ impl InFlight {
         Ok(())
     }
 
-    /// Takes room for so many bytes more of the call's body, until the call is done.
+    /// Reserves room for this many more bytes of the call's body, until the call is done.
     ///
     /// # Errors
     /// [`Class::Unavailable`] when the bodies of all calls would be too much.
@@ -192,7 +192,8 @@ impl Admission {
         nothing_more.map(drop).map_err(|_| unread_fault().into())
     }
 
-    /// Counts an answer of so many bytes for its token, until it is read. What was `done` is answered in any case.
+    /// Counts a response of this size for its token, until it is read. A completed call (`done`) is answered in any
+    /// case.
     ///
     /// # Errors
     /// As [`Admission::may_ask`].

@@ -32,7 +32,7 @@ const ENV_PREFIX: &str = "COVAULT_";
 /// With less, a PostgreSQL that is just busy would seem to be away.
 const LEAST_STORE_TIMEOUT_MS: u64 = 1_000;
 
-/// All settings. Their meaning stands in `config.default.toml`.
+/// All settings. `config.default.toml` describes them.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Config {
     pub log: LogSettings,

@@ -38,7 +38,7 @@ use crate::api::{
 };
 use crate::shutdown::StopSignal;
 
-/// A body that is too large is read on up to so many times the limit.
+/// A body that is too large is read up to this multiple of the limit.
 const MAX_DISCARD_FACTOR: usize = 64;
 /// Room that a body gets before anything of it is there, in bytes.
 const INITIAL_BODY_CAPACITY: usize = 16 * 1024;

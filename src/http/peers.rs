@@ -18,7 +18,7 @@ pub struct PeerConnection {
 }
 
 impl ConnectionsPerAddress {
-    /// At most so many connections for each address.
+    /// At most this many connections for each address.
     pub fn new(max_per_address: usize) -> Arc<Self> {
         Arc::new(Self {
             max_per_address,
@@ -44,7 +44,7 @@ impl ConnectionsPerAddress {
     }
 }
 
-/// One in so many places of a listener is kept for this machine, so that its operator gets through.
+/// One in this many places of a listener is reserved for this machine, so that its operator gets through.
 const KEPT_FOR_THIS_MACHINE: usize = 16;
 
 /// Whether one of the `free` places of a listener, of `max_connections` in all, is there for an address.

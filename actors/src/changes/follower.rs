@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const LOOK_ALONE: Duration = Duration::from_secs(5);
 /// Before it begins again when the store cannot be read.
 const RETRY: Duration = Duration::from_secs(1);
-/// What was in so many milliseconds before the start is kept too: listeners come back from the process before.
+/// Changes from this many milliseconds before the start are kept too: listeners of the previous process reconnect.
 const PRELOAD_MS: u64 = super::MARGIN_MS + 60_000;
 /// Of one vault no more entries than about this.
 const PRELOAD_ENTRIES: u64 = 4_096;

@@ -28,7 +28,7 @@ pub(super) enum Encoding {
 pub struct BacklogCounts {
     /// Requests that cannot make progress now.
     pub waiting: usize,
-    /// What became of transactions that nodes had forgotten.
+    /// Outcomes of transactions that nodes had forgotten.
     pub forgotten: DroppedCounts,
     /// Transactions that a node accepted and that are not final, by chain.
     pub transactions: BTreeMap<ChainKey, OpenTransactions>,

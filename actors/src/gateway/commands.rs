@@ -32,7 +32,7 @@ pub(crate) struct ClientCommand {
 }
 
 impl ClientCommand {
-    /// What idempotency goes by, where the call has a key.
+    /// The idempotency record, where the call has a key.
     pub(crate) fn idempotency_key(&self) -> Option<(&'static str, &IdempotencyKey)> {
         let method = self.operation.descriptor().full_name();
         self.key.as_ref().map(|key| (method, key))

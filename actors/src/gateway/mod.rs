@@ -350,7 +350,7 @@ impl Gateway {
         self.inner.services.chains.health()
     }
 
-    /// How many requests cannot go on now, and what became of transactions that nodes had forgotten.
+    /// How many requests cannot make progress now, and the outcomes of transactions that nodes had forgotten.
     pub fn backlog(&self) -> BacklogCounts {
         let services = &self.inner.services;
         let transactions = services.counters.transactions.lock().clone();

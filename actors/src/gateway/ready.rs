@@ -11,7 +11,7 @@ use crate::{
 /// How long readiness is believed, in milliseconds.
 const CACHED_MS: u64 = 1_000;
 
-/// When it was last checked, and what came of it.
+/// When it was last checked, and the result.
 #[derive(Default)]
 pub(super) struct Readiness(Mutex<Option<(u64, Result<(), Fault>)>>);
 

@@ -55,7 +55,7 @@ impl GatewayInner {
                     let done = self.submit_here(command, Arc::clone(&permit)).await;
                     let lost = has_key && lease.is_lost();
                     match &done {
-                        // It can no longer be done here; if it was, the record of the key says so.
+                        // It can no longer be done here; if it was, the key's record shows it.
                         Err(fault) if lost && *fault.class() == Class::Unavailable => {
                             left = left
                                 .checked_sub(POLL_INTERVAL)

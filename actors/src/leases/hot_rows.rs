@@ -13,7 +13,7 @@ use crate::store::{Batch, CommitError, Key, KeySpace, Precondition, Row, RowChan
 /// How many rows are remembered at most, in two generations: when the young one is full, the old one is forgotten.
 /// One takes about half a kilobyte.
 const REMEMBERED: usize = 40_000;
-/// Of how many rows it is remembered that nobody knows what became of a change; beyond it all rows of a lease are read.
+/// How many rows with a change of unknown outcome are remembered; beyond that all rows of a lease are read again.
 const MAX_DOUBTS: usize = 10_000;
 
 /// What rows are read under.

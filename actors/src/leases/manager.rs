@@ -34,9 +34,9 @@ use crate::{
 const MAX_MOVES: usize = 4_096;
 /// How long commands may take that are in progress on a vault that is for another orchestrator.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// After so many rounds everything is looked at, whether something has changed or not.
+/// After this many rounds all rows are read, changed or not.
 const ROUNDS_PER_FULL_SCAN: u32 = 20;
-/// After so many lease times the row of one that died is deleted.
+/// After this many lease times the row of a dead orchestrator is deleted.
 const LEASES_BEFORE_DELETION: u64 = 60;
 
 pub enum Msg {

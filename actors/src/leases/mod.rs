@@ -40,7 +40,7 @@ pub struct LeaseRow {
     pub term: u64,
 }
 
-/// An orchestrator that is there, as it is stored.
+/// A live orchestrator, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberRow {
     /// What operators call it.

@@ -47,7 +47,7 @@ const PROBE_BYTES: usize = 1 << 20;
 /// Most batches that share one transaction: bounds how long the first of them waits.
 const MAX_GROUP: usize = 256;
 
-/// From so many batches on a transaction also has which pages are free.
+/// From this many batches on, a transaction also records which pages are free.
 const LARGE_GROUP: usize = 8;
 /// After so long without a batch that is written down.
 const IDLE: Duration = Duration::from_millis(50);

@@ -111,7 +111,7 @@ impl Actor for VaultDirectory {
     ) -> Result<DirectoryState, ActorProcessingErr> {
         let directory = myself.clone();
         let changed = move |vault| {
-            // One that has ended begins with all that is there.
+            // A restarted one begins with everything stored.
             let _ = directory.cast(Msg::LeaseChanged(vault));
         };
         services.held_leases.on_change(Box::new(changed));

@@ -115,7 +115,7 @@ pub enum Msg {
     Reshare(ReshareMsg),
     /// Wallets without proof of their address are to get it; none may be there.
     ProofsDue,
-    /// What came of that: whether there may be more.
+    /// The result: whether there may be more.
     ProofsTried(Result<bool, Fault>),
     /// A wallet was made without proof of its address.
     ProofMissing,

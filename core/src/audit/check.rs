@@ -42,7 +42,7 @@ pub enum BreakKind {
     Unlinked,
     /// The chain's head names this one as its last, and it is not.
     NotHead {
-        /// The last that is there.
+        /// The last existing one.
         last: u64,
     },
     /// It is the last, and the chain's head names it with another hash.
@@ -51,7 +51,7 @@ pub enum BreakKind {
     NoHead,
     /// It was there when a head was kept, and the chain ends before it.
     CutOff {
-        /// The last that is there.
+        /// The last existing one.
         last: u64,
     },
     /// It had another hash when a head was kept: the chain was written anew.

@@ -31,7 +31,7 @@ pub use lines::{
 /// The hash of an entry.
 pub type Hash = [u8; 32];
 
-/// What stands for the hash before the first entry.
+/// The hash before the first entry.
 pub const NO_HASH: Hash = [0; 32];
 
 /// The event of the first entry of a chain.

@@ -19,7 +19,7 @@ pub struct ReshareChange {
     pub scheme: Scheme,
     /// The root public key.
     pub root_public_key: Vec<u8>,
-    /// The generation that is there.
+    /// The present generation.
     pub old: Generation,
     /// Signers needed afterwards.
     pub threshold: u16,
@@ -28,8 +28,8 @@ pub struct ReshareChange {
 }
 
 impl ReshareChange {
-    /// SHA-256 of the canonical bytes: names the change. It binds the epoch that is there, so what
-    /// was permitted once means nothing once the change is made.
+    /// SHA-256 of the canonical bytes: names the change. It binds the present epoch, so a permit is void once the
+    /// change is made.
     ///
     /// # Errors
     /// [`crate::fault::Class::Bug`] when a field cannot be serialized.

@@ -42,7 +42,7 @@ pub struct ApprovalRule {
 pub enum ApprovalMode {
     /// The vault signs at once, unless its signers want an approval.
     Automatic,
-    /// Nothing is signed before so many persons have approved it.
+    /// Nothing is signed before this many persons have approved it.
     Manual {
         /// How many; 1 or more.
         needs: u16,
@@ -243,7 +243,7 @@ impl Consent {
         consent
     }
 
-    /// Whether so many have agreed that it may go on. What a signer wants more it says itself, each time.
+    /// Whether enough have approved for it to go on. A signer that wants more says so itself, each time.
     pub(super) fn is_enough(&self, now_ms: u64) -> bool {
         self.count(now_ms) >= self.rule.needs().max(1)
     }

@@ -114,8 +114,8 @@ pub enum RequestEvent {
         /// Why, where the nodes say it.
         reason: Option<String>,
     },
-    /// The store was restored from a backup in which it was not signed: what became of it since is
-    /// not known. What it holds may be used up by now.
+    /// The store was restored from a backup in which it was not signed: its outcome since then is unknown. What it
+    /// holds may be used up by now.
     Restored {
         /// Why that ends it.
         reason: String,
@@ -253,7 +253,7 @@ impl RequestState {
         }
     }
 
-    /// What an event makes of the state of a request to which so many have agreed. `now_ms` is in milliseconds
+    /// The next state of a request with these approvals after an event. `now_ms` is in milliseconds
     /// since the Unix epoch.
     ///
     /// # Errors

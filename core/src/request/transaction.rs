@@ -22,7 +22,7 @@ pub enum TransactionState {
     Dropped,
 }
 
-/// A place in a chain, and what came of the transaction there.
+/// A place in a chain, and the transaction's result there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inclusion {
     /// The number of the block: its height, slot, ledger, version or checkpoint, as the chain counts.

@@ -26,7 +26,7 @@ use crate::{
 /// its old share until its operator permits the change.
 pub const MAX_BEFORE: usize = 32;
 
-/// A root key that is there.
+/// An existing root key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveKey {
     /// The key. It never changes.

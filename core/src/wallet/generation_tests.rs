@@ -87,7 +87,7 @@ fn run_that_failed__should_be_followed_by_one_of_a_new_epoch() {
     key.want(to.clone()).unwrap();
     let first = order(&key, 1, &to);
     key.begin(first.clone()).unwrap();
-    // The epoch is used up, whatever became of the run.
+    // The epoch is used up, no matter how the run ended.
     assert!(key.begin(first.clone()).is_err());
     let second = order(&key, 2, &to);
     key.begin(second.clone()).unwrap();

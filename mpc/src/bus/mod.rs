@@ -75,7 +75,7 @@ pub struct Subscription {
     messages: mpsc::Receiver<(Vec<u8>, OwnedSemaphorePermit)>,
 }
 
-/// The end that feeds a subscription. It holds so many messages, and so many bytes of them.
+/// The sending end of a subscription. It holds a limited number of messages and bytes.
 #[derive(Clone)]
 pub(crate) struct SubscriptionSender {
     messages: mpsc::Sender<(Vec<u8>, OwnedSemaphorePermit)>,

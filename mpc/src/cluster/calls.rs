@@ -39,7 +39,7 @@ pub(super) type NodeReply = (NodeId, u32, OrderReply);
 pub(super) enum ExpectedReply {
     /// A root key.
     Key,
-    /// So many signatures, for keys of this curve.
+    /// This many signatures, for keys of this curve.
     Signatures(usize, Curve),
     /// Signed statements about new shares.
     Statements,
@@ -47,7 +47,7 @@ pub(super) enum ExpectedReply {
     Activation,
     /// Encrypted shares.
     Backups,
-    /// Statements about so many addresses.
+    /// Statements about this many addresses.
     Attestations(usize),
 }
 
@@ -160,7 +160,7 @@ impl PendingCall {
 }
 
 impl ReplySlot {
-    /// Whether an answer of so many bytes is worth a verification.
+    /// Whether an answer of this size is worth verifying.
     pub(super) fn has_room(&self, bytes: usize) -> Result<(), ReplyError> {
         if bytes > self.expected.most_bytes() {
             return Err(ReplyError::TooLarge);

@@ -101,7 +101,7 @@ impl ClusterInner {
         Ok(MadeKey { root, confirmed })
     }
 
-    /// Sends the order. Who has it already ignores it, or says again which key came of it.
+    /// Sends the order. A node that has it already ignores it, or reports the resulting key again.
     fn send_keygen(&self, order: &KeygenOrder, to: &[NodeId]) -> Result<(), Fault> {
         let body = encode(&KeygenOrderMsg {
             order: order.clone(),
@@ -122,7 +122,7 @@ impl ClusterInner {
             .too_few(signers, signers.len(), &failures, None)
     }
 
-    /// Who has made which key; an error when none can come of the order.
+    /// Who has made which key; an error when the order can no longer succeed.
     fn key_reply(
         &self,
         order: &KeygenOrder,

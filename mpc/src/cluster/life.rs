@@ -428,7 +428,7 @@ impl ClusterInner {
         Ok(nodes.iter().map(answer).collect())
     }
 
-    /// Sends the statements. Who has taken its share into use already says so again.
+    /// Sends the statements. A node that has activated its share already confirms it again.
     fn send_activation<'a>(
         &self,
         order: &ReshareOrder,

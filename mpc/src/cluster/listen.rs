@@ -352,7 +352,7 @@ mod tests {
             codec.send(header, &encode(reply).unwrap()).unwrap();
         }
 
-        /// Waits until the call keeps so many answers of the node.
+        /// Waits until the call keeps this many answers of the node.
         async fn until_kept(&self, call: &CallGuard<'_>, codec: &EnvelopeCodec, count: usize) {
             let kept = timeout(Duration::from_secs(60), async {
                 while call.kept(&codec.id()) != count {

@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 use super::{pace::CLASSES, window::Window};
 
-/// How long a signer that says it is busy is left alone at first; twice as long each time that it says so
-/// again, up to the most. What it says costs it work and nothing else.
+/// How long a signer that reports busy gets no orders at first; twice as long each further time, up to the maximum.
+/// Reporting busy costs it work and nothing else.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const MOST_PAUSE: Duration = Duration::from_secs(2);
 /// A signer that says so many times that it is busy, with less than so many attempts that went well for each of
@@ -15,8 +15,8 @@ const MOST_PAUSE: Duration = Duration::from_secs(2);
 const TOO_BUSY: u32 = 3;
 const MAKES_UP: u32 = 16;
 const AVOIDED: Duration = Duration::from_secs(30);
-/// Signers count as equally fast up to so many times the fastest, and so much more: a slightly slower signer is used
-/// as well.
+/// Signers count as equally fast up to this multiple of the fastest, plus this margin: a slightly slower signer is
+/// used as well.
 const ALIKE: u32 = 2;
 const ALIKE_BEYOND: Duration = Duration::from_millis(5);
 
@@ -163,7 +163,7 @@ mod tests {
         let (mut load, now) = (SignerLoad::new(4), Instant::now());
         assert!(has_room(&load, now));
         load.busy(now);
-        // It says so of each session that it was sent.
+        // It reports this for each session that it was sent.
         load.busy(now + ms(1));
         assert_eq!(load.window.size(), 8);
         assert!(!has_room(&load, now + ms(49)) && has_room(&load, now + ms(50)));

@@ -315,7 +315,7 @@ impl NodeRegistry {
         state.known.get(node).map(|known| known.boot)
     }
 
-    /// Whether the node was heard in so many milliseconds, and has not said farewell.
+    /// Whether the node was heard within this many milliseconds, and has not announced its shutdown.
     pub(super) fn heard_within(&self, node: &NodeId, ms: u64) -> bool {
         let now_ms = self.clock.now_ms();
         let state = lock(&self.state);

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 /// Attempts that are remembered.
 const REMEMBERED: usize = 256;
-/// Fewer than so many say nothing about the slowest of a hundred.
+/// Fewer samples than this say nothing about the slowest of a hundred.
 const ENOUGH: usize = 20;
 /// One attempt's part in the moving average: 1 of this many.
 const WEIGHT: u32 = 16;
-/// An attempt is given so many times what one takes on average.
+/// An attempt gets this multiple of the average time.
 const ALLOWANCE: u32 = 8;
 /// A quick cluster still gives an attempt this part of what one is given before any was measured: a disk
 /// or a garbage collector may stop a machine for longer than signing takes.

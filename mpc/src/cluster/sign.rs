@@ -33,7 +33,7 @@ use crate::{
 const MAX_TEAMS: usize = 3;
 /// How often a second team is asked for that there was none for.
 const SECOND_TEAM_INTERVAL: Duration = Duration::from_millis(50);
-/// A request fails at once when it would be too late even if signers were so many times as fast as now.
+/// A request fails at once when it would be too late even if signers were this many times as fast as now.
 const HOPELESS: u32 = 2;
 
 /// How an attempt has ended.

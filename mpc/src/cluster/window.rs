@@ -18,7 +18,7 @@ use super::pace::CLASSES;
 const FIRST: usize = 4;
 /// The most for each thread. A signer at the other end of the world needs that many.
 const MOST: usize = 256;
-/// Sessions take too long at so many times the best.
+/// Sessions take too long at this multiple of the best time.
 const SLOW: f64 = 2.0;
 /// A rate that differs by less is the same one: machines are never quite still.
 const NOISE: f64 = 0.03;

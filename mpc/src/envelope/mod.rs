@@ -160,7 +160,7 @@ impl EnvelopeCodec {
         &self.identity
     }
 
-    /// Signs and sends; seals the body first when the header says so, and always for orders and
+    /// Signs and sends; seals the body first if the header demands it, and always for orders and
     /// replies. `from` is always us.
     ///
     /// # Errors

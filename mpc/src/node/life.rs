@@ -412,7 +412,7 @@ impl Node {
         Ok(self.codec.identity().sign(&order.statement()?).to_vec())
     }
 
-    /// Stores what a reshare has made, and says so.
+    /// Stores the result of a reshare, and confirms it.
     pub(super) fn prepared(
         &self,
         order: ReshareOrder,

@@ -562,7 +562,7 @@ impl Node {
                     return self.drop_message(&from, MessageRefusal::UntrustedOrchestrator);
                 }
             }
-            // A proof stands for itself, no matter who shows it.
+            // A proof is valid by itself, no matter who sends it.
             EnvelopeKind::Activate if self.trusted.contains(&from) => {}
             // Peers answer to those that we have shown them.
             EnvelopeKind::Activate | EnvelopeKind::Reply | EnvelopeKind::Protocol => {

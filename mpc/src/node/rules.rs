@@ -13,9 +13,9 @@ const KEEP_RETIRED: Duration = Duration::from_secs(30 * 24 * 3600);
 /// How many shares a key may need, and have to spare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThresholdLimits {
-    /// The lowest threshold. `None`: of a key that is there, the present one.
+    /// The lowest threshold. `None`: for an existing key, the present one.
     pub least_threshold: Option<u16>,
-    /// The highest threshold. `None`: of a key that is there, the present one.
+    /// The highest threshold. `None`: for an existing key, the present one.
     pub most_threshold: Option<u16>,
     /// How many more holders than the threshold there must be. `None`: for an existing key, as many as now.
     pub least_spare: Option<u16>,

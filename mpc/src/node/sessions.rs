@@ -503,7 +503,7 @@ impl Node {
                 continue;
             }
             if self.clock.now_ms() >= until_ms {
-                // The reaper says so; computing on would only make others late.
+                // The reaper reports it; computing on would only delay others.
                 continue;
             }
             let EnvelopeHeader {
@@ -647,7 +647,7 @@ impl Node {
         text
     }
 
-    /// Keeps a new share, and says so once it is noted for whom it was made.
+    /// Stores a new share, and confirms it once the note about its vault is on disk.
     fn keep_and_reply(
         self: &Arc<Self>,
         record: ShareRecord,

@@ -1,7 +1,7 @@
 //! A node's policy floor: what it never signs, no matter who orders it.
 //!
 //! The operator of the node writes it into a file of the node's own ([`Policy::read`]); orders
-//! cannot change it. It goes by what the signed bytes bind
+//! cannot change it. It decides by what the signed bytes bind
 //! ([`covault_core::networks::outflow`]), not by what an order calls them.
 //!
 //! It has three scopes: the node, the vault and the wallet. An order has to satisfy the rules of
@@ -131,8 +131,7 @@ struct AmountLimit {
 }
 
 impl Policy {
-    /// What a node without a policy file goes by: everything but raw signing, with the default
-    /// highest fees.
+    /// The policy of a node without a policy file: everything but raw signing, with the default highest fees.
     pub fn production() -> Self {
         Self::default()
     }

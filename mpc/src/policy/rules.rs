@@ -20,7 +20,7 @@ use super::{
     over_day,
 };
 
-/// What one scope (the node, a vault, a wallet) allows. What is left out is no rule.
+/// What one scope (the node, a vault, a wallet) allows. An omitted key is no rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ScopeRules {
     /// `None`: everywhere.

@@ -18,10 +18,10 @@ pub enum Priority {
     Idle,
 }
 
-/// After so many signing jobs in a row a key generation that waits has its turn.
+/// After this many signing jobs in a row a waiting key generation has its turn.
 pub(super) const MAX_SIGNING_IN_A_ROW: usize = 1024;
 
-/// After so many other jobs in a row an idle one that waits has its turn.
+/// After this many other jobs in a row a waiting idle one has its turn.
 pub(super) const MAX_LIVE_IN_A_ROW: usize = 64;
 
 #[derive(Default)]

@@ -54,7 +54,7 @@ impl CommandBus for MemoryCommandBus {
         let Some((handler, runtime)) = handler else {
             return ForwardOutcome::NotDone;
         };
-        // Where the recipient lives: it may end while it is at it.
+        // Where the recipient runs: it may end during the call.
         let work = runtime.spawn(async move { handler.handle(forwarded).await });
         match tokio::time::timeout(patience, work).await {
             Ok(Ok(outcome)) => outcome,

@@ -1,4 +1,4 @@
-//! One group in one transaction, and what became of it when its answer was lost: plain SQL.
+//! One group in one transaction, and its outcome when the answer was lost: plain SQL.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -174,7 +174,7 @@ pub(super) enum Settled {
     Replaced,
 }
 
-/// Finds out what became of the commit with a number, or gives it up; and the number that the writer
+/// Finds out the outcome of the commit with a number, or abandons it; and the number that the writer
 /// is at from now on.
 ///
 /// A commit takes the number from `number - 1` to `number`, giving up takes it to `number + 1`: who asks

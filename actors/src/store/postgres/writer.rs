@@ -201,7 +201,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Finds out what became of a commit whose answer was lost, however long that takes. Gives the
+    /// Finds out the outcome of a commit whose answer was lost, however long that takes. Gives the
     /// group back when it did not happen, and never will; tells it when it did, or when it is not
     /// known by `until`.
     async fn settle(&mut self, group: Group, until: Instant) -> Option<Group> {

@@ -217,7 +217,7 @@ impl VaultState {
         }
     }
 
-    /// Goes on with what the store says is in progress, where nothing is at it.
+    /// Resumes what the store says is in progress, unless it is already running.
     pub(super) fn resume_reshares(&self, myself: &ActorRef<VaultMsg>) {
         for key in &self.vault.keys {
             let KeyState::Ready(live) = &key.state else {

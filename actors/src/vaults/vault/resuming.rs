@@ -29,7 +29,7 @@ pub(super) const BEHIND: &str = "the vault has just started and is resuming earl
 const PAGE: usize = 512;
 /// Unsigned requests of the vault beyond which the rest waits for those that have actors.
 const AT_ONCE: usize = 1_000;
-/// So many get actors with each look nevertheless: those that have them may wait for a chain that is away.
+/// This many get actors in each round anyway: those that have one may wait for an unreachable chain.
 const NEVERTHELESS: usize = 4;
 /// How long it is waited then.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -297,7 +297,7 @@ fn is_bytes(value: &MoveValue) -> bool {
 /// A type, and whether the chain takes bytes for one of its values.
 type Reading = (TypeTag, fn(&[u8]) -> bool);
 
-/// What amounts and recipients stand in.
+/// The types of amounts and recipients.
 const AMOUNTS: [fn() -> [Reading; 5]; 6] = [
     || readings::<u16>(TypeTag::U16),
     || readings::<u32>(TypeTag::U32),

@@ -1,4 +1,4 @@
-//! What a signature lets leave a wallet: what the policies of signer nodes go by.
+//! What a signature lets leave a wallet: the input of the policies of signer nodes.
 //!
 //! Only what the signed bytes bind counts. Anyone who orders the signature may call the payload what
 //! it likes, and what it says beside those bytes is worth nothing.

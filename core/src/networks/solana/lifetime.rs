@@ -15,8 +15,7 @@ pub enum TransactionLifetime {
     Nonce(DurableNonce),
 }
 
-/// A nonce that an account on the chain holds until a transaction uses it up. It stands in the
-/// place of the blockhash.
+/// A nonce that an account on the chain holds until a transaction uses it up. It replaces the blockhash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DurableNonce {
     account: Pubkey,
@@ -49,7 +48,7 @@ impl DurableNonce {
         self.account.to_string()
     }
 
-    /// Whether this is what stands in the account, under an authority that has signed.
+    /// Whether the account contains this, under an authority that has signed.
     pub fn is_held(&self, account: &AccountInfo) -> bool {
         let held = account.data.strip_prefix(&CURRENT_INITIALIZED);
         let Some((authority, rest)) = held.and_then(|held| held.split_first_chunk::<32>()) else {

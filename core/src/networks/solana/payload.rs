@@ -123,7 +123,7 @@ impl SolanaCustom {
                 place,
                 token: Some(mint.to_string()),
             },
-            // Neither a table nor an account of the chain is signed with what stands in it.
+            // A signature does not cover the contents of tables and accounts.
             Some(MovedToken::Of(AccountRef::Listed { .. }) | MovedToken::In(_)) => {
                 Asset::some_token(place)
             }

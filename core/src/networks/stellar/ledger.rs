@@ -1,5 +1,5 @@
-//! What nodes say about the ledger, in XDR and base64: the entries of accounts and trust lines, and
-//! what became of a transaction.
+//! What nodes say about the ledger, in XDR and base64: the entries of accounts and trust lines, and the result of a
+//! transaction.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use stellar_xdr::{

@@ -58,7 +58,7 @@ impl CoinObject {
     }
 
     /// Whether the digest shows that this is a coin of that type, owned by that address, with that
-    /// balance. The digest stands in the signed bytes, and the network refuses another.
+    /// balance. The signed bytes contain the digest, and the network refuses another.
     pub(super) fn is_of(&self, coin_type: &StructTag, owner: Address) -> Result<bool, Fault> {
         let Some(origin) = &self.origin else {
             return Ok(false);

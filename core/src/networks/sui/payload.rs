@@ -182,8 +182,8 @@ impl NetworkPayload for SuiPayload {
             token: token.map(Into::into),
         };
         let (nature, spends) = match self {
-            // What type a coin object has does not stand in the signed bytes; its digest does,
-            // which covers the type: see `Rules::check_chain_data`.
+            // The signed bytes do not contain the type of a coin object, but its digest, which covers the type: see
+            // `Rules::check_chain_data`.
             SuiPayload::Payment(payment) => {
                 let spend = |output: &SuiOutput| Spend {
                     asset: asset(payment.token()),
@@ -226,7 +226,7 @@ impl NetworkPayload for SuiPayload {
         }
     }
 
-    /// A batch goes by the kind of its single payment.
+    /// A batch has the kind of its single payment.
     fn kind(&self) -> PayloadKind {
         match self {
             SuiPayload::Payment(payment) => match payment.coin_type {

@@ -60,7 +60,7 @@ impl TonAddress {
         StdAddr::new(self.workchain, HashBytes(self.account))
     }
 
-    /// The address as it stands in a message; `None` when it has an anycast prefix or is in a
+    /// The address as a message contains it; `None` when it has an anycast prefix or is in a
     /// workchain that does not exist.
     pub(super) fn of(address: &StdAddr, bounce: bool) -> Option<Self> {
         let known = address.anycast.is_none() && WORKCHAINS.contains(&address.workchain);

@@ -161,7 +161,7 @@ mod tests {
         builder.build().unwrap()
     }
 
-    /// The branch that stands for a cell.
+    /// The branch in place of a cell.
     fn pruned(cell: &Cell) -> Cell {
         let mut data = vec![
             CellType::PrunedBranch.to_byte(),

@@ -1,11 +1,11 @@
-//! The messages of `tron.proto`, and the contracts that stand in a transaction.
+//! The messages of `tron.proto`, and the contracts of a transaction.
 
 use prost::Name;
 use prost_types::Any;
 
 include!(concat!(env!("OUT_DIR"), "/protocol.rs"));
 
-/// A message that stands in a [`TransactionContract`].
+/// A message inside a [`TransactionContract`].
 pub(super) trait ContractParameter: Name + Default {
     /// Its number in `ContractType`.
     const TYPE: i32;

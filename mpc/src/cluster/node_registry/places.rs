@@ -1,7 +1,7 @@
 //! Places: who may have which signers work for it now, and who waits for that.
 //!
-//! Each signer works on so many inputs at once ([`Window`](crate::cluster::window::Window)), for each scheme.
-//! What is more waits here, where it costs nothing, and is sent when its turn has come.
+//! Each signer works on a limited number of inputs at once ([`Window`](crate::cluster::window::Window)), for each
+//! scheme. What is more waits here, where it costs nothing, and is sent when its turn has come.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -26,7 +26,7 @@ use crate::{
 
 /// How suspect a node is that may not sign: more than any other.
 const HALTED: u8 = 3;
-/// One request of so many tries a slow node, which may be fast again.
+/// One request in this many tries a slow node, which may be fast again.
 const TRY_SLOW: u64 = 50;
 /// Second teams, in tenths: one of ten attempts gets one, and some more when a node has just stopped. One that is done
 /// first costs nothing.
@@ -59,7 +59,7 @@ impl SigningAsk {
         Self {
             key: LineKey {
                 scheme,
-                // Keys of the same nodes stand in one line, in whatever order those came.
+                // Keys of the same nodes share one line, in whatever order the nodes are listed.
                 holders: holders
                     .iter()
                     .copied()

@@ -1,10 +1,10 @@
 //! Proofs of generations, as nodes show them to each other.
 //!
-//! An orchestrator that shows a proof to some nodes and is gone, or never means to show it to the
-//! others, would leave shares of several generations in use, and too few of each. So a node that has
-//! taken a proof shows it to all other parties: the old holders and the new ones. A proof stands for
-//! itself: who is shown one by a peer looks at it as if an orchestrator had shown it. It is shown
-//! again, also after a restart, until each party has confirmed that it needs it no more.
+//! An orchestrator that shows a proof to some nodes and is gone, or never means to show it to the others, would leave
+//! shares of several generations in use, and too few of each. So a node that has taken a proof shows it to all other
+//! parties: the old holders and the new ones. A proof is valid by itself: a node that gets one from a peer checks it
+//! as if an orchestrator had shown it. It is shown again, also after a restart, until each party has confirmed that
+//! it needs it no more.
 
 use std::{
     collections::{BTreeSet, VecDeque},
