@@ -29,6 +29,7 @@ use std::{
 };
 
 use covault_core::{
+    approval::MAX_VALIDITY_MS,
     fault::{Class, Fault},
     ids::{RequestId, SessionId, VaultId},
     order::{NodeId, SigningOrder},
@@ -54,6 +55,9 @@ use crate::{
     shares::ShareEpoch,
 };
 use windows::SpendingWindows;
+
+/// How far apart the clocks of two nodes that sign can be, in milliseconds: each a minute from the orchestrator's.
+const CLOCKS_APART_MS: u64 = 2 * 60_000;
 
 /// Request -> digest over all its inputs.
 const REQUESTS: TableDefinition<'_, &[u8; 16], &[u8; 32]> = TableDefinition::new("requests.1");
@@ -113,10 +117,19 @@ pub struct Claim {
     pub transaction: Option<[u8; 32]>,
     /// What the request lets go: each counter once.
     pub spending: Vec<Spending>,
-    /// It rests on approvals, which are good for one transaction.
-    pub approved: bool,
+    /// The approvals that it rests on, which are good for one transaction.
+    pub approved: Option<ClaimedApprovals>,
     /// Now, in milliseconds since the Unix epoch.
     pub now_ms: u64,
+}
+
+/// Approvals that a claim rests on.
+#[derive(Clone, Debug)]
+pub struct ClaimedApprovals {
+    /// The root public key that they name.
+    pub root: Vec<u8>,
+    /// Until when they may be used, in milliseconds since the Unix epoch.
+    pub valid_until_ms: u64,
 }
 
 impl Claim {
@@ -136,7 +149,10 @@ impl Claim {
             digest: Some((order.request, digest(order))),
             transaction: order.network.rules().signed_in_parts(&order.unsigned)?,
             spending,
-            approved,
+            approved: approved.then(|| ClaimedApprovals {
+                root: order.root_public_key.clone(),
+                valid_until_ms: order.approvals.valid_until_ms,
+            }),
             now_ms,
         })
     }
@@ -176,6 +192,7 @@ enum WriteJob {
     },
     NoteKey(Vec<u8>, Option<KeyRecord>, oneshot::Sender<ClaimResult>),
     NoteVaultKey((VaultId, Curve), Vec<u8>, oneshot::Sender<ClaimResult>),
+    NoteJoined(Vec<u8>, u64, oneshot::Sender<ClaimResult>),
     KeepNonces(ShareEpoch, Vec<NonceRow>, oneshot::Sender<ClaimResult>),
     BurnNonces(ShareEpoch, Vec<u64>, oneshot::Sender<ClaimResult>),
     LostClaims(LostClaims, oneshot::Sender<ClaimResult>),
@@ -477,6 +494,13 @@ impl Claims {
         Ok(())
     }
 
+    /// Notes that this node gets a share of the key by a reshare now; on disk when it returns.
+    pub(crate) async fn note_joined(&self, root: Vec<u8>, now_ms: u64) -> Result<(), ClaimError> {
+        self.ask(|reply| WriteJob::NoteJoined(root, now_ms, reply))
+            .await?;
+        Ok(())
+    }
+
     /// Notes this of a key, or nothing; on disk when it returns.
     pub(crate) async fn note_key(
         &self,
@@ -658,6 +682,7 @@ fn write_batch(
             WriteJob::Claim(_, _, reply)
             | WriteJob::NoteKey(_, _, reply)
             | WriteJob::NoteVaultKey(_, _, reply)
+            | WriteJob::NoteJoined(_, _, reply)
             | WriteJob::KeepNonces(_, _, reply)
             | WriteJob::BurnNonces(_, _, reply)
             | WriteJob::LostClaims(_, reply)
@@ -706,6 +731,10 @@ fn commit(
             }
             WriteJob::NoteVaultKey(of, root, _) => {
                 key_records::put_vault(&transaction, *of, root)?;
+                Ok(Vec::new())
+            }
+            WriteJob::NoteJoined(root, now_ms, _) => {
+                key_records::put_joined(&transaction, root, *now_ms)?;
                 Ok(Vec::new())
             }
             WriteJob::KeepNonces(of, rows, _) => {
@@ -774,9 +803,14 @@ fn grant(
                 // While an approval is valid, it may have been used for a request that this node has forgotten.
                 let unknown = |it: &Spending| it.most_per_day.is_some() || it.unapproved.is_some();
                 if age.lacks_spending(now_ms)
-                    && (claim.approved || claim.spending.iter().any(unknown))
+                    && (claim.approved.is_some() || claim.spending.iter().any(unknown))
                 {
                     return Ok(Err(ClaimError::SpendingUnknown));
+                }
+                if let Some(approved) = &claim.approved
+                    && let Some(wants) = used_by_others(transaction, approved)?
+                {
+                    return Ok(Err(ClaimError::ApprovalsMissing(wants)));
                 }
                 if let Err(over) = windows.count(transaction, &claim.spending, now_ms)? {
                     return Ok(Err(over));
@@ -794,6 +828,27 @@ fn grant(
     sessions.insert(session, claim.now_ms)?;
     age.granted(claim.now_ms);
     Ok(Ok(()))
+}
+
+/// What is wanted instead of approvals that the holders of the key before this node may have used for another
+/// transaction; `None`: they cannot have. Each of them has taken approvals that were valid for [`MAX_VALIDITY_MS`] at most.
+fn used_by_others(
+    transaction: &WriteTransaction,
+    approved: &ClaimedApprovals,
+) -> Result<Option<String>, redb::Error> {
+    let joined_ms = key_records::joined_ms(transaction, &approved.root)?;
+    let unused_ms = joined_ms.map(|joined_ms| {
+        joined_ms
+            .saturating_add(MAX_VALIDITY_MS)
+            .saturating_add(CLOCKS_APART_MS)
+    });
+    let unused_ms = unused_ms.filter(|unused_ms| approved.valid_until_ms < *unused_ms);
+    Ok(unused_ms.map(|unused_ms| {
+        format!(
+            "wants approvals that are valid until {unused_ms} (milliseconds since the Unix epoch) or later: it got its \
+             share of the key by a reshare, and its former holders may have used earlier approvals"
+        )
+    }))
 }
 
 #[cfg(test)]

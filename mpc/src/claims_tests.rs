@@ -18,7 +18,7 @@ fn claim(session: u8, attempt: u32, digest: u8) -> Claim {
         transaction: None,
         spending: Vec::new(),
         now_ms: 1,
-        approved: false,
+        approved: None,
     }
 }
 
@@ -215,4 +215,39 @@ async fn claims__should_have_one_list_of_digests_for_a_transaction() {
     );
     // What was refused is not claimed.
     assert_eq!(claims.claim(of(4, 4, 3, 9)).await, Ok(()));
+}
+
+#[tokio::test]
+async fn approvals__should_be_refused_that_may_have_been_used_before_the_node_got_its_share() {
+    let folder = tempfile::tempdir().unwrap();
+    let claims = Claims::open(&folder.path().join("claims.redb"), true).unwrap();
+    let root = vec![3; 33];
+    let plain = |number: u8| Claim {
+        digest: Some((RequestId::from_bytes([number; 16]), [number; 32])),
+        ..claim(number, 0, number)
+    };
+    let approved = |number: u8, root: &[u8], valid_until_ms: u64| Claim {
+        approved: Some(ClaimedApprovals {
+            root: root.to_vec(),
+            valid_until_ms,
+        }),
+        ..plain(number)
+    };
+    claims.claim(approved(1, &root, 5)).await.unwrap();
+    claims.note_joined(root.clone(), 1_000).await.unwrap();
+    let unused_ms = 1_000 + MAX_VALIDITY_MS + CLOCKS_APART_MS;
+    let refused = claims.claim(approved(2, &root, unused_ms - 1)).await;
+    let Err(ClaimError::ApprovalsMissing(wants)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(wants.contains(&unused_ms.to_string()), "{wants}");
+    claims.claim(approved(2, &root, unused_ms)).await.unwrap();
+    // Another key; what this node has signed itself; and what needs no approval.
+    claims.claim(approved(3, &[4; 33], 5)).await.unwrap();
+    let again = Claim {
+        attempt: 1,
+        ..approved(1, &root, 5)
+    };
+    claims.claim(again).await.unwrap();
+    claims.claim(plain(4)).await.unwrap();
 }

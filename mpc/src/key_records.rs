@@ -23,6 +23,9 @@ const KEYS: TableDefinition<'_, &[u8], KeyRow<'_>> = TableDefinition::new("keys.
 /// one that it was given a share of with a permit of its operator.
 const VAULTS: TableDefinition<'_, (&[u8; 16], &str), &[u8]> = TableDefinition::new("vault_keys.1");
 
+/// Root public key -> when this node got a share of it by a reshare, in milliseconds since the Unix epoch.
+const JOINED: TableDefinition<'_, &[u8], u64> = TableDefinition::new("keys_joined.1");
+
 type KeyRow<'a> = (&'a [u8; 32], &'a [u8; 16], u64, u64);
 
 /// A key that was made by key generation.
@@ -47,6 +50,7 @@ pub(crate) type VaultKeys = HashMap<(VaultId, Curve), Vec<u8>>;
 pub(crate) fn make(transaction: &WriteTransaction) -> Result<(), redb::Error> {
     transaction.open_table(KEYS)?;
     transaction.open_table(VAULTS)?;
+    transaction.open_table(JOINED)?;
     Ok(())
 }
 
@@ -62,7 +66,7 @@ pub(crate) fn load_vaults(transaction: &ReadTransaction) -> Result<VaultKeys, re
     Ok(keys)
 }
 
-/// Puts the key of a vault in the place of the one that is there.
+/// Replaces the key of a vault.
 pub(crate) fn put_vault(
     transaction: &WriteTransaction,
     (vault, curve): (VaultId, Curve),
@@ -71,6 +75,25 @@ pub(crate) fn put_vault(
     let mut table = transaction.open_table(VAULTS)?;
     table.insert((vault.as_bytes(), curve.name()), root)?;
     Ok(())
+}
+
+/// Notes when this node got a share of a key by a reshare.
+pub(crate) fn put_joined(
+    transaction: &WriteTransaction,
+    root: &[u8],
+    now_ms: u64,
+) -> Result<(), redb::Error> {
+    transaction.open_table(JOINED)?.insert(root, now_ms)?;
+    Ok(())
+}
+
+/// When this node last got a share of the key by a reshare; `None`: it made the key, and refreshed it only.
+pub(crate) fn joined_ms(
+    transaction: &WriteTransaction,
+    root: &[u8],
+) -> Result<Option<u64>, redb::Error> {
+    let table = transaction.open_table(JOINED)?;
+    Ok(table.get(root)?.map(|joined_ms| joined_ms.value()))
 }
 
 pub(crate) fn load(transaction: &ReadTransaction) -> Result<KeyRecords, redb::Error> {
@@ -94,7 +117,7 @@ pub(crate) fn load(transaction: &ReadTransaction) -> Result<KeyRecords, redb::Er
     Ok(notes)
 }
 
-/// Puts a note in the place of the one that is there; `None` removes it.
+/// Replaces a key's note; `None` removes it.
 pub(crate) fn put(
     transaction: &WriteTransaction,
     root: &[u8],

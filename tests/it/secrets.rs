@@ -50,7 +50,7 @@ pub async fn take_nonces(
             transaction: None,
             spending: Vec::new(),
             now_ms: 1,
-            approved: false,
+            approved: None,
         };
         let take = NonceSelection {
             of: of.clone(),

@@ -52,7 +52,7 @@ impl ClaimsAge {
 
 /// Epochs by root public key: no share of them, or of one before, signs.
 pub(super) type BlockedEpochs = BTreeMap<Vec<u8>, u32>;
-/// The highest height of other nodes, with the announcement that says so.
+/// The highest height of other nodes, with the announcement that proves it.
 pub(crate) type PeerHeights = BTreeMap<NodeId, (u64, Vec<u8>)>;
 
 /// Promises of this node are missing here.
@@ -148,6 +148,7 @@ mod tests {
     use covault_core::ids::{RequestId, SessionId};
 
     use super::*;
+    use crate::claims::ClaimedApprovals;
     use crate::claims::{Claim, ClaimError, Claims};
 
     fn claim(session: u8, now_ms: u64) -> Claim {
@@ -158,7 +159,7 @@ mod tests {
             transaction: None,
             spending: Vec::new(),
             now_ms,
-            approved: false,
+            approved: None,
         }
     }
 
@@ -206,9 +207,12 @@ mod tests {
         assert!(claims.banned(&root, &NodeId([7; 32])) && claims.banned(&root, &peer));
         assert_eq!(claims.stored_peers(), seen);
         // What an approval was used for may be missing too, until it is over.
-        let request = |number: u8, now_ms, approved| Claim {
+        let request = |number: u8, now_ms, approved: bool| Claim {
             digest: Some((RequestId::from_bytes([number; 16]), [number; 32])),
-            approved,
+            approved: approved.then(|| ClaimedApprovals {
+                root: root.to_vec(),
+                valid_until_ms: u64::MAX,
+            }),
             ..claim(number, now_ms)
         };
         let unknown = Err(ClaimError::SpendingUnknown);

@@ -40,7 +40,7 @@ fn spending(request: u8, now_ms: u64, spends: &[(&str, u64, u64)]) -> Claim {
             })
             .collect(),
         now_ms,
-        approved: false,
+        approved: None,
     }
 }
 

@@ -482,7 +482,7 @@ impl Node {
             transaction: None,
             spending: Vec::new(),
             now_ms: self.clock.now_ms(),
-            approved: false,
+            approved: None,
         };
         let (orchestrator, place) = (begin.orchestrator, (begin.epoch, begin.job.priority()));
         self.claim_then_begin(claim, None, None, orchestrator, place, move |_| Ok(begin));

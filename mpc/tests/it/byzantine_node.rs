@@ -141,6 +141,16 @@ impl ByzantineFixture {
 
     /// So many nodes with a key of which two sign.
     async fn start_with(curve: Curve, count: usize, check: Arc<dyn OrderCheck>) -> Self {
+        Self::start_among(curve, count, count, check).await
+    }
+
+    /// So many nodes, of which the first ones have a key of which two sign.
+    async fn start_among(
+        curve: Curve,
+        count: usize,
+        holders: usize,
+        check: Arc<dyn OrderCheck>,
+    ) -> Self {
         let tap = Arc::new(RecordingBus {
             bus: MemoryBus::new(),
             sent: Mutex::default(),
@@ -148,7 +158,9 @@ impl ByzantineFixture {
         let medium = TestBus::Other(Arc::clone(&tap) as Arc<dyn Bus>);
         let test = TestCluster::start_with(medium, count, check).await;
         test.until_live(count).await;
-        let root = test.keygen(curve, 2).await;
+        let mut order = test.keygen_order(curve, 2);
+        order.signers.truncate(holders);
+        let root = test.cluster.keygen(&order).await.unwrap().root;
         let bus = test.medium.bus();
         let codec = EnvelopeCodec::new(
             Arc::clone(&test.orchestrator),

@@ -223,7 +223,7 @@ fn child__should_sign_until_it_is_killed() {
             transaction: None,
             spending: Vec::new(),
             now_ms: 1,
-            approved: false,
+            approved: None,
         };
         let take = NonceSelection {
             of: of.clone(),

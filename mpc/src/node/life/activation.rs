@@ -1,10 +1,13 @@
 //! Taking a generation into use, or making room for the one of others, when it is proven.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+};
 
 use covault_core::{
     fault::Fault,
-    order::{ProvenGeneration, ReshareOrder, ReshareProof},
+    order::{Generation, NodeId, ProvenGeneration, ReshareOrder, ReshareProof},
     wallet::generation::MAX_BEFORE,
 };
 use ed25519_dalek::Signature;
@@ -29,12 +32,41 @@ use crate::{
     shares::ShareRecord,
 };
 
+/// What has to be on disk before a share is taken into use.
+struct ActivationNotes {
+    /// That this is the vault's key: the operator has permitted a share of it to a node that had none. Before, the
+    /// node may have stated an address of a key that an orchestrator alone called the vault's.
+    vault_key: bool,
+    /// That the node does not know what the key's holders have signed: they were others, or sets of them without a node
+    /// in common with the new ones could sign.
+    joined: bool,
+}
+
+/// Whether the order leaves holders and threshold of the node's own share as they are, and the node knows what it has signed.
+fn is_refresh(record: &ShareRecord, order: &ReshareOrder) -> bool {
+    let holders = |holders: &[NodeId]| holders.iter().copied().collect::<BTreeSet<_>>();
+    let same = |of: &Generation| {
+        of.threshold == record.threshold && holders(&of.holders) == holders(&record.holders)
+    };
+    !record.restored && record.epoch == order.old.epoch && same(&order.old) && same(&order.new)
+}
+
 impl Node {
     /// Takes a prepared share into use, or learns that others have one; retires those of before.
     pub(in crate::node) fn activate_order(
         self: &Arc<Self>,
         header: &EnvelopeHeader,
         request: ActivateMsg,
+    ) -> Result<(), Fault> {
+        self.activate(header, request, false)
+    }
+
+    /// `noted`: what has to be on disk before is.
+    fn activate(
+        self: &Arc<Self>,
+        header: &EnvelopeHeader,
+        request: ActivateMsg,
+        noted: bool,
     ) -> Result<(), Fault> {
         let ActivateMsg {
             order,
@@ -90,17 +122,25 @@ impl Node {
                 Vec::new()
             }
         };
-        let joins = record.is_none() && pending_shares.shares.iter().any(|it| it.order == id);
-        if joins && self.permits.holds(&order.change(), self.clock.now_ms())? {
-            let of = (order.vault, order.scheme.curve());
-            if !self.quota_tracker.is_noted(of, &order.root_public_key) {
+        let waits = pending_shares.shares.iter().any(|it| it.order == id);
+        if stays && waits && !again && !noted {
+            let permitted =
+                record.is_none() && self.permits.holds(&order.change(), self.clock.now_ms())?;
+            let notes = ActivationNotes {
+                vault_key: permitted
+                    && !self
+                        .quota_tracker
+                        .is_noted((order.vault, order.scheme.curve()), &order.root_public_key),
+                joined: !record.is_some_and(|record| is_refresh(record, &order)),
+            };
+            if notes.vault_key || notes.joined {
                 let request = ActivateMsg {
                     order,
                     proof,
                     before,
                     sent_at_ms,
                 };
-                self.note_then_activate(*header, request);
+                self.note_then_activate(*header, request, notes);
                 return Ok(());
             }
         }
@@ -171,21 +211,32 @@ impl Node {
         self.reply(header.from, epoch, session, header.attempt, &reply);
     }
 
-    /// Activates once it is on disk that this is the vault's key: the operator has permitted a share of
-    /// it to a node that had none. Before, the node may have stated an address of a key that an
-    /// orchestrator alone called the vault's.
-    fn note_then_activate(self: &Arc<Self>, header: EnvelopeHeader, request: ActivateMsg) {
+    /// Activates once the notes are on disk.
+    fn note_then_activate(
+        self: &Arc<Self>,
+        header: EnvelopeHeader,
+        request: ActivateMsg,
+        notes: ActivationNotes,
+    ) {
         let node = Arc::clone(self);
         let order = &request.order;
         let of = (order.vault, order.scheme.curve());
         let root = order.root_public_key.clone();
         self.runtime.spawn(async move {
-            let noted = node.write_vault_key(of, root).await;
+            let mut noted = Ok(());
+            if notes.joined {
+                // A clock that is behind makes no approval newer.
+                let now_ms = node.clock.now_ms().max(node.claims.age().newest_ms);
+                noted = node.claims.note_joined(root.clone(), now_ms).await;
+            }
+            if notes.vault_key && noted.is_ok() {
+                noted = node.write_vault_key(of, root).await;
+            }
             let again = Arc::clone(&node);
             node.pool.spawn(Priority::Keygen, move || {
                 let failed = |error| Fault::unavailable("a signer's disk failed").caused_by(error);
                 let outcome = noted.map_err(failed);
-                let outcome = outcome.and_then(|()| again.activate_order(&header, request));
+                let outcome = outcome.and_then(|()| again.activate(&header, request, true));
                 if let Err(fault) = outcome {
                     again.refuse_activation(&header, fault);
                 }

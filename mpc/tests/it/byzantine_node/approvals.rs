@@ -12,11 +12,13 @@ use covault_core::{
     },
     derive::ChildKey,
     fault::FaultCode,
+    order::{Generation, ReshareOrder},
 };
 use covault_mpc::{mutate::mutations, policy::Spending};
 use sha2::{Digest as _, Sha256};
 
 use super::*;
+use crate::support::task;
 
 const DAY_MS: u64 = 24 * 3_600_000;
 const WANTS: &str = "wants 2 of treasurer, director";
@@ -531,4 +533,96 @@ async fn approvals__should_not_be_taken_where_two_sets_of_signers_could_use_one(
         .raw_message(&world.root, 5, b"what nobody approves");
     let free = world.ask(free);
     world.signed(&free).await;
+}
+
+/// Has the cluster sign with these nodes only.
+async fn sign_with(
+    world: &ByzantineFixture,
+    order: &SigningOrder,
+    signers: &[NodeId],
+    patience_ms: u64,
+) -> Result<Vec<Signature>, Fault> {
+    let session = SessionId::from_random(random_16(&SystemEntropy));
+    let scheme = Scheme::default_of(world.root.curve);
+    let deadline_ms = now_ms() + patience_ms;
+    let task = task(scheme, session, signers, 2, deadline_ms);
+    world.test.cluster.sign(order, task).await
+}
+
+/// New holders do not know what the old ones have signed. Of nodes 0 to 2 the first two sign an approved payment, and node
+/// 3 takes the place of node 0: nodes 2 and 3 have signed nothing yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn approvals__should_not_be_taken_again_by_the_holders_after_a_reshare() {
+    let line = passkeys()[0].line().line().unwrap();
+    let policy = format!(
+        "version = 2\n[[approver]]\nname = \"treasurer\"\nkeys = [\"{line}\"]\n\
+         [[approval]]\nneeds = 1\nof = [\"treasurer\"]"
+    );
+    let check = Arc::new(PolicyCheck(Policy::parse(&policy).unwrap()));
+    let mut world = ByzantineFixture::start_among(Curve::Ed25519, 4, 3, check).await;
+    let ids = world.test.holders();
+    let approved = |world: &ByzantineFixture, valid_ms: u64| {
+        let mut order = world.transfer(false, 5, 1);
+        order.approvals.most_fee = 10_000_000;
+        order.approvals.valid_until_ms = now_ms() + valid_ms;
+        order.approvals.given = vec![passkeys()[0].approve(&order)];
+        order
+    };
+    let first = approved(&world, DAY_MS - 60_000);
+    let signed = sign_with(&world, &first, &ids[..2], 60_000).await;
+    verify(&first, &signed.unwrap());
+
+    let mut reshare = world.test.refresh_order(&world.root, 0, 2);
+    reshare.old.holders = ids[..3].to_vec();
+    reshare.new.holders = ids[1..].to_vec();
+    let proof = world.test.cluster.reshare(&reshare).await.unwrap();
+    world.test.cluster.activate(&reshare, &proof).await.unwrap();
+    world.epoch = 1;
+
+    // The same approved payment, as another transaction.
+    let mut second = first.clone();
+    let blockhash = ChainData::Solana(solana::ChainData {
+        recent_blockhash: EVE_SOL.into(),
+        token: None,
+        compute: None,
+    });
+    let other = world.order(&world.payload(false, 5, 1), blockhash);
+    second.chain_data = other.chain_data;
+    second.unsigned = other.unsigned;
+    second.inputs = other.inputs;
+    second.epoch = 1;
+    let refused = |outcome: Result<Vec<Signature>, Fault>| {
+        let fault = outcome.expect_err("one approval was good for two transactions");
+        assert_eq!(fault.code(), FaultCode::ApprovalsMissing, "{fault:?}");
+        let why = "wants approvals that are valid until ";
+        assert!(fault.message().contains(why), "{fault:?}");
+    };
+    refused(sign_with(&world, &second, &ids[2..], 8_000).await);
+    // Also after a restart, and for what is approved today but not for long enough.
+    for place in 2..4 {
+        world.test.stop_node(place).await;
+        world.test.start_node(place);
+    }
+    world.test.until_live(4).await;
+    let short = approved(&world, DAY_MS - 60_000);
+    refused(sign_with(&world, &short, &ids[2..], 20_000).await);
+
+    // A refresh changes nothing about it.
+    let generation = |epoch| Generation {
+        epoch,
+        ..reshare.new.clone()
+    };
+    let refresh = ReshareOrder {
+        session: SessionId::from_random(random_16(&SystemEntropy)),
+        old: generation(1),
+        dealers: ids[2..].to_vec(),
+        new: generation(2),
+        issued_at_ms: now_ms(),
+        expires_at_ms: now_ms() + 120_000,
+        ..reshare.clone()
+    };
+    let proof = world.test.cluster.reshare(&refresh).await.unwrap();
+    world.test.cluster.activate(&refresh, &proof).await.unwrap();
+    second.epoch = 2;
+    refused(sign_with(&world, &second, &ids[2..], 8_000).await);
 }
