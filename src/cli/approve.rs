@@ -20,7 +20,7 @@ use covault_core::{
         Approval, ApprovalTerms, MAX_VALIDITY_MS, SSH_NAMESPACE, list_challenge,
         rejection_challenge,
     },
-    networks::{Network, Payload},
+    networks::{Network, Payload, outflow::ChainScope},
     port::Clock as _,
     schema::{json, wire},
 };
@@ -34,6 +34,8 @@ use super::{
 use crate::{adapters::SystemClock, wiring::explain};
 
 const HOUR_MS: u64 = 60 * 60 * 1000;
+/// For how long an approval counts where nothing else is said.
+const USUAL_HOURS: u64 = 23;
 
 /// Approve signing requests with your own key.
 ///
@@ -49,13 +51,13 @@ pub struct ApproveArgs {
     #[arg(long, value_name = "FILE")]
     key: PathBuf,
     /// The highest network fee that you approve, in the smallest unit of the coin (wei, satoshi, lamport). Default:
-    /// what others have approved, and 0 for messages.
+    /// what others have approved, and 0 for messages. Required with --yes, but for messages.
     #[arg(long, value_name = "AMOUNT")]
     most_fee: Option<String>,
-    /// For how many hours the approval counts; at most 24.
-    #[arg(long, value_name = "HOURS", default_value_t = 23)]
-    valid_hours: u64,
-    /// Do not ask.
+    /// For how many hours the approval counts; at most 24. Default: as long as what others have approved, else 23.
+    #[arg(long, value_name = "HOURS")]
+    valid_hours: Option<u64>,
+    /// Do not ask for confirmation.
     #[arg(long)]
     yes: bool,
     /// Print the answers as JSON.
@@ -97,28 +99,53 @@ pub struct PendingArgs {
     service: PlatformArgs,
 }
 
+/// What an approval is to be bound by.
+#[derive(Clone, Copy)]
+struct WantedTerms<'a> {
+    /// `None`: what others have approved.
+    most_fee: Option<&'a str>,
+    until_ms: u64,
+    /// The end is not to be that of others.
+    own_end: bool,
+    /// The person looks at what is shown, and confirms it.
+    confirms: bool,
+}
+
 /// A request with what is to be signed of it.
 struct Asked {
     uuid: String,
     approval: Approval,
+    /// The chain whose coin pays its fee; `None`: it has none.
+    pays_on: Option<ChainScope>,
     shown: String,
 }
 
 pub async fn approve(args: ApproveArgs) -> anyhow::Result<()> {
     let client = args.service.client()?;
     let now_ms = SystemClock.now_ms();
-    let valid_ms = args.valid_hours.saturating_mul(HOUR_MS);
+    let valid_ms = args
+        .valid_hours
+        .unwrap_or(USUAL_HOURS)
+        .saturating_mul(HOUR_MS);
     ensure!(
         (1..=MAX_VALIDITY_MS).contains(&valid_ms),
         "--valid-hours must be 1 to 24"
     );
-    let until_ms = now_ms.saturating_add(valid_ms);
+    let terms = WantedTerms {
+        most_fee: args.most_fee.as_deref(),
+        until_ms: now_ms.saturating_add(valid_ms),
+        own_end: args.valid_hours.is_some(),
+        confirms: !args.yes,
+    };
     let mut all = Vec::new();
     for uuid in &args.uuids {
         let request = details(&client, uuid).await?;
-        let asked = asked(&request, args.most_fee.as_deref(), until_ms, now_ms)?;
+        let asked = asked(&request, terms, now_ms)?;
         eprintln!("{}", asked.shown);
         all.push(asked);
+    }
+    if args.most_fee.is_some() {
+        check_one_coin(&all)?;
     }
     if !args.yes {
         confirm()?;
@@ -251,10 +278,15 @@ pub(super) async fn details(
 /// Decodes what a request does, and says it.
 fn asked(
     request: &wire::SigningRequest,
-    most_fee: Option<&str>,
-    until_ms: u64,
+    terms: WantedTerms<'_>,
     now_ms: u64,
 ) -> anyhow::Result<Asked> {
+    let WantedTerms {
+        most_fee,
+        until_ms,
+        own_end,
+        confirms,
+    } = terms;
     let uuid = request.uuid.clone();
     let subject = request.approval_subject.as_ref();
     let subject = subject.with_context(|| format!("{uuid} is not waiting for approval"))?;
@@ -267,18 +299,24 @@ fn asked(
         payload.from() == subject.address,
         "the payload belongs to another wallet"
     );
+    let is_message = payload.kind().ends_with("Message");
+    // What others have approved is what the service says of it.
+    ensure!(
+        confirms || is_message || most_fee.is_some(),
+        "--yes requires --most-fee: without it, the service would choose the fee that you approve"
+    );
     // Approvals count together when they say the same.
     let known = request.approvals.iter().rev();
     // Nor may a hostile service get an approval that signers accept long after this day.
     let holds = now_ms.saturating_add(HOUR_MS)..=now_ms.saturating_add(MAX_VALIDITY_MS);
-    let mut known = known.filter(|it| holds.contains(&it.valid_until_timestamp));
+    let mut known = known.filter(|it| !own_end && holds.contains(&it.valid_until_timestamp));
     let known = known
         .next()
         .filter(|it| most_fee.is_none_or(|fee| fee == it.most_fee));
     let (fee, valid_until_ms) = match (known, most_fee) {
         (Some(known), _) => (known.most_fee.as_str(), known.valid_until_timestamp),
         (None, Some(fee)) => (fee, until_ms),
-        (None, None) if payload.kind().ends_with("Message") => ("0", until_ms),
+        (None, None) if is_message => ("0", until_ms),
         (None, None) => bail!(
             "--most-fee is required: the highest fee that you approve, in the smallest unit of the coin"
         ),
@@ -316,8 +354,24 @@ fn asked(
     Ok(Asked {
         uuid,
         approval,
+        pays_on: payload.pays_fee().then(|| payload.outflow(network).place),
         shown: visible(&shown),
     })
+}
+
+/// Refuses one highest fee for several coins: little of one is a fortune in another.
+fn check_one_coin(all: &[Asked]) -> anyhow::Result<()> {
+    let mut chains = all.iter().filter_map(|it| it.pays_on.as_ref());
+    let Some(first) = chains.next() else {
+        return Ok(());
+    };
+    if let Some(other) = chains.find(|it| *it != first) {
+        bail!(
+            "--most-fee is an amount of one coin, and these requests pay fees on {first} and on {other}: approve them \
+             with a command each"
+        );
+    }
+    Ok(())
 }
 
 /// What is base64 in the JSON of a payload, and a text.
@@ -392,6 +446,15 @@ mod tests {
 
     const NOW_MS: u64 = 1_800_000_000_000;
 
+    fn terms(until_ms: u64) -> WantedTerms<'static> {
+        WantedTerms {
+            most_fee: None,
+            until_ms,
+            own_end: false,
+            confirms: true,
+        }
+    }
+
     /// A message that says this, and what the service says of approvals.
     fn shown_by_service(content: &str, approvals: &[(u64, &str)]) -> wire::SigningRequest {
         let from = "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be";
@@ -431,15 +494,94 @@ mod tests {
             (NOW_MS + HOUR_MS - 1, until_ms),
         ] {
             let request = shown_by_service("hello", &[(theirs_ms, "7")]);
-            let asked = asked(&request, Some("7"), until_ms, NOW_MS).unwrap();
+            let terms = WantedTerms {
+                most_fee: Some("7"),
+                ..terms(until_ms)
+            };
+            let asked = asked(&request, terms, NOW_MS).unwrap();
             assert_eq!(asked.approval.valid_until_ms, expected, "{theirs_ms}");
+            let own = WantedTerms {
+                own_end: true,
+                ..terms
+            };
+            let asked = super::asked(&request, own, NOW_MS).unwrap();
+            assert_eq!(asked.approval.valid_until_ms, until_ms, "{theirs_ms}");
         }
+    }
+
+    #[test]
+    fn most_fee__should_be_of_one_coin() {
+        let from = "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be";
+        let pays = |chain_id: u64| {
+            let kind =
+                wire::create_signing_request_request::Type::EvmSendNative(wire::EvmSendNative {
+                    chain_id,
+                    from: from.into(),
+                    to: from.into(),
+                    value: "1".into(),
+                    ..Default::default()
+                });
+            let mut request = shown_by_service("hello", &[]);
+            request.approval_subject.as_mut().unwrap().payload =
+                Payload::parse(&kind).unwrap().encode();
+            let terms = WantedTerms {
+                most_fee: Some("7"),
+                ..terms(NOW_MS + HOUR_MS)
+            };
+            asked(&request, terms, NOW_MS).unwrap()
+        };
+        let message = shown_by_service("hello", &[]);
+        let message = asked(&message, terms(NOW_MS + HOUR_MS), NOW_MS).unwrap();
+        check_one_coin(&[pays(1), message, pays(1)]).unwrap();
+        let problem = check_one_coin(&[pays(1), pays(56)])
+            .unwrap_err()
+            .to_string();
+        assert!(problem.contains("on evm:1 and on evm:56"), "{problem}");
+    }
+
+    #[test]
+    fn asked__should_let_the_service_choose_no_fee_that_nobody_looks_at() {
+        let from = "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be";
+        let kind = wire::create_signing_request_request::Type::EvmSendNative(wire::EvmSendNative {
+            chain_id: 1,
+            from: from.into(),
+            to: from.into(),
+            value: "1".into(),
+            ..Default::default()
+        });
+        // Nobody has approved this: the service says so.
+        let said = [(
+            NOW_MS + 20 * HOUR_MS,
+            "340282366920938463463374607431768211455",
+        )];
+        let mut request = shown_by_service("hello", &said);
+        request.approval_subject.as_mut().unwrap().payload =
+            Payload::parse(&kind).unwrap().encode();
+        let unseen = WantedTerms {
+            confirms: false,
+            ..terms(NOW_MS + HOUR_MS)
+        };
+        let problem = asked(&request, unseen, NOW_MS).map(|it| it.shown);
+        let problem = problem.unwrap_err().to_string();
+        assert!(
+            problem.starts_with("--yes requires --most-fee"),
+            "{problem}"
+        );
+        let named = WantedTerms {
+            most_fee: Some("9"),
+            ..unseen
+        };
+        let asked = asked(&request, named, NOW_MS).unwrap();
+        assert_eq!(asked.approval.most_fee, 9);
+        // Who confirms is shown it.
+        let seen = super::asked(&request, terms(NOW_MS + HOUR_MS), NOW_MS).unwrap();
+        assert!(seen.shown.contains(said[0].1), "{}", seen.shown);
     }
 
     #[test]
     fn asked__should_show_the_text_that_is_signed_and_nothing_that_turns_it() {
         let request = shown_by_service("pay \u{202e}EVE\u{1b}[2J\nnow", &[]);
-        let shown = asked(&request, None, NOW_MS + HOUR_MS, NOW_MS)
+        let shown = asked(&request, terms(NOW_MS + HOUR_MS), NOW_MS)
             .unwrap()
             .shown;
         let text = r#"the content reads "pay \u{202e}EVE\u{1b}[2J\nnow""#;

@@ -204,6 +204,15 @@ async fn create(request: &admin::CreateVaultRequest, target: ConnectionArgs) -> 
             signers / 2
         );
     }
+    if vault
+        .approvals
+        .as_ref()
+        .is_some_and(|rule| rule.mode == "manual")
+    {
+        eprintln!(
+            "NOTE: the orchestrator holds to this rule, and a hostile one would not. Put the same persons and keys into the policy file of each signer ([[approver]] and [[approval]]; docs/approvals.md): then signers verify every approval themselves"
+        );
+    }
     let progress = ProgressSpinner::start(format!(
         "vault {name}: {} signers generate its keys",
         vault.signers.len()
