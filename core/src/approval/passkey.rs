@@ -109,13 +109,9 @@ impl Passkey {
             public_key,
             backup_eligible: _,
         } = self;
-        if name.is_empty() || name.chars().count() > MAX_NAME || name.chars().any(char::is_control)
-        {
-            return Err(Fault::field(
-                "name",
-                "must be 1 to 64 characters on one line",
-            ));
-        }
+        field::required("name", name)?;
+        // An administrator reads it on a terminal.
+        field::label("name", name, MAX_NAME)?;
         field::required("rpId", rp_id)?;
         field::at_most_bytes("rpId", rp_id, MAX_ORIGIN)?;
         if origins.is_empty() || origins.len() > MAX_ORIGINS {

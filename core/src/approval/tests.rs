@@ -156,6 +156,17 @@ fn line__should_enrol_what_proves_to_be_there() {
     }
 }
 
+/// Each approval looks for its key among all of a rule.
+#[test]
+fn accepted_lines__should_be_read_again_without_checking_another_signature() {
+    let mut line = TestPasskey::new("treasurer@key-1", 1).line();
+    let key = ApproverKey::parse(&line.line().unwrap()).unwrap();
+    line.possession.signature.clear();
+    let text = line.line().unwrap();
+    ApproverKey::parse(&text).unwrap_err();
+    assert_eq!(ApproverKey::reread(&text), Ok(key));
+}
+
 #[test]
 fn line__should_be_refused_by_the_field_that_cannot_be() {
     let problem = |change: fn(&mut Passkey)| {
@@ -167,6 +178,7 @@ fn line__should_be_refused_by_the_field_that_cannot_be() {
     };
     assert_eq!(problem(|key| key.name.clear()), "name");
     assert_eq!(problem(|key| key.name.push('\n')), "name");
+    assert_eq!(problem(|key| key.name.push('\u{202e}')), "name");
     assert_eq!(problem(|key| key.rp_id.clear()), "rpId");
     assert_eq!(problem(|key| key.rp_id = "example.org".into()), "origins");
     assert_eq!(
@@ -412,7 +424,9 @@ fn terms__should_be_those_that_were_approved() {
     );
     let over = check(1_000, 1_001, 999).unwrap_err();
     assert!(
-        over.starts_with("approvals.mostFee: the transaction's fee could reach 1001, above the approved 1000 "),
+        over.starts_with(
+            "approvals.mostFee: the transaction's fee could reach 1001, above the approved 1000 "
+        ),
         "{over}"
     );
 }

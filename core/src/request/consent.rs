@@ -361,7 +361,7 @@ impl SigningRequest {
         let id = proof.key_id().map_err(|fault| fault.with_prefix("proof"))?;
         for approver in &self.consent.rule.of {
             for line in &approver.keys {
-                let key = ApproverKey::parse(line)?;
+                let key = ApproverKey::reread(line)?;
                 if key.id() == id {
                     let verified = key.verify(proof, challenge);
                     verified.map_err(|fault| fault.with_prefix("proof"))?;

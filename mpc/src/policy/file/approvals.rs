@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use covault_core::{
     approval::{ApprovalWay, ApproverKey, Approvers},
     fault::{Class, Fault},
+    field::label,
+    wallet::MAX_NAME,
 };
 use toml::Value;
 
@@ -17,12 +19,14 @@ pub(super) fn approvers(keys: &mut TableReader) -> Result<Approvers, Fault> {
     let mut approvers = Approvers::with_node_origins(origins.unwrap_or_default());
     for (path, mut keys) in keys.tables("approver")? {
         let name = keys.required_text("name", "e.g. \"treasurer\"")?;
-        if name.is_empty() || name.contains([',', ';']) || name.chars().any(char::is_control) {
+        if name.trim().is_empty() || name.contains([',', ';']) {
             return Err(wrong(
                 format_args!("{path}.name"),
                 "must be a name without commas",
             ));
         }
+        // As the rule of a vault names the same person.
+        label("name", &name, MAX_NAME).map_err(|fault| fault.with_prefix(&path))?;
         if approvers.knows(&name) {
             return Err(wrong(
                 format_args!("{path}.name"),

@@ -396,6 +396,10 @@ fn bad_rules__should_be_refused_by_name() {
             "approver[3].name: must be a name without",
         ),
         (
+            "[[approver]]\nname = \"a\u{202e}b\"\nkeys = []".to_owned(),
+            "approver[3].name: must not have control characters, or characters that change",
+        ),
+        (
             format!("[[approver]]\nname = \"x\"\nkeys = [\"{broken}\"]"),
             "approver[3].keys[0]: must be a line that begins with covault-approver1",
         ),
