@@ -146,6 +146,11 @@ impl<P: Protocol> Client<P> {
         self.pool.chain()
     }
 
+    /// How many nodes have to give the same answer where money depends on it.
+    pub fn agree(&self) -> usize {
+        self.pool.agree()
+    }
+
     /// How the nodes are doing.
     pub fn health(&self) -> Vec<EndpointHealth> {
         self.pool.health()

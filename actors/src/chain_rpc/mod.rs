@@ -29,7 +29,7 @@ use covault_core::{
 };
 use futures::future::join_all;
 
-pub use covault_core::request::Inclusion;
+pub use covault_core::request::{Inclusion, TransactionPart};
 
 pub use client::{Call, CallError, Client, Protocol, Refusal};
 pub use endpoints::{
@@ -183,6 +183,9 @@ pub enum TransactionSighting {
     Replaced(Option<String>),
     /// Its time is over for good, and no block has it: it never comes.
     Expired,
+    /// Of several that went together some did for good what they were to do, or have a block for good, and others did
+    /// not: each of them, in their order.
+    Partial(Vec<TransactionPart>),
 }
 
 /// Why a node said no, for good.

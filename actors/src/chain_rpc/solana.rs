@@ -4,6 +4,7 @@
 //! chain are on this machine that is not asked: they may be of a private chain, for tests.
 
 mod fees;
+mod refusals;
 mod sightings;
 
 use std::time::Duration;
@@ -18,7 +19,7 @@ use covault_core::{
             self, ChainData as SolanaChainData,
             lifetime::TransactionLifetime,
             parse_key,
-            token::{AccountInfo, TOKEN, TOKEN_2022, TokenChainData, TokenQueries},
+            token::{AccountInfo, TokenChainData, TokenQueries},
             wire::{self, WireTransaction},
         },
     },
@@ -28,14 +29,15 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainKey, ChainRefusal,
-    EndpointHealth, FeeEstimate, NodePool, SimulationOutcome, SimulationRequest,
+    EndpointHealth, FeeEstimate, NodePool, SimulationOutcome, SimulationRequest, Standing,
     TrackedTransaction, TransactionSighting,
     client::{Client, Refusal as _},
     exchange::short,
     is_void,
-    jsonrpc::{JsonRpc, RpcCall, RpcCallError, RpcError},
+    jsonrpc::{JsonRpc, RpcCall, RpcCallError},
     resolve_refusal,
 };
+use refusals::{SolanaVerdict, judge};
 
 /// As Solana's own tools know it.
 const SOLANA_GENESIS: &str = "5eykt4UsFv8P8NJdTREpY1vzqKqZKvdpKuc147dw2N9d";
@@ -136,12 +138,14 @@ impl SolanaNode {
             .await
     }
 
-    /// Sends one transaction; `slot` is that of what came before, on which it may depend.
+    /// Sends one transaction; `slot` is that of what came before, on which it may depend. With `sent_before`, a node
+    /// may have it, or has another one of the same request.
     async fn send(
         &self,
         (text, id): (&str, &str),
         slot: Option<u64>,
-        broadcast_request: &BroadcastRequest,
+        age_ms: u64,
+        sent_before: bool,
     ) -> BroadcastOutcome {
         // Preflight at the commitment of the blockhash: at `finalized`, the default, the node
         // would not know it yet. A node that is behind says so.
@@ -150,23 +154,46 @@ impl SolanaNode {
             options.insert("minContextSlot".into(), slot.into());
         }
         let params = json!([text, options]);
-        let (answer, doubt) = self.rpc.send(RpcCall("sendTransaction", params)).await;
+        let call = RpcCall("sendTransaction", params);
+        let (answer, lost) = self.rpc.send(call.clone()).await;
+        let doubt = lost || sent_before;
         match answer.map_err(|error| (judge(&error), error)) {
             Ok(_) | Err((SolanaVerdict::Processed, _)) => BroadcastOutcome::Accepted,
             Err((SolanaVerdict::NoBlockhash, _)) => {
-                let doubt = doubt || broadcast_request.retried;
-                self.without_blockhash(text, id, broadcast_request, doubt)
-                    .await
+                self.without_blockhash(text, id, age_ms, doubt).await
             }
             Err((SolanaVerdict::Later, error)) => BroadcastOutcome::Unknown(match error {
                 RpcCallError::Unreachable(reason) | RpcCallError::WrongChain(reason) => reason,
                 RpcCallError::Node(error) => error.words(),
             }),
-            Err((SolanaVerdict::Refused(refusal), _)) => {
-                let known = self.known(id).await;
-                resolve_refusal(refusal, known, doubt || broadcast_request.retried)
-            }
+            Err((SolanaVerdict::Refused(refusal), _)) => match self.others_take(&call).await {
+                Some(true) => BroadcastOutcome::Accepted,
+                others => {
+                    let known = self.known(id).await;
+                    resolve_refusal(refusal, known, doubt || others.is_none())
+                }
+            },
         }
+    }
+
+    /// What the other nodes do with a transaction that one refuses, where several have to agree: that one may have
+    /// sent it on nevertheless. `Some(false)` when as many refuse it, `None` when they do not say so.
+    async fn others_take(&self, call: &RpcCall) -> Option<bool> {
+        if self.rpc.agree() == 1 {
+            return Some(false);
+        }
+        let sent = |node| async move {
+            match self.rpc.at(node, call.clone()).await {
+                Ok(_) => Some(true),
+                Err(error) => match judge(&error) {
+                    SolanaVerdict::Processed => Some(true),
+                    SolanaVerdict::Refused(_) => Some(false),
+                    SolanaVerdict::NoBlockhash | SolanaVerdict::Later => None,
+                },
+            }
+        };
+        let taken = self.rpc.witnesses(sent).await?;
+        Some(taken.contains(&true))
     }
 
     /// What it means that a node does not know the blockhash or nonce of a transaction: it is too
@@ -175,10 +202,9 @@ impl SolanaNode {
         &self,
         text: &str,
         id: &str,
-        broadcast_request: &BroadcastRequest,
+        age_ms: u64,
         doubt: bool,
     ) -> BroadcastOutcome {
-        let age_ms = broadcast_request.age_ms;
         if age_ms < BLOCKHASH_LIFE_MS {
             return match self.known(id).await {
                 Ok(true) => BroadcastOutcome::Accepted,
@@ -263,10 +289,12 @@ impl SolanaNode {
                     Some(ConfirmedTransaction {
                         error: Some(error), ..
                     }) => {
-                        return Err(BroadcastOutcome::Refused(ChainRefusal {
+                        let refusal = ChainRefusal {
                             reason: format!("its block says {}", short(&error)),
                             code: ExecuteCode::Unspecified,
-                        }));
+                        };
+                        // One node says so, and the block is not final yet.
+                        return Err(BroadcastOutcome::Doubtful(refusal, Standing::Open));
                     }
                     None => "it was sent, and is not confirmed yet".into(),
                 },
@@ -313,7 +341,8 @@ impl ChainClient for SolanaNode {
     }
 
     /// Several transactions go one after the other, each when the one before it is confirmed: it
-    /// may depend on it.
+    /// may depend on it. Once a node has taken the first, no refusal ends the request: who hears that it failed
+    /// asks for all of them again.
     async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
         let Some(transactions) = solana::each(&broadcast_request.signed) else {
             return BroadcastOutcome::Unknown("the transactions do not fit their hashes".into());
@@ -321,7 +350,9 @@ impl ChainClient for SolanaNode {
         let count = transactions.len();
         let mut slot = None;
         for (number, transaction) in (1..).zip(transactions) {
-            let (verdict, what) = match self.send(transaction, slot, broadcast_request).await {
+            let sent_before = broadcast_request.retried || number > 1;
+            let sent = self.send(transaction, slot, broadcast_request.age_ms, sent_before);
+            let (verdict, what) = match sent.await {
                 BroadcastOutcome::Accepted if number == count => return BroadcastOutcome::Accepted,
                 BroadcastOutcome::Accepted => match self.confirmed(transaction.1).await {
                     Ok(at) => {
@@ -540,238 +571,10 @@ fn of_several(
     }
 }
 
-/// What an answer other than a result means.
-#[derive(Debug, PartialEq, Eq)]
-enum SolanaVerdict {
-    /// The transaction is in a block.
-    Processed,
-    /// The node does not know its blockhash, or nonce.
-    NoBlockhash,
-    /// It may pass.
-    Later,
-    /// It never will.
-    Refused(ChainRefusal),
-}
-
-fn judge(error: &RpcCallError) -> SolanaVerdict {
-    let RpcCallError::Node(error) = error else {
-        return SolanaVerdict::Later;
-    };
-    let said = format!("{} {}", error.message, error.data).to_ascii_lowercase();
-    let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
-    if has(&["already been processed", "alreadyprocessed"]) {
-        return SolanaVerdict::Processed;
-    }
-    if has(&["blockhash not found", "blockhashnotfound"]) {
-        return SolanaVerdict::NoBlockhash;
-    }
-    // -32601 is of one that takes no transactions.
-    if is_trouble_of_the_node(error)
-        || error.code == -32601
-        || has(&["account in use", "accountinuse", "cluster maintenance"])
-    {
-        return SolanaVerdict::Later;
-    }
-    let rent = has(&["insufficientfundsforrent", "insufficient funds for rent"]);
-    let payer = account_index(&said).is_none_or(|index| index == "0");
-    let (code, hint) = if rent && !payer {
-        (
-            ExecuteCode::Unspecified,
-            "an account would be left with less than the network demands of it (rent), such as one \
-             that is new and gets too little; the node said: ",
-        )
-    } else if rent
-        || has(&[
-            "insufficient lamports",
-            "no record of a prior credit",
-            "accountnotfound",
-        ])
-        || lacks(error, &said)
-    {
-        (
-            ExecuteCode::InsufficientFunds,
-            "the sender cannot pay the amount; the node said: ",
-        )
-    } else if has(&["insufficientfundsforfee", "insufficient funds for fee"]) {
-        (
-            ExecuteCode::InsufficientGasFee,
-            "the sender cannot pay the fee; the node said: ",
-        )
-    } else {
-        (
-            ExecuteCode::Unspecified,
-            "the node refused the transaction: ",
-        )
-    };
-    SolanaVerdict::Refused(ChainRefusal {
-        reason: format!("{hint}{}", short(&error.message)),
-        code,
-    })
-}
-
-/// Whether a node says no for what is its own: -32004, -32014 and -32016 are of nodes that are behind,
-/// -32005 of one that is not well, -32603 of its own trouble.
-fn is_trouble_of_the_node(error: &RpcError) -> bool {
-    matches!(error.code, -32004 | -32005 | -32014 | -32016 | -32603)
-}
-
-/// Whether a program says that there is too little: that is error 1 of the system and token
-/// programs. Of others it means something else.
-fn lacks(error: &RpcError, said: &str) -> bool {
-    let ours = || {
-        let logs = error.data.get("logs")?.as_array()?;
-        let failed = |line: &str| {
-            let (program, _) = line.strip_prefix("Program ")?.split_once(" failed: ")?;
-            // `Program log: ...` are a program's own words.
-            (!program.contains(' ')).then(|| program.to_owned())
-        };
-        // Of programs that call each other, the innermost fails first.
-        let program = logs.iter().find_map(|line| failed(line.as_str()?))?;
-        Some([SYSTEM.to_owned(), TOKEN.to_string(), TOKEN_2022.to_string()].contains(&program))
-    };
-    custom_error(said) == Some("1") && ours().unwrap_or(true)
-}
-
-const SYSTEM: &str = "11111111111111111111111111111111";
-
-/// The hex digits of a program's own error.
-fn custom_error(said: &str) -> Option<&str> {
-    let (_, rest) = said.split_once("custom program error: 0x")?;
-    rest.split(|other: char| !other.is_ascii_hexdigit()).next()
-}
-
-/// The account that an error is about: `account (1)`, or `account_index` in its data.
-fn account_index(said: &str) -> Option<&str> {
-    let rest = [r"account (", "account_index"]
-        .iter()
-        .find_map(|words| said.split_once(words))?
-        .1;
-    rest.split(|other: char| !other.is_ascii_digit())
-        .find(|digits| !digits.is_empty())
-}
-
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
     use super::*;
-
-    fn error(code: i64, message: &str, data: Value) -> RpcCallError {
-        RpcCallError::Node(RpcError {
-            code,
-            message: message.into(),
-            data,
-        })
-    }
-
-    fn said(message: &str) -> RpcCallError {
-        let message = format!("Transaction simulation failed: {message}");
-        error(-32002, &message, Value::Null)
-    }
-
-    #[track_caller]
-    fn refused(error: &RpcCallError) -> ChainRefusal {
-        match judge(error) {
-            SolanaVerdict::Refused(refusal) => refusal,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn judge__should_know_a_transaction_that_was_processed() {
-        let words = said("This transaction has already been processed");
-        assert_eq!(judge(&words), SolanaVerdict::Processed);
-        let data = error(-32002, "no", json!({"err": "AlreadyProcessed"}));
-        assert_eq!(judge(&data), SolanaVerdict::Processed);
-    }
-
-    #[test]
-    fn judge__should_know_a_blockhash_that_the_node_does_not() {
-        assert_eq!(
-            judge(&said("Blockhash not found")),
-            SolanaVerdict::NoBlockhash
-        );
-        let data = error(-32002, "no", json!({"err": "BlockhashNotFound"}));
-        assert_eq!(judge(&data), SolanaVerdict::NoBlockhash);
-    }
-
-    #[test]
-    fn judge__should_not_refuse_for_good_what_may_work_later() {
-        for (code, words) in [
-            (-32005, "Node is behind by 42 slots"),
-            (-32016, "Minimum context slot has not been reached"),
-            (-32603, "Internal error"),
-            (-32601, "Method not found"),
-            (-32002, "Transaction simulation failed: Account in use"),
-        ] {
-            assert_eq!(
-                judge(&error(code, words, Value::Null)),
-                SolanaVerdict::Later,
-                "{words}"
-            );
-        }
-        let silent = RpcCallError::Unreachable("nobody answered".into());
-        assert_eq!(judge(&silent), SolanaVerdict::Later);
-    }
-
-    #[test]
-    fn judge__should_name_the_code_of_a_refusal() {
-        use ExecuteCode::{InsufficientFunds, InsufficientGasFee, Unspecified};
-        for (words, code) in [
-            (
-                "Attempt to debit an account but found no record of a prior credit.",
-                InsufficientFunds,
-            ),
-            ("Insufficient funds for fee", InsufficientGasFee),
-            (
-                "Error processing Instruction 0: custom program error: 0x1",
-                InsufficientFunds,
-            ),
-            (
-                "Error processing Instruction 0: custom program error: 0x1 [3 log messages]",
-                InsufficientFunds,
-            ),
-            (
-                "Error processing Instruction 0: custom program error: 0x1771",
-                Unspecified,
-            ),
-            (
-                "Transaction results in an account (0) with insufficient funds for rent",
-                InsufficientFunds,
-            ),
-            (
-                "Transaction results in an account (1) with insufficient funds for rent",
-                Unspecified,
-            ),
-            ("Transaction signature verification failure", Unspecified),
-        ] {
-            assert_eq!(refused(&said(words)).code, code, "{words}");
-        }
-        let rent = json!({"err": {"InsufficientFundsForRent": {"account_index": 1}}});
-        let refusal = refused(&error(-32002, "no", rent));
-        assert_eq!(refusal.code, Unspecified);
-        assert!(refusal.reason.contains("rent"), "{refusal:?}");
-    }
-
-    #[test]
-    fn judge__should_not_take_the_error_of_any_program_for_too_little() {
-        let token = TOKEN.to_string();
-        let other = "MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgLMDGEcGL";
-        for (innermost, code) in [
-            (SYSTEM, ExecuteCode::InsufficientFunds),
-            (&token, ExecuteCode::InsufficientFunds),
-            (other, ExecuteCode::Unspecified),
-        ] {
-            let logs = json!({"logs": [
-                format!("Program {other} invoke [1]"),
-                "Program log: \"Program x failed: y\"",
-                format!("Program {innermost} failed: custom program error: 0x1"),
-                format!("Program {other} failed: custom program error: 0x1"),
-            ]});
-            let words = "Error processing Instruction 0: custom program error: 0x1";
-            let refusal = refused(&error(-32002, words, logs));
-            assert_eq!(refusal.code, code, "{innermost}");
-        }
-    }
 
     #[test]
     fn landed__should_be_only_what_is_confirmed() {

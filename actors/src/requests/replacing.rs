@@ -274,6 +274,9 @@ async fn refuse_settled(
             "another one has taken its transaction's place for good".to_owned()
         }
         Some(TransactionState::Dropped) => "its transaction's time is over".to_owned(),
+        Some(TransactionState::Partial(_)) => {
+            "blocks have some of its transactions for good".to_owned()
+        }
     };
     Err(wrong_state(&format!("{prefix}{problem}")))
 }

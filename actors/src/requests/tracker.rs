@@ -161,7 +161,7 @@ impl Pump {
         });
         let known: Vec<_> = known.buffered(MAX_PARALLEL_READS).collect().await;
         let first = self.first_pause();
-        for (tracked, known) in known {
+        for (mut tracked, known) in known {
             if tracked.doubt.is_some()
                 && let Some(entry) = self.open.get_mut(&tracked.request)
                 && entry.tracked.doubt.is_some()
@@ -179,13 +179,18 @@ impl Pump {
             });
             let (known, version) =
                 known.unwrap_or_else(|| (TransactionRow::new(tracked.transaction.sent_at_ms), 0));
+            // What was in doubt went out before the nodes' word was stored.
+            let doubted = self.open.get(&tracked.request);
+            if let Some(doubted) = doubted {
+                tracked.transaction.sent_at_ms = doubted.tracked.transaction.sent_at_ms;
+            }
             let entry = Entry {
                 known,
                 version,
                 due: Instant::now() + first,
                 pause: first,
                 missing_since_ms: None,
-                void_since: None,
+                void_since: doubted.and_then(|entry| entry.void_since),
                 unmined_since: None,
                 resent_ms: 0,
                 gap_sought_ms: 0,
@@ -266,7 +271,9 @@ impl Pump {
             if let Some(doubt) = entry.tracked.doubt.clone() {
                 entry.wait(longest);
                 let verdict = entry.verdict(sighting, longest, settling_ms);
-                let is_over = |verdict: &Verdict| *verdict != Verdict::Missing;
+                // Some of it never comes: that need not be said for minutes once more when it is followed.
+                let goes_on = verdict == Some(Verdict::Accepted) && entry.void_since.is_some();
+                let is_over = |verdict: &Verdict| *verdict != Verdict::Missing && !goes_on;
                 if verdict.is_some_and(|verdict| is_over(&verdict) | !doubt.tell(verdict)) {
                     self.open.remove(&request);
                 }

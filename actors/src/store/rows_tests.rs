@@ -18,7 +18,7 @@ use covault_core::{
     order::{Generation, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder, ReshareProof},
     request::{
         ApprovalMode, ApprovalRule, Approver, BuiltDraft, Consent, Draft, Inclusion,
-        PersonApproval, Replaces, RequestState, SigningRequest, TransactionState,
+        PersonApproval, Replaces, RequestState, SigningRequest, TransactionPart, TransactionState,
     },
     scheme::Scheme,
     signature::{Curve, Signature},
@@ -432,6 +432,19 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
             },
         ),
         ("dropped", TransactionState::Dropped),
+        (
+            "partial",
+            TransactionState::Partial(vec![
+                TransactionPart {
+                    hash: "5a".into(),
+                    inclusion: Some(inclusion),
+                },
+                TransactionPart {
+                    hash: "5b".into(),
+                    inclusion: None,
+                },
+            ]),
+        ),
     ] {
         let row = TransactionRow {
             state,

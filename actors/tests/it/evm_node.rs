@@ -663,7 +663,8 @@ pub async fn never_ended(
             one,
             Ok(TransactionSighting::Final(_)
                 | TransactionSighting::Replaced(_)
-                | TransactionSighting::Expired)
+                | TransactionSighting::Expired
+                | TransactionSighting::Partial(_))
         ),
         "{one:?}"
     );

@@ -71,6 +71,7 @@ mod several_postgres;
 mod simulating_nodes;
 mod simulations;
 mod solana_node;
+mod solana_parts;
 mod solana_prices;
 mod sponsored;
 mod stellar_node;

@@ -8,7 +8,7 @@ use std::sync::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainEndpoints, ChainError, ChainKey, ChainRefusal,
-    Inclusion, Standing, TrackedTransaction, TransactionSighting,
+    Inclusion, Standing, TrackedTransaction, TransactionPart, TransactionSighting,
 };
 use covault_core::{
     fault::ExecuteCode,
@@ -94,13 +94,25 @@ fn refusal(broadcast: BroadcastOutcome) -> ChainRefusal {
     }
 }
 
+/// A refusal that ends nothing yet.
+fn doubt(broadcast: BroadcastOutcome) -> ChainRefusal {
+    match broadcast {
+        BroadcastOutcome::Doubtful(refusal, Standing::Open) => refusal,
+        other => panic!("{other:?}"),
+    }
+}
+
 fn no_blockhash() -> JsonRpcReply {
     let words = "Transaction simulation failed: Blockhash not found";
     Err((-32002, words.into()))
 }
 
 pub fn value(value: Value) -> JsonRpcReply {
-    Ok(json!({"context": {"slot": 1}, "value": value}))
+    value_at(1, value)
+}
+
+fn value_at(slot: u64, value: Value) -> JsonRpcReply {
+    Ok(json!({"context": {"slot": slot}, "value": value}))
 }
 
 fn confirmed(slot: u64) -> JsonRpcReply {
@@ -113,7 +125,7 @@ fn is_send_of(method: &str, params: &Value, text: &str) -> bool {
     method == "sendTransaction" && params[0] == text
 }
 
-/// Takes everything and confirms it.
+/// Takes everything and confirms it. Has every block, all of them of a time long after what the tests send.
 pub fn healthy(method: &str, params: &Value) -> JsonRpcReply {
     match method {
         "getLatestBlockhash" => {
@@ -121,6 +133,8 @@ pub fn healthy(method: &str, params: &Value) -> JsonRpcReply {
         }
         "sendTransaction" => Ok(params[0].clone()),
         "getSignatureStatuses" => confirmed(41),
+        "getFirstAvailableBlock" => Ok(json!(0)),
+        "getBlockTime" => Ok(json!(2_000_000_000)),
         other => Err((-32601, other.to_owned())),
     }
 }
@@ -321,7 +335,7 @@ async fn a_refused_solana_transaction__should_not_hide_that_earlier_ones_were_se
         }
     })
     .await;
-    let refusal = refusal(ship(&node, &three()).await);
+    let refusal = doubt(ship(&node, &three()).await);
     assert_eq!(refusal.code, ExecuteCode::InsufficientFunds);
     let reason = refusal.reason;
     assert!(
@@ -341,7 +355,7 @@ async fn solana_transactions__should_end_with_one_that_fails_in_its_block() {
         _ => healthy(method, params),
     })
     .await;
-    let reason = refusal(ship(&node, &three()).await).reason;
+    let reason = doubt(ship(&node, &three()).await).reason;
     assert!(
         reason.starts_with("transaction 1 of 3 failed: ")
             && reason.ends_with("; the later ones were not sent"),
@@ -351,6 +365,84 @@ async fn solana_transactions__should_end_with_one_that_fails_in_its_block() {
     // One alone is accepted: what it does is the chain's matter.
     let one = broadcast_request(&[("tx1", "id1")]);
     assert_eq!(ship(&node, &one).await, BroadcastOutcome::Accepted);
+}
+
+#[tokio::test]
+async fn a_solana_transaction__should_be_refused_only_by_words_that_mean_it() {
+    let one = broadcast_request(&[("tx1", "id1")]);
+    for (code, words) in [
+        (-32000, "upstream request timeout"),
+        (-32001, "no available backend"),
+        (-32004, "Block not available for slot 7"),
+        (-32007, "Slot 7 was skipped"),
+        (-32010, "credits used up"),
+        (
+            -32011,
+            "Transaction history is not available from this node",
+        ),
+        (-32602, "invalid api key"),
+        (-32603, "Internal error"),
+        (
+            -32002,
+            "Transaction simulation failed: Commit cancelled internally",
+        ),
+        (
+            -32002,
+            "Transaction simulation failed: Transaction would exceed max Block Cost Limit",
+        ),
+        (1, "what nobody has seen before"),
+    ] {
+        let node = EvmTestNode::start(move |method, params| match method {
+            "sendTransaction" => Err((code, words.into())),
+            _ => empty(method, params),
+        })
+        .await;
+        let outcome = ship(&node, &one).await;
+        assert!(
+            matches!(outcome, BroadcastOutcome::Unknown(_)),
+            "{code} {words}: {outcome:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_solana_request__should_not_fail_for_what_one_of_the_nodes_says_that_have_to_agree() {
+    let poor = || {
+        Err((
+            -32002,
+            "Transaction simulation failed: Insufficient funds for fee".into(),
+        ))
+    };
+    let refusing = move |method: &str, params: &Value| match method {
+        "sendTransaction" => poor(),
+        _ => empty(method, params),
+    };
+    let one = broadcast_request(&[("tx1", "id1")]);
+    let liar = EvmTestNode::start(refusing).await;
+    let honest = EvmTestNode::start(healthy).await;
+    for client in both_ways(ChainKey::SOLANA, &liar.url, &honest.url) {
+        assert_eq!(client.broadcast(&one).await, BroadcastOutcome::Accepted);
+    }
+    // The other one has it, and its answer is lost, or it is in trouble of its own.
+    let unwell = EvmTestNode::start(|method, params| match method {
+        "sendTransaction" => Err((-32603, "Internal error".into())),
+        _ => empty(method, params),
+    })
+    .await;
+    for client in both_ways(ChainKey::SOLANA, &liar.url, &unwell.url) {
+        let outcome = client.broadcast(&one).await;
+        assert!(
+            !matches!(outcome, BroadcastOutcome::Refused(_)),
+            "{outcome:?}"
+        );
+    }
+    let other = EvmTestNode::start(refusing).await;
+    for client in both_ways(ChainKey::SOLANA, &liar.url, &other.url) {
+        assert_eq!(
+            refusal(client.broadcast(&one).await).code,
+            ExecuteCode::InsufficientGasFee
+        );
+    }
 }
 
 #[tokio::test]
@@ -428,13 +520,7 @@ async fn a_solana_transaction_with_a_durable_nonce__should_last_as_long_as_its_a
     };
     for (nonce, lasts) in [(key(7), true), (key(8), false)] {
         let node = EvmTestNode::start(move |method, params| match method {
-            "getAccountInfo" => {
-                let mut data = vec![1, 0, 0, 0, 1, 0, 0, 0];
-                data.extend(key(1));
-                data.extend(nonce);
-                data.extend([0; 8]);
-                value(json!({"owner": base58(&[0; 32]), "data": [STANDARD.encode(data), "base64"]}))
-            }
+            "getAccountInfo" => value(nonce_account(nonce, key(1))),
             _ => empty(method, params),
         })
         .await;
@@ -465,7 +551,13 @@ fn tracked(transactions: &[(&str, &str)]) -> TrackedTransaction {
 
 /// A node that says this of each transaction, and of its blockhash.
 async fn seeing(statuses: Value, valid: bool) -> EvmTestNode {
+    seeing_since(0, statuses, valid).await
+}
+
+/// The same, of a node that has all blocks from this one on.
+async fn seeing_since(first: u64, statuses: Value, valid: bool) -> EvmTestNode {
     EvmTestNode::start(move |method, params| match method {
+        "getFirstAvailableBlock" => Ok(json!(first)),
         "getSignatureStatuses" => {
             let count = params[0].as_array().unwrap().len();
             let statuses = statuses.as_array().unwrap().iter().cycle().take(count);
@@ -491,8 +583,6 @@ async fn sightings__should_say_where_solana_transactions_are() {
         (nowhere(), false, 100_000, TransactionSighting::Missing),
         (nowhere(), true, OLD_MS, TransactionSighting::Missing),
         (nowhere(), false, OLD_MS, TransactionSighting::Expired),
-        // The node may have forgotten it.
-        (nowhere(), false, two_days, TransactionSighting::Missing),
         (
             json!([status(7, "processed", false)]),
             false,
@@ -525,6 +615,91 @@ async fn sightings__should_say_where_solana_transactions_are() {
             .await;
         assert_eq!(sighted, [Ok(expected)]);
     }
+    // The node may have forgotten it, or never had it: it began later.
+    for now_ms in [OLD_MS, two_days] {
+        let node = seeing_since(7, nowhere(), false).await;
+        let client = connect_to(ChainKey::SOLANA, ChainEndpoints::new(vec![node.url]));
+        let sighted = client
+            .sightings(&[tracked(&[(&transfer(), "id1")])], now_ms)
+            .await;
+        assert_eq!(sighted, [Ok(TransactionSighting::Missing)], "{now_ms}");
+    }
+}
+
+/// Slots of a chain whose slot 1,000 comes when [`sent_long_ago`] is sent, five in two seconds.
+const SENT_SLOT: u64 = 1_000;
+
+fn time_of(slot: &Value) -> JsonRpcReply {
+    let slot = slot.as_u64().unwrap();
+    Ok(json!(LONG_AGO + slot * 2 / 5 - SENT_SLOT * 2 / 5))
+}
+
+/// An account with a nonce, under an authority.
+fn nonce_account(nonce: [u8; 32], authority: [u8; 32]) -> Value {
+    let mut data = vec![1, 0, 0, 0, 1, 0, 0, 0];
+    data.extend(authority);
+    data.extend(nonce);
+    data.extend([0; 8]);
+    json!({"owner": base58(&[0; 32]), "data": [STANDARD.encode(data), "base64"]})
+}
+
+/// Nodes behind one address: what a transaction needs is gone at one slot, and no block has it at another.
+async fn gone_at(over: u64, unknown: u64, account: Value) -> EvmTestNode {
+    EvmTestNode::start(move |method, params| match method {
+        "isBlockhashValid" => value_at(over, json!(false)),
+        "getAccountInfo" => value_at(over, account.clone()),
+        "getBlockTime" => time_of(&params[0]),
+        "getSignatureStatuses" => value_at(unknown, json!([null])),
+        _ => healthy(method, params),
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_solana_node_that_stands_still__should_not_end_what_it_has_not_seen() {
+    let now_ms = LONG_AGO * 1_000 + OLD_MS;
+    // A minute and a half after it was sent is too soon, three minutes after are enough.
+    let (before, soon, later) = (SENT_SLOT - 100, SENT_SLOT + 225, SENT_SLOT + 450);
+    for (over, unknown, expected) in [
+        // All of it stands still.
+        (before, before + 10, TransactionSighting::Missing),
+        (soon, soon + 10, TransactionSighting::Missing),
+        // Another node behind the same address does not.
+        (later, before, TransactionSighting::Missing),
+        (before, later, TransactionSighting::Missing),
+        (later, later - 1, TransactionSighting::Missing),
+        (later, later, TransactionSighting::Expired),
+        (later, later + 30, TransactionSighting::Expired),
+    ] {
+        let used = nonce_account(key(8), key(1));
+        for (transaction, account) in [(transfer(), Value::Null), (durable(), used)] {
+            let sent = TrackedTransaction {
+                sent_at_ms: LONG_AGO * 1_000,
+                ..tracked(&[(&transaction, "id1")])
+            };
+            for chain in [ChainKey::SOLANA, ChainKey::SONIC] {
+                let node = gone_at(over, unknown, account.clone()).await;
+                let client = connect_to(chain, ChainEndpoints::new(vec![node.url]));
+                let sighted = client.sightings(std::slice::from_ref(&sent), now_ms).await;
+                assert_eq!(sighted, [Ok(expected.clone())], "{over} {unknown}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_durable_nonce__should_not_be_over_because_its_authority_was_changed() {
+    // It may be changed back.
+    let later = SENT_SLOT + 450;
+    let node = gone_at(later, later, nonce_account(key(7), key(5))).await;
+    let client = connect_to(ChainKey::SOLANA, ChainEndpoints::new(vec![node.url]));
+    let durable = durable();
+    let sent = TrackedTransaction {
+        sent_at_ms: LONG_AGO * 1_000,
+        ..tracked(&[(&durable, "id1")])
+    };
+    let sighted = client.sightings(&[sent], LONG_AGO * 1_000 + OLD_MS).await;
+    assert_eq!(sighted, [Ok(TransactionSighting::Missing)]);
 }
 
 /// A node that knows no transaction, and all blocks between these times, in seconds.
@@ -537,7 +712,8 @@ async fn archive(valid: bool, from: u64, to: u64) -> EvmTestNode {
         }
         "getBlockTime" if params == &json!([7]) => Ok(json!(from)),
         "getBlockTime" if params == &json!([9]) => Ok(json!(to)),
-        "isBlockhashValid" => value(json!(valid)),
+        "isBlockhashValid" => value_at(9, json!(valid)),
+        "getSignatureStatuses" => value_at(9, json!([null])),
         _ => empty(method, params),
     })
     .await
@@ -585,6 +761,33 @@ async fn sightings__should_end_what_is_old_by_nodes_that_remember_that_time() {
     }
 }
 
+fn part(hash: &str, inclusion: Option<(u64, bool)>) -> TransactionPart {
+    TransactionPart {
+        hash: hash.into(),
+        inclusion: inclusion.map(|(block, success)| Inclusion { block, success }),
+    }
+}
+
+#[tokio::test]
+async fn sightings__should_take_no_single_solana_node_s_word_for_a_part() {
+    let transfer = transfer();
+    let two = tracked(&[(&transfer, "id1"), (&transfer, "id2")]);
+    let said = |first: Value, valid| seeing(json!([first, null]), valid);
+    let of_final = || status(7, "finalized", false);
+    let honest = said(Value::Null, false).await;
+    let late = said(of_final(), true).await;
+    for liar in [
+        said(of_final(), false).await,
+        said(status(7, "finalized", true), false).await,
+    ] {
+        for other in [&honest, &late] {
+            for client in both_ways(ChainKey::SOLANA, &liar.url, &other.url) {
+                never_ended(client, &two, OLD_MS).await;
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn sightings__should_be_of_all_transactions_that_went_together() {
     let transfer = transfer();
@@ -607,8 +810,42 @@ async fn sightings__should_be_of_all_transactions_that_went_together() {
         ),
         (
             json!([final_at(7), null, final_at(8)]),
-            TransactionSighting::Expired,
+            TransactionSighting::Partial(vec![
+                part("id1", Some((7, true))),
+                part("id2", None),
+                part("id3", Some((8, true))),
+            ]),
         ),
+        (
+            json!([final_at(7), status(8, "finalized", true), null]),
+            TransactionSighting::Partial(vec![
+                part("id1", Some((7, true))),
+                part("id2", Some((8, false))),
+                part("id3", None),
+            ]),
+        ),
+        // Which of them did what they were to do is to be seen, also where blocks have all of them.
+        (
+            json!([final_at(7), status(8, "finalized", true), final_at(9)]),
+            TransactionSighting::Partial(vec![
+                part("id1", Some((7, true))),
+                part("id2", Some((8, false))),
+                part("id3", Some((9, true))),
+            ]),
+        ),
+        (
+            json!([status(7, "finalized", true)]),
+            TransactionSighting::Final(Inclusion {
+                block: 7,
+                success: false,
+            }),
+        ),
+        // The first may be dropped from its block.
+        (
+            json!([status(7, "confirmed", false), null, null]),
+            TransactionSighting::Missing,
+        ),
+        (json!([null]), TransactionSighting::Expired),
     ] {
         let node = seeing(statuses, false).await;
         let client = connect_to(ChainKey::SOLANA, ChainEndpoints::new(vec![node.url]));
@@ -679,6 +916,7 @@ async fn otherwise_signed__should_be_found_by_its_message_among_those_of_the_wal
     ] {
         let (other, signed) = (other.clone(), signed.clone());
         let node = EvmTestNode::start(move |method, params| match method {
+            "getSlot" => Ok(json!(9)),
             "getSignaturesForAddress" => {
                 assert_eq!(params[0], base58(&key(1)));
                 let entry = |it: &Value| json!({"signature": it[0], "slot": 7, "err": null, "blockTime": it[1]});
@@ -697,6 +935,14 @@ async fn otherwise_signed__should_be_found_by_its_message_among_those_of_the_wal
         .await;
         let client = connect_to(ChainKey::SOLANA, ChainEndpoints::new(vec![node.url]));
         let found = client.has_otherwise_signed(&sent_long_ago()).await;
+        assert_eq!(found, Ok(expected));
+        // Any of several.
+        let third = transaction(&[[0; 32]], &[0, 1], &[2, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
+        let several = TrackedTransaction {
+            signed: broadcast_request(&[(&third, "id1"), (&transfer(), "id2")]).signed,
+            ..sent_long_ago()
+        };
+        let found = client.has_otherwise_signed(&several).await;
         assert_eq!(found, Ok(expected));
     }
 }

@@ -31,7 +31,7 @@ pub use consent::{
 pub use machine::{
     AuditRecord, IllegalTransition, RequestEffect, RequestEvent, RequestStep, ReservationChange,
 };
-pub use transaction::{Inclusion, TransactionState};
+pub use transaction::{Inclusion, TransactionPart, TransactionState};
 pub use view::wire_signatures;
 
 /// Most characters (Unicode scalar values) of a request's notes.

@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::schema::wire::{self, transaction_state::Status};
+use crate::schema::wire::{
+    self,
+    transaction_state::{Part, Status},
+};
 
 /// Where a transaction is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +23,18 @@ pub enum TransactionState {
     },
     /// Its time is over for good, and no block has it: it never comes.
     Dropped,
+    /// Of several transactions some did for good what they were to do, or have a block for good, and others did not: in
+    /// their order.
+    Partial(Vec<TransactionPart>),
+}
+
+/// What became of one of the transactions of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TransactionPart {
+    /// Its hash.
+    pub hash: String,
+    /// The block that has it for good; `None`: no block has it, and it never comes.
+    pub inclusion: Option<Inclusion>,
 }
 
 /// A place in a chain, and the transaction's result there.
@@ -38,7 +53,8 @@ impl TransactionState {
             TransactionState::Pending | TransactionState::Mined(_) => false,
             TransactionState::Final(_)
             | TransactionState::Replaced { .. }
-            | TransactionState::Dropped => true,
+            | TransactionState::Dropped
+            | TransactionState::Partial(_) => true,
         }
     }
 
@@ -50,6 +66,7 @@ impl TransactionState {
             TransactionState::Final(_) => "Final",
             TransactionState::Replaced { .. } => "Replaced",
             TransactionState::Dropped => "Dropped",
+            TransactionState::Partial(_) => "Partial",
         }
     }
 
@@ -57,20 +74,48 @@ impl TransactionState {
     pub fn to_wire(&self) -> wire::TransactionState {
         let (status, inclusion) = match self {
             TransactionState::Pending => (Status::Pending, None),
-            TransactionState::Mined(inclusion) => (Status::Mined, Some(inclusion)),
-            TransactionState::Final(inclusion) => (Status::Final, Some(inclusion)),
+            TransactionState::Mined(inclusion) => (Status::Mined, Some(*inclusion)),
+            TransactionState::Final(inclusion) => (Status::Final, Some(*inclusion)),
             TransactionState::Replaced { .. } => (Status::Replaced, None),
             TransactionState::Dropped => (Status::Dropped, None),
+            TransactionState::Partial(parts) => {
+                let blocks = parts.iter().filter_map(|part| Some(part.inclusion?.block));
+                let last = blocks.max().map(|block| Inclusion {
+                    block,
+                    success: false,
+                });
+                (Status::Partial, last)
+            }
         };
         let replaced_by = match self {
             TransactionState::Replaced { by } => by.clone().unwrap_or_default(),
             _ => String::new(),
+        };
+        let parts = match self {
+            TransactionState::Partial(parts) => parts.as_slice(),
+            _ => &[],
         };
         wire::TransactionState {
             status: status.into(),
             block: inclusion.map(|inclusion| inclusion.block),
             success: inclusion.map(|inclusion| inclusion.success),
             replaced_by,
+            parts: parts.iter().map(TransactionPart::to_wire).collect(),
+        }
+    }
+}
+
+impl TransactionPart {
+    fn to_wire(&self) -> Part {
+        let status = match self.inclusion {
+            Some(_) => Status::Final,
+            None => Status::Dropped,
+        };
+        Part {
+            hash: self.hash.clone(),
+            status: status.into(),
+            block: self.inclusion.map(|inclusion| inclusion.block),
+            success: self.inclusion.map(|inclusion| inclusion.success),
         }
     }
 }

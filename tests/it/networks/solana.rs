@@ -128,9 +128,20 @@ async fn moves_exactly(family: &str, chain_id: u64) {
 
 #[tokio::test]
 async fn solana_transfers__should_pay_for_computation_by_their_level() {
+    pays_by_level("solana", "solana").await;
+}
+
+#[tokio::test]
+async fn sonic_transfers__should_pay_for_computation_by_their_level() {
+    pays_by_level("sonicSvm", "sonic").await;
+}
+
+/// `family` is how the network's payload kinds begin, and `chain` its setting.
+async fn pays_by_level(family: &str, chain: &str) {
     let folder = tempfile::tempdir().unwrap();
     let node = ChainNode::start(folder.path(), "solana").await;
-    let chains = [format!("solana={}", node.url)];
+    let chains = [format!("{chain}={}", node.url)];
+    let send_native = format!("{family}SendNative");
     let (dev, from) = dev_with_wallet(folder.path(), &chains, SOLANA).await;
     let api = &dev.api;
     let to = api.wallet(&dev.vault, SOLANA).await;
@@ -147,7 +158,7 @@ async fn solana_transfers__should_pay_for_computation_by_their_level() {
         "FEE_LEVEL_FAST",
     ] {
         let before = lamports(&node, &from).await;
-        api.sign(json!({"solanaSendNative":
+        api.sign(json!({&send_native:
             {"from": from, "to": to, "value": "1000000", "feeLevel": level}}))
             .await;
         paid.push(before - lamports(&node, &from).await - 1_000_000 - FEE);
@@ -161,7 +172,7 @@ async fn solana_transfers__should_pay_for_computation_by_their_level() {
         .await;
     let before = lamports(&node, &from).await;
     let dear = api
-        .create(json!({"solanaSendNative": {"from": from, "to": to, "value": "1000000"}}))
+        .create(json!({&send_native: {"from": from, "to": to, "value": "1000000"}}))
         .await;
     let reason = eventually("the request says why it waits", async || {
         let answer = api
@@ -171,7 +182,8 @@ async fn solana_transfers__should_pay_for_computation_by_their_level() {
             })
             .await;
         let said = answer.text().await.unwrap();
-        (said.contains("most_price") && said.contains(&dear)).then_some(said)
+        let setting = format!("chains.{chain}.most_price");
+        (said.contains(&setting) && said.contains(&dear)).then_some(said)
     })
     .await;
     assert!(
@@ -183,9 +195,20 @@ async fn solana_transfers__should_pay_for_computation_by_their_level() {
 
 #[tokio::test]
 async fn token_2022__should_have_its_transfer_fee_shown_and_its_refusals_named() {
+    shows_transfer_fees("solana", "solana", 101).await;
+}
+
+#[tokio::test]
+async fn token_2022_on_sonic__should_have_its_transfer_fee_shown_and_its_refusals_named() {
+    shows_transfer_fees("sonicSvm", "sonic", 0).await;
+}
+
+/// As `pays_by_level`.
+async fn shows_transfer_fees(family: &str, chain: &str, chain_id: u64) {
     let folder = tempfile::tempdir().unwrap();
     let node = ChainNode::start(folder.path(), "solana").await;
-    let chains = [format!("solana={}", node.url)];
+    let chains = [format!("{chain}={}", node.url)];
+    let send_token = format!("{family}SendSplToken");
     let (dev, from) = dev_with_wallet(folder.path(), &chains, SOLANA).await;
     let api = &dev.api;
     let to = api.wallet(&dev.vault, SOLANA).await;
@@ -199,7 +222,7 @@ async fn token_2022__should_have_its_transfer_fee_shown_and_its_refusals_named()
         .unwrap()
         .to_owned();
     let send = |to: &str, amount: &str| {
-        json!({"solanaSendSplToken":
+        json!({&send_token:
             {"from": from, "to": to, "mintAddress": mint, "amount": amount}})
     };
     for (amount, fee, opened) in [("100001", "2501", true), ("40", "1", false)] {
@@ -209,9 +232,9 @@ async fn token_2022__should_have_its_transfer_fee_shown_and_its_refusals_named()
         assert_eq!(api.details(&uuid).await["tokenTransferFee"], fee);
         node.call("test_nextBlock", json!([])).await;
     }
-    assert_eq!(held(api, 101, &to, Some(&mint)).await, 97_500 + 39);
+    assert_eq!(held(api, chain_id, &to, Some(&mint)).await, 97_500 + 39);
     assert_eq!(
-        held(api, 101, &from, Some(&mint)).await,
+        held(api, chain_id, &from, Some(&mint)).await,
         1_000_000 - 100_041
     );
 
@@ -228,7 +251,7 @@ async fn token_2022__should_have_its_transfer_fee_shown_and_its_refusals_named()
         .call("test_mint", json!([from, 6, "9", "token-2022"]))
         .await;
     let uuid = api
-        .create(json!({"solanaSendSplToken":
+        .create(json!({&send_token:
             {"from": from, "to": to, "mintAddress": other["mint"], "amount": "5"}}))
         .await;
     api.execute(&uuid).await;

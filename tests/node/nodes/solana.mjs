@@ -64,18 +64,30 @@ const parsed = (account, data) => {
   };
 };
 
-const failure = (error) => {
-  const said = error.toString();
-  return { code: -32002, message: `Transaction simulation failed: ${said}`, data: { err: said, logs: error.meta().logs() } };
+const sentences = {
+  BlockhashNotFound: "Blockhash not found",
+  AlreadyProcessed: "This transaction has already been processed",
+  AccountNotFound: "Attempt to debit an account but found no record of a prior credit.",
+  InsufficientFundsForFee: "Insufficient funds for fee",
+};
+
+// LiteSVM has the error as it stands in Rust; nodes send it as JSON, and in words.
+const described = (failed) => {
+  const [, text] = /err: (.+?), meta: /s.exec(failed.toString());
+  const [, index, custom] = /^InstructionError\((\d+), Custom\((\d+)\)\)$/.exec(text) ?? [];
+  if (custom !== undefined)
+    return [{ InstructionError: [Number(index), { Custom: Number(custom) }] }, `Error processing Instruction ${index}: custom program error: 0x${Number(custom).toString(16)}`];
+  const [, place, name] = /^InstructionError\((\d+), (\w+)\)$/.exec(text) ?? [];
+  if (name !== undefined) return [{ InstructionError: [Number(place), name] }, `Error processing Instruction ${place}: ${name}`];
+  const [, account] = /^InsufficientFundsForRent { account_index: (\d+) }$/.exec(text) ?? [];
+  if (account !== undefined)
+    return [{ InsufficientFundsForRent: { account_index: Number(account) } }, `Transaction results in an account (${account}) with insufficient funds for rent`];
+  return [text, sentences[text] ?? text];
 };
 
 const words = (failed) => {
-  // LiteSVM has the error as an object; nodes put it into words.
-  const text = failed.toString();
-  if (/BlockhashNotFound/.test(text)) return { code: -32002, message: "Transaction simulation failed: Blockhash not found", data: { err: "BlockhashNotFound" } };
-  if (/AlreadyProcessed/.test(text)) return { code: -32002, message: "Transaction simulation failed: This transaction has already been processed", data: { err: "AlreadyProcessed" } };
-  if (/AccountNotFound/.test(text)) return { code: -32002, message: "Transaction simulation failed: Attempt to debit an account but found no record of a prior credit.", data: { err: "AccountNotFound" } };
-  return failure(failed);
+  const [err, said] = described(failed);
+  return { code: -32002, message: `Transaction simulation failed: ${said}`, data: { err, logs: failed.meta().logs() } };
 };
 
 const payer = Keypair.generate();

@@ -13,13 +13,15 @@ use super::{
         fees::same_prices,
         jsonrpc::{RpcCall, RpcCallError},
     },
-    COMMITMENT, SolanaNode, is_trouble_of_the_node,
+    COMMITMENT, SolanaNode,
 };
 
 /// Of the prices that the last blocks took, the one that so many percent of them did not exceed, by level.
 const PERCENTILES: [usize; 3] = [10, 50, 90];
 /// What a transfer of the coin computes: 150 units, and 150 for each of limit and price.
 const TRANSFER_UNITS: u64 = 450;
+/// Of JSON-RPC 2.0.
+const METHOD_NOT_FOUND: i64 = -32601;
 const LAMPORTS_PER_SIGNATURE: u128 = 5_000;
 const MICRO_LAMPORTS_PER_LAMPORT: u128 = 1_000_000;
 /// Micro-lamports per unit, below which prices do not differ for people: 0.00001 SOL for 100,000 units.
@@ -86,7 +88,7 @@ impl SolanaNode {
         let same = same_prices(level, near);
         match self.rpc.query_quorum_by(call, prices, same).await {
             Ok(prices) => Ok(prices),
-            Err(RpcCallError::Node(error)) if !is_trouble_of_the_node(&error) => Ok([0; 3]),
+            Err(RpcCallError::Node(error)) if error.code == METHOD_NOT_FOUND => Ok([0; 3]),
             Err(error) => Err(error.into()),
         }
     }

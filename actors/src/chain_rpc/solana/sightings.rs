@@ -1,12 +1,21 @@
 //! Where transactions are that were sent.
+//!
+//! That one never comes is believed only of answers that name their slot: behind one address there may be several
+//! nodes, and some of them may stand still. Its blockhash or nonce has to be gone in a finalized slot that came well
+//! after it was sent, and a node that has got to that slot, and has all blocks from before it was sent, has to say that
+//! none of them has it.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use covault_core::networks::solana::{self, lifetime::TransactionLifetime, wire::WireTransaction};
+use covault_core::{
+    networks::solana::{self, lifetime::TransactionLifetime, wire::WireTransaction},
+    request::TransactionPart,
+};
 use serde_json::{Value, json};
 
 use super::{BLOCKHASH_LIFE_MS, COMMITMENT_FOR_GOOD, SolanaNode, account};
 use crate::chain_rpc::{
     ChainError, HISTORY_MARGIN_MS, Inclusion, RpcCall, TrackedTransaction, TransactionSighting,
+    jsonrpc::{RpcCallError, RpcCalls},
 };
 
 /// Transactions of one getSignatureStatuses; nodes take no more.
@@ -20,13 +29,31 @@ const MAX_PAGES: usize = 10;
 /// The status of a transaction in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SignatureStatus {
-    slot: u64,
-    success: bool,
+    inclusion: Inclusion,
     finalized: bool,
 }
 
 /// The statuses of transactions, `None` for those that the node does not know.
 type SignatureStatuses = Vec<Option<SignatureStatus>>;
+
+/// What one node says when another one did not know some transactions.
+enum Testimony {
+    /// One of those can still come.
+    Alive,
+    /// None of those can, and this is what it knows of all that went with them.
+    Over(SignatureStatuses),
+}
+
+/// How one of the transactions of a request has ended.
+#[derive(Clone, Copy)]
+enum TransactionEnd {
+    /// A block has it for good.
+    Final(Inclusion),
+    /// It never comes.
+    Never,
+    /// It has not, as far as nodes agree.
+    Open,
+}
 
 impl SolanaNode {
     pub(super) async fn sight_all(
@@ -68,22 +95,19 @@ impl SolanaNode {
         let Some(statuses) = found.iter().copied().collect::<Option<Vec<_>>>() else {
             return self.sight_missing(transaction, parts, found, now_ms).await;
         };
-        let inclusion = Inclusion {
-            block: statuses.iter().map(|status| status.slot).max().unwrap_or(0),
-            success: statuses.iter().all(|status| status.success),
-        };
-        if !statuses.iter().all(|status| status.finalized) {
-            return Ok(TransactionSighting::Mined(inclusion));
+        let ends: Vec<_> = statuses.iter().map(|one| Some(one.inclusion)).collect();
+        let is_final = statuses.iter().all(|status| status.finalized);
+        if is_final && self.agreed_statuses(parts).await? == *found {
+            return Ok(ended(parts, &ends));
         }
-        let agreed = self.agreed_statuses(parts).await?;
-        Ok(if agreed == *found {
-            TransactionSighting::Final(inclusion)
-        } else {
-            TransactionSighting::Mined(inclusion)
-        })
+        let inclusions = statuses.iter().map(|status| status.inclusion);
+        Ok(TransactionSighting::Mined(Inclusion {
+            block: inclusions.clone().map(|one| one.block).max().unwrap_or(0),
+            success: inclusions.clone().all(|one| one.success),
+        }))
     }
 
-    /// Whether one that a node does not know can still come: its blockhash or nonce is good for that.
+    /// Whether those that a node does not know can still come, and what became of those that went with them.
     async fn sight_missing(
         &self,
         transaction: &TrackedTransaction,
@@ -94,73 +118,201 @@ impl SolanaNode {
         if now_ms.saturating_sub(transaction.sent_at_ms) < BLOCKHASH_LIFE_MS {
             return Ok(TransactionSighting::Missing);
         }
-        let missing = parts
-            .iter()
-            .zip(found)
-            .filter(|(_, status)| status.is_none());
-        for ((text, _), _) in missing {
-            let bytes = STANDARD.decode(text).ok();
-            let sent = bytes.and_then(|bytes| WireTransaction::parse(&bytes).ok());
-            let unreadable = || ChainError::Unknown("the transaction cannot be read".into());
-            let lifetime = TransactionLifetime::of(&sent.ok_or_else(unreadable)?);
-            if self.agree_that_alive(&lifetime).await? {
-                return Ok(TransactionSighting::Missing);
-            }
-        }
-        // Asked last: from now on it can no longer get into a block.
-        let agreed = if transaction.is_remembered(now_ms) {
-            self.agreed_statuses(parts).await?
-        } else if let Some(remembered) = self.remembered_statuses(transaction, parts).await {
-            remembered
+        let missing = parts.iter().zip(found).filter(|(_, known)| known.is_none());
+        let lifetimes: Option<Vec<_>> = missing.map(|((text, _), _)| lifetime_of(text)).collect();
+        let unreadable = || ChainError::Unknown("the transaction cannot be read".into());
+        let lifetimes = lifetimes.ok_or_else(unreadable)?;
+        let ids: Vec<&str> = parts.iter().map(|(_, id)| *id).collect();
+        // One that is old is far behind all nodes.
+        let margin_ms = if transaction.is_remembered(now_ms) {
+            BLOCKHASH_LIFE_MS
         } else {
-            return Ok(TransactionSighting::Missing);
+            HISTORY_MARGIN_MS
         };
-        Ok(if agreed.iter().any(Option::is_none) {
-            TransactionSighting::Expired
+        let ask = |node| self.testimony(node, transaction, &lifetimes, &ids, margin_ms);
+        let said = self.rpc.witnesses(ask).await.unwrap_or_default();
+        let (count, agree) = (said.len(), self.rpc.agree());
+        let over: Vec<SignatureStatuses> = said.into_iter().filter_map(Testimony::over).collect();
+        if over.len() < agree || count - over.len() >= agree {
+            return Ok(TransactionSighting::Missing);
+        }
+        let places = found.iter().enumerate();
+        let ends = places.map(|(place, found)| {
+            // A node that has it is right, whatever others say.
+            let of_node = |of_node: &SignatureStatuses| of_node.get(place).copied().flatten();
+            let known: Vec<SignatureStatus> = over.iter().filter_map(of_node).collect();
+            let voices = |one: &SignatureStatus| known.iter().filter(|it| *it == one).count();
+            let mut known_for_good = known.iter().filter(|one| one.finalized);
+            match known_for_good.find(|one| voices(one) >= agree) {
+                Some(status) => TransactionEnd::Final(status.inclusion),
+                None if known.is_empty() && found.is_none() => TransactionEnd::Never,
+                None => TransactionEnd::Open,
+            }
+        });
+        let ends: Vec<TransactionEnd> = ends.collect();
+        if !ends.iter().any(|end| matches!(end, TransactionEnd::Open)) {
+            let inclusions: Vec<_> = ends.iter().map(|end| end.inclusion()).collect();
+            return Ok(ended(parts, &inclusions));
+        }
+        let never = ends.iter().any(|end| matches!(end, TransactionEnd::Never));
+        Ok(if never {
+            TransactionSighting::Missing
         } else {
             TransactionSighting::Waiting
         })
     }
 
-    /// Whether what is final has a transaction with this message: looked for among those of the wallet, back to before
-    /// it was built.
+    /// What one node says of transactions of which another one did not know those with these lifetimes. `None` where
+    /// that says nothing.
+    async fn testimony(
+        &self,
+        node: usize,
+        transaction: &TrackedTransaction,
+        lifetimes: &[TransactionLifetime],
+        ids: &[&str],
+        margin_ms: u64,
+    ) -> Option<Testimony> {
+        let mut slots = Vec::with_capacity(lifetimes.len());
+        for lifetime in lifetimes {
+            let (slot, alive) = self.alive_at(node, lifetime).await?;
+            if alive {
+                return Some(Testimony::Alive);
+            }
+            slots.push(slot);
+        }
+        let (first, last) = (slots.iter().min()?, slots.iter().max()?);
+        // Before it was sent the node could not know the blockhash or nonce yet.
+        let over_since_ms = self.time_ms(node, *first).await?;
+        if over_since_ms < transaction.sent_at_ms.saturating_add(margin_ms) {
+            return None;
+        }
+        let (statuses, from_ms) = self.with_history(node, signature_statuses(ids)).await?;
+        let to = statuses.pointer("/context/slot")?.as_u64()?;
+        let complete = from_ms <= transaction.sent_at_ms.saturating_sub(HISTORY_MARGIN_MS);
+        if to < *last || !complete {
+            return None;
+        }
+        read_statuses(&statuses, ids.len()).map(Testimony::Over)
+    }
+
+    /// Whether the chain could take a transaction after a slot that is final, and that slot.
+    async fn alive_at(&self, node: usize, lifetime: &TransactionLifetime) -> Option<(u64, bool)> {
+        let call = match lifetime {
+            TransactionLifetime::Blockhash(hash) => {
+                let params = json!([hash, {"commitment": COMMITMENT_FOR_GOOD}]);
+                RpcCall("isBlockhashValid", params)
+            }
+            TransactionLifetime::Nonce(nonce) => {
+                let options = json!({"encoding": "base64", "commitment": COMMITMENT_FOR_GOOD});
+                RpcCall("getAccountInfo", json!([nonce.account(), options]))
+            }
+        };
+        let answer = self.rpc.at(node, call).await.ok()?;
+        let value = answer.get("value")?;
+        let alive = match lifetime {
+            TransactionLifetime::Blockhash(_) => value.as_bool()?,
+            TransactionLifetime::Nonce(nonce) => {
+                account(value)?.is_some_and(|account| nonce.stands_in(&account))
+            }
+        };
+        Some((answer.pointer("/context/slot")?.as_u64()?, alive))
+    }
+
+    /// When a slot was, in milliseconds since the Unix epoch.
+    async fn time_ms(&self, node: usize, slot: u64) -> Option<u64> {
+        let time = self
+            .rpc
+            .at(node, RpcCall("getBlockTime", json!([slot])))
+            .await;
+        time.ok()?.as_u64()?.checked_mul(1_000)
+    }
+
+    /// What a node says, and since when it has all blocks, in milliseconds since the Unix epoch: in one request, as
+    /// behind its address there may be nodes with other blocks. One that takes no two questions at once gets them one
+    /// after the other.
+    async fn with_history(&self, node: usize, call: RpcCall) -> Option<(Value, u64)> {
+        let first = RpcCall("getFirstAvailableBlock", json!([]));
+        let both = RpcCalls(vec![call.clone(), first.clone()]);
+        let (answer, first) = match self.rpc.at(node, both).await {
+            Ok(answers) => {
+                let mut answers = answers.into_iter();
+                (answers.next()?.ok()?, answers.next()?.ok()?)
+            }
+            Err(RpcCallError::Node(_)) => {
+                let answer = self.rpc.at(node, call).await.ok()?;
+                (answer, self.rpc.at(node, first).await.ok()?)
+            }
+            Err(_) => return None,
+        };
+        let from_ms = match first.as_u64()? {
+            0 => 0,
+            slot => self.time_ms(node, slot).await?,
+        };
+        Some((answer, from_ms))
+    }
+
+    /// Whether what is final has one of the messages of a transaction: looked for among those of the wallet, back to
+    /// before it was built.
     pub(super) async fn find_message(
         &self,
         transaction: &TrackedTransaction,
     ) -> Result<bool, ChainError> {
-        let wanted = message_of(&transaction.signed.transaction);
+        let parts = solana::each(&transaction.signed).unwrap_or_default();
+        let wanted: Option<Vec<_>> = parts.iter().map(|(text, _)| message_of(text)).collect();
         let wanted =
             wanted.ok_or_else(|| ChainError::Unknown("the transaction cannot be read".into()))?;
+        let ask = |node| self.finds_one(node, transaction, &wanted);
+        match self.rpc.witnesses(ask).await {
+            Some(found) => Ok(found.contains(&true)),
+            None => Err(ChainError::Unknown(
+                "too few nodes have all transactions of the wallet since".into(),
+            )),
+        }
+    }
+
+    /// Whether one node has one of these messages. `None` where it does not have all blocks from around the moment at
+    /// which the transaction was built, or the wallet has too many since.
+    async fn finds_one(
+        &self,
+        node: usize,
+        transaction: &TrackedTransaction,
+        wanted: &[Vec<u8>],
+    ) -> Option<bool> {
+        let params = json!([{"commitment": COMMITMENT_FOR_GOOD}]);
+        let last = self.rpc.at(node, RpcCall("getSlot", params)).await.ok()?;
+        let to_ms = self.time_ms(node, last.as_u64()?).await?;
         let since_ms = transaction.sent_at_ms.saturating_sub(HISTORY_MARGIN_MS);
         let mut before = Value::Null;
         for _ in 0..MAX_PAGES {
-            let options =
-                json!({"limit": PAGE, "commitment": COMMITMENT_FOR_GOOD, "before": before});
-            let call = RpcCall(
-                "getSignaturesForAddress",
-                json!([transaction.from, options]),
-            );
-            let page: Vec<(String, u64)> = self.rpc.query_quorum(call, read_history).await?;
+            // Not of a node behind the same address that has not got there.
+            let options = json!({"limit": PAGE, "commitment": COMMITMENT_FOR_GOOD,
+                "before": before, "minContextSlot": last});
+            let params = json!([transaction.from, options]);
+            let call = RpcCall("getSignaturesForAddress", params);
+            let (page, from_ms) = self.with_history(node, call).await?;
+            if !transaction.is_within(from_ms, to_ms) {
+                return None;
+            }
+            let page = read_history(&page)?;
             for (signature, time_ms) in &page {
                 if *time_ms < since_ms {
-                    return Ok(false);
+                    return Some(false);
                 }
                 let how = json!({"encoding": "base64", "commitment": COMMITMENT_FOR_GOOD,
                     "maxSupportedTransactionVersion": 0});
                 let call = RpcCall("getTransaction", json!([signature, how]));
-                let read = |answer: &Value| message_of(answer.pointer("/transaction/0")?.as_str()?);
-                if self.rpc.query_quorum(call, read).await? == wanted {
-                    return Ok(true);
+                let found = self.rpc.at(node, call).await.ok()?;
+                let message = message_of(found.pointer("/transaction/0")?.as_str()?)?;
+                if wanted.contains(&message) {
+                    return Some(true);
                 }
             }
             match page.last() {
                 Some((signature, _)) if page.len() >= PAGE => before = json!(signature),
-                _ => return Ok(false),
+                _ => return Some(false),
             }
         }
-        Err(ChainError::Unknown(
-            "the wallet has too many transactions since".into(),
-        ))
+        None
     }
 
     async fn agreed_statuses(
@@ -172,67 +324,49 @@ impl SolanaNode {
         let call = signature_statuses(&ids);
         Ok(self.rpc.query_quorum(call, read).await?)
     }
+}
 
-    /// What is known of one that is older than what all nodes remember, by as many nodes as have to agree whose blocks
-    /// reach back to before it was sent; `None` where there are not so many.
-    async fn remembered_statuses(
-        &self,
-        transaction: &TrackedTransaction,
-        parts: &[(&str, &str)],
-    ) -> Option<SignatureStatuses> {
-        let ids: Vec<&str> = parts.iter().map(|(_, id)| *id).collect();
-        let said = |node| self.statuses_of_archive(node, transaction, &ids);
-        let said = self.rpc.witnesses(said).await?;
-        // A node that has it is right, whatever others say.
-        let known = |place| said.iter().find_map(|of_node| *of_node.get(place)?);
-        Some((0..ids.len()).map(known).collect())
-    }
-
-    /// What one node says of transactions, where it has all blocks from before they were sent.
-    async fn statuses_of_archive(
-        &self,
-        node: usize,
-        transaction: &TrackedTransaction,
-        ids: &[&str],
-    ) -> Option<SignatureStatuses> {
-        let ask = |call: RpcCall| async move { self.rpc.at(node, call).await.ok() };
-        let first = ask(RpcCall("getFirstAvailableBlock", json!([]))).await?;
-        let params = json!([{"commitment": COMMITMENT_FOR_GOOD}]);
-        let last = ask(RpcCall("getSlot", params)).await?;
-        let time_ms = async |slot: Value| {
-            let time = ask(RpcCall("getBlockTime", json!([slot]))).await?;
-            time.as_u64()?.checked_mul(1_000)
-        };
-        let (from_ms, to_ms) = (time_ms(first).await?, time_ms(last).await?);
-        if !transaction.is_within(from_ms, to_ms) {
-            return None;
+impl Testimony {
+    fn over(self) -> Option<SignatureStatuses> {
+        match self {
+            Testimony::Alive => None,
+            Testimony::Over(statuses) => Some(statuses),
         }
-        let answer = ask(signature_statuses(ids)).await?;
-        read_statuses(&answer, ids.len())
     }
+}
 
-    /// Whether a transaction can be taken after what is final, by as many nodes as have to agree.
-    async fn agree_that_alive(&self, lifetime: &TransactionLifetime) -> Result<bool, ChainError> {
-        let answer = match lifetime {
-            TransactionLifetime::Blockhash(hash) => {
-                let params = json!([hash, {"commitment": COMMITMENT_FOR_GOOD}]);
-                let read = |answer: &Value| answer.get("value")?.as_bool();
-                let call = RpcCall("isBlockhashValid", params);
-                self.rpc.query_quorum(call, read).await
-            }
-            TransactionLifetime::Nonce(nonce) => {
-                let options = json!({"encoding": "base64", "commitment": COMMITMENT_FOR_GOOD});
-                let params = json!([nonce.account(), options]);
-                let read = |answer: &Value| {
-                    let account = account(answer.get("value")?)?;
-                    Some(account.is_some_and(|account| nonce.is_held(&account)))
-                };
-                let call = RpcCall("getAccountInfo", params);
-                self.rpc.query_quorum(call, read).await
-            }
-        };
-        Ok(answer?)
+impl TransactionEnd {
+    fn inclusion(self) -> Option<Inclusion> {
+        match self {
+            TransactionEnd::Final(inclusion) => Some(inclusion),
+            TransactionEnd::Never | TransactionEnd::Open => None,
+        }
     }
+}
+
+/// Where transactions are of which each has a block for good, or never comes.
+fn ended(parts: &[(&str, &str)], ends: &[Option<Inclusion>]) -> TransactionSighting {
+    let came: Vec<Inclusion> = ends.iter().flatten().copied().collect();
+    let Some(block) = came.iter().map(|inclusion| inclusion.block).max() else {
+        return TransactionSighting::Expired;
+    };
+    let success = came.iter().all(|inclusion| inclusion.success);
+    let alike = came.iter().all(|inclusion| inclusion.success == success);
+    if alike && came.len() == ends.len() {
+        return TransactionSighting::Final(Inclusion { block, success });
+    }
+    let part = |((_, id), inclusion): (&(&str, &str), &Option<Inclusion>)| TransactionPart {
+        hash: (*id).to_owned(),
+        inclusion: *inclusion,
+    };
+    TransactionSighting::Partial(parts.iter().zip(ends).map(part).collect())
+}
+
+/// How long the network can take a transaction, in base64.
+fn lifetime_of(transaction: &str) -> Option<TransactionLifetime> {
+    let bytes = STANDARD.decode(transaction).ok()?;
+    let parsed = WireTransaction::parse(&bytes).ok()?;
+    Some(TransactionLifetime::of(&parsed))
 }
 
 /// The message of a transaction in base64: all of it but the signatures.
@@ -265,8 +399,10 @@ fn read_statuses(answer: &Value, count: usize) -> Option<SignatureStatuses> {
         }
         let commitment = status.get("confirmationStatus").and_then(Value::as_str);
         Some(Some(SignatureStatus {
-            slot: status.get("slot")?.as_u64()?,
-            success: status.get("err").is_none_or(Value::is_null),
+            inclusion: Inclusion {
+                block: status.get("slot")?.as_u64()?,
+                success: status.get("err").is_none_or(Value::is_null),
+            },
             finalized: commitment == Some(COMMITMENT_FOR_GOOD),
         }))
     };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use covault_core::request::TransactionState;
+use covault_core::request::{TransactionPart, TransactionState};
 use tokio::time::Instant;
 
 use crate::{
@@ -30,7 +30,7 @@ pub struct Entry {
     pub pause: Duration,
     /// Since when no node has it, in milliseconds since the Unix epoch.
     pub missing_since_ms: Option<u64>,
-    /// Since when the nodes say that it never comes.
+    /// Since when the nodes say that it never comes, or some of it.
     pub void_since: Option<Instant>,
     /// Since when the block is gone that had it.
     pub unmined_since: Option<Instant>,
@@ -56,10 +56,12 @@ impl Entry {
     /// Whether what the nodes say counts. That it never comes counts when they have said so for `settling_ms`:
     /// those that answer now may all be behind the one that has it.
     fn is_settled(&mut self, sighting: &TransactionSighting, settling_ms: u64) -> bool {
-        if !matches!(
-            sighting,
-            TransactionSighting::Replaced(_) | TransactionSighting::Expired
-        ) {
+        let never_comes = match sighting {
+            TransactionSighting::Replaced(_) | TransactionSighting::Expired => true,
+            TransactionSighting::Partial(parts) => parts.iter().any(|it| it.inclusion.is_none()),
+            _ => false,
+        };
+        if !never_comes {
             self.void_since = None;
             return true;
         }
@@ -87,9 +89,11 @@ impl Entry {
                     Verdict::Missing
                 })
             }
+            // Whoever hears that it failed asks for all of it again, and so for what is on the chain.
             TransactionSighting::Waiting
             | TransactionSighting::Mined(_)
-            | TransactionSighting::Final(_) => Some(Verdict::Accepted),
+            | TransactionSighting::Final(_)
+            | TransactionSighting::Partial(_) => Some(Verdict::Accepted),
             TransactionSighting::Replaced(by) => {
                 let used = match self.tracked.number {
                     Some(number) => format!("nonce {number} was used"),
@@ -129,6 +133,7 @@ impl Entry {
             TransactionSighting::Final(inclusion) => TransactionState::Final(inclusion),
             TransactionSighting::Replaced(by) => TransactionState::Replaced { by },
             TransactionSighting::Expired => TransactionState::Dropped,
+            TransactionSighting::Partial(parts) => TransactionState::Partial(parts),
         };
         if state != TransactionState::Pending {
             self.unmined_since = None;
@@ -215,6 +220,10 @@ impl Entry {
                 let detail = words(&row.state);
                 tracing::warn!(%request, hash, detail, "a transaction never comes");
             }
+            (_, TransactionState::Partial(_)) => {
+                let detail = words(&row.state);
+                tracing::warn!(%request, detail, "only some of a request's transactions are on the chain");
+            }
             _ => {}
         }
         if let Some(problem) = row
@@ -242,5 +251,15 @@ pub fn words(state: &TransactionState) -> String {
         TransactionState::Replaced { by: Some(hash) } => format!("{hash} has taken its place"),
         TransactionState::Replaced { by: None } => "another transaction has taken its place".into(),
         TransactionState::Dropped => "its time is over, and no block has it".into(),
+        TransactionState::Partial(parts) => {
+            let part = |TransactionPart { hash, inclusion }: &TransactionPart| match inclusion {
+                Some(inclusion) if inclusion.success => {
+                    format!("{hash}: block {}", inclusion.block)
+                }
+                Some(inclusion) => format!("{hash}: block {}, where it failed", inclusion.block),
+                None => format!("{hash}: no block has it, and it never comes"),
+            };
+            parts.iter().map(part).collect::<Vec<_>>().join("; ")
+        }
     }
 }

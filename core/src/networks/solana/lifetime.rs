@@ -50,13 +50,22 @@ impl DurableNonce {
 
     /// Whether the account contains this, under an authority that has signed.
     pub fn is_held(&self, account: &AccountInfo) -> bool {
-        let held = account.data.strip_prefix(&CURRENT_INITIALIZED);
-        let Some((authority, rest)) = held.and_then(|held| held.split_first_chunk::<32>()) else {
-            return false;
-        };
-        account.owner == SYSTEM.to_string()
-            && rest.starts_with(&self.nonce)
-            && self.signers.contains(&Pubkey::new_from_array(*authority))
+        let authority = self.authority(account);
+        authority.is_some_and(|authority| self.signers.contains(&authority))
+    }
+
+    /// Whether this is what stands in the account, under whatever authority: it may be changed back to one that has
+    /// signed. What does not stand there any more never does again.
+    pub fn stands_in(&self, account: &AccountInfo) -> bool {
+        self.authority(account).is_some()
+    }
+
+    /// Who may use it up; `None` where it does not stand in the account.
+    fn authority(&self, account: &AccountInfo) -> Option<Pubkey> {
+        let held = account.data.strip_prefix(&CURRENT_INITIALIZED)?;
+        let (authority, rest) = held.split_first_chunk::<32>()?;
+        let stands = account.owner == SYSTEM.to_string() && rest.starts_with(&self.nonce);
+        stands.then(|| Pubkey::new_from_array(*authority))
     }
 }
 

@@ -108,6 +108,10 @@ fn nonce__should_be_held_by_its_account_until_it_is_another() {
     assert!(nonce.is_held(&account(current, &wallet(), &hash)));
     assert!(!nonce.is_held(&account(current, &wallet(), &[4; 32])));
     assert!(!nonce.is_held(&account(current, &at(2), &hash)));
+    // Its authority may come back.
+    assert!(nonce.stands_in(&account(current, &at(2), &hash)));
+    assert!(nonce.stands_in(&account(current, &wallet(), &hash)));
+    assert!(!nonce.stands_in(&account(current, &wallet(), &[4; 32])));
     assert!(!nonce.is_held(&account([0, 0, 0, 0, 1, 0, 0, 0], &wallet(), &hash)));
     assert!(!nonce.is_held(&account([1, 0, 0, 0, 0, 0, 0, 0], &wallet(), &hash)));
     let mut foreign = account(current, &wallet(), &hash);
