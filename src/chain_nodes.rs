@@ -205,7 +205,7 @@ mod tests {
             ("solana", "Solana"),
             ("sui", "Sui"),
             ("stellar", "Stellar"),
-            ("ton", "Ton"),
+            ("ton", "TON"),
         ] {
             let refusal = policy(chain, &format!("{after}\n{most}")).unwrap_err();
             assert!(refusal.contains(&format!("not of {name}")), "{refusal}");

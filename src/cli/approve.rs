@@ -354,7 +354,8 @@ fn asked(
     Ok(Asked {
         uuid,
         approval,
-        pays_on: payload.pays_fee().then(|| payload.outflow(network).place),
+        pays_on: (payload.is_transaction() && payload.pays_fee())
+            .then(|| payload.outflow(network).place),
         shown: visible(&shown),
     })
 }

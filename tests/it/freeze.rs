@@ -51,15 +51,14 @@ async fn freeze__should_hold_at_once_over_kills_and_be_shown() {
     cluster.signers[0].kill();
     cluster.restart_signer(0);
     cluster.until_live(&[0, 1, 2]).await;
-    let (_, list, _) = cluster.node(&["list"]);
-    assert!(
-        list.contains(&format!("signer-1 signs nothing for the vault {vault}")),
-        "{list}"
-    );
-    assert!(
-        list.contains("signer-2 signs nothing: its operator has frozen it"),
-        "{list}"
-    );
+    // The list is written down by an orchestrator, a moment after it has heard of it.
+    let list = eventually("the list shows both", async || {
+        let (_, list, _) = cluster.node(&["list"]);
+        let shown = list.contains(&format!("signer-1 signs nothing for the vault {vault}"))
+            && list.contains("signer-2 signs nothing: its operator has frozen it");
+        shown.then_some(list)
+    })
+    .await;
     assert!(
         list.lines()
             .any(|line| line.trim_start().starts_with("frozen")),

@@ -115,7 +115,7 @@ async fn the_policy__should_replace_transactions_of_aptos_until_the_cap() {
     until(async || made().await.len() == 2).await;
     let third = made().await.pop().unwrap();
     let error = outcome(&gateway, &third).await.error.unwrap();
-    let words = "is the most that was allowed";
+    let words = "above the allowed maximum";
     assert!(error.message.contains(words), "{error:?}");
     for _ in 0..2 {
         world.aptos.head.fetch_add(30, Ordering::SeqCst);

@@ -486,7 +486,7 @@ async fn restore__should_take_a_whole_backup_and_an_empty_store_alone() {
     };
     newer.rows(vec![row]).unwrap();
     let fault = backup::check(newer.end().unwrap().as_slice(), KnownHeads::new()).unwrap_err();
-    assert!(fault.message().contains("version 9.9"), "{fault}");
+    assert!(fault.message().contains("Covault 9.9"), "{fault}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -394,7 +394,9 @@ async fn a_replacement_that_costs_too_much__should_fail_before_it_is_signed() {
     let error = outcome(&gateway, &made.uuid).await.error.unwrap();
     let needed = handed(&world)[0].max_fee_per_gas() * 9 / 8 * 21_000;
     assert!(
-        error.message.contains(&format!("{FEE} is the most")),
+        error
+            .message
+            .contains(&format!("the allowed maximum of {FEE} ")),
         "{error:?}"
     );
     let price = error.message.split("a fee of ").nth(1).unwrap();

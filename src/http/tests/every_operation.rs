@@ -163,7 +163,7 @@ async fn every_operation__should_let_readers_read_and_change_nothing() {
             assert_eq!(over_grpc.code(), Code::PermissionDenied, "{grpc_path}");
             assert_eq!(
                 over_grpc.message(),
-                "this token can only read",
+                "this token is read-only",
                 "{grpc_path}"
             );
         } else {

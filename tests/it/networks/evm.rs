@@ -162,7 +162,8 @@ async fn evm_payments__should_be_followed_through_reorganisations_until_they_are
     let (uuid, hash) = sent(&dev, payment(&from)).await;
     assert_eq!(
         state(&dev, &uuid).await,
-        json!({"status": "STATUS_PENDING", "block": null, "success": null, "replacedBy": ""})
+        json!({"status": "STATUS_PENDING", "block": null, "success": null, "replacedBy": "",
+            "parts": []})
     );
     anvil.call("anvil_mine", json!(["0x1"])).await;
     let mined = until_state(&dev, &uuid, "STATUS_MINED").await;

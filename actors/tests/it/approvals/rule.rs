@@ -34,7 +34,10 @@ async fn vaults__should_be_made_by_who_says_who_approves() {
             changed(|it| it.needs = 70_000),
             "approvals.needs: must be 1 to 3",
         ),
-        (changed(|it| it.of.clear()), "approvals.of: names nobody"),
+        (
+            changed(|it| it.of.clear()),
+            "approvals.of: names no approver",
+        ),
         (
             changed(|it| it.of[1].name.clear()),
             "approvals.of[1].name: is required",
