@@ -275,7 +275,11 @@ async fn stranger__should_be_ignored_until_it_is_admitted_and_stay_while_it_hold
 
     // Admission outlives the orchestrator, and a dead node is seen to be away.
     cluster.kill_and_restart_serve().await;
-    eventually("the node is live again", async || live(&cluster).await).await;
+    eventually(
+        "the node is live, and has said that it holds both shares",
+        async || (live(&cluster).await?["keys"] == json!(2)).then_some(()),
+    )
+    .await;
     node.kill();
     eventually("the node is away", async || {
         let list = list(&cluster);
