@@ -93,9 +93,9 @@ pub struct GapSuspect {
 pub struct WorkQueue<T>(UnboundedSender<T>);
 
 impl<T> WorkQueue<T> {
-    /// Tracks it. Repeating it changes nothing.
+    /// Hands work over. Repeating it changes nothing.
     pub fn push(&self, work: T) {
-        // The receiver is gone when the process stops; the store keeps them.
+        // The receiver is gone where no vault runs, and when the process stops; the store has it.
         let _ = self.0.send(work);
     }
 }
@@ -106,7 +106,7 @@ pub fn work_queue<T>() -> (WorkQueue<T>, UnboundedReceiver<T>) {
     (WorkQueue(sender), receiver)
 }
 
-/// How many are tracked at once.
+/// How much of it is done at the same time.
 const MAX_PARALLEL: usize = 8;
 
 /// Looks after what comes, until the process ends. `what` says in the log what failed, and `request` which request
