@@ -242,7 +242,7 @@ async fn shows_transfer_fees(family: &str, chain: &str, chain_id: u64) {
     let before = lamports(&node, &from).await;
     let (_, reason) = refusal(api, send(demanding.as_str().unwrap(), "5")).await;
     assert!(
-        reason.contains("to: its account for this token demands a memo"),
+        reason.contains("to: its account for this token requires a memo"),
         "{reason}"
     );
     assert_eq!(lamports(&node, &from).await, before, "nothing was sent");
