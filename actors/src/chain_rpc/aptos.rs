@@ -3,13 +3,14 @@
 //! That a request succeeded means that a node took its transaction: how its call ends is seen when
 //! it is executed. Calls whose gas the request does not bring are simulated before they are signed.
 
+mod refusals;
 mod sightings;
 
 use std::convert::Infallible;
 
 use async_trait::async_trait;
 use covault_core::{
-    fault::{ExecuteCode, Fault},
+    fault::ExecuteCode,
     networks::{
         ChainData, ChainMoment, FeeLevel, Queries, Signed,
         aptos::{
@@ -22,6 +23,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
 
+use self::refusals::{AptosError, AptosVerdict, NO_FEE, expired, failed, judge, of_the_number};
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
     FeeEstimate, NodePool, NodeRequest, NodeRequestBody, NodeResponse, SimulationOutcome,
@@ -49,30 +51,6 @@ const BLOCKS_APART: u64 = 64;
 /// How often a simulation is repeated while the account's own transactions are being executed.
 const SIMULATIONS: u32 = 4;
 
-/// What the chain says of a sender who cannot pay all the gas that a transaction may take.
-const NO_FEE: &str = "INSUFFICIENT_BALANCE_FOR_TRANSACTION_FEE";
-
-/// What the chain finds wrong with a transaction that it validates, in itself or as its sender's account is: codes of
-/// `vm_status.rs`.
-const REFUSALS: [&str; 16] = [
-    "INVALID_SIGNATURE",
-    "INVALID_AUTH_KEY",
-    NO_FEE,
-    "INSUFFICIENT_BALANCE_FOR_REQUIRED_DEPOSIT",
-    "CANT_PAY_GAS_DEPOSIT",
-    "SENDING_ACCOUNT_DOES_NOT_EXIST",
-    "SENDING_ACCOUNT_FROZEN",
-    "EXCEEDED_MAX_TRANSACTION_SIZE",
-    "MAX_GAS_UNITS_EXCEEDS_MAX_GAS_UNITS_BOUND",
-    "MAX_GAS_UNITS_BELOW_MIN_TRANSACTION_GAS_UNITS",
-    "GAS_UNIT_PRICE_BELOW_MIN_BOUND",
-    "GAS_UNIT_PRICE_ABOVE_MAX_BOUND",
-    "BAD_CHAIN_ID",
-    "SEQUENCE_NUMBER_TOO_BIG",
-    "SIGNERS_CONTAIN_DUPLICATES",
-    "FEATURE_UNDER_GATING",
-];
-
 /// The content type of a signed transaction.
 const SIGNED: &str = "application/x.aptos.signed_transaction+bcs";
 /// The chain's own coin: APT, or MOVE.
@@ -83,13 +61,6 @@ const NO_ACCOUNT: &str = "account_not_found";
 /// Aptos or Movement.
 pub struct AptosNode {
     rest: Client<Rest>,
-}
-
-/// A node's `AptosError`.
-#[derive(Deserialize)]
-struct AptosError {
-    message: String,
-    error_code: String,
 }
 
 #[derive(Deserialize)]
@@ -127,18 +98,6 @@ struct AccountTransaction {
 struct SignedAptosTransaction {
     bytes: Vec<u8>,
     transaction: RawTransaction,
-}
-
-/// What a node's answer to a transaction means.
-#[derive(Debug, PartialEq)]
-enum AptosVerdict {
-    Accepted,
-    Unknown(String),
-    Refused {
-        refusal: ChainRefusal,
-        /// It may be because this very transaction was executed.
-        itself: bool,
-    },
 }
 
 impl AptosNode {
@@ -227,7 +186,7 @@ impl AptosNode {
         let abi = self.rest.query_quorum(call.about("a module"), read).await?;
         abi.map_err(|problem| {
             let place = format!("{address}::{module}::{name}");
-            refused(
+            ChainError::refused(
                 format!("payload.function: {place} cannot be called: {problem}"),
                 ExecuteCode::Unspecified,
             )
@@ -301,12 +260,15 @@ impl AptosNode {
     ) -> Result<AptosChainData, ChainError> {
         let mut said = String::new();
         for _ in 0..SIMULATIONS {
-            let bytes = simulation(queries, &chain_data, balance, None).map_err(cannot_build)?;
+            let bytes = simulation(queries, &chain_data, balance, None)
+                .map_err(ChainError::cannot_build)?;
             let outcome = self.run(bytes).await?;
             if outcome.success {
                 let used = number(&outcome.gas_used);
                 chain_data.gas_used =
-                    Some(used.ok_or_else(|| unknown("the chain node's gas is not a number"))?);
+                    Some(used.ok_or_else(|| {
+                        ChainError::unknown("the chain node's gas is not a number")
+                    })?);
                 return Ok(chain_data);
             }
             said = outcome.vm_status;
@@ -323,7 +285,10 @@ impl AptosNode {
             }
             (chain_data.sequence_number, balance) = (number, coins);
         }
-        Err(unknown(format!("the chain node said: {}", short(&said))))
+        Err(ChainError::unknown(format!(
+            "the chain node said: {}",
+            short(&said)
+        )))
     }
 
     async fn run(&self, bytes: Vec<u8>) -> Result<AptosSimulation, ChainError> {
@@ -337,11 +302,11 @@ impl AptosNode {
             return outcomes
                 .into_iter()
                 .next()
-                .ok_or_else(|| unknown("the chain node's simulation makes no sense"));
+                .ok_or_else(|| ChainError::unknown("the chain node's simulation makes no sense"));
         }
         Err(match answer.json::<AptosError>() {
             // Nodes from before AIP-92 cannot read it either.
-            Some(problem) if problem.error_code == "invalid_input" => refused(
+            Some(problem) if problem.error_code == "invalid_input" => ChainError::refused(
                 format!(
                     "the chain node cannot simulate the transaction (with gasFee.maxGasAmount it \
                      is not asked to); it said: {}",
@@ -349,7 +314,7 @@ impl AptosNode {
                 ),
                 ExecuteCode::Unspecified,
             ),
-            _ => unknown(format!(
+            _ => ChainError::unknown(format!(
                 "the chain node does not simulate: {}",
                 answer.words()
             )),
@@ -423,8 +388,8 @@ impl ChainClient for AptosNode {
         match queries {
             Queries::Aptos(queries) => Ok(self.fetch_chain_data(queries, now_ms).await?.into()),
             Queries::Nothing => Ok(ChainData::Nothing),
-            _ => Err(refused(
-                "not an Aptos question".into(),
+            _ => Err(ChainError::refused(
+                "not an Aptos question",
                 ExecuteCode::Unspecified,
             )),
         }
@@ -530,7 +495,7 @@ impl ChainClient for AptosNode {
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
         let units = self.units(address, token.unwrap_or(COIN)).await?;
         units.map(|units| units.to_string()).ok_or_else(|| {
-            refused(
+            ChainError::refused(
                 format!("is not a token of {}", self.rest.chain()),
                 ExecuteCode::Unspecified,
             )
@@ -632,275 +597,10 @@ fn entry(module: MoveModule, name: &str) -> Result<Abi, &'static str> {
     })
 }
 
-/// What a node's answer to `POST /transactions` means.
-fn judge(answer: &NodeResponse) -> AptosVerdict {
-    if answer.status == 202 {
-        return AptosVerdict::Accepted;
-    }
-    let Some(AptosError {
-        message,
-        error_code,
-    }) = answer.json::<AptosError>()
-    else {
-        let status = answer.status;
-        return AptosVerdict::Unknown(format!("the node answered HTTP {status} without a reason"));
-    };
-    let has = |words: &[&str]| words.iter().any(|word| message.contains(word));
-    let refusal = |itself: bool| AptosVerdict::Refused {
-        refusal: explained("the node refused the transaction", &message),
-        itself,
-    };
-    match error_code.as_str() {
-        "sequence_number_too_old" => refusal(true),
-        // The earlier ones are not there yet.
-        "vm_error" if has(&["SEQUENCE_NUMBER_TOO_NEW"]) => {
-            AptosVerdict::Unknown("the node waits for the account's earlier transactions".into())
-        }
-        "vm_error" if has(&["TRANSACTION_EXPIRED"]) => AptosVerdict::Refused {
-            refusal: expired(),
-            itself: true,
-        },
-        "vm_error" if has(&["SEQUENCE_NUMBER_TOO_OLD", "NONCE_ALREADY_USED"]) => refusal(true),
-        // Other types, and other codes, are troubles of the node's own.
-        "vm_error" if has(&["Type: Validation"]) && has(&REFUSALS) => refusal(false),
-        "invalid_transaction_update" | "invalid_input" => refusal(false),
-        // mempool_is_full, internal_error and the like; the account may also have too many
-        // transactions waiting.
-        _ => AptosVerdict::Unknown(format!("the node said: {}", short(&message))),
-    }
-}
-
-/// Whether a simulation found another number than the account's, or a node that is behind.
-fn of_the_number(status: &str) -> bool {
-    ["SEQUENCE_NUMBER_TOO_OLD", "SEQUENCE_NUMBER_TOO_NEW"]
-        .iter()
-        .any(|code| status.contains(code))
-}
-
-/// A simulation that did not succeed.
-fn failed(status: &str) -> ChainError {
-    if status.contains("TRANSACTION_EXPIRED") {
-        return unknown("the chain's clock is ahead of this machine's by minutes: set this one");
-    }
-    ChainError::Refused(explained("the transaction would fail", status))
-}
-
-/// A node's words with what they mean, where that is known.
-fn explained(otherwise: &str, said: &str) -> ChainRefusal {
-    let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
-    let framework = has(&["0x1::coin: ", "0x1::fungible_asset: "]);
-    // error::invalid_argument of EINSUFFICIENT_BALANCE, 6 and 4.
-    let (meaning, code) = if framework && has(&["EINSUFFICIENT_BALANCE(", ": 0x10006", ": 0x10004"])
-    {
-        (
-            "the sender cannot pay the amount",
-            ExecuteCode::InsufficientFunds,
-        )
-    } else if has(&[
-        "INSUFFICIENT_BALANCE_FOR_TRANSACTION_FEE",
-        "CANT_PAY_GAS_DEPOSIT",
-        "0x1::transaction_validation: 0x203ed",
-        "SENDING_ACCOUNT_DOES_NOT_EXIST",
-        "MAX_GAS_UNITS_BELOW_MIN_TRANSACTION_GAS_UNITS",
-    ]) {
-        (
-            "the sender cannot pay the fee",
-            ExecuteCode::InsufficientGasFee,
-        )
-    } else if has(&["GAS_UNIT_PRICE_BELOW_MIN_BOUND"]) {
-        (
-            "gasFee.gasUnitPrice is too low",
-            ExecuteCode::InsufficientGasFee,
-        )
-    } else if has(&["Out of gas", "OUT_OF_GAS"]) {
-        (
-            "the call takes more gas than the sender can pay, or the chain allows",
-            ExecuteCode::InsufficientGasFee,
-        )
-    } else {
-        let meaning = if has(&["INVALID_AUTH_KEY"]) {
-            "the account's key was changed on the chain, and the wallet's is no longer it"
-        } else if has(&["SEQUENCE_NUMBER_TOO_OLD"]) {
-            "another transaction has the account's number; create a new request"
-        } else if has(&["already in mempool"]) {
-            "another transaction with the account's number waits; create a new request"
-        } else {
-            otherwise
-        };
-        (meaning, ExecuteCode::Unspecified)
-    };
-    ChainRefusal {
-        reason: format!("{meaning}; the node said: {}", short(said)),
-        code,
-    }
-}
-
-fn expired() -> ChainRefusal {
-    ChainRefusal {
-        reason: "the transaction expired before a node took it; create a new request".into(),
-        code: ExecuteCode::Unspecified,
-    }
-}
-
-/// The network's rules find that it can never be built.
-fn cannot_build(fault: Fault) -> ChainError {
-    refused(fault.message().to_owned(), fault.execute_code())
-}
-
-fn refused(reason: String, code: ExecuteCode) -> ChainError {
-    ChainError::Refused(ChainRefusal { reason, code })
-}
-
-fn unknown(reason: impl Into<String>) -> ChainError {
-    ChainError::Unknown(reason.into())
-}
-
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    fn problem(status: u16, code: &str, message: &str) -> NodeResponse {
-        let body = json!({"message": message, "error_code": code, "vm_error_code": null});
-        NodeResponse {
-            status,
-            body: body.to_string().into_bytes(),
-            ..NodeResponse::default()
-        }
-    }
-
-    fn vm(status: &str) -> NodeResponse {
-        let message = format!("Invalid transaction: Type: Validation Code: {status}");
-        problem(400, "vm_error", &message)
-    }
-
-    fn refusal(answer: &NodeResponse) -> (ChainRefusal, bool) {
-        match judge(answer) {
-            AptosVerdict::Refused { refusal, itself } => (refusal, itself),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn judge__should_take_only_202_for_accepted() {
-        for (status, accepted) in [(202, true), (200, false), (206, false)] {
-            let body = br#"{"hash":"0x1"}"#.to_vec();
-            let verdict = judge(&NodeResponse {
-                status,
-                body,
-                ..NodeResponse::default()
-            });
-            assert_eq!(verdict == AptosVerdict::Accepted, accepted, "{status}");
-        }
-    }
-
-    #[test]
-    fn judge__should_not_refuse_for_good_what_may_pass() {
-        for answer in [
-            vm("SEQUENCE_NUMBER_TOO_NEW"),
-            problem(507, "mempool_is_full", "Mempool is full"),
-            problem(404, "web_framework_error", "not found"),
-            problem(403, "rejected_by_filter", "no"),
-            problem(500, "internal_error", "oops"),
-            problem(
-                400,
-                "vm_error",
-                "Invalid transaction: Type: Execution Code: RESOURCE_DOES_NOT_EXIST",
-            ),
-            vm("UNKNOWN_VALIDATION_STATUS"),
-            vm("SOMETHING_NEW"),
-            NodeResponse {
-                status: 413,
-                body: b"<html>".to_vec(),
-                ..NodeResponse::default()
-            },
-        ] {
-            assert!(
-                matches!(judge(&answer), AptosVerdict::Unknown(_)),
-                "{}",
-                answer.words()
-            );
-        }
-    }
-
-    #[test]
-    fn judge__should_say_where_the_transaction_itself_may_be_the_reason() {
-        for (answer, expected) in [
-            (vm("SEQUENCE_NUMBER_TOO_OLD"), true),
-            (vm("NONCE_ALREADY_USED"), true),
-            (vm("TRANSACTION_EXPIRED"), true),
-            (problem(400, "sequence_number_too_old", "no"), true),
-            (vm("INVALID_SIGNATURE"), false),
-            (vm("INSUFFICIENT_BALANCE_FOR_TRANSACTION_FEE"), false),
-            (
-                problem(
-                    400,
-                    "invalid_transaction_update",
-                    "Transaction already in mempool with a different payload",
-                ),
-                false,
-            ),
-        ] {
-            assert_eq!(refusal(&answer).1, expected, "{}", answer.words());
-        }
-    }
-
-    #[test]
-    fn judge__should_name_the_code_of_a_refusal() {
-        for (status, code) in [
-            (
-                "INSUFFICIENT_BALANCE_FOR_TRANSACTION_FEE",
-                ExecuteCode::InsufficientGasFee,
-            ),
-            (
-                "SENDING_ACCOUNT_DOES_NOT_EXIST",
-                ExecuteCode::InsufficientGasFee,
-            ),
-            (
-                "GAS_UNIT_PRICE_BELOW_MIN_BOUND",
-                ExecuteCode::InsufficientGasFee,
-            ),
-            ("INVALID_AUTH_KEY", ExecuteCode::Unspecified),
-            ("TRANSACTION_EXPIRED", ExecuteCode::Unspecified),
-        ] {
-            assert_eq!(refusal(&vm(status)).0.code, code, "{status}");
-        }
-    }
-
-    #[test]
-    fn failed__should_tell_the_amount_from_the_fee() {
-        for (status, code) in [
-            (
-                "Move abort in 0x1::coin: EINSUFFICIENT_BALANCE(0x10006): Not enough coins",
-                ExecuteCode::InsufficientFunds,
-            ),
-            (
-                "Move abort in 0x1::fungible_asset: 0x10004",
-                ExecuteCode::InsufficientFunds,
-            ),
-            (
-                "Transaction Executed and Committed with Error INSUFFICIENT_BALANCE_FOR_TRANSACTION_FEE",
-                ExecuteCode::InsufficientGasFee,
-            ),
-            ("Out of gas", ExecuteCode::InsufficientGasFee),
-            (
-                "Move abort in 0xcafe::pool: EINSUFFICIENT_BALANCE(0x1): of the pool",
-                ExecuteCode::Unspecified,
-            ),
-        ] {
-            match failed(status) {
-                ChainError::Refused(refusal) => {
-                    assert_eq!(refusal.code, code, "{status}");
-                    assert!(refusal.reason.contains(status), "{}", refusal.reason);
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-        let expired = "Transaction Executed and Committed with Error TRANSACTION_EXPIRED";
-        assert!(matches!(failed(expired), ChainError::Unknown(_)));
-    }
 
     #[test]
     fn near__should_be_the_prices_of_one_moment() {

@@ -438,8 +438,8 @@ impl ChainClient for EvmNode {
         match queries {
             Queries::Evm(queries) => self.fetch_chain_data(queries).await,
             Queries::Nothing => Ok(ChainData::Nothing),
-            _ => Err(refused(
-                "not an EVM question".into(),
+            _ => Err(ChainError::refused(
+                "not an EVM question",
                 ExecuteCode::Unspecified,
             )),
         }
@@ -474,14 +474,14 @@ impl ChainClient for EvmNode {
                 let is_contract = |code: &Value| code.as_str().map(|code| code != "0x");
                 let is_contract = self.rpc.query_quorum(code, is_contract).await?;
                 if !is_contract {
-                    let reason = "there is no token contract at tokenContractAddress".into();
-                    return Err(refused(reason, ExecuteCode::Unspecified));
+                    let reason = "there is no token contract at tokenContractAddress";
+                    return Err(ChainError::refused(reason, ExecuteCode::Unspecified));
                 }
                 Ok(())
             }
             Some(word) if word.len() >= 64 && word.bytes().all(|digit| digit == b'0') => {
-                let reason = "the token refuses the transfer: it returns false".into();
-                Err(refused(reason, ExecuteCode::Unspecified))
+                let reason = "the token refuses the transfer: it returns false";
+                Err(ChainError::refused(reason, ExecuteCode::Unspecified))
             }
             _ => Ok(()),
         }
@@ -614,8 +614,8 @@ impl ChainClient for EvmNode {
             Some(digits.get(..64).and_then(amount::hex_to_decimal))
         };
         let not_a_token = || {
-            refused(
-                "there is no token contract at this address".into(),
+            ChainError::refused(
+                "there is no token contract at this address",
                 ExecuteCode::Unspecified,
             )
         };
@@ -754,10 +754,6 @@ fn inclusion(receipt: &Value) -> Option<Option<Inclusion>> {
 /// A number in an object.
 fn number_in(object: &Value, field: &str) -> Option<u64> {
     u64::try_from(quantity(object.get(field)?)?).ok()
-}
-
-fn refused(reason: String, code: ExecuteCode) -> ChainError {
-    ChainError::Refused(ChainRefusal { reason, code })
 }
 
 fn number(value: &Value) -> Result<u128, ChainError> {

@@ -207,6 +207,22 @@ pub enum ChainError {
 }
 
 impl ChainError {
+    /// The chain will never take it.
+    fn refused(reason: impl Into<String>, code: ExecuteCode) -> Self {
+        let reason = reason.into();
+        Self::Refused(ChainRefusal { reason, code })
+    }
+
+    /// Nobody knows.
+    fn unknown(reason: impl Into<String>) -> Self {
+        Self::Unknown(reason.into())
+    }
+
+    /// The network's rules find that it can never be built.
+    fn cannot_build(fault: Fault) -> Self {
+        Self::refused(fault.message(), fault.execute_code())
+    }
+
     /// Why there was no answer, in words.
     pub fn into_reason(self) -> String {
         match self {

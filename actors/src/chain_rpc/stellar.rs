@@ -1,5 +1,6 @@
 //! Stellar nodes: the JSON-RPC of Stellar RPC. It takes parameters by name only.
 
+mod answers;
 mod sightings;
 
 use std::time::Duration;
@@ -13,7 +14,7 @@ use covault_core::{
         stellar::{
             ChainData as StellarChainData, IssuedAsset, NETWORK_ID, Queries as StellarQueries,
             calls_contract,
-            ledger::{self, FailureCause, LedgerAccount, SentEnvelope, StellarFailure},
+            ledger::{self, FailureCause, SentEnvelope, StellarFailure},
             parse_account, parse_address,
         },
     },
@@ -22,6 +23,10 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
+use self::answers::{
+    LedgerEntries, LedgerRange, StellarTrace, base_fees, failure_of, is_unreadable, refusal,
+    refusal_of, trace_of, tried,
+};
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
     FeeEstimate, NodePool, SimulationOutcome, SimulationRequest, TrackedTransaction,
@@ -36,73 +41,14 @@ use super::{
 
 /// For how long a transaction is good, in seconds.
 const LIFETIME_S: u64 = 300;
-/// The network takes no less, in stroops per operation.
-const MIN_FEE: u32 = 100;
 /// What becomes of a transaction that a node has taken is asked for so often: two ledgers and
 /// more, which close every 5 to 6 seconds.
 const MAX_POLLS: u32 = 15;
 /// The pause before each.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// JSON-RPC: what was sent is not what the method takes.
-const INVALID_PARAMS: i64 = -32602;
-/// What a node says then of a transaction.
-const INVALID_XDR: &str = "invalid_xdr";
-
 /// The Stellar public network.
 pub struct StellarNode {
     rpc: Client<JsonRpc>,
-}
-
-/// What the nodes' ledgers have of a transaction.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum StellarTrace {
-    /// One has it, and it did what it says.
-    Done,
-    /// One has it, and it changed nothing; the fee was taken.
-    Failed(ChainRefusal),
-    /// None of these has it.
-    Nowhere(LedgerRange),
-}
-
-/// The ledgers that all nodes know that were asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct LedgerRange {
-    /// When the first closed, in seconds since the Unix epoch.
-    since: u64,
-    /// When the last closed.
-    until: u64,
-    /// The number of the last.
-    last: u64,
-}
-
-impl LedgerRange {
-    const ALL: Self = Self {
-        since: 0,
-        until: u64::MAX,
-        last: u64::MAX,
-    };
-    const NONE: Self = Self {
-        since: u64::MAX,
-        until: 0,
-        last: 0,
-    };
-
-    /// Whether no later ledger can have the transaction. Until one has closed after its time, the
-    /// next still can.
-    fn is_past(&self, sent: &SentEnvelope) -> bool {
-        sent.max_time.is_some_and(|end| end < self.until)
-            || sent
-                .max_ledger
-                .is_some_and(|end| u64::from(end) <= self.last)
-    }
-
-    fn and(self, other: Self) -> Self {
-        Self {
-            since: self.since.max(other.since),
-            until: self.until.min(other.until),
-            last: self.last.min(other.last),
-        }
-    }
 }
 
 impl StellarNode {
@@ -147,7 +93,7 @@ impl StellarNode {
         let entries = async { Ok(entries.await?) };
         let ((sequence, destination_exists), base_fees) = tokio::try_join!(entries, fee)?;
         let Some(sequence) = sequence else {
-            return Err(refused(
+            return Err(ChainError::refused(
                 "the wallet's account does not exist on Stellar: send it at least 1 XLM, and what it is to spend, first",
                 ExecuteCode::InsufficientFunds,
             ));
@@ -393,7 +339,10 @@ impl ChainClient for StellarNode {
         match queries {
             Queries::Stellar(queries) => self.fetch_chain_data(queries, now_ms).await,
             Queries::Nothing => Ok(ChainData::Nothing),
-            _ => Err(refused("not a Stellar question", ExecuteCode::Unspecified)),
+            _ => Err(ChainError::refused(
+                "not a Stellar question",
+                ExecuteCode::Unspecified,
+            )),
         }
     }
 
@@ -505,8 +454,9 @@ impl ChainClient for StellarNode {
 
     /// An account that does not exist has nothing, and so has one without a trust line.
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
-        let not_that =
-            |problem: &dyn ToString| refused(&problem.to_string(), ExecuteCode::Unspecified);
+        let not_that = |problem: &dyn ToString| {
+            ChainError::refused(problem.to_string(), ExecuteCode::Unspecified)
+        };
         let account = parse_address(address)
             .map_err(|error| not_that(&error))?
             .account_id();
@@ -551,161 +501,10 @@ impl ChainClient for StellarNode {
     }
 }
 
-/// Reads simulateTransaction.
-fn tried(answer: &Value) -> Option<SimulationOutcome> {
-    // Every answer names the ledger that it is about.
-    answer.get("latestLedger")?;
-    if let Some(error) = answer.get("error") {
-        return Some(SimulationOutcome::fails(error.as_str()?));
-    }
-    // What is returned is then what would be, were they there.
-    if answer
-        .get("restorePreamble")
-        .is_some_and(|preamble| !preamble.is_null())
-    {
-        return Some(SimulationOutcome::fails(
-            "entries of the ledger that it needs are archived, and must be restored first",
-        ));
-    }
-    let returned = answer.pointer("/results/0/xdr").and_then(Value::as_str);
-    Some(SimulationOutcome::passes(returned.map(str::to_owned)))
-}
-
-/// An answer to getLedgerEntries.
-struct LedgerEntries<'a> {
-    entries: &'a [Value],
-    /// The number of the ledger that they are of.
-    last: u64,
-}
-
-impl<'a> LedgerEntries<'a> {
-    fn of(answer: &'a Value) -> Option<Self> {
-        let entries: &[Value] = match answer.get("entries") {
-            None | Some(Value::Null) => &[],
-            Some(entries) => entries.as_array()?.as_slice(),
-        };
-        // Without it, it is no answer of such a node, and says nothing about what is absent.
-        let last = answer.get("latestLedger")?.as_u64()?;
-        Some(Self { entries, last })
-    }
-
-    fn find(&self, key: &str) -> Option<&'a str> {
-        let entry = self
-            .entries
-            .iter()
-            .find(|entry| entry.get("key").and_then(Value::as_str) == Some(key))?;
-        // What cannot be read later is no entry either.
-        Some(entry.get("xdr").and_then(Value::as_str).unwrap_or_default())
-    }
-
-    /// An account, or `Some(None)` where there is none; `None` when what is there makes no sense.
-    fn account(&self, key: &str) -> Option<Option<LedgerAccount>> {
-        match self.find(key) {
-            None => Some(None),
-            Some(entry) => ledger::read_account(key, entry).map(Some),
-        }
-    }
-}
-
-/// What to offer per operation, so that it is taken also when ledgers are full: nine of ten
-/// transactions of the last ledgers were charged no more; half of them (slow), and all but one in a hundred
-/// (fast). The network charges the same. Whether so much is believed is not decided here.
-fn base_fees(stats: &Value) -> Option<[u32; 3]> {
-    let fee = |name: &str| {
-        let fee = number(stats.pointer("/inclusionFee")?.get(name)?)?;
-        u32::try_from(fee.clamp(MIN_FEE.into(), u32::MAX.into())).ok()
-    };
-    let normal = fee("p90")?;
-    let (slow, fast) = (fee("p50").unwrap_or(normal), fee("p99").unwrap_or(normal));
-    Some([slow.min(normal), normal, fast.max(normal)])
-}
-
-/// Whether a node cannot read the transaction.
-fn is_unreadable(error: &RpcError) -> bool {
-    error.code == INVALID_PARAMS && error.message.contains(INVALID_XDR)
-}
-
-/// What a node has against a transaction that it does not take; `None` when it takes it, or cannot say.
-fn refusal_of(said: Result<&Value, &RpcError>) -> Option<String> {
-    match said {
-        Err(error) => is_unreadable(error).then(|| short(&error.message)),
-        Ok(answer) => {
-            let is_refused = answer.get("status").and_then(Value::as_str) == Some("ERROR");
-            let name = || match failure_of(answer, "errorResultXdr") {
-                Some(why) => why.name,
-                None => "without a reason".into(),
-            };
-            is_refused.then(name)
-        }
-    }
-}
-
-/// What an answer to getTransaction says.
-fn trace_of(answer: &Value) -> StellarTrace {
-    let time = |name| answer.get(name).and_then(number);
-    match answer.get("status").and_then(Value::as_str) {
-        Some("SUCCESS") => StellarTrace::Done,
-        Some("FAILED") => StellarTrace::Failed(match failure_of(answer, "resultXdr") {
-            Some(why) => refusal(&why),
-            None => ChainRefusal {
-                reason: "the network took the transaction, and it failed".into(),
-                code: ExecuteCode::Unspecified,
-            },
-        }),
-        Some("NOT_FOUND") => {
-            let span = || {
-                Some(LedgerRange {
-                    since: time("oldestLedgerCloseTime")?,
-                    until: time("latestLedgerCloseTime")?,
-                    last: time("latestLedger")?,
-                })
-            };
-            StellarTrace::Nowhere(span().unwrap_or(LedgerRange::NONE))
-        }
-        _ => StellarTrace::Nowhere(LedgerRange::NONE),
-    }
-}
-
-fn failure_of(answer: &Value, field: &str) -> Option<StellarFailure> {
-    ledger::read_result(answer.get(field)?.as_str()?).flatten()
-}
-
-fn refusal(why: &StellarFailure) -> ChainRefusal {
-    let StellarFailure {
-        name, meaning, fee, ..
-    } = why;
-    let reason = match (why.code, meaning) {
-        (ExecuteCode::InsufficientGasFee, Some(meaning)) => {
-            format!("{meaning}, at least {fee} stroops; the network said: {name}")
-        }
-        (_, Some(meaning)) => format!("{meaning}; the network said: {name}"),
-        (_, None) => format!("the network refused the transaction: {name}"),
-    };
-    ChainRefusal {
-        reason,
-        code: why.code,
-    }
-}
-
-/// 64-bit numbers are text in this API, most of the time.
-fn number(value: &Value) -> Option<u64> {
-    match value {
-        Value::String(digits) => digits.parse().ok(),
-        value => value.as_u64(),
-    }
-}
-
 fn key_of(account: &str) -> Result<String, ChainError> {
     let account = parse_account(account)
-        .map_err(|error| refused(&error.to_string(), ExecuteCode::Unspecified))?;
+        .map_err(|error| ChainError::refused(error.to_string(), ExecuteCode::Unspecified))?;
     ledger::account_key(&account).map_err(|fault| bug(&fault))
-}
-
-fn refused(reason: &str, code: ExecuteCode) -> ChainError {
-    ChainError::Refused(ChainRefusal {
-        reason: reason.to_owned(),
-        code,
-    })
 }
 
 fn bug(fault: &Fault) -> ChainError {
@@ -714,84 +513,4 @@ fn bug(fault: &Fault) -> ChainError {
 
 fn words(error: RpcCallError) -> String {
     ChainError::from(error).into_reason()
-}
-
-#[cfg(test)]
-#[allow(non_snake_case)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn base_fees__should_be_no_less_than_the_network_wants() {
-        for (p90, expected) in [
-            (json!("100"), Some(100)),
-            (json!("0"), Some(100)),
-            (json!("5017"), Some(5017)),
-            (json!(250), Some(250)),
-            (json!("18446744073709551615"), Some(u32::MAX)),
-            (json!("-1"), None),
-            (json!(null), None),
-        ] {
-            let stats = json!({"inclusionFee": {"p90": p90}});
-            assert_eq!(base_fees(&stats), expected.map(|fee| [fee; 3]), "{stats}");
-        }
-        assert_eq!(base_fees(&json!({})), None);
-        let stats = json!({"inclusionFee": {"p50": "120", "p90": "400", "p99": "9000000"}});
-        assert_eq!(base_fees(&stats), Some([120, 400, 9_000_000]));
-        // Levels are in order whatever a node says.
-        let stats = json!({"inclusionFee": {"p50": "500", "p90": "400", "p99": "300"}});
-        assert_eq!(base_fees(&stats), Some([400; 3]));
-    }
-
-    #[test]
-    fn trace__should_count_only_ledgers_that_the_node_names() {
-        let span = |answer: Value| match trace_of(&answer) {
-            StellarTrace::Nowhere(span) => span,
-            other => panic!("{other:?}"),
-        };
-        let known = json!({"status": "NOT_FOUND", "latestLedger": 9, "oldestLedger": 2,
-            "latestLedgerCloseTime": "1700000500", "oldestLedgerCloseTime": "1700000000"});
-        let expected = LedgerRange {
-            since: 1_700_000_000,
-            until: 1_700_000_500,
-            last: 9,
-        };
-        assert_eq!(span(known), expected);
-        for answer in [
-            json!({"status": "NOT_FOUND"}),
-            json!({"status": "NOT_FOUND", "latestLedger": 9}),
-            json!({}),
-            Value::Null,
-        ] {
-            assert_eq!(span(answer), LedgerRange::NONE);
-        }
-        assert_eq!(LedgerRange::ALL.and(expected), expected);
-        assert_eq!(expected.and(LedgerRange::NONE), LedgerRange::NONE);
-        assert_eq!(trace_of(&json!({"status": "SUCCESS"})), StellarTrace::Done);
-        assert!(matches!(
-            trace_of(&json!({"status": "FAILED"})),
-            StellarTrace::Failed(_)
-        ));
-    }
-
-    #[test]
-    fn entries__should_be_absent_only_in_an_answer() {
-        for answer in [
-            json!({"entries": [], "latestLedger": 3}),
-            json!({"entries": null, "latestLedger": 3}),
-            json!({"latestLedger": 3}),
-        ] {
-            let entries = LedgerEntries::of(&answer).unwrap();
-            assert_eq!(entries.account("key"), Some(None));
-        }
-        for answer in [
-            json!({"entries": []}),
-            json!({"entries": 1, "latestLedger": 3}),
-            Value::Null,
-        ] {
-            assert!(LedgerEntries::of(&answer).is_none());
-        }
-        let nonsense = json!({"entries": [{"key": "key"}], "latestLedger": 3});
-        assert_eq!(LedgerEntries::of(&nonsense).unwrap().account("key"), None);
-    }
 }

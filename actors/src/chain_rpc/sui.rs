@@ -4,13 +4,14 @@
 //! it did what it says is not looked at: one that fails takes its gas and moves its gas coins on.
 
 mod proto;
+mod refusals;
 mod sightings;
 
 use std::{collections::BTreeSet, time::Duration};
 
 use async_trait::async_trait;
 use covault_core::{
-    fault::{ExecuteCode, Fault},
+    fault::ExecuteCode,
     networks::{
         ChainData, Queries,
         sui::{
@@ -29,12 +30,13 @@ use self::proto::{
     ListOwnedObjectsResponse, Object, OwnerKind, SIMULATE_TRANSACTION, SimulateTransactionRequest,
     TransactionResponse,
 };
+use self::refusals::{SuiVerdict, expired, failed, judge};
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
     FeeEstimate, SimulationOutcome, SimulationRequest, TrackedTransaction, TransactionSighting,
-    client::{CallError, Client, Refusal as _},
+    client::{CallError, Client},
     exchange::short,
-    grpc::{GrpcCode, GrpcStatus, GrpcWeb},
+    grpc::{GrpcStatus, GrpcWeb},
     is_void,
     pool::NodePool,
     resolve_refusal, sight_each,
@@ -66,23 +68,6 @@ pub struct SuiNode {
     grpc: Client<GrpcWeb>,
     /// All nodes are on this machine.
     local: bool,
-}
-
-/// What a node's answer to a transaction means.
-#[derive(Debug, PartialEq)]
-enum SuiVerdict {
-    Accepted,
-    /// It may be taken later.
-    Later {
-        reason: String,
-        /// There are no such objects.
-        missing: bool,
-    },
-    Refused {
-        refusal: ChainRefusal,
-        /// It may be because this very transaction was executed.
-        itself: bool,
-    },
 }
 
 /// What became of a transaction, as the objects tell that it wanted to use.
@@ -233,7 +218,7 @@ impl SuiNode {
             }),
         };
         if queries.simulation {
-            let transaction = simulation(queries, &chain_data).map_err(cannot_build)?;
+            let transaction = simulation(queries, &chain_data).map_err(ChainError::cannot_build)?;
             chain_data.gas_used = Some(Box::new(self.simulated(transaction).await?));
         }
         Ok(chain_data)
@@ -326,8 +311,8 @@ impl ChainClient for SuiNode {
         match queries {
             Queries::Sui(queries) => Ok(self.fetch_chain_data(queries).await?.into()),
             Queries::Nothing => Ok(ChainData::Nothing),
-            _ => Err(refused(
-                "not a Sui question".into(),
+            _ => Err(ChainError::refused(
+                "not a Sui question",
                 ExecuteCode::Unspecified,
             )),
         }
@@ -558,127 +543,6 @@ fn near(one: &GasUsed, other: &GasUsed) -> bool {
 /// In MIST, without what is given back for storage.
 fn cost(used: &GasUsed) -> u64 {
     used.computation_cost.saturating_add(used.storage_cost)
-}
-
-/// A simulation that did not succeed.
-fn failed(error: &ExecutionError) -> ChainError {
-    let said = short(error.description.as_deref().unwrap_or("no reason"));
-    let code = match error.kind() {
-        // The facts say that it is there: another transaction has spent it since.
-        ExecutionErrorKind::InsufficientFundsForWithdraw => {
-            return ChainError::Unknown(format!("the node said: {said}"));
-        }
-        ExecutionErrorKind::InsufficientCoinBalance => ExecuteCode::InsufficientFunds,
-        ExecutionErrorKind::InsufficientGas => ExecuteCode::InsufficientGasFee,
-        ExecutionErrorKind::Unknown => ExecuteCode::Unspecified,
-    };
-    refused(
-        format!("the transaction would fail; the node said: {said}"),
-        code,
-    )
-}
-
-/// What a node's answer to `ExecuteTransaction` means.
-fn judge(said: Result<&TransactionResponse, &GrpcStatus>, hash: &str) -> SuiVerdict {
-    let later = |reason: String| SuiVerdict::Later {
-        reason,
-        missing: false,
-    };
-    let status = match said {
-        Ok(answer) if digest(answer).is_some_and(|digest| digest != hash) => {
-            return later("the node answered about another transaction".into());
-        }
-        Ok(answer) => {
-            if let Some(Err(error)) = outcome(answer) {
-                let reason = short(error.description.as_deref().unwrap_or_default());
-                tracing::warn!(hash, reason, "a Sui transaction was executed and failed");
-            }
-            return SuiVerdict::Accepted;
-        }
-        Err(status) => status,
-    };
-    match status.code {
-        GrpcCode::InvalidArgument if has(status, &MISSING) => SuiVerdict::Later {
-            reason: status.words(),
-            missing: true,
-        },
-        GrpcCode::InvalidArgument => SuiVerdict::Refused {
-            refusal: explained(status),
-            itself: has(status, &[USED, EXPIRED, WITHDRAWAL, RESERVATION]),
-        },
-        // Where two fight for an object, one may win, or none until the epoch ends.
-        GrpcCode::FailedPrecondition => later(format!(
-            "another transaction holds one of its objects, at the latest until the epoch ends; {}",
-            status.words()
-        )),
-        GrpcCode::Aborted => SuiVerdict::Later {
-            reason: status.words(),
-            missing: has(status, &MISSING),
-        },
-        GrpcCode::NotFound | GrpcCode::Internal | GrpcCode::Other => later(status.words()),
-    }
-}
-
-/// Words of `sui-types` (`error.rs`) and of the transaction driver.
-const MISSING: [&str; 2] = [
-    "could not find the referenced",
-    "dependent package not found",
-];
-const USED: &str = "not available for consumption";
-const EXPIRED: &str = "expired";
-const WITHDRAWAL: &str = "withdraw";
-const RESERVATION: &str = "reservation";
-
-fn has(status: &GrpcStatus, words: &[&str]) -> bool {
-    let said = status.message.to_lowercase();
-    words.iter().any(|word| said.contains(word))
-}
-
-/// A node's words with what they mean, where that is known.
-fn explained(status: &GrpcStatus) -> ChainRefusal {
-    let fee = ExecuteCode::InsufficientGasFee;
-    let (meaning, code) = if has(status, &["balance of gas object"]) {
-        ("the gas coins do not cover gasFee.budget", fee)
-    } else if has(status, &["under reference gas price"]) {
-        ("gasFee.price is below what the network takes", fee)
-    } else if has(status, &["gas budget"]) {
-        ("gasFee.budget is not one that the network takes", fee)
-    } else if has(status, &[USED]) {
-        (
-            "another transaction has used one of its objects; create a new request",
-            ExecuteCode::Unspecified,
-        )
-    } else if has(status, &[EXPIRED]) {
-        return expired();
-    } else if has(status, &[WITHDRAWAL, RESERVATION]) {
-        (
-            "what it takes out of the address balance is not there in this epoch; create a new \
-             request",
-            ExecuteCode::InsufficientFunds,
-        )
-    } else {
-        ("the node refused the transaction", ExecuteCode::Unspecified)
-    };
-    ChainRefusal {
-        reason: format!("{meaning}; {}", status.words()),
-        code,
-    }
-}
-
-fn expired() -> ChainRefusal {
-    ChainRefusal {
-        reason: "the transaction expired before a node took it; create a new request".into(),
-        code: ExecuteCode::Unspecified,
-    }
-}
-
-/// The network's rules find that it can never be built.
-fn cannot_build(fault: Fault) -> ChainError {
-    refused(fault.message().to_owned(), fault.execute_code())
-}
-
-fn refused(reason: String, code: ExecuteCode) -> ChainError {
-    ChainError::Refused(ChainRefusal { reason, code })
 }
 
 #[cfg(test)]

@@ -125,13 +125,12 @@ impl TonNode {
         else {
             return Ok(TransferPrices::MAINNET);
         };
-        let unknown = |reason: &str| ChainError::Unknown(reason.into());
         let prices = TransferPrices::read(&gas, &carriage)
-            .ok_or_else(|| unknown("the node's prices make no sense"))?;
+            .ok_or_else(|| ChainError::unknown("the node's prices make no sense"))?;
         if prices.is_credible() {
             Ok(prices)
         } else {
-            Err(unknown(
+            Err(ChainError::unknown(
                 "the nodes name prices that are more than twice those of mainnet, and are not believed",
             ))
         }
@@ -143,7 +142,7 @@ impl TonNode {
         master: &TonAddress,
         owner: &TonAddress,
     ) -> Result<Option<TonAddress>, ChainError> {
-        let argument = ledger::address_argument(owner).map_err(cannot_build)?;
+        let argument = ledger::address_argument(owner).map_err(ChainError::cannot_build)?;
         let stack = json!([["tvm.Slice", argument]]);
         let call = get_method(master, "get_wallet_address", stack);
         let read = |answer: &NodeResponse| Some(answers::ran(answer)?.address(0));
@@ -181,7 +180,7 @@ impl TonNode {
         match self.rest.query_quorum(call, state).await? {
             AccountStatus::Active => Ok(true),
             AccountStatus::Uninitialized => Ok(false),
-            AccountStatus::Frozen => Err(refused(
+            AccountStatus::Frozen => Err(ChainError::refused(
                 "the recipient's account is frozen: what it is sent comes back",
                 ExecuteCode::Unspecified,
             )),
@@ -205,7 +204,10 @@ impl TonNode {
         };
         let wallet = async {
             let Some(wallet) = self.jetton_wallet(&master, owner).await? else {
-                return Err(cannot_build(Fault::field("mintAddress", NO_MASTER)));
+                return Err(ChainError::cannot_build(Fault::field(
+                    "mintAddress",
+                    NO_MASTER,
+                )));
             };
             let holding = self.holding(&wallet).await?;
             Ok((wallet, holding))
@@ -222,7 +224,7 @@ impl TonNode {
                     holding.balance, queries.amount
                 );
                 let fault = Fault::field("mintAddress", problem);
-                return Err(cannot_build(
+                return Err(ChainError::cannot_build(
                     fault.with_execute_code(ExecuteCode::InsufficientFunds),
                 ));
             }
@@ -255,13 +257,13 @@ impl TonNode {
         let (wallet, jetton, recipient_deployed) =
             tokio::try_join!(self.wallet(&from, queries.value), jetton, recipient)?;
         if wallet.state == AccountStatus::Frozen {
-            return Err(refused(
+            return Err(ChainError::refused(
                 "the wallet's account is frozen, as it owes rent: it has to be unfrozen first",
                 ExecuteCode::InsufficientGasFee,
             ));
         }
         if !wallet.data.takes_signatures {
-            return Err(refused(
+            return Err(ChainError::refused(
                 "the wallet contract was told to take no more signatures",
                 ExecuteCode::Unspecified,
             ));
@@ -277,7 +279,8 @@ impl TonNode {
         let chain_data = TransactionChainData {
             seqno: wallet.data.seqno,
             deployed: wallet.state == AccountStatus::Active,
-            valid_until: valid_until.map_err(|_| unknown("the clock is past the year 2106"))?,
+            valid_until: valid_until
+                .map_err(|_| ChainError::unknown("the clock is past the year 2106"))?,
             recipient_deployed,
             jetton,
         };
@@ -454,7 +457,7 @@ impl ChainClient for TonNode {
                 self.fetch_chain_data(queries, now_ms).await
             }
             Queries::Nothing => Ok(ChainData::Nothing),
-            _ => Err(refused(
+            _ => Err(ChainError::refused(
                 "not a question for TON's nodes",
                 ExecuteCode::Unspecified,
             )),
@@ -567,14 +570,14 @@ impl ChainClient for TonNode {
         };
         let master = address(token)?;
         let Some(wallet) = self.jetton_wallet(&master, &owner).await? else {
-            return Err(refused(NO_MASTER, ExecuteCode::Unspecified));
+            return Err(ChainError::refused(NO_MASTER, ExecuteCode::Unspecified));
         };
         let holding = self.holding(&wallet).await?;
         match holding {
             Some(holding)
                 if !holding.owner.is_account(&owner) || !holding.master.is_account(&master) =>
             {
-                Err(refused(UNSOUND, ExecuteCode::Unspecified))
+                Err(ChainError::refused(UNSOUND, ExecuteCode::Unspecified))
             }
             Some(holding) => Ok(holding.balance.to_string()),
             None => Ok("0".into()),
@@ -618,7 +621,7 @@ fn is_over(sent: &SentMessage, broadcast_request: &BroadcastRequest) -> bool {
 
 /// In canonical form already.
 fn address(text: &str) -> Result<TonAddress, ChainError> {
-    parse_address(text).map_err(|error| cannot_build(Fault::bug(error)))
+    parse_address(text).map_err(|error| ChainError::cannot_build(Fault::bug(error)))
 }
 
 fn too_little(balance: u128, value: u128) -> ChainRefusal {
@@ -636,20 +639,5 @@ fn expired() -> ChainRefusal {
 }
 
 fn unsound() -> ChainError {
-    cannot_build(Fault::field("mintAddress", UNSOUND))
-}
-
-fn cannot_build(fault: Fault) -> ChainError {
-    refused(fault.message(), fault.execute_code())
-}
-
-fn refused(reason: &str, code: ExecuteCode) -> ChainError {
-    ChainError::Refused(ChainRefusal {
-        reason: reason.to_owned(),
-        code,
-    })
-}
-
-fn unknown(reason: &str) -> ChainError {
-    ChainError::Unknown(reason.to_owned())
+    ChainError::cannot_build(Fault::field("mintAddress", UNSOUND))
 }

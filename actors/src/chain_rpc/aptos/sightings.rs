@@ -1,6 +1,6 @@
 //! Where a transaction is that was sent.
 
-use super::{AptosNode, SignedAptosTransaction, field, number, says, unknown};
+use super::{AptosNode, SignedAptosTransaction, field, number, says};
 use crate::chain_rpc::{
     ChainError, Inclusion, NodeRequest, NodeResponse, TrackedTransaction, TransactionSighting,
 };
@@ -24,7 +24,7 @@ impl AptosNode {
         let hash = transaction.signed.tx_hash.as_str();
         let found = self.rest.ask(by_hash(hash)).await?;
         match place(&found, hash) {
-            None => Err(unknown(
+            None => Err(ChainError::unknown(
                 "the node's answer about a transaction makes no sense",
             )),
             Some(AptosPlace::Mempool) => Ok(TransactionSighting::Waiting),
@@ -48,7 +48,7 @@ impl AptosNode {
     ) -> Result<TransactionSighting, ChainError> {
         let hash = transaction.signed.tx_hash.as_str();
         let sent = SignedAptosTransaction::read(&transaction.signed)
-            .ok_or_else(|| unknown("the signed transaction cannot be read"))?
+            .ok_or_else(|| ChainError::unknown("the signed transaction cannot be read"))?
             .transaction;
         let is_used = self.sequence_number(&sent.sender.to_string()).await? > sent.sequence_number;
         let is_over = is_used || {

@@ -2,6 +2,7 @@ use super::{
     proto::{ExecutedTransaction, ExecutionStatus, GasCostSummary, Owner, TransactionEffects},
     *,
 };
+use crate::chain_rpc::grpc::GrpcCode;
 
 const HASH: &str = "8sYNnZ2iq8xZNKXPj1cc4sZUvXUVxxzHnD5QiBqDQjwF";
 

@@ -5,7 +5,7 @@ use covault_core::networks::ton::ledger::{self, SentMessage};
 use super::{
     CLOCK_SKEW_S, LIFETIME_S, MAX_PAGES, TonNode,
     answers::{self, AccountStatus, TransactionCursor, TransactionSearch},
-    transactions, unknown,
+    transactions,
 };
 use crate::chain_rpc::{
     ChainError, Inclusion, NodeResponse, TrackedTransaction, TransactionSighting,
@@ -16,11 +16,11 @@ impl TonNode {
         &self,
         transaction: &TrackedTransaction,
     ) -> Result<TransactionSighting, ChainError> {
-        let unreadable = |_| unknown("the signed transaction cannot be read");
+        let unreadable = |_| ChainError::unknown("the signed transaction cannot be read");
         let sent = ledger::read_sent(&transaction.signed.transaction).map_err(unreadable)?;
         let wallet = self.wallet(&sent.wallet, 0).await?;
         if wallet.state == AccountStatus::Frozen {
-            return Err(unknown(
+            return Err(ChainError::unknown(
                 "the wallet's account is frozen; what it did before is not seen",
             ));
         }
@@ -66,6 +66,8 @@ impl TonNode {
                 TransactionSearch::More(place) => from = place,
             }
         }
-        Err(unknown("the wallet has too many transactions since"))
+        Err(ChainError::unknown(
+            "the wallet has too many transactions since",
+        ))
     }
 }
