@@ -88,11 +88,11 @@ impl ProcessProtection {
     }
 
     /// From now on this thread, and those that it starts, write nowhere but in `folder`, read beside
-    /// it what belongs to the system only, and start no program.
-    pub fn confine(mut self, folder: &Path) -> Self {
+    /// it what belongs to the system and this one file only, and start no program.
+    pub fn confine(mut self, folder: &Path, file: &Path) -> Self {
         // What it says in words is read from its source's folder in debug builds: now, or never.
         let _ = age::DecryptError::DecryptionFailed.to_string();
-        self.files = match confine(folder) {
+        self.files = match confine(folder, file) {
             Ok(RulesetStatus::FullyEnforced) => "its own only (landlock)".to_owned(),
             Ok(RulesetStatus::PartiallyEnforced) => {
                 "its own only, as far as this old kernel can (landlock)".to_owned()
@@ -125,7 +125,7 @@ impl ProcessProtection {
     }
 }
 
-fn confine(folder: &Path) -> Result<RulesetStatus, RulesetError> {
+fn confine(folder: &Path, file: &Path) -> Result<RulesetStatus, RulesetError> {
     let read: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
     // On systems that have it elsewhere.
     let resolver = fs::canonicalize("/etc/resolv.conf").ok();
@@ -135,6 +135,7 @@ fn confine(folder: &Path) -> Result<RulesetStatus, RulesetError> {
         .handle_access(AccessFs::from_all(LANDLOCK))?
         .create()?
         .add_rules(path_beneath_rules(system, read))?
+        .add_rules(path_beneath_rules([file], read))?
         .add_rules(path_beneath_rules(
             ["/dev/null"],
             read | AccessFs::WriteFile,
@@ -163,8 +164,9 @@ mod tests {
             fs::create_dir(path).unwrap();
             fs::write(path.join("secret"), "x").unwrap();
         }
+        fs::write(other.join("shown"), "x").unwrap();
         let confined = thread::spawn(move || {
-            let status = confine(&own).unwrap();
+            let status = confine(&own, &other.join("shown")).unwrap();
             let inner = thread::spawn(move || {
                 fs::write(own.join("new"), "y").unwrap();
                 fs::create_dir(own.join("folder")).unwrap();
@@ -172,7 +174,9 @@ mod tests {
                 assert_eq!(fs::read(own.join("folder/old")).unwrap(), b"y");
                 fs::remove_file(own.join("secret")).unwrap();
                 fs::read("/etc/passwd").unwrap();
+                assert_eq!(fs::read(other.join("shown")).unwrap(), b"x");
                 [
+                    fs::write(other.join("shown"), "z"),
                     fs::read(other.join("secret")).map(|_| ()),
                     fs::write(other.join("secret"), "z"),
                     fs::remove_file(other.join("secret")),

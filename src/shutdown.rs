@@ -1,7 +1,7 @@
 //! Stopping: the first SIGTERM or SIGINT asks politely, the second ends the process at once.
 
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::watch,
 };
 
@@ -28,10 +28,15 @@ pub fn on_signals() -> std::io::Result<StopSignal> {
     Ok(receiver)
 }
 
-async fn next(
-    terminate: &mut tokio::signal::unix::Signal,
-    interrupt: &mut tokio::signal::unix::Signal,
-) {
+/// Listens for SIGHUP, which would end the process otherwise.
+///
+/// # Errors
+/// When the signal handler cannot be installed.
+pub fn hangups() -> std::io::Result<Signal> {
+    signal(SignalKind::hangup())
+}
+
+async fn next(terminate: &mut Signal, interrupt: &mut Signal) {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

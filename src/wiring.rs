@@ -23,7 +23,7 @@ use covault_mpc::{
     bus::{Bus, memory::MemoryBus},
     cluster::{Cluster, ClusterConfig},
     identity::NodeIdentity,
-    node::{KeyRules, KeygenQuota, NodeConfig, PolicyCheck, ResumeDetector},
+    node::{CurrentPolicy, KeyRules, KeygenQuota, NodeConfig, ResumeDetector},
     policy::Policy,
     pool::CpuPool,
     preprocess::Watermarks,
@@ -50,7 +50,7 @@ use crate::{
         server::{self, HttpVersion, ServerLimits},
     },
     sharing,
-    shutdown::StopSignal,
+    shutdown::{self, StopSignal},
     signers::ClusterSigners,
     sockets::SocketShares,
     tls::ServerTls,
@@ -157,7 +157,7 @@ pub struct SignerParts {
     pub backup_recipients: Vec<String>,
     pub rules: KeyRules,
     pub peers: Option<Vec<NodeId>>,
-    pub policy: Policy,
+    pub policy: Arc<CurrentPolicy>,
     pub nonces: Watermarks,
     pub resumption: Arc<dyn ResumeDetector>,
     pub keygen_quota: KeygenQuota,
@@ -177,7 +177,7 @@ pub fn node_config(parts: SignerParts) -> NodeConfig {
         work_factor: parts.work_factor,
         trusted: parts.orchestrators,
         peers: parts.peers,
-        check: Arc::new(PolicyCheck(parts.policy)),
+        check: parts.policy,
         backup_recipients: parts.backup_recipients,
         rules: parts.rules,
         heartbeat: HEARTBEAT,
@@ -194,26 +194,65 @@ pub fn node_config(parts: SignerParts) -> NodeConfig {
 /// be signed because of a typing error.
 pub fn policy(signer: &SignerSettings) -> anyhow::Result<Policy> {
     let (path, named) = signer.policy_file();
-    let policy = match files::read_trusted(&path).context("signer.policy_file")? {
-        Some(text) => {
-            let of = || format!("policy file {}", path.display());
-            let policy = Policy::parse(&text).map_err(explain).with_context(of)?;
-            tracing::info!(path = %path.display(), %policy, "this node's policy");
-            policy
-        }
-        None if named => anyhow::bail!(
-            "the policy file {} is missing: bring it back, or name another in signer.policy_file",
-            path.display()
-        ),
+    match read_policy(&path, "signer.policy_file")? {
+        Some(policy) => Ok(policy),
+        None if named => Err(missing_policy(&path)),
         None => {
             tracing::info!(path = %path.display(), "no policy file: this node signs everything but raw messages and high fees, in any amount");
-            Policy::production()
+            Ok(Policy::production())
         }
+    }
+}
+
+/// The same, while the node runs: a file that has gone allows nothing.
+///
+/// # Errors
+/// When the file cannot be used, or is not there.
+pub fn policy_again(signer: &SignerSettings) -> anyhow::Result<Policy> {
+    let (path, _) = signer.policy_file();
+    read_policy(&path, "signer.policy_file")?.ok_or_else(|| missing_policy(&path))
+}
+
+fn read_policy(path: &Path, setting: &'static str) -> anyhow::Result<Option<Policy>> {
+    let Some(text) = files::read_trusted(path).context(setting)? else {
+        return Ok(None);
     };
+    let of = || format!("policy file {}", path.display());
+    let policy = Policy::parse(&text).map_err(explain).with_context(of)?;
+    tracing::info!(path = %path.display(), %policy, "this process's policy");
     if policy.raw_signing() {
         tracing::warn!("raw signing is on: no limit of the policy holds for a rawMessage");
     }
-    Ok(policy)
+    Ok(Some(policy))
+}
+
+fn missing_policy(path: &Path) -> anyhow::Error {
+    anyhow::anyhow!(
+        "the policy file {} is missing: bring it back, or name another in the configuration",
+        path.display()
+    )
+}
+
+/// Reads a policy again at each SIGHUP. What is wrong then changes nothing.
+///
+/// # Errors
+/// When the signal handler cannot be installed.
+pub fn reread_on_hangup(
+    current: Arc<CurrentPolicy>,
+    read: impl Fn() -> anyhow::Result<Policy> + Send + 'static,
+) -> std::io::Result<()> {
+    let mut hangup = shutdown::hangups()?;
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            match read() {
+                Ok(policy) => current.replace(policy),
+                Err(error) => {
+                    tracing::error!("SIGHUP: the policy stays as it was: {error:#}");
+                }
+            }
+        }
+    });
+    Ok(())
 }
 
 /// The tokens of the orchestrator, made on first start.

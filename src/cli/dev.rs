@@ -16,7 +16,7 @@ use covault_actors::{
 use covault_core::{fault::Fault, order::NodeId, schema::admin};
 use covault_mpc::{
     bus::Bus,
-    node::{KeyRules, KeygenQuota, NoResumeDetector, Node},
+    node::{CurrentPolicy, KeyRules, KeygenQuota, NoResumeDetector, Node},
     policy::Policy,
     preprocess::Watermarks,
 };
@@ -228,7 +228,7 @@ impl SignerNodes {
                 ..KeyRules::default()
             },
             peers: None,
-            policy: Policy::development(),
+            policy: Arc::new(CurrentPolicy::new(Policy::development())),
             nonces: Watermarks::default(),
             // A laptop sleeps; keys for development are not worth a node that ends.
             resumption: Arc::new(NoResumeDetector),

@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use covault_core::{ids::VaultId, order::NodeId};
 use covault_mpc::{
     identity::NodeIdentity,
-    node::{KeyRules, KeygenQuota, Node, VaultRules},
+    node::{CurrentPolicy, KeyRules, KeygenQuota, Node, VaultRules},
     policy::Policy,
     preprocess::Watermarks,
 };
@@ -73,7 +73,7 @@ pub fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()> {
     let signer = &setup.config.signer;
     let protection = protection.lock();
     let protection = if signer.sandbox {
-        protection.confine(&signer.data_dir)
+        protection.confine(&signer.data_dir, &signer.policy_file().0)
     } else {
         protection
     };
@@ -156,6 +156,11 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
              such node has the key; set 2 or more"
         );
     }
+    let current = Arc::new(CurrentPolicy::new(policy));
+    let settings = signer.clone();
+    wiring::reread_on_hangup(Arc::clone(&current), move || {
+        wiring::policy_again(&settings)
+    })?;
     let bus = wiring::redis_bus(&config.bus.redis_url)?;
     let gauges = metrics::signer_gauges(Arc::clone(&bus));
     let tls = ServerTls::load(&config.tls)?;
@@ -172,7 +177,7 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
         backup_recipients: signer.backup_recipients.clone(),
         rules,
         peers,
-        policy,
+        policy: current,
         nonces: Watermarks {
             low: signer.nonce_pool_low,
             high: signer.nonce_pool_high,

@@ -280,3 +280,51 @@ fn policy_check__should_refuse_what_no_fee_makes_allowed() {
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
 }
+
+const WHITELIST: &str = "EXECUTE_SIGNING_REQUESTS_ERROR_CODE_ADDRESS_NOT_IN_WHITELIST";
+
+#[tokio::test]
+async fn signers__should_read_their_policy_again_when_they_are_asked_to() {
+    let policy = |listed: &[&str]| format!("version = 2\nrecipients.evm = {listed:?}\n");
+    let cluster = TestCluster::start_with(60_000, "recipients.evm = []\n").await;
+    let vault = cluster.create_vault("treasury");
+    let api = &cluster.api;
+    let from = api.wallet(&vault, "NETWORK_TYPE_EVM").await;
+    let reread = async |text: Option<&str>, said: &str| {
+        let count = |log: &str| log.matches(said).count();
+        let before: Vec<_> = cluster.signers.iter().map(|it| count(&it.log())).collect();
+        let file = cluster.folder.path().join("policy.toml");
+        match text {
+            Some(text) => fs::write(file, text).unwrap(),
+            None => fs::remove_file(file).unwrap(),
+        }
+        for signer in &cluster.signers {
+            signer.signal("HUP");
+        }
+        eventually("the signers have read their policy again", async || {
+            let mut signers = cluster.signers.iter().zip(&before);
+            let all = signers.all(|(signer, before)| count(&signer.log()) > *before);
+            all.then_some(())
+        })
+        .await;
+    };
+    let outcome = async |nonce: u64| {
+        let uuid = api.create(send(&from, BOB, nonce, "1")).await;
+        api.execute(&uuid).await["error"].clone()
+    };
+    let is_refused = |error: &Value| {
+        let code = &error["executeSigningRequestsErrorCode"];
+        assert_eq!(code, WHITELIST, "{error}");
+    };
+    is_refused(&outcome(0).await);
+    reread(Some(&policy(&[BOB])), "this process's policy").await;
+    assert_eq!(outcome(0).await, Value::Null);
+    // What is wrong changes nothing, and nobody signs more for it.
+    reread(Some("version = 2\nraw_singing = true\n"), "raw_singing").await;
+    assert_eq!(outcome(1).await, Value::Null);
+    reread(Some(&policy(&[EVE])), "this process's policy").await;
+    is_refused(&outcome(2).await);
+    // One that has gone does not open the node.
+    reread(None, "is missing: bring it back").await;
+    is_refused(&outcome(2).await);
+}

@@ -11,6 +11,7 @@ mod clock;
 mod freezing;
 mod keygen_quota;
 mod life;
+mod order_check;
 mod orders;
 mod peers;
 mod refusals;
@@ -29,10 +30,9 @@ use std::{
 };
 
 use covault_core::{
-    derive::{ChildKey, RootKey},
     fault::Fault,
-    ids::{SessionId, VaultId},
-    order::{NodeId, SigningOrder},
+    ids::SessionId,
+    order::NodeId,
     port::{Clock, Entropy, random_16},
 };
 use parking_lot::{Mutex, MutexGuard};
@@ -54,7 +54,6 @@ use crate::{
     message::{Announcement, MAX_ANNOUNCEMENT, OrderReply, SKEW_MS, encode},
     meter,
     permits::PermitStore,
-    policy::{Policy, Spending},
     pool::{CpuPool, Priority},
     preprocess::{NodeServices, Preprocessor, Watermarks},
     primes::PrimeStore,
@@ -65,6 +64,7 @@ pub use keygen_quota::KeygenQuota;
 use keygen_quota::QuotaTracker;
 use life::Lifecycle;
 pub(crate) use life::check_proof;
+pub use order_check::{CurrentPolicy, OrderCheck, PolicyCheck, RebuildCheck};
 use refusals::{MessageRefusal, MessageRefusals};
 use rules::EffectiveKeyRules;
 pub use rules::{KeyRules, ThresholdLimits, VaultRules};
@@ -84,67 +84,6 @@ const MAX_UNVERIFIED: usize = 64 << 20;
 /// Bytes, and messages, that may wait in one sender's name: a flooding sender is dropped, not others.
 const MAX_UNVERIFIED_EACH: usize = 16 << 20;
 const MAX_WAITING_EACH: usize = 8192;
-
-/// Decides whether what an order shows is what it asks to sign, and may be signed.
-pub trait OrderCheck: Send + Sync {
-    /// Checks an order for a key that the node holds, and that has this child at the order's path, at
-    /// `now_ms` (the node's clock, milliseconds since the Unix epoch).
-    /// What it would let go, to be counted with the claim.
-    ///
-    /// # Errors
-    /// [`covault_core::fault::Class::Invalid`] naming what does not match or is forbidden.
-    fn check(
-        &self,
-        order: &SigningOrder,
-        root: &RootKey,
-        child: &ChildKey,
-        now_ms: u64,
-    ) -> Result<Vec<Spending>, Fault>;
-
-    /// Whether people have to approve some of what the vault signs.
-    fn asks_approvals(&self, _vault: VaultId) -> bool {
-        false
-    }
-}
-
-/// The check of every real node: rebuilds everything from payload and chain data
-/// ([`SigningOrder::verify`]), then applies the node's own policy.
-pub struct PolicyCheck(pub Policy);
-
-impl OrderCheck for PolicyCheck {
-    fn check(
-        &self,
-        order: &SigningOrder,
-        root: &RootKey,
-        child: &ChildKey,
-        now_ms: u64,
-    ) -> Result<Vec<Spending>, Fault> {
-        let payload = order.verify_child(root, child)?;
-        self.0.check(order, root, &payload, now_ms)
-    }
-
-    fn asks_approvals(&self, vault: VaultId) -> bool {
-        self.0.asks_approvals(vault)
-    }
-}
-
-/// Rebuilds everything, and allows whatever is what it says it is: [`PolicyCheck`] without a floor, for
-/// simulations.
-pub struct RebuildCheck;
-
-impl OrderCheck for RebuildCheck {
-    fn check(
-        &self,
-        order: &SigningOrder,
-        root: &RootKey,
-        child: &ChildKey,
-        _now_ms: u64,
-    ) -> Result<Vec<Spending>, Fault> {
-        let payload = order.verify_child(root, child)?;
-        order.own_recipients(root, &payload)?;
-        Ok(Vec::new())
-    }
-}
 
 /// Tells a node that its process did not simply run on: that its machine was suspended, or was resumed
 /// from a snapshot with all its memory. Whatever is in memory may then be in a second machine too:

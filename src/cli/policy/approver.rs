@@ -99,7 +99,7 @@ pub fn add(args: AddApproverArgs) -> anyhow::Result<()> {
     print_line(format!("written: {}", args.file.display()));
     let _ = writeln!(
         std::io::stderr(),
-        "restart the signer, so that it reads its policy again"
+        "send the signer SIGHUP or restart it, so that it reads its policy again"
     );
     Ok(())
 }

@@ -1,0 +1,111 @@
+//! What decides whether a node signs an order.
+
+use std::sync::Arc;
+
+use covault_core::{
+    derive::{ChildKey, RootKey},
+    fault::Fault,
+    ids::VaultId,
+    order::SigningOrder,
+};
+use parking_lot::RwLock;
+
+use crate::policy::{Policy, Spending};
+
+/// Decides whether what an order shows is what it asks to sign, and may be signed.
+pub trait OrderCheck: Send + Sync {
+    /// Checks an order for a key that the node holds, and that has this child at the order's path, at
+    /// `now_ms` (the node's clock, milliseconds since the Unix epoch).
+    /// What it would let go, to be counted with the claim.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Invalid`] naming what does not match or is forbidden.
+    fn check(
+        &self,
+        order: &SigningOrder,
+        root: &RootKey,
+        child: &ChildKey,
+        now_ms: u64,
+    ) -> Result<Vec<Spending>, Fault>;
+
+    /// Whether people have to approve some of what the vault signs.
+    fn asks_approvals(&self, _vault: VaultId) -> bool {
+        false
+    }
+}
+
+/// The check of every real node: rebuilds everything from payload and chain data
+/// ([`SigningOrder::verify`]), then applies the node's own policy.
+pub struct PolicyCheck(pub Policy);
+
+impl OrderCheck for PolicyCheck {
+    fn check(
+        &self,
+        order: &SigningOrder,
+        root: &RootKey,
+        child: &ChildKey,
+        now_ms: u64,
+    ) -> Result<Vec<Spending>, Fault> {
+        let payload = order.verify_child(root, child)?;
+        self.0.check(order, root, &payload, now_ms)
+    }
+
+    fn asks_approvals(&self, vault: VaultId) -> bool {
+        self.0.asks_approvals(vault)
+    }
+}
+
+/// Rebuilds everything, and allows whatever is what it says it is: [`PolicyCheck`] without a floor, for
+/// simulations.
+pub struct RebuildCheck;
+
+impl OrderCheck for RebuildCheck {
+    fn check(
+        &self,
+        order: &SigningOrder,
+        root: &RootKey,
+        child: &ChildKey,
+        _now_ms: u64,
+    ) -> Result<Vec<Spending>, Fault> {
+        let payload = order.verify_child(root, child)?;
+        order.own_recipients(root, &payload)?;
+        Ok(Vec::new())
+    }
+}
+
+/// The policy that is in force, which the operator can replace while the process runs. Each order is judged by one as a
+/// whole.
+pub struct CurrentPolicy(RwLock<Arc<PolicyCheck>>);
+
+impl CurrentPolicy {
+    /// With this policy, until another takes its place.
+    pub fn new(policy: Policy) -> Self {
+        Self(RwLock::new(Arc::new(PolicyCheck(policy))))
+    }
+
+    /// What comes from now on is judged by this one.
+    pub fn replace(&self, policy: Policy) {
+        *self.0.write() = Arc::new(PolicyCheck(policy));
+    }
+
+    /// The one in force.
+    pub fn get(&self) -> Arc<PolicyCheck> {
+        Arc::clone(&self.0.read())
+    }
+}
+
+impl OrderCheck for CurrentPolicy {
+    fn check(
+        &self,
+        order: &SigningOrder,
+        root: &RootKey,
+        child: &ChildKey,
+        now_ms: u64,
+    ) -> Result<Vec<Spending>, Fault> {
+        self.get().check(order, root, child, now_ms)
+    }
+
+    fn asks_approvals(&self, vault: VaultId) -> bool {
+        self.get().asks_approvals(vault)
+    }
+}
