@@ -4,10 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use covault_actors::port::{
-    NodeBackup, NodeConfirmations, NodeHalt, NodeView, SignerCluster, SigningAttempt,
-    UnadmittedView,
+    ForeseenRequest, NodeBackup, NodeConfirmations, NodeHalt, NodeView, SignerCluster,
+    SigningAttempt, UnadmittedView,
 };
 use covault_core::{
+    amount::U256,
     attest::{AttestOrder, MadeKey, NodeStatements},
     fault::{Class, Fault},
     ids::{TokenId, VaultId},
@@ -21,16 +22,23 @@ use covault_core::{
 use covault_mpc::{
     backend,
     cluster::{Ban, Cluster, HaltReason, NodeStatus, SigningTask, Unadmitted},
+    node::CurrentPolicy,
+    policy::PolicyRequest,
     shares,
 };
 
 /// The cluster, as the orchestrator wants it.
-pub struct ClusterSigners(pub Arc<Cluster>);
+pub struct ClusterSigners {
+    /// It.
+    pub cluster: Arc<Cluster>,
+    /// What its signers are known to refuse, where the operator has said so.
+    pub policy: Option<Arc<CurrentPolicy>>,
+}
 
 #[async_trait]
 impl SignerCluster for ClusterSigners {
     async fn keygen(&self, order: &KeygenOrder) -> Result<MadeKey, Fault> {
-        self.0.keygen(order).await
+        self.cluster.keygen(order).await
     }
 
     async fn sign(
@@ -54,7 +62,29 @@ impl SignerCluster for ClusterSigners {
             deadline_ms: *deadline_ms,
             token: *token,
         };
-        self.0.sign(order, task).await
+        self.cluster.sign(order, task).await
+    }
+
+    fn foresee(&self, request: &ForeseenRequest<'_>) -> Result<(), Fault> {
+        let Some(policy) = &self.policy else {
+            return Ok(());
+        };
+        let ForeseenRequest {
+            vault,
+            network,
+            payload,
+            own_wallets,
+        } = *request;
+        let asked = PolicyRequest {
+            vault,
+            network,
+            payload,
+            fee: U256::ZERO,
+            price: None,
+            own_wallets,
+        };
+        let fee = network.rules().fixed_fee(payload);
+        policy.get().0.foresee(&asked, fee).map(|_| ())
     }
 
     fn expected_wait(
@@ -64,12 +94,12 @@ impl SignerCluster for ClusterSigners {
         party: (VaultId, TokenId),
         unsigned: usize,
     ) -> Option<Duration> {
-        self.0
+        self.cluster
             .expected_wait(scheme, &of.holders, of.threshold, party, unsigned)
     }
 
     async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareOutcome, Fault> {
-        self.0.reshare_or_learn(order).await
+        self.cluster.reshare_or_learn(order).await
     }
 
     async fn activate(
@@ -79,13 +109,13 @@ impl SignerCluster for ClusterSigners {
         before: &[ProvenGeneration],
         nodes: &[NodeId],
     ) -> Result<NodeConfirmations, Fault> {
-        self.0
+        self.cluster
             .distribute_activation(order, proof, before, nodes)
             .await
     }
 
     async fn backup(&self, order: &BackupOrder) -> Result<Vec<(NodeId, NodeBackup)>, Fault> {
-        self.0.backup(order).await
+        self.cluster.backup(order).await
     }
 
     async fn attest(
@@ -97,15 +127,17 @@ impl SignerCluster for ClusterSigners {
         let Generation {
             holders, threshold, ..
         } = of;
-        self.0.attest(order, holders, *threshold, patience).await
+        self.cluster
+            .attest(order, holders, *threshold, patience)
+            .await
     }
 
     fn nodes(&self) -> Vec<NodeView> {
-        self.0.nodes().into_iter().map(view).collect()
+        self.cluster.nodes().into_iter().map(view).collect()
     }
 
     fn admit(&self, nodes: &[NodeId]) {
-        self.0.admit(nodes);
+        self.cluster.admit(nodes);
     }
 
     fn unadmitted(&self) -> Vec<UnadmittedView> {
@@ -121,7 +153,7 @@ impl SignerCluster for ClusterSigners {
                 last_seen_ms,
             }
         };
-        self.0.unadmitted().into_iter().map(view).collect()
+        self.cluster.unadmitted().into_iter().map(view).collect()
     }
 
     fn check_backend(&self, scheme: Scheme) -> Result<(), Fault> {

@@ -213,6 +213,15 @@ pub fn policy_again(signer: &SignerSettings) -> anyhow::Result<Policy> {
     read_policy(&path, "signer.policy_file")?.ok_or_else(|| missing_policy(&path))
 }
 
+/// The policy by which an orchestrator refuses early what its signers would.
+///
+/// # Errors
+/// As [`policy_again`].
+pub fn service_policy(path: &Path) -> anyhow::Result<Policy> {
+    let policy = read_policy(path, "serve.policy_file")?;
+    Ok(policy.ok_or_else(|| missing_policy(path))?.of_service())
+}
+
 fn read_policy(path: &Path, setting: &'static str) -> anyhow::Result<Option<Policy>> {
     let Some(text) = files::read_trusted(path).context(setting)? else {
         return Ok(None);
@@ -327,9 +336,20 @@ pub async fn orchestrator(
         roles.run_vaults() || !store.exclusive(),
         "a process without vaults needs a store that it can share with those that have them"
     );
+    let policy = match serve.policy_file.clone() {
+        path if path.as_os_str().is_empty() => None,
+        path => {
+            let policy = Arc::new(CurrentPolicy::new(service_policy(&path)?));
+            reread_on_hangup(Arc::clone(&policy), move || service_policy(&path))?;
+            Some(policy)
+        }
+    };
     let gateway = Gateway::start(OrchestratorParts {
         store,
-        signers: Arc::new(ClusterSigners(Arc::clone(&cluster))),
+        signers: Arc::new(ClusterSigners {
+            cluster: Arc::clone(&cluster),
+            policy,
+        }),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
         chains: ChainClients::connect(&chains, &ports).map_err(explain)?,

@@ -1,12 +1,13 @@
 //! What the orchestrator needs from the cluster of signer nodes. `src/` wires `mpc`'s cluster in.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use async_trait::async_trait;
 use covault_core::{
     attest::{AttestOrder, MadeKey, NodeStatements},
     fault::Fault,
     ids::{SessionId, TokenId, VaultId},
+    networks::{Network, Payload},
     order::{
         BackupOrder, Generation, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder,
         ReshareOutcome, ReshareProof, SigningOrder,
@@ -15,6 +16,19 @@ use covault_core::{
     signature::Signature,
 };
 use serde::{Deserialize, Serialize};
+
+/// A request before anything of it is stored.
+#[derive(Clone, Copy, Debug)]
+pub struct ForeseenRequest<'a> {
+    /// The vault of the wallet, whose address the payload names.
+    pub vault: VaultId,
+    /// The wallet's network.
+    pub network: Network,
+    /// The payload.
+    pub payload: &'a Payload,
+    /// The recipients that are wallets of the vault.
+    pub own_wallets: &'a BTreeSet<String>,
+}
 
 /// One attempt to sign an order with a fixed set of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,6 +159,15 @@ pub trait SignerCluster: Send + Sync {
         order: &SigningOrder,
         attempt: &SigningAttempt,
     ) -> Result<Vec<Signature>, Fault>;
+
+    /// Refuses what signers are known to refuse, as far as that can be told before the transaction is built. They go on
+    /// checking themselves: this spares a client the wait.
+    ///
+    /// # Errors
+    /// As their own refusal: [`covault_core::fault::Class::Invalid`] that begins with what is forbidden.
+    fn foresee(&self, _request: &ForeseenRequest<'_>) -> Result<(), Fault> {
+        Ok(())
+    }
 
     /// How long it may be at the present rate until what a party's vault has to sign with these shares is signed,
     /// with `unsigned` requests accepted and not signed, and the same again for what the party has waiting.

@@ -180,19 +180,11 @@ fn judge(policy: &Policy, asked: &Asked<'_>, approved: &[String]) -> anyhow::Res
         vault: *vault,
         network: *network,
         payload,
-        fee: known.unwrap_or_default(),
+        fee: U256::ZERO,
         price: None,
         own_wallets,
     };
-    // No transaction costs nothing, so what no fee makes allowed is never signed.
-    let least = PolicyRequest {
-        fee: known.unwrap_or(U256::from(payload.is_transaction())),
-        ..asked
-    };
-    match policy
-        .evaluate(&least)
-        .and_then(|_| policy.evaluate(&asked))
-    {
+    match policy.foresee(&asked, known) {
         Ok(verdict) => {
             print_line(if verdict.wanted().is_empty() {
                 "allowed"

@@ -130,6 +130,7 @@ pub struct ServeSettings {
     identity_file: PathBuf,
     platform_token_file: PathBuf,
     admin_token_file: PathBuf,
+    pub policy_file: PathBuf,
     pub signing_deadline_ms: u64,
     pub execute_wait_ms: u64,
     pub grpc_timeout_ms: u64,

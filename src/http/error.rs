@@ -190,9 +190,10 @@ fn status(class: &Class) -> StatusCode {
     }
 }
 
-/// Exactly one of the two codes: the execute code on executeSigningRequests, else the service code.
+/// Exactly one of the two codes: the execute code on executeSigningRequests, and where a request is refused for what
+/// would end it there; else the service code.
 fn code(code: ExecuteCode, execute: bool) -> wire::error::Code {
-    if !execute {
+    if !execute && code == ExecuteCode::Unspecified {
         return wire::error::Code::ServiceErrorCode(wire::ServiceErrorCode::Unspecified.into());
     }
     let code = match code {
@@ -294,6 +295,24 @@ mod tests {
                 "message": "no funds",
                 "executeSigningRequestsErrorCode":
                     "EXECUTE_SIGNING_REQUESTS_ERROR_CODE_INSUFFICIENT_FUNDS",
+            })
+        );
+    }
+
+    #[tokio::test]
+    async fn failure__should_carry_the_code_that_a_request_would_end_with() {
+        let fault = Fault::field("recipient", "is not in the list")
+            .with_execute_code(ExecuteCode::AddressNotInWhitelist);
+        let response =
+            HttpError::from(fault).into_response(Some(&operation("createSigningRequest")), "r-1");
+        assert_eq!(response.status(), 400);
+        let error = &body(response).await["error"];
+        assert_eq!(
+            *error,
+            serde_json::json!({
+                "message": "recipient: is not in the list",
+                "executeSigningRequestsErrorCode":
+                    "EXECUTE_SIGNING_REQUESTS_ERROR_CODE_ADDRESS_NOT_IN_WHITELIST",
             })
         );
     }

@@ -1,6 +1,6 @@
 //! The policy files of `covault signer`.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use serde_json::{Value, json};
 
@@ -282,6 +282,103 @@ fn policy_check__should_refuse_what_no_fee_makes_allowed() {
 }
 
 const WHITELIST: &str = "EXECUTE_SIGNING_REQUESTS_ERROR_CODE_ADDRESS_NOT_IN_WHITELIST";
+
+/// Has the service read the policy file `service.toml` of the folder.
+fn with_service_policy(folder: &Path, policy: &str) {
+    let file = folder.join("service.toml");
+    fs::write(&file, format!("version = 2\n{policy}")).unwrap();
+    let config = folder.join("serve.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    let text = text.replace(
+        "\nsigning_deadline_ms",
+        &format!("\npolicy_file = {file:?}\nsigning_deadline_ms"),
+    );
+    fs::write(config, text).unwrap();
+}
+
+#[tokio::test]
+async fn requests__should_be_refused_when_they_are_made_for_what_the_services_policy_forbids() {
+    let service = format!(
+        "raw_signing = true\nown_wallets = true\nrecipients.evm = [\"{BOB}\", \"{EVE}\"]\n\
+         [[limits]]\nasset = \"evm:1\"\nper_request = \"211000\"\nper_day = \"210900\"\n"
+    );
+    // Signers let less through, and check by themselves.
+    let signers = format!("own_wallets = true\nrecipients.evm = [\"{BOB}\"]\n");
+    let mut cluster = TestCluster::start_prepared(60_000, &signers, |folder| {
+        with_service_policy(folder, &service);
+    })
+    .await;
+    let (vault, other) = (cluster.create_vault("treasury"), cluster.create_vault("b"));
+    let api = &cluster.api;
+    let from = api.wallet(&vault, "NETWORK_TYPE_EVM").await;
+    let own = api.wallet(&vault, "NETWORK_TYPE_EVM").await;
+    let others = api.wallet(&other, "NETWORK_TYPE_EVM").await;
+    let refused = async |body: Value, reason: &str, code: Option<&str>| {
+        let (status, answer) = api.post("createSigningRequest", body).await;
+        assert_eq!((status, &answer["signingRequest"]), (400, &Value::Null));
+        let error = &answer["error"];
+        let message = error["message"].as_str().unwrap_or_default();
+        assert!(message.starts_with(reason), "{answer}");
+        assert_eq!(error["executeSigningRequestsErrorCode"], json!(code));
+        assert_eq!(error["serviceErrorCode"].is_null(), code.is_some());
+    };
+    let listed = "recipient: is not in the list of this service's policy for evm:1";
+    for stranger in [&others, "0x0000000000000000000000000000000000000bad"] {
+        refused(send(&from, stranger, 0, "1"), listed, Some(WHITELIST)).await;
+    }
+    refused(
+        send(&from, BOB, 0, "1001"),
+        "amount: with the fee, more evm:1 than this service's policy allows per request",
+        None,
+    )
+    .await;
+    refused(
+        send(&from, BOB, 0, "901"),
+        "amount: with the fee, more evm:1 than this service's policy allows in 24 hours",
+        None,
+    )
+    .await;
+    // Nothing of them was stored.
+    let list = json!({"vaultUuid": vault});
+    let list = api.ok("getSigningRequestList", list).await;
+    assert_eq!(list["signingRequests"], json!([]));
+
+    for (nonce, to) in [BOB, &own].into_iter().enumerate() {
+        api.sign(send(&from, to, nonce as u64, "1")).await;
+    }
+    let uuid = api.create(send(&from, EVE, 2, "1")).await;
+    let outcome = api.execute(&uuid).await;
+    let message = outcome["error"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("this signer's policy"), "{outcome}");
+    assert_eq!(
+        outcome["error"]["executeSigningRequestsErrorCode"],
+        WHITELIST
+    );
+
+    // It is read again when it is asked to, and stays when it is wrong then.
+    let file = cluster.folder.path().join("service.toml");
+    fs::write(&file, "version = 2\nraw_singing = true\n").unwrap();
+    cluster.serve.signal("HUP");
+    eventually("the service says what is wrong", async || {
+        let log = cluster.serve.log();
+        log.contains("raw_singing: unknown key").then_some(())
+    })
+    .await;
+    refused(send(&from, &others, 3, "1"), listed, Some(WHITELIST)).await;
+    fs::write(&file, "version = 2\n").unwrap();
+    cluster.serve.signal("HUP");
+    eventually("the service takes what the new file allows", async || {
+        let body = send(&from, &others, 3, "1");
+        let (status, _) = api.post("createSigningRequest", body).await;
+        (status == 200).then_some(())
+    })
+    .await;
+    fs::remove_file(&file).unwrap();
+    assert_eq!(cluster.serve.terminate(), Some(0));
+    let config = cluster.folder.path().join("serve.toml");
+    let (done, _, said) = outcome_of(covault().args(["serve", "--config"]).arg(config));
+    assert!(!done && said.contains("is missing"), "{said}");
+}
 
 #[tokio::test]
 async fn signers__should_read_their_policy_again_when_they_are_asked_to() {

@@ -1,10 +1,13 @@
 //! Which of the addresses that a request pays are wallets of its own vault: signers may have other limits for those.
 
+use std::collections::BTreeMap;
+
 use covault_core::{
     fault::Fault,
-    ids::WalletId,
+    ids::{VaultId, WalletId},
     networks::{Network, Payload},
     request::SigningRequest,
+    wallet::Wallet,
 };
 
 use crate::{
@@ -38,8 +41,26 @@ pub async fn own(
     strangers: &[Key],
 ) -> Result<Vec<u32>, Fault> {
     let payload = Payload::decode(&request.payload)?;
+    let of = (request.vault, request.network);
+    let own = own_wallets(services, of, &payload, strangers).await?;
+    let indices = own
+        .values()
+        .map(|wallet| wallet.path.wallet_index(wallet.network));
+    Ok(indices.filter_map(Result::ok).collect())
+}
+
+/// The wallets of this vault and network that a payload pays, by their addresses. `strangers` as in [`own`].
+///
+/// # Errors
+/// As there.
+pub async fn own_wallets(
+    services: &Services,
+    of: (VaultId, Network),
+    payload: &Payload,
+    strangers: &[Key],
+) -> Result<BTreeMap<String, Wallet>, Fault> {
     let hot = &services.held_leases.hot_rows;
-    let mut rows = rows_of(request.network, &payload);
+    let mut rows = rows_of(of.1, payload);
     rows.retain(|row| !strangers.contains(row));
     let unknown: Vec<_> = rows.iter().filter(|row| hot.find(row).is_none()).collect();
     let unknown: Vec<Key> = unknown.into_iter().cloned().collect();
@@ -49,20 +70,18 @@ pub async fn own(
             rows.retain(|other| other != row);
         }
     }
-    let mut indices = Vec::new();
+    let mut own = BTreeMap::new();
     for row in rows {
         let Some((wallet, _)) = services.hot_wallet_by(&row).await? else {
             continue;
         };
         // A node derives no other address of the key than this one.
         let address = wallet.network.rules().address(&wallet.public_key)?;
-        if (wallet.vault, wallet.network) == (request.vault, request.network)
-            && rows::wallet_address(&address) == row
-        {
-            indices.extend(wallet.path.wallet_index(wallet.network).ok());
+        if (wallet.vault, wallet.network) == of && rows::wallet_address(&address) == row {
+            own.insert(address, wallet);
         }
     }
-    Ok(indices)
+    Ok(own)
 }
 
 fn rows_of(network: Network, payload: &Payload) -> Vec<Key> {

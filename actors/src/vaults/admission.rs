@@ -1,10 +1,10 @@
 //! How a checked payload becomes a signing request of its vault, whoever asks for it: a client, or the policy of a
 //! chain.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use covault_core::{
-    fault::{Fault, FaultCode},
+    fault::{ExecuteCode, Fault, FaultCode},
     ids::{RequestId, TokenId, VaultId},
     networks::{Network, Payload},
     request::{Consent, RequestState, SigningRequest},
@@ -25,7 +25,8 @@ use crate::{
     chain_rpc::ChainKey,
     commands::command_commit::CommandCommit,
     limits::Party,
-    requests::{replacing::ReplacementPlan, tx_builder},
+    port::ForeseenRequest,
+    requests::{recipients, replacing::ReplacementPlan, tx_builder},
     services::Services,
 };
 
@@ -107,6 +108,7 @@ pub async fn admit(
         );
         return Err(Fault::field("broadcastTx", problem));
     }
+    foresee(services, &wallet, &payload).await?;
     let broadcast = broadcast && payload.may_broadcast(&services.known);
     let (vault, _) = services
         .hot_vault(wallet.vault)
@@ -172,6 +174,29 @@ pub async fn admit(
         restart_until_stored(vaults, vault, id);
     }
     answer(outcome)?
+}
+
+/// Refuses what signers are known to refuse.
+async fn foresee(services: &Services, wallet: &Wallet, payload: &Payload) -> Result<(), Fault> {
+    let of = (wallet.vault, wallet.network);
+    let foresee = |own_wallets: &BTreeSet<String>| {
+        services.signers.foresee(&ForeseenRequest {
+            vault: of.0,
+            network: of.1,
+            payload,
+            own_wallets,
+        })
+    };
+    let refused = match foresee(&BTreeSet::new()) {
+        Err(fault) if fault.execute_code() == ExecuteCode::AddressNotInWhitelist => fault,
+        outcome => return outcome,
+    };
+    // Only now does it matter who of them is the vault's own.
+    let own = recipients::own_wallets(services, of, payload, &[]).await?;
+    if own.is_empty() {
+        return Err(refused);
+    }
+    foresee(&own.into_keys().collect())
 }
 
 /// How long the signers need before they come to a request that comes now, where somebody knows.

@@ -27,7 +27,7 @@ use crate::{
     envelope::{EnvelopeHeader, EnvelopeKind, OpenedEnvelope},
     message::{KeygenOrderMsg, OrderReply, SKEW_MS, SignOrderMsg, decode, encode},
     meter,
-    policy::{approvals_missing, over_day},
+    policy::{SpendingCounter, approvals_missing, over_day},
     pool::Priority,
     preprocess::{NamedNonces, NonceLookupError, NonceSelection},
     primes,
@@ -557,7 +557,7 @@ fn refused_claim(error: &ClaimError) -> Fault {
             "chainData: other amounts were shown for the inputs of this transaction before; if those were \
              wrong, ask for another amount or fee, which makes another transaction",
         ),
-        ClaimError::DailyLimitReached(counter) => over_day(counter),
+        ClaimError::DailyLimitReached(SpendingCounter { scope, asset }) => over_day(scope, asset),
         ClaimError::ApprovalsMissing(wants) => approvals_missing(wants),
         ClaimError::SpendingUnknown => Fault::field("policy", SPENDING_UNKNOWN),
         ClaimError::NonceMissing | ClaimError::Store(_) => {

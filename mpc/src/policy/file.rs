@@ -80,6 +80,7 @@ impl Policy {
             each_wallet: keys.rules("each_wallet", &approvers)?,
             wallets: wallets(&mut keys, &approvers)?,
             approvers,
+            of_service: false,
         };
         keys.finish()?;
         Ok(policy)

@@ -47,9 +47,11 @@ pub struct Policy {
     wallets: BTreeMap<(Network, String), ScopeRules>,
     /// The people that rules of approval name.
     approvers: Approvers,
+    /// Whether it is the orchestrator's own copy, which names itself otherwise in refusals.
+    of_service: bool,
 }
 
-/// Whose rules and counters they are. Printed as refusals name them.
+/// Whose rules and counters they are. Printed as the refusals of signers name them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PolicyScope {
     /// All that the node signs.
@@ -62,7 +64,28 @@ pub enum PolicyScope {
 
 impl fmt::Display for PolicyScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("this signer's policy")?;
+        self.write(f, "this signer's policy")
+    }
+}
+
+/// A scope of the policy that judges. Printed as refusals name it.
+struct JudgingScope {
+    scope: PolicyScope,
+    of_service: bool,
+}
+
+impl fmt::Display for JudgingScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.of_service {
+            false => self.scope.fmt(f),
+            true => self.scope.write(f, "this service's policy"),
+        }
+    }
+}
+
+impl PolicyScope {
+    fn write(&self, f: &mut fmt::Formatter<'_>, policy: &str) -> fmt::Result {
+        f.write_str(policy)?;
         match self {
             PolicyScope::Node => Ok(()),
             PolicyScope::Vault(vault) => write!(f, " (vault {vault})"),
@@ -142,6 +165,14 @@ impl Policy {
         policy.node.raw_signing = Some(true);
         policy.node.account_changes = Some(AccountChange::ALL.iter().copied().collect());
         policy
+    }
+
+    /// The same, for an orchestrator that refuses early what its signers would: refusals say so.
+    pub fn of_service(self) -> Self {
+        Self {
+            of_service: true,
+            ..self
+        }
     }
 
     /// Whether `rawMessage` is signed, which no limit can hold.
@@ -227,15 +258,38 @@ impl Policy {
         ];
         let mut verdict = PolicyVerdict::default();
         for (scope, rules) in scopes {
+            let of_service = self.of_service;
+            let scope = JudgingScope { scope, of_service };
             rules.check(&scope, asked, &outflow, &mut verdict)?;
         }
         Ok(verdict)
     }
+
+    /// [`Policy::evaluate`] before the transaction is built: what not even the least possible fee makes allowed is
+    /// refused. `None`: the fee is not known.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn foresee(
+        &self,
+        asked: &PolicyRequest<'_>,
+        fee: Option<U256>,
+    ) -> Result<PolicyVerdict<'_>, Fault> {
+        // No transaction costs nothing, so what no fee makes allowed is never signed.
+        let least = fee.unwrap_or(U256::from(asked.payload.is_transaction()));
+        self.evaluate(&PolicyRequest {
+            fee: least,
+            ..*asked
+        })?;
+        self.evaluate(&PolicyRequest {
+            fee: fee.unwrap_or_default(),
+            ..*asked
+        })
+    }
 }
 
 /// The refusal when the total of 24 hours would be too high.
-pub(crate) fn over_day(counter: &SpendingCounter) -> Fault {
-    let SpendingCounter { scope, asset } = counter;
+pub(crate) fn over_day(scope: &dyn fmt::Display, asset: &str) -> Fault {
     let sentence = format_args!("with the fee, more {asset} than {scope} allows in 24 hours");
     Fault::field("amount", sentence)
 }

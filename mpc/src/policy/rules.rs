@@ -15,7 +15,8 @@ use covault_core::{
 };
 
 use super::{
-    AmountLimit, PolicyRequest, PolicyScope, PolicyVerdict, Spending, SpendingCounter,
+    AmountLimit, JudgingScope, PolicyRequest, PolicyScope, PolicyVerdict, Spending,
+    SpendingCounter,
     approvals::{ApplyingRule, ApprovalRequirement, Reason, is_unknown},
     over_day,
 };
@@ -57,7 +58,7 @@ impl ScopeRules {
     /// approved.
     pub(super) fn check<'p>(
         &'p self,
-        scope: &PolicyScope,
+        scope: &JudgingScope,
         asked: &PolicyRequest<'_>,
         outflow: &Outflow,
         verdict: &mut PolicyVerdict<'p>,
@@ -116,7 +117,7 @@ impl ScopeRules {
         }
     }
 
-    fn check_network(&self, scope: &PolicyScope, outflow: &Outflow) -> Result<(), Fault> {
+    fn check_network(&self, scope: &JudgingScope, outflow: &Outflow) -> Result<(), Fault> {
         let Some(allowed) = &self.networks else {
             return Ok(());
         };
@@ -141,7 +142,7 @@ impl ScopeRules {
 
     fn check_kind(
         &self,
-        scope: &PolicyScope,
+        scope: &JudgingScope,
         kind: PayloadKind,
         outflow: &Outflow,
     ) -> Result<(), Fault> {
@@ -182,10 +183,10 @@ impl ScopeRules {
     }
 
     /// Anyone who has the account needs no more signatures, so no other rule would hold after it.
-    fn check_account_changes(&self, scope: &PolicyScope, payload: &Payload) -> Result<(), Fault> {
+    fn check_account_changes(&self, scope: &JudgingScope, payload: &Payload) -> Result<(), Fault> {
         let allowed = match &self.account_changes {
             Some(allowed) => allowed,
-            None if *scope == PolicyScope::Node => &BTreeSet::new(),
+            None if scope.scope == PolicyScope::Node => &BTreeSet::new(),
             None => return Ok(()),
         };
         let changes = payload.account_changes();
@@ -202,9 +203,9 @@ impl ScopeRules {
 
     /// Whether bytes that may be anything are signed. Of a vault or wallet, also what it says of
     /// recipients and amounts speaks against it.
-    fn raw(&self, scope: &PolicyScope, place: &ChainScope) -> bool {
+    fn raw(&self, scope: &JudgingScope, place: &ChainScope) -> bool {
         self.raw_signing
-            .unwrap_or(*scope != PolicyScope::Node && !self.limited(place))
+            .unwrap_or(scope.scope != PolicyScope::Node && !self.limited(place))
     }
 
     /// Whether amounts or recipients are limited for something that is good at `place`.
@@ -222,7 +223,7 @@ impl ScopeRules {
 
     fn check_recipients(
         &self,
-        scope: &PolicyScope,
+        scope: &JudgingScope,
         own_wallets: &BTreeSet<String>,
         outflow: &Outflow,
     ) -> Result<(), Fault> {
@@ -261,10 +262,10 @@ impl ScopeRules {
 
     /// The highest fees that hold for a place: what is written, and for a node that writes nothing
     /// of it, the default.
-    fn most_fees(&self, scope: &PolicyScope, at: &ChainScope) -> Vec<(ChainScope, U256)> {
+    fn most_fees(&self, scope: &JudgingScope, at: &ChainScope) -> Vec<(ChainScope, U256)> {
         let meets = self.most_fee.iter().filter(|(place, _)| place.meets(at));
         let mut written: Vec<_> = meets.map(|(place, most)| (*place, *most)).collect();
-        if written.is_empty() && *scope == PolicyScope::Node {
+        if written.is_empty() && scope.scope == PolicyScope::Node {
             written.push((
                 ChainScope::network(at.network),
                 at.network.rules().default_most_fee(),
@@ -273,7 +274,7 @@ impl ScopeRules {
         written
     }
 
-    fn check_fee(&self, scope: &PolicyScope, fee: U256, at: &ChainScope) -> Result<(), Fault> {
+    fn check_fee(&self, scope: &JudgingScope, fee: U256, at: &ChainScope) -> Result<(), Fault> {
         for (place, most) in self.most_fees(scope, at) {
             if fee > most {
                 let sentence = format_args!(
@@ -289,7 +290,7 @@ impl ScopeRules {
     /// A price that chain nodes named: who names it may be who gets it.
     fn check_price(
         &self,
-        scope: &PolicyScope,
+        scope: &JudgingScope,
         price: Option<u128>,
         at: &ChainScope,
     ) -> Result<(), Fault> {
@@ -301,7 +302,7 @@ impl ScopeRules {
         let most = written
             .map(|(_, most)| *most)
             .min()
-            .or_else(|| (*scope == PolicyScope::Node).then(default));
+            .or_else(|| (scope.scope == PolicyScope::Node).then(default));
         match most {
             Some(most) if price > most => {
                 let unit = at.network.rules().price_unit();
@@ -318,7 +319,7 @@ impl ScopeRules {
     /// The fee counts as an amount of the coin: the one who sets it may be who gets it.
     fn check_amounts(
         &self,
-        scope: &PolicyScope,
+        scope: &JudgingScope,
         fee: U256,
         outflow: &Outflow,
     ) -> Result<BTreeMap<Asset, U256>, Fault> {
@@ -370,13 +371,13 @@ impl ScopeRules {
     /// Checks the amount of an asset. What has to be counted.
     fn count(
         &self,
-        scope: &PolicyScope,
+        scope: &JudgingScope,
         asset: &Asset,
         amount: U256,
     ) -> Result<Option<Spending>, Fault> {
         let limit = self.limits.get(asset).copied().unwrap_or_default();
         let counter = SpendingCounter {
-            scope: scope.clone(),
+            scope: scope.scope.clone(),
             asset: asset.to_string(),
         };
         if limit.per_request.is_some_and(|most| amount > most) {
@@ -385,14 +386,14 @@ impl ScopeRules {
             return Err(Fault::field("amount", sentence));
         }
         if limit.per_day.is_some_and(|most| amount > most) {
-            return Err(over_day(&counter));
+            return Err(over_day(scope, &counter.asset));
         }
         let mut above = self.approvals.iter().filter_map(|rule| rule.above.as_ref());
         let counts = limit.per_day.is_some()
             || above.any(|(other, above)| other == asset && above.per_day.is_some());
         // Of a node and its vaults also what is not limited yet: a limit that is set later finds it. There
         // may be too many wallets for that.
-        let counts = counts || !matches!(scope, PolicyScope::Wallet(_));
+        let counts = counts || !matches!(scope.scope, PolicyScope::Wallet(_));
         Ok(counts.then_some(Spending {
             counter,
             amount,

@@ -250,6 +250,45 @@ fn without_a_file__should_be_signed_everything_but_raw_messages() {
     }
 }
 
+/// What an orchestrator tells its clients at once: nothing is built yet, and maybe no fee known.
+#[test]
+fn foresee__should_refuse_what_no_fee_makes_allowed_in_the_services_name() {
+    let policy = policy(&format!(
+        "most_fee.evm = \"10\"\nrecipients.evm = [\"{BOB}\"]\n\
+         [vaults.\"{VAULT}\"]\n[[vaults.\"{VAULT}\".limits]]\nasset = \"evm:1\"\nper_request = \"5\"\n"
+    ));
+    let foresee = |policy: &Policy, (order, payload): (SigningOrder, Payload), fee: Option<u64>| {
+        let asked = PolicyRequest {
+            vault: order.vault,
+            network: order.network,
+            payload: &payload,
+            fee: U256::ZERO,
+            price: None,
+            own_wallets: &BTreeSet::new(),
+        };
+        let verdict = policy.foresee(&asked, fee.map(U256::from));
+        verdict
+            .map(|_| ())
+            .map_err(|fault| fault.message().to_owned())
+    };
+    let service = policy.clone().of_service();
+    assert_eq!(foresee(&service, native(1, BOB, 4), None), Ok(()));
+    assert_eq!(foresee(&service, native(1, BOB, 4), Some(1)), Ok(()));
+    // Every transaction costs something.
+    for (value, fee) in [(5, None), (4, Some(2))] {
+        let refused = foresee(&service, native(1, BOB, value), fee).unwrap_err();
+        let over =
+            format!("with the fee, more evm:1 than this service's policy (vault {VAULT}) allows");
+        assert!(refused.contains(&over), "{refused}");
+    }
+    let refused = foresee(&service, native(1, BOB, 1), Some(11)).unwrap_err();
+    assert!(refused.starts_with("fee: could take more than this service's policy"));
+    let refused = foresee(&service, native(1, EVE, 1), None).unwrap_err();
+    assert!(refused.starts_with("recipient: is not in the list of this service's policy"));
+    let of_signer = foresee(&policy, native(1, EVE, 1), None).unwrap_err();
+    assert!(of_signer.starts_with("recipient: is not in the list of this signer's policy"));
+}
+
 #[test]
 fn networks__should_bind_where_the_signature_is_good() {
     let one = policy(r#"networks = ["evm:1"]"#);
