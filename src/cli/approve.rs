@@ -3,6 +3,7 @@
 //! The service is not believed: what is shown is what was decoded here, of the very bytes that the signature is about.
 
 use std::{
+    collections::BTreeMap,
     io::{IsTerminal as _, Write as _},
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -11,15 +12,16 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_actors::operations::{
-    ApproveSigningRequest, GetPendingSigningRequests, GetSigningRequestDetails,
-    RejectSigningRequest,
+    ApproveSigningRequests, GetPendingSigningRequests, GetSigningRequestDetails,
+    RejectSigningRequests,
 };
 use covault_core::{
     amount,
     approval::{
         Approval, ApprovalTerms, MAX_VALIDITY_MS, SSH_NAMESPACE, list_challenge,
-        rejection_challenge,
+        rejections_challenge,
     },
+    ids::{RequestId, VaultId},
     networks::{Network, Payload, outflow::ChainScope},
     port::Clock as _,
     schema::{json, wire},
@@ -67,12 +69,12 @@ pub struct ApproveArgs {
     service: PlatformArgs,
 }
 
-/// Reject a signing request: it ends for good.
+/// Reject signing requests: they end for good.
 #[derive(Debug, clap::Args)]
 pub struct RejectArgs {
-    /// The request.
-    #[arg(value_name = "UUID")]
-    uuid: String,
+    /// The requests. One signature covers those of one vault.
+    #[arg(value_name = "UUID", required = true)]
+    uuids: Vec<String>,
     /// Your private key, so that the audit log names you; without it, it names the token.
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
@@ -158,70 +160,101 @@ pub async fn approve(args: ApproveArgs) -> anyhow::Result<()> {
         several => (list_challenge(several).map_err(explain)?, ids.clone()),
     };
     let proof = sign(&args.key, &challenge)?;
-    let mut refused = 0_usize;
-    for Asked { uuid, approval, .. } in &all {
-        let request = wire::ApproveSigningRequestRequest {
-            uuid: uuid.clone(),
+    let mut results = Results::default();
+    // A call is about one vault, and one highest fee and end.
+    let mut groups: BTreeMap<_, Vec<&Asked>> = BTreeMap::new();
+    for one in &all {
+        let of = &one.approval;
+        let group = (of.vault, of.most_fee, of.valid_until_ms);
+        groups.entry(group).or_default().push(one);
+    }
+    for ((_, most_fee, valid_until_ms), group) in groups {
+        let request = wire::ApproveSigningRequestsRequest {
+            uuids: group.iter().map(|it| it.uuid.clone()).collect(),
             approval: Some(wire::Approval {
-                most_fee: approval.most_fee.to_string(),
-                valid_until_ms: approval.valid_until_ms,
+                most_fee: most_fee.to_string(),
+                valid_until_ms,
                 list: list.iter().map(|id| id.to_vec()).collect(),
                 proof: Some(proof.clone()),
             }),
         };
-        // Each stands for itself.
-        let answer = match client.call::<ApproveSigningRequest>(&request).await {
-            Ok(answer) => answer,
-            Err(error) if all.len() > 1 => {
-                eprintln!("{uuid}  not approved: {}", visible(&format!("{error:#}")));
-                refused = refused.saturating_add(1);
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
+        let answer = client.call::<ApproveSigningRequests>(&request).await?;
+        results.add(&answer.results, "approved", args.json);
         if args.json {
             answer_json(&answer)?;
-            continue;
         }
-        let request = answer.signing_request.unwrap_or_default();
-        print_line(match request.remaining_approval_count {
-            0 => format!("{uuid}  approved; the signers sign it next"),
-            missing => format!("{uuid}  approved; {missing} more to approve it"),
-        });
     }
-    ensure!(
-        refused == 0,
-        "{refused} of {} requests were not approved",
-        all.len()
-    );
-    Ok(())
+    results.end(all.len(), "approved")
+}
+
+/// What became of the requests of one command.
+#[derive(Default)]
+struct Results {
+    done: usize,
+}
+
+impl Results {
+    /// Says what became of each, unless the answer itself is shown. Each stands for itself.
+    fn add(&mut self, results: &[wire::SigningRequestResult], done: &str, json: bool) {
+        for result in results {
+            let uuid = visible(&result.uuid);
+            if let Some(error) = &result.error {
+                eprintln!("{uuid}  not {done}: {}", visible(&error.message));
+                continue;
+            }
+            self.done = self.done.saturating_add(1);
+            match (done, result.remaining_approval_count) {
+                _ if json => {}
+                ("approved", 0) => {
+                    print_line(format_args!("{uuid}  approved; the signers sign it next"))
+                }
+                ("approved", missing) => {
+                    print_line(format_args!(
+                        "{uuid}  approved; {missing} more to approve it"
+                    ));
+                }
+                _ => print_line(format_args!("{uuid}  {done}")),
+            }
+        }
+    }
+
+    fn end(self, all: usize, done: &str) -> anyhow::Result<()> {
+        let missing = all.saturating_sub(self.done);
+        ensure!(missing == 0, "{missing} of {all} requests were not {done}");
+        Ok(())
+    }
 }
 
 pub async fn reject(args: RejectArgs) -> anyhow::Result<()> {
     let client = args.service.client()?;
-    let rejection = match &args.key {
-        Some(key) => {
-            let request = details(&client, &args.uuid).await?;
-            let vault = request.vault_uuid.unwrap_or_default();
-            let vault = vault.parse().map_err(explain)?;
-            let id = request.uuid.parse().map_err(explain)?;
-            Some(sign(
-                key,
-                &rejection_challenge(vault, id).map_err(explain)?,
-            )?)
-        }
-        None => None,
-    };
-    let request = wire::RejectSigningRequestRequest {
-        uuid: args.uuid.clone(),
-        rejection,
-    };
-    let answer = client.call::<RejectSigningRequest>(&request).await?;
-    if args.json {
-        return answer_json(&answer);
+    let mut vaults: BTreeMap<VaultId, Vec<RequestId>> = BTreeMap::new();
+    for uuid in &args.uuids {
+        let request = details(&client, uuid).await?;
+        let vault = request.vault_uuid.unwrap_or_default();
+        let vault = vault.parse().map_err(explain)?;
+        let id = request.uuid.parse().map_err(explain)?;
+        vaults.entry(vault).or_default().push(id);
     }
-    print_line(format_args!("{}  rejected", args.uuid));
-    Ok(())
+    let mut results = Results::default();
+    for (vault, ids) in vaults {
+        let rejection = match &args.key {
+            Some(key) => {
+                let challenge = rejections_challenge(vault, &ids).map_err(explain)?;
+                Some(sign(key, &challenge)?)
+            }
+            None => None,
+        };
+        let request = wire::RejectSigningRequestsRequest {
+            uuids: ids.iter().map(ToString::to_string).collect(),
+            rejection,
+        };
+        let answer = client.call::<RejectSigningRequests>(&request).await?;
+        results.add(&answer.results, "rejected", args.json);
+        if args.json {
+            answer_json(&answer)?;
+        }
+    }
+    results.end(args.uuids.len(), "rejected")
 }
 
 pub async fn pending(args: PendingArgs) -> anyhow::Result<()> {

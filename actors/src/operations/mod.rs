@@ -6,6 +6,7 @@ mod add_watch_address;
 mod admin;
 mod admit_node;
 mod approve_signing_request;
+mod approve_signing_requests;
 mod backup_vault;
 mod begin_backup;
 mod cancel_reshare;
@@ -36,11 +37,13 @@ mod list_vaults;
 mod lookup;
 mod person;
 mod reject_signing_request;
+mod reject_signing_requests;
 mod remove_node;
 mod replace_transaction;
 mod reshare_vault;
 mod resimulation;
 mod revoke_token;
+mod several;
 mod show_sweep;
 mod update_wallet;
 
@@ -77,6 +80,7 @@ operations! {
     add_watch_address::AddWatchAddress,
     admit_node::AdmitNode,
     approve_signing_request::ApproveSigningRequest,
+    approve_signing_requests::ApproveSigningRequests,
     backup_vault::BackupVault,
     begin_backup::BeginBackup,
     cancel_reshare::CancelReshare,
@@ -105,6 +109,7 @@ operations! {
     list_tokens::ListTokens,
     list_vaults::ListVaults,
     reject_signing_request::RejectSigningRequest,
+    reject_signing_requests::RejectSigningRequests,
     remove_node::RemoveNode,
     replace_transaction::ReplaceTransaction,
     reshare_vault::ReshareVault,

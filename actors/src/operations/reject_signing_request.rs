@@ -1,5 +1,5 @@
 use async_trait::async_trait;
-use covault_core::{fault::Fault, schema::wire};
+use covault_core::{approval::ApprovalProof, fault::Fault, ids::RequestId, schema::wire};
 use ractor::rpc::CallResult;
 
 use super::{
@@ -30,40 +30,54 @@ impl Operation for RejectSigningRequest {
 
     async fn run(call: OperationCall<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
         let id = message.uuid.parse()?;
-        let rejection = match message.rejection {
-            Some(proof) => {
-                let proof = person::proof(Some(proof));
-                Some(proof.map_err(|fault| fault.with_prefix("rejection"))?)
-            }
-            None => None,
-        };
-        for _ in 0..TRIES {
-            let request = request(call.services, call.caller, id).await?;
-            if let Some(reason) = request.state.past_rejection() {
-                return Err(not_rejected(reason));
-            }
-            let reason = match &rejection {
-                Some(proof) => {
-                    let person = request.check_rejection(proof);
-                    let person = person.map_err(|fault| fault.with_prefix("rejection"))?;
-                    format!("rejected by {person} (rejectSigningRequest)")
-                }
-                None => REJECTED.to_owned(),
-            };
-            let actor = call.vaults.vault(request.vault).await?;
-            let commit = call.command_commit.clone();
-            let message = |reply| vault::Msg::Reject(id, reason, commit, reply);
-            match actor.call(message, call.services.call_timeout()).await {
-                // The request's actor ended before it read the message: the store says how.
-                Ok(CallResult::SenderError) => {}
-                outcome => {
-                    answer(outcome)??;
-                    return Ok(wire::RejectSigningRequestResponse { error: None });
-                }
-            }
-        }
-        Err(Fault::unavailable(
-            "the request is restarting; read its state before retrying",
-        ))
+        let rejection = rejection(message.rejection)?;
+        reject(&call, id, rejection.as_ref(), &[id]).await?;
+        Ok(wire::RejectSigningRequestResponse { error: None })
     }
+}
+
+/// A person's rejection, where the call brings one.
+pub(super) fn rejection(
+    message: Option<wire::PersonProof>,
+) -> Result<Option<ApprovalProof>, Fault> {
+    let proof = message.map(|proof| person::proof(Some(proof))).transpose();
+    proof.map_err(|fault| fault.with_prefix("rejection"))
+}
+
+/// Rejects one request, in the name of the token or of who has signed the rejection of all that are rejected `together`.
+///
+/// # Errors
+/// [`covault_core::fault::Class::Invalid`] naming the field, [`covault_core::fault::Class::WrongState`] when it is too
+/// late.
+pub(super) async fn reject(
+    call: &OperationCall<'_>,
+    id: RequestId,
+    rejection: Option<&ApprovalProof>,
+    together: &[RequestId],
+) -> Result<(), Fault> {
+    for _ in 0..TRIES {
+        let request = request(call.services, call.caller, id).await?;
+        if let Some(reason) = request.state.past_rejection() {
+            return Err(not_rejected(reason));
+        }
+        let reason = match rejection {
+            Some(proof) => {
+                let person = request.check_rejection(proof, together);
+                let person = person.map_err(|fault| fault.with_prefix("rejection"))?;
+                format!("rejected by {person} (rejectSigningRequest)")
+            }
+            None => REJECTED.to_owned(),
+        };
+        let actor = call.vaults.vault(request.vault).await?;
+        let commit = call.command_commit.clone();
+        let message = |reply| vault::Msg::Reject(id, reason, commit, reply);
+        match actor.call(message, call.services.call_timeout()).await {
+            // The request's actor ended before it read the message: the store says how.
+            Ok(CallResult::SenderError) => {}
+            outcome => return answer(outcome)?,
+        }
+    }
+    Err(Fault::unavailable(
+        "the request is restarting; read its state before retrying",
+    ))
 }

@@ -52,6 +52,8 @@ const ONE: &str = "covault/approval";
 const SEVERAL: &str = "covault/approvals";
 const ENROL: &str = "covault/enrol";
 const REJECTION: &str = "covault/rejection";
+/// Separates rejections of several requests from everything else.
+const REJECTIONS: &str = "covault/rejections";
 
 /// What a person approves: this payload, for this wallet, once, at this fee at most, until then.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -227,6 +229,21 @@ impl OrderApprovals {
 /// [`crate::fault::Class::Bug`] when a field cannot be serialized.
 pub fn rejection_challenge(vault: VaultId, request: RequestId) -> Result<[u8; 32], Fault> {
     Ok(Sha256::digest(tagged(REJECTION, &(vault, request))?).into())
+}
+
+/// The challenge of one gesture that rejects these requests of a vault: that of the only one, or SHA-256 of the tag
+/// `covault/rejections`, the version and the sorted list of their [`rejection_challenge`]s in BCS.
+///
+/// # Errors
+/// As [`rejection_challenge`].
+pub fn rejections_challenge(vault: VaultId, requests: &[RequestId]) -> Result<[u8; 32], Fault> {
+    let each = requests.iter().map(|id| rejection_challenge(vault, *id));
+    let mut each: Vec<_> = each.collect::<Result<_, _>>()?;
+    each.sort_unstable();
+    match each.as_slice() {
+        [alone] => Ok(*alone),
+        several => Ok(Sha256::digest(tagged(REJECTIONS, &several)?).into()),
+    }
 }
 
 fn tagged<T: Serialize>(tag: &str, fields: &T) -> Result<Vec<u8>, Fault> {

@@ -9,10 +9,11 @@ use crate::{
     amount::U256,
     approval::{
         Approval, ApprovalProof, ApprovalTerms, ApproverKey, GivenApproval, MAX_APPROVALS,
-        MAX_VALIDITY_MS, OrderApprovals, rejection_challenge,
+        MAX_VALIDITY_MS, OrderApprovals, rejections_challenge,
     },
     fault::Fault,
     field::label,
+    ids::RequestId,
     networks::Unsigned,
     wallet::MAX_NAME,
 };
@@ -348,12 +349,17 @@ impl SigningRequest {
         Ok(approval)
     }
 
-    /// Checks a rejection, and says whose it is.
+    /// Checks a rejection of this request, or of all that are rejected `together` and of which it is one, and says
+    /// whose it is.
     ///
     /// # Errors
     /// As [`SigningRequest::check_approval`].
-    pub fn check_rejection(&self, proof: &ApprovalProof) -> Result<String, Fault> {
-        self.approver(proof, &rejection_challenge(self.vault, self.id)?)
+    pub fn check_rejection(
+        &self,
+        proof: &ApprovalProof,
+        together: &[RequestId],
+    ) -> Result<String, Fault> {
+        self.approver(proof, &rejections_challenge(self.vault, together)?)
     }
 
     /// Whose proof it is, of those who may decide about the request.

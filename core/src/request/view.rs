@@ -116,6 +116,11 @@ impl SigningRequest {
         }
     }
 
+    /// Approvals that it lacks at `now_ms`, as far as is known; 0 unless it waits for people.
+    pub fn remaining_approvals(&self, now_ms: u64) -> u32 {
+        self.approvals(now_ms).remaining
+    }
+
     pub(super) fn status(&self) -> Status {
         show(&self.state).status
     }

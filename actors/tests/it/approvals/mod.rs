@@ -4,6 +4,7 @@ mod approving;
 mod crashes;
 mod ending;
 mod rule;
+mod several;
 mod waiting;
 mod wanted;
 
@@ -24,7 +25,7 @@ use covault_actors::{
 use covault_core::{
     approval::{
         Approval, ApprovalProof, WebAuthnAssertion, list_challenge, rejection_challenge,
-        testing::TestPasskey,
+        rejections_challenge, testing::TestPasskey,
     },
     fault::{Class, Fault},
     ids::VaultId,

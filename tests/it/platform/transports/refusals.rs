@@ -181,6 +181,18 @@ pub async fn check(world: &World, caller: &ApiCaller, made: &Fixtures) {
             "Invalid uuid",
         ),
         (
+            "approveSigningRequests",
+            json!({"uuids": []}),
+            INVALID,
+            "uuids: must be 1 to 100 signing requests",
+        ),
+        (
+            "rejectSigningRequests",
+            json!({"uuids": [made.waiting, made.signed, made.waiting]}),
+            INVALID,
+            "uuids[2]: is named twice",
+        ),
+        (
             "approveSigningRequest",
             json!({"uuid": made.waiting}),
             WRONG_STATE,

@@ -11,14 +11,16 @@ use crate::support::*;
 
 /// Which token opens what, and from where.
 pub async fn of_tokens(world: &World, caller: &ApiCaller, made: &Fixtures) {
-    const PLATFORM: [&str; 17] = [
+    const PLATFORM: [&str; 19] = [
         "createSigningRequest",
         "getSigningRequestDetails",
         "getSigningRequestList",
         "executeSigningRequests",
         "getPendingSigningRequests",
         "approveSigningRequest",
+        "approveSigningRequests",
         "rejectSigningRequest",
+        "rejectSigningRequests",
         "replaceTransaction",
         "resimulation",
         "createBatchPayment",
@@ -82,7 +84,9 @@ pub async fn of_tokens(world: &World, caller: &ApiCaller, made: &Fixtures) {
         ("createSigningRequest", world.message("not by a reader")),
         ("executeSigningRequests", uuid.clone()),
         ("approveSigningRequest", json!({"uuid": made.waiting})),
+        ("approveSigningRequests", json!({"uuids": [made.waiting]})),
         ("rejectSigningRequest", json!({"uuid": made.waiting})),
+        ("rejectSigningRequests", json!({"uuids": [made.waiting]})),
         (
             "replaceTransaction",
             json!({"uuid": made.signed, "action": "ACTION_CANCEL"}),

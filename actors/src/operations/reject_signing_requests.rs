@@ -1,0 +1,39 @@
+use async_trait::async_trait;
+use covault_core::{fault::Fault, schema::wire};
+use futures::future::join_all;
+
+use super::{
+    Home, HomeLookup, Operation, OperationCall,
+    reject_signing_request::{reject, rejection},
+    several,
+};
+
+/// Ends several requests, in the name of the token or of a person who has signed the rejection of all of them.
+pub struct RejectSigningRequests;
+
+#[async_trait]
+impl Operation for RejectSigningRequests {
+    const METHOD: &'static str = "mpcvault.platform.v1.PlatformAPI.RejectSigningRequests";
+    type Request = wire::RejectSigningRequestsRequest;
+    type Response = wire::RejectSigningRequestsResponse;
+
+    async fn home(lookup: &HomeLookup<'_>, message: &Self::Request) -> Result<Home, Fault> {
+        several::home(lookup, &message.uuids).await
+    }
+
+    async fn run(call: OperationCall<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
+        let ids = several::requests_of_one_vault(&call, &message.uuids).await?;
+        let rejection = rejection(message.rejection)?;
+        let each = ids
+            .iter()
+            .map(|id| reject(&call, *id, rejection.as_ref(), &ids));
+        let mut results = Vec::with_capacity(ids.len());
+        for (id, rejected) in ids.iter().zip(join_all(each).await) {
+            results.push(several::result(*id, rejected.map(|()| 0))?);
+        }
+        Ok(wire::RejectSigningRequestsResponse {
+            error: None,
+            results,
+        })
+    }
+}
