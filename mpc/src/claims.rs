@@ -6,7 +6,8 @@
 //!   it is for: each digest binds the amount of its own input alone.
 //! - A session attempt is run once, also after a restart.
 //! - What requests let go is counted for 24 hours ([`windows`]), each request once, when its first
-//!   claim is granted: whatever becomes of the signature, the count stands.
+//!   claim is granted: whatever becomes of the signature, the count stands. A new holder of a key does not know what
+//!   those before it have counted: to it, limits of a day are used up until nothing of that counts any more.
 //! - A peer that cheated in a way that leaks key material is banned from that key for good.
 //! - A file that was put back is noticed ([`ClaimsAge`]): other nodes remember how much it had promised.
 //! - A signing nonce made ahead ([`crate::nonces`]) is given out once: its deletion is in the
@@ -43,12 +44,12 @@ use redb::{
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{oneshot, watch};
 
-use height::BlockedEpochs;
 pub use height::ClaimsAge;
+use height::{BlockedEpochs, SPENDING_WINDOW_MS};
 pub(crate) use height::{LostClaims, PeerHeights};
 
 use crate::{
-    key_records::{self, KeyRecord, KeyRecords, VaultKeys},
+    key_records::{self, JoinedKey, KeyRecord, KeyRecords, VaultKeys},
     policy::{Spending, SpendingCounter},
     pool::CpuPool,
     preprocess::table::{self as nonce_table, NonceRow, NonceSelection, StoredNonces},
@@ -95,6 +96,9 @@ pub enum ClaimError {
     /// Recent spending is unknown: an older copy of the claims file was restored.
     #[error("claims of this node are missing, so its limits and approvals count as used up")]
     SpendingUnknown,
+    /// Recent spending is unknown: the node got its share of the key by a reshare.
+    #[error("the holders before this node may have used up its limits until {0}")]
+    SpentElsewhere(u64),
     /// A nonce that was to be used is not there, or no longer.
     #[error("a nonce was already used")]
     NonceMissing,
@@ -117,19 +121,13 @@ pub struct Claim {
     pub transaction: Option<[u8; 32]>,
     /// What the request lets go: each counter once.
     pub spending: Vec<Spending>,
-    /// The approvals that it rests on, which are good for one transaction.
-    pub approved: Option<ClaimedApprovals>,
+    /// The root public key; empty for key generation.
+    pub root: Vec<u8>,
+    /// Until when the approvals may be used that it rests on, which are good for one transaction, in milliseconds since
+    /// the Unix epoch.
+    pub approved_until_ms: Option<u64>,
     /// Now, in milliseconds since the Unix epoch.
     pub now_ms: u64,
-}
-
-/// Approvals that a claim rests on.
-#[derive(Clone, Debug)]
-pub struct ClaimedApprovals {
-    /// The root public key that they name.
-    pub root: Vec<u8>,
-    /// Until when they may be used, in milliseconds since the Unix epoch.
-    pub valid_until_ms: u64,
 }
 
 impl Claim {
@@ -149,10 +147,8 @@ impl Claim {
             digest: Some((order.request, digest(order))),
             transaction: order.network.rules().signed_in_parts(&order.unsigned)?,
             spending,
-            approved: approved.then(|| ClaimedApprovals {
-                root: order.root_public_key.clone(),
-                valid_until_ms: order.approvals.valid_until_ms,
-            }),
+            root: order.root_public_key.clone(),
+            approved_until_ms: approved.then_some(order.approvals.valid_until_ms),
             now_ms,
         })
     }
@@ -192,7 +188,7 @@ enum WriteJob {
     },
     NoteKey(Vec<u8>, Option<KeyRecord>, oneshot::Sender<ClaimResult>),
     NoteVaultKey((VaultId, Curve), Vec<u8>, oneshot::Sender<ClaimResult>),
-    NoteJoined(Vec<u8>, u64, oneshot::Sender<ClaimResult>),
+    NoteJoined(Vec<u8>, JoinedKey, oneshot::Sender<ClaimResult>),
     KeepNonces(ShareEpoch, Vec<NonceRow>, oneshot::Sender<ClaimResult>),
     BurnNonces(ShareEpoch, Vec<u64>, oneshot::Sender<ClaimResult>),
     LostClaims(LostClaims, oneshot::Sender<ClaimResult>),
@@ -494,9 +490,13 @@ impl Claims {
         Ok(())
     }
 
-    /// Notes that this node gets a share of the key by a reshare now; on disk when it returns.
-    pub(crate) async fn note_joined(&self, root: Vec<u8>, now_ms: u64) -> Result<(), ClaimError> {
-        self.ask(|reply| WriteJob::NoteJoined(root, now_ms, reply))
+    /// Notes that this node gets a share of the key by a reshare; on disk when it returns.
+    pub(crate) async fn note_joined(
+        &self,
+        root: Vec<u8>,
+        joined: JoinedKey,
+    ) -> Result<(), ClaimError> {
+        self.ask(|reply| WriteJob::NoteJoined(root, joined, reply))
             .await?;
         Ok(())
     }
@@ -733,8 +733,8 @@ fn commit(
                 key_records::put_vault(&transaction, *of, root)?;
                 Ok(Vec::new())
             }
-            WriteJob::NoteJoined(root, now_ms, _) => {
-                key_records::put_joined(&transaction, root, *now_ms)?;
+            WriteJob::NoteJoined(root, joined, _) => {
+                key_records::put_joined(&transaction, root, *joined)?;
                 Ok(Vec::new())
             }
             WriteJob::KeepNonces(of, rows, _) => {
@@ -803,14 +803,17 @@ fn grant(
                 // While an approval is valid, it may have been used for a request that this node has forgotten.
                 let unknown = |it: &Spending| it.most_per_day.is_some() || it.unapproved.is_some();
                 if age.lacks_spending(now_ms)
-                    && (claim.approved.is_some() || claim.spending.iter().any(unknown))
+                    && (claim.approved_until_ms.is_some() || claim.spending.iter().any(unknown))
                 {
                     return Ok(Err(ClaimError::SpendingUnknown));
                 }
-                if let Some(approved) = &claim.approved
-                    && let Some(wants) = used_by_others(transaction, approved)?
+                if let Some(until_ms) = claim.approved_until_ms
+                    && let Some(wants) = used_by_others(transaction, &claim.root, until_ms)?
                 {
                     return Ok(Err(ClaimError::ApprovalsMissing(wants)));
+                }
+                if let Some(refused) = spent_by_others(transaction, claim, now_ms)? {
+                    return Ok(Err(refused));
                 }
                 if let Err(over) = windows.count(transaction, &claim.spending, now_ms)? {
                     return Ok(Err(over));
@@ -834,21 +837,55 @@ fn grant(
 /// transaction; `None`: they cannot have. Each of them has taken approvals that were valid for [`MAX_VALIDITY_MS`] at most.
 fn used_by_others(
     transaction: &WriteTransaction,
-    approved: &ClaimedApprovals,
+    root: &[u8],
+    approved_until_ms: u64,
 ) -> Result<Option<String>, redb::Error> {
-    let joined_ms = key_records::joined_ms(transaction, &approved.root)?;
+    let joined_ms = key_records::joined_ms(transaction, root)?;
     let unused_ms = joined_ms.map(|joined_ms| {
         joined_ms
             .saturating_add(MAX_VALIDITY_MS)
             .saturating_add(CLOCKS_APART_MS)
     });
-    let unused_ms = unused_ms.filter(|unused_ms| approved.valid_until_ms < *unused_ms);
+    let unused_ms = unused_ms.filter(|unused_ms| approved_until_ms < *unused_ms);
     Ok(unused_ms.map(|unused_ms| {
         format!(
             "wants approvals that are valid until {unused_ms} (milliseconds since the Unix epoch) or later: it got its \
              share of the key by a reshare, and its former holders may have used earlier approvals"
         )
     }))
+}
+
+/// Why a claim cannot be counted, at `now_ms`, whose limits the holders of the key before this node may have used up:
+/// their sums of a day are not known here. `None`: they are, or nothing of it is limited. People may approve what they
+/// have to above a day's sum.
+fn spent_by_others(
+    transaction: &WriteTransaction,
+    claim: &Claim,
+    now_ms: u64,
+) -> Result<Option<ClaimError>, redb::Error> {
+    let limited = claim.spending.iter().any(|it| it.most_per_day.is_some());
+    let unapproved = claim.spending.iter().find_map(|it| it.unapproved.as_ref());
+    if !limited && unapproved.is_none() {
+        return Ok(None);
+    }
+    let since_ms = key_records::new_holder_ms(transaction, &claim.root)?;
+    let known_ms = since_ms.map(|since_ms| {
+        since_ms
+            .saturating_add(SPENDING_WINDOW_MS)
+            .saturating_add(CLOCKS_APART_MS)
+    });
+    let Some(known_ms) = known_ms.filter(|known_ms| now_ms < *known_ms) else {
+        return Ok(None);
+    };
+    Ok(match unapproved {
+        _ if limited => Some(ClaimError::SpentElsewhere(known_ms)),
+        Some(unapproved) => Some(ClaimError::ApprovalsMissing(format!(
+            "{}: until {known_ms} (milliseconds since the Unix epoch) it does not know the day's sum, because it got its \
+             share of the key by a reshare",
+            unapproved.wants
+        ))),
+        None => None,
+    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Claims that stand, whatever happens.
 
 use covault_core::{
+    amount::U256,
     approval::OrderApprovals,
     derive::KeyPath,
     ids::VaultId,
@@ -9,6 +10,7 @@ use covault_core::{
 };
 
 use super::*;
+use crate::policy::{PolicyScope, UnapprovedLimit};
 
 fn claim(session: u8, attempt: u32, digest: u8) -> Claim {
     Claim {
@@ -18,7 +20,8 @@ fn claim(session: u8, attempt: u32, digest: u8) -> Claim {
         transaction: None,
         spending: Vec::new(),
         now_ms: 1,
-        approved: None,
+        root: Vec::new(),
+        approved_until_ms: None,
     }
 }
 
@@ -227,14 +230,16 @@ async fn approvals__should_be_refused_that_may_have_been_used_before_the_node_go
         ..claim(number, 0, number)
     };
     let approved = |number: u8, root: &[u8], valid_until_ms: u64| Claim {
-        approved: Some(ClaimedApprovals {
-            root: root.to_vec(),
-            valid_until_ms,
-        }),
+        root: root.to_vec(),
+        approved_until_ms: Some(valid_until_ms),
         ..plain(number)
     };
     claims.claim(approved(1, &root, 5)).await.unwrap();
-    claims.note_joined(root.clone(), 1_000).await.unwrap();
+    let joined = JoinedKey {
+        at_ms: 1_000,
+        held_before: true,
+    };
+    claims.note_joined(root.clone(), joined).await.unwrap();
     let unused_ms = 1_000 + MAX_VALIDITY_MS + CLOCKS_APART_MS;
     let refused = claims.claim(approved(2, &root, unused_ms - 1)).await;
     let Err(ClaimError::ApprovalsMissing(wants)) = refused else {
@@ -250,4 +255,84 @@ async fn approvals__should_be_refused_that_may_have_been_used_before_the_node_go
     };
     claims.claim(again).await.unwrap();
     claims.claim(plain(4)).await.unwrap();
+}
+
+/// A claim of what is counted against a limit of a day, and of what people have to approve above a day's sum.
+fn counted(number: u8, root: &[u8], now_ms: u64, limit: Option<u64>, free: Option<u64>) -> Claim {
+    let amount = |it: u64| U256::from(it);
+    Claim {
+        digest: Some((RequestId::from_bytes([number; 16]), [number; 32])),
+        root: root.to_vec(),
+        now_ms,
+        spending: vec![Spending {
+            counter: SpendingCounter {
+                scope: PolicyScope::Node,
+                asset: "evm:1".into(),
+            },
+            amount: amount(1),
+            most_per_day: limit.map(amount),
+            unapproved: free.map(|free| UnapprovedLimit {
+                most_per_day: amount(free),
+                wants: "wants 1 of treasurer".into(),
+            }),
+        }],
+        ..claim(number, 0, number)
+    }
+}
+
+/// Else who reshares a key could spend the limit of a day once more.
+#[tokio::test]
+async fn limits_of_a_day__should_count_as_used_up_where_the_holders_before_may_have_spent_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let claims = Claims::open(&folder.path().join("claims.redb"), true).unwrap();
+    let (new, kept) = (vec![3; 33], vec![4; 33]);
+    let now_ms = 1_800_000_000_000;
+    claims
+        .claim(counted(1, &new, now_ms, Some(100), None))
+        .await
+        .unwrap();
+    for (root, held_before) in [(&new, false), (&kept, true)] {
+        let joined = JoinedKey {
+            at_ms: now_ms,
+            held_before,
+        };
+        claims.note_joined(root.clone(), joined).await.unwrap();
+    }
+    let known_ms = now_ms + SPENDING_WINDOW_MS + CLOCKS_APART_MS;
+    for at_ms in [now_ms, known_ms - 1] {
+        let refused = claims.claim(counted(2, &new, at_ms, Some(100), None)).await;
+        assert_eq!(refused, Err(ClaimError::SpentElsewhere(known_ms)));
+        // A limit is one whoever approves.
+        let refused = claims.claim(counted(2, &new, at_ms, Some(100), Some(50)));
+        assert_eq!(refused.await, Err(ClaimError::SpentElsewhere(known_ms)));
+        let refused = claims.claim(counted(2, &new, at_ms, None, Some(100)));
+        let Err(ClaimError::ApprovalsMissing(wants)) = refused.await else {
+            panic!("more than people need not approve");
+        };
+        assert!(wants.starts_with("wants 1 of treasurer: until"), "{wants}");
+    }
+    // What nothing limits; what was claimed before; a key that it held before, and one that it made.
+    let free = counted(3, &new, now_ms, None, None);
+    claims.claim(free).await.unwrap();
+    let again = Claim {
+        attempt: 1,
+        ..counted(1, &new, now_ms, Some(100), None)
+    };
+    claims.claim(again).await.unwrap();
+    for (number, root) in [(4, kept), (5, vec![5; 33])] {
+        let counted = counted(number, &root, now_ms, Some(100), Some(100));
+        claims.claim(counted).await.unwrap();
+    }
+    // What it has counted itself counts on. It stays a new holder when it has been one already.
+    let joined = JoinedKey {
+        at_ms: now_ms + 1,
+        held_before: true,
+    };
+    claims.note_joined(new.clone(), joined).await.unwrap();
+    let refused = claims.claim(counted(6, &new, known_ms - 1, Some(100), None));
+    assert_eq!(refused.await, Err(ClaimError::SpentElsewhere(known_ms)));
+    claims
+        .claim(counted(6, &new, known_ms, Some(100), Some(100)))
+        .await
+        .unwrap();
 }

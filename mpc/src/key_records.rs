@@ -26,6 +26,10 @@ const VAULTS: TableDefinition<'_, (&[u8; 16], &str), &[u8]> = TableDefinition::n
 /// Root public key -> when this node got a share of it by a reshare, in milliseconds since the Unix epoch.
 const JOINED: TableDefinition<'_, &[u8], u64> = TableDefinition::new("keys_joined.1");
 
+/// Root public key -> when this node got a share of it, having had none of the generation before, in milliseconds since
+/// the Unix epoch.
+const NEW_HOLDER: TableDefinition<'_, &[u8], u64> = TableDefinition::new("keys_new_holder.1");
+
 type KeyRow<'a> = (&'a [u8; 32], &'a [u8; 16], u64, u64);
 
 /// A key that was made by key generation.
@@ -41,6 +45,15 @@ pub struct KeyRecord {
     pub used_ms: Option<u64>,
 }
 
+/// A share of a key that a node got by a reshare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct JoinedKey {
+    /// When, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// Whether it held one of the generation before, and so has counted what it signed with it.
+    pub held_before: bool,
+}
+
 /// Notes by root public key.
 pub(crate) type KeyRecords = HashMap<Vec<u8>, KeyRecord>;
 
@@ -51,6 +64,7 @@ pub(crate) fn make(transaction: &WriteTransaction) -> Result<(), redb::Error> {
     transaction.open_table(KEYS)?;
     transaction.open_table(VAULTS)?;
     transaction.open_table(JOINED)?;
+    transaction.open_table(NEW_HOLDER)?;
     Ok(())
 }
 
@@ -81,10 +95,23 @@ pub(crate) fn put_vault(
 pub(crate) fn put_joined(
     transaction: &WriteTransaction,
     root: &[u8],
-    now_ms: u64,
+    joined: JoinedKey,
 ) -> Result<(), redb::Error> {
-    transaction.open_table(JOINED)?.insert(root, now_ms)?;
+    let JoinedKey { at_ms, held_before } = joined;
+    transaction.open_table(JOINED)?.insert(root, at_ms)?;
+    if !held_before {
+        transaction.open_table(NEW_HOLDER)?.insert(root, at_ms)?;
+    }
     Ok(())
+}
+
+/// When this node last got a share of the key without having had one of the generation before; `None`: never.
+pub(crate) fn new_holder_ms(
+    transaction: &WriteTransaction,
+    root: &[u8],
+) -> Result<Option<u64>, redb::Error> {
+    let table = transaction.open_table(NEW_HOLDER)?;
+    Ok(table.get(root)?.map(|at_ms| at_ms.value()))
 }
 
 /// When this node last got a share of the key by a reshare; `None`: it made the key, and refreshed it only.

@@ -50,7 +50,8 @@ pub async fn take_nonces(
             transaction: None,
             spending: Vec::new(),
             now_ms: 1,
-            approved: None,
+            root: Vec::new(),
+            approved_until_ms: None,
         };
         let take = NonceSelection {
             of: of.clone(),

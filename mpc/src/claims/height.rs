@@ -18,7 +18,7 @@ const PEERS: TableDefinition<'_, &[u8; 32], (u64, &[u8])> = TableDefinition::new
 
 /// How long limits count as used up after spending was forgotten: as long as one looks back, 24 hours
 /// and a bucket.
-const SPENDING_WINDOW_MS: u64 = 86_400_000 + super::windows::BUCKET_MS;
+pub(super) const SPENDING_WINDOW_MS: u64 = 86_400_000 + super::windows::BUCKET_MS;
 
 /// The age of a claims file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -148,7 +148,6 @@ mod tests {
     use covault_core::ids::{RequestId, SessionId};
 
     use super::*;
-    use crate::claims::ClaimedApprovals;
     use crate::claims::{Claim, ClaimError, Claims};
 
     fn claim(session: u8, now_ms: u64) -> Claim {
@@ -159,7 +158,8 @@ mod tests {
             transaction: None,
             spending: Vec::new(),
             now_ms,
-            approved: None,
+            root: vec![5; 33],
+            approved_until_ms: None,
         }
     }
 
@@ -209,10 +209,7 @@ mod tests {
         // What an approval was used for may be missing too, until it is over.
         let request = |number: u8, now_ms, approved: bool| Claim {
             digest: Some((RequestId::from_bytes([number; 16]), [number; 32])),
-            approved: approved.then(|| ClaimedApprovals {
-                root: root.to_vec(),
-                valid_until_ms: u64::MAX,
-            }),
+            approved_until_ms: approved.then_some(u64::MAX),
             ..claim(number, now_ms)
         };
         let unknown = Err(ClaimError::SpendingUnknown);

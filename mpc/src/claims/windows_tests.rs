@@ -40,7 +40,8 @@ fn spending(request: u8, now_ms: u64, spends: &[(&str, u64, u64)]) -> Claim {
             })
             .collect(),
         now_ms,
-        approved: None,
+        root: Vec::new(),
+        approved_until_ms: None,
     }
 }
 

@@ -482,7 +482,8 @@ impl Node {
             transaction: None,
             spending: Vec::new(),
             now_ms: self.clock.now_ms(),
-            approved: None,
+            root: Vec::new(),
+            approved_until_ms: None,
         };
         let (orchestrator, place) = (begin.orchestrator, (begin.epoch, begin.job.priority()));
         self.claim_then_begin(claim, None, None, orchestrator, place, move |_| Ok(begin));
@@ -559,6 +560,13 @@ fn refused_claim(error: &ClaimError) -> Fault {
         ),
         ClaimError::DailyLimitReached(SpendingCounter { scope, asset }) => over_day(scope, asset),
         ClaimError::ApprovalsMissing(wants) => approvals_missing(wants),
+        ClaimError::SpentElsewhere(known_ms) => Fault::field(
+            "policy",
+            format_args!(
+                "this node got its share of the key by a reshare and does not know what the holders before it have \
+                 signed, so its limits of a day count as used up until {known_ms} (milliseconds since the Unix epoch)"
+            ),
+        ),
         ClaimError::SpendingUnknown => Fault::field("policy", SPENDING_UNKNOWN),
         ClaimError::NonceMissing | ClaimError::Store(_) => {
             Fault::unavailable("a signer's disk failed")

@@ -2,6 +2,7 @@
 //! and the refusal begins with the field.
 
 mod approvals;
+mod new_holders;
 
 use std::{
     collections::BTreeMap,

@@ -223,7 +223,8 @@ fn child__should_sign_until_it_is_killed() {
             transaction: None,
             spending: Vec::new(),
             now_ms: 1,
-            approved: None,
+            root: Vec::new(),
+            approved_until_ms: None,
         };
         let take = NonceSelection {
             of: of.clone(),

@@ -24,6 +24,7 @@ use super::{
 use crate::simulated::believes_new_holders;
 use crate::{
     envelope::EnvelopeHeader,
+    key_records::JoinedKey,
     loaded_keys::LoadedKeys,
     message::{ActivateMsg, OrderReply},
     meter,
@@ -40,6 +41,8 @@ struct ActivationNotes {
     /// That the node does not know what the key's holders have signed: they were others, or sets of them without a node
     /// in common with the new ones could sign.
     joined: bool,
+    /// Then: it held a share of the generation before.
+    held_before: bool,
 }
 
 /// Whether the order leaves holders and threshold of the node's own share as they are, and the node knows what it has signed.
@@ -132,6 +135,7 @@ impl Node {
                         .quota_tracker
                         .is_noted((order.vault, order.scheme.curve()), &order.root_public_key),
                 joined: !record.is_some_and(|record| is_refresh(record, &order)),
+                held_before: record.is_some_and(|it| !it.restored && it.epoch == order.old.epoch),
             };
             if notes.vault_key || notes.joined {
                 let request = ActivateMsg {
@@ -226,8 +230,11 @@ impl Node {
             let mut noted = Ok(());
             if notes.joined {
                 // A clock that is behind makes no approval newer.
-                let now_ms = node.clock.now_ms().max(node.claims.age().newest_ms);
-                noted = node.claims.note_joined(root.clone(), now_ms).await;
+                let joined = JoinedKey {
+                    at_ms: node.clock.now_ms().max(node.claims.age().newest_ms),
+                    held_before: notes.held_before,
+                };
+                noted = node.claims.note_joined(root.clone(), joined).await;
             }
             if notes.vault_key && noted.is_ok() {
                 noted = node.write_vault_key(of, root).await;

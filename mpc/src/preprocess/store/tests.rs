@@ -114,7 +114,8 @@ impl TestStore {
             transaction: None,
             spending: Vec::new(),
             now_ms: 1,
-            approved: None,
+            root: Vec::new(),
+            approved_until_ms: None,
         };
         let take = NonceSelection {
             of: of.clone(),
@@ -264,7 +265,8 @@ fn nonces__should_not_lie_open_on_disk() {
         transaction: None,
         spending: Vec::new(),
         now_ms: 1,
-        approved: None,
+        root: Vec::new(),
+        approved_until_ms: None,
     };
     let taken = futures::executor::block_on(nonces.claim(&claims, claim, Some(take))).unwrap();
     let thief = NonceStore::new(b"another keyring", &claims).unwrap();

@@ -536,7 +536,7 @@ async fn approvals__should_not_be_taken_where_two_sets_of_signers_could_use_one(
 }
 
 /// Has the cluster sign with these nodes only.
-async fn sign_with(
+pub(super) async fn sign_with(
     world: &ByzantineFixture,
     order: &SigningOrder,
     signers: &[NodeId],
