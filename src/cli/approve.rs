@@ -425,7 +425,7 @@ fn contents(json: &serde_json::Value) -> Vec<String> {
 
 /// A text of the service's without what could make a terminal show another one: control characters, and those that
 /// turn the direction of writing.
-fn visible(text: &str) -> String {
+pub(super) fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
@@ -436,7 +436,7 @@ fn visible(text: &str) -> String {
     shown
 }
 
-fn confirm() -> anyhow::Result<()> {
+pub(super) fn confirm() -> anyhow::Result<()> {
     ensure!(
         std::io::stdin().is_terminal(),
         "standard input is not a terminal: --yes approves what is shown"
@@ -448,8 +448,15 @@ fn confirm() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Has ssh-keygen sign.
 fn sign(key: &Path, challenge: &[u8; 32]) -> anyhow::Result<wire::PersonProof> {
+    let signature = ssh_signature(key, challenge)?;
+    Ok(wire::PersonProof {
+        r#type: Some(wire::person_proof::Type::Ssh(signature)),
+    })
+}
+
+/// Has ssh-keygen sign.
+pub(super) fn ssh_signature(key: &Path, challenge: &[u8; 32]) -> anyhow::Result<String> {
     let mut child = Command::new("ssh-keygen")
         .args(["-q", "-Y", "sign", "-n", SSH_NAMESPACE, "-f"])
         .arg(key)
@@ -466,11 +473,7 @@ fn sign(key: &Path, challenge: &[u8; 32]) -> anyhow::Result<wire::PersonProof> {
         "ssh-keygen did not sign with {}",
         key.display()
     );
-    Ok(wire::PersonProof {
-        r#type: Some(wire::person_proof::Type::Ssh(String::from_utf8(
-            output.stdout,
-        )?)),
-    })
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 #[cfg(test)]

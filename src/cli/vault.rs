@@ -2,6 +2,7 @@
 
 pub mod approvals;
 mod backup;
+mod change;
 mod lifecycle;
 
 use anyhow::{Context as _, bail};
@@ -82,6 +83,9 @@ pub enum Command {
         #[command(flatten)]
         vault_keys: lifecycle::VaultKeysArgs,
     },
+    /// Change who approves a vault's requests: propose, have as many people sign as the present rule needs, apply.
+    #[command(subcommand)]
+    Approvals(change::Command),
     /// Back up a vault's keys: every node encrypts its shares to recipients kept offline.
     ///
     /// `covault recover` computes the private keys from a threshold of the files, `covault node restore` gives one
@@ -177,6 +181,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         Command::Show { which, target } => lifecycle::show(which, target).await,
         Command::Refresh(vault_keys) => lifecycle::refresh(vault_keys).await,
         Command::Reshare { set, vault_keys } => lifecycle::reshare(vault_keys, set).await,
+        Command::Approvals(command) => change::run(command).await,
         Command::Backup(args) => backup::run(args).await,
     }
 }

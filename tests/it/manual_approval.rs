@@ -178,6 +178,70 @@ async fn manual__should_sign_what_a_person_has_approved_with_an_ssh_key_and_noth
     assert_eq!(details["signatures"], Value::Null);
 }
 
+#[tokio::test]
+async fn rule__should_be_changed_by_the_people_of_the_rule_in_force() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let keys = ["treasurer", "controller"].map(|name| new_key(folder, name));
+    let approvers = keys.each_ref().map(|key| {
+        let name = key.rsplit('/').next().unwrap();
+        format!("{name}={key}.pub")
+    });
+    let dev = DevProcess::start(&folder.join("dev"), &["--manual", &approvers[0]]).await;
+    let from = dev.api.wallet(&dev.vault, "NETWORK_TYPE_EVM").await;
+    let message = json!({"evmMessage": {"chainId": "1", "from": from, "content": base64("x")}});
+    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let (change, signature) = (path("change.json"), path("signature"));
+    let said = dev.command(&[
+        "vault",
+        "approvals",
+        "propose",
+        "--vault",
+        &dev.vault,
+        "--approver",
+        &approvers[1],
+        "--out",
+        &change,
+    ]);
+    assert!(said.contains("needs 1 signatures"), "{said}");
+    // Neither the operator alone nor the new approver decides.
+    let apply = [
+        "vault",
+        "approvals",
+        "apply",
+        &change,
+        "--signature",
+        &signature,
+    ];
+    let (done, _, err) = dev.ask(&apply[..4]);
+    assert!(!done && err.contains("wants 1 of treasurer"), "{err}");
+    let sign = |key: &str| {
+        let mut command = covault();
+        command.args(["vault", "approvals", "sign", &change, "--yes", "--key", key]);
+        let (done, _, err) = outcome_of(command.args(["--out", &signature]));
+        assert!(done, "{err}");
+        err
+    };
+    sign(&keys[1]);
+    let (done, _, err) = dev.ask(&apply);
+    assert!(!done && err.contains("key belongs to no approver"), "{err}");
+    let shown = sign(&keys[0]);
+    for part in ["now: 1 of treasurer", "then: 1 of controller"] {
+        assert!(shown.contains(part), "{shown}");
+    }
+    let line = std::fs::read_to_string(format!("{}.pub", keys[1])).unwrap();
+    assert!(shown.contains(line.trim()), "{shown}");
+    let said = dev.command(&apply);
+    assert!(said.contains("1 of controller"), "{said}");
+
+    let uuid = dev.api.create(message).await;
+    let approve = |key: &str| person(&dev.api, folder, &["approve", &uuid, "--key", key, "--yes"]);
+    let (done, _, err) = approve(&keys[0]);
+    assert!(!done && err.contains("key belongs to no approver"), "{err}");
+    assert!(approve(&keys[1]).0);
+    assert_eq!(dev.api.execute(&uuid).await["error"], Value::Null);
+}
+
 const TO: &str = "0x00000000000000000000000000000000C0FFEE18";
 const ETHER: u128 = 1_000_000_000_000_000_000;
 /// wei; more than anvil takes for a transfer.

@@ -1,12 +1,7 @@
 use async_trait::async_trait;
 use covault_core::{
-    fault::Fault,
-    ids::VaultId,
-    request::{ApprovalMode, ApprovalRule, Approver, USUAL_EXPIRY_MS},
-    schema::admin,
-    scheme::Scheme,
-    signature::Curve,
-    wallet::vault::Vault,
+    fault::Fault, ids::VaultId, request::ApprovalRule, schema::admin, scheme::Scheme,
+    signature::Curve, wallet::vault::Vault,
 };
 
 use super::{
@@ -48,7 +43,7 @@ impl Operation for CreateVault {
             replace,
             approvals,
         } = request;
-        let approval = parse_approvals(approvals)?;
+        let approval = ApprovalRule::parse(approvals)?;
         let threshold = parse_threshold(threshold)?;
         let signers = parse_lines("signers", &signers)?;
         let ecdsa = parse_backend(call.services, ecdsa_backend.as_deref())?;
@@ -95,43 +90,6 @@ impl Operation for CreateVault {
             vault: Some(vault_message(call.services, &made).await?),
         })
     }
-}
-
-/// Who decides about the requests of a vault. It has to be said.
-fn parse_approvals(message: Option<admin::ApprovalRule>) -> Result<ApprovalRule, Fault> {
-    let refuse = |part: &str, problem: &str| Fault::field(format!("approvals{part}"), problem);
-    let admin::ApprovalRule {
-        mode,
-        needs,
-        of,
-        expires_ms,
-    } = message.ok_or_else(|| {
-        refuse(
-            "",
-            "is required: manual, with the persons who approve each request, or automatic",
-        )
-    })?;
-    let mode = match (mode.as_str(), needs) {
-        ("manual", needs) => ApprovalMode::Manual {
-            // More than there can be approvers is refused by the rule itself.
-            needs: u16::try_from(needs).unwrap_or(u16::MAX),
-        },
-        ("automatic", 0) => ApprovalMode::Automatic,
-        ("automatic", _) => return Err(refuse(".needs", "must be 0 where mode is automatic")),
-        _ => return Err(refuse(".mode", "must be manual or automatic")),
-    };
-    let approver = |admin::Approver { name, keys }| Approver { name, keys };
-    let rule = ApprovalRule {
-        mode,
-        of: of.into_iter().map(approver).collect(),
-        expires_ms: match expires_ms {
-            0 => USUAL_EXPIRY_MS,
-            given => given,
-        },
-    };
-    rule.check()
-        .map_err(|fault| fault.with_prefix("approvals"))?;
-    Ok(rule)
 }
 
 /// The scheme of a vault's ECDSA key. It is refused when this build lacks it: the signers' builds are

@@ -10,6 +10,7 @@ mod approve_signing_requests;
 mod backup_vault;
 mod begin_backup;
 mod cancel_reshare;
+mod change_approvals;
 mod configure_sweep;
 mod create_batch_payment;
 mod create_deposit_wallet;
@@ -84,6 +85,7 @@ operations! {
     backup_vault::BackupVault,
     begin_backup::BeginBackup,
     cancel_reshare::CancelReshare,
+    change_approvals::ChangeApprovals,
     configure_sweep::ConfigureSweep,
     create_batch_payment::CreateBatchPayment,
     create_deposit_wallet::CreateDepositWallet,

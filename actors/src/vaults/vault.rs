@@ -37,7 +37,7 @@ use covault_core::{
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 use tokio::sync::watch;
 
-pub use approving::{NewApproval, not_waiting};
+pub use approving::{NewApproval, NewRule, not_waiting};
 pub use keys::KeyPlan;
 pub use life::{KeyShares, Msg as ReshareMsg, ReshareRequest, SharesInUse};
 pub use message::vault_message;
@@ -89,6 +89,8 @@ pub enum Msg {
     ),
     /// A person has approved a request.
     Approve(Box<NewApproval>),
+    /// Others decide about requests from now on.
+    ChangeApprovals(Box<NewRule>, RpcReplyPort<Result<Vault, Fault>>),
     /// Enough have: it goes on.
     Agreed(RequestId),
     /// A request waits for people, until this time at most, in milliseconds since the Unix epoch.
@@ -248,6 +250,7 @@ impl Actor for VaultActor {
                 live.reject(request, reason, command_commit, reply).await
             }
             Msg::Approve(approval) => live.approve(&myself, *approval),
+            Msg::ChangeApprovals(new, reply) => live.change_approvals(*new, reply).await?,
             Msg::Agreed(request) => live.agreed(&myself, request).await?,
             Msg::Awaits(until_ms) => live.awaits(&myself, until_ms),
             Msg::ExpiryDue => live.expire(&myself),

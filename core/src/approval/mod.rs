@@ -54,6 +54,8 @@ const ENROL: &str = "covault/enrol";
 const REJECTION: &str = "covault/rejection";
 /// Separates rejections of several requests from everything else.
 const REJECTIONS: &str = "covault/rejections";
+/// Separates changes of who approves from everything else.
+const RULE_CHANGE: &str = "covault/approval-rule";
 
 /// What a person approves: this payload, for this wallet, once, at this fee at most, until then.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -244,6 +246,15 @@ pub fn rejections_challenge(vault: VaultId, requests: &[RequestId]) -> Result<[u
         [alone] => Ok(*alone),
         several => Ok(Sha256::digest(tagged(REJECTIONS, &several)?).into()),
     }
+}
+
+/// What people sign who agree to a `change` of who approves: SHA-256 of the tag `covault/approval-rule`, the version and the
+/// change in BCS.
+///
+/// # Errors
+/// [`crate::fault::Class::Bug`] when it cannot be serialized.
+pub fn rule_change_challenge<T: Serialize>(change: &T) -> Result<[u8; 32], Fault> {
+    Ok(Sha256::digest(tagged(RULE_CHANGE, change)?).into())
 }
 
 fn tagged<T: Serialize>(tag: &str, fields: &T) -> Result<Vec<u8>, Fault> {

@@ -90,6 +90,30 @@ impl ApprovalRule {
         }
     }
 
+    /// Whose proof it is, of those whom the rule names.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`], field `proof`, when it is nobody's, or not valid.
+    pub(super) fn approver(
+        &self,
+        proof: &ApprovalProof,
+        challenge: &[u8; 32],
+    ) -> Result<String, Fault> {
+        let id = proof.key_id().map_err(|fault| fault.with_prefix("proof"))?;
+        for approver in &self.of {
+            for line in &approver.keys {
+                let key = ApproverKey::reread(line)?;
+                if key.id() == id {
+                    let verified = key.verify(proof, challenge);
+                    verified.map_err(|fault| fault.with_prefix("proof"))?;
+                    return Ok(approver.name.clone());
+                }
+            }
+        }
+        let problem = "key belongs to no approver of this request";
+        Err(Fault::field("proof", problem))
+    }
+
     /// Checks a rule from outside.
     ///
     /// # Errors
@@ -364,18 +388,6 @@ impl SigningRequest {
 
     /// Whose proof it is, of those who may decide about the request.
     fn approver(&self, proof: &ApprovalProof, challenge: &[u8; 32]) -> Result<String, Fault> {
-        let id = proof.key_id().map_err(|fault| fault.with_prefix("proof"))?;
-        for approver in &self.consent.rule.of {
-            for line in &approver.keys {
-                let key = ApproverKey::reread(line)?;
-                if key.id() == id {
-                    let verified = key.verify(proof, challenge);
-                    verified.map_err(|fault| fault.with_prefix("proof"))?;
-                    return Ok(approver.name.clone());
-                }
-            }
-        }
-        let problem = "key belongs to no approver of this request";
-        Err(Fault::field("proof", problem))
+        self.consent.rule.approver(proof, challenge)
     }
 }

@@ -6,6 +6,7 @@
 mod change;
 mod consent;
 mod machine;
+mod rule_change;
 mod transaction;
 mod view;
 
@@ -31,6 +32,7 @@ pub use consent::{
 pub use machine::{
     AuditRecord, IllegalTransition, RequestEffect, RequestEvent, RequestStep, ReservationChange,
 };
+pub use rule_change::RuleChange;
 pub use transaction::{Inclusion, TransactionPart, TransactionState};
 pub use view::wire_signatures;
 

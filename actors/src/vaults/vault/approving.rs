@@ -3,15 +3,19 @@
 use std::{sync::Arc, time::Duration};
 
 use covault_core::{
+    approval::ApprovalProof,
     fault::{Class, ExecuteCode, Fault},
     ids::{RequestId, VaultId},
-    request::{PersonApproval, RequestEvent, RequestState, SigningRequest},
-    wallet::WalletStatus,
+    request::{
+        ApprovalRule, PersonApproval, RequestEvent, RequestState, RuleChange, SigningRequest,
+    },
+    wallet::{WalletStatus, vault::Vault},
 };
 use ractor::{ActorRef, RpcReplyPort};
 
 use super::{AdmissionPermit, Msg, VaultState};
 use crate::{
+    audit::{AuditActor, AuditNote},
     commands::command_commit::CommandCommit,
     requests::{
         request_store::{self, AdvanceError, CommitExtras},
@@ -43,6 +47,18 @@ pub struct NewApproval {
     pub reply: RpcReplyPort<Result<SigningRequest, Fault>>,
 }
 
+/// Another rule for the vault.
+pub struct NewRule {
+    /// It.
+    pub rule: ApprovalRule,
+    /// Until when the agreement of people may be used, in milliseconds since the Unix epoch.
+    pub valid_until_ms: u64,
+    /// Their agreement.
+    pub proofs: Vec<ApprovalProof>,
+    /// Who asks.
+    pub by: AuditActor,
+}
+
 /// When requests of the vault expire that wait for people.
 #[derive(Default)]
 pub(super) struct Expiry {
@@ -54,6 +70,55 @@ pub(super) struct Expiry {
 }
 
 impl VaultState {
+    /// Changes who decides about requests that come from now on, when enough of those agree who decide now.
+    ///
+    /// # Errors
+    /// When what is stored is not known.
+    pub(super) async fn change_approvals(
+        &mut self,
+        new: NewRule,
+        reply: RpcReplyPort<Result<Vault, Fault>>,
+    ) -> Result<(), Fault> {
+        let changed = self.changed_approvals(new).await;
+        let failed = changed.as_ref().err().cloned();
+        let _ = reply.send(changed);
+        match failed {
+            Some(fault) if *fault.class() != Class::Invalid => Err(fault),
+            _ => Ok(()),
+        }
+    }
+
+    async fn changed_approvals(&mut self, new: NewRule) -> Result<Vault, Fault> {
+        let NewRule {
+            rule,
+            valid_until_ms,
+            proofs,
+            by,
+        } = new;
+        let change = RuleChange {
+            vault: self.vault.id,
+            present: self.vault.approval.clone(),
+            next: rule,
+            valid_until_ms,
+        };
+        // Repeated, it is done.
+        if change.present == change.next {
+            return Ok(self.vault.clone());
+        }
+        let people = change.check(&proofs, self.services.now_ms())?;
+        let people: Vec<_> = people.into_iter().collect();
+        let note = AuditNote::for_vault(&by, self.vault.id, "ApprovalRuleChanged")
+            .fact("from", change.present.describe())
+            .fact("to", change.next.describe())
+            .fact("agreed", people.join(", "));
+        self.update(Some(note), |vault| {
+            vault.approval = change.next;
+            Ok(())
+        })
+        .await?;
+        Ok(self.vault.clone())
+    }
+
     /// Stores an approval, in a task beside the actor. With enough of them the request goes on.
     pub(super) fn approve(&self, myself: &ActorRef<Msg>, new: NewApproval) {
         let services = Arc::clone(&self.services);

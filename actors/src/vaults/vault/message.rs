@@ -6,7 +6,6 @@ use covault_core::{
     fault::Fault,
     ids::VaultId,
     order::{Generation, NodeId},
-    request::{ApprovalMode, ApprovalRule, Approver},
     schema::admin,
     scheme::Scheme,
     signature::Curve,
@@ -52,7 +51,7 @@ pub async fn vault_message(services: &Services, vault: &Vault) -> Result<admin::
     let ecdsa = schemes.find(|scheme| scheme.curve() == Curve::Secp256k1);
     let mut waiting = keys.iter().filter(|key| key.shares.is_none());
     Ok(admin::Vault {
-        approvals: Some(approvals(&vault.approval)),
+        approvals: Some(vault.approval.to_wire()),
         uuid: vault.id.to_string(),
         name: vault.name.clone(),
         threshold: threshold.into(),
@@ -103,28 +102,6 @@ fn shares(vault: VaultId, generation: &Generation, nodes: &[NodeView]) -> admin:
         holders: lines(holders),
         available: u32::try_from(available).unwrap_or(u32::MAX),
         frozen: lines(&frozen),
-    }
-}
-
-fn approvals(rule: &ApprovalRule) -> admin::ApprovalRule {
-    let ApprovalRule {
-        mode,
-        of,
-        expires_ms,
-    } = rule;
-    let (mode, needs) = match mode {
-        ApprovalMode::Automatic => ("automatic", 0),
-        ApprovalMode::Manual { needs } => ("manual", (*needs).into()),
-    };
-    let approver = |Approver { name, keys }: &Approver| admin::Approver {
-        name: name.clone(),
-        keys: keys.clone(),
-    };
-    admin::ApprovalRule {
-        mode: mode.to_owned(),
-        needs,
-        of: of.iter().map(approver).collect(),
-        expires_ms: *expires_ms,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Vaults whose requests people approve.
 
 mod approving;
+mod changing;
 mod crashes;
 mod ending;
 mod rule;

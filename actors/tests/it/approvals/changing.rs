@@ -1,0 +1,206 @@
+//! Another rule for who decides.
+
+use covault_actors::operations::{ChangeApprovals, ListVaults};
+use covault_core::{
+    approval::testing::{TestSshKey, TestSshKind},
+    request::{ApprovalRule, RuleChange},
+};
+
+use super::*;
+
+fn key(number: u8) -> TestSshKey {
+    TestSshKey::new(TestSshKind::Ed25519, number)
+}
+
+/// These persons, each with the key of its number.
+fn of(mode: &str, needs: u32, persons: &[u8]) -> admin::ApprovalRule {
+    let person = |number: &u8| admin::Approver {
+        name: format!("person {number}"),
+        keys: vec![key(*number).line()],
+    };
+    admin::ApprovalRule {
+        mode: mode.into(),
+        needs,
+        of: persons.iter().map(person).collect(),
+        expires_ms: 0,
+    }
+}
+
+async fn change(
+    gateway: &Gateway,
+    change: &RuleChange,
+    signatures: &[u8],
+) -> Result<admin::ApprovalRule, Fault> {
+    let challenge = change.challenge().unwrap();
+    let request = admin::ChangeApprovalsRequest {
+        vault_uuid: change.vault.to_string(),
+        approvals: Some(change.next.to_wire()),
+        valid_until_ms: change.valid_until_ms,
+        signatures: signatures
+            .iter()
+            .map(|it| key(*it).sign(&challenge))
+            .collect(),
+    };
+    let changed = call::<ChangeApprovals>(gateway, &admin(), request).await?;
+    Ok(changed.vault.unwrap().approvals.unwrap())
+}
+
+fn parsed(rule: admin::ApprovalRule) -> ApprovalRule {
+    ApprovalRule::parse(Some(rule)).unwrap()
+}
+
+async fn rule_of(gateway: &Gateway) -> ApprovalRule {
+    let request = admin::ListVaultsRequest { after: None };
+    let vaults = call::<ListVaults>(gateway, &admin(), request)
+        .await
+        .unwrap();
+    parsed(vaults.vaults[0].approvals.clone().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn change__should_need_as_many_people_as_the_rule_in_force_and_nobody_elses_yes() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault_with(&gateway, of("manual", 2, &[1, 2, 3])).await;
+    let from = evm_wallet(&gateway, vault).await;
+    let before = create(&gateway, send(&from)).await;
+    let until = world.clock_ms() + HOUR;
+    let wanted = RuleChange {
+        vault,
+        present: rule_of(&gateway).await,
+        next: parsed(of("manual", 1, &[4])),
+        valid_until_ms: until,
+    };
+    let refused = async |by: &RuleChange, signatures: &[u8], starts: &str| {
+        let fault = change(&gateway, by, signatures).await.unwrap_err();
+        assert_eq!(*fault.class(), Class::Invalid);
+        assert!(fault.message().starts_with(starts), "{fault:?}");
+    };
+    let wants = "signatures: the vault's rule wants 2 of person 1, person 2, person 3, and ";
+    for (signatures, starts) in [
+        (&[][..], wants),
+        (&[1], wants),
+        (&[1, 1], wants),
+        // Whom the new rule names decides nothing yet.
+        (&[1, 4], "signatures[1]: "),
+        (&[1, 2, 9], "signatures[2]: "),
+        (&[1; 17], "signatures: more than 16"),
+    ] {
+        refused(&wanted, signatures, starts).await;
+    }
+    let automatic = RuleChange {
+        next: ApprovalRule::automatic(),
+        ..wanted.clone()
+    };
+    refused(&automatic, &[], wants).await;
+    // What they have signed is this change, of this vault, from the rule in force, until then.
+    let challenge = wanted.challenge().unwrap();
+    let stolen = async |by: RuleChange| {
+        let signatures = [1, 2].map(|it| key(it).sign(&challenge)).to_vec();
+        let request = admin::ChangeApprovalsRequest {
+            vault_uuid: vault.to_string(),
+            approvals: Some(by.next.to_wire()),
+            valid_until_ms: by.valid_until_ms,
+            signatures,
+        };
+        let fault = call::<ChangeApprovals>(&gateway, &admin(), request).await;
+        let fault = fault.unwrap_err();
+        assert!(fault.message().starts_with("signatures[0]: "), "{fault:?}");
+    };
+    stolen(automatic).await;
+    stolen(RuleChange {
+        valid_until_ms: until + 1,
+        ..wanted.clone()
+    })
+    .await;
+    let elsewhere = RuleChange {
+        vault: VaultId::from_bytes([9; 16]),
+        ..wanted.clone()
+    };
+    let from_another = RuleChange {
+        present: parsed(of("manual", 1, &[1, 2, 3])),
+        ..wanted.clone()
+    };
+    for other in [elsewhere, from_another] {
+        let challenge = other.challenge().unwrap();
+        let request = admin::ChangeApprovalsRequest {
+            vault_uuid: vault.to_string(),
+            approvals: Some(wanted.next.to_wire()),
+            valid_until_ms: until,
+            signatures: [1, 2].map(|it| key(it).sign(&challenge)).to_vec(),
+        };
+        let fault = call::<ChangeApprovals>(&gateway, &admin(), request).await;
+        assert!(fault.unwrap_err().message().starts_with("signatures[0]: "));
+    }
+    for (valid_until_ms, problem) in [
+        (world.clock_ms(), "validUntilMs: is over"),
+        (until + DAY, "validUntilMs: is more than 24 hours ahead"),
+    ] {
+        let dated = RuleChange {
+            valid_until_ms,
+            ..wanted.clone()
+        };
+        refused(&dated, &[1, 2], problem).await;
+    }
+    assert_eq!(rule_of(&gateway).await, wanted.present);
+
+    let changed = change(&gateway, &wanted, &[3, 1]).await.unwrap();
+    assert_eq!(parsed(changed), wanted.next);
+    // The same once more changes nothing, and the signatures are good for no way back.
+    change(&gateway, &wanted, &[3, 1]).await.unwrap();
+    gateway.stop().await;
+    let gateway = world.start().await;
+    assert_eq!(rule_of(&gateway).await, wanted.next);
+
+    // Those of before keep their rule; those from now on have the new one.
+    let after = create(&gateway, send(&from)).await;
+    let counts = async |uuid: &str| details(&gateway, uuid).await.required_approval_count;
+    assert_eq!(
+        (counts(&before.uuid).await, counts(&after.uuid).await),
+        (2, 1)
+    );
+    // Only person 4 changes it from now on.
+    let back = RuleChange {
+        present: wanted.next.clone(),
+        next: wanted.present.clone(),
+        ..wanted.clone()
+    };
+    let fault = change(&gateway, &back, &[1, 2]).await.unwrap_err();
+    assert!(fault.message().starts_with("signatures[0]: "), "{fault:?}");
+    change(&gateway, &back, &[4]).await.unwrap();
+    assert_eq!(rule_of(&gateway).await, wanted.present);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn change__should_be_the_operators_where_the_rule_needs_nobody() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault_with(&gateway, of("automatic", 0, &[1])).await;
+    let mut to = RuleChange {
+        vault,
+        present: rule_of(&gateway).await,
+        next: parsed(of("manual", 1, &[1])),
+        valid_until_ms: 0,
+    };
+    // A rule that cannot be met is none.
+    let impossible = admin::ChangeApprovalsRequest {
+        vault_uuid: vault.to_string(),
+        approvals: Some(of("manual", 2, &[1])),
+        valid_until_ms: 0,
+        signatures: Vec::new(),
+    };
+    let fault = call::<ChangeApprovals>(&gateway, &admin(), impossible).await;
+    let fault = fault.unwrap_err();
+    assert!(
+        fault
+            .message()
+            .starts_with("approvals.needs: must be 1 to 1")
+    );
+    change(&gateway, &to, &[]).await.unwrap();
+    assert_eq!(rule_of(&gateway).await, to.next);
+    // Not back without that person.
+    std::mem::swap(&mut to.present, &mut to.next);
+    to.valid_until_ms = world.clock_ms() + HOUR;
+    change(&gateway, &to, &[]).await.unwrap_err();
+    change(&gateway, &to, &[1]).await.unwrap();
+}

@@ -1,0 +1,140 @@
+//! Another approval rule for a vault, to which the people of the present one agree.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::{ApprovalMode, ApprovalRule, Approver, USUAL_EXPIRY_MS};
+use crate::{
+    approval::{ApprovalProof, MAX_APPROVALS, MAX_VALIDITY_MS, rule_change_challenge},
+    fault::Fault,
+    ids::VaultId,
+    schema::admin,
+};
+
+/// What people agree to who change the approval rule of a vault.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleChange {
+    /// The vault.
+    pub vault: VaultId,
+    /// The rule in force: they agree to no change of another one.
+    pub present: ApprovalRule,
+    /// The rule that takes its place.
+    pub next: ApprovalRule,
+    /// Until when it may be made, in milliseconds since the Unix epoch.
+    pub valid_until_ms: u64,
+}
+
+impl RuleChange {
+    /// What each of them signs.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when it cannot be serialized.
+    pub fn challenge(&self) -> Result<[u8; 32], Fault> {
+        rule_change_challenge(self)
+    }
+
+    /// Checks at `now_ms` that as many people agree as the present rule needs, and says who they are. A rule that needs
+    /// nobody is changed by who made it.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] naming the field.
+    pub fn check(&self, proofs: &[ApprovalProof], now_ms: u64) -> Result<BTreeSet<String>, Fault> {
+        let next = self.next.check();
+        next.map_err(|fault| fault.with_prefix("approvals"))?;
+        let needs = self.present.needs();
+        if needs == 0 && proofs.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let valid = |problem: &str| Err(Fault::field("validUntilMs", problem));
+        if self.valid_until_ms <= now_ms {
+            return valid("is over");
+        }
+        if self.valid_until_ms - now_ms > MAX_VALIDITY_MS {
+            return valid("is more than 24 hours ahead");
+        }
+        if proofs.len() > MAX_APPROVALS {
+            let problem = format_args!("more than {MAX_APPROVALS}");
+            return Err(Fault::field("signatures", problem));
+        }
+        let challenge = self.challenge()?;
+        let mut people = BTreeSet::new();
+        for (place, proof) in proofs.iter().enumerate() {
+            let person = self.present.approver(proof, &challenge);
+            let at =
+                |fault: Fault| Fault::field(format_args!("signatures[{place}]"), fault.message());
+            people.insert(person.map_err(at)?);
+        }
+        if people.len() < needs {
+            let names: Vec<_> = people.iter().map(String::as_str).collect();
+            let problem = format_args!(
+                "the vault's rule wants {}, and {} have signed this change: {}",
+                self.present.describe(),
+                names.len(),
+                names.join(", ")
+            );
+            return Err(Fault::field("signatures", problem));
+        }
+        Ok(people)
+    }
+}
+
+impl ApprovalRule {
+    /// The rule as the admin API has it. It has to be said.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] naming the field.
+    pub fn parse(message: Option<admin::ApprovalRule>) -> Result<Self, Fault> {
+        let refuse = |part: &str, problem: &str| Fault::field(format!("approvals{part}"), problem);
+        let admin::ApprovalRule {
+            mode,
+            needs,
+            of,
+            expires_ms,
+        } = message.ok_or_else(|| {
+            refuse(
+                "",
+                "is required: manual, with the persons who approve each request, or automatic",
+            )
+        })?;
+        let mode = match (mode.as_str(), needs) {
+            ("manual", needs) => ApprovalMode::Manual {
+                // More than there can be approvers is refused by the rule itself.
+                needs: u16::try_from(needs).unwrap_or(u16::MAX),
+            },
+            ("automatic", 0) => ApprovalMode::Automatic,
+            ("automatic", _) => return Err(refuse(".needs", "must be 0 where mode is automatic")),
+            _ => return Err(refuse(".mode", "must be manual or automatic")),
+        };
+        let approver = |admin::Approver { name, keys }| Approver { name, keys };
+        let rule = Self {
+            mode,
+            of: of.into_iter().map(approver).collect(),
+            expires_ms: match expires_ms {
+                0 => USUAL_EXPIRY_MS,
+                given => given,
+            },
+        };
+        rule.check()
+            .map_err(|fault| fault.with_prefix("approvals"))?;
+        Ok(rule)
+    }
+
+    /// The rule as the admin API shows it.
+    pub fn to_wire(&self) -> admin::ApprovalRule {
+        let (mode, needs) = match self.mode {
+            ApprovalMode::Automatic => ("automatic", 0),
+            ApprovalMode::Manual { needs } => ("manual", needs.into()),
+        };
+        let approver = |Approver { name, keys }: &Approver| admin::Approver {
+            name: name.clone(),
+            keys: keys.clone(),
+        };
+        admin::ApprovalRule {
+            mode: mode.to_owned(),
+            needs,
+            of: self.of.iter().map(approver).collect(),
+            expires_ms: self.expires_ms,
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! `covault vault approvals`: another rule for who decides about a vault's requests.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use covault_actors::operations::ChangeApprovals;
+use covault_core::{
+    port::Clock as _,
+    request::{ApprovalRule, RuleChange},
+    schema::admin,
+};
+
+use super::{VaultSelector, approvals::ApprovalArgs, made};
+use crate::{
+    adapters::SystemClock,
+    cli::{approve, client::ConnectionArgs, print_line},
+    wiring::explain,
+};
+
+const HOUR_MS: u64 = 60 * 60 * 1000;
+
+/// Another rule for who approves.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Write a change into a file, for the approvers to sign.
+    Propose {
+        #[command(flatten)]
+        which: VaultSelector,
+        #[command(flatten)]
+        approvals: ApprovalArgs,
+        /// For how many hours the signatures count; at most 24.
+        #[arg(long, value_name = "HOURS", default_value_t = 23)]
+        valid_hours: u64,
+        /// The file to write.
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+        #[command(flatten)]
+        target: ConnectionArgs,
+    },
+    /// Show a change and sign it with your own key. Needs no connection.
+    Sign {
+        /// The change.
+        #[arg(value_name = "FILE")]
+        change: PathBuf,
+        /// Your private key (ed25519, sk-ed25519, sk-ecdsa), or its .pub file where ssh-agent has it.
+        #[arg(long, value_name = "FILE")]
+        key: PathBuf,
+        /// The signature's file.
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+        /// Do not ask for confirmation.
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Make a change that enough have signed. A rule that needs nobody is changed without signatures.
+    Apply {
+        /// The change.
+        #[arg(value_name = "FILE")]
+        change: PathBuf,
+        /// A signature's file. May be repeated.
+        #[arg(long, value_name = "FILE")]
+        signature: Vec<PathBuf>,
+        #[command(flatten)]
+        target: ConnectionArgs,
+    },
+}
+
+pub async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Propose {
+            which,
+            approvals,
+            valid_hours,
+            out,
+            target,
+        } => {
+            ensure!(
+                (1..=24).contains(&valid_hours),
+                "--valid-hours must be 1 to 24"
+            );
+            let next = ApprovalRule::parse(Some(approvals.rule()?)).map_err(explain)?;
+            let vault = which.find(&target.client()?).await?;
+            let valid_ms = valid_hours.saturating_mul(HOUR_MS);
+            let change = RuleChange {
+                vault: vault.uuid.parse().map_err(explain)?,
+                present: ApprovalRule::parse(vault.approvals).map_err(explain)?,
+                next,
+                valid_until_ms: SystemClock.now_ms().saturating_add(valid_ms),
+            };
+            let needs = change.present.needs();
+            std::fs::write(&out, serde_json::to_string_pretty(&change)?)
+                .with_context(|| format!("cannot write {}", out.display()))?;
+            print_line(format_args!(
+                "{}: needs {needs} signatures (covault vault approvals sign)",
+                out.display()
+            ));
+            Ok(())
+        }
+        Command::Sign {
+            change,
+            key,
+            out,
+            yes,
+        } => {
+            let change = read(&change)?;
+            eprintln!("{}", shown(&change));
+            if !yes {
+                approve::confirm()?;
+            }
+            let challenge = change.challenge().map_err(explain)?;
+            let signature = approve::ssh_signature(&key, &challenge)?;
+            std::fs::write(&out, signature)
+                .with_context(|| format!("cannot write {}", out.display()))
+        }
+        Command::Apply {
+            change,
+            signature,
+            target,
+        } => {
+            let change = read(&change)?;
+            let read = |path: &PathBuf| {
+                std::fs::read_to_string(path)
+                    .with_context(|| format!("cannot read {}", path.display()))
+            };
+            let signatures: anyhow::Result<Vec<_>> = signature.iter().map(read).collect();
+            let request = admin::ChangeApprovalsRequest {
+                vault_uuid: change.vault.to_string(),
+                approvals: Some(change.next.to_wire()),
+                valid_until_ms: change.valid_until_ms,
+                signatures: signatures?,
+            };
+            let client = target.client()?;
+            let vault = made(client.call::<ChangeApprovals>(&request).await?.vault)?;
+            let rule = ApprovalRule::parse(vault.approvals).map_err(explain)?;
+            print_line(format_args!("{}  {}", vault.uuid, rule.describe()));
+            Ok(())
+        }
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<RuleChange> {
+    let of = || format!("{} is no change of who approves", path.display());
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let change: RuleChange = serde_json::from_str(&text).with_context(of)?;
+    change.next.check().map_err(explain).with_context(of)?;
+    Ok(change)
+}
+
+/// The change in words, with every key.
+fn shown(change: &RuleChange) -> String {
+    let mut shown = format!("vault {}\n", change.vault);
+    for (when, rule) in [("now", &change.present), ("then", &change.next)] {
+        let hours = rule.expires_ms / HOUR_MS;
+        shown.push_str(&format!(
+            "{when}: {}; requests wait {hours} hours\n",
+            rule.describe()
+        ));
+        for approver in &rule.of {
+            for key in &approver.keys {
+                shown.push_str(&format!("  {}: {key}\n", approver.name));
+            }
+        }
+    }
+    approve::visible(&shown)
+}
