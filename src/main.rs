@@ -26,6 +26,7 @@ mod wiring;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use covault_core::fault::Fault;
 use tikv_jemallocator::Jemalloc;
 
 /// Gives back to the system what a flood has taken; the system's own keeps it (docs/decisions/0052-the-allocator.md).
@@ -38,7 +39,9 @@ fn main() -> ExitCode {
     match cli::run(cli::Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("covault: {error:#}");
+            let fault = error.root_cause().downcast_ref::<Fault>();
+            let code = fault.map(|fault| format!(" [{}]", fault.stable_code()));
+            eprintln!("covault: {error:#}{}", code.unwrap_or_default());
             match error.downcast_ref::<cli::IntegrityError>() {
                 Some(_) => ExitCode::from(3),
                 None => ExitCode::FAILURE,

@@ -75,11 +75,12 @@ pub const WORK_FACTOR: u8 = 18;
 /// For passphrases of 256 random bits, where stretching adds nothing.
 pub const WORK_FACTOR_RANDOM: u8 = 10;
 
-/// A fault of a start, with its cause: anyone who starts Covault may know it.
+/// A fault for the person who started this process, who may know its cause. Its code comes last, for scripts.
 pub fn explain(fault: Fault) -> anyhow::Error {
+    let (message, code) = (fault.message(), fault.stable_code());
     match fault.cause() {
-        Some(cause) => anyhow::anyhow!("{} ({cause})", fault.message()),
-        None => anyhow::anyhow!("{}", fault.message()),
+        Some(cause) => anyhow::anyhow!("{message} ({cause}) [{code}]"),
+        None => anyhow::anyhow!("{message} [{code}]"),
     }
 }
 

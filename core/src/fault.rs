@@ -37,7 +37,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// Its name in logs, metrics and the admin API; never changes.
+    /// Its name in logs, metrics and responses; never changes.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Invalid => "invalid",
@@ -126,7 +126,7 @@ impl FaultCode {
         Self::InvalidChainId,
     ];
 
-    /// Its name in logs and the admin API; never changes. `None`: that of the class says all.
+    /// Its name in logs and responses; never changes. `None`: that of the class says all.
     pub fn name(self) -> Option<&'static str> {
         Some(match self {
             Self::Unspecified => return None,

@@ -1,8 +1,8 @@
 //! The headers of a call, which are the same over REST and as metadata of gRPC.
 
-use axum::http::{HeaderMap, HeaderName, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use covault_core::{
-    fault::Fault,
+    fault::{Class, Fault},
     port::{Entropy, random_16},
 };
 
@@ -16,8 +16,14 @@ pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key
 pub const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 /// It was given to another body.
 pub const IDEMPOTENCY_MISMATCH: HeaderName = HeaderName::from_static("idempotency-body-mismatch");
+/// The stable code of an error (docs/errors.md).
+pub const CODE: HeaderName = HeaderName::from_static("covault-code");
+/// The path of the field that is wrong, where one is.
+pub const FIELD: HeaderName = HeaderName::from_static("covault-field");
 
 const MAX_KEY: usize = 255;
+/// The longest path that a header holds: clients make up names of fields, and bound headers.
+const MAX_FIELD: usize = 256;
 /// Characters of a path that are shown. No path of ours is longer.
 const SHOWN: usize = 100;
 
@@ -104,11 +110,20 @@ pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Fault> {
     Ok(Some(key.to_owned()))
 }
 
+/// Says in the headers of an error what programs go by: its code, and the field.
+pub fn mark_error(fault: &Fault, code: &'static str, headers: &mut HeaderMap) {
+    headers.insert(CODE, HeaderValue::from_static(code));
+    let field = fault
+        .path()
+        .filter(|path| *fault.class() != Class::Bug && path.is_ascii() && path.len() <= MAX_FIELD);
+    if let Some(field) = field.and_then(|path| HeaderValue::from_str(path).ok()) {
+        headers.insert(FIELD, field);
+    }
+}
+
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use axum::http::HeaderValue;
-
     use super::*;
     use crate::adapters::OsEntropy;
 
@@ -174,5 +189,31 @@ mod tests {
             key(&["a\tb"]),
             Err("idempotency-key: must be printable ASCII".to_owned())
         );
+    }
+
+    #[test]
+    fn error__should_have_a_field_in_its_headers_where_one_fits() {
+        let marked = |fault: Fault| {
+            let mut headers = HeaderMap::new();
+            mark_error(&fault, fault.stable_code(), &mut headers);
+            let text = |name| {
+                let value: Option<&HeaderValue> = headers.get(name);
+                value.map(|value| value.to_str().unwrap().to_owned())
+            };
+            (text(CODE).unwrap(), text(FIELD))
+        };
+        let of = |path: &str| Fault::field(path, "unknown field");
+        assert_eq!(
+            marked(of("signers[0]")),
+            ("invalid".into(), Some("signers[0]".into()))
+        );
+        for path in ["\u{e4}", "a\r\nb: c", &"x".repeat(257)] {
+            assert_eq!(marked(of(path)), ("invalid".into(), None), "{path:?}");
+        }
+        assert_eq!(
+            marked(Fault::bug("a cause").at("row")),
+            ("bug".into(), None)
+        );
+        assert_eq!(marked(Fault::invalid_uuid()), ("invalid_uuid".into(), None));
     }
 }

@@ -17,7 +17,7 @@ use covault_core::{
 
 use self::source::LogSource;
 use super::{IntegrityError, client::ConnectionArgs, print_line};
-use crate::adapters::SystemClock;
+use crate::{adapters::SystemClock, wiring};
 
 /// Most bytes of a line that is read.
 const MAX_LINE: u64 = 16 * 1024 * 1024;
@@ -243,7 +243,7 @@ pub fn read_heads(path: &Path, heads: &mut KnownHeads) -> anyhow::Result<()> {
         };
         let (chain, head) = line
             .head()
-            .map_err(|fault| anyhow::anyhow!("{shown}: {}", fault.message()))?;
+            .map_err(|fault| wiring::explain(fault).context(shown.to_string()))?;
         heads.entry(chain).or_default().push(head);
         found = true;
         Ok(())

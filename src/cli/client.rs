@@ -7,7 +7,7 @@ use covault_actors::operations::{self, Operation};
 use covault_core::schema::json;
 use secrecy::{ExposeSecret as _, SecretString};
 
-use crate::{config::Config, files, tls::pinned_client, wiring::explain};
+use crate::{api::headers::CODE, config::Config, files, tls::pinned_client, wiring::explain};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -173,6 +173,10 @@ impl AdminClient {
                 )
             })?;
         let status = response.status();
+        let code = response.headers().get(&CODE);
+        let code = code
+            .and_then(|code| code.to_str().ok())
+            .map(|code| format!(" [{code}]"));
         let text = response
             .text()
             .await
@@ -183,9 +187,10 @@ impl AdminClient {
                 .and_then(|answer| Some(answer.get("error")?.get("message")?.as_str()?.to_owned()))
                 .unwrap_or(text);
             bail!(
-                "{}: {sentence} (HTTP {})",
+                "{}: {sentence} (HTTP {}){}",
                 operation.name(),
-                status.as_u16()
+                status.as_u16(),
+                code.unwrap_or_default()
             );
         }
         json::decode(text.as_bytes())
@@ -218,6 +223,43 @@ mod tests {
         );
         assert!(local_url("127.0.0.1:0", false).is_err());
         assert!(local_url("localhost", false).is_err());
+    }
+
+    /// What a client says when it is answered with this.
+    async fn problem_of(answer: &'static str) -> String {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = AdminClient {
+            base: url_of(listener.local_addr().unwrap(), false),
+            token: SecretString::from("token"),
+            http: reqwest::Client::builder().no_proxy().build().unwrap(),
+        };
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 4096];
+            let _ = stream.read(&mut request).await;
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        });
+        let nothing = ListVaultsRequest::default();
+        let answered = client.call::<operations::ListVaults>(&nothing).await;
+        format!("{:#}", answered.unwrap_err())
+    }
+
+    #[tokio::test]
+    async fn error__should_end_with_the_code_of_the_service() {
+        let problem = problem_of(
+            "HTTP/1.1 400 Bad Request\r\ncovault-code: invalid_uuid\r\ncontent-length: 37\r\nconnection: close\r\n\r\n{\"error\":{\"message\":\"Invalid uuid\"}} ",
+        );
+        assert_eq!(
+            problem.await,
+            "listVaults: Invalid uuid (HTTP 400) [invalid_uuid]"
+        );
+        // A proxy in between has none.
+        let problem = problem_of(
+            "HTTP/1.1 502 Bad Gateway\r\ncontent-length: 3\r\nconnection: close\r\n\r\nbad",
+        );
+        assert_eq!(problem.await, "listVaults: bad (HTTP 502)");
     }
 
     #[tokio::test]

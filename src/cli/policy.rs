@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use covault_core::{
     amount::{U256, parse_u256},
     fault::Fault,
@@ -207,7 +207,7 @@ fn judge(policy: &Policy, asked: &Asked<'_>, approved: &[String]) -> anyhow::Res
             }
             Ok(())
         }
-        Err(fault) => bail!("refused: {}", fault.message()),
+        Err(fault) => Err(wiring::explain(fault).context("refused")),
     }
 }
 

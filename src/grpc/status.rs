@@ -1,9 +1,10 @@
 //! Errors on the wire (contract section 4): one code per class.
 
+use axum::http::HeaderMap;
 use covault_core::fault::Class;
-use tonic::{Code, Status};
+use tonic::{Code, Status, metadata::MetadataMap};
 
-use crate::api::{self, admission::Refusal};
+use crate::api::{self, admission::Refusal, headers};
 
 /// The status of a call that was refused or failed, which the log gets too.
 pub fn of(refusal: impl Into<Refusal>, request_id: &str) -> Status {
@@ -15,7 +16,10 @@ pub fn of(refusal: impl Into<Refusal>, request_id: &str) -> Status {
     } else {
         tracing::info!(request_id, ?code, error_code, field, ?fault, "call refused");
     }
-    let mut status = Status::new(code, api::sentence(&fault, request_id));
+    let mut metadata = HeaderMap::new();
+    headers::mark_error(&fault, error_code, &mut metadata);
+    let metadata = MetadataMap::from_headers(metadata);
+    let mut status = Status::with_metadata(code, api::sentence(&fault, request_id), metadata);
     if let Some(seconds) = retry_after {
         status.metadata_mut().insert("retry-after", seconds.into());
     }
@@ -63,6 +67,7 @@ mod tests {
                 Class::Limited | Class::Unavailable | Class::Peer { .. }
             );
             assert_eq!(status.metadata().get("retry-after").is_some(), again);
+            assert_eq!(status.metadata().get("covault-code").unwrap(), class.name());
         }
     }
 

@@ -13,7 +13,7 @@ use covault_core::{
 };
 use serde::Serialize;
 
-use crate::api::{self, admission::Refusal};
+use crate::api::{self, admission::Refusal, headers};
 
 /// Below it, errors have the shape of the sweep API.
 const SWEEP: &str = "/v1/sweep";
@@ -103,13 +103,19 @@ impl HttpError {
         let error = covault_core::schema::json::encode(error)?;
         let mut error: serde_json::Value = serde_json::from_str(&error).map_err(Fault::bug)?;
         if let Some(error) = error.as_object_mut() {
-            // HTTP's own refusals have a status that no class stands for.
-            let is_of_class = self.status == status(self.fault.class());
-            let code = is_of_class.then(|| self.fault.stable_code());
-            error.insert("code".to_owned(), code.unwrap_or("http").into());
+            error.insert("code".to_owned(), self.stable_code().into());
             error.insert("field".to_owned(), self.fault.path().into());
         }
         Ok(serde_json::json!({"error": error}).to_string())
+    }
+
+    /// The code that programs go by. HTTP's own refusals have a status that no class stands for.
+    fn stable_code(&self) -> &'static str {
+        if self.status == status(self.fault.class()) {
+            self.fault.stable_code()
+        } else {
+            "http"
+        }
     }
 
     /// The answer where no operation is known, in the shape of those of the path.
@@ -144,6 +150,7 @@ impl HttpError {
     fn respond(&self, request_id: &str, body: String) -> Response<Body> {
         self.log(request_id);
         let mut response = json(self.status, body);
+        headers::mark_error(&self.fault, self.stable_code(), response.headers_mut());
         if let Some(seconds) = self.retry_after {
             response
                 .headers_mut()
@@ -318,7 +325,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn failure__should_have_code_and_field_on_the_admin_api_and_only_there() {
+    async fn failure__should_have_code_and_field_in_the_body_of_the_admin_api_and_only_there() {
         let moving = || Fault::field("signers[0]", "is not admitted");
         for (fault, code, field) in [
             (moving(), "invalid", serde_json::json!("signers[0]")),
@@ -338,9 +345,17 @@ mod tests {
             assert_eq!(error["serviceErrorCode"], "SERVICE_ERROR_CODE_UNSPECIFIED");
             let error = &answer("createWallet").await["error"];
             assert_eq!(error.as_object().map(serde_json::Map::len), Some(2));
+            for name in ["createVault", "createWallet", "addWatchAddress"] {
+                let failure = HttpError::from(fault.clone());
+                let response = failure.into_response(Some(&operation(name)), "r-1");
+                let header = |name| response.headers().get(name).map(|value| value.as_bytes());
+                assert_eq!(header("covault-code"), Some(code.as_bytes()));
+                assert_eq!(header("covault-field"), field.as_str().map(str::as_bytes));
+            }
         }
         let failure = HttpError::http(StatusCode::REQUEST_TIMEOUT, "too late");
         let response = failure.into_response(Some(&operation("createVault")), "r-1");
+        assert_eq!(response.headers()["covault-code"], "http");
         assert_eq!(body(response).await["error"]["code"], "http");
     }
 

@@ -36,7 +36,10 @@ whole numbers in the smallest unit of the asset and times are milliseconds since
 where nothing else is said.
 
 **Request ids**: every answer has the header `x-request-id`: the one of the request, when that \
-is 1 to 128 of `A-Z a-z 0-9 - _ . :`, else a new one. The log has the same id.";
+is 1 to 128 of `A-Z a-z 0-9 - _ . :`, else a new one. The log has the same id.
+
+**Errors** have two more headers: `covault-code`, a word for the kind of error that never changes, and \
+`covault-field`, the path of the field that is wrong, if one is. docs/errors.md lists the codes.";
 
 const ADMIN_DESCRIPTION: &str = "\
 What operators do: vaults, signer nodes, tokens, the audit log and backups. Every operation is a POST \

@@ -198,8 +198,9 @@ fn policy_check__should_say_what_a_file_allows_and_why_not() {
     );
     let (code, said) = check(&["--payload", &payment, "--vault", vault]);
     assert_eq!(code, Some(1), "{said}");
-    let why =
-        format!("refused: recipient: is not in the list of this signer's policy (vault {vault})");
+    let why = format!(
+        "refused: recipient: is not in the list of this signer's policy (vault {vault}) for evm:1 [invalid]"
+    );
     assert!(said.contains(&why), "{said}");
     let (code, said) = check(&["--payload", &payment, "--fee", "300000"]);
     assert_eq!(code, Some(1), "{said}");

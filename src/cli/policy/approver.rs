@@ -58,7 +58,7 @@ struct ApproverTable {
 
 pub fn add(args: AddApproverArgs) -> anyhow::Result<()> {
     let line = args.line.split_whitespace().collect::<Vec<_>>().join(" ");
-    let key = ApproverKey::parse(&line).map_err(|fault| anyhow::anyhow!("LINE: {fault}"))?;
+    let key = ApproverKey::parse(&line).map_err(|fault| wiring::explain(fault).context("LINE"))?;
     let comment = line.splitn(3, ' ').nth(2).unwrap_or_default();
     let named = match &key {
         ApproverKey::Passkey(passkey) => passkey.name.as_str(),

@@ -12,9 +12,13 @@ use crate::{
 const GZIP_OF_X: &str = "1f8b0800000000000203e362ac00008b9413b503000000";
 const GZIP_OF_MANY: &str = "1f8b0800000000000203edc12101000008033087203125de81a8d4406ceb4d0d000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000f0d601b2d91ee8a4860100";
 
+fn text<'a>(status: &'a Status, name: &str) -> Option<&'a str> {
+    let value = status.metadata().get(name);
+    value.map(|value| value.to_str().expect("text"))
+}
+
 fn id(status: &Status) -> &str {
-    let id = status.metadata().get("x-request-id").expect("request id");
-    id.to_str().expect("text")
+    text(status, "x-request-id").expect("request id")
 }
 
 #[tokio::test]
@@ -94,6 +98,7 @@ async fn unknown_field__should_be_refused_inside_payloads_too() {
     let status = status.expect_err("refused");
     assert_eq!(status.code(), Code::InvalidArgument);
     assert_eq!(status.message(), "evmSendNative.99: unknown field");
+    assert_eq!(text(&status, "covault-field"), Some("evmSendNative.99"));
 }
 
 #[tokio::test]
@@ -111,45 +116,61 @@ async fn refusals__should_have_the_status_of_their_class() {
     let mut hurried = with("platform", uuid("x"));
     let metadata = hurried.metadata_mut();
     metadata.insert("grpc-timeout", "soon".parse().expect("metadata"));
-    for (request, code, sentence) in [
+    for (request, code, sentence, stable) in [
         (
             tonic::Request::new(uuid("x")),
             Code::Unauthenticated,
+            "unauthenticated",
             "unauthenticated",
         ),
         (
             with("wrong", uuid("x")),
             Code::Unauthenticated,
             "unauthenticated",
+            "unauthenticated",
         ),
         (
             with("admin", uuid("x")),
             Code::PermissionDenied,
             "the admin token",
+            "forbidden",
         ),
         (
             with("platform", uuid("x")),
             Code::InvalidArgument,
             "Invalid uuid",
+            "invalid_uuid",
         ),
-        (named, Code::InvalidArgument, "Invalid uuid"),
+        (named, Code::InvalidArgument, "Invalid uuid", "invalid_uuid"),
         (
             with("platform", Bytes::from_static(&[0xff; 9])),
             Code::InvalidArgument,
             "the message cannot be decoded",
+            "invalid",
         ),
         (
             with("platform", large),
             Code::ResourceExhausted,
             "the message is larger than 2000 bytes",
+            "too_large",
         ),
-        (hurried, Code::InvalidArgument, "grpc-timeout: must be"),
+        (
+            hurried,
+            Code::InvalidArgument,
+            "grpc-timeout: must be",
+            "invalid",
+        ),
     ] {
         let given = request.metadata().get("x-request-id").cloned();
         let status = send(&server.router, &path, request)
             .await
             .expect_err(sentence);
         assert_eq!(status.code(), code, "{status:?}");
+        let field = sentence
+            .starts_with("grpc-timeout")
+            .then_some("grpc-timeout");
+        assert_eq!(text(&status, "covault-code"), Some(stable));
+        assert_eq!(text(&status, "covault-field"), field);
         assert!(status.message().starts_with(sentence), "{status:?}");
         match given {
             Some(_) => assert_eq!(id(&status), "my-id"),
