@@ -1,13 +1,11 @@
 //! The sessions of a node. Each has a queue that one pool thread at a time works off.
 
+mod outcome;
+mod table;
+
 use std::{
-    collections::{HashMap, VecDeque, hash_map::Entry},
-    fs, io,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
 };
 
 use covault_core::{
@@ -15,19 +13,17 @@ use covault_core::{
     ids::{SessionId, VaultId},
     order::{NodeId, ReshareOrder},
 };
-use parking_lot::{Mutex, MutexGuard};
 
-use tokio::time::sleep;
-
-use super::{EXPIRE_INTERVAL, Node, keygen_quota::SessionReservation, refusals::MessageRefusal};
+pub(super) use self::table::Sessions;
+use self::table::{EarlyMessages, SessionCell, cost, lock};
+use super::{Node, keygen_quota::SessionReservation, refusals::MessageRefusal};
 use crate::{
     backend::KeyShare,
-    envelope::{EnvelopeHeader, EnvelopeKind, OpenedEnvelope},
-    evidence::Equivocation,
-    message::{MAX_INPUTS, OrderReply},
+    envelope::{EnvelopeHeader, OpenedEnvelope},
+    message::OrderReply,
     meter,
     pool::Priority,
-    runner::{Finished, ProtocolMessage, ProtocolRun, RunFailure, RunProgress},
+    runner::{ProtocolRun, RunFailure},
     shares::ShareRecord,
 };
 
@@ -39,79 +35,10 @@ pub(super) const MAX_KEYGEN_MS: u64 = 600_000;
 const EARLY_MS: u64 = 10_000;
 /// How long a finished session is remembered, so that late messages find it over.
 const REMEMBERED_MS: u64 = 5_000;
-/// How long an order is remembered after its end, in milliseconds: a bus that was away delivers
-/// what it has not acknowledged once more.
-const REPEATED_MS: u64 = 60_000;
-/// Limits of what others can make us keep before an order has come.
+/// Sessions that others can make us keep before an order has come.
 const MAX_SESSIONS: usize = 50_000;
-const MAX_EARLY_BYTES: usize = 64 << 20;
-/// Of those that share no key with us: everybody before the first key, and strangers.
-const MAX_NON_HOLDER_BYTES: usize = 16 << 20;
-/// Of one sender, no matter who it is: bytes, and sessions that it was the first to speak in.
-const MAX_EARLY_EACH: usize = 16 << 20;
-const MAX_SESSIONS_EACH: usize = 10_000;
-/// Messages, and bytes, of one sender that wait in one session: more than a round or two of any
-/// protocol has. What a run keeps is bounded by itself.
-const MAX_QUEUED: usize = 8 * MAX_INPUTS;
-const MAX_QUEUED_BYTES: usize = 16 << 20;
-/// Files of evidence that a node keeps.
-const MAX_EVIDENCE: usize = 1_000;
-/// What a message costs in addition to its body, about.
-const OVERHEAD: usize = 256;
 
 type AttemptId = (SessionId, u32);
-
-/// Sessions by id and attempt. Locks are taken in this order: work, table, mail.
-#[derive(Default)]
-pub(super) struct Sessions {
-    table: Mutex<SessionTable>,
-    /// Orders that were accepted: fingerprint, and when to forget.
-    accepted: Mutex<HashMap<AttemptId, ([u8; 32], u64)>>,
-}
-
-#[derive(Default)]
-struct SessionTable {
-    cells: HashMap<AttemptId, Arc<SessionCell>>,
-    /// What waits for its order, of whom. In all: bytes of holders of our keys, and of others.
-    early: HashMap<NodeId, EarlyMessages>,
-    holders: usize,
-    non_holders: usize,
-}
-
-/// What of one sender waits for orders.
-#[derive(Default, Clone, Copy)]
-struct EarlyMessages {
-    holder: bool,
-    bytes: usize,
-    /// Sessions that nobody else has spoken in before.
-    sessions: usize,
-}
-
-/// One session.
-struct SessionCell {
-    key: AttemptId,
-    mail: Mutex<Mailbox>,
-    /// Held by the one thread that works.
-    work: Mutex<SessionState>,
-    /// Its run has ended: what still comes for it is of no use.
-    over: AtomicBool,
-}
-
-struct Mailbox {
-    queue: VecDeque<(EnvelopeHeader, OpenedEnvelope)>,
-    /// What of each sender is in the queue: messages, bytes.
-    queued: HashMap<NodeId, (usize, usize)>,
-    /// What is counted as early here; empty once the order has come.
-    early: HashMap<NodeId, EarlyMessages>,
-    epoch: u32,
-    /// A job for the queue is waiting or running.
-    scheduled: bool,
-    /// Who may speak, once the order has come.
-    peers: Option<Vec<NodeId>>,
-    priority: Priority,
-    /// When the cell has to go or the run to end, in milliseconds since the Unix epoch.
-    until_ms: u64,
-}
 
 enum SessionState {
     Waiting,
@@ -167,147 +94,6 @@ pub(super) struct SessionStart {
     pub epoch: u32,
     pub until_ms: u64,
     pub job: SessionJob,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
-}
-
-impl Mailbox {
-    /// Queues a message; false when its sender has too much there.
-    fn put(&mut self, header: EnvelopeHeader, opened: OpenedEnvelope) -> bool {
-        let (messages, bytes) = self.queued.entry(header.from).or_default();
-        let more = bytes.saturating_add(cost(&opened));
-        if *messages >= MAX_QUEUED || more > MAX_QUEUED_BYTES {
-            return false;
-        }
-        *messages = messages.saturating_add(1);
-        *bytes = more;
-        self.queue.push_back((header, opened));
-        true
-    }
-
-    /// The next message.
-    fn pop(&mut self) -> Option<(EnvelopeHeader, OpenedEnvelope)> {
-        let (header, opened) = self.queue.pop_front()?;
-        if let Some((messages, bytes)) = self.queued.get_mut(&header.from) {
-            *messages = messages.saturating_sub(1);
-            *bytes = bytes.saturating_sub(cost(&opened));
-        }
-        Some((header, opened))
-    }
-}
-
-/// What a message takes of memory, in bytes.
-fn cost(opened: &OpenedEnvelope) -> usize {
-    opened.body.len().saturating_add(OVERHEAD)
-}
-
-impl SessionTable {
-    /// The cell of a session; made when missing.
-    fn cell(&mut self, key: AttemptId, until_ms: u64) -> Arc<SessionCell> {
-        let make = || {
-            Arc::new(SessionCell {
-                key,
-                mail: Mutex::new(Mailbox {
-                    queue: VecDeque::new(),
-                    queued: HashMap::new(),
-                    early: HashMap::new(),
-                    epoch: 0,
-                    scheduled: false,
-                    peers: None,
-                    priority: Priority::Signing,
-                    until_ms,
-                }),
-                work: Mutex::new(SessionState::Waiting),
-                over: AtomicBool::new(false),
-            })
-        };
-        Arc::clone(self.cells.entry(key).or_insert_with(make))
-    }
-
-    /// Counts what `from` wants to have waiting for an order, if there is room for it.
-    fn wait(&mut self, from: NodeId, more: EarlyMessages) -> Result<(), MessageRefusal> {
-        let (all, limit) = if more.holder {
-            (&mut self.holders, MAX_EARLY_BYTES)
-        } else {
-            (&mut self.non_holders, MAX_NON_HOLDER_BYTES)
-        };
-        let own = self.early.get(&from).copied().unwrap_or_default();
-        let bytes = own.bytes.saturating_add(more.bytes);
-        let sessions = own.sessions.saturating_add(more.sessions);
-        let sum = all.saturating_add(more.bytes);
-        if sum > limit || bytes > MAX_EARLY_EACH || sessions > MAX_SESSIONS_EACH {
-            return Err(MessageRefusal::Early);
-        }
-        *all = sum;
-        let own = EarlyMessages {
-            holder: more.holder,
-            bytes,
-            sessions,
-        };
-        self.early.insert(from, own);
-        Ok(())
-    }
-
-    /// These wait no more.
-    fn free(&mut self, early: HashMap<NodeId, EarlyMessages>) {
-        for (from, gone) in early {
-            let all = if gone.holder {
-                &mut self.holders
-            } else {
-                &mut self.non_holders
-            };
-            *all = all.saturating_sub(gone.bytes);
-            if let Entry::Occupied(mut entry) = self.early.entry(from) {
-                let own = entry.get_mut();
-                own.bytes = own.bytes.saturating_sub(gone.bytes);
-                own.sessions = own.sessions.saturating_sub(gone.sessions);
-                if own.bytes == 0 && own.sessions == 0 {
-                    entry.remove();
-                }
-            }
-        }
-    }
-}
-
-impl SessionCell {
-    /// Ends the run; what it was.
-    fn end(&self, work: &mut SessionState) -> SessionState {
-        self.over.store(true, Ordering::Relaxed);
-        std::mem::replace(work, SessionState::Finished)
-    }
-}
-
-impl Sessions {
-    /// Whether the session that this message names has already run to its end here. What comes for it
-    /// need not even be verified.
-    pub(super) fn is_over(&self, header: &EnvelopeHeader) -> bool {
-        let table = lock(&self.table);
-        let Some(cell) = table.cells.get(&(header.session, header.attempt)) else {
-            return false;
-        };
-        let peers = &lock(&cell.mail).peers;
-        cell.over.load(Ordering::Relaxed)
-            && peers
-                .as_ref()
-                .is_some_and(|peers| peers.contains(&header.from))
-    }
-
-    /// The fingerprint of the order that was accepted for this attempt.
-    pub(super) fn accepted(&self, key: AttemptId) -> Option<[u8; 32]> {
-        lock(&self.accepted)
-            .get(&key)
-            .map(|(fingerprint, _)| *fingerprint)
-    }
-
-    /// Notes an order; false when this very one is noted already.
-    pub(super) fn accept(&self, key: AttemptId, fingerprint: [u8; 32], until_ms: u64) -> bool {
-        let forget_ms = until_ms.saturating_add(REPEATED_MS);
-        lock(&self.accepted)
-            .insert(key, (fingerprint, forget_ms))
-            .is_none_or(|(known, _)| known != fingerprint)
-    }
 }
 
 impl Node {
@@ -560,185 +346,6 @@ impl Node {
         })
     }
 
-    fn apply_outcome(
-        self: &Arc<Self>,
-        cell: &SessionCell,
-        work: &mut SessionState,
-        outcome: Result<RunProgress, RunFailure>,
-    ) {
-        let (session, attempt) = cell.key;
-        match outcome {
-            Ok(RunProgress { send, finished }) => {
-                let SessionState::Running(running) = &*work else {
-                    return;
-                };
-                let epoch = running.epoch;
-                for message in send {
-                    self.send(epoch, cell.key, running.run.view(), &message);
-                }
-                let Some(finished) = finished else { return };
-                let SessionState::Running(running) = cell.end(work) else {
-                    return;
-                };
-                meter::session_ended(&self.name, running.job.kind(), "done");
-                match (finished, running.job) {
-                    (Finished::Contributed, _) => {}
-                    (Finished::Signed(signatures), _) => {
-                        let reply = OrderReply::Signed(signatures);
-                        self.reply(running.orchestrator, epoch, session, attempt, &reply);
-                    }
-                    (Finished::KeyMade(share), SessionJob::Keygen(record)) => {
-                        self.keep_and_reply(record(share), running.orchestrator, epoch, cell.key);
-                    }
-                    (Finished::Reshared(share), SessionJob::Reshare(order)) => {
-                        let reply = self.prepared(*order, share).unwrap_or_else(|fault| {
-                            tracing::error!(node = %self.name, ?fault, "failed to store a new share");
-                            OrderReply::Refused(fault)
-                        });
-                        self.reply(running.orchestrator, epoch, session, attempt, &reply);
-                    }
-                    // A run ends as what it was begun as.
-                    (Finished::KeyMade(_) | Finished::Reshared(_), _) => {}
-                }
-            }
-            Err(RunFailure {
-                reason,
-                culprits,
-                ban,
-                evidence,
-            }) => {
-                let SessionState::Running(running) = cell.end(work) else {
-                    return;
-                };
-                tracing::warn!(node = %self.name, %session, attempt, %reason, ?culprits, "session aborted");
-                meter::session_ended(&self.name, running.job.kind(), "failed");
-                let reply = OrderReply::Failed {
-                    culprits,
-                    missing: Vec::new(),
-                    reason,
-                    evidence: evidence
-                        .map_or_else(String::new, |it| self.keep_evidence(cell.key, &it)),
-                };
-                self.ban_then_reply(cell.key, &running, ban, reply);
-            }
-        }
-    }
-
-    /// Writes evidence of an equivocation into the node's folder, as text.
-    fn keep_evidence(&self, (session, attempt): AttemptId, found: &Equivocation) -> String {
-        let text = found.write();
-        let path = self.evidence.join(format!("{session}-{attempt}.json"));
-        let written = fs::create_dir_all(&self.evidence).and_then(|()| {
-            if fs::read_dir(&self.evidence)?.count() >= MAX_EVIDENCE {
-                return Err(io::Error::other("too many evidence files"));
-            }
-            fs::write(&path, &text)
-        });
-        match written {
-            Ok(()) => {
-                tracing::error!(
-                    node = %self.name,
-                    path = %path.display(),
-                    "a node signed two conflicting messages: check with covault node evidence"
-                );
-            }
-            Err(error) => tracing::warn!(node = %self.name, %error, "failed to store evidence"),
-        }
-        text
-    }
-
-    /// Stores a new share, and confirms it once the note about its vault is on disk.
-    fn keep_and_reply(
-        self: &Arc<Self>,
-        record: ShareRecord,
-        orchestrator: NodeId,
-        epoch: u32,
-        (session, attempt): AttemptId,
-    ) {
-        let vault = record.vault;
-        let root = match self.keep(record) {
-            Ok(root) => root,
-            Err(fault) => {
-                tracing::error!(node = %self.name, ?fault, "failed to store a share");
-                let reply = OrderReply::Refused(fault);
-                return self.reply(orchestrator, epoch, session, attempt, &reply);
-            }
-        };
-        self.preprocessor.replenish(true);
-        let node = Arc::clone(self);
-        self.runtime.spawn(async move {
-            let noted = node.note_made(&root.public_key, orchestrator, vault).await;
-            let reply = match noted {
-                Ok(()) => match node.keys.get(&root.public_key) {
-                    Some(key) => node.key_made(&key),
-                    None => return,
-                },
-                // The node ends; the share is there, and counts from the next start on.
-                Err(error) => OrderReply::Refused(
-                    Fault::unavailable("a signer's disk failed").caused_by(error),
-                ),
-            };
-            node.reply(orchestrator, epoch, session, attempt, &reply);
-        });
-    }
-
-    /// A ban is on disk before anybody hears of the failure: the next attempt may come at once.
-    fn ban_then_reply(
-        self: &Arc<Self>,
-        (session, attempt): AttemptId,
-        running: &RunningSession,
-        ban: Vec<NodeId>,
-        reply: OrderReply,
-    ) {
-        let (orchestrator, epoch) = (running.orchestrator, running.epoch);
-        let root = match running.run.root() {
-            Some(root) if !ban.is_empty() => root.to_vec(),
-            _ => return self.reply(orchestrator, epoch, session, attempt, &reply),
-        };
-        // In force before this run lets go of its cell, for all that run and all that come.
-        for peer in &ban {
-            self.claims.ban_now(&root, *peer);
-            tracing::error!(node = %self.name, ?peer, "peer banned from this key: it cheated in signing");
-        }
-        let (node, now_ms) = (Arc::clone(self), self.clock.now_ms());
-        self.runtime.spawn(async move {
-            for peer in ban {
-                while let Err(error) = node.claims.ban(&root, peer, now_ms).await {
-                    tracing::error!(node = %node.name, %error, "failed to store the ban");
-                    if node.claims.is_broken() {
-                        // The node ends. Nobody hears of the failure from it.
-                        return;
-                    }
-                    sleep(EXPIRE_INTERVAL).await;
-                }
-            }
-            node.reply(orchestrator, epoch, session, attempt, &reply);
-        });
-    }
-
-    fn send(
-        &self,
-        epoch: u32,
-        (session, attempt): AttemptId,
-        view: &[u8],
-        message: &ProtocolMessage,
-    ) {
-        let header = EnvelopeHeader {
-            kind: EnvelopeKind::Protocol,
-            sealed: message.private,
-            epoch,
-            session,
-            attempt,
-            round: message.round,
-            sequence: message.sequence,
-            from: self.codec.id(),
-            to: message.to,
-        };
-        if let Err(fault) = self.codec.send_parts(header, &[view, &message.body]) {
-            tracing::warn!(node = %self.name, ?fault, "cannot send");
-        }
-    }
-
     /// Ends what is past its deadline, and forgets what ended long ago.
     pub(super) fn expire_sessions(self: &Arc<Self>) {
         let now_ms = self.clock.now_ms();
@@ -819,38 +426,5 @@ impl Node {
             );
             cell.end(&mut work);
         }
-    }
-}
-
-#[cfg(test)]
-#[allow(non_snake_case)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn session__should_be_over_from_its_end_until_it_is_forgotten() {
-        let sessions = Sessions::default();
-        let of = |attempt, from| EnvelopeHeader {
-            session: SessionId::from_bytes([1; 16]),
-            attempt,
-            ..EnvelopeHeader::outside_sessions(
-                EnvelopeKind::Protocol,
-                NodeId([from; 32]),
-                NodeId([9; 32]),
-            )
-        };
-        // What comes before the order is kept.
-        assert!(!sessions.is_over(&of(0, 1)));
-        let cell = lock(&sessions.table).cell((of(0, 1).session, 0), 1_000);
-        lock(&cell.mail).peers = Some(vec![NodeId([1; 32])]);
-        assert!(!sessions.is_over(&of(0, 1)));
-        cell.end(&mut lock(&cell.work));
-        assert!(sessions.is_over(&of(0, 1)));
-        // Who was not in it is named for speaking in it.
-        assert!(!sessions.is_over(&of(0, 2)));
-        // Another attempt of it is another session.
-        assert!(!sessions.is_over(&of(1, 1)));
-        lock(&sessions.table).cells.clear();
-        assert!(!sessions.is_over(&of(0, 1)));
     }
 }

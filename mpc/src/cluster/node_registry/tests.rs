@@ -1,0 +1,357 @@
+//! Which nodes are live, and second teams.
+
+use std::sync::atomic::Ordering;
+
+use covault_core::{
+    ids::{RequestId, TokenId, VaultId},
+    scheme::Scheme,
+    testing::ManualClock,
+};
+
+use super::{places::SigningAsk, *};
+
+fn party() -> (VaultId, TokenId) {
+    (VaultId::from_bytes([1; 16]), TokenId::from_bytes([1; 16]))
+}
+
+fn announcement(at_ms: u64) -> Announcement {
+    Announcement {
+        name: "node".into(),
+        at_ms,
+        leaving: false,
+        boot: [1; 16],
+        version: "1".into(),
+        keys: 0,
+        bans: Vec::new(),
+        count: 1,
+        height: 0,
+        halted: Vec::new(),
+        others: Vec::new(),
+        threads: 1,
+        frozen: Vec::new(),
+    }
+}
+
+fn node_registry() -> (Arc<ManualClock>, Arc<NodeRegistry>) {
+    let clock = Arc::new(ManualClock::default());
+    clock.0.store(1_000_000, Ordering::Relaxed);
+    let node_registry =
+        NodeRegistry::new(Arc::clone(&clock) as Arc<dyn Clock>, Duration::from_secs(3));
+    (clock, node_registry)
+}
+
+#[test]
+fn node_registry__should_not_take_a_replay_for_a_sign_of_life() {
+    let (clock, node_registry) = node_registry();
+    let node = NodeId([1; 32]);
+    node_registry.heard(node, announcement(1_000_000));
+    assert!(node_registry.live(&node));
+    clock.0.fetch_add(5_000, Ordering::Relaxed);
+    node_registry.heard(node, announcement(1_000_000));
+    assert!(!node_registry.live(&node));
+    node_registry.heard(node, announcement(1_000_001));
+    assert!(node_registry.live(&node));
+}
+
+#[test]
+fn node__should_be_named_when_it_runs_twice_and_not_for_a_restart_or_a_replay() {
+    let (clock, node_registry) = node_registry();
+    let node = NodeId([1; 32]);
+    let said = |boot: u8, others: &[u8]| Announcement {
+        boot: [boot; 16],
+        others: others.iter().map(|other| [*other; 16]).collect(),
+        ..announcement(clock.now_ms())
+    };
+    let twice = || node_registry.nodes()[0].halted == [HaltReason::Twice];
+    // It starts again twice; each start has heard of the ones before, in whatever order they are
+    // shown again.
+    for announcement in [said(1, &[]), said(2, &[1]), said(3, &[1, 2]), said(2, &[1])] {
+        node_registry.heard(node, announcement);
+        clock.0.fetch_add(1, Ordering::Relaxed);
+    }
+    assert!(!twice());
+    let signing_set = |node_registry: &Arc<NodeRegistry>| {
+        let ask = SigningAsk::new(Scheme::Dkls23, &[node], 1, party(), 1);
+        let place = node_registry.come(&ask, RequestId::from_bytes([1; 16]), u64::MAX);
+        node_registry
+            .take_place(&ask, place, &AttemptFailures::default())
+            .is_ok()
+    };
+    assert!(signing_set(&node_registry));
+    // The second and the third name each other.
+    node_registry.heard(node, said(2, &[1, 3]));
+    assert!(twice() && !signing_set(&node_registry));
+    let sentence = node_registry.too_few(&[node], 1, &AttemptFailures::default(), None);
+    assert!(sentence.message().contains("running twice"), "{sentence}");
+    // One is gone.
+    clock.0.fetch_add(DUPLICATE_MS, Ordering::Relaxed);
+    node_registry.heard(node, said(4, &[]));
+    assert!(!twice() && signing_set(&node_registry));
+}
+
+#[test]
+fn node__should_not_live_on_announcements_that_were_held_back() {
+    let (clock, node_registry) = node_registry();
+    let node = NodeId([1; 32]);
+    let began_ms = clock.now_ms();
+    // It dies after a minute; the bus shows its words one by one, later and later.
+    for second in 0..60 {
+        clock.0.fetch_add(2_000, Ordering::Relaxed);
+        node_registry.heard(node, announcement(began_ms + 1_000 * second));
+        assert!(node_registry.live(&node));
+    }
+    for held in 0..60 {
+        clock.0.fetch_add(2_000, Ordering::Relaxed);
+        node_registry.heard(node, announcement(began_ms + 60_000 + held));
+    }
+    // Long before the last of them is too old to be noted.
+    assert!(clock.now_ms() - began_ms - 60_000 > SKEW_MS + 3_000);
+    assert!(!node_registry.live(&node));
+    let sentence = node_registry.too_few(&[node], 1, &AttemptFailures::default(), None);
+    assert!(
+        sentence.message().contains("check the clocks of"),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn node_registry__should_go_back_with_its_clock() {
+    let (clock, node_registry) = node_registry();
+    let (present, gone) = (NodeId([1; 32]), NodeId([2; 32]));
+    let hour_ms = 3_600_000;
+    clock.0.fetch_add(hour_ms, Ordering::Relaxed);
+    for node in [present, gone] {
+        node_registry.heard(node, announcement(clock.now_ms()));
+        assert!(node_registry.live(&node));
+    }
+    // Set right again. Who was heard in the wrong hour counts when it is heard anew.
+    clock.0.fetch_sub(hour_ms, Ordering::Relaxed);
+    assert!(!node_registry.live(&present) && !node_registry.live(&gone));
+    node_registry.heard(present, announcement(clock.now_ms()));
+    assert!(node_registry.live(&present) && !node_registry.live(&gone));
+    // From then on as ever.
+    clock.0.fetch_add(5_000, Ordering::Relaxed);
+    node_registry.heard(present, announcement(clock.now_ms() - 5_000));
+    assert!(!node_registry.live(&present));
+}
+
+#[test]
+fn stranger__should_not_count_before_it_is_admitted() {
+    let (clock, node_registry) = node_registry();
+    let (ours, stranger) = (NodeId([1; 32]), NodeId([2; 32]));
+    node_registry.heard(stranger, announcement(1_000_000));
+    assert!(
+        node_registry.live(&stranger),
+        "nobody has said who is admitted"
+    );
+    node_registry.admit(&[ours]);
+    assert!(!node_registry.live(&stranger));
+    for _ in 0..2 {
+        clock.0.fetch_add(1, Ordering::Relaxed);
+        node_registry.heard(stranger, announcement(clock.now_ms()));
+        node_registry.heard(ours, announcement(clock.now_ms()));
+    }
+    let ids = |nodes: &[NodeStatus]| nodes.iter().map(|node| node.id).collect::<Vec<_>>();
+    assert_eq!(ids(&node_registry.nodes()), [ours]);
+    assert!(node_registry.live(&ours) && !node_registry.live(&stranger));
+    let wanting: Vec<NodeId> = node_registry
+        .unadmitted()
+        .iter()
+        .map(|node| node.id)
+        .collect();
+    assert_eq!(wanting, [stranger]);
+    // Nobody is picked who is not admitted.
+    let ask = SigningAsk::new(Scheme::Dkls23, &[ours, stranger], 2, party(), 1);
+    let place = node_registry.come(&ask, RequestId::from_bytes([1; 16]), u64::MAX);
+    let choice = node_registry.take_place(&ask, place, &AttemptFailures::default());
+    assert!(choice.is_err());
+
+    node_registry.admit(&[ours, stranger]);
+    clock.0.fetch_add(1, Ordering::Relaxed);
+    node_registry.heard(stranger, announcement(clock.now_ms()));
+    assert!(node_registry.live(&stranger) && node_registry.unadmitted().is_empty());
+    node_registry.admit(&[ours]);
+    assert!(!node_registry.live(&stranger));
+}
+
+#[tokio::test(start_paused = true)]
+async fn second_team__should_go_beyond_full_windows_further_when_later_attempts_are_done() {
+    let (_, node_registry) = node_registry();
+    let nodes = [1, 2, 3].map(|number| NodeId([number; 32]));
+    for node in nodes {
+        node_registry.heard(node, announcement(1_000_000));
+    }
+    let ask = SigningAsk::new(Scheme::Dkls23, &nodes, 2, party(), 1);
+    let none = AttemptFailures::default();
+    let place = node_registry.come(&ask, RequestId::from_bytes([1; 16]), u64::MAX);
+    let sent = tokio::time::Instant::now();
+    let mut sets = Vec::new();
+    while let Ok(set) = node_registry.take_place(&ask, place, &none) {
+        sets.push(set);
+    }
+    // One thread each: four sessions, in pairs.
+    assert_eq!(sets.len(), 6);
+    let stuck = sets[0].signers.clone();
+    let second = |sets: &mut Vec<_>| {
+        let team = node_registry.second_team(&ask, &[&stuck], sent, &none);
+        let found = team.is_some();
+        sets.extend(team);
+        found
+    };
+    assert!(second(&mut sets) && !second(&mut sets));
+    tokio::time::advance(Duration::from_millis(2)).await;
+    node_registry.answered(&ask, &sets[1], Duration::from_nanos(1), true);
+    assert!(second(&mut sets));
+}
+
+fn registry_of<const N: usize>() -> (Arc<NodeRegistry>, [NodeId; N]) {
+    let (_, node_registry) = node_registry();
+    let nodes = std::array::from_fn(|number| NodeId([number as u8; 32]));
+    for node in nodes {
+        node_registry.heard(node, announcement(1_000_000));
+    }
+    (node_registry, nodes)
+}
+
+#[tokio::test(start_paused = true)]
+async fn second_team__should_not_begin_later_because_slow_signers_are_tried() {
+    let (node_registry, nodes) = registry_of::<3>();
+    let ask = SigningAsk::new(Scheme::Dkls23, &nodes, 2, party(), 1);
+    let none = AttemptFailures::default();
+    let [_, _, slow] = nodes;
+    let mut tries = 0;
+    for round in 0..400 {
+        let place = node_registry.come(&ask, RequestId::from_bytes([1; 16]), u64::MAX);
+        let team = node_registry.take_place(&ask, place, &none).unwrap();
+        let tried = team.signers.contains(&slow);
+        // At first nobody knows.
+        tries += usize::from(tried && round >= 20);
+        let took = Duration::from_millis(if tried { 900 } else { 5 });
+        node_registry.answered(&ask, &team, took, false);
+    }
+    assert!((4..=12).contains(&tries), "{tries}");
+    let after = node_registry.pace(&ask, |paces, class| {
+        paces.second_after(class, Duration::from_secs(3))
+    });
+    assert_eq!(after, Duration::from_millis(100));
+}
+
+#[tokio::test(start_paused = true)]
+async fn second_team__should_cost_nothing_when_it_was_not_sent() {
+    let (node_registry, nodes) = registry_of::<3>();
+    let ask = SigningAsk::new(Scheme::Dkls23, &nodes, 2, party(), 1);
+    let none = AttemptFailures::default();
+    let place = node_registry.come(&ask, RequestId::from_bytes([1; 16]), u64::MAX);
+    let first = node_registry.take_place(&ask, place, &none).unwrap();
+    let sent = tokio::time::Instant::now();
+    let second = || node_registry.second_team(&ask, &[first.signers.as_slice()], sent, &none);
+    for _ in 0..50 {
+        // The bus is full.
+        assert!(second().is_some());
+        node_registry.second_team_unsent(&ask);
+    }
+    let begun = (0..50).filter(|_| second().is_some()).count();
+    assert!((8..=20).contains(&begun), "{begun}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn second_team__should_go_beyond_no_window_where_others_have_room() {
+    let (node_registry, nodes) = registry_of::<4>();
+    let none = AttemptFailures::default();
+    let of =
+        |scheme, holders: &[NodeId], needed| SigningAsk::new(scheme, holders, needed, party(), 1);
+    let take = |ask: &SigningAsk| {
+        let place = node_registry.come(ask, RequestId::from_bytes([1; 16]), u64::MAX);
+        node_registry.take_place(ask, place, &none).ok()
+    };
+    // The third has as much of this scheme as it may; the fourth has more to do, of another one.
+    let full = of(Scheme::Dkls23, &nodes[2..3], 1);
+    let busy = of(Scheme::FrostEd25519, &nodes[3..], 1);
+    let one: Vec<_> = std::iter::from_fn(|| take(&full)).collect();
+    let other: Vec<_> = std::iter::from_fn(|| take(&busy)).take(one.len()).collect();
+    let third = take(&of(Scheme::FrostEd25519, &nodes[3..], 1));
+    assert!(!one.is_empty() && one.len() == other.len());
+    let ask = of(Scheme::Dkls23, &nodes, 1);
+    let at_work: Vec<&[NodeId]> = nodes[..2].chunks(1).collect();
+    let sent = tokio::time::Instant::now();
+    let team = node_registry.second_team(&ask, &at_work, sent, &none);
+    assert_eq!(team.unwrap().signers, nodes[3..]);
+    drop(third);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_free_place__should_be_offered_to_few_of_a_thousand_lines() {
+    let (node_registry, nodes) = registry_of::<14>();
+    let none = AttemptFailures::default();
+    // Keys of all sets of four of them.
+    let mut lines = Vec::new();
+    for set in 0..1_u32 << nodes.len() {
+        let holders = nodes.iter().zip(0..).filter(|(_, bit)| set >> bit & 1 == 1);
+        let holders: Vec<NodeId> = holders.map(|(node, _)| *node).collect();
+        if holders.len() == 4 {
+            lines.push(SigningAsk::new(Scheme::Dkls23, &holders, 2, party(), 1));
+        }
+    }
+    assert!(lines.len() > 1_000);
+    let come = |ask: &SigningAsk| node_registry.come(ask, RequestId::from_bytes([1; 16]), u64::MAX);
+    let mut sets = Vec::new();
+    let mut tickets = Vec::new();
+    for ask in &lines {
+        while let Ok(set) = node_registry.take_place(ask, come(ask), &none) {
+            sets.push(set);
+        }
+        tickets.push(node_registry.wait(ask, come(ask), &none));
+    }
+    let before = node_registry.choices();
+    let freed = sets.len();
+    sets.clear();
+    let placed = tickets
+        .iter_mut()
+        .filter_map(|it| it.placed.try_recv().ok());
+    let placed: Vec<_> = placed.collect();
+    assert!(placed.len() >= freed, "{} of {freed}", placed.len());
+    let choices = node_registry.choices() - before;
+    assert!(choices < 100 * freed, "{choices} for {freed}");
+}
+
+#[test]
+fn stranger__should_not_be_shown_for_a_replay() {
+    let (_, node_registry) = node_registry();
+    node_registry.admit(&[]);
+    node_registry.heard(NodeId([2; 32]), announcement(1_000_000 - REPLAY_MS - 1));
+    assert!(node_registry.unadmitted().is_empty());
+}
+
+#[test]
+fn node_registry__should_tell_how_far_a_clock_is_off() {
+    let (_, node_registry) = node_registry();
+    node_registry.heard(NodeId([1; 32]), announcement(1_000_000 - 1_500));
+    node_registry.heard(NodeId([2; 32]), announcement(1_000_000 + 700));
+    let skews: Vec<i64> = node_registry
+        .nodes()
+        .iter()
+        .map(|node| node.skew_ms)
+        .collect();
+    assert_eq!(skews, [-1_500, 700]);
+}
+
+#[test]
+fn node_registry__should_have_a_place_for_holders_when_unadmitted_nodes_fill_it() {
+    let (clock, node_registry) = node_registry();
+    let number = |number: u32| {
+        let mut id = [0; 32];
+        id[..4].copy_from_slice(&number.to_be_bytes());
+        NodeId(id)
+    };
+    let (early, late) = (number(1), number(2));
+    node_registry.want(&[early, late]);
+    node_registry.heard(early, announcement(1_000_000));
+    for stranger in 10..2_500 {
+        clock.0.fetch_add(1, Ordering::Relaxed);
+        node_registry.heard(number(stranger), announcement(1_000_000));
+    }
+    node_registry.heard(late, announcement(1_000_000));
+    assert_eq!(node_registry.nodes().len(), MAX_NODES);
+    assert!(node_registry.nodes().iter().any(|node| node.id == early));
+    assert!(node_registry.live(&late) && node_registry.live(&number(2_499)));
+}
