@@ -385,9 +385,9 @@ impl ClusterInner {
             "slow signing attempt: starting a second one in parallel"
         );
         if !self.begin_attempt(run, team)? {
-            self.node_registry.second_team_unsent(&run.ask);
             return Ok(Some(SECOND_TEAM_INTERVAL));
         }
+        self.node_registry.second_team_sent(&run.ask);
         meter::second_team();
         Ok(None)
     }

@@ -111,7 +111,7 @@ struct Group {
 }
 
 impl Group {
-    /// A second team was worth it, or was none.
+    /// A second team was worth it.
     fn refund(&mut self) {
         self.credit = self.credit.saturating_add(SECOND_TEAM).min(MOST_CREDIT);
     }
@@ -317,7 +317,10 @@ impl NodeRegistry {
         }
         let mut state = lock(&self.state);
         let group = state.places.group(&ask.key);
-        let credit = group.credit.checked_sub(SECOND_TEAM)?;
+        let credit = group.credit;
+        if credit < SECOND_TEAM {
+            return None;
+        }
         let overdraft = match group.newest_done.is_some_and(|done| done > sent) {
             true => Overdraft::Half,
             false => Overdraft::One,
@@ -328,13 +331,16 @@ impl NodeRegistry {
             return None;
         }
         let set = self.begin(&mut state, None, ask, chosen);
+        // First attempts earn second teams; these earn none.
         state.places.group(&ask.key).credit = credit;
         Some(set)
     }
 
-    /// A second team was found, and could not be sent anything: it has cost nothing.
-    pub(in crate::cluster) fn second_team_unsent(&self, ask: &SigningAsk) {
-        lock(&self.state).places.group(&ask.key).refund();
+    /// A second team was sent its order: it is charged now, as one that could not be sent costs nothing.
+    pub(in crate::cluster) fn second_team_sent(&self, ask: &SigningAsk) {
+        let mut state = lock(&self.state);
+        let group = state.places.group(&ask.key);
+        group.credit = group.credit.saturating_sub(SECOND_TEAM);
     }
 
     #[cfg(test)]
