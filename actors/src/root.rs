@@ -1,9 +1,9 @@
 //! The root supervisor: keeps the directory, the lease manager, the node observer and the retention job running.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
-use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
 use tokio::sync::watch;
 
 use crate::{
@@ -14,15 +14,37 @@ use crate::{
     vaults::directory::{DirectoryAddress, VaultDirectory},
 };
 
+/// An actor that runs as long as the orchestrator does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Child {
+    VaultDirectory,
+    RetentionJob,
+    LeaseManager,
+    NodeObserver,
+}
+
+impl Child {
+    const ALL: [Self; 4] = [
+        Self::VaultDirectory,
+        Self::RetentionJob,
+        Self::LeaseManager,
+        Self::NodeObserver,
+    ];
+
+    /// As the log calls it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::VaultDirectory => "vault directory",
+            Self::RetentionJob => "retention job",
+            Self::LeaseManager => "lease manager",
+            Self::NodeObserver => "node observer",
+        }
+    }
+}
+
 pub enum Msg {
-    /// The directory is to be started (again).
-    DirectoryDue,
-    /// The retention job is to be started (again).
-    RetentionDue,
-    /// The node observer is to be started (again).
-    NodeObserverDue,
-    /// Starts the lease manager (again).
-    LeaseManagerDue,
+    /// This actor is to be started (again).
+    StartDue(Child),
     /// The orchestrator is stopping: others are to know, and it takes no more vaults.
     Leave,
 }
@@ -33,8 +55,7 @@ pub struct RootSupervisor;
 pub struct RootState {
     services: Arc<Services>,
     address: watch::Sender<DirectoryAddress>,
-    retention: Option<ActorId>,
-    node_observer: Option<ActorId>,
+    running: HashMap<ActorId, Child>,
     lease_manager: Option<ActorRef<LeaseManagerMsg>>,
     failures: u32,
 }
@@ -50,15 +71,13 @@ impl Actor for RootSupervisor {
         myself: ActorRef<Msg>,
         (services, address): (Arc<Services>, watch::Sender<DirectoryAddress>),
     ) -> Result<RootState, ActorProcessingErr> {
-        myself.cast(Msg::DirectoryDue)?;
-        myself.cast(Msg::RetentionDue)?;
-        myself.cast(Msg::LeaseManagerDue)?;
-        myself.cast(Msg::NodeObserverDue)?;
+        for child in Child::ALL {
+            myself.cast(Msg::StartDue(child))?;
+        }
         Ok(RootState {
             services,
             address,
-            retention: None,
-            node_observer: None,
+            running: HashMap::new(),
             lease_manager: None,
             failures: 0,
         })
@@ -71,48 +90,15 @@ impl Actor for RootSupervisor {
         state: &mut RootState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            Msg::DirectoryDue => {
-                let services = Arc::clone(&state.services);
-                match Actor::spawn_linked(None, VaultDirectory, services, myself.get_cell()).await {
-                    Ok((actor, _)) => {
-                        state.address.send_replace(Some(actor));
-                    }
-                    Err(error) => {
-                        tracing::error!(%error, "vault directory failed to start");
-                        state.start_later(&myself, || Msg::DirectoryDue);
-                    }
+            Msg::StartDue(child) => match state.start(child, myself.get_cell()).await {
+                Ok(actor) => {
+                    state.running.insert(actor, child);
                 }
-            }
-            Msg::RetentionDue => {
-                let services = Arc::clone(&state.services);
-                match Actor::spawn_linked(None, RetentionJob, services, myself.get_cell()).await {
-                    Ok((actor, _)) => state.retention = Some(actor.get_id()),
-                    Err(error) => {
-                        tracing::error!(%error, "retention job failed to start");
-                        state.start_later(&myself, || Msg::RetentionDue);
-                    }
+                Err(error) => {
+                    tracing::error!(%error, "{} failed to start", child.name());
+                    state.start_later(&myself, child);
                 }
-            }
-            Msg::NodeObserverDue => {
-                let services = Arc::clone(&state.services);
-                match Actor::spawn_linked(None, NodeObserver, services, myself.get_cell()).await {
-                    Ok((actor, _)) => state.node_observer = Some(actor.get_id()),
-                    Err(error) => {
-                        tracing::error!(%error, "node observer failed to start");
-                        state.start_later(&myself, || Msg::NodeObserverDue);
-                    }
-                }
-            }
-            Msg::LeaseManagerDue => {
-                let arguments = (Arc::clone(&state.services), state.address.subscribe());
-                match Actor::spawn_linked(None, LeaseManager, arguments, myself.get_cell()).await {
-                    Ok((actor, _)) => state.lease_manager = Some(actor),
-                    Err(error) => {
-                        tracing::error!(%error, "lease manager failed to start");
-                        state.start_later(&myself, || Msg::LeaseManagerDue);
-                    }
-                }
-            }
+            },
             Msg::Leave => {
                 if let Some(lease_manager) = &state.lease_manager {
                     let _ = lease_manager.cast(LeaseManagerMsg::Leave);
@@ -131,24 +117,12 @@ impl Actor for RootSupervisor {
         match event {
             SupervisionEvent::ActorTerminated(actor, ..)
             | SupervisionEvent::ActorFailed(actor, _) => {
-                if state.retention == Some(actor.get_id()) {
-                    tracing::error!("retention job failed; restarting it");
-                    state.start_later(&myself, || Msg::RetentionDue);
-                } else if state.node_observer == Some(actor.get_id()) {
-                    tracing::error!("node observer failed; restarting it");
-                    state.start_later(&myself, || Msg::NodeObserverDue);
-                } else if state
-                    .lease_manager
-                    .as_ref()
-                    .map(|lease_manager| lease_manager.get_id())
-                    == Some(actor.get_id())
-                {
-                    tracing::error!("lease manager failed; restarting it");
-                    state.start_later(&myself, || Msg::LeaseManagerDue);
-                } else {
-                    tracing::error!("vault directory failed; restarting it from the store");
-                    state.address.send_replace(None);
-                    state.start_later(&myself, || Msg::DirectoryDue);
+                if let Some(child) = state.running.remove(&actor.get_id()) {
+                    tracing::error!("{} failed; restarting it from the store", child.name());
+                    if child == Child::VaultDirectory {
+                        state.address.send_replace(None);
+                    }
+                    state.start_later(&myself, child);
                 }
             }
             SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => {}
@@ -158,8 +132,34 @@ impl Actor for RootSupervisor {
 }
 
 impl RootState {
-    fn start_later(&mut self, myself: &ActorRef<Msg>, message: fn() -> Msg) {
+    async fn start(&mut self, child: Child, me: ActorCell) -> Result<ActorId, SpawnErr> {
+        let services = Arc::clone(&self.services);
+        Ok(match child {
+            Child::VaultDirectory => {
+                let (actor, _) = Actor::spawn_linked(None, VaultDirectory, services, me).await?;
+                self.address.send_replace(Some(actor.clone()));
+                actor.get_id()
+            }
+            Child::RetentionJob => {
+                let (actor, _) = Actor::spawn_linked(None, RetentionJob, services, me).await?;
+                actor.get_id()
+            }
+            Child::LeaseManager => {
+                let arguments = (services, self.address.subscribe());
+                let (actor, _) = Actor::spawn_linked(None, LeaseManager, arguments, me).await?;
+                self.lease_manager = Some(actor.clone());
+                actor.get_id()
+            }
+            Child::NodeObserver => {
+                let (actor, _) = Actor::spawn_linked(None, NodeObserver, services, me).await?;
+                actor.get_id()
+            }
+        })
+    }
+
+    fn start_later(&mut self, myself: &ActorRef<Msg>, child: Child) {
         self.failures = self.failures.saturating_add(1);
-        myself.send_after(self.services.backoff(self.failures), message);
+        let pause = self.services.backoff(self.failures);
+        myself.send_after(pause, move || Msg::StartDue(child));
     }
 }
