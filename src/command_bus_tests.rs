@@ -103,7 +103,7 @@ async fn command__should_be_done_once_and_answered() {
     let nobody = Arc::new(RejectingHandler(AtomicUsize::new(0)));
     one.open(id(1), nobody.clone()).await.unwrap();
     two.open(id(2), done.clone()).await.unwrap();
-    // Somebody on the bus copies what is sent.
+    // An attacker on the bus copies what is sent.
     let BusAddress::Inbox(address) = inbox(id(2)) else {
         panic!("no inbox")
     };

@@ -67,7 +67,7 @@ async fn claims__should_stand_across_a_restart() {
     assert!(!claims.banned(&[5; 33], &NodeId([5; 32])));
 }
 
-/// The writer thread lets go of the file a moment after its owner.
+/// The writer thread closes the file a moment after its owner is dropped.
 async fn reopen(path: &Path) -> Claims {
     for _ in 0..500 {
         if let Ok(claims) = Claims::open(path, false) {

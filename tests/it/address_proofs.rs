@@ -1,4 +1,4 @@
-//! Contract section 11: addresses come with statements of the signers, and whoever swaps one is found
+//! Contract section 11: addresses come with statements of the signers, and a swapped one is found
 //! by every verifier, with nothing but keys that the signers' operators gave out.
 
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
@@ -200,7 +200,7 @@ async fn orchestrator_that_swaps_addresses__should_be_found_every_time() {
         lies.push(changed(&whole, &[("addressProof", &Value::Null)], &[]));
         lies.push(swapped);
         lies.push(whole);
-        // Another address of the vault's, made for somebody else; and another vault's.
+        // Another address of the vault, made for another reference; and another vault's.
         for taken in [
             &others[usize::from(number)],
             &elsewhere[usize::from(number)],

@@ -64,7 +64,7 @@ async fn unused_keys__should_be_cleared_by_the_operator_alone() {
         let (done, out, err) = clear(&cluster, index, &words);
         assert!(done && out.contains("2 keys cleared"), "{out}\n{err}");
         assert_eq!((count(&shares), count(&cleared)), (2, 2));
-        // What has signed stays, whoever names it.
+        // Shares that have signed stay, no matter who names them.
         if index == 0 {
             let (done, out, err) = clear(&cluster, index, &["--vault", &used, "--yes"]);
             assert!(done, "{err}");

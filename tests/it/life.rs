@@ -124,7 +124,7 @@ async fn vault__should_keep_its_addresses_while_nodes_and_shares_change() {
 
     // A node's machine is lost; a new one, with an identity of its own, takes its place.
     cluster.signers[0].kill();
-    // Else it may be chosen as a dealer, whom the others do not know any more.
+    // Else it may be chosen as a dealer that the others no longer know.
     cluster.until_live(&[1, 2, fourth]).await;
     fs::remove_dir_all(cluster.signer_folder(0)).unwrap();
     cluster.restart_signer(0);

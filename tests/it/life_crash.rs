@@ -52,7 +52,7 @@ async fn until_only(cluster: &TestCluster, epochs: [u32; 2]) {
     .await;
 }
 
-/// A command that an operator waits for meanwhile.
+/// A command that an operator waits for in the meantime.
 fn start(cluster: &TestCluster, arguments: &[&str]) -> JoinHandle<(bool, String, String)> {
     let mut command = cluster.vault_command(arguments);
     std::thread::spawn(move || outcome_of(&mut command))
@@ -123,7 +123,7 @@ async fn dies_between_prepare_and_activate(cluster: &mut TestCluster, fixture: &
         let what = format!("{back:?}");
         let (old, new, waiting) = freeze_when_all_have_prepared(cluster, &command).await;
         let new_ed25519 = epochs(cluster)[1];
-        // Its word leaves once the share is on its disk. Without that word nothing would come of it.
+        // Its message leaves once the share is on its disk. Without that message the reshare would not complete.
         tokio::time::sleep(ON_ITS_WAY).await;
         cluster.signers[victim].kill();
         assert_eq!(epoch(cluster, victim, "secp256k1"), Some(old), "{what}");

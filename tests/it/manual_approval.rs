@@ -18,7 +18,7 @@ fn new_key(folder: &Path, name: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Runs a command of somebody who has a token of the platform API.
+/// Runs a command with a token of the platform API.
 fn person(api: &ApiClient, folder: &Path, arguments: &[&str]) -> (bool, String, String) {
     let token = folder.join("token");
     write_secret(&token, &api.token);

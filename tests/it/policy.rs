@@ -253,7 +253,7 @@ fn policy_check__should_say_what_a_file_allows_and_why_not() {
 }
 
 /// "It ends with 0 when it is allowed, otherwise with 1" (docs/policy-floor.md): every transaction has a
-/// fee, whoever says how much, and no signer with this file ever signs one.
+/// fee, no matter who sets it, and no signer with this file ever signs one.
 #[test]
 fn policy_check__should_refuse_what_no_fee_makes_allowed() {
     let folder = tempfile::tempdir().unwrap();

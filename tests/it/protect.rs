@@ -145,7 +145,7 @@ async fn commands_with_keys__should_show_their_memory_to_nobody() {
     command.arg("--identity").arg(path("identity"));
     command.arg("--out").arg(path("keys.json"));
     let process = Process::start(&mut command, &path("log"));
-    // Somebody begins to write: the command waits for the rest.
+    // Input begins: the command waits for the rest.
     let writer = fs::OpenOptions::new().write(true).open(path("identity"));
     assert_no_dumps(process.pid());
     drop(writer);

@@ -168,7 +168,7 @@ async fn restored_node__should_sign_only_after_a_refresh_and_have_no_nonce_of_be
     assert_refuses(&cluster, &evm, &solana, sentence).await;
     cluster.restart_signer(2);
     cluster.until_live(&[0, 1, 2]).await;
-    // It is of no use for dealing, and whoever has put it back has to say so: the node cannot know
+    // It cannot be used for dealing, and the operator who put it back has to say so: the node cannot know
     // what came after it.
     let lost = &cluster.keys[0];
     let refresh = ["refresh", "--vault", &vault, "--lost", lost];

@@ -110,7 +110,7 @@ impl SimulatedDisk {
     }
 
     /// The same, whose power goes at its operation number `cut`, from 1: that is the last one to
-    /// reach it, and nobody is told.
+    /// reach it, and no one learns of it.
     pub fn cut_at(image: Vec<u8>, cut: usize) -> Self {
         Self::with(image, Some(cut))
     }
@@ -167,7 +167,7 @@ impl SimulatedDisk {
 
     /// The power goes now, if it has not gone yet.
     pub fn cut(&self) {
-        // Whoever has begun an operation has ended it.
+        // Every operation that was begun has ended.
         let _platter = self.state();
         self.0.dead.send_replace(true);
     }

@@ -243,7 +243,7 @@ impl Postgres {
         let children = String::from_utf8(children.stdout).unwrap();
         let mut kill = Command::new("kill");
         kill.args(["-s", name, &parent]);
-        // One of them may have ended meanwhile.
+        // One of them may have ended in the meantime.
         let _ = kill
             .args(children.split_whitespace())
             .stderr(Stdio::null())

@@ -23,7 +23,7 @@ impl super::NetworkVectors for NetworkVectors {
         &["version"] // of an off-chain message envelope
     }
 
-    /// Compared all the same, with [`NetworkVectors::signed`].
+    /// Still compared, with [`NetworkVectors::signed`].
     fn expected_notes(&self) -> &'static [&'static str] {
         &["signedTxs", "txHashes"]
     }

@@ -121,7 +121,7 @@ fn request(number: u64) -> RequestId {
     RequestId::from_bytes(u128::from(number).to_be_bytes())
 }
 
-/// Listens until it was told of these requests, in any order; how many changes it was told of.
+/// Listens until it has heard of these requests, in any order. Returns how many changes it heard of.
 async fn hears(listener: &mut ChangeListener, numbers: std::ops::Range<u64>) -> usize {
     let mut missing: BTreeSet<_> = numbers.map(|it| request(it).to_string()).collect();
     let mut told = 0;
@@ -243,7 +243,7 @@ async fn who_comes_back__should_hear_all_since_then_from_memory_and_from_the_log
     };
     let (mut listener, start) = world.listen(VaultScope::All, Some(place(90 * HOUR))).await;
     assert_eq!(start, Start::GoesOn);
-    // What happens meanwhile is heard too.
+    // Changes in the meantime are reported too.
     world.change(1, 1_500, 100 * HOUR).await;
     assert!(listener.position().is_none());
     let told = hears(&mut listener, 0..1_501).await;

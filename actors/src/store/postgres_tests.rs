@@ -873,7 +873,7 @@ async fn writers__should_share_rows_without_losing_a_change() {
         let row = stores[1].get(&key(&[9, name])).await.unwrap().unwrap();
         assert_eq!(row.version, 480);
     }
-    // The lease passes to somebody else: the one who checks the old version is fenced off.
+    // Another process takes the lease: a commit that checks the old version is fenced off.
     stores[1]
         .commit({
             let mut batch = Batch::new();

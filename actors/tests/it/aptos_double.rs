@@ -72,7 +72,7 @@ impl AptosDouble {
         self.account.lock().unwrap().executed.clone()
     }
 
-    /// The hashes of all that was ever handed to it, in order.
+    /// The hashes of all transactions that it ever received, in order.
     pub fn handed(&self) -> Vec<String> {
         self.account.lock().unwrap().handed.clone()
     }

@@ -213,7 +213,7 @@ async fn aptos_facts__should_be_what_the_node_says() {
     assert_eq!(asked.await.unwrap(), ChainData::Aptos(expected));
     let simulated = node.asked("POST /transactions/simulate").remove(0);
     assert_eq!(simulated.kind.as_deref(), Some(BCS));
-    // All the gas that the sender can pay, and AIP-92's signature that is none.
+    // As much gas as the sender can pay for, and AIP-92's empty signature.
     let gas = (1_000_000u64 / 120).to_le_bytes();
     assert!(simulated.body.windows(8).any(|eight| eight == gas));
     assert_eq!(simulated.body[simulated.body.len() - 2..], [4, 4]);
@@ -476,7 +476,7 @@ async fn aptos_broadcast__should_send_the_exact_bytes() {
     assert_eq!(posted.body, signed());
 }
 
-/// What became of a transaction that a node refuses; `seen` answers what the chain has.
+/// The outcome of a transaction that a node refuses; `seen` is what the chain has.
 async fn refused_with(
     refusal: AptosReply,
     broadcast_request: BroadcastRequest,
@@ -672,7 +672,7 @@ async fn the_next_aptos_number__should_be_that_of_a_ledger_after_the_time_in_que
         );
     }
 
-    // A node that has not got this version of the ledger knows nothing.
+    // A node that does not have this version of the ledger cannot say anything.
     let node = AptosTestNode::start(|asked| match asked.what.as_str() {
         "GET " => {
             let now = format!("{NOW}500000");
@@ -892,7 +892,7 @@ async fn sightings__should_say_where_an_aptos_transaction_is() {
         ),
     ] {
         let node = seeing(found, next, by, now).await;
-        // Whoever pays for it: the number is the sender's.
+        // No matter who pays: the sequence number is the sender's.
         let paid = TrackedTransaction {
             from: format!("0x{}", "5f".repeat(32)),
             ..tracked()

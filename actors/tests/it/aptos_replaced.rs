@@ -129,7 +129,7 @@ async fn the_policy__should_replace_transactions_of_aptos_until_the_cap() {
             .replaced_by_uuids
             .is_empty()
     );
-    // One of the two is in the chain, and the other one is told so.
+    // One of the two is on the chain, and the other one's state says so.
     world.aptos.execute();
     assert_eq!(world.aptos.executed()[0], faster.tx_hash);
     let gone = until_status(&gateway, &first, Status::Replaced).await;

@@ -37,7 +37,7 @@ async fn read(store: &dyn Store) -> (BTreeMap<AuditChain, Vec<AuditEntry>>, Vec<
         };
         after = Some(*last);
         for (chain, _) in chains {
-            // Somebody may be writing: the entries are those of a head that was there all the time.
+            // Others may be writing: the entries are those below a head that existed the whole time.
             let (entries, report) = loop {
                 let head = log.head(chain).await.unwrap();
                 let mut checker = ChainChecker::new(chain, vec![]);

@@ -99,7 +99,7 @@ async fn let_in(gateway: &Gateway, caller: &Caller) -> Result<(), Fault> {
     done.map(|_| ())
 }
 
-/// Waits until a request has come so far that it has the number, or does not need one any more.
+/// Waits until a request has its nonce, or no longer needs one.
 async fn until(world: &World, what: &str, mut is: impl AsyncFnMut() -> bool) {
     let _ = world;
     let search = async {
@@ -517,7 +517,7 @@ async fn a_backup__should_be_one_state_for_operators_one_at_a_time() {
     );
     assert!(part(admin(), 1).await.unwrap().is_empty());
     back_up(&gateway).await;
-    // Nobody asks any more: after a minute another one may begin.
+    // No one reads it any longer: after a minute another backup may begin.
     begin(&gateway, &admin()).await.unwrap();
     world.clock.ahead_ms.fetch_add(60_000, Ordering::SeqCst);
     back_up(&gateway).await;

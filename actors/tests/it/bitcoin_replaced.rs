@@ -227,7 +227,7 @@ async fn inputs_that_are_named__should_be_the_wallet_s_and_not_spent_in_a_block(
             "{reason}"
         );
     }
-    // The client's own price is too low for a replacement: it is told so.
+    // The client's own price is too low for a replacement: the error says so.
     let first = payload(&wallet, &other.address, 10_000, 9, &[name(&outputs[1])]);
     take(&client, &make(&wallet, &client, &first).await).await;
     let cheap = payload(&wallet, &other.address, 10_001, 9, &[name(&outputs[1])]);
@@ -246,7 +246,7 @@ async fn children_on_bitcoin__should_lift_their_parents_to_the_rate() {
     let client = node.client();
     wallet.outputs(&client).await;
 
-    // What somebody else pays, for 10 sat/vB, is in no block.
+    // Another wallet's payment, at 10 sat/vB, is in no block.
     let incoming = node.pay(&wallet.address, 500_000).await;
     let listed = node.outputs_of(&incoming, &wallet.address).await;
     let child = payload(&wallet, &other.address, 100_000, 70, &listed);
@@ -304,7 +304,7 @@ async fn parents_of_two_inputs__should_be_counted_once() {
     node.pay(&wallet.address, 1_000_000).await;
     node.mine(1).await;
     let client = node.client();
-    // One transaction with two outputs of the wallet, and one that somebody else has made.
+    // One transaction with two outputs of the wallet, and one made by another wallet.
     let to_itself = payload(&wallet, &wallet.address, 300_000, 3, &[]);
     let parent = make(&wallet, &client, &to_itself).await;
     take(&client, &parent).await;

@@ -33,7 +33,7 @@ pub struct ChainDouble {
     /// The numbers that are taken, by sender, and those that every account had used before.
     nonces: Mutex<BTreeSet<(String, u64)>>,
     before: AtomicU64,
-    /// Every different transaction that it was ever handed, also while down.
+    /// Every different transaction that it ever received, also while down.
     pub handed: Mutex<BTreeSet<String>>,
     /// How often it was sent what it had been sent before, as if for the first time.
     pub resent_as_new: AtomicUsize,
@@ -126,7 +126,7 @@ impl ChainDouble {
         self.sent.lock().unwrap().contains_key(hash)
     }
 
-    /// Until it was asked for transactions so many more times.
+    /// Waits for this many more queries of transactions.
     pub async fn asked_for(&self, times: usize) {
         let most = self.sighted.load(Ordering::SeqCst) + times;
         while self.sighted.load(Ordering::SeqCst) < most {
@@ -154,13 +154,13 @@ impl ChainDouble {
         *self.trying.lock().unwrap() = trying;
     }
 
-    /// As if somebody had sent transactions of this account before.
+    /// As if transactions of this account had been sent before.
     pub fn with_history(self: Arc<Self>, count: u64) -> Arc<Self> {
         self.before(count);
         self
     }
 
-    /// As if somebody had sent so many transactions of every account before.
+    /// As if this many transactions of every account had been sent before.
     pub fn before(&self, count: u64) {
         self.before.store(count, Ordering::SeqCst);
     }

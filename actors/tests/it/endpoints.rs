@@ -202,7 +202,7 @@ async fn a_node_that_fails__should_be_asked_last_and_counted() {
             .1
             .contains(r#""jsonrpc":"2.0""#)
     );
-    // Alone it is asked all the same, twice for one question and once for sending.
+    // As the only node it is asked anyway: twice for one query and once for sending.
     let alone = Client::new(self::pool(&endpoints(&[&bad.url], 1)), JsonRpc::default());
     assert!(
         alone

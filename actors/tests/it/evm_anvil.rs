@@ -43,7 +43,7 @@ impl Drop for Anvil {
 }
 
 impl Anvil {
-    /// It makes blocks when it is told to.
+    /// It makes blocks only on request.
     async fn start() -> Self {
         // Another test of the process may have installed it.
         let _ = rustls::crypto::ring::default_provider().install_default();

@@ -646,7 +646,7 @@ async fn broadcast__should_doubt_what_another_node_refuses_after_a_gateway_gave_
     );
 }
 
-/// Whoever of the nodes lies: what cannot be taken back is not said.
+/// No matter which node lies: the service never reports what it cannot take back.
 pub async fn never_ended(
     client: Arc<dyn ChainClient>,
     transaction: &TrackedTransaction,

@@ -179,7 +179,7 @@ async fn building__should_fail_before_anything_is_signed_where_nodes_say_that_it
         assert!(error.message.contains("returns false"), "{error:?}");
         assert_eq!(world.signers.sessions(), sessions, "nothing was signed");
 
-        // Whoever cannot say it now is asked again.
+        // A node that cannot answer now is asked again.
         let away = ChainError::Unknown("the node is at a loss".into());
         *world.evm.preflight.lock().unwrap() = Some(away);
         let waits = create(&gateway, kind).await;

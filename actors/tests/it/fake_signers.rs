@@ -62,7 +62,7 @@ pub struct FakeSigners {
     pub nodes: Mutex<NodeDisks>,
     /// So many calls of `reshare` fail before one works.
     pub failing_reshares: AtomicUsize,
-    /// So many calls of `activate` lack the answer of node 2, which does what it is told.
+    /// This many calls of `activate` lose the answer of node 2, although node 2 activates.
     pub failing_activations: AtomicUsize,
     /// Nodes that refuse to prepare new shares, after the others have: their disks are full.
     pub full: Mutex<BTreeSet<NodeId>>,
@@ -83,7 +83,7 @@ pub struct FakeSigners {
     pub unanswered: AtomicUsize,
     /// How long they say that a request waits for them.
     pub wait: Mutex<std::time::Duration>,
-    /// So many calls of `sign` are told that there is too much to do.
+    /// This many calls of `sign` are answered with overload.
     pub crowded: AtomicUsize,
     /// So many approvals an order has to show.
     pub wants: AtomicUsize,
@@ -117,9 +117,9 @@ pub struct NodeDisks {
     pub shares: BTreeMap<(VaultId, Scheme), BTreeMap<NodeId, NodeDisk>>,
     /// Every order that was carried out.
     pub reshares: Vec<ReshareOrder>,
-    /// Every run that was asked for, whatever became of it.
+    /// Every run that was requested, whatever its outcome.
     pub runs: usize,
-    /// Epochs that somebody else has used up.
+    /// Epochs that were used up elsewhere.
     pub foreign: BTreeSet<u32>,
 }
 
@@ -130,12 +130,12 @@ pub struct NodeDisk {
     pub active: Option<Generation>,
     /// Not in use.
     pub prepared: Vec<ReshareOrder>,
-    /// The last epoch that it was told of.
+    /// The last epoch that it was told.
     known: Option<u32>,
 }
 
 impl NodeDisks {
-    /// What the dealers know that the order does not, of what somebody else has done.
+    /// What the dealers know and the order does not: what was done elsewhere.
     fn later(&self, order: &ReshareOrder) -> Option<LaterGenerations> {
         let disk = &self.shares[&(order.vault, order.scheme)][order.dealers.first()?];
         let used = disk.prepared.iter().map(|it| it.new.epoch);

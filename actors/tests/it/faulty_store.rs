@@ -19,11 +19,11 @@ use crate::fake_signers::take;
 pub enum StoreFault {
     /// The power goes before the batch is on disk.
     Before,
-    /// The power goes after it, and before anybody is told.
+    /// The power fails after the commit and before its answer.
     After,
     /// The batch is lost once; then all is well again.
     StumbleBefore,
-    /// The batch is taken, and nobody is told; then all is well again.
+    /// The batch is committed and its answer is lost; then everything works again.
     StumbleAfter,
 }
 

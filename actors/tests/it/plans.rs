@@ -86,7 +86,7 @@ async fn vault__should_get_its_keys_from_other_nodes_when_one_never_comes() {
     let first = made(&gateway, create(&[1, 2, 3])).await.unwrap();
     asked(&world, 2).await;
 
-    // By mistake nothing changes; the way out is told.
+    // A mistake changes nothing; the error says what to do.
     let fault = made(&gateway, create(&[1, 2, 4])).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Conflict);
     assert!(fault.message().contains("--replace"), "{fault}");
@@ -112,7 +112,7 @@ async fn vault__should_get_its_keys_from_other_nodes_when_one_never_comes() {
     // What the first ones were at is dropped.
     assert!(world.signers.running.lock().unwrap().is_empty());
     remove(&gateway, 3).await.unwrap();
-    // It signs, and repeating either command is told apart.
+    // It signs, and repeats of the two commands are told apart.
     wallet(&gateway, vault.uuid.parse().unwrap(), NetworkType::Evm).await;
     made(&gateway, create(&[1, 2, 4])).await.unwrap();
     made(&gateway, replace(&[1, 2, 4])).await.unwrap();

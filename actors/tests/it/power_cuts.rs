@@ -163,7 +163,7 @@ async fn run(
     }
     gateway.stop().await;
     drop(gateway);
-    // Until nobody has it any more the store does not close, which is the last that it writes.
+    // The store closes, and writes for the last time, only when its last user has dropped it.
     let weak = Arc::downgrade(&store);
     drop(store);
     while weak.strong_count() > 0 && !disk.is_dead() {

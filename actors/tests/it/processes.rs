@@ -29,7 +29,7 @@ use tokio::{
 
 use crate::{postgres::Postgres, world::*};
 
-/// A connection that can freeze: what was asked meanwhile arrives when it thaws.
+/// A connection that can freeze: what was sent in the meantime arrives when it thaws.
 pub struct Connection {
     inner: Arc<dyn Store>,
     pub frozen: watch::Sender<bool>,

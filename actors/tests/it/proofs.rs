@@ -106,7 +106,7 @@ async fn wallet_without_proof__should_get_it_when_the_signers_are_back() {
     let vault = vault(&gateway, "main").await;
     world.signers.states_nothing.store(true, Ordering::SeqCst);
 
-    // Whoever demands a proof gets nothing, and the reference stays free.
+    // A call that requires a proof fails, and the reference stays free.
     for _ in 0..2 {
         let refused = create(&gateway, vault, NetworkType::Evm, "one", true).await;
         let fault = refused.unwrap_err();
@@ -136,7 +136,7 @@ async fn wallet_without_proof__should_get_it_when_the_signers_are_back() {
     let gateway = world.start().await;
     assert_eq!(info(&gateway, &evm.address).await.address_proof, None);
     world.signers.states_nothing.store(false, Ordering::SeqCst);
-    // Vaults of a process that has stopped are taken up again when somebody asks for them.
+    // Vaults of a process that has stopped are taken over when a call needs them.
     create(&gateway, vault, NetworkType::Evm, "two", true)
         .await
         .unwrap();

@@ -184,7 +184,7 @@ async fn a_replaced_transaction__should_never_be_sent_again() {
         let replacing = outcome(&gateway, &replacing.uuid).await;
         assert_eq!(replacing.error, None);
         assert_ne!(world.evm.has(&replaced), world.evm.has(&replacing.tx_hash));
-        // A replacement that failed is none.
+        // A failed replacement does not count.
         world.evm.refuse.store(true, Ordering::SeqCst);
         let mut failed = send_native(&address);
         (failed.nonce, failed.value) = (Some(0), "7".into());

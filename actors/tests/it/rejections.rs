@@ -168,7 +168,7 @@ async fn reject__should_never_be_answered_for_a_request_that_is_sent() {
             for _ in 0..number % 12 {
                 tokio::task::yield_now().await;
             }
-            // Two at once: one of them at most is told that it did it.
+            // Two at once: at most one of them succeeds.
             let both = tokio::join!(reject(&gateway, &uuid), reject(&gateway, &uuid));
             let both = [both.0, both.1];
             let rejected = both.iter().filter(|answer| answer.is_ok()).count();

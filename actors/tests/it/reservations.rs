@@ -315,7 +315,7 @@ async fn a_transaction_made_elsewhere__should_be_refused_when_another_request_is
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transactions__should_be_sent_in_the_order_of_their_numbers_without_long_pauses() {
     let mut world = World::new();
-    // Whoever waits for a pause and not for its turn is late.
+    // A request that waits for a pause and not for its turn is late.
     world.settings.retry_first_ms = 20_000;
     world.settings.retry_most_ms = 60_000;
     world.evm.in_order.store(true, Ordering::SeqCst);

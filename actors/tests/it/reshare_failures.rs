@@ -1,5 +1,5 @@
 //! Nodes that are away or refuse while shares change, and power cuts: nothing is lost, and nobody
-//! keeps what is not to be used any more.
+//! keeps what is no longer to be used.
 
 use std::{sync::Arc, time::Duration};
 
@@ -209,7 +209,7 @@ async fn check(world: &World, what: &str) {
         let nodes = world.signers.nodes.lock().unwrap();
         assert!(nodes.use_it(key, &generation), "{what}");
         for (node, disk) in &nodes.shares[&key] {
-            // Whoever was asked for shares that are not used has nothing left.
+            // Nodes that made shares that are not used keep none of them.
             assert_eq!(disk.prepared, [], "{what}");
             assert_eq!(disk.active.is_some(), generation.holders.contains(node));
         }

@@ -223,7 +223,7 @@ async fn requests__should_be_signed_while_shares_change_under_them() {
     let sessions = world.signers.sessions();
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(world.signers.sessions(), sessions, "nobody would sign");
-    // One node is away when all are told: the others sign.
+    // One node is offline during activation: the others sign.
     world
         .signers
         .failing_activations

@@ -41,7 +41,7 @@ pub async fn spread(world: &World) {
         *by_owner
             .entry(owned(world, *vault, &both).await)
             .or_default() += 1;
-        // Whoever has it: both do.
+        // No matter which of them has it: both answer.
         for process in both {
             let address = process.evm_wallet(*vault).await;
             let other = both[(number + 1) % 2];
@@ -183,7 +183,7 @@ async fn many_vaults__should_move_together() {
     }
     let (gave, took) = (commits(&one), commits(&two));
     assert!(gave <= 2 && took <= 4, "{gave} {took} for {left}");
-    // Each is there for whoever asks.
+    // Each can be read through either process.
     let vaults = leases(&world).await;
     assert_eq!(vaults.len(), VAULTS);
 }

@@ -119,7 +119,7 @@ async fn simulation__should_hold_up_neither_requests_nor_the_end() {
         assert_eq!(tried, 64);
     }
     gateway.stop().await;
-    // Nothing of it holds the store any more.
+    // None of it keeps the store open any longer.
     drop(gateway);
     assert_eq!(Arc::strong_count(&world.store), 1);
     assert_eq!(rows(&world).await, 0);

@@ -191,7 +191,7 @@ async fn a_request_of_which_a_part_was_paid__should_go_on_when_the_rest_can_be()
     let chain = Arc::<Chain>::default();
     let (world, gateway, made) = asked(false, &chain, &[1, 2, 3]).await;
     says(&gateway, &made.uuid, "transaction 2 of 3 was refused: ").await;
-    // The wallet got what it lacked.
+    // The wallet received what it was missing.
     chain.takes_all.store(true, Ordering::SeqCst);
     assert_eq!(outcome(&gateway, &made.uuid).await.error, None);
     let state = until_status(&gateway, &made.uuid, Status::Final).await;

@@ -35,7 +35,7 @@ pub struct SuiDouble {
     /// Version and balance by object.
     coins: Mutex<BTreeMap<String, (u64, u64)>>,
     done: Mutex<BTreeSet<String>>,
-    /// Every different transaction that it was ever handed.
+    /// Every different transaction that it ever received.
     pub handed: Mutex<BTreeSet<String>>,
     /// Transactions that wanted a coin in a version that is no more.
     pub conflicts: AtomicUsize,
@@ -51,7 +51,7 @@ impl SuiDouble {
         Arc::new(Self::default())
     }
 
-    /// Gives so many coins to whoever asks.
+    /// Gives this many coins to every address.
     pub fn fund(&self, count: u8, balance: u64) {
         let coins = (1..=count).map(|number| {
             let id = format!("0x{}", hex::encode([number; 32]));

@@ -255,7 +255,7 @@ fn healthy(method: &str, message: &[u8]) -> SuiReply {
             let page = match field(message, 3) {
                 None => [
                     bytes(1, object(&id(1), 3, ours, 9_000)),
-                    // In a consensus stream, and somebody else's.
+                    // In a consensus stream, and owned by another address.
                     bytes(1, object(&id(2), 3, (5, &from), 8_000)),
                     bytes(1, object(&id(3), 3, (1, TO), 7_000)),
                     bytes(2, b"next"),
@@ -264,7 +264,7 @@ fn healthy(method: &str, message: &[u8]) -> SuiReply {
                 Some(token) => {
                     assert_eq!(token, b"next");
                     [
-                        // Its balance has changed meanwhile.
+                        // Its balance has changed in the meantime.
                         bytes(1, object(&id(1), 4, ours, 500)),
                         bytes(1, object(&id(4), 5, ours, 1_000)),
                     ]

@@ -320,7 +320,7 @@ async fn what_was_not_sent__should_not_be_followed() {
     assert_eq!(world.followed().await, 0);
 }
 
-/// Longer than a transaction waits before somebody looks for a gap before it.
+/// Longer than a transaction waits before the service looks for a nonce gap before it.
 pub const GAP_MS: u64 = 61_000;
 
 /// A payment with a number that the client names.

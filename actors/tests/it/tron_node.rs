@@ -32,7 +32,7 @@ const FROM: &str = "TJRabPrwbZy45sbavfcjinPJC18kjpRTv8";
 const TOKEN: &str = "TR7NHqjeKQxGTCi8q8ZY4pL8otSzgjLj6t";
 const HASH: &str = "abababababababababababababababababababababababababababababababab";
 
-/// What a node has to say.
+/// What a node answers.
 #[derive(Clone)]
 struct TronTestState {
     head_ms: u64,

@@ -183,7 +183,7 @@ async fn a_crowd_on_a_slow_chain__should_be_refused_and_not_fail_later() {
                 Err(fault) => {
                     assert!(matches!(fault.code(), FaultCode::Busy { .. }), "{fault:?}");
                     refused += 1;
-                    // What asks no chain is signed all the same.
+                    // Requests that need no chain node are signed anyway.
                     let message = create(&gateway, raw(&address)).await;
                     assert_eq!(outcome(&gateway, &message.uuid).await.error, None);
                 }
@@ -338,7 +338,7 @@ async fn commands__should_keep_their_places_until_they_are_done() {
     while call().await.is_err() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    // Those whose callers had stopped waiting are done all the same.
+    // Requests whose callers stopped waiting are done anyway.
     for id in world.requests().await {
         assert_eq!(outcome(&gateway, &id.to_string()).await.error, None);
     }

@@ -42,7 +42,7 @@ pub struct UtxoDouble {
     pub lost: AtomicBool,
     /// What transactions have spent.
     spent: Mutex<BTreeMap<OutPoint, (ScriptBuf, u64)>>,
-    /// Every different transaction that it was ever handed.
+    /// Every different transaction that it ever received.
     pub handed: Mutex<BTreeSet<String>>,
     /// Two different transactions wanted one output.
     pub conflicts: AtomicUsize,

@@ -1,4 +1,4 @@
-//! What the log says of transactions that somebody may have to look after: a WARN line each, once.
+//! What the log says of transactions that may need an operator: one WARN line each.
 
 use covault_actors::{
     chain_rpc::{Inclusion, TransactionSighting},

@@ -585,7 +585,7 @@ fn assertions__should_be_refused_by_the_field_that_is_wrong() {
     }
 }
 
-/// Authenticators make high and low `s`; other people's libraries make DER that is none.
+/// Authenticators make high and low `s`; some libraries make invalid DER.
 #[test]
 fn signatures__should_be_strict_der_with_a_high_or_low_s() {
     let (approvers, order) = approved(1);
@@ -638,7 +638,7 @@ fn keys__should_be_one_persons() {
     let fault = approvers.add("director", key()).unwrap_err();
     assert_eq!(fault.message(), "is already a key of treasurer");
     assert!(approvers.knows("treasurer") && !approvers.knows("director"));
-    // Whoever has one private key is one person, whatever the key is called: under another credential id, as
+    // The owner of one private key is one person, whatever the key is called: under another credential id, as
     // another kind of key, for another application.
     let mut renamed = passkey.clone();
     renamed.passkey.credential_id = vec![1; 16];

@@ -137,7 +137,7 @@ fn waiting() -> Vec<(&'static str, RequestState, Consent, u64)> {
 fn cases() -> Vec<(&'static str, RequestState, Consent, u64)> {
     let mut all = waiting();
     all.extend(states().into_iter().map(|(name, state)| {
-        // Somebody could be asked.
+        // There are people who could be asked.
         (name, state, consent(0, &[]), 1)
     }));
     all

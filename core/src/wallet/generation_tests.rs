@@ -189,7 +189,7 @@ fn next_reshare__should_not_wait_for_a_node_that_never_confirms() {
     key.confirmed(&second, &nodes(&[1, 2, 4])).unwrap();
     assert!(key.is_confirmed(), "who has left signs nothing");
     assert_eq!(key.untold(), nodes(&[3]));
-    // It is told of whatever there is when it comes.
+    // A node that joins is told of everything that exists.
     key.want(same.clone()).unwrap();
     let third = order(&key, 3, &same);
     key.begin(third.clone()).unwrap();

@@ -355,7 +355,7 @@ fn reshare__should_abort_when_a_dealer_tells_different_deals() {
         sent_parts += usize::from(message.round == 3);
         true
     });
-    // Who is not told of the end hears nothing more; nobody ends well.
+    // A node that misses the end hears nothing more; no node completes the run.
     assert!(!outcomes.is_empty());
     for abort in outcomes.values().map(|it| it.as_ref().err().unwrap()) {
         assert!(abort.reason.contains("different deals"), "{abort:?}");

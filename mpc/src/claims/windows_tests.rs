@@ -55,7 +55,7 @@ fn claims(folder: &tempfile::TempDir) -> Claims {
     Claims::open(&folder.path().join("claims.redb"), true).unwrap()
 }
 
-/// The writer thread lets go of the file a moment after its owner.
+/// The writer thread closes the file a moment after its owner is dropped.
 async fn again(folder: &tempfile::TempDir, claims: Claims) -> Claims {
     drop(claims);
     for _ in 0..500 {

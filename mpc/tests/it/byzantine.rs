@@ -20,7 +20,7 @@ pub enum Misbehavior {
     Garbage,
     /// Sends two different messages for one slot.
     TwoFaced,
-    /// Answers at once with a signature that is none.
+    /// Answers at once with an invalid signature.
     FalseSignature,
     /// Answers with megabytes, and many times.
     Flood,
@@ -139,7 +139,7 @@ async fn cluster_with_byzantine_node(manner: Misbehavior) -> (TestCluster, JoinH
     test.until_live(2).await;
     let byzantine = impersonate(&test, 1, manner).await;
     test.until_live(3).await;
-    // Whoever is asked first: the honest two sign in the end.
+    // No matter which node is asked first: the two honest ones sign in the end.
     for _ in 0..6 {
         test.sign_well(&root, 2).await;
     }

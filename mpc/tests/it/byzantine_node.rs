@@ -310,7 +310,7 @@ impl ByzantineFixture {
         self.ask(self.transfer(false, 5, 1))
     }
 
-    /// Sends to the first two nodes, whoever the order names.
+    /// Sends to the first two nodes, no matter which ones the order names.
     fn send(&self, ask: &ForgedRequest) {
         self.send_body(ask, &ask.body());
     }

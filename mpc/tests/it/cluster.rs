@@ -377,7 +377,7 @@ async fn runs__should_end_soon_when_a_node_starts_again_in_the_middle() {
     test.sign_well(&root, 2).await;
 }
 
-/// A machine that somebody resumes: in words, once it is so.
+/// A machine that is resumed: the log says so, once it has happened.
 struct FakeResumeDetector(std::sync::atomic::AtomicBool);
 
 impl covault_mpc::node::ResumeDetector for FakeResumeDetector {

@@ -171,7 +171,7 @@ async fn request__should_fail_at_once_when_what_came_before_takes_longer() {
     times(&test, &root, 5).await;
     let patient = (0..400).map(|_| async {
         let order = test.order(&root);
-        // Those that are still in line when this test is over are let go.
+        // Those that are still waiting when this test ends are dropped.
         let _ = test.sign(&order, 2, 120_000).await;
     });
     let hasty = async {

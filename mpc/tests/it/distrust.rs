@@ -35,7 +35,7 @@ use tokio::{
 async fn ban(test: &TestCluster, place: usize, root: &RootKey, peer: usize) {
     let path = test.nodes[place].folder.join("claims.redb");
     for _ in 0..500 {
-        // The node lets go of its file a moment after it has ended.
+        // The node closes its file a moment after it has ended.
         if let Ok(claims) = Claims::open(&path, false) {
             let peer = test.nodes[peer].identity.id();
             claims.ban(&root.public_key, peer, now_ms()).await.unwrap();

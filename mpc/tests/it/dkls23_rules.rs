@@ -23,7 +23,7 @@ use covault_mpc::{
 
 type Interceptor = Box<dyn Fn(&MemoryBus, BusAddress, &[u8]) -> bool + Send + Sync>;
 
-/// A bus that shows each message to somebody first, who may take it.
+/// A bus that shows each message to an interceptor first, which may take it.
 struct InterceptingBus {
     bus: Arc<MemoryBus>,
     meddle: Mutex<Option<Interceptor>>,

@@ -1,4 +1,4 @@
-//! Nodes that their operators have frozen sign nothing, whoever asks and whatever they were at.
+//! Nodes that their operators have frozen sign nothing, no matter who asks and what they were doing.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ fn freezes(test: &TestCluster, place: usize) -> FreezeStore {
     FreezeStore::of(&test.nodes[place].folder)
 }
 
-/// What a request is told that gets no signature.
+/// The error of a request that gets no signature.
 async fn refused(test: &TestCluster, order: &covault_core::order::SigningOrder) -> String {
     let fault = test.sign(order, 2, 1_500).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Unavailable, "{fault:?}");

@@ -73,7 +73,7 @@ async fn keys__should_be_bounded_whatever_an_orchestrator_asks_for() {
     assert_refused(ask(&test, true).await, "covault node clear-unused");
     assert_refused(ask(&test, false).await, "signer.keys_per_vault_per_day");
 
-    // Another one, which is pinned too, makes its vault all the same.
+    // Another orchestrator, which is pinned too, still makes its vault.
     let other = start_cluster(&test.medium, &honest).await;
     let mut order = test.keygen_order(Curve::Ed25519, 2);
     order.vault = VaultId::from_random(random_16(&SystemEntropy));
@@ -91,7 +91,7 @@ async fn keys__should_be_bounded_whatever_an_orchestrator_asks_for() {
     });
     made.await.unwrap();
 
-    // A key that signs is not counted any more, also after a restart.
+    // A key that signs is no longer counted, also after a restart.
     let order = test.order(&root);
     verify(&order, &test.sign(&order, 2, 60_000).await.unwrap());
     restart(&mut test).await;

@@ -117,7 +117,7 @@ struct MutationAttack {
     backups: Identity,
 }
 
-/// What came of it all.
+/// The outcome.
 #[derive(Default)]
 struct Findings {
     /// Of something that no honest order says.
@@ -270,7 +270,7 @@ impl MutationAttack {
             .collect()
     }
 
-    /// How many share files that were there are not there any more, or are others.
+    /// How many share files are gone or have changed.
     fn erased(&self, before: &Files) -> usize {
         let now = self.files();
         let nodes = before.iter().zip(&now);
@@ -294,7 +294,7 @@ impl MutationAttack {
     }
 
     /// What nodes have answered: signatures of what no honest order says, addresses that the nodes do
-    /// not agree on, and shares in a form that somebody else could read.
+    /// not agree on, and shares in a form that others could read.
     fn judge(&self) -> Findings {
         let mut found = Findings::default();
         let mut roots: BTreeMap<SessionId, RootKey> = BTreeMap::new();

@@ -1,5 +1,5 @@
 //! A node works with the peers of its own configuration, whatever an orchestrator orders; and an
-//! orchestrator works with the nodes that were admitted, whoever announces itself.
+//! orchestrator works with the nodes that were admitted, no matter which others announce themselves.
 
 use crate::support::*;
 use covault_core::{
@@ -110,7 +110,7 @@ async fn bans__should_be_shown_to_operators() {
     cluster.until_live(1).await;
     let path = cluster.nodes[0].folder.join("claims.redb");
     let claims = loop {
-        // The node lets go of its file a moment after it has ended.
+        // The node closes its file a moment after it has ended.
         match Claims::open(&path, false) {
             Ok(claims) => break claims,
             Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,

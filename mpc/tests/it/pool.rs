@@ -26,7 +26,7 @@ use covault_mpc::{
 
 const MARKS: Watermarks = Watermarks { low: 8, high: 64 };
 
-/// A bus that notes what it carries, and loses what it is told to.
+/// A bus that records its messages, and drops those that the test names.
 #[derive(Default)]
 struct RecordingBus {
     bus: Arc<MemoryBus>,
@@ -209,7 +209,7 @@ async fn cluster__should_go_on_in_one_round_after_restarts() {
         test.until_live(2).await;
         until_one_round(&recording, &test, &root, 2).await;
     }
-    // An orchestrator that knows nothing asks.
+    // An orchestrator without any state asks.
     test.cluster = start_cluster(&test.medium, &test.orchestrator).await;
     test.until_live(2).await;
     until_one_round(&recording, &test, &root, 2).await;
@@ -219,7 +219,7 @@ async fn cluster__should_go_on_in_one_round_after_restarts() {
 async fn stored(test: &TestCluster, place: usize) -> Vec<(u32, u64)> {
     let path = test.nodes[place].folder.join("claims.redb");
     for _ in 0..500 {
-        // The node lets go of its file a moment after it has ended.
+        // The node closes its file a moment after it has ended.
         if let Ok(claims) = Claims::open(&path, false) {
             let nonces = NonceStore::new(b"any: nothing is opened", &claims).unwrap();
             let levels = nonces.levels().into_iter();
@@ -255,7 +255,7 @@ async fn node__should_use_no_nonce_of_an_old_copy_of_its_folder() {
     until_one_round(&recording, &test, &root, 2).await;
     test.stop_node(1).await;
     let of_then = stored(&test, 1).await;
-    // Not into the file: whoever had it open may still be writing.
+    // Not into the file: the process that had it open may still be writing.
     let copy = claims.with_extension("copy");
     std::fs::write(&copy, old).unwrap();
     std::fs::rename(&copy, &claims).unwrap();

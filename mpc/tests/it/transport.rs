@@ -415,7 +415,7 @@ async fn floods_hit_the_flooder(bus: Arc<dyn Bus>) {
             tasks[0].abort();
         }
     }
-    // Two honest nodes sign all the same.
+    // Two honest nodes still sign.
     for _ in 0..3 {
         test.sign_well(&root, 2).await;
     }

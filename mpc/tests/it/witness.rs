@@ -109,7 +109,7 @@ fn halted(nodes: &[NodeStatus], id: NodeId) -> Vec<HaltReason> {
     node.map(|node| node.halted.clone()).unwrap_or_default()
 }
 
-/// A node lets go of its claims a moment after it has ended.
+/// A node closes its claims file a moment after it has ended.
 async fn let_go(path: &Path) {
     while std::fs::File::open(path).unwrap().try_lock().is_err() {
         sleep(Duration::from_millis(10)).await;
@@ -198,7 +198,7 @@ async fn claims__should_give_no_second_limit_when_they_are_put_back() {
             .contains("an older copy was restored")
     );
 
-    // A refresh does, but not for the limit: what was let go today is not known any more.
+    // A refresh does, but not for the limit: what was spent today is no longer known.
     refresh(&test, &root, 0).await;
     test.until(|nodes| nodes.iter().all(|node| node.live && node.halted.is_empty()))
         .await;
@@ -229,7 +229,7 @@ async fn claims__should_have_their_bans_again_when_they_were_put_back() {
     let_go(&path).await;
     std::fs::copy(&path, &kept).unwrap();
     let claims = loop {
-        // The node lets go of its file a moment after it has ended.
+        // The node closes its file a moment after it has ended.
         match Claims::open(&path, false) {
             Ok(claims) => break claims,
             Err(_) => sleep(Duration::from_millis(10)).await,
@@ -775,7 +775,7 @@ impl BusDouble for SlowWitnessBus {
     }
 }
 
-/// Copies a file of the first two nodes, which are stopped meanwhile.
+/// Copies a file of the first two nodes, which are stopped in the meantime.
 async fn copy_claims_of_two(test: &mut TestCluster, from: &str, to: &str) {
     for place in 0..2 {
         test.stop_node(place).await;

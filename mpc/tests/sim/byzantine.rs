@@ -19,7 +19,7 @@ use covault_mpc::{
 
 use crate::world::SeededRng;
 
-/// Keeps what a post sends, so that somebody else can.
+/// Keeps what a bus sends, so that another node can send it.
 #[derive(Default)]
 struct CapturingBus(Mutex<Vec<(BusAddress, Vec<u8>)>>);
 
@@ -163,7 +163,7 @@ impl Byzantine {
                 body.extend(bcs::to_bytes(&(culprits, missing, "it was not me", "")).unwrap());
                 self.say(header, &body);
             }
-            // A signature that is none: Reply::Signed of one Signature::Ed25519.
+            // An invalid signature: Reply::Signed of one Signature::Ed25519.
             10 if header.kind == EnvelopeKind::Reply => {
                 self.say(header, &[&[0, 1, 1][..], &[7; 64]].concat());
             }

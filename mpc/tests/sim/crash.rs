@@ -271,7 +271,7 @@ fn node__should_end_when_its_disk_fails_and_come_back_when_it_works() {
         let fault = node.await.unwrap().unwrap_err();
         assert_eq!(fault.class(), &Class::Unavailable);
         assert!(fault.message().contains("is the disk full"), "{fault:?}");
-        // What was asked for meanwhile is signed once it is back.
+        // What was requested in the meantime is signed once it is back.
         let _again = pair.start(1);
         sleep(ms(1_500)).await;
         verify(&order, &pair.sign(&order, 20_000).await.unwrap());

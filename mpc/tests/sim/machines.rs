@@ -104,7 +104,7 @@ impl SimNode {
         self.folder.with_extension("kept")
     }
 
-    /// Somebody keeps a copy of the folder.
+    /// An attacker keeps a copy of the folder.
     pub fn keep(&self) {
         copy(&self.folder, &self.kept());
     }
@@ -242,7 +242,7 @@ impl SimWorld {
         Some(self.ids[*place])
     }
 
-    /// How many of these do as they are told.
+    /// How many of these follow the protocol.
     pub fn honest(&self, nodes: &[NodeId]) -> usize {
         let byzantine = self.byzantine();
         nodes
@@ -493,7 +493,7 @@ impl SimWorld {
         }
         let most = self.honest(&holders);
         let threshold = 2 + self.rng.below(most - 1);
-        // Somebody may have lost its share, or so an operator believes.
+        // A node may have lost its share, or an operator believes so.
         let lost = now.holders[self.rng.below(now.holders.len())];
         let others: Vec<NodeId> = now
             .holders

@@ -1,5 +1,5 @@
 //! A bus that does everything a bus may do: it drops, repeats, delays, reorders, cuts off, changes,
-//! and delivers what was meant for somebody else.
+//! and delivers messages to the wrong node.
 
 use std::{
     collections::{BTreeSet, HashMap},

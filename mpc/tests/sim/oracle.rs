@@ -238,7 +238,7 @@ impl Oracle {
         }
     }
 
-    /// Somebody has sent a message.
+    /// A node has sent a message.
     pub fn sent(&self, message: &[u8]) {
         let Ok(envelope) = Envelope::parse(message.to_vec()) else {
             return;

@@ -234,7 +234,7 @@ impl Orchestrator {
         self.commit(|key| key.want(target))
     }
 
-    /// An operator wants none any more.
+    /// An operator cancels it.
     pub fn cancel(&self) {
         let cancelled = self.commit(LiveKey::cancel).is_ok();
         self.world
@@ -367,7 +367,7 @@ impl Orchestrator {
             let confirmed = tokio::select! {
                 biased;
                 confirmed = self.tell_once(cluster, &now) => confirmed,
-                // The next generation is there: this one need not be told any more.
+                // The next generation exists: this one no longer needs to be announced.
                 _ = self.shown.until(|shown| activation(shown).as_ref() != Some(&now)) => continue,
             };
             self.shown.change(|shown| {

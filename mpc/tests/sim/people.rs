@@ -230,7 +230,7 @@ impl Attack {
         }
     }
 
-    /// Asks people: some approve, some reject, some vanish. The accomplice does what it is told.
+    /// Asks people: some approve, some reject, some vanish. The accomplice does what the attacker says.
     fn ask_people(&self, order: &mut SigningOrder, others: &[[u8; 32]]) {
         let rng = &self.world.rng;
         let willing = [300, 600, 900][rng.below(3)];

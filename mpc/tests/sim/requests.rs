@@ -150,7 +150,7 @@ pub async fn request(
     (signed, outcomes.iter().flatten().count() as u64 - signed)
 }
 
-/// Somebody whose key no node pins orders a signature, in the orchestrator's words.
+/// A stranger, whose key no node pins, orders a signature with the orchestrator's messages.
 pub async fn strange_order(world: Arc<SimWorld>, root: RootKey) {
     let identity = Arc::new(NodeIdentity::generate(&*world.rng));
     let bus = Arc::new(SimBus {

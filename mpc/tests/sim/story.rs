@@ -44,7 +44,7 @@ pub enum Sabotage {
     ConstantAndRestored,
     /// Each start finds the folder as it was when all nonces were there, and nothing was signed.
     RestoredFolders,
-    /// In the end, somebody puts all folders back as they were before the last reshare.
+    /// In the end, all folders are put back as they were before the last reshare.
     RestoredShares,
     /// Disks that say that they have synced, and have not.
     LyingDisks,
@@ -93,7 +93,7 @@ pub struct SimConfig {
     pub people: Option<PlantedRule>,
 }
 
-/// What came of a world.
+/// The outcome of a world.
 #[derive(Default, Debug, Clone, PartialEq)]
 pub struct SimReport {
     pub trace: [u8; 32],
@@ -163,7 +163,7 @@ async fn story(setting: SimConfig) -> SimReport {
 
     let mut counts = storm(&world, &orchestrator, &root).await;
 
-    // The calm: whoever is honest signs, with the old shares or with new ones, and the byzantine node cannot
+    // The calm: honest nodes sign, with the old shares or with new ones, and the byzantine node cannot
     // stop them.
     world.calm();
     until_live(&world, &orchestrator).await;
@@ -243,7 +243,7 @@ async fn storm(
     counts
 }
 
-/// What an operator wants meanwhile, and what happens to the orchestrator.
+/// What an operator does in the meantime, and what happens to the orchestrator.
 async fn wishes(world: Arc<SimWorld>, orchestrator: Arc<Orchestrator>, until_ms: u64) {
     // ECDSA would make shares for a long time.
     let often = match world.setting.scheme {
@@ -346,7 +346,7 @@ async fn reshares(world: &SimWorld, orchestrator: &Orchestrator) -> Option<Gener
     }
 }
 
-/// What was given up does not sign, whoever asks.
+/// What was given up does not sign, no matter who asks.
 async fn signs_not(
     world: &SimWorld,
     orchestrator: &Orchestrator,

@@ -65,7 +65,7 @@ pub enum OrderReply {
     Busy,
 }
 
-/// `None` where somebody has sent something else.
+/// `None` for other messages.
 pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     bcs::from_bytes(bytes).ok()
 }

@@ -183,7 +183,7 @@ pub fn machine(
     }
 }
 
-/// What happened, as a hash; and as text when somebody wants to read it.
+/// What happened, as a hash, and as text if it is to be read.
 pub struct Trace {
     clock: SimClock,
     hash: Mutex<(Sha256, u64)>,

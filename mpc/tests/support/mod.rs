@@ -48,7 +48,7 @@ use redis_server::RedisServer;
 use secrecy::SecretString;
 use tokio::{sync::watch, task::JoinHandle};
 
-/// A clock that is wrong by so much, and that somebody can move.
+/// A clock that is wrong by this much, and that tests can move.
 pub struct SkewedClock(pub i64, pub Arc<AtomicI64>);
 
 impl Clock for SkewedClock {

@@ -211,7 +211,7 @@ async fn message_that_is_none__should_be_the_clients_fault() {
     };
     let message = |length: u8, bytes: usize| [vec![0, 0, 0, 0, length], vec![0; bytes]].concat();
     for body in [
-        // Nothing at all; half a head; half a message; a flag that is none.
+        // Nothing at all; half a head; half a message; an invalid flag.
         vec![],
         vec![0, 0],
         message(9, 4),

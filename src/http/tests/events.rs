@@ -25,7 +25,7 @@ struct Told {
     data: Value,
 }
 
-/// Somebody who listens.
+/// A listener.
 struct Ears {
     body: axum::body::BodyDataStream,
     text: String,

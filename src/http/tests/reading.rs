@@ -131,7 +131,7 @@ async fn an_answer_that_nobody_reads__should_be_given_up_and_cut_nobody_off() {
         if window > 0 {
             assert_eq!(text(answer).await, "done", "window {window}");
         }
-        // Who reads it now is told that it is not whole.
+        // A reader learns now that the body is incomplete.
         let end = axum::body::to_bytes(unread.into_body(), LENGTH).await;
         assert!(window == 0 || end.is_err(), "window {window}");
     }

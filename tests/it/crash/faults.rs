@@ -107,7 +107,7 @@ impl MountedDisk {
 
 impl Drop for MountedDisk {
     fn drop(&mut self) {
-        // Whoever has files open on it keeps it a little longer.
+        // A process that has files open on it keeps it a little longer.
         let _ = Command::new("umount").arg("-l").arg(&self.at).status();
     }
 }
@@ -350,7 +350,7 @@ async fn clock_jumps(store: StoreSetup) {
             );
         }
     }
-    // Who starts after its clock was set back is heard all the same.
+    // A process that starts after its clock was set back is still heard.
     clocks.set(all, HOUR);
     tokio::time::sleep(Duration::from_secs(2)).await;
     load.goes_on("an hour ahead").await;

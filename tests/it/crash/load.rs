@@ -26,7 +26,7 @@ const PAUSE_MS: u64 = 1_000;
 /// How long a client waits for an answer before it takes the connection for dead.
 const CREATE_PATIENCE: Duration = Duration::from_secs(15);
 const EXECUTE_PATIENCE: Duration = Duration::from_secs(20);
-/// How long anything may take once nothing is broken any more.
+/// How long anything may take once everything works again.
 const END_PATIENCE: Duration = Duration::from_secs(240);
 
 /// The clients, at work.
@@ -103,7 +103,7 @@ impl LoadGenerator {
         .await;
     }
 
-    /// Waits until so many more requests have been accepted and have ended.
+    /// Waits until this many more requests have been accepted and have ended.
     pub async fn goes_on(&self, what: &str) {
         let (accepted, ended) = self.ledger().counts();
         self.until(what, |ledger| {

@@ -136,7 +136,7 @@ async fn survive(store: StoreSetup) {
     assert!(failed * 20 <= if short { 0 } else { all }, "{failures:?}");
     let told = |reason: &String| reason.starts_with("not enough signers");
     assert!(failures.keys().all(told), "{failures:?}");
-    // What was answered is what is answered, whoever has forgotten what meanwhile.
+    // What was answered once is answered again, whatever processes have forgotten in the meantime.
     for victim in Victim::all(store) {
         victim.kill(&mut world);
     }

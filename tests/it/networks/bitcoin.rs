@@ -258,7 +258,7 @@ async fn bitcoin_payments__should_be_replaced_and_lifted_by_those_that_name_outp
         fee(3, 1, &[OWN, OWN]) + fee(1, 1, &[OWN, OWN]) + fee(1, 1, &[OWN])
     );
 
-    // Somebody else's payment for 10 sat/vB, and a child that pays 50 for both.
+    // Another wallet's payment at 10 sat/vB, and a child that pays 50 for both.
     let own = Bitcoind::regtest_address(&from);
     let parent = node
         .call("sendtoaddress", json!([own.address, "0.01"]))

@@ -169,7 +169,7 @@ async fn evm_payments__should_be_followed_through_reorganisations_until_they_are
     let mined = until_state(&dev, &uuid, "STATUS_MINED").await;
     assert_eq!(mined["success"], true, "{mined}");
 
-    // Another chain of blocks takes over, and no node has the transaction any more.
+    // Another chain of blocks takes over, and no node has the transaction any longer.
     anvil.call("anvil_reorg", json!([1, []])).await;
     anvil.call("anvil_dropTransaction", json!([hash])).await;
     assert_eq!(anvil.balance(TO).await, 0);

@@ -115,7 +115,7 @@ async fn moves_exactly(family: &str, chain_id: u64) {
     assert_eq!(tried["unitsUsed"], "300");
     let log = "Program 11111111111111111111111111111111 success";
     assert_eq!(tried["logs"][3], log, "{tried}");
-    // More than there is: it is signed all the same, and says what would come of it.
+    // More than the balance: it is signed anyway, and the simulation shows the outcome.
     let tried = simulated(api, send(funds * 2)).await;
     assert_eq!(tried["success"], false);
     assert!(

@@ -43,7 +43,7 @@ async fn stellar__should_move_lumens_and_assets_by_the_exact_amount() {
     let to = api.wallet(&dev.vault, STELLAR).await;
     let send = |value: &str| json!({"stellarSendNative": {"from": from, "to": to, "value": value, "memo": "rent"}});
 
-    // An account begins to exist when somebody pays it.
+    // An account begins to exist with its first payment.
     assert_eq!(balance(api, STELLAR, &from, None).await, 0);
     let (code, reason) = refusal(api, send("2.5")).await;
     assert_eq!(code, INSUFFICIENT_FUNDS);

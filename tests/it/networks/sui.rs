@@ -283,7 +283,7 @@ async fn sui_transactions_made_elsewhere__should_be_signed_and_sent_as_they_are(
     assert!(fee(&executed) > 0);
     assert_eq!(chain.units(to, None).await, arrived);
 
-    // Not sent: the node takes it from whoever sends it, and nothing else under its signature.
+    // Not sent: the node accepts it from any sender, and nothing else under its signature.
     let count = chain.executed().await.len();
     let mut payment = chain.native(77);
     payment["broadcastTx"] = json!(false);

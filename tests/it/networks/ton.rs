@@ -132,7 +132,7 @@ async fn ton__should_deploy_the_wallet_and_move_coins_and_jettons_by_the_exact_a
     let normal: Vec<_> = orders.iter().map(|order| order["hash"].clone()).collect();
     assert_eq!(hashes(&done), normal);
 
-    // Jettons: the owner's jetton wallet is told, and gives back what it does not use.
+    // Jettons: the owner's jetton wallet is notified, and returns what it does not use.
     let minted = json!({"owner": from, "amount": "1000000"});
     let minted = node.post("/api/v2/test/mint", minted).await;
     let jetton = minted["minter"].as_str().unwrap();
@@ -179,7 +179,7 @@ async fn ton__should_deploy_the_wallet_and_move_coins_and_jettons_by_the_exact_a
     assert_eq!(code, INSUFFICIENT_FUNDS, "{reason}");
     assert!(reason.contains("sent nothing"), "{reason}");
     world.assert_paid(sent).await;
-    // With the nanoton by which it was told of the jettons.
+    // With the nanoton of the notification about the jettons.
     let got = 1_334_567_893;
     world.assert_got(got).await;
     // The rest can be sent.

@@ -140,7 +140,7 @@ async fn in_work(world: &World, queue: &ApiCaller, other: &ApiCaller, sweep: &Ap
     ] {
         who.refused(operation, json!({}), UNAVAILABLE, part).await;
     }
-    // Who asks for health is told, and who hangs up gives its place back.
+    // Health checks get an answer, and a client that hangs up frees its place.
     assert_eq!(queue.api.get("/readyz").await, 200);
     waiting.pop().unwrap().abort();
     eventually("there is a place", async || {

@@ -101,7 +101,7 @@ async fn samples(world: &World) -> SampleRequests {
     }
 }
 
-/// Nothing is done that cannot be stored, and everyone is told so; the process lives on.
+/// Nothing is done that cannot be stored, and every caller gets an error; the process lives on.
 async fn no_room(world: &World, samples: &SampleRequests) {
     let caller = world.caller();
     let sweep = caller.with(&samples.sweep);

@@ -119,7 +119,7 @@ async fn fifty_calls_with_one_key__should_make_one_thing_and_get_one_answer() {
             continue;
         }
         let call = async |key: &str, body: &Value| call(*over, &caller, operation, key, body).await;
-        // Keys belong to one operation; another body gets the first answer and is told so.
+        // Keys belong to one operation; another body gets the first answer and a header that says so.
         let again = call(longest, &other).await;
         assert_eq!(again, (200, true, true, first.clone()));
         let new = format!("new over {over:?}");

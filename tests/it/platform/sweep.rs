@@ -181,7 +181,7 @@ async fn sweep__should_make_addresses_once_and_give_every_reason() {
         .refused("sweep/wallets", deposit.clone(), INVALID, reason)
         .await;
 
-    // Put away, it is no deposit address any more.
+    // Once archived, it is no longer a deposit address.
     let address = before.1["address"].clone();
     let archive = json!({"address": address, "status": "STATUS_ARCHIVED"});
     world.api().ok("updateWallet", archive).await;

@@ -172,7 +172,7 @@ impl TestCluster {
         index
     }
 
-    /// Has every signer know all the others: its configuration pins them.
+    /// Makes every signer know all the others: its configuration pins them.
     pub fn pin_peers(&mut self) {
         let keys: Vec<String> = self.keys.iter().map(|key| format!("{key:?}")).collect();
         self.configure_signers("peers", &format!("[{}]", keys.join(", ")));
@@ -268,7 +268,7 @@ impl TestCluster {
             for line in asked.lines().filter(|line| line.contains("not permitted")) {
                 let code = line.split_whitespace().next().unwrap();
                 let (done, printed, err) = permit(&[code]);
-                // What needs no permit of this node may have happened meanwhile.
+                // What needs no permit of this node may have happened in the meantime.
                 let over = err.contains("no order for the change");
                 assert!(
                     over || done && printed.contains("permitted"),

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::ApiClient;
 
-/// Somebody who listens, and comes back behind what was heard last.
+/// A listener that comes back and continues after the last event that it heard.
 pub struct Listener {
     http: reqwest::Client,
     /// The last id.

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use super::{postgres::Postgres, *};
 
-/// How long a client waits for an answer before it asks somebody else.
+/// How long a client waits for an answer before it asks another process.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// See the module.
@@ -310,7 +310,7 @@ impl FleetLoad {
         load
     }
 
-    /// Waits until so many more requests were accepted.
+    /// Waits until this many more requests were accepted.
     pub async fn go_on(&self, more: usize) {
         let goal = self.accepted.load(Ordering::SeqCst) + more;
         eventually("requests are accepted", async || {

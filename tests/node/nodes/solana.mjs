@@ -168,7 +168,7 @@ serve(
       const result = svm.airdrop(address(name), BigInt(lamports));
       if (result instanceof FailedTransactionMetadata) throw new Error(result.toString());
     },
-    // A new blockhash, as time brings them; those before are not taken any more.
+    // A new blockhash, as after some time; earlier ones are no longer accepted.
     test_nextBlock: () => {
       svm.expireBlockhash();
       return svm.latestBlockhash();
@@ -206,7 +206,7 @@ serve(
       );
       return { mint: mint.publicKey.toBase58(), account: account.toBase58() };
     },
-    // Somebody whose account for a mint of Token-2022 takes nothing without a memo.
+    // A recipient whose account for a mint of Token-2022 takes nothing without a memo.
     test_memoHolder: ([mint]) => {
       const programId = token.TOKEN_2022_PROGRAM_ID;
       const holder = Keypair.generate();

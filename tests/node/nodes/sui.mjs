@@ -491,7 +491,7 @@ const TEST = {
     funds.set(`${address} ${tag(type)}`, BigInt(amount));
     return {};
   },
-  // Somebody uses a coin, and leaves it with what it had.
+  // Another transaction uses a coin, and leaves its balance unchanged.
   "/test/use": ({ objectId }) => {
     const { id, type, owner, last, versions } = objects.get(objectId);
     write(id, type, owner, last + 1n, versions.get(last).balance, GENESIS);

@@ -14,7 +14,7 @@ async fn reject__should_end_a_request_in_the_name_of_a_person_who_may_approve() 
     approve(&gateway, &uuid, approval.clone()).await.unwrap();
     let vault = shown.vault_uuid.clone().unwrap().parse().unwrap();
     let challenge = rejection_challenge(vault, uuid.parse().unwrap()).unwrap();
-    // Neither a stranger's nor what somebody signed as an approval.
+    // Neither a stranger's signature nor one that was made for an approval.
     for proof in [Person::key(5).sign(&challenge), approval.proof.unwrap()] {
         let fault = reject(&gateway, &uuid, Some(proof)).await.unwrap_err();
         let path = fault.path().unwrap_or_default();

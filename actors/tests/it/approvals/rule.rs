@@ -82,7 +82,7 @@ async fn vaults__should_be_made_by_who_says_who_approves() {
         ..rule("manual", 2)
     };
     assert_eq!(shown, expected);
-    // Again it is the same vault; with another rule it is none.
+    // Repeating gives the same vault; with another rule it is refused.
     make(Some(rule("manual", 2))).await.unwrap();
     let fault = make(Some(automatic())).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Conflict, "{fault}");

@@ -47,7 +47,7 @@ async fn signers__should_have_people_asked_again_with_the_same_transaction() {
     assert_eq!(world.evm.nonces(), [0]);
     assert_eq!(details(&gateway, &uuid).await.approval_wanted, "");
 
-    // Somebody else takes the number meanwhile: never two transactions for one request.
+    // Another transaction takes the nonce in the meantime: never two transactions for one request.
     let waiting = create(&gateway, send(&from)).await.uuid;
     let shown = waits(&gateway, &waiting).await;
     world.signers.wants.store(0, Ordering::SeqCst);

@@ -95,7 +95,7 @@ fn forms__should_be_read_as_their_signatures_say() {
             shown.iter().all(|(.., to)| to.is_some()),
             "{signature}: {shown:?}"
         );
-        // No form reads a word as an address that is none, or the other way round.
+        // No form takes a word that is no address for an address, or the other way round.
         let Pays(token, to, amount) = form else {
             continue;
         };

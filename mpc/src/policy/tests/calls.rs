@@ -439,7 +439,7 @@ fn hand_overs__should_be_refused_unless_they_are_named() {
     .concat();
     let bump = [&[0, 0, 0, 11][..], &i64::MAX.to_be_bytes()].concat();
     let assign = [&[1, 0, 0, 0][..], &[6; 32]].concat();
-    // Of an account's owner, to somebody
+    // From an account's owner to another account
     let authority = [&[6, 2, 1][..], &[6; 32]].concat();
     let approve = [&[4][..], &u64::MAX.to_le_bytes()].concat();
     // Of a nonce account; of an account with a seed
@@ -753,7 +753,7 @@ fn kin_of_transfer_and_approve__should_count_as_spends() {
             from_to(),
         ),
         ("transferAll(address)", 0xa3a7_e7f3, vec![account(EVE)]),
-        // Paid by the wallet's allowance, credited to somebody else: ERC-4626 and Aave.
+        // Paid by the wallet's allowance, credited to another account: ERC-4626 and Aave.
         (
             "deposit(uint256,address)",
             0x6e55_3f65,
@@ -913,7 +913,7 @@ fn path_payments_of_stellar__should_go_to_nobody_that_is_seen() {
             got_through.push(name);
         }
     }
-    // The wallet holds the reserves of whatever somebody else opens: 0.5 XLM for each entry.
+    // The wallet pays the reserves of entries that another account opens: 0.5 XLM each.
     let sponsor = [&[0, 0, 0, 16][..], &[0; 4], &bob].concat();
     if judged(&list, Network::Stellar, &custom_stellar(&sponsor)).is_ok() {
         got_through.push("BeginSponsoringFutureReserves");

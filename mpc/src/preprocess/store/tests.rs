@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use super::*;
 use crate::test_support::SystemEntropy;
 
-/// Memory that outlives the database on it, and says when the database has let go of it.
+/// Memory that outlives the database on it, and tells when the database has closed it.
 #[derive(Debug)]
 struct SharedMemory {
     bytes: Arc<redb::backends::InMemoryBackend>,

@@ -217,7 +217,7 @@ fn recover__should_take_the_generation_that_is_whole() {
     let found = recover_all(&other).pop().unwrap();
     assert!(found.key.is_ok());
     assert_eq!(found.rejected[0].place, 0);
-    // Somebody's share of another key, in the same vault's name.
+    // Another node's share of another key, under the same vault's name.
     let other = backups(|place, record, _| {
         if place == 1 {
             let last = record.key.root.public_key.len() - 1;

@@ -469,7 +469,7 @@ async fn orchestrator__should_get_nothing_by_changing_any_field_of_any_kind_of_a
         assert!(fields.contains(&field), "{field}: {fields:?}");
     }
     assert!(count > 120, "{count}");
-    // Five of the six, whoever is missing.
+    // Five of the six, no matter which one is missing.
     for missing in 0..6 {
         let mut five = ask.clone();
         five.order.approvals.given.remove(missing);

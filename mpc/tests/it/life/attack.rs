@@ -200,7 +200,7 @@ async fn permit__should_be_for_one_change_and_used_up_by_it() {
     for place in [0, 1, 3] {
         assert_eq!(permits(&life, place).asked().unwrap(), [order.change()]);
     }
-    // The nodes run all the time. One permit is not enough, and an old one is none.
+    // The nodes run all the time. One permit is not enough, and an old one does not count.
     grant(&life, &order, &[0]);
     permits(&life, 1).grant(&order.change(), now_ms()).unwrap();
     let order = life.order(&[0, 1], &[0, 1, 3], 2);
@@ -234,7 +234,7 @@ async fn permit__should_be_for_one_change_and_used_up_by_it() {
     std::fs::remove_dir_all(life.test.nodes[0].folder.join("shares")).unwrap();
     life.test.start_node(0);
     life.test.until_live(4).await;
-    // A share that was lost does, where it was: that node knows nothing of the key any more.
+    // A lost share does, on its own node: that node no longer knows the key.
     let repair = life.order(&[1, 2], &[2, 1, 0], 2);
     let fault = life.test.cluster.reshare(&repair).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Forbidden);

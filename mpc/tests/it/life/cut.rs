@@ -127,7 +127,7 @@ async fn cut_story(
             assert!(*bus.cut.borrow() > 0, "no round {round}");
         } else {
             let mut cut = bus.cut.subscribe();
-            // To each of the others: what is sent later is not cut any more.
+            // To each of the others: later messages are no longer cut.
             let others = holders.len() - 1;
             tokio::select! {
                 outcome = run => panic!("round {round}: {outcome:?}"),

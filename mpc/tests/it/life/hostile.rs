@@ -136,7 +136,7 @@ async fn prepared_shares__should_not_be_retired_on_the_word_of_unadmitted_nodes(
             .await
         {
             let fault = answer.unwrap_err();
-            // What they call the old generation is none that follows from the one prepared here.
+            // What they call the old generation does not precede the one prepared here.
             assert!(fault.message().contains("keeps its share"), "{fault:?}");
         }
         assert!(!erased(&life), "epoch {epoch}");
@@ -173,7 +173,7 @@ async fn node_that_pins_nobody__should_not_join_a_key() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn prepared_shares__should_be_retired_once_a_later_generation_is_proven() {
-    // Nodes 2 to 4 have a quorum of a run that nobody wants any more.
+    // Nodes 2 to 4 have a quorum of a run that is no longer wanted.
     let mut life = LifecycleFixture::start(Curve::Ed25519, 5, 3, 2).await;
     let dropped = life.order(&[0, 1], &[2, 3, 4], 2);
     let proof = life.prepare(&dropped).await;
@@ -202,7 +202,7 @@ async fn prepared_shares__should_be_retired_once_a_later_generation_is_proven() 
     assert_eq!(life.files(4), (vec![], vec![]));
     life.generation = next.new;
     life.signs().await;
-    // What was dropped has no quorum any more: nobody takes it into use.
+    // What was dropped no longer has a quorum: no node activates it.
     assert!(life.test.cluster.activate(&dropped, &proof).await.is_err());
     life.signs().await;
 }
@@ -303,7 +303,7 @@ async fn banned_node__should_deal_when_it_leaves_and_not_stay() {
     life.test.stop_node(0).await;
     life.test.until_live(2).await;
     let path = life.test.nodes[0].folder.join("claims.redb");
-    // The node lets go of it once its last job is done.
+    // The node closes it once its last job is done.
     let claims = loop {
         match Claims::open(&path, false) {
             Ok(claims) => break claims,

@@ -199,7 +199,7 @@ async fn life__should_finish_an_activation_that_was_cut_off() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn life__should_keep_every_prepared_share_until_a_later_one_is_in_use() {
     // Two generations are prepared, and a hostile orchestrator shows one proof to one node and the
-    // other to the other: the later one has both its shares all the same.
+    // other to the other: the later one still gets both its shares.
     let mut life = LifecycleFixture::start(Curve::Ed25519, 2, 2, 2).await;
     let first = life.order(&[0, 1], &[0, 1], 2);
     let first_proof = life.prepare(&first).await;

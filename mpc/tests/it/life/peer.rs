@@ -180,7 +180,7 @@ async fn node_that_joins__should_not_be_kept_from_it_by_what_peers_show_meanwhil
 
 /// An orchestrator was hostile, had a refresh prepared, gave the proof to node 2, and was thrown out. Nodes
 /// 0 and 1 have not done anything with it since. One day node 2 shows the proof, and the store of the
-/// orchestrator of now knows nothing of that generation.
+/// present orchestrator knows nothing of that generation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn vault__should_sign_after_a_refresh_whatever_a_peer_shows_that_was_prepared_before() {
     let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 3, 2).await;

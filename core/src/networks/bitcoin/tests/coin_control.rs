@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A payment of 50,000 satoshi to somebody else.
+/// A payment of 50,000 satoshi to another wallet.
 fn wire_of(inputs: &[&UnspentOutput], level: wire::FeeLevel, rate: u64) -> wire::BtcSendNative {
     let name = |output: &&UnspentOutput| format!("{}:{}", output.txid, output.vout);
     wire::BtcSendNative {

@@ -223,7 +223,7 @@ fn read__should_take_what_was_written_and_nothing_else() {
         assert_eq!(fault.class(), &Class::Bug);
     }
     assert_eq!(BITCOIN.most_fee(&[]).unwrap(), U256::ZERO);
-    // An input of somebody else.
+    // An input of another wallet.
     let mut foreign = good.clone();
     let script = ScriptBuf::new_p2wpkh(&WPubkeyHash::from_byte_array([1; 20]));
     foreign.inputs[0]

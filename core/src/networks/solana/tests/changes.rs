@@ -60,7 +60,7 @@ fn hand_overs__should_be_seen_whatever_program_does_them() {
             system::allocate_with_seed(&account, &wallet, "seed", 8, &owner),
             SolanaAssign,
         ),
-        // Somebody pays for the account that is the wallet's own, and names its owner.
+        // Another account pays for the wallet's own account, and names its owner.
         (
             system::create_account(&eve, &wallet, 1, 0, &owner),
             SolanaAssign,

@@ -52,7 +52,7 @@ pub(super) fn simple(lamports: u64) -> WireTransaction {
     legacy(&wallet(), &[system::transfer(&wallet(), &at(1), lamports)])
 }
 
-/// The wallet signs after somebody else, who pays.
+/// The wallet signs after another account, which pays.
 pub(super) fn sponsored() -> WireTransaction {
     legacy(&at(2), &[system::transfer(&wallet(), &at(1), 5)])
 }
@@ -126,7 +126,7 @@ fn custom__should_be_refused_by_what_is_wrong() {
         vec!["AAAA".into()],
         "txBase64[0]: is not one whole Solana transaction",
     );
-    // Signed by somebody else or not, it is the same transaction to the network.
+    // Signed by the other account or not, it is the same transaction to the network.
     let half = sponsored().signed(&at(2), &[8; 64]).unwrap();
     let both = [sponsored(), half].map(|one| STANDARD.encode(one.bytes()));
     refused(both.to_vec(), "txBase64[1]: is a duplicate");

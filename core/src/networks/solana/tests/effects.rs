@@ -120,7 +120,7 @@ fn outflow__should_show_plain_transfers_of_lamports() {
         system::create_account(&wallet, &at(2), 6, 0, &owner),
         system::create_account_with_seed(&wallet, &at(3), &at(7), "seed", 7, 0, &owner),
         system::create_account_allow_prefund(&at(4), Some((&wallet, 8)), 0, &owner),
-        // Somebody else's, and none.
+        // Another account's, and none.
         system::transfer(&at(5), &at(1), 9),
         system::create_account_allow_prefund(&at(6), None, 0, &owner),
         system::assign(&wallet, &owner),

@@ -18,7 +18,7 @@ fn custom__should_be_signed_as_it_is() {
         bump(&from(), 900, tx(ISSUER, op())),
         bump(&own_muxed(), 900, tx(&from(), op())),
     ] {
-        // Somebody else has signed already.
+        // Another account has signed already.
         let other = key(8);
         let digest = envelope.hash(NETWORK_ID).unwrap();
         let theirs = other.sign(&digest).to_bytes();

@@ -1,4 +1,4 @@
-//! What is not built or not put together, and how it is told apart.
+//! What is refused in building and in assembling, and how transactions are told apart.
 
 use super::*;
 
@@ -255,7 +255,7 @@ fn assemble__should_refuse_what_was_not_built() {
         other.bytes[place] ^= 1;
         assert!(assemble(&other, std::slice::from_ref(&good)).is_err());
     }
-    // Another transaction of the sender, and one of somebody else, with a signature of ours.
+    // Another transaction of the sender, and another account's, with a signature of ours.
     let mut mixed = build(&payload, &chain_data(1)).unwrap();
     mixed.signing = unsigned.signing.clone();
     assert!(assemble(&mixed, std::slice::from_ref(&good)).is_err());
