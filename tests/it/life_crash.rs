@@ -1,5 +1,5 @@
-//! kill -9 of signer processes while a refresh or reshare is under way: the vault signs all the
-//! time, what was wanted comes about or is cancelled, and nothing is left of the old shares then.
+//! kill -9 of signer processes during a refresh or reshare: the vault signs all the time, the
+//! reshare completes or is cancelled, and nothing is left of the old shares then.
 
 use std::{fs, thread::JoinHandle, time::Duration};
 
@@ -11,7 +11,7 @@ fn files(cluster: &TestCluster, index: usize) -> Vec<(String, u32, bool)> {
     let mut files: Vec<_> = fs::read_dir(folder)
         .unwrap()
         .filter_map(|file| {
-            // VAULT.CURVE.EPOCH.KEY.age, or .pending; anything else is being written.
+            // VAULT.CURVE.EPOCH.KEY.age, or .pending; any other file is still being written.
             let name = file.unwrap().file_name().into_string().unwrap();
             let parts: Vec<&str> = name.split('.').collect();
             let [_, curve, epoch, _, state @ ("age" | "pending")] = parts[..] else {
@@ -30,7 +30,7 @@ fn epoch(cluster: &TestCluster, index: usize, curve: &str) -> Option<u32> {
     files.find_map(|(of, epoch, pending)| (of == curve && !pending).then_some(epoch))
 }
 
-/// The epoch of a signer's newest share that waits to be taken into use.
+/// The epoch of a signer's newest share that waits for its activation.
 fn prepared(cluster: &TestCluster, index: usize, curve: &str) -> Option<u32> {
     let files = files(cluster, index).into_iter();
     files
@@ -38,7 +38,7 @@ fn prepared(cluster: &TestCluster, index: usize, curve: &str) -> Option<u32> {
         .max()
 }
 
-/// Of each key one share, of these epochs; nothing older, nothing that waits.
+/// One share of each key, of these epochs; nothing older, nothing pending.
 async fn until_only(cluster: &TestCluster, epochs: [u32; 2]) {
     let [secp256k1, ed25519] = epochs;
     let wanted = [
@@ -58,12 +58,12 @@ fn start(cluster: &TestCluster, arguments: &[&str]) -> JoinHandle<(bool, String,
     std::thread::spawn(move || outcome_of(&mut command))
 }
 
-/// More than what a node has stored takes to be told, on a busy machine.
+/// Longer than a node needs to report what it has stored, on a busy machine.
 const ON_ITS_WAY: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug)]
 enum RestartTiming {
-    /// The orchestrator takes the new shares into use while the signer is away.
+    /// The orchestrator activates the new shares while the signer is offline.
     After,
     /// The signer is back before that.
     Before,
@@ -153,20 +153,20 @@ async fn dies_between_prepare_and_activate(cluster: &mut TestCluster, fixture: &
         }
         let (done, out, err) = waiting.join().unwrap();
         assert!(done, "{what}: {out}\n{err}");
-        // Whatever was killed: what had been prepared is what is in use.
+        // No matter which process was killed: the prepared shares are in use.
         until_only(cluster, [new, new_ed25519]).await;
         fixture.signs(cluster, &what).await;
     }
-    // With the one that was killed last, and without another.
+    // With the signer that was killed last, and without another one.
     cluster.signers[0].kill();
     fixture.signs(cluster, "with the last").await;
     cluster.restart_signer(0);
     cluster.until_live(&[0, 1, 2]).await;
 }
 
-/// Starts a command, and freezes the orchestrator when all have prepared their new share of the slower key and none
-/// is told. Gives the epochs before and after, and the command. On a busy machine the orchestrator may be frozen too
-/// early or too late: then the command comes to its end, and is given once more.
+/// Starts a command, and freezes the orchestrator when all signers have prepared their new share of the slower key
+/// and none has activated it. Returns the epochs before and after, and the command. On a busy machine the
+/// orchestrator may be frozen too early or too late: then the command ends, and is given again.
 async fn freeze_when_all_have_prepared(
     cluster: &mut TestCluster,
     command: &[&str],
@@ -175,7 +175,7 @@ async fn freeze_when_all_have_prepared(
         // Runs that were not permitted use up epochs, too.
         let [old, old_ed25519] = epochs(cluster);
         let waiting = start(cluster, command);
-        // The Ed25519 key is done in no time, the other takes a second at least.
+        // The Ed25519 key is done at once, the other takes a second at least.
         eventually("the first key has its new shares", async || {
             cluster.permit_asked();
             let done = |index| epoch(cluster, index, "ed25519") > Some(old_ed25519);
@@ -207,12 +207,12 @@ async fn freeze_when_all_have_prepared(
     panic!("the orchestrator is never frozen in time");
 }
 
-/// How many moments are tried; COVAULT_CRASH_ROUNDS makes it more.
+/// How many moments are tried; COVAULT_CRASH_ROUNDS can raise it.
 fn rounds() -> u64 {
     std::env::var("COVAULT_CRASH_ROUNDS").map_or(1, |rounds| rounds.parse().unwrap())
 }
 
-/// In the middle, and "has not heard of it" to "taken into use" when there are more rounds.
+/// In the middle; with more rounds, from "not heard of it" to "activated".
 async fn dies_whenever_it_likes(cluster: &mut TestCluster, fixture: &WalletFixture) {
     for round in 0..rounds() {
         let victim = usize::try_from(round % 3).unwrap();
@@ -228,7 +228,7 @@ async fn dies_whenever_it_likes(cluster: &mut TestCluster, fixture: &WalletFixtu
     }
 }
 
-/// What was wanted is cancelled, where it has not come about.
+/// Cancels a reshare that has not completed.
 async fn does_not_come_back(cluster: &mut TestCluster, fixture: &WalletFixture) {
     let before = epochs(cluster);
     let waiting = start(cluster, &["refresh", "--vault", &fixture.vault]);
@@ -238,7 +238,7 @@ async fn does_not_come_back(cluster: &mut TestCluster, fixture: &WalletFixture) 
     })
     .await;
     cluster.signers[2].kill();
-    // For the key whose new shares are in use already it is too late, and it says so.
+    // For the key whose new shares are already in use it is too late, and the error says so.
     let (done, _, err) = cluster.vault(&["reshare", "--vault", &fixture.vault, "--cancel"]);
     assert!(
         done || err.contains("it is too late for the frost"),

@@ -1,5 +1,5 @@
-//! Nodes that are set back, run twice, or have a clock that was moved: peers and orchestrators notice,
-//! and nobody can make them believe it of a node that is well.
+//! Nodes that were restored from a copy, run twice, or have a wrong clock: peers and orchestrators notice,
+//! and nobody can make them suspect a healthy node.
 
 use std::{
     path::Path,
@@ -29,7 +29,7 @@ use covault_mpc::{
 };
 use tokio::time::sleep;
 
-/// Each order of a wallet with an odd number lets one go, of one in a day. The others let nothing go.
+/// Each order of a wallet with an odd number spends 1, and the limit is 1 per day. The others spend nothing.
 struct OnePerDayCheck;
 
 impl OrderCheck for OnePerDayCheck {
@@ -171,7 +171,7 @@ async fn claims__should_give_no_second_limit_when_they_are_put_back() {
                 .all(|id| halted(nodes, *id) == [HaltReason::Claims])
         })
         .await;
-        // Nor anything else.
+        // Nor do they sign anything else.
         let order = unlimited(&test, &root, round);
         let other = sign_with(&test.cluster, &order, &ids[..2], 5_000).await;
         let other = other.expect_err("it signs without knowing what it promised");
@@ -280,7 +280,7 @@ async fn node__should_be_noticed_when_it_runs_twice_and_sign_nothing() {
     let fault = sign_with(&test.cluster, &order, &ids[..2], 4_000).await;
     let fault = fault.expect_err("it signs although it runs twice");
     assert!(fault.message().contains("running twice"), "{fault}");
-    // An orchestrator that does not care is refused by both.
+    // An orchestrator that asks them anyway is refused by both.
     let hostile = hostile_cluster(&test, 0).await;
     let fault = sign_with(&hostile, &unlimited(&test, &root, 3), &ids[..2], 4_000).await;
     assert!(fault.is_err());
@@ -289,8 +289,8 @@ async fn node__should_be_noticed_when_it_runs_twice_and_sign_nothing() {
     let signed = sign_with(&test.cluster, &order, &ids[1..], 20_000).await;
     verify(&order, &signed.unwrap());
 
-    // One is stopped, the other started again: then it takes new shares, for what the copy has
-    // promised is not known to it.
+    // One is stopped, the other restarted: then it needs new shares, as it does not know what the copy
+    // has promised.
     shutdown.send(true).unwrap();
     twin.await.unwrap().unwrap();
     test.stop_node(0).await;
@@ -322,7 +322,7 @@ async fn hostile_cluster(test: &TestCluster, moved_ms: i64) -> Arc<Cluster> {
     .unwrap()
 }
 
-/// A day and an hour later, two of three nodes and the orchestrator say, when the limit is used up.
+/// Two of three nodes and the orchestrator claim that it is a day and an hour later, when the limit is used up.
 async fn ask_by_clocks_set_ahead(test: &TestCluster, root: &RootKey) -> Arc<Cluster> {
     let ahead_ms = 25 * 3_600_000;
     for node in &test.nodes[..2] {
@@ -337,7 +337,7 @@ async fn ask_by_clocks_set_ahead(test: &TestCluster, root: &RootKey) -> Arc<Clus
     hostile
 }
 
-/// A bus that keeps the third node away does not make the two a majority: each hears one that agrees.
+/// A bus that cuts the third node off does not make the two a majority: each hears one other node that agrees.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clocks__should_give_no_second_limit_when_they_are_set_ahead_and_another_node_is_away() {
     let mut test = cluster(3).await;
@@ -346,7 +346,7 @@ async fn clocks__should_give_no_second_limit_when_they_are_set_ahead_and_another
     let signed = sign_with(&test.cluster, &order, &test.holders()[..2], 20_000).await;
     verify(&order, &signed.unwrap());
     test.stop_node(2).await;
-    // What it said of the time counts for ten seconds.
+    // What it reported as its time counts for ten seconds.
     sleep(Duration::from_secs(11)).await;
     ask_by_clocks_set_ahead(&test, &root).await;
 }
@@ -369,7 +369,7 @@ async fn clocks__should_give_no_second_limit_when_they_are_set_ahead() {
         (vec![HaltReason::Clock], vec![HaltReason::Clock])
     );
 
-    // Set right again they sign.
+    // With right clocks they sign.
     for place in 0..2 {
         test.nodes[place].moved_ms.store(0, Ordering::Relaxed);
     }
@@ -422,7 +422,7 @@ async fn replays__should_stop_nobody() {
     let ids = test.holders();
     let order = unlimited(&test, &root, 1);
     verify(&order, &test.sign(&order, 2, 20_000).await.unwrap());
-    // Some starts of each, and some time.
+    // Some restarts of each, and some time.
     for place in [0, 1, 2, 0] {
         test.stop_node(place).await;
         test.start_node(place);
@@ -455,7 +455,7 @@ async fn replays__should_stop_nobody() {
     }
 }
 
-/// Who reads the bus takes two announcements of an honest node and calls them two messages in one place.
+/// A reader of the bus takes two announcements of an honest node and presents them as equivocation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn evidence__should_not_be_made_of_what_an_honest_node_announces() {
     let (noting, test) = noted(3).await;
@@ -478,12 +478,12 @@ async fn evidence__should_not_be_made_of_what_an_honest_node_announces() {
         envelope(said[1])
     );
     let report = covault_mpc::evidence::Equivocation::read(&report).unwrap();
-    // What `covault node evidence` asks.
+    // What `covault node evidence` checks.
     assert_eq!(report.accused(), None, "an honest node is found guilty");
 }
 
-/// Somebody who has no key has recorded what two nodes announced an hour ago, before they were started
-/// again. He says it once more when the third one starts, and goes on, one after the other.
+/// An attacker without a key has recorded the announcements of two nodes from an hour ago, before they were
+/// restarted, and replays them one by one when the third node starts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replays_of_an_earlier_start__should_not_be_taken_for_the_time() {
     let (noting, mut test) = noted(3).await;
@@ -539,7 +539,7 @@ async fn replays_of_an_earlier_start__should_not_be_taken_for_the_time() {
     });
     test.start_node(0);
     sleep(Duration::from_secs(14)).await;
-    // Its peers live, have the right time, and say so all the while.
+    // Its peers are live, have the right time, and say so all the time.
     let order = unlimited(&test, &root, 2);
     let signed = sign_with(&test.cluster, &order, &ids[..2], 5_000).await;
     replay.abort();
@@ -547,7 +547,7 @@ async fn replays_of_an_earlier_start__should_not_be_taken_for_the_time() {
     assert!(halted.is_empty() && signed.is_ok(), "{halted:?} {signed:?}");
 }
 
-/// What one of the peers says that wants to stop another one.
+/// The announcements of a peer that wants to stop another one.
 struct Byzantine {
     codec: EnvelopeCodec,
     bus: Arc<MemoryBus>,
@@ -619,7 +619,7 @@ async fn byzantine_node__should_not_stop_a_node_by_words_about_it() {
     for round in 0..10_u64 {
         let wrong_ms = now_ms() + 3_600_000 + round;
         for (victim, boot) in ids[..2].iter().zip(&boots) {
-            // Its own words, and words in the victim's name that it has signed itself.
+            // Its own announcements, and some in the victim's name that it has signed itself.
             let own = said([9; 16], wrong_ms, u64::MAX, &boots);
             byzantine.send(EnvelopeKind::Announcement, EVERYONE, &own);
             let mut forged = noting.kept.lock().unwrap().clone();
@@ -649,7 +649,7 @@ async fn byzantine_node__should_not_stop_a_node_by_words_about_it() {
     let order = unlimited(&test, &root, 1);
     let signed = sign_with(&test.cluster, &order, &ids[..2], 20_000).await;
     verify(&order, &signed.unwrap());
-    // They started before that; who starts while it lies signs, too.
+    // They started before that; a node that starts while the peer lies signs, too.
     test.stop_node(0).await;
     test.start_node(0);
     let order = unlimited(&test, &root, 2);
@@ -688,8 +688,8 @@ async fn heights__should_be_remembered_by_peers_that_were_started_again() {
     assert_ne!(fault.unwrap_err().class(), &Class::Bug);
 }
 
-/// An orchestrator that shows two honest nodes two orders in one session. Their messages do not fit, as
-/// those of a cheat would not: with ECDSA that was a ban for good, of each by the other.
+/// An orchestrator that shows two honest nodes two orders in one session. Their messages do not match, like
+/// those of a cheater: with ECDSA that was a permanent ban, of each by the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn orchestrator__should_not_make_honest_nodes_blame_each_other_by_two_orders() {
     let test = cluster(2).await;
@@ -750,7 +750,7 @@ async fn orchestrator__should_not_make_honest_nodes_blame_each_other_by_two_orde
     }
 }
 
-/// Delays what nodes tell each other of their promises, by less than a start waits for it.
+/// Delays what nodes tell each other about their claims, by less than a starting node waits for it.
 struct SlowWitnessBus {
     bus: Arc<MemoryBus>,
     runtime: tokio::runtime::Handle,
@@ -815,8 +815,8 @@ async fn assert_no_second_limit(test: &TestCluster, root: &RootKey) {
     );
 }
 
-/// Who puts claims back has the orchestrator, which orders a few keys as soon as the nodes are up: those
-/// are promises too, and soon there are as many as the peers remember.
+/// The attacker who restores the claims also has the orchestrator, which orders a few keys as soon as the nodes
+/// are up: those are claims too, and soon there are as many as the peers remember.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claims__should_be_noticed_when_they_are_put_back_and_the_orchestrator_adds_promises() {
     let medium = TestBus::Other(Arc::new(SlowWitnessBus {
@@ -834,7 +834,7 @@ async fn claims__should_be_noticed_when_they_are_put_back_and_the_orchestrator_a
     assert_no_second_limit(&test, &root).await;
 }
 
-/// The nodes of a vault are named in its own table, and the node's other peers, of another vault, are away.
+/// The nodes of a vault are named in its own table, and the node's other peers, of another vault, are offline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claims__should_be_noticed_by_the_peers_of_a_vault_when_they_are_put_back() {
     let mut test = cluster(5).await;
@@ -857,15 +857,15 @@ async fn claims__should_be_noticed_by_the_peers_of_a_vault_when_they_are_put_bac
         test.stop_node(place).await;
     }
     use_up_the_limit(&mut test, &root).await;
-    // Node 2 has heard of it, lives, and is heard.
+    // Node 2 knows of it, is live, and is heard.
     copy_claims_of_two(&mut test, "kept.redb", "claims.redb").await;
     test.until_live(3).await;
     assert_no_second_limit(&test, &root).await;
 }
 
-/// Somebody has an old announcement of a node, and shows it to another node again and again while the
-/// first one starts: what it announced most is shown to a start that is over, and what this start asks is
-/// asked too soon after that.
+/// An attacker has an old announcement of a node, and replays it to another node again and again while the
+/// first one starts: the answer with the highest count goes to the old start, and the question of the new
+/// start comes too soon after that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replays__should_not_keep_a_node_that_has_started_from_signing() {
     let (noting, mut test) = noted(3).await;

@@ -25,20 +25,20 @@ use crate::{
     world::ms,
 };
 
-/// How long the honest nodes have, once everything works, to sign.
+/// How long the honest nodes may take to sign, once everything works.
 const CALM_MS: u64 = 60_000;
-/// And to finish a reshare.
+/// And to complete a reshare.
 const RESHARE_MS: u64 = 180_000;
 
-/// What may go wrong on purpose, to see that the oracle sees it.
+/// What is broken on purpose, to see that the oracle notices.
 #[derive(Clone, Copy, Default, PartialEq)]
 pub enum Sabotage {
     #[default]
     None,
-    /// Machines are snapshots: after each start the same randomness comes again, and nodes take it as
-    /// it comes, without their hedge.
+    /// Machines are snapshots: after each start the same randomness comes again, and nodes use it
+    /// without their hedge.
     RepeatedRandomness,
-    /// The system gives the same bytes always.
+    /// The system always gives the same random bytes.
     ConstantRandomness,
     /// Both: each start finds an old folder too.
     ConstantAndRestored,
@@ -46,7 +46,7 @@ pub enum Sabotage {
     RestoredFolders,
     /// In the end, all folders are put back as they were before the last reshare.
     RestoredShares,
-    /// Disks that say that they have synced, and have not.
+    /// Disks that report a sync that they have not done.
     LyingDisks,
 }
 
@@ -72,7 +72,7 @@ impl Sabotage {
 /// In which worlds nonces are made ahead.
 #[derive(Clone, Copy)]
 pub enum PreprocessMode {
-    /// As the seed has it: in most.
+    /// The seed decides: in most.
     Some,
     All,
 }
@@ -84,10 +84,10 @@ pub struct SimConfig {
     pub scheme: Scheme,
     pub verbose: bool,
     pub sabotage: Sabotage,
-    /// Nodes do not notice that their claims were put back.
+    /// Nodes do not notice that their claims were restored from a copy.
     pub unguarded: bool,
     pub pools: PreprocessMode,
-    /// The orchestrator is hostile, and some nodes are; what is switched off in the others.
+    /// The orchestrator and some nodes are hostile; which checks the others lack.
     pub hostile: Option<DisabledCheck>,
     /// People have to approve; what is wrong with the nodes' rules.
     pub people: Option<PlantedRule>,
@@ -112,7 +112,7 @@ pub struct SimReport {
 }
 
 impl SimReport {
-    /// Counts another world, but for its violations.
+    /// Adds another world, without its violations.
     pub fn add(&mut self, other: &Self) {
         self.events += other.events;
         self.signed += other.signed;
@@ -194,7 +194,7 @@ async fn story(setting: SimConfig) -> SimReport {
     report(&world, &orchestrator, counts)
 }
 
-/// Some keys are made in bad weather, or not made.
+/// Generates some keys in bad weather; some fail.
 async fn key(world: &SimWorld, orchestrator: &Orchestrator) -> Option<MadeKey> {
     if world.rng.chance(400) {
         world.set_weather(world.storm());
@@ -264,7 +264,7 @@ async fn wishes(world: Arc<SimWorld>, orchestrator: Arc<Orchestrator>, until_ms:
     }
 }
 
-/// Waits until nobody is taken for alive who is not, and all are.
+/// Waits until nodes that are gone are no longer seen as live, and then until all are.
 pub async fn until_live(world: &SimWorld, orchestrator: &Orchestrator) {
     sleep(ms(LIVE_MS + 500)).await;
     for _ in 0..600 {
@@ -278,7 +278,7 @@ pub async fn until_live(world: &SimWorld, orchestrator: &Orchestrator) {
     world.oracle.violation("nodes do not come back".into());
 }
 
-/// Some at once: often more than signers are given at one time.
+/// Some requests at once: often more than signers get at one time.
 async fn crowd_signs(world: &SimWorld, orchestrator: &Orchestrator, root: &RootKey) -> u64 {
     let count = match world.rng.chance(400) {
         true => world.rng.between(5, 20),

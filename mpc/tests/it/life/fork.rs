@@ -1,5 +1,5 @@
 //! A hostile orchestrator alone, without a hostile node: generations that are prepared beside each
-//! other, and proofs that are shown to some.
+//! other, and proofs that are shown to some nodes only.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -25,7 +25,7 @@ fn grant(life: &LifecycleFixture, order: &ReshareOrder, places: &[usize]) {
     }
 }
 
-/// Shows it to these nodes, which take it.
+/// Shows a proof to these nodes, which accept it.
 async fn show(
     life: &LifecycleFixture,
     order: &ReshareOrder,
@@ -48,14 +48,14 @@ async fn start_with_permits(nodes: usize) -> LifecycleFixture {
 }
 
 /// The operators give the key from nodes 0 to 2 to nodes 3 to 5, and permit that. The orchestrator
-/// has a refresh of the old nodes prepared meanwhile, and keeps its proof. All are told of the new
-/// holders and confirm. The order that was permitted, and the refresh with its proof.
+/// has the old nodes prepare a refresh in the meantime, and keeps its proof. All nodes activate the
+/// new holders' shares. Returns the permitted order, and the refresh with its proof.
 async fn two_generations() -> (LifecycleFixture, ReshareOrder, ReshareOrder, ReshareProof) {
     let mut life = start_with_permits(6).await;
     let permitted = life.order(&[0, 1], &[3, 4, 5], 2);
     grant(&life, &permitted, &[0, 1, 3, 4, 5]);
     let permitted_proof = life.prepare(&permitted).await;
-    // Queries no permit: the same holders.
+    // Needs no permit: the same holders.
     let beside = life.order(&[0, 1], &[0, 1, 2], 2);
     let beside_proof = life.prepare(&beside).await;
     show(&life, &permitted, &permitted_proof, &[0, 1, 2, 3, 4, 5]).await;
@@ -69,7 +69,7 @@ async fn shares__should_not_be_retired_for_a_generation_beside_theirs_that_nobod
     life.generation = permitted.new.clone();
     life.signs().await;
     for place in 0..3 {
-        // None in use: the operators see that they have retired them.
+        // They use none: the operators see that the shares are retired.
         assert_eq!(life.files(place).0, Vec::<u32>::new());
         assert_eq!(life.retired(place), [0]);
         life.crash(place).await;
@@ -88,11 +88,11 @@ async fn shares__should_not_be_retired_for_a_generation_beside_theirs_that_nobod
     life.signs().await;
 }
 
-/// The same without anybody being away: a node that the operators have taken the key from has it back.
+/// The same with all nodes online: a node that the operators have removed gets the key back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reshare__should_not_be_undone_without_a_permit() {
     let mut life = start_with_permits(4).await;
-    // Node 2 is thrown out.
+    // Node 2 is removed.
     let permitted = life.order(&[0, 1], &[0, 1, 3], 2);
     grant(&life, &permitted, &[0, 1, 3]);
     let permitted_proof = life.prepare(&permitted).await;
@@ -111,7 +111,7 @@ async fn reshare__should_not_be_undone_without_a_permit() {
 }
 
 /// Three honest nodes, two are needed. The orchestrator shows each node another proof, or none, and is
-/// gone with all it knew. Whoever comes after it has the nodes, and what they know.
+/// lost with all its state. The next one has only the nodes and what they know.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn orchestrator_that_is_gone__should_not_leave_each_node_with_an_epoch_of_its_own() {
     let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 3, 2).await;
@@ -125,7 +125,7 @@ async fn orchestrator_that_is_gone__should_not_leave_each_node_with_an_epoch_of_
     let generations: Vec<Generation> = vec![old, first.new.clone(), second.new.clone()];
     drop((first, first_proof, second, second_proof));
     let has: Vec<_> = (0..3).map(|place| life.files(place)).collect();
-    // Another one, and all nodes start again.
+    // Another orchestrator starts, and all nodes restart.
     for place in 0..3 {
         life.restart(place).await;
     }
@@ -133,7 +133,7 @@ async fn orchestrator_that_is_gone__should_not_leave_each_node_with_an_epoch_of_
     life.test.until_live(3).await;
     let mut refusals = Vec::new();
     for generation in &generations {
-        // It signs as it is, or after a refresh.
+        // The vault signs at once, or after a refresh.
         match life.sign_as(generation, 3_000).await {
             Ok(()) => return,
             Err(fault) => refusals.push(fault.message().to_owned()),
@@ -152,15 +152,15 @@ async fn orchestrator_that_is_gone__should_not_leave_each_node_with_an_epoch_of_
     panic!("no two nodes use one epoch, and nobody can change that: {has:?} {refusals:#?}");
 }
 
-/// The clock of one node jumps by 31 days and back, as a hypervisor or a bad time server has it. The node
-/// says itself that its clock is wrong, and signs nothing; it must erase nothing either.
+/// The clock of one node jumps by 31 days and back, because of a hypervisor or a bad time server. The node
+/// reports that its clock is wrong, and signs nothing; it must not erase anything either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retired_shares__should_not_be_erased_by_a_clock_that_is_not_believed() {
     let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 3, 2).await;
     let keep = Duration::from_secs(8);
     life.test.nodes[0].rules.keep_retired = keep;
     life.restart(0).await;
-    // It erases nothing before it has run for that long, and looks four times in it.
+    // It erases nothing before it has run for that long, and checks four times in that time.
     tokio::time::sleep(keep).await;
     // As far ahead as clocks may be: set back it leaves 45 s, however slow the machine is.
     let moved = Arc::clone(&life.test.nodes[0].moved_ms);
@@ -171,7 +171,7 @@ async fn retired_shares__should_not_be_erased_by_a_clock_that_is_not_believed() 
     tokio::time::sleep(keep / 2).await;
     moved.store(0, Ordering::Relaxed);
     assert_eq!(life.retired(0), [0], "erased 31 days early");
-    // By a clock that is right, when it is time.
+    // With the right clock it erases them when it is time.
     moved.store(45_000, Ordering::Relaxed);
     for _ in 0..600 {
         if life.retired(0).is_empty() {
@@ -182,8 +182,8 @@ async fn retired_shares__should_not_be_erased_by_a_clock_that_is_not_believed() 
     panic!("not erased at all");
 }
 
-/// The orchestrator shows the new holders the refresh, which nobody has taken into use, and is gone. All six
-/// live and are honest.
+/// The orchestrator shows the new holders the refresh, which no node has activated, and is lost. All six
+/// nodes are online and honest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn orchestrator_that_is_gone__should_not_leave_all_shares_retired_or_prepared() {
     let (life, _, beside, beside_proof) = two_generations().await;
@@ -199,7 +199,7 @@ async fn orchestrator_that_is_gone__should_not_leave_all_shares_retired_or_prepa
     );
 }
 
-/// Node 2 is away when the others are shown a generation. When it is back, no orchestrator says a word.
+/// Node 2 is offline when the others are shown a generation. When it is back, there is no orchestrator.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_that_was_away__should_be_shown_proofs_by_the_others() {
     let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 3, 2).await;
@@ -250,8 +250,8 @@ async fn proof__should_be_passed_on_whatever_was_shown_with_it() {
     panic!("nodes 1 and 2 were not shown it");
 }
 
-/// An orchestrator has generations prepared, of epochs as high as the nodes allow, and is thrown out. Whoever
-/// comes after it has the store, which says that epoch 1 is the next one, and refreshes.
+/// An orchestrator prepares generations with epochs as high as the nodes allow, and is removed. The next
+/// one has the store, in which epoch 1 is the next one, and refreshes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refresh__should_get_through_whatever_epoch_was_prepared_before() {
     let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 3, 2).await;
@@ -266,7 +266,7 @@ async fn refresh__should_get_through_whatever_epoch_was_prepared_before() {
     life.signs().await;
 }
 
-/// The same, and each of two proofs was shown to some nodes: they use what the store has not heard of.
+/// The same, and each of two proofs was shown to some nodes: they use generations that the store does not know.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refresh__should_go_on_from_the_generation_that_the_nodes_prove() {
     let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 3, 2).await;
@@ -291,7 +291,7 @@ async fn refresh__should_go_on_from_the_generation_that_the_nodes_prove() {
     life.signs().await;
 }
 
-/// A generation is in use, and one beside it, which some orchestrator had prepared, takes its place.
+/// A generation is in use, and another of the same epoch, which an orchestrator had prepared, replaces it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refresh__should_go_on_from_a_generation_beside_the_one_in_the_store() {
     let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 3, 2).await;
