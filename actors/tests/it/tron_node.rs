@@ -18,7 +18,7 @@ use covault_core::{
 use serde_json::{Value, json};
 
 use crate::{
-    evm_node::{both_ways, never_ended},
+    evm_node::{both_ways, chains, never_ended},
     http_double::{self, HttpResponse},
     one_word::Lie,
     world::*,
@@ -36,6 +36,8 @@ const HASH: &str = "abababababababababababababababababababababababababababababab
 #[derive(Clone)]
 struct TronTestState {
     head_ms: u64,
+    /// sun per byte of bandwidth.
+    byte: Value,
     /// sun.
     balance: u64,
     /// Of the token, a byte.
@@ -54,6 +56,7 @@ impl Default for TronTestState {
     fn default() -> Self {
         Self {
             head_ms: NOW_MS,
+            byte: json!(1000),
             balance: 1_000_000_000,
             tokens: 9,
             trial: json!({
@@ -79,7 +82,7 @@ impl TronTestState {
                 json!({"address": FROM, "balance": self.balance, "assetV2": [{"key": "1000001", "value": 5}]})
             }
             "/wallet/getchainparameters" => json!({"chainParameter": [
-                {"key": "getTransactionFee", "value": 1000}, {"key": "getEnergyFee", "value": 100},
+                {"key": "getTransactionFee", "value": self.byte}, {"key": "getEnergyFee", "value": 100},
             ]}),
             "/wallet/getaccountresource" => json!({"freeNetLimit": 600, "EnergyLimit": 1_000}),
             "/wallet/getcontract" => json!({"consume_user_resource_percent": 50}),
@@ -270,6 +273,41 @@ async fn tron_estimates__should_be_the_chain_s_price_for_bytes() {
         transfer_fee: 268_000,
     };
     assert_eq!(connect(&[&node]).fee_estimates().await, Ok([estimate; 3]));
+}
+
+#[tokio::test]
+async fn tron_estimates__should_be_believed_up_to_a_ceiling() {
+    let chain = ChainKey::of(Network::Tron, None);
+    let ask = async |byte: Value, most_price: Option<u128>| {
+        let state = TronTestState {
+            byte,
+            ..TronTestState::default()
+        };
+        let endpoints = ChainEndpoints {
+            most_price,
+            ..ChainEndpoints::new(vec![TronTestNode::start(state).await.url])
+        };
+        let chains = chains(chain, endpoints);
+        let client = chains.get(chain.network, chain.chain_id).unwrap();
+        let estimates = client.fee_estimates().await?;
+        Ok::<_, ChainError>(chains.estimate_problem(chain, &estimates))
+    };
+    // Ten times what mainnet asks for.
+    assert_eq!(ask(json!(10_000), None).await, Ok(None));
+    for absurd in [10_001, 1_000_000_000_000, u64::MAX] {
+        let problem = ask(json!(absurd), None).await.unwrap().unwrap_or_default();
+        let named = format!("name a price of {absurd} sun per byte of bandwidth");
+        assert!(problem.contains(&named), "{problem}");
+        assert!(problem.contains("chains.tron.most_price"), "{problem}");
+    }
+    // Configuration raises it, and lowers it.
+    assert_eq!(ask(json!(10_001), Some(10_001)).await, Ok(None));
+    assert!(ask(json!(1_000), Some(999)).await.unwrap().is_some());
+    // What no chain charges is no answer.
+    for nonsense in [json!(-1), json!(1e30), json!("1000"), json!(null)] {
+        let answer = ask(nonsense, None).await;
+        assert!(matches!(answer, Err(ChainError::Unknown(_))), "{answer:?}");
+    }
 }
 
 #[tokio::test]
