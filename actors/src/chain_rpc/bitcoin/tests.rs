@@ -52,9 +52,59 @@ fn judge__should_send_again_what_may_be_taken_later() {
         (-26, "no answer of the upstream node"),
         (-25, "Unauthorized"),
         (-26, ""),
+        // Words that have those of a reason within.
+        (-26, "unsupported API version"),
+        (-26, "this version of the gateway is too old"),
+        (-25, "dustbin full"),
+        (-26, "the proxy lost txn-mempool-conflict"),
+        (-26, "versions, differ"),
     ] {
         let verdict = judge(&said(code, words));
         assert!(matches!(verdict, BroadcastOutcome::Unknown(_)), "{words}");
+    }
+}
+
+/// Bitcoin Core 25 to 30, and Knots.
+#[test]
+fn judge__should_refuse_for_the_whole_reasons_of_nodes() {
+    for words in [
+        "version",
+        "tx-size",
+        "tx-size-small",
+        "scriptsig-size",
+        "scriptsig-not-pushonly",
+        "scriptpubkey",
+        "scriptpubkey-unknown-witnessversion",
+        "bare-multisig",
+        "multi-op-return",
+        "datacarrier",
+        "dust",
+        "dust, tx with dust output must be 0-fee",
+        "bad-txns-vout-toolarge",
+        "bad-txns-in-belowout, value in (0.1) < value out (0.2)",
+        "bad-txns-nonstandard-inputs",
+        "bad-witness-nonstandard",
+        "non-mandatory-script-verify-flag (Witness program hash mismatch)",
+        "mandatory-script-verify-flag-failed (Script evaluated without error but finished with a false/empty top stack element)",
+        "mempool-script-verify-flag-failed (Witness program hash mismatch), input 0 of aa (wtxid bb), spending cc:0",
+        "TRUC-violation, tx aa (wtxid=bb) would exceed descendant count limit",
+        "txn-same-nonwitness-data-in-mempool",
+        "bip125-replacement-disallowed",
+        "too many potential replacements, rejecting replacement aa; too many potential replacements (101 > 100)",
+        "replacement-adds-unconfirmed, replacement aa adds unconfirmed input, idx 1",
+        "replacement-failed",
+        "max-fee-exceeded",
+    ] {
+        let verdict = judge(&said(-26, words));
+        assert!(matches!(verdict, BroadcastOutcome::Refused(_)), "{words}");
+    }
+    for words in [
+        "Missing inputs",
+        "Fee exceeds maximum configured by user (e.g. -maxtxfee, maxfeerate)",
+        "Unspendable output exceeds maximum configured by user (maxburnamount)",
+    ] {
+        let verdict = judge(&said(-25, words));
+        assert!(matches!(verdict, BroadcastOutcome::Refused(_)), "{words}");
     }
 }
 
