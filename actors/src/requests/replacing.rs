@@ -356,6 +356,53 @@ pub async fn replaced_outputs(
     Ok(outputs)
 }
 
+/// The outputs of transactions whose place another request of the account takes, or has taken, and which that is.
+/// Nodes offer them until they have heard of it, and nothing that spends them could come. Of several the one counts
+/// that a block has, else the newest; not one that was handed over, as its client knows when it is sent.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn outputs_replaced_by_others(
+    services: &Services,
+    account: &ChainAccount,
+) -> Result<BTreeMap<Resource, RequestId>, Fault> {
+    let rivals = reservations::rivals(services, account).await?;
+    let ids: BTreeSet<RequestId> = rivals.iter().flatten().copied().collect();
+    let requests: Vec<_> = ids.iter().map(|id| rows::request(*id)).collect();
+    let requests = services.load_all::<SigningRequest>(&requests).await?;
+    let places: Vec<_> = ids.iter().map(|id| rows::transaction(*id)).collect();
+    let places = services.load_all::<TransactionRow>(&places).await?;
+    let mut live = BTreeMap::new();
+    for (request, place) in requests.into_iter().zip(places) {
+        let Some(request) = request? else {
+            continue;
+        };
+        let state = place?.map(|row| row.state);
+        let in_block = matches!(
+            state,
+            Some(TransactionState::Mined(_) | TransactionState::Final(_))
+        );
+        let is_handed_over = matches!(request.state, RequestState::Succeeded { sent: false, .. });
+        if in_block || !(is_handed_over || request.state.is_given_up()) {
+            live.insert(request.id, ((in_block, request.created_at_ms), request));
+        }
+    }
+    let mut outputs = BTreeMap::new();
+    for rivals in rivals {
+        let of_each = || rivals.iter().filter_map(|id| live.get(id));
+        let Some((_, winner)) = of_each().max_by_key(|(rank, request)| (*rank, request.id)) else {
+            continue;
+        };
+        for (_, loser) in of_each().filter(|(_, request)| request.id != winner.id) {
+            if let Some(signed) = loser.state.signed() {
+                let made = account.network.rules().sent_outputs(signed)?.into_iter();
+                outputs.extend(made.map(|output| (output, winner.id)));
+            }
+        }
+    }
+    Ok(outputs)
+}
+
 /// Refuses what would take the place of a transaction whose outputs another payment of the wallet spends, or the new one
 /// itself. `reserved` is what others are given that is not on disk yet.
 ///

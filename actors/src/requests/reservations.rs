@@ -178,6 +178,35 @@ pub async fn users(
     Ok(users)
 }
 
+/// The requests that use one output or object, of each that was to be taken from the request that holds it.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn rivals(
+    services: &Services,
+    account: &ChainAccount,
+) -> Result<BTreeSet<BTreeSet<RequestId>>, Fault> {
+    let mut users: BTreeMap<Resource, BTreeSet<RequestId>> = BTreeMap::new();
+    let all = rows::replaced_objects(account);
+    let mut scan = Some(Scan::prefix(all.space, &all.bytes, PAGE));
+    while let Some(asked) = scan {
+        let page = services.store.scan(&asked).await?;
+        for (key, row) in &page {
+            if let Some(resource) = rows::replaced_object(account, key) {
+                let of_it = users.entry(resource).or_default();
+                of_it.insert(rows::decode(&row.value)?);
+            }
+        }
+        scan = asked.rest(&page);
+    }
+    let claims: Vec<_> = users.keys().map(|it| rows::claim(account, it)).collect();
+    let holders = services.load_all::<RequestId>(&claims).await?;
+    for (of_it, holder) in users.values_mut().zip(holders) {
+        of_it.extend(holder?);
+    }
+    Ok(users.into_values().collect())
+}
+
 /// What becomes of the claims of a request whose transaction its client gives up: nobody has them, or the newest of
 /// those that were to replace the transaction.
 ///

@@ -308,6 +308,21 @@ pub fn replacement(of: &ChainAccount, resource: &Resource, request: RequestId) -
     Key::new(all.space, &[&all.bytes, request.as_bytes()])
 }
 
+/// The [`replacements`] of all outputs and objects of an account.
+pub fn replaced_objects(of: &ChainAccount) -> Key {
+    Key::new(KeySpace::Claim, &[&account(of), &[4]])
+}
+
+/// The output or object of one of [`replaced_objects`].
+pub fn replaced_object(of: &ChainAccount, key: &Key) -> Option<Resource> {
+    let rest = key
+        .bytes
+        .strip_prefix(replaced_objects(of).bytes.as_slice())?;
+    let (name, _) = rest.split_last_chunk::<16>()?;
+    let name = str::from_utf8(name.strip_suffix(&[0])?).ok()?;
+    Some(Resource::Object(name.to_owned()))
+}
+
 /// The nonce of a claim's key.
 pub fn claimed_nonce(key: &Key) -> Option<u64> {
     split_nonce_claim(key).map(|(_, nonce)| nonce)

@@ -163,8 +163,8 @@ pub struct VaultState {
     version: u64,
     next_index: u32,
     account_queues: AccountQueues<SlotRequest>,
-    /// The outputs of transactions that live requests are to take the place of, by these. Each is named by its
-    /// transaction, so that no account has one of another's.
+    /// The outputs of transactions that live requests are to take the place of, by these, from before the store says
+    /// so. Each is named by its transaction, so that no account has one of another's.
     replaced_outputs: HashMap<RequestId, BTreeSet<Resource>>,
     requests: HashMap<RequestId, ActorRef<signing::Msg>>,
     vault_requests: Arc<VaultRequests>,

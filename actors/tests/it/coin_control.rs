@@ -359,6 +359,25 @@ async fn change_of_what_is_being_replaced__should_not_be_spent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn change_of_what_was_replaced__should_not_be_spent_while_nodes_offer_it() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let (address, _, first) = waiting(&world, &gateway).await;
+    let inputs = spent(&world, &first);
+    succeeds(&gateway, names(&address, 10_000, &inputs, None)).await;
+    let (_, third) = succeeds(&gateway, names(&address, 10_000, &inputs, None)).await;
+    // It is worth more than the change of what has replaced it, and the request is over.
+    world.bitcoin.behind.store(true, Ordering::SeqCst);
+    let (_, next) = succeeds(&gateway, pay(&address, 10_000)).await;
+    assert_eq!(spent(&world, &next), [format!("{third}:1")]);
+    gateway.stop().await;
+    let gateway = world.start().await;
+    let (_, last) = succeeds(&gateway, pay(&address, 10_000)).await;
+    assert_eq!(spent(&world, &last), [format!("{next}:1")]);
+    assert_eq!(world.bitcoin.conflicts.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_replaced__should_not_be_sent_again() {
     let world = World::new();
     world.bitcoin.replaces.store(true, Ordering::SeqCst);

@@ -47,6 +47,9 @@ pub struct UtxoDouble {
     /// Two different transactions wanted one output.
     pub conflicts: AtomicUsize,
     pub refuse: AtomicBool,
+    /// What was made by transactions that others have replaced is offered for longer, as by nodes that are behind.
+    pub behind: AtomicBool,
+    gone: Mutex<BTreeMap<OutPoint, (ScriptBuf, u64)>>,
     /// No answer about outputs that are named.
     pub unanswerable: AtomicBool,
     /// Broadcasts arrive but their answers are lost, so many times.
@@ -123,7 +126,10 @@ impl UtxoDouble {
                     unspent.insert(input.previous_output, output);
                 }
             }
-            unspent.retain(|outpoint, _| outpoint.txid != txid);
+            let made: BTreeMap<_, _> = unspent
+                .extract_if(.., |outpoint, _| outpoint.txid == txid)
+                .collect();
+            self.gone.lock().unwrap().extend(made);
             self.sent.lock().unwrap().remove(&txid);
         }
         true
@@ -147,10 +153,13 @@ impl ChainClient for UtxoDouble {
         let owner = script(&queries.from);
         let unspent = self.unspent.lock().unwrap();
         let spent = self.spent.lock().unwrap();
+        let gone = self.gone.lock().unwrap();
+        let behind = self.behind.load(Ordering::SeqCst);
         let named = |outpoint: &OutPoint| queries.inputs.contains(&outpoint.to_string());
         let outputs = unspent
             .iter()
             .chain(spent.iter().filter(|(outpoint, _)| named(outpoint)))
+            .chain(gone.iter().filter(|_| behind))
             .filter(|(_, (script, _))| *script == owner)
             .map(|(outpoint, (_, value))| UnspentOutput {
                 txid: outpoint.txid.to_string(),
@@ -193,15 +202,18 @@ impl ChainClient for UtxoDouble {
             self.sent.lock().unwrap().remove(&txid);
             return refusal("insufficient fee, rejecting replacement");
         }
+        let mut inputs = transaction.input.iter();
+        if !inputs.all(|input| unspent.contains_key(&input.previous_output)) {
+            self.conflicts.fetch_add(1, Ordering::SeqCst);
+            self.sent.lock().unwrap().remove(&txid);
+            return refusal("txn-mempool-conflict");
+        }
         self.waiting
             .lock()
             .unwrap()
             .insert(txid, transaction.clone());
         for input in &transaction.input {
-            let Some(output) = unspent.remove(&input.previous_output) else {
-                self.conflicts.fetch_add(1, Ordering::SeqCst);
-                return refusal("txn-mempool-conflict");
-            };
+            let output = unspent.remove(&input.previous_output).unwrap();
             let mut spent = self.spent.lock().unwrap();
             spent.insert(input.previous_output, output);
         }

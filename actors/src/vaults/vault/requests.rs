@@ -14,7 +14,7 @@ use super::{AdmissionPermit, Msg, NewRequest, VaultState};
 use crate::{
     account::ChainAccount,
     requests::{
-        followed, replacing, request_store, reservations,
+        followed, request_store, reservations,
         signing::{self, SigningActor, SigningStart},
         tx_builder,
     },
@@ -149,7 +149,6 @@ impl VaultState {
                 if let Some(account) = account_queue {
                     self.account_queues.join(account, id);
                 }
-                self.keep_replaced_outputs(&request).await?;
             }
             Ok(_) => return self.give_up(myself, request, version).await,
             Err(fault) => {
@@ -182,20 +181,6 @@ impl VaultState {
             Ok(tx_builder::account_queue(request, &payload, &queries).filter(|_| waits))
         };
         contained(work).await
-    }
-
-    /// Keeps others from building on what goes with the transactions that a loaded request is to replace.
-    async fn keep_replaced_outputs(&mut self, request: &SigningRequest) -> Result<(), Fault> {
-        let shared = request.state.draft().map(|draft| &draft.shared);
-        if let Some(shared) = shared.filter(|shared| !shared.is_empty()) {
-            let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
-            let account = ChainAccount::of(request, &payload);
-            let id = request.id;
-            let found = replacing::replaced_outputs(&self.services, &account, shared, id).await;
-            let what = format_args!("what request {id} replaces");
-            self.keep(id, skip_unreadable(found, what)?.unwrap_or_default());
-        }
-        Ok(())
     }
 
     async fn give_up(

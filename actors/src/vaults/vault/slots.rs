@@ -78,7 +78,8 @@ impl VaultState {
         }
     }
 
-    /// Keeps others from building on outputs that go with what a live request is to replace.
+    /// Keeps others from building on outputs that go with what a request is to replace, also as long as the store does
+    /// not say so.
     pub(super) fn keep(&mut self, request: RequestId, replaced: BTreeSet<Resource>) {
         if replaced.is_empty() {
             self.replaced_outputs.remove(&request);
@@ -115,6 +116,9 @@ impl VaultState {
             if *other != request {
                 reserved.extend(outputs.iter().map(|output| (output.clone(), *other)));
             }
+        }
+        if !chain.candidate_inputs(chain_data)?.is_empty() {
+            reserved.extend(replacing::outputs_replaced_by_others(services, account).await?);
         }
         let mut taken: BTreeSet<Resource> = reserved.keys().cloned().collect();
         taken.extend(replaced.iter().cloned());
