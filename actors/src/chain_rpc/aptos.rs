@@ -27,13 +27,8 @@ use self::refusals::{AptosError, AptosVerdict, NO_FEE, expired, failed, judge, o
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
     FeeEstimate, NodePool, NodeRequest, NodeRequestBody, NodeResponse, SimulationOutcome,
-    SimulationRequest, TrackedTransaction, TransactionSighting,
-    client::{CallError, Client},
-    exchange::short,
-    fees::same_prices,
-    is_void, resolve_refusal,
-    rest::Rest,
-    sight_each,
+    SimulationRequest, TrackedTransaction, TransactionSighting, client::Client, exchange::short,
+    fees::same_prices, is_void, resolve_refusal, rest::Rest, sight_each,
 };
 
 /// Units of gas that a transfer of the coin to an account that exists takes, with some room.
@@ -414,9 +409,7 @@ impl ChainClient for AptosNode {
         let doubt = lost || broadcast_request.retried;
         let verdict = match answer {
             Ok(answer) => judge(&answer),
-            Err(CallError::Unreachable(reason) | CallError::WrongChain(reason)) => {
-                AptosVerdict::Unknown(reason)
-            }
+            Err(error) => AptosVerdict::Unknown(error.into_reason()),
         };
         match verdict {
             AptosVerdict::Accepted => BroadcastOutcome::Accepted,

@@ -13,6 +13,7 @@ mod watch;
 
 use std::{
     collections::BTreeSet,
+    convert::Infallible,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -28,22 +29,22 @@ use covault_core::{
         bitcoin::{self as rules, ChainData as BitcoinChainData, UnspentOutput},
     },
 };
-use futures::future::join_all;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 
 use self::{
-    batch::{BitcoinRpcResult, RpcBatch},
+    batch::{BitcoinRpcResult, CoreRpc, RpcBatch},
     refusals::{is_missing, judge},
     transactions::VerifiedOutput,
     watch::{AddressWatcher, WatchedAddress},
 };
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
-    FeeEstimate, NodePool, NodeResponse, Standing, TrackedTransaction, TransactionSighting,
+    FeeEstimate, NodePool, Standing, TrackedTransaction, TransactionSighting,
+    client::{Call as _, Client},
     exchange::{ParsedResponse, short},
     jsonrpc::RpcError,
-    pool::{PoolError, TOO_LONG},
+    pool::TOO_LONG,
     resolve_refusal,
 };
 
@@ -75,7 +76,7 @@ const MAX_SATOSHI: u64 = 2_100_000_000_000_000;
 
 /// Bitcoin.
 pub struct BitcoinNode {
-    pool: Arc<NodePool>,
+    rpc: Arc<Client<CoreRpc>>,
     watch: Arc<AddressWatcher>,
     /// Outputs that are worth what the nodes say: that never changes.
     proven: Mutex<BTreeSet<VerifiedOutput>>,
@@ -96,15 +97,14 @@ impl BitcoinNode {
         let which = RpcBatch::node()
             .and("getblockhash", json!([0]))
             .and("getblockhash", json!([height]));
-        let (call, local) = (which.call(), pool.is_local());
-        let pool = pool.checked(call, move |answer| {
-            which.read(answer, |said| chain_of(said, local))
-        });
-        let pool = Arc::new(pool);
+        let rpc = Client::new(pool, CoreRpc);
+        let local = rpc.is_local();
+        let chain = which.reading(move |said| chain_of(said, local));
+        let rpc = Arc::new(rpc.checked(chain, |chain| Ok(chain.clone().err())));
         Self {
-            watch: Arc::new(AddressWatcher::new(Arc::clone(&pool))),
+            watch: Arc::new(AddressWatcher::new(Arc::clone(&rpc))),
             proven: Mutex::default(),
-            pool,
+            rpc,
         }
     }
 
@@ -127,7 +127,7 @@ impl BitcoinNode {
         }
         Err(ChainError::Unknown(format!(
             "{}: not enough nodes know the outputs of the address yet",
-            self.pool.chain()
+            self.rpc.chain()
         )))
     }
 
@@ -136,7 +136,7 @@ impl BitcoinNode {
         let parsed = rules::parse_address(address)
             .map_err(|error| refused(format!("the address {error}")))?;
         let script = parsed.script_pubkey().to_hex_string();
-        if !self.pool.is_local() {
+        if !self.rpc.is_local() {
             // Mainnet.
             let address = parsed.to_string();
             let local = address.clone();
@@ -147,17 +147,12 @@ impl BitcoinNode {
             });
         }
         let ask = RpcBatch::node().and("decodescript", json!([script]));
-        let read = |answer: &NodeResponse| {
-            ask.read(answer, |said| {
-                let decoded = said.first().and_then(|said| said.as_ref().ok());
-                let local = decoded.and_then(|decoded| decoded.get("address")?.as_str());
-                match local {
-                    Some(local) => ParsedResponse::Value(local.to_owned()),
-                    None => malformed(said),
-                }
-            })
-        };
-        let local = self.pool.first(&ask.call(), read).await?;
+        let local = ask.reading(|said| {
+            let decoded = said.first().and_then(|said| said.as_ref().ok());
+            let local = decoded.and_then(|decoded| decoded.get("address")?.as_str());
+            found_in(said, local.map(str::to_owned))
+        });
+        let local = self.rpc.ask(local).await?;
         Ok(WatchedAddress {
             address: address.to_owned(),
             script,
@@ -179,8 +174,8 @@ impl BitcoinNode {
         );
         // In one answer: what the wallet lists is all there is if it watches the address then.
         let is_new = AtomicBool::new(false);
-        let take = |said: &[BitcoinRpcResult]| {
-            let [info, label, listed] = said else {
+        let ask = ask.about("the outputs of an address").reading(|said| {
+            let [info, label, listed] = said.as_slice() else {
                 return malformed(said);
             };
             if let Some(reason) = info.as_ref().ok().and_then(behind) {
@@ -196,27 +191,22 @@ impl BitcoinNode {
             }
             let listed = listed.as_ref().ok();
             let listed = listed.filter(|_| info.is_ok());
-            match listed.and_then(|listed| read_list(listed, &place.script)) {
-                Some(listed) => ParsedResponse::Value(Some(listed)),
-                None => malformed(said),
-            }
-        };
-        let read = |answer: &NodeResponse| ask.read(answer, take);
-        let (call, same) = (ask.call(), Option::<Vec<ListedOutput>>::eq);
-        let what = "the outputs of an address";
-        let listed = match self.pool.query_quorum(what, &call, read, same).await {
+            let listed = listed.and_then(|listed| read_list(listed, &place.script));
+            found_in(said, listed.map(Some))
+        });
+        let listed = match self.rpc.agreed(&ask, Option::eq).await {
             Err(_) if is_new.load(Ordering::Relaxed) => None,
             listed => listed?,
         };
-        if listed.is_none() && self.pool.agree() <= 1 {
-            // One node that watches it is enough: perhaps another cannot.
-            for node in 0..self.pool.nodes() {
-                if let Ok(Some(listed)) = self.pool.at(node, &call, read).await {
-                    return Ok(Some(listed));
-                }
-            }
+        if listed.is_some() || self.rpc.agree() > 1 {
+            return Ok(listed);
         }
-        Ok(listed)
+        // One node that watches it is enough: perhaps another cannot.
+        let ask = |node| {
+            let said = self.rpc.at(node, &ask);
+            async move { said.await.ok().flatten() }
+        };
+        Ok(self.rpc.each(ask).await.into_iter().flatten().next())
     }
 
     /// Whether any node has a transaction: `Ok(false)` when each of them shows that it has not.
@@ -239,8 +229,6 @@ impl BitcoinNode {
             .each(inputs, "gettxout", |input| {
                 json!([input.txid, input.vout, false])
             });
-        let read =
-            |answer: &NodeResponse| ask.read(answer, |said| ParsedResponse::Value(said.to_vec()));
         let found = |said: &Vec<BitcoinRpcResult>| {
             let [raw, in_wallet, index, info, outputs @ ..] = said.as_slice() else {
                 return Err("the node's answer makes no sense".to_owned());
@@ -274,7 +262,7 @@ impl BitcoinNode {
                     .into(),
             )
         };
-        self.pool.any(&ask.call(), read, found).await
+        self.rpc.any(ask, found).await
     }
 
     /// Whether one of these outputs is spent: as many nodes as have to agree have the transaction that it is of, and
@@ -285,24 +273,19 @@ impl BitcoinNode {
                 .and("gettxout", json!([output.txid, output.vout, true]))
                 .and("gettransaction", json!([output.txid]))
                 .and("getrawtransaction", json!([output.txid, 1]));
-            let read = |answer: &NodeResponse| {
-                ask.read(answer, |said| ParsedResponse::Value(said.to_vec()))
-            };
-            let spent = |said: &[BitcoinRpcResult]| {
-                let [output, in_wallet, raw] = said else {
+            let spent = |said: &Vec<BitcoinRpcResult>| {
+                let [output, in_wallet, raw] = said.as_slice() else {
                     return false;
                 };
                 let gone = output.as_ref().is_ok_and(Value::is_null);
                 let there = raw.as_ref().is_ok_and(is_there);
                 gone && (there || in_wallet.as_ref().is_ok_and(is_settled))
             };
-            let call = ask.call();
             let says_so = |node| {
-                let said = self.pool.at(node, &call, read);
-                async move { said.await.is_ok_and(|said| spent(&said)) }
+                let said = self.rpc.at(node, &ask);
+                async move { said.await.is_ok_and(|said| spent(&said)).then_some(()) }
             };
-            let said = join_all((0..self.pool.nodes()).map(says_so)).await;
-            if said.into_iter().filter(|spent| *spent).count() >= self.pool.agree() {
+            if self.rpc.witnesses(says_so).await.is_some() {
                 return true;
             }
         }
@@ -407,18 +390,20 @@ impl ChainClient for BitcoinNode {
             "sendrawtransaction",
             json!([broadcast_request.signed.transaction, 0]),
         );
-        let read = |answer: &NodeResponse| ask_one(&send, answer);
-        let refuses = |said: &BitcoinRpcResult| match judge(said.as_ref().err()?) {
+        let refuses = |said: Result<&BitcoinRpcResult, &Infallible>| match judge(
+            said.ok()?.as_ref().err()?,
+        ) {
             BroadcastOutcome::Refused(refusal) => Some(refusal.reason),
             _ => None,
         };
-        let (answer, lost) = self.pool.submit(&send.call(), read, refuses).await;
+        let (answer, lost) = self
+            .rpc
+            .submit(send.reading(|said| one(said)), refuses)
+            .await;
         let error = match answer {
             Ok(Ok(_)) => return BroadcastOutcome::Accepted,
             Ok(Err(error)) => error,
-            Err(PoolError::Unknown(reason) | PoolError::WrongChain(reason)) => {
-                return BroadcastOutcome::Unknown(reason);
-            }
+            Err(error) => return BroadcastOutcome::Unknown(error.into_reason()),
         };
         match judge(&error) {
             BroadcastOutcome::Refused(refusal) => {
@@ -440,25 +425,17 @@ impl ChainClient for BitcoinNode {
     /// The height of the nodes' chain.
     async fn head(&self) -> Result<Option<u64>, ChainError> {
         let ask = RpcBatch::node().and("getblockchaininfo", json!([]));
-        let height = |said: &[BitcoinRpcResult]| {
-            let [Ok(info)] = said else {
+        let height = ask.about("the newest block").reading(|said| {
+            let [Ok(info)] = said.as_slice() else {
                 return malformed(said);
             };
-            if let Some(reason) = behind(info) {
-                return ParsedResponse::Busy(reason);
+            match behind(info) {
+                Some(reason) => ParsedResponse::Busy(reason),
+                None => found_in(said, info.get("blocks").and_then(Value::as_u64)),
             }
-            match info.get("blocks").and_then(Value::as_u64) {
-                Some(height) => ParsedResponse::Value(height),
-                None => malformed(said),
-            }
-        };
-        let read = |answer: &NodeResponse| ask.read(answer, height);
+        });
         let same = |one: &u64, other: &u64| one.abs_diff(*other) <= MAX_BLOCKS_APART;
-        let call = ask.call();
-        let height = self
-            .pool
-            .query_quorum("the newest block", &call, read, same);
-        Ok(Some(height.await?))
+        Ok(Some(self.rpc.agreed(height, same).await?))
     }
 
     async fn fee_estimates(&self) -> Result<[FeeEstimate; 3], ChainError> {
@@ -481,7 +458,7 @@ impl ChainClient for BitcoinNode {
     }
 
     fn health(&self) -> Vec<EndpointHealth> {
-        self.pool.health()
+        self.rpc.health()
     }
 }
 
@@ -601,11 +578,16 @@ fn is_settled(found: &Value) -> bool {
 }
 
 /// The answer to the only call of a batch.
-fn ask_one(batch: &RpcBatch, answer: &NodeResponse) -> ParsedResponse<BitcoinRpcResult> {
-    batch.read(answer, |said| match said {
+fn one(said: &[BitcoinRpcResult]) -> ParsedResponse<BitcoinRpcResult> {
+    match said {
         [one] => ParsedResponse::Value(one.clone()),
         _ => malformed(said),
-    })
+    }
+}
+
+/// What was found in an answer, which cannot be read where that is nothing.
+fn found_in<T>(said: &[BitcoinRpcResult], found: Option<T>) -> ParsedResponse<T> {
+    found.map_or_else(|| malformed(said), ParsedResponse::Value)
 }
 
 /// An answer that cannot be read, with an error that is in it.

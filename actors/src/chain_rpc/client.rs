@@ -25,7 +25,7 @@ pub trait Call<P: Protocol> {
     type Answer;
 
     /// What it asks for, for errors: "a balance", "eth_call".
-    fn subject(&self) -> &str;
+    fn subject(&self) -> &'static str;
 
     /// The HTTP request.
     fn request(&self, protocol: &P) -> NodeRequest;
@@ -36,6 +36,79 @@ pub trait Call<P: Protocol> {
         protocol: &P,
         response: &NodeResponse,
     ) -> ParsedResponse<Result<Self::Answer, P::Refusal>>;
+
+    /// The same question, of whose answer `take` makes what is wanted, or says why it is none.
+    fn reading<T, F>(self, take: F) -> Reading<Self, F>
+    where
+        Self: Sized,
+        F: Fn(&Self::Answer) -> ParsedResponse<T>,
+    {
+        Reading { call: self, take }
+    }
+
+    /// As [`Call::reading`]; where `take` finds nothing, the answer makes no sense.
+    fn taking<T>(
+        self,
+        take: impl Fn(&Self::Answer) -> Option<T>,
+    ) -> Reading<Self, impl Fn(&Self::Answer) -> ParsedResponse<T>>
+    where
+        Self: Sized,
+    {
+        let subject = self.subject();
+        self.reading(move |answer| ParsedResponse::required(subject, take(answer)))
+    }
+}
+
+/// As [`Call::reading`].
+pub struct Reading<C, F> {
+    call: C,
+    take: F,
+}
+
+impl<P, C, F, T> Call<P> for Reading<C, F>
+where
+    P: Protocol,
+    C: Call<P>,
+    F: Fn(&C::Answer) -> ParsedResponse<T>,
+{
+    type Answer = T;
+
+    fn subject(&self) -> &'static str {
+        self.call.subject()
+    }
+
+    fn request(&self, protocol: &P) -> NodeRequest {
+        self.call.request(protocol)
+    }
+
+    fn read(&self, protocol: &P, response: &NodeResponse) -> ParsedResponse<Result<T, P::Refusal>> {
+        let answer = self.call.read(protocol, response);
+        answer.and_then(|answer| match answer {
+            Ok(answer) => (self.take)(&answer).and_then(|taken| ParsedResponse::Value(Ok(taken))),
+            Err(refusal) => ParsedResponse::Value(Err(refusal)),
+        })
+    }
+}
+
+/// One that is asked more than once.
+impl<P: Protocol, C: Call<P>> Call<P> for &C {
+    type Answer = C::Answer;
+
+    fn subject(&self) -> &'static str {
+        (**self).subject()
+    }
+
+    fn request(&self, protocol: &P) -> NodeRequest {
+        (**self).request(protocol)
+    }
+
+    fn read(
+        &self,
+        protocol: &P,
+        response: &NodeResponse,
+    ) -> ParsedResponse<Result<Self::Answer, P::Refusal>> {
+        (**self).read(protocol, response)
+    }
 }
 
 /// A node's no to a question.
@@ -72,6 +145,16 @@ pub enum CallError<R> {
     Node(R),
     /// Every node that answered is on another chain.
     WrongChain(String),
+}
+
+impl<R: Refusal> CallError<R> {
+    /// Why there was none, in words.
+    pub fn into_reason(self) -> String {
+        match self {
+            Self::Unreachable(reason) | Self::WrongChain(reason) => reason,
+            Self::Node(refusal) => refusal.words(),
+        }
+    }
 }
 
 impl<R> From<PoolError> for CallError<R> {
@@ -151,6 +234,11 @@ impl<P: Protocol> Client<P> {
         self.pool.agree()
     }
 
+    /// Whether all nodes are on this machine.
+    pub fn is_local(&self) -> bool {
+        self.pool.is_local()
+    }
+
     /// How the nodes are doing.
     pub fn health(&self) -> Vec<EndpointHealth> {
         self.pool.health()
@@ -169,22 +257,6 @@ impl<P: Protocol> Client<P> {
         let read = |response: &NodeResponse| call.read(&self.protocol, response);
         let answer = self.pool.first(&call.request(&self.protocol), read).await?;
         answer.map_err(CallError::Node)
-    }
-
-    /// Sends: as [`Client::ask`], in one round; also says whether a node may have taken it before
-    /// and its answer was lost.
-    pub async fn send<C: Call<P>>(
-        &self,
-        call: C,
-    ) -> (Result<C::Answer, CallError<P::Refusal>>, bool) {
-        let read = |response: &NodeResponse| call.read(&self.protocol, response);
-        let request = call.request(&self.protocol);
-        let (answer, lost) = self.pool.query_once(&request, read).await;
-        let answer = answer.map_err(CallError::from);
-        (
-            answer.and_then(|answer| answer.map_err(CallError::Node)),
-            lost,
-        )
     }
 
     /// As [`NodePool::submit`].
@@ -255,21 +327,38 @@ impl<P: Protocol> Client<P> {
             .map_err(CallError::Node)
     }
 
-    /// What `ask` gives of the nodes, by their numbers from 0, where it gives something of as many as have to agree.
+    /// What `ask` gives of each node, by their numbers from 0.
+    pub async fn each<F: Future>(&self, ask: impl Fn(usize) -> F) -> Vec<F::Output> {
+        join_all((0..self.pool.nodes()).map(ask)).await
+    }
+
+    /// As [`Client::each`], where `ask` gives something of as many nodes as have to agree.
     pub async fn witnesses<T, F>(&self, ask: impl Fn(usize) -> F) -> Option<Vec<T>>
     where
         F: Future<Output = Option<T>>,
     {
-        let said = join_all((0..self.pool.nodes()).map(ask)).await;
-        let said: Vec<T> = said.into_iter().flatten().collect();
+        let said: Vec<T> = self.each(ask).await.into_iter().flatten().collect();
         (said.len() >= self.pool.agree()).then_some(said)
     }
 
-    /// Asks as many nodes as configuration wants to agree: money depends on the answer. Of each
-    /// only what `take` takes out of it is compared; `None` when the answer makes no sense.
+    /// Asks as many nodes as configuration wants to agree: money depends on the answer. `same` says of two whether
+    /// they agree.
     ///
     /// # Errors
     /// [`CallError`]; also when the nodes do not agree.
+    pub async fn agreed<C: Call<P>>(
+        &self,
+        call: C,
+        same: impl Fn(&C::Answer, &C::Answer) -> bool,
+    ) -> Result<C::Answer, CallError<P::Refusal>> {
+        self.compare(&call, ParsedResponse::Value, same).await
+    }
+
+    /// As [`Client::agreed`], where of each answer only what `take` takes out of it is compared; `None` when the
+    /// answer makes no sense.
+    ///
+    /// # Errors
+    /// As there.
     pub async fn query_quorum<C: Call<P>, T: PartialEq>(
         &self,
         call: C,
@@ -288,11 +377,20 @@ impl<P: Protocol> Client<P> {
         take: impl Fn(&C::Answer) -> Option<T>,
         same: impl Fn(&T, &T) -> bool,
     ) -> Result<T, CallError<P::Refusal>> {
-        let subject = call.subject();
+        let take = |answer| ParsedResponse::required(call.subject(), take(&answer));
+        self.compare(&call, take, same).await
+    }
+
+    async fn compare<C: Call<P>, T>(
+        &self,
+        call: &C,
+        take: impl Fn(C::Answer) -> ParsedResponse<T>,
+        same: impl Fn(&T, &T) -> bool,
+    ) -> Result<T, CallError<P::Refusal>> {
         let read = |response: &NodeResponse| {
             let answer = call.read(&self.protocol, response);
             answer.and_then(|answer| match answer {
-                Ok(answer) => ParsedResponse::required(subject, take(&answer).map(Ok)),
+                Ok(answer) => take(answer).and_then(|taken| ParsedResponse::Value(Ok(taken))),
                 Err(refusal) => ParsedResponse::Value(Err(refusal)),
             })
         };
@@ -301,7 +399,7 @@ impl<P: Protocol> Client<P> {
             (Err(one), Err(other)) => one.agrees_with(other),
             _ => false,
         };
-        let request = call.request(&self.protocol);
+        let (subject, request) = (call.subject(), call.request(&self.protocol));
         let answer = self.pool.query_quorum(subject, &request, read, same).await;
         answer?.map_err(CallError::Node)
     }

@@ -131,7 +131,7 @@ impl<Q: Message, A: Message + Default> Call<GrpcWeb> for GrpcCall<Q, A> {
     type Answer = A;
 
     /// The method's own name.
-    fn subject(&self) -> &str {
+    fn subject(&self) -> &'static str {
         self.path.rsplit('/').next().unwrap_or(self.path)
     }
 

@@ -57,7 +57,7 @@ pub struct RpcCall(pub &'static str, pub Value);
 impl Call<JsonRpc> for RpcCall {
     type Answer = Value;
 
-    fn subject(&self) -> &str {
+    fn subject(&self) -> &'static str {
         self.0
     }
 
@@ -103,7 +103,7 @@ impl Call<JsonRpc> for RpcCalls {
     /// In the order of the calls.
     type Answer = Vec<Result<Value, RpcError>>;
 
-    fn subject(&self) -> &str {
+    fn subject(&self) -> &'static str {
         self.0.first().map_or("", |call| call.0)
     }
 

@@ -278,7 +278,7 @@ impl NodePool {
         let begun = Instant::now();
         let mut round = 1;
         loop {
-            let (answer, _) = self.query_once(call, &read).await;
+            let (answer, _) = self.submit(call, &read, |_| None).await;
             // The caller waits no longer than for a node that is silent.
             let again = round < ROUNDS && begun.elapsed() < self.timeout;
             match answer {
@@ -292,18 +292,9 @@ impl NodePool {
         }
     }
 
-    /// As [`NodePool::first`], without a second round; also says whether a node may have taken the
-    /// request before and its answer was lost.
-    pub async fn query_once<T>(
-        &self,
-        call: &NodeRequest,
-        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
-    ) -> (Result<T, PoolError>, bool) {
-        self.submit(call, read, |_| None).await
-    }
-
-    /// As [`NodePool::query_once`], where `refusal` says why what a node answers is a refusal: the next node is
-    /// asked then, until as many have refused as have to agree. One that lies must not end what others take.
+    /// As [`NodePool::first`], without a second round; also says whether a node may have taken the request before and
+    /// its answer was lost. `refusal` says why what a node answers is a refusal: the next node is asked then, until as
+    /// many have refused as have to agree. One that lies must not end what others take.
     pub async fn submit<T>(
         &self,
         call: &NodeRequest,

@@ -31,7 +31,7 @@ impl Protocol for Rest {
 impl Call<Rest> for NodeRequest {
     type Answer = NodeResponse;
 
-    fn subject(&self) -> &str {
+    fn subject(&self) -> &'static str {
         self.subject
     }
 

@@ -34,7 +34,7 @@ use super::{
     client::{Client, Refusal as _},
     exchange::short,
     is_void,
-    jsonrpc::{JsonRpc, RpcCall, RpcCallError},
+    jsonrpc::{JsonRpc, RpcCall, RpcCallError, RpcError},
     resolve_refusal,
 };
 use refusals::{SolanaVerdict, judge};
@@ -153,47 +153,27 @@ impl SolanaNode {
         if let (Some(slot), Some(options)) = (slot, options.as_object_mut()) {
             options.insert("minContextSlot".into(), slot.into());
         }
-        let params = json!([text, options]);
-        let call = RpcCall("sendTransaction", params);
-        let (answer, lost) = self.rpc.send(call.clone()).await;
-        let doubt = lost || sent_before;
-        match answer.map_err(|error| (judge(&error), error)) {
-            Ok(_) | Err((SolanaVerdict::Processed, _)) => BroadcastOutcome::Accepted,
-            Err((SolanaVerdict::NoBlockhash, _)) => {
-                self.without_blockhash(text, id, age_ms, doubt).await
-            }
-            Err((SolanaVerdict::Later, error)) => BroadcastOutcome::Unknown(match error {
-                RpcCallError::Unreachable(reason) | RpcCallError::WrongChain(reason) => reason,
-                RpcCallError::Node(error) => error.words(),
-            }),
-            Err((SolanaVerdict::Refused(refusal), _)) => match self.others_take(&call).await {
-                Some(true) => BroadcastOutcome::Accepted,
-                others => {
-                    let known = self.known(id).await;
-                    resolve_refusal(refusal, known, doubt || others.is_none())
-                }
-            },
-        }
-    }
-
-    /// What the other nodes do with a transaction that one refuses, where several have to agree: that one may have
-    /// sent it on nevertheless. `Some(false)` when as many refuse it, `None` when they do not say so.
-    async fn others_take(&self, call: &RpcCall) -> Option<bool> {
-        if self.rpc.agree() == 1 {
-            return Some(false);
-        }
-        let sent = |node| async move {
-            match self.rpc.at(node, call.clone()).await {
-                Ok(_) => Some(true),
-                Err(error) => match judge(&error) {
-                    SolanaVerdict::Processed => Some(true),
-                    SolanaVerdict::Refused(_) => Some(false),
-                    SolanaVerdict::NoBlockhash | SolanaVerdict::Later => None,
-                },
-            }
+        let call = RpcCall("sendTransaction", json!([text, options]));
+        // One that refuses it may have sent it on nevertheless.
+        let refuses = |said: Result<&Value, &RpcError>| match judge(said.err()?) {
+            SolanaVerdict::Refused(refusal) => Some(refusal.reason),
+            _ => None,
         };
-        let taken = self.rpc.witnesses(sent).await?;
-        Some(taken.contains(&true))
+        let (answer, lost) = self.rpc.submit(call, refuses).await;
+        let doubt = lost || sent_before;
+        let error = match answer {
+            Ok(_) => return BroadcastOutcome::Accepted,
+            Err(RpcCallError::Node(error)) => error,
+            Err(error) => return BroadcastOutcome::Unknown(error.into_reason()),
+        };
+        match judge(&error) {
+            SolanaVerdict::Processed => BroadcastOutcome::Accepted,
+            SolanaVerdict::NoBlockhash => self.without_blockhash(text, id, age_ms, doubt).await,
+            SolanaVerdict::Later => BroadcastOutcome::Unknown(error.words()),
+            SolanaVerdict::Refused(refusal) => {
+                resolve_refusal(refusal, self.known(id).await, doubt)
+            }
+        }
     }
 
     /// What it means that a node does not know the blockhash or nonce of a transaction: it is too
@@ -298,8 +278,7 @@ impl SolanaNode {
                     }
                     None => "it was sent, and is not confirmed yet".into(),
                 },
-                Err(RpcCallError::Unreachable(reason) | RpcCallError::WrongChain(reason)) => reason,
-                Err(RpcCallError::Node(error)) => error.words(),
+                Err(error) => error.into_reason(),
             };
             if begun.elapsed() >= PATIENCE {
                 return Err(BroadcastOutcome::Unknown(reason));

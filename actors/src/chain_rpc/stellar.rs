@@ -175,7 +175,7 @@ impl StellarNode {
             Err(error) => BroadcastOutcome::Unknown(format!(
                 "a node says that it failed in a ledger ({}); {}",
                 refusal.reason,
-                words(error)
+                error.into_reason()
             )),
         }
     }
@@ -261,7 +261,7 @@ impl StellarNode {
             .await;
         let (used, ledger) = match asked {
             Ok(said) => said,
-            Err(error) => return BroadcastOutcome::Unknown(words(error)),
+            Err(error) => return BroadcastOutcome::Unknown(error.into_reason()),
         };
         if used.is_none_or(|used| used < sent.sequence) {
             return BroadcastOutcome::Unknown(
@@ -362,12 +362,10 @@ impl ChainClient for StellarNode {
         let doubt = doubt || broadcast_request.retried;
         let answer = match answer {
             Ok(answer) => answer,
-            Err(RpcCallError::Unreachable(reason) | RpcCallError::WrongChain(reason)) => {
-                return BroadcastOutcome::Unknown(reason);
-            }
             Err(RpcCallError::Node(error)) => {
                 return self.rejected(broadcast_request, &sent, &error, doubt).await;
             }
+            Err(error) => return BroadcastOutcome::Unknown(error.into_reason()),
         };
         let hash = &broadcast_request.signed.tx_hash;
         match answer.get("status").and_then(Value::as_str) {
@@ -509,8 +507,4 @@ fn key_of(account: &str) -> Result<String, ChainError> {
 
 fn bug(fault: &Fault) -> ChainError {
     ChainError::Unknown(fault.message().to_owned())
-}
-
-fn words(error: RpcCallError) -> String {
-    ChainError::from(error).into_reason()
 }

@@ -355,9 +355,7 @@ impl ChainClient for SuiNode {
         let verdict = match answer {
             Ok(answer) => judge(Ok(&answer), hash),
             Err(CallError::Node(status)) => judge(Err(&status), hash),
-            Err(CallError::Unreachable(reason) | CallError::WrongChain(reason)) => {
-                return BroadcastOutcome::Unknown(reason);
-            }
+            Err(error) => return BroadcastOutcome::Unknown(error.into_reason()),
         };
         match verdict {
             SuiVerdict::Accepted => BroadcastOutcome::Accepted,

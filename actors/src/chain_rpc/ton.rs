@@ -35,11 +35,7 @@ use self::answers::{
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
     FeeEstimate, Inclusion, NodePool, NodeRequest, NodeRequestBody, NodeResponse,
-    TrackedTransaction, TransactionSighting,
-    client::{CallError, Client},
-    is_void,
-    rest::Rest,
-    sight_each,
+    TrackedTransaction, TransactionSighting, client::Client, is_void, rest::Rest, sight_each,
 };
 
 /// For how long a transaction is good, in seconds. The wallet's earlier ones must be in blocks
@@ -493,9 +489,7 @@ impl ChainClient for TonNode {
         let (answer, lost) = self.rest.submit(call, refuses).await;
         let verdict = match answer {
             Ok(answer) => answers::judge(&answer),
-            Err(CallError::Unreachable(reason) | CallError::WrongChain(reason)) => {
-                return BroadcastOutcome::Unknown(reason);
-            }
+            Err(error) => return BroadcastOutcome::Unknown(error.into_reason()),
         };
         // Where an earlier try may have arrived, or the number may not be the next one, only the
         // chain can say.

@@ -4,7 +4,10 @@
 //! That a request succeeded means that a node took its transaction: how a contract's call ends is
 //! seen when it is mined. Calls are tried before they are signed.
 
+mod http;
 mod sightings;
+
+use std::convert::Infallible;
 
 use async_trait::async_trait;
 use covault_core::{
@@ -20,13 +23,14 @@ use covault_core::{
 };
 use serde_json::{Value, json};
 
+use self::http::{TronHttp, TronQuery, post};
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
     FeeEstimate, SimulationOutcome, SimulationRequest, TrackedTransaction, TransactionSighting,
-    exchange::short,
-    exchange::{NodeRequest, NodeRequestBody, NodeResponse, ParsedResponse},
+    client::{Call, Client},
+    exchange::{ParsedResponse, short},
     is_void,
-    pool::{NodePool, PoolError},
+    pool::NodePool,
     resolve_refusal, sight_each,
     simulation::revert_reason,
 };
@@ -54,42 +58,21 @@ const CALL_BYTES: u64 = 282;
 
 /// Tron.
 pub struct TronNode {
-    pool: NodePool,
+    http: Client<TronHttp>,
 }
 
 impl TronNode {
     /// The chain, through its nodes. They are to be on mainnet; only where all of them are on this
     /// machine is the chain not looked at: chains of tests have other first blocks.
     pub fn new(pool: NodePool) -> Self {
-        if pool.is_local() {
-            return Self { pool };
+        let http = Client::new(pool, TronHttp);
+        if http.is_local() {
+            return Self { http };
         }
-        let first = post("getblockbynum", json!({"num": 0}));
+        let first = post("getblockbynum", json!({"num": 0})).reading(on_mainnet);
         Self {
-            pool: pool.checked(first, |answer| {
-                read(answer).and_then(|found| on_mainnet(&found))
-            }),
+            http: http.checked(first, |chain| Ok(chain.clone().err())),
         }
-    }
-
-    async fn ask<T>(
-        &self,
-        call: &NodeRequest,
-        take: impl Fn(&Value) -> ParsedResponse<T>,
-    ) -> Result<T, ChainError> {
-        let read = |answer: &NodeResponse| read(answer).and_then(|found| take(&found));
-        Ok(self.pool.first(call, read).await?)
-    }
-
-    /// As [`TronNode::ask`], of as many nodes as have to agree.
-    async fn query_quorum<T: PartialEq>(
-        &self,
-        what: &str,
-        call: &NodeRequest,
-        take: impl Fn(&Value) -> ParsedResponse<T>,
-    ) -> Result<T, ChainError> {
-        let read = |answer: &NodeResponse| read(answer).and_then(|found| take(&found));
-        Ok(self.pool.query_quorum(what, call, read, T::eq).await?)
     }
 
     async fn fetch_chain_data(
@@ -103,11 +86,8 @@ impl TronNode {
                 None => Ok(()),
             }
         };
-        let now_block = now_block();
-        let head = self.ask(&now_block, |found| {
-            ParsedResponse::required("its last block", block(found))
-                .and_then(|block| check_block_time(block, now_ms))
-        });
+        let head = last_block().reading(|block| check_block_time(block.clone(), now_ms));
+        let head = async { self.http.ask(head).await.map_err(ChainError::from) };
         let (block, ()) = tokio::try_join!(head, trial)?;
         Ok(TronChainData::from(block).into())
     }
@@ -115,18 +95,11 @@ impl TronNode {
     /// Whether a call goes through and can be paid. Nodes take calls unseen, and one that fails
     /// costs what it burns anyway.
     async fn try_call(&self, trigger: &Trigger) -> Result<(), ChainError> {
-        let (trial, account) = (trial(trigger), account(&trigger.from));
-        let parameters = post("getchainparameters", json!({}));
         let (tried, prices, balance) = tokio::try_join!(
-            self.ask(&trial, tried),
-            self.ask(&parameters, |found| ParsedResponse::required(
-                "prices",
-                prices(found)
-            )),
-            self.ask(&account, |found| ParsedResponse::required(
-                "an account",
-                sun(found)
-            )),
+            self.http.ask(trial(trigger).reading(tried)),
+            self.http.ask(parameters().taking(prices)),
+            self.http
+                .ask(account(&trigger.from).about("an account").taking(sun)),
         )?;
         let energy = match tried {
             Ok(tried) => tried.energy,
@@ -152,7 +125,7 @@ impl TronNode {
         &self,
         trigger: &Trigger,
     ) -> Result<AvailableResources, ChainError> {
-        let resource = post(
+        let resources = post(
             "getaccountresource",
             json!({"address": trigger.from, "visible": true}),
         );
@@ -160,15 +133,11 @@ impl TronNode {
             "getcontract",
             json!({"value": trigger.contract, "visible": true}),
         );
+        let percent = |found: &Value| number(found, "consume_user_resource_percent");
         let (means, percent) = tokio::try_join!(
-            self.ask(&resource, |found| ParsedResponse::required(
-                "resources",
-                available_resources(found)
-            )),
-            self.ask(&contract, |found| {
-                let percent = number(found, "consume_user_resource_percent");
-                ParsedResponse::required("a contract", percent)
-            }),
+            self.http
+                .ask(resources.about("resources").taking(available_resources)),
+            self.http.ask(contract.about("a contract").taking(percent)),
         )?;
         Ok(AvailableResources { percent, ..means })
     }
@@ -181,7 +150,7 @@ impl TronNode {
             .and_then(|arguments| arguments.get(32..)?.try_into().ok());
         if let (Some(amount), Some(question)) =
             (amount, balance_of(&trigger.from, &trigger.contract))
-            && let Ok(Some(word)) = self.ask(&question, holding).await
+            && let Ok(Some(word)) = self.http.ask(question.reading(holding)).await
             // Both are big-endian words.
             && word < amount
         {
@@ -203,17 +172,14 @@ impl TronNode {
             None if is_empty(found) => Ok(false),
             None => Err("the node's answer about a transaction makes no sense".to_owned()),
         };
-        self.pool.any(&call, read, found).await
+        self.http.any(call, found).await
     }
 
     /// Whether every node has a head block in which, or after which, nothing of before `end_ms`
     /// can be mined.
     async fn all_are_past(&self, end_ms: u64) -> bool {
-        let read = |answer: &NodeResponse| {
-            read(answer).and_then(|found| ParsedResponse::required("its last block", block(&found)))
-        };
         let before = |block: &Block| Ok(block.timestamp_ms < end_ms);
-        self.pool.any(&now_block(), read, before).await == Ok(false)
+        self.http.any(last_block(), before).await == Ok(false)
     }
 
     /// For `reason` a node does not take a transaction that it or another may have. Some say
@@ -262,13 +228,12 @@ impl ChainClient for TronNode {
             "broadcasthex",
             json!({"transaction": broadcast_request.signed.transaction}),
         );
-        let judge = |answer: &NodeResponse| read(answer).and_then(|found| judge(&found));
-        let refuses = |verdict: &TronVerdict| match verdict {
+        let refuses = |said: Result<&TronVerdict, &Infallible>| match said.ok()? {
             TronVerdict::Refused(refusal) => Some(refusal.reason.clone()),
             TronVerdict::Expired(reason) => Some(reason.clone()),
             TronVerdict::Accepted | TronVerdict::Duplicate(_) => None,
         };
-        let (verdict, lost) = self.pool.submit(&call, judge, refuses).await;
+        let (verdict, lost) = self.http.submit(call.reading(judge), refuses).await;
         let doubt = lost || broadcast_request.retried;
         let (reason, refusal) = match verdict {
             Ok(TronVerdict::Accepted) => return BroadcastOutcome::Accepted,
@@ -284,7 +249,8 @@ impl ChainClient for TronNode {
             Ok(TronVerdict::Expired(reason) | TronVerdict::Duplicate(reason)) => {
                 (reason, expired())
             }
-            Err(PoolError::Unknown(reason) | PoolError::WrongChain(reason)) => {
+            Err(error) => {
+                let reason = error.into_reason();
                 if broadcast_request.now_ms < expires_ms.saturating_add(FINAL_MS) {
                     return BroadcastOutcome::Unknown(reason);
                 }
@@ -307,29 +273,25 @@ impl ChainClient for TronNode {
     }
 
     async fn fee_estimates(&self) -> Result<[FeeEstimate; 3], ChainError> {
-        let parameters = post("getchainparameters", json!({}));
-        let prices = self.query_quorum("prices", &parameters, |found| {
-            ParsedResponse::required("prices", prices(found))
-        });
+        let prices = self.http.query_quorum(parameters(), prices);
         let price = prices.await?.byte;
         Ok([FeeEstimate::plain(price.into(), TRANSFER_BYTES, 0); 3])
     }
 
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
-        let account = account(address);
+        let account = account(address).about("a balance");
         let Some(token) = token else {
-            let sun = |found: &Value| ParsedResponse::required("an account", sun(found));
-            let sun = self.query_quorum("a balance", &account, sun).await?;
-            return Ok(sun.to_string());
+            return Ok(self.http.query_quorum(account, sun).await?.to_string());
         };
         if token.bytes().all(|digit| digit.is_ascii_digit()) {
-            let asset = |found: &Value| ParsedResponse::required("an account", asset(found, token));
-            let asset = self.query_quorum("a balance", &account, asset).await?;
-            return Ok(asset.to_string());
+            let asset = |found: &Value| asset(found, token);
+            return Ok(self.http.query_quorum(account, asset).await?.to_string());
         }
         let question = balance_of(address, token)
             .ok_or_else(|| refused("not an address".into(), ExecuteCode::Unspecified))?;
-        self.query_quorum("a balance", &question, holding)
+        let holding = question.about("a balance").reading(holding);
+        self.http
+            .agreed(holding, Option::<[u8; 32]>::eq)
             .await?
             .and_then(|word| amount::hex_to_decimal(&hex::encode(word)))
             .ok_or_else(|| {
@@ -345,47 +307,35 @@ impl ChainClient for TronNode {
         let Queries::Tron(TronQueries { call: Some(call) }) = Tron.queries(&trial.payload) else {
             return None;
         };
-        let tried = |answer: &NodeResponse| read(answer).and_then(|found| tried(&found));
-        Some(
-            match self
-                .pool
-                .query_best_effort(&self::trial(&call), tried)
-                .await
-                .ok()?
-            {
-                Ok(ConstantCallResult { energy, output }) => SimulationOutcome {
-                    units_used: Some(energy.to_string()),
-                    ..SimulationOutcome::passes(Some(format!("0x{}", hex::encode(output))))
-                },
-                Err(words) => SimulationOutcome::fails(&words),
+        let tried = self::trial(&call).reading(tried);
+        Some(match self.http.query_best_effort(tried).await.ok()? {
+            Ok(ConstantCallResult { energy, output }) => SimulationOutcome {
+                units_used: Some(energy.to_string()),
+                ..SimulationOutcome::passes(Some(format!("0x{}", hex::encode(output))))
             },
-        )
+            Err(words) => SimulationOutcome::fails(&words),
+        })
     }
 
     fn health(&self) -> Vec<EndpointHealth> {
-        self.pool.health()
+        self.http.health()
     }
 }
 
-fn post(method: &str, body: Value) -> NodeRequest {
-    NodeRequest::post(&format!("/wallet/{method}"), NodeRequestBody::Json(body))
+fn last_block() -> impl Call<TronHttp, Answer = Block> {
+    let last = post("getnowblock", json!({}));
+    last.about("its last block").taking(block)
 }
 
-/// Of what is in solidified blocks.
-fn solid(method: &str, body: Value) -> NodeRequest {
-    let path = format!("/walletsolidity/{method}");
-    NodeRequest::post(&path, NodeRequestBody::Json(body))
+fn parameters() -> TronQuery {
+    post("getchainparameters", json!({})).about("prices")
 }
 
-fn now_block() -> NodeRequest {
-    post("getnowblock", json!({}))
-}
-
-fn account(address: &str) -> NodeRequest {
+fn account(address: &str) -> TronQuery {
     post("getaccount", json!({"address": address, "visible": true}))
 }
 
-fn constant(from: &str, contract: &str, data: &[u8]) -> NodeRequest {
+fn constant(from: &str, contract: &str, data: &[u8]) -> TronQuery {
     post(
         "triggerconstantcontract",
         json!({
@@ -397,44 +347,17 @@ fn constant(from: &str, contract: &str, data: &[u8]) -> NodeRequest {
     )
 }
 
-fn trial(trigger: &Trigger) -> NodeRequest {
+fn trial(trigger: &Trigger) -> TronQuery {
     constant(&trigger.from, &trigger.contract, &trigger.data)
 }
 
 /// `None` when the owner is no address.
-fn balance_of(owner: &str, contract: &str) -> Option<NodeRequest> {
+fn balance_of(owner: &str, contract: &str) -> Option<TronQuery> {
     let bytes = parse_address(owner).ok()?.to_bytes();
     // The TVM knows addresses without their prefix.
     let (_, bytes) = bytes.split_first()?;
     let data = [&BALANCE_OF[..], &[0; 12], bytes].concat();
     Some(constant(owner, contract, &data))
-}
-
-/// Answers are JSON objects; nodes answer with HTTP 200 also when they cannot.
-fn read(answer: &NodeResponse) -> ParsedResponse<Value> {
-    match answer.status {
-        200..300 => {}
-        // No access, too many requests, no such method.
-        status @ 400..500 => {
-            return ParsedResponse::Busy(format!("the node answered HTTP {status}"));
-        }
-        status => return ParsedResponse::Malformed(format!("the node answered HTTP {status}")),
-    }
-    let Some(found) = answer.json::<Value>().filter(Value::is_object) else {
-        return ParsedResponse::Malformed("the node's answer is not a JSON object".into());
-    };
-    match found.get("Error").map(|error| error.as_str().unwrap_or("")) {
-        None => ParsedResponse::Value(found),
-        Some(error) => {
-            let reason = format!("the node said: {}", short(error));
-            // Its limit of requests; those it has not looked at.
-            if error.contains("lack of computing resources") {
-                ParsedResponse::Busy(reason)
-            } else {
-                ParsedResponse::Malformed(reason)
-            }
-        }
-    }
 }
 
 fn is_empty(found: &Value) -> bool {
@@ -777,14 +700,6 @@ mod tests {
         }
     }
 
-    fn http(status: u16, body: &str) -> NodeResponse {
-        NodeResponse {
-            status,
-            body: body.into(),
-            ..NodeResponse::default()
-        }
-    }
-
     #[test]
     fn judge__should_take_success_for_accepted_and_nothing_else() {
         let success = json!({"result": true, "code": "SUCCESS", "message": ""});
@@ -873,37 +788,6 @@ mod tests {
                 matches!(judge(&answer(code, "")), ParsedResponse::Malformed(_)),
                 "{code}"
             );
-        }
-    }
-
-    #[test]
-    fn read__should_know_what_is_no_answer() {
-        assert!(matches!(read(&http(200, "{}")), ParsedResponse::Value(_)));
-        for (status, body) in [
-            (429, "{}"),
-            (403, "{}"),
-            (
-                200,
-                r#"{"Error":"class java.lang.IllegalAccessException : lack of computing resources"}"#,
-            ),
-        ] {
-            assert!(
-                matches!(read(&http(status, body)), ParsedResponse::Busy(_)),
-                "{body}"
-            );
-        }
-        for (status, body) in [
-            (502, "{}"),
-            (200, "[]"),
-            (200, "null"),
-            (200, "<html>"),
-            (
-                200,
-                r#"{"Error":"class java.lang.NullPointerException : null"}"#,
-            ),
-        ] {
-            let read = read(&http(status, body));
-            assert!(matches!(read, ParsedResponse::Malformed(_)), "{body}");
         }
     }
 

@@ -211,7 +211,13 @@ async fn a_node_that_fails__should_be_asked_last_and_counted() {
             .is_err()
     );
     assert_eq!(bad.calls(), 3);
-    assert!(alone.send(RpcCall("sendraw", json!([]))).await.0.is_err());
+    assert!(
+        alone
+            .submit(RpcCall("sendraw", json!([])), |_| None)
+            .await
+            .0
+            .is_err()
+    );
     assert_eq!(bad.calls(), 4);
 }
 
@@ -312,7 +318,7 @@ async fn a_node_that_hangs__should_get_few_calls_and_nobody_waits_for_it() {
         let mut longest = Duration::ZERO;
         for _ in 0..50 {
             let begun = Instant::now();
-            let (answer, lost) = rpc.send(RpcCall("sendraw", json!([]))).await;
+            let (answer, lost) = rpc.submit(RpcCall("sendraw", json!([])), |_| None).await;
             assert!(answer.is_err() && !lost);
             longest = longest.max(begun.elapsed());
         }
@@ -400,7 +406,7 @@ async fn rest__should_take_a_status_for_an_answer_and_follow_nobody() {
         "/submit",
         NodeRequestBody::Bytes("application/octet-stream", b"ab".into()),
     );
-    let (answer, doubt) = rest.send(bytes).await;
+    let (answer, doubt) = rest.submit(bytes, |_| None).await;
     assert_eq!((answer.unwrap().words().as_str(), doubt), ("\"ab\"", false));
     let seen = server.seen.lock().unwrap();
     let (head, _) = seen.last().unwrap();

@@ -1,13 +1,14 @@
 //! Several JSON-RPC calls in one HTTP request, which one node answers in their order: what it
 //! says in them belongs together.
 
-use std::time::Duration;
+use std::{convert::Infallible, time::Duration};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::chain_rpc::{
     NodeRequest, NodeRequestBody, NodeResponse,
+    client::{Call, Protocol},
     exchange::{ParsedResponse, short},
     jsonrpc::RpcError,
 };
@@ -23,12 +24,21 @@ pub const WALLET_NAME: &str = "covault";
 /// What a node answered to one call.
 pub type BitcoinRpcResult = Result<Value, RpcError>;
 
+/// The JSON-RPC of Bitcoin Core.
+pub struct CoreRpc;
+
+/// What a node says to a call of a batch is in its answer.
+impl Protocol for CoreRpc {
+    type Refusal = Infallible;
+}
+
 /// Calls that go together.
 #[derive(Clone, Debug)]
 pub struct RpcBatch {
     path: &'static str,
     calls: Vec<Value>,
     within: Option<Duration>,
+    subject: &'static str,
 }
 
 impl RpcBatch {
@@ -37,6 +47,7 @@ impl RpcBatch {
             path,
             calls: Vec::new(),
             within: None,
+            subject: "what was asked",
         }
     }
 
@@ -78,29 +89,14 @@ impl RpcBatch {
         self
     }
 
-    /// The request.
-    pub fn call(&self) -> NodeRequest {
-        let call = NodeRequest::post(
-            self.path,
-            NodeRequestBody::Json(Value::Array(self.calls.clone())),
-        );
-        match self.within {
-            Some(time) => call.within(time),
-            None => call,
-        }
+    /// Names what it asks for, for errors.
+    #[must_use]
+    pub fn about(mut self, subject: &'static str) -> Self {
+        self.subject = subject;
+        self
     }
 
-    /// Reads what a node answered: one answer for each call, of which `take` makes something.
-    pub fn read<T>(
-        &self,
-        answer: &NodeResponse,
-        take: impl FnOnce(&[BitcoinRpcResult]) -> ParsedResponse<T>,
-    ) -> ParsedResponse<T> {
-        self.said(answer).and_then(|said| take(&said))
-    }
-
-    /// The answers.
-    pub fn said(&self, answer: &NodeResponse) -> ParsedResponse<Vec<BitcoinRpcResult>> {
+    fn said(&self, answer: &NodeResponse) -> ParsedResponse<Vec<BitcoinRpcResult>> {
         match answer.status {
             401 | 403 => {
                 return ParsedResponse::Busy(
@@ -143,6 +139,33 @@ impl RpcBatch {
             None => Ok(one.result),
         };
         ParsedResponse::Value(answers.into_iter().map(said).collect())
+    }
+}
+
+impl Call<CoreRpc> for RpcBatch {
+    /// One answer for each call.
+    type Answer = Vec<BitcoinRpcResult>;
+
+    fn subject(&self) -> &'static str {
+        self.subject
+    }
+
+    fn request(&self, _: &CoreRpc) -> NodeRequest {
+        let body = NodeRequestBody::Json(Value::Array(self.calls.clone()));
+        let call = NodeRequest::post(self.path, body);
+        match self.within {
+            Some(time) => call.within(time),
+            None => call,
+        }
+    }
+
+    fn read(
+        &self,
+        _: &CoreRpc,
+        response: &NodeResponse,
+    ) -> ParsedResponse<Result<Self::Answer, Infallible>> {
+        let said = self.said(response);
+        said.and_then(|said| ParsedResponse::Value(Ok(said)))
     }
 }
 

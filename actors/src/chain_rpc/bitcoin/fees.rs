@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use super::{
     BitcoinNode,
     batch::{BitcoinRpcResult, RpcBatch},
-    malformed, satoshi,
+    found_in, satoshi,
 };
-use crate::chain_rpc::{ChainError, FeeEstimate, NodeResponse, exchange::ParsedResponse};
+use crate::chain_rpc::{Call as _, ChainError, FeeEstimate, exchange::ParsedResponse};
 
 /// Blocks until a transaction is wanted in one: slow, normal, fast.
 const TARGETS: [u64; 3] = [24, 6, 2];
@@ -38,17 +38,13 @@ impl BitcoinNode {
         let ask = RpcBatch::node()
             .each(TARGETS, "estimatesmartfee", |target| json!([target]))
             .and("getmempoolinfo", json!([]));
-        let read = |answer: &NodeResponse| {
-            ask.read(answer, |said| {
-                read_rates(said).map_or_else(|| malformed(said), ParsedResponse::Value)
-            })
-        };
+        let rates = ask
+            .about("fee rates")
+            .reading(|said| found_in(said, read_rates(said)));
         let same = |one: &[u64; 3], other: &[u64; 3]| {
             one.iter().zip(other).all(|(one, other)| near(*one, *other))
         };
-        let call = ask.call();
-        let what = "fee rates";
-        Ok(self.pool.query_quorum(what, &call, read, same).await?)
+        Ok(self.rpc.agreed(rates, same).await?)
     }
 
     /// All that is in no block and has to come into one with or before what spends outputs of the transactions
@@ -66,21 +62,17 @@ impl BitcoinNode {
         let ask = RpcBatch::node()
             .each(txids, "getmempoolentry", |txid| json!([txid]))
             .each(txids, "getmempoolancestors", |txid| json!([txid, true]));
-        let read = |answer: &NodeResponse| {
-            ask.read(answer, |said| {
-                let (own, before) = said.split_at(txids.len().min(said.len()));
-                match read_ancestors(txids, own, before) {
-                    Some(found) => ParsedResponse::Value(found),
-                    // It has come into a block, or the node has not heard of it.
-                    None => ParsedResponse::Busy(
-                        "the node does not have a transaction that makes a named input".into(),
-                    ),
-                }
-            })
-        };
-        let (what, call) = ("transactions that wait", ask.call());
-        let found = self.pool.query_quorum(what, &call, read, Ancestors::eq);
-        Ok(Some(found.await?))
+        let found = ask.about("transactions that wait").reading(|said| {
+            let (own, before) = said.split_at(txids.len().min(said.len()));
+            match read_ancestors(txids, own, before) {
+                Some(found) => ParsedResponse::Value(found),
+                // It has come into a block, or the node has not heard of it.
+                None => ParsedResponse::Busy(
+                    "the node does not have a transaction that makes a named input".into(),
+                ),
+            }
+        });
+        Ok(Some(self.rpc.agreed(found, Ancestors::eq).await?))
     }
 
     /// What the transactions in the mempool pay that spend `inputs` (`txid:vout`), with all that spends their
@@ -91,24 +83,18 @@ impl BitcoinNode {
             .iter()
             .map(|(txid, vout)| json!({"txid": txid, "vout": vout}))
             .collect();
+        let what = "transactions to be replaced";
         let ask = RpcBatch::node().and("gettxspendingprevout", json!([outputs]));
-        let read = |answer: &NodeResponse| {
-            ask.read(answer, |said| {
-                spenders(said).map_or_else(|| malformed(said), ParsedResponse::Value)
-            })
-        };
-        let (what, call) = ("transactions to be replaced", ask.call());
-        let spenders = self.pool.query_quorum(what, &call, read, BTreeSet::eq);
-        let spenders = spenders.await.ok().filter(|found| !found.is_empty())?;
+        let ask = ask
+            .about(what)
+            .reading(|said| found_in(said, spenders(said)));
+        let spenders = self.rpc.agreed(ask, BTreeSet::eq).await.ok();
+        let spenders = spenders.filter(|found| !found.is_empty())?;
         let ask = RpcBatch::node().each(&spenders, "getmempoolentry", |txid| json!([txid]));
-        let read = |answer: &NodeResponse| {
-            ask.read(answer, |said| {
-                read_replaced(said).map_or_else(|| malformed(said), ParsedResponse::Value)
-            })
-        };
-        let call = ask.call();
-        let found = self.pool.query_quorum(what, &call, read, ReplacedFees::eq);
-        found.await.ok()
+        let ask = ask
+            .about(what)
+            .reading(|said| found_in(said, read_replaced(said)));
+        self.rpc.agreed(ask, ReplacedFees::eq).await.ok()
     }
 }
 

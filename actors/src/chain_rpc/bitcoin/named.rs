@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use super::{
     BitcoinNode,
     batch::{BitcoinRpcResult, RpcBatch},
-    behind, malformed, refused,
+    behind, found_in, malformed, refused,
     transactions::read_transaction,
     watch::WatchedAddress,
 };
-use crate::chain_rpc::{ChainError, NodeResponse, exchange::ParsedResponse};
+use crate::chain_rpc::{Call as _, ChainError, exchange::ParsedResponse};
 
 /// So many outputs are asked for at once: their transactions are in the answer, and nodes relay none of more than
 /// 400,000 bytes.
@@ -93,30 +93,20 @@ impl BitcoinNode {
             .each(outpoints, "gettxout", |outpoint| {
                 json!([outpoint.txid.to_string(), outpoint.vout, false])
             });
-        let read = |answer: &NodeResponse| {
-            ask.read(answer, |said| {
-                let [Ok(info), of_each @ ..] = said else {
-                    return malformed(said);
-                };
-                if let Some(reason) = behind(info) {
-                    return ParsedResponse::Busy(reason);
-                }
-                let (made, unspent) = of_each.split_at(outpoints.len().min(of_each.len()));
-                let found = outpoints.iter().zip(made).zip(unspent);
-                let found = found
-                    .map(|((outpoint, made), unspent)| output(place, *outpoint, made, unspent))
-                    .collect::<Option<Vec<_>>>();
-                match found {
-                    Some(found) => ParsedResponse::Value(found),
-                    None => malformed(said),
-                }
-            })
-        };
-        let (what, call) = ("outputs that a payment names", ask.call());
-        Ok(self
-            .pool
-            .query_quorum(what, &call, read, Vec::<Found>::eq)
-            .await?)
+        let found = ask.about("outputs that a payment names").reading(|said| {
+            let [Ok(info), of_each @ ..] = said.as_slice() else {
+                return malformed(said);
+            };
+            if let Some(reason) = behind(info) {
+                return ParsedResponse::Busy(reason);
+            }
+            let (made, unspent) = of_each.split_at(outpoints.len().min(of_each.len()));
+            let found = outpoints.iter().zip(made).zip(unspent);
+            let found =
+                found.map(|((outpoint, made), unspent)| output(place, *outpoint, made, unspent));
+            found_in(said, found.collect())
+        });
+        Ok(self.rpc.agreed(found, Vec::<Found>::eq).await?)
     }
 }
 

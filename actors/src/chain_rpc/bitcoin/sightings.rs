@@ -5,12 +5,11 @@ use serde_json::{Value, json};
 
 use super::{
     BitcoinNode, FINAL_MS,
-    batch::{BitcoinRpcResult, RpcBatch},
-    behind, is_in_block, is_there, malformed,
+    batch::{BitcoinRpcResult, CoreRpc, RpcBatch},
+    behind, found_in, is_in_block, is_there, malformed,
 };
 use crate::chain_rpc::{
-    ChainError, Inclusion, NodeResponse, TrackedTransaction, TransactionSighting,
-    exchange::ParsedResponse,
+    Call, ChainError, Inclusion, TrackedTransaction, TransactionSighting, exchange::ParsedResponse,
 };
 
 /// Blocks that make a transaction final, its own among them.
@@ -62,9 +61,7 @@ impl BitcoinNode {
         &self,
         transactions: &[TrackedTransaction],
     ) -> Result<Vec<(BitcoinPlace, bool)>, ChainError> {
-        let all = Places::of(transactions.iter());
-        let call = all.ask.call();
-        let found = self.pool.first(&call, |answer| all.read(answer)).await?;
+        let found = self.rpc.ask(places_of(transactions.iter())).await?;
         let for_good: Vec<_> = transactions
             .iter()
             .zip(&found)
@@ -74,12 +71,8 @@ impl BitcoinNode {
         let agreed = if for_good.is_empty() {
             Vec::new()
         } else {
-            let asked = Places::of(for_good.into_iter());
-            let read = |answer: &NodeResponse| asked.read(answer);
-            let (call, same) = (asked.ask.call(), Vec::<BitcoinPlace>::eq);
-            self.pool
-                .query_quorum("transactions", &call, read, same)
-                .await?
+            let asked = places_of(for_good.into_iter());
+            self.rpc.agreed(asked, Vec::<BitcoinPlace>::eq).await?
         };
         let mut agreed = agreed.into_iter();
         let with_others = found.into_iter().map(|place| {
@@ -124,16 +117,12 @@ impl BitcoinNode {
     /// The transaction in a block that spends the same, where a node's wallet knows.
     async fn conflicting(&self, transaction: &TrackedTransaction) -> Option<String> {
         let ask = RpcBatch::wallet().and("gettransaction", json!([transaction.signed.tx_hash]));
-        let read =
-            |answer: &NodeResponse| ask.read(answer, |said| ParsedResponse::Value(said.to_vec()));
-        let said = self.pool.first(&ask.call(), read).await.ok()?;
+        let said = self.rpc.ask(ask).await.ok()?;
         let in_wallet = said.first()?.as_ref().ok()?;
         let others = in_wallet.get("walletconflicts")?.as_array()?;
         let others: Vec<&str> = others.iter().filter_map(Value::as_str).collect();
         let ask = RpcBatch::wallet().each(&others, "gettransaction", |other| json!([other]));
-        let read =
-            |answer: &NodeResponse| ask.read(answer, |said| ParsedResponse::Value(said.to_vec()));
-        let said = self.pool.first(&ask.call(), read).await.ok()?;
+        let said = self.rpc.ask(ask).await.ok()?;
         let mut found = others.iter().zip(said);
         let (by, _) = found.find(|(_, said)| said.as_ref().is_ok_and(is_in_block))?;
         Some((*by).to_owned())
@@ -164,8 +153,8 @@ impl BitcoinNode {
             .each(&inputs, "gettransaction", |input| {
                 json!([input.txid.to_string()])
             });
-        let is_void = |said: &[BitcoinRpcResult]| {
-            let [Ok(info), raw, in_wallet, of_inputs @ ..] = said else {
+        let is_void = ask.about("what a transaction spends").reading(|said| {
+            let [Ok(info), raw, in_wallet, of_inputs @ ..] = said.as_slice() else {
                 return malformed(said);
             };
             if let Some(reason) = behind(info) {
@@ -187,56 +176,40 @@ impl BitcoinNode {
                         .is_ok_and(|maker| depth(maker) >= FINAL_BLOCKS)
             };
             ParsedResponse::Value(outputs.iter().zip(makers).any(is_spent))
-        };
-        let read = |answer: &NodeResponse| ask.read(answer, is_void);
-        let call = ask.call();
-        let what = "what a transaction spends";
-        Ok(self.pool.query_quorum(what, &call, read, bool::eq).await?)
+        });
+        Ok(self.rpc.agreed(is_void, bool::eq).await?)
     }
 }
 
 /// The question where some transactions are.
-struct Places {
-    ask: RpcBatch,
-    count: usize,
-}
-
-impl Places {
-    fn of<'a>(transactions: impl Iterator<Item = &'a TrackedTransaction>) -> Self {
-        let ids: Vec<&str> = transactions
-            .map(|one| one.signed.tx_hash.as_str())
-            .collect();
-        Self {
-            ask: RpcBatch::wallet()
-                .and("getblockchaininfo", json!([]))
-                .each(&ids, "getrawtransaction", |id| json!([id, 1]))
-                .each(&ids, "gettransaction", |id| json!([id])),
-            count: ids.len(),
+fn places_of<'a>(
+    transactions: impl Iterator<Item = &'a TrackedTransaction>,
+) -> impl Call<CoreRpc, Answer = Vec<BitcoinPlace>> {
+    let ids: Vec<&str> = transactions
+        .map(|one| one.signed.tx_hash.as_str())
+        .collect();
+    let count = ids.len();
+    let ask = RpcBatch::wallet()
+        .and("getblockchaininfo", json!([]))
+        .each(&ids, "getrawtransaction", |id| json!([id, 1]))
+        .each(&ids, "gettransaction", |id| json!([id]));
+    ask.about("transactions").reading(move |said| {
+        let [Ok(info), of_each @ ..] = said.as_slice() else {
+            return malformed(said);
+        };
+        if let Some(reason) = behind(info) {
+            return ParsedResponse::Busy(reason);
         }
-    }
-
-    fn read(&self, answer: &NodeResponse) -> ParsedResponse<Vec<BitcoinPlace>> {
-        self.ask.read(answer, |said| {
-            let [Ok(info), of_each @ ..] = said else {
-                return malformed(said);
-            };
-            if let Some(reason) = behind(info) {
-                return ParsedResponse::Busy(reason);
-            }
-            let (raw, in_wallet) = of_each.split_at(self.count.min(of_each.len()));
-            let height = info.get("blocks").and_then(Value::as_i64);
-            let places = height.and_then(|height| {
-                let of_each = raw.iter().zip(in_wallet);
-                of_each
-                    .map(|(raw, in_wallet)| place(height, raw, in_wallet))
-                    .collect::<Option<Vec<_>>>()
-            });
-            match places {
-                Some(places) if places.len() == self.count => ParsedResponse::Value(places),
-                _ => malformed(said),
-            }
-        })
-    }
+        let (raw, in_wallet) = of_each.split_at(count.min(of_each.len()));
+        let height = info.get("blocks").and_then(Value::as_i64);
+        let places = height.and_then(|height| {
+            let of_each = raw.iter().zip(in_wallet);
+            of_each
+                .map(|(raw, in_wallet)| place(height, raw, in_wallet))
+                .collect::<Option<Vec<_>>>()
+        });
+        found_in(said, places.filter(|places| places.len() == count))
+    })
 }
 
 /// `height` is that of the last block.

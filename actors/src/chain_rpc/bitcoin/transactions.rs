@@ -9,8 +9,8 @@ use covault_core::networks::{
 };
 use serde_json::{Value, json};
 
-use super::{BitcoinNode, ListedOutput, batch::RpcBatch, locked, malformed, watch::WatchedAddress};
-use crate::chain_rpc::{ChainError, NodeResponse, exchange::ParsedResponse, pool::TOO_LONG};
+use super::{BitcoinNode, ListedOutput, batch::RpcBatch, found_in, locked, watch::WatchedAddress};
+use crate::chain_rpc::{Call as _, ChainError, pool::TOO_LONG};
 
 /// So many transactions are asked for at once. Nodes relay none of more than 400,000 bytes, so
 /// that the answer is short enough; blocks may have longer ones.
@@ -95,7 +95,7 @@ impl BitcoinNode {
                 Some(false) => {
                     return Err(ChainError::Unknown(format!(
                         "{}: a node says of the outputs of {} what that transaction does not: check the node",
-                        self.pool.chain(),
+                        self.rpc.chain(),
                         output.txid
                     )));
                 }
@@ -134,7 +134,7 @@ impl BitcoinNode {
                 Err(ChainError::Unknown(reason)) if reason.contains(TOO_LONG) => {
                     if let [txid] = some {
                         tracing::warn!(
-                            chain = self.pool.chain(),
+                            chain = self.rpc.chain(),
                             txid,
                             "a transaction is too long: its outputs are not spent"
                         );
@@ -154,24 +154,14 @@ impl BitcoinNode {
         look: impl Fn(&str, &Transaction) -> T,
     ) -> Result<Vec<T>, ChainError> {
         let ask = RpcBatch::wallet().each(txids, "gettransaction", |txid| json!([txid]));
-        let read = |answer: &NodeResponse| {
-            ask.read(answer, |said| {
-                let seen = said.iter().zip(txids).map(|(said, txid)| {
-                    let transaction = read_transaction(said.as_ref().ok()?, txid)?;
-                    Some(look(txid, &transaction))
-                });
-                match seen.collect::<Option<Vec<T>>>() {
-                    Some(seen) => ParsedResponse::Value(seen),
-                    None => malformed(said),
-                }
-            })
-        };
-        let (what, call) = ("transactions of an address", ask.call());
-        let answer = self
-            .pool
-            .query_quorum(what, &call, read, Vec::<T>::eq)
-            .await;
-        Ok(answer?)
+        let seen = ask.about("transactions of an address").reading(|said| {
+            let seen = said.iter().zip(txids).map(|(said, txid)| {
+                let transaction = read_transaction(said.as_ref().ok()?, txid)?;
+                Some(look(txid, &transaction))
+            });
+            found_in(said, seen.collect())
+        });
+        Ok(self.rpc.agreed(seen, Vec::<T>::eq).await?)
     }
 }
 

@@ -13,20 +13,16 @@ use std::{
     time::Duration,
 };
 
-use futures::future::join_all;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
 
 use super::{
-    batch::{BitcoinRpcResult, RpcBatch, WALLET_NAME},
+    batch::{BitcoinRpcResult, CoreRpc, RpcBatch, WALLET_NAME},
     behind, outpoint,
 };
 use crate::chain_rpc::{
-    ChainError, NodePool,
-    exchange::{ParsedResponse, short},
-    jsonrpc::RpcError,
-    pool::TOO_LONG,
+    CallError, ChainError, Client, exchange::short, jsonrpc::RpcError, pool::TOO_LONG,
 };
 
 /// How long a node may go through all unspent outputs, or read blocks. When it takes longer, it
@@ -105,7 +101,7 @@ type WatchOutcome = Option<Result<(), String>>;
 
 /// Makes nodes watch addresses, one bundle of them after the other.
 pub struct AddressWatcher {
-    pool: Arc<NodePool>,
+    rpc: Arc<Client<CoreRpc>>,
     /// Held by who works.
     turn: tokio::sync::Mutex<()>,
     wanted: Mutex<WatchList>,
@@ -121,9 +117,9 @@ struct WatchList {
 
 impl AddressWatcher {
     /// Of these nodes.
-    pub fn new(pool: Arc<NodePool>) -> Self {
+    pub fn new(rpc: Arc<Client<CoreRpc>>) -> Self {
         Self {
-            pool,
+            rpc,
             turn: tokio::sync::Mutex::default(),
             wanted: Mutex::default(),
         }
@@ -157,7 +153,7 @@ impl AddressWatcher {
         };
         Err(ChainError::Unknown(format!(
             "{}: {problem}",
-            self.pool.chain()
+            self.rpc.chain()
         )))
     }
 
@@ -174,7 +170,7 @@ impl AddressWatcher {
         if wanted.waiting.len() >= MAX_WAITING {
             return Err(ChainError::Unknown(format!(
                 "{}: too many addresses are being scanned at once; try again later",
-                self.pool.chain()
+                self.rpc.chain()
             )));
         }
         let (sender, outcome) = watch::channel(None);
@@ -196,8 +192,7 @@ impl AddressWatcher {
             return;
         }
         let places: Vec<WatchedAddress> = bundle.iter().map(|(place, _)| place.clone()).collect();
-        let nodes = (0..self.pool.nodes()).map(|node| self.prepare(node, &places));
-        let by_node = join_all(nodes).await;
+        let by_node = self.rpc.each(|node| self.prepare(node, &places)).await;
         for (index, (place, sender)) in bundle.into_iter().enumerate() {
             // One node that watches it is enough for an answer.
             let mut outcome = Err("no node could be reached".to_owned());
@@ -248,7 +243,7 @@ impl AddressWatcher {
             self.read_blocks(node, height).await?;
         }
         self.label(node, &new).await?;
-        let (chain, addresses, outputs) = (self.pool.chain(), new.len(), unspent.len());
+        let (chain, addresses, outputs) = (self.rpc.chain(), new.len(), unspent.len());
         let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         let node = node + 1;
         tracing::info!(
@@ -473,9 +468,8 @@ impl AddressWatcher {
     }
 
     async fn ask(&self, node: usize, batch: &RpcBatch) -> Result<Vec<BitcoinRpcResult>, String> {
-        let call = batch.call();
-        let read = |answer: &_| batch.read(answer, |said| ParsedResponse::Value(said.to_vec()));
-        self.pool.at(node, &call, read).await
+        let said = self.rpc.at(node, batch).await;
+        said.map_err(CallError::into_reason)
     }
 
     async fn one(&self, node: usize, batch: &RpcBatch) -> Result<BitcoinRpcResult, String> {

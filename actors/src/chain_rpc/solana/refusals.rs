@@ -9,11 +9,7 @@ use covault_core::{
 };
 use serde_json::Value;
 
-use crate::chain_rpc::{
-    ChainRefusal,
-    exchange::short,
-    jsonrpc::{RpcCallError, RpcError},
-};
+use crate::chain_rpc::{ChainRefusal, exchange::short, jsonrpc::RpcError};
 
 /// Errors of the network (`TransactionError`) by which a node does not take a transaction, and how their sentences
 /// begin, for nodes that say nothing but that. Those that pass by themselves are left out.
@@ -128,10 +124,7 @@ pub(super) enum SolanaVerdict {
     Refused(ChainRefusal),
 }
 
-pub(super) fn judge(error: &RpcCallError) -> SolanaVerdict {
-    let RpcCallError::Node(error) = error else {
-        return SolanaVerdict::Later;
-    };
+pub(super) fn judge(error: &RpcError) -> SolanaVerdict {
     let name = error_name(error);
     match name {
         Some(ALREADY_PROCESSED) => return SolanaVerdict::Processed,
@@ -234,21 +227,21 @@ mod tests {
 
     use super::*;
 
-    fn error(code: i64, message: &str, data: Value) -> RpcCallError {
-        RpcCallError::Node(RpcError {
+    fn error(code: i64, message: &str, data: Value) -> RpcError {
+        RpcError {
             code,
             message: message.into(),
             data,
-        })
+        }
     }
 
-    fn said(message: &str) -> RpcCallError {
+    fn said(message: &str) -> RpcError {
         let message = format!("Transaction simulation failed: {message}");
         error(-32002, &message, Value::Null)
     }
 
     #[track_caller]
-    fn refused(error: &RpcCallError) -> ChainRefusal {
+    fn refused(error: &RpcError) -> ChainRefusal {
         match judge(error) {
             SolanaVerdict::Refused(refusal) => refusal,
             other => panic!("{other:?}"),
@@ -288,8 +281,6 @@ mod tests {
                 "{words}"
             );
         }
-        let silent = RpcCallError::Unreachable("nobody answered".into());
-        assert_eq!(judge(&silent), SolanaVerdict::Later);
     }
 
     #[test]

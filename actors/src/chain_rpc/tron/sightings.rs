@@ -3,10 +3,13 @@
 use covault_core::networks::tron::expires_ms;
 use serde_json::{Value, json};
 
-use super::{TronNode, block, is_empty, post, solid};
+use super::{
+    TronNode, block,
+    http::{TronHttp, TronQuery, post, solid},
+    is_empty,
+};
 use crate::chain_rpc::{
-    ChainError, Inclusion, NodeRequest, TrackedTransaction, TransactionSighting,
-    exchange::ParsedResponse,
+    Call, ChainError, Inclusion, TrackedTransaction, TransactionSighting, exchange::ParsedResponse,
 };
 
 impl TronNode {
@@ -16,50 +19,47 @@ impl TronNode {
     ) -> Result<TransactionSighting, ChainError> {
         let id = transaction.signed.tx_hash.as_str();
         // In solidified blocks, which are final.
-        let solid_info = info(solid, id);
-        if let Some(found) = self.ask(&solid_info, |found| inclusion(found, id)).await? {
-            let agreed = self.agreed(&solid_info, id).await?;
+        if let Some(found) = self.http.ask(inclusion_in(solid, id)).await? {
+            let agreed = self.agreed(id).await?;
             return Ok(if agreed == Some(found) {
                 TransactionSighting::Final(found)
             } else {
                 TransactionSighting::Mined(found)
             });
         }
-        let mined = info(post, id);
-        if let Some(found) = self.ask(&mined, |found| inclusion(found, id)).await? {
+        if let Some(found) = self.http.ask(inclusion_in(post, id)).await? {
             return Ok(TransactionSighting::Mined(found));
         }
         let unreadable = |_| ChainError::Unknown("the signed transaction cannot be read".into());
         let expires_ms = expires_ms(&transaction.signed).map_err(unreadable)?;
         // No block of this time or later takes it.
-        let is_past = |found: &Value| {
-            let is_past = block(found).map(|block| block.timestamp_ms >= expires_ms);
-            ParsedResponse::required("its last solidified block", is_past)
-        };
-        let clock = solid("getnowblock", json!({}));
-        let is_over = self
-            .query_quorum("the chain's clock", &clock, is_past)
-            .await?;
+        let is_past = |found: &Value| Some(block(found)?.timestamp_ms >= expires_ms);
+        let clock = solid("getnowblock", json!({})).about("the chain's clock");
+        let is_over = self.http.query_quorum(clock, is_past).await?;
         // Asked last: from now on it can no longer get into a block.
-        Ok(
-            if is_over && self.agreed(&solid_info, id).await?.is_none() {
-                TransactionSighting::Expired
-            } else if self.known(id).await.map_err(ChainError::Unknown)? {
-                TransactionSighting::Waiting
-            } else {
-                TransactionSighting::Missing
-            },
-        )
+        Ok(if is_over && self.agreed(id).await?.is_none() {
+            TransactionSighting::Expired
+        } else if self.known(id).await.map_err(ChainError::Unknown)? {
+            TransactionSighting::Waiting
+        } else {
+            TransactionSighting::Missing
+        })
     }
 
-    async fn agreed(&self, info: &NodeRequest, id: &str) -> Result<Option<Inclusion>, ChainError> {
-        self.query_quorum("a transaction", info, |found| inclusion(found, id))
-            .await
+    /// Where a solidified block has it, as many nodes say as have to agree.
+    async fn agreed(&self, id: &str) -> Result<Option<Inclusion>, ChainError> {
+        let same = Option::<Inclusion>::eq;
+        Ok(self.http.agreed(inclusion_in(solid, id), same).await?)
     }
 }
 
-fn info(post: fn(&str, Value) -> NodeRequest, id: &str) -> NodeRequest {
-    post("gettransactioninfobyid", json!({"value": id}))
+fn inclusion_in(
+    blocks: fn(&str, Value) -> TronQuery,
+    id: &str,
+) -> impl Call<TronHttp, Answer = Option<Inclusion>> {
+    let info = blocks("gettransactioninfobyid", json!({"value": id}));
+    info.about("a transaction")
+        .reading(move |found| inclusion(found, id))
 }
 
 /// Where a block has a transaction; `None` where none has it.
