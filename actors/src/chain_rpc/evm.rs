@@ -15,6 +15,7 @@ use covault_core::{
             self, ChainData as EvmChainData, EvmCall, Fees, Queries as EvmQueries, SentTransaction,
         },
     },
+    signature::Signature,
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -567,6 +568,29 @@ impl ChainClient for EvmNode {
         sightings
     }
 
+    async fn signatures_in_block(
+        &self,
+        transaction: &TrackedTransaction,
+        by: Option<&str>,
+    ) -> Result<Vec<Signature>, ChainError> {
+        let unknown = |problem: &str| ChainError::Unknown(problem.into());
+        let by = by.ok_or_else(|| unknown("the nodes do not say what has used the number"))?;
+        let sent = evm::read_sent(&transaction.signed)
+            .map_err(|fault| ChainError::Unknown(fault.message().to_owned()))?;
+        let read = |found: &Value| {
+            let text = |field| found.get(field).and_then(Value::as_str);
+            let is_it = text("hash")?.eq_ignore_ascii_case(by)
+                && text("from")?.eq_ignore_ascii_case(&transaction.from)
+                && number_in(found, "nonce")? == sent.nonce
+                && number_in(found, "blockNumber").is_some();
+            is_it.then_some((word(text("r")?)?, word(text("s")?)?))
+        };
+        let call = RpcCall("eth_getTransactionByHash", json!([by]));
+        let (r, s) = self.rpc.query_quorum(call, read).await?;
+        // Nodes write the parity in several ways; either can be tried.
+        Ok(vec![Signature::Ecdsa { r, s, y_parity: 0 }])
+    }
+
     async fn fee_estimates(&self) -> Result<[FeeEstimate; 3], ChainError> {
         self.estimates().await
     }
@@ -749,6 +773,12 @@ fn inclusion(receipt: &Value) -> Option<Option<Inclusion>> {
             .get("status")
             .is_none_or(|status| quantity(status) == Some(1)),
     }))
+}
+
+/// 32 bytes, without zeros in front where a node leaves them out.
+fn word(text: &str) -> Option<[u8; 32]> {
+    let digits = text.strip_prefix("0x")?;
+    hex::decode(format!("{digits:0>64}")).ok()?.try_into().ok()
 }
 
 /// A number in an object.

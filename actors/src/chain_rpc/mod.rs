@@ -26,6 +26,7 @@ use async_trait::async_trait;
 use covault_core::{
     fault::{ExecuteCode, Fault},
     networks::{ChainData, ChainMoment, KnownChains, Network, Payload, Queries, Signed},
+    signature::Signature,
 };
 use futures::future::join_all;
 
@@ -278,16 +279,19 @@ pub trait ChainClient: Send + Sync {
         now_ms: u64,
     ) -> Vec<Result<TransactionSighting, ChainError>>;
 
-    /// Whether a block has a transaction with whatever signatures. Asked when its time is over, where neither its hash
-    /// nor a number tells.
+    /// The signatures of the sender in what is final, where the hash of a transaction does not tell because its own are
+    /// not known: of the transaction `by`, which has used its number, or, where there are no numbers and its time is
+    /// over, of the one with the same content; none where no block has that. Whose transaction they make is for the
+    /// caller to check.
     /// Nothing is asked, unless the network says otherwise.
     ///
     /// # Errors
     /// [`ChainError::Unknown`] when the nodes do not say it.
-    async fn has_otherwise_signed(
+    async fn signatures_in_block(
         &self,
         _transaction: &TrackedTransaction,
-    ) -> Result<bool, ChainError> {
+        _by: Option<&str>,
+    ) -> Result<Vec<Signature>, ChainError> {
         Err(ChainError::Unknown(
             "the nodes of this chain are not asked for that".into(),
         ))

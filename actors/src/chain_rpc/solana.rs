@@ -23,7 +23,9 @@ use covault_core::{
             wire::{self, WireTransaction},
         },
     },
+    signature::Signature,
 };
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -50,6 +52,15 @@ const BLOCKHASH_LIFE_MS: u64 = 150_000;
 /// After this time it is over, also where a node cannot say so.
 const SURELY_OVER_MS: u64 = 15 * 60_000;
 
+/// The account in which the chain keeps its time, and whose it is: seconds since the Unix epoch from byte 32 of 40 on.
+const CLOCK: &str = "SysvarC1ock11111111111111111111111111111111";
+const SYSVARS: &str = "Sysvar1111111111111111111111111111111111111";
+/// By how much the clock of this machine may be behind the chain's: by less than what has to pass until a blockhash
+/// that a node does not know counts as gone.
+const MAX_BEHIND_MS: u64 = 60_000;
+/// How long it is not looked at again.
+const CLOCK_CHECK: Duration = Duration::from_secs(60);
+
 /// How long one try to send waits until a transaction is confirmed on which the next may depend.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// About a block.
@@ -63,6 +74,8 @@ const COMMITMENT_FOR_GOOD: &str = "finalized";
 /// One Solana-family chain.
 pub struct SolanaNode {
     rpc: Client<JsonRpc>,
+    /// When the clock of this machine was last found not to be behind.
+    clock_checked: Mutex<Option<Instant>>,
 }
 
 impl SolanaNode {
@@ -76,7 +89,34 @@ impl SolanaNode {
                 chain_mismatch(chain, genesis, found)
             }),
         };
-        Self { rpc }
+        Self {
+            rpc,
+            clock_checked: Mutex::default(),
+        }
+    }
+
+    /// Why nothing is signed or sent now: the clock of this machine is behind the chain's. What is sent gets its time,
+    /// and a node that stands still before the chain has come to a blockhash would seem to be past its end.
+    async fn clock_problem(&self, now_ms: u64) -> Option<String> {
+        let checked = *self.clock_checked.lock();
+        if checked.is_some_and(|at| at.elapsed() < CLOCK_CHECK) {
+            return None;
+        }
+        let options = json!({"encoding": "base64", "commitment": COMMITMENT});
+        let call = RpcCall("getAccountInfo", json!([CLOCK, options]));
+        let read = |answer: &Value| clock_ms(answer.get("value")?);
+        let near = |one: &u64, other: &u64| one.abs_diff(*other) <= MAX_BEHIND_MS;
+        // Nodes that do not say it cannot say either that a transaction is over.
+        let chain_ms = self.rpc.query_quorum_by(call, read, near).await.ok()?;
+        let behind_ms = chain_ms.saturating_sub(now_ms);
+        if behind_ms > MAX_BEHIND_MS {
+            return Some(format!(
+                "the clock of this machine is {} seconds behind the chain's: set it right",
+                behind_ms / 1_000
+            ));
+        }
+        *self.clock_checked.lock() = Some(Instant::now());
+        None
     }
 
     async fn blockhash(&self) -> Result<String, ChainError> {
@@ -290,7 +330,7 @@ impl SolanaNode {
 
 #[async_trait]
 impl ChainClient for SolanaNode {
-    async fn chain_data(&self, queries: &Queries, _now_ms: u64) -> Result<ChainData, ChainError> {
+    async fn chain_data(&self, queries: &Queries, now_ms: u64) -> Result<ChainData, ChainError> {
         let queries = match queries {
             Queries::Nothing => return Ok(ChainData::Nothing),
             Queries::Solana(queries) => queries,
@@ -301,6 +341,9 @@ impl ChainClient for SolanaNode {
                 }));
             }
         };
+        if let Some(problem) = self.clock_problem(now_ms).await {
+            return Err(ChainError::Unknown(problem));
+        }
         let token = match &queries.token {
             Some(token) => Some(self.token(token).await?),
             None => None,
@@ -326,6 +369,9 @@ impl ChainClient for SolanaNode {
         let Some(transactions) = solana::each(&broadcast_request.signed) else {
             return BroadcastOutcome::Unknown("the transactions do not fit their hashes".into());
         };
+        if let Some(problem) = self.clock_problem(broadcast_request.now_ms).await {
+            return BroadcastOutcome::Unknown(problem);
+        }
         let count = transactions.len();
         let mut slot = None;
         for (number, transaction) in (1..).zip(transactions) {
@@ -355,11 +401,12 @@ impl ChainClient for SolanaNode {
         self.sight_all(transactions, now_ms).await
     }
 
-    async fn has_otherwise_signed(
+    async fn signatures_in_block(
         &self,
         transaction: &TrackedTransaction,
-    ) -> Result<bool, ChainError> {
-        self.find_message(transaction).await
+        _by: Option<&str>,
+    ) -> Result<Vec<Signature>, ChainError> {
+        self.find_messages(transaction).await
     }
 
     async fn fee_estimates(&self) -> Result<[FeeEstimate; 3], ChainError> {
@@ -451,6 +498,13 @@ fn tried(value: &Value, foreign: bool) -> Option<SimulationOutcome> {
 }
 
 /// The hash of a chain's first block.
+/// The time in the chain's clock account, in milliseconds since the Unix epoch.
+fn clock_ms(value: &Value) -> Option<u64> {
+    let found = account(value)??;
+    let time = found.data.get(32..).filter(|_| found.owner == SYSVARS)?;
+    u64::from_le_bytes(time.try_into().ok()?).checked_mul(1_000)
+}
+
 fn genesis(chain: ChainKey) -> Option<&'static str> {
     match chain {
         ChainKey::SOLANA => Some(SOLANA_GENESIS),

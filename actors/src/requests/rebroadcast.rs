@@ -285,11 +285,13 @@ async fn held_by_finished(
                 signed: Some(signed),
                 sent,
                 ..
-            } if age_ms >= MIN_AGE_MS => requests.push(FinishedRequest {
-                signed: signed.clone(),
-                sent: *sent,
-                request,
-            }),
+            } if age_ms >= MIN_AGE_MS && !signed.transaction.is_empty() => {
+                requests.push(FinishedRequest {
+                    signed: signed.clone(),
+                    sent: *sent,
+                    request,
+                })
+            }
             _ => return Ok(None),
         }
     }

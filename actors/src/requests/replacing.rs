@@ -563,11 +563,34 @@ async fn mined(
             continue;
         }
         let rival = services.request(rival).await?;
-        if let Some(signed) = rival.as_ref().and_then(|(rival, _)| rival.state.signed()) {
-            return Ok(Some(signed.tx_hash.clone()));
+        if let Some(hash) = rival.as_ref().and_then(|(rival, _)| rival.state.tx_hash()) {
+            return Ok(Some(hash.to_owned()));
         }
     }
     Ok(None)
+}
+
+/// Whether the transaction with this hash is that of another request, which uses the same.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn is_of_another(
+    services: &Services,
+    request: RequestId,
+    account: &ChainAccount,
+    uses: &[Resource],
+    hash: &str,
+) -> Result<bool, Fault> {
+    for resource in uses {
+        for user in reservations::users(services, account, resource).await? {
+            let found = services.request(user).await?;
+            let hash_of = found.as_ref().and_then(|(user, _)| user.state.tx_hash());
+            if user != request && hash_of == Some(hash) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// Why a transaction is not sent again that a later request, `successor`, replaces: its client does not want it any

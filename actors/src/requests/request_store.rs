@@ -23,7 +23,7 @@ use crate::{
     services::Services,
     store::{
         Batch, CommitError, Key, KeySpace, Precondition,
-        rows::{self, OutboxRow},
+        rows::{self, OutboxRow, TransactionRow},
     },
 };
 
@@ -61,6 +61,8 @@ pub struct CommitExtras<'a> {
     pub passed_on: &'a [PassedClaim],
     /// The row that a new request joins when it replaces another one's transaction.
     pub replacement: Option<&'a ReplacementClaim>,
+    /// Where its transaction is for good: nothing is left to follow.
+    pub settled: Option<&'a TransactionRow>,
     /// How often the request's actor has failed.
     pub failures: u32,
 }
@@ -451,7 +453,7 @@ async fn try_advance(
         extras.command_commit.map(CommandCommit::by),
     )?;
     let outbox = rows::outbox(next.vault, next.id);
-    match next.state.effect() {
+    match next.state.effect().filter(|_| extras.settled.is_none()) {
         Some(effect) => batch.put(
             outbox,
             Precondition::Any,
@@ -462,6 +464,10 @@ async fn try_advance(
         ),
         None => batch.delete(outbox, Precondition::Any),
     };
+    if let Some(settled) = extras.settled {
+        let key = rows::transaction(next.id);
+        batch.put(key, Precondition::Any, rows::encode(settled)?);
+    }
     let (waited, waits) = (awaiting(request), awaiting(&next));
     if waited != waits {
         if let Some(key) = waited {

@@ -10,6 +10,7 @@
 
 mod entry;
 mod resending;
+mod unsigned;
 mod waiting;
 
 use std::{
@@ -23,7 +24,7 @@ use covault_core::{
     audit::AuditChain,
     fault::Fault,
     ids::{RequestId, VaultId},
-    request::{RequestEvent, RequestState, TransactionState},
+    request::{RequestEvent, TransactionState},
 };
 use futures::{FutureExt as _, StreamExt as _, stream};
 use tokio::{
@@ -32,17 +33,15 @@ use tokio::{
     time::Instant,
 };
 
-use self::entry::{Entry, words};
-use super::{
-    rebroadcast::RebroadcastCache,
-    replacing,
-    request_store::{self, CommitExtras},
-    reservations,
+use self::{
+    entry::{Entry, words},
+    unsigned::UnsignedFate,
 };
+use super::{rebroadcast::RebroadcastCache, replacing, reservations};
 use crate::{
     account::ChainAccount,
     audit::{AuditActor, AuditNote},
-    chain_rpc::{ChainClient, ChainError, ChainKey, TransactionSighting},
+    chain_rpc::{ChainClient, ChainError, ChainKey},
     counters::OpenTransactions,
     leases::LeaseScope,
     services::Services,
@@ -237,14 +236,21 @@ impl Pump {
         let now_ms = self.services.now_ms();
         let head = self.head().await;
         let mut changes: BTreeMap<VaultId, Vec<(RequestId, TransactionRow)>> = BTreeMap::new();
-        let (mut seen, mut missing, mut void) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut seen, mut missing) = (Vec::new(), Vec::new());
+        let (mut void, mut found) = (Vec::new(), Vec::new());
         let settings = &self.services.settings;
         let first = self.first_pause();
         let longest = Duration::from_millis(settings.tracking_most_ms);
         let retry_most = Duration::from_millis(settings.retry_most_ms);
         for ((_, request), sighting) in due.into_iter().zip(sightings) {
             let sighting = match sighting {
-                Ok(sighting) => Ok(self.of_ours(request, sighting).await),
+                Ok(sighting) => match self.of_ours(request, sighting).await {
+                    UnsignedFate::Seen(sighting) => Ok(sighting),
+                    UnsignedFate::Found(transaction) => {
+                        found.push((request, transaction));
+                        continue;
+                    }
+                },
                 error => error,
             };
             let Some(entry) = self.open.get_mut(&request) else {
@@ -299,59 +305,17 @@ impl Pump {
             self.store(vault, changed).await;
         }
         for (request, reason) in void {
-            self.end_doubt(request, reason).await;
+            let event = RequestEvent::NeverComes { reason };
+            self.end_doubt(request, event, None).await;
+        }
+        for (request, transaction) in found {
+            self.found(request, transaction).await;
         }
         if let Some(head) = head {
             self.ask_to_speed_up(&seen, head);
         }
         self.seek_gaps(&seen, now_ms);
         self.send_again(missing, now_ms).await;
-    }
-
-    /// What a sighting says once it is known which of our transactions has taken the place of a request's. Where the
-    /// request has none, and its hash would hang on signatures that are not known here, only that says that it never
-    /// comes: what has used its number may be itself.
-    async fn of_ours(
-        &self,
-        request: RequestId,
-        sighting: TransactionSighting,
-    ) -> TransactionSighting {
-        let Some(tracked) = self.open.get(&request).map(|entry| &entry.tracked) else {
-            return sighting;
-        };
-        let Some(uses) = &tracked.unsigned else {
-            return match sighting {
-                TransactionSighting::Replaced(None) => {
-                    TransactionSighting::Replaced(self.winner(tracked).await)
-                }
-                sighting => sighting,
-            };
-        };
-        let known = tracked.account.network.rules().hash_before_signing();
-        match sighting {
-            TransactionSighting::Replaced(by) => {
-                let rival = replacing::rival(&self.services, request, &tracked.account, uses).await;
-                let rival = rival.unwrap_or_else(|fault| {
-                    tracing::warn!(%request, ?fault, "what has replaced a transaction could not be read");
-                    None
-                });
-                match (rival, by) {
-                    (rival, by) if known => TransactionSighting::Replaced(by.or(rival)),
-                    (Some(rival), by) if by.as_ref().is_none_or(|by| *by == rival) => {
-                        TransactionSighting::Replaced(Some(rival))
-                    }
-                    _ => TransactionSighting::Missing,
-                }
-            }
-            // Where there are numbers it ended with its own unused.
-            TransactionSighting::Expired if !known && tracked.number.is_none() => {
-                match self.client.has_otherwise_signed(&tracked.transaction).await {
-                    Ok(false) => TransactionSighting::Expired,
-                    Ok(true) | Err(_) => TransactionSighting::Missing,
-                }
-            }
-            sighting => sighting,
-        }
     }
 
     /// The transaction of ours that has taken the place of a request's, where the nodes do not say which it was.
@@ -362,33 +326,6 @@ impl Pump {
             tracing::warn!(%request, ?fault, "what has replaced a transaction could not be read");
             None
         })
-    }
-
-    /// Ends a request whose transaction can never come. What cannot be stored now is seen again.
-    async fn end_doubt(&mut self, request: RequestId, reason: Option<String>) {
-        let Some(services) = self.services_of(request) else {
-            return;
-        };
-        let work = async {
-            let Some((found, version)) = services.request(request).await? else {
-                return Ok(());
-            };
-            if !matches!(found.state, RequestState::InDoubt { .. }) {
-                return Ok(());
-            }
-            let event = RequestEvent::NeverComes { reason };
-            let extras = CommitExtras::default();
-            let ended = request_store::end(&services, found, version, event, extras).await;
-            Ok::<_, Fault>(ended?)
-        };
-        match work.await {
-            Ok(()) => {
-                self.open.remove(&request);
-            }
-            Err(fault) => {
-                tracing::warn!(%request, ?fault, "failed to store that a transaction never comes");
-            }
-        }
     }
 
     /// Stores where transactions of a vault are now.

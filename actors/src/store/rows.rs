@@ -10,7 +10,7 @@ use covault_core::{
     ids::{BatchId, RequestId, TokenId, VaultId, WalletId},
     networks::Resource,
     order::NodeId,
-    request::{NonceReservation, RequestEffect, TransactionState},
+    request::{Inclusion, NonceReservation, RequestEffect, TransactionState},
     scheme::Scheme,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -75,6 +75,14 @@ impl TransactionRow {
             at_ms,
             problem: None,
             waits_since_block: None,
+        }
+    }
+
+    /// Of a transaction that a block has for good.
+    pub fn settled(inclusion: Inclusion, at_ms: u64) -> Self {
+        Self {
+            state: TransactionState::Final(inclusion),
+            ..Self::new(at_ms)
         }
     }
 }

@@ -11,7 +11,7 @@ use std::{
 use async_trait::async_trait;
 use covault_actors::{
     backup::{self, BackupHeader, BackupReader, BackupWriter},
-    chain_rpc::TransactionSighting,
+    chain_rpc::{Inclusion, TransactionSighting},
     gateway::{Caller, Gateway, OperationResponse},
     operations::{
         BeginBackup, CreateSigningRequest, CreateWallet, GetBackupPart, GetSigningRequestDetails,
@@ -26,12 +26,15 @@ use covault_core::{
     ids::TokenId,
     schema::{
         admin,
-        wire::{self, NetworkType, signing_request::Status},
+        wire::{
+            self, NetworkType, create_signing_request_request::Type as Kind,
+            signing_request::Status, transaction_state,
+        },
     },
 };
 use proptest::prelude::*;
 
-use crate::{audit::whole, world::*};
+use crate::{audit::whole, chain_double::FINAL, world::*};
 
 /// What a client may do.
 fn client() -> Caller {
@@ -66,7 +69,7 @@ async fn part(
 }
 
 /// A backup through the gateway, as the command line makes one.
-async fn back_up(gateway: &Gateway) -> Vec<u8> {
+pub async fn back_up(gateway: &Gateway) -> Vec<u8> {
     let id = self::begin(gateway, &admin()).await.unwrap();
     let begin = BackupHeader {
         at_ms: 1_700_000_000_000,
@@ -84,7 +87,7 @@ async fn back_up(gateway: &Gateway) -> Vec<u8> {
 }
 
 /// The same chains and signers with a new store, into which a backup was restored.
-async fn restored(world: &World, backup: &[u8]) -> World {
+pub async fn restored(world: &World, backup: &[u8]) -> World {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     backup::restore(&*store, backup, 5).await.unwrap();
     World {
@@ -93,7 +96,7 @@ async fn restored(world: &World, backup: &[u8]) -> World {
     }
 }
 
-async fn let_in(gateway: &Gateway, caller: &Caller) -> Result<(), Fault> {
+pub async fn let_in(gateway: &Gateway, caller: &Caller) -> Result<(), Fault> {
     let request = admin::LetClientsInRequest {};
     let done = call::<LetClientsIn>(gateway, caller, request).await;
     done.map(|_| ())
@@ -114,7 +117,7 @@ async fn until(world: &World, what: &str, mut is: impl AsyncFnMut() -> bool) {
     );
 }
 
-async fn claims(world: &World) -> usize {
+pub async fn claims(world: &World) -> usize {
     let claims = Scan::prefix(KeySpace::NonceReservation, &[], 100);
     world.store.scan(&claims).await.unwrap().len()
 }
@@ -229,6 +232,112 @@ async fn restore__should_keep_a_number_that_the_chain_has() {
     world.evm.asked_for(40).await;
     let shown = details(&gateway, &first.uuid).await;
     assert_eq!(shown.status(), Status::Pending, "{}", shown.failed_reason);
+}
+
+/// A request of which a backup has the transaction, and no signature; it was sent since. With what it was sent as.
+async fn sent_since() -> (World, Vec<u8>, String, wire::SigningRequest) {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let first = create(&gateway, send(&address)).await.uuid;
+    until(&world, "a number", async || claims(&world).await == 1).await;
+    let backup = back_up(&gateway).await;
+    gateway.stop().await;
+    world.signers.silent.store(false, Ordering::SeqCst);
+    let gateway = world.start().await;
+    assert_eq!(outcome(&gateway, &first).await.error, None);
+    let sent = details(&gateway, &first).await;
+    gateway.stop().await;
+    (world, backup, address, sent)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restore__should_succeed_with_what_was_mined_since_the_backup() {
+    let (world, backup, _, sent) = sent_since().await;
+    let world = restored(&world, &backup).await;
+    let by = TransactionSighting::Replaced(Some(sent.tx_hash.clone()));
+    *world.evm.unheard.lock().unwrap() = Some(by);
+    // Its block may still go.
+    let mined = TransactionSighting::Mined(Inclusion {
+        block: 9,
+        success: true,
+    });
+    world.evm.says(&sent.tx_hash, mined);
+    let gateway = world.start().await;
+    world.evm.asked_for(40).await;
+    tokio::time::sleep(Duration::from_millis(2 * world.settings.settling_ms)).await;
+    let shown = details(&gateway, &sent.uuid).await;
+    assert_eq!(shown.status(), Status::Pending, "{}", shown.failed_reason);
+    world.evm.says(&sent.tx_hash, FINAL);
+    until(&world, "it is found", async || {
+        details(&gateway, &sent.uuid).await.status() == Status::Succeeded
+    })
+    .await;
+    for _ in 0..2 {
+        let gateway = world.start().await;
+        let shown = details(&gateway, &sent.uuid).await;
+        assert_eq!(shown.tx_hash, sent.tx_hash);
+        assert_eq!(shown.signed_transaction, sent.signed_transaction);
+        assert_eq!(shown.signatures, sent.signatures);
+        let state = shown.transaction_state.unwrap();
+        assert_eq!(state.status(), transaction_state::Status::Final);
+        assert_eq!((state.block, state.success), (Some(9), Some(true)));
+        assert_eq!(world.pending().await, 0, "nothing is left to do");
+        assert_eq!(world.followed().await, 0);
+        gateway.stop().await;
+    }
+    assert_eq!(world.evm.accepted(), 1, "nothing was sent for it");
+    let all = whole(&*world.store, "").await;
+    let found = |chain: &AuditChain| all[chain].iter().any(|it| it.event == "FoundFinal");
+    assert!(all.keys().any(found));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restore__should_fail_what_a_transaction_has_made_void_that_the_store_does_not_know() {
+    let (world, backup, address, sent) = sent_since().await;
+    // In another store of the same backup its number went to another request.
+    world.evm.forget(0);
+    let other = restored(&world, &backup).await;
+    *other.evm.unheard.lock().unwrap() = Some(TransactionSighting::Missing);
+    let gateway = other.start().await;
+    let_in(&gateway, &admin()).await.unwrap();
+    let payment = wire::EvmSendNative {
+        value: "6".into(),
+        ..send_native(&address)
+    };
+    let payment = create(&gateway, Kind::EvmSendNative(payment)).await.uuid;
+    let by = outcome(&gateway, &payment).await.tx_hash;
+    assert_eq!(other.evm.nonces(), [0]);
+    gateway.stop().await;
+    let world = restored(&world, &backup).await;
+    *world.evm.unheard.lock().unwrap() = Some(TransactionSighting::Replaced(Some(by.clone())));
+    let gateway = world.start().await;
+    let_in(&gateway, &admin()).await.unwrap();
+    let error = outcome(&gateway, &sent.uuid).await.error.unwrap();
+    let words = format!("nonce 0 was used by the transaction {by}, which is final");
+    assert!(error.message.ends_with(&words), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restore__should_not_take_the_same_payment_of_a_later_request_for_its_own() {
+    let (world, backup, address, sent) = sent_since().await;
+    world.evm.forget(0);
+    let world = restored(&world, &backup).await;
+    *world.evm.unheard.lock().unwrap() = Some(TransactionSighting::Missing);
+    let gateway = world.start().await;
+    let_in(&gateway, &admin()).await.unwrap();
+    // The client asks again, and gets the very same transaction.
+    let again = create(&gateway, send(&address)).await.uuid;
+    let by = outcome(&gateway, &again).await.tx_hash;
+    assert_eq!(world.evm.nonces(), [0]);
+    *world.evm.unheard.lock().unwrap() = Some(TransactionSighting::Replaced(Some(by.clone())));
+    let error = outcome(&gateway, &sent.uuid).await.error.unwrap();
+    let words = format!("nonce 0 was used by the transaction {by}, which is final");
+    assert!(error.message.ends_with(&words), "{error:?}");
+    let shown = details(&gateway, &again).await;
+    assert_eq!(shown.status(), Status::Succeeded);
 }
 
 /// No chain ever shows whether a message was signed.

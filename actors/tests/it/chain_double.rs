@@ -19,6 +19,7 @@ use covault_actors::chain_rpc::{
 use covault_core::{
     fault::ExecuteCode,
     networks::{ChainData, ChainMoment, Payload, Queries, evm, solana},
+    signature::Signature as CoreSignature,
 };
 use k256::ecdsa::{RecoveryId, Signature, VerifyingKey};
 use tokio::sync::Semaphore;
@@ -361,6 +362,25 @@ impl ChainClient for ChainDouble {
             }
         };
         transactions.iter().map(sight).collect()
+    }
+
+    /// Those of a transaction that it has taken.
+    async fn signatures_in_block(
+        &self,
+        _: &TrackedTransaction,
+        by: Option<&str>,
+    ) -> Result<Vec<CoreSignature>, ChainError> {
+        let sent = self.sent.lock().unwrap();
+        let Some(raw) = by.and_then(|by| sent.get(by)) else {
+            return Err(ChainError::Unknown("the nodes do not say it".into()));
+        };
+        let envelope = decoded(raw);
+        let signature = envelope.signature();
+        Ok(vec![CoreSignature::Ecdsa {
+            r: signature.r().to_be_bytes(),
+            s: signature.s().to_be_bytes(),
+            y_parity: 0,
+        }])
     }
 
     async fn next_number(&self, _: &str, _: ChainMoment) -> Result<Option<u64>, ChainError> {

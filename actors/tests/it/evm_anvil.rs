@@ -3,7 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
 
@@ -13,16 +13,18 @@ use covault_actors::{
     operations::ReplaceTransaction,
 };
 use covault_core::schema::wire::{
-    self, replace_transaction_request::Action, signing_request, transaction_state::Status,
+    self, create_signing_request_request::Type as Kind, replace_transaction_request::Action,
+    signing_request, transaction_state::Status,
 };
 use serde_json::{Value, json};
 
 use crate::{
+    backup::{back_up, claims, let_in, restored},
     evm_node::connect_to,
     http_double::{self, HttpResponse},
     ports::free_port,
     rebroadcast::noted,
-    tracker::{until, until_status},
+    tracker::{a_while, until, until_status},
     world::*,
 };
 
@@ -93,12 +95,17 @@ impl Anvil {
         self.call("anvil_mine", blocks).await;
     }
 
-    /// A gateway whose chain is at this address, and a wallet in it that can pay.
-    async fn gateway(&self, world: &World, url: &str) -> (Gateway, String) {
+    /// A gateway whose chain is at this address.
+    async fn start_on(world: &World, url: &str) -> Gateway {
         let chain = ChainKey::evm(CHAIN);
         let client = connect_to(chain, ChainEndpoints::new(vec![url.to_owned()]));
         let chains = ChainClients::default().with(chain, client);
-        let gateway = world.start_with(Arc::clone(&world.store), chains).await;
+        world.start_with(Arc::clone(&world.store), chains).await
+    }
+
+    /// A gateway whose chain is at this address, and a wallet in it that can pay.
+    async fn gateway(&self, world: &World, url: &str) -> (Gateway, String) {
+        let gateway = Self::start_on(world, url).await;
         let vault = vault(&gateway, "main").await;
         let address = evm_wallet(&gateway, vault).await;
         let funds = json!([address, "0xde0b6b3a7640000"]);
@@ -190,4 +197,76 @@ async fn what_anvil_never_got__should_fail_once_another_one_is_final_and_name_it
     assert_eq!(shown.failed_reason, words);
     until_status(&gateway, &second, Status::Final).await;
     assert_eq!(anvil.received().await, "0x0", "nothing was paid");
+}
+
+/// A request that was being signed when a backup was made: with the wallet's address, its uuid and the backup.
+async fn signing_in_a_backup(anvil: &Anvil, world: &World) -> (String, String, Vec<u8>) {
+    let (gateway, address) = anvil.gateway(world, &anvil.url).await;
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let uuid = create(&gateway, send(&address)).await.uuid;
+    until(async || claims(world).await == 1).await;
+    let backup = back_up(&gateway).await;
+    gateway.stop().await;
+    world.signers.silent.store(false, Ordering::SeqCst);
+    (address, uuid, backup)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_anvil_has_mined_since_a_backup__should_succeed_after_a_restore() {
+    let (anvil, world) = (Anvil::start().await, World::new());
+    let (_, uuid, backup) = signing_in_a_backup(&anvil, &world).await;
+    let gateway = Anvil::start_on(&world, &anvil.url).await;
+    let sent = outcome(&gateway, &uuid).await;
+    assert_eq!(sent.error, None);
+    gateway.stop().await;
+    anvil.mine(1).await;
+    let world = restored(&world, &backup).await;
+    let gateway = Anvil::start_on(&world, &anvil.url).await;
+    a_while().await;
+    let shown = details(&gateway, &uuid).await;
+    assert_eq!(
+        shown.status(),
+        signing_request::Status::Pending,
+        "its block may go"
+    );
+    anvil.mine(128).await;
+    let shown = until_status(&gateway, &uuid, Status::Final).await;
+    assert_eq!(shown.success, Some(true));
+    let_in(&gateway, &admin()).await.unwrap();
+    let found = outcome(&gateway, &uuid).await;
+    assert_eq!(found, sent);
+    assert_eq!(anvil.received().await, "0x5", "paid once");
+    assert_eq!(world.followed().await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_anvil_has_another_one_for_since_a_backup__should_fail_after_a_restore_and_name_it() {
+    let (anvil, world) = (Anvil::start().await, World::new());
+    let (address, uuid, backup) = signing_in_a_backup(&anvil, &world).await;
+    // By a store that is not there any more.
+    let other = restored(&world, &backup).await;
+    let gateway = Anvil::start_on(&other, &anvil.url).await;
+    let_in(&gateway, &admin()).await.unwrap();
+    let payment = wire::EvmSendNative {
+        value: "6".into(),
+        ..send_native(&address)
+    };
+    let payment = create(&gateway, Kind::EvmSendNative(payment)).await.uuid;
+    let by = outcome(&gateway, &payment).await.tx_hash;
+    gateway.stop().await;
+    anvil.mine(1).await;
+    let world = restored(&world, &backup).await;
+    let gateway = Anvil::start_on(&world, &anvil.url).await;
+    a_while().await;
+    let shown = details(&gateway, &uuid).await;
+    assert_eq!(
+        shown.status(),
+        signing_request::Status::Pending,
+        "its block may go"
+    );
+    anvil.mine(128).await;
+    let_in(&gateway, &admin()).await.unwrap();
+    let error = outcome(&gateway, &uuid).await.error.unwrap();
+    let words = format!("nonce 0 was used by the transaction {by}, which is final");
+    assert!(error.message.ends_with(&words), "{error:?}");
 }

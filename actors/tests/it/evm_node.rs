@@ -18,6 +18,7 @@ use covault_core::{
     fault::ExecuteCode,
     networks::{ChainData, ChainMoment, FeeLevel, Payload, Queries, Signed, evm},
     schema::wire::{self, create_signing_request_request::Type as Kind},
+    signature::Signature,
 };
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -1171,4 +1172,54 @@ async fn a_transfer__should_wait_for_a_node_that_comes_back() {
         .await;
     assert_eq!(outcome(&gateway, &pending.uuid).await.error, None);
     assert_eq!(sends(&healthy_node), 1);
+}
+
+#[tokio::test]
+async fn signatures_in_block__should_be_of_the_transaction_with_the_number_alone() {
+    let sent = tracked(5);
+    let hash = format!("0x{}", "ab".repeat(32));
+    let found = json!({"hash": hash, "from": sent.from.to_lowercase(), "nonce": "0x5", "blockNumber": "0x9",
+        "r": "0x1", "s": format!("0x{}", "2".repeat(64))});
+    let broken = |field: &str, value: Value| {
+        let mut found = found.clone();
+        found[field] = value;
+        found
+    };
+    let mut r = [0; 32];
+    r[31] = 1;
+    let expected = Signature::Ecdsa {
+        r,
+        s: [0x22; 32],
+        y_parity: 0,
+    };
+    for (answer, is_taken) in [
+        (found.clone(), true),
+        (Value::Null, false),
+        (json!({}), false),
+        (broken("hash", json!("0x77")), false),
+        (
+            broken("from", json!("0x00000000000000000000000000000000000000aa")),
+            false,
+        ),
+        (broken("nonce", json!("0x6")), false),
+        // No block has it yet.
+        (broken("blockNumber", Value::Null), false),
+        (broken("r", json!("1")), false),
+        (broken("r", json!(format!("0x{}", "1".repeat(66)))), false),
+        (broken("s", Value::Null), false),
+    ] {
+        let said = answer.clone();
+        let node = EvmTestNode::start(move |method, params| match method {
+            "eth_getTransactionByHash" => Ok(said.clone()),
+            _ => healthy(method, params),
+        })
+        .await;
+        let client = connect(vec![node.url.clone()]);
+        let found = client.signatures_in_block(&sent, Some(&hash)).await;
+        match is_taken {
+            true => assert_eq!(found, Ok(vec![expected.clone()])),
+            false => assert!(found.is_err(), "{answer}"),
+        }
+        assert!(client.signatures_in_block(&sent, None).await.is_err());
+    }
 }

@@ -17,6 +17,7 @@ use covault_core::{
 };
 
 use crate::{
+    backup::{back_up, claims, let_in, restored},
     numbered_double::NumberedDouble,
     rebroadcast::{aptos_wallet, noted, pass, pay_aptos, sent},
     tracker::{GAP_MS, a_while, fillers, until, until_status},
@@ -119,9 +120,7 @@ struct Numbered {
 impl Numbered {
     async fn start(network: Network, world: World) -> Self {
         let chain = NumberedDouble::new(network, Arc::clone(&world.clock), 7);
-        let client = Arc::clone(&chain) as Arc<dyn ChainClient>;
-        let chains = ChainClients::default().with(ChainKey::of(network, None), client);
-        let gateway = world.start_with(Arc::clone(&world.store), chains).await;
+        let gateway = Self::open(network, &world, &chain).await;
         let vault = vault(&gateway, "main").await;
         let kind = match network {
             Network::Stellar => NetworkType::Stellar,
@@ -135,6 +134,19 @@ impl Numbered {
             network,
             from,
         }
+    }
+
+    async fn open(network: Network, world: &World, chain: &Arc<NumberedDouble>) -> Gateway {
+        let client = Arc::clone(chain) as Arc<dyn ChainClient>;
+        let chains = ChainClients::default().with(ChainKey::of(network, None), client);
+        world.start_with(Arc::clone(&world.store), chains).await
+    }
+
+    /// Ends the process, and begins another one with this world's store.
+    async fn go_on(&mut self, world: World) {
+        self.gateway.stop().await;
+        self.world = world;
+        self.gateway = Self::open(self.network, &self.world, &self.chain).await;
     }
 
     async fn pay(&self) -> String {
@@ -207,6 +219,47 @@ async fn payments_of_stellar_and_ton_behind_a_refused_number__should_fail_with_t
         for uuid in [first, second] {
             assert_eq!(outcome(&it.gateway, &uuid).await.error, None);
         }
+        assert_eq!(it.chain.next(), 9);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_sent_since_a_backup__should_succeed_where_its_hash_needs_no_signature() {
+    for network in [Network::Stellar, Network::Ton] {
+        let mut it = Numbered::start(network, World::new()).await;
+        it.world.signers.silent.store(true, Ordering::SeqCst);
+        let uuid = it.pay().await;
+        until(async || claims(&it.world).await == 1).await;
+        let backup = back_up(&it.gateway).await;
+        it.world.signers.silent.store(false, Ordering::SeqCst);
+        it.go_on(it.world.clone()).await;
+        let sent = outcome(&it.gateway, &uuid).await;
+        assert_eq!(sent.error, None);
+        let restored = restored(&it.world, &backup).await;
+        it.go_on(restored).await;
+        if network == Network::Ton {
+            // Nodes are not asked for its signature.
+            a_while().await;
+            let shown = details(&it.gateway, &uuid).await;
+            assert_eq!(shown.status(), signing_request::Status::Pending);
+            continue;
+        }
+        for _ in 0..2 {
+            until_status(&it.gateway, &uuid, Status::Final).await;
+            let shown = details(&it.gateway, &uuid).await;
+            assert_eq!(shown.status(), signing_request::Status::Succeeded);
+            assert_eq!(shown.tx_hash, sent.tx_hash);
+            // What is shown is true: nobody here has them.
+            assert_eq!(shown.signed_transaction, "");
+            assert_eq!(shown.signatures, None);
+            assert_eq!(it.world.followed().await, 0);
+            it.go_on(it.world.clone()).await;
+        }
+        // The next one is built after it, and nothing is sent without its bytes.
+        let_in(&it.gateway, &admin()).await.unwrap();
+        pass(&it.world, GAP_MS);
+        let next = it.pay().await;
+        assert_eq!(outcome(&it.gateway, &next).await.error, None);
         assert_eq!(it.chain.next(), 9);
     }
 }

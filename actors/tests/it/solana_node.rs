@@ -16,6 +16,7 @@ use covault_core::{
         ChainData, Queries, Signed,
         solana::{self, token::TOKEN},
     },
+    signature::Signature,
 };
 use serde_json::{Value, json};
 
@@ -361,7 +362,8 @@ async fn solana_transactions__should_end_with_one_that_fails_in_its_block() {
             && reason.ends_with("; the later ones were not sent"),
         "{reason}"
     );
-    assert_eq!(node.methods(), ["sendTransaction", "getSignatureStatuses"]);
+    let methods = ["getAccountInfo", "sendTransaction", "getSignatureStatuses"];
+    assert_eq!(node.methods(), methods);
     // One alone is accepted: what it does is the chain's matter.
     let one = broadcast_request(&[("tx1", "id1")]);
     assert_eq!(ship(&node, &one).await, BroadcastOutcome::Accepted);
@@ -687,6 +689,82 @@ async fn a_solana_node_that_stands_still__should_not_end_what_it_has_not_seen() 
     }
 }
 
+/// A healthy node whose chain has this time, in seconds.
+async fn at_time(time: u64) -> EvmTestNode {
+    EvmTestNode::start(move |method, params| match method {
+        "getAccountInfo" => {
+            assert_eq!(params[0], "SysvarC1ock11111111111111111111111111111111");
+            let data = [&[0; 32][..], &time.to_le_bytes()].concat();
+            let owner = "Sysvar1111111111111111111111111111111111111";
+            value(json!({"owner": owner, "data": [STANDARD.encode(data), "base64"]}))
+        }
+        _ => healthy(method, params),
+    })
+    .await
+}
+
+/// By the time at which it was sent it is told whether a node has come to its blockhash (see above): that must not be
+/// too early.
+#[tokio::test]
+async fn a_clock_that_is_behind_the_chain__should_let_nothing_of_solana_be_signed_or_sent() {
+    let queries = Queries::Solana(solana::Queries {
+        chain_id: 101,
+        blockhash: true,
+        token: None,
+        compute: None,
+    });
+    let now_ms = 1_000_000;
+    for (chain_s, is_right) in [
+        (0, true),
+        (999, true),
+        (1_060, true),
+        (1_061, false),
+        (9_999, false),
+    ] {
+        let node = at_time(chain_s).await;
+        let client = || {
+            let endpoints = ChainEndpoints::new(vec![node.url.clone()]);
+            connect_to(ChainKey::SOLANA, endpoints)
+        };
+        let chain_data = client().chain_data(&queries, now_ms).await;
+        assert_eq!(chain_data.is_ok(), is_right, "{chain_s}");
+        for retried in [false, true] {
+            let request = BroadcastRequest {
+                now_ms,
+                retried,
+                ..broadcast_request(&[(&transfer(), "id1")])
+            };
+            match client().broadcast(&request).await {
+                BroadcastOutcome::Accepted => assert!(is_right, "{chain_s}"),
+                BroadcastOutcome::Unknown(reason) => {
+                    assert!(
+                        !is_right && reason.contains("clock of this machine"),
+                        "{reason}"
+                    );
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let sent = node
+            .methods()
+            .iter()
+            .any(|method| method == "sendTransaction");
+        assert_eq!(sent, is_right, "{chain_s}");
+    }
+    // One of two nodes alone stops nothing.
+    let (liar, honest) = (at_time(9_999_999).await, at_time(1_000).await);
+    let mut endpoints = ChainEndpoints::new(vec![liar.url, honest.url]);
+    endpoints.agree = 2;
+    let request = BroadcastRequest {
+        now_ms,
+        ..broadcast_request(&[(&transfer(), "id1")])
+    };
+    let sent = connect_to(ChainKey::SOLANA, endpoints)
+        .broadcast(&request)
+        .await;
+    assert_eq!(sent, BroadcastOutcome::Accepted);
+}
+
 #[tokio::test]
 async fn a_durable_nonce__should_not_be_over_because_its_authority_was_changed() {
     // It may be changed back.
@@ -934,15 +1012,21 @@ async fn otherwise_signed__should_be_found_by_its_message_among_those_of_the_wal
         })
         .await;
         let client = connect_to(ChainKey::SOLANA, ChainEndpoints::new(vec![node.url]));
-        let found = client.has_otherwise_signed(&sent_long_ago()).await;
-        assert_eq!(found, Ok(expected));
-        // Any of several.
+        let found = client.signatures_in_block(&sent_long_ago(), None).await;
+        let signature = Signature::Ed25519 {
+            r: [9; 32],
+            s: [9; 32],
+        };
+        let of_it = if expected { vec![signature] } else { vec![] };
+        assert_eq!(found, Ok(of_it));
+        // One of several says nothing of the whole.
         let third = transaction(&[[0; 32]], &[0, 1], &[2, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
         let several = TrackedTransaction {
             signed: broadcast_request(&[(&third, "id1"), (&transfer(), "id2")]).signed,
             ..sent_long_ago()
         };
-        let found = client.has_otherwise_signed(&several).await;
-        assert_eq!(found, Ok(expected));
+        let found = client.signatures_in_block(&several, None).await;
+        assert_eq!(found.is_err(), expected);
+        assert_eq!(found.is_ok_and(|found| found.is_empty()), !expected);
     }
 }

@@ -6,6 +6,7 @@
 //!     Signing -> AwaitingApproval -> Prepared    (a signer wants more approvals)
 //!     Signed -> Broadcasting -> Succeeded        (sent by us)
 //!     Signed -> Succeeded                        (messages, broadcastTx=false)
+//!     InDoubt -> Succeeded                       (a final block has its transaction)
 //!     anything before Signed, and Broadcasting -> Failed
 //!     AwaitingApproval -> InDoubt -> Failed      (it ends after signers were asked, and then can never come)
 //!     anything before Prepared -> Failed         (found in a restored backup)
@@ -113,6 +114,13 @@ pub enum RequestEvent {
     NeverComes {
         /// Why, where the nodes say it.
         reason: Option<String>,
+    },
+    /// What it is in doubt about is in a final block.
+    FoundFinal {
+        /// Those in the block; empty where its nodes were not asked for them.
+        signatures: Vec<Signature>,
+        /// The transaction in the block; without its bytes where the signatures are not known.
+        signed: Signed,
     },
     /// The store was restored from a backup in which it was not signed: its outcome since then is unknown. What it
     /// holds may be used up by now.
@@ -344,6 +352,15 @@ impl RequestState {
                 };
                 failed(reason, code)
             }
+            (RequestState::InDoubt { .. }, RequestEvent::FoundFinal { signatures, signed }) => {
+                // Who sent it does not matter. What it used up is as it was: the chain has used it.
+                RequestState::Succeeded {
+                    signatures,
+                    signed: Some(signed),
+                    sent: true,
+                    handed_over: None,
+                }
+            }
             (
                 RequestState::Preparing { broadcast, .. },
                 RequestEvent::ApprovalWanted { reason },
@@ -560,6 +577,7 @@ impl RequestEvent {
             RequestEvent::GaveUp { .. } => "GaveUp",
             RequestEvent::Restored { .. } => "Restored",
             RequestEvent::NeverComes { .. } => "NeverComes",
+            RequestEvent::FoundFinal { .. } => "FoundFinal",
         }
     }
 
@@ -573,6 +591,7 @@ impl RequestEvent {
             | RequestEvent::GaveUp { reason, .. }
             | RequestEvent::Restored { reason } => reason.clone(),
             RequestEvent::NeverComes { reason } => reason.clone().unwrap_or_default(),
+            RequestEvent::FoundFinal { signed, .. } => signed.tx_hash.clone(),
             RequestEvent::ApprovalGiven { approval, .. } => {
                 format!("approved by {}", approval.person)
             }

@@ -260,29 +260,33 @@ fn events() -> Vec<RequestEvent> {
         RequestEvent::NeverComes {
             reason: Some(reason()),
         },
+        RequestEvent::FoundFinal {
+            signatures: signatures(),
+            signed: signed(),
+        },
     ]
 }
 
 /// Columns in the order of [`events`]: where each event leads, `.` where it is illegal.
 const MATRIX: &str = "\
-Awaiting/nobody  . . Preparing . . . Failed . . . . . . . . . Failed Failed .
-Awaiting/first   . . . AwaitingApproval . . Failed . . . . . . . . . Failed Failed .
-Awaiting/last    . . . Preparing . . Failed . . . . . . . . . Failed Failed .
-Awaiting/again   . . . AwaitingApproval . . Failed . . . . . . . . . Failed Failed .
-Awaiting/late    . . . . . Failed Failed . . . . . . . . . Failed Failed .
-Awaiting/built   . . . Prepared . . InDoubt . . . . . . . . . InDoubt InDoubt .
-Received         Screened . . . . . Failed . . . . . . . . . . Failed .
-Screened         . AwaitingApproval . . . . Failed . . . . . . . . . . Failed .
-Preparing        . . . . AwaitingApproval . Failed Preparing Prepared . . . . . . . Failed Failed .
-Prepared         . . . . . . . . . Signing . . . . . . Failed InDoubt .
-Signing          . . . . AwaitingApproval . . . . . Prepared Signed . . . . Failed InDoubt .
-Signed/send      . . . . . . . . . . . . Broadcasting . . . . . .
-Signed/keep      . . . . . . . . . . . . . Succeeded . . . . .
-Broadcasting     . . . . . . . Broadcasting . . . . . . Succeeded Failed . . .
-InDoubt          . . . . . . . . . . . . . . . . . . Failed
-Succeeded/sent   . . . . . . . . . . . . . . . . . . .
-Succeeded/kept   . . . . . . Failed . . . . . . . . . . . .
-Failed           . . . . . . . . . . . . . . . . . . .
+Awaiting/nobody  . . Preparing . . . Failed . . . . . . . . . Failed Failed . .
+Awaiting/first   . . . AwaitingApproval . . Failed . . . . . . . . . Failed Failed . .
+Awaiting/last    . . . Preparing . . Failed . . . . . . . . . Failed Failed . .
+Awaiting/again   . . . AwaitingApproval . . Failed . . . . . . . . . Failed Failed . .
+Awaiting/late    . . . . . Failed Failed . . . . . . . . . Failed Failed . .
+Awaiting/built   . . . Prepared . . InDoubt . . . . . . . . . InDoubt InDoubt . .
+Received         Screened . . . . . Failed . . . . . . . . . . Failed . .
+Screened         . AwaitingApproval . . . . Failed . . . . . . . . . . Failed . .
+Preparing        . . . . AwaitingApproval . Failed Preparing Prepared . . . . . . . Failed Failed . .
+Prepared         . . . . . . . . . Signing . . . . . . Failed InDoubt . .
+Signing          . . . . AwaitingApproval . . . . . Prepared Signed . . . . Failed InDoubt . .
+Signed/send      . . . . . . . . . . . . Broadcasting . . . . . . .
+Signed/keep      . . . . . . . . . . . . . Succeeded . . . . . .
+Broadcasting     . . . . . . . Broadcasting . . . . . . Succeeded Failed . . . .
+InDoubt          . . . . . . . . . . . . . . . . . . Failed Succeeded
+Succeeded/sent   . . . . . . . . . . . . . . . . . . . .
+Succeeded/kept   . . . . . . Failed . . . . . . . . . . . . .
+Failed           . . . . . . . . . . . . . . . . . . . .
 ";
 
 fn matrix() -> String {

@@ -215,8 +215,8 @@ pub enum RequestState {
         /// The bytes.
         signed: Signed,
     },
-    /// Given up after signers were asked for its transaction: some may have signed it. Pending until it can never come.
-    /// After a restore it may even have been sent.
+    /// Given up after signers were asked for its transaction: some may have signed it. Pending until a final block has
+    /// it, or it can never come. After a restore it may even have been sent.
     InDoubt {
         /// What they were asked for. Holds nothing; after a restore, what it held before.
         draft: Box<Draft>,
@@ -229,7 +229,7 @@ pub enum RequestState {
     Succeeded {
         /// The signatures.
         signatures: Vec<Signature>,
-        /// The signed transaction; `None` for messages.
+        /// The signed transaction; `None` for messages. Without bytes where it was found in a block by its hash alone.
         signed: Option<Signed>,
         /// Whether it was sent.
         sent: bool,
@@ -249,8 +249,18 @@ pub enum RequestState {
 }
 
 impl RequestState {
-    /// The signed transaction, where there is one and the request has not failed.
+    /// The signed transaction, where its bytes are here and the request has not failed.
     pub fn signed(&self) -> Option<&Signed> {
+        self.transaction()
+            .filter(|signed| !signed.transaction.is_empty())
+    }
+
+    /// The hash of the signed transaction, where there is one and the request has not failed.
+    pub fn tx_hash(&self) -> Option<&str> {
+        self.transaction().map(|signed| signed.tx_hash.as_str())
+    }
+
+    fn transaction(&self) -> Option<&Signed> {
         match self {
             RequestState::Signed { signed, .. } | RequestState::Succeeded { signed, .. } => {
                 signed.as_ref()
@@ -285,9 +295,9 @@ impl RequestState {
             return None;
         };
         Some(format!(
-            "given up: {reason}. Signers may already have signed its transaction, so it stays pending until that \
-             transaction can never be mined: another one of the wallet has used the same nonce, outputs or objects \
-             for good, or it has expired"
+            "given up: {reason}. Signers may already have signed its transaction, so it stays pending until a final \
+             block has that transaction, or it can never be mined: another one of the wallet has used the same \
+             nonce, outputs or objects for good, or it has expired"
         ))
     }
 

@@ -9,6 +9,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
     networks::solana::{self, lifetime::TransactionLifetime, wire::WireTransaction},
     request::TransactionPart,
+    signature::Signature,
 };
 use serde_json::{Value, json};
 
@@ -251,38 +252,44 @@ impl SolanaNode {
         Some((answer, from_ms))
     }
 
-    /// Whether what is final has one of the messages of a transaction: looked for among those of the wallet, back to
-    /// before it was built.
-    pub(super) async fn find_message(
+    /// The sender's signatures of all messages of a transaction, as what is final has them: looked for among the
+    /// transactions of the wallet, back to before it was built. Empty where no block has any of them.
+    pub(super) async fn find_messages(
         &self,
         transaction: &TrackedTransaction,
-    ) -> Result<bool, ChainError> {
+    ) -> Result<Vec<Signature>, ChainError> {
+        let unknown = |problem: &str| ChainError::Unknown(problem.into());
         let parts = solana::each(&transaction.signed).unwrap_or_default();
         let wanted: Option<Vec<_>> = parts.iter().map(|(text, _)| message_of(text)).collect();
-        let wanted =
-            wanted.ok_or_else(|| ChainError::Unknown("the transaction cannot be read".into()))?;
-        let ask = |node| self.finds_one(node, transaction, &wanted);
-        match self.rpc.witnesses(ask).await {
-            Some(found) => Ok(found.contains(&true)),
-            None => Err(ChainError::Unknown(
-                "too few nodes have all transactions of the wallet since".into(),
-            )),
+        let wanted = wanted.ok_or_else(|| unknown("the transaction cannot be read"))?;
+        let ask = |node| self.finds_some(node, transaction, &wanted);
+        let said = self.rpc.witnesses(ask).await;
+        let said =
+            said.ok_or_else(|| unknown("too few nodes have all transactions of the wallet since"))?;
+        // A node that has one is right, whatever others say.
+        let place = |place: usize| said.iter().find_map(|of_node| of_node.get(place)?.clone());
+        let found: Vec<Option<Signature>> = (0..wanted.len()).map(place).collect();
+        if found.iter().all(Option::is_none) {
+            return Ok(Vec::new());
         }
+        let all = found.into_iter().collect::<Option<Vec<_>>>();
+        all.ok_or_else(|| unknown("blocks have only some of the request's transactions"))
     }
 
-    /// Whether one node has one of these messages. `None` where it does not have all blocks from around the moment at
-    /// which the transaction was built, or the wallet has too many since.
-    async fn finds_one(
+    /// Which of these messages one node has, with the sender's signatures. `None` where it does not have all blocks from
+    /// around the moment at which the transaction was built, or the wallet has too many since.
+    async fn finds_some(
         &self,
         node: usize,
         transaction: &TrackedTransaction,
         wanted: &[Vec<u8>],
-    ) -> Option<bool> {
+    ) -> Option<Vec<Option<Signature>>> {
         let params = json!([{"commitment": COMMITMENT_FOR_GOOD}]);
         let last = self.rpc.at(node, RpcCall("getSlot", params)).await.ok()?;
         let to_ms = self.time_ms(node, last.as_u64()?).await?;
         let since_ms = transaction.sent_at_ms.saturating_sub(HISTORY_MARGIN_MS);
         let mut before = Value::Null;
+        let mut found = vec![None; wanted.len()];
         for _ in 0..MAX_PAGES {
             // Not of a node behind the same address that has not got there.
             let options = json!({"limit": PAGE, "commitment": COMMITMENT_FOR_GOOD,
@@ -296,20 +303,25 @@ impl SolanaNode {
             let page = read_history(&page)?;
             for (signature, time_ms) in &page {
                 if *time_ms < since_ms {
-                    return Some(false);
+                    return Some(found);
                 }
                 let how = json!({"encoding": "base64", "commitment": COMMITMENT_FOR_GOOD,
                     "maxSupportedTransactionVersion": 0});
                 let call = RpcCall("getTransaction", json!([signature, how]));
-                let found = self.rpc.at(node, call).await.ok()?;
-                let message = message_of(found.pointer("/transaction/0")?.as_str()?)?;
-                if wanted.contains(&message) {
-                    return Some(true);
+                let answer = self.rpc.at(node, call).await.ok()?;
+                let text = answer.pointer("/transaction/0")?.as_str()?;
+                let message = message_of(text)?;
+                let places = found.iter_mut().zip(wanted);
+                for (place, _) in places.filter(|(_, wanted)| **wanted == message) {
+                    *place = Some(signature_of(text, &transaction.from)?);
+                }
+                if found.iter().all(Option::is_some) {
+                    return Some(found);
                 }
             }
             match page.last() {
                 Some((signature, _)) if page.len() >= PAGE => before = json!(signature),
-                _ => return Some(false),
+                _ => return Some(found),
             }
         }
         None
@@ -374,6 +386,14 @@ fn message_of(transaction: &str) -> Option<Vec<u8>> {
     let bytes = STANDARD.decode(transaction).ok()?;
     let parsed = WireTransaction::parse(&bytes).ok()?;
     Some(parsed.message_bytes().to_vec())
+}
+
+/// The signature of an address of a transaction in base64.
+fn signature_of(transaction: &str, address: &str) -> Option<Signature> {
+    let bytes = STANDARD.decode(transaction).ok()?;
+    let parsed = WireTransaction::parse(&bytes).ok()?;
+    let (r, s) = parsed.signature_of(address)?;
+    Some(Signature::Ed25519 { r, s })
 }
 
 /// The transactions of an address, the newest first, each with its time in milliseconds since the Unix epoch.

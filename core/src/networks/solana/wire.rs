@@ -114,6 +114,14 @@ impl WireTransaction {
         (*first != BLANK).then_some(*first)
     }
 
+    /// The signature of an address, base58, by halves; `None` where it is missing or not asked for.
+    pub fn signature_of(&self, address: &str) -> Option<([u8; 32], [u8; 32])> {
+        let key = address.parse().ok()?;
+        let signature = self.signatures().get(self.place_of(&key)?)?;
+        let (r, s) = signature.split_first_chunk()?;
+        (*signature != BLANK).then_some((*r, s.try_into().ok()?))
+    }
+
     /// The place of a key among the required signers; `None` when its signature is not asked for.
     pub fn place_of(&self, key: &Pubkey) -> Option<usize> {
         let keys = self.message.static_account_keys().iter();

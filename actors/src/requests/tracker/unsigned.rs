@@ -1,0 +1,280 @@
+//! Transactions that signers may have signed and nobody here has: those of requests that were given up, or that a
+//! restored backup shows unsigned. They are only asked for (docs/decisions/0030-doubt-about-a-broadcast.md).
+//!
+//! Where the hash hangs on the signatures, the chain tells whether what it has is theirs: signatures of the wallet's
+//! key over just these bytes are nobody else's.
+
+use covault_core::{
+    fault::Fault,
+    ids::RequestId,
+    networks::{Payload, Signed},
+    request::{Inclusion, RequestEvent, RequestState, SigningRequest},
+    signature::Signature,
+};
+use tokio::time::Instant;
+
+use super::Pump;
+use crate::{
+    chain_rpc::{TrackedTransaction, TransactionSighting},
+    requests::{
+        replacing,
+        request_store::{self, CommitExtras},
+    },
+    store::rows::TransactionRow,
+    tracking::TrackedRequest,
+};
+
+/// One of them that a final block has.
+pub(super) struct FoundTransaction {
+    signed: Signed,
+    signatures: Vec<Signature>,
+    inclusion: Inclusion,
+}
+
+/// What the nodes say of a transaction, once it is known whose it is that they speak of.
+pub(super) enum UnsignedFate {
+    Seen(TransactionSighting),
+    Found(FoundTransaction),
+}
+
+/// What became of a transaction of which another one, or none, was seen in its place.
+enum OtherwiseSigned {
+    /// It is the one that was seen.
+    Found(FoundTransaction),
+    /// What was seen is another one, or there is none.
+    Not,
+    /// Nobody can tell now.
+    Unknown,
+}
+
+impl Pump {
+    /// What a sighting says once it is known which of our transactions has taken the place of a request's. What nobody
+    /// here has comes to an end by what is certain alone: what has used its number may be itself.
+    pub(super) async fn of_ours(
+        &self,
+        request: RequestId,
+        sighting: TransactionSighting,
+    ) -> UnsignedFate {
+        let Some(tracked) = self.open.get(&request).map(|entry| &entry.tracked) else {
+            return UnsignedFate::Seen(sighting);
+        };
+        if tracked.unsigned.is_none() {
+            return UnsignedFate::Seen(match sighting {
+                TransactionSighting::Replaced(None) => {
+                    TransactionSighting::Replaced(self.winner(tracked).await)
+                }
+                sighting => sighting,
+            });
+        }
+        let looked = self.look(tracked, sighting).await;
+        looked.unwrap_or_else(|fault| {
+            tracing::warn!(%request, ?fault, "what has replaced a transaction could not be read");
+            UnsignedFate::Seen(TransactionSighting::Missing)
+        })
+    }
+
+    async fn look(
+        &self,
+        tracked: &TrackedRequest,
+        sighting: TransactionSighting,
+    ) -> Result<UnsignedFate, Fault> {
+        let (services, account) = (&*self.services, &tracked.account);
+        let (request, signed) = (tracked.request, &tracked.transaction.signed);
+        let uses = tracked.unsigned.as_deref().unwrap_or_default();
+        let known = account.network.rules().hash_before_signing();
+        let (by, otherwise) = match sighting {
+            TransactionSighting::Final(inclusion) if known => {
+                let hash = signed.tx_hash.clone();
+                // Two requests that ask for the very same have one transaction, and it is that of the one which sent it.
+                if replacing::is_of_another(services, request, account, uses, &hash).await? {
+                    let replaced = TransactionSighting::Replaced(Some(hash));
+                    return Ok(UnsignedFate::Seen(replaced));
+                }
+                return Ok(UnsignedFate::Found(FoundTransaction {
+                    signed: Signed {
+                        transaction: String::new(),
+                        tx_hash: hash,
+                    },
+                    signatures: Vec::new(),
+                    inclusion,
+                }));
+            }
+            TransactionSighting::Replaced(by) => {
+                let rival = replacing::rival(services, request, account, uses).await?;
+                let by = match (rival, by) {
+                    (rival, by) if known => {
+                        let replaced = TransactionSighting::Replaced(by.or(rival));
+                        return Ok(UnsignedFate::Seen(replaced));
+                    }
+                    (Some(rival), by) if by.as_ref().is_none_or(|by| *by == rival) => {
+                        let replaced = TransactionSighting::Replaced(Some(rival));
+                        return Ok(UnsignedFate::Seen(replaced));
+                    }
+                    (_, by) => by,
+                };
+                // Where that one is the pump that follows it finds out.
+                let is_of_another = match &by {
+                    Some(by) => {
+                        replacing::is_of_another(services, request, account, uses, by).await?
+                    }
+                    None => false,
+                };
+                if is_of_another {
+                    return Ok(UnsignedFate::Seen(TransactionSighting::Missing));
+                }
+                let otherwise = self.otherwise_signed(tracked, by.as_deref()).await?;
+                (by, otherwise)
+            }
+            // Where there are numbers it ended with its own unused.
+            TransactionSighting::Expired if !known && tracked.number.is_none() => {
+                (None, self.otherwise_signed(tracked, None).await?)
+            }
+            sighting => return Ok(UnsignedFate::Seen(sighting)),
+        };
+        Ok(match (otherwise, by) {
+            (OtherwiseSigned::Found(found), _) => UnsignedFate::Found(found),
+            (OtherwiseSigned::Not, Some(by)) => {
+                UnsignedFate::Seen(TransactionSighting::Replaced(Some(by)))
+            }
+            (OtherwiseSigned::Not, None) => UnsignedFate::Seen(TransactionSighting::Expired),
+            (OtherwiseSigned::Unknown, _) => UnsignedFate::Seen(TransactionSighting::Missing),
+        })
+    }
+
+    /// Whether a transaction is in a final block with signatures that are not known here: `by`, which has used its
+    /// number, or one with the same content.
+    async fn otherwise_signed(
+        &self,
+        tracked: &TrackedRequest,
+        by: Option<&str>,
+    ) -> Result<OtherwiseSigned, Fault> {
+        let request = tracked.request;
+        let signatures = match self
+            .client
+            .signatures_in_block(&tracked.transaction, by)
+            .await
+        {
+            Ok(signatures) => signatures,
+            Err(error) => {
+                tracing::debug!(%request, ?error, "the nodes do not say what has used the number of a transaction");
+                return Ok(OtherwiseSigned::Unknown);
+            }
+        };
+        // Its number is used: whose transaction has it must be told.
+        if signatures.is_empty() {
+            return Ok(match by {
+                None if tracked.number.is_none() => OtherwiseSigned::Not,
+                _ => OtherwiseSigned::Unknown,
+            });
+        }
+        let Some((stored, _)) = self.services.request(request).await? else {
+            return Ok(OtherwiseSigned::Unknown);
+        };
+        let Some((signed, signatures)) = assembled(&stored, &signatures)? else {
+            return Ok(match by {
+                Some(_) => OtherwiseSigned::Not,
+                None => OtherwiseSigned::Unknown,
+            });
+        };
+        if by.is_some_and(|by| !by.eq_ignore_ascii_case(&signed.tx_hash)) {
+            return Ok(OtherwiseSigned::Unknown);
+        }
+        let transaction = TrackedTransaction {
+            signed: signed.clone(),
+            ..tracked.transaction.clone()
+        };
+        let now_ms = self.services.now_ms();
+        let sightings = self.client.sightings(&[transaction], now_ms).await;
+        Ok(match sightings.as_slice() {
+            [Ok(TransactionSighting::Final(inclusion))] => {
+                OtherwiseSigned::Found(FoundTransaction {
+                    signed,
+                    signatures,
+                    inclusion: *inclusion,
+                })
+            }
+            _ => OtherwiseSigned::Unknown,
+        })
+    }
+
+    /// A request's transaction is in a final block, whoever sent it.
+    pub(super) async fn found(&mut self, request: RequestId, found: FoundTransaction) {
+        let FoundTransaction {
+            signed,
+            signatures,
+            inclusion,
+        } = found;
+        tracing::warn!(%request, hash = signed.tx_hash, "a final block has the transaction of a request that was given up");
+        let row = TransactionRow::settled(inclusion, self.services.now_ms());
+        let event = RequestEvent::FoundFinal { signatures, signed };
+        self.end_doubt(request, event, Some(&row)).await;
+    }
+
+    /// Ends a request in doubt. What cannot be stored now is seen again.
+    pub(super) async fn end_doubt(
+        &mut self,
+        request: RequestId,
+        event: RequestEvent,
+        settled: Option<&TransactionRow>,
+    ) {
+        let pause = self.first_pause();
+        let services = self.services_of(request);
+        let Some(entry) = self.open.get_mut(&request) else {
+            return;
+        };
+        (entry.pause, entry.due) = (pause, Instant::now() + pause);
+        let Some(services) = services else {
+            return;
+        };
+        let work = async {
+            let Some((found, version)) = services.request(request).await? else {
+                return Ok(());
+            };
+            if !matches!(found.state, RequestState::InDoubt { .. }) {
+                return Ok(());
+            }
+            let extras = CommitExtras {
+                settled,
+                ..CommitExtras::default()
+            };
+            let ended = request_store::end(&services, found, version, event, extras).await;
+            Ok::<_, Fault>(ended?)
+        };
+        match work.await {
+            Ok(()) => {
+                self.open.remove(&request);
+            }
+            Err(fault) => {
+                tracing::warn!(%request, ?fault, "failed to store what became of a transaction");
+            }
+        }
+    }
+}
+
+/// The transaction of a request in doubt with these signatures, where they are of its key and over just that.
+fn assembled(
+    request: &SigningRequest,
+    signatures: &[Signature],
+) -> Result<Option<(Signed, Vec<Signature>)>, Fault> {
+    let RequestState::InDoubt { draft, .. } = &request.state else {
+        return Ok(None);
+    };
+    let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
+    let rules = request.network.rules();
+    // The other parity, too: nodes write it in several ways.
+    let flipped = signatures.iter().map(|signature| match *signature {
+        Signature::Ecdsa { r, s, y_parity } => Signature::Ecdsa {
+            r,
+            s,
+            y_parity: y_parity ^ 1,
+        },
+        Signature::Ed25519 { r, s } => Signature::Ed25519 { r, s },
+    });
+    for signatures in [signatures.to_vec(), flipped.collect()] {
+        let key = &request.public_key;
+        if let Ok(Some(signed)) = rules.assemble(&payload, &draft.unsigned, &signatures, key) {
+            return Ok(Some((signed, signatures)));
+        }
+    }
+    Ok(None)
+}
