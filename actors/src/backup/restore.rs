@@ -4,8 +4,8 @@
 //! not done a second time (docs/decisions/0023):
 //!
 //! - A request that was not signed is given up. It may have been signed, sent, rejected, or asked for again
-//!   since. One of which the backup has the transaction is in doubt, and so pending until that can never be
-//!   mined; what it holds stays held, until the chain shows that it is free. The others have failed: of messages no
+//!   since. One of which the backup has the transaction is in doubt, and so pending until a final block has that, or it
+//!   can never be mined; what it holds stays held, until the chain shows that it is free. The others have failed: of messages no
 //!   chain knows, and of what was not built yet nobody could tell it in the chain.
 //! - One that was signed goes on: only the same bytes are sent.
 //! - Keys that were being made, and new shares, are left to an operator: they may be there.

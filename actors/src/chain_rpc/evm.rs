@@ -79,6 +79,7 @@ impl LatestBlock {
 
 /// One EVM chain.
 pub struct EvmNode {
+    chain_id: u64,
     rpc: Client<JsonRpc>,
     /// Set once a block had a base fee: EIP-1559 is never switched off again.
     eip1559: OnceCell<()>,
@@ -89,6 +90,7 @@ impl EvmNode {
     pub fn new(chain_id: u64, pool: NodePool) -> Self {
         let rpc = Client::new(pool, JsonRpc::default());
         Self {
+            chain_id,
             rpc: rpc.checked(RpcCall("eth_chainId", json!([])), move |answer| {
                 let found = quantity(answer).ok_or("the node named no chain")?;
                 Ok((found != u128::from(chain_id)).then(|| {
@@ -278,6 +280,10 @@ impl EvmNode {
         };
         match block("finalized").await {
             Ok(height) => Ok(height),
+            // A node in trouble may know it well.
+            Err(RpcCallError::Node(error)) if speaks_of_load(&error) => {
+                Err(ChainError::Unknown(error.words()))
+            }
             Err(RpcCallError::Node(_)) => Ok(block("latest").await?.saturating_sub(FINAL_DEPTH)),
             Err(error) => Err(error.into()),
         }
@@ -415,6 +421,14 @@ impl EvmNode {
         let is_there = |receipt: &Value| Some(!receipt.is_null());
         if self.rpc.query_quorum(call, is_there).await? {
             return Ok(TransactionSighting::Waiting);
+        }
+        // Behind one address the nodes may be other ones by now, of another chain, where the account has other numbers.
+        let id = |id: &Value| u64::try_from(quantity(id)?).ok();
+        let call = RpcCall("eth_chainId", json!([]));
+        let found = self.rpc.query_quorum(call, id).await?;
+        if found != self.chain_id {
+            let problem = format!("the nodes are on chain {found} now");
+            return Err(ChainError::Unknown(problem));
         }
         let by = self.find_by_number(&sent, height).await;
         Ok(match by {

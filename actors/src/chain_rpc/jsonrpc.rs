@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
 use super::{
@@ -87,8 +87,11 @@ impl Call<JsonRpc> for RpcCall {
             Some(JsonRpcResponse {
                 error: Some(error), ..
             }) => ParsedResponse::Value(Err(error)),
-            Some(JsonRpcResponse { result, .. }) => ParsedResponse::Value(Ok(result)),
-            None => ParsedResponse::Malformed(format!(
+            Some(JsonRpcResponse {
+                result: Some(result),
+                ..
+            }) => ParsedResponse::Value(Ok(result)),
+            _ => ParsedResponse::Malformed(format!(
                 "the node answered HTTP {} without JSON-RPC",
                 response.status
             )),
@@ -141,7 +144,11 @@ impl Call<JsonRpc> for RpcCalls {
             if let Some(error) = answer.error.as_ref().filter(|error| overloaded(error)) {
                 return ParsedResponse::Busy(error.words());
             }
-            found.insert(id, answer.error.map_or(Ok(answer.result), Err));
+            let said = match answer.error {
+                Some(error) => Some(Err(error)),
+                None => answer.result.map(Ok),
+            };
+            found.extend(said.map(|said| (id, said)));
         }
         let answers: Option<Vec<_>> = (0..self.0.len()).map(|id| found.remove(&id)).collect();
         match answers {
@@ -160,9 +167,14 @@ struct RpcBatchAnswer {
 
 #[derive(Deserialize)]
 struct JsonRpcResponse {
-    #[serde(default)]
-    result: Value,
+    /// `null` says that there is no such thing. Nothing says nothing: a gateway may have written that.
+    #[serde(default, deserialize_with = "present")]
+    result: Option<Value>,
     error: Option<RpcError>,
+}
+
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
 }
 
 /// Whether what is in front of a node says so: the node may have got the call all the same.

@@ -1223,3 +1223,67 @@ async fn signatures_in_block__should_be_of_the_transaction_with_the_number_alone
         assert!(client.signatures_in_block(&sent, None).await.is_err());
     }
 }
+
+/// A node whose final block has used the number of what is asked for, and which knows no transaction.
+fn passed_by(method: &str, params: &Value) -> Result<Value, (i64, String)> {
+    match method {
+        "eth_getBlockByNumber" if params[0] == "finalized" => Ok(json!({"number": "0x40"})),
+        "eth_getTransactionCount" => Ok(json!("0x6")),
+        "eth_getTransactionByHash" | "eth_getTransactionReceipt" => Ok(Value::Null),
+        _ => healthy(method, params),
+    }
+}
+
+#[tokio::test]
+async fn an_answer_without_a_result__should_not_say_that_there_is_no_transaction() {
+    for is_broken in [false, true] {
+        let (listener, url) = http_double::listen().await;
+        http_double::serve(listener, move |request| {
+            let one = |call: &Value| {
+                let method = call["method"].as_str().unwrap();
+                if is_broken && method == "eth_getTransactionReceipt" {
+                    return json!({"id": call["id"], "message": "please slow down"});
+                }
+                let result = passed_by(method, &call["params"]).unwrap();
+                json!({"jsonrpc": "2.0", "id": call["id"], "result": result})
+            };
+            let body = match request.json() {
+                Value::Array(calls) => calls.iter().map(one).collect(),
+                call => one(&call),
+            };
+            async move { Some(HttpResponse::json(200, &body)) }
+        });
+        let sighted = connect(vec![url]).sightings(&[tracked(5)], 0).await;
+        match is_broken {
+            true => assert!(sighted[0].is_err(), "{sighted:?}"),
+            false => assert_eq!(sighted, [Ok(TransactionSighting::Replaced(None))]),
+        }
+    }
+}
+
+#[tokio::test]
+async fn nodes_that_have_changed_their_chain__should_not_end_a_transaction() {
+    let changed = Arc::new(AtomicUsize::new(0));
+    let calls = Arc::clone(&changed);
+    let node = EvmTestNode::start(move |method, params| match method {
+        // It was the right one when it was first asked.
+        "eth_chainId" if calls.fetch_add(1, Ordering::SeqCst) > 0 => Ok(json!("0x1")),
+        _ => passed_by(method, params),
+    })
+    .await;
+    let sighted = connect(vec![node.url]).sightings(&[tracked(5)], 0).await;
+    assert!(sighted[0].is_err(), "{sighted:?}");
+}
+
+#[tokio::test]
+async fn a_node_in_trouble__should_not_have_what_is_final_guessed() {
+    for (words, is_guessed) in [("too many requests", false), ("invalid block tag", true)] {
+        let node = EvmTestNode::start(move |method, params| match method {
+            "eth_getBlockByNumber" if params[0] == "finalized" => Err((-32000, words.into())),
+            _ => passed_by(method, params),
+        })
+        .await;
+        let sighted = connect(vec![node.url]).sightings(&[tracked(5)], 0).await;
+        assert_eq!(sighted[0].is_ok(), is_guessed, "{words}: {sighted:?}");
+    }
+}
