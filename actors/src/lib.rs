@@ -24,6 +24,7 @@ mod retention;
 mod root;
 mod services;
 pub mod settings;
+mod shares;
 pub mod store;
 mod tasks;
 #[cfg(feature = "testing")]

@@ -290,7 +290,8 @@ impl AptosNode {
         let call = NodeRequest::post(
             "/transactions/simulate",
             NodeRequestBody::Bytes(SIGNED, bytes),
-        );
+        )
+        .costly();
         let answer = self.rest.ask(call).await?;
         if answer.is_success() {
             let outcomes = answer.json::<Vec<AptosSimulation>>().unwrap_or_default();
@@ -501,7 +502,8 @@ impl ChainClient for AptosNode {
         let call = NodeRequest::post(
             "/transactions/simulate",
             NodeRequestBody::Bytes(SIGNED, bytes),
-        );
+        )
+        .costly();
         let answer = self.rest.query_best_effort(call).await.ok()?;
         let outcomes = answer
             .is_success()

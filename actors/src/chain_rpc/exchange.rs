@@ -26,6 +26,8 @@ pub struct NodeRequest {
     pub(super) within: Option<Duration>,
     /// What it asks for, for errors.
     pub(super) subject: &'static str,
+    /// The node has to run a program for it.
+    pub(super) is_costly: bool,
 }
 
 /// What is sent with it.
@@ -52,6 +54,7 @@ impl NodeRequest {
             body: NodeRequestBody::Nothing,
             within: None,
             subject: "what was asked",
+            is_costly: false,
         }
     }
 
@@ -64,6 +67,7 @@ impl NodeRequest {
             body,
             within: None,
             subject: "what was asked",
+            is_costly: false,
         }
     }
 
@@ -71,6 +75,14 @@ impl NodeRequest {
     #[must_use]
     pub fn about(mut self, subject: &'static str) -> Self {
         self.subject = subject;
+        self
+    }
+
+    /// The node has to run a program for it, which takes as long as that likes: such calls get a part of the node's places
+    /// only, and one that takes too long says nothing of the node.
+    #[must_use]
+    pub fn costly(mut self) -> Self {
+        self.is_costly = true;
         self
     }
 

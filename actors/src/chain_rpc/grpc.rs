@@ -25,6 +25,7 @@ const TRAILERS: u8 = 0x80;
 pub struct GrpcMethod<Q, A> {
     path: &'static str,
     internal_is_answer: bool,
+    is_costly: bool,
     types: PhantomData<fn(Q) -> A>,
 }
 
@@ -34,6 +35,7 @@ impl<Q, A> GrpcMethod<Q, A> {
         Self {
             path,
             internal_is_answer: false,
+            is_costly: false,
             types: PhantomData,
         }
     }
@@ -47,11 +49,21 @@ impl<Q, A> GrpcMethod<Q, A> {
         }
     }
 
+    /// As [`NodeRequest::costly`].
+    #[must_use]
+    pub const fn costly(self) -> Self {
+        Self {
+            is_costly: true,
+            ..self
+        }
+    }
+
     /// A call of it.
     pub fn call(&self, request: Q) -> GrpcCall<Q, A> {
         GrpcCall {
             path: self.path,
             internal_is_answer: self.internal_is_answer,
+            is_costly: self.is_costly,
             request,
             within: None,
             answer: PhantomData,
@@ -113,6 +125,7 @@ impl Protocol for GrpcWeb {
 pub struct GrpcCall<Q, A> {
     path: &'static str,
     internal_is_answer: bool,
+    is_costly: bool,
     request: Q,
     within: Option<Duration>,
     answer: PhantomData<fn() -> A>,
@@ -138,6 +151,10 @@ impl<Q: Message, A: Message + Default> Call<GrpcWeb> for GrpcCall<Q, A> {
     fn request(&self, _: &GrpcWeb) -> NodeRequest {
         let body = frame(0, &self.request.encode_to_vec());
         let request = NodeRequest::post(self.path, NodeRequestBody::Bytes(CONTENT_TYPE, body));
+        let request = match self.is_costly {
+            true => request.costly(),
+            false => request,
+        };
         match self.within {
             Some(time) => request.within(time),
             None => request,

@@ -37,6 +37,9 @@ impl Refusal for RpcError {
     }
 }
 
+/// Methods for which a node runs a program.
+const COSTLY: [&str; 3] = ["eth_call", "eth_estimateGas", "simulateTransaction"];
+
 /// Why a call gave no result.
 pub type RpcCallError = CallError<RpcError>;
 
@@ -65,7 +68,11 @@ impl Call<JsonRpc> for RpcCall {
         let Self(method, params) = self;
         let id = protocol.next_id.fetch_add(1, Ordering::Relaxed);
         let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
-        NodeRequest::post("", NodeRequestBody::Json(body))
+        let request = NodeRequest::post("", NodeRequestBody::Json(body));
+        match COSTLY.contains(method) {
+            true => request.costly(),
+            false => request,
+        }
     }
 
     /// Some nodes send JSON-RPC errors with an HTTP error status.
@@ -113,7 +120,11 @@ impl Call<JsonRpc> for RpcCalls {
     fn request(&self, _: &JsonRpc) -> NodeRequest {
         let call = |(id, RpcCall(method, params)): (usize, &RpcCall)| json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
         let calls = self.0.iter().enumerate().map(call).collect();
-        NodeRequest::post("", NodeRequestBody::Json(Value::Array(calls)))
+        let request = NodeRequest::post("", NodeRequestBody::Json(Value::Array(calls)));
+        match self.0.iter().any(|call| COSTLY.contains(&call.0)) {
+            true => request.costly(),
+            false => request,
+        }
     }
 
     /// Answers may come in any order (JSON-RPC 2.0, section 6).

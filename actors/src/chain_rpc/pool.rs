@@ -1,8 +1,8 @@
 //! The nodes of one chain, as one: HTTP requests go to the node that is doing best, then to the
 //! others; where money depends on the answer, several have to give the same.
 //!
-//! What hangs is not waited for by everybody: a node has so many calls in progress and no more, one that is
-//! silent gets them one at a time, and all who wait to hear on which chain it is wait for the same call.
+//! What hangs is not waited for by everybody: a node has so many calls in progress and no more ([`CallLine`]), one that
+//! is silent gets them one at a time, and all who wait to hear on which chain it is wait for the same call.
 //!
 //! Errors name the chain and never a node's address, which may hold an access key.
 
@@ -29,12 +29,13 @@ use reqwest::{
     header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue},
 };
 use secrecy::ExposeSecret as _;
-use tokio::{sync::Semaphore, time::Instant};
+use tokio::time::Instant;
 
 use super::{
     endpoints::{ChainEndpoints, ChainKey, NodeAuth, NodeEndpoint},
     exchange::{NodeRequest, NodeRequestBody, NodeResponse, ParsedResponse},
     health::{EndpointHealth, NodeHealth},
+    line::{CallLine, wanted_since},
 };
 
 /// Longest answer that is read: a node must not be able to fill the memory.
@@ -43,6 +44,8 @@ const MAX_ANSWER: usize = 8 << 20;
 pub(super) const TOO_LONG: &str = "the node's answer is too long";
 /// Most calls to one node that are in progress at once.
 pub const CALLS_PER_NODE: usize = 128;
+/// Statuses by which a node says that it has too much to do.
+const TOO_MUCH: [u16; 3] = [429, 503, 504];
 /// Connections to one node that are kept for later calls.
 const IDLE_PER_NODE: usize = 16;
 /// How often all nodes are gone through for one question.
@@ -57,8 +60,7 @@ pub struct PoolPorts {
     pub clock: Arc<dyn Clock>,
     /// So that not all wait equally long.
     pub entropy: Arc<dyn Entropy>,
-    /// Calls to one node that may be in progress at once; others wait for a place, for as long as an answer may
-    /// take. Each has a socket.
+    /// Calls to one node that may be in progress at once, at most; others wait for a place. Each has a socket.
     pub calls_per_node: usize,
 }
 
@@ -101,7 +103,7 @@ struct PoolNode {
     http: reqwest::Client,
     timeout: Duration,
     health: NodeHealth,
-    places: Semaphore,
+    line: CallLine,
     /// It has said that it is on the right chain.
     checked: AtomicBool,
     /// The call that asks it now.
@@ -130,6 +132,8 @@ enum NodeFailure {
     Lost(String),
     /// It may have, and said nothing at all.
     Silent(String),
+    /// It may have, and is not done in time with what takes long. That says nothing of the node.
+    Slow(String),
     /// It is on another chain.
     WrongChain(String),
 }
@@ -141,12 +145,13 @@ impl NodeFailure {
             | Self::Idle(reason)
             | Self::Lost(reason)
             | Self::Silent(reason)
+            | Self::Slow(reason)
             | Self::WrongChain(reason) => reason,
         }
     }
 
     fn may_have_taken_it(&self) -> bool {
-        matches!(self, Self::Lost(_) | Self::Silent(_))
+        matches!(self, Self::Lost(_) | Self::Silent(_) | Self::Slow(_))
     }
 }
 
@@ -205,7 +210,7 @@ impl NodePool {
                     url,
                     timeout,
                     health: NodeHealth::default(),
-                    places: Semaphore::new(ports.calls_per_node),
+                    line: CallLine::new(ports.calls_per_node),
                     checked: AtomicBool::new(false),
                     checking: Mutex::default(),
                     ports: ports.clone(),
@@ -530,15 +535,15 @@ impl NodePool {
         dice(&*self.ports.entropy)
     }
 
-    /// Every node: first those that are well, from the one that answered last; then the others,
-    /// from the one that has been left alone for longest.
+    /// Every node: first those that are well, from the one that answered last, those with room for another call before
+    /// others; then the rest, from the one that has been left alone for longest.
     fn order(&self) -> Vec<usize> {
         let now = self.ports.clock.now_ms();
         let (count, start) = (self.nodes.len(), self.preferred.load(Ordering::Relaxed));
         let mut order: Vec<usize> = (0..count).map(|offset| (start + offset) % count).collect();
         order.sort_by_cached_key(|index| {
             let node = self.nodes.get(*index);
-            node.map(|node| node.health.cool_until_ms(now))
+            node.map(|node| (node.health.cool_until_ms(now), node.line.is_crowded()))
         });
         order
     }
@@ -633,7 +638,7 @@ impl PoolNode {
             }
             return;
         };
-        if matches!(failure, NodeFailure::NotAsked(_)) {
+        if matches!(failure, NodeFailure::NotAsked(_) | NodeFailure::Slow(_)) {
             return;
         }
         let silent = matches!(failure, NodeFailure::Silent(_));
@@ -653,24 +658,26 @@ impl PoolNode {
         }
     }
 
-    /// One call, once there is a place for it.
+    /// One call, once there is a place for it: however long that takes, who gives up is the caller.
     async fn exchange(&self, call: &NodeRequest) -> Result<NodeResponse, NodeFailure> {
-        let not_asked = |reason: &str| NodeFailure::NotAsked(reason.to_owned());
-        let silent = || not_asked("the node gives no answers and is being tried");
+        let silent =
+            || NodeFailure::NotAsked("the node gives no answers and is being tried".to_owned());
         if self.health.is_tried() {
             return Err(silent());
         }
-        let place = tokio::time::timeout(self.timeout, self.places.acquire()).await;
-        let Ok(Ok(_place)) = place else {
-            return Err(not_asked("too many calls to the node are in progress"));
-        };
+        let since_ms = wanted_since(self.ports.clock.now_ms());
+        let mut permit = self.line.enter(since_ms, call.is_costly).await;
         let turn = self.health.enter().ok_or_else(silent)?;
         // A trial is one call that others would wait for.
         let within = call.within.map(|time| match turn.is_trial() {
             true => time.min(self.timeout),
             false => time,
         });
-        self.send(call, within).await
+        let answer = self.send(call, within).await;
+        let was_taken = |answer: &NodeResponse| !TOO_MUCH.contains(&answer.status);
+        let was_taken = answer.as_ref().is_ok_and(was_taken);
+        permit.ended(was_taken, within.unwrap_or(self.timeout));
+        answer
     }
 
     async fn send(
@@ -679,7 +686,14 @@ impl PoolNode {
         within: Option<Duration>,
     ) -> Result<NodeResponse, NodeFailure> {
         // Without the URL, which may hold an access key.
-        let silent = |error: reqwest::Error| NodeFailure::Silent(describe(&error.without_url()));
+        let silent = |error: reqwest::Error| {
+            let is_late = error.is_timeout() && !error.is_connect();
+            let reason = describe(&error.without_url());
+            match call.is_costly && is_late {
+                true => NodeFailure::Slow(reason),
+                false => NodeFailure::Silent(reason),
+            }
+        };
         let request = self
             .http
             .request(call.method.clone(), call.url(&self.url))

@@ -1,75 +1,110 @@
 //! How long requests wait for what a chain's nodes say, so that no more are accepted than they can answer.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use covault_core::rate::{Rate, count};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::CALLS_PER_NODE;
+use crate::shares::{Party, RESERVED, Share, Shares};
 
-/// So many are no crowd: a node answers as many at once.
-const NO_CROWD: usize = CALLS_PER_NODE;
+/// With as many there is a crowd.
+const CROWD: usize = 16;
+/// As long as the nodes have answered nobody, no more may wait than this.
+const MOST_UNMEASURED: usize = 128;
+/// So many requests are believed to be answered at once while a crowd has only just come: nodes that were asked for
+/// little until then have not shown how much they can do.
+const AT_ONCE: usize = 4;
 
 /// The requests of one chain that wait for what its nodes say.
-#[derive(Debug, Default)]
 pub struct ChainQueue {
-    state: Mutex<QueueState>,
+    waiting: Arc<Shares<Party>>,
+    progress: Mutex<Progress>,
 }
 
-#[derive(Debug, Default)]
-struct QueueState {
-    waiting: usize,
+#[derive(Default)]
+struct Progress {
     rate: Rate,
+    /// Since when somebody waits, and none has been answered.
+    unanswered: Option<Instant>,
+    /// When one was answered last.
+    last: Option<Instant>,
 }
 
-/// One request that waits, from its first question until it has what it needs or ends.
-#[derive(Debug)]
+/// One request that waits, from when it is accepted until the nodes have said all that it needs, or it ends.
 pub struct ChainWait {
     queue: Arc<ChainQueue>,
     since: Instant,
-    /// How many waited when it came, with it.
-    place: usize,
-    over: AtomicBool,
+    /// `None` once it is over.
+    place: Mutex<Option<Share<Party>>>,
+}
+
+impl Default for ChainQueue {
+    fn default() -> Self {
+        Self {
+            waiting: Shares::new(usize::MAX),
+            progress: Mutex::default(),
+        }
+    }
 }
 
 impl ChainQueue {
-    /// A request begins to ask.
-    pub fn enter(self: &Arc<Self>) -> ChainWait {
+    /// A request is accepted, or begins to ask again.
+    pub fn enter(self: &Arc<Self>, parties: &[Party]) -> ChainWait {
         let since = Instant::now();
-        let mut state = self.state.lock();
-        state.count(since, |waiting| waiting.saturating_add(1));
+        let place = self.waiting.retake(parties, 1);
+        let mut progress = self.progress.lock();
+        progress.unanswered.get_or_insert(since);
+        self.note(&mut progress, since);
+        drop(progress);
         ChainWait {
             queue: Arc::clone(self),
             since,
-            place: state.waiting,
-            over: AtomicBool::new(false),
+            place: Mutex::new(Some(place)),
         }
     }
 
-    /// About how long one that comes now waits; nothing where there is no crowd, or nobody knows.
-    pub fn expected_wait(&self) -> Duration {
-        let state = self.state.lock();
-        if state.waiting <= NO_CROWD {
-            return Duration::ZERO;
+    /// About how long one of these parties waits that comes now: until all are answered that wait, and once more what
+    /// the party has waiting, so that who floods is refused before others. The last sixteenth of the time is for
+    /// parties that have nothing waiting. No time where there is no crowd; `None`: nobody knows, and more wait than may.
+    pub fn expected_wait(&self, parties: &[Party]) -> Option<Duration> {
+        let all = self.waiting.taken();
+        if all < CROWD {
+            return Some(Duration::ZERO);
         }
-        let now = Instant::now().into_std();
-        let wait = state.rate.time_for(state.waiting, NO_CROWD, now);
-        wait.unwrap_or_default()
+        let own = parties.iter().map(|party| self.waiting.held(party)).max();
+        let own = own.unwrap_or_default();
+        let ahead = all.saturating_add(own);
+        let now = Instant::now();
+        let progress = self.progress.lock();
+        let known = progress.rate.time_for(ahead, AT_ONCE, now.into_std());
+        let wait = match (known, progress.unanswered) {
+            (Some(wait), _) => wait,
+            (None, _) if all >= MOST_UNMEASURED => return None,
+            // Nothing was done in this time.
+            (None, Some(since)) => scaled(now.saturating_duration_since(since), ahead, CROWD),
+            (None, None) => Duration::ZERO,
+        };
+        Some(match own {
+            0 => wait,
+            _ => scaled(wait, RESERVED, RESERVED - 1),
+        })
+    }
+
+    /// The number of those who wait has changed.
+    fn note(&self, progress: &mut Progress, now: Instant) {
+        let waiting = self.waiting.taken();
+        progress.rate.waits(waiting > CROWD, now.into_std());
+        if waiting == 0 {
+            progress.unanswered = None;
+        }
     }
 }
 
-impl QueueState {
-    fn count(&mut self, now: Instant, change: impl FnOnce(usize) -> usize) {
-        self.waiting = change(self.waiting);
-        self.rate.waits(self.waiting > NO_CROWD, now.into_std());
-    }
+/// So many times as long, divided by so much.
+fn scaled(time: Duration, times: usize, by: usize) -> Duration {
+    let seconds = time.as_secs_f64() * count(times) / count(by);
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
 impl ChainWait {
@@ -78,19 +113,28 @@ impl ChainWait {
         self.end(true);
     }
 
+    /// Whether it waits for the nodes no more.
+    pub fn is_over(&self) -> bool {
+        self.place.lock().is_none()
+    }
+
     fn end(&self, answered: bool) {
-        if self.over.swap(true, Ordering::Relaxed) {
+        let Some(place) = self.place.lock().take() else {
             return;
-        }
+        };
+        drop(place);
         let now = Instant::now();
-        let mut state = self.queue.state.lock();
+        let mut progress = self.queue.progress.lock();
         if answered {
-            // In which so many as are no crowd were answered: the others before it were, too.
-            let took = now.saturating_duration_since(self.since);
-            let took = took.mul_f64(count(NO_CROWD) / count(self.place.max(NO_CROWD)));
-            state.rate.done(1, took, now.into_std());
+            // For how long nodes worked on one: what came before it was answered before.
+            let since = progress
+                .last
+                .map_or(self.since, |last| last.max(self.since));
+            let took = now.saturating_duration_since(since);
+            progress.rate.done(1, took, now.into_std());
+            (progress.last, progress.unanswered) = (Some(now), None);
         }
-        state.count(now, |waiting| waiting.saturating_sub(1));
+        self.queue.note(&mut progress, now);
     }
 }
 
@@ -103,38 +147,127 @@ impl Drop for ChainWait {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
+    use std::collections::VecDeque;
+
+    use covault_core::ids::{TokenId, VaultId};
+
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn queue__should_say_how_long_the_next_one_waits() {
+    /// A token with a vault of its own.
+    fn party(number: u8) -> [Party; 2] {
+        [
+            Party::Token(TokenId::from_bytes([number; 16])),
+            Party::Vault(VaultId::from_bytes([number; 16])),
+        ]
+    }
+
+    /// A crowd of the party, of which 20 are answered each second.
+    async fn crowd(party: [Party; 2], size: usize) -> (Arc<ChainQueue>, VecDeque<ChainWait>) {
         let queue = Arc::new(ChainQueue::default());
-        let mut waits: std::collections::VecDeque<ChainWait> =
-            (0..1_000).map(|_| queue.enter()).collect();
-        // Nobody was answered yet.
-        assert_eq!(queue.expected_wait(), Duration::ZERO);
+        let mut waits: VecDeque<ChainWait> = (0..size).map(|_| queue.enter(&party)).collect();
         for _ in 0..500 {
             tokio::time::advance(Duration::from_millis(50)).await;
             waits.pop_front().unwrap().answered();
-            waits.push_back(queue.enter());
+            waits.push_back(queue.enter(&party));
         }
-        // 20 a second.
-        let wait = queue.expected_wait().as_secs();
-        assert!((30..=60).contains(&wait), "{wait}");
+        (queue, waits)
+    }
+
+    fn seconds(queue: &ChainQueue, party: [Party; 2]) -> f64 {
+        queue.expected_wait(&party).unwrap().as_secs_f64()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn queue__should_say_how_long_the_next_one_waits() {
+        let (queue, mut waits) = crowd(party(1), 1_000).await;
+        let other = seconds(&queue, party(2));
+        assert!((45.0..52.0).contains(&other), "{other}");
+        // What it has waiting counts twice, and the last sixteenth is not for it.
+        let own = seconds(&queue, party(1));
+        assert!(
+            (own / other - 2.0 * 16.0 / 15.0).abs() < 0.01,
+            "{own} {other}"
+        );
+        // Its token, with another vault, is no other party.
+        let [token, _] = party(1);
+        let [_, vault] = party(2);
+        assert!((seconds(&queue, [token, vault]) - own).abs() < 0.01);
         // What ends without an answer is not done.
         waits.truncate(500);
-        let half = queue.expected_wait().as_secs();
-        assert!((15..=30).contains(&half), "{half}");
-        waits.truncate(NO_CROWD);
-        assert_eq!(queue.expected_wait(), Duration::ZERO);
+        let half = seconds(&queue, party(2));
+        assert!((22.0..26.0).contains(&half), "{half}");
+        waits.truncate(CROWD - 1);
+        assert_eq!(seconds(&queue, party(1)), 0.0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn queue__should_keep_some_time_for_parties_that_have_nothing_waiting() {
+        let half = Duration::from_secs(30);
+        let (queue, mut waits) = crowd(party(0), 200).await;
+        // 600 would take all of the time.
+        let mut refused = 0;
+        for number in (1..=40).cycle().take(4_000) {
+            match queue.expected_wait(&party(number)).unwrap() > half {
+                true => refused += 1,
+                false => waits.push_back(queue.enter(&party(number))),
+            }
+        }
+        assert!(refused > 3_000, "{refused}");
+        for number in 41..=60 {
+            assert!(
+                queue.expected_wait(&party(number)).unwrap() <= half,
+                "{number}"
+            );
+            waits.push_back(queue.enter(&party(number)));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn queue__should_be_careful_before_anything_was_answered() {
+        let queue = Arc::new(ChainQueue::default());
+        let enter = |_: usize| queue.enter(&party(1));
+        let mut waits: Vec<ChainWait> = (0..MOST_UNMEASURED - 1).map(enter).collect();
+        assert_eq!(seconds(&queue, party(2)), 0.0);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!((7.0..9.0).contains(&seconds(&queue, party(2))));
+        waits.push(queue.enter(&party(1)));
+        assert_eq!(queue.expected_wait(&party(2)), None);
+        // Another day, of which nobody has waited.
+        waits.clear();
+        tokio::time::advance(Duration::from_secs(100)).await;
+        waits.extend((0..CROWD).map(enter));
+        assert_eq!(seconds(&queue, party(2)), 0.0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn queue__should_not_believe_that_nodes_can_do_much_more_than_they_have_shown() {
+        let queue = Arc::new(ChainQueue::default());
+        // One at a time, as each came: 100 ms for each.
+        for _ in 0..50 {
+            let wait = queue.enter(&party(1));
+            tokio::time::advance(Duration::from_millis(100)).await;
+            wait.answered();
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        let mut burst: VecDeque<ChainWait> = (0..1_000).map(|_| queue.enter(&party(1))).collect();
+        let first = seconds(&queue, party(2));
+        assert!((24.0..26.0).contains(&first), "{first}");
+        // They do 100 a second.
+        for _ in 0..200 {
+            tokio::time::advance(Duration::from_millis(10)).await;
+            burst.pop_front().unwrap().answered();
+        }
+        let then = seconds(&queue, party(2));
+        assert!((7.0..9.0).contains(&then), "{then}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn request__should_not_count_while_it_has_its_answers_and_waits_for_others() {
         let queue = Arc::new(ChainQueue::default());
-        let (first, second) = (queue.enter(), queue.enter());
+        let (first, second) = (queue.enter(&party(1)), queue.enter(&party(2)));
         first.answered();
-        assert_eq!(queue.state.lock().waiting, 1);
+        assert_eq!(queue.waiting.taken(), 1);
         drop((first, second));
-        assert_eq!(queue.state.lock().waiting, 0);
+        assert_eq!(queue.waiting.taken(), 0);
     }
 }

@@ -605,7 +605,7 @@ fn transactions(wallet: &TonAddress, from: &TransactionCursor) -> NodeRequest {
 
 fn get_method(contract: &TonAddress, method: &str, stack: Value) -> NodeRequest {
     let body = json!({"address": contract.contract_form(), "method": method, "stack": stack});
-    NodeRequest::post("/runGetMethod", NodeRequestBody::Json(body))
+    NodeRequest::post("/runGetMethod", NodeRequestBody::Json(body)).costly()
 }
 
 /// By this machine's clock.

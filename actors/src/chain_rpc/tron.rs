@@ -345,6 +345,7 @@ fn constant(from: &str, contract: &str, data: &[u8]) -> TronQuery {
             "visible": true,
         }),
     )
+    .costly()
 }
 
 fn trial(trigger: &Trigger) -> TronQuery {

@@ -108,6 +108,22 @@ impl<A> AccountQueues<A> {
         Some(account.clone())
     }
 
+    /// Whether a request that is ready has to wait for one of which this is true.
+    pub fn is_behind(&self, request: RequestId, is: impl Fn(&RequestId) -> bool) -> bool {
+        let account = self.member.get(&request);
+        let Some(queue) = account.and_then(|account| self.queues.get(account)) else {
+            return false;
+        };
+        let position = queue.waiting.iter().position(|other| *other == request);
+        let before = match position {
+            Some(position) => position,
+            None if queue.deferred.contains(&request) => queue.waiting.len(),
+            None => 0,
+        };
+        // The last ones first: those at the front have had their actors for longest.
+        queue.waiting.iter().take(before).rev().any(is)
+    }
+
     /// Takes the first of the queue, when it has asked.
     pub fn next(&mut self, account: &ChainAccount) -> Option<(RequestId, A)> {
         let queue = self.queues.get_mut(account)?;

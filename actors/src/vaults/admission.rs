@@ -119,14 +119,20 @@ pub async fn admit(
         .ok_or_else(|| Fault::bug("a wallet without a root key"))?;
     let queries = tx_builder::queries(services, wallet.network, &payload);
     let asks = tx_builder::local_chain_data(services, &payload, &queries).is_none();
+    let chain_queue = services.chains.queue(wallet.network, payload.chain_id());
+    let chain_queue = chain_queue.filter(|_| asks);
+    let parties = [Party::Token(token), Party::Vault(wallet.vault)];
     // What replaces another transaction is never refused for this: it frees what waits behind that.
     if replaces.is_none() {
-        let queue = services.chains.queue(wallet.network, payload.chain_id());
-        let chain = queue.filter(|_| asks).map(|queue| queue.expected_wait());
-        check_wait(services, "nodes of this chain", chain)?;
+        if let Some(queue) = chain_queue {
+            let wait = queue.expected_wait(&parties);
+            check_wait(services, "nodes of this chain", wait)?;
+        }
         let signers = signers_wait(services, &vault, token, wallet.network.curve());
-        check_wait(services, "signers", signers)?;
+        check_wait(services, "signers", Some(signers.unwrap_or_default()))?;
     }
+    // From here on the next one waits for this one, too.
+    let chain_wait = chain_queue.map(|queue| Arc::new(queue.enter(&parties)));
     let request = SigningRequest {
         id: services.new_request_id(),
         vault: wallet.vault,
@@ -152,7 +158,8 @@ pub async fn admit(
     {
         return Err(no_node(&payload, request.network, asks));
     }
-    let admission = AdmissionPermit::new(services, &request)?;
+    let mut admission = AdmissionPermit::new(services, &request)?;
+    admission.chain_wait = chain_wait;
     let actor = vaults.vault(request.vault).await?;
     let account_queue = tx_builder::account_queue(&request, &payload, &queries);
     let (vault, id) = (request.vault, request.id);
@@ -206,20 +213,25 @@ fn signers_wait(
     token: TokenId,
     curve: Curve,
 ) -> Option<Duration> {
-    let unsigned = services.limits.live.held(&Party::Vault(vault.id));
+    let unsigned = services.limits.unsigned(vault.id);
     let (scheme, of) = vault.shares(curve)?;
     let party = (vault.id, token);
     services.signers.expected_wait(scheme, of, party, unsigned)
 }
 
 /// Refuses what those would come to when half of its time is over, or later: the other half is for what
-/// nobody knows yet, so that what is accepted is signed, however many others come.
+/// nobody knows yet, so that what is accepted is signed, however many others come. `None`: nobody knows, and it is too
+/// long.
 fn check_wait(services: &Services, who: &str, wait: Option<Duration>) -> Result<(), Fault> {
     let half = Duration::from_millis(services.settings.signing_deadline_ms / 2);
-    let wait = wait.unwrap_or_default();
-    let Some(over) = wait.checked_sub(half).filter(|over| !over.is_zero()) else {
-        return Ok(());
+    let over = match wait {
+        Some(wait) => wait.saturating_sub(half),
+        // It may be known in a moment.
+        None => Duration::from_secs(1),
     };
+    if over.is_zero() {
+        return Ok(());
+    }
     let seconds = u32::try_from(over.as_millis().div_ceil(1_000)).unwrap_or(u32::MAX);
     let seconds = seconds.clamp(1, MOST_RETRY_AFTER);
     let sentence = format!("the {who} are overloaded; retry in {seconds} seconds");

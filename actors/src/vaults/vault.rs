@@ -41,7 +41,7 @@ pub use approving::{NewApproval, NewRule, not_waiting};
 pub use keys::KeyPlan;
 pub use life::{KeyShares, Msg as ReshareMsg, ReshareRequest, SharesInUse};
 pub use message::vault_message;
-pub use permit::AdmissionPermit;
+pub use permit::{AdmissionPermit, parties};
 pub use slots::SlotRequest;
 
 use crate::{
@@ -257,8 +257,7 @@ impl Actor for VaultActor {
             Msg::Expired(next_ms) => live.expired(&myself, next_ms),
             Msg::RequestSlot(request, wanted) => {
                 if live.waits_for_resumption(request) {
-                    let reason = resuming::BEHIND.to_owned();
-                    let _ = wanted.reply.send(Err(BuildBlocker::Taken(reason)));
+                    let _ = wanted.reply.send(Err(BuildBlocker::Behind));
                 } else if let Some(account) = live.account_queues.mark_ready(request, *wanted) {
                     live.dispatch(&account).await;
                 }

@@ -83,6 +83,8 @@ pub struct FakeSigners {
     pub unanswered: AtomicUsize,
     /// How long they say that a request waits for them.
     pub wait: Mutex<std::time::Duration>,
+    /// How much longer for each request that is not signed.
+    pub wait_for_each: Mutex<std::time::Duration>,
     /// This many calls of `sign` are answered with overload.
     pub crowded: AtomicUsize,
     /// So many approvals an order has to show.
@@ -451,10 +453,12 @@ impl SignerCluster for FakeSigners {
         _scheme: Scheme,
         of: &Generation,
         _party: (VaultId, TokenId),
-        _unsigned: usize,
+        unsigned: usize,
     ) -> Option<std::time::Duration> {
         assert!(!of.holders.is_empty());
-        Some(*self.wait.lock().unwrap())
+        let for_each = *self.wait_for_each.lock().unwrap();
+        let wait = for_each.saturating_mul(unsigned.try_into().unwrap());
+        Some(wait.saturating_add(*self.wait.lock().unwrap()))
     }
 
     async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareOutcome, Fault> {

@@ -70,6 +70,7 @@ mod several;
 mod several_postgres;
 mod simulating_nodes;
 mod simulations;
+mod slow_nodes;
 mod solana_node;
 mod solana_parts;
 mod solana_prices;

@@ -11,7 +11,7 @@ use covault_actors::{
     store::{Key, KeySpace, ReadError, Row, Store},
     testing::StoreDouble,
 };
-use covault_core::schema::wire;
+use covault_core::{fault::FaultCode, ids::VaultId, schema::wire};
 use futures::future::join_all;
 use tokio::sync::watch;
 
@@ -108,5 +108,78 @@ async fn a_vault__should_take_up_more_requests_than_it_has_at_once() {
     let gateway = world.start().await;
     for one in &requests {
         assert_eq!(outcome(&gateway, &one.uuid).await.error, None);
+    }
+}
+
+/// Messages that wait for silent signers, more than a vault takes up at once.
+async fn many_unsigned(world: &World, count: usize) -> (VaultId, String) {
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    for _ in 0..count / 100 {
+        join_all((0..100).map(|_| create(&gateway, raw(&address)))).await;
+    }
+    gateway.stop().await;
+    (vault, address)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_without_an_actor__should_count_for_how_long_new_ones_wait() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 600_000;
+    let (_, address) = many_unsigned(&world, 2_000).await;
+    // Those that have actors alone are not too many: a thousand, and 40 more in each second.
+    *world.signers.wait_for_each.lock().unwrap() = Duration::from_millis(200);
+    let before = world.signers.unanswered.load(Ordering::SeqCst);
+    let gateway = world.start().await;
+    while world.signers.unanswered.load(Ordering::SeqCst) < before + 1_000 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let fault = try_create(&gateway, request(raw(&address)), None).await;
+    let fault = fault.unwrap_err();
+    assert_eq!(fault.code(), FaultCode::Busy { seconds: 60 }, "{fault:?}");
+    // Once they have actors they count once.
+    world.signers.silent.store(false, Ordering::SeqCst);
+    gateway.stop().await;
+    let gateway = world.start().await;
+    while try_create(&gateway, request(raw(&address)), None)
+        .await
+        .is_err()
+    {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    gateway.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request__should_have_all_its_time_once_earlier_ones_have_actors() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 600_000;
+    let (vault, address) = many_unsigned(&world, 2_500).await;
+    // The last ones to get actors.
+    world.evm.down.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let early = signed_transfer(&gateway, &address).await;
+    gateway.stop().await;
+    world.evm.down.store(false, Ordering::SeqCst);
+    world.settings.signing_deadline_ms = 1_000;
+    let store = Arc::new(HeldReads {
+        inner: Arc::clone(&world.store),
+        hold: watch::channel(true).0,
+    });
+    let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    evm_wallet(&gateway, vault).await;
+    let late = signed_transfer(&gateway, &address).await;
+    // The vault has not even found what comes before.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    store.hold.send_replace(false);
+    // Now it has, and a thousand are before them.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    world.signers.silent.store(false, Ordering::SeqCst);
+    for (nonce, one) in (0u64..).zip([early, late]) {
+        let outcome = outcome(&gateway, &one.uuid).await;
+        assert_eq!(outcome.error, None);
+        assert_eq!(nonce_of(&outcome.signed_transaction), nonce);
     }
 }

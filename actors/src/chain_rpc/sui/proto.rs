@@ -30,7 +30,9 @@ pub(super) const EXECUTE_TRANSACTION: GrpcMethod<ExecuteTransactionRequest, Tran
     GrpcMethod::new("/sui.rpc.v2.TransactionExecutionService/ExecuteTransaction");
 /// Executes without a trace. Nodes call it an internal error when its inputs cannot be.
 pub(super) const SIMULATE_TRANSACTION: GrpcMethod<SimulateTransactionRequest, TransactionResponse> =
-    GrpcMethod::new("/sui.rpc.v2.TransactionExecutionService/SimulateTransaction").explaining();
+    GrpcMethod::new("/sui.rpc.v2.TransactionExecutionService/SimulateTransaction")
+        .explaining()
+        .costly();
 
 impl FieldMask {
     pub fn of(paths: &[&str]) -> Option<Self> {

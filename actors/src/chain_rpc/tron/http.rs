@@ -20,6 +20,14 @@ impl Protocol for TronHttp {
 /// One method and its parameters.
 pub struct TronQuery(NodeRequest);
 
+impl TronQuery {
+    /// As [`NodeRequest::costly`].
+    #[must_use]
+    pub fn costly(self) -> Self {
+        Self(self.0.costly())
+    }
+}
+
 /// Of what the node has, in whatever block.
 pub fn post(method: &str, body: Value) -> TronQuery {
     query("wallet", method, body)

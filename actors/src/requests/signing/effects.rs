@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use super::{BuildBlocker, Msg, SigningState};
 use crate::{
     account::ChainAccount,
-    chain_rpc::{BroadcastOutcome, BroadcastRequest, ChainError, Standing},
+    chain_rpc::{self, BroadcastOutcome, BroadcastRequest, ChainError, Standing},
     port::SigningAttempt,
     requests::{
         followed, rebroadcast, recipients, replacing, request_store::StoredRequest, simulations,
@@ -30,6 +30,8 @@ use crate::{
 
 /// After so many tries in vain to send it, what is before it is looked after.
 const TRIES_BEFORE_REBROADCAST: u32 = 3;
+/// Why there is nothing to build on where the nodes have said all.
+const OTHERS: &str = "timed out waiting for other requests of the same wallet";
 /// Why nothing is begun outside while another orchestrator may have the vault.
 const UNSURE: &str = "this orchestrator has not reached its store for some time";
 
@@ -80,11 +82,14 @@ impl SigningState {
                 let (network, checked) = (request.network, payload.clone());
                 let account = ChainAccount::of(request, payload);
                 let public_key = request.public_key.clone();
+                let accepted_ms = request.created_at_ms;
                 if self.chain_wait.is_none() {
-                    self.chain_wait = queue.map(|queue| Arc::new(queue.enter()));
+                    let parties = vault::parties(request);
+                    self.chain_wait = queue.map(|queue| Arc::new(queue.enter(&parties)));
                 }
-                let chain_wait = self.chain_wait.clone();
-                spawn_task(myself, "asking the chain", async move {
+                let (chain_wait, chain_waits) = (self.chain_wait.clone(), self.chain_wait.clone());
+                let left = self.time_to_build()?;
+                let work = async move {
                     if let Some(client) = &client
                         && let Err(error) = client.preflight(&checked).await
                     {
@@ -166,6 +171,16 @@ impl SigningState {
                             allocate(&services, &vault, id, wanted).await
                         }
                     })
+                };
+                // Calls that wait for a node wait for as long as anybody wants them.
+                spawn_task(myself, "asking the chain", async move {
+                    let work = chain_rpc::accepted_at(accepted_ms, work);
+                    let outcome = tokio::time::timeout(left, work).await;
+                    let answered = chain_waits.is_some_and(|wait| wait.is_over());
+                    outcome.unwrap_or(Msg::ChainDataArrived(Err(match answered {
+                        true => BuildBlocker::Taken(OTHERS.into()),
+                        false => BuildBlocker::TimeOver,
+                    })))
                 })
             }
             (Some(RequestEffect::Sign), RequestState::Signing { draft, session, .. }) => {
@@ -207,7 +222,12 @@ impl SigningState {
                 // A transaction that waits for long may wait for one that was dropped.
                 let nonce = draft.claim.as_ref().map(|claim| claim.nonce);
                 let nonce = nonce.filter(|_| self.tries >= TRIES_BEFORE_REBROADCAST);
-                spawn_task(myself, "sending", async move {
+                // What is sent again and again must not go before all others each time.
+                let accepted_ms = match self.tries {
+                    0 => request.created_at_ms,
+                    _ => now_ms,
+                };
+                let work = async move {
                     let Some(client) = client else {
                         let reason = "no node is configured for this chain";
                         return Msg::NodeAnswered(BroadcastOutcome::Unknown(reason.into()));
@@ -244,7 +264,8 @@ impl SigningState {
                         }
                         Ok(None) | Err(_) => answer,
                     })
-                })
+                };
+                spawn_task(myself, "sending", chain_rpc::accepted_at(accepted_ms, work))
             }
             // Folded into other commits; a row cannot stand there.
             (effect, state) => {
@@ -264,6 +285,20 @@ impl SigningState {
             RequestState::Broadcasting { .. }
         );
         Ok(std::mem::replace(&mut self.sends, sends) && sends)
+    }
+
+    /// How long it may still take until there is something to sign.
+    fn time_to_build(&self) -> Result<Duration, Fault> {
+        let left_ms = match self.stored()?.request.state {
+            RequestState::Preparing { deadline_ms, .. } => deadline_ms
+                .max(self.extended_deadline_ms)
+                .saturating_sub(self.services.now_ms()),
+            _ => 0,
+        };
+        // The last try is one, too.
+        Ok(Duration::from_millis(
+            left_ms.saturating_add(DEADLINE_GRACE_MS),
+        ))
     }
 
     /// Has what was built tried on a node, once, beside all the rest.
@@ -375,8 +410,6 @@ async fn allocate(
     let ask = |reply| vault::Msg::RequestSlot(request, Box::new(wanted(reply)));
     match vault.call(ask, services.call_timeout()).await {
         Ok(CallResult::Success(settled)) => settled,
-        _ => Err(BuildBlocker::Taken(
-            "timed out waiting for other requests of the same wallet".into(),
-        )),
+        _ => Err(BuildBlocker::Taken(OTHERS.into())),
     }
 }

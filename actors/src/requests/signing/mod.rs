@@ -46,6 +46,12 @@ use crate::{
     vaults::vault::{self, SharesInUse},
 };
 
+/// Why a request waits whose vault is still taking up those that come before it.
+const BEHIND: &str = "the vault has just started and is resuming earlier requests";
+
+/// Why a request failed that no chain node came to.
+const TOO_MUCH: &str = "no chain node answered in time: they have too much to do";
+
 pub enum Msg {
     /// Begins, or goes on where the store says.
     Begin(Box<SigningStart>),
@@ -82,6 +88,10 @@ pub enum BuildBlocker {
     Chain(ChainError),
     /// Other requests hold what there is; in words for people.
     Taken(String),
+    /// Earlier ones of its account were not taken up again yet: until then its time does not run.
+    Behind,
+    /// Its time was over before the nodes came to it.
+    TimeOver,
     /// Its price is higher than what is believed of nodes; in words for people.
     Price(String),
     /// It cannot be built, or something is wrong.
@@ -195,7 +205,7 @@ impl Actor for SigningActor {
     async fn pre_start(
         &self,
         myself: ActorRef<Msg>,
-        args: SigningArgs,
+        mut args: SigningArgs,
     ) -> Result<SigningState, ActorProcessingErr> {
         myself.cast(Msg::Begin(Box::new(args.start)))?;
         Ok(SigningState {
@@ -216,7 +226,7 @@ impl Actor for SigningActor {
             refusal: None,
             strangers: Vec::new(),
             extended_deadline_ms: 0,
-            chain_wait: None,
+            chain_wait: args.admission.chain_wait.take(),
             task: None,
             admission: args.admission,
         })
@@ -229,7 +239,10 @@ impl Actor for SigningActor {
         live: &mut SigningState,
     ) -> Result<(), ActorProcessingErr> {
         if let Msg::ChainDataArrived(answer) = &message
-            && !matches!(answer, Err(BuildBlocker::Chain(ChainError::Unknown(_))))
+            && !matches!(
+                answer,
+                Err(BuildBlocker::Chain(ChainError::Unknown(_)) | BuildBlocker::TimeOver)
+            )
             && let Some(wait) = live.chain_wait.take()
         {
             wait.answered();
@@ -287,6 +300,18 @@ impl Actor for SigningActor {
             Msg::ChainDataArrived(Err(BuildBlocker::Chain(ChainError::Unknown(reason)))) => {
                 let reason = format!("no chain node answered in time: {reason}");
                 live.retry_build(&myself, reason, u32::MAX).await?;
+            }
+            Msg::ChainDataArrived(Err(BuildBlocker::TimeOver)) => {
+                // Where it had to wait before, that is the better reason.
+                let reason = live.delayed.as_ref().map(|(reason, _)| reason.clone());
+                let reason = reason.unwrap_or_else(|| TOO_MUCH.to_owned());
+                live.give_up(reason, ExecuteCode::Unspecified).await?;
+            }
+            Msg::ChainDataArrived(Err(BuildBlocker::Behind)) => {
+                live.extended_deadline_ms = live.fresh_deadline_ms();
+                let reason = BEHIND.to_owned();
+                live.retry_build(&myself, reason, MAX_CONTENDED_TRIES)
+                    .await?;
             }
             Msg::ChainDataArrived(Err(
                 BuildBlocker::Taken(reason) | BuildBlocker::Price(reason),

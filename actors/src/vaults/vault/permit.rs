@@ -1,11 +1,14 @@
 //! What live requests take up. It is bounded: where there is no place new ones are refused.
 
+use std::sync::Arc;
+
 use covault_core::{
     fault::Fault,
     request::{RequestState, SigningRequest},
 };
 
 use crate::{
+    chain_rpc::ChainWait,
     limits::{Party, Share},
     services::Services,
 };
@@ -15,6 +18,8 @@ pub struct AdmissionPermit {
     /// One of the live requests. Given back once it is signed: a chain node that is down must
     /// not keep others from signing.
     pub place: Option<Share<Party>>,
+    /// Its place among those that wait for the chain's nodes, from when it is accepted.
+    pub chain_wait: Option<Arc<ChainWait>>,
     /// Its bytes in memory.
     _bytes: Share<Party>,
 }
@@ -28,6 +33,7 @@ impl AdmissionPermit {
         let (limits, parties) = (&services.limits, parties(request));
         Ok(Self {
             place: Some(limits.live.take(&parties, 1)?),
+            chain_wait: None,
             _bytes: limits.live_bytes.take(&parties, size(request))?,
         })
     }
@@ -42,12 +48,14 @@ impl AdmissionPermit {
         );
         Self {
             place: (!signed).then(|| limits.live.retake(&parties, 1)),
+            chain_wait: None,
             _bytes: limits.live_bytes.retake(&parties, size(request)),
         }
     }
 }
 
-fn parties(request: &SigningRequest) -> [Party; 2] {
+/// Whose places a request takes.
+pub fn parties(request: &SigningRequest) -> [Party; 2] {
     [Party::Token(request.token), Party::Vault(request.vault)]
 }
 

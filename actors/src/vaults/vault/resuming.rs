@@ -10,20 +10,24 @@ use std::{
     time::Duration,
 };
 
-use covault_core::{fault::Fault, ids::RequestId, request::SigningRequest};
+use covault_core::{
+    fault::Fault,
+    ids::RequestId,
+    networks::Payload,
+    request::{RequestEffect, SigningRequest},
+};
 use ractor::ActorRef;
 
-use super::{Msg, VaultState, requests::ActorFailures};
+use super::{Msg, VaultState, parties, requests::ActorFailures};
 use crate::{
     account::ChainAccount,
-    limits::Party,
+    chain_rpc::ChainWait,
+    limits::{Party, Share},
+    requests::tx_builder,
     services::{Services, skip_unreadable},
     store::{KeySpace, Scan, rows},
     tasks::contained,
 };
-
-/// Why a request waits that is new while the vault looks for those that come before it.
-pub(super) const BEHIND: &str = "the vault has just started and is resuming earlier requests";
 
 /// Requests that are read at once.
 const PAGE: usize = 512;
@@ -38,8 +42,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub enum Step {
     /// A page of live requests was read, and what is to be read next.
     Found(Result<(Vec<LiveRequest>, Option<Scan>), Fault>),
-    /// These were read.
-    Loaded(Result<Vec<ReadRequest>, Fault>),
+    /// These were read, and wait in this way until they have actors.
+    Loaded(Result<Vec<ReadRequest>, Fault>, Vec<Unstarted>),
 }
 
 /// A request, and what is stored of it with the version of its row.
@@ -51,10 +55,19 @@ pub struct LiveRequest {
     request: SigningRequest,
 }
 
+/// A request that waits for an actor, and counts for how long new ones have to wait: it may come at any time.
+pub struct Unstarted {
+    id: RequestId,
+    /// Among those that are not signed.
+    _unsigned: Option<Share<Party>>,
+    /// Among those that wait for what their chain's nodes say.
+    _chain_wait: Option<ChainWait>,
+}
+
 /// How far it has got.
 pub(super) struct Resuming {
     /// Those that wait for an actor, in the order of creation.
-    waiting: VecDeque<RequestId>,
+    waiting: VecDeque<Unstarted>,
     /// Those that have come since the vault started: they are not among those that it looks for.
     admitted: HashSet<RequestId>,
     /// Those of them that need turns: the queues are not complete yet.
@@ -92,10 +105,15 @@ impl VaultState {
         }
     }
 
-    /// Whether a request is to queue up later.
+    /// Whether earlier requests of a request's account have no actor yet, or were not found yet.
     pub(super) fn waits_for_resumption(&self, request: RequestId) -> bool {
-        let behind = self.resuming.as_ref().and_then(|it| it.behind.as_ref());
+        let Some(resuming) = &self.resuming else {
+            return false;
+        };
+        let behind = resuming.behind.as_ref();
+        let has_none = |other: &RequestId| !self.requests.contains_key(other);
         behind.is_some_and(|behind| behind.iter().any(|(_, other)| *other == request))
+            || self.account_queues.is_behind(request, has_none)
     }
 
     /// Whether earlier requests may still be found.
@@ -121,7 +139,8 @@ impl VaultState {
                     }
                 }
             }
-            Step::Loaded(page) => {
+            // What is started counts by itself.
+            Step::Loaded(page, _unstarted) => {
                 for (id, found) in page? {
                     if self.requests.contains_key(&id) {
                         continue;
@@ -162,9 +181,33 @@ impl VaultState {
             if let Ok(Some(account)) = self.account_queue_of(&request).await {
                 self.account_queues.join(account, id);
             }
+            let unstarted = self.unstarted(&request).await;
             if let Some(resuming) = &mut self.resuming {
-                resuming.waiting.push_back(id);
+                resuming.waiting.push_back(unstarted);
             }
+        }
+    }
+
+    async fn unstarted(&self, request: &SigningRequest) -> Unstarted {
+        let effect = request.state.effect();
+        let parties = parties(request);
+        let is_unsigned = matches!(effect, Some(RequestEffect::Prepare | RequestEffect::Sign));
+        let services = &self.services;
+        let queue = contained(async {
+            let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
+            let queries = tx_builder::queries(services, request.network, &payload);
+            let asks = tx_builder::local_chain_data(services, &payload, &queries).is_none();
+            let queue = services.chains.queue(request.network, payload.chain_id());
+            Ok(queue.filter(|_| asks).cloned())
+        });
+        let queue = match effect {
+            Some(RequestEffect::Prepare) => queue.await.ok().flatten(),
+            _ => None,
+        };
+        Unstarted {
+            id: request.id,
+            _unsigned: is_unsigned.then(|| services.limits.unstarted.retake(&parties, 1)),
+            _chain_wait: queue.map(|queue| queue.enter(&parties)),
         }
     }
 
@@ -200,8 +243,9 @@ impl VaultState {
             if room == NEVERTHELESS {
                 tokio::time::sleep(PAUSE).await;
             }
-            let loaded = contained(load(&services, next)).await;
-            let _ = actor.cast(Msg::Resuming(Step::Loaded(loaded)));
+            let ids = next.iter().map(|unstarted| unstarted.id).collect();
+            let loaded = contained(load(&services, ids)).await;
+            let _ = actor.cast(Msg::Resuming(Step::Loaded(loaded, next)));
         });
     }
 }

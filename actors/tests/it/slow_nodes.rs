@@ -1,0 +1,210 @@
+//! Real pools of nodes, which can do less than is asked of them.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use covault_actors::chain_rpc::{ChainEndpoints, ChainKey};
+use covault_core::{
+    fault::FaultCode,
+    networks::{FeeLevel, Queries, evm},
+};
+use futures::future::join_all;
+use serde_json::{Value, json};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep, timeout},
+};
+
+use crate::{
+    evm_node::{chains, connect_to},
+    http_double::{self, HttpResponse},
+    world::*,
+};
+
+/// What it says of a transfer.
+fn answer(method: &str) -> Option<Value> {
+    Some(match method {
+        "eth_chainId" => json!(format!("{CHAIN:#x}")),
+        "eth_getTransactionCount" => json!("0x0"),
+        "eth_getBlockByNumber" => json!({"baseFeePerGas": "0x3b9aca00", "number": "0x64"}),
+        "eth_maxPriorityFeePerGas" => json!("0x5f5e100"),
+        "eth_estimateGas" => json!("0x5208"),
+        "eth_getBalance" => json!("0x7"),
+        "eth_call" => json!("0x"),
+        "eth_sendRawTransaction" => json!("0x00"),
+        "eth_getTransactionByHash" => json!({"blockNumber": null}),
+        _ => return None,
+    })
+}
+
+fn answers(request: &Value) -> Value {
+    let one = |call: &Value| match answer(call["method"].as_str().unwrap()) {
+        Some(result) => json!({"jsonrpc": "2.0", "id": call["id"], "result": result}),
+        None => json!({"jsonrpc": "2.0", "id": call["id"],
+            "error": {"code": -32601, "message": "method not found"}}),
+    };
+    match request {
+        Value::Array(calls) => calls.iter().map(one).collect(),
+        call => one(call),
+    }
+}
+
+/// A node that works on so many calls at once, and takes this long for each; the others wait in it, and it works on those
+/// too whose caller has gone. Gives its address.
+async fn slow_node(places: usize, takes: Duration) -> String {
+    let (listener, url) = http_double::listen().await;
+    let places = Arc::new(Semaphore::new(places));
+    http_double::serve(listener, move |request| {
+        let places = Arc::clone(&places);
+        async move {
+            let work = tokio::spawn(async move {
+                let _place = places.acquire().await.unwrap();
+                sleep(takes).await;
+            });
+            work.await.unwrap();
+            Some(HttpResponse::json(200, &answers(&request.json())))
+        }
+    });
+    url
+}
+
+fn endpoints(urls: Vec<String>, timeout_ms: u64) -> ChainEndpoints {
+    ChainEndpoints {
+        timeout_ms,
+        ..ChainEndpoints::new(urls)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_on_slow_nodes__should_be_refused_and_not_fail_later() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 10_000;
+    // As usual; the nodes have enough to do.
+    (
+        world.settings.tracking_first_ms,
+        world.settings.tracking_most_ms,
+    ) = (2_000, 60_000);
+    // Together about 20 transfers a second, of six calls each.
+    let nodes = [(4, 50), (2, 50)].map(|(places, ms)| slow_node(places, Duration::from_millis(ms)));
+    let endpoints = endpoints(join_all(nodes).await, 1_000);
+    let chains = chains(ChainKey::evm(CHAIN), endpoints);
+    let gateway = world.start_with(Arc::clone(&world.store), chains).await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let until = Instant::now() + Duration::from_secs(12);
+    let clients = (0..32).map(|_| async {
+        let (mut accepted, mut refused) = (Vec::new(), 0_usize);
+        while Instant::now() < until {
+            match try_create(&gateway, request(send(&address)), None).await {
+                Ok((made, _)) => accepted.push(made.uuid),
+                Err(fault) => {
+                    assert!(matches!(fault.code(), FaultCode::Busy { .. }), "{fault:?}");
+                    refused += 1;
+                }
+            }
+            // 320 a second.
+            sleep(Duration::from_millis(100)).await;
+        }
+        (accepted, refused)
+    });
+    let clients = join_all(clients).await;
+    let refused: usize = clients.iter().map(|(_, refused)| refused).sum();
+    let accepted: Vec<_> = clients
+        .into_iter()
+        .flat_map(|(accepted, _)| accepted)
+        .collect();
+    eprintln!("{} accepted, {refused} refused", accepted.len());
+    assert!(refused > 0);
+    let mut failed = Vec::new();
+    for uuid in &accepted {
+        failed.extend(outcome(&gateway, uuid).await.error);
+    }
+    assert!(
+        failed.is_empty(),
+        "{} of {} failed: {:?}",
+        failed.len(),
+        accepted.len(),
+        failed.first()
+    );
+    // Nodes that do something are used.
+    assert!(accepted.len() > 32, "{}", accepted.len());
+}
+
+/// How many calls it has now, and how many it had at once at most.
+#[derive(Default)]
+struct AtOnce {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+/// Ends when the call does, or is given up.
+struct OneOf(Arc<AtOnce>);
+
+impl OneOf {
+    fn new(counts: &Arc<AtOnce>) -> Self {
+        let now = counts.now.fetch_add(1, Ordering::SeqCst) + 1;
+        counts.most.fetch_max(now, Ordering::SeqCst);
+        Self(Arc::clone(counts))
+    }
+}
+
+impl Drop for OneOf {
+    fn drop(&mut self) {
+        self.0.now.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_hangs_with_estimates__should_be_none_the_worse_for_other_calls() {
+    let estimates = Arc::<AtOnce>::default();
+    let counted = Arc::clone(&estimates);
+    let (listener, url) = http_double::listen().await;
+    http_double::serve(listener, move |request| {
+        let counted = Arc::clone(&counted);
+        async move {
+            let call = request.json();
+            if call["method"] == "eth_estimateGas" {
+                let _one = OneOf::new(&counted);
+                // A little longer than it is waited for.
+                sleep(Duration::from_millis(2_200)).await;
+                return None;
+            }
+            Some(HttpResponse::json(200, &answers(&call)))
+        }
+    });
+    let client = connect_to(ChainKey::evm(CHAIN), endpoints(vec![url], 2_000));
+    let queries = Queries::Evm(evm::Queries {
+        chain_id: CHAIN,
+        from: "0x00000000000000000000000000000000000000bb".into(),
+        nonce: true,
+        fees: Some(evm::EvmCall {
+            to: Some("0x00000000000000000000000000000000000000aa".into()),
+            value: "5".into(),
+            data: Vec::new(),
+        }),
+        level: FeeLevel::default(),
+    });
+    let crowd = join_all((0..200).map(|_| client.chain_data(&queries, 0)));
+    let others = async {
+        sleep(Duration::from_millis(100)).await;
+        for _ in 0..10 {
+            let asked = client.balance("0x00000000000000000000000000000000000000bb", None);
+            assert_eq!(asked.await.as_deref(), Ok("7"));
+            sleep(Duration::from_millis(500)).await;
+        }
+    };
+    // The crowd goes on for much longer.
+    let crowd = timeout(Duration::from_secs(5), crowd);
+    let (crowd, ()) = tokio::join!(crowd, others);
+    assert!(crowd.is_err());
+    // A quarter of 128; as many were given up, and the node does not know it yet.
+    let most = estimates.most.load(Ordering::SeqCst);
+    assert!((1..=96).contains(&most), "{most}");
+    let health = client.health();
+    assert_eq!((health[0].errors, health[0].failures), (0, 0));
+}
