@@ -29,7 +29,7 @@ use covault_mpc::{
     preprocess::Watermarks,
 };
 use secrecy::SecretString;
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::watch};
 
 use crate::{
     abis,
@@ -524,27 +524,39 @@ impl ApiListeners {
 }
 
 impl RunningOrchestrator {
-    /// Serves the API until `stop`, then stops the actors.
+    /// Serves the API until `stop`; then gives the vaults to other orchestrators while it goes on serving, ends the
+    /// calls in flight, and stops the actors.
     ///
     /// # Errors
     /// When a router cannot be built.
-    pub async fn serve(self, listeners: ApiListeners, stop: StopSignal) -> anyhow::Result<()> {
+    pub async fn serve(self, listeners: ApiListeners, mut stop: StopSignal) -> anyhow::Result<()> {
+        let (left, end) = watch::channel(false);
         let rest = if self.roles.serve_api() {
-            http::router(&self.api, &stop).map_err(explain)?
+            http::router(&self.api, &end).map_err(explain)?
         } else {
             http::health_router(&self.api)
         };
-        let grpc = grpc::router(&self.api, self.longest_call, &stop).map_err(explain)?;
+        let grpc = grpc::router(&self.api, self.longest_call, &end).map_err(explain)?;
+        let gateway = self.gateway.clone();
+        let leaving = async move {
+            shutdown::requested(&mut stop).await;
+            gateway.leave().await;
+            // Nobody listening means that everything has stopped already.
+            let _ = left.send(true);
+            Ok(())
+        };
         let serve = |listener, router, protocol| {
-            let (tls, stop) = (listeners.tls.clone(), stop.clone());
-            server::serve(listener, tls, router, protocol, self.patience, stop)
+            let (tls, end) = (listeners.tls.clone(), end.clone());
+            server::serve(listener, tls, router, protocol, self.patience, end)
         };
         let rest = serve(listeners.http, rest, HttpVersion::Http1);
         match listeners.grpc {
             Some(listener) => {
-                tokio::try_join!(rest, serve(listener, grpc, HttpVersion::Http2))?;
+                tokio::try_join!(leaving, rest, serve(listener, grpc, HttpVersion::Http2))?;
             }
-            None => rest.await?,
+            None => {
+                tokio::try_join!(leaving, rest)?;
+            }
         }
         self.gateway.stop().await;
         Ok(())

@@ -45,7 +45,7 @@ impl Child {
 pub enum Msg {
     /// This actor is to be started (again).
     StartDue(Child),
-    /// The orchestrator is stopping: others are to know, and it takes no more vaults.
+    /// The orchestrator is stopping: others are to know and to have its vaults, and it takes no more.
     Leave,
 }
 
@@ -57,6 +57,7 @@ pub struct RootState {
     address: watch::Sender<DirectoryAddress>,
     running: HashMap<ActorId, Child>,
     lease_manager: Option<ActorRef<LeaseManagerMsg>>,
+    leaving: bool,
     failures: u32,
 }
 
@@ -79,6 +80,7 @@ impl Actor for RootSupervisor {
             address,
             running: HashMap::new(),
             lease_manager: None,
+            leaving: false,
             failures: 0,
         })
     }
@@ -100,6 +102,7 @@ impl Actor for RootSupervisor {
                 }
             },
             Msg::Leave => {
+                state.leaving = true;
                 if let Some(lease_manager) = &state.lease_manager {
                     let _ = lease_manager.cast(LeaseManagerMsg::Leave);
                 }
@@ -147,6 +150,9 @@ impl RootState {
             Child::LeaseManager => {
                 let arguments = (services, self.address.subscribe());
                 let (actor, _) = Actor::spawn_linked(None, LeaseManager, arguments, me).await?;
+                if self.leaving {
+                    let _ = actor.cast(LeaseManagerMsg::Leave);
+                }
                 self.lease_manager = Some(actor.clone());
                 actor.get_id()
             }

@@ -3,11 +3,19 @@
 
 use std::{
     collections::BTreeSet,
-    sync::atomic::Ordering,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    task::JoinHandle,
+};
 
 use super::support::*;
 
@@ -177,6 +185,82 @@ async fn rolling_restart__should_lose_nothing() {
     );
     fleet.assert_done(&accepted, &[0, 1]).await;
     assert_eq!(fleet.requests(), accepted.len());
+}
+
+/// Sends messages to be signed to one process after the other, until it is told to end. Every answer must be a 200;
+/// the process that leaves gives none once it listens no more.
+fn strict_load(
+    fleet: &Fleet,
+    vaults: Vec<TestVault>,
+    leaving: usize,
+    end: Arc<AtomicBool>,
+) -> JoinHandle<Vec<Accepted>> {
+    let apis = fleet.apis.clone();
+    tokio::spawn(async move {
+        let mut accepted = Vec::new();
+        for number in 0_usize.. {
+            if end.load(Ordering::SeqCst) {
+                break;
+            }
+            let (api, index) = (&apis[number % apis.len()], number % apis.len());
+            let body = vaults[number / apis.len() % vaults.len()].message(number);
+            let key = format!("strict {number}");
+            match api.keyed("createSigningRequest", &body, &key).await {
+                Some((status, answer)) => {
+                    assert_eq!(status, 200, "{answer}");
+                    let uuid = answer["signingRequest"]["uuid"].as_str().unwrap();
+                    accepted.push(Accepted {
+                        uuid: uuid.to_owned(),
+                        key,
+                        body,
+                        answer,
+                    });
+                }
+                None => assert_eq!(index, leaving, "no answer to call {number}"),
+            }
+        }
+        accepted
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leaving_process__should_give_its_vaults_away_and_answer_every_call() {
+    let mut fleet = Fleet::start(&["all", "all"], "", None).await;
+    let vaults = fleet.vaults(&[0, 1]).await;
+    let end = Arc::new(AtomicBool::new(false));
+    let load = strict_load(&fleet, vaults.clone(), 0, Arc::clone(&end));
+    // A call whose body comes late holds the process up.
+    let body = vaults[0].message(1).to_string();
+    let address = fleet.apis[0].base.strip_prefix("http://").unwrap();
+    let mut late = TcpStream::connect(address).await.unwrap();
+    let head = format!(
+        "POST /v1/createSigningRequest HTTP/1.1\r\nhost: x\r\nx-mtoken: {}\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{{",
+        fleet.apis[0].token,
+        body.len()
+    );
+    late.write_all(head.as_bytes()).await.unwrap();
+    let began = Instant::now();
+    fleet.process(0).signal("TERM");
+    fleet.owned(&vaults[0].id, &[1]).await;
+    eprintln!(
+        "its vault is with the other one {:.1} s after SIGTERM",
+        began.elapsed().as_secs_f64()
+    );
+    // Here its body comes: it is sent on to where the vault is now.
+    assert!(!fleet.process(0).has_ended());
+    late.write_all(&body.as_bytes()[1..]).await.unwrap();
+    let mut answer = String::new();
+    late.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    eventually("the process has ended", async || {
+        fleet.process(0).has_ended().then_some(())
+    })
+    .await;
+    end.store(true, Ordering::SeqCst);
+    let accepted = load.await.unwrap();
+    fleet.assert_done(&accepted, &[1]).await;
+    assert_eq!(fleet.requests(), accepted.len() + 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -66,8 +66,10 @@ pub use crate::{
     limits::{Share, Shares},
 };
 
-/// How long [`Gateway::stop`] waits for each of its steps.
+/// How long [`Gateway::leave`] waits, and [`Gateway::stop`] for each of its steps.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is looked whether others have all vaults of this orchestrator.
+const LEAVE_POLL: Duration = Duration::from_millis(20);
 
 /// The one way into the orchestrator. Cheap to clone.
 #[derive(Clone)]
@@ -94,6 +96,7 @@ struct GatewayInner {
     commands: Arc<Semaphore>,
     /// Those of one token.
     commands_of: Arc<Shares<TokenId>>,
+    leaving: AtomicBool,
     closing: AtomicBool,
 }
 
@@ -178,6 +181,7 @@ impl Gateway {
                 waiters,
                 client_gate,
                 readiness: Readiness::default(),
+                leaving: AtomicBool::new(false),
                 closing: AtomicBool::new(false),
             }),
         };
@@ -188,6 +192,36 @@ impl Gateway {
             .open(inner.services.held_leases.me(), handler)
             .await?;
         Ok(gateway)
+    }
+
+    /// Gives the vaults to other orchestrators that are alive, before [`Gateway::stop`]: commands go on, and are
+    /// forwarded to who has their vault by then. Waits until none is left here, some seconds at most; not at all where
+    /// nobody else could have them.
+    pub async fn leave(&self) {
+        let services = &self.inner.services;
+        self.inner.leaving.store(true, Ordering::SeqCst);
+        if services.store.exclusive() || !services.runs_vaults {
+            return;
+        }
+        let _ = self.inner.root.send_message(root::Msg::Leave);
+        let held = &services.held_leases;
+        let left = async {
+            loop {
+                // Of those that take vaults this one is no more, once its round was done.
+                let others = held
+                    .eligible()
+                    .filter(|others| !others.contains(&held.me()));
+                if others.is_some_and(|others| others.is_empty() || held.vaults() == 0) {
+                    return;
+                }
+                tokio::time::sleep(LEAVE_POLL).await;
+            }
+        };
+        if tokio::time::timeout(STOP_PATIENCE, left).await.is_err() {
+            tracing::warn!(
+                "other orchestrators get the rest of the vaults when this one has stopped"
+            );
+        }
     }
 
     /// Stops: refuses new commands, lets those in progress come to their end, and stops every
@@ -327,11 +361,14 @@ impl Gateway {
         self.inner.hub.listeners()
     }
 
-    /// Whether the service can take requests: the store can be written, and a signer be reached.
+    /// Whether the service can take requests: the store can be written, a signer be reached, and it is not leaving.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] with what is away.
     pub async fn ready(&self) -> Result<(), Fault> {
+        if self.inner.leaving.load(Ordering::SeqCst) {
+            return Err(Fault::unavailable("the service is shutting down"));
+        }
         self.inner.readiness.check(&self.inner.services).await
     }
 

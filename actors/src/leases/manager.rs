@@ -42,7 +42,7 @@ const LEASES_BEFORE_DELETION: u64 = 60;
 pub enum Msg {
     /// It is time to look.
     RoundDue,
-    /// The orchestrator is stopping: it takes no more leases.
+    /// The orchestrator is stopping: it takes no more leases, and gives what it has to others that are alive.
     Leave,
     /// These were emptied and given back, or could not be.
     Moved(Vec<LeaseScope>),
@@ -133,21 +133,16 @@ impl Actor for LeaseManager {
             }
             Msg::Leave => {
                 state.leaving = true;
-                if !state.services.store.exclusive()
-                    && state.services.runs_vaults
-                    && let Err(fault) = state.heartbeat().await
-                {
-                    tracing::warn!(
-                        ?fault,
-                        "failed to announce the shutdown to other orchestrators"
-                    );
-                }
+                state.leave(&myself).await;
             }
             Msg::Moved(scopes) => {
                 for scope in scopes {
                     state.moving.remove(&scope);
                 }
                 state.rounds = ROUNDS_PER_FULL_SCAN;
+                if state.leaving {
+                    state.leave(&myself).await;
+                }
             }
         }
         Ok(())
@@ -192,6 +187,25 @@ impl LeaseManagerState {
             0
         };
         Ok(())
+    }
+
+    /// Tells the others at once that this orchestrator is leaving, and what it has given back by now; and gives more.
+    async fn leave(&mut self, myself: &ActorRef<Msg>) {
+        if self.services.store.exclusive() || !self.services.runs_vaults {
+            return;
+        }
+        let told = if self.moving.is_empty() {
+            self.rounds = ROUNDS_PER_FULL_SCAN;
+            self.round(myself).await
+        } else {
+            self.heartbeat().await
+        };
+        if let Err(fault) = told {
+            tracing::warn!(
+                ?fault,
+                "failed to announce the shutdown to other orchestrators"
+            );
+        }
     }
 
     /// Writes the row of this orchestrator.
@@ -294,11 +308,12 @@ impl LeaseManagerState {
                 }
                 match held_leases.get(*scope) {
                     Some(lease) if lease.version() == *version => {
-                        let other = preferred.filter(|preferred| *preferred != me);
-                        if other
-                            .is_some_and(|preferred| self.members.is_settled(preferred, lease_ms))
-                            && self.moving.len() < MAX_MOVES
-                        {
+                        // Who leaves does not wait for anybody to have been there for long.
+                        let takes = |other: OrchestratorId| {
+                            other != me
+                                && (self.leaving || self.members.is_settled(other, lease_ms))
+                        };
+                        if preferred.is_some_and(takes) && self.moving.len() < MAX_MOVES {
                             self.moving.insert(*scope);
                             leaving.push(lease);
                         }

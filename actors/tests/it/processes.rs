@@ -234,6 +234,12 @@ impl Process {
         }
     }
 
+    /// Waits until it has given its vaults to others.
+    pub async fn leave(&self) {
+        let gateway = self.gateway.clone();
+        self.inside(async move { gateway.leave().await }).await;
+    }
+
     pub async fn stop(&mut self) {
         let gateway = self.gateway.clone();
         self.inside(async move { gateway.stop().await }).await;

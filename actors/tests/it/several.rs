@@ -150,6 +150,51 @@ pub async fn stop(world: &World) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_leaves__should_give_its_vaults_to_anybody_alive_and_go_on_with_calls() {
+    leave(&world()).await;
+}
+
+pub async fn leave(world: &World) {
+    let mut one = Process::start(world).await;
+    let mut accounts = Vec::new();
+    for number in 0..4 {
+        let vault = one.vault(&format!("v{number}")).await;
+        accounts.push((vault, one.evm_wallet(vault).await));
+    }
+    let mut two = Process::start(world).await;
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let mut uuids = vec![one.create(&accounts[0].1).await];
+    one.leave().await;
+    assert_eq!(one.gateway.vault_share().0, 0);
+    // Nobody's clock has moved: the other one has not been there for long.
+    for (vault, _) in &accounts {
+        assert_eq!(owned(world, *vault, &[&two]).await, 0);
+    }
+    // Calls come to it as before, and none is refused.
+    for (_, address) in &accounts {
+        uuids.push(one.create(address).await);
+        uuids.push(two.create(address).await);
+    }
+    let late = one.vault("late").await;
+    assert_eq!(owned(world, late, &[&two]).await, 0);
+    assert!(one.gateway.ready().await.is_err());
+    world.signers.silent.store(false, Ordering::SeqCst);
+    for uuid in &uuids {
+        assert!(one.outcome(uuid).await);
+    }
+    one.stop().await;
+    for uuid in &uuids {
+        assert!(two.outcome(uuid).await);
+    }
+    assert_eq!(world.evm.handed.lock().unwrap().len(), uuids.len());
+    // There is nobody who would take anything from the last one.
+    two.leave().await;
+    let last = two.create(&accounts[0].1).await;
+    assert!(two.outcome(&last).await);
+    two.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_vaults__should_move_together() {
     const VAULTS: usize = 300;
     let world = world();

@@ -10,7 +10,7 @@ use crate::{
     delayed_port::DelayedPort,
     postgres::Postgres,
     processes::{Process, world_on, world_on_database},
-    several::{commit_in_flight, kill, spread, stalled_owner, stop, under_load},
+    several::{commit_in_flight, kill, leave, spread, stalled_owner, stop, under_load},
     world::*,
 };
 
@@ -30,6 +30,12 @@ async fn kill_on_postgres__should_be_taken_over_after_the_lease_time_and_not_bef
 async fn stop_on_postgres__should_hand_over_at_once() {
     let server = Postgres::start();
     stop(&world_on(&server).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_leaves_on_postgres__should_give_its_vaults_to_anybody_alive_and_go_on_with_calls() {
+    let server = Postgres::start();
+    leave(&world_on(&server).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -122,6 +128,8 @@ async fn vaults__should_be_measured_while_they_move() {
     })
     .await;
     let (begun, left) = (Instant::now(), here(&one));
+    one.leave().await;
+    eprintln!("the first one has given all away: {:?}", begun.elapsed());
     one.stop().await;
     eprintln!("the first one stops: {:?}", begun.elapsed());
     until(&format!("its {left} are with the second"), &|| {
