@@ -13,7 +13,7 @@ use axum::{
     },
     routing::get,
 };
-use covault_actors::gateway::{ChangeListener, Heard, Position, Start};
+use covault_actors::gateway::{Change, ChangeListener, Heard, Position, Start};
 use covault_core::{fault::Fault, schema::service::Audience};
 use futures::{Stream, StreamExt as _, stream};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -142,10 +142,39 @@ fn first(listener: &ChangeListener, start: Start) -> Event {
 
 fn events(listening: Listening) -> impl Stream<Item = Result<Event, Infallible>> {
     stream::unfold(listening, |mut listening| async move {
-        let events = listening.next().await?;
-        Some((stream::iter(events.into_iter().map(Ok)), listening))
+        let page = listening.next().await?;
+        // Each is written when it is taken.
+        let events = page.into_iter().map(|tidings| Ok(tidings.event()));
+        Some((stream::iter(events), listening))
     })
     .flatten()
+}
+
+/// What an event is made of.
+enum Tidings {
+    /// The beginning.
+    First(Event),
+    /// Nothing has changed up to here.
+    Nothing(Position),
+    /// A change, and the position behind it.
+    Change(Arc<Change>, Option<Position>),
+}
+
+impl Tidings {
+    fn event(self) -> Event {
+        let (event, position) = match self {
+            Self::First(event) => return event,
+            Self::Nothing(position) => (Event::default(), Some(position)),
+            Self::Change(change, position) => {
+                let event = Event::default().event(CHANGED).data(&change.data);
+                (event, position)
+            }
+        };
+        match position {
+            Some(position) => event.id(position.to_string()),
+            None => event,
+        }
+    }
 }
 
 /// One who listens.
@@ -160,10 +189,10 @@ struct Listening {
 }
 
 impl Listening {
-    /// The next events; `None` at the end.
-    async fn next(&mut self) -> Option<Vec<Event>> {
+    /// What the next events are of; `None` at the end.
+    async fn next(&mut self) -> Option<Vec<Tidings>> {
         if let Some(first) = self.first.take() {
-            return Some(vec![first]);
+            return Some(vec![Tidings::First(first)]);
         }
         loop {
             // While it reads what is long ago it keeps its turn.
@@ -179,7 +208,7 @@ impl Listening {
                     self.heartbeat = Instant::now() + HEARTBEAT;
                     self.check().await?;
                     let position = self.listener.position()?;
-                    return Some(vec![Event::default().id(position.to_string())]);
+                    return Some(vec![Tidings::Nothing(position)]);
                 }
                 Some(Heard {
                     changes,
@@ -188,16 +217,9 @@ impl Listening {
                     if check_token {
                         self.check().await?;
                     }
-                    let events = changes.into_iter().map(|(change, position)| {
-                        let event = Event::default().event(CHANGED).data(&change.data);
-                        match position {
-                            Some(position) => event.id(position.to_string()),
-                            None => event,
-                        }
-                    });
-                    let events: Vec<_> = events.collect();
-                    if !events.is_empty() {
-                        return Some(events);
+                    if !changes.is_empty() {
+                        let tidings = |(change, position)| Tidings::Change(change, position);
+                        return Some(changes.into_iter().map(tidings).collect());
                     }
                 }
             }

@@ -1,7 +1,7 @@
 //! Follows the audit logs of all vaults while there are listeners.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -143,21 +143,29 @@ impl<'a> Follower<'a> {
         let mut looked = Instant::now();
         loop {
             let began = Instant::now();
-            if let Err(fault) = self.step().await {
-                tracing::warn!(?fault, "failed to read changes of requests; retrying");
-                self.all_due = true;
-                sleep(RETRY).await;
-                continue;
-            }
+            let is_behind = match self.step().await {
+                Ok(is_behind) => is_behind,
+                Err(fault) => {
+                    tracing::warn!(?fault, "failed to read changes of requests; retrying");
+                    self.all_due = true;
+                    sleep(RETRY).await;
+                    continue;
+                }
+            };
             if hub.end_unheard() {
                 return Ok(());
             }
             // Many logs must not keep the store busy.
             let busy = began.elapsed().saturating_mul(4);
-            sleep(TICK).await;
             let look = if alone { LOOK_ALONE } else { LOOK.max(busy) };
-            let pause = look.saturating_sub(looked.elapsed());
-            let told = timeout(pause, hub.wake.notified()).await.is_ok();
+            let told = if is_behind {
+                tokio::task::yield_now().await;
+                true
+            } else {
+                sleep(TICK).await;
+                let pause = look.saturating_sub(looked.elapsed());
+                timeout(pause, hub.wake.notified()).await.is_ok()
+            };
             if !told || looked.elapsed() >= look {
                 self.all_due = true;
                 looked = Instant::now();
@@ -165,8 +173,9 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Reads what is new, and lets listeners have it.
-    async fn step(&mut self) -> Result<(), Fault> {
+    /// Reads what is new, a page of each log, and lets listeners have it: a log that grows faster than it is read keeps
+    /// none of the others waiting. True when there is more.
+    async fn step(&mut self) -> Result<bool, Fault> {
         let (services, hub) = (self.services, self.hub);
         let safe_ms = services.now_ms();
         let mut behind = std::mem::take(&mut *hub.written.lock());
@@ -185,9 +194,12 @@ impl<'a> Follower<'a> {
                 next = scan.rest(&page);
             }
         }
+        let mut more = BTreeSet::new();
         for chain in behind {
-            if let AuditChain::Vault(vault) = chain {
-                self.read_on(vault).await?;
+            if let AuditChain::Vault(vault) = chain
+                && self.read_on(vault).await?
+            {
+                more.insert(chain);
             }
         }
         // After the changes: who has a change of after a token was revoked knows that as well.
@@ -196,9 +208,17 @@ impl<'a> Follower<'a> {
             self.service = head.map_or(self.service, |head| head.number);
         }
         self.all_due = false;
+        let is_behind = !more.is_empty();
+        if is_behind {
+            // What is told next is as late as it: tokens are looked at again.
+            more.insert(AuditChain::Service);
+            hub.written.lock().append(&mut more);
+        }
         if let Some(followed) = &mut *hub.followed.write() {
             followed.visible = followed.next();
-            followed.safe_ms = safe_ms;
+            if !is_behind {
+                followed.safe_ms = safe_ms;
+            }
             followed.service = self.service;
             let new = News {
                 follower: followed.id,
@@ -208,41 +228,37 @@ impl<'a> Follower<'a> {
             hub.news
                 .send_if_modified(|news| std::mem::replace(news, new) != new);
         }
-        Ok(())
+        Ok(is_behind)
     }
 
-    /// Reads on in the log of a vault.
-    async fn read_on(&mut self, vault: VaultId) -> Result<(), Fault> {
+    /// Reads a page more of the log of a vault. True when there may be another one.
+    async fn read_on(&mut self, vault: VaultId) -> Result<bool, Fault> {
         let services = self.services;
         let chain = AuditChain::Vault(vault);
-        loop {
-            let read = self.read.get(&vault).copied().unwrap_or(0);
-            let log = AuditLog(&*services.store);
-            let page = log.entries(chain, read.saturating_add(1)).await?;
-            let Some((last, _)) = page.last() else {
-                return Ok(());
-            };
-            let (last, is_whole) = (*last, page.len() == audit::PAGE);
-            let (touched, last_ms) = touched(page, 0);
-            let changes = changes(services, vault, touched).await?;
-            if let Some(followed) = &mut *self.hub.followed.write() {
-                let safe_ms = followed.safe_ms;
-                for (at_ms, data) in changes {
-                    followed.keep(Change {
-                        vault,
-                        data,
-                        at_ms,
-                        safe_ms,
-                    });
-                }
-                let last = followed.last_ms.entry(vault).or_default();
-                *last = last_ms.max(*last);
+        let read = self.read.get(&vault).copied().unwrap_or(0);
+        let log = AuditLog(&*services.store);
+        let page = log.entries(chain, read.saturating_add(1)).await?;
+        let Some((last, _)) = page.last() else {
+            return Ok(false);
+        };
+        let (last, is_whole) = (*last, page.len() == audit::PAGE);
+        let (touched, last_ms) = touched(page, 0);
+        let changes = changes(services, vault, touched).await?;
+        if let Some(followed) = &mut *self.hub.followed.write() {
+            let safe_ms = followed.safe_ms;
+            for (at_ms, data) in changes {
+                followed.keep(Change {
+                    vault,
+                    data,
+                    at_ms,
+                    safe_ms,
+                });
             }
-            self.read.insert(vault, last);
-            if !is_whole {
-                return Ok(());
-            }
+            let last = followed.last_ms.entry(vault).or_default();
+            *last = last_ms.max(*last);
         }
+        self.read.insert(vault, last);
+        Ok(is_whole)
     }
 }
 

@@ -2,22 +2,19 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use covault_core::{
-    audit::{AuditChain, LinkedEntry},
-    fault::Fault,
-    ids::VaultId,
-};
-use tokio::{sync::watch, time::sleep};
+use covault_core::{fault::Fault, ids::VaultId};
+use tokio::{sync::watch, task::JoinHandle, time::sleep};
 
-use super::{Change, ChangeHub, Followed, MARGIN_MS, News, Position, REACH_MS, follower};
+use super::{
+    Change, ChangeHub, Followed, MARGIN_MS, News, Position, REACH_MS,
+    pages::{LogCursor, LogPage},
+};
 use crate::{
-    audit::{self, AuditLog},
     commands::caller::{Caller, in_scope},
+    lists::READ_CHUNK,
     services::Services,
 };
 
-/// Changes that a listener gets at once.
-const BATCH: usize = 64;
 /// Before it looks again when the store cannot be read.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -32,7 +29,7 @@ pub enum Start {
     Anew,
 }
 
-/// What a listener hears.
+/// What a listener hears: a page of [`READ_CHUNK`] changes at most.
 #[derive(Debug)]
 pub struct Heard {
     /// Changes, each with the position behind it; `None`: it stays where it was.
@@ -72,12 +69,23 @@ struct Live {
 struct Behind {
     /// Since when it has to hear of changes, in milliseconds since the Unix epoch.
     from_ms: u64,
-    /// The logs that are not read yet.
+    /// The logs that are not begun yet.
     vaults: VecDeque<VaultId>,
-    /// The one that is being read, and up to where.
-    reading: Option<(VaultId, u64)>,
+    /// The one that is being read.
+    reading: Option<LogCursor>,
+    /// Its next page, which is read in a task of its own: who stops asking in the middle of it keeps nobody waiting,
+    /// and finds it later.
+    page: Option<JoinHandle<Result<LogPage, Fault>>>,
     /// Where it goes on when it has read them.
     then: Position,
+}
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        if let Some(page) = &self.page {
+            page.abort();
+        }
+    }
 }
 
 impl ChangeListener {
@@ -176,6 +184,7 @@ impl ChangeListener {
                             .filter(|vault| in_scope(&self.caller, *vault))
                             .collect(),
                         reading: None,
+                        page: None,
                         then: end,
                     })
                 }
@@ -227,7 +236,7 @@ impl ChangeListener {
         };
         let mut changes = Vec::new();
         for (next, change) in followed.from(live.at.next) {
-            if changes.len() >= BATCH {
+            if changes.len() >= READ_CHUNK {
                 break;
             }
             let is_new = live.at.next >= live.new_from;
@@ -250,44 +259,28 @@ impl ChangeListener {
 
     /// The next changes in the logs; `None` when there are none on this page, or it has read all.
     async fn read(&mut self) -> Result<Option<Heard>, Fault> {
-        let (services, hub) = (Arc::clone(&self.services), Arc::clone(&self.hub));
         let Place::Behind(behind) = &mut self.place else {
             return Ok(None);
         };
-        let turn = hub.readers.acquire().await;
-        let _turn = turn.map_err(Fault::bug)?;
-        let Some(vault) = behind
-            .reading
-            .map(|(vault, _)| vault)
-            .or_else(|| behind.vaults.front().copied())
-        else {
+        if behind.reading.is_none() {
+            behind.reading = behind.vaults.pop_front().map(LogCursor::new);
+        }
+        let Some(cursor) = &behind.reading else {
             let then = behind.then;
             self.find_place(Some(then));
             self.news.mark_changed();
             return Ok(None);
         };
-        let chain = AuditChain::Vault(vault);
-        let log = AuditLog(&*services.store);
-        let read = match behind.reading {
-            Some((_, read)) => read,
-            None => {
-                let last = log.head(chain).await?.map_or(0, |head| head.number);
-                let from_ms = behind.from_ms;
-                follower::before(&services, chain, last, from_ms, u64::MAX)
-                    .await?
-                    .0
-            }
-        };
-        let page: Vec<(u64, LinkedEntry)> = log.entries(chain, read.saturating_add(1)).await?;
-        let last = page.last().map(|(number, _)| *number);
-        let is_whole = page.len() == audit::PAGE;
-        let (touched, _) = follower::touched(page, behind.from_ms);
-        let changes = follower::changes(&services, vault, touched).await?;
+        let vault = cursor.vault();
+        let page = behind.page.get_or_insert_with(|| {
+            let (services, hub) = (Arc::clone(&self.services), Arc::clone(&self.hub));
+            tokio::spawn(cursor.clone().page(services, hub, behind.from_ms))
+        });
+        let page = page.await;
         // Nothing is waited for from here on.
-        if behind.reading.is_none() {
-            behind.vaults.pop_front();
-        }
-        behind.reading = last.filter(|_| is_whole).map(|last| (vault, last));
+        behind.page = None;
+        let LogPage { changes, rest } = page.map_err(Fault::bug)??;
+        behind.reading = rest;
         let heard = |(at_ms, data)| {
             let change = Change {
                 vault,

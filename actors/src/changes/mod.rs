@@ -3,11 +3,12 @@
 //! A change has no row of its own: it is an entry of its vault's audit log, written in one commit with what has
 //! changed, and numbered by the store in the order of the commits. While there are listeners, one task per process
 //! ([`follower`]) reads on in the logs, its own process's and others', and keeps the newest changes in memory, once
-//! for all listeners. Each [`ChangeListener`] has its place among them, and reads the logs itself where it is further
-//! behind. Decisions: 0062.
+//! for all listeners. Each [`ChangeListener`] has its place among them, and reads the logs itself ([`pages`]) where it is
+//! further behind. Decisions: 0062.
 
 pub(crate) mod follower;
 mod listener;
+mod pages;
 mod position;
 #[cfg(test)]
 mod tests;

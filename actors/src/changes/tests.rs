@@ -1,7 +1,8 @@
 #![allow(non_snake_case)]
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicU64};
 
+use async_trait::async_trait;
 use covault_core::{
     audit::{AuditChain, AuditEntry},
     derive::KeyPath,
@@ -14,12 +15,16 @@ use covault_core::{
 
 use super::*;
 use crate::{
+    audit,
     chain_rpc::ChainClients,
     commands::caller::{Caller, VaultScope},
+    lists::READ_CHUNK,
     services::{Listeners, Services},
     settings::{OrchestratorParts, OrchestratorSharing, Settings},
-    store::{Batch, Precondition, Store, memory::MemoryStore, rows},
-    testing::NoSigners,
+    store::{
+        Batch, Key, KeySpace, Precondition, ReadError, Row, Scan, Store, memory::MemoryStore, rows,
+    },
+    testing::{NoSigners, StoreDouble},
 };
 
 const HOUR: u64 = 60 * 60 * 1000;
@@ -38,9 +43,15 @@ impl World {
     }
 
     fn on(store: Arc<MemoryStore>, clock: Arc<ManualClock>) -> Self {
+        let front = Arc::clone(&store) as _;
+        Self::behind(front, store, clock)
+    }
+
+    /// Its own process sees the store through `front`.
+    fn behind(front: Arc<dyn Store>, store: Arc<MemoryStore>, clock: Arc<ManualClock>) -> Self {
         let hub = Arc::new(ChangeHub::default());
         let parts = OrchestratorParts {
-            store: Arc::clone(&store) as _,
+            store: front,
             signers: Arc::<NoSigners>::default(),
             clock: Arc::clone(&clock) as _,
             entropy: Arc::new(ConstantEntropy(1)),
@@ -69,37 +80,7 @@ impl World {
 
     /// The other process changes a request.
     async fn change(&self, vault: u8, number: u64, at_ms: u64) {
-        let (vault, id) = (VaultId::from_bytes([vault; 16]), request(number));
-        let request = SigningRequest {
-            id,
-            vault,
-            wallet: WalletId::from_bytes([3; 16]),
-            network: Network::Bitcoin,
-            root_public_key: vec![4; 33],
-            path: KeyPath::of_wallet(Network::Bitcoin, 5).unwrap(),
-            public_key: vec![6; 33],
-            address: "bc1q".into(),
-            payload: vec![7],
-            notes: None,
-            token: TokenId::from_bytes([9; 16]),
-            replaces: None,
-            created_at_ms: 10,
-            consent: Consent::new(ApprovalRule::automatic()),
-            state: RequestState::Received,
-        };
-        let entry = AuditEntry {
-            at_ms,
-            by: "service".into(),
-            call: String::new(),
-            subject: format!("request:{id}"),
-            event: "Received".into(),
-            facts: Vec::new(),
-        };
-        let mut batch = Batch::new();
-        let row = rows::encode(&request).unwrap();
-        batch.put(rows::request(id), Precondition::Any, row);
-        batch.append(AuditChain::Vault(vault), entry.encode().unwrap());
-        self.store.commit(batch).await.unwrap();
+        change(&self.store, vault, number, at_ms).await;
     }
 
     async fn listen(&self, vaults: VaultScope, after: Option<Position>) -> (ChangeListener, Start) {
@@ -115,6 +96,40 @@ impl World {
         )
         .await
     }
+}
+
+async fn change(store: &MemoryStore, vault: u8, number: u64, at_ms: u64) {
+    let (vault, id) = (VaultId::from_bytes([vault; 16]), request(number));
+    let request = SigningRequest {
+        id,
+        vault,
+        wallet: WalletId::from_bytes([3; 16]),
+        network: Network::Bitcoin,
+        root_public_key: vec![4; 33],
+        path: KeyPath::of_wallet(Network::Bitcoin, 5).unwrap(),
+        public_key: vec![6; 33],
+        address: "bc1q".into(),
+        payload: vec![7],
+        notes: None,
+        token: TokenId::from_bytes([9; 16]),
+        replaces: None,
+        created_at_ms: 10,
+        consent: Consent::new(ApprovalRule::automatic()),
+        state: RequestState::Received,
+    };
+    let entry = AuditEntry {
+        at_ms,
+        by: "service".into(),
+        call: String::new(),
+        subject: format!("request:{id}"),
+        event: "Received".into(),
+        facts: Vec::new(),
+    };
+    let mut batch = Batch::new();
+    let row = rows::encode(&request).unwrap();
+    batch.put(rows::request(id), Precondition::Any, row);
+    batch.append(AuditChain::Vault(vault), entry.encode().unwrap());
+    store.commit(batch).await.unwrap();
 }
 
 fn request(number: u64) -> RequestId {
@@ -307,4 +322,121 @@ async fn following__should_end_when_nobody_listens_and_begin_again() {
         assert!(!world.hub.is_active());
         assert!(world.hub.followed.read().is_none());
     }
+}
+
+/// A store that can hold back answers about entries of logs, and in which vault 1 may write as fast as it is read.
+struct Busy {
+    store: Arc<MemoryStore>,
+    held: watch::Sender<bool>,
+    /// The next request that vault 1 changes; 0: it writes nothing.
+    next: AtomicU64,
+}
+
+#[async_trait]
+impl StoreDouble for Busy {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+        if scan.space == KeySpace::AuditEntry {
+            let mut held = self.held.subscribe();
+            let _ = held.wait_for(|held| !held).await;
+        }
+        let first = self.next.load(Ordering::SeqCst);
+        if scan.space == KeySpace::AuditEntry && first > 0 {
+            let next = first + audit::PAGE as u64;
+            self.next.store(next, Ordering::SeqCst);
+            for number in first..next {
+                change(&self.store, 1, number, 100 * HOUR).await;
+            }
+        }
+        self.inner().scan(scan).await
+    }
+}
+
+fn busy() -> (World, Arc<Busy>) {
+    let store = Arc::new(MemoryStore::shared());
+    let busy = Arc::new(Busy {
+        store: Arc::clone(&store),
+        held: watch::channel(false).0,
+        next: AtomicU64::new(0),
+    });
+    let front = Arc::clone(&busy) as _;
+    let world = World::behind(front, store, Arc::default());
+    world.at(100 * HOUR);
+    (world, busy)
+}
+
+fn long_ago() -> Position {
+    Position {
+        safe_ms: 90 * HOUR,
+        follower: 77,
+        next: 3,
+    }
+}
+
+#[tokio::test]
+async fn listeners_that_stop_while_they_read_the_logs__should_keep_no_turn_from_others() {
+    let (world, busy) = busy();
+    for number in 0..1_000 {
+        world.change(1, number, 95 * HOUR).await;
+    }
+    let mut stopped = Vec::new();
+    for _ in 0..2 * READERS {
+        stopped.push(world.listen(VaultScope::All, Some(long_ago())).await.0);
+    }
+    let (mut other, _) = world.listen(VaultScope::All, Some(long_ago())).await;
+    busy.held.send_replace(true);
+    // Each asks once, and is not polled again: its client reads no further.
+    let waiting = stopped.iter_mut().map(|listener| Box::pin(listener.next()));
+    let mut waiting: Vec<_> = waiting.collect();
+    for listener in &mut waiting {
+        assert!(futures::poll!(listener).is_pending());
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    busy.held.send_replace(false);
+    hears(&mut other, 0..1_000).await;
+    // They find what was read for them, and the rest.
+    drop(waiting);
+    for mut listener in stopped {
+        hears(&mut listener, 0..1_000).await;
+    }
+}
+
+#[tokio::test]
+async fn pages__should_be_small_wherever_changes_are_read() {
+    let (world, _) = busy();
+    for number in 0..1_000 {
+        world.change(1, number, 95 * HOUR).await;
+    }
+    let (mut listener, _) = world.listen(VaultScope::All, Some(long_ago())).await;
+    let mut told = 0;
+    while told < 1_000 {
+        let page = listener.next().await.changes.len();
+        assert!(page <= READ_CHUNK, "{page} from the logs");
+        told += page;
+    }
+    arrive(&mut listener).await;
+    for number in 1_000..2_000 {
+        world.change(1, number, 100 * HOUR).await;
+    }
+    let mut told = 0;
+    while told < 1_000 {
+        let page = listener.next().await.changes.len();
+        assert!(page <= READ_CHUNK, "{page} from memory");
+        told += page;
+    }
+}
+
+#[tokio::test]
+async fn vault_that_writes_as_fast_as_it_is_read__should_keep_no_other_waiting() {
+    let (world, busy) = busy();
+    let quiet = VaultScope::Only(vec![VaultId::from_bytes([2; 16])]);
+    let (mut listener, _) = world.listen(quiet, None).await;
+    busy.next.store(1_000, Ordering::SeqCst);
+    world.change(1, 1, 100 * HOUR).await;
+    world.change(2, 2, 100 * HOUR).await;
+    assert_eq!(hears(&mut listener, 2..3).await, 1);
+    busy.next.store(0, Ordering::SeqCst);
 }
