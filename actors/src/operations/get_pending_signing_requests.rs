@@ -17,8 +17,8 @@ use crate::{
     store::{Key, KeySpace, Scan, rows},
 };
 
-/// Lists the requests that wait for people, of a vault or of all that the token opens. A page goes on where the one
-/// before it has ended: it takes as long however many there are.
+/// Lists the requests that wait for people, of a vault or of all that the token opens: all of them, or a page. A page goes
+/// on where the one before it has ended: it takes as long however many there are.
 pub struct GetPendingSigningRequests;
 
 #[async_trait]
@@ -30,13 +30,15 @@ impl Operation for GetPendingSigningRequests {
     async fn run(call: OperationCall<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
         let (services, caller) = (call.services, call.caller);
         let parts = parts(services, caller, &message.vault_uuid).await?;
+        // Without a limit it is the whole list, as programs written for the public product take it to be.
         let limit = message.limit.filter(|limit| *limit != 0);
+        let is_whole = limit.is_none();
         let limit = limit.unwrap_or(MAX_PAGE);
         if !(1..=MAX_PAGE).contains(&limit) {
             return Err(Fault::field("limit", format!("must be 1 to {MAX_PAGE}")));
         }
         let limit = usize::try_from(limit).map_err(Fault::bug)?;
-        let from = match message.after_uuid.as_str() {
+        let mut from = match message.after_uuid.as_str() {
             "" => Vec::new(),
             uuid => {
                 let last = uuid.parse().map_err(|fault: Fault| fault.at("afterUuid"))?;
@@ -47,23 +49,37 @@ impl Operation for GetPendingSigningRequests {
                 [key.bytes.as_slice(), &[0]].concat()
             }
         };
-        let ids = page(services, &parts, from, limit).await?;
         let (mut signing_requests, mut bytes) = (Vec::new(), PageBytes::default());
-        'page: for ids in ids.chunks(READ_CHUNK) {
-            let keys: Vec<_> = ids.iter().map(|id| rows::request(*id)).collect();
-            let found = services.load_all::<SigningRequest>(&keys).await?;
-            for (id, found) in ids.iter().zip(found) {
-                let found = skip_unreadable(found, format_args!("request {id}"))?;
-                let Some(request) = found.flatten() else {
-                    continue;
-                };
-                let mut message = request_message(services, caller, &request, None, None, None);
-                message.approval_subject = None;
-                // The next page begins with it.
-                if bytes.add(&message).is_err() {
-                    break 'page;
+        let mut turn = None;
+        'list: loop {
+            let page = page(services, &parts, from, limit).await?;
+            for part in page.chunks(READ_CHUNK) {
+                let keys: Vec<_> = part.iter().map(|(_, id)| rows::request(*id)).collect();
+                let found = services.load_all::<SigningRequest>(&keys).await?;
+                for ((_, id), found) in part.iter().zip(found) {
+                    let found = skip_unreadable(found, format_args!("request {id}"))?;
+                    let Some(request) = found.flatten() else {
+                        continue;
+                    };
+                    let mut message = request_message(services, caller, &request, None, None, None);
+                    message.approval_subject = None;
+                    match bytes.add(&message) {
+                        Ok(()) => signing_requests.push(message),
+                        // A part of it would look like the whole.
+                        Err(fault) if is_whole => return Err(fault),
+                        // The next page begins with it.
+                        Err(_) => break 'list,
+                    }
                 }
-                signing_requests.push(message);
+            }
+            let Some((last, _)) = page.last().filter(|_| is_whole && page.len() == limit) else {
+                break;
+            };
+            from = [last.bytes.as_slice(), &[0]].concat();
+            // Long lists are for few callers at once.
+            if turn.is_none() {
+                let next = services.limits.far_pages.acquire().await;
+                turn = Some(next.map_err(Fault::bug)?);
             }
         }
         Ok(wire::GetPendingSigningRequestsResponse {
@@ -97,23 +113,23 @@ async fn page(
     parts: &[Key],
     from: Vec<u8>,
     limit: usize,
-) -> Result<Vec<RequestId>, Fault> {
-    let mut ids = Vec::with_capacity(limit);
+) -> Result<Vec<(Key, RequestId)>, Fault> {
+    let mut page = Vec::with_capacity(limit);
     for part in parts {
-        let mut scan = Scan::prefix(part.space, &part.bytes, limit.saturating_sub(ids.len()));
+        let mut scan = Scan::prefix(part.space, &part.bytes, limit.saturating_sub(page.len()));
         if from.starts_with(&part.bytes) {
             scan.from = Some(from.clone());
         } else if from > part.bytes {
             continue;
         }
         let rows = services.store.scan(&scan).await?;
-        ids.extend(
-            rows.iter()
-                .filter_map(|(key, _)| Some(rows::awaited(key)?.1)),
-        );
-        if ids.len() >= limit {
+        page.extend(rows.into_iter().filter_map(|(key, _)| {
+            let (_, id) = rows::awaited(&key)?;
+            Some((key, id))
+        }));
+        if page.len() >= limit {
             break;
         }
     }
-    Ok(ids)
+    Ok(page)
 }

@@ -1,6 +1,7 @@
 //! Requests that wait: what they take up, and how they are listed.
 
 use covault_actors::store::redb::RedbStore;
+use covault_core::schema::wire::create_signing_request_request::Type as Kind;
 use futures::StreamExt as _;
 use tokio::time::Instant;
 
@@ -79,6 +80,40 @@ async fn waiting__should_hold_no_place_and_be_listed_page_by_page() {
         pending(&gateway, &admin(), "", "", 100).await.unwrap(),
         made[2..]
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn list_without_a_limit__should_have_all_that_wait_or_say_that_it_is_too_large() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault_with(&gateway, rule("manual", 1)).await;
+    let from = evm_wallet(&gateway, vault).await;
+    let mut made = Vec::new();
+    for _ in 0..230 {
+        made.push(create(&gateway, send(&from)).await.uuid);
+        world.pass(1);
+    }
+    let vault = vault.to_string();
+    for vault in ["", &vault] {
+        assert_eq!(
+            pending(&gateway, &admin(), vault, "", 0).await.unwrap(),
+            made
+        );
+        let rest = pending(&gateway, &admin(), vault, &made[9], 0).await;
+        assert_eq!(rest.unwrap(), made[10..]);
+    }
+    // More than 4 MiB of them: no part is given for the whole.
+    for _ in 0..75 {
+        let Kind::RawMessage(mut message) = raw(&from) else {
+            unreachable!()
+        };
+        message.content = vec![7; 60_000];
+        create(&gateway, Kind::RawMessage(message)).await;
+    }
+    let fault = pending(&gateway, &admin(), "", "", 0).await.unwrap_err();
+    assert_eq!(fault.path(), Some("limit"));
+    let page = pending(&gateway, &admin(), "", "", 100).await.unwrap();
+    assert_eq!(page, made[..100]);
 }
 
 /// What the process has in memory, in kilobytes.
