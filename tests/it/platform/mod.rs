@@ -7,6 +7,7 @@ mod caller;
 mod idempotency;
 mod json;
 mod operations;
+mod published;
 mod sweep;
 mod tokens;
 mod transports;
