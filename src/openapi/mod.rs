@@ -28,23 +28,23 @@ with a JSON body; the same operations are served over gRPC.
 **Requests** are proto3 JSON. Fields have lowerCamelCase names (the snake_case names of the \
 schema are accepted too). A field that is `null` is not set. 64-bit integers are numbers or \
 strings of digits; enums are names or numbers; bytes are base64, of the standard or the URL \
-alphabet, padded or not where nothing else is said, and refused when they look like hex. An unknown field is refused, and so are a \
-field that is given twice and two payload kinds in one request.
+alphabet, padded or not unless stated otherwise, and refused if they look like hex. Unknown fields, \
+fields given twice, and two payload kinds in one request are refused.
 
-**Responses** hold every field; 64-bit integers are strings and bytes padded base64. Amounts are \
-whole numbers in the smallest unit of the asset and times are milliseconds since the Unix epoch, \
-where nothing else is said.
+**Responses** contain every field; 64-bit integers are strings and bytes padded base64. Amounts are \
+whole numbers in the smallest unit of the asset, and times are milliseconds since the Unix epoch, \
+unless stated otherwise.
 
-**Request ids**: every answer has the header `x-request-id`: the one of the request, when that \
-is 1 to 128 of `A-Z a-z 0-9 - _ . :`, else a new one. The log has the same id.
+**Request ids**: every response has the header `x-request-id`: the client's own, if it \
+is 1 to 128 of `A-Z a-z 0-9 - _ . :`, else a new one. The service's log has the same id.
 
-**Errors** have two more headers: `covault-code`, a word for the kind of error that never changes, and \
-`covault-field`, the path of the field that is wrong, if one is. docs/errors.md lists the codes.";
+**Errors** have two more headers: `covault-code`, a stable code, and `covault-field`, the path of the \
+field that is wrong, if one is. docs/errors.md lists the codes.";
 
 const ADMIN_DESCRIPTION: &str = "\
-What operators do: vaults, signer nodes, tokens, the audit log and backups. Every operation is a POST \
-with a JSON body; the same operations are served over gRPC. Requests and responses are written as in \
-the platform API (`/openapi.json`).";
+Operations for operators: vaults, signer nodes, tokens, the audit log and backups. Every operation is a POST \
+with a JSON body; the same operations are served over gRPC. The JSON format is that of the platform API \
+(`/openapi.json`).";
 
 /// The document of the platform and sweep APIs.
 ///

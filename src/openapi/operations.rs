@@ -30,7 +30,7 @@ pub fn admin_tags() -> Value {
     json!([
         {"name": "Vaults", "description": "Vaults, and the shares of their keys."},
         {"name": "Signer nodes", "description": "Signer nodes."},
-        {"name": "Tokens", "description": "API tokens, and what sweep tokens have configured."},
+        {"name": "Tokens", "description": "API tokens, and the configuration of sweep tokens."},
         {"name": "Audit log and backups", "description": "The audit log, and backups of the store."},
     ])
 }
@@ -39,10 +39,10 @@ pub fn admin_tags() -> Value {
 pub fn tags() -> Value {
     json!([
         {"name": SIGNING, "description": "Transactions and messages, signed by a vault's keys."},
-        {"name": "Wallets", "description": "Wallets, balances and what transactions pay."},
-        {"name": "Batch payments", "description": "Payments to many, completed by a person in the console."},
-        {"name": "Deposit and sweep", "description": "Deposit and watch addresses, with tokens of their own."},
-        {"name": HEALTH, "description": "For orchestration; no token is needed."},
+        {"name": "Wallets", "description": "Wallets, balances and transaction fees."},
+        {"name": "Batch payments", "description": "Payments to many recipients, completed by a person in the console."},
+        {"name": "Deposit and sweep", "description": "Deposit and watch addresses. Needs a sweep token."},
+        {"name": HEALTH, "description": "Health checks. No token needed."},
     ])
 }
 
@@ -53,19 +53,19 @@ pub fn headers() -> Value {
     let yes = |description: &str| json!({"description": description, "schema": {"type": "string", "enum": ["true"]}});
     json!({
         "x-request-id": {
-            "description": "Id of the request; the log has it too.",
+            "description": "Id of the call; the service's log has it too.",
             "required": true,
             "schema": {"type": "string", "pattern": "^[A-Za-z0-9_.:-]{1,128}$"},
         },
         "idempotency-replayed": yes(
-            "There when the idempotency key was used before: the answer is that of the first call."
+            "Present if the idempotency key was used before: this is the first call's response."
         ),
-        "idempotency-body-mismatch": yes("There when that first call asked for something else."),
+        "idempotency-body-mismatch": yes("Present if the first call had another body."),
         "retry-after": {
             "description": "When to retry, in seconds.",
             "schema": {"type": "string", "pattern": "^[0-9]+$"},
         },
-        "allow": text("The method that is right."),
+        "allow": text("The allowed method."),
     })
 }
 
@@ -119,9 +119,8 @@ fn idempotency_key() -> Value {
         "in": "header",
         "required": false,
         "description": "Makes retries safe: a call with a key that this token used for this \
-            operation within the last 24 hours does nothing and gives the first call's answer. \
-            1 to 255 printable ASCII characters; a UUID v4 is a good one. A call that was refused \
-            leaves its key free.",
+            operation within the last 24 hours does nothing and returns the first call's response. \
+            1 to 255 printable ASCII characters, e.g. a UUID v4. A refused call does not use up its key.",
         "schema": {
             "type": "string", "minLength": 1, "maxLength": 255,
             "pattern": "^[!-~]([ -~]*[!-~])?$",
@@ -138,14 +137,14 @@ const STATUSES: &[(&str, &str)] = &[
     ("401", "The token is missing or unknown."),
     (
         "403",
-        "The token may not do this: `IP is not allowed`, a vault that it does not open, a \
-         read-only token, a token of the other kind.",
+        "The token may not do this: `IP is not allowed`, a vault that it cannot access, a \
+         read-only token, a token of another kind.",
     ),
-    ("405", "Another method than POST."),
+    ("405", "The method is not POST."),
     ("408", "The body did not arrive in time."),
     (
         "409",
-        "It is there already (a wallet's ref), or in a state that does not allow this.",
+        "It exists already (e.g. a wallet's ref), or its state does not allow this.",
     ),
     ("413", "The body is too large."),
     (
@@ -154,16 +153,16 @@ const STATUSES: &[(&str, &str)] = &[
     ),
     (
         "422",
-        "The idempotency key was used with another body, where the service is set to refuse that.",
+        "The idempotency key was used with another body, and the service is configured to refuse that.",
     ),
     ("429", "Too many requests: retry later."),
     (
         "500",
-        "The service is at fault. The message holds nothing but the request id.",
+        "Internal error. The message contains only the request id.",
     ),
     (
         "503",
-        "Signers, store, bus or chain nodes cannot be reached, or too much is in progress: try again.",
+        "Signers, store, bus or chain nodes cannot be reached, or the service is overloaded: retry after `retry-after`.",
     ),
 ];
 
@@ -176,7 +175,7 @@ fn done(operation: &OperationDescriptor, schema: Value, takes_key: bool) -> Valu
     }
     let mut response = json!({
         "description": if operation.name() == EXECUTE {
-            "The outcome. `error` is set when the request failed."
+            "The outcome. `error` is set if the request failed."
         } else {
             "Done."
         },
@@ -253,7 +252,7 @@ fn success(operation: &OperationDescriptor, schemas: &mut Schemas) -> Result<Val
             _ => schemas.shown_field(&field),
         };
         let comment = match field.name() {
-            "error" if !execute => "Always null: the call did not fail.".to_owned(),
+            "error" if !execute => "Always null: the call succeeded.".to_owned(),
             _ => describe::comment(&field),
         };
         (field, described(schema, &comment))
@@ -338,14 +337,14 @@ fn admin_error(schemas: &mut Schemas) -> Result<Value, Fault> {
         "code".to_owned(),
         json!({
             "type": "string",
-            "description": "A word for the kind of error, which never changes: docs/errors.md lists them.",
+            "description": "Stable code of the error: docs/errors.md lists the codes.",
         }),
     );
     properties.insert(
         "field".to_owned(),
         json!({
             "type": ["string", "null"],
-            "description": "The path of the field that is wrong, where one is.",
+            "description": "Path of the field that is wrong; null if none is.",
         }),
     );
     let schema = json!({"type": "object", "required": required, "properties": properties});
@@ -360,7 +359,7 @@ fn sweep_error() -> Value {
         "required": ["code", "error", "reason"],
         "properties": {
             "code": {"type": "integer", "description": "The HTTP status."},
-            "error": {"type": "string", "description": "The status in words."},
+            "error": {"type": "string", "description": "Name of the HTTP status."},
             "reason": {"type": "string", "description": "What is wrong."},
         },
     })
@@ -376,8 +375,8 @@ pub fn events() -> (&'static str, Value) {
     responses.insert(
         "200".to_owned(),
         json!({
-            "description": "Events without end: `request` when a request has changed, with a JSON object as its data; \
-                `reset` when all requests are to be read again. An event without data moves the position on.",
+            "description": "Endless stream of events: `request` when a signing request has changed, with a JSON object as its data; \
+                `reset` when the client must read all requests again. An event without data only advances the position.",
             "headers": {"x-request-id": header("x-request-id")},
             "content": {"text/event-stream": {"schema": {
                 "type": "string",
@@ -388,10 +387,10 @@ pub fn events() -> (&'static str, Value) {
     );
     for (status, description) in STATUSES {
         let description = match *status {
-            "400" => "`Last-Event-ID` is not an id that this service has sent.",
-            "405" => "Another method than GET.",
+            "400" => "`Last-Event-ID` is not an id from this service.",
+            "405" => "The method is not GET.",
             "401" | "403" | "429" | "500" => description,
-            "503" => "The store cannot be read, or too many listen: try again.",
+            "503" => "The store cannot be read, or there are too many listeners: retry.",
             _ => continue,
         };
         responses.insert((*status).to_owned(), refused(status, description, &failure));
@@ -400,14 +399,14 @@ pub fn events() -> (&'static str, Value) {
         "operationId": "events",
         "tags": [SIGNING],
         "summary": "Server-sent events about signing requests that have changed",
-        "description": "Server-sent events about the signing requests of all vaults that the token opens: which has \
-            changed, and what it is now. Who sends the id of the last event that it has got as `Last-Event-ID` gets \
-            what has changed since, for 24 hours; a change may be told twice.",
+        "description": "Server-sent events about the signing requests of all vaults that the token can access: which one has \
+            changed, and its new status. Send the id of the last event received as `Last-Event-ID` to get all changes \
+            since then, up to 24 hours back. A change may be sent twice.",
         "parameters": [{
             "name": "last-event-id",
             "in": "header",
             "required": false,
-            "description": "The id of the last event that was received, to go on behind it.",
+            "description": "Id of the last event received: the stream continues after it.",
             "schema": {"type": "string", "pattern": "^[0-9]+-[0-9a-f]{16}-[0-9]+$"},
         }],
         "responses": responses,
@@ -422,19 +421,19 @@ fn change() -> Value {
     let count =
         |description: &str| json!({"type": "integer", "minimum": 0, "description": description});
     let properties = json!({
-        "uuid": with(uuid.clone(), json!({"description": "The request."})),
-        "vaultUuid": with(uuid, json!({"description": "Its vault."})),
-        "kind": {"type": "string", "description": "The kind of its payload, such as evmSendNative."},
+        "uuid": with(uuid.clone(), json!({"description": "UUID of the signing request."})),
+        "vaultUuid": with(uuid, json!({"description": "UUID of its vault."})),
+        "kind": {"type": "string", "description": "Payload kind, e.g. evmSendNative."},
         "status": {"type": "string", "enum": ["STATUS_PENDING", "STATUS_SUCCEEDED", "STATUS_FAILED"]},
         "pendingOperation": {
             "type": "string", "enum": ["", "approve"],
-            "description": "What it waits for people to do.",
+            "description": "What the request waits for people to do.",
         },
-        "requiredApprovalCount": count("How many people have to approve, as far as is known."),
-        "remainingApprovalCount": count("How many of them are missing; 0 unless it waits for people."),
+        "requiredApprovalCount": count("Approvals needed, as far as known."),
+        "remainingApprovalCount": count("Approvals still missing; 0 if the request does not wait for people."),
         "timestamp": {
             "type": "string", "pattern": "^[0-9]+$",
-            "description": "When it changed, in milliseconds since the Unix epoch.",
+            "description": "Time of the change, in milliseconds since the Unix epoch.",
         },
     });
     let required: Vec<_> = properties
@@ -471,10 +470,10 @@ pub fn health() -> [(&'static str, Value); 2] {
             "security": [],
         }})
     };
-    let live = json!({"200": answer("The process runs.", "live", true)});
+    let live = json!({"200": answer("The process is running.", "live", true)});
     let ready = json!({
-        "200": answer("The store can be written and the bus reached.", "ready", true),
-        "503": answer("It cannot work now.", "ready", false),
+        "200": answer("The store is writable and the bus is reachable.", "ready", true),
+        "503": answer("The service cannot work now.", "ready", false),
     });
     [
         ("/livez", item("livez", "Says that the process runs", live)),
