@@ -34,6 +34,7 @@ mod networks;
 mod nodes;
 mod openapi;
 mod orchestrators;
+mod pages;
 mod platform;
 mod policy;
 mod postgres;
