@@ -40,6 +40,8 @@ pub struct NumberedDouble {
     pub refused: AtomicUsize,
     /// The highest number that it was sent.
     highest: AtomicU64,
+    /// When the time of what is built is over, in seconds since the Unix epoch; 0: five minutes after.
+    pub ends_s: AtomicU64,
 }
 
 impl NumberedDouble {
@@ -54,6 +56,7 @@ impl NumberedDouble {
             refuses: AtomicBool::new(false),
             refused: AtomicUsize::new(0),
             highest: AtomicU64::new(0),
+            ends_s: AtomicU64::new(0),
         })
     }
 
@@ -88,7 +91,11 @@ fn refusal(reason: &str) -> ChainRefusal {
 #[async_trait]
 impl ChainClient for NumberedDouble {
     async fn chain_data(&self, queries: &Queries, now_ms: u64) -> Result<ChainData, ChainError> {
-        let (next, end_s) = (self.next(), now_ms / 1_000 + 300);
+        let next = self.next();
+        let end_s = match self.ends_s.load(Ordering::SeqCst) {
+            0 => now_ms / 1_000 + 300,
+            ends_s => ends_s,
+        };
         Ok(match queries {
             Queries::Stellar(queries) => ChainData::Stellar(stellar::ChainData {
                 sequence: next - 1,

@@ -265,6 +265,29 @@ async fn what_was_sent_since_a_backup__should_succeed_where_its_hash_needs_no_si
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_asked_for_again_after_a_restore__should_succeed_once() {
+    let mut it = Numbered::start(Network::Stellar, World::new()).await;
+    let ends_s = it.world.clock_ms() / 1_000 + 300;
+    it.chain.ends_s.store(ends_s, Ordering::SeqCst);
+    it.world.signers.silent.store(true, Ordering::SeqCst);
+    let first = it.pay().await;
+    until(async || claims(&it.world).await == 1).await;
+    let backup = back_up(&it.gateway).await;
+    let restored = restored(&it.world, &backup).await;
+    it.go_on(restored).await;
+    it.world.signers.silent.store(false, Ordering::SeqCst);
+    let_in(&it.gateway, &admin()).await.unwrap();
+    // The very same transaction, whose hash is known of both.
+    let again = it.pay().await;
+    let paid = outcome(&it.gateway, &again).await;
+    assert_eq!(paid.error, None);
+    let reason = failed(&it.gateway, &first).await;
+    let words = format!("nonce 7 was used by the transaction {}", paid.tx_hash);
+    assert!(reason.contains(&words), "{reason}");
+    assert_eq!(it.chain.taken(), [paid.tx_hash]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn eighty_payments_of_stellar_and_ton__should_all_come_one_after_the_other() {
     const PAYMENTS: u64 = 80;
     // Each takes nearly the time that its turn has: all together four times what one transaction lives.
