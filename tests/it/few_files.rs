@@ -95,11 +95,17 @@ async fn a_service_with_few_files__should_take_connections_although_a_chain_hang
     let from = dev.api.wallet(&dev.vault, "NETWORK_TYPE_EVM").await;
     let transfer =
         json!({"evmSendNative": {"chainId": 137, "from": from, "to": from, "value": "1"}});
-    // Each of them asks the chain. They have few connections to the service.
-    let made = stream::iter(0..600).map(|_| dev.api.create(transfer.clone()));
+    // Each of them asks the chain. They have few connections to the service. It may say in the end that the chain does
+    // nothing.
+    let made =
+        stream::iter(0..600).map(|_| dev.api.post("createSigningRequest", transfer.clone()));
     let begun = Instant::now();
     let made: Vec<_> = made.buffer_unordered(10).collect().await;
-    assert_eq!(made.len(), 600);
+    let accepted = made.iter().filter(|(status, _)| *status == 200).count();
+    assert!(accepted >= 32, "{accepted}");
+    for (status, answer) in made {
+        assert!([200, 503].contains(&status), "{status}: {answer}");
+    }
     for _ in 0..20 {
         let new = ApiClient::new(&dev.api.base, &dev.api.token);
         let answered = tokio::time::timeout(Duration::from_secs(2), new.get("/livez")).await;

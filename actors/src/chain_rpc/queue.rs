@@ -11,7 +11,7 @@ use crate::shares::{Party, RESERVED, Share, Shares};
 /// With as many there is a crowd.
 const CROWD: usize = 16;
 /// As long as the nodes have answered nobody, no more may wait than this.
-const MOST_UNMEASURED: usize = 128;
+const MOST_UNMEASURED: usize = 1_024;
 /// So many requests are believed to be answered at once while a crowd has only just come: nodes that were asked for
 /// little until then have not shown how much they can do.
 const AT_ONCE: usize = 4;
@@ -226,11 +226,11 @@ mod tests {
     async fn queue__should_be_careful_before_anything_was_answered() {
         let queue = Arc::new(ChainQueue::default());
         let enter = |_: usize| queue.enter(&party(1));
-        let mut waits: Vec<ChainWait> = (0..MOST_UNMEASURED - 1).map(enter).collect();
+        let mut waits: Vec<ChainWait> = (0..8 * CROWD).map(enter).collect();
         assert_eq!(seconds(&queue, party(2)), 0.0);
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!((7.0..9.0).contains(&seconds(&queue, party(2))));
-        waits.push(queue.enter(&party(1)));
+        waits.extend((8 * CROWD..MOST_UNMEASURED).map(enter));
         assert_eq!(queue.expected_wait(&party(2)), None);
         // Another day, of which nobody has waited.
         waits.clear();

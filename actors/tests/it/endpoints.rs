@@ -494,7 +494,14 @@ async fn solana__should_say_when_there_is_no_such_token() {
 
 #[tokio::test]
 async fn sending__should_say_when_a_node_may_have_it() {
-    let lost = TestServer::start(|_, _| (502, String::new())).await;
+    let lost = TestServer::start(|_, body| {
+        // What is asked before anything is sent.
+        match body.contains("getAccountInfo") {
+            true => (200, json!({"error": {"code": -32601}}).to_string()),
+            false => (502, String::new()),
+        }
+    })
+    .await;
     let refusing = TestServer::start(|_, body| {
         let call: Value = serde_json::from_str(body).unwrap();
         let answer = match call["method"].as_str().unwrap() {

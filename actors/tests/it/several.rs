@@ -164,6 +164,11 @@ pub async fn leave(world: &World) {
     let mut two = Process::start(world).await;
     world.signers.silent.store(true, Ordering::SeqCst);
     let mut uuids = vec![one.create(&accounts[0].1).await];
+    while world.signers.unanswered.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    // That call gets no answer any more; those of others do.
+    world.signers.silent.store(false, Ordering::SeqCst);
     one.leave().await;
     assert_eq!(one.gateway.vault_share().0, 0);
     // Nobody's clock has moved: the other one has not been there for long.
@@ -178,7 +183,6 @@ pub async fn leave(world: &World) {
     let late = one.vault("late").await;
     assert_eq!(owned(world, late, &[&two]).await, 0);
     assert!(one.gateway.ready().await.is_err());
-    world.signers.silent.store(false, Ordering::SeqCst);
     for uuid in &uuids {
         assert!(one.outcome(uuid).await);
     }
