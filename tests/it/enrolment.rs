@@ -72,7 +72,10 @@ async fn enrolment__should_end_in_payments_that_its_person_approves() {
     let (done, _, err) = add(&changed, &["--yes"]);
     assert!(!done && err.contains("LINE: "), "{err}");
     let (done, _, err) = add(&line, &["--yes"]);
-    assert!(done && err.contains("send the signer SIGHUP or restart it"), "{err}");
+    assert!(
+        done && err.contains("send the signer SIGHUP or restart it"),
+        "{err}"
+    );
     let (done, out, err) = add(public.trim(), &["--yes"]);
     assert!(done, "{err}");
     assert!(

@@ -97,8 +97,7 @@ async fn a_service_with_few_files__should_take_connections_although_a_chain_hang
         json!({"evmSendNative": {"chainId": 137, "from": from, "to": from, "value": "1"}});
     // Each of them asks the chain. They have few connections to the service. It may say in the end that the chain does
     // nothing.
-    let made =
-        stream::iter(0..600).map(|_| dev.api.post("createSigningRequest", transfer.clone()));
+    let made = stream::iter(0..600).map(|_| dev.api.post("createSigningRequest", transfer.clone()));
     let begun = Instant::now();
     let made: Vec<_> = made.buffer_unordered(10).collect().await;
     let accepted = made.iter().filter(|(status, _)| *status == 200).count();

@@ -29,6 +29,11 @@ pub async fn accepted_at<F: Future>(since_ms: u64, work: F) -> F::Output {
     SINCE.scope(since_ms, work).await
 }
 
+/// Whether the present call is one of [`accepted_at`].
+pub(super) fn is_of_request() -> bool {
+    SINCE.try_with(|_| ()).is_ok()
+}
+
 /// Since when the present call is wanted: since now, where it is of no request.
 pub(super) fn wanted_since(now_ms: u64) -> u64 {
     SINCE.try_with(|since| *since).unwrap_or(now_ms)
@@ -68,6 +73,14 @@ impl CallWindow {
             fast_below: f64::INFINITY,
             shrunk: None,
         }
+    }
+
+    /// The whole number of them, at least one.
+    fn places(&self) -> usize {
+        (1..)
+            .take_while(|places| count(*places) <= self.size)
+            .last()
+            .unwrap_or(1)
     }
 
     fn has_room(&self, at_work: usize) -> bool {
@@ -178,10 +191,20 @@ impl CallLine {
         })))
     }
 
-    /// Whether a call that comes now would wait.
-    pub(super) fn is_crowded(&self) -> bool {
-        let state = self.0.lock();
-        !state.usual.is_empty() || !state.window.has_room(state.at_work)
+    /// How many times its window a node has to do before such a call that comes now, in thousandths; 0 where that would
+    /// begin at once.
+    pub(super) fn crowd(&self, is_costly: bool) -> usize {
+        let mut state = self.0.lock();
+        let waiting = state.waiting(is_costly).len();
+        if waiting == 0 && !state.is_full(is_costly) {
+            return 0;
+        }
+        let (at_work, share) = match is_costly {
+            true => (state.costly_at_work, COSTLY_SHARE),
+            false => (state.at_work, 1),
+        };
+        let ahead = at_work.saturating_add(waiting).saturating_mul(1_000);
+        ahead.saturating_mul(share) / state.window.places()
     }
 
     /// Waits for a place; `since_ms` as [`wanted_since`] says it.
@@ -358,6 +381,24 @@ mod tests {
         drop(told);
         assert_eq!(line.0.lock().at_work, 0);
         assert!(line.enter(3, false).now_or_never().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn crowd__should_be_more_the_longer_the_line_is() {
+        let (one, other) = (CallLine::new(16), CallLine::new(16));
+        let take = |line: &CallLine, count: usize| -> Vec<_> {
+            (0..count)
+                .map(|_| line.enter(0, false).now_or_never())
+                .collect()
+        };
+        let _held = take(&one, 15);
+        assert_eq!(one.crowd(false), 0);
+        let _full = (take(&one, 1), take(&other, 16));
+        assert_eq!((one.crowd(false), other.crowd(false)), (1_000, 1_000));
+        let waits = one.enter(0, false);
+        tokio::pin!(waits);
+        assert!(waits.as_mut().now_or_never().is_none());
+        assert!(one.crowd(false) > other.crowd(false));
     }
 
     #[tokio::test(start_paused = true)]

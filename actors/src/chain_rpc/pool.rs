@@ -7,6 +7,7 @@
 //! Errors name the chain and never a node's address, which may hold an access key.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -35,7 +36,7 @@ use super::{
     endpoints::{ChainEndpoints, ChainKey, NodeAuth, NodeEndpoint},
     exchange::{NodeRequest, NodeRequestBody, NodeResponse, ParsedResponse},
     health::{EndpointHealth, NodeHealth},
-    line::{CallLine, wanted_since},
+    line::{CallLine, is_of_request, wanted_since},
 };
 
 /// Longest answer that is read: a node must not be able to fill the memory.
@@ -126,6 +127,8 @@ struct FailedCheck {
 enum NodeFailure {
     /// It was not asked.
     NotAsked(String),
+    /// It was not asked: there was no place for so long that others are to be asked first.
+    Crowded(String),
     /// It did not take the request.
     Idle(String),
     /// It may have.
@@ -142,6 +145,7 @@ impl NodeFailure {
     fn reason(&self) -> &str {
         match self {
             Self::NotAsked(reason)
+            | Self::Crowded(reason)
             | Self::Idle(reason)
             | Self::Lost(reason)
             | Self::Silent(reason)
@@ -310,8 +314,10 @@ impl NodePool {
         let mut wrong_chain = None;
         let mut doubt = false;
         let mut refusals = Vec::new();
-        for index in self.order() {
-            match self.ask(index, call, &read).await {
+        let mut order = VecDeque::from(self.order(call.is_costly));
+        while let Some(index) = order.pop_front() {
+            let patience = self.patience(order.len());
+            match self.ask_within(index, patience, call, &read).await {
                 Ok(said) => {
                     let reason = refusal(&said);
                     let refuses = reason.is_some();
@@ -322,6 +328,8 @@ impl NodePool {
                     }
                 }
                 Err(NodeFailure::WrongChain(reason)) => wrong_chain = Some(reason),
+                // The caller's patience ends it, where none of them has a place in time.
+                Err(NodeFailure::Crowded(_)) if is_of_request() => order.push_back(index),
                 Err(failure) => {
                     doubt |= failure.may_have_taken_it();
                     trouble = Some(failure.reason().to_owned());
@@ -353,7 +361,7 @@ impl NodePool {
         call: &NodeRequest,
         read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
     ) -> Result<T, String> {
-        let best = self.order().into_iter().next();
+        let best = self.order(call.is_costly).into_iter().next();
         let best = best.ok_or("no such node")?;
         self.query_quietly(best, call, &read).await
     }
@@ -364,7 +372,7 @@ impl NodePool {
         call: &NodeRequest,
         read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
     ) -> Vec<Result<T, String>> {
-        let order = self.order().into_iter().take(self.agree);
+        let order = self.order(call.is_costly).into_iter().take(self.agree);
         join_all(order.map(|index| self.query_quietly(index, call, &read))).await
     }
 
@@ -382,14 +390,12 @@ impl NodePool {
         let response = async {
             let checked = node.on_this_chain(self.check.as_ref()).await;
             checked.map_err(|failed| failed.failure)?;
-            node.exchange(call).await
+            node.exchange(self.patience(0), call, read).await
         };
-        let response = response
-            .await
-            .map_err(|failure| failure.reason().to_owned())?;
-        match read(&response) {
-            ParsedResponse::Value(said) => Ok(said),
-            ParsedResponse::Busy(reason) | ParsedResponse::Malformed(reason) => Err(reason),
+        match response.await {
+            Ok(ParsedResponse::Value(said)) => Ok(said),
+            Ok(ParsedResponse::Busy(reason) | ParsedResponse::Malformed(reason)) => Err(reason),
+            Err(failure) => Err(failure.reason().to_owned()),
         }
     }
 
@@ -424,8 +430,12 @@ impl NodePool {
             return self.first(call, read).await;
         }
         let read = &read;
-        let ask = |index: usize| async move { (index, self.ask(index, call, read).await) };
-        let order = self.order();
+        let order = self.order(call.is_costly);
+        let patience = self.patience(order.len().saturating_sub(self.agree));
+        let ask = |index: usize| async move {
+            let said = self.ask_within(index, patience, call, read);
+            (index, said.await)
+        };
         let (some, rest) = order.split_at(self.agree.min(order.len()));
         let mut answers: Vec<(usize, T)> = Vec::new();
         let mut trouble = None;
@@ -497,7 +507,7 @@ impl NodePool {
     ) -> Result<bool, String> {
         let mut trouble = None;
         let mut answers = 0_usize;
-        for index in self.order() {
+        for index in self.order(call.is_costly) {
             match self.ask(index, call, &read).await {
                 Ok(said) => match found(&said) {
                     Ok(true) => return Ok(true),
@@ -535,23 +545,41 @@ impl NodePool {
         dice(&*self.ports.entropy)
     }
 
-    /// Every node: first those that are well, from the one that answered last, those with room for another call before
-    /// others; then the rest, from the one that has been left alone for longest.
-    fn order(&self) -> Vec<usize> {
+    /// Every node: first those that are well, from the one that answered last, those with room for such a call before
+    /// others and of these the ones with the shorter line; then the rest, from the one that has been left alone for longest.
+    fn order(&self, is_costly: bool) -> Vec<usize> {
         let now = self.ports.clock.now_ms();
         let (count, start) = (self.nodes.len(), self.preferred.load(Ordering::Relaxed));
         let mut order: Vec<usize> = (0..count).map(|offset| (start + offset) % count).collect();
         order.sort_by_cached_key(|index| {
             let node = self.nodes.get(*index);
-            node.map(|node| (node.health.cool_until_ms(now), node.line.is_crowded()))
+            node.map(|node| (node.health.cool_until_ms(now), node.line.crowd(is_costly)))
         });
         order
     }
 
-    /// Asks one node, once it is known to be on the right chain, and notes how it does.
+    /// How long a call waits for its turn at a node where so many others can be asked instead. Without others, a
+    /// request waits as long as it has time; what nothing hangs on does not.
+    fn patience(&self, others: usize) -> Option<Duration> {
+        (others > 0 || !is_of_request()).then_some(self.timeout)
+    }
+
+    /// Asks one node that is to answer, as [`NodePool::ask_within`].
     async fn ask<T>(
         &self,
         index: usize,
+        call: &NodeRequest,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
+    ) -> Result<T, NodeFailure> {
+        let patience = self.patience(0);
+        self.ask_within(index, patience, call, read).await
+    }
+
+    /// Asks one node, once it is known to be on the right chain, and notes how it does.
+    async fn ask_within<T>(
+        &self,
+        index: usize,
+        patience: Option<Duration>,
         call: &NodeRequest,
         read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
     ) -> Result<T, NodeFailure> {
@@ -569,7 +597,7 @@ impl NodePool {
                 failure => failure,
             });
         }
-        let outcome = match node.exchange(call).await.map(|answer| read(&answer)) {
+        let outcome = match node.exchange(patience, call, read).await {
             Ok(ParsedResponse::Value(said)) => Ok(said),
             Ok(ParsedResponse::Busy(reason)) => Err(NodeFailure::Idle(reason)),
             Ok(ParsedResponse::Malformed(reason)) => Err(NodeFailure::Lost(reason)),
@@ -611,8 +639,8 @@ impl PoolNode {
     }
 
     async fn check(self: Arc<Self>, check: Arc<ChainCheck>) -> Result<(), FailedCheck> {
-        let answer = self.exchange(&check.call).await;
-        let outcome = answer.and_then(|answer| match (check.read)(&answer) {
+        let answer = self.exchange(None, &check.call, &check.read).await;
+        let outcome = answer.and_then(|answer| match answer {
             ParsedResponse::Value(Ok(())) => Ok(()),
             ParsedResponse::Value(Err(reason)) => Err(NodeFailure::WrongChain(reason)),
             ParsedResponse::Busy(reason) | ParsedResponse::Malformed(reason) => {
@@ -638,7 +666,10 @@ impl PoolNode {
             }
             return;
         };
-        if matches!(failure, NodeFailure::NotAsked(_) | NodeFailure::Slow(_)) {
+        if matches!(
+            failure,
+            NodeFailure::NotAsked(_) | NodeFailure::Crowded(_) | NodeFailure::Slow(_)
+        ) {
             return;
         }
         let silent = matches!(failure, NodeFailure::Silent(_));
@@ -658,26 +689,45 @@ impl PoolNode {
         }
     }
 
-    /// One call, once there is a place for it: however long that takes, who gives up is the caller.
-    async fn exchange(&self, call: &NodeRequest) -> Result<NodeResponse, NodeFailure> {
+    /// One call, once there is a place for it: within so long, or however long that takes.
+    async fn exchange<T>(
+        &self,
+        patience: Option<Duration>,
+        call: &NodeRequest,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
+    ) -> Result<ParsedResponse<T>, NodeFailure> {
         let silent =
             || NodeFailure::NotAsked("the node gives no answers and is being tried".to_owned());
         if self.health.is_tried() {
             return Err(silent());
         }
         let since_ms = wanted_since(self.ports.clock.now_ms());
-        let mut permit = self.line.enter(since_ms, call.is_costly).await;
+        let place = self.line.enter(since_ms, call.is_costly);
+        let mut permit = match patience {
+            None => place.await,
+            Some(patience) => tokio::time::timeout(patience, place).await.map_err(|_| {
+                NodeFailure::Crowded("the node has more calls than it answers".into())
+            })?,
+        };
         let turn = self.health.enter().ok_or_else(silent)?;
         // A trial is one call that others would wait for.
         let within = call.within.map(|time| match turn.is_trial() {
             true => time.min(self.timeout),
             false => time,
         });
-        let answer = self.send(call, within).await;
-        let was_taken = |answer: &NodeResponse| !TOO_MUCH.contains(&answer.status);
-        let was_taken = answer.as_ref().is_ok_and(was_taken);
+        let answer = self.send(call, within).await.map(|answer| {
+            let is_too_much = TOO_MUCH.contains(&answer.status);
+            (is_too_much, read(&answer))
+        });
+        let was_taken = matches!(
+            &answer,
+            Ok((
+                false,
+                ParsedResponse::Value(_) | ParsedResponse::Malformed(_)
+            ))
+        );
         permit.ended(was_taken, within.unwrap_or(self.timeout));
-        answer
+        answer.map(|(_, said)| said)
     }
 
     async fn send(

@@ -189,7 +189,8 @@ async fn a_node_that_hangs_with_estimates__should_be_none_the_worse_for_other_ca
         }),
         level: FeeLevel::default(),
     });
-    let crowd = join_all((0..200).map(|_| client.chain_data(&queries, 0)));
+    let crowd = (0..200).map(|_| accepted_at(0, client.chain_data(&queries, 0)));
+    let crowd = join_all(crowd);
     let others = async {
         sleep(Duration::from_millis(100)).await;
         for _ in 0..10 {
@@ -207,4 +208,34 @@ async fn a_node_that_hangs_with_estimates__should_be_none_the_worse_for_other_ca
     assert!((1..=96).contains(&most), "{most}");
     let health = client.health();
     assert_eq!((health[0].errors, health[0].failures), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_limits_its_callers__should_not_get_more_at_once_than_to_begin_with() {
+    let calls = Arc::<AtOnce>::default();
+    let counted = Arc::clone(&calls);
+    let (listener, url) = http_double::listen().await;
+    http_double::serve(listener, move |request| {
+        let counted = Arc::clone(&counted);
+        async move {
+            let call = request.json();
+            if call["method"] != "eth_getBalance" {
+                return Some(HttpResponse::json(200, &answers(&call)));
+            }
+            let _one = OneOf::new(&counted);
+            sleep(Duration::from_millis(20)).await;
+            // With a status that says that all is well.
+            let error = json!({"code": -32005, "message": "limit exceeded"});
+            let answer = json!({"jsonrpc": "2.0", "id": call["id"], "error": error});
+            Some(HttpResponse::json(200, &answer))
+        }
+    });
+    let client = connect_to(ChainKey::evm(CHAIN), endpoints(vec![url], 60_000));
+    let address = "0x00000000000000000000000000000000000000bb";
+    let crowd = (0..300).map(|_| accepted_at(0, client.balance(address, None)));
+    for asked in join_all(crowd).await {
+        assert!(asked.is_err());
+    }
+    let most = calls.most.load(Ordering::SeqCst);
+    assert!((1..=16).contains(&most), "{most}");
 }

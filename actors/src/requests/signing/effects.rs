@@ -82,7 +82,13 @@ impl SigningState {
                 let (network, checked) = (request.network, payload.clone());
                 let account = ChainAccount::of(request, payload);
                 let public_key = request.public_key.clone();
-                let accepted_ms = request.created_at_ms;
+                // One that waited for people comes now, and not before all that came meanwhile.
+                let accepted_ms = match request.state {
+                    RequestState::Preparing { deadline_ms, .. } => {
+                        deadline_ms.saturating_sub(services.settings.signing_deadline_ms)
+                    }
+                    _ => request.created_at_ms,
+                };
                 if self.chain_wait.is_none() {
                     let parties = vault::parties(request);
                     self.chain_wait = queue.map(|queue| Arc::new(queue.enter(&parties)));
