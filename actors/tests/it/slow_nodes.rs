@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use covault_actors::chain_rpc::{ChainEndpoints, ChainKey};
+use covault_actors::chain_rpc::{ChainEndpoints, ChainKey, accepted_at};
 use covault_core::{
     fault::FaultCode,
     networks::{FeeLevel, Queries, evm},

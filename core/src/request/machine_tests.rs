@@ -394,6 +394,11 @@ fn step__should_be_exercised_in_every_legal_cell_by_walks_from_the_start() {
     }
     walks.push([start(true), vec![restored(), never()]].concat());
     walks.push([start(true), vec![claim(), restored(), never()]].concat());
+    let found = || RequestEvent::FoundFinal {
+        signatures: signatures(),
+        signed: signed(),
+    };
+    walks.push([start(true), vec![claim(), restored(), found()]].concat());
     let wanted = || RequestEvent::ApprovalWanted { reason: "x".into() };
     walks.push(
         [

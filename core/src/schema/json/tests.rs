@@ -443,7 +443,7 @@ fn failure__should_be_the_response_of_every_operation_with_only_the_error() {
     let platform = operations
         .iter()
         .filter(|operation| operation.audience() == service::Audience::Platform);
-    assert_eq!(platform.clone().count(), 17);
+    assert_eq!(platform.clone().count(), 19);
     for operation in platform {
         let json: serde_json::Value =
             serde_json::from_str(&operation.failure(&error).expect("encodes")).expect("JSON");
