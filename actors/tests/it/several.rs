@@ -165,10 +165,13 @@ pub async fn leave(world: &World) {
     world.signers.silent.store(true, Ordering::SeqCst);
     let mut uuids = vec![one.create(&accounts[0].1).await];
     while world.signers.unanswered.load(Ordering::SeqCst) == 0 {
-        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
     // That call gets no answer any more; those of others do.
     world.signers.silent.store(false, Ordering::SeqCst);
+    while one.gateway.vault_share().1 < 2 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
     one.leave().await;
     assert_eq!(one.gateway.vault_share().0, 0);
     // Nobody's clock has moved: the other one has not been there for long.
