@@ -301,6 +301,12 @@ impl Services {
         self.load(&rows::vault(id)).await
     }
 
+    /// How often the rule of approval of a vault was changed.
+    pub async fn rule_changes(&self, vault: VaultId) -> Result<u64, Fault> {
+        let row = self.load(&rows::rule_changes(vault)).await?;
+        Ok(row.map_or(0, |(changes, _)| changes))
+    }
+
     /// The wallet that an index row names, with the version of its row.
     pub async fn wallet_by(&self, index: &Key) -> Result<Option<(Wallet, u64)>, Fault> {
         let Some((id, _)) = self.load::<WalletId>(index).await? else {

@@ -265,6 +265,7 @@ async fn list(target: ConnectionArgs) -> anyhow::Result<()> {
             problem,
             keys,
             approvals,
+            approval_changes: _,
         } = vault;
         let approvals = match approvals.unwrap_or_default() {
             rule if rule.needs == 0 => "approves automatically".to_owned(),

@@ -226,7 +226,11 @@ async fn rule__should_be_changed_by_the_people_of_the_rule_in_force() {
     let (done, _, err) = dev.ask(&apply);
     assert!(!done && err.contains("key belongs to no approver"), "{err}");
     let shown = sign(&keys[0]);
-    for part in ["now: 1 of treasurer", "then: 1 of controller"] {
+    for part in [
+        "change 1 of its rule, to be made within 22 hours and ",
+        "now: 1 of treasurer",
+        "then: 1 of controller",
+    ] {
         assert!(shown.contains(part), "{shown}");
     }
     let line = std::fs::read_to_string(format!("{}.pub", keys[1])).unwrap();

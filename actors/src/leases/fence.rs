@@ -169,6 +169,7 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::Transaction
         | KeySpace::Replacement
         | KeySpace::Awaiting
+        | KeySpace::RuleChanges
         | KeySpace::FirstWallet => true,
         // Guarded by their versions, or of no harm: simulations and how nodes are doing are only shown.
         KeySpace::VaultName

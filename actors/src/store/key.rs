@@ -74,6 +74,8 @@ pub enum KeySpace {
     Replacement = 34,
     /// Vault id, time, request id -> nothing: the requests that wait for people, by when they expire.
     Awaiting = 35,
+    /// Vault id -> how often its rule of approval was changed; nothing while it never was.
+    RuleChanges = 36,
     /// What a lease is for -> who has it. Never deleted: its version is the fencing token.
     Lease = 40,
     /// Orchestrator id -> that it is there; its version grows as long as it is.
@@ -84,7 +86,7 @@ pub enum KeySpace {
 
 impl KeySpace {
     /// Every kind, in order.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 38] = [
         Self::Vault,
         Self::VaultName,
         Self::Wallet,
@@ -119,6 +121,7 @@ impl KeySpace {
         Self::FirstWallet,
         Self::Replacement,
         Self::Awaiting,
+        Self::RuleChanges,
         Self::Lease,
         Self::Member,
         Self::NodeStatus,

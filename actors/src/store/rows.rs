@@ -462,6 +462,11 @@ pub fn first_wallet(vault: VaultId) -> Key {
     Key::new(KeySpace::FirstWallet, &[vault.as_bytes()])
 }
 
+/// [`KeySpace::RuleChanges`].
+pub fn rule_changes(vault: VaultId) -> Key {
+    Key::new(KeySpace::RuleChanges, &[vault.as_bytes()])
+}
+
 /// [`KeySpace::AuditEntry`].
 pub fn audit_entry(chain: AuditChain, number: u64) -> Key {
     Key::new(KeySpace::AuditEntry, &[&chain.key(), &number.to_be_bytes()])

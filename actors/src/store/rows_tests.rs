@@ -483,6 +483,7 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
         check(name, &restore);
     }
     check("first-wallet-v1", &1_000_001_u32);
+    check("rule-changes-v1", &3_u64);
     let proof = AddressProof {
         statement: AddressStatement {
             vault: VaultId::from_bytes([2; 16]),

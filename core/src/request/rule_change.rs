@@ -17,6 +17,8 @@ use crate::{
 pub struct RuleChange {
     /// The vault.
     pub vault: VaultId,
+    /// How often its rule was changed before: what they sign is the next change and no later one.
+    pub changes: u64,
     /// The rule in force: they agree to no change of another one.
     pub present: ApprovalRule,
     /// The rule that takes its place.
@@ -34,6 +36,20 @@ impl RuleChange {
         rule_change_challenge(self)
     }
 
+    /// Checks at `now_ms` that its end is to come, and not too far ahead.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] naming the field.
+    pub fn check_end(&self, now_ms: u64) -> Result<(), Fault> {
+        match self.valid_until_ms.checked_sub(now_ms) {
+            None | Some(0) => Err(Fault::field("validUntilMs", "is over")),
+            Some(left) if left > MAX_VALIDITY_MS => {
+                Err(Fault::field("validUntilMs", "is more than 24 hours ahead"))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
     /// Checks at `now_ms` that as many people agree as the present rule needs, and says who they are. A rule that needs
     /// nobody is changed by who made it.
     ///
@@ -46,13 +62,7 @@ impl RuleChange {
         if needs == 0 && proofs.is_empty() {
             return Ok(BTreeSet::new());
         }
-        let valid = |problem: &str| Err(Fault::field("validUntilMs", problem));
-        if self.valid_until_ms <= now_ms {
-            return valid("is over");
-        }
-        if self.valid_until_ms - now_ms > MAX_VALIDITY_MS {
-            return valid("is more than 24 hours ahead");
-        }
+        self.check_end(now_ms)?;
         if proofs.len() > MAX_APPROVALS {
             let problem = format_args!("more than {MAX_APPROVALS}");
             return Err(Fault::field("signatures", problem));

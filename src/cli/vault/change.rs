@@ -18,6 +18,7 @@ use crate::{
 };
 
 const HOUR_MS: u64 = 60 * 60 * 1000;
+const MINUTE_MS: u64 = 60 * 1000;
 
 /// Another rule for who approves.
 #[derive(Debug, clap::Subcommand)]
@@ -83,6 +84,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             let valid_ms = valid_hours.saturating_mul(HOUR_MS);
             let change = RuleChange {
                 vault: vault.uuid.parse().map_err(explain)?,
+                changes: vault.approval_changes,
                 present: ApprovalRule::parse(vault.approvals).map_err(explain)?,
                 next,
                 valid_until_ms: SystemClock.now_ms().saturating_add(valid_ms),
@@ -103,7 +105,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             yes,
         } => {
             let change = read(&change)?;
-            eprintln!("{}", shown(&change));
+            eprintln!("{}", shown(&change, SystemClock.now_ms())?);
             if !yes {
                 approve::confirm()?;
             }
@@ -147,9 +149,20 @@ fn read(path: &Path) -> anyhow::Result<RuleChange> {
     Ok(change)
 }
 
-/// The change in words, with every key.
-fn shown(change: &RuleChange) -> String {
-    let mut shown = format!("vault {}\n", change.vault);
+/// The change in words, with every key, until when it may be made from now on, and how often the rule was changed before.
+///
+/// # Errors
+/// When its end is over, or further ahead than the service takes: nobody signs what may be used at another time.
+fn shown(change: &RuleChange, now_ms: u64) -> anyhow::Result<String> {
+    let end = change.check_end(now_ms).map_err(explain);
+    end.context("this change is not to be signed")?;
+    let minutes = change.valid_until_ms.saturating_sub(now_ms) / MINUTE_MS;
+    let (hours, minutes) = (minutes / 60, minutes % 60);
+    let mut shown = format!(
+        "vault {}\nchange {} of its rule, to be made within {hours} hours and {minutes} minutes\n",
+        change.vault,
+        change.changes.saturating_add(1),
+    );
     for (when, rule) in [("now", &change.present), ("then", &change.next)] {
         let hours = rule.expires_ms / HOUR_MS;
         shown.push_str(&format!(
@@ -162,5 +175,45 @@ fn shown(change: &RuleChange) -> String {
             }
         }
     }
-    approve::visible(&shown)
+    Ok(approve::visible(&shown))
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use covault_core::{approval::MAX_VALIDITY_MS, ids::VaultId};
+
+    use super::*;
+
+    const NOW_MS: u64 = 1_800_000_000_000;
+
+    #[test]
+    fn sign__should_show_until_when_a_change_may_be_made_and_refuse_other_ends() {
+        let change = |valid_until_ms| RuleChange {
+            vault: VaultId::from_bytes([9; 16]),
+            changes: 4,
+            present: ApprovalRule::automatic(),
+            next: ApprovalRule::automatic(),
+            valid_until_ms,
+        };
+        for (left_ms, said) in [
+            (1, "within 0 hours and 0 minutes\n"),
+            (90 * MINUTE_MS, "within 1 hours and 30 minutes\n"),
+            (MAX_VALIDITY_MS, "within 24 hours and 0 minutes\n"),
+        ] {
+            let shown = shown(&change(NOW_MS + left_ms), NOW_MS).unwrap();
+            assert!(shown.contains(said), "{shown}");
+            assert!(shown.contains("\nchange 5 of its rule"), "{shown}");
+        }
+        for (until_ms, problem) in [
+            (0, "is over"),
+            (NOW_MS, "is over"),
+            (NOW_MS + MAX_VALIDITY_MS + 1, "more than 24 hours ahead"),
+            (u64::MAX, "more than 24 hours ahead"),
+        ] {
+            let refused = shown(&change(until_ms), NOW_MS).unwrap_err();
+            let refused = format!("{refused:#}");
+            assert!(refused.contains(problem), "{refused}");
+        }
+    }
 }

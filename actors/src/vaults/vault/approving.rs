@@ -22,7 +22,7 @@ use crate::{
         signing::ARCHIVED,
     },
     services::{Services, skip_unreadable},
-    store::{KeySpace, Scan, rows},
+    store::{Batch, KeySpace, Precondition, Scan, rows},
     tasks::{AbortOnDrop, contained},
 };
 
@@ -95,8 +95,10 @@ impl VaultState {
             proofs,
             by,
         } = new;
+        let changes = self.services.rule_changes(self.vault.id).await?;
         let change = RuleChange {
             vault: self.vault.id,
+            changes,
             present: self.vault.approval.clone(),
             next: rule,
             valid_until_ms,
@@ -111,7 +113,14 @@ impl VaultState {
             .fact("from", change.present.describe())
             .fact("to", change.next.describe())
             .fact("agreed", people.join(", "));
-        self.update(Some(note), |vault| {
+        let mut batch = Batch::new();
+        // The vault's own row, which every change of its rule writes, is demanded in the version that is known here.
+        batch.put(
+            rows::rule_changes(self.vault.id),
+            Precondition::Any,
+            rows::encode(&changes.saturating_add(1))?,
+        );
+        self.update_with(batch, Some(note), |vault| {
             vault.approval = change.next;
             Ok(())
         })

@@ -278,9 +278,18 @@ impl VaultState {
         note: Option<AuditNote>,
         change: impl FnOnce(&mut Vault) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
+        self.update_with(Batch::new(), note, change).await
+    }
+
+    /// The same, in one commit with what is in the batch.
+    pub(super) async fn update_with(
+        &mut self,
+        mut batch: Batch,
+        note: Option<AuditNote>,
+        change: impl FnOnce(&mut Vault) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
         let mut vault = self.vault.clone();
         change(&mut vault)?;
-        let mut batch = Batch::new();
         batch.put(
             rows::vault(vault.id),
             Precondition::Version(self.version),

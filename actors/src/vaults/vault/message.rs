@@ -52,6 +52,7 @@ pub async fn vault_message(services: &Services, vault: &Vault) -> Result<admin::
     let mut waiting = keys.iter().filter(|key| key.shares.is_none());
     Ok(admin::Vault {
         approvals: Some(vault.approval.to_wire()),
+        approval_changes: services.rule_changes(vault.id).await?,
         uuid: vault.id.to_string(),
         name: vault.name.clone(),
         threshold: threshold.into(),

@@ -57,6 +57,13 @@ async fn rule_of(gateway: &Gateway) -> ApprovalRule {
     parsed(vaults.vaults[0].approvals.clone().unwrap())
 }
 
+/// How often the rule was changed, as operators see it.
+async fn changes_of(gateway: &Gateway) -> u64 {
+    let request = admin::ListVaultsRequest { after: None };
+    let vaults = call::<ListVaults>(gateway, &admin(), request).await;
+    vaults.unwrap().vaults[0].approval_changes
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn change__should_need_as_many_people_as_the_rule_in_force_and_nobody_elses_yes() {
     let world = World::new();
@@ -67,6 +74,7 @@ async fn change__should_need_as_many_people_as_the_rule_in_force_and_nobody_else
     let until = world.clock_ms() + HOUR;
     let wanted = RuleChange {
         vault,
+        changes: 0,
         present: rule_of(&gateway).await,
         next: parsed(of("manual", 1, &[4])),
         valid_until_ms: until,
@@ -117,11 +125,15 @@ async fn change__should_need_as_many_people_as_the_rule_in_force_and_nobody_else
         vault: VaultId::from_bytes([9; 16]),
         ..wanted.clone()
     };
+    let later = RuleChange {
+        changes: 1,
+        ..wanted.clone()
+    };
     let from_another = RuleChange {
         present: parsed(of("manual", 1, &[1, 2, 3])),
         ..wanted.clone()
     };
-    for other in [elsewhere, from_another] {
+    for other in [elsewhere, later, from_another] {
         let challenge = other.challenge().unwrap();
         let request = admin::ChangeApprovalsRequest {
             vault_uuid: vault.to_string(),
@@ -161,6 +173,7 @@ async fn change__should_need_as_many_people_as_the_rule_in_force_and_nobody_else
     );
     // Only person 4 changes it from now on.
     let back = RuleChange {
+        changes: 1,
         present: wanted.next.clone(),
         next: wanted.present.clone(),
         ..wanted.clone()
@@ -178,6 +191,7 @@ async fn change__should_be_the_operators_where_the_rule_needs_nobody() {
     let vault = vault_with(&gateway, of("automatic", 0, &[1])).await;
     let mut to = RuleChange {
         vault,
+        changes: 0,
         present: rule_of(&gateway).await,
         next: parsed(of("manual", 1, &[1])),
         valid_until_ms: 0,
@@ -200,7 +214,66 @@ async fn change__should_be_the_operators_where_the_rule_needs_nobody() {
     assert_eq!(rule_of(&gateway).await, to.next);
     // Not back without that person.
     std::mem::swap(&mut to.present, &mut to.next);
+    to.changes = 1;
     to.valid_until_ms = world.clock_ms() + HOUR;
     change(&gateway, &to, &[]).await.unwrap_err();
     change(&gateway, &to, &[1]).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn signatures__should_count_for_one_change_and_for_none_that_comes_later() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault_with(&gateway, of("manual", 1, &[1])).await;
+    let (old, new) = (rule_of(&gateway).await, parsed(of("manual", 1, &[1, 2])));
+    let there = RuleChange {
+        vault,
+        changes: 0,
+        present: old.clone(),
+        next: new.clone(),
+        valid_until_ms: world.clock_ms() + HOUR,
+    };
+    // Signed at the same time, and not used.
+    let other = RuleChange {
+        next: parsed(of("manual", 1, &[1, 3])),
+        ..there.clone()
+    };
+    let back = RuleChange {
+        changes: 1,
+        present: new.clone(),
+        next: old.clone(),
+        ..there.clone()
+    };
+    assert_eq!(changes_of(&gateway).await, 0);
+    change(&gateway, &there, &[1]).await.unwrap();
+    // Repeated, it is done, and is no change.
+    change(&gateway, &there, &[1]).await.unwrap();
+    assert_eq!(changes_of(&gateway).await, 1);
+    change(&gateway, &back, &[2]).await.unwrap();
+    assert_eq!(
+        (rule_of(&gateway).await, changes_of(&gateway).await),
+        (old.clone(), 2)
+    );
+    // The rule is what it was when they signed; that it was changed in between is not forgotten by a restart either.
+    for restarted in [false, true] {
+        let gateway = if restarted {
+            gateway.stop().await;
+            world.start().await
+        } else {
+            gateway.clone()
+        };
+        for used in [&there, &other] {
+            let fault = change(&gateway, used, &[1]).await.unwrap_err();
+            assert!(fault.message().starts_with("signatures[0]: "), "{fault:?}");
+        }
+        assert_eq!(rule_of(&gateway).await, old);
+        if restarted {
+            let signed_again = RuleChange {
+                changes: 2,
+                ..there.clone()
+            };
+            change(&gateway, &signed_again, &[1]).await.unwrap();
+            assert_eq!(rule_of(&gateway).await, new);
+        }
+    }
 }
