@@ -2,10 +2,7 @@ use async_trait::async_trait;
 use covault_core::{approval::ApprovalProof, fault::Fault, request::ApprovalRule, schema::admin};
 
 use super::{Home, HomeLookup, Operation, OperationCall};
-use crate::{
-    audit::AuditActor,
-    vaults::vault::{self, NewRule, vault_message},
-};
+use crate::vaults::vault::{self, NewRule, vault_message};
 
 /// Changes who decides about the requests of a vault: as many of the people have to agree as its present rule needs.
 /// Requests that are there keep the rule that they came under.
@@ -33,7 +30,7 @@ impl Operation for ChangeApprovals {
             rule: ApprovalRule::parse(approvals)?,
             valid_until_ms,
             proofs: signatures.into_iter().map(ApprovalProof::Ssh).collect(),
-            by: AuditActor::caller(call.caller),
+            command_commit: call.command_commit.clone(),
         };
         let actor = call.vaults.vault(id).await?;
         let message = |reply| vault::Msg::ChangeApprovals(Box::new(new), reply);

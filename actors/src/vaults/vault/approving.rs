@@ -15,7 +15,7 @@ use ractor::{ActorRef, RpcReplyPort};
 
 use super::{AdmissionPermit, Msg, VaultState};
 use crate::{
-    audit::{AuditActor, AuditNote},
+    audit::AuditNote,
     commands::command_commit::CommandCommit,
     requests::{
         request_store::{self, AdvanceError, CommitExtras},
@@ -55,8 +55,8 @@ pub struct NewRule {
     pub valid_until_ms: u64,
     /// Their agreement.
     pub proofs: Vec<ApprovalProof>,
-    /// Who asks.
-    pub by: AuditActor,
+    /// Who asks, and what is demanded with it.
+    pub command_commit: CommandCommit,
 }
 
 /// When requests of the vault expire that wait for people.
@@ -83,8 +83,12 @@ impl VaultState {
         let failed = changed.as_ref().err().cloned();
         let _ = reply.send(changed);
         match failed {
-            Some(fault) if *fault.class() != Class::Invalid => Err(fault),
-            _ => Ok(()),
+            None => Ok(()),
+            // Nothing was written.
+            Some(fault) if matches!(fault.class(), Class::Invalid | Class::Unauthenticated) => {
+                Ok(())
+            }
+            Some(fault) => Err(fault),
         }
     }
 
@@ -93,7 +97,7 @@ impl VaultState {
             rule,
             valid_until_ms,
             proofs,
-            by,
+            command_commit,
         } = new;
         let changes = self.services.rule_changes(self.vault.id).await?;
         let change = RuleChange {
@@ -109,7 +113,7 @@ impl VaultState {
         }
         let people = change.check(&proofs, self.services.now_ms())?;
         let people: Vec<_> = people.into_iter().collect();
-        let note = AuditNote::for_vault(&by, self.vault.id, "ApprovalRuleChanged")
+        let note = AuditNote::for_vault(command_commit.by(), self.vault.id, "ApprovalRuleChanged")
             .fact("from", change.present.describe())
             .fact("to", change.next.describe())
             .fact("agreed", people.join(", "));
@@ -120,6 +124,7 @@ impl VaultState {
             Precondition::Any,
             rows::encode(&changes.saturating_add(1))?,
         );
+        command_commit.demand(&mut batch);
         self.update_with(batch, Some(note), |vault| {
             vault.approval = change.next;
             Ok(())
