@@ -9,20 +9,21 @@ use covault_core::{
     schema::wire,
 };
 
-use super::{
-    Home, HomeLookup, OperationCall,
-    lookup::{request, vault_of_request},
-};
+use super::{Home, HomeLookup, OperationCall, lookup::request};
 
-/// Where such a command runs: where the first of them does that there is.
+/// Where such a command runs: where the first of them does that the caller can see. Others must not lead it elsewhere.
 ///
 /// # Errors
 /// When the store cannot be read.
 pub(super) async fn home(lookup: &HomeLookup<'_>, uuids: &[String]) -> Result<Home, Fault> {
     for uuid in uuids.iter().take(MAX_LIST) {
-        let home = vault_of_request(lookup, uuid).await?;
-        if home != Home::AnyProcess {
-            return Ok(home);
+        let Ok(id) = uuid.parse::<RequestId>() else {
+            continue;
+        };
+        match request(lookup.services, lookup.caller, id).await {
+            Ok(request) => return Ok(Home::Vault(request.vault)),
+            Err(fault) if *fault.class() == Class::Invalid => {}
+            Err(fault) => return Err(fault),
         }
     }
     Ok(Home::AnyProcess)
@@ -61,7 +62,6 @@ pub(super) async fn requests_of_one_vault(
     }
     Ok(ids)
 }
-
 /// What became of one of them: the approvals that it still lacks, or why it is as it was.
 ///
 /// # Errors

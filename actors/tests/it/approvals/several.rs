@@ -3,6 +3,7 @@
 use covault_actors::operations::{ApproveSigningRequests, RejectSigningRequests};
 
 use super::*;
+use crate::processes::{self, Process, owned};
 
 /// What became of each: the approvals that it lacks, or why it is as it was.
 type Results = Result<Vec<Result<u32, String>>, Fault>;
@@ -199,4 +200,50 @@ async fn reject_requests__should_end_those_that_a_person_has_rejected_together_a
     assert!(problem.contains("already rejected"), "{problem}");
     assert_eq!(again[1], Ok(0));
     assert_eq!(world.signers.requests(), 0);
+}
+
+/// A new vault with a request that waits, through this process.
+async fn waiting_in(gateway: Gateway, name: String) -> (VaultId, String) {
+    assert!(admit(&gateway).await);
+    let request = admin::CreateVaultRequest {
+        approvals: Some(rule("manual", 1)),
+        ..vault_request(&name)
+    };
+    let made = call::<CreateVault>(&gateway, &admin(), request).await;
+    let vault: VaultId = made.unwrap().vault.unwrap().uuid.parse().unwrap();
+    ready(&gateway, &name).await;
+    let from = evm_wallet(&gateway, vault).await;
+    (vault, create(&gateway, send(&from)).await.uuid)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_about_several__should_run_where_the_callers_vault_is_whatever_else_they_name_first()
+{
+    let world = processes::world();
+    let (one, two) = (Process::start(&world).await, Process::start(&world).await);
+    let mut of_each: [Option<(VaultId, String)>; 2] = [None, None];
+    for number in 0.. {
+        if of_each.iter().all(Option::is_some) {
+            break;
+        }
+        let made = one.inside(waiting_in(one.gateway.clone(), format!("v{number}")));
+        let made = made.await.unwrap();
+        let owner = owned(&world, made.0, &[&one, &two]).await;
+        of_each[owner] = Some(made);
+    }
+    let [(vault, own), (_, foreign)] = of_each.map(Option::unwrap);
+    let caller = Caller {
+        vaults: VaultScope::Only(vec![vault]),
+        ..admin()
+    };
+    let request = wire::RejectSigningRequestsRequest {
+        uuids: vec![foreign.clone(), own.clone()],
+        rejection: None,
+    };
+    let gateway = two.gateway.clone();
+    let answer =
+        two.inside(async move { call::<RejectSigningRequests>(&gateway, &caller, request).await });
+    let answer = answer.await.unwrap().unwrap();
+    let said = results(answer.results, &[&foreign, &own]);
+    assert_eq!(said, [Err("Invalid uuid".to_owned()), Ok(0)]);
 }
