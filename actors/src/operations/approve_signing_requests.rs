@@ -26,16 +26,15 @@ impl Operation for ApproveSigningRequests {
         let each = ids
             .iter()
             .map(|id| approve(&call, *id, message.approval.clone()));
-        let mut results = Vec::with_capacity(ids.len());
         // Side by side: they share commits.
-        for (id, approved) in ids.iter().zip(join_all(each).await) {
-            let now_ms = call.services.now_ms();
-            let remaining = approved.map(|request| request.remaining_approvals(now_ms));
-            results.push(several::result(*id, remaining)?);
-        }
+        let approved = join_all(each).await;
+        let now_ms = call.services.now_ms();
+        let remaining = approved
+            .into_iter()
+            .map(|approved| approved.map(|request| request.remaining_approvals(now_ms)));
         Ok(wire::ApproveSigningRequestsResponse {
             error: None,
-            results,
+            results: several::results(&ids, remaining.collect())?,
         })
     }
 }

@@ -27,13 +27,11 @@ impl Operation for RejectSigningRequests {
         let each = ids
             .iter()
             .map(|id| reject(&call, *id, rejection.as_ref(), &ids));
-        let mut results = Vec::with_capacity(ids.len());
-        for (id, rejected) in ids.iter().zip(join_all(each).await) {
-            results.push(several::result(*id, rejected.map(|()| 0))?);
-        }
+        let rejected = join_all(each).await.into_iter();
+        let rejected = rejected.map(|rejected| rejected.map(|()| 0));
         Ok(wire::RejectSigningRequestsResponse {
             error: None,
-            results,
+            results: several::results(&ids, rejected.collect())?,
         })
     }
 }

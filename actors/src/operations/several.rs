@@ -62,30 +62,120 @@ pub(super) async fn requests_of_one_vault(
     }
     Ok(ids)
 }
-/// What became of one of them: the approvals that it still lacks, or why it is as it was.
+/// What became of each of them: the approvals that it still lacks, or why it is as it was. Each stands for itself.
 ///
 /// # Errors
-/// [`Class::Bug`]: what is wrong then is told to nobody.
-pub(super) fn result(
-    id: RequestId,
-    outcome: Result<u32, Fault>,
-) -> Result<wire::SigningRequestResult, Fault> {
-    let (remaining_approval_count, error) = match outcome {
+/// What all of them failed with, where that is no matter of theirs, but of the service or of the caller.
+pub(super) fn results(
+    ids: &[RequestId],
+    outcomes: Vec<Result<u32, Fault>>,
+) -> Result<Vec<wire::SigningRequestResult>, Fault> {
+    if let Some(fault) = failure_of_all(&outcomes) {
+        return Err(fault.clone());
+    }
+    let each = ids.iter().zip(outcomes);
+    Ok(each.map(|(id, outcome)| result(*id, outcome)).collect())
+}
+
+fn failure_of_all(outcomes: &[Result<u32, Fault>]) -> Option<&Fault> {
+    let first = outcomes.first()?.as_ref().err()?;
+    let concerns_all = matches!(
+        first.class(),
+        Class::Unauthenticated | Class::Unavailable | Class::Limited | Class::Bug
+    );
+    let mut faults = outcomes.iter().map(|outcome| outcome.as_ref().err());
+    let same = faults.all(|fault| fault.is_some_and(|fault| fault.class() == first.class()));
+    (concerns_all && same).then_some(first)
+}
+
+fn result(id: RequestId, outcome: Result<u32, Fault>) -> wire::SigningRequestResult {
+    let (remaining_approval_count, message) = match outcome {
         Ok(remaining) => (remaining, None),
-        Err(fault) if *fault.class() == Class::Bug => return Err(fault),
-        Err(fault) => {
-            let code =
-                wire::error::Code::ServiceErrorCode(wire::ServiceErrorCode::Unspecified.into());
-            let error = wire::Error {
-                message: fault.message().to_owned(),
-                code: Some(code),
-            };
-            (0, Some(error))
+        // What is wrong then is told to nobody, and what was done for the others is.
+        Err(fault) if *fault.class() == Class::Bug => {
+            tracing::error!(request = %id, ?fault, "a command about several requests failed for one of them");
+            (
+                0,
+                Some("internal error, see the log of the service".to_owned()),
+            )
         }
+        Err(fault) => (0, Some(fault.message().to_owned())),
     };
-    Ok(wire::SigningRequestResult {
+    let unspecified = wire::ServiceErrorCode::Unspecified.into();
+    wire::SigningRequestResult {
         uuid: id.to_string(),
-        error,
+        error: message.map(|message| wire::Error {
+            message,
+            code: Some(wire::error::Code::ServiceErrorCode(unspecified)),
+        }),
         remaining_approval_count,
-    })
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    fn ids() -> [RequestId; 3] {
+        [1, 2, 3].map(|number| RequestId::from_bytes([number; 16]))
+    }
+
+    /// What is said of each, or the fault of all.
+    fn said(outcomes: [Result<u32, Fault>; 3]) -> Result<Vec<Result<u32, String>>, Fault> {
+        let results = results(&ids(), outcomes.into())?;
+        let uuids: Vec<_> = results.iter().map(|it| it.uuid.clone()).collect();
+        assert_eq!(uuids, ids().map(|id| id.to_string()));
+        let each = results.into_iter().map(|it| match it.error {
+            Some(error) => Err(error.message),
+            None => Ok(it.remaining_approval_count),
+        });
+        Ok(each.collect())
+    }
+
+    #[test]
+    fn results__should_hide_nothing_that_was_done_behind_an_internal_error() {
+        let said = said([Ok(2), Err(Fault::bug("a secret cause")), Ok(0)]).unwrap();
+        let problem = "internal error, see the log of the service".to_owned();
+        assert_eq!(said, [Ok(2), Err(problem), Ok(0)]);
+    }
+
+    #[test]
+    fn results__should_be_the_fault_of_all_where_all_failed_for_what_is_not_theirs() {
+        let limited = || Fault::new(Class::Limited, "too many");
+        for fault in [
+            Fault::unauthenticated(),
+            Fault::unavailable("no store"),
+            limited(),
+            Fault::bug("cause"),
+        ] {
+            let all = said([1, 2, 3].map(|_| Err(fault.clone()))).unwrap_err();
+            assert_eq!(
+                (all.class(), all.message()),
+                (fault.class(), fault.message())
+            );
+            // Of one that went well, or failed for what is its own, the caller is to hear.
+            for other in [
+                Ok(1),
+                Err(Fault::invalid_uuid()),
+                Err(Fault::new(Class::WrongState, "ended")),
+            ] {
+                for place in 0..3 {
+                    let mut outcomes = [1, 2, 3].map(|_| Err(fault.clone()));
+                    outcomes[place] = other.clone();
+                    let said = said(outcomes).unwrap();
+                    let expected = other.clone().map_err(|fault| fault.message().to_owned());
+                    assert_eq!(said[place], expected);
+                }
+            }
+        }
+        let mixed = said([
+            Err(limited()),
+            Err(Fault::unavailable("no store")),
+            Err(limited()),
+        ]);
+        assert_eq!(mixed.unwrap().len(), 3);
+        let own = said([1, 2, 3].map(|_| Err(Fault::invalid_uuid()))).unwrap();
+        assert_eq!(own, [1, 2, 3].map(|_| Err("Invalid uuid".to_owned())));
+    }
 }
