@@ -2,6 +2,8 @@
 //!
 //! The service is not believed: what is shown is what was decoded here, of the very bytes that the signature is about.
 
+mod calls;
+
 use std::{
     collections::BTreeMap,
     io::{IsTerminal as _, Write as _},
@@ -11,16 +13,10 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use covault_actors::operations::{
-    ApproveSigningRequests, GetPendingSigningRequests, GetSigningRequestDetails,
-    RejectSigningRequests,
-};
+use covault_actors::operations::{GetPendingSigningRequests, GetSigningRequestDetails};
 use covault_core::{
     amount,
-    approval::{
-        Approval, ApprovalTerms, MAX_VALIDITY_MS, SSH_NAMESPACE, list_challenge,
-        rejections_challenge,
-    },
+    approval::{Approval, ApprovalTerms, MAX_VALIDITY_MS, SSH_NAMESPACE, list_challenge},
     ids::{RequestId, VaultId},
     networks::{Network, Payload, outflow::ChainScope},
     port::Clock as _,
@@ -72,7 +68,7 @@ pub struct ApproveArgs {
 /// Reject signing requests: they end for good.
 #[derive(Debug, clap::Args)]
 pub struct RejectArgs {
-    /// The requests. One signature covers those of one vault.
+    /// The requests. One signature covers up to 100 of one vault.
     #[arg(value_name = "UUID", required = true)]
     uuids: Vec<String>,
     /// Your private key, so that the audit log names you; without it, it names the token.
@@ -160,69 +156,8 @@ pub async fn approve(args: ApproveArgs) -> anyhow::Result<()> {
         several => (list_challenge(several).map_err(explain)?, ids.clone()),
     };
     let proof = sign(&args.key, &challenge)?;
-    let mut results = Results::default();
-    // A call is about one vault, and one highest fee and end.
-    let mut groups: BTreeMap<_, Vec<&Asked>> = BTreeMap::new();
-    for one in &all {
-        let of = &one.approval;
-        let group = (of.vault, of.most_fee, of.valid_until_ms);
-        groups.entry(group).or_default().push(one);
-    }
-    for ((_, most_fee, valid_until_ms), group) in groups {
-        let request = wire::ApproveSigningRequestsRequest {
-            uuids: group.iter().map(|it| it.uuid.clone()).collect(),
-            approval: Some(wire::Approval {
-                most_fee: most_fee.to_string(),
-                valid_until_ms,
-                list: list.iter().map(|id| id.to_vec()).collect(),
-                proof: Some(proof.clone()),
-            }),
-        };
-        let answer = client.call::<ApproveSigningRequests>(&request).await?;
-        results.add(&answer.results, "approved", args.json);
-        if args.json {
-            answer_json(&answer)?;
-        }
-    }
+    let results = calls::approve(&client, &all, &list, &proof, args.json).await?;
     results.end(all.len(), "approved")
-}
-
-/// What became of the requests of one command.
-#[derive(Default)]
-struct Results {
-    done: usize,
-}
-
-impl Results {
-    /// Says what became of each, unless the answer itself is shown. Each stands for itself.
-    fn add(&mut self, results: &[wire::SigningRequestResult], done: &str, json: bool) {
-        for result in results {
-            let uuid = visible(&result.uuid);
-            if let Some(error) = &result.error {
-                eprintln!("{uuid}  not {done}: {}", visible(&error.message));
-                continue;
-            }
-            self.done = self.done.saturating_add(1);
-            match (done, result.remaining_approval_count) {
-                _ if json => {}
-                ("approved", 0) => {
-                    print_line(format_args!("{uuid}  approved; the signers sign it next"))
-                }
-                ("approved", missing) => {
-                    print_line(format_args!(
-                        "{uuid}  approved; {missing} more to approve it"
-                    ));
-                }
-                _ => print_line(format_args!("{uuid}  {done}")),
-            }
-        }
-    }
-
-    fn end(self, all: usize, done: &str) -> anyhow::Result<()> {
-        let missing = all.saturating_sub(self.done);
-        ensure!(missing == 0, "{missing} of {all} requests were not {done}");
-        Ok(())
-    }
 }
 
 pub async fn reject(args: RejectArgs) -> anyhow::Result<()> {
@@ -235,25 +170,7 @@ pub async fn reject(args: RejectArgs) -> anyhow::Result<()> {
         let id = request.uuid.parse().map_err(explain)?;
         vaults.entry(vault).or_default().push(id);
     }
-    let mut results = Results::default();
-    for (vault, ids) in vaults {
-        let rejection = match &args.key {
-            Some(key) => {
-                let challenge = rejections_challenge(vault, &ids).map_err(explain)?;
-                Some(sign(key, &challenge)?)
-            }
-            None => None,
-        };
-        let request = wire::RejectSigningRequestsRequest {
-            uuids: ids.iter().map(ToString::to_string).collect(),
-            rejection,
-        };
-        let answer = client.call::<RejectSigningRequests>(&request).await?;
-        results.add(&answer.results, "rejected", args.json);
-        if args.json {
-            answer_json(&answer)?;
-        }
-    }
+    let results = calls::reject(&client, &vaults, args.key.as_deref(), args.json).await?;
     results.end(args.uuids.len(), "rejected")
 }
 
