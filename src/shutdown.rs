@@ -28,12 +28,22 @@ pub fn on_signals() -> std::io::Result<StopSignal> {
     Ok(receiver)
 }
 
-/// Listens for SIGHUP, which would end the process otherwise.
+/// Listens for SIGHUP, which would end the process otherwise. From then on it does not, even when nobody listens any
+/// more.
 ///
 /// # Errors
 /// When the signal handler cannot be installed.
 pub fn hangups() -> std::io::Result<Signal> {
     signal(SignalKind::hangup())
+}
+
+/// Has SIGHUP do nothing but write a line into the log.
+pub fn ignore_hangups(mut hangup: Signal) {
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            tracing::info!("SIGHUP: this process has no policy file that it could read again");
+        }
+    });
 }
 
 async fn next(terminate: &mut Signal, interrupt: &mut Signal) {

@@ -29,7 +29,7 @@ use covault_mpc::{
     preprocess::Watermarks,
 };
 use secrecy::SecretString;
-use tokio::{net::TcpListener, sync::watch};
+use tokio::{net::TcpListener, signal::unix::Signal, sync::watch};
 
 use crate::{
     abis,
@@ -243,26 +243,25 @@ fn missing_policy(path: &Path) -> anyhow::Error {
     )
 }
 
-/// Reads a policy again at each SIGHUP. What is wrong then changes nothing.
-///
-/// # Errors
-/// When the signal handler cannot be installed.
+/// Reads a policy again at each SIGHUP.
 pub fn reread_on_hangup(
+    mut hangup: Signal,
     current: Arc<CurrentPolicy>,
     read: impl Fn() -> anyhow::Result<Policy> + Send + 'static,
-) -> std::io::Result<()> {
-    let mut hangup = shutdown::hangups()?;
+) {
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
-            match read() {
-                Ok(policy) => current.replace(policy),
-                Err(error) => {
-                    tracing::error!("SIGHUP: the policy stays as it was: {error:#}");
-                }
-            }
+            reread(&current, &read);
         }
     });
-    Ok(())
+}
+
+/// Reads a policy again. What is wrong then changes nothing.
+pub fn reread(current: &CurrentPolicy, read: impl Fn() -> anyhow::Result<Policy>) {
+    match read() {
+        Ok(policy) => current.replace(policy),
+        Err(error) => tracing::error!("the policy stays as it was: {error:#}"),
+    }
 }
 
 /// The tokens of the orchestrator, made on first start.
@@ -340,8 +339,10 @@ pub async fn orchestrator(
     let policy = match serve.policy_file.clone() {
         path if path.as_os_str().is_empty() => None,
         path => {
+            // Listens before it reads: a change after that is not missed.
+            let hangup = shutdown::hangups()?;
             let policy = Arc::new(CurrentPolicy::new(service_policy(&path)?));
-            reread_on_hangup(Arc::clone(&policy), move || service_policy(&path))?;
+            reread_on_hangup(hangup, Arc::clone(&policy), move || service_policy(&path));
             Some(policy)
         }
     };

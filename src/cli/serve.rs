@@ -18,7 +18,8 @@ use crate::{
 /// start creates the orchestrator's identity (the signers need its public half, identity.pub) and two tokens
 /// (platform-token for /v1, admin-token for /admin/v1), all in its data folder and readable by its owner only.
 ///
-/// SIGTERM or SIGINT: finishes requests in flight; a second signal ends the process at once.
+/// SIGTERM or SIGINT: finishes requests in flight; a second signal ends the process at once. SIGHUP: reads
+/// serve.policy_file again, where there is one.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Configuration file (TOML). Without it: the defaults, and COVAULT_ variables.
@@ -30,6 +31,7 @@ pub struct Args {
 }
 
 pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()> {
+    let hangup = shutdown::hangups()?;
     let (mut config, ignored) = Config::load(args.config.as_deref())?;
     if let Some(roles) = args.roles {
         config.cluster.roles = roles;
@@ -38,6 +40,9 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
     protection.log();
     let stop = shutdown::on_signals()?;
     let serve = &config.serve;
+    if serve.policy_file.as_os_str().is_empty() {
+        shutdown::ignore_hangups(hangup);
+    }
     let _folder_lock = files::lock_folder(&serve.data_dir)?;
     let grpc = if config.cluster.roles.serve_api() {
         serve.grpc_listen.clone()

@@ -83,6 +83,8 @@ pub fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()> {
 
 /// `None` when the process was stopped while a file was missing.
 async fn prepare(args: Args) -> anyhow::Result<Option<SignerSetup>> {
+    // First: SIGHUP must not end a node that waits for others. Its policy is read again once it serves.
+    let _hangups = shutdown::hangups()?;
     let (config, ignored) = Config::load_for_signer(args.config.as_deref())?;
     super::start_logging(&config, &ignored)?;
     let mut stop = shutdown::on_signals()?;
@@ -157,10 +159,16 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
         );
     }
     let current = Arc::new(CurrentPolicy::new(policy));
+    let hangup = shutdown::hangups()?;
     let settings = signer.clone();
-    wiring::reread_on_hangup(Arc::clone(&current), move || {
+    wiring::reread_on_hangup(hangup, Arc::clone(&current), move || {
         wiring::policy_again(&settings)
-    })?;
+    });
+    // A SIGHUP may have come since it was read.
+    let (policy_file, named) = signer.policy_file();
+    if named || policy_file.exists() {
+        wiring::reread(&current, || wiring::policy_again(signer));
+    }
     let bus = wiring::redis_bus(&config.bus.redis_url)?;
     let gauges = metrics::signer_gauges(Arc::clone(&bus));
     let tls = ServerTls::load(&config.tls)?;

@@ -185,6 +185,44 @@ fn signer__should_not_start_where_no_node_was_made() {
     assert!(!signer.path("data/identity").exists());
 }
 
+#[tokio::test]
+async fn hangup__should_not_end_a_signer_that_starts_and_have_its_policy_read_when_it_serves() {
+    let keys = tempfile::tempdir().unwrap();
+    let orchestrator = keys.path().join("orchestrator.pub");
+    let signer = SignerFixture::new("redis://127.0.0.1:1", orchestrator.to_str().unwrap());
+    let key = signer.init();
+    let policy = signer.path("data/policy.toml");
+    fs::write(&policy, "version = 2\n").unwrap();
+    let log = signer.path("log");
+    let mut process = Process::start(&mut signer.command(&["signer"]), &log);
+    eventually("it waits for the orchestrator's key", async || {
+        let log = process.log();
+        log.contains("waiting for a public key").then_some(())
+    })
+    .await;
+    fs::write(&policy, "version = 2\nraw_signing = true\n").unwrap();
+    process.signal("HUP");
+    // Any key will do.
+    let written = keys.path().join("new");
+    fs::write(&written, key).unwrap();
+    fs::rename(&written, &orchestrator).unwrap();
+    eventually("it serves by the new policy", async || {
+        assert!(!process.has_ended(), "{}", process.log());
+        let log = process.log();
+        log.contains("raw signing is on").then_some(())
+    })
+    .await;
+    assert!(process.log().contains("the signer node is up"));
+    // One that comes later is heard, too.
+    fs::write(&policy, "version = 2\nraw_singing = true\n").unwrap();
+    process.signal("HUP");
+    eventually("it says what is wrong", async || {
+        let log = process.log();
+        log.contains("raw_singing: unknown key").then_some(())
+    })
+    .await;
+}
+
 #[test]
 fn node_init__should_ask_on_a_terminal_twice_and_without_echo() {
     let signer = SignerFixture::new("redis://127.0.0.1:1", "nowhere.pub");

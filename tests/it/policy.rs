@@ -385,6 +385,14 @@ async fn requests__should_be_refused_when_they_are_made_for_what_the_services_po
 async fn signers__should_read_their_policy_again_when_they_are_asked_to() {
     let policy = |listed: &[&str]| format!("version = 2\nrecipients.evm = {listed:?}\n");
     let cluster = TestCluster::start_with(60_000, "recipients.evm = []\n").await;
+    // A service without a policy file goes on as it was.
+    cluster.serve.signal("HUP");
+    eventually("the service says that it has none", async || {
+        let log = cluster.serve.log();
+        log.contains("SIGHUP: this process has no policy file")
+            .then_some(())
+    })
+    .await;
     let vault = cluster.create_vault("treasury");
     let api = &cluster.api;
     let from = api.wallet(&vault, "NETWORK_TYPE_EVM").await;
