@@ -58,7 +58,7 @@ pub enum Command {
         #[command(flatten)]
         target: ConnectionArgs,
     },
-    /// Show a vault: each key's scheme, epoch, threshold, holders, and what is in progress.
+    /// Show a vault: who approves, each key's scheme, epoch, threshold, holders, and what is in progress.
     Show {
         #[command(flatten)]
         which: VaultSelector,

@@ -237,6 +237,9 @@ async fn rule__should_be_changed_by_the_people_of_the_rule_in_force() {
     assert!(shown.contains(line.trim()), "{shown}");
     let said = dev.command(&apply);
     assert!(said.contains("1 of controller"), "{said}");
+    let said = dev.command(&["vault", "show", "--vault", &dev.vault]);
+    let rule = "approvals: 1 of controller; requests wait 72 hours\n";
+    assert!(said.contains(rule) && said.contains(line.trim()), "{said}");
 
     let uuid = dev.api.create(message).await;
     let approve = |key: &str| person(&dev.api, folder, &["approve", &uuid, "--key", key, "--yes"]);

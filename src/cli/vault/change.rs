@@ -164,18 +164,21 @@ fn shown(change: &RuleChange, now_ms: u64) -> anyhow::Result<String> {
         change.changes.saturating_add(1),
     );
     for (when, rule) in [("now", &change.present), ("then", &change.next)] {
-        let hours = rule.expires_ms / HOUR_MS;
-        shown.push_str(&format!(
-            "{when}: {}; requests wait {hours} hours\n",
-            rule.describe()
-        ));
-        for approver in &rule.of {
-            for key in &approver.keys {
-                shown.push_str(&format!("  {}: {key}\n", approver.name));
-            }
-        }
+        shown.push_str(&format!("{when}: {}", in_words(rule)));
     }
     Ok(approve::visible(&shown))
+}
+
+/// A rule in words, with every key.
+pub(super) fn in_words(rule: &ApprovalRule) -> String {
+    let hours = rule.expires_ms / HOUR_MS;
+    let mut words = format!("{}; requests wait {hours} hours\n", rule.describe());
+    for approver in &rule.of {
+        for key in &approver.keys {
+            words.push_str(&format!("  {}: {key}\n", approver.name));
+        }
+    }
+    words
 }
 
 #[cfg(test)]

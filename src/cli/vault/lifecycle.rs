@@ -6,16 +6,21 @@ use anyhow::{Context as _, bail};
 use covault_actors::operations::{CancelReshare, ListNodes, ReshareVault};
 use covault_core::{
     order::NodeId,
+    request::ApprovalRule,
     schema::admin::{self, Key, Node, Shares, Vault},
     scheme::Scheme,
 };
 
-use super::VaultSelector;
-use crate::cli::{
-    client::{AdminClient, ConnectionArgs},
-    print_line,
-    progress::{self, ProgressSpinner},
-    public_key,
+use super::{VaultSelector, change};
+use crate::{
+    cli::{
+        approve,
+        client::{AdminClient, ConnectionArgs},
+        print_line,
+        progress::{self, ProgressSpinner},
+        public_key,
+    },
+    wiring::explain,
 };
 
 /// The steps of a reshare, as the admin API names them.
@@ -285,6 +290,11 @@ pub async fn show(which: VaultSelector, target: ConnectionArgs) -> anyhow::Resul
         vault.name,
         if vault.ready { "ready" } else { "not ready" }
     ));
+    if vault.approvals.is_some() {
+        let rule = ApprovalRule::parse(vault.approvals.clone()).map_err(explain)?;
+        let rule = approve::visible(&format!("approvals: {}", change::in_words(&rule)));
+        print_line(rule.trim_end());
+    }
     for key in &vault.keys {
         match &key.shares {
             Some(shares) => {
