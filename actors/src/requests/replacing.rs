@@ -521,10 +521,17 @@ pub async fn winner(
     let mut rivals = users(services, account, signed).await?;
     rivals.insert(family.first);
     rivals.extend(family.requests.iter().map(|one| one.id));
-    mined(services, rivals, request.id).await
+    let has_block = |state: &TransactionState| {
+        matches!(
+            state,
+            TransactionState::Mined(_) | TransactionState::Final(_)
+        )
+    };
+    hash_of_one(services, rivals, request.id, has_block).await
 }
 
-/// As [`winner`], of a request whose transaction nobody has here: another one that has used what it `uses`.
+/// As [`winner`], of a request whose transaction nobody has here: another one that has used what it `uses`. Its block is
+/// final: the request fails by that, and what is in a block may be the word of one node.
 ///
 /// # Errors
 /// As there.
@@ -538,14 +545,16 @@ pub async fn rival(
     for resource in uses {
         rivals.extend(reservations::users(services, account, resource).await?);
     }
-    mined(services, rivals, request).await
+    let is_final = |state: &TransactionState| matches!(state, TransactionState::Final(_));
+    hash_of_one(services, rivals, request, is_final).await
 }
 
-/// The hash of the transaction that a block has of one of these requests but `request`.
-async fn mined(
+/// The hash of the transaction of one of these requests but `request` that is there as `such` says.
+async fn hash_of_one(
     services: &Services,
     rivals: BTreeSet<RequestId>,
     request: RequestId,
+    such: impl Fn(&TransactionState) -> bool,
 ) -> Result<Option<String>, Fault> {
     for rival in rivals {
         if rival == request {
@@ -554,12 +563,7 @@ async fn mined(
         let known = services
             .load::<TransactionRow>(&rows::transaction(rival))
             .await?;
-        if !known.is_some_and(|(row, _)| {
-            matches!(
-                row.state,
-                TransactionState::Mined(_) | TransactionState::Final(_)
-            )
-        }) {
+        if !known.is_some_and(|(row, _)| such(&row.state)) {
             continue;
         }
         let rival = services.request(rival).await?;

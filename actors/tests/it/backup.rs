@@ -235,7 +235,7 @@ async fn restore__should_keep_a_number_that_the_chain_has() {
 }
 
 /// A request of which a backup has the transaction, and no signature; it was sent since. With what it was sent as.
-async fn sent_since() -> (World, Vec<u8>, String, wire::SigningRequest) {
+pub async fn sent_since() -> (World, Vec<u8>, String, wire::SigningRequest) {
     let world = World::new();
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;

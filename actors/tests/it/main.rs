@@ -65,6 +65,7 @@ mod reshares;
 mod restarts;
 mod resuming;
 mod revocations;
+mod rivals;
 mod round_trips;
 mod several;
 mod several_postgres;
