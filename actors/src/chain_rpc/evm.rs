@@ -591,12 +591,13 @@ impl ChainClient for EvmNode {
         let by = by.ok_or_else(|| unknown("the nodes do not say what has used the number"))?;
         let sent = evm::read_sent(&transaction.signed)
             .map_err(|fault| ChainError::Unknown(fault.message().to_owned()))?;
+        let height = self.final_height().await?;
         let read = |found: &Value| {
             let text = |field| found.get(field).and_then(Value::as_str);
             let is_it = text("hash")?.eq_ignore_ascii_case(by)
                 && text("from")?.eq_ignore_ascii_case(&transaction.from)
                 && number_in(found, "nonce")? == sent.nonce
-                && number_in(found, "blockNumber").is_some();
+                && number_in(found, "blockNumber")? <= height;
             is_it.then_some((word(text("r")?)?, word(text("s")?)?))
         };
         let call = RpcCall("eth_getTransactionByHash", json!([by]));

@@ -574,27 +574,27 @@ async fn hash_of_one(
     Ok(None)
 }
 
-/// Whether the transaction with this hash is that of another request, which uses the same.
+/// The other request which uses the same and has the transaction with this hash.
 ///
 /// # Errors
 /// When the store cannot be read.
-pub async fn is_of_another(
+pub async fn user_with_hash(
     services: &Services,
     request: RequestId,
     account: &ChainAccount,
     uses: &[Resource],
     hash: &str,
-) -> Result<bool, Fault> {
+) -> Result<Option<SigningRequest>, Fault> {
     for resource in uses {
         for user in reservations::users(services, account, resource).await? {
-            let found = services.request(user).await?;
-            let hash_of = found.as_ref().and_then(|(user, _)| user.state.tx_hash());
-            if user != request && hash_of == Some(hash) {
-                return Ok(true);
+            let found = services.request(user).await?.map(|(user, _)| user);
+            let found = found.filter(|user| user.state.tx_hash() == Some(hash));
+            if user != request && found.is_some() {
+                return Ok(found);
             }
         }
     }
-    Ok(false)
+    Ok(None)
 }
 
 /// Why a transaction is not sent again that a later request, `successor`, replaces: its client does not want it any

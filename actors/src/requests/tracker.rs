@@ -24,7 +24,7 @@ use covault_core::{
     audit::AuditChain,
     fault::Fault,
     ids::{RequestId, VaultId},
-    request::{RequestEvent, TransactionState},
+    request::TransactionState,
 };
 use futures::{FutureExt as _, StreamExt as _, stream};
 use tokio::{
@@ -34,14 +34,14 @@ use tokio::{
 };
 
 use self::{
-    entry::{Entry, words},
-    unsigned::UnsignedFate,
+    entry::{Entry, Look, words},
+    unsigned::Looks,
 };
 use super::{rebroadcast::RebroadcastCache, replacing, reservations};
 use crate::{
     account::ChainAccount,
     audit::{AuditActor, AuditNote},
-    chain_rpc::{ChainClient, ChainError, ChainKey},
+    chain_rpc::{ChainClient, ChainError, ChainKey, TransactionSighting},
     counters::OpenTransactions,
     leases::LeaseScope,
     services::Services,
@@ -80,6 +80,7 @@ pub async fn run(services: Arc<Services>, mut arriving: UnboundedReceiver<Tracke
                 arrived: Vec::new(),
                 open: HashMap::new(),
                 cache: RebroadcastCache::default(),
+                looks: Looks::default(),
             };
             running.spawn(pump.run(receiver));
             sender
@@ -104,6 +105,7 @@ struct Pump {
     arrived: Vec<TrackedRequest>,
     open: HashMap<RequestId, Entry>,
     cache: RebroadcastCache,
+    looks: Looks,
 }
 
 impl Pump {
@@ -139,6 +141,7 @@ impl Pump {
                     }
                 }
                 () = rest => self.round().await,
+                Some(looked) = self.looks.running.join_next() => self.looked(looked).await,
             }
         }
     }
@@ -189,7 +192,8 @@ impl Pump {
                 due: Instant::now() + first,
                 pause: first,
                 missing_since_ms: None,
-                void_since: doubted.and_then(|entry| entry.void_since),
+                void: doubted.and_then(|entry| entry.void),
+                look: Look::default(),
                 unmined_since: None,
                 resent_ms: 0,
                 gap_sought_ms: 0,
@@ -237,21 +241,16 @@ impl Pump {
         let head = self.head().await;
         let mut changes: BTreeMap<VaultId, Vec<(RequestId, TransactionRow)>> = BTreeMap::new();
         let (mut seen, mut missing) = (Vec::new(), Vec::new());
-        let (mut void, mut found) = (Vec::new(), Vec::new());
         let settings = &self.services.settings;
         let first = self.first_pause();
         let longest = Duration::from_millis(settings.tracking_most_ms);
         let retry_most = Duration::from_millis(settings.retry_most_ms);
         for ((_, request), sighting) in due.into_iter().zip(sightings) {
             let sighting = match sighting {
-                Ok(sighting) => match self.of_ours(request, sighting).await {
-                    UnsignedFate::Seen(sighting) => Ok(sighting),
-                    UnsignedFate::Found(transaction) => {
-                        found.push((request, transaction));
-                        continue;
-                    }
-                },
-                error => error,
+                Ok(TransactionSighting::Replaced(None)) => {
+                    Ok(TransactionSighting::Replaced(self.winner(request).await))
+                }
+                sighting => sighting,
             };
             let Some(entry) = self.open.get_mut(&request) else {
                 continue;
@@ -260,7 +259,7 @@ impl Pump {
                 Ok(sighting) => sighting,
                 Err(error) => {
                     tracing::debug!(%request, ?error, "the nodes do not say where a transaction is");
-                    entry.unanswered = true;
+                    entry.note_silence();
                     let is_open = entry.tracked.doubt.is_some();
                     entry.wait(if is_open { retry_most } else { longest });
                     continue;
@@ -269,16 +268,16 @@ impl Pump {
             let settling_ms = self.services.settings.settling_ms;
             if entry.tracked.unsigned.is_some() {
                 entry.wait(longest);
-                if let Some(Verdict::Void(reason)) = entry.verdict(sighting, longest, settling_ms) {
-                    void.push((request, reason));
-                }
+                let is_settled = entry.is_settled(&sighting, settling_ms);
+                self.looks
+                    .want(request, Some(sighting).filter(|_| is_settled));
                 continue;
             }
             if let Some(doubt) = entry.tracked.doubt.clone() {
                 entry.wait(longest);
                 let verdict = entry.verdict(sighting, longest, settling_ms);
                 // Some of it never comes: that need not be said for minutes once more when it is followed.
-                let goes_on = verdict == Some(Verdict::Accepted) && entry.void_since.is_some();
+                let goes_on = verdict == Some(Verdict::Accepted) && entry.void.is_some();
                 let is_over = |verdict: &Verdict| *verdict != Verdict::Missing && !goes_on;
                 if verdict.is_some_and(|verdict| is_over(&verdict) | !doubt.tell(verdict)) {
                     self.open.remove(&request);
@@ -304,13 +303,7 @@ impl Pump {
         for (vault, changed) in changes {
             self.store(vault, changed).await;
         }
-        for (request, reason) in void {
-            let event = RequestEvent::NeverComes { reason };
-            self.end_doubt(request, event, None).await;
-        }
-        for (request, transaction) in found {
-            self.found(request, transaction).await;
-        }
+        self.begin_look();
         if let Some(head) = head {
             self.ask_to_speed_up(&seen, head);
         }
@@ -319,8 +312,11 @@ impl Pump {
     }
 
     /// The transaction of ours that has taken the place of a request's, where the nodes do not say which it was.
-    async fn winner(&self, tracked: &TrackedRequest) -> Option<String> {
-        let (request, signed) = (tracked.request, &tracked.transaction.signed);
+    /// Of one that nobody here has it is looked for elsewhere.
+    async fn winner(&self, request: RequestId) -> Option<String> {
+        let entry = self.open.get(&request)?;
+        let tracked = Some(&entry.tracked).filter(|tracked| tracked.unsigned.is_none())?;
+        let signed = &tracked.transaction.signed;
         let found = replacing::winner(&self.services, request, &tracked.account, signed).await;
         found.unwrap_or_else(|fault| {
             tracing::warn!(%request, ?fault, "what has replaced a transaction could not be read");

@@ -60,6 +60,8 @@ pub struct ChainDouble {
     /// The most transactions that it was asked for at once, and how often it was.
     pub most_sighted: AtomicUsize,
     sighted: AtomicUsize,
+    /// How often it was asked whose signatures a block has.
+    pub signatures_asked: AtomicUsize,
     /// How often it was sent a transaction.
     pub sends: AtomicUsize,
     /// It takes a number only when the one before is in.
@@ -370,6 +372,7 @@ impl ChainClient for ChainDouble {
         _: &TrackedTransaction,
         by: Option<&str>,
     ) -> Result<Vec<CoreSignature>, ChainError> {
+        self.signatures_asked.fetch_add(1, Ordering::SeqCst);
         let sent = self.sent.lock().unwrap();
         let Some(raw) = by.and_then(|by| sent.get(by)) else {
             return Err(ChainError::Unknown("the nodes do not say it".into()));

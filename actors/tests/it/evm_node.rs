@@ -34,7 +34,7 @@ pub struct EvmTestNode {
     pub url: String,
     pub calls: Arc<Mutex<Vec<(String, Value)>>>,
     /// How often it was asked over HTTP.
-    requests: Arc<AtomicUsize>,
+    pub requests: Arc<AtomicUsize>,
 }
 
 impl EvmTestNode {

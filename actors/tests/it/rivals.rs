@@ -1,13 +1,19 @@
 //! Requests that a restore has left in doubt, and others that use the same number: what ends them, and what does not.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use covault_actors::{
-    chain_rpc::{Inclusion, TransactionSighting},
+    chain_rpc::{
+        BroadcastOutcome, BroadcastRequest, ChainClient as _, Inclusion, TransactionSighting,
+    },
     gateway::Gateway,
 };
-use covault_core::schema::wire::{
-    self, create_signing_request_request::Type as Kind, signing_request, transaction_state::Status,
+use covault_core::{
+    networks::{ChainData, Signed},
+    schema::wire::{
+        self, create_signing_request_request::Type as Kind, signing_request,
+        transaction_state::Status,
+    },
 };
 
 use crate::{
@@ -88,4 +94,57 @@ async fn a_request_in_doubt__should_not_fail_by_a_rival_that_one_node_shows_in_a
     is_pending(&gateway, &uuid).await;
     world.evm.says(&by, FINAL);
     is_replaced(&gateway, &uuid, &by).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_in_doubt__should_end_by_a_rival_that_its_client_sent_itself() {
+    let (world, gateway, address, uuid) = in_doubt(100).await;
+    let mut handed_over = another(&address);
+    handed_over.broadcast_tx = Some(false);
+    let rival = try_create(&gateway, handed_over, None)
+        .await
+        .unwrap()
+        .0
+        .uuid;
+    assert_eq!(outcome(&gateway, &rival).await.error, None);
+    let rival = details(&gateway, &rival).await;
+    let by = rival.tx_hash;
+    let used = TransactionSighting::Replaced(Some(by.clone()));
+    // While nodes do not agree that a block has it, it is not believed.
+    unheard(&world, used);
+    world.evm.asked_for(20).await;
+    is_pending(&gateway, &uuid).await;
+    let sent = BroadcastRequest {
+        signed: Signed {
+            transaction: rival.signed_transaction,
+            tx_hash: by.clone(),
+        },
+        chain_data: ChainData::Nothing,
+        age_ms: 0,
+        now_ms: 0,
+        retried: false,
+    };
+    let taken = world.evm.broadcast(&sent).await;
+    assert!(matches!(taken, BroadcastOutcome::Accepted), "{taken:?}");
+    is_replaced(&gateway, &uuid, &by).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whose_transaction_used_a_number__should_be_asked_seldom_and_not_before_it_is_settled() {
+    let used = || TransactionSighting::Replaced(Some("0x77".into()));
+    let (world, gateway, _, uuid) = in_doubt(3_600_000).await;
+    unheard(&world, used());
+    world.evm.asked_for(20).await;
+    let asked = || world.evm.signatures_asked.load(Ordering::SeqCst);
+    assert_eq!(asked(), 0, "the nodes may change their minds");
+    gateway.stop().await;
+    let (world, gateway, _, other) = in_doubt(100).await;
+    unheard(&world, used());
+    let asked = || world.evm.signatures_asked.load(Ordering::SeqCst);
+    until(async || asked() > 0).await;
+    world.evm.asked_for(40).await;
+    // Each time after twice as long.
+    assert!((2..20).contains(&asked()), "{}", asked());
+    is_pending(&gateway, &other).await;
+    assert_ne!(uuid, other);
 }

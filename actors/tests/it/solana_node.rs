@@ -1036,3 +1036,31 @@ async fn otherwise_signed__should_be_found_by_its_message_among_those_of_the_wal
         assert_eq!(found.is_ok_and(|found| found.is_empty()), !expected);
     }
 }
+
+#[tokio::test]
+async fn transactions_of_a_wallet__should_be_looked_at_in_a_few_requests() {
+    let other = transaction(&[[0; 32]], &[0, 1], &[2, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]);
+    let node = EvmTestNode::start(move |method, params| match method {
+        "getSlot" => Ok(json!(9)),
+        "getSignaturesForAddress" => {
+            let entry = |it: u32| json!({"signature": it.to_string(), "slot": 7, "err": null, "blockTime": LONG_AGO});
+            Ok((0..120).map(entry).collect())
+        }
+        "getTransaction" => Ok(json!({"slot": 7, "transaction": [other, "base64"]})),
+        _ => healthy(method, params),
+    })
+    .await;
+    let client = connect_to(
+        ChainKey::SOLANA,
+        ChainEndpoints::new(vec![node.url.clone()]),
+    );
+    let found = client.signatures_in_block(&sent_long_ago(), None).await;
+    assert_eq!(found, Ok(vec![]));
+    let asked = node.methods();
+    assert_eq!(
+        asked.iter().filter(|it| *it == "getTransaction").count(),
+        120
+    );
+    let requests = node.requests.load(Ordering::SeqCst);
+    assert!(requests < 20, "{requests}");
+}

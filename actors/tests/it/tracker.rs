@@ -265,6 +265,29 @@ async fn nodes_that_are_behind__should_not_end_a_transaction() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_with_only_errors_between_them__should_not_end_a_transaction() {
+    let mut world = World::new();
+    world.settings.settling_ms = 1_000;
+    let (world, gateway, address) = begin(world).await;
+    let uuid = succeeded(&gateway, &address).await;
+    until_status(&gateway, &uuid, Status::Pending).await;
+    let replaced = TransactionSighting::Replaced(None);
+    sights(&world, replaced.clone());
+    world.evm.asked_for(2).await;
+    world.evm.down.store(true, Ordering::SeqCst);
+    world.evm.asked_for(2).await;
+    tokio::time::sleep(Duration::from_millis(2 * world.settings.settling_ms)).await;
+    world.evm.down.store(false, Ordering::SeqCst);
+    world.evm.asked_for(2).await;
+    sights(&world, TransactionSighting::Waiting);
+    world.evm.asked_for(2).await;
+    let shown = state(&gateway, &uuid).await.unwrap();
+    assert_eq!(shown.status(), Status::Pending);
+    sights(&world, replaced);
+    until_status(&gateway, &uuid, Status::Replaced).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_stuck__should_be_listed_with_the_reason() {
     let (world, gateway, address) = world().await;
     let uuid = succeeded(&gateway, &address).await;

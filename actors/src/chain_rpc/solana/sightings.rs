@@ -24,6 +24,8 @@ const MOST_STATUSES: usize = 256;
 
 /// Transactions of one getSignaturesForAddress; nodes give no more.
 const PAGE: usize = 1_000;
+/// Transactions that are asked for in one request.
+const MOST_TRANSACTIONS: usize = 50;
 /// Pages that are looked at.
 const MAX_PAGES: usize = 10;
 
@@ -301,30 +303,51 @@ impl SolanaNode {
                 return None;
             }
             let page = read_history(&page)?;
-            for (signature, time_ms) in &page {
-                if *time_ms < since_ms {
-                    return Some(found);
-                }
-                let how = json!({"encoding": "base64", "commitment": COMMITMENT_FOR_GOOD,
-                    "maxSupportedTransactionVersion": 0});
-                let call = RpcCall("getTransaction", json!([signature, how]));
-                let answer = self.rpc.at(node, call).await.ok()?;
-                let text = answer.pointer("/transaction/0")?.as_str()?;
-                let message = message_of(text)?;
-                let places = found.iter_mut().zip(wanted);
-                for (place, _) in places.filter(|(_, wanted)| **wanted == message) {
-                    *place = Some(signature_of(text, &transaction.from)?);
+            let since = page.iter().take_while(|(_, time_ms)| *time_ms >= since_ms);
+            let since: Vec<&str> = since.map(|(signature, _)| signature.as_str()).collect();
+            for some in since.chunks(MOST_TRANSACTIONS) {
+                for answer in self.transactions(node, some).await? {
+                    let text = answer.pointer("/transaction/0")?.as_str()?;
+                    let message = message_of(text)?;
+                    let places = found.iter_mut().zip(wanted);
+                    for (place, _) in places.filter(|(_, wanted)| **wanted == message) {
+                        *place = Some(signature_of(text, &transaction.from)?);
+                    }
                 }
                 if found.iter().all(Option::is_some) {
                     return Some(found);
                 }
             }
             match page.last() {
+                // The rest is older.
+                _ if since.len() < page.len() => return Some(found),
                 Some((signature, _)) if page.len() >= PAGE => before = json!(signature),
                 _ => return Some(found),
             }
         }
         None
+    }
+
+    /// Transactions of final blocks, as one node has them: in one request, or one after the other where it takes no
+    /// several at once.
+    async fn transactions(&self, node: usize, signatures: &[&str]) -> Option<Vec<Value>> {
+        let call = |signature: &&str| {
+            let how = json!({"encoding": "base64", "commitment": COMMITMENT_FOR_GOOD,
+                "maxSupportedTransactionVersion": 0});
+            RpcCall("getTransaction", json!([signature, how]))
+        };
+        let calls: Vec<_> = signatures.iter().map(call).collect();
+        match self.rpc.at(node, RpcCalls(calls.clone())).await {
+            Ok(answers) => answers.into_iter().collect::<Result<_, _>>().ok(),
+            Err(RpcCallError::Node(_)) => {
+                let mut answers = Vec::with_capacity(calls.len());
+                for call in calls {
+                    answers.push(self.rpc.at(node, call).await.ok()?);
+                }
+                Some(answers)
+            }
+            Err(_) => None,
+        }
     }
 
     async fn agreed_statuses(

@@ -14,8 +14,57 @@ use crate::{
 /// How long no node has had a transaction before it is sent again, and before it is sent once more, in
 /// milliseconds.
 const RESEND_MS: u64 = 60_000;
+/// So many answers one after the other have to say that a transaction never comes before that counts.
+const VOID_ANSWERS: u32 = 4;
+/// So many of the longest pauses pass at most between two looks whose transaction was seen in the place of one: an hour,
+/// by default.
+const LOOK_PAUSES: u32 = 60;
 /// So many blocks may the nodes of a chain be apart.
 const MAX_NODES_APART: u64 = 64;
+
+/// Answers that say, one after the other, that a transaction never comes.
+#[derive(Clone, Copy)]
+pub struct VoidAnswers {
+    since: Instant,
+    count: u32,
+}
+
+/// When it is looked whose transaction has taken the place of one that nobody here has.
+#[derive(Default)]
+pub struct Look {
+    /// Not before.
+    due: Option<Instant>,
+    /// How long it is not, after the last one.
+    pause: Duration,
+    /// Since when the looks say that it is another one.
+    never_since: Option<Instant>,
+}
+
+impl Look {
+    /// Whether one is due. The next one comes after twice as long.
+    pub fn begin(&mut self, longest: Duration) -> bool {
+        let now = Instant::now();
+        if self.due.is_some_and(|due| now < due) {
+            return false;
+        }
+        let pause = self.pause.saturating_mul(2);
+        self.pause = pause.clamp(longest, longest.saturating_mul(LOOK_PAUSES));
+        self.due = Some(now + self.pause);
+        true
+    }
+
+    /// Notes what one has come to. True once they have said for `settling` that the transaction never comes.
+    pub fn says(&mut self, never: bool, settling: Duration) -> bool {
+        if !never {
+            self.never_since = None;
+            return false;
+        }
+        let now = Instant::now();
+        let since = *self.never_since.get_or_insert(now);
+        self.due = Some(since + settling);
+        now.duration_since(since) >= settling
+    }
+}
 
 /// One transaction that is followed.
 pub struct Entry {
@@ -30,8 +79,10 @@ pub struct Entry {
     pub pause: Duration,
     /// Since when no node has it, in milliseconds since the Unix epoch.
     pub missing_since_ms: Option<u64>,
-    /// Since when the nodes say that it never comes, or some of it.
-    pub void_since: Option<Instant>,
+    /// The answers that it never comes, or some of it, since the nodes last said otherwise or nothing.
+    pub void: Option<VoidAnswers>,
+    /// Where nobody here has it: how it is found out whose transaction has taken its place.
+    pub look: Look,
     /// Since when the block is gone that had it.
     pub unmined_since: Option<Instant>,
     /// When it was last sent again, in milliseconds since the Unix epoch.
@@ -53,20 +104,45 @@ impl Entry {
         self.due = Instant::now() + self.pause;
     }
 
-    /// Whether what the nodes say counts. That it never comes counts when they have said so for `settling_ms`:
-    /// those that answer now may all be behind the one that has it.
-    fn is_settled(&mut self, sighting: &TransactionSighting, settling_ms: u64) -> bool {
+    /// Whether what the nodes say counts. That it never comes counts when they have said so for `settling_ms`,
+    /// several times, and nothing else in between: those that answer now may all be behind the one that has it.
+    pub fn is_settled(&mut self, sighting: &TransactionSighting, settling_ms: u64) -> bool {
         let never_comes = match sighting {
             TransactionSighting::Replaced(_) | TransactionSighting::Expired => true,
             TransactionSighting::Partial(parts) => parts.iter().any(|it| it.inclusion.is_none()),
             _ => false,
         };
         if !never_comes {
-            self.void_since = None;
+            self.void = None;
             return true;
         }
-        let since = *self.void_since.get_or_insert_with(Instant::now);
-        since.elapsed() >= Duration::from_millis(settling_ms)
+        let void = self.void.get_or_insert_with(|| VoidAnswers {
+            since: Instant::now(),
+            count: 0,
+        });
+        void.count = void.count.saturating_add(1);
+        void.count >= VOID_ANSWERS && void.since.elapsed() >= Duration::from_millis(settling_ms)
+    }
+
+    /// The nodes say nothing now: what they said before does not go on.
+    pub fn note_silence(&mut self) {
+        self.unanswered = true;
+        self.void = None;
+    }
+
+    /// Why it never comes, where the nodes say more than that.
+    pub fn void_reason(&self, sighting: &TransactionSighting) -> Option<String> {
+        let TransactionSighting::Replaced(by) = sighting else {
+            return None;
+        };
+        let used = match self.tracked.number {
+            Some(number) => format!("nonce {number} was used"),
+            None => "what it spends was used".into(),
+        };
+        Some(match by {
+            Some(hash) => format!("{used} by the transaction {hash}, which is final"),
+            None => format!("{used} by another transaction, which is final"),
+        })
     }
 
     /// What is told to the one who waits to hear whether a node has it; `None` while there is nothing new. Nodes
@@ -94,17 +170,9 @@ impl Entry {
             | TransactionSighting::Mined(_)
             | TransactionSighting::Final(_)
             | TransactionSighting::Partial(_) => Some(Verdict::Accepted),
-            TransactionSighting::Replaced(by) => {
-                let used = match self.tracked.number {
-                    Some(number) => format!("nonce {number} was used"),
-                    None => "what it spends was used".into(),
-                };
-                Some(Verdict::Void(Some(match by {
-                    Some(hash) => format!("{used} by the transaction {hash}, which is final"),
-                    None => format!("{used} by another transaction, which is final"),
-                })))
+            void @ (TransactionSighting::Replaced(_) | TransactionSighting::Expired) => {
+                Some(Verdict::Void(self.void_reason(&void)))
             }
-            TransactionSighting::Expired => Some(Verdict::Void(None)),
         }
     }
 
