@@ -299,6 +299,38 @@ impl EvmNode {
         Ok(asked.await?)
     }
 
+    /// The number of the account's next transaction as of a block, and whether some block has a transaction: in one
+    /// request, as behind a node's address there may be several, and the one that does not have it may not have that block
+    /// either. A node that takes no two questions at once gets them one after the other.
+    async fn number_and_receipt(
+        &self,
+        account: &str,
+        height: u64,
+        hash: &str,
+    ) -> Result<(u64, bool), ChainError> {
+        let number = RpcCall(
+            "eth_getTransactionCount",
+            json!([account, format!("{height:#x}")]),
+        );
+        let receipt = RpcCall("eth_getTransactionReceipt", json!([hash]));
+        let read = |answers: &Vec<Result<Value, RpcError>>| match answers.as_slice() {
+            [Ok(number), Ok(receipt)] => {
+                let number = u64::try_from(quantity(number)?).ok()?;
+                Some((number, !receipt.is_null()))
+            }
+            _ => None,
+        };
+        let both = RpcCalls(vec![number, receipt.clone()]);
+        match self.rpc.query_quorum(both, read).await {
+            Err(RpcCallError::Node(_)) => {
+                let next = self.number_at(account, height).await?;
+                let is_there = |receipt: &Value| Some(!receipt.is_null());
+                Ok((next, self.rpc.query_quorum(receipt, is_there).await?))
+            }
+            both => Ok(both?),
+        }
+    }
+
     /// The hash of the transaction that used a number, which blocks up to `height` have. `None` when it is
     /// older than nodes can say.
     async fn find_by_number(&self, sent: &SentTransaction, height: u64) -> Option<String> {
@@ -414,13 +446,13 @@ impl EvmNode {
             return Ok(TransactionSighting::Missing);
         }
         // The node that did not know it may have been behind.
-        let call = RpcCall(
-            "eth_getTransactionReceipt",
-            json!([transaction.signed.tx_hash]),
-        );
-        let is_there = |receipt: &Value| Some(!receipt.is_null());
-        if self.rpc.query_quorum(call, is_there).await? {
+        let hash = &transaction.signed.tx_hash;
+        let (next, is_there) = self.number_and_receipt(&sent.from, height, hash).await?;
+        if is_there {
             return Ok(TransactionSighting::Waiting);
+        }
+        if next <= sent.nonce {
+            return Ok(TransactionSighting::Missing);
         }
         // Behind one address the nodes may be other ones by now, of another chain, where the account has other numbers.
         let id = |id: &Value| u64::try_from(quantity(id)?).ok();

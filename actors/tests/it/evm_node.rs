@@ -1262,6 +1262,50 @@ async fn an_answer_without_a_result__should_not_say_that_there_is_no_transaction
 }
 
 #[tokio::test]
+async fn two_backends_of_one_address__should_not_end_what_only_one_of_them_has() {
+    for takes_batches in [true, false] {
+        let (listener, url) = http_double::listen().await;
+        http_double::serve(listener, move |request| {
+            let body = request.json();
+            let calls = match &body {
+                Value::Array(calls) => calls.clone(),
+                call => vec![call.clone()],
+            };
+            // Each request meets one of the two, and those about numbers the one that is not behind.
+            let is_newer = calls
+                .iter()
+                .any(|call| call["method"] == "eth_getTransactionCount");
+            let one = |call: &Value| {
+                let method = call["method"].as_str().unwrap();
+                let result = match method {
+                    "eth_getTransactionReceipt" if is_newer => {
+                        json!({"blockNumber": "0x40", "status": "0x1"})
+                    }
+                    _ => passed_by(method, &call["params"]).unwrap(),
+                };
+                json!({"jsonrpc": "2.0", "id": call["id"], "result": result})
+            };
+            let body = match body {
+                Value::Array(calls) if calls.len() > 1 && !takes_batches => {
+                    json!({"jsonrpc": "2.0", "id": null,
+                        "error": {"code": -32600, "message": "batch is too large"}})
+                }
+                Value::Array(calls) => calls.iter().map(one).collect(),
+                call => one(&call),
+            };
+            async move { Some(HttpResponse::json(200, &body)) }
+        });
+        let sighted = connect(vec![url]).sightings(&[tracked(5)], 0).await;
+        // One that takes no two questions at once is asked one after the other.
+        let expected = match takes_batches {
+            true => TransactionSighting::Waiting,
+            false => TransactionSighting::Replaced(None),
+        };
+        assert_eq!(sighted, [Ok(expected)]);
+    }
+}
+
+#[tokio::test]
 async fn nodes_that_have_changed_their_chain__should_not_end_a_transaction() {
     let changed = Arc::new(AtomicUsize::new(0));
     let calls = Arc::clone(&changed);
