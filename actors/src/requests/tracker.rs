@@ -41,7 +41,7 @@ use super::{rebroadcast::RebroadcastCache, replacing, reservations};
 use crate::{
     account::ChainAccount,
     audit::{AuditActor, AuditNote},
-    chain_rpc::{ChainClient, ChainError, ChainKey, TransactionSighting},
+    chain_rpc::{self, ChainClient, ChainError, ChainKey, TransactionSighting},
     counters::OpenTransactions,
     leases::LeaseScope,
     services::Services,
@@ -140,7 +140,8 @@ impl Pump {
                         return;
                     }
                 }
-                () = rest => self.round().await,
+                // What was sent is older than all that waits at the nodes, and a round is a few calls.
+                () = rest => chain_rpc::accepted_at(0, self.round()).await,
                 Some(looked) = self.looks.running.join_next() => self.looked(looked).await,
             }
         }

@@ -11,7 +11,7 @@ use std::{
 use covault_actors::chain_rpc::{ChainEndpoints, ChainKey, accepted_at};
 use covault_core::{
     fault::FaultCode,
-    networks::{FeeLevel, Queries, evm},
+    networks::{FeeLevel, Network, Queries, evm},
 };
 use futures::future::join_all;
 use serde_json::{Value, json};
@@ -238,4 +238,50 @@ async fn a_node_that_limits_its_callers__should_not_get_more_at_once_than_to_beg
     }
     let most = calls.most.load(Ordering::SeqCst);
     assert!((1..=16).contains(&most), "{most}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactions_that_were_sent__should_be_asked_for_before_a_crowd_of_requests() {
+    let world = World::new();
+    let sighted = Arc::<AtomicUsize>::default();
+    let counted = Arc::clone(&sighted);
+    let (listener, url) = http_double::listen().await;
+    http_double::serve(listener, move |request| {
+        let calls = request.json();
+        let is_sighting = |call: &Value| call["method"] == "eth_getTransactionByHash";
+        if calls
+            .as_array()
+            .is_some_and(|calls| calls.iter().any(is_sighting))
+        {
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+        async move {
+            sleep(Duration::from_millis(10)).await;
+            Some(HttpResponse::json(200, &answers(&calls)))
+        }
+    });
+    let chains = chains(ChainKey::evm(CHAIN), endpoints(vec![url], 2_000));
+    let client = Arc::clone(chains.get(Network::Evm, Some(CHAIN)).unwrap());
+    let gateway = world.start_with(Arc::clone(&world.store), chains).await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let made = create(&gateway, send(&address)).await;
+    assert_eq!(outcome(&gateway, &made.uuid).await.error, None);
+    // More than the node ever does at once, all of requests that were accepted long ago.
+    let crowd = (0..512).map(|_| async {
+        loop {
+            let _ = accepted_at(1, client.balance(&address, None)).await;
+        }
+    });
+    let followed = async {
+        sleep(Duration::from_millis(500)).await;
+        let before = sighted.load(Ordering::SeqCst);
+        while sighted.load(Ordering::SeqCst) < before + 3 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        _ = join_all(crowd) => {}
+        followed = timeout(Duration::from_secs(30), followed) => assert!(followed.is_ok()),
+    }
 }
