@@ -315,6 +315,16 @@ pub async fn holder(services: &Services, key: &Key) -> Result<Option<RequestId>,
     Ok(services.load(key).await?.map(|(holder, _)| holder))
 }
 
+/// Whether the request that holds something is given up: it sends no transaction, and what it holds goes to whoever gets it
+/// of the chain.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn is_given_up(services: &Services, holder: RequestId) -> Result<bool, Fault> {
+    let holder = services.request(holder).await?;
+    Ok(holder.is_some_and(|(holder, _)| holder.state.is_given_up()))
+}
+
 /// Why something cannot be used, in words that a person can act on.
 pub fn describe_holder(resource: &Resource, holder: RequestId) -> String {
     match resource {

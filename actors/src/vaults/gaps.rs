@@ -76,9 +76,9 @@ async fn fill(
         below,
     } = suspect;
     // First what costs no question to a node: mostly there is no gap.
-    if is_used(services, &account, below).await? {
+    let Some(is_doubted) = is_unused(services, &account, below).await? else {
         return Ok(None);
-    }
+    };
     let Some((request, _)) = services.request(request).await? else {
         return Ok(None);
     };
@@ -90,6 +90,10 @@ async fn fill(
     let next = services.chains.next_number(chain, &account.address).await?;
     // It may have been used long ago.
     if next.is_none_or(|next| next > below) {
+        return Ok(None);
+    }
+    // Of a number in doubt the chain has to say that it waits for just that one.
+    if is_doubted && next != Some(below) {
         return Ok(None);
     }
     let now_ms = services.now_ms();
@@ -121,10 +125,19 @@ async fn fill(
     Ok(Some(uuid))
 }
 
-/// Whether a request has a number of the account.
-async fn is_used(services: &Services, account: &ChainAccount, number: u64) -> Result<bool, Fault> {
+/// Whether no request has a number of the account: then, whether one in doubt has it, which sends nothing. `None` where one
+/// has it.
+async fn is_unused(
+    services: &Services,
+    account: &ChainAccount,
+    number: u64,
+) -> Result<Option<bool>, Fault> {
     let claim = rows::claim(account, &Resource::Nonce(number));
-    Ok(reservations::holder(services, &claim).await?.is_some())
+    let Some(holder) = reservations::holder(services, &claim).await? else {
+        return Ok(Some(false));
+    };
+    let is_given_up = reservations::is_given_up(services, holder).await?;
+    Ok(is_given_up.then_some(true))
 }
 
 /// Whether people are asked about such a filler of the account already, perhaps by a process before this one: it has

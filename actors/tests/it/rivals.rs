@@ -17,9 +17,10 @@ use covault_core::{
 };
 
 use crate::{
-    backup::{let_in, restored, sent_since},
+    backup::{back_up, claims, let_in, restored, sent_since},
     chain_double::FINAL,
-    tracker::{until, until_status},
+    rebroadcast::{noted, pass},
+    tracker::{GAP_MS, fillers, numbered, until, until_status},
     world::*,
 };
 
@@ -147,4 +148,37 @@ async fn whose_transaction_used_a_number__should_be_asked_seldom_and_not_before_
     assert!((2..20).contains(&asked()), "{}", asked());
     is_pending(&gateway, &other).await;
     assert_ne!(uuid, other);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gaps__should_be_filled_where_a_restore_has_left_the_number_in_doubt() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let doubted = create(&gateway, send(&address)).await.uuid;
+    until(async || claims(&world).await == 1).await;
+    let backup = back_up(&gateway).await;
+    gateway.stop().await;
+    world.signers.silent.store(false, Ordering::SeqCst);
+    let world = restored(&world, &backup).await;
+    // It was never sent.
+    unheard(&world, TransactionSighting::Missing);
+    *world.evm.sighting.lock().unwrap() = Some(TransactionSighting::Waiting);
+    let gateway = world.start().await;
+    let_in(&gateway, &admin()).await.unwrap();
+    numbered(&gateway, &address, 1).await;
+    is_pending(&gateway, &doubted).await;
+    assert_eq!(world.evm.nonces(), [1]);
+    // What a block has used is no gap, whoever has done it.
+    world.evm.used.store(1, Ordering::SeqCst);
+    pass(&world, GAP_MS);
+    world.evm.asked_for(10).await;
+    assert!(fillers(&gateway, &vault.to_string()).await.is_empty());
+    world.evm.used.store(0, Ordering::SeqCst);
+    pass(&world, GAP_MS);
+    until(async || world.evm.nonces() == [0, 1]).await;
+    assert_eq!(fillers(&gateway, &vault.to_string()).await.len(), 1);
+    assert!(noted(&world, "Freed", "nonce 0 is free").await);
 }

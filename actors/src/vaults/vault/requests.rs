@@ -264,6 +264,8 @@ impl VaultState {
         let claim = rows::claim(account, &Resource::Nonce(number));
         match reservations::holder(&self.services, &claim).await? {
             None => Ok(()),
+            // It sends nothing, and the chain waits for the number.
+            Some(holder) if reservations::is_given_up(&self.services, holder).await? => Ok(()),
             Some(holder) => Err(Fault::new(
                 Class::WrongState,
                 format!("request {holder} has reserved its nonce"),
