@@ -497,7 +497,6 @@ fn tried(value: &Value, foreign: bool) -> Option<SimulationOutcome> {
     })
 }
 
-/// The hash of a chain's first block.
 /// The time in the chain's clock account, in milliseconds since the Unix epoch.
 fn clock_ms(value: &Value) -> Option<u64> {
     let found = account(value)??;
@@ -505,6 +504,7 @@ fn clock_ms(value: &Value) -> Option<u64> {
     u64::from_le_bytes(time.try_into().ok()?).checked_mul(1_000)
 }
 
+/// The hash of a chain's first block.
 fn genesis(chain: ChainKey) -> Option<&'static str> {
     match chain {
         ChainKey::SOLANA => Some(SOLANA_GENESIS),
