@@ -12,7 +12,7 @@ mod transactions;
 mod watch;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashMap},
     convert::Infallible,
     sync::{
         Arc,
@@ -35,6 +35,7 @@ use serde_json::{Value, json};
 use self::{
     batch::{BitcoinRpcResult, CoreRpc, RpcBatch},
     refusals::{is_missing, judge},
+    sightings::SpentSince,
     transactions::VerifiedOutput,
     watch::{AddressWatcher, WatchedAddress},
 };
@@ -80,6 +81,8 @@ pub struct BitcoinNode {
     watch: Arc<AddressWatcher>,
     /// Outputs that are worth what the nodes say: that never changes.
     proven: Mutex<BTreeSet<VerifiedOutput>>,
+    /// Of transactions that no node has, by their hashes: since when what they spend is spent otherwise.
+    spent_since: Mutex<HashMap<String, SpentSince>>,
 }
 
 /// An output that a node's wallet lists.
@@ -104,6 +107,7 @@ impl BitcoinNode {
         Self {
             watch: Arc::new(AddressWatcher::new(Arc::clone(&rpc))),
             proven: Mutex::default(),
+            spent_since: Mutex::default(),
             rpc,
         }
     }

@@ -13,6 +13,15 @@ use super::{
     pool::{NodePool, PoolError},
 };
 
+tokio::task_local! {
+    static EVERYWHERE: ();
+}
+
+/// Has what is sent within go to every node, and not to the first one that takes it.
+pub async fn everywhere<F: Future>(work: F) -> F::Output {
+    EVERYWHERE.scope((), work).await
+}
+
 /// What nodes speak, e.g. JSON-RPC 2.0, with its settings.
 pub trait Protocol: Send + Sync + 'static {
     /// How a node says no.
@@ -259,7 +268,7 @@ impl<P: Protocol> Client<P> {
         answer.map_err(CallError::Node)
     }
 
-    /// As [`NodePool::submit`].
+    /// As [`NodePool::submit`], and within [`everywhere`] as [`NodePool::submit_everywhere`].
     pub async fn submit<C: Call<P>>(
         &self,
         call: C,
@@ -268,7 +277,11 @@ impl<P: Protocol> Client<P> {
         let read = |response: &NodeResponse| call.read(&self.protocol, response);
         let request = call.request(&self.protocol);
         let refusal = |said: &Result<C::Answer, P::Refusal>| refusal(said.as_ref());
-        let (answer, lost) = self.pool.submit(&request, read, refusal).await;
+        let (answer, lost) = if EVERYWHERE.try_with(|()| ()).is_ok() {
+            self.pool.submit_everywhere(&request, read, refusal).await
+        } else {
+            self.pool.submit(&request, read, refusal).await
+        };
         let answer = answer.map_err(CallError::from);
         (
             answer.and_then(|answer| answer.map_err(CallError::Node)),
@@ -339,6 +352,38 @@ impl<P: Protocol> Client<P> {
     {
         let said: Vec<T> = self.each(ask).await.into_iter().flatten().collect();
         (said.len() >= self.pool.agree()).then_some(said)
+    }
+
+    /// What nodes say, of as many as have to agree, for answers that are counted by who asks: of all nodes, where those
+    /// that are asked first do not say the same.
+    ///
+    /// # Errors
+    /// [`CallError`]; also when fewer answered than have to agree.
+    pub async fn voices<C: Call<P>>(
+        &self,
+        call: C,
+        same: impl Fn(&C::Answer, &C::Answer) -> bool,
+    ) -> Result<Vec<Result<C::Answer, P::Refusal>>, CallError<P::Refusal>> {
+        let read = |response: &NodeResponse| call.read(&self.protocol, response);
+        let both =
+            |one: &Result<C::Answer, P::Refusal>, other: &Result<C::Answer, P::Refusal>| match (
+                one, other,
+            ) {
+                (Ok(one), Ok(other)) => same(one, other),
+                (Err(one), Err(other)) => one.agrees_with(other),
+                _ => false,
+            };
+        let request = call.request(&self.protocol);
+        let said = self.pool.gather(&request, read, both).await?;
+        Ok(said.into_iter().map(|(_, said)| said).collect())
+    }
+
+    /// What as many of these say as have to agree, where no others say something else.
+    pub fn agreed_of<T: PartialEq + Clone>(&self, said: &[T]) -> Option<T> {
+        let voices = |one: &T| said.iter().filter(|other| *other == one).count();
+        let mut enough = said.iter().filter(|one| voices(one) >= self.agree());
+        let first = enough.next()?;
+        enough.all(|other| other == first).then(|| first.clone())
     }
 
     /// Asks as many nodes as configuration wants to agree: money depends on the answer. `same` says of two whether

@@ -33,7 +33,7 @@ use futures::future::join_all;
 
 pub use covault_core::request::{Inclusion, TransactionPart};
 
-pub use client::{Call, CallError, Client, Protocol, Refusal};
+pub use client::{Call, CallError, Client, Protocol, Refusal, everywhere};
 pub use endpoints::{
     ChainEndpoints, ChainKey, ChainsConfig, NodeAuth, NodeEndpoint, SpeedUpPolicy,
 };

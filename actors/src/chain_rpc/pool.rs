@@ -351,6 +351,39 @@ impl NodePool {
         (Err(trouble), doubt)
     }
 
+    /// As [`NodePool::submit`], to every node at once: one that took it before and passed it on to nobody must not be the
+    /// only one that has it. The answer is that of a node that does not refuse, where there is one.
+    pub async fn submit_everywhere<T>(
+        &self,
+        call: &NodeRequest,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
+        refusal: impl Fn(&T) -> Option<String>,
+    ) -> (Result<T, PoolError>, bool) {
+        let (read, patience) = (&read, self.patience(1));
+        let order = self.order(call.is_costly).into_iter();
+        let all = join_all(order.map(|index| self.ask_within(index, patience, call, read))).await;
+        let (mut doubt, mut trouble, mut refused) = (false, None, Vec::new());
+        let mut taken = None;
+        for answer in all {
+            match answer {
+                Ok(said) if refusal(&said).is_some() => refused.push(said),
+                Ok(said) => taken = taken.or(Some(said)),
+                Err(failure) => {
+                    doubt |= failure.may_have_taken_it();
+                    trouble = Some(failure.reason().to_owned());
+                }
+            }
+        }
+        let enough = refused.len() >= self.agree;
+        match taken.or_else(|| refused.pop().filter(|_| enough)) {
+            Some(said) => (Ok(said), doubt),
+            None => {
+                let trouble = trouble.unwrap_or_else(|| "too few nodes answered".into());
+                (Err(self.unknown(&trouble)), doubt)
+            }
+        }
+    }
+
     /// The answer of the node that is doing best, for questions that nothing hangs on: a node that
     /// is slow with them, or does not know them, is none the worse for others.
     ///
@@ -429,6 +462,50 @@ impl NodePool {
         if self.agree <= 1 {
             return self.first(call, read).await;
         }
+        let mut answers = self.gather(call, read, &same).await?;
+        let voices = |one: &T| answers.iter().filter(|(_, other)| same(one, other)).count();
+        let enough = |(_, said): &&(usize, T)| voices(said) >= self.agree;
+        let winner = answers.iter().position(|answer| enough(&answer));
+        let (against, contested) = match winner.and_then(|winner| answers.get(winner)) {
+            Some((_, winner)) => {
+                let against = answers.iter().filter(|(_, other)| !same(winner, other));
+                let contested = against.clone().any(|answer| enough(&answer));
+                (against.map(|(index, _)| *index).collect(), contested)
+            }
+            None => (Vec::new(), true),
+        };
+        for node in against.iter().filter_map(|index| self.nodes.get(*index)) {
+            node.health.dissented();
+        }
+        if contested || !against.is_empty() {
+            let nodes = against.iter().map(|index| index + 1).collect::<Vec<_>>();
+            tracing::warn!(chain = self.chain, what, against = ?nodes, "nodes do not agree");
+        }
+        let winner = winner.filter(|_| !contested);
+        match winner.map(|winner| answers.swap_remove(winner)) {
+            Some((_, said)) => Ok(said),
+            None => Err(self.unknown(&format!(
+                "the nodes do not agree about {what}, and {} have to",
+                self.agree
+            ))),
+        }
+    }
+
+    /// What nodes say, of as many of this chain as have to agree, with their numbers from 0: of all of them where those
+    /// that are asked first do not say the same. With `agree` of 1 it is the answer of [`NodePool::first`].
+    ///
+    /// # Errors
+    /// [`PoolError`]; also when fewer answered than have to agree.
+    pub async fn gather<T>(
+        &self,
+        call: &NodeRequest,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
+        same: impl Fn(&T, &T) -> bool,
+    ) -> Result<Vec<(usize, T)>, PoolError> {
+        if self.agree <= 1 {
+            let said = self.first(call, read).await?;
+            return Ok(vec![(self.preferred.load(Ordering::Relaxed), said)]);
+        }
         let read = &read;
         let order = self.order(call.is_costly);
         let patience = self.patience(order.len().saturating_sub(self.agree));
@@ -466,32 +543,7 @@ impl NodePool {
                 self.agree
             )));
         }
-        let voices = |one: &T| answers.iter().filter(|(_, other)| same(one, other)).count();
-        let enough = |(_, said): &&(usize, T)| voices(said) >= self.agree;
-        let winner = answers.iter().position(|answer| enough(&answer));
-        let (against, contested) = match winner.and_then(|winner| answers.get(winner)) {
-            Some((_, winner)) => {
-                let against = answers.iter().filter(|(_, other)| !same(winner, other));
-                let contested = against.clone().any(|answer| enough(&answer));
-                (against.map(|(index, _)| *index).collect(), contested)
-            }
-            None => (Vec::new(), true),
-        };
-        for node in against.iter().filter_map(|index| self.nodes.get(*index)) {
-            node.health.dissented();
-        }
-        if contested || !against.is_empty() {
-            let nodes = against.iter().map(|index| index + 1).collect::<Vec<_>>();
-            tracing::warn!(chain = self.chain, what, against = ?nodes, "nodes do not agree");
-        }
-        let winner = winner.filter(|_| !contested);
-        match winner.map(|winner| answers.swap_remove(winner)) {
-            Some((_, said)) => Ok(said),
-            None => Err(self.unknown(&format!(
-                "the nodes do not agree about {what}, and {} have to",
-                self.agree
-            ))),
-        }
+        Ok(answers)
     }
 
     /// Asks every node, one after the other, until `found` is true of what one says; `Err` is a

@@ -21,6 +21,7 @@ mod batches;
 mod bitcoin_byzantine;
 mod bitcoin_node;
 mod bitcoin_replaced;
+mod bitcoin_sightings;
 mod chain_double;
 mod coin_control;
 #[path = "../../../tests/support/delayed_port.rs"]

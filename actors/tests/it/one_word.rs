@@ -28,7 +28,7 @@ pub struct Lie {
 }
 
 /// The first block of every regtest.
-const REGTEST: &str = "0f9188f13cb7b2c71f2a335e3a4fc328bf5beb436012afca590b1a11466e2206";
+pub const REGTEST: &str = "0f9188f13cb7b2c71f2a335e3a4fc328bf5beb436012afca590b1a11466e2206";
 
 /// A bitcoind that knows no transaction and has spent the output that is spent, and says this to sendrawtransaction.
 async fn bitcoind(sent: Result<Value, (i64, &'static str)>) -> String {

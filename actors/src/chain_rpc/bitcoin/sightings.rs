@@ -9,7 +9,8 @@ use super::{
     behind, found_in, is_in_block, is_there, malformed,
 };
 use crate::chain_rpc::{
-    Call, ChainError, Inclusion, TrackedTransaction, TransactionSighting, exchange::ParsedResponse,
+    Call, ChainError, Inclusion, MEMORY_MS, TrackedTransaction, TransactionSighting,
+    exchange::ParsedResponse,
 };
 
 /// Blocks that make a transaction final, its own among them.
@@ -56,11 +57,12 @@ impl BitcoinNode {
         sightings
     }
 
-    /// Where a node has them, and whether enough of the others say so, of what is for good.
+    /// Where a node has them, and, where that is for good, where enough nodes have it. What they say of one is no matter
+    /// of another: only one node's wallet may have seen what has been replaced.
     async fn places(
         &self,
         transactions: &[TrackedTransaction],
-    ) -> Result<Vec<(BitcoinPlace, bool)>, ChainError> {
+    ) -> Result<Vec<(BitcoinPlace, Option<BitcoinPlace>)>, ChainError> {
         let found = self.rpc.ask(places_of(transactions.iter())).await?;
         let for_good: Vec<_> = transactions
             .iter()
@@ -68,16 +70,25 @@ impl BitcoinNode {
             .filter(|(_, place)| place.is_for_good())
             .map(|(transaction, _)| transaction)
             .collect();
-        let agreed = if for_good.is_empty() {
+        let said = if for_good.is_empty() {
             Vec::new()
         } else {
             let asked = places_of(for_good.into_iter());
-            self.rpc.agreed(asked, Vec::<BitcoinPlace>::eq).await?
+            let said = self.rpc.voices(asked, Vec::<BitcoinPlace>::eq).await;
+            said.unwrap_or_default()
         };
-        let mut agreed = agreed.into_iter();
+        let said: Vec<Vec<BitcoinPlace>> = said.into_iter().flatten().collect();
+        let mut next = 0_usize..;
         let with_others = found.into_iter().map(|place| {
-            let is_agreed = place.is_for_good() && agreed.next() == Some(place);
-            (place, is_agreed)
+            if !place.is_for_good() {
+                return (place, None);
+            }
+            let index = next.next().unwrap_or(usize::MAX);
+            let of_it: Vec<_> = said
+                .iter()
+                .filter_map(|one| one.get(index).copied())
+                .collect();
+            (place, self.rpc.agreed_of(&of_it))
         });
         Ok(with_others.collect())
     }
@@ -86,27 +97,27 @@ impl BitcoinNode {
         &self,
         transaction: &TrackedTransaction,
         place: BitcoinPlace,
-        agreed: bool,
+        agreed: Option<BitcoinPlace>,
         now_ms: u64,
     ) -> Result<TransactionSighting, ChainError> {
         let in_block = |block| Inclusion {
             block,
             success: true,
         };
-        Ok(match place {
-            BitcoinPlace::Final(height) if agreed => TransactionSighting::Final(in_block(height)),
+        Ok(match agreed.unwrap_or(place) {
+            BitcoinPlace::Final(height) if agreed.is_some() => {
+                TransactionSighting::Final(in_block(height))
+            }
             BitcoinPlace::Final(height) | BitcoinPlace::Block(height) => {
                 TransactionSighting::Mined(in_block(height))
             }
             BitcoinPlace::Mempool => TransactionSighting::Waiting,
-            BitcoinPlace::Void if agreed => {
+            BitcoinPlace::Void if agreed.is_some() => {
                 TransactionSighting::Replaced(self.conflicting(transaction).await)
             }
-            BitcoinPlace::Void => TransactionSighting::Missing,
-            BitcoinPlace::Nowhere => {
-                let is_old = now_ms.saturating_sub(transaction.sent_at_ms) >= FINAL_MS;
-                if is_old && self.is_spent_for_good(transaction).await? {
-                    TransactionSighting::Replaced(None)
+            BitcoinPlace::Void | BitcoinPlace::Nowhere => {
+                if self.is_spent_for_good(transaction, now_ms).await? {
+                    TransactionSighting::Replaced(self.conflicting(transaction).await)
                 } else {
                     TransactionSighting::Missing
                 }
@@ -129,10 +140,12 @@ impl BitcoinNode {
     }
 
     /// Whether a block has spent what a transaction spends that no node has, and this one did not: some node
-    /// may never have seen it, so that its wallet knows of no conflict.
+    /// may never have seen it, so that its wallet knows of no conflict. Which block that is nodes do not say: so it counts
+    /// once they have said so for six blocks or for an hour.
     async fn is_spent_for_good(
         &self,
         transaction: &TrackedTransaction,
+        now_ms: u64,
     ) -> Result<bool, ChainError> {
         let unreadable = |_| ChainError::Unknown("the transaction cannot be read".into());
         let sent: Transaction =
@@ -153,21 +166,18 @@ impl BitcoinNode {
             .each(&inputs, "gettransaction", |input| {
                 json!([input.txid.to_string()])
             });
-        let is_void = ask.about("what a transaction spends").reading(|said| {
+        let trace = ask.about("what a transaction spends").reading(|said| {
             let [Ok(info), raw, in_wallet, of_inputs @ ..] = said.as_slice() else {
                 return malformed(said);
             };
             if let Some(reason) = behind(info) {
                 return ParsedResponse::Busy(reason);
             }
+            let height = info.get("blocks").and_then(Value::as_i64);
+            let is_here =
+                raw.as_ref().is_ok_and(is_there) || in_wallet.as_ref().is_ok_and(is_in_block);
             // Where the node's wallet knows what has taken its place, that one's own depth decides: see `place`.
-            let has_rival = in_wallet.as_ref().is_ok_and(|known| depth(known) < 0);
-            if raw.as_ref().is_ok_and(is_there)
-                || in_wallet.as_ref().is_ok_and(is_in_block)
-                || has_rival
-            {
-                return ParsedResponse::Value(false);
-            }
+            let rival = in_wallet.as_ref().map_or(0, depth).min(0);
             let (outputs, makers) = of_inputs.split_at(of_inputs.len() / 2);
             let is_spent = |(output, maker): (&BitcoinRpcResult, &BitcoinRpcResult)| {
                 output.as_ref().is_ok_and(Value::is_null)
@@ -175,10 +185,67 @@ impl BitcoinNode {
                         .as_ref()
                         .is_ok_and(|maker| depth(maker) >= FINAL_BLOCKS)
             };
-            ParsedResponse::Value(outputs.iter().zip(makers).any(is_spent))
+            let is_spent = rival < 0 || outputs.iter().zip(makers).any(is_spent);
+            let trace = height.map(|height| SpentTrace {
+                height,
+                is_spent: is_spent && !is_here,
+                is_young: (1 - FINAL_BLOCKS..0).contains(&rival),
+            });
+            found_in(said, trace)
         });
-        Ok(self.rpc.agreed(is_void, bool::eq).await?)
+        let same = |one: &SpentTrace, other: &SpentTrace| one.is_over() == other.is_over();
+        let said = self.rpc.voices(trace, same).await?;
+        let said: Vec<SpentTrace> = said.into_iter().flatten().collect();
+        let spent: Vec<_> = said.iter().filter(|trace| trace.is_spent).collect();
+        let (first, last) = (
+            spent.iter().map(|trace| trace.height).min().unwrap_or(0),
+            spent.iter().map(|trace| trace.height).max().unwrap_or(0),
+        );
+        let mut spent_since = self.spent_since.lock();
+        let agree = self.rpc.agree();
+        if spent.len() < agree || said.len() - spent.len() >= agree {
+            spent_since.remove(id);
+            return Ok(false);
+        }
+        // Those whose request is over are not asked for any more.
+        spent_since.retain(|_, since| now_ms.abs_diff(since.asked_ms) < MEMORY_MS);
+        let since = spent_since.entry(id.clone()).or_insert(SpentSince {
+            height: last,
+            at_ms: now_ms,
+            asked_ms: now_ms,
+        });
+        since.asked_ms = now_ms;
+        let stands = first.saturating_sub(since.height) >= FINAL_BLOCKS - 1
+            || now_ms.saturating_sub(since.at_ms) >= FINAL_MS;
+        let over = said.iter().map(|trace| trace.is_over());
+        Ok(stands && self.rpc.agreed_of(&over.collect::<Vec<_>>()) == Some(true))
     }
+}
+
+/// What a node says of what a transaction spends that it does not have.
+struct SpentTrace {
+    /// Of its last block.
+    height: i64,
+    /// A block has spent some of it otherwise.
+    is_spent: bool,
+    /// By one that its wallet knows, and that is not final.
+    is_young: bool,
+}
+
+impl SpentTrace {
+    fn is_over(&self) -> bool {
+        self.is_spent && !self.is_young
+    }
+}
+
+/// Since when nodes say that a block has spent what a transaction spends.
+pub(super) struct SpentSince {
+    /// The highest block of any of them then.
+    height: i64,
+    /// In milliseconds since the Unix epoch.
+    at_ms: u64,
+    /// When they were last asked.
+    asked_ms: u64,
 }
 
 /// The question where some transactions are.
