@@ -24,7 +24,9 @@ use parking_lot::Mutex;
 use crate::{
     account::ChainAccount,
     audit::{AuditActor, AuditNote},
-    chain_rpc::{BroadcastOutcome, BroadcastRequest, ChainClient, ChainRefusal, Standing},
+    chain_rpc::{
+        BroadcastOutcome, BroadcastRequest, ChainClient, ChainRefusal, Standing, everywhere,
+    },
     requests::reservations,
     services::Services,
     store::{Batch, CommitError, Key, Precondition, Scan, rows},
@@ -460,7 +462,7 @@ pub async fn send_again_alone(
 ) -> Result<SentAgain, Fault> {
     let found = services.request(request).await?;
     if let Some((request, _)) = &found
-        && is_replaced(services, account, request).await?
+        && is_replaced(services, account, request, &[]).await?
     {
         return Ok(SentAgain::Passed);
     }
@@ -484,17 +486,56 @@ pub async fn send_again_alone(
     }
 }
 
-/// Whether a newer request of the account that has not failed spends what the transaction of a request does.
+/// Sends the transaction of a request that is over to every node, where it is the newest one for what it uses: a node
+/// that says to have it may have passed it on to nobody. No audit entry: it is sent once a minute while no block takes it.
+///
+/// # Errors
+/// [`covault_core::fault::Class::Unavailable`] when the store cannot be read.
+pub async fn spread(
+    services: &Services,
+    client: &dyn ChainClient,
+    account: &ChainAccount,
+    request: RequestId,
+    number: Option<u64>,
+) -> Result<(), Fault> {
+    let Some((request, _)) = services.request(request).await? else {
+        return Ok(());
+    };
+    let uses: Vec<_> = number.into_iter().map(Resource::Nonce).collect();
+    let signed = request.state.signed().cloned();
+    let Some(signed) = signed.filter(|signed| !signed.transaction.is_empty()) else {
+        return Ok(());
+    };
+    if is_replaced(services, account, &request, &uses).await? {
+        return Ok(());
+    }
+    let now_ms = services.now_ms();
+    let broadcast_request = BroadcastRequest {
+        signed,
+        chain_data: ChainData::Nothing,
+        age_ms: now_ms.saturating_sub(request.created_at_ms),
+        now_ms,
+        retried: true,
+    };
+    let outcome = everywhere(client.broadcast(&broadcast_request)).await;
+    tracing::info!(request = %request.id, ?outcome, "sent a transaction to every node that no block takes");
+    Ok(())
+}
+
+/// Whether a newer request of the account that has not failed spends what the transaction of a request does, or uses
+/// some of the rest.
 async fn is_replaced(
     services: &Services,
     account: &ChainAccount,
     request: &SigningRequest,
+    uses: &[Resource],
 ) -> Result<bool, Fault> {
     let Some(signed) = request.state.signed() else {
         return Ok(false);
     };
     let age = |request: &SigningRequest| (request.created_at_ms, request.id);
-    for resource in account.network.rules().sent_inputs(signed)? {
+    let spends = account.network.rules().sent_inputs(signed)?;
+    for resource in spends.into_iter().chain(uses.iter().cloned()) {
         for user in reservations::users(services, account, &resource).await? {
             let newer = services
                 .request(user)

@@ -188,13 +188,14 @@ impl Pump {
                 tracked.transaction.sent_at_ms = doubted.tracked.transaction.sent_at_ms;
             }
             let entry = Entry {
-                known,
                 version,
                 due: Instant::now() + first,
                 pause: first,
                 missing_since_ms: None,
                 void: doubted.and_then(|entry| entry.void),
                 look: Look::default(),
+                mined_ms: matches!(known.state, TransactionState::Mined(_)).then_some(known.at_ms),
+                known,
                 unmined_since: None,
                 resent_ms: 0,
                 gap_sought_ms: 0,
@@ -241,7 +242,7 @@ impl Pump {
         let now_ms = self.services.now_ms();
         let head = self.head().await;
         let mut changes: BTreeMap<VaultId, Vec<(RequestId, TransactionRow)>> = BTreeMap::new();
-        let (mut seen, mut missing) = (Vec::new(), Vec::new());
+        let (mut seen, mut missing, mut held_back) = (Vec::new(), Vec::new(), Vec::new());
         let settings = &self.services.settings;
         let first = self.first_pause();
         let longest = Duration::from_millis(settings.tracking_most_ms);
@@ -263,6 +264,13 @@ impl Pump {
                     entry.note_silence();
                     let is_open = entry.tracked.doubt.is_some();
                     entry.wait(if is_open { retry_most } else { longest });
+                    if !is_open
+                        && entry.tracked.unsigned.is_none()
+                        && let Some(row) = entry.unseen(now_ms)
+                    {
+                        let of_vault = changes.entry(entry.tracked.vault).or_default();
+                        of_vault.push((request, row));
+                    }
                     continue;
                 }
             };
@@ -290,6 +298,8 @@ impl Pump {
             seen.push(request);
             if entry.is_to_be_sent(now_ms) {
                 missing.push(request);
+            } else if entry.is_to_be_spread(now_ms) {
+                held_back.push((entry.resent_ms, entry.tracked.number, request));
             }
             match changed {
                 Some(row) => {
@@ -310,6 +320,7 @@ impl Pump {
         }
         self.seek_gaps(&seen, now_ms);
         self.send_again(missing, now_ms).await;
+        self.spread(held_back, now_ms).await;
     }
 
     /// The transaction of ours that has taken the place of a request's, where the nodes do not say which it was.
@@ -352,7 +363,8 @@ impl Pump {
                     version => Precondition::Version(version),
                 };
                 batch.put(rows::transaction(*request), expect, rows::encode(row)?);
-                if entry.known.state == row.state {
+                // A node that names another block each time must not fill the audit chain.
+                if entry::is_same_kind(&entry.known.state, &row.state) {
                     continue;
                 }
                 if row.state.is_settled() {

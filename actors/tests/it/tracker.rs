@@ -521,3 +521,72 @@ async fn a_block_that_a_node_does_not_show_for_a_moment__should_be_no_reorganisa
     until_status(&gateway, &uuid, Status::Final).await;
     assert!(!noted(&world, "Pending", "no block has it").await);
 }
+
+/// Longer than any chain of the tests may take to make a block final.
+const NOT_FINAL_MS: u64 = 21_601_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_block_that_never_becomes_final__should_be_listed_however_often_it_changes() {
+    let (world, gateway, address) = world().await;
+    let uuid = succeeded(&gateway, &address).await;
+    for block in 7..10 {
+        sights(&world, mined(block, true));
+        until(async || state(&gateway, &uuid).await.unwrap().block == Some(block)).await;
+        assert_eq!(stuck(&gateway).await, []);
+        pass(&world, NOT_FINAL_MS / 4);
+    }
+    // The node that says so names another one each time: time does not begin anew.
+    pass(&world, NOT_FINAL_MS / 4 + 4);
+    sights(&world, mined(10, true));
+    until(async || !stuck(&gateway).await.is_empty()).await;
+    let listed = stuck(&gateway).await;
+    assert!(
+        listed[0].reason.contains("does not become final"),
+        "{listed:?}"
+    );
+    for (block, is_noted) in [(7, true), (8, false), (9, false), (10, false)] {
+        assert_eq!(
+            noted(&world, "Mined", &format!("block {block}")).await,
+            is_noted
+        );
+    }
+    sights(&world, FINAL);
+    until_status(&gateway, &uuid, Status::Final).await;
+    assert_eq!(stuck(&gateway).await, []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nodes_say_nothing_about__should_be_listed() {
+    let (world, gateway, address) = world().await;
+    let uuid = succeeded(&gateway, &address).await;
+    sights(&world, mined(7, true));
+    until_status(&gateway, &uuid, Status::Mined).await;
+    world.evm.down.store(true, Ordering::SeqCst);
+    pass(&world, NOT_FINAL_MS);
+    until(async || !stuck(&gateway).await.is_empty()).await;
+    let listed = stuck(&gateway).await;
+    assert!(listed[0].reason.contains("do not agree"), "{listed:?}");
+    world.evm.down.store(false, Ordering::SeqCst);
+    sights(&world, FINAL);
+    until_status(&gateway, &uuid, Status::Final).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_block_takes__should_be_sent_again_although_a_node_says_to_have_it() {
+    let (world, gateway, address) = world().await;
+    let uuid = succeeded(&gateway, &address).await;
+    let hash = details(&gateway, &uuid).await.tx_hash;
+    until_status(&gateway, &uuid, Status::Pending).await;
+    assert!(world.evm.has(&hash));
+    let broadcasts = || world.evm.sends.load(Ordering::SeqCst);
+    let before = broadcasts();
+    pass(&world, RESEND_MS);
+    a_while().await;
+    assert_eq!(broadcasts(), before, "it may take its time");
+    pass(&world, IMPATIENT_MS);
+    until(async || broadcasts() == before + 1).await;
+    a_while().await;
+    assert_eq!(broadcasts(), before + 1, "once a minute");
+    pass(&world, RESEND_MS);
+    until(async || broadcasts() == before + 2).await;
+}

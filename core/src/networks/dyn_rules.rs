@@ -161,6 +161,8 @@ pub trait DynNetworkRules: Sync {
 
     /// See [`NetworkRules::PATIENCE_MS`].
     fn patience_ms(&self) -> u64;
+    /// See [`NetworkRules::FINALITY_MS`].
+    fn finality_ms(&self) -> u64;
 
     /// Builds the transaction or message; checks that the payload's sender is the key's.
     ///
@@ -391,6 +393,10 @@ where
 
     fn patience_ms(&self) -> u64 {
         R::PATIENCE_MS
+    }
+
+    fn finality_ms(&self) -> u64 {
+        R::FINALITY_MS
     }
 
     fn build(

@@ -166,6 +166,9 @@ pub trait NetworkRules: Sync {
     const HASH_BEFORE_SIGNING: bool = false;
     /// How long a transaction may wait for a block before it is listed as stuck, in milliseconds.
     const PATIENCE_MS: u64 = 600_000;
+    /// How long a transaction may be in a block before it is final, before it is listed as stuck, in milliseconds: far
+    /// more than the network takes.
+    const FINALITY_MS: u64 = 3_600_000;
     /// The most that one transaction may cost where a signer node's own rules name no fee, in the smallest unit of the
     /// coin: far above what [`NetworkRules::build`] and the network ask for.
     const DEFAULT_MOST_FEE: u64;

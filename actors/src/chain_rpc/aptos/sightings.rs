@@ -28,13 +28,15 @@ impl AptosNode {
                 "the node's answer about a transaction makes no sense",
             )),
             Some(AptosPlace::Mempool) => Ok(TransactionSighting::Waiting),
-            Some(AptosPlace::Ledger(found)) => Ok(
-                if self.agreed_place(hash).await? == AptosPlace::Ledger(found) {
-                    TransactionSighting::Final(found)
-                } else {
-                    TransactionSighting::Mined(found)
-                },
-            ),
+            Some(AptosPlace::Ledger(found)) => match self.agreed_place(hash).await? {
+                AptosPlace::Ledger(agreed) if agreed == found => {
+                    Ok(TransactionSighting::Final(found))
+                }
+                AptosPlace::Ledger(agreed) => Ok(TransactionSighting::Mined(agreed)),
+                AptosPlace::Mempool => Ok(TransactionSighting::Waiting),
+                // One node alone said so.
+                AptosPlace::Nowhere => self.sight_missing(transaction, now_ms).await,
+            },
             Some(AptosPlace::Nowhere) => self.sight_missing(transaction, now_ms).await,
         }
     }

@@ -95,13 +95,24 @@ impl SolanaNode {
         found: &SignatureStatuses,
         now_ms: u64,
     ) -> Result<TransactionSighting, ChainError> {
-        let Some(statuses) = found.iter().copied().collect::<Option<Vec<_>>>() else {
+        let Some(mut statuses) = found.iter().copied().collect::<Option<Vec<_>>>() else {
             return self.sight_missing(transaction, parts, found, now_ms).await;
         };
-        let ends: Vec<_> = statuses.iter().map(|one| Some(one.inclusion)).collect();
-        let is_final = statuses.iter().all(|status| status.finalized);
-        if is_final && self.agreed_statuses(parts).await? == *found {
-            return Ok(ended(parts, &ends));
+        if statuses.iter().all(|status| status.finalized) {
+            let agreed = self.agreed_statuses(parts).await?;
+            if agreed == *found {
+                let ends: Vec<_> = statuses.iter().map(|one| Some(one.inclusion)).collect();
+                return Ok(ended(parts, &ends));
+            }
+            // What one node alone said does not count.
+            statuses = match agreed.iter().copied().collect::<Option<Vec<_>>>() {
+                Some(agreed) => agreed,
+                None => {
+                    return self
+                        .sight_missing(transaction, parts, &agreed, now_ms)
+                        .await;
+                }
+            };
         }
         let inclusions = statuses.iter().map(|status| status.inclusion);
         Ok(TransactionSighting::Mined(Inclusion {

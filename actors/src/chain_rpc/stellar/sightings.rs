@@ -28,12 +28,17 @@ impl StellarNode {
             )),
             Some(StellarPlace::Nowhere(_)) => self.sight_missing(transaction).await,
             Some(StellarPlace::Ledger(found)) => {
-                let agreed = self.rpc.query_quorum(by_hash(hash), place).await?;
-                Ok(if agreed == StellarPlace::Ledger(found) {
-                    TransactionSighting::Final(found)
-                } else {
-                    TransactionSighting::Mined(found)
-                })
+                // The ledgers that nodes know differ.
+                let agreed = |answer: &Value| match place(answer)? {
+                    StellarPlace::Ledger(found) => Some(Some(found)),
+                    StellarPlace::Nowhere(_) => Some(None),
+                };
+                match self.rpc.query_quorum(by_hash(hash), agreed).await? {
+                    Some(agreed) if agreed == found => Ok(TransactionSighting::Final(found)),
+                    Some(agreed) => Ok(TransactionSighting::Mined(agreed)),
+                    // One node alone said so.
+                    None => self.sight_missing(transaction).await,
+                }
             }
         }
     }

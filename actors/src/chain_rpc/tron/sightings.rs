@@ -20,16 +20,25 @@ impl TronNode {
         let id = transaction.signed.tx_hash.as_str();
         // In solidified blocks, which are final.
         if let Some(found) = self.http.ask(inclusion_in(solid, id)).await? {
-            let agreed = self.agreed(id).await?;
-            return Ok(if agreed == Some(found) {
-                TransactionSighting::Final(found)
-            } else {
-                TransactionSighting::Mined(found)
-            });
+            match self.agreed(id).await? {
+                Some(agreed) if agreed == found => return Ok(TransactionSighting::Final(found)),
+                Some(agreed) => return Ok(TransactionSighting::Mined(agreed)),
+                // One node alone said so.
+                None => return self.sight_missing(transaction).await,
+            }
         }
         if let Some(found) = self.http.ask(inclusion_in(post, id)).await? {
             return Ok(TransactionSighting::Mined(found));
         }
+        self.sight_missing(transaction).await
+    }
+
+    /// Whether one that no block has can still come.
+    async fn sight_missing(
+        &self,
+        transaction: &TrackedTransaction,
+    ) -> Result<TransactionSighting, ChainError> {
+        let id = transaction.signed.tx_hash.as_str();
         let unreadable = |_| ChainError::Unknown("the signed transaction cannot be read".into());
         let expires_ms = expires_ms(&transaction.signed).map_err(unreadable)?;
         // No block of this time or later takes it.

@@ -19,6 +19,11 @@ const VOID_ANSWERS: u32 = 4;
 /// So many of the longest pauses pass at most between two looks whose transaction was seen in the place of one: an hour,
 /// by default.
 const LOOK_PAUSES: u32 = 60;
+/// What is said of one that a block has and that does not become final.
+const NOT_FINAL: &str = "a node says that a block has it, and it does not become final: nodes do not agree, or the \
+                         chain is slow; compare them";
+/// What is said of one that nodes do not say anything about.
+const NOT_SAID: &str = "the nodes do not say where it is, or do not agree; compare them";
 /// So many blocks may the nodes of a chain be apart.
 const MAX_NODES_APART: u64 = 64;
 
@@ -83,6 +88,9 @@ pub struct Entry {
     pub void: Option<VoidAnswers>,
     /// Where nobody here has it: how it is found out whose transaction has taken its place.
     pub look: Look,
+    /// When a block was first seen to have it, in milliseconds since the Unix epoch: one that says another block each
+    /// time must not seem to bring something new.
+    pub mined_ms: Option<u64>,
     /// Since when the block is gone that had it.
     pub unmined_since: Option<Instant>,
     /// When it was last sent again, in milliseconds since the Unix epoch.
@@ -211,11 +219,17 @@ impl Entry {
                 return None;
             }
         }
-        let problem = (state == TransactionState::Pending)
-            .then(|| self.problem(now_ms))
-            .flatten();
+        let problem = match state {
+            TransactionState::Pending => self.problem(now_ms),
+            TransactionState::Mined(_) => {
+                let since_ms = *self.mined_ms.get_or_insert(now_ms);
+                let rules = self.tracked.account.network.rules();
+                (now_ms.saturating_sub(since_ms) >= rules.finality_ms()).then(|| NOT_FINAL.into())
+            }
+            _ => None,
+        };
         let row = TransactionRow {
-            at_ms: if state == self.known.state {
+            at_ms: if is_same_kind(&state, &self.known.state) {
                 self.known.at_ms
             } else {
                 now_ms
@@ -228,6 +242,20 @@ impl Entry {
             problem,
         };
         (row != self.known).then_some(row)
+    }
+
+    /// What it changes that the nodes do not say where it is: nobody must have to wait for ever without knowing it.
+    pub fn unseen(&self, now_ms: u64) -> Option<TransactionRow> {
+        let rules = self.tracked.account.network.rules();
+        let (since_ms, most_ms) = match self.mined_ms {
+            Some(since_ms) => (since_ms, rules.finality_ms()),
+            None => (self.tracked.transaction.sent_at_ms, rules.patience_ms()),
+        };
+        let is_overdue = now_ms.saturating_sub(since_ms) >= most_ms;
+        (is_overdue && self.known.problem.is_none()).then(|| TransactionRow {
+            problem: Some(NOT_SAID.into()),
+            ..self.known.clone()
+        })
     }
 
     /// From now on blocks are counted that do not take it.
@@ -273,6 +301,16 @@ impl Entry {
             && now_ms.abs_diff(self.resent_ms) >= RESEND_MS
     }
 
+    /// Whether a node says that it has it, and no block takes it for so long that every node gets it: that one may have
+    /// passed it on to nobody.
+    pub fn is_to_be_spread(&self, now_ms: u64) -> bool {
+        let patience_ms = self.tracked.account.network.rules().patience_ms();
+        self.known.state == TransactionState::Pending
+            && self.missing_since_ms.is_none()
+            && now_ms.saturating_sub(self.tracked.transaction.sent_at_ms) >= patience_ms
+            && now_ms.abs_diff(self.resent_ms) >= RESEND_MS
+    }
+
     /// Tells the log of what somebody may have to look after.
     pub fn tell(&self, row: &TransactionRow) {
         let request = self.tracked.request;
@@ -299,9 +337,14 @@ impl Entry {
             .as_ref()
             .filter(|_| self.known.problem != row.problem)
         {
-            tracing::warn!(%request, hash, problem, "a transaction is not mined");
+            tracing::warn!(%request, hash, problem, "a transaction is overdue");
         }
     }
+}
+
+/// Whether it is not where a transaction is that has changed, but at most in which block.
+pub fn is_same_kind(one: &TransactionState, other: &TransactionState) -> bool {
+    std::mem::discriminant(one) == std::mem::discriminant(other)
 }
 
 /// A state in words, for people.

@@ -1,6 +1,6 @@
 //! Sends what nodes have lost once more.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use covault_core::{fault::Fault, ids::RequestId, networks::Resource};
 use tokio::time::Instant;
@@ -11,6 +11,9 @@ use crate::{
     requests::rebroadcast::{self, SentAgain},
     services::Services,
 };
+
+/// Nothing more is sent to every node in one round once that took so long.
+const SPREAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Pump {
     /// Sends what nodes have lost once more: where there are numbers, from the lowest one of an account on.
@@ -66,6 +69,33 @@ impl Pump {
                 SentAgain::Accepted | SentAgain::Passed | SentAgain::Unknown => None,
             });
             self.was_sent(request, sent);
+        }
+    }
+
+    /// Sends to every node what one says to have and no block takes: the lowest numbers of those that were not sent for
+    /// longest first. What there is no time for comes next.
+    pub(super) async fn spread(
+        &mut self,
+        mut held_back: Vec<(u64, Option<u64>, RequestId)>,
+        now_ms: u64,
+    ) {
+        held_back.sort_unstable();
+        let begun = Instant::now();
+        for (_, number, request) in held_back {
+            if begun.elapsed() >= SPREAD_TIMEOUT {
+                return;
+            }
+            let services = self.services_of(request);
+            let (Some(services), Some(entry)) = (services, self.open.get_mut(&request)) else {
+                continue;
+            };
+            entry.resent_ms = now_ms;
+            let account = entry.tracked.account.clone();
+            let client = &*self.client;
+            let sent = rebroadcast::spread(&services, client, &account, request, number).await;
+            if let Err(fault) = sent {
+                tracing::warn!(%request, ?fault, "failed to send a transaction to every node");
+            }
         }
     }
 

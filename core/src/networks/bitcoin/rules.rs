@@ -40,6 +40,7 @@ impl NetworkRules for Bitcoin {
     const PRICE_UNIT: &'static str = "sat/vB";
     /// A dozen blocks, which an ordinary fee may well take.
     const PATIENCE_MS: u64 = 7_200_000;
+    const FINALITY_MS: u64 = 21_600_000;
 
     fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
         let key = key(public_key)?;

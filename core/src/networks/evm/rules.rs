@@ -39,6 +39,8 @@ impl NetworkRules for Evm {
     /// 0.1 of the coin.
     const DEFAULT_MOST_FEE: u64 = 100_000_000_000_000_000;
     const PRICE_UNIT: &'static str = "wei per unit of gas";
+    // Rollups wait for what is final on the chain below.
+    const FINALITY_MS: u64 = 21_600_000;
 
     fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
         let key = (public_key.len() == 33)
