@@ -24,7 +24,8 @@ use tokio::sync::OnceCell;
 use self::{
     fees::near,
     refusals::{
-        judge, refused_call, reverted, speaks_of_another, speaks_of_load, speaks_of_number,
+        judge, knows_no_such_block, refused_call, reverted, speaks_of_another, speaks_of_load,
+        speaks_of_number,
     },
 };
 use super::{
@@ -83,6 +84,8 @@ pub struct EvmNode {
     rpc: Client<JsonRpc>,
     /// Set once a block had a base fee: EIP-1559 is never switched off again.
     eip1559: OnceCell<()>,
+    /// Set once nodes have named a block `finalized`: from then on no other one counts as final.
+    finalized: OnceCell<()>,
 }
 
 impl EvmNode {
@@ -98,6 +101,7 @@ impl EvmNode {
                 }))
             }),
             eip1559: OnceCell::new(),
+            finalized: OnceCell::new(),
         }
     }
 
@@ -109,9 +113,7 @@ impl EvmNode {
         level: FeeLevel,
         latest: LatestBlock,
     ) -> Result<Fees, ChainError> {
-        let estimate = self
-            .rpc
-            .ask(RpcCall("eth_estimateGas", json!([transaction(from, call)])));
+        let estimate = self.estimate_gas(from, call);
         let price = async {
             match latest.base_fee {
                 Some(base_fee) => {
@@ -122,11 +124,7 @@ impl EvmNode {
             }
         };
         let (estimate, price) = tokio::join!(estimate, price);
-        let estimate = match estimate {
-            Err(RpcCallError::Node(error)) => return Err(refused_call(&error)),
-            other => number(&other?)?,
-        };
-        let estimate = u64::try_from(estimate)
+        let estimate = u64::try_from(estimate?)
             .map_err(|_| ChainError::Unknown("the node's gas estimate is absurd".into()))?;
         let (base_fee, max_priority_fee) = price?;
         Ok(Fees {
@@ -134,6 +132,29 @@ impl EvmNode {
             base_fee,
             max_priority_fee,
         })
+    }
+
+    /// The gas that a call takes: the highest that one of the nodes names that have to agree, as too little costs the
+    /// fee and does nothing. It is refused only when as many refuse it.
+    async fn estimate_gas(&self, from: &str, call: &EvmCall) -> Result<u128, ChainError> {
+        let call = RpcCall("eth_estimateGas", json!([transaction(from, call)]));
+        let said = self.rpc.voices(call, |_, _| true).await?;
+        let estimates = said.iter().filter_map(|said| quantity(said.as_ref().ok()?));
+        if let Some(highest) = estimates.max() {
+            return Ok(highest);
+        }
+        let errors = said.into_iter().map(|said| match said {
+            Ok(other) => number(&other).err(),
+            Err(error) => Some(refused_call(&error)),
+        });
+        let is_refusal = |error: &ChainError| matches!(error, ChainError::Refused(_));
+        let (mut refused, unknown): (Vec<_>, Vec<_>) = errors.flatten().partition(is_refusal);
+        let enough = refused.len() >= self.rpc.agree();
+        let error = refused
+            .pop()
+            .filter(|_| enough)
+            .or(unknown.into_iter().next());
+        Err(error.unwrap_or_else(|| ChainError::unknown("too few nodes say what gas it takes")))
     }
 
     /// The latest block.
@@ -279,12 +300,17 @@ impl EvmNode {
             Ok::<_, RpcCallError>(lowest.unwrap_or(agreed))
         };
         match block("finalized").await {
-            Ok(height) => Ok(height),
-            // A node in trouble may know it well.
-            Err(RpcCallError::Node(error)) if speaks_of_load(&error) => {
-                Err(ChainError::Unknown(error.words()))
+            Ok(height) => {
+                // Already set is as good.
+                let _ = self.finalized.set(());
+                Ok(height)
             }
-            Err(RpcCallError::Node(_)) => Ok(block("latest").await?.saturating_sub(FINAL_DEPTH)),
+            Err(RpcCallError::Node(error))
+                if knows_no_such_block(&error) && !self.finalized.initialized() =>
+            {
+                Ok(block("latest").await?.saturating_sub(FINAL_DEPTH))
+            }
+            // A node in trouble may know it well.
             Err(error) => Err(error.into()),
         }
     }
@@ -402,9 +428,10 @@ impl EvmNode {
     /// Where a transaction is that a block has, by its receipt. The nodes have to agree on one that is final.
     async fn sight_mined(
         &self,
-        hash: &str,
+        transaction: &TrackedTransaction,
         receipt: &Value,
         final_height: u64,
+        used: &mut BTreeMap<String, u64>,
     ) -> Result<TransactionSighting, ChainError> {
         let found = match inclusion(receipt) {
             None => return Err(ChainError::Unknown("the receipt makes no sense".into())),
@@ -415,11 +442,14 @@ impl EvmNode {
             }
             Some(Some(found)) => found,
         };
+        let hash = &transaction.signed.tx_hash;
         let call = RpcCall("eth_getTransactionReceipt", json!([hash]));
-        Ok(match self.rpc.query_quorum(call, inclusion).await? {
-            Some(agreed) if agreed == found => TransactionSighting::Final(found),
-            _ => TransactionSighting::Mined(found),
-        })
+        match self.rpc.query_quorum(call, inclusion).await? {
+            Some(agreed) if agreed == found => Ok(TransactionSighting::Final(found)),
+            Some(agreed) => Ok(TransactionSighting::Mined(agreed)),
+            // No block has it that is final: one node alone said so.
+            None => self.sight_missing(transaction, final_height, used).await,
+        }
     }
 
     /// Whether a transaction that no node has can still come. `used` has the numbers of the accounts in the
@@ -479,6 +509,37 @@ impl EvmNode {
     }
 }
 
+/// What one node says of a token's transfer that is tried.
+#[derive(PartialEq)]
+enum TokenReply {
+    /// It may pass. Where it reverts, it may pass when it is mined: the estimate of its gas decides.
+    Passes,
+    Nothing,
+    SaysNo,
+    Unknown(ChainError),
+}
+
+impl TokenReply {
+    fn of(said: Result<Value, RpcError>) -> Self {
+        let returned = match said {
+            Ok(returned) => returned,
+            Err(error) => {
+                return match refused_call(&error) {
+                    ChainError::Refused(_) => Self::Passes,
+                    unknown => Self::Unknown(unknown),
+                };
+            }
+        };
+        match returned.as_str().and_then(|text| text.strip_prefix("0x")) {
+            Some("") => Self::Nothing,
+            Some(word) if word.len() >= 64 && word.bytes().all(|digit| digit == b'0') => {
+                Self::SaysNo
+            }
+            _ => Self::Passes,
+        }
+    }
+}
+
 #[async_trait]
 impl ChainClient for EvmNode {
     async fn chain_data(&self, queries: &Queries, _now_ms: u64) -> Result<ChainData, ChainError> {
@@ -502,36 +563,35 @@ impl ChainClient for EvmNode {
             return Ok(());
         };
         let params = json!([transaction(payload.from(), &call), "latest"]);
-        let returned = match self.rpc.ask(RpcCall("eth_call", params)).await {
-            Ok(returned) => returned,
-            Err(RpcCallError::Node(error)) => {
-                return match refused_call(&error) {
-                    // It may pass when it is mined: the estimate of its gas decides.
-                    ChainError::Refused(_) => Ok(()),
-                    unknown => Err(unknown),
-                };
-            }
-            Err(error) => return Err(error.into()),
-        };
-        let returned = returned.as_str().and_then(|text| text.strip_prefix("0x"));
-        match returned {
-            // Some tokens return nothing.
-            Some("") => {
-                let code = RpcCall("eth_getCode", json!([call.to, "latest"]));
-                let is_contract = |code: &Value| code.as_str().map(|code| code != "0x");
-                let is_contract = self.rpc.query_quorum(code, is_contract).await?;
-                if !is_contract {
-                    let reason = "there is no token contract at tokenContractAddress";
-                    return Err(ChainError::refused(reason, ExecuteCode::Unspecified));
-                }
-                Ok(())
-            }
-            Some(word) if word.len() >= 64 && word.bytes().all(|digit| digit == b'0') => {
-                let reason = "the token refuses the transfer: it returns false";
-                Err(ChainError::refused(reason, ExecuteCode::Unspecified))
-            }
-            _ => Ok(()),
+        let said = self
+            .rpc
+            .voices(RpcCall("eth_call", params), |one, other| one == other);
+        let said: Vec<_> = said.await?.into_iter().map(TokenReply::of).collect();
+        let agree = self.rpc.agree();
+        let voices = |reply: &TokenReply| said.iter().filter(|one| *one == reply).count();
+        if voices(&TokenReply::SaysNo) >= agree {
+            let reason = "the token refuses the transfer: it returns false";
+            return Err(ChainError::refused(reason, ExecuteCode::Unspecified));
         }
+        // Some tokens return nothing.
+        if voices(&TokenReply::Nothing) >= agree {
+            let code = RpcCall("eth_getCode", json!([call.to, "latest"]));
+            let is_contract = |code: &Value| code.as_str().map(|code| code != "0x");
+            if !self.rpc.query_quorum(code, is_contract).await? {
+                let reason = "there is no token contract at tokenContractAddress";
+                return Err(ChainError::refused(reason, ExecuteCode::Unspecified));
+            }
+            return Ok(());
+        }
+        if said.contains(&TokenReply::Passes) {
+            return Ok(());
+        }
+        let unknown = said.into_iter().find_map(|reply| match reply {
+            TokenReply::Unknown(error) => Some(error),
+            _ => None,
+        });
+        Err(unknown
+            .unwrap_or_else(|| ChainError::unknown("the nodes do not agree about the token")))
     }
 
     async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
@@ -602,8 +662,8 @@ impl ChainClient for EvmNode {
             sightings.push(match (found, receipt) {
                 (Err(error), _) | (_, Some(Err(error))) => Err(ChainError::Unknown(error.words())),
                 (_, Some(Ok(receipt))) => {
-                    let hash = &transaction.signed.tx_hash;
-                    self.sight_mined(hash, &receipt, height).await
+                    self.sight_mined(transaction, &receipt, height, &mut used)
+                        .await
                 }
                 (Ok(found), None) if found.is_null() => {
                     self.sight_missing(transaction, height, &mut used).await

@@ -107,7 +107,7 @@ impl EvmTestNode {
 }
 
 /// A healthy node of the test chain.
-fn healthy(method: &str, _params: &Value) -> Result<Value, (i64, String)> {
+pub fn healthy(method: &str, _params: &Value) -> Result<Value, (i64, String)> {
     Ok(match method {
         "eth_chainId" => json!(format!("{CHAIN:#x}")),
         "eth_getTransactionCount" => json!("0x4"),
@@ -176,7 +176,7 @@ fn signed(nonce: u64) -> Signed {
 }
 
 /// A signed transaction with number 5.
-fn broadcast_request() -> BroadcastRequest {
+pub fn broadcast_request() -> BroadcastRequest {
     BroadcastRequest {
         signed: signed(5),
         chain_data: ChainData::Nothing,
@@ -685,14 +685,14 @@ pub fn both_ways(chain: ChainKey, one: &str, other: &str) -> [Arc<dyn ChainClien
 /// What a chain says of a transaction with nonce 5: by hash, by receipt, and how many of the account's
 /// transactions the final block, 64, has.
 #[derive(Clone)]
-struct Seen {
+pub struct Seen {
     found: Value,
     receipt: Value,
     used: &'static str,
 }
 
 impl Seen {
-    fn mined(block: &str, status: &str) -> Self {
+    pub fn mined(block: &str, status: &str) -> Self {
         Self {
             found: json!({"blockNumber": block}),
             receipt: json!({"blockNumber": block, "status": status}),
@@ -700,7 +700,7 @@ impl Seen {
         }
     }
 
-    fn missing(used: &'static str) -> Self {
+    pub fn missing(used: &'static str) -> Self {
         Self {
             found: Value::Null,
             receipt: Value::Null,
@@ -708,7 +708,7 @@ impl Seen {
         }
     }
 
-    async fn node(self) -> EvmTestNode {
+    pub async fn node(self) -> EvmTestNode {
         self.node_taking(usize::MAX).await
     }
 
@@ -728,7 +728,7 @@ impl Seen {
 }
 
 /// A transaction that was sent, with its number.
-fn tracked(nonce: u64) -> TrackedTransaction {
+pub fn tracked(nonce: u64) -> TrackedTransaction {
     let signed = signed(nonce);
     TrackedTransaction {
         from: evm::read_sent(&signed).unwrap().from,

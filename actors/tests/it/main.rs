@@ -32,6 +32,7 @@ mod disk;
 mod endpoints;
 mod evm_anvil;
 mod evm_node;
+mod evm_word;
 mod failures;
 mod fake_signers;
 mod faulty_store;

@@ -248,6 +248,31 @@ pub(super) fn speaks_of_load(error: &RpcError) -> bool {
         || error.code == -32603 && said.contains("internal error")
 }
 
+/// What nodes say of a block that they know by no such name: geth and what is made of it, erigon, nethermind, besu,
+/// reth and gateways.
+const NO_SUCH_BLOCK: [&str; 11] = [
+    "block not found",
+    "unknown block",
+    "no such block",
+    "invalid block",
+    "not a valid block",
+    "invalid argument",
+    "invalid params",
+    "invalid tag",
+    "tag not supported",
+    "unsupported block tag",
+    "hex string without 0x prefix",
+];
+
+/// Whether the node does not know a block by the name that was used, or not the method.
+pub(super) fn knows_no_such_block(error: &RpcError) -> bool {
+    let said = error.message.to_ascii_lowercase();
+    !speaks_of_load(error)
+        // EIP-1474's -32601 and -32602, and the unknown block of the execution API.
+        && (matches!(error.code, -32601 | -32602 | -39001)
+            || NO_SUCH_BLOCK.iter().any(|phrase| says(&said, phrase)))
+}
+
 fn refusal(error: &RpcError, code: ExecuteCode) -> ChainRefusal {
     let hint = match code {
         ExecuteCode::InsufficientFunds => "the sender cannot pay amount and fee; the node said: ",

@@ -1,0 +1,170 @@
+//! The EVM client with nodes of which one says what the others do not, where two have to agree.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use covault_actors::chain_rpc::{
+    BroadcastOutcome, ChainClient, ChainEndpoints, ChainError, ChainKey, Inclusion,
+    TransactionSighting, everywhere,
+};
+use covault_core::networks::{ChainData, FeeLevel, Queries, evm};
+use serde_json::json;
+
+use crate::{
+    evm_node::{EvmTestNode, Seen, broadcast_request, connect_to, healthy, tracked},
+    world::*,
+};
+
+fn two_of(urls: &[&EvmTestNode]) -> Arc<dyn ChainClient> {
+    let endpoints = ChainEndpoints {
+        agree: 2,
+        ..ChainEndpoints::new(urls.iter().map(|node| node.url.clone()).collect())
+    };
+    connect_to(ChainKey::evm(CHAIN), endpoints)
+}
+
+#[tokio::test]
+async fn a_transaction__should_be_in_no_final_block_that_only_one_of_three_nodes_has() {
+    let liar = Seen::mined("0x40", "0x1").node().await;
+    let honest = || async { Seen::missing("0x5").node().await };
+    let client = two_of(&[&liar, &honest().await, &honest().await]);
+    let sighted = client.sightings(&[tracked(5)], 0).await;
+    assert_eq!(sighted, [Ok(TransactionSighting::Missing)]);
+    // They have it elsewhere.
+    let honest = || async { Seen::mined("0x3f", "0x0").node().await };
+    let client = two_of(&[&liar, &honest().await, &honest().await]);
+    let sighted = client.sightings(&[tracked(5)], 0).await;
+    let place = Inclusion {
+        block: 63,
+        success: false,
+    };
+    assert_eq!(sighted, [Ok(TransactionSighting::Mined(place))]);
+}
+
+#[tokio::test]
+async fn what_one_node_keeps_to_itself__should_get_to_all_when_it_is_sent_everywhere() {
+    let node = |error: Option<&'static str>| {
+        EvmTestNode::start(move |method, params| match (method, error) {
+            ("eth_sendRawTransaction", Some(words)) => Err((-32000, words.into())),
+            _ => healthy(method, params),
+        })
+    };
+    let was_sent = |node: &EvmTestNode| {
+        node.methods()
+            .contains(&"eth_sendRawTransaction".to_owned())
+    };
+    let hoarder = node(Some("already known")).await;
+    let (other, refusing) = (
+        node(None).await,
+        node(Some("transaction underpriced")).await,
+    );
+    let client = two_of(&[&hoarder, &other, &refusing]);
+    let sent = client.broadcast(&broadcast_request()).await;
+    assert_eq!(sent, BroadcastOutcome::Accepted);
+    assert!(!was_sent(&other));
+    let sent = everywhere(client.broadcast(&broadcast_request())).await;
+    assert_eq!(sent, BroadcastOutcome::Accepted);
+    assert!(was_sent(&other) && was_sent(&refusing));
+}
+
+#[tokio::test]
+async fn what_is_final__should_not_be_guessed_where_nodes_have_named_it() {
+    let fails = Arc::new(AtomicBool::new(false));
+    let node = |words: &'static str, code: i64| {
+        let fails = Arc::clone(&fails);
+        EvmTestNode::start(move |method, params| match method {
+            "eth_getBlockByNumber" if params[0] == "finalized" => {
+                match fails.load(Ordering::SeqCst) {
+                    true => Err((code, words.into())),
+                    false => Ok(json!({"number": "0x20"})),
+                }
+            }
+            "eth_getTransactionCount" => Ok(json!("0x6")),
+            "eth_getTransactionByHash" => Ok(json!({"blockNumber": "0x21"})),
+            "eth_getTransactionReceipt" => Ok(json!({"blockNumber": "0x21", "status": "0x1"})),
+            _ => healthy(method, params),
+        })
+    };
+    // What does not speak of a block says nothing of it.
+    for (words, code, is_guessed) in [
+        ("something else went wrong", -32000, false),
+        ("finalized block not found", -39001, true),
+        (
+            "invalid argument 0: hex string without 0x prefix",
+            -32602,
+            true,
+        ),
+        ("the method does not exist", -32601, true),
+    ] {
+        let client = two_of(&[&node(words, code).await, &node(words, code).await]);
+        fails.store(true, Ordering::SeqCst);
+        let sighted = client.sightings(&[tracked(5)], 0).await;
+        let is_final = matches!(sighted.as_slice(), [Ok(TransactionSighting::Final(_))]);
+        assert_eq!(is_final, is_guessed, "{words}: {sighted:?}");
+        // Nor once they have named it.
+        let client = two_of(&[&node(words, code).await, &node(words, code).await]);
+        fails.store(false, Ordering::SeqCst);
+        let sighted = client.sightings(&[tracked(5)], 0).await;
+        assert!(matches!(
+            sighted.as_slice(),
+            [Ok(TransactionSighting::Mined(_))]
+        ));
+        fails.store(true, Ordering::SeqCst);
+        let sighted = client.sightings(&[tracked(5)], 0).await;
+        assert!(sighted[0].is_err(), "{words}: {sighted:?}");
+    }
+}
+
+#[tokio::test]
+async fn gas__should_be_the_highest_that_nodes_name_and_refused_by_as_many_as_have_to_agree() {
+    type Says = Result<&'static str, &'static str>;
+    let node = |says: Says| {
+        EvmTestNode::start(move |method, params| match (method, says) {
+            ("eth_estimateGas", Ok(gas)) => Ok(json!(gas)),
+            ("eth_estimateGas", Err(words)) => Err((-32000, words.into())),
+            _ => healthy(method, params),
+        })
+    };
+    let queries = Queries::Evm(evm::Queries {
+        chain_id: CHAIN,
+        from: "0x00000000000000000000000000000000000000aa".into(),
+        nonce: true,
+        fees: Some(evm::EvmCall {
+            to: Some("0x00000000000000000000000000000000000000bb".into()),
+            value: "5".into(),
+            data: vec![],
+        }),
+        level: FeeLevel::Normal,
+    });
+    let (low, high, reverts) = (Ok("0x5208"), Ok("0xc350"), Err("execution reverted"));
+    let asks = async |one: Says, other: Says| {
+        let client = two_of(&[&node(one).await, &node(other).await]);
+        client
+            .chain_data(&queries, 0)
+            .await
+            .map(|found| match found {
+                ChainData::Evm(found) => found.fees.unwrap().estimate_gas,
+                other => panic!("{other:?}"),
+            })
+    };
+    for (one, other, expected) in [
+        (low, high, 50_000),
+        (high, low, 50_000),
+        (low, reverts, 21_000),
+        (reverts, high, 50_000),
+    ] {
+        assert_eq!(asks(one, other).await, Ok(expected));
+    }
+    let refused = asks(reverts, reverts).await;
+    assert!(
+        matches!(refused, Err(ChainError::Refused(_))),
+        "{refused:?}"
+    );
+    let unknown = asks(reverts, Err("try again later")).await;
+    assert!(
+        matches!(unknown, Err(ChainError::Unknown(_))),
+        "{unknown:?}"
+    );
+}
