@@ -337,7 +337,11 @@ impl Entry {
             .as_ref()
             .filter(|_| self.known.problem != row.problem)
         {
-            tracing::warn!(%request, hash, problem, "a transaction is overdue");
+            if let TransactionState::Mined(_) = row.state {
+                tracing::warn!(%request, hash, problem, "a transaction is not final");
+            } else {
+                tracing::warn!(%request, hash, problem, "a transaction is not mined");
+            }
         }
     }
 }
