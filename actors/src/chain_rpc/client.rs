@@ -365,16 +365,8 @@ impl<P: Protocol> Client<P> {
         same: impl Fn(&C::Answer, &C::Answer) -> bool,
     ) -> Result<Vec<Result<C::Answer, P::Refusal>>, CallError<P::Refusal>> {
         let read = |response: &NodeResponse| call.read(&self.protocol, response);
-        let both =
-            |one: &Result<C::Answer, P::Refusal>, other: &Result<C::Answer, P::Refusal>| match (
-                one, other,
-            ) {
-                (Ok(one), Ok(other)) => same(one, other),
-                (Err(one), Err(other)) => one.agrees_with(other),
-                _ => false,
-            };
         let request = call.request(&self.protocol);
-        let said = self.pool.gather(&request, read, both).await?;
+        let said = self.pool.gather(&request, read, same_word(same)).await?;
         Ok(said.into_iter().map(|(_, said)| said).collect())
     }
 
@@ -396,7 +388,12 @@ impl<P: Protocol> Client<P> {
         call: C,
         same: impl Fn(&C::Answer, &C::Answer) -> bool,
     ) -> Result<C::Answer, CallError<P::Refusal>> {
-        self.compare(&call, ParsedResponse::Value, same).await
+        let read = |response: &NodeResponse| call.read(&self.protocol, response);
+        let (subject, request) = (call.subject(), call.request(&self.protocol));
+        let said = self
+            .pool
+            .query_quorum(subject, &request, read, same_word(same));
+        said.await?.map_err(CallError::Node)
     }
 
     /// As [`Client::agreed`], where of each answer only what `take` takes out of it is compared; `None` when the
@@ -422,31 +419,9 @@ impl<P: Protocol> Client<P> {
         take: impl Fn(&C::Answer) -> Option<T>,
         same: impl Fn(&T, &T) -> bool,
     ) -> Result<T, CallError<P::Refusal>> {
-        let take = |answer| ParsedResponse::required(call.subject(), take(&answer));
-        self.compare(&call, take, same).await
-    }
-
-    async fn compare<C: Call<P>, T>(
-        &self,
-        call: &C,
-        take: impl Fn(C::Answer) -> ParsedResponse<T>,
-        same: impl Fn(&T, &T) -> bool,
-    ) -> Result<T, CallError<P::Refusal>> {
-        let read = |response: &NodeResponse| {
-            let answer = call.read(&self.protocol, response);
-            answer.and_then(|answer| match answer {
-                Ok(answer) => take(answer).and_then(|taken| ParsedResponse::Value(Ok(taken))),
-                Err(refusal) => ParsedResponse::Value(Err(refusal)),
-            })
-        };
-        let same = |one: &Result<T, P::Refusal>, other: &Result<T, P::Refusal>| match (one, other) {
-            (Ok(one), Ok(other)) => same(one, other),
-            (Err(one), Err(other)) => one.agrees_with(other),
-            _ => false,
-        };
-        let (subject, request) = (call.subject(), call.request(&self.protocol));
-        let answer = self.pool.query_quorum(subject, &request, read, same).await;
-        answer?.map_err(CallError::Node)
+        let subject = call.subject();
+        let take = move |answer: &C::Answer| ParsedResponse::required(subject, take(answer));
+        self.agreed(call.reading(take), same).await
     }
 
     /// Asks every node, one after the other, until `found` is true of an answer; `Err` is a node
@@ -467,5 +442,16 @@ impl<P: Protocol> Client<P> {
         };
         let request = call.request(&self.protocol);
         self.pool.any(&request, read, found).await
+    }
+}
+
+/// Whether two nodes say the same: an answer, or the same refusal.
+fn same_word<T, R: Refusal>(
+    same: impl Fn(&T, &T) -> bool,
+) -> impl Fn(&Result<T, R>, &Result<T, R>) -> bool {
+    move |one, other| match (one, other) {
+        (Ok(one), Ok(other)) => same(one, other),
+        (Err(one), Err(other)) => one.agrees_with(other),
+        _ => false,
     }
 }
