@@ -29,9 +29,9 @@ pub trait Protocol: Send + Sync + 'static {
 }
 
 /// One question in a protocol, to be put to any number of nodes.
-pub trait Call<P: Protocol> {
+pub trait Call<P: Protocol>: Send + Sync {
     /// What a node says to it.
-    type Answer;
+    type Answer: Send;
 
     /// What it asks for, for errors: "a balance", "eth_call".
     fn subject(&self) -> &'static str;
@@ -50,16 +50,17 @@ pub trait Call<P: Protocol> {
     fn reading<T, F>(self, take: F) -> Reading<Self, F>
     where
         Self: Sized,
-        F: Fn(&Self::Answer) -> ParsedResponse<T>,
+        F: Fn(&Self::Answer) -> ParsedResponse<T> + Send + Sync,
+        T: Send,
     {
         Reading { call: self, take }
     }
 
     /// As [`Call::reading`]; where `take` finds nothing, the answer makes no sense.
-    fn taking<T>(
+    fn taking<T: Send>(
         self,
-        take: impl Fn(&Self::Answer) -> Option<T>,
-    ) -> Reading<Self, impl Fn(&Self::Answer) -> ParsedResponse<T>>
+        take: impl Fn(&Self::Answer) -> Option<T> + Send + Sync,
+    ) -> Reading<Self, impl Fn(&Self::Answer) -> ParsedResponse<T> + Send + Sync>
     where
         Self: Sized,
     {
@@ -78,7 +79,8 @@ impl<P, C, F, T> Call<P> for Reading<C, F>
 where
     P: Protocol,
     C: Call<P>,
-    F: Fn(&C::Answer) -> ParsedResponse<T>,
+    F: Fn(&C::Answer) -> ParsedResponse<T> + Send + Sync,
+    T: Send,
 {
     type Answer = T;
 
@@ -121,7 +123,7 @@ impl<P: Protocol, C: Call<P>> Call<P> for &C {
 }
 
 /// A node's no to a question.
-pub trait Refusal {
+pub trait Refusal: Send {
     /// As a sentence.
     fn words(&self) -> String;
 
@@ -401,10 +403,10 @@ impl<P: Protocol> Client<P> {
     ///
     /// # Errors
     /// As there.
-    pub async fn query_quorum<C: Call<P>, T: PartialEq>(
+    pub async fn query_quorum<C: Call<P>, T: PartialEq + Send>(
         &self,
         call: C,
-        take: impl Fn(&C::Answer) -> Option<T>,
+        take: impl Fn(&C::Answer) -> Option<T> + Send + Sync,
     ) -> Result<T, CallError<P::Refusal>> {
         self.query_quorum_by(call, take, T::eq).await
     }
@@ -413,10 +415,10 @@ impl<P: Protocol> Client<P> {
     ///
     /// # Errors
     /// As there.
-    pub async fn query_quorum_by<C: Call<P>, T>(
+    pub async fn query_quorum_by<C: Call<P>, T: Send>(
         &self,
         call: C,
-        take: impl Fn(&C::Answer) -> Option<T>,
+        take: impl Fn(&C::Answer) -> Option<T> + Send + Sync,
         same: impl Fn(&T, &T) -> bool,
     ) -> Result<T, CallError<P::Refusal>> {
         let subject = call.subject();

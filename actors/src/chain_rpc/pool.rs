@@ -41,6 +41,8 @@ use super::{
 
 /// Longest answer that is read: a node must not be able to fill the memory.
 const MAX_ANSWER: usize = 8 << 20;
+/// Cannot happen: what says something was kept.
+const UNREAD: &str = "the node's answer was not read";
 /// What is said of a longer one.
 pub(super) const TOO_LONG: &str = "the node's answer is too long";
 /// Most calls to one node that are in progress at once.
@@ -279,10 +281,10 @@ impl NodePool {
     ///
     /// # Errors
     /// [`PoolError`].
-    pub async fn first<T>(
+    pub async fn first<T: Send>(
         &self,
         call: &NodeRequest,
-        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
     ) -> Result<T, PoolError> {
         let begun = Instant::now();
         let mut round = 1;
@@ -304,10 +306,10 @@ impl NodePool {
     /// As [`NodePool::first`], without a second round; also says whether a node may have taken the request before and
     /// its answer was lost. `refusal` says why what a node answers is a refusal: the next node is asked then, until as
     /// many have refused as have to agree. One that lies must not end what others take.
-    pub async fn submit<T>(
+    pub async fn submit<T: Send>(
         &self,
         call: &NodeRequest,
-        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
         refusal: impl Fn(&T) -> Option<String>,
     ) -> (Result<T, PoolError>, bool) {
         let mut trouble = None;
@@ -353,10 +355,10 @@ impl NodePool {
 
     /// As [`NodePool::submit`], to every node at once: one that took it before and passed it on to nobody must not be the
     /// only one that has it. The answer is that of a node that does not refuse, where there is one.
-    pub async fn submit_everywhere<T>(
+    pub async fn submit_everywhere<T: Send>(
         &self,
         call: &NodeRequest,
-        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
         refusal: impl Fn(&T) -> Option<String>,
     ) -> (Result<T, PoolError>, bool) {
         let (read, patience) = (&read, self.patience(1));
@@ -389,10 +391,10 @@ impl NodePool {
     ///
     /// # Errors
     /// Why it gave none.
-    pub async fn query_best_effort<T>(
+    pub async fn query_best_effort<T: Send>(
         &self,
         call: &NodeRequest,
-        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
     ) -> Result<T, String> {
         let best = self.order(call.is_costly).into_iter().next();
         let best = best.ok_or("no such node")?;
@@ -400,47 +402,38 @@ impl NodePool {
     }
 
     /// As [`NodePool::query_best_effort`], of as many nodes as have to agree: what each of them says.
-    pub async fn query_several_best_effort<T>(
+    pub async fn query_several_best_effort<T: Send>(
         &self,
         call: &NodeRequest,
-        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
     ) -> Vec<Result<T, String>> {
         let order = self.order(call.is_costly).into_iter().take(self.agree);
         join_all(order.map(|index| self.query_quietly(index, call, &read))).await
     }
 
     /// The answer of one node, which is none the worse for it.
-    async fn query_quietly<T>(
+    async fn query_quietly<T: Send>(
         &self,
         index: usize,
         call: &NodeRequest,
-        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
     ) -> Result<T, String> {
-        let node = self.nodes.get(index).ok_or("no such node")?;
-        if node.health.is_silent() {
-            return Err("the node gives no answers".into());
-        }
-        let response = async {
-            let checked = node.on_this_chain(self.check.as_ref()).await;
-            checked.map_err(|failed| failed.failure)?;
-            node.exchange(self.patience(0), call, read).await
-        };
-        match response.await {
-            Ok(ParsedResponse::Value(said)) => Ok(said),
-            Ok(ParsedResponse::Busy(reason) | ParsedResponse::Malformed(reason)) => Err(reason),
-            Err(failure) => Err(failure.reason().to_owned()),
-        }
+        let mut said = None;
+        let mut keep = keeping(&read, &mut said);
+        self.put_quietly(index, call, &mut keep).await?;
+        drop(keep);
+        said.ok_or_else(|| UNREAD.into())
     }
 
     /// The answer of one node, counted from 0: for what each of them has to do.
     ///
     /// # Errors
     /// Why it gave none.
-    pub async fn at<T>(
+    pub async fn at<T: Send>(
         &self,
         index: usize,
         call: &NodeRequest,
-        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
     ) -> Result<T, String> {
         let answer = self.ask(index, call, read).await;
         answer.map_err(|failure| failure.reason().to_owned())
@@ -452,16 +445,13 @@ impl NodePool {
     ///
     /// # Errors
     /// [`PoolError`]; also when the nodes do not agree.
-    pub async fn query_quorum<T>(
+    pub async fn query_quorum<T: Send>(
         &self,
         what: &str,
         call: &NodeRequest,
-        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
         same: impl Fn(&T, &T) -> bool,
     ) -> Result<T, PoolError> {
-        if self.agree <= 1 {
-            return self.first(call, read).await;
-        }
         let mut answers = self.gather(call, read, &same).await?;
         let voices = |one: &T| answers.iter().filter(|(_, other)| same(one, other)).count();
         let enough = |(_, said): &&(usize, T)| voices(said) >= self.agree;
@@ -496,10 +486,10 @@ impl NodePool {
     ///
     /// # Errors
     /// [`PoolError`]; also when fewer answered than have to agree.
-    pub async fn gather<T>(
+    pub async fn gather<T: Send>(
         &self,
         call: &NodeRequest,
-        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
         same: impl Fn(&T, &T) -> bool,
     ) -> Result<Vec<(usize, T)>, PoolError> {
         if self.agree <= 1 {
@@ -551,10 +541,10 @@ impl NodePool {
     ///
     /// # Errors
     /// When it was true of none and some node of this chain did not answer, or fewer did than have to agree.
-    pub async fn any<T>(
+    pub async fn any<T: Send>(
         &self,
         call: &NodeRequest,
-        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
         found: impl Fn(&T) -> Result<bool, String>,
     ) -> Result<bool, String> {
         let mut trouble = None;
@@ -617,24 +607,39 @@ impl NodePool {
     }
 
     /// Asks one node that is to answer, as [`NodePool::ask_within`].
-    async fn ask<T>(
+    async fn ask<T: Send>(
         &self,
         index: usize,
         call: &NodeRequest,
-        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
     ) -> Result<T, NodeFailure> {
         let patience = self.patience(0);
         self.ask_within(index, patience, call, read).await
     }
 
     /// Asks one node, once it is known to be on the right chain, and notes how it does.
-    async fn ask_within<T>(
+    async fn ask_within<T: Send>(
         &self,
         index: usize,
         patience: Option<Duration>,
         call: &NodeRequest,
-        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
     ) -> Result<T, NodeFailure> {
+        let mut said = None;
+        let mut keep = keeping(&read, &mut said);
+        self.put(index, patience, call, &mut keep).await?;
+        drop(keep);
+        said.ok_or_else(|| NodeFailure::Lost(UNREAD.into()))
+    }
+
+    /// As [`NodePool::ask_within`], of any type: made once, and not anew for every question that there is.
+    async fn put(
+        &self,
+        index: usize,
+        patience: Option<Duration>,
+        call: &NodeRequest,
+        read: &mut Keep<'_>,
+    ) -> Result<(), NodeFailure> {
         let node = self.nodes.get(index);
         let node = node.ok_or_else(|| NodeFailure::NotAsked("no such node".into()))?;
         if let Err(failed) = node.on_this_chain(self.check.as_ref()).await {
@@ -650,13 +655,36 @@ impl NodePool {
             });
         }
         let outcome = match node.exchange(patience, call, read).await {
-            Ok(ParsedResponse::Value(said)) => Ok(said),
+            Ok(ParsedResponse::Value(())) => Ok(()),
             Ok(ParsedResponse::Busy(reason)) => Err(NodeFailure::Idle(reason)),
             Ok(ParsedResponse::Malformed(reason)) => Err(NodeFailure::Lost(reason)),
             Err(failure) => Err(failure),
         };
         node.note(outcome.as_ref().err());
         outcome
+    }
+
+    /// As [`NodePool::put`], for what a node is none the worse for.
+    async fn put_quietly(
+        &self,
+        index: usize,
+        call: &NodeRequest,
+        read: &mut Keep<'_>,
+    ) -> Result<(), String> {
+        let node = self.nodes.get(index).ok_or("no such node")?;
+        if node.health.is_silent() {
+            return Err("the node gives no answers".into());
+        }
+        let response = async {
+            let checked = node.on_this_chain(self.check.as_ref()).await;
+            checked.map_err(|failed| failed.failure)?;
+            node.exchange(self.patience(0), call, read).await
+        };
+        match response.await {
+            Ok(ParsedResponse::Value(())) => Ok(()),
+            Ok(ParsedResponse::Busy(reason) | ParsedResponse::Malformed(reason)) => Err(reason),
+            Err(failure) => Err(failure.reason().to_owned()),
+        }
     }
 }
 
@@ -691,10 +719,16 @@ impl PoolNode {
     }
 
     async fn check(self: Arc<Self>, check: Arc<ChainCheck>) -> Result<(), FailedCheck> {
-        let answer = self.exchange(None, &check.call, &check.read).await;
+        let mut said = None;
+        let mut keep = keeping(&check.read, &mut said);
+        let answer = self.exchange(None, &check.call, &mut keep).await;
+        drop(keep);
         let outcome = answer.and_then(|answer| match answer {
-            ParsedResponse::Value(Ok(())) => Ok(()),
-            ParsedResponse::Value(Err(reason)) => Err(NodeFailure::WrongChain(reason)),
+            ParsedResponse::Value(()) => match said {
+                Some(Err(reason)) => Err(NodeFailure::WrongChain(reason)),
+                Some(Ok(())) => Ok(()),
+                None => Err(NodeFailure::Lost(UNREAD.into())),
+            },
             ParsedResponse::Busy(reason) | ParsedResponse::Malformed(reason) => {
                 Err(NodeFailure::Idle(reason))
             }
@@ -742,12 +776,12 @@ impl PoolNode {
     }
 
     /// One call, once there is a place for it: within so long, or however long that takes.
-    async fn exchange<T>(
+    async fn exchange(
         &self,
         patience: Option<Duration>,
         call: &NodeRequest,
-        read: impl Fn(&NodeResponse) -> ParsedResponse<T>,
-    ) -> Result<ParsedResponse<T>, NodeFailure> {
+        read: &mut Keep<'_>,
+    ) -> Result<ParsedResponse<()>, NodeFailure> {
         let silent =
             || NodeFailure::NotAsked("the node gives no answers and is being tried".to_owned());
         if self.health.is_tried() {
@@ -825,6 +859,22 @@ impl PoolNode {
             status,
             headers,
             body,
+        })
+    }
+}
+
+/// Reads a node's answer, and keeps what it says for who asked.
+type Keep<'a> = dyn FnMut(&NodeResponse) -> ParsedResponse<()> + Send + 'a;
+
+/// What `read` finds goes into `said`.
+fn keeping<T: Send>(
+    read: &(impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync + ?Sized),
+    said: &mut Option<T>,
+) -> impl FnMut(&NodeResponse) -> ParsedResponse<()> + Send {
+    move |response| {
+        read(response).and_then(|value| {
+            *said = Some(value);
+            ParsedResponse::Value(())
         })
     }
 }

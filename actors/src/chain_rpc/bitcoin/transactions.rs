@@ -120,10 +120,10 @@ impl BitcoinNode {
 
     /// Looks at transactions of the nodes' wallets. One that is too long for an answer is passed
     /// over: who sends such a one must not keep the wallet from paying.
-    async fn inspect<T: Clone + PartialEq>(
+    async fn inspect<T: Clone + PartialEq + Send>(
         &self,
         txids: &BTreeSet<&str>,
-        look: impl Fn(&str, &Transaction) -> T + Copy,
+        look: impl Fn(&str, &Transaction) -> T + Copy + Send + Sync,
     ) -> Result<BTreeMap<String, T>, ChainError> {
         let all: Vec<&str> = txids.iter().copied().collect();
         let mut todo: Vec<&[&str]> = all.chunks(CHUNK).collect();
@@ -148,10 +148,10 @@ impl BitcoinNode {
         Ok(seen)
     }
 
-    async fn inspect_some<T: Clone + PartialEq>(
+    async fn inspect_some<T: Clone + PartialEq + Send>(
         &self,
         txids: &[&str],
-        look: impl Fn(&str, &Transaction) -> T,
+        look: impl Fn(&str, &Transaction) -> T + Send + Sync,
     ) -> Result<Vec<T>, ChainError> {
         let ask = RpcBatch::wallet().each(txids, "gettransaction", |txid| json!([txid]));
         let seen = ask.about("transactions of an address").reading(|said| {
