@@ -16,7 +16,7 @@ use covault_actors::{
 use covault_core::{fault::Fault, order::NodeId, schema::admin};
 use covault_mpc::{
     bus::Bus,
-    node::{CurrentPolicy, KeyRules, KeygenQuota, NoResumeDetector, Node},
+    node::{CurrentPolicy, KeyRules, KeygenQuota, NoResumeDetector, Node, NodeConfig},
     policy::Policy,
     preprocess::Watermarks,
 };
@@ -30,8 +30,7 @@ use crate::{
     adapters::OsEntropy,
     api::auth::new_token,
     config::Config,
-    files, metrics,
-    shutdown::{self, StopSignal},
+    files, metrics, shutdown,
     wiring::{self, ApiListeners, SignerParts, TokenPair},
 };
 
@@ -119,7 +118,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         Some(url) => wiring::redis_bus(url)?,
         None => wiring::memory_bus(),
     };
-    let mut nodes = SignerNodes::start(&args.data, &bus, identity.id())?;
+    let mut nodes = SignerNodes::prepare(&args.data, &bus, identity.id())?;
     let running = wiring::orchestrator(&config, bus, identity, &tokens).await?;
     let gateway = running.gateway.clone();
     let gauges = metrics::orchestrator_gauges(gateway.clone(), Arc::clone(&running.bus));
@@ -127,6 +126,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     metrics::start(&config.serve.metrics_listen, tls, gauges, stop.clone()).await?;
     let served = tokio::spawn(running.serve(listeners, stop.clone()));
     admit(&gateway, &nodes.ids).await?;
+    nodes.start();
 
     let signers = nodes.ids.clone();
     let approvals = ApprovalArgs::for_development(args.manual).rule()?;
@@ -174,28 +174,25 @@ fn target(address: SocketAddr) -> String {
 /// The signer nodes: each with its own identity, passphrase and folder; only the bus is shared.
 struct SignerNodes {
     ids: Vec<NodeId>,
+    /// Not started yet.
+    prepared: Vec<NodeConfig>,
     running: JoinSet<Result<(), Fault>>,
     stop: watch::Sender<bool>,
 }
 
 impl SignerNodes {
-    fn start(data: &Path, bus: &Arc<dyn Bus>, orchestrator: NodeId) -> anyhow::Result<Self> {
-        let (stop, stopped) = watch::channel(false);
+    /// Their identities and folders.
+    fn prepare(data: &Path, bus: &Arc<dyn Bus>, orchestrator: NodeId) -> anyhow::Result<Self> {
         let mut nodes = Self {
             ids: Vec::new(),
+            prepared: Vec::new(),
             running: JoinSet::new(),
-            stop,
+            stop: watch::Sender::new(false),
         };
         for number in 1..=SIGNERS {
             let name = format!("signer-{number}");
             let folder = data.join(&name);
-            nodes.add(
-                name,
-                &folder,
-                Arc::clone(bus),
-                orchestrator,
-                stopped.clone(),
-            )?;
+            nodes.add(name, &folder, Arc::clone(bus), orchestrator)?;
         }
         Ok(nodes)
     }
@@ -206,7 +203,6 @@ impl SignerNodes {
         folder: &Path,
         bus: Arc<dyn Bus>,
         orchestrator: NodeId,
-        stop: StopSignal,
     ) -> anyhow::Result<()> {
         let identity = wiring::identity(&folder.join("identity"), &name)?;
         let passphrase =
@@ -234,8 +230,15 @@ impl SignerNodes {
             resumption: Arc::new(NoResumeDetector),
             keygen_quota: KeygenQuota::default(),
         });
-        self.running.spawn(Node::run(config, stop));
+        self.prepared.push(config);
         Ok(())
+    }
+
+    /// Once they are admitted, so that none is announced as unknown.
+    fn start(&mut self) {
+        for config in self.prepared.drain(..) {
+            self.running.spawn(Node::run(config, self.stop.subscribe()));
+        }
     }
 
     /// Waits for a node to end, which none should.

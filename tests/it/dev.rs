@@ -280,6 +280,12 @@ async fn dev__should_come_up_again_with_the_same_keys_wallets_and_requests() {
         .await;
     let before = dev.api.execute(&uuid).await;
 
+    // Nothing warns of what is as it should be.
+    let log = dev.process.log();
+    for word in ["message refused", "unknown node"] {
+        assert!(!log.contains(word), "{log}");
+    }
+
     // One folder has one owner.
     let second = covault()
         .args(["dev", "--listen", "127.0.0.1:0", "--data"])

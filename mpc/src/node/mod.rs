@@ -511,16 +511,20 @@ impl Node {
             }
             EnvelopeKind::Nonces => {
                 let trusted = self.trusted.contains(&from);
-                if !trusted && !self.keys.is_holder(&from) {
-                    return self.drop_message(&from, MessageRefusal::NoHolder);
-                }
                 if !trusted && !self.is_peer(&from) {
                     return self.drop_message(&from, MessageRefusal::NoPeer);
+                }
+                if !trusted && !self.keys.is_holder(&from) {
+                    return self.drop_message(&from, MessageRefusal::NoHolder);
                 }
             }
             EnvelopeKind::Witness => {
                 if !self.is_watched(&from) {
-                    return self.drop_message(&from, MessageRefusal::NoPeer);
+                    let why = match self.is_peer(&from) {
+                        true => MessageRefusal::NoWitness,
+                        false => MessageRefusal::NoPeer,
+                    };
+                    return self.drop_message(&from, why);
                 }
             }
         }

@@ -34,6 +34,9 @@ pub(super) enum MessageRefusal {
     /// About nonces, of a node without a share of any key that we have.
     #[error("message about nonces of a node that shares no key with this one")]
     NoHolder,
+    /// About what nodes see of each other, of a peer without a share of any key that we have.
+    #[error("message of a peer that shares no key with this one")]
+    NoWitness,
     /// Well sealed and signed, and not a message.
     #[error("the message cannot be read")]
     Unreadable,
@@ -96,7 +99,12 @@ impl Node {
         if let Some(unsaid) = self.refusals.count(why, self.clock.now_ms()) {
             let node = &self.name;
             let from = from.openssh_line("");
-            tracing::warn!(%node, from, error = %why, unsaid, "message refused");
+            // A peer is done with a new key a moment before this node is.
+            if matches!(why, MessageRefusal::NoHolder | MessageRefusal::NoWitness) {
+                tracing::debug!(%node, from, error = %why, unsaid, "message refused");
+            } else {
+                tracing::warn!(%node, from, error = %why, unsaid, "message refused");
+            }
         }
     }
 
