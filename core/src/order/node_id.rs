@@ -21,7 +21,7 @@ impl std::fmt::Debug for NodeId {
 }
 
 impl NodeId {
-    /// Reads `ssh-ed25519 AAAA... comment`; the comment is ignored.
+    /// Reads `ssh-ed25519 AAAA... comment`, also without its first word; the comment is ignored.
     ///
     /// # Errors
     /// [`Class::Invalid`] when it is not such a line.
@@ -32,8 +32,12 @@ impl NodeId {
                 "must be an OpenSSH line: ssh-ed25519 AAAA...",
             )
         };
-        let key =
-            PublicKey::from_openssh(line.trim()).map_err(|cause| refuse().caused_by(cause))?;
+        let line = line.trim();
+        let whole = match line.starts_with("AAAA") {
+            true => format!("ssh-ed25519 {line}"),
+            false => line.to_owned(),
+        };
+        let key = PublicKey::from_openssh(&whole).map_err(|cause| refuse().caused_by(cause))?;
         let key = key.key_data().ed25519().ok_or_else(refuse)?;
         let id = Self(key.0);
         id.verifying_key()?;
@@ -78,10 +82,16 @@ mod tests {
         assert!(!id.openssh_line("").ends_with(' '));
         let other = format!("  {} other comment\n", id.openssh_line(""));
         assert_eq!(NodeId::parse_openssh_line(&other), Ok(id));
+        for part in [other.trim(), line, &id.openssh_line("")] {
+            let bare = part.trim_start_matches("ssh-ed25519 ");
+            assert_eq!(NodeId::parse_openssh_line(bare), Ok(id));
+        }
         for text in [
             "",
             "ssh-ed25519",
             "ssh-ed25519 AAAA",
+            "AAAA",
+            "AAAAB3NzaC1yc2EAAAADAQABAAAAgQ==",
             "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAgQ==",
         ] {
             assert!(NodeId::parse_openssh_line(text).is_err(), "{text:?}");
