@@ -11,7 +11,7 @@ use axum::{Router, extract::State, http::header, response::IntoResponse, routing
 use covault_actors::{
     chain_rpc::EndpointHealth,
     gateway::{BacklogCounts, Gateway},
-    port::NodeView,
+    port::{NodeHalt, NodeView},
 };
 use covault_mpc::{bus::Bus, meter};
 use futures::future::BoxFuture;
@@ -318,8 +318,9 @@ impl PrometheusText {
             "Whether the node signs nothing, or not with all shares: its clock is wrong, an older copy of its claims \
              file was restored, or it runs twice",
             &|node| {
-                node.last_seen_ms
-                    .map(|_| u8::from(!node.halted.is_empty()).to_string())
+                let mut halts = node.halted.iter();
+                let halted = halts.any(|halt| *halt != NodeHalt::ClientSigner);
+                node.last_seen_ms.map(|_| u8::from(halted).to_string())
             },
         );
         family(

@@ -53,6 +53,7 @@ impl SignerCluster for ClusterSigners {
             threshold,
             deadline_ms,
             token,
+            client_signer,
         } = attempt;
         let task = SigningTask {
             scheme: *scheme,
@@ -61,6 +62,7 @@ impl SignerCluster for ClusterSigners {
             threshold: *threshold,
             deadline_ms: *deadline_ms,
             token: *token,
+            client_signer: *client_signer,
         };
         self.cluster.sign(order, task).await
     }
@@ -211,5 +213,6 @@ fn halt(halt: HaltReason) -> NodeHalt {
         HaltReason::Claims => NodeHalt::Claims,
         HaltReason::Twice => NodeHalt::DuplicateIdentity,
         HaltReason::Frozen => NodeHalt::Frozen,
+        HaltReason::ClientSigner => NodeHalt::ClientSigner,
     }
 }

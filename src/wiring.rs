@@ -23,7 +23,9 @@ use covault_mpc::{
     bus::{Bus, memory::MemoryBus},
     cluster::{Cluster, ClusterConfig},
     identity::NodeIdentity,
-    node::{CurrentPolicy, KeyRules, KeygenQuota, NodeConfig, ResumeDetector},
+    node::{
+        ClientSignerConfig, CurrentPolicy, KeyRules, KeygenQuota, NodeConfig, ResumeDetector,
+    },
     policy::Policy,
     pool::CpuPool,
     preprocess::Watermarks,
@@ -162,6 +164,7 @@ pub struct SignerParts {
     pub nonces: Watermarks,
     pub resumption: Arc<dyn ResumeDetector>,
     pub keygen_quota: KeygenQuota,
+    pub client: Option<ClientSignerConfig>,
 }
 
 /// What `Node::run` takes.
@@ -185,6 +188,7 @@ pub fn node_config(parts: SignerParts) -> NodeConfig {
         nonces: parts.nonces,
         resumption: parts.resumption,
         keygen_quota: parts.keygen_quota,
+        client: parts.client,
     }
 }
 

@@ -46,6 +46,8 @@ pub struct SigningAttempt {
     pub deadline_ms: u64,
     /// Who asked for it. Each vault and token has its turns.
     pub token: TokenId,
+    /// The client signer that has to approve it and to take part. Others sign nothing.
+    pub client_signer: Option<NodeId>,
 }
 
 /// A signer node as the orchestrator sees it.
@@ -88,6 +90,8 @@ pub enum NodeHalt {
     DuplicateIdentity,
     /// Its operator has frozen it.
     Frozen,
+    /// It is a client signer: it signs what names it, and nothing else.
+    ClientSigner,
 }
 
 impl NodeView {

@@ -1,5 +1,6 @@
 //! Orders: what the orchestrator asks of signer nodes, in the exact bytes they verify and sign.
 
+mod asked;
 mod change;
 mod node_id;
 

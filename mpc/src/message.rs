@@ -156,6 +156,9 @@ pub(crate) enum OrderReply {
     /// We have more to sign than can be done in the time that the order has. It was not looked at:
     /// neither we nor anybody else did anything wrong.
     Busy,
+    /// A client signer's: what decides for it has said yes. Its signature over
+    /// [`covault_core::approval::ApprovalProof::node_statement`] of the order's approval, 64 bytes.
+    Approved(Vec<u8>),
 }
 
 /// About nonces made ahead. Public: nothing in it is secret.
@@ -296,6 +299,8 @@ pub enum HaltReason {
     Twice,
     /// Its operator has frozen it.
     Frozen,
+    /// It is a client signer: it signs what names it, and nothing else.
+    ClientSigner,
 }
 
 /// Node to node: what do you know of me?

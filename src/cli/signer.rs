@@ -174,6 +174,7 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
     let tls = ServerTls::load(&config.tls)?;
     let metrics = metrics::start(&signer.metrics_listen, tls, gauges, stop.clone()).await?;
     let node = wiring::node_config(SignerParts {
+        client: None,
         name: signer.name.clone(),
         folder: signer.data_dir.clone(),
         identity,

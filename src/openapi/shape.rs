@@ -19,7 +19,7 @@ pub const NOTES: &str = "^[^\\u0000-\\u0008\\u000b\\u000c\\u000e-\\u001f\\u007f-
 pub const UUID_OR_EMPTY: &str =
     "^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12})?$";
 /// An OpenSSH line with an Ed25519 key, or nothing.
-pub const SSH_KEY_OR_EMPTY: &str = "^(ssh-ed25519 [A-Za-z0-9+/]{68}( [^\\r\\n]*)?)?$";
+pub const SSH_KEY_OR_EMPTY: &str = "^((ssh-ed25519 )?[A-Za-z0-9+/]{68}( [^\\r\\n]*)?)?$";
 
 /// A reference to a schema of the document.
 pub fn reference(name: &str) -> Value {

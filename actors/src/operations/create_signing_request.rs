@@ -8,7 +8,7 @@ use covault_core::{
 
 use super::{
     Home, HomeLookup, Operation, OperationCall,
-    lookup::{refuse_client_signer, vault_of_address},
+    lookup::{client_signer, vault_of_address},
 };
 use crate::{
     commands::caller::{in_scope, vault_in_scope},
@@ -51,7 +51,7 @@ impl Operation for CreateSigningRequest {
             None | Some("") => None,
             Some(uuid) => Some(vault_in_scope(call.caller, uuid)?),
         };
-        refuse_client_signer(callback_client_signer_public_key.as_deref())?;
+        let client_signer = client_signer(callback_client_signer_public_key.as_deref())?;
         let from = format!("{}.from", payload.kind());
         let (wallet, wallet_version) = call
             .services
@@ -71,6 +71,7 @@ impl Operation for CreateSigningRequest {
             wallet_version,
             notes,
             token: call.caller.token,
+            client_signer,
             command_commit: call.command_commit.clone(),
         };
         Ok(wire::CreateSigningRequestResponse {

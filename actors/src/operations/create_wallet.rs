@@ -1,11 +1,12 @@
 use async_trait::async_trait;
 use covault_core::{fault::Fault, networks::Network, schema::wire, wallet::check_labels};
 
-use super::{Home, HomeLookup, Operation, OperationCall, lookup::refuse_client_signer};
+use super::{Home, HomeLookup, Operation, OperationCall, lookup::client_signer};
 use crate::{
     commands::caller::vault_in_scope,
     store::rows,
     vaults::{
+        admission::check_client_signer,
         vault::{self, NewWallet},
         wallets::{self, WalletPlan},
     },
@@ -39,11 +40,16 @@ impl Operation for CreateWallet {
             return Err(Fault::field("vaultUuid", "is required"));
         }
         let vault = vault_in_scope(call.caller, &vault_uuid)?;
-        refuse_client_signer(Some(&callback_client_signer_public_key))?;
+        let client_signer = client_signer(Some(&callback_client_signer_public_key))?;
         check_labels(&name, &reference)?;
         let wallet_ref = rows::wallet_ref(&reference);
         if !reference.is_empty() && call.services.store.get(&wallet_ref).await?.is_some() {
             return Err(wallets::duplicate_ref());
+        }
+        if let Some(signer) = client_signer {
+            let vault = call.services.hot_vault(vault).await?;
+            let (vault, _) = vault.ok_or_else(Fault::invalid_uuid)?;
+            check_client_signer(&vault, network, signer)?;
         }
         let actor = call.vaults.vault(vault).await?;
         let command_commit = call.command_commit.clone();

@@ -97,6 +97,7 @@ fn halt_name(halt: NodeHalt) -> &'static str {
         NodeHalt::Claims => "claimsMissing",
         NodeHalt::DuplicateIdentity => "runsTwice",
         NodeHalt::Frozen => "frozen",
+        NodeHalt::ClientSigner => "clientSigner",
     }
 }
 

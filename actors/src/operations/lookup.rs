@@ -4,6 +4,7 @@ use covault_core::{
     fault::Fault,
     ids::{RequestId, VaultId},
     networks::Network,
+    order::NodeId,
     request::SigningRequest,
     schema::wire,
     token::TokenAccess,
@@ -16,6 +17,7 @@ use crate::{
     requests::replacing::replaced_by,
     services::Services,
     store::rows::{self, ReplacementRow, TransactionRow},
+    vaults::admission::CLIENT_SIGNER,
 };
 
 /// A request, when the caller may see it.
@@ -104,13 +106,9 @@ pub(super) async fn vault_of_address(
     Ok(wallet.map(|(wallet, _)| wallet.vault))
 }
 
-/// No client signer can take part yet; a request that names one must not be signed without it.
-pub(super) fn refuse_client_signer(key: Option<&str>) -> Result<(), Fault> {
-    match key {
-        None | Some("") => Ok(()),
-        Some(_) => Err(Fault::field(
-            "callbackClientSignerPublicKey",
-            "client signers are not supported; leave it empty",
-        )),
-    }
+/// The client signer that a call names, if it does.
+pub(super) fn client_signer(key: Option<&str>) -> Result<Option<NodeId>, Fault> {
+    let key = key.filter(|key| !key.is_empty());
+    let signer = key.map(NodeId::parse_openssh_line).transpose();
+    signer.map_err(|fault| fault.at(CLIENT_SIGNER))
 }

@@ -71,6 +71,7 @@ impl Operation for ReplaceTransaction {
             wallet_version,
             notes,
             token: call.caller.token,
+            client_signer: None,
             command_commit: call.command_commit.clone(),
         };
         // The client gave no payload whose fields could be named.

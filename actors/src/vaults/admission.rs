@@ -7,6 +7,7 @@ use covault_core::{
     fault::{ExecuteCode, Fault, FaultCode},
     ids::{RequestId, TokenId, VaultId},
     networks::{Network, Payload},
+    order::NodeId,
     request::{Consent, RequestState, SigningRequest},
     schema::wire,
     signature::Curve,
@@ -35,6 +36,9 @@ const MAX_RESTARTS: u32 = 6;
 /// The longest that a client is asked to stay away, in seconds: rates change.
 const MOST_RETRY_AFTER: u32 = 60;
 
+/// The field that names a client signer.
+pub const CLIENT_SIGNER: &str = "callbackClientSignerPublicKey";
+
 /// What is to be signed, by which wallet.
 pub struct Proposal {
     /// What.
@@ -47,6 +51,8 @@ pub struct Proposal {
     pub notes: Option<String>,
     /// The token that asks, or in whose name the service does.
     pub token: TokenId,
+    /// The client signer that decides, where the client names one.
+    pub client_signer: Option<NodeId>,
     /// Goes into the first commit.
     pub command_commit: CommandCommit,
 }
@@ -85,6 +91,7 @@ pub async fn admit(
         wallet_version,
         notes,
         token,
+        client_signer,
         command_commit,
     } = proposal;
     let services = &vaults.services;
@@ -114,6 +121,9 @@ pub async fn admit(
         .hot_vault(wallet.vault)
         .await?
         .ok_or_else(|| Fault::bug("a wallet without a vault"))?;
+    if let Some(signer) = client_signer {
+        check_client_signer(&vault, wallet.network, signer)?;
+    }
     let root = vault
         .root(wallet.network.curve())
         .ok_or_else(|| Fault::bug("a wallet without a root key"))?;
@@ -147,7 +157,10 @@ pub async fn admit(
         token,
         replaces,
         created_at_ms: services.now_ms(),
-        consent: Consent::new(vault.approval),
+        consent: Consent::new(match client_signer {
+            Some(signer) => vault.approval.of_client_signer(signer),
+            None => vault.approval,
+        }),
         state: RequestState::Received,
     };
     if (asks || broadcast)
@@ -181,6 +194,21 @@ pub async fn admit(
         restart_until_stored(vaults, vault, id);
     }
     answer(outcome)?
+}
+
+/// Refuses a client signer without a share: it could never take part.
+///
+/// # Errors
+/// [`Class::Invalid`], field [`CLIENT_SIGNER`].
+pub fn check_client_signer(vault: &Vault, network: Network, signer: NodeId) -> Result<(), Fault> {
+    let shares = vault.shares(network.curve());
+    match shares.is_some_and(|(_, of)| of.holders.contains(&signer)) {
+        true => Ok(()),
+        false => Err(Fault::field(
+            CLIENT_SIGNER,
+            "holds no share of this key of the vault; reshare the vault to it first",
+        )),
+    }
 }
 
 /// Refuses what signers are known to refuse.
@@ -259,6 +287,7 @@ pub async fn admit_own(
         wallet_version,
         notes: Some(notes),
         token: about.token,
+        client_signer: None,
         command_commit: CommandCommit::new(AuditActor::service(), None, None),
     };
     Ok(Some(admit(vaults, proposal).await?.uuid))

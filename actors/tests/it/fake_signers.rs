@@ -106,6 +106,7 @@ struct SignCalls {
     approvals: BTreeMap<RequestId, usize>,
     inputs: BTreeMap<RequestId, Vec<SigningInput>>,
     recipients: BTreeMap<RequestId, Vec<u32>>,
+    client_signers: BTreeMap<RequestId, NodeId>,
     sessions: BTreeSet<SessionId>,
     vaults: BTreeSet<VaultId>,
     /// How long signers have for what they were asked last.
@@ -298,6 +299,12 @@ impl FakeSigners {
         Arc::new(Self::default())
     }
 
+    /// The client signer that had to take part in a request.
+    pub fn client_signer(&self, request: &str) -> Option<NodeId> {
+        let seen = self.seen.lock().unwrap();
+        seen.client_signers.get(&request.parse().unwrap()).copied()
+    }
+
     /// How many different requests were ever signed or asked for.
     pub fn requests(&self) -> usize {
         self.seen.lock().unwrap().inputs.len()
@@ -394,6 +401,9 @@ impl SignerCluster for FakeSigners {
             assert_eq!(first, &order.inputs, "a second digest for one request");
             let recipients = order.recipient_indices.clone();
             seen.recipients.insert(order.request, recipients);
+            if let Some(signer) = attempt.client_signer {
+                seen.client_signers.insert(order.request, signer);
+            }
             let time = attempt.deadline_ms.saturating_sub(order.issued_at_ms);
             seen.times_ms.insert(order.request, time);
             order.approvals.check_bounds().expect("so many fit");

@@ -168,7 +168,7 @@ impl Approvers {
             }
         }
         if !verified.approved.is_empty() {
-            check_terms(approval, fee, now_ms)?;
+            approval.check_terms(fee, now_ms)?;
         }
         Ok(verified)
     }
@@ -191,28 +191,33 @@ impl Approvers {
     }
 }
 
-/// The two fields that a signer does not know by itself.
-fn check_terms(approval: &Approval, fee: U256, now_ms: u64) -> Result<(), Fault> {
-    let Approval {
-        most_fee,
-        valid_until_ms,
-        ..
-    } = approval;
-    let wrong_time = |problem| Err(Fault::field("approvals.validUntilMs", problem));
-    if now_ms >= *valid_until_ms {
-        return wrong_time("the approvals have expired");
+impl Approval {
+    /// Checks the two fields that a signer does not know by itself, for a transaction that can cost `fee` at most.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] naming the field below `approvals`.
+    pub fn check_terms(&self, fee: U256, now_ms: u64) -> Result<(), Fault> {
+        let Self {
+            most_fee,
+            valid_until_ms,
+            ..
+        } = self;
+        let wrong_time = |problem| Err(Fault::field("approvals.validUntilMs", problem));
+        if now_ms >= *valid_until_ms {
+            return wrong_time("the approvals have expired");
+        }
+        if valid_until_ms.saturating_sub(now_ms) > MAX_VALIDITY_MS {
+            return wrong_time("is more than 24 hours ahead");
+        }
+        if fee > U256::from(*most_fee) {
+            return Err(Fault::field(
+                "approvals.mostFee",
+                format_args!(
+                    "the transaction's fee could reach {fee}, above the approved {most_fee} (in the smallest unit of \
+                     the coin)"
+                ),
+            ));
+        }
+        Ok(())
     }
-    if valid_until_ms.saturating_sub(now_ms) > MAX_VALIDITY_MS {
-        return wrong_time("is more than 24 hours ahead");
-    }
-    if fee > U256::from(*most_fee) {
-        return Err(Fault::field(
-            "approvals.mostFee",
-            format_args!(
-                "the transaction's fee could reach {fee}, above the approved {most_fee} (in the smallest unit of the \
-                 coin)"
-            ),
-        ));
-    }
-    Ok(())
 }

@@ -15,6 +15,7 @@ use crate::{
     field::label,
     ids::RequestId,
     networks::Unsigned,
+    order::NodeId,
     wallet::MAX_NAME,
 };
 
@@ -48,6 +49,8 @@ pub enum ApprovalMode {
         /// How many; 1 or more.
         needs: u16,
     },
+    /// Of a request that names a client signer: that one decides, whatever the rule of the vault is.
+    ClientSigner(NodeId),
 }
 
 /// A person who can approve.
@@ -69,10 +72,27 @@ impl ApprovalRule {
         }
     }
 
+    /// The rule of a request that names a client signer: the same people can approve what signers want approved.
+    #[must_use]
+    pub fn of_client_signer(self, signer: NodeId) -> Self {
+        Self {
+            mode: ApprovalMode::ClientSigner(signer),
+            ..self
+        }
+    }
+
+    /// The client signer that decides, where one does.
+    pub fn client_signer(&self) -> Option<NodeId> {
+        match self.mode {
+            ApprovalMode::ClientSigner(signer) => Some(signer),
+            ApprovalMode::Automatic | ApprovalMode::Manual { .. } => None,
+        }
+    }
+
     /// How many persons have to approve.
     pub fn needs(&self) -> usize {
         match self.mode {
-            ApprovalMode::Automatic => 0,
+            ApprovalMode::Automatic | ApprovalMode::ClientSigner(_) => 0,
             ApprovalMode::Manual { needs } => needs.into(),
         }
     }
@@ -87,6 +107,9 @@ impl ApprovalRule {
                 format!("automatic; what signers want approved: {names}")
             }
             ApprovalMode::Manual { needs } => format!("{needs} of {names}"),
+            ApprovalMode::ClientSigner(signer) => {
+                format!("client signer {}", signer.openssh_line(""))
+            }
         }
     }
 

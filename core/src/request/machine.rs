@@ -21,7 +21,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ApprovalMode, ApprovalRule, BuiltDraft, Consent, Draft, PersonApproval, RequestState};
+use super::{ApprovalRule, BuiltDraft, Consent, Draft, PersonApproval, RequestState};
 use crate::{fault::ExecuteCode, ids::SessionId, networks::Signed, signature::Signature};
 
 /// Something that happened to a request.
@@ -296,7 +296,7 @@ impl RequestState {
                     built: None,
                 },
                 RequestEvent::Approved { deadline_ms },
-            ) if consent.rule.mode == ApprovalMode::Automatic => RequestState::Preparing {
+            ) if consent.rule.needs() == 0 => RequestState::Preparing {
                 broadcast,
                 deadline_ms,
             },

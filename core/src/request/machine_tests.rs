@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::*;
+use super::{super::ApprovalMode, *};
 use crate::{
     approval::{ApprovalProof, ApprovalTerms, GivenApproval},
     networks::{ChainData, Network, SigningInput, Unsigned},

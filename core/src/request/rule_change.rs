@@ -135,6 +135,8 @@ impl ApprovalRule {
         let (mode, needs) = match self.mode {
             ApprovalMode::Automatic => ("automatic", 0),
             ApprovalMode::Manual { needs } => ("manual", needs.into()),
+            // A request's, and never a vault's.
+            ApprovalMode::ClientSigner(_) => ("clientSigner", 0),
         };
         let approver = |Approver { name, keys }: &Approver| admin::Approver {
             name: name.clone(),

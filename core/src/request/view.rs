@@ -164,7 +164,8 @@ impl SigningRequest {
             r#type: payload.as_ref().map(Payload::echo),
             notes: self.notes.clone(),
             vault_uuid: Some(self.vault.to_string()),
-            callback_client_signer_public_key: None,
+            callback_client_signer_public_key: (consent.rule.client_signer())
+                .map(|signer| signer.openssh_line("")),
             simulation,
             evm_input_data_decode: match &payload {
                 Some(Payload::Evm(payload)) => {

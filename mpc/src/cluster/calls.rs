@@ -49,13 +49,15 @@ pub(super) enum ExpectedReply {
     Backups,
     /// Statements about this many addresses.
     Attestations(usize),
+    /// A client signer's yes.
+    Approval,
 }
 
 impl ExpectedReply {
     /// Most bytes of an answer, as it is on the bus.
     fn most_bytes(self) -> usize {
         match self {
-            Self::Key | Self::Activation => SMALL_REPLY_BYTES,
+            Self::Key | Self::Activation | Self::Approval => SMALL_REPLY_BYTES,
             Self::Statements => PROOF_REPLY_BYTES,
             Self::Signatures(count, _) => {
                 SMALL_REPLY_BYTES.saturating_add(count.saturating_mul(MAX_SIGNATURE_LEN))
@@ -92,6 +94,8 @@ impl ExpectedReply {
             }
             (Self::Signatures(..), OrderReply::NoNonces { .. } | OrderReply::Busy) => true,
             (Self::Statements, OrderReply::Prepared(signature)) => signature.len() <= MAX_STATEMENT,
+            (Self::Approval, OrderReply::Approved(signature)) => signature.len() <= MAX_STATEMENT,
+            (Self::Approval, OrderReply::Busy) => true,
             (Self::Statements, OrderReply::NotPermitted) => true,
             (Self::Statements, OrderReply::Behind { proven, .. }) => proven.len() <= MAX_PROOFS,
             (Self::Activation, OrderReply::Activated) => true,
@@ -110,6 +114,7 @@ impl ExpectedReply {
                 | OrderReply::Attested(_)
                 | OrderReply::NotPermitted
                 | OrderReply::Busy
+                | OrderReply::Approved(_)
                 | OrderReply::Behind { .. },
             ) => false,
         }

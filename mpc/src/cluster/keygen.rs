@@ -177,6 +177,7 @@ impl ClusterInner {
             | OrderReply::NoNonces { .. }
             | OrderReply::NotPermitted
             | OrderReply::Busy
+            | OrderReply::Approved(_)
             | OrderReply::Behind { .. } => Ok(None),
         }
     }

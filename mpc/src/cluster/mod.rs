@@ -122,6 +122,8 @@ pub struct SigningTask<'a> {
     pub deadline_ms: u64,
     /// Who asks for it. Each has its turns.
     pub token: TokenId,
+    /// The client signer that has to approve it and to take part. Others sign nothing.
+    pub client_signer: Option<NodeId>,
 }
 
 /// The client of the signer nodes.

@@ -39,6 +39,9 @@ const MAX_STARTS: usize = 8;
 /// Where nobody says who is admitted, everybody is known, but not without end.
 const MAX_NODES: usize = 1000;
 
+/// The vault of a request, and the client signer that it names.
+pub(super) type SigningFor = (VaultId, Option<NodeId>);
+
 struct KnownNode {
     name: String,
     version: String,
@@ -426,9 +429,22 @@ impl NodeRegistry {
         holders: &[NodeId],
         needed: usize,
         failures: &AttemptFailures,
-        signing_for: Option<VaultId>,
+        signing_for: Option<SigningFor>,
     ) -> Fault {
-        let frozen = signing_for.map_or_else(Vec::new, |vault| self.frozen_of(holders, vault));
+        let frozen = signing_for.map_or_else(Vec::new, |(vault, _)| self.frozen_of(holders, vault));
+        let halted = self.halted_with(holders);
+        // Whom the request does not name; for what is no request they are nodes like others.
+        let client_signers: Vec<&NodeId> = halted
+            .iter()
+            .filter(|(_, halts)| halts.contains(&HaltReason::ClientSigner))
+            .map(|(node, _)| *node)
+            .filter(|node| !frozen.contains(node))
+            .filter(|node| signing_for.is_some_and(|(_, named)| named.as_ref() != Some(*node)))
+            .collect();
+        let halted: Vec<(&NodeId, Vec<HaltReason>)> = halted
+            .into_iter()
+            .filter(|(_, halts)| halts.as_slice() != [HaltReason::ClientSigner])
+            .collect();
         let (silent, culprits) = (failures.silent(), failures.culprits());
         let refused: Vec<&NodeId> = failures.refusals().map(|(node, _)| node).collect();
         let accused: Vec<&NodeId> = culprits
@@ -438,15 +454,18 @@ impl NodeRegistry {
         let missing: Vec<&NodeId> = holders
             .iter()
             .filter(|node| !refused.contains(node) && !accused.contains(node))
-            .filter(|node| !frozen.contains(node))
+            .filter(|node| !frozen.contains(node) && !client_signers.contains(node))
             .filter(|node| !self.live(node) || silent.contains(node))
             .collect();
         let absent = missing
             .len()
             .saturating_add(accused.len())
             .saturating_add(refused.len())
-            .saturating_add(frozen.len());
-        if absent == 0 && self.halted_with(holders).is_empty() {
+            .saturating_add(frozen.len())
+            .saturating_add(client_signers.len());
+        let others = absent.saturating_sub(client_signers.len());
+        let enough = holders.len().saturating_sub(absent) >= needed;
+        if others == 0 && enough && halted.is_empty() {
             return Fault::unavailable("the signers are online but did not finish in time");
         }
         let answered = holders.len().saturating_sub(absent).min(needed);
@@ -459,8 +478,8 @@ impl NodeRegistry {
         };
         list("frozen by their operators (covault node thaw)", &frozen);
         list("missing", &missing);
+        list("signing only what names them", &client_signers);
         list("check the clocks of", &self.out_of_time(&missing));
-        let halted = self.halted_with(holders);
         for (title, halt) in [
             ("not signing because of their clocks", HaltReason::Clock),
             (

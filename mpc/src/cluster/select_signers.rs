@@ -18,6 +18,8 @@ pub(super) enum NoSigningSet {
 /// A share holder.
 pub(super) struct SignerCandidate {
     pub node: NodeId,
+    /// No team does without it.
+    pub required: bool,
     pub live: bool,
     /// It may be given more to do.
     pub free: bool,
@@ -137,6 +139,8 @@ enum SearchResult {
 struct SetSearch<'a> {
     nodes: &'a [NodeId],
     needed: usize,
+    /// Whom no team does without.
+    required: Option<NodeId>,
     failures: &'a AttemptFailures,
     strictness: Strictness,
     /// Whether two nodes get along, by their places in `nodes`.
@@ -164,13 +168,16 @@ fn count_and_pick(
     old: &BTreeSet<(NodeId, NodeId)>,
 ) -> (Result<Vec<NodeId>, NoSigningSet>, usize) {
     let mut taken = 0_usize;
+    let required = candidates.iter().find(|candidate| candidate.required);
+    let required = required.map(|candidate| candidate.node);
     let mut search = |nodes: &[NodeId], strictness| {
         let mut search = SetSearch::new(nodes, needed, failures, old, strictness);
+        search.required = required;
         let found = search.run();
         taken = taken.saturating_add(MAX_SEARCH_STEPS.saturating_sub(search.steps));
         found
     };
-    candidates.sort_by_key(|candidate| (candidate.standing, candidate.turn));
+    candidates.sort_by_key(|candidate| (!candidate.required, candidate.standing, candidate.turn));
     let those = |is: fn(&SignerCandidate) -> bool| -> Vec<NodeId> {
         let those = candidates.iter().filter(|candidate| is(candidate));
         those.map(|candidate| candidate.node).collect()
@@ -260,6 +267,7 @@ impl<'a> SetSearch<'a> {
         Self {
             nodes,
             needed,
+            required: None,
             failures,
             strictness,
             fits,
@@ -316,6 +324,10 @@ impl<'a> SetSearch<'a> {
     }
 
     fn may_be_tried(&self, signing_set: &[NodeId]) -> bool {
+        let required = self.required.as_ref();
+        if required.is_some_and(|node| !signing_set.contains(node)) {
+            return false;
+        }
         if self.strictness < Strictness::NewSet {
             return true;
         }
@@ -341,6 +353,7 @@ mod tests {
             .zip(live)
             .map(|(number, live)| SignerCandidate {
                 node: node(number),
+                required: false,
                 live: *live,
                 free: true,
                 avoided: false,
@@ -363,6 +376,24 @@ mod tests {
             .ok()
             .unwrap();
         assert_eq!(signing_set, [node(2), node(1)]);
+    }
+
+    #[test]
+    fn pick__should_take_no_team_without_the_one_that_is_required() {
+        let none = BTreeSet::new();
+        let mut all = candidates(&[true, true, true]);
+        all[2].required = true;
+        all[2].standing = (2, 1);
+        let mut failures = AttemptFailures::default();
+        failures.misbehaved(node(0), node(2));
+        assert_eq!(pick(all, 2, &failures, &none), Ok(vec![node(2), node(1)]));
+        let mut away = candidates(&[true, true, false]);
+        away[2].required = true;
+        assert_eq!(pick(away, 2, &failures, &none), Err(NoSigningSet::Wait));
+        let mut refused = candidates(&[true, true, true]);
+        refused[2].required = true;
+        failures.refused(node(2), refusal());
+        assert_eq!(pick(refused, 2, &failures, &none), Err(NoSigningSet::Never));
     }
 
     #[test]

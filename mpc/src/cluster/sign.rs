@@ -1,6 +1,7 @@
 //! Signatures, as the orchestrator asks for them: attempts with one set of signers after another, each
 //! when its signers have room for it; beside one that takes longer than nearly all do, another one.
 
+mod client_signer;
 mod replies;
 
 use std::time::Duration;
@@ -105,12 +106,19 @@ impl ClusterInner {
             threshold,
             deadline_ms,
             token,
+            client_signer,
         } = task;
         let needed = usize::from(threshold);
         let party = (order.vault, token);
         let deadline_ms = deadline_ms.min(order.expires_at_ms);
+        let approved = match client_signer {
+            Some(signer) => Some(self.ask_client_signer(order, &task, signer).await?),
+            None => None,
+        };
+        let order = approved.as_ref().unwrap_or(order);
         let wanted = ExpectedReply::Signatures(order.inputs.len(), order.network.curve());
         let ask = SigningAsk::new(scheme, holders, needed, party, order.inputs.len());
+        let ask = ask.with_client_signer(client_signer);
         let mut run = SigningRun {
             order,
             session,
@@ -140,7 +148,7 @@ impl ClusterInner {
                         holders,
                         needed,
                         &run.failures,
-                        Some(order.vault),
+                        Some((order.vault, client_signer)),
                     ),
                 });
             }
@@ -156,7 +164,8 @@ impl ClusterInner {
                 Placement::Signed(signatures) => return Ok(signatures),
                 Placement::Hopeless(wait) => return Err(crowded(wait)),
                 Placement::None(NoSigningSet::Never) => {
-                    return Err(self.give_up(holders, needed, run.failures, order.vault));
+                    let signing_for = (order.vault, client_signer);
+                    return Err(self.give_up(holders, needed, run.failures, signing_for));
                 }
                 Placement::None(NoSigningSet::Wait) => {
                     run.crowded = false;

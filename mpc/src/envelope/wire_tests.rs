@@ -304,6 +304,12 @@ fn samples() -> Vec<(&'static str, EnvelopeKind, bool, Vec<u8>)> {
             reply(OrderReply::Busy),
         ),
         (
+            "reply-approved",
+            EnvelopeKind::Reply,
+            true,
+            reply(OrderReply::Approved(vec![9; 64])),
+        ),
+        (
             "announcement",
             EnvelopeKind::Announcement,
             false,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use covault_core::{
     fault::{Fault, FaultCode},
     ids::SessionId,
+    order::{NodeId, SigningOrder},
 };
 
 use super::{Node, refusals::refused};
@@ -38,9 +39,12 @@ impl Node {
     }
 
     /// Checks the order against the share that it names, rebuilds what it shows, and applies the
-    /// node's policy.
-    pub(super) fn check_order(&self, request: &SignOrderMsg) -> Result<CheckedOrder, Fault> {
-        let (order, signers) = (&request.order, &request.signers);
+    /// node's policy. `signers`: who signs it; `None` where that is not known yet.
+    pub(super) fn check_order(
+        &self,
+        order: &SigningOrder,
+        signers: Option<&[NodeId]>,
+    ) -> Result<CheckedOrder, Fault> {
         let key = self
             .keys
             .get(&order.root_public_key)
@@ -56,7 +60,7 @@ impl Node {
                 "this share was restored from a backup: refresh the vault first",
             ));
         }
-        self.check_fit(&key, signers)?;
+        self.check_fit(&key, signers.unwrap_or_default())?;
         if record.epoch != order.epoch {
             let problem = format_args!("the shares are of epoch {}", record.epoch);
             return Err(Fault::field("epoch", problem));
@@ -74,8 +78,13 @@ impl Node {
                 "an input needs another curve",
             ));
         }
-        self.check_peers(order.vault, "signers", signers)?;
-        let indices = self.indices(record, signers)?;
+        let indices = match signers {
+            Some(signers) => {
+                self.check_peers(order.vault, "signers", signers)?;
+                self.indices(record, signers)?
+            }
+            None => Vec::new(),
+        };
         // Before it takes a place among the children that are kept ready.
         order.check_path(&record.key.root)?;
         let child = key.child(&order.path)?;

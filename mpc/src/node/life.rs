@@ -86,6 +86,7 @@ impl Node {
         if order.session != session {
             return Err(Fault::field("session", "the order is for another session"));
         }
+        self.check_own_vault(order.vault)?;
         if header.epoch != order.new.epoch {
             return Err(wrong_epoch());
         }

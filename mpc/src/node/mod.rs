@@ -7,6 +7,7 @@
 mod attest;
 mod backups;
 mod check;
+mod client_signer;
 mod clock;
 mod freezing;
 mod keygen_quota;
@@ -51,7 +52,7 @@ use crate::{
     freeze::{FreezeStore, Frozen},
     identity::NodeIdentity,
     loaded_keys::LoadedKeys,
-    message::{Announcement, MAX_ANNOUNCEMENT, OrderReply, SKEW_MS, encode},
+    message::{Announcement, HaltReason, MAX_ANNOUNCEMENT, OrderReply, SKEW_MS, encode},
     meter,
     permits::PermitStore,
     pool::{CpuPool, Priority},
@@ -60,6 +61,8 @@ use crate::{
     proofs::ProofStore,
     shares::{ShareStore, age_file::AgeShareStore},
 };
+use client_signer::ClientSigner;
+pub use client_signer::{ClientSignerConfig, SigningCallback};
 pub use keygen_quota::KeygenQuota;
 use keygen_quota::QuotaTracker;
 use life::Lifecycle;
@@ -142,6 +145,8 @@ pub struct NodeConfig {
     pub resumption: Arc<dyn ResumeDetector>,
     /// How many keys it makes for an orchestrator.
     pub keygen_quota: KeygenQuota,
+    /// Makes it a client signer.
+    pub client: Option<ClientSignerConfig>,
 }
 
 crate::secrets::secret!(NodeConfig);
@@ -171,6 +176,7 @@ pub struct Node {
     life: Lifecycle,
     preprocessor: Arc<Preprocessor>,
     quota_tracker: QuotaTracker,
+    client: Option<ClientSigner>,
     sessions: Sessions,
     /// Bytes of messages whose signature has not been looked at.
     unverified: AtomicUsize,
@@ -297,7 +303,9 @@ impl Node {
             nonces: watermarks,
             resumption,
             keygen_quota,
+            client,
         } = config;
+        let answers = folder.join("callback-answers.redb");
         let runtime = Handle::current();
         let evidence = folder.join("evidence");
         let permits = PermitStore::of(&folder);
@@ -384,6 +392,14 @@ impl Node {
             0 => BTreeSet::new(),
             _ => witness::watched(identity.id(), peers.as_ref(), &rules, &keys),
         };
+        let client = match client {
+            Some(client) => {
+                let own = identity.id();
+                let opened = pool.block_on(move || ClientSigner::open(client, own, &answers));
+                Some(opened.await??)
+            }
+            None => None,
+        };
         let (claims, keys) = (Arc::new(claims), Arc::new(keys));
         let draws = Arc::clone(&entropy) as Arc<dyn Entropy>;
         let codec = Arc::new(EnvelopeCodec::new(identity, bus, draws));
@@ -428,6 +444,7 @@ impl Node {
             life,
             preprocessor,
             quota_tracker,
+            client,
             sessions: Sessions::default(),
             unverified: AtomicUsize::new(0),
             waiting: Mutex::default(),
@@ -450,7 +467,10 @@ impl Node {
             halted,
             others,
         } = self.witness_report(at_ms);
-        let (frozen, halted) = self.announced_frozen(halted);
+        let (frozen, mut halted) = self.announced_frozen(halted);
+        if self.client.is_some() {
+            halted.push(HaltReason::ClientSigner);
+        }
         let announcement = Announcement {
             name: self.name.clone(),
             at_ms,

@@ -194,6 +194,12 @@ impl Node {
             return Ok(());
         }
         self.check_request(session, &request)?;
+        self.check_own_vault(request.order.vault)?;
+        if let Some(client) = &self.client
+            && !client.has_approved(&request.order, self.clock.now_ms())?
+        {
+            return self.ask_callback(client, header, request.order);
+        }
         let inputs = request.order.inputs.len();
         let room = self.quota_tracker.session(orchestrator, inputs)?;
         if self.clock.now_ms() >= until_ms {
@@ -208,7 +214,7 @@ impl Node {
             indices,
             spending,
             approved,
-        } = self.check_order(&request)?;
+        } = self.check_order(&request.order, Some(&request.signers))?;
         let SignOrderMsg {
             order,
             signers,
@@ -373,6 +379,7 @@ impl Node {
         if order.session != session {
             return Err(Fault::field("session", "the order is for another session"));
         }
+        self.check_own_vault(order.vault)?;
         if header.epoch != FIRST_EPOCH {
             return Err(wrong_epoch());
         }

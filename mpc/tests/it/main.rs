@@ -15,6 +15,7 @@ mod attest;
 mod byzantine;
 mod byzantine_node;
 mod cggmp24;
+mod client_signer;
 mod cluster;
 mod cross_network;
 mod crowd;

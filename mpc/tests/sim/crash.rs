@@ -132,6 +132,7 @@ impl CrashPair {
             _ => (Arc::default(), LossRule::default()),
         };
         let config = NodeConfig {
+            client: None,
             keygen_quota: KeygenQuota::default(),
             name: format!("node-{place}"),
             identity: Arc::clone(&self.identities[place]),
@@ -198,6 +199,7 @@ impl CrashPair {
             .sign(
                 order,
                 SigningTask {
+                    client_signer: None,
                     scheme: Scheme::default_of(order.network.curve()),
                     session,
                     holders: &holders,

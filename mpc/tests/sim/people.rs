@@ -428,6 +428,7 @@ impl Attack {
         world.oracle.expect(session, order);
         let cluster = self.orchestrator.cluster().await;
         let task = SigningTask {
+            client_signer: None,
             scheme: world.setting.scheme,
             session,
             holders,

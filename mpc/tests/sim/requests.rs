@@ -88,6 +88,7 @@ pub async fn once(
     let call = cluster.sign(
         order,
         covault_mpc::cluster::SigningTask {
+            client_signer: None,
             scheme: Scheme::default_of(order.network.curve()),
             session,
             holders,

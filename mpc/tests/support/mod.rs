@@ -37,8 +37,8 @@ use covault_mpc::{
     cluster::{Cluster, ClusterConfig, NodeStatus, SigningTask},
     identity::NodeIdentity,
     node::{
-        KeyRules, KeygenQuota, NoResumeDetector, Node, NodeConfig, OrderCheck, RebuildCheck,
-        ResumeDetector, ThresholdLimits,
+        ClientSignerConfig, KeyRules, KeygenQuota, NoResumeDetector, Node, NodeConfig, OrderCheck,
+        RebuildCheck, ResumeDetector, SigningCallback, ThresholdLimits,
     },
     policy::Spending,
     pool::CpuPool,
@@ -132,6 +132,8 @@ pub struct TestNode {
     pub rules: KeyRules,
     /// Whom it knows; everybody when empty, and nobody is pinned when `None`.
     pub peers: Option<Vec<NodeId>>,
+    /// Makes it a client signer.
+    pub callback: Option<Arc<dyn SigningCallback>>,
     name: String,
     running: Option<RunningNode>,
 }
@@ -165,6 +167,7 @@ pub fn task(
     deadline_ms: u64,
 ) -> SigningTask<'_> {
     SigningTask {
+        client_signer: None,
         scheme,
         session,
         holders,
@@ -224,6 +227,7 @@ impl TestCluster {
                 backup_recipients: Vec::new(),
                 rules: free(),
                 peers: Some(Vec::new()),
+                callback: None,
                 running: None,
             })
             .collect();
@@ -268,6 +272,10 @@ impl TestCluster {
             _ => peers,
         });
         let config = NodeConfig {
+            client: node.callback.clone().map(|callback| ClientSignerConfig {
+                vault: self.vault,
+                callback,
+            }),
             keygen_quota: self.keygen_quota,
             name: node.name.clone(),
             identity: Arc::clone(&node.identity),

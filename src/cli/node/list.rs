@@ -66,6 +66,7 @@ fn state(node: &Node) -> &'static str {
     match node.live {
         false => "offline",
         true if node.halted.is_empty() => "live",
+        true if node.halted.iter().all(|halt| halt == "clientSigner") => "client signer",
         true if node.halted.iter().any(|halt| halt == "frozen") => "frozen",
         true => "halted",
     }
@@ -89,6 +90,9 @@ fn advice(halted: &str) -> &'static str {
         "frozen" => {
             "signs nothing: its operator has frozen it (covault node freeze), and thaws it on its machine \
              with covault node thaw."
+        }
+        "clientSigner" => {
+            "is a client signer: it signs what names it as callbackClientSignerPublicKey, and nothing else."
         }
         _ => "does not sign, for a reason that this version does not know.",
     }

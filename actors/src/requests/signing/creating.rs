@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use covault_core::{
     fault::{Class, Fault},
-    request::{ApprovalMode, RequestEvent, SigningRequest},
+    request::{RequestEvent, SigningRequest},
     schema::wire,
     wallet::WalletStatus,
 };
@@ -53,7 +53,7 @@ impl SigningState {
         let stored = StoredRequest::open(request, 0)?;
         let queries = tx_builder::queries(&self.services, stored.request.network, &stored.payload);
         let rule = stored.request.consent.rule.clone();
-        let at_once = rule.mode == ApprovalMode::Automatic;
+        let at_once = rule.needs() == 0;
         let mut events = vec![
             RequestEvent::PolicyPassed { broadcast },
             RequestEvent::ApprovalAsked { rule },

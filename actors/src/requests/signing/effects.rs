@@ -361,6 +361,7 @@ async fn sign(
         threshold: generation.threshold,
         deadline_ms,
         token: request.token,
+        client_signer: request.consent.rule.client_signer(),
     };
     if !services.is_lease_fresh() {
         return (Some(generation.epoch), Err(Fault::unavailable(UNSURE)));

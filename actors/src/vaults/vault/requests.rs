@@ -6,7 +6,7 @@ use covault_core::{
     fault::{Class, Fault},
     ids::RequestId,
     networks::{Payload, Resource},
-    request::{ApprovalMode, Consent, RequestEffect, RequestState, SigningRequest},
+    request::{Consent, RequestEffect, RequestState, SigningRequest},
 };
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
@@ -237,8 +237,13 @@ impl VaultState {
             return Ok(());
         }
         // That of its row may be older.
-        request.consent = Consent::new(self.vault.approval.clone());
-        if self.vault.approval.mode == ApprovalMode::Automatic {
+        let client_signer = request.consent.rule.client_signer();
+        let rule = self.vault.approval.clone();
+        request.consent = Consent::new(match client_signer {
+            Some(signer) => rule.of_client_signer(signer),
+            None => rule,
+        });
+        if request.consent.rule.needs() == 0 {
             self.queue_up(id, account_queue);
         }
         let start = SigningStart::New {

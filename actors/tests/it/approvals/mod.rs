@@ -18,8 +18,8 @@ use covault_actors::{
     chain_rpc::TransactionSighting,
     gateway::{Caller, Gateway, VaultScope},
     operations::{
-        ApproveSigningRequest, CreateVault, GetPendingSigningRequests, GetSigningRequestList,
-        RejectSigningRequest,
+        ApproveSigningRequest, CreateSigningRequest, CreateVault, GetPendingSigningRequests,
+        GetSigningRequestList, RejectSigningRequest,
     },
     store::{KeySpace, Scan, Store, memory::MemoryStore},
 };

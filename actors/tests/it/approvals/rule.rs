@@ -135,3 +135,45 @@ async fn manual__should_sign_nothing_for_a_client_that_creates_looks_and_rejects
     assert_eq!(rows(&world, KeySpace::NonceReservation).await, 0);
     assert_eq!(rows(&world, KeySpace::Awaiting).await, 0);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_signer__should_decide_in_place_of_the_people_of_its_vault() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let from = manual(&gateway).await;
+    let make = async |key: String| {
+        let request = wire::CreateSigningRequestRequest {
+            callback_client_signer_public_key: Some(key),
+            ..request(raw(&from))
+        };
+        let made = call::<CreateSigningRequest>(&gateway, &admin(), request).await;
+        made.map(|made| made.signing_request.unwrap())
+    };
+    let line = node(1).openssh_line("");
+    let bare = line.trim_start_matches("ssh-ed25519 ").to_owned();
+    for key in [format!("{line} production"), line.clone(), bare] {
+        let made = make(key).await.unwrap();
+        assert_eq!(made.callback_client_signer_public_key, Some(line.clone()));
+        assert_eq!(
+            (
+                made.required_approval_count,
+                made.pending_operation.as_str()
+            ),
+            (0, "")
+        );
+        assert_eq!(outcome(&gateway, &made.uuid).await.error, None);
+        assert_eq!(world.signers.client_signer(&made.uuid), Some(node(1)));
+        let shown = details(&gateway, &made.uuid).await;
+        assert_eq!(shown.callback_client_signer_public_key, Some(line.clone()));
+    }
+    // Whom nobody has given a share cannot take part.
+    let fault = make(node(99).openssh_line("")).await.unwrap_err();
+    assert_eq!(
+        fault.message(),
+        "callbackClientSignerPublicKey: holds no share of this key of the vault; reshare the vault to it first"
+    );
+    // An empty key is none.
+    let made = make(String::new()).await.unwrap();
+    assert_eq!(made.callback_client_signer_public_key, None);
+    assert_eq!(waits(&gateway, &made.uuid).await.required_approval_count, 2);
+}

@@ -43,9 +43,18 @@ pub(in crate::cluster) struct SigningAsk {
     /// Inputs to be signed.
     work: usize,
     class: usize,
+    client_signer: Option<NodeId>,
 }
 
 impl SigningAsk {
+    /// One that takes part in each team; other client signers in none.
+    pub(in crate::cluster) fn with_client_signer(self, client_signer: Option<NodeId>) -> Self {
+        Self {
+            client_signer,
+            ..self
+        }
+    }
+
     pub(in crate::cluster) fn new(
         scheme: Scheme,
         holders: &[NodeId],
@@ -68,6 +77,7 @@ impl SigningAsk {
             party,
             work: inputs.max(1),
             class: class_of(inputs),
+            client_signer: None,
         }
     }
 

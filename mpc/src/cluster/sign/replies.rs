@@ -2,13 +2,12 @@
 
 use covault_core::{
     fault::{Class, Fault, FaultCode},
-    ids::VaultId,
     order::NodeId,
 };
 
 use super::{AttemptOutcome, ClusterInner, SigningRun};
 use crate::{
-    cluster::{calls::NodeReply, select_signers::AttemptFailures},
+    cluster::{calls::NodeReply, node_registry::SigningFor, select_signers::AttemptFailures},
     evidence::Equivocation,
     message::OrderReply,
     meter,
@@ -195,7 +194,7 @@ impl ClusterInner {
         holders: &[NodeId],
         needed: usize,
         mut failures: AttemptFailures,
-        vault: VaultId,
+        signing_for: SigningFor,
     ) -> Fault {
         // Fewer refusals than it takes to stop the rest are no verdict: one node may lie.
         let verdict = holders.len().saturating_sub(needed).saturating_add(1);
@@ -233,7 +232,7 @@ impl ClusterInner {
         if culprits.is_empty() {
             return self
                 .node_registry
-                .too_few(holders, needed, &failures, Some(vault));
+                .too_few(holders, needed, &failures, Some(signing_for));
         }
         self.node_registry.misbehaved(&culprits)
     }

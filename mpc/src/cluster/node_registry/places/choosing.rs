@@ -110,7 +110,14 @@ impl NodeRegistry {
         let is_live = |node: &NodeId, halted: &[HaltReason]| {
             let known = state.known.get(node);
             known.is_some_and(|known| self.is_live(known) && !known.is_frozen(vault))
-                && !halted.iter().any(|halt| *halt != HaltReason::Claims)
+                && halted.iter().all(|halt| match halt {
+                    HaltReason::Claims | HaltReason::ClientSigner => true,
+                    HaltReason::Clock | HaltReason::Twice | HaltReason::Frozen => false,
+                })
+        };
+        // A client signer that is not named is not waited for either.
+        let stands_aside = |node: &NodeId, halted: &[HaltReason]| {
+            ask.client_signer != Some(*node) && halted.contains(&HaltReason::ClientSigner)
         };
         let halted: Vec<Vec<HaltReason>> = key
             .holders
@@ -122,7 +129,10 @@ impl NodeRegistry {
             .holders
             .iter()
             .zip(&halted)
-            .map(|(node, halted)| load(node).filter(|_| is_live(node, halted))?.answer(class))
+            .map(|(node, halted)| {
+                let load = load(node).filter(|_| !stands_aside(node, halted));
+                load.filter(|_| is_live(node, halted))?.answer(class)
+            })
             .collect();
         let count = key.holders.len().max(1);
         let slowness = slowness(&answers);
@@ -130,6 +140,7 @@ impl NodeRegistry {
             state.mistrusted_pairs.keys().copied().collect();
         let pick = |tries_slow: bool| {
             let holders = key.holders.iter().enumerate().zip(&halted).zip(&slowness);
+            let holders = holders.filter(|(((_, node), halted), _)| !stands_aside(node, halted));
             let candidates = holders.map(|(((place, node), halted), slow)| {
                 let suspect = state.suspect_until.get(node);
                 let suspect = suspect.filter(|(until, _)| now_ms < *until);
@@ -144,6 +155,7 @@ impl NodeRegistry {
                 };
                 SignerCandidate {
                     node: *node,
+                    required: ask.client_signer == Some(*node),
                     live: is_live(node, halted),
                     free: load(node).is_some_and(|load| load.has_room(now, overdraft)),
                     avoided: load(node).is_some_and(|load| load.is_avoided(now)),
