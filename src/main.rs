@@ -3,12 +3,14 @@
 mod abis;
 mod adapters;
 mod api;
+mod callback;
 mod chain_nodes;
 mod cli;
 mod command_bus;
 mod config;
 mod files;
 mod grpc;
+mod health;
 mod http;
 mod metrics;
 mod openapi;

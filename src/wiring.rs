@@ -23,14 +23,12 @@ use covault_mpc::{
     bus::{Bus, memory::MemoryBus},
     cluster::{Cluster, ClusterConfig},
     identity::NodeIdentity,
-    node::{
-        ClientSignerConfig, CurrentPolicy, KeyRules, KeygenQuota, NodeConfig, ResumeDetector,
-    },
+    node::{ClientSignerConfig, CurrentPolicy, KeyRules, KeygenQuota, NodeConfig, ResumeDetector},
     policy::Policy,
     pool::CpuPool,
     preprocess::Watermarks,
 };
-use secrecy::SecretString;
+use secrecy::{ExposeSecret as _, SecretString};
 use tokio::{net::TcpListener, signal::unix::Signal, sync::watch};
 
 use crate::{
@@ -41,10 +39,11 @@ use crate::{
         admission::{Admission, AdmissionLimits, Rate},
         auth::{Tokens, new_token},
     },
+    callback::HttpCallback,
     chain_nodes,
     config::{
-        self, Config, ProcessRole, RateLimits, ServeSettings, SignerSettings, StoreKind,
-        TlsSettings,
+        self, CallbackSettings, Config, PrivateKey, ProcessRole, RateLimits, ServeSettings,
+        SignerSettings, StoreKind, TlsSettings,
     },
     files, grpc,
     http::{
@@ -121,6 +120,53 @@ pub fn identity(path: &Path, comment: &str) -> anyhow::Result<Arc<NodeIdentity>>
         files::write_public(&public, line.as_bytes())?;
     }
     Ok(Arc::new(identity))
+}
+
+/// The identity of a signer node: a client signer's key is where its configuration has it, and is not made.
+///
+/// # Errors
+/// When it cannot be read or made.
+pub fn signer_identity(config: &Config, name: &str) -> anyhow::Result<Arc<NodeIdentity>> {
+    match config.client_signer.private_key() {
+        None => identity(&config.signer.identity_file(), name),
+        Some(_) => existing_identity(config).map(Arc::new),
+    }
+}
+
+/// The same, which is not made in any case.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn existing_identity(config: &Config) -> anyhow::Result<NodeIdentity> {
+    let password = config.client_signer.password();
+    match config.client_signer.private_key() {
+        None => load_identity(&config.signer.identity_file()),
+        Some(PrivateKey::File(path)) => {
+            NodeIdentity::load_encrypted(&path, password.as_ref()).map_err(explain)
+        }
+        Some(PrivateKey::Text(pem)) => {
+            let pem = pem.expose_secret().as_bytes();
+            NodeIdentity::from_openssh(pem, password.as_ref()).map_err(|problem| {
+                anyhow::anyhow!("ssh.private-key (client_signer.private_key) {problem}")
+            })
+        }
+    }
+}
+
+/// What makes a node a client signer.
+///
+/// # Errors
+/// When URL or secret cannot be used.
+pub fn client_signer(
+    callback: CallbackSettings,
+    identity: &Arc<NodeIdentity>,
+) -> anyhow::Result<ClientSignerConfig> {
+    let vault = callback.vault;
+    let callback = HttpCallback::new(callback, Arc::clone(identity), Arc::new(SystemClock))?;
+    Ok(ClientSignerConfig {
+        vault,
+        callback: Arc::new(callback),
+    })
 }
 
 /// Loads an existing identity.

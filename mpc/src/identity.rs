@@ -16,6 +16,7 @@ use covault_core::{
     port::Entropy,
 };
 use ed25519_dalek::{Signer as _, SigningKey, VerifyingKey};
+use secrecy::{ExposeSecret as _, SecretString};
 use ssh_key::{
     LineEnding, PrivateKey,
     private::{Ed25519Keypair, KeypairData},
@@ -53,6 +54,14 @@ impl NodeIdentity {
     /// [`Class::Invalid`] naming the file when it is missing, readable by others than its
     /// owner, encrypted, or not an Ed25519 key.
     pub fn load(path: &Path) -> Result<Self, Fault> {
+        Self::load_encrypted(path, None)
+    }
+
+    /// As [`NodeIdentity::load`], of a file that this password opens, where there is one.
+    ///
+    /// # Errors
+    /// As [`NodeIdentity::load`].
+    pub fn load_encrypted(path: &Path, password: Option<&SecretString>) -> Result<Self, Fault> {
         use std::{io::Read as _, os::unix::fs::PermissionsExt as _};
         let refuse = |problem: &str| {
             Fault::new(
@@ -75,15 +84,25 @@ impl NodeIdentity {
         }
         let mut pem = Zeroizing::new(Vec::new());
         file.read_to_end(&mut pem).map_err(unreadable)?;
-        let key = PrivateKey::from_openssh(pem.as_slice())
-            .map_err(|cause| refuse("is not an OpenSSH private key").caused_by(cause))?;
-        if key.is_encrypted() {
-            return Err(refuse("is encrypted; use a key without passphrase"));
-        }
-        let pair = key
-            .key_data()
-            .ed25519()
-            .ok_or_else(|| refuse("is not an ssh-ed25519 key"))?;
+        Self::from_openssh(&pem, password).map_err(refuse)
+    }
+
+    /// The key in the text of an OpenSSH private key file, which this password opens, where there is one. Or what is wrong
+    /// with it.
+    ///
+    /// # Errors
+    /// A sentence without its subject.
+    pub fn from_openssh(pem: &[u8], password: Option<&SecretString>) -> Result<Self, &'static str> {
+        let key = PrivateKey::from_openssh(pem).map_err(|_| "is not an OpenSSH private key")?;
+        let key = match (key.is_encrypted(), password) {
+            (true, None) => return Err("is encrypted; use a key without passphrase"),
+            (true, Some(password)) => key
+                .decrypt(password.expose_secret())
+                .map_err(|_| "is encrypted, and the password does not open it")?,
+            (false, _) => key,
+        };
+        let pair = key.key_data().ed25519();
+        let pair = pair.ok_or("is not an ssh-ed25519 key")?;
         let seed = Zeroizing::new(pair.private.to_bytes());
         Ok(Self::from_seed(&seed))
     }
@@ -189,5 +208,38 @@ mod tests {
         let fault = NodeIdentity::load(&path).err().unwrap();
         assert!(fault.message().contains("chmod 600"), "{fault:?}");
         assert!(NodeIdentity::load(&folder.path().join("none")).is_err());
+    }
+
+    /// Made by `ssh-keygen -t ed25519 -N hunter2`.
+    const ENCRYPTED: &str = "-----BEGIN OPENSSH PRIVATE KEY-----\n\
+        b3BlbnNzaC1rZXktdjEAAAAACmFlczI1Ni1jdHIAAAAGYmNyeXB0AAAAGAAAABAXTs+Cm4\n\
+        5KulmC1AkVjQcqAAAAEAAAAAEAAAAzAAAAC3NzaC1lZDI1NTE5AAAAIOhntggBARCOEK0/\n\
+        IDH/35vnkPh83mVPYohCxLaa1wF6AAAAkIcmYYmbGXXzxjl9zWddbU/+blB8FLe72xDRXh\n\
+        qD0V9oR1u4iDpepfiNRuFqbGeDJOkeZG+gIMQUeeTlqhfKvy53cmJDI43gG41e8Hvmd7aK\n\
+        GBNKVVeGcBTPc5hfYxwhVzdzkM4utWzyYhRPLRYCKJQE3vyqJ1VtDIukSbYO2Efc2vDz3r\n\
+        5LcNApkAXaEdDFDw==\n\
+        -----END OPENSSH PRIVATE KEY-----\n";
+
+    #[test]
+    fn identity__should_be_opened_by_its_password_alone() {
+        let id = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOhntggBARCOEK0/IDH/35vnkPh83mVPYohCxLaa1wF6";
+        let open = |password: Option<&str>| {
+            let password = password.map(SecretString::from);
+            NodeIdentity::from_openssh(ENCRYPTED.as_bytes(), password.as_ref())
+        };
+        assert_eq!(open(Some("hunter2")).ok().unwrap().openssh_line(""), id);
+        let problem = open(Some("hunter3")).err().unwrap();
+        assert_eq!(problem, "is encrypted, and the password does not open it");
+        assert_eq!(
+            open(None).err().unwrap(),
+            "is encrypted; use a key without passphrase"
+        );
+        // A password for a key that needs none does no harm.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("id");
+        let identity = NodeIdentity::generate(&SystemEntropy);
+        identity.save(&path).unwrap();
+        let loaded = NodeIdentity::load_encrypted(&path, Some(&"x".into())).unwrap();
+        assert_eq!(loaded.id(), identity.id());
     }
 }

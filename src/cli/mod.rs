@@ -5,6 +5,7 @@ mod approve;
 mod audit;
 mod backup;
 mod client;
+mod client_signer;
 mod dev;
 mod node;
 mod openapi;
@@ -40,6 +41,7 @@ enum Command {
     Dev(dev::Args),
     Serve(serve::Args),
     Signer(signer::Args),
+    ClientSigner(client_signer::Args),
     /// Vaults: create, list, refresh, reshare, back up (calls a running orchestrator).
     #[command(subcommand)]
     Vault(vault::Command),
@@ -91,6 +93,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Dev(args) => Box::pin(dev::run(args)),
         Command::Serve(args) => Box::pin(serve::run(args, protection)),
         Command::Signer(args) => return signer::run(args, protection),
+        Command::ClientSigner(args) => return client_signer::run(args, protection),
         Command::Vault(command) => Box::pin(vault::run(command)),
         Command::Node(command) => Box::pin(node::run(command)),
         Command::Token(command) => Box::pin(token::run(command)),

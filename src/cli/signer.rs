@@ -20,9 +20,9 @@ use futures::future::FutureExt as _;
 
 use super::node;
 use crate::{
-    config::{Config, SignerSettings},
+    config::{CallbackSettings, Config, SignerSettings},
     files::{self, FolderLock},
-    metrics,
+    health, metrics,
     passphrase::{self, Passphrase},
     protect::ProcessProtection,
     resumption::MachineWatch,
@@ -53,6 +53,7 @@ struct SignerSetup {
     config: Config,
     _folder_lock: FolderLock,
     policy: Policy,
+    callback: Option<CallbackSettings>,
     identity: Arc<NodeIdentity>,
     passphrase: Passphrase,
     orchestrators: Vec<NodeId>,
@@ -61,12 +62,21 @@ struct SignerSetup {
 }
 
 pub fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()> {
+    run_node(args.config, false, protection)
+}
+
+/// Runs a node; a client signer where `asks`, else where its configuration makes it one.
+pub fn run_node(
+    config: Option<PathBuf>,
+    asks: bool,
+    protection: ProcessProtection,
+) -> anyhow::Result<()> {
     // In this thread alone: landlock holds for the threads that are started after it.
     let alone = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("the asynchronous runtime cannot be started")?;
-    let Some(setup) = alone.block_on(prepare(args).boxed_local())? else {
+    let Some(setup) = alone.block_on(prepare(config.as_deref(), asks).boxed_local())? else {
         return Ok(());
     };
     drop(alone);
@@ -82,19 +92,25 @@ pub fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()> {
 }
 
 /// `None` when the process was stopped while a file was missing.
-async fn prepare(args: Args) -> anyhow::Result<Option<SignerSetup>> {
+async fn prepare(file: Option<&Path>, asks: bool) -> anyhow::Result<Option<SignerSetup>> {
     // First: SIGHUP must not end a node that waits for others. Its policy is read again once it serves.
     let _hangups = shutdown::hangups()?;
-    let (config, ignored) = Config::load_for_signer(args.config.as_deref())?;
+    let (config, ignored) = Config::load_for_signer(file)?;
     super::start_logging(&config, &ignored)?;
     let mut stop = shutdown::on_signals()?;
     let signer = &config.signer;
-    check_initialized(signer)?;
+    let callback = config.client_signer.callback()?;
+    if asks && callback.is_none() {
+        bail!(
+            "a client signer needs vault-uuid and callback-url (client_signer.vault and client_signer.callback_url)"
+        );
+    }
+    check_initialized(&config)?;
     check_orchestrators(signer)?;
     signer.check_secure()?;
     let _folder_lock = files::lock_node_folder(&signer.data_dir)?;
     let policy = wiring::policy(signer)?;
-    let identity = wiring::identity(&signer.identity_file(), &signer.name)?;
+    let identity = wiring::signer_identity(&config, &signer.name)?;
     let passphrase = passphrase::obtain(signer, &node::keyring(signer))?;
     let orchestrators = nodes("signer.orchestrators", &signer.orchestrators, &mut stop);
     let Some(orchestrators) = orchestrators.await? else {
@@ -114,6 +130,7 @@ async fn prepare(args: Args) -> anyhow::Result<Option<SignerSetup>> {
         config,
         _folder_lock,
         policy,
+        callback,
         identity,
         passphrase,
         orchestrators,
@@ -127,6 +144,7 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
         config,
         _folder_lock,
         policy,
+        callback,
         identity,
         passphrase,
         orchestrators,
@@ -173,8 +191,15 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
     let gauges = metrics::signer_gauges(Arc::clone(&bus));
     let tls = ServerTls::load(&config.tls)?;
     let metrics = metrics::start(&signer.metrics_listen, tls, gauges, stop.clone()).await?;
+    let client = callback
+        .map(|callback| wiring::client_signer(callback, &identity))
+        .transpose()?;
+    let health = match &client {
+        Some(_) => health::start(&config.client_signer.health_listen, stop.clone()).await?,
+        None => None,
+    };
     let node = wiring::node_config(SignerParts {
-        client: None,
+        client,
         name: signer.name.clone(),
         folder: signer.data_dir.clone(),
         identity,
@@ -202,13 +227,18 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
     if let Some(metrics) = metrics {
         metrics.await.context("the metrics server failed")??;
     }
+    if let Some(health) = health {
+        health.await.context("the health server failed")??;
+    }
     tracing::info!("stopped");
     Ok(())
 }
 
 /// Refuses a start by mistake on an empty folder: the identity is made on purpose.
-fn check_initialized(signer: &SignerSettings) -> anyhow::Result<()> {
-    if signer.generate_passphrase || signer.identity_file().exists() {
+fn check_initialized(config: &Config) -> anyhow::Result<()> {
+    let signer = &config.signer;
+    let has_key = config.client_signer.private_key().is_some();
+    if signer.generate_passphrase || has_key || signer.identity_file().exists() {
         return Ok(());
     }
     bail!(

@@ -1,9 +1,11 @@
 //! Configuration, in layers: the defaults file, the operator's file, the environment.
 
 mod chains;
+mod client_signer;
 mod cluster;
 pub mod credentials;
 mod signer;
+mod yaml;
 
 use std::{
     collections::BTreeMap,
@@ -20,6 +22,7 @@ use toml::{Table, Value};
 use self::chains::{chain_id, empty_chain};
 pub use self::{
     chains::{ChainNodes, ChainSettings},
+    client_signer::{CallbackFormat, CallbackSettings, ClientSignerSettings, PrivateKey},
     cluster::{ClusterSettings, ProcessRole},
 };
 use crate::files;
@@ -43,6 +46,7 @@ pub struct Config {
     pub cluster: ClusterSettings,
     pub limits: RateLimits,
     pub signer: SignerSettings,
+    pub client_signer: ClientSignerSettings,
     pub idempotency: IdempotencySettings,
     pub evm: EvmSettings,
     pub chains: ChainSettings,
@@ -272,6 +276,9 @@ pub enum ConfigError {
         line: usize,
         problem: String,
     },
+    /// Without the line itself, for the same reason.
+    #[error("{origin} is not YAML that can be read: {problem}")]
+    Yaml { origin: String, problem: String },
     #[error("{origin}: unknown setting {key}; allowed: {known}")]
     Unknown {
         origin: String,
@@ -345,7 +352,11 @@ impl Config {
                 Ok((path.display().to_string(), text))
             })
             .transpose()?;
-        Self::layer(text, variables()?)
+        let (config, ignored) = Self::layer(text, variables()?)?;
+        if let Some(file) = file.filter(|_| config.client_signer.holds_secret()) {
+            files::read_secret(file).map_err(ConfigError::Untrusted)?;
+        }
+        Ok((config, ignored))
     }
 
     /// As [`Config::load`], with `text` in place of a file.
@@ -362,7 +373,10 @@ impl Config {
     ) -> Result<(Self, Vec<String>), ConfigError> {
         let mut settings = defaults()?;
         if let Some((origin, text)) = file {
-            let overlay = parse(&origin, &text)?;
+            let overlay = match yaml::is_yaml(&origin) {
+                true => yaml::parse(&origin, &text)?,
+                false => parse(&origin, &text)?,
+            };
             merge(&mut settings, overlay, &origin, "")?;
         }
         let mut ignored = Vec::new();

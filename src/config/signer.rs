@@ -12,10 +12,19 @@ const FROM_ENVIRONMENT: &[&str] = &[
     "nonce_pool_high",
 ];
 
+/// The same of a client signer.
+const CLIENT_FROM_ENVIRONMENT: &[&str] = &["password", "health_listen"];
+
 /// Whether the setting with this path, joined by `_`, is read from the configuration file only.
 pub(super) fn is_file_only(path: &str) -> bool {
-    path.strip_prefix("signer_")
-        .is_some_and(|setting| !FROM_ENVIRONMENT.contains(&setting))
+    let tables = [
+        ("signer_", FROM_ENVIRONMENT),
+        ("client_signer_", CLIENT_FROM_ENVIRONMENT),
+    ];
+    tables.iter().any(|(table, from_environment)| {
+        let setting = path.strip_prefix(table);
+        setting.is_some_and(|setting| !from_environment.contains(&setting))
+    })
 }
 
 impl SignerSettings {

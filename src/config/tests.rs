@@ -355,3 +355,128 @@ fn vaults_of_a_signer__should_have_rules_of_their_own() {
         assert!(Config::layer(Some(("test".to_owned(), wrong)), Vec::new()).is_err());
     }
 }
+
+/// A file of the public product, as its users have it.
+const CLIENT_SIGNER: &str = "vault-uuid: 00000000-0000-4000-8000-000000000001
+callback-url: http://127.0.0.1:8088/callback
+ssh:
+  private-key: /etc/client/id_ed25519
+  password:
+http-health:
+  listening-addr: :8090
+";
+
+fn yaml(text: &str) -> Result<Config, ConfigError> {
+    Config::layer(Some(("config.yml".to_owned(), text.to_owned())), Vec::new())
+        .map(|(config, _)| config)
+}
+
+#[test]
+fn client_signer__should_take_the_file_of_the_public_product_as_it_is() {
+    let config = yaml(CLIENT_SIGNER).expect("loads");
+    let client = &config.client_signer;
+    assert_eq!(client.health_listen, ":8090");
+    assert!(client.password().is_none() && !client.holds_secret());
+    match client.private_key() {
+        Some(PrivateKey::File(path)) => assert_eq!(path, Path::new("/etc/client/id_ed25519")),
+        _ => panic!("{client:?}"),
+    }
+    let callback = client.callback().expect("complete").expect("there");
+    assert_eq!(callback.url, "http://127.0.0.1:8088/callback");
+    assert_eq!(callback.format, CallbackFormat::Protobuf);
+    assert_eq!(
+        callback.vault.to_string(),
+        "00000000-0000-4000-8000-000000000001"
+    );
+    // With what a node of ours needs beside it, and the key in the file.
+    let more = CLIENT_SIGNER.replace(
+        "private-key: /etc/client/id_ed25519\n  password:",
+        "private-key: |\n    -----BEGIN OPENSSH PRIVATE KEY-----\n    AAAA\n    -----END OPENSSH PRIVATE KEY-----\n  password: hunter2",
+    ) + "callback-format: json\nbus:\n  redis_url: redis://bus:6379\nsigner:\n  name: bot\n  least_threshold: 2\n  orchestrators: [ssh-ed25519 AAAA]\n";
+    let config = yaml(&more).expect("loads");
+    let client = &config.client_signer;
+    assert!(client.holds_secret() && client.password().is_some());
+    assert!(matches!(client.private_key(), Some(PrivateKey::Text(_))));
+    assert_eq!(
+        client.callback().expect("complete").expect("there").format,
+        CallbackFormat::Json
+    );
+    assert_eq!(
+        (config.signer.name.as_str(), config.bus.redis_url.as_str()),
+        ("bot", "redis://bus:6379")
+    );
+    assert_eq!(config.signer.orchestrators, ["ssh-ed25519 AAAA"]);
+    assert_eq!(config.signer.limits().least_threshold, Some(2));
+    assert!(!format!("{config:?}").contains("hunter2"));
+    // The sample, too.
+    let sample = include_str!("../../deploy/client-signer.yml");
+    let config = yaml(sample).expect("loads");
+    config
+        .client_signer
+        .callback()
+        .expect("complete")
+        .expect("there");
+    config.signer.check_secure().expect("closed");
+}
+
+#[test]
+fn client_signer__should_say_what_is_wrong_with_its_file_without_showing_it() {
+    let wrong = |text: &str| yaml(text).expect_err(text).to_string();
+    for (text, says) in [
+        (
+            "ssh:\n  password: hunter2\n  passwort: x\n",
+            "unknown setting ssh.passwort; allowed: private-key, password",
+        ),
+        ("callback-uri: http://x\n", "unknown setting callback-uri"),
+        (
+            "ssh:\n  password: 1234\n",
+            "ssh.password must be of type string (in quotes where",
+        ),
+        ("ssh: hunter2\n", "ssh is a table of settings"),
+        (
+            "vault-uuid: a\nvault-uuid: b\n",
+            "config.yml is not YAML that can be read: line 2",
+        ),
+        ("ssh: [hunter2", "config.yml is not YAML that can be read"),
+        ("hunter2", "it must be names with values"),
+        ("signer:\n  name:\n", "a setting without a value"),
+        ("callback-format: xml\n", "configuration:"),
+    ] {
+        let problem = wrong(text);
+        assert!(
+            problem.contains(says) && !problem.contains("hunter2"),
+            "{text}: {problem}"
+        );
+    }
+    for (text, says) in [
+        ("vault-uuid: a\ncallback-url: http://x\n", "is no uuid"),
+        (
+            "vault-uuid: a\n",
+            "callback-url (client_signer.callback_url) is missing",
+        ),
+        (
+            "callback-url: http://x\n",
+            "vault-uuid (client_signer.vault) is missing",
+        ),
+    ] {
+        let callback = yaml(text).expect("loads").client_signer.callback();
+        let problem = callback.err().expect(text).to_string();
+        assert!(problem.contains(says), "{problem}");
+    }
+    assert!(
+        yaml("log:\n  level: info\n")
+            .expect("loads")
+            .client_signer
+            .callback()
+            .expect("none")
+            .is_none()
+    );
+    // Variables change neither what decides nor whose name it is in.
+    let refused = problem("", &[("COVAULT_CLIENT_SIGNER_CALLBACK_URL", "http://evil")]);
+    assert!(
+        refused.contains("client.signer") || refused.contains("configuration file only"),
+        "{refused}"
+    );
+    layered("", &[("COVAULT_CLIENT_SIGNER_PASSWORD", "x")])
+        .expect("a password may come from there");
+}

@@ -16,6 +16,7 @@ mod address_proofs;
 mod audit;
 mod backup;
 mod clear;
+mod client_signer;
 mod closed;
 mod cluster;
 mod crash;

@@ -31,9 +31,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     super::super::start_logging(&config, &ignored)?;
     let signer = &config.signer;
     let name = args.name.as_deref().unwrap_or(&signer.name);
-    let (identity, keyring) = (signer.identity_file(), keyring(signer));
-    let line = if identity.exists() && keyring.exists() {
-        let line = wiring::load_identity(&identity)?.openssh_line(name);
+    let has_key = config.client_signer.private_key().is_some();
+    let keyring = keyring(signer);
+    let line = if (has_key || signer.identity_file().exists()) && keyring.exists() {
+        let line = wiring::existing_identity(&config)?.openssh_line(name);
         eprintln!(
             "the node in {} already exists; nothing was changed",
             signer.data_dir.display()
@@ -44,7 +45,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         let passphrase = passphrase::obtain(signer, &keyring)?;
         AgeShareStore::open(&signer.data_dir, &passphrase.secret, passphrase.work_factor)
             .map_err(wiring::explain)?;
-        let line = wiring::identity(&identity, name)?.openssh_line(name);
+        let line = wiring::signer_identity(&config, name)?.openssh_line(name);
         eprintln!(
             "created the node in {}; without its passphrase its shares are lost",
             signer.data_dir.display()

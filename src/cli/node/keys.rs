@@ -26,7 +26,7 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<()> {
     let (config, _) = Config::load_for_signer(args.config.as_deref())?;
     let signer = &config.signer;
-    let identity = wiring::load_identity(&signer.identity_file())?;
+    let identity = wiring::existing_identity(&config)?;
     let found = KeyStatements::load(&signer.data_dir, &identity.id()).map_err(wiring::explain)?;
     if args.json {
         print_line(serde_json::to_string_pretty(&found)?);

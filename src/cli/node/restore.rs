@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
-use covault_mpc::{identity::NodeIdentity, shares::backup};
+use covault_mpc::shares::backup;
 use zeroize::Zeroizing;
 
 use super::keyring;
@@ -11,7 +11,7 @@ use crate::{
     config::Config,
     files,
     passphrase::{self, Passphrase},
-    wiring::explain,
+    wiring::{existing_identity, explain},
 };
 
 /// Put shares back into a node's folder, from backups of its own.
@@ -38,7 +38,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let (config, _) = Config::load_for_signer(args.config.as_deref())?;
     let node = &config.signer;
     let _folder_lock = files::lock_node_folder(&node.data_dir)?;
-    let identity = NodeIdentity::load(&node.identity_file()).map_err(explain)?;
+    let identity = existing_identity(&config)?;
     let Passphrase {
         secret,
         work_factor,

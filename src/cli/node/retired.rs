@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
-use covault_mpc::{
-    identity::NodeIdentity,
-    shares::{ShareStore as _, age_file::AgeShareStore, backup},
-};
+use covault_mpc::shares::{ShareStore as _, age_file::AgeShareStore, backup};
 
 use super::{keyring, print_line};
-use crate::{config::Config, files, passphrase, wiring::explain};
+use crate::{
+    config::Config,
+    files, passphrase,
+    wiring::{existing_identity, explain},
+};
 
 /// List the shares of a node that later generations have replaced, and export them for recovery.
 ///
@@ -39,7 +40,7 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<()> {
     let (config, _) = Config::load_for_signer(args.config.as_deref())?;
     let signer = &config.signer;
-    let identity = NodeIdentity::load(&signer.identity_file()).map_err(explain)?;
+    let identity = existing_identity(&config)?;
     let passphrase = passphrase::obtain(signer, &keyring(signer))?;
     let shares = AgeShareStore::open(&signer.data_dir, &passphrase.secret, passphrase.work_factor)
         .map_err(explain)?;

@@ -258,23 +258,8 @@ impl TestCluster {
     /// Has the operator of every signer permit what its node was asked for.
     pub fn permit_asked(&self) {
         for index in 0..self.signers.len() {
-            let permit = |code: &[&str]| {
-                let mut command = covault();
-                let file = format!("signer-{}.toml", index + 1);
-                command.args(["node", "permit"]).args(code).arg("--config");
-                outcome_of(command.arg(self.folder.path().join(file)))
-            };
-            let (_, asked, _) = permit(&[]);
-            for line in asked.lines().filter(|line| line.contains("not permitted")) {
-                let code = line.split_whitespace().next().unwrap();
-                let (done, printed, err) = permit(&[code]);
-                // What needs no permit of this node may have happened in the meantime.
-                let over = err.contains("no order for the change");
-                assert!(
-                    over || done && printed.contains("permitted"),
-                    "{printed}{err}"
-                );
-            }
+            let file = format!("signer-{}.toml", index + 1);
+            permit_asked(&self.folder.path().join(file));
         }
     }
 
@@ -407,6 +392,26 @@ fn open_to_all(sample: &str) -> String {
     let open = lines.filter(|line| !pins.iter().any(|pin| line.starts_with(pin)));
     let open = open.collect::<Vec<_>>().join("\n");
     open.replace("[signer]", "[signer]\ndevelopment = true") + "\n"
+}
+
+/// Has the operator of the node with this configuration permit what it was asked for.
+pub fn permit_asked(config: &Path) {
+    let permit = |code: &[&str]| {
+        let mut command = covault();
+        command.args(["node", "permit"]).args(code).arg("--config");
+        outcome_of(command.arg(config))
+    };
+    let (_, asked, _) = permit(&[]);
+    for line in asked.lines().filter(|line| line.contains("not permitted")) {
+        let code = line.split_whitespace().next().unwrap();
+        let (done, printed, err) = permit(&[code]);
+        // What needs no permit of this node may have happened in the meantime.
+        let over = err.contains("no order for the change");
+        assert!(
+            over || done && printed.contains("permitted"),
+            "{printed}{err}"
+        );
+    }
 }
 
 /// `ssh-ed25519 AAAA...`, without what follows.
