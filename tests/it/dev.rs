@@ -7,6 +7,13 @@ use super::support::*;
 const EVM: &str = "NETWORK_TYPE_EVM";
 const SOLANA: &str = "NETWORK_TYPE_SOLANA";
 
+/// The JSON that a message shows.
+fn shown_content(message: &Value) -> Value {
+    use ::base64::{Engine as _, engine::general_purpose::STANDARD};
+    let content = STANDARD.decode(message["content"].as_str().unwrap());
+    serde_json::from_slice(&content.unwrap()).unwrap()
+}
+
 #[tokio::test]
 async fn dev__should_sign_messages_that_outside_libraries_accept() {
     let folder = tempfile::tempdir().unwrap();
@@ -60,22 +67,22 @@ async fn dev__should_sign_messages_that_outside_libraries_accept() {
         "primaryType": "Mail",
         "domain": {"name": "Mail", "version": "1", "chainId": 1},
         "message": {"from": {"name": "Ada", "wallet": evm}, "contents": "hello"}});
+    // What no type has is neither signed nor shown.
+    let mut more = payload.clone();
+    more["message"]["from"]["memo"] = json!("pay twice");
+    more["message"]["amount"] = json!("1000000");
     let uuid = api
-        .create(json!({"evmMessage": {"chainId": "1", "from": evm, "content": base64(payload.to_string())}}))
+        .create(json!({"evmMessage": {"chainId": "1", "from": evm, "content": base64(more.to_string())}}))
         .await;
     let outcome = api.execute(&uuid).await;
     let signature = &first_signature(&outcome)["ecdsaSignature"];
-    assert_eq!(
-        outside(
-            "typedData",
-            json!({"payload": payload, "signature": signature})
-        )["address"],
-        json!(evm)
-    );
-    assert_eq!(
-        api.details(&uuid).await["evmMessage"]["type"],
-        "TYPE_SIGN_TYPED_DATA"
-    );
+    for payload in [&payload, &more] {
+        let question = json!({"payload": payload, "signature": signature});
+        assert_eq!(outside("typedData", question)["address"], json!(evm));
+    }
+    let shown = api.details(&uuid).await["evmMessage"].clone();
+    assert_eq!(shown["type"], "TYPE_SIGN_TYPED_DATA");
+    assert_eq!(shown_content(&shown), payload);
 
     for kind in ["rawMessage", "solanaMessage"] {
         let content = base64(format!("{kind} on the other curve"));

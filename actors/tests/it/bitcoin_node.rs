@@ -10,7 +10,8 @@ use std::{
 
 use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainClients, ChainEndpoints, ChainError,
-    ChainKey, Inclusion, NodeAuth, NodeEndpoint, Standing, TrackedTransaction, TransactionSighting,
+    ChainKey, Inclusion, NodeAuth, NodeEndpoint, SpeedUpPolicy, Standing, TrackedTransaction,
+    TransactionSighting,
 };
 use covault_core::{
     fault::ExecuteCode,
@@ -18,13 +19,19 @@ use covault_core::{
         Allocation, ChainData, DynNetworkRules, Network, Payload, Queries, Signed, WireKind,
         bitcoin::{self as rules, UnspentOutput},
     },
-    schema::wire::BtcSendNative,
+    schema::wire::{BtcSendNative, NetworkType, transaction_state::Status},
     signature::Signature,
 };
 use k256::ecdsa::SigningKey;
 use serde_json::{Value, json};
 
-use crate::{ports::free_port, world::*};
+use crate::{
+    ports::free_port,
+    rebroadcast::noted,
+    reservations::pay,
+    tracker::{a_while, until, until_status},
+    world::*,
+};
 
 /// The client's, who may do no more than the decision says.
 const LOGIN: &str = "covault:of-the-client";
@@ -59,10 +66,13 @@ impl Drop for Bitcoind {
 
 impl Bitcoind {
     pub async fn start(folder: &Path, arguments: &[&str]) -> Self {
+        Self::start_at(free_port(), folder, arguments).await
+    }
+
+    async fn start_at(port: u16, folder: &Path, arguments: &[&str]) -> Self {
         // Another test of the process may have installed it.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/node/bitcoind");
-        let port = free_port();
         let (user, password) = LOGIN.split_once(':').unwrap();
         let process = Command::new(program)
             .args(["-regtest", "-server", "-listen=0", "-fallbackfee=0.0001"])
@@ -94,6 +104,15 @@ impl Bitcoind {
         panic!("bitcoind does not answer");
     }
 
+    /// Starts again at the same address, without what was in the mempool; its wallets do not bring that back.
+    pub async fn restart(&mut self, folder: &Path) {
+        self.call("stop", json!([])).await;
+        self.process.wait().unwrap();
+        let port = self.url.rsplit(':').next().unwrap().parse().unwrap();
+        *self = Self::start_at(port, folder, &["-persistmempool=0", "-walletbroadcast=0"]).await;
+        self.call("loadwallet", json!(["tests"])).await;
+    }
+
     /// With coins to spend.
     pub async fn rich(folder: &Path, arguments: &[&str]) -> Self {
         let node = Self::start(folder, arguments).await;
@@ -112,7 +131,7 @@ impl Bitcoind {
 
     pub async fn call(&self, method: &str, params: Value) -> Value {
         let path = match method {
-            "createwallet" | "setmocktime" | "unloadwallet" => "/",
+            "createwallet" | "loadwallet" | "setmocktime" | "stop" | "unloadwallet" => "/",
             _ => "/wallet/tests",
         };
         let answer = self.ask(path, method, params).await.unwrap();
@@ -702,6 +721,67 @@ async fn sightings__should_say_where_bitcoin_transactions_are() {
         matches!(first, TransactionSighting::Replaced(_)),
         "{first:?}"
     );
+}
+
+/// The service itself: a pool that forgets, blocks that go, and a fee that is too low.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_payment_on_bitcoin__should_be_followed_sent_again_and_sped_up_until_it_is_final() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut node = Bitcoind::rich(folder.path(), &[]).await;
+    let world = World::new();
+    let chain = ChainKey::of(Network::Bitcoin, None);
+    let policy = SpeedUpPolicy {
+        after_blocks: 3,
+        most_fee: 5_000,
+    };
+    let chains = ChainClients::default().with(chain, node.client());
+    let chains = chains.with_speed_up(chain, policy);
+    let gateway = world.start_with(Arc::clone(&world.store), chains).await;
+    let vault = vault(&gateway, "main").await;
+    let from = wallet(&gateway, vault, NetworkType::Bitcoin).await.address;
+    node.pay(&from, 1_000_000).await;
+    node.mine(1).await;
+    let first = create(&gateway, pay(&from, 400_000)).await.uuid;
+    let sent = outcome(&gateway, &first).await;
+    assert_eq!(sent.error, None);
+    let waiting = async |node: &Bitcoind| node.call("getrawmempool", json!([])).await;
+    assert_eq!(waiting(&node).await, json!([sent.tx_hash]));
+
+    // The node starts again, and has forgotten it. The wallet has no other request.
+    node.restart(folder.path()).await;
+    assert_eq!(waiting(&node).await, json!([]));
+    until(async || {
+        world.pass(1_000);
+        waiting(&node).await == json!([sent.tx_hash])
+    })
+    .await;
+    node.mine(1).await;
+    let block = node.call("getbestblockhash", json!([])).await;
+    until_status(&gateway, &first, Status::Mined).await;
+
+    // Other blocks take over, which do not have it.
+    node.call("invalidateblock", json!([block])).await;
+    until_status(&gateway, &first, Status::Pending).await;
+    assert!(noted(&world, "Pending", "no block has it").await);
+    let replacements = async || details(&gateway, &first).await.replaced_by_uuids;
+    assert_eq!(replacements().await, [""; 0]);
+    for _ in 0..3 {
+        node.mine_without(&sent.tx_hash).await;
+        a_while().await;
+    }
+    until(async || replacements().await.len() == 1).await;
+    let second = replacements().await.remove(0);
+    let faster = outcome(&gateway, &second).await;
+    assert_eq!(faster.error, None);
+    assert_eq!(waiting(&node).await, json!([faster.tx_hash]));
+    node.mine(1).await;
+    until_status(&gateway, &second, Status::Mined).await;
+    node.mine(5).await;
+    until_status(&gateway, &second, Status::Final).await;
+    let shown = until_status(&gateway, &first, Status::Replaced).await;
+    assert_eq!(shown.replaced_by, faster.tx_hash);
+    assert_eq!(details(&gateway, &first).await.tx_hash, sent.tx_hash);
+    assert_eq!(world.followed().await, 0);
 }
 
 #[tokio::test]

@@ -1,9 +1,12 @@
-//! The end of transactions on a real EVM node, anvil, whose time passes as fast as the test wants.
+//! What becomes of transactions on a real EVM node, anvil, whose time passes as fast as the test wants.
 
 use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Arc, Mutex, atomic::Ordering},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -13,8 +16,8 @@ use covault_actors::{
     operations::ReplaceTransaction,
 };
 use covault_core::schema::wire::{
-    self, create_signing_request_request::Type as Kind, replace_transaction_request::Action,
-    signing_request, transaction_state::Status,
+    self, EvmGas, create_signing_request_request::Type as Kind,
+    replace_transaction_request::Action, signing_request, transaction_state::Status,
 };
 use serde_json::{Value, json};
 
@@ -24,12 +27,25 @@ use crate::{
     http_double::{self, HttpResponse},
     ports::free_port,
     rebroadcast::noted,
-    tracker::{a_while, until, until_status},
+    tracker::{GAP_MS, a_while, fillers, stuck, until, until_status},
     world::*,
 };
 
 /// The recipient of [`send`].
 const TO: &str = "0x00000000000000000000000000000000000000aa";
+/// Longer than an EVM chain may take for a transaction without anybody being told.
+const IMPATIENT_MS: u64 = 601_000;
+
+/// What a call of a request comes to on its way to anvil and back.
+enum Way {
+    Open,
+    /// anvil never gets it.
+    Lost,
+    /// anvil gets it once this is set.
+    Held(Arc<AtomicBool>),
+    /// This is answered, whatever anvil says.
+    Answered(Value),
+}
 
 struct Anvil {
     process: Child,
@@ -90,9 +106,78 @@ impl Anvil {
         self.call("eth_getBalance", json!([TO, "latest"])).await
     }
 
+    /// How many transactions wait for a block that could have them now.
+    async fn waiting(&self) -> Value {
+        self.call("txpool_status", json!([])).await["pending"].clone()
+    }
+
+    /// The newest block is gone, and with it and the pool all transactions that are in no other.
+    async fn lose_newest_block(&self) {
+        self.call("anvil_reorg", json!([1, []])).await;
+        self.call("anvil_dropAllTransactions", json!([])).await;
+    }
+
+    /// An address before it. All calls of a request come on the worst way of theirs, answers each on its own.
+    async fn behind(&self, way: impl Fn(&Value) -> Way + Send + Sync + 'static) -> String {
+        let (listener, url) = http_double::listen().await;
+        let (target, http) = (self.url.clone(), self.http.clone());
+        http_double::serve(listener, move |request| {
+            let asked = request.json();
+            let calls = match &asked {
+                Value::Array(calls) => calls.as_slice(),
+                call => std::slice::from_ref(call),
+            };
+            let (mut is_lost, mut held, mut answered) = (false, None, Vec::new());
+            for call in calls {
+                match way(call) {
+                    Way::Open => {}
+                    Way::Lost => is_lost = true,
+                    Way::Held(until) => held = Some(until),
+                    Way::Answered(answer) => answered.push((call["id"].clone(), answer)),
+                }
+            }
+            let passed_on = http.post(&target).body(request.body);
+            let passed_on = passed_on.header("content-type", "application/json");
+            async move {
+                if is_lost {
+                    return Some(HttpResponse::json(502, &json!({})));
+                }
+                while held
+                    .as_ref()
+                    .is_some_and(|free| !free.load(Ordering::SeqCst))
+                {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+                let said = passed_on.send().await.ok()?.bytes().await.ok()?;
+                let mut said: Value = serde_json::from_slice(&said).ok()?;
+                let answers = match &mut said {
+                    Value::Array(answers) => answers.as_mut_slice(),
+                    answer => std::slice::from_mut(answer),
+                };
+                for (id, answer) in answered {
+                    for one in answers.iter_mut().filter(|one| one["id"] == id) {
+                        *one = json!({"jsonrpc": "2.0", "id": id, "result": answer});
+                    }
+                }
+                Some(HttpResponse::json(200, &said))
+            }
+        });
+        url
+    }
+
     async fn mine(&self, blocks: u32) {
         let blocks = json!([format!("{blocks:#x}")]);
         self.call("anvil_mine", blocks).await;
+    }
+
+    /// Waits until so many transactions are in its pool that nobody asks for anew.
+    async fn gets_again(&self, world: &World, count: u32) {
+        // Some look at a node that has just lost them: only then does time begin to count.
+        until(async || {
+            world.pass(1_000);
+            self.waiting().await == format!("{count:#x}")
+        })
+        .await;
     }
 
     /// A gateway whose chain is at this address.
@@ -114,6 +199,14 @@ impl Anvil {
     }
 }
 
+/// The uuid and the hash of a payment that was sent.
+async fn paid(gateway: &Gateway, address: &str) -> (String, String) {
+    let made = create(gateway, send(address)).await.uuid;
+    let outcome = outcome(gateway, &made).await;
+    assert_eq!(outcome.error, None);
+    (made, outcome.tx_hash)
+}
+
 async fn replace(gateway: &Gateway, uuid: &str, action: Action) -> (String, String) {
     let asked = wire::ReplaceTransactionRequest {
         uuid: uuid.into(),
@@ -132,8 +225,7 @@ async fn replace(gateway: &Gateway, uuid: &str, action: Action) -> (String, Stri
 async fn what_anvil_has_replaced__should_be_shown_with_the_hash_that_took_its_place() {
     let (anvil, world) = (Anvil::start().await, World::new());
     let (gateway, address) = anvil.gateway(&world, &anvil.url).await;
-    let first = create(&gateway, send(&address)).await.uuid;
-    assert_eq!(outcome(&gateway, &first).await.error, None);
+    let (first, _) = paid(&gateway, &address).await;
     let (second, _) = replace(&gateway, &first, Action::SpeedUp).await;
     let (third, hash) = replace(&gateway, &first, Action::SpeedUp).await;
     anvil.mine(1).await;
@@ -142,6 +234,14 @@ async fn what_anvil_has_replaced__should_be_shown_with_the_hash_that_took_its_pl
         let shown = details(&gateway, uuid).await.transaction_state.unwrap();
         assert_eq!(shown.status(), Status::Pending, "the block may still go");
     }
+    // It goes, and of the three the newest alone is sent again.
+    anvil.lose_newest_block().await;
+    until_status(&gateway, &third, Status::Pending).await;
+    anvil.gets_again(&world, 1).await;
+    a_while().await;
+    assert_eq!(anvil.waiting().await, "0x1");
+    anvil.mine(1).await;
+    until_status(&gateway, &third, Status::Mined).await;
     anvil.mine(128).await;
     for uuid in [&first, &second] {
         let shown = until_status(&gateway, uuid, Status::Replaced).await;
@@ -158,29 +258,18 @@ async fn what_anvil_has_replaced__should_be_shown_with_the_hash_that_took_its_pl
 async fn what_anvil_never_got__should_fail_once_another_one_is_final_and_name_it() {
     let (anvil, world) = (Anvil::start().await, World::new());
     // The first transaction that is sent is lost on its way, however often.
-    let lost = Arc::new(Mutex::new(None::<Value>));
-    let (listener, url) = http_double::listen().await;
-    let (target, http) = (anvil.url.clone(), anvil.http.clone());
-    http_double::serve(listener, move |request| {
-        let asked = request.json();
-        let is_lost = asked["method"] == "eth_sendRawTransaction" && {
-            let mut lost = lost.lock().unwrap();
-            *lost.get_or_insert_with(|| asked["params"].clone()) == asked["params"]
-        };
-        let passed_on = http.post(&target).body(request.body);
-        let passed_on = passed_on.header("content-type", "application/json");
-        async move {
-            if is_lost {
-                return Some(HttpResponse::json(502, &json!({})));
-            }
-            let answer = passed_on.send().await.ok()?.bytes().await.ok()?;
-            Some(HttpResponse {
-                status: 200,
-                headers: vec![("content-type", "application/json".into())],
-                body: answer.to_vec(),
-            })
+    let first = Mutex::new(None::<Value>);
+    let way = move |call: &Value| {
+        if call["method"] != "eth_sendRawTransaction" {
+            return Way::Open;
         }
-    });
+        let mut first = first.lock().unwrap();
+        match *first.get_or_insert_with(|| call["params"].clone()) == call["params"] {
+            true => Way::Lost,
+            false => Way::Open,
+        }
+    };
+    let url = anvil.behind(way).await;
     let (gateway, address) = anvil.gateway(&world, &url).await;
     let first = create(&gateway, send(&address)).await.uuid;
     until(async || noted(&world, "Delayed", "502").await).await;
@@ -269,4 +358,139 @@ async fn what_anvil_has_another_one_for_since_a_backup__should_fail_after_a_rest
     let error = outcome(&gateway, &uuid).await.error.unwrap();
     let words = format!("nonce 0 was used by the transaction {by}, which is final");
     assert!(error.message.ends_with(&words), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_anvil_loses__should_come_again_without_another_request_also_when_it_fails_then() {
+    let (anvil, world) = (Anvil::start().await, World::new());
+    let (gateway, address) = anvil.gateway(&world, &anvil.url).await;
+    let mut sent = Vec::new();
+    for _ in 0..3 {
+        sent.push(paid(&gateway, &address).await);
+    }
+    // No block takes them.
+    world.pass(IMPATIENT_MS);
+    until(async || stuck(&gateway).await.len() == 3).await;
+    for listed in stuck(&gateway).await {
+        assert!(listed.reason.contains("no block takes it"), "{listed:?}");
+    }
+    // The pool has forgotten all, and the service starts again.
+    gateway.stop().await;
+    anvil.call("anvil_dropAllTransactions", json!([])).await;
+    let gateway = Anvil::start_on(&world, &anvil.url).await;
+    anvil.gets_again(&world, 3).await;
+    anvil.mine(1).await;
+    for (uuid, _) in &sent {
+        let shown = until_status(&gateway, uuid, Status::Mined).await;
+        assert_eq!(shown.success, Some(true));
+    }
+    assert_eq!(anvil.received().await, "0xf");
+    assert_eq!(stuck(&gateway).await, []);
+
+    // Another chain of blocks takes over, in which the recipient has become a contract that takes nothing.
+    anvil.lose_newest_block().await;
+    anvil.call("anvil_setCode", json!([TO, "0xfe"])).await;
+    for (uuid, _) in &sent {
+        until_status(&gateway, uuid, Status::Pending).await;
+    }
+    anvil.gets_again(&world, 3).await;
+    anvil.mine(128).await;
+    for (uuid, hash) in &sent {
+        let shown = until_status(&gateway, uuid, Status::Final).await;
+        assert_eq!(shown.success, Some(false), "it is said that it paid nobody");
+        assert_eq!(details(&gateway, uuid).await.tx_hash, *hash);
+    }
+    assert_eq!(anvil.received().await, "0x0");
+    assert_eq!(world.followed().await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_behind_anvil__should_not_end_the_next_request_of_the_wallet() {
+    let (anvil, world) = (Anvil::start().await, World::new());
+    // What is asked goes to one that has none of it, and what is sent to anvil.
+    let is_behind = Arc::new(AtomicBool::new(false));
+    let behind = Arc::clone(&is_behind);
+    let way = move |call: &Value| match call["method"].as_str() {
+        _ if !behind.load(Ordering::SeqCst) => Way::Open,
+        Some("eth_getTransactionCount") => Way::Answered(json!("0x0")),
+        Some("eth_getTransactionByHash" | "eth_getTransactionReceipt") => {
+            Way::Answered(Value::Null)
+        }
+        _ => Way::Open,
+    };
+    let url = anvil.behind(way).await;
+    let (gateway, address) = anvil.gateway(&world, &url).await;
+    let (first, _) = paid(&gateway, &address).await;
+    anvil.mine(1).await;
+    until_status(&gateway, &first, Status::Mined).await;
+    is_behind.store(true, Ordering::SeqCst);
+    world.pass(GAP_MS);
+    // It gets the number that is free, as it does when two of them wait.
+    let (second, _) = paid(&gateway, &address).await;
+    world.pass(GAP_MS);
+    let (third, _) = paid(&gateway, &address).await;
+    anvil.mine(1).await;
+    assert_eq!(anvil.received().await, "0xf");
+    is_behind.store(false, Ordering::SeqCst);
+    anvil.mine(128).await;
+    for uuid in [first, second, third] {
+        let shown = until_status(&gateway, &uuid, Status::Final).await;
+        assert_eq!(shown.success, Some(true));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_number_that_anvil_refused__should_be_filled_for_what_waits_behind_it() {
+    let (anvil, world) = (Anvil::start().await, World::new());
+    // The first transaction is on its way until the second one is there.
+    let (on_its_way, free) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+    let (was_sent, until_free) = (Arc::clone(&on_its_way), Arc::clone(&free));
+    let way = move |call: &Value| {
+        let is_sent = call["method"] == "eth_sendRawTransaction";
+        match is_sent && !was_sent.swap(true, Ordering::SeqCst) {
+            true => Way::Held(Arc::clone(&until_free)),
+            false => Way::Open,
+        }
+    };
+    let url = anvil.behind(way).await;
+    let (gateway, address) = anvil.gateway(&world, &url).await;
+    // More than the wallet has; as it brings its fees and its gas, no node is asked before.
+    let hopeless = wire::EvmSendNative {
+        value: "2000000000000000000".into(),
+        gas_fee: Some(EvmGas {
+            max_fee: Some("3000000000".into()),
+            max_priority_fee: Some("1000000000".into()),
+            gas_limit: Some("21000".into()),
+            ..Default::default()
+        }),
+        ..send_native(&address)
+    };
+    let hopeless = create(&gateway, Kind::EvmSendNative(hopeless)).await.uuid;
+    until(async || on_its_way.load(Ordering::SeqCst)).await;
+    let (behind, _) = paid(&gateway, &address).await;
+    free.store(true, Ordering::SeqCst);
+    let error = outcome(&gateway, &hopeless).await.error.unwrap();
+    assert!(
+        error.message.to_lowercase().contains("insufficient funds"),
+        "{error:?}"
+    );
+    assert_eq!(anvil.waiting().await, "0x0", "it waits behind a gap");
+    until(async || {
+        let open = gateway.backlog().transactions;
+        open.values().any(|open| open.pending == 1)
+    })
+    .await;
+    a_while().await;
+    let vault = details(&gateway, &behind).await.vault_uuid.unwrap();
+    assert!(fillers(&gateway, &vault).await.is_empty(), "not at once");
+    world.pass(GAP_MS);
+    until(async || anvil.waiting().await == "0x2").await;
+    anvil.mine(1).await;
+    until_status(&gateway, &behind, Status::Mined).await;
+    anvil.mine(128).await;
+    until_status(&gateway, &behind, Status::Final).await;
+    assert_eq!(anvil.received().await, "0x5");
+    let fillers = fillers(&gateway, &vault).await;
+    assert_eq!(fillers.len(), 1);
+    until_status(&gateway, &fillers[0].uuid, Status::Final).await;
 }

@@ -61,7 +61,7 @@ pub async fn until(so: impl AsyncFn() -> bool) {
     panic!("it never comes");
 }
 
-async fn stuck(gateway: &Gateway) -> Vec<StuckRequest> {
+pub async fn stuck(gateway: &Gateway) -> Vec<StuckRequest> {
     let asked = ListStuckRequestsRequest {};
     let listed = call::<ListStuckRequests>(gateway, &admin(), asked).await;
     listed.unwrap().requests

@@ -169,6 +169,20 @@ async fn bitcoin_that_is_not_broadcast__should_be_what_the_node_would_take() {
     let change = format!("{}:1", hash(&outcome));
     assert_eq!(spent(&mined[&hash(&next)]), [change]);
     assert_eq!(coins(api, &to).await, 1_500_000);
+
+    // Given up, it leaves what it spends to the next one.
+    let mut body = payment(&from, &to, 10_000, 2);
+    body["broadcastTx"] = json!(false);
+    let uuid = api.create(body).await;
+    let given_up = api.execute(&uuid).await;
+    assert_eq!(given_up["error"], Value::Null, "{given_up}");
+    api.ok("rejectSigningRequest", json!({"uuid": uuid})).await;
+    let last = api.sign(payment(&from, &to, 20_000, 2)).await;
+    let mined = node.mine_one().await;
+    assert_eq!(mined.len(), 1);
+    let change = format!("{}:1", hash(&next));
+    assert_eq!(spent(&mined[&hash(&last)]), [change]);
+    assert_eq!(coins(api, &to).await, 1_520_000);
 }
 
 #[tokio::test]

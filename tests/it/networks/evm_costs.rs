@@ -9,7 +9,7 @@ use std::{
 use axum::{Json, Router, extract::State};
 
 use super::{
-    evm::{TO, dev_that_can_pay, payment, sent, sent_hash},
+    evm::{TO, payment, sent, sent_hash},
     *,
 };
 
@@ -86,14 +86,18 @@ struct Costs {
 }
 
 impl Costs {
-    async fn start() -> Self {
+    /// With settings of the orchestrator.
+    async fn start(settings: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let anvil = Anvil::start(folder.path(), 31337).await;
         for (contract, code) in [WRITES, SAYS_NO, SAYS_YES, SAYS_NOTHING] {
             anvil.call("anvil_setCode", json!([contract, code])).await;
         }
         let (proxy, url) = Meddler::start(&anvil.url).await;
-        let (dev, from) = dev_that_can_pay(folder.path(), &anvil, &url).await;
+        let (data, chain) = (folder.path().join("dev"), format!("31337={url}"));
+        let dev = DevProcess::start_with(&data, &["--chain", &chain], settings).await;
+        let from = dev.api.wallet(&dev.vault, "NETWORK_TYPE_EVM").await;
+        anvil.fund(&from, 1_000_000_000_000_000_000).await;
         Self {
             anvil,
             proxy,
@@ -122,6 +126,81 @@ impl Costs {
             .await
     }
 
+    /// Whatever the node lies about, nothing is signed, and the reason can be seen.
+    async fn assert_absurd_prices_are_held(&self) {
+        let absurd = || Some(json!(ABSURD));
+        let tip = |tip| ("eth_maxPriorityFeePerGas", tip);
+        let paid = |paid: Option<Value>| {
+            let reward = |paid| json!({"reward": [[paid, paid, paid]]});
+            ("eth_feeHistory", paid.map(reward))
+        };
+        let block = |base_fee: Value| {
+            let mut block = json!({"number": "0x1", "gasLimit": "0x1c9c380"});
+            if !base_fee.is_null() {
+                block["baseFeePerGas"] = base_fee;
+            }
+            ("eth_getBlockByNumber", Some(block))
+        };
+        let gas_price = || ("eth_gasPrice", absurd());
+        let (count, before) = (self.count().await, self.anvil.balance(&self.from).await);
+        for lies in [
+            vec![tip(absurd()), paid(None)],
+            vec![tip(absurd()), paid(absurd())],
+            vec![tip(None), paid(absurd())],
+            vec![tip(None), paid(None), gas_price()],
+            vec![block(json!(ABSURD))],
+            // As on a chain without a base fee.
+            vec![block(Value::Null), gas_price()],
+        ] {
+            self.proxy.says(lies.clone());
+            self.assert_held().await;
+            let (status, answer) = self.dev.api.post("estimateFee", chain()).await;
+            assert_eq!(status, 503, "{lies:?}: {answer}");
+            let message = answer["error"]["message"].as_str().unwrap();
+            assert!(message.contains("most_price"), "{lies:?}: {message}");
+        }
+        assert_eq!(self.count().await, count, "nothing was sent");
+        assert_eq!(self.anvil.balance(&self.from).await, before);
+    }
+
+    /// Signers refuse what the orchestrator believes.
+    async fn assert_signers_hold_absurd_prices(&self) {
+        let (count, before) = (self.count().await, self.anvil.balance(&self.from).await);
+        let tip = ("eth_maxPriorityFeePerGas", Some(json!(ABSURD)));
+        self.proxy.says([tip, ("eth_feeHistory", None)]);
+        let (_, reason) = refusal(&self.dev.api, self.pay(&Value::Null)).await;
+        // On a chain that nobody knows that is reached before the ceiling of prices.
+        let words = "fee: could take more than this signer's policy allows for evm";
+        assert!(reason.contains(words), "{reason}");
+        assert_eq!(self.count().await, count, "nothing was sent");
+        assert_eq!(self.anvil.balance(&self.from).await, before);
+        self.proxy.says([]);
+    }
+
+    /// What estimateFee says of this level.
+    async fn estimate(&self, level: &str) -> Value {
+        self.dev.api.ok("estimateFee", chain()).await[level].clone()
+    }
+
+    /// A payment waits for another price than the one that the node names, and says so.
+    async fn assert_held(&self) {
+        let uuid = self.dev.api.create(self.pay(&Value::Null)).await;
+        let reason = eventually("it says why it waits", async || {
+            let stuck = self.dev.command(&["request", "stuck", "--json"]);
+            let stuck: Value = serde_json::from_str(&stuck).ok()?;
+            let stuck = stuck["requests"].as_array()?.clone();
+            let mut mine = stuck.iter().filter(|one| one["uuid"] == uuid.as_str());
+            Some(mine.next()?["reason"].as_str()?.to_owned())
+        })
+        .await;
+        assert!(
+            reason.contains("the most that is believed (chains.evm.31337.most_price)"),
+            "{reason}"
+        );
+        let rejected = json!({"uuid": uuid});
+        self.dev.api.ok("rejectSigningRequest", rejected).await;
+    }
+
     /// The base fee of the latest block.
     async fn base_fee(&self) -> u128 {
         let latest = json!(["latest", false]);
@@ -136,6 +215,11 @@ impl Costs {
     }
 }
 
+/// What estimateFee is asked for.
+fn chain() -> Value {
+    json!({"networkType": "NETWORK_TYPE_EVM", "chainId": "31337"})
+}
+
 fn tip(transaction: &Value) -> u128 {
     hex_number(&transaction["maxPriorityFeePerGas"])
 }
@@ -146,7 +230,7 @@ fn most(transaction: &Value) -> u128 {
 
 #[tokio::test]
 async fn evm_prices__should_have_a_ceiling_whatever_the_node_says() {
-    let it = Costs::start().await;
+    let it = Costs::start(&[]).await;
     let lie = || ("eth_maxPriorityFeePerGas", Some(json!(ABSURD)));
     // Compared with what blocks have paid.
     it.proxy.says([lie()]);
@@ -156,26 +240,10 @@ async fn evm_prices__should_have_a_ceiling_whatever_the_node_says() {
     let cost = before - it.anvil.balance(&it.from).await;
     assert!(cost <= 21_000 * 6 * GWEI + 5, "{cost}");
 
-    // Nothing to compare it with: nothing is signed, and the reason can be seen.
-    it.proxy.says([lie(), ("eth_feeHistory", None)]);
-    let count = it.count().await;
-    let uuid = it.dev.api.create(it.pay(&Value::Null)).await;
-    let reason = eventually("it says why it waits", async || {
-        let stuck = it.dev.command(&["request", "stuck", "--json"]);
-        let stuck: Value = serde_json::from_str(&stuck).ok()?;
-        let stuck = stuck["requests"].as_array()?.clone();
-        let mut mine = stuck.iter().filter(|one| one["uuid"] == uuid.as_str());
-        Some(mine.next()?["reason"].as_str()?.to_owned())
-    })
-    .await;
-    assert!(
-        reason.contains("the most that is believed (chains.evm.31337.most_price)"),
-        "{reason}"
-    );
-    let rejected = json!({"uuid": uuid});
-    it.dev.api.ok("rejectSigningRequest", rejected).await;
-    assert_eq!(it.count().await, count, "nothing was sent");
+    // Nothing true to compare it with, or another price that is a lie.
+    it.assert_absurd_prices_are_held().await;
     // A request that brings its own prices needs none of the node's.
+    it.proxy.says([lie(), ("eth_feeHistory", None)]);
     let own = json!({"maxFee": (5 * GWEI).to_string(), "maxPriorityFee": GWEI.to_string()});
     let transaction = it.transaction(it.pay(&own)).await;
     assert_eq!(
@@ -197,8 +265,21 @@ async fn evm_prices__should_have_a_ceiling_whatever_the_node_says() {
     assert_eq!(tip(&transaction), price - base_fee, "{transaction}");
     assert_eq!(most(&transaction), 2 * base_fee + tip(&transaction));
 
-    // Any part of the fees: the rest is the node's.
+    // A level, and what estimateFee says of it.
     it.proxy.says([]);
+    for (level, gas_fee) in [
+        ("slow", json!({"feeLevel": "FEE_LEVEL_SLOW"})),
+        ("normal", Value::Null),
+        ("fast", json!({"feeLevel": "FEE_LEVEL_FAST"})),
+    ] {
+        let estimate = it.estimate(level).await;
+        let transaction = it.transaction(it.pay(&gas_fee)).await;
+        let offered = [most(&transaction), tip(&transaction)].map(|wei| wei.to_string());
+        let named = [&estimate["mostPrice"], &estimate["priorityPrice"]];
+        assert_eq!(offered.map(Value::from).each_ref(), named, "{level}");
+    }
+
+    // Any part of the fees: the rest is the node's.
     let transaction = it.transaction(it.pay(&json!({"gasLimit": "50000"}))).await;
     assert_eq!(transaction["gas"], "0xc350");
     assert!(tip(&transaction) <= 3 * GWEI, "{transaction}");
@@ -236,7 +317,13 @@ async fn evm_prices__should_have_a_ceiling_whatever_the_node_says() {
 
 #[tokio::test]
 async fn evm_calls__should_have_a_reserve_of_gas_and_token_transfers_that_pay_nothing_be_refused() {
-    let it = Costs::start().await;
+    // An orchestrator that believes any price.
+    let any = (
+        "COVAULT_CHAINS_EVM_31337_MOST_PRICE",
+        "1000000000000000000000",
+    );
+    let it = Costs::start(&[any]).await;
+    it.assert_signers_hold_absurd_prices().await;
     // A quarter more than the node estimates, and no more than a block has.
     let call = |length: usize| {
         let input = vec![7; length];
@@ -311,4 +398,16 @@ async fn evm_calls__should_have_a_reserve_of_gas_and_token_transfers_that_pay_no
         assert_eq!(it.anvil.receipt(&hash).await["status"], "0x1");
     }
     assert_eq!(it.count().await, count + 2);
+
+    // What was handed over and is given up leaves its number to the next one.
+    let mut handed_over = it.pay(&Value::Null);
+    handed_over["broadcastTx"] = json!(false);
+    let uuid = it.dev.api.create(handed_over).await;
+    sent_hash(&it.dev, &uuid).await;
+    let given_up = json!({"uuid": uuid});
+    it.dev.api.ok("rejectSigningRequest", given_up).await;
+    let transaction = it.transaction(it.pay(&Value::Null)).await;
+    assert_eq!(hex_number(&transaction["nonce"]), count + 2);
+    let hash = transaction["hash"].as_str().unwrap();
+    assert_eq!(it.anvil.receipt(hash).await["status"], "0x1");
 }
