@@ -207,7 +207,8 @@ async fn paid(gateway: &Gateway, address: &str) -> (String, String) {
     (made, outcome.tx_hash)
 }
 
-async fn replace(gateway: &Gateway, uuid: &str, action: Action) -> (String, String) {
+/// The uuid of a request that is to replace this one.
+async fn replacement(gateway: &Gateway, uuid: &str, action: Action) -> String {
     let asked = wire::ReplaceTransactionRequest {
         uuid: uuid.into(),
         action: action.into(),
@@ -215,7 +216,11 @@ async fn replace(gateway: &Gateway, uuid: &str, action: Action) -> (String, Stri
         notes: None,
     };
     let made = call::<ReplaceTransaction>(gateway, &admin(), asked).await;
-    let made = made.unwrap().signing_request.unwrap().uuid;
+    made.unwrap().signing_request.unwrap().uuid
+}
+
+async fn replace(gateway: &Gateway, uuid: &str, action: Action) -> (String, String) {
+    let made = replacement(gateway, uuid, action).await;
     let outcome = outcome(gateway, &made).await;
     assert_eq!(outcome.error, None);
     (made, outcome.tx_hash)
@@ -256,36 +261,59 @@ async fn what_anvil_has_replaced__should_be_shown_with_the_hash_that_took_its_pl
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_anvil_never_got__should_fail_once_another_one_is_final_and_name_it() {
-    let (anvil, world) = (Anvil::start().await, World::new());
-    // The first transaction that is sent is lost on its way, however often.
-    let first = Mutex::new(None::<Value>);
-    let way = move |call: &Value| {
-        if call["method"] != "eth_sendRawTransaction" {
-            return Way::Open;
+    // The payment, or the one that is to cancel it.
+    for lost in [0, 1] {
+        let (anvil, world) = (Anvil::start().await, World::new());
+        // Of the transactions that are sent this one is lost on its way, however often.
+        let all = Mutex::new(Vec::<Value>::new());
+        let way = move |call: &Value| {
+            if call["method"] != "eth_sendRawTransaction" {
+                return Way::Open;
+            }
+            let mut all = all.lock().unwrap();
+            if !all.contains(&call["params"]) {
+                all.push(call["params"].clone());
+            }
+            match all.get(lost) == Some(&call["params"]) {
+                true => Way::Lost,
+                false => Way::Open,
+            }
+        };
+        let url = anvil.behind(way).await;
+        let (gateway, address) = anvil.gateway(&world, &url).await;
+        let is_in_doubt = async || noted(&world, "Delayed", "502").await;
+        let payment = create(&gateway, send(&address)).await.uuid;
+        if lost == 0 {
+            until(is_in_doubt).await;
+        } else {
+            outcome(&gateway, &payment).await;
         }
-        let mut first = first.lock().unwrap();
-        match *first.get_or_insert_with(|| call["params"].clone()) == call["params"] {
-            true => Way::Lost,
-            false => Way::Open,
+        let other = replacement(&gateway, &payment, Action::Cancel).await;
+        if lost == 1 {
+            until(is_in_doubt).await;
         }
-    };
-    let url = anvil.behind(way).await;
-    let (gateway, address) = anvil.gateway(&world, &url).await;
-    let first = create(&gateway, send(&address)).await.uuid;
-    until(async || noted(&world, "Delayed", "502").await).await;
-    let (second, hash) = replace(&gateway, &first, Action::Cancel).await;
-    anvil.mine(1).await;
-    until_status(&gateway, &second, Status::Mined).await;
-    let shown = details(&gateway, &first).await;
-    assert_eq!(shown.status(), signing_request::Status::Pending);
-    anvil.mine(128).await;
-    assert!(outcome(&gateway, &first).await.error.is_some());
-    let shown = details(&gateway, &first).await;
-    assert_eq!(shown.status(), signing_request::Status::Failed);
-    let words = format!("nonce 0 was used by the transaction {hash}, which is final");
-    assert_eq!(shown.failed_reason, words);
-    until_status(&gateway, &second, Status::Final).await;
-    assert_eq!(anvil.received().await, "0x0", "nothing was paid");
+        let [loser, winner] = match lost {
+            0 => [payment, other],
+            _ => [other, payment],
+        };
+        let hash = outcome(&gateway, &winner).await.tx_hash;
+        anvil.mine(1).await;
+        until_status(&gateway, &winner, Status::Mined).await;
+        gateway.stop().await;
+        let gateway = Anvil::start_on(&world, &url).await;
+        a_while().await;
+        let shown = details(&gateway, &loser).await;
+        assert_eq!(shown.status(), signing_request::Status::Pending);
+        anvil.mine(128).await;
+        assert!(outcome(&gateway, &loser).await.error.is_some());
+        let shown = details(&gateway, &loser).await;
+        assert_eq!(shown.status(), signing_request::Status::Failed);
+        let words = format!("nonce 0 was used by the transaction {hash}, which is final");
+        assert_eq!(shown.failed_reason, words);
+        until_status(&gateway, &winner, Status::Final).await;
+        let paid = ["0x0", "0x5"][lost];
+        assert_eq!(anvil.received().await, paid);
+    }
 }
 
 /// A request that was being signed when a backup was made: with the wallet's address, its uuid and the backup.
