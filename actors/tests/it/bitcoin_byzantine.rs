@@ -1,17 +1,32 @@
-//! The Bitcoin client with a node that lies about what outputs are worth.
+//! The Bitcoin client with a node that lies about what outputs are worth, or what blocks want.
 
 use std::sync::Arc;
 
-use covault_actors::chain_rpc::{ChainClient, ChainError, NodeEndpoint};
+use covault_actors::chain_rpc::{
+    ChainClient, ChainClients, ChainEndpoints, ChainError, ChainKey, NodeEndpoint,
+};
+use covault_core::networks::{Network, Payload};
 
 use crate::{
     bitcoin_node::{Bitcoind, TestWallet, connect},
+    coin_control::names,
     http_double::{self, HttpResponse},
+    world::*,
 };
 
 /// Passes questions on to a node, and the answers back, with other amounts in what it lists.
-/// Stops with the test's runtime.
 async fn lying_node(node: &Bitcoind, truth: &'static str, lie: &'static str) -> NodeEndpoint {
+    lying_about(node, "listunspent", truth, lie).await
+}
+
+/// Passes questions on to a node, and the answers back, with a lie where this is asked.
+/// Stops with the test's runtime.
+async fn lying_about(
+    node: &Bitcoind,
+    method: &'static str,
+    truth: &'static str,
+    lie: &'static str,
+) -> NodeEndpoint {
     let (listener, url) = http_double::listen().await;
     let honest = node.endpoint().url;
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
@@ -24,7 +39,7 @@ async fn lying_node(node: &Bitcoind, truth: &'static str, lie: &'static str) -> 
             let answer = asked.send().await.unwrap();
             let status = answer.status().as_u16();
             let mut body = answer.text().await.unwrap();
-            if String::from_utf8_lossy(&request.body).contains("listunspent") {
+            if String::from_utf8_lossy(&request.body).contains(method) {
                 body = body.replace(truth, lie);
             }
             Some(HttpResponse {
@@ -75,4 +90,78 @@ async fn bitcoin_outputs__should_not_be_spent_when_a_node_lies_about_what_they_a
         wallet.values(&connect(vec![honest], 1)).await,
         [50_000, 60_000]
     );
+}
+
+#[tokio::test]
+async fn a_price_on_bitcoin__should_be_believed_up_to_a_ceiling_also_that_of_a_child() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Bitcoind::rich(folder.path(), &[]).await;
+    let wallet = TestWallet::new(22);
+    node.pay(&wallet.address, 1_000_000).await;
+    node.mine(1).await;
+    wallet.outputs(&node.client()).await;
+    // Another wallet's payment, in no block.
+    let incoming = node.pay(&wallet.address, 1_000_000).await;
+    let inputs = node.outputs_of(&incoming, &wallet.address).await;
+    let unknown = r#""errors":["Insufficient data or no feerate found"]"#;
+    for (method, truth, lie, inputs, is_believed) in [
+        ("estimatesmartfee", "", "", &[][..], true),
+        (
+            "estimatesmartfee",
+            unknown,
+            r#""feerate":0.02000000"#,
+            &[],
+            true,
+        ),
+        (
+            "estimatesmartfee",
+            unknown,
+            r#""feerate":0.02000001"#,
+            &[],
+            false,
+        ),
+        (
+            "estimatesmartfee",
+            unknown,
+            r#""feerate":1.00000000"#,
+            &[],
+            false,
+        ),
+        ("getmempoolentry", "", "", &inputs, true),
+        // Its parent is large, and pays nothing.
+        (
+            "getmempoolentry",
+            r#""vsize":"#,
+            r#""vsize":1000"#,
+            &inputs,
+            false,
+        ),
+    ] {
+        let liar = match truth {
+            "" => node.endpoint(),
+            truth => lying_about(&node, method, truth, lie).await,
+        };
+        let chain = ChainKey::of(Network::Bitcoin, None);
+        let endpoints = ChainEndpoints {
+            nodes: vec![liar],
+            ..ChainEndpoints::new(Vec::new())
+        };
+        let ports = World::new().ports();
+        let chains = ChainClients::connect(&[(chain, endpoints)].into(), &ports).unwrap();
+        let client = chains.get(Network::Bitcoin, None).unwrap();
+        let payload = Payload::parse(&names(&wallet.address, 10_000, inputs, None)).unwrap();
+        let queries = Network::Bitcoin.rules().queries(&payload);
+        let chain_data = client.chain_data(&queries, 0).await.unwrap();
+        let problem = chains.price_problem(Network::Bitcoin, &payload, &chain_data);
+        assert_eq!(problem.is_none(), is_believed, "{lie}: {problem:?}");
+        if let Some(problem) = problem {
+            assert!(problem.contains("chains.bitcoin.most_price"), "{problem}");
+            assert!(problem.contains("sat/vB"), "{problem}");
+        }
+        if method == "estimatesmartfee" {
+            let estimates = client.fee_estimates().await.unwrap();
+            let problem = chains.estimate_problem(chain, &estimates);
+            assert_eq!(problem.is_none(), is_believed, "{lie}: {problem:?}");
+        }
+    }
 }

@@ -103,6 +103,20 @@ impl TonFixture {
     }
 }
 
+/// An address in the form that wants money back which nobody takes: a tag, and a checksum (CRC-16/XMODEM).
+fn bouncing_form(address: &str) -> String {
+    use ::base64::{Engine as _, engine::general_purpose::URL_SAFE};
+    let mut bytes = URL_SAFE.decode(address).unwrap();
+    bytes[0] = 0x11;
+    let checksum = bytes[..34].iter().fold(0_u16, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
+            (crc << 1) ^ (if crc & 0x8000 == 0 { 0 } else { 0x1021 })
+        })
+    });
+    bytes[34..].copy_from_slice(&checksum.to_be_bytes());
+    URL_SAFE.encode(bytes)
+}
+
 fn hashes(outcomes: &[Value]) -> Vec<Value> {
     let hashes = outcomes.iter().map(|outcome| outcome["txHash"].clone());
     hashes.collect()
@@ -181,6 +195,14 @@ async fn ton__should_deploy_the_wallet_and_move_coins_and_jettons_by_the_exact_a
     world.assert_paid(sent).await;
     // With the nanoton of the notification about the jettons.
     let got = 1_334_567_893;
+    world.assert_got(got).await;
+    // Where no contract is nothing comes back, also when the address asks for it.
+    assert_eq!(world.state(to).await, "uninitialized");
+    let mut bouncing = world.native(70_000_007);
+    bouncing["tonSendNative"]["to"] = json!(bouncing_form(to));
+    api.sign(bouncing).await;
+    let (sent, got) = (sent + 70_000_007, got + 70_000_007);
+    world.assert_paid(sent).await;
     world.assert_got(got).await;
     // The rest can be sent.
     let rest = world.coins(from).await - 10_000_000;
