@@ -64,9 +64,10 @@ primes:
 large:
     COVAULT_LARGE=1 cargo nextest run --profile long --workspace --features cggmp24 --test it largest_key_generation
 
-# Transactions on anvil until others have replaced them for good, which nodes have to say for three minutes
+# Transactions on anvil until others have replaced them for good, which nodes have to say for three minutes, and
+# eighty of one Stellar account one after the other
 replaced-long:
-    COVAULT_LONG_SUITE=1 cargo nextest run --profile long --workspace --features cggmp24 --test it evm_payments__should_be_sped_up_and_cancelled
+    COVAULT_LONG_SUITE=1 cargo nextest run --profile long --workspace --features cggmp24 --test it evm_payments__should_be_sped_up_and_cancelled stellar_payments_of_one_wallet
 
 # Every message of every round harmed between every pair, with all backends: an hour or so
 suite-long:

@@ -287,8 +287,10 @@ const apply = (sent) => {
   return resultOf(sent, sent.wanted, failed ? "txFailed" : "txSuccess", results);
 };
 
+// Seconds between ledgers, at least.
+let step = 1;
 const close = () => {
-  last = { sequence: last.sequence + 1, closeTime: Math.max(last.closeTime + 1, seconds()) };
+  last = { sequence: last.sequence + 1, closeTime: Math.max(last.closeTime + step, seconds()) };
   for (const [hash, until] of banned) if (until <= last.sequence) banned.delete(hash);
   const set = [...queue.values()];
   queue.clear();
@@ -315,9 +317,12 @@ const close = () => {
 };
 
 let timer;
-const pace = (milliseconds) => {
+const pace = (milliseconds, slow) => {
   clearInterval(timer);
-  if (milliseconds > 0) timer = setInterval(close, milliseconds);
+  step = slow ?? 1;
+  // The time of slow ledgers passes only where something waits for one.
+  const next = () => (slow && queue.size === 0) || close();
+  if (milliseconds > 0) timer = setInterval(next, milliseconds);
 };
 pace(1000);
 
@@ -481,8 +486,8 @@ serve(
           operations: sent.tx.operations.map(({ type }) => type),
         };
       },
-      // Closes a ledger so often; 0: only by test_close.
-      test_pace: ({ milliseconds }) => pace(milliseconds),
+      // Closes a ledger so often; 0: only by test_close. With `slow` their times are so many seconds apart.
+      test_pace: ({ milliseconds, slow }) => pace(milliseconds, slow),
       test_close: () => {
         close();
         return last;
