@@ -155,15 +155,17 @@ const answers = {
     return { transaction: whole.toXDR(), hash: Buffer.from(whole.hash()).toString("hex") };
   },
   // A payment of SUI out of these coins, as BCS or as the SDK's JSON.
-  suiTransaction: async ({ form, from, to, amount, coins, price, budget }) => {
+  suiTransaction: async ({ form, from, to, amount, coins, price, budget, spent, gasOwner }) => {
     const { Transaction } = await import("@mysten/sui/transactions");
     const transaction = new Transaction();
     transaction.setSender(from);
-    const [coin] = transaction.splitCoins(transaction.gas, [BigInt(amount)]);
+    const whole = spent ? transaction.objectRef(spent) : transaction.gas;
+    const [coin] = transaction.splitCoins(whole, [BigInt(amount)]);
     transaction.transferObjects([coin], to);
     transaction.setGasPrice(price);
     transaction.setGasBudget(budget);
     transaction.setGasPayment(coins);
+    if (gasOwner) transaction.setGasOwner(gasOwner);
     const bytes = await transaction.build();
     const payload = form === "json" ? await transaction.toJSON() : bytes;
     return { payload: Buffer.from(payload).toString("base64"), bytes: Buffer.from(bytes).toString("base64") };

@@ -113,7 +113,7 @@ async fn evm_payments__should_never_fail_although_they_are_mined() {
 }
 
 /// A `covault dev` whose chain is at this address, and a wallet in it that can pay.
-pub(super) async fn dev_that_can_pay(
+async fn dev_that_can_pay(
     folder: &std::path::Path,
     anvil: &Anvil,
     url: &str,

@@ -94,6 +94,48 @@ impl SuiFixture {
         executed
     }
 
+    /// A payment of the first wallet whose gas the second one pays. Who signs last, as sender or as owner of the gas,
+    /// has the signature of the other one.
+    async fn pays_with_a_sponsor(&self, as_sender: bool) {
+        const STRANGER: &str = "0x00000000000000000000000000000000000000000000000000000000c0ffee09";
+        let Self { from, to, .. } = self;
+        let api = &self.dev.api;
+        for owner in [from, to] {
+            let coin = json!({"address": owner, "type": null, "amount": "50000000"});
+            self.node.post("/test/give", coin).await;
+        }
+        let (own, gas) = (self.coins(from).await, self.coins(to).await);
+        let large = |coin: &&Value| coin["balance"] == "50000000";
+        let [spent, gas] = [&own, &gas].map(|coins| coins.iter().find(large).unwrap());
+        let question = json!({"form": "bcs", "from": from, "to": STRANGER, "amount": "1003",
+            "coins": [gas], "price": 800, "budget": 5_000_000, "spent": spent, "gasOwner": to});
+        let made = outside("suiTransaction", question);
+        let [first, last] = if as_sender { [to, from] } else { [from, to] };
+        let mut handed_over = json!({"broadcastTx": false,
+            "suiSendCustom": {"from": first, "payload": made["payload"]}});
+        let handed = api.sign(handed_over.clone()).await;
+        let signed: Value =
+            serde_json::from_str(handed["signedTransaction"].as_str().unwrap()).unwrap();
+        // One signature is not enough.
+        handed_over["suiSendCustom"]["from"] = json!(last);
+        handed_over["broadcastTx"] = json!(true);
+        let (status, answer) = api.post("createSigningRequest", handed_over).await;
+        assert_eq!(status, 400, "{answer}");
+        let before = [self.units(from, None).await, self.units(to, None).await];
+        let got = self.units(STRANGER, None).await;
+        let sent = api
+            .sign(
+                json!({"suiSendCustom": {"from": last, "payload": made["payload"],
+                "otherSignatures": signed["signatures"]}}),
+            )
+            .await;
+        let executed = self.outcome(&sent).await;
+        assert_eq!(executed["success"], true, "{executed}");
+        assert_eq!(self.units(from, None).await, before[0] - 1_003);
+        assert_eq!(self.units(to, None).await, before[1] - fee(&executed));
+        assert_eq!(self.units(STRANGER, None).await, got + 1_003);
+    }
+
     /// No execution was refused.
     async fn was_never_refused(&self) {
         let refusals = self.node.post("/test/refusals", json!({})).await;
@@ -304,4 +346,7 @@ async fn sui_transactions_made_elsewhere__should_be_signed_and_sent_as_they_are(
         "{signed}"
     );
     assert_eq!(chain.units(to, None).await, arrived + 77);
+    for as_sender in [true, false] {
+        chain.pays_with_a_sponsor(as_sender).await;
+    }
 }

@@ -167,7 +167,7 @@ const live = ({ objectId, version, digest }, sender) => {
 // What validators look at before anything runs.
 const check = (sent, mock) => {
   const { sender, payment, gasOwner, price, budget, expiration, program, inputs } = sent;
-  must(gasOwner === sender, "Invalid user signature: Required Signature from " + gasOwner + " is absent");
+  must(gasOwner === sender || (payment.length && !payment.some(reservation)), "others pay with coins alone here");
   must(price >= PRICE, `Gas price ${price} under reference gas price (RGP) ${PRICE}`);
   must(price < MOST_PRICE, `Gas price cannot exceed ${MOST_PRICE - 1n} mist`);
   must(budget <= MOST_BUDGET, `Gas budget: ${budget} is higher than max: ${MOST_BUDGET}`);
@@ -180,7 +180,7 @@ const check = (sent, mock) => {
   }
   if (expiration.Epoch !== undefined) must(epoch <= BigInt(expiration.Epoch), "Transaction Expired");
 
-  const coins = payment.filter((reference) => !reservation(reference)).map((reference) => live(reference, sender));
+  const coins = payment.filter((reference) => !reservation(reference)).map((reference) => live(reference, gasOwner));
   const reserved = payment.map(reservation).filter(Boolean);
   must(coins.every(({ type }) => type === SUI), "Gas object is not an owned object of type Coin<SUI>");
   must(payment.length <= 256, "Size limit exceeded: maximum number of gas payment objects is 256");
@@ -211,7 +211,7 @@ const check = (sent, mock) => {
 
 // Gives the effects, and `keep`, which makes them count.
 const run = (sent, { coins, used, gas, reservedSum }, mock) => {
-  const { sender, payment, price, budget, program, digest } = sent;
+  const { sender, payment, gasOwner, price, budget, program, digest } = sent;
   const next = [...coins, ...used].reduce((most, { version }) => (version > most ? version : most), 0n) + 1n;
   const paysFromFunds = !mock && (payment.length === 0 || reservation(payment[0]) !== undefined);
   const hasGasCoin = mock || payment.length > 0;
@@ -337,7 +337,7 @@ const run = (sent, { coins, used, gas, reservedSum }, mock) => {
     }
     if (paysFromFunds) {
       if (payment.length) move(sender, SUI, state.gas);
-    } else write(coins[0].id, SUI, sender, next, state.gas, digest);
+    } else write(coins[0].id, SUI, gasOwner, next, state.gas, digest);
     for (const [key, amount] of state.moved) funds.set(key, (funds.get(key) ?? 0n) + amount);
   };
   const effects = types.TransactionEffects.create({
@@ -361,12 +361,14 @@ const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 const execute = async (bytes, signatures) => {
   const sent = read(bytes);
-  const { digest, sender, payment, inputs } = sent;
-  must(signatures.length === 1, "Expect exactly one signature");
-  try {
-    await verifyTransactionSignature(bytes, Buffer.from(signatures[0]).toString("base64"), { address: sender });
-  } catch (error) {
-    throw new Problem("INVALID_ARGUMENT", `Invalid user signature: ${error.message}`);
+  const { digest, sender, payment, gasOwner, inputs } = sent;
+  const signers = [...new Set([sender, gasOwner])];
+  must(signatures.length === signers.length, `Invalid user signature: Expect ${signers.length} signer signatures but got ${signatures.length}`);
+  const texts = signatures.map((signature) => Buffer.from(signature).toString("base64"));
+  for (const address of signers) {
+    const tries = await Promise.allSettled(texts.map((text) => verifyTransactionSignature(bytes, text, { address })));
+    if (tries.some(({ status }) => status === "fulfilled")) continue;
+    throw new Problem("INVALID_ARGUMENT", `Invalid user signature: ${tries[0].reason.message}`);
   }
   if (!executed.has(digest)) {
     check(sent, false);
