@@ -286,35 +286,37 @@ impl AptosNode {
         )))
     }
 
+    /// What a simulation says: the most gas that one of the nodes names that have to agree. It fails only when it does for
+    /// as many, and of these who says that another one may pass comes first.
     async fn run(&self, bytes: Vec<u8>) -> Result<AptosSimulation, ChainError> {
         let call = NodeRequest::post(
             "/transactions/simulate",
             NodeRequestBody::Bytes(SIGNED, bytes),
         )
         .costly();
-        let answer = self.rest.ask(call).await?;
-        if answer.is_success() {
-            let outcomes = answer.json::<Vec<AptosSimulation>>().unwrap_or_default();
-            return outcomes
-                .into_iter()
-                .next()
-                .ok_or_else(|| ChainError::unknown("the chain node's simulation makes no sense"));
+        let said = self.rest.voices(call, |_, _| true).await?;
+        let said = said.iter().flatten().map(simulated);
+        let (ran, mut errors): (Vec<_>, Vec<_>) = said.partition(Result::is_ok);
+        let ran: Vec<AptosSimulation> = ran.into_iter().flatten().collect();
+        let all_failed = ran.iter().all(|outcome| !outcome.success);
+        let count = ran.len();
+        let rank = |outcome: &AptosSimulation| {
+            let said = &outcome.vm_status;
+            let may_pass = of_the_number(said) || said.contains(NO_FEE);
+            (outcome.success, may_pass, number(&outcome.gas_used))
+        };
+        let best = ran.into_iter().max_by_key(rank);
+        match best.filter(|_| !all_failed || count >= self.rest.agree()) {
+            Some(outcome) => Ok(outcome),
+            None => {
+                // What is not known comes before what one node alone refuses.
+                errors.sort_by_key(|error| matches!(error, Err(ChainError::Refused(_))));
+                let enough = errors.len() >= self.rest.agree();
+                let error = errors.into_iter().find_map(Result::err);
+                let unsure = || ChainError::unknown("the nodes do not agree about a simulation");
+                Err(error.filter(|_| enough).unwrap_or_else(unsure))
+            }
         }
-        Err(match answer.json::<AptosError>() {
-            // Nodes from before AIP-92 cannot read it either.
-            Some(problem) if problem.error_code == "invalid_input" => ChainError::refused(
-                format!(
-                    "the chain node cannot simulate the transaction (with gasFee.maxGasAmount it \
-                     is not asked to); it said: {}",
-                    short(&problem.message)
-                ),
-                ExecuteCode::Unspecified,
-            ),
-            _ => ChainError::unknown(format!(
-                "the chain node does not simulate: {}",
-                answer.words()
-            )),
-        })
     }
 
     /// Whether a node has the transaction, executed or waiting.
@@ -546,6 +548,32 @@ fn number(value: &Value) -> Option<u64> {
         Value::String(text) => text.parse().ok(),
         value => value.as_u64(),
     }
+}
+
+/// What a node says of a simulation.
+fn simulated(answer: &NodeResponse) -> Result<AptosSimulation, ChainError> {
+    if answer.is_success() {
+        let outcomes = answer.json::<Vec<AptosSimulation>>().unwrap_or_default();
+        return outcomes
+            .into_iter()
+            .next()
+            .ok_or_else(|| ChainError::unknown("the chain node's simulation makes no sense"));
+    }
+    Err(match answer.json::<AptosError>() {
+        // Nodes from before AIP-92 cannot read it either.
+        Some(problem) if problem.error_code == "invalid_input" => ChainError::refused(
+            format!(
+                "the chain node cannot simulate the transaction (with gasFee.maxGasAmount it \
+                 is not asked to); it said: {}",
+                short(&problem.message)
+            ),
+            ExecuteCode::Unspecified,
+        ),
+        _ => ChainError::unknown(format!(
+            "the chain node does not simulate: {}",
+            answer.words()
+        )),
+    })
 }
 
 fn field(answer: &NodeResponse, name: &str) -> Option<u64> {

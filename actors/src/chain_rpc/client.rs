@@ -380,6 +380,44 @@ impl<P: Protocol> Client<P> {
         enough.all(|other| other == first).then(|| first.clone())
     }
 
+    /// What as many nodes say as have to agree, about what not all of them need to have heard of: they are not at the
+    /// same block.
+    ///
+    /// # Errors
+    /// [`CallError`]; also when the nodes do not agree.
+    pub async fn seconded<C: Call<P>>(&self, call: C) -> Result<C::Answer, CallError<P::Refusal>>
+    where
+        C::Answer: PartialEq + Clone,
+    {
+        let subject = call.subject();
+        let said = self.voices(call, C::Answer::eq).await?;
+        let said: Vec<_> = said.into_iter().flatten().collect();
+        let agreed = self.agreed_of(&said);
+        agreed.ok_or_else(|| self.disagree(subject))
+    }
+
+    /// The highest that as many nodes say as have to agree.
+    ///
+    /// # Errors
+    /// [`CallError`]; also when none of them says anything.
+    pub async fn highest<C: Call<P>>(&self, call: C) -> Result<C::Answer, CallError<P::Refusal>>
+    where
+        C::Answer: Ord,
+    {
+        let subject = call.subject();
+        let said = self.voices(call, |_, _| true).await?;
+        let highest = said.into_iter().flatten().max();
+        highest.ok_or_else(|| self.disagree(subject))
+    }
+
+    /// That nodes do not agree about something.
+    pub fn disagree(&self, subject: &str) -> CallError<P::Refusal> {
+        let (chain, agree) = (self.chain(), self.agree());
+        CallError::Unreachable(format!(
+            "{chain}: the nodes do not agree about {subject}, and {agree} have to"
+        ))
+    }
+
     /// Asks as many nodes as configuration wants to agree: money depends on the answer. `same` says of two whether
     /// they agree.
     ///

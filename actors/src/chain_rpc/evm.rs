@@ -32,7 +32,7 @@ use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
     FeeEstimate, Inclusion, NodePool, SimulationOutcome, SimulationRequest, Standing,
     TrackedTransaction, TransactionSighting,
-    client::{Client, Refusal as _},
+    client::{Call, Client, Refusal as _},
     exchange::short,
     jsonrpc::{JsonRpc, RpcCall, RpcCallError, RpcCalls, RpcError, quantity},
     resolve_refusal,
@@ -392,63 +392,82 @@ impl EvmNode {
         Some(hash.to_owned())
     }
 
-    /// The same question about several hashes, of one node.
+    /// The same question about several hashes: what is said to each, by one node, or by as many as have to agree.
     async fn of_each<'a>(
         &self,
         method: &'static str,
         hashes: impl Iterator<Item = &'a str>,
-    ) -> Result<Vec<Result<Value, RpcError>>, ChainError> {
+        by_one: bool,
+    ) -> Result<Vec<Vec<Result<Value, RpcError>>>, ChainError> {
         let calls: Vec<_> = hashes.map(|hash| RpcCall(method, json!([hash]))).collect();
         let mut answers = Vec::with_capacity(calls.len());
         let mut most = MOST_CALLS;
         while let Some(rest) = calls.get(answers.len()..).filter(|rest| !rest.is_empty()) {
             let some: Vec<_> = rest.iter().take(most).cloned().collect();
             let asked = some.len();
-            match self.rpc.ask(RpcCalls(some)).await {
-                Ok(found) => answers.extend(found),
+            let said = self.said(RpcCalls(some), by_one).await?;
+            match said.into_iter().collect::<Result<Vec<_>, _>>() {
+                Ok(said) => answers.extend((0..asked).map(|index| {
+                    let of_it = said.iter().filter_map(|of_node| of_node.get(index));
+                    of_it.cloned().collect()
+                })),
                 // Some nodes take fewer calls at once than others.
-                Err(RpcCallError::Node(_)) if asked > 1 => most = asked / 2,
+                Err(_) if asked > 1 => most = asked / 2,
                 // Or one at a time, by itself.
-                Err(RpcCallError::Node(_)) => {
+                Err(_) => {
                     let alone = rest.iter().take(1).cloned();
                     for call in alone {
-                        answers.push(match self.rpc.ask(call).await {
-                            Ok(found) => Ok(found),
-                            Err(RpcCallError::Node(error)) => Err(error),
-                            Err(error) => return Err(error.into()),
-                        });
+                        answers.push(self.said(call, by_one).await?);
                     }
                 }
-                Err(error) => return Err(error.into()),
             }
         }
         Ok(answers)
     }
 
-    /// Where a transaction is that a block has, by its receipt. The nodes have to agree on one that is final.
+    /// What one node says, or as many as have to agree.
+    async fn said<C>(
+        &self,
+        call: C,
+        by_one: bool,
+    ) -> Result<Vec<Result<C::Answer, RpcError>>, ChainError>
+    where
+        C: Call<JsonRpc>,
+        C::Answer: PartialEq,
+    {
+        if !by_one {
+            return Ok(self.rpc.voices(call, C::Answer::eq).await?);
+        }
+        Ok(vec![match self.rpc.ask(call).await {
+            Ok(found) => Ok(found),
+            Err(RpcCallError::Node(error)) => Err(error),
+            Err(error) => return Err(error.into()),
+        }])
+    }
+
+    /// Where a transaction is that a block has, by its receipts, as the nodes have them that have to agree.
     async fn sight_mined(
         &self,
         transaction: &TrackedTransaction,
-        receipt: &Value,
+        receipts: &[Result<Value, RpcError>],
         final_height: u64,
         used: &mut BTreeMap<String, u64>,
     ) -> Result<TransactionSighting, ChainError> {
-        let found = match inclusion(receipt) {
-            None => return Err(ChainError::Unknown("the receipt makes no sense".into())),
-            // It is gone from its block meanwhile.
-            Some(None) => return Ok(TransactionSighting::Waiting),
-            Some(Some(found)) if found.block > final_height => {
-                return Ok(TransactionSighting::Mined(found));
+        let said: Vec<_> = receipts.iter().flatten().filter_map(inclusion).collect();
+        match self.rpc.agreed_of(&said) {
+            Some(Some(found)) if found.block <= final_height => {
+                Ok(TransactionSighting::Final(found))
             }
-            Some(Some(found)) => found,
-        };
-        let hash = &transaction.signed.tx_hash;
-        let call = RpcCall("eth_getTransactionReceipt", json!([hash]));
-        match self.rpc.query_quorum(call, inclusion).await? {
-            Some(agreed) if agreed == found => Ok(TransactionSighting::Final(found)),
-            Some(agreed) => Ok(TransactionSighting::Mined(agreed)),
-            // No block has it that is final: one node alone said so.
-            None => self.sight_missing(transaction, final_height, used).await,
+            Some(Some(found)) => Ok(TransactionSighting::Mined(found)),
+            // It is gone from its block meanwhile.
+            Some(None) if said.iter().all(Option::is_none) => Ok(TransactionSighting::Waiting),
+            // One node alone said so.
+            Some(None) => self.sight_missing(transaction, final_height, used).await,
+            None => Err(match receipts.iter().find_map(|said| said.as_ref().err()) {
+                Some(error) => ChainError::Unknown(error.words()),
+                None if said.is_empty() => ChainError::unknown("the receipt makes no sense"),
+                None => self.rpc.disagree("a transaction").into(),
+            }),
         }
     }
 
@@ -633,7 +652,11 @@ impl ChainClient for EvmNode {
         // The final block first: what is missing then, and whose number it has, never comes.
         let asked = async {
             let height = self.final_height().await?;
-            let found = self.of_each("eth_getTransactionByHash", hashes()).await?;
+            let found = self
+                .of_each("eth_getTransactionByHash", hashes(), true)
+                .await?;
+            // Of one node.
+            let found: Vec<_> = found.into_iter().flatten().collect();
             Ok::<_, ChainError>((height, found))
         };
         let (height, found) = match asked.await {
@@ -647,7 +670,8 @@ impl ChainClient for EvmNode {
                 .is_some()
         };
         let mined = hashes().zip(&found).filter(|(_, found)| is_mined(found));
-        let receipts = self.of_each("eth_getTransactionReceipt", mined.map(|(hash, _)| hash));
+        let mined = mined.map(|(hash, _)| hash);
+        let receipts = self.of_each("eth_getTransactionReceipt", mined, false);
         let mut receipts = match receipts.await {
             Ok(receipts) => receipts.into_iter(),
             Err(error) => return transactions.iter().map(|_| Err(error.clone())).collect(),
@@ -661,9 +685,9 @@ impl ChainClient for EvmNode {
                 None
             };
             sightings.push(match (found, receipt) {
-                (Err(error), _) | (_, Some(Err(error))) => Err(ChainError::Unknown(error.words())),
-                (_, Some(Ok(receipt))) => {
-                    self.sight_mined(transaction, &receipt, height, &mut used)
+                (Err(error), _) => Err(ChainError::Unknown(error.words())),
+                (_, Some(receipts)) => {
+                    self.sight_mined(transaction, &receipts, height, &mut used)
                         .await
                 }
                 (Ok(found), None) if found.is_null() => {

@@ -269,8 +269,8 @@ pub trait ChainClient: Send + Sync {
         ))
     }
 
-    /// What became of transactions that nodes took, in their order: a few questions for all of them. What can
-    /// not be taken back, `Final`, `Replaced` and `Expired`, is said only when `agree` of the nodes say so.
+    /// What became of transactions that nodes took, in their order: a few questions for all of them. That a block has
+    /// one, or that it never comes, is said only when `agree` of the nodes say so.
     /// `now_ms` is in milliseconds since the Unix epoch.
     ///
     /// # Errors

@@ -101,14 +101,22 @@ impl TonNode {
     /// A wallet, of which at least so many nanoton are `needed`. That the nodes see other balances
     /// is nothing, as long as they all suffice.
     async fn wallet(&self, address: &TonAddress, needed: u128) -> Result<TonWallet, ChainError> {
+        let has = |wallet: &TonWallet| wallet.balance >= needed;
+        let same = |one: &TonWallet, other: &TonWallet| has(one) == has(other);
+        self.wallet_by(address, same).await
+    }
+
+    /// A wallet, of which nodes agree that are of the same mind about more.
+    async fn wallet_by(
+        &self,
+        address: &TonAddress,
+        same: impl Fn(&TonWallet, &TonWallet) -> bool,
+    ) -> Result<TonWallet, ChainError> {
         let read = |answer: &NodeResponse| answers::wallet(answer, address);
         let same = |one: &TonWallet, other: &TonWallet| {
-            one.state == other.state
-                && one.data == other.data
-                && (one.balance >= needed) == (other.balance >= needed)
+            one.state == other.state && one.data == other.data && same(one, other)
         };
-        let call = account(address);
-        let call = call.about("a wallet");
+        let call = account(address).about("a wallet");
         Ok(self.rest.query_quorum_by(call, read, same).await?)
     }
 

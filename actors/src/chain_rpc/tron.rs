@@ -95,15 +95,28 @@ impl TronNode {
     /// Whether a call goes through and can be paid. Nodes take calls unseen, and one that fails
     /// costs what it burns anyway.
     async fn try_call(&self, trigger: &Trigger) -> Result<(), ChainError> {
-        let (tried, prices, balance) = tokio::try_join!(
-            self.http.ask(trial(trigger).reading(tried)),
-            self.http.ask(parameters().taking(prices)),
-            self.http
-                .ask(account(&trigger.from).about("an account").taking(sun)),
+        let balance = account(&trigger.from).about("an account").taking(sun);
+        let prices = self.http.query_quorum(parameters(), prices).await?;
+        // What nodes have to agree on: of the energy that they name, whether the limit is enough for it.
+        let verdict = |tried: &Result<ConstantCallResult, String>| {
+            let tried = tried.as_ref().ok()?;
+            Some(check_fee_limit(trigger, tried.energy, &prices).is_ok())
+        };
+        let same = |one: &_, other: &_| verdict(one) == verdict(other);
+        let (said, balance) = tokio::try_join!(
+            self.http.voices(trial(trigger).reading(tried), same),
+            self.http.highest(balance),
         )?;
-        let energy = match tried {
-            Ok(tried) => tried.energy,
-            Err(words) => return Err(self.failure_reason(trigger, &words).await),
+        let said: Vec<_> = said.into_iter().flatten().collect();
+        let agreed = self
+            .http
+            .agreed_of(&said.iter().map(verdict).collect::<Vec<_>>());
+        let agreed = agreed.ok_or_else(|| self.http.disagree("a call"))?;
+        let of_these = said.into_iter().filter(|tried| verdict(tried) == agreed);
+        let energy = match of_these.reduce(lower) {
+            Some(Ok(tried)) => tried.energy,
+            Some(Err(words)) => return Err(self.failure_reason(trigger, &words).await),
+            None => return Err(self.http.disagree("a call").into()),
         };
         check_fee_limit(trigger, energy, &prices)?;
         let bytes = CALL_BYTES.saturating_add(trigger.data.len().try_into().unwrap_or(u64::MAX));
@@ -134,10 +147,11 @@ impl TronNode {
             json!({"value": trigger.contract, "visible": true}),
         );
         let percent = |found: &Value| number(found, "consume_user_resource_percent");
+        let resources = resources.about("resources").taking(available_resources);
         let (means, percent) = tokio::try_join!(
+            self.http.highest(resources),
             self.http
-                .ask(resources.about("resources").taking(available_resources)),
-            self.http.ask(contract.about("a contract").taking(percent)),
+                .query_quorum(contract.about("a contract"), percent),
         )?;
         Ok(AvailableResources { percent, ..means })
     }
@@ -458,6 +472,17 @@ struct ConstantCallResult {
     output: Vec<u8>,
 }
 
+/// Of two trials that went alike the one that takes less.
+fn lower(
+    one: Result<ConstantCallResult, String>,
+    other: Result<ConstantCallResult, String>,
+) -> Result<ConstantCallResult, String> {
+    match (&one, &other) {
+        (Ok(first), Ok(second)) if second.energy < first.energy => other,
+        _ => one,
+    }
+}
+
 /// An answer of triggerconstantcontract; `Err` says why the call fails.
 fn tried(found: &Value) -> ParsedResponse<Result<ConstantCallResult, String>> {
     let Some(result) = found.get("result").filter(|result| result.is_object()) else {
@@ -528,7 +553,7 @@ fn prices(found: &Value) -> Option<ResourcePrices> {
 }
 
 /// What there is besides coins to pay for a call.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct AvailableResources {
     /// The sender's energy.
     energy: u64,

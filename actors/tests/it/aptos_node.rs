@@ -23,7 +23,8 @@ use serde_json::{Value, json};
 use crate::{
     evm_node::{both_ways, connect_to, never_ended},
     http_double::{self, HttpResponse},
-    one_word::{Lie, QuotedPrice},
+    one_witness::Witnesses,
+    one_word::{Denial, Lie, QuotedPrice},
     world::*,
 };
 
@@ -401,6 +402,37 @@ async fn aptos_facts__should_refuse_functions_that_cannot_be_called() {
         "{}",
         refusal.reason
     );
+}
+
+pub async fn denials() -> Vec<Denial> {
+    let node = async |said: fn(&RecordedCall) -> Option<AptosReply>| {
+        let node = AptosTestNode::start(move |asked| said(asked).unwrap_or_else(|| healthy(asked)));
+        node.await.url
+    };
+    let denial = async |what, lie| Denial {
+        what,
+        chain: ChainKey::APTOS,
+        liar: node(lie).await,
+        honest: node(|_| None).await,
+        queries: queries("swap"),
+        now_ms: 0,
+    };
+    vec![
+        denial("the call fails", |asked| {
+            (asked.what == "POST /transactions/simulate")
+                .then(|| executed(false, "Move abort in 0xcd::pool: 0x3"))
+        })
+        .await,
+        denial("no coins for the fee", |asked| {
+            asked.what.contains("/balance/").then(|| (200, json!(0)))
+        })
+        .await,
+        denial("no such function", |asked| {
+            let is_asked = asked.what == format!("GET /accounts/{POOL}/module/pool");
+            is_asked.then(|| problem(404, "module_not_found", "Module not found"))
+        })
+        .await,
+    ]
 }
 
 #[tokio::test]
@@ -816,9 +848,20 @@ async fn simulate__should_show_what_the_node_says_of_the_built_transaction() {
 /// A node that says this of the transaction, of the account's next number, of the one that used number 7, and of
 /// the time.
 async fn seeing(found: AptosReply, next: u64, by: &'static str, now: u64) -> AptosTestNode {
+    seeing_on(1, found, next, by, now).await
+}
+
+/// The same on the chain with this id.
+async fn seeing_on(
+    chain_id: u8,
+    found: AptosReply,
+    next: u64,
+    by: &'static str,
+    now: u64,
+) -> AptosTestNode {
     AptosTestNode::start(move |asked| match asked.what.as_str() {
         "GET /transactions/by_hash/0x7e" => found.clone(),
-        "GET " => ledger(1, now),
+        "GET " => ledger(chain_id, now),
         what if what == format!("GET /accounts/{FROM}") => {
             (200, json!({"sequence_number": next.to_string()}))
         }
@@ -846,6 +889,36 @@ fn in_ledger(success: bool) -> AptosReply {
 
 fn nowhere() -> AptosReply {
     problem(404, "transaction_not_found", "Not found")
+}
+
+pub async fn witnesses() -> Vec<Witnesses> {
+    let of_chain = async |chain, chain_id| {
+        let node = async |success: bool, version: &str| {
+            let (status, mut found) = in_ledger(success);
+            found["version"] = json!(version);
+            let node = seeing_on(chain_id, (status, found), 8, HASH, NOW);
+            node.await.url
+        };
+        Witnesses {
+            chain,
+            liars: vec![
+                ("final", node(true, "11").await),
+                ("failed for good", node(false, "12").await),
+            ],
+            honest: seeing_on(chain_id, nowhere(), 7, HASH, NOW).await.url,
+            later: node(true, "12").await,
+            transaction: tracked(),
+            now_ms: NOW * 1_000,
+            end: TransactionSighting::Final(Inclusion {
+                block: 12,
+                success: true,
+            }),
+        }
+    };
+    vec![
+        of_chain(ChainKey::APTOS, 1).await,
+        of_chain(ChainKey::MOVEMENT, 126).await,
+    ]
 }
 
 #[tokio::test]

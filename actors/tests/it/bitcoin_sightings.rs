@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use covault_actors::chain_rpc::{
-    ChainClient, ChainEndpoints, ChainKey, TrackedTransaction, TransactionSighting,
+    ChainClient, ChainEndpoints, ChainKey, Inclusion, TrackedTransaction, TransactionSighting,
 };
 use covault_core::networks::{Network, bitcoin::UnspentOutput};
 use serde_json::{Value, json};
@@ -15,6 +15,7 @@ use crate::{
     bitcoin_node::{TestWallet, tracked},
     evm_node::connect_to,
     http_double::{self, HttpResponse},
+    one_witness::Witnesses,
     one_word::REGTEST,
 };
 
@@ -67,6 +68,36 @@ fn payment(spends: &str) -> TrackedTransaction {
     };
     let made = wallet.pays(&[output], &wallet.address, 400_000, 5);
     tracked(&wallet, &made)
+}
+
+pub async fn witnesses() -> Witnesses {
+    let height = Arc::new(AtomicI64::new(100));
+    let node = async |confirmations: i64| {
+        let says = move |method: &str, params: &Value| match method {
+            "getrawtransaction" if confirmations != 0 => {
+                Some(json!({"confirmations": confirmations}))
+            }
+            // What it spends.
+            "gettransaction" if params[0] == json!("1".repeat(64)) => {
+                Some(json!({"confirmations": 20}))
+            }
+            "gettxout" => Some(json!({"value": 0.01})),
+            _ => None,
+        };
+        bitcoind(&height, Box::new(says)).await
+    };
+    Witnesses {
+        chain: ChainKey::of(Network::Bitcoin, None),
+        liars: vec![("in a block", node(1).await), ("final", node(7).await)],
+        honest: node(0).await,
+        later: node(6).await,
+        transaction: payment("1"),
+        now_ms: 0,
+        end: TransactionSighting::Final(Inclusion {
+            block: 95,
+            success: true,
+        }),
+    }
 }
 
 #[tokio::test]

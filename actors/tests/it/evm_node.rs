@@ -25,6 +25,7 @@ use tokio::net::TcpListener;
 
 use crate::{
     http_double::{self, HttpResponse},
+    one_witness::Witnesses,
     one_word::Lie,
     world::*,
 };
@@ -734,6 +735,27 @@ pub fn tracked(nonce: u64) -> TrackedTransaction {
         from: evm::read_sent(&signed).unwrap().from,
         signed,
         sent_at_ms: 0,
+    }
+}
+
+pub async fn witnesses() -> Witnesses {
+    let url = async |seen: Seen| seen.node().await.url;
+    Witnesses {
+        chain: ChainKey::evm(CHAIN),
+        liars: vec![
+            ("in a block", url(Seen::mined("0x41", "0x1")).await),
+            ("failed in a block", url(Seen::mined("0x41", "0x0")).await),
+            ("final", url(Seen::mined("0x3f", "0x1")).await),
+            ("failed for good", url(Seen::mined("0x40", "0x0")).await),
+        ],
+        honest: url(Seen::missing("0x5")).await,
+        later: url(Seen::mined("0x40", "0x1")).await,
+        transaction: tracked(5),
+        now_ms: 0,
+        end: TransactionSighting::Final(Inclusion {
+            block: 64,
+            success: true,
+        }),
     }
 }
 

@@ -9,7 +9,10 @@ use covault_actors::chain_rpc::{
     BroadcastOutcome, ChainClient, ChainEndpoints, ChainError, ChainKey, Inclusion,
     TransactionSighting, everywhere,
 };
-use covault_core::networks::{ChainData, FeeLevel, Queries, evm};
+use covault_core::{
+    networks::{ChainData, FeeLevel, Payload, Queries, evm},
+    schema::wire::{self, create_signing_request_request::Type as Kind},
+};
 use serde_json::json;
 
 use crate::{
@@ -40,7 +43,7 @@ async fn a_transaction__should_be_in_no_final_block_that_only_one_of_three_nodes
         block: 63,
         success: false,
     };
-    assert_eq!(sighted, [Ok(TransactionSighting::Mined(place))]);
+    assert_eq!(sighted, [Ok(TransactionSighting::Final(place))]);
 }
 
 #[tokio::test]
@@ -114,6 +117,57 @@ async fn what_is_final__should_not_be_guessed_where_nodes_have_named_it() {
         fails.store(true, Ordering::SeqCst);
         let sighted = client.sightings(&[tracked(5)], 0).await;
         assert!(sighted[0].is_err(), "{words}: {sighted:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_token__should_be_refused_and_paid_by_as_many_nodes_as_have_to_agree() {
+    // What a node returns of the transfer, and the code of the contract.
+    type Says = (&'static str, &'static str);
+    const PASSES: Says = ("0x01", "0x60");
+    const SAYS_NO: Says = ("0x00", "0x60");
+    const NO_TOKEN: Says = ("0x", "0x");
+    let node = |(returned, code): Says| {
+        let word = match returned {
+            "0x" => returned.to_owned(),
+            _ => format!("0x{:0>64}", &returned[2..]),
+        };
+        EvmTestNode::start(move |method, params| match method {
+            "eth_call" => Ok(json!(word)),
+            "eth_getCode" => Ok(json!(code)),
+            _ => healthy(method, params),
+        })
+    };
+    let payment = Payload::parse(&Kind::EvmSendErc20(wire::EvmSendErc20 {
+        chain_id: CHAIN,
+        from: "0x00000000000000000000000000000000000000aa".into(),
+        to: "0x00000000000000000000000000000000000000cc".into(),
+        token_contract_address: "0x00000000000000000000000000000000000000bb".into(),
+        amount: "5".into(),
+        ..Default::default()
+    }))
+    .unwrap();
+    let asks = async |says: &[Says]| {
+        let mut nodes = Vec::new();
+        for says in says {
+            nodes.push(node(*says).await);
+        }
+        let nodes: Vec<_> = nodes.iter().collect();
+        two_of(&nodes).preflight(&payment).await
+    };
+    for lie in [SAYS_NO, NO_TOKEN] {
+        for says in [[lie, PASSES], [PASSES, lie]] {
+            let said = asks(&says).await;
+            assert!(matches!(said, Err(ChainError::Unknown(_))), "{said:?}");
+        }
+        // The others decide, to either side.
+        for says in [[lie, PASSES, PASSES], [PASSES, PASSES, lie]] {
+            assert_eq!(asks(&says).await, Ok(()));
+        }
+        for says in [[PASSES, lie, lie], [lie, lie, PASSES]] {
+            let said = asks(&says).await;
+            assert!(matches!(said, Err(ChainError::Refused(_))), "{said:?}");
+        }
     }
 }
 

@@ -48,6 +48,7 @@ mod nodes;
 mod nonces;
 mod numbered_double;
 mod numbers_behind;
+mod one_witness;
 mod one_word;
 mod plans;
 #[path = "../../../tests/support/ports.rs"]

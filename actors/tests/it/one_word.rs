@@ -3,9 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use covault_actors::chain_rpc::{BroadcastOutcome, BroadcastRequest, ChainEndpoints, ChainKey};
+use covault_actors::chain_rpc::{
+    BroadcastOutcome, BroadcastRequest, ChainEndpoints, ChainError, ChainKey,
+};
 use covault_core::networks::{
-    ChainData, Network, Payload, Signed,
+    ChainData, Network, Payload, Queries, Signed,
     bitcoin::{ChainData as BitcoinChainData, UnspentOutput},
 };
 use futures::future::join_all;
@@ -15,7 +17,7 @@ use crate::{
     aptos_node,
     evm_node::{self, chains, connect_to, nobody},
     http_double::{self, HttpResponse},
-    stellar_node, sui_node, ton_node, tron_node,
+    solana_node, stellar_node, sui_node, ton_node, tron_node,
 };
 
 /// What one node says of a transaction for which a request would fail, and another node does not.
@@ -140,6 +142,64 @@ async fn no_request__should_fail_by_the_word_of_one_node_where_two_have_to_agree
     join_all(lies.iter().map(check)).await;
     let chains: BTreeSet<_> = lies.iter().map(|lie| lie.chain.network).collect();
     assert_eq!(chains.len(), 7, "all networks but Solana");
+}
+
+/// What one node says for which a request would be refused before anything is signed, and another node does not.
+pub struct Denial {
+    pub what: &'static str,
+    pub chain: ChainKey,
+    pub liar: String,
+    pub honest: String,
+    pub queries: Queries,
+    pub now_ms: u64,
+}
+
+/// EVM: `evm_word`; Sui and TON: in their files.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_request__should_be_refused_before_it_is_signed_by_one_node_where_two_have_to_agree() {
+    let mut all = tron_node::denials().await;
+    all.extend(aptos_node::denials().await);
+    all.push(solana_node::denial().await);
+    all.push(stellar_node::denial().await);
+    let check = async |denial: &Denial| {
+        let Denial {
+            what,
+            chain,
+            liar,
+            honest,
+            queries,
+            now_ms,
+        } = denial;
+        let asks = async |urls: &[&String]| {
+            let endpoints = ChainEndpoints {
+                agree: 2,
+                timeout_ms: 120_000,
+                ..ChainEndpoints::new(urls.iter().map(|url| (*url).clone()).collect())
+            };
+            connect_to(*chain, endpoints)
+                .chain_data(queries, *now_ms)
+                .await
+        };
+        for urls in [[liar, honest], [honest, liar]] {
+            let said = asks(&urls).await;
+            if matches!(said, Err(ChainError::Refused(_))) {
+                return Some(format!("{chain}: {what}: {said:?}"));
+            }
+        }
+        for urls in [[liar, honest, honest], [honest, honest, liar]] {
+            let said = asks(&urls).await;
+            if said.is_err() {
+                return Some(format!("{chain}: {what}, against two: {said:?}"));
+            }
+        }
+        let said = asks(&[liar, liar]).await;
+        let is_refused = matches!(said, Err(ChainError::Refused(_)));
+        assert!(is_refused, "{chain}: {what}, twice: {said:?}");
+        None
+    };
+    let wrong: Vec<_> = join_all(all.iter().map(check)).await;
+    let wrong: Vec<_> = wrong.into_iter().flatten().collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 /// What nodes that name a price would have a request pay, and the highest that is believed.

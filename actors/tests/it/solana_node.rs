@@ -20,7 +20,11 @@ use covault_core::{
 };
 use serde_json::{Value, json};
 
-use crate::evm_node::{EvmTestNode, both_ways, connect_to, never_ended, nobody};
+use crate::{
+    evm_node::{EvmTestNode, both_ways, connect_to, never_ended, nobody},
+    one_witness::Witnesses,
+    one_word::Denial,
+};
 
 /// The account in which the chain keeps its time.
 const CLOCK: &str = "SysvarC1ock11111111111111111111111111111111";
@@ -212,6 +216,42 @@ async fn solana_facts__should_be_the_blockhash_and_what_the_tokens_accounts_say(
     );
     // A node of this machine may be of any chain.
     assert!(calls.iter().all(|(method, _)| method != "getGenesisHash"));
+}
+
+pub async fn denial() -> Denial {
+    let node = async |has_mint: bool| {
+        let mut mint = vec![0; 82];
+        mint[44..46].copy_from_slice(&[6, 1]);
+        let mint = json!({"owner": TOKEN.to_string(), "data": [STANDARD.encode(&mint), "base64"]});
+        let node = EvmTestNode::start(move |method, params| match method {
+            "getMultipleAccounts" => {
+                let mut accounts = vec![Value::Null; params[0].as_array().unwrap().len()];
+                if has_mint {
+                    accounts[0] = mint.clone();
+                }
+                value(json!(accounts))
+            }
+            _ => healthy(method, params),
+        });
+        node.await.url
+    };
+    Denial {
+        what: "there is no such token",
+        chain: ChainKey::SOLANA,
+        liar: node(false).await,
+        honest: node(true).await,
+        queries: Queries::Solana(solana::Queries {
+            chain_id: 101,
+            blockhash: true,
+            token: Some(solana::token::TokenQueries {
+                mint: base58(&key(3)),
+                sender: base58(&key(1)),
+                recipient: base58(&key(2)),
+            }),
+            compute: None,
+        }),
+        now_ms: 0,
+    }
 }
 
 #[tokio::test]
@@ -580,6 +620,34 @@ async fn seeing_since(first: u64, statuses: Value, valid: bool) -> EvmTestNode {
 fn status(slot: u64, commitment: &str, failed: bool) -> Value {
     let error = failed.then(|| json!({"InstructionError": [0, "Custom"]}));
     json!({"slot": slot, "confirmations": 3, "err": error, "confirmationStatus": commitment})
+}
+
+pub async fn witnesses() -> Vec<Witnesses> {
+    let node = async |found: Value| seeing(json!([found]), true).await.url;
+    let of_chain = async |chain| Witnesses {
+        chain,
+        liars: vec![
+            ("in a block", node(status(6, "processed", false)).await),
+            (
+                "failed in a block",
+                node(status(7, "confirmed", true)).await,
+            ),
+            ("final", node(status(6, "finalized", false)).await),
+            ("failed for good", node(status(7, "finalized", true)).await),
+        ],
+        honest: node(Value::Null).await,
+        later: node(status(7, "finalized", false)).await,
+        transaction: tracked(&[(&transfer(), "id1")]),
+        now_ms: OLD_MS,
+        end: TransactionSighting::Final(Inclusion {
+            block: 7,
+            success: true,
+        }),
+    };
+    vec![
+        of_chain(ChainKey::SOLANA).await,
+        of_chain(ChainKey::SONIC).await,
+    ]
 }
 
 #[tokio::test]

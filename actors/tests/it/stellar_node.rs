@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 
 use crate::{
     evm_node::{EvmTestNode, both_ways, connect_to, never_ended},
-    one_word::{Lie, QuotedPrice},
+    one_witness::Witnesses,
+    one_word::{Denial, Lie, QuotedPrice},
 };
 
 const FROM: &str = "GC2L7D2DLA4IGYCOLPD3X5IFSG2OWDJXVGHCH54WXFMYB5CKCILAD5CT";
@@ -267,6 +268,24 @@ async fn stellar_fees__should_be_of_their_level() {
     };
     let estimates = client.fee_estimates().await;
     assert_eq!(estimates, Ok(expected.map(|fee| plain(u128::from(fee)))));
+}
+
+pub async fn denial() -> Denial {
+    let node = async |is_funded: bool| {
+        let node = EvmTestNode::start(move |method, params| match method {
+            "getLedgerEntries" if !is_funded => Ok(json!({"entries": [], "latestLedger": 900})),
+            _ => healthy(method, params),
+        });
+        node.await.url
+    };
+    Denial {
+        what: "there is no such account",
+        chain: ChainKey::of(Network::Stellar, None),
+        liar: node(false).await,
+        honest: node(true).await,
+        queries: queries(None),
+        now_ms: 0,
+    }
 }
 
 #[tokio::test]
@@ -790,6 +809,29 @@ fn tracked() -> TrackedTransaction {
 
 fn in_ledger(status: &str) -> Value {
     json!({"status": status, "ledger": 900, "latestLedger": 905})
+}
+
+pub async fn witnesses() -> Witnesses {
+    let node = async |status: &str, ledger: u64| {
+        let mut found = in_ledger(status);
+        found["ledger"] = json!(ledger);
+        seeing(found, 42).await.url
+    };
+    Witnesses {
+        chain: ChainKey::of(Network::Stellar, None),
+        liars: vec![
+            ("final", node("SUCCESS", 899).await),
+            ("failed for good", node("FAILED", 900).await),
+        ],
+        honest: seeing(nowhere(900, BUILT + 200), 41).await.url,
+        later: node("SUCCESS", 900).await,
+        transaction: tracked(),
+        now_ms: 0,
+        end: TransactionSighting::Final(Inclusion {
+            block: 900,
+            success: true,
+        }),
+    }
 }
 
 #[tokio::test]

@@ -25,6 +25,7 @@ use ed25519_dalek::{Signer as _, SigningKey};
 use crate::{
     evm_node::{both_ways, connect_to, never_ended},
     http_double::{self, HttpResponse},
+    one_witness::Witnesses,
     one_word::{Lie, QuotedPrice},
 };
 
@@ -961,6 +962,33 @@ fn tracked(outside: bool) -> TrackedTransaction {
         signed: signed(outside),
         from: from(),
         sent_at_ms: NOW * 1_000,
+    }
+}
+
+pub async fn witnesses() -> Witnesses {
+    let node = async |success: bool, checkpoint: Option<u64>| {
+        let seen = Seen {
+            found: Some((success, checkpoint)),
+            version: 4,
+            ..OPEN
+        };
+        seen.node().await.url
+    };
+    Witnesses {
+        chain: ChainKey::of(Network::Sui, None),
+        liars: vec![
+            ("executed", node(true, None).await),
+            ("final", node(true, Some(11)).await),
+            ("failed for good", node(false, Some(12)).await),
+        ],
+        honest: OPEN.node().await.url,
+        later: node(true, Some(12)).await,
+        transaction: tracked(false),
+        now_ms: NOW * 1_000,
+        end: TransactionSighting::Final(Inclusion {
+            block: 12,
+            success: true,
+        }),
     }
 }
 

@@ -20,7 +20,8 @@ use serde_json::{Value, json};
 use crate::{
     evm_node::{both_ways, chains, never_ended},
     http_double::{self, HttpResponse},
-    one_word::Lie,
+    one_witness::Witnesses,
+    one_word::{Denial, Lie},
     world::*,
 };
 
@@ -310,6 +311,33 @@ async fn tron_estimates__should_be_believed_up_to_a_ceiling() {
     }
 }
 
+pub async fn denials() -> Vec<Denial> {
+    let poor = TronTestState {
+        balance: 0,
+        ..TronTestState::default()
+    };
+    let mut reverts = TronTestState::default();
+    reverts.trial["result"]["message"] = json!(hex::encode("REVERT opcode executed"));
+    let mut burns = TronTestState::default();
+    burns.trial["energy_used"] = json!(10_000_000);
+    let mut denials = Vec::new();
+    for (what, lie) in [
+        ("no coins for the fee", poor),
+        ("the call fails", reverts),
+        ("the fee limit is too low", burns),
+    ] {
+        denials.push(Denial {
+            what,
+            chain: ChainKey::of(Network::Tron, None),
+            liar: TronTestNode::start(lie).await.url,
+            honest: TronTestNode::start(TronTestState::default()).await.url,
+            queries: call(TOKEN, 100_000_000),
+            now_ms: NOW_MS,
+        });
+    }
+    denials
+}
+
 #[tokio::test]
 async fn tron_calls__should_be_refused_where_they_would_fail() {
     let node = TronTestNode::start(TronTestState::default()).await;
@@ -575,6 +603,34 @@ fn tracked() -> TrackedTransaction {
         signed: broadcast_request(NOW_MS, false).signed,
         from: FROM.into(),
         sent_at_ms: NOW_MS,
+    }
+}
+
+pub async fn witnesses() -> Witnesses {
+    let node = async |mined: Option<(u64, &'static str)>| {
+        let state = TronTestState {
+            mined,
+            solid: (12, NOW_MS),
+            ..TronTestState::default()
+        };
+        TronTestNode::start(state).await.url
+    };
+    Witnesses {
+        chain: ChainKey::of(Network::Tron, None),
+        liars: vec![
+            ("in a block", node(Some((13, ""))).await),
+            ("failed in a block", node(Some((13, "FAILED"))).await),
+            ("final", node(Some((11, ""))).await),
+            ("failed for good", node(Some((12, "FAILED"))).await),
+        ],
+        honest: node(None).await,
+        later: node(Some((12, ""))).await,
+        transaction: tracked(),
+        now_ms: NOW_MS,
+        end: TransactionSighting::Final(Inclusion {
+            block: 12,
+            success: true,
+        }),
     }
 }
 

@@ -28,11 +28,8 @@ impl AptosNode {
                 "the node's answer about a transaction makes no sense",
             )),
             Some(AptosPlace::Mempool) => Ok(TransactionSighting::Waiting),
-            Some(AptosPlace::Ledger(found)) => match self.agreed_place(hash).await? {
-                AptosPlace::Ledger(agreed) if agreed == found => {
-                    Ok(TransactionSighting::Final(found))
-                }
-                AptosPlace::Ledger(agreed) => Ok(TransactionSighting::Mined(agreed)),
+            Some(AptosPlace::Ledger(_)) => match self.agreed_place(hash).await? {
+                AptosPlace::Ledger(found) => Ok(TransactionSighting::Final(found)),
                 AptosPlace::Mempool => Ok(TransactionSighting::Waiting),
                 // One node alone said so.
                 AptosPlace::Nowhere => self.sight_missing(transaction, now_ms).await,

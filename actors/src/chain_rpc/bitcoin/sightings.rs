@@ -32,8 +32,17 @@ enum BitcoinPlace {
 }
 
 impl BitcoinPlace {
-    fn is_for_good(self) -> bool {
-        matches!(self, BitcoinPlace::Final(_) | BitcoinPlace::Void)
+    /// Whether it is no matter of one node's word.
+    fn is_for_all(self) -> bool {
+        !matches!(self, BitcoinPlace::Mempool | BitcoinPlace::Nowhere)
+    }
+
+    /// Without how many blocks there are on its own: nodes are not at the same one.
+    fn without_depth(self) -> Self {
+        match self {
+            BitcoinPlace::Final(height) => BitcoinPlace::Block(height),
+            place => place,
+        }
     }
 }
 
@@ -47,8 +56,8 @@ impl BitcoinNode {
         for some in transactions.chunks(CHUNK) {
             match self.places(some).await {
                 Ok(places) => {
-                    for (transaction, (place, agreed)) in some.iter().zip(places) {
-                        sightings.push(self.sight(transaction, place, agreed, now_ms).await);
+                    for (transaction, place) in some.iter().zip(places) {
+                        sightings.push(self.sight(transaction, place, now_ms).await);
                     }
                 }
                 Err(error) => sightings.extend(some.iter().map(|_| Err(error.clone()))),
@@ -57,65 +66,67 @@ impl BitcoinNode {
         sightings
     }
 
-    /// Where a node has them, and, where that is for good, where enough nodes have it. What they say of one is no matter
-    /// of another: only one node's wallet may have seen what has been replaced.
+    /// Where a node has them, and, where a block is said to have them or what they spend, where enough nodes do; `None`
+    /// where these do not agree. What they say of one is no matter of another: only one node's wallet may have seen what
+    /// has been replaced.
     async fn places(
         &self,
         transactions: &[TrackedTransaction],
-    ) -> Result<Vec<(BitcoinPlace, Option<BitcoinPlace>)>, ChainError> {
+    ) -> Result<Vec<Option<BitcoinPlace>>, ChainError> {
         let found = self.rpc.ask(places_of(transactions.iter())).await?;
-        let for_good: Vec<_> = transactions
+        if self.rpc.agree() <= 1 {
+            return Ok(found.into_iter().map(Some).collect());
+        }
+        let for_all: Vec<_> = transactions
             .iter()
             .zip(&found)
-            .filter(|(_, place)| place.is_for_good())
+            .filter(|(_, place)| place.is_for_all())
             .map(|(transaction, _)| transaction)
             .collect();
-        let said = if for_good.is_empty() {
+        let said = if for_all.is_empty() {
             Vec::new()
         } else {
-            let asked = places_of(for_good.into_iter());
+            let asked = places_of(for_all.into_iter());
             let said = self.rpc.voices(asked, Vec::<BitcoinPlace>::eq).await;
             said.unwrap_or_default()
         };
         let said: Vec<Vec<BitcoinPlace>> = said.into_iter().flatten().collect();
         let mut next = 0_usize..;
-        let with_others = found.into_iter().map(|place| {
-            if !place.is_for_good() {
-                return (place, None);
+        let agreed = found.into_iter().map(|place| {
+            if !place.is_for_all() {
+                return Some(place);
             }
             let index = next.next().unwrap_or(usize::MAX);
-            let of_it: Vec<_> = said
-                .iter()
-                .filter_map(|one| one.get(index).copied())
-                .collect();
-            (place, self.rpc.agreed_of(&of_it))
+            let of_it = said.iter().filter_map(|one| one.get(index).copied());
+            let exact: Vec<_> = of_it.clone().collect();
+            let rough: Vec<_> = of_it.map(BitcoinPlace::without_depth).collect();
+            let agreed = self.rpc.agreed_of(&exact);
+            let agreed = agreed.or_else(|| self.rpc.agreed_of(&rough));
+            // The others' wallets may never have seen it.
+            agreed.or((place == BitcoinPlace::Void).then_some(BitcoinPlace::Nowhere))
         });
-        Ok(with_others.collect())
+        Ok(agreed.collect())
     }
 
     async fn sight(
         &self,
         transaction: &TrackedTransaction,
-        place: BitcoinPlace,
-        agreed: Option<BitcoinPlace>,
+        place: Option<BitcoinPlace>,
         now_ms: u64,
     ) -> Result<TransactionSighting, ChainError> {
         let in_block = |block| Inclusion {
             block,
             success: true,
         };
-        Ok(match agreed.unwrap_or(place) {
-            BitcoinPlace::Final(height) if agreed.is_some() => {
-                TransactionSighting::Final(in_block(height))
-            }
-            BitcoinPlace::Final(height) | BitcoinPlace::Block(height) => {
-                TransactionSighting::Mined(in_block(height))
-            }
+        let place = place.ok_or_else(|| self.rpc.disagree("a transaction"))?;
+        Ok(match place {
+            BitcoinPlace::Final(height) => TransactionSighting::Final(in_block(height)),
+            BitcoinPlace::Block(height) => TransactionSighting::Mined(in_block(height)),
             BitcoinPlace::Mempool => TransactionSighting::Waiting,
-            BitcoinPlace::Void if agreed.is_some() => {
+            BitcoinPlace::Void => {
                 TransactionSighting::Replaced(self.conflicting(transaction).await)
             }
-            BitcoinPlace::Void | BitcoinPlace::Nowhere => {
+            BitcoinPlace::Nowhere => {
                 if self.is_spent_for_good(transaction, now_ms).await? {
                     TransactionSighting::Replaced(self.conflicting(transaction).await)
                 } else {

@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 
 use super::{BLOCKHASH_LIFE_MS, COMMITMENT_FOR_GOOD, SolanaNode, account};
 use crate::chain_rpc::{
-    ChainError, HISTORY_MARGIN_MS, Inclusion, RpcCall, TrackedTransaction, TransactionSighting,
+    Call as _, ChainError, HISTORY_MARGIN_MS, Inclusion, RpcCall, TrackedTransaction,
+    TransactionSighting,
     jsonrpc::{RpcCallError, RpcCalls},
 };
 
@@ -95,26 +96,17 @@ impl SolanaNode {
         found: &SignatureStatuses,
         now_ms: u64,
     ) -> Result<TransactionSighting, ChainError> {
-        let Some(mut statuses) = found.iter().copied().collect::<Option<Vec<_>>>() else {
-            return self.sight_missing(transaction, parts, found, now_ms).await;
-        };
-        if statuses.iter().all(|status| status.finalized) {
-            let agreed = self.agreed_statuses(parts).await?;
-            if agreed == *found {
-                let ends: Vec<_> = statuses.iter().map(|one| Some(one.inclusion)).collect();
-                return Ok(ended(parts, &ends));
-            }
-            // What one node alone said does not count.
-            statuses = match agreed.iter().copied().collect::<Option<Vec<_>>>() {
-                Some(agreed) => agreed,
-                None => {
-                    return self
-                        .sight_missing(transaction, parts, &agreed, now_ms)
-                        .await;
-                }
-            };
+        let mut found = found.clone();
+        if self.rpc.agree() > 1 && found.iter().all(Option::is_some) {
+            found = self.agreed_statuses(parts).await?;
         }
+        let Some(statuses) = found.iter().copied().collect::<Option<Vec<_>>>() else {
+            return self.sight_missing(transaction, parts, &found, now_ms).await;
+        };
         let inclusions = statuses.iter().map(|status| status.inclusion);
+        if statuses.iter().all(|status| status.finalized) {
+            return Ok(ended(parts, &inclusions.map(Some).collect::<Vec<_>>()));
+        }
         Ok(TransactionSighting::Mined(Inclusion {
             block: inclusions.clone().map(|one| one.block).max().unwrap_or(0),
             success: inclusions.clone().all(|one| one.success),
@@ -361,14 +353,23 @@ impl SolanaNode {
         }
     }
 
+    /// What as many nodes say as have to agree; where they are not at the same slot, in which blocks it is.
     async fn agreed_statuses(
         &self,
         parts: &[(&str, &str)],
     ) -> Result<SignatureStatuses, ChainError> {
         let ids: Vec<&str> = parts.iter().map(|(_, id)| *id).collect();
-        let read = |answer: &Value| read_statuses(answer, ids.len());
-        let call = signature_statuses(&ids);
-        Ok(self.rpc.query_quorum(call, read).await?)
+        let call = signature_statuses(&ids).taking(|answer| read_statuses(answer, ids.len()));
+        let said = self.rpc.voices(call, SignatureStatuses::eq).await?;
+        let mut said: Vec<SignatureStatuses> = said.into_iter().flatten().collect();
+        if let Some(agreed) = self.rpc.agreed_of(&said) {
+            return Ok(agreed);
+        }
+        for status in said.iter_mut().flatten().flatten() {
+            status.finalized = false;
+        }
+        let agreed = self.rpc.agreed_of(&said);
+        Ok(agreed.ok_or_else(|| self.rpc.disagree("a transaction"))?)
     }
 }
 

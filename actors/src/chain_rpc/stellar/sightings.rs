@@ -27,15 +27,14 @@ impl StellarNode {
                 "the node's answer about a transaction makes no sense".into(),
             )),
             Some(StellarPlace::Nowhere(_)) => self.sight_missing(transaction).await,
-            Some(StellarPlace::Ledger(found)) => {
+            Some(StellarPlace::Ledger(_)) => {
                 // The ledgers that nodes know differ.
                 let agreed = |answer: &Value| match place(answer)? {
                     StellarPlace::Ledger(found) => Some(Some(found)),
                     StellarPlace::Nowhere(_) => Some(None),
                 };
                 match self.rpc.query_quorum(by_hash(hash), agreed).await? {
-                    Some(agreed) if agreed == found => Ok(TransactionSighting::Final(found)),
-                    Some(agreed) => Ok(TransactionSighting::Mined(agreed)),
+                    Some(found) => Ok(TransactionSighting::Final(found)),
                     // One node alone said so.
                     None => self.sight_missing(transaction).await,
                 }

@@ -41,12 +41,8 @@ impl SuiNode {
         };
         match or_nowhere(found)? {
             SuiPlace::Nowhere => self.sight_missing(transaction, now_ms).await,
-            SuiPlace::Executed => Ok(TransactionSighting::Waiting),
-            SuiPlace::Checkpoint(found) => match self.agreed_place(hash).await? {
-                SuiPlace::Checkpoint(agreed) if agreed == found => {
-                    Ok(TransactionSighting::Final(found))
-                }
-                SuiPlace::Checkpoint(agreed) => Ok(TransactionSighting::Mined(agreed)),
+            SuiPlace::Executed | SuiPlace::Checkpoint(_) => match self.agreed_place(hash).await? {
+                SuiPlace::Checkpoint(found) => Ok(TransactionSighting::Final(found)),
                 SuiPlace::Executed => Ok(TransactionSighting::Waiting),
                 // One node alone said so.
                 SuiPlace::Nowhere => self.sight_missing(transaction, now_ms).await,

@@ -4,7 +4,7 @@ use covault_core::networks::ton::ledger::{self, SentMessage};
 
 use super::{
     CLOCK_SKEW_S, LIFETIME_S, MAX_PAGES, TonNode,
-    answers::{self, AccountStatus, TransactionCursor, TransactionSearch},
+    answers::{self, AccountStatus, TonWallet, TransactionCursor, TransactionSearch},
     transactions,
 };
 use crate::chain_rpc::{
@@ -18,7 +18,11 @@ impl TonNode {
     ) -> Result<TransactionSighting, ChainError> {
         let unreadable = |_| ChainError::unknown("the signed transaction cannot be read");
         let sent = ledger::read_sent(&transaction.signed.transaction).map_err(unreadable)?;
-        let wallet = self.wallet(&sent.wallet, 0).await?;
+        // From where it is looked for is no matter of one node's word either.
+        let same = |one: &TonWallet, other: &TonWallet| {
+            one.data.seqno <= sent.seqno || one.last.lt == other.last.lt
+        };
+        let wallet = self.wallet_by(&sent.wallet, same).await?;
         if wallet.state == AccountStatus::Frozen {
             return Err(ChainError::unknown(
                 "the wallet's account is frozen; what it did before is not seen",

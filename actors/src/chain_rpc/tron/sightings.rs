@@ -19,18 +19,13 @@ impl TronNode {
     ) -> Result<TransactionSighting, ChainError> {
         let id = transaction.signed.tx_hash.as_str();
         // In solidified blocks, which are final.
-        if let Some(found) = self.http.ask(inclusion_in(solid, id)).await? {
-            match self.agreed(id).await? {
-                Some(agreed) if agreed == found => return Ok(TransactionSighting::Final(found)),
-                Some(agreed) => return Ok(TransactionSighting::Mined(agreed)),
-                // One node alone said so.
-                None => return self.sight_missing(transaction).await,
-            }
+        if let Some(found) = self.http.seconded(inclusion_in(solid, id)).await? {
+            return Ok(TransactionSighting::Final(found));
         }
-        if let Some(found) = self.http.ask(inclusion_in(post, id)).await? {
-            return Ok(TransactionSighting::Mined(found));
+        match self.http.seconded(inclusion_in(post, id)).await? {
+            Some(found) => Ok(TransactionSighting::Mined(found)),
+            None => self.sight_missing(transaction).await,
         }
-        self.sight_missing(transaction).await
     }
 
     /// Whether one that no block has can still come.

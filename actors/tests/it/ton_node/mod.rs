@@ -5,6 +5,7 @@ mod chain_data;
 mod sightings;
 
 pub use broadcast::lies;
+pub use sightings::witnesses;
 
 use std::sync::{Arc, Mutex};
 

@@ -1,6 +1,7 @@
 //! Where a transaction is that was sent.
 
 use super::*;
+use crate::one_witness::Witnesses;
 
 fn tracked() -> TrackedTransaction {
     TrackedTransaction {
@@ -28,6 +29,30 @@ fn at_time(time: u64) -> TonTestState {
     TonTestState {
         time,
         ..TonTestState::default()
+    }
+}
+
+pub async fn witnesses() -> Witnesses {
+    let node = async |state: TonTestState| TonTestNode::start(state).await.url;
+    let own = ledger::read_sent(&signed().transaction).unwrap().body_hash;
+    let elsewhere = TonTestState {
+        transactions: vec![transaction(92, BUILT + 6, own, 1)],
+        ..passed(Some(1))
+    };
+    Witnesses {
+        chain: ChainKey::of(Network::Ton, None),
+        liars: vec![
+            ("final", node(elsewhere).await),
+            ("failed for good", node(passed(Some(0))).await),
+        ],
+        honest: node(at_time(BUILT)).await,
+        later: node(passed(Some(1))).await,
+        transaction: tracked(),
+        now_ms: 0,
+        end: TransactionSighting::Final(Inclusion {
+            block: 91,
+            success: true,
+        }),
     }
 }
 
