@@ -523,7 +523,7 @@ async fn a_block_that_a_node_does_not_show_for_a_moment__should_be_no_reorganisa
 }
 
 /// Longer than any chain of the tests may take to make a block final.
-const NOT_FINAL_MS: u64 = 21_601_000;
+pub const NOT_FINAL_MS: u64 = 21_601_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_block_that_never_becomes_final__should_be_listed_however_often_it_changes() {

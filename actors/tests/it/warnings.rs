@@ -10,7 +10,7 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::{
     log::LogCapture,
     rebroadcast::pass,
-    tracker::{GAP_MS, a_while, numbered, until, until_status},
+    tracker::{GAP_MS, NOT_FINAL_MS, a_while, numbered, stuck, until, until_status},
     world::*,
 };
 
@@ -65,6 +65,17 @@ async fn warnings__should_say_once_what_became_of_a_transaction() {
         "no block takes it",
     ];
     warned(&log, &waits).await;
+    // Nodes that lose it and have it again change the reason, and do not fill the log.
+    for (sighting, reason) in [
+        (TransactionSighting::Missing, "no node has it"),
+        (TransactionSighting::Waiting, "no block takes it"),
+        (TransactionSighting::Missing, "no node has it"),
+    ] {
+        world.evm.says(&hash, sighting);
+        let has_reason = async || stuck(&gateway).await[0].reason.contains(reason);
+        until(has_reason).await;
+    }
+    warned(&log, &["a transaction is not mined", &uuid]).await;
 
     // A block has it, where it fails.
     world
@@ -73,6 +84,31 @@ async fn warnings__should_say_once_what_became_of_a_transaction() {
     until_status(&gateway, &uuid, Status::Final).await;
     let fails = "a transaction failed on the chain, and only cost its fee";
     warned(&log, &[fails, &uuid, &hash, "block=8"]).await;
+
+    // A block has it that does not become final, and another one each time.
+    let (uuid, hash) = paid(&gateway, &address).await;
+    for block in 9..12 {
+        world
+            .evm
+            .says(&hash, TransactionSighting::Mined(at(block, true)));
+        until(async || {
+            let shown = details(&gateway, &uuid).await.transaction_state;
+            shown.is_some_and(|state| state.block == Some(block))
+        })
+        .await;
+        pass(&world, NOT_FINAL_MS);
+    }
+    let stays = [
+        "a transaction is not final",
+        &uuid,
+        &hash,
+        "does not become final",
+    ];
+    warned(&log, &stays).await;
+    world
+        .evm
+        .says(&hash, TransactionSighting::Final(at(12, true)));
+    until_status(&gateway, &uuid, Status::Final).await;
 
     // It never comes.
     for (fate, words) in [

@@ -332,11 +332,9 @@ impl Entry {
             }
             _ => {}
         }
-        if let Some(problem) = row
-            .problem
-            .as_ref()
-            .filter(|_| self.known.problem != row.problem)
-        {
+        // Nodes that lose it and have it again change the reason each time.
+        let is_new = self.known.problem.is_none() || !is_same_kind(&self.known.state, &row.state);
+        if let Some(problem) = row.problem.as_ref().filter(|_| is_new) {
             if let TransactionState::Mined(_) = row.state {
                 tracing::warn!(%request, hash, problem, "a transaction is not final");
             } else {
