@@ -342,9 +342,7 @@ pub async fn replaced_outputs(
                 continue;
             };
             let age = |request: &SigningRequest| (request.created_at_ms, request.id);
-            let stands = user.id != request
-                && user.state.signed().is_some()
-                && !matches!(user.state, RequestState::Failed { .. });
+            let stands = user.id != request && user.state.signed().is_some();
             if stands && newest.as_ref().is_none_or(|other| age(&user) > age(other)) {
                 newest = Some(user);
             }

@@ -304,6 +304,21 @@ async fn inputs_that_are_named__should_not_evict_a_payment_that_spends_the_chang
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn inputs_that_are_named_again__should_not_evict_what_spends_the_change_of_the_newest() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let (address, _, hash) = waiting(&world, &gateway).await;
+    let inputs = spent(&world, &hash);
+    let (_, second) = succeeds(&gateway, names(&address, 10_000, &inputs, None)).await;
+    let (child, child_hash) = succeeds(&gateway, pay(&address, 10_000)).await;
+    assert_eq!(spent(&world, &child_hash), [format!("{second}:1")]);
+    let evicts = create(&gateway, names(&address, 10_000, &inputs, None)).await;
+    let words = format!("makes {second}:1, which request {} spends", child.uuid);
+    fails(&gateway, &evicts.uuid, &words).await;
+    assert_eq!(world.bitcoin.accepted(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replacement__should_not_evict_a_payment_that_was_made_after_it() {
     let world = World::new();
     let gateway = world.start().await;

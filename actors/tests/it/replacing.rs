@@ -251,6 +251,33 @@ async fn the_hash_that_took_a_place__should_be_found_where_nodes_do_not_say_it()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replacement_that_a_block_has__should_not_be_replaced_in_the_name_of_the_first() {
+    let (world, gateway, address) = world().await;
+    let (first, _) = paid(&gateway, &address).await;
+    let (second, hash) = replaced(&gateway, &first, Action::SpeedUp).await;
+    world.evm.says(&hash, MINED);
+    until_status(&gateway, &second, Status::Mined).await;
+    for action in [Action::SpeedUp, Action::Cancel] {
+        let again = try_replace(&gateway, &first, action).await;
+        let words = format!("request {second}: block 8 has its transaction");
+        refused(again, &Class::WrongState, &words);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_client_has_tried_itself_in_vain__should_be_in_nobody_s_way() {
+    let (world, gateway, address) = world().await;
+    let (first, _) = paid(&gateway, &address).await;
+    world.evm.refuse.store(true, Ordering::SeqCst);
+    let mut own = send_native(&address);
+    (own.nonce, own.value) = (Some(0), "6".into());
+    let own = create(&gateway, Kind::EvmSendNative(own)).await;
+    assert!(outcome(&gateway, &own.uuid).await.error.is_some());
+    world.evm.refuse.store(false, Ordering::SeqCst);
+    replaced(&gateway, &first, Action::SpeedUp).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_replaced__should_be_refused_with_the_reason() {
     let (world, gateway, address) = world().await;
     let invalid = &Class::Invalid;
@@ -676,6 +703,25 @@ async fn the_policy__should_replace_what_waits_for_so_many_blocks_until_the_cap(
     assert_eq!(details(&gateway, &first).await.replaced_by_uuids.len(), 3);
     // What stands behind another number can only wait for it.
     assert_eq!(details(&gateway, &behind).await.replaced_by_uuids.len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_policy__should_let_what_a_client_has_just_made_wait_anew() {
+    let mut world = World::new();
+    speeds_up(&mut world, FEE * 100);
+    let (world, gateway, address) = begin(world).await;
+    let (first, _) = paid(&gateway, &address).await;
+    a_while().await;
+    blocks(&world, 2);
+    let (second, _) = replaced(&gateway, &first, Action::SpeedUp).await;
+    a_while().await;
+    // The first one has waited for three, and is not what stands for its place any more.
+    blocks(&world, 1);
+    a_while().await;
+    assert_eq!(handed(&world).len(), 2);
+    blocks(&world, 2);
+    until(async || handed(&world).len() == 3).await;
+    assert_eq!(details(&gateway, &second).await.replaced_by_uuids.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
