@@ -108,6 +108,38 @@ async fn the_number_of_expired_transactions__should_be_free_when_none_of_all_for
     assert_eq!(world.aptos.executed(), [first, second]);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_number_of_an_expired_transaction__should_stay_with_another_one_that_can_still_come() {
+    for comes in [true, false] {
+        let (world, gateway, address, (behind, _)) = behind_a_refused_one().await;
+        // Nodes have lost it, and its client gives the number to one that lasts longer.
+        world.aptos.forget();
+        let Kind::AptosSendNative(payment) = pay_aptos(&address) else {
+            unreachable!()
+        };
+        let longer = Kind::AptosSendNative(wire::AptosSendNative {
+            sequence_number: Some(1),
+            expiration_timestamp_secs: Some(world.clock_ms() / 1_000 + 3_000),
+            ..payment
+        });
+        let longer = create(&gateway, longer).await.uuid;
+        let taken = outcome(&gateway, &longer).await;
+        assert_eq!(taken.error, None);
+        pass(&world, LIFE_MS);
+        until_status(&gateway, &behind, Status::Dropped).await;
+        if !comes {
+            pass(&world, 3_000_000);
+            until_status(&gateway, &longer, Status::Dropped).await;
+        }
+        world.aptos.halted.store(true, Ordering::SeqCst);
+        let mut expected = vec![sent(&gateway, pay_aptos(&address)).await];
+        expected.extend(comes.then_some(taken.tx_hash));
+        expected.push(sent(&gateway, pay_aptos(&address)).await);
+        world.aptos.execute();
+        assert_eq!(world.aptos.executed(), expected, "{comes}");
+    }
+}
+
 /// An account of Stellar or TON that has sent some, and how it pays.
 struct Numbered {
     world: World,
