@@ -390,10 +390,16 @@ impl<P: Protocol> Client<P> {
         C::Answer: PartialEq + Clone,
     {
         let subject = call.subject();
-        let said = self.voices(call, C::Answer::eq).await?;
-        let said: Vec<_> = said.into_iter().flatten().collect();
-        let agreed = self.agreed_of(&said);
-        agreed.ok_or_else(|| self.disagree(subject))
+        let (mut said, mut refusals) = (Vec::new(), Vec::new());
+        for answer in self.voices(call, C::Answer::eq).await? {
+            match answer {
+                Ok(answer) => said.push(answer),
+                Err(refusal) => refusals.push(refusal),
+            }
+        }
+        let refusal = refusals.pop().filter(|_| said.is_empty());
+        let none = || refusal.map_or_else(|| self.disagree(subject), CallError::Node);
+        self.agreed_of(&said).ok_or_else(none)
     }
 
     /// The highest that as many nodes say as have to agree.

@@ -405,7 +405,16 @@ impl EvmNode {
         while let Some(rest) = calls.get(answers.len()..).filter(|rest| !rest.is_empty()) {
             let some: Vec<_> = rest.iter().take(most).cloned().collect();
             let asked = some.len();
-            let said = self.said(RpcCalls(some), by_one).await?;
+            let said = match self.said(RpcCalls(some), by_one).await {
+                // One that has to agree may take no several at once, and say so in words that are none of JSON-RPC.
+                Err(ChainError::Unknown(_)) if !by_one && self.rpc.agree() > 1 => {
+                    for call in rest.iter().cloned() {
+                        answers.push(self.said(call, by_one).await?);
+                    }
+                    continue;
+                }
+                said => said?,
+            };
             match said.into_iter().collect::<Result<Vec<_>, _>>() {
                 Ok(said) => answers.extend((0..asked).map(|index| {
                     let of_it = said.iter().filter_map(|of_node| of_node.get(index));
@@ -449,16 +458,22 @@ impl EvmNode {
     async fn sight_mined(
         &self,
         transaction: &TrackedTransaction,
+        found: &Value,
         receipts: &[Result<Value, RpcError>],
         final_height: u64,
         used: &mut BTreeMap<String, u64>,
     ) -> Result<TransactionSighting, ChainError> {
+        let is_in_block = number_in(found, "blockNumber").is_some();
         let said: Vec<_> = receipts.iter().flatten().filter_map(inclusion).collect();
         match self.rpc.agreed_of(&said) {
             Some(Some(found)) if found.block <= final_height => {
                 Ok(TransactionSighting::Final(found))
             }
             Some(Some(found)) => Ok(TransactionSighting::Mined(found)),
+            _ if !is_in_block && found.is_null() => {
+                self.sight_missing(transaction, final_height, used).await
+            }
+            _ if !is_in_block => Ok(TransactionSighting::Waiting),
             // It is gone from its block meanwhile.
             Some(None) if said.iter().all(Option::is_none) => Ok(TransactionSighting::Waiting),
             // One node alone said so.
@@ -663,11 +678,11 @@ impl ChainClient for EvmNode {
             Ok(found) => found,
             Err(error) => return transactions.iter().map(|_| Err(error.clone())).collect(),
         };
+        // Where several have to agree, one that stands still must not hide what the others have.
+        let several = self.rpc.agree() > 1;
         let is_mined = |found: &Result<Value, RpcError>| {
             let found = found.as_ref().ok();
-            found
-                .and_then(|found| number_in(found, "blockNumber"))
-                .is_some()
+            found.is_some_and(|found| several || number_in(found, "blockNumber").is_some())
         };
         let mined = hashes().zip(&found).filter(|(_, found)| is_mined(found));
         let mined = mined.map(|(hash, _)| hash);
@@ -686,8 +701,8 @@ impl ChainClient for EvmNode {
             };
             sightings.push(match (found, receipt) {
                 (Err(error), _) => Err(ChainError::Unknown(error.words())),
-                (_, Some(receipts)) => {
-                    self.sight_mined(transaction, &receipts, height, &mut used)
+                (Ok(found), Some(receipts)) => {
+                    self.sight_mined(transaction, &found, &receipts, height, &mut used)
                         .await
                 }
                 (Ok(found), None) if found.is_null() => {

@@ -96,17 +96,23 @@ impl TronNode {
     /// costs what it burns anyway.
     async fn try_call(&self, trigger: &Trigger) -> Result<(), ChainError> {
         let balance = account(&trigger.from).about("an account").taking(sun);
-        let prices = self.http.query_quorum(parameters(), prices).await?;
-        // What nodes have to agree on: of the energy that they name, whether the limit is enough for it.
-        let verdict = |tried: &Result<ConstantCallResult, String>| {
-            let tried = tried.as_ref().ok()?;
-            Some(check_fee_limit(trigger, tried.energy, &prices).is_ok())
-        };
-        let same = |one: &_, other: &_| verdict(one) == verdict(other);
-        let (said, balance) = tokio::try_join!(
-            self.http.voices(trial(trigger).reading(tried), same),
+        let (prices, balance) = tokio::try_join!(
+            self.http.query_quorum(parameters(), prices),
             self.http.highest(balance),
         )?;
+        let bytes = CALL_BYTES.saturating_add(trigger.data.len().try_into().unwrap_or(u64::MAX));
+        let coins = |energy| burn_cost(energy, bytes, &prices, &AvailableResources::COINS_ONLY);
+        // What nodes have to agree on: of the energy that they name, whether the limit and the coins are enough for it.
+        let verdict = |tried: &Result<ConstantCallResult, String>| {
+            let energy = tried.as_ref().ok()?.energy;
+            let is_within = check_fee_limit(trigger, energy, &prices).is_ok();
+            Some((is_within, balance >= coins(energy)))
+        };
+        let same = |one: &_, other: &_| verdict(one) == verdict(other);
+        let said = self
+            .http
+            .voices(trial(trigger).reading(tried), same)
+            .await?;
         let said: Vec<_> = said.into_iter().flatten().collect();
         let agreed = self
             .http
@@ -119,8 +125,7 @@ impl TronNode {
             None => return Err(self.http.disagree("a call").into()),
         };
         check_fee_limit(trigger, energy, &prices)?;
-        let bytes = CALL_BYTES.saturating_add(trigger.data.len().try_into().unwrap_or(u64::MAX));
-        if balance >= burn_cost(energy, bytes, &prices, &AvailableResources::COINS_ONLY) {
+        if balance >= coins(energy) {
             return Ok(());
         }
         let means = self.available_resources(trigger).await?;

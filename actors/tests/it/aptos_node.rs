@@ -436,6 +436,35 @@ pub async fn denials() -> Vec<Denial> {
 }
 
 #[tokio::test]
+async fn aptos_gas__should_be_the_highest_that_nodes_name_whatever_they_say_of_what_passes() {
+    const TOLD: &str =
+        "Transaction Executed and Committed with Error INSUFFICIENT_BALANCE_FOR_TRANSACTION_FEE";
+    let node = |status: &'static str, gas: &'static str| {
+        AptosTestNode::start(move |asked| match asked.what.as_str() {
+            "POST /transactions/simulate" => {
+                let outcome = json!([{"success": true, "vm_status": status, "gas_used": gas}]);
+                (200, outcome)
+            }
+            _ => healthy(asked),
+        })
+    };
+    let liar = node(TOLD, "1").await;
+    let one = node("Executed successfully", "9").await;
+    let other = node("Executed successfully", "9").await;
+    for nodes in [[&liar, &one, &other], [&one, &liar, &other]] {
+        let endpoints = ChainEndpoints {
+            agree: 2,
+            ..ChainEndpoints::new(nodes.map(|node| node.url.clone()).to_vec())
+        };
+        let client = connect_to(ChainKey::APTOS, endpoints);
+        match client.chain_data(&queries("swap"), 0).await {
+            Ok(ChainData::Aptos(chain_data)) => assert_eq!(chain_data.gas_used, Some(9)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn aptos_facts__should_say_in_words_why_a_simulation_fails() {
     for (status, code) in [
         (

@@ -13,10 +13,11 @@ use covault_core::{
     networks::{ChainData, FeeLevel, Payload, Queries, evm},
     schema::wire::{self, create_signing_request_request::Type as Kind},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
-    evm_node::{EvmTestNode, Seen, broadcast_request, connect_to, healthy, tracked},
+    evm_node::{EvmTestNode, Seen, both_ways, broadcast_request, connect_to, healthy, tracked},
+    http_double::{self, HttpResponse},
     world::*,
 };
 
@@ -44,6 +45,77 @@ async fn a_transaction__should_be_in_no_final_block_that_only_one_of_three_nodes
         success: false,
     };
     assert_eq!(sighted, [Ok(TransactionSighting::Final(place))]);
+}
+
+#[tokio::test]
+async fn a_transaction_that_waits_by_one_node__should_be_in_the_final_block_that_two_others_have() {
+    let still = EvmTestNode::start(|method, params| match method {
+        "eth_getBlockByNumber" if params[0] == "finalized" => Ok(json!({"number": "0x40"})),
+        "eth_getTransactionByHash" => Ok(json!({"blockNumber": null})),
+        "eth_getTransactionReceipt" => Ok(Value::Null),
+        _ => healthy(method, params),
+    })
+    .await;
+    let honest = || async { Seen::mined("0x3f", "0x1").node().await };
+    let client = two_of(&[&still, &honest().await, &honest().await]);
+    let sighted = client.sightings(&[tracked(5)], 0).await;
+    let place = Inclusion {
+        block: 63,
+        success: true,
+    };
+    assert_eq!(sighted, [Ok(TransactionSighting::Final(place))]);
+}
+
+/// A node that takes single calls only, and says so in words that are none of JSON-RPC.
+async fn one_by_one(
+    answer: impl Fn(&str, &Value) -> Result<Value, (i64, String)> + Send + Sync + 'static,
+) -> String {
+    http_double::start(move |request| {
+        let call = request.json();
+        let Some(method) = call["method"].as_str() else {
+            return Some(HttpResponse {
+                status: 400,
+                headers: vec![("content-type", "text/plain".into())],
+                body: b"no batches".to_vec(),
+            });
+        };
+        let mut said = match answer(method, &call["params"]) {
+            Ok(result) => json!({"jsonrpc": "2.0", "result": result}),
+            Err((code, message)) => {
+                json!({"jsonrpc": "2.0", "error": {"code": code, "message": message}})
+            }
+        };
+        said["id"] = call["id"].clone();
+        Some(HttpResponse::json(200, &said))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn transactions__should_be_in_blocks_by_a_node_that_refuses_several_calls_in_plain_text() {
+    let at = |block: &'static str| {
+        move |method: &str, params: &Value| match method {
+            "eth_getBlockByNumber" if params[0] == "finalized" => Ok(json!({"number": "0x40"})),
+            "eth_getTransactionByHash" => Ok(json!({"blockNumber": block})),
+            "eth_getTransactionReceipt" => Ok(json!({"blockNumber": block, "status": "0x1"})),
+            _ => healthy(method, params),
+        }
+    };
+    let place = |block| Inclusion {
+        block,
+        success: true,
+    };
+    for (block, expected) in [
+        ("0x40", TransactionSighting::Final(place(64))),
+        ("0x41", TransactionSighting::Mined(place(65))),
+    ] {
+        let single = one_by_one(at(block)).await;
+        let node = EvmTestNode::start(at(block)).await;
+        for client in both_ways(ChainKey::evm(CHAIN), &single, &node.url) {
+            let sighted = client.sightings(&[tracked(5), tracked(6)], 0).await;
+            assert_eq!(sighted, [Ok(expected.clone()), Ok(expected.clone())]);
+        }
+    }
 }
 
 #[tokio::test]

@@ -129,8 +129,8 @@ async fn check(
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_transaction__should_be_in_a_block_by_the_word_of_one_node_where_two_have_to_agree() {
+/// All but Solana's.
+async fn witnesses() -> Vec<Witnesses> {
     // Another test of the process may have installed it.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut all = vec![
@@ -141,8 +141,49 @@ async fn no_transaction__should_be_in_a_block_by_the_word_of_one_node_where_two_
         stellar_node::witnesses().await,
         ton_node::witnesses().await,
     ];
-    all.extend(solana_node::witnesses().await);
     all.extend(aptos_node::witnesses().await);
+    all
+}
+
+/// Of a node that knows no transaction and two others whose block has it, the one in this place stands still.
+async fn check_still(witnesses: &Witnesses, place: usize) -> Option<String> {
+    let Witnesses {
+        chain,
+        honest,
+        later,
+        transaction,
+        now_ms,
+        end,
+        ..
+    } = witnesses;
+    let mut urls = vec![later.clone(), later.clone()];
+    urls.insert(place, honest.clone());
+    let endpoints = ChainEndpoints {
+        agree: 2,
+        timeout_ms: 120_000,
+        ..ChainEndpoints::new(urls)
+    };
+    let client = connect_to(*chain, endpoints);
+    let transaction = std::slice::from_ref(transaction);
+    let said = client.sightings(transaction, *now_ms).await.remove(0);
+    (said.as_ref() != Ok(end)).then(|| format!("{chain}, {place} stands still: {said:?}"))
+}
+
+/// On Solana, a node that does not know a transaction leaves it open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_stands_still__should_not_hide_the_final_block_that_two_others_have() {
+    let all = witnesses().await;
+    let checks = all
+        .iter()
+        .flat_map(|witnesses| [0, 1, 2].map(|place| check_still(witnesses, place)));
+    let wrong: Vec<_> = join_all(checks).await.into_iter().flatten().collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_transaction__should_be_in_a_block_by_the_word_of_one_node_where_two_have_to_agree() {
+    let mut all = witnesses().await;
+    all.extend(solana_node::witnesses().await);
     assert_eq!(all.len(), 10, "all networks");
     let checks = all.iter().flat_map(|witnesses| {
         let ways = [(1, true), (1, false), (2, true), (2, false)];

@@ -931,9 +931,14 @@ impl Seen {
             }
             "BatchGetObjects" => {
                 let from = from();
-                let object = bytes(1, object(&id(1), self.version, (1, &from), 1));
+                let mut object = object(&id(1), self.version, (1, &from), 1);
+                if self.found.is_some() && self.version > OPEN.version {
+                    // It is what has used it: of two, the later one counts.
+                    let ours = signed(false).tx_hash;
+                    object.extend(bytes(10, ours.as_str()));
+                }
                 let error = bytes(2, uint(1, 5));
-                Message([bytes(1, object), bytes(1, error)].concat())
+                Message([bytes(1, bytes(1, object)), bytes(1, error)].concat())
             }
             "GetEpoch" => epoch(self.epoch, NOW),
             "GetServiceInfo" => {

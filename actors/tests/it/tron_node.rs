@@ -18,7 +18,7 @@ use covault_core::{
 use serde_json::{Value, json};
 
 use crate::{
-    evm_node::{both_ways, chains, never_ended},
+    evm_node::{both_ways, chains, connect_to, never_ended},
     http_double::{self, HttpResponse},
     one_witness::Witnesses,
     one_word::{Denial, Lie},
@@ -373,6 +373,28 @@ async fn tron_calls__should_be_refused_where_they_would_fail() {
     ] {
         node.set(|state| state.tokens = tokens);
         assert_eq!(code(client.chain_data(&good, NOW_MS).await), expected);
+    }
+}
+
+#[tokio::test]
+async fn tron_energy__should_be_what_as_many_nodes_name_as_have_to_agree_where_coins_pay_it() {
+    let node = |energy: u64| {
+        let mut state = TronTestState {
+            balance: 1_000_000,
+            ..TronTestState::default()
+        };
+        state.trial["energy_used"] = json!(energy);
+        TronTestNode::start(state)
+    };
+    let (liar, one, other) = (node(0).await, node(64_000).await, node(64_000).await);
+    for nodes in [[&liar, &one, &other], [&one, &liar, &other]] {
+        let endpoints = ChainEndpoints {
+            agree: 2,
+            ..ChainEndpoints::new(nodes.map(|node| node.url.clone()).to_vec())
+        };
+        let client = connect_to(ChainKey::of(Network::Tron, None), endpoints);
+        let said = client.chain_data(&call(TOKEN, 100_000_000), NOW_MS).await;
+        assert_eq!(code(said), ExecuteCode::InsufficientGasFee);
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the log says of transactions that may need an operator: one WARN line each.
 
 use covault_actors::{
-    chain_rpc::{Inclusion, TransactionSighting},
+    chain_rpc::{Inclusion, Standing, TransactionSighting},
     gateway::Gateway,
 };
 use covault_core::schema::wire::transaction_state::Status;
@@ -129,4 +129,37 @@ async fn warnings__should_say_once_what_became_of_a_transaction() {
     let gap = "a transaction waits behind a nonce that no request uses";
     let line = log.until(gap, || {}).await;
     assert!(line.contains(&behind), "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn that_no_node_takes_a_transaction_again__should_be_said_once_after_another_problem() {
+    let log = LogCapture::start(LevelFilter::WARN);
+    let world = World::new();
+    *world.evm.sighting.lock().unwrap() = Some(TransactionSighting::Waiting);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let (uuid, hash) = paid(&gateway, &address).await;
+    pass(&world, 601_000);
+    let not_mined = "a transaction is not mined";
+    warned(&log, &[not_mined, &uuid, "no block takes it"]).await;
+
+    // The nodes lose it, and refuse it when it is sent again.
+    let words = "insufficient funds";
+    *world.evm.doubt.lock().unwrap() = Some((words.into(), Standing::Open));
+    let not_taken = "no node takes it again";
+    for (sighting, reason) in [
+        (TransactionSighting::Missing, not_taken),
+        (TransactionSighting::Waiting, "no block takes it"),
+        (TransactionSighting::Missing, not_taken),
+    ] {
+        world.evm.says(&hash, sighting);
+        let has_reason = async || {
+            pass(&world, 1_000);
+            let listed = stuck(&gateway).await;
+            listed.iter().any(|one| one.reason.contains(reason))
+        };
+        until(has_reason).await;
+    }
+    warned(&log, &[not_mined, &uuid, &hash, not_taken, words]).await;
 }

@@ -64,7 +64,10 @@ impl AptosNode {
         }
         // Asked last: from now on it can no longer get into the ledger. A number is never forgotten; what used it may be.
         let place = if !is_used || transaction.is_remembered(now_ms) {
-            self.agreed_place(hash).await?
+            match self.agreed_place(hash).await? {
+                AptosPlace::Ledger(found) => return Ok(TransactionSighting::Final(found)),
+                place => place,
+            }
         } else if let Some(place) = self.remembered_place(transaction).await {
             place
         } else {

@@ -37,10 +37,12 @@ impl BitcoinPlace {
         !matches!(self, BitcoinPlace::Mempool | BitcoinPlace::Nowhere)
     }
 
-    /// Without how many blocks there are on its own: nodes are not at the same one.
+    /// Without how many blocks there are on its own: nodes are not at the same one. What has been replaced only one
+    /// node's wallet may have seen.
     fn without_depth(self) -> Self {
         match self {
             BitcoinPlace::Final(height) => BitcoinPlace::Block(height),
+            BitcoinPlace::Void => BitcoinPlace::Nowhere,
             place => place,
         }
     }
@@ -77,33 +79,25 @@ impl BitcoinNode {
         if self.rpc.agree() <= 1 {
             return Ok(found.into_iter().map(Some).collect());
         }
-        let for_all: Vec<_> = transactions
-            .iter()
-            .zip(&found)
-            .filter(|(_, place)| place.is_for_all())
-            .map(|(transaction, _)| transaction)
-            .collect();
-        let said = if for_all.is_empty() {
-            Vec::new()
-        } else {
-            let asked = places_of(for_all.into_iter());
-            let said = self.rpc.voices(asked, Vec::<BitcoinPlace>::eq).await;
-            said.unwrap_or_default()
-        };
+        // One that stands still must not hide what the others have.
+        let asked = places_of(transactions.iter());
+        let said = self.rpc.voices(asked, Vec::<BitcoinPlace>::eq).await;
+        let said = said.unwrap_or_default();
         let said: Vec<Vec<BitcoinPlace>> = said.into_iter().flatten().collect();
-        let mut next = 0_usize..;
-        let agreed = found.into_iter().map(|place| {
-            if !place.is_for_all() {
-                return Some(place);
-            }
-            let index = next.next().unwrap_or(usize::MAX);
+        let agreed = found.into_iter().enumerate().map(|(index, place)| {
             let of_it = said.iter().filter_map(|one| one.get(index).copied());
             let exact: Vec<_> = of_it.clone().collect();
             let rough: Vec<_> = of_it.map(BitcoinPlace::without_depth).collect();
             let agreed = self.rpc.agreed_of(&exact);
             let agreed = agreed.or_else(|| self.rpc.agreed_of(&rough));
-            // The others' wallets may never have seen it.
-            agreed.or((place == BitcoinPlace::Void).then_some(BitcoinPlace::Nowhere))
+            match place {
+                BitcoinPlace::Mempool | BitcoinPlace::Nowhere => {
+                    agreed.filter(|agreed| agreed.is_for_all()).or(Some(place))
+                }
+                // The others' wallets may never have seen it.
+                BitcoinPlace::Void => agreed.or(Some(BitcoinPlace::Nowhere)),
+                BitcoinPlace::Final(_) | BitcoinPlace::Block(_) => agreed,
+            }
         });
         Ok(agreed.collect())
     }

@@ -4,7 +4,9 @@ use covault_core::networks::stellar::ledger;
 use serde_json::{Value, json};
 
 use super::{LIFETIME_S, LedgerEntries, LedgerRange, StellarNode, StellarTrace, bug, trace_of};
-use crate::chain_rpc::{ChainError, Inclusion, RpcCall, TrackedTransaction, TransactionSighting};
+use crate::chain_rpc::{
+    Call as _, ChainError, Inclusion, RpcCall, TrackedTransaction, TransactionSighting,
+};
 
 /// Where a node has a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,24 +23,14 @@ impl StellarNode {
         transaction: &TrackedTransaction,
     ) -> Result<TransactionSighting, ChainError> {
         let hash = transaction.signed.tx_hash.as_str();
-        let found = self.rpc.ask(by_hash(hash)).await?;
-        match place(&found) {
-            None => Err(ChainError::Unknown(
-                "the node's answer about a transaction makes no sense".into(),
-            )),
-            Some(StellarPlace::Nowhere(_)) => self.sight_missing(transaction).await,
-            Some(StellarPlace::Ledger(_)) => {
-                // The ledgers that nodes know differ.
-                let agreed = |answer: &Value| match place(answer)? {
-                    StellarPlace::Ledger(found) => Some(Some(found)),
-                    StellarPlace::Nowhere(_) => Some(None),
-                };
-                match self.rpc.query_quorum(by_hash(hash), agreed).await? {
-                    Some(found) => Ok(TransactionSighting::Final(found)),
-                    // One node alone said so.
-                    None => self.sight_missing(transaction).await,
-                }
-            }
+        // The ledgers that nodes know differ.
+        let ledger = |answer: &Value| match place(answer)? {
+            StellarPlace::Ledger(found) => Some(Some(found)),
+            StellarPlace::Nowhere(_) => Some(None),
+        };
+        match self.rpc.seconded(by_hash(hash).taking(ledger)).await? {
+            Some(found) => Ok(TransactionSighting::Final(found)),
+            None => self.sight_missing(transaction).await,
         }
     }
 

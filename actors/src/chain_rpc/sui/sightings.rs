@@ -73,7 +73,13 @@ impl SuiNode {
             _ => false,
         };
         let sighting = match fate {
-            TransactionFate::Executed => return Ok(TransactionSighting::Waiting),
+            // The node that did not know it may stand still.
+            TransactionFate::Executed => {
+                return Ok(match self.agreed_place(hash).await {
+                    Ok(SuiPlace::Checkpoint(found)) => TransactionSighting::Final(found),
+                    _ => TransactionSighting::Waiting,
+                });
+            }
             TransactionFate::Void { by } => TransactionSighting::Replaced(by),
             TransactionFate::Open if is_over => TransactionSighting::Expired,
             TransactionFate::Open => return Ok(TransactionSighting::Missing),

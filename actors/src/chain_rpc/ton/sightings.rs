@@ -18,11 +18,7 @@ impl TonNode {
     ) -> Result<TransactionSighting, ChainError> {
         let unreadable = |_| ChainError::unknown("the signed transaction cannot be read");
         let sent = ledger::read_sent(&transaction.signed.transaction).map_err(unreadable)?;
-        // From where it is looked for is no matter of one node's word either.
-        let same = |one: &TonWallet, other: &TonWallet| {
-            one.data.seqno <= sent.seqno || one.last.lt == other.last.lt
-        };
-        let wallet = self.wallet_by(&sent.wallet, same).await?;
+        let wallet = self.wallet(&sent.wallet, 0).await?;
         if wallet.state == AccountStatus::Frozen {
             return Err(ChainError::unknown(
                 "the wallet's account is frozen; what it did before is not seen",
@@ -32,8 +28,15 @@ impl TonNode {
             // It may have been sent long before it was known that it was.
             let sent_s = (transaction.sent_at_ms / 1_000).min(u64::from(sent.valid_until));
             let made_s = sent_s.saturating_sub(LIFETIME_S);
-            let found = self.find(&sent, made_s, wallet.last).await?;
-            return Ok(match found {
+            // As many as have to agree say that it is there, wherever it is looked for from.
+            let mut found = self.find(&sent, made_s, wallet.last).await;
+            if self.rest.agree() > 1 && !matches!(found, Ok(Some(_))) {
+                // Where it is not, from where it was looked for is no matter of one node's word either.
+                let same = |one: &TonWallet, other: &TonWallet| one.last == other.last;
+                let wallet = self.wallet_by(&sent.wallet, same).await?;
+                found = self.find(&sent, made_s, wallet.last).await;
+            }
+            return Ok(match found? {
                 Some(found) => TransactionSighting::Final(found),
                 None => TransactionSighting::Replaced(None),
             });

@@ -98,3 +98,23 @@ async fn sightings__should_take_no_single_ton_node_s_word_for_the_end() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_ton_transaction__should_be_found_where_one_node_has_later_ones_of_the_wallet() {
+    let mut later = passed(Some(1));
+    later
+        .transactions
+        .insert(0, transaction(95, BUILT + 9, [2; 32], 1));
+    let (node, ahead) = (
+        TonTestNode::start(passed(Some(1))).await,
+        TonTestNode::start(later).await,
+    );
+    let sighted = connect(&[&node, &ahead], 2)
+        .sightings(&[tracked()], 0)
+        .await;
+    let place = Inclusion {
+        block: 91,
+        success: true,
+    };
+    assert_eq!(sighted, [Ok(TransactionSighting::Final(place))]);
+}
