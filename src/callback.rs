@@ -1,6 +1,6 @@
 //! The callback of a client signer: a POST with the request, signed, to which 200 alone is a yes.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use async_trait::async_trait;
@@ -47,10 +47,17 @@ impl HttpCallback {
         let url = Url::parse(&settings.url).ok();
         let url = url.filter(|url| matches!(url.scheme(), "http" | "https"));
         let url = url.context("callback-url must be an http or https URL")?;
+        if url.scheme() == "http" && !is_near(&url) {
+            tracing::warn!(
+                "callback-url is http to another network: whoever is on the way can say yes to every request; use https"
+            );
+        }
         let http = reqwest::Client::builder()
             // Whoever else it leads to, or goes through, is not who was named.
             .redirect(Policy::none())
             .no_proxy()
+            // A connection that the other side has just closed would be a no, for good.
+            .pool_max_idle_per_host(0)
             .build()
             .context("no HTTP client for the callback")?;
         Ok(Self {
@@ -80,6 +87,18 @@ impl HttpCallback {
             ("webhook-timestamp", seconds.to_string()),
             ("webhook-signature", signatures),
         ]
+    }
+}
+
+/// Whether the host is this machine, or of a private network, as far as its name shows it.
+fn is_near(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default();
+    match host.trim_matches(['[', ']']).parse() {
+        Ok(IpAddr::V4(ip)) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
+        Ok(IpAddr::V6(ip)) => {
+            ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local()
+        }
+        Err(_) => !host.contains('.'),
     }
 }
 
@@ -269,6 +288,47 @@ mod tests {
         assert!(slow.is_err());
         assert_eq!(interim, Err(silent));
         assert!(began.elapsed() >= PATIENCE);
+    }
+
+    /// A connection that the other side closes just then would be a no, for good.
+    #[tokio::test]
+    async fn callback__should_be_asked_on_a_connection_of_its_own_each_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            // Kept open, and never answered again.
+            let mut idle = Vec::new();
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut read = vec![0; 64 << 10];
+                assert!(stream.read(&mut read).await.unwrap() > 0);
+                let text = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+                stream.write_all(text).await.unwrap();
+                idle.push(stream);
+            }
+        });
+        let (callback, _) = callback(&url, CallbackFormat::Protobuf).unwrap();
+        for _ in 0..3 {
+            assert_eq!(callback.ask(&request()).await, Ok(()));
+        }
+    }
+
+    #[test]
+    fn callback__should_be_warned_about_where_plain_http_leaves_the_private_network() {
+        for (url, near) in [
+            ("http://localhost:8088/", true),
+            ("http://decider/", true),
+            ("http://127.0.0.1/", true),
+            ("http://10.1.2.3/", true),
+            ("http://192.168.1.2/", true),
+            ("http://[::1]:80/", true),
+            ("http://[fd00::1]/", true),
+            ("http://decider.example.com/", false),
+            ("http://8.8.8.8/", false),
+            ("http://[2001:4860::1]/", false),
+        ] {
+            assert_eq!(is_near(&Url::parse(url).unwrap()), near, "{url}");
+        }
     }
 
     #[tokio::test]

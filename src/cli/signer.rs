@@ -237,7 +237,8 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
 /// Refuses a start by mistake on an empty folder: the identity is made on purpose.
 fn check_initialized(config: &Config) -> anyhow::Result<()> {
     let signer = &config.signer;
-    let has_key = config.client_signer.private_key().is_some();
+    // A key that is elsewhere says nothing about the folder.
+    let has_key = config.client_signer.private_key().is_some() && node::keyring(signer).exists();
     if signer.generate_passphrase || has_key || signer.identity_file().exists() {
         return Ok(());
     }

@@ -343,6 +343,13 @@ impl Config {
     /// # Errors
     /// As [`Config::load`], and [`ConfigError::Untrusted`].
     pub fn load_for_signer(file: Option<&Path>) -> Result<(Self, Vec<String>), ConfigError> {
+        Self::layer_trusted(file, variables()?)
+    }
+
+    fn layer_trusted(
+        file: Option<&Path>,
+        variables: Vec<(String, String)>,
+    ) -> Result<(Self, Vec<String>), ConfigError> {
         let text = file
             .map(|path| {
                 let text = files::read_trusted(path).map_err(ConfigError::Untrusted)?;
@@ -352,11 +359,14 @@ impl Config {
                 Ok((path.display().to_string(), text))
             })
             .transpose()?;
-        let (config, ignored) = Self::layer(text, variables()?)?;
-        if let Some(file) = file.filter(|_| config.client_signer.holds_secret()) {
+        // What a variable has is not in the file.
+        let alone = Self::layer(text.clone(), Vec::new());
+        if let Some(file) = file
+            && !alone.is_ok_and(|(alone, _)| !alone.client_signer.holds_secret())
+        {
             files::read_secret(file).map_err(ConfigError::Untrusted)?;
         }
-        Ok((config, ignored))
+        Self::layer(text, variables)
     }
 
     /// As [`Config::load`], with `text` in place of a file.

@@ -480,3 +480,34 @@ fn client_signer__should_say_what_is_wrong_with_its_file_without_showing_it() {
     layered("", &[("COVAULT_CLIENT_SIGNER_PASSWORD", "x")])
         .expect("a password may come from there");
 }
+
+#[test]
+fn client_signer__should_want_its_file_private_for_what_is_in_it_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("config.yml");
+    let load = |text: &str, variables: &[(&str, &str)]| {
+        std::fs::write(&path, text).expect("written");
+        let readable = std::fs::Permissions::from_mode(0o644);
+        std::fs::set_permissions(&path, readable).expect("readable by all");
+        let variables = variables
+            .iter()
+            .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
+            .collect();
+        Config::layer_trusted(Some(&path), variables).map(|(config, _)| config)
+    };
+    let config = load(
+        CLIENT_SIGNER,
+        &[("COVAULT_CLIENT_SIGNER_PASSWORD", "hunter2")],
+    );
+    let client = config.expect("no secret is in the file").client_signer;
+    assert!(client.password().is_some());
+    let secret = CLIENT_SIGNER.replace("password:", "password: hunter2");
+    let refused = load(&secret, &[]).expect_err("others can read it");
+    assert!(matches!(refused, ConfigError::Untrusted(_)), "{refused}");
+    // Nor does a variable hide what is.
+    let hidden = load(&secret, &[("COVAULT_CLIENT_SIGNER_PASSWORD", "")]);
+    let refused = hidden.expect_err("others can read it");
+    assert!(matches!(refused, ConfigError::Untrusted(_)), "{refused}");
+}

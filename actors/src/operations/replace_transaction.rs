@@ -71,7 +71,8 @@ impl Operation for ReplaceTransaction {
             wallet_version,
             notes,
             token: call.caller.token,
-            client_signer: None,
+            // Who decided about the one decides about the other.
+            client_signer: request.consent.rule.client_signer(),
             command_commit: call.command_commit.clone(),
         };
         // The client gave no payload whose fields could be named.

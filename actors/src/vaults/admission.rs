@@ -287,7 +287,7 @@ pub async fn admit_own(
         wallet_version,
         notes: Some(notes),
         token: about.token,
-        client_signer: None,
+        client_signer: about.consent.rule.client_signer(),
         command_commit: CommandCommit::new(AuditActor::service(), None, None),
     };
     Ok(Some(admit(vaults, proposal).await?.uuid))

@@ -412,6 +412,13 @@ impl NodeRegistry {
         nodes.filter(|(_, halts)| !halts.is_empty()).collect()
     }
 
+    /// Whether the node is there, and says of itself that no callback decides for it.
+    pub(super) fn is_ordinary(&self, node: &NodeId) -> bool {
+        let state = lock(&self.state);
+        let known = state.known.get(node).filter(|known| self.is_live(known));
+        known.is_some_and(|known| !known.halted.contains(&HaltReason::ClientSigner))
+    }
+
     /// Live nodes whose operators have frozen the vault, or everything.
     fn frozen_of<'a>(&self, nodes: &'a [NodeId], vault: VaultId) -> Vec<&'a NodeId> {
         let state = lock(&self.state);

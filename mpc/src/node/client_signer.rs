@@ -14,7 +14,10 @@ use std::{
 
 use async_trait::async_trait;
 use covault_core::{
-    approval::{Approval, ApprovalProof, ApproverKey, Approvers, GivenApproval},
+    approval::{
+        Approval, ApprovalProof, ApprovalWay, ApproverKey, Approvers, GivenApproval,
+        MAX_VALIDITY_MS,
+    },
     fault::{Class, ExecuteCode, Fault, FaultCode},
     ids::{RequestId, SessionId, VaultId},
     order::{NodeId, SigningOrder},
@@ -24,17 +27,23 @@ use parking_lot::Mutex;
 use redb::{Database, ReadableDatabase as _, TableDefinition};
 use tokio::sync::Semaphore;
 
-use super::{Node, refusals::wrong_epoch};
+use super::{
+    Node,
+    refusals::{refused, wrong_epoch},
+};
 use crate::{envelope::EnvelopeHeader, message::OrderReply};
 
 /// Questions that are put to the program at one time; others wait.
 const AT_ONCE: usize = 64;
 /// Requests that are asked about or wait for it.
 const MAX_ASKED: usize = 4096;
+/// Bytes of their payloads.
+const MAX_ASKED_BYTES: usize = 64 << 20;
 /// Orders that wait for the answer about one request.
 const MAX_ASKERS: usize = 16;
-/// Request -> what it was asked about ([`Question::intent`]), and why not; empty: yes.
-const ANSWERS: TableDefinition<'_, &[u8; 16], (&[u8; 32], &str)> =
+/// Request -> what it was asked about ([`Question::intent`]), when it was answered, in milliseconds since the Unix epoch,
+/// and why not; empty: yes.
+const ANSWERS: TableDefinition<'_, &[u8; 16], (&[u8; 32], u64, &str)> =
     TableDefinition::new("answers.1");
 
 /// What decides for a client signer.
@@ -67,6 +76,8 @@ pub(super) struct ClientSigner {
 struct Question {
     /// The [`Approval::id`] without the terms, which are no part of what the program is shown.
     intent: [u8; 32],
+    /// Of its payload.
+    bytes: usize,
     askers: Vec<Asker>,
 }
 
@@ -124,7 +135,12 @@ impl ClientSigner {
     ///
     /// # Errors
     /// [`Class::Invalid`] when it carries one that does not hold.
-    pub(super) fn has_approved(&self, order: &SigningOrder, now_ms: u64) -> Result<bool, Fault> {
+    pub(super) fn has_approved(
+        &self,
+        order: &SigningOrder,
+        now_ms: u64,
+        forgotten_ms: u64,
+    ) -> Result<bool, Fault> {
         if order.approvals.given.is_empty() {
             return Ok(false);
         }
@@ -132,23 +148,32 @@ impl ClientSigner {
         let verified = self
             .own
             .verify(&order.approval(), &order.approvals, fee, now_ms)?;
-        Ok(!verified.approved.is_empty())
+        // Its yes as a client signer, and not a person's signature with the same key.
+        let mut ways = verified.approved.iter().map(|approved| approved.way);
+        if !ways.any(|way| way == ApprovalWay::Client) {
+            return Ok(false);
+        }
+        let known_ms = forgotten_ms.saturating_add(MAX_VALIDITY_MS);
+        match forgotten_ms > 0 && order.approvals.valid_until_ms <= known_ms {
+            true => Err(may_have_signed()),
+            false => Ok(true),
+        }
     }
 }
 
 fn stored(
     answers: &Database,
     request: RequestId,
-) -> Result<Option<([u8; 32], Answer)>, redb::Error> {
+) -> Result<Option<([u8; 32], u64, Answer)>, redb::Error> {
     let table = answers.begin_read()?.open_table(ANSWERS)?;
     let row = table.get(request.as_bytes())?;
     Ok(row.map(|row| {
-        let (intent, no) = row.value();
+        let (intent, at_ms, no) = row.value();
         let answer = match no {
             "" => Ok(()),
             no => Err(no.to_owned()),
         };
-        (*intent, answer)
+        (*intent, at_ms, answer)
     }))
 }
 
@@ -156,6 +181,7 @@ fn store(
     answers: &Database,
     request: RequestId,
     intent: &[u8; 32],
+    at_ms: u64,
     answer: &Answer,
 ) -> Result<(), redb::Error> {
     let no = match answer {
@@ -165,9 +191,17 @@ fn store(
     let transaction = answers.begin_write()?;
     transaction
         .open_table(ANSWERS)?
-        .insert(request.as_bytes(), (intent, no))?;
+        .insert(request.as_bytes(), (intent, at_ms, no))?;
     transaction.commit()?;
     Ok(())
+}
+
+/// A yes is good for one signature, and whether it was used is in the claims alone.
+fn may_have_signed() -> Fault {
+    refused(
+        "this client signer's callback has allowed it, but claims of the node went missing since: it may have signed it, so \
+         make another request",
+    )
 }
 
 fn other_content() -> Fault {
@@ -226,9 +260,15 @@ impl Node {
             ..approval
         };
         let intent = without_terms.id()?;
+        let (request, expires_at_ms) = (order.request, order.expires_at_ms);
+        let shown = order.signing_request(&self.codec.id())?;
+        let bytes = order.payload.len();
+        // Of up to 4 MiB: it does not wait.
+        drop(order);
         let mut asking = client.asking.lock();
-        let room = asking.len() < MAX_ASKED;
-        match asking.entry(order.request) {
+        let held: usize = asking.values().map(|question| question.bytes).sum();
+        let room = asking.len() < MAX_ASKED && held.saturating_add(bytes) <= MAX_ASKED_BYTES;
+        match asking.entry(request) {
             Entry::Occupied(question) if question.get().intent != intent => {
                 return Err(other_content());
             }
@@ -245,15 +285,18 @@ impl Node {
             }
             Entry::Vacant(place) => {
                 let askers = vec![asker];
-                place.insert(Question { intent, askers });
+                place.insert(Question {
+                    intent,
+                    bytes,
+                    askers,
+                });
             }
         }
         drop(asking);
-        let request = order.request;
         let asked = {
             let node = Arc::clone(self);
             self.runtime
-                .spawn(async move { node.decide(&order, intent).await })
+                .spawn(async move { node.decide(request, expires_at_ms, intent, &shown).await })
         };
         let node = Arc::clone(self);
         self.runtime.spawn(async move {
@@ -264,31 +307,44 @@ impl Node {
     }
 
     /// The answer about a request: the one that is noted, or a new one, which is noted before anybody hears of it.
-    async fn decide(&self, order: &SigningOrder, intent: [u8; 32]) -> Result<(), Fault> {
+    async fn decide(
+        &self,
+        request: RequestId,
+        expires_at_ms: u64,
+        intent: [u8; 32],
+        shown: &wire::SigningRequest,
+    ) -> Result<(), Fault> {
         let Some(client) = &self.client else {
             return Err(Fault::bug("no client signer"));
         };
-        let request = order.request;
         let answers = Arc::clone(&client.answers);
         let known = self
             .pool
             .block_on(move || stored(&answers, request))
             .await?;
         let answer = match known.map_err(disk_failed)? {
-            Some((known, _)) if known != intent => return Err(other_content()),
-            Some((_, answer)) => answer,
+            Some((known, ..)) if known != intent => return Err(other_content()),
+            Some((_, at_ms, Ok(()))) if at_ms <= self.claims.age().forgotten_ms => {
+                return Err(may_have_signed());
+            }
+            Some((.., answer)) => answer,
             None => {
                 let _place = client.places.acquire().await.map_err(Fault::bug)?;
-                if self.clock.now_ms() >= order.expires_at_ms {
+                if self.clock.now_ms() >= expires_at_ms {
                     return Err(Fault::unavailable("the callback had too much to do"));
                 }
-                let shown = order.signing_request(&self.codec.id())?;
+                // What cannot be noted is not asked: a disk that has failed takes nothing until the next start.
+                let answers = Arc::clone(&client.answers);
+                let writable = move || answers.begin_write().map(drop);
+                let writable = self.pool.block_on(writable).await?;
+                writable.map_err(disk_failed)?;
                 tracing::info!(node = %self.name, %request, "asking the callback");
-                let answer = client.callback.ask(&shown).await;
+                let answer = client.callback.ask(shown).await;
                 tracing::info!(node = %self.name, %request, ?answer, "the callback has answered");
                 let answers = Arc::clone(&client.answers);
                 let noted = answer.clone();
-                let stored = move || store(&answers, request, &intent, &noted);
+                let at_ms = self.clock.now_ms();
+                let stored = move || store(&answers, request, &intent, at_ms, &noted);
                 self.pool.block_on(stored).await?.map_err(disk_failed)?;
                 answer
             }

@@ -195,10 +195,11 @@ impl Node {
         }
         self.check_request(session, &request)?;
         self.check_own_vault(request.order.vault)?;
-        if let Some(client) = &self.client
-            && !client.has_approved(&request.order, self.clock.now_ms())?
-        {
-            return self.ask_callback(client, header, request.order);
+        if let Some(client) = &self.client {
+            let forgotten_ms = self.claims.age().forgotten_ms;
+            if !client.has_approved(&request.order, self.clock.now_ms(), forgotten_ms)? {
+                return self.ask_callback(client, header, request.order);
+            }
         }
         let inputs = request.order.inputs.len();
         let room = self.quota_tracker.session(orchestrator, inputs)?;

@@ -2,25 +2,33 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    path::Path,
     sync::Arc,
+    time::Duration,
 };
 
 use async_trait::async_trait;
 use covault_core::{
-    fault::{ExecuteCode, Fault, FaultCode},
+    approval::{
+        ApprovalProof, GivenApproval,
+        testing::{TestSshKey, TestSshKind},
+    },
+    fault::{Class, ExecuteCode, Fault, FaultCode},
     ids::{SessionId, VaultId},
     order::{NodeId, SigningOrder},
-    port::random_16,
+    port::{Entropy, random_16},
     schema::wire,
     scheme::Scheme,
     signature::{Curve, Signature},
 };
 use covault_mpc::{
-    cluster::{HaltReason, SigningTask},
+    cluster::{HaltReason, NodeStatus, SigningTask},
+    identity::NodeIdentity,
     node::{CurrentPolicy, SigningCallback},
     policy::Policy,
 };
 use parking_lot::Mutex;
+use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 
 use crate::support::{SystemEntropy, TestBus, TestCluster, now_ms, task, verify};
@@ -227,6 +235,139 @@ async fn policies__should_be_able_to_demand_the_yes_of_a_client_signer() {
     assert_eq!(callback.count(), 1);
 }
 
+/// A yes is good for one signature, and whether it was used stood in the claims that are missing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_signer__should_not_use_a_yes_again_after_its_claims_were_put_back() {
+    let callback = Arc::new(ScriptedCallback::default());
+    let (mut test, client) = world(&callback, lax()).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    let folder = test.nodes[2].folder.clone();
+    let (path, kept) = (folder.join("claims.redb"), folder.join("kept.redb"));
+    test.stop_node(2).await;
+    let_go(&path).await;
+    std::fs::copy(&path, &kept).unwrap();
+    test.start_node(2);
+    let mut order = test.order(&root);
+    verify(&order, &sign_with(&test, &order, client).await.unwrap());
+    assert_eq!(callback.count(), 1);
+    // Announcements are heard.
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    test.stop_node(2).await;
+    let_go(&path).await;
+    std::fs::copy(&kept, &path).unwrap();
+    test.start_node(2);
+    let halted = |nodes: &[NodeStatus]| {
+        let node = nodes.iter().find(|it| it.id == client && it.live);
+        node.map(|it| it.halted.clone()).unwrap_or_default()
+    };
+    test.until(|nodes| halted(nodes).contains(&HaltReason::Claims))
+        .await;
+    let refresh = test.refresh_order(&root, 0, 2);
+    let proof = test.cluster.reshare(&refresh).await.unwrap();
+    let holders = test.holders();
+    let told = test
+        .cluster
+        .distribute_activation(&refresh, &proof, &[], &holders);
+    for (node, confirmed) in told.await.unwrap() {
+        assert!(confirmed.is_ok(), "{node:?}: {confirmed:?}");
+    }
+    test.until(|nodes| halted(nodes) == [HaltReason::ClientSigner])
+        .await;
+    // What it noted is not given out again,
+    order.epoch = 1;
+    let noted = sign_with(&test, &order, client).await.unwrap_err();
+    // and what it gave out before is not taken.
+    let mut order = test.order(&root);
+    order.epoch = 1;
+    order.approvals.valid_until_ms = now_ms() + 600_000;
+    let statement = ApprovalProof::node_statement(&order.approval().id().unwrap());
+    order.approvals.given.push(GivenApproval {
+        list: Vec::new(),
+        proof: ApprovalProof::Node {
+            node: client,
+            signature: test.nodes[2].identity.sign(&statement).to_vec(),
+        },
+    });
+    let given = sign_with(&test, &order, client).await.unwrap_err();
+    for fault in [noted, given] {
+        assert!(
+            fault
+                .message()
+                .contains("claims of the node went missing since"),
+            "{fault:?}"
+        );
+    }
+    assert_eq!(callback.count(), 1);
+}
+
+/// A node closes its claims file a moment after it has ended.
+async fn let_go(path: &Path) {
+    while std::fs::File::open(path).unwrap().try_lock().is_err() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Makes the key that [`TestSshKey`] has of this number.
+struct SshSeed(u8);
+
+impl Entropy for SshSeed {
+    fn fill(&self, bytes: &mut [u8]) {
+        let seed = Sha256::digest([b"ssh".as_slice(), &[self.0]].concat());
+        bytes.copy_from_slice(&seed);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn persons_signature_with_the_key_of_a_client_signer__should_not_be_its_yes() {
+    let callback = Arc::new(ScriptedCallback::default());
+    let mut test = TestCluster::start_with(TestBus::memory(), 3, lax()).await;
+    test.until_live(3).await;
+    for place in 0..3 {
+        test.stop_node(place).await;
+    }
+    test.nodes[2].identity = Arc::new(NodeIdentity::generate(&SshSeed(9)));
+    test.nodes[2].folder = test.nodes[2].folder.with_extension("ssh");
+    test.nodes[2].callback = Some(Arc::clone(&callback) as Arc<dyn SigningCallback>);
+    for place in 0..3 {
+        test.start_node(place);
+    }
+    let client = test.nodes[2].identity.id();
+    let key = TestSshKey::new(TestSshKind::Ed25519, 9);
+    assert!(key.line().starts_with(&client.openssh_line("")));
+    let holders = test.holders();
+    test.until(|nodes| {
+        let live = |id: &NodeId| nodes.iter().any(|it| it.live && it.id == *id);
+        holders.iter().all(live)
+    })
+    .await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    let mut order = test.order(&root);
+    order.approvals.valid_until_ms = now_ms() + 600_000;
+    let approval = key.approve(&order);
+    order.approvals.given.push(approval);
+    callback.will_refuse();
+    let fault = sign_with(&test, &order, client).await.unwrap_err();
+    assert_eq!(
+        fault.execute_code(),
+        ExecuteCode::AlreadyDenied,
+        "{fault:?}"
+    );
+    assert_eq!(callback.count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_without_a_callback__should_be_refused_where_a_client_signer_is_named() {
+    let callback = Arc::new(ScriptedCallback::default());
+    let (test, _) = world(&callback, lax()).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    let order = test.order(&root);
+    let fault = sign_with(&test, &order, test.holders()[0]).await;
+    let fault = fault.unwrap_err();
+    assert_eq!(fault.class(), &Class::WrongState, "{fault:?}");
+    assert!(fault.message().contains("is no client signer"), "{fault:?}");
+    assert_eq!(callback.count(), 0);
+}
+
 /// Lets nobody go on before the test says so, and counts who is there.
 struct SlowCallback {
     inside: Mutex<BTreeMap<String, usize>>,
@@ -269,9 +410,9 @@ async fn callback__should_be_asked_about_64_requests_at_once_while_others_wait()
     let signing = orders.iter().map(|order| sign_with(&test, order, client));
     let watching = async {
         while callback.inside.lock().len() < 64 {
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
         assert_eq!(callback.inside.lock().len(), 64);
         callback.gate.add_permits(70);
     };

@@ -1,5 +1,7 @@
 //! Who decides, and that nobody else does.
 
+use covault_actors::operations::ReplaceTransaction;
+
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -176,4 +178,33 @@ async fn client_signer__should_decide_in_place_of_the_people_of_its_vault() {
     let made = make(String::new()).await.unwrap();
     assert_eq!(made.callback_client_signer_public_key, None);
     assert_eq!(waits(&gateway, &made.uuid).await.required_approval_count, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_signer__should_decide_about_what_replaces_its_transaction_too() {
+    let world = World::new();
+    *world.evm.sighting.lock().unwrap() = Some(TransactionSighting::Waiting);
+    world.evm.replaceable.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let from = manual(&gateway).await;
+    let line = node(1).openssh_line("");
+    let request = wire::CreateSigningRequestRequest {
+        callback_client_signer_public_key: Some(line.clone()),
+        ..request(send(&from))
+    };
+    let made = call::<CreateSigningRequest>(&gateway, &admin(), request).await;
+    let made = made.unwrap().signing_request.unwrap();
+    assert_eq!(outcome(&gateway, &made.uuid).await.error, None);
+    let asked = wire::ReplaceTransactionRequest {
+        uuid: made.uuid,
+        action: wire::replace_transaction_request::Action::SpeedUp.into(),
+        most_fee: None,
+        notes: None,
+    };
+    let made = call::<ReplaceTransaction>(&gateway, &admin(), asked).await;
+    let made = made.unwrap().signing_request.unwrap();
+    assert_eq!(made.callback_client_signer_public_key, Some(line));
+    assert_eq!(made.required_approval_count, 0);
+    assert_eq!(outcome(&gateway, &made.uuid).await.error, None);
+    assert_eq!(world.signers.client_signer(&made.uuid), Some(node(1)));
 }

@@ -63,9 +63,14 @@ impl ClusterInner {
         // When it is to be put next, and which start of the node it was put to.
         let (mut due_ms, mut asked) = (0, None);
         let mut silent = true;
+        // Why it could not answer, when it was asked last.
+        let mut cannot = None;
         loop {
             let now_ms = self.clock.now_ms();
             if now_ms >= deadline_ms {
+                if let Some(sentence) = cannot {
+                    return Err(Fault::unavailable(sentence));
+                }
                 return Err(match silent {
                     true => self.node_registry.too_few(
                         &[signer],
@@ -75,6 +80,10 @@ impl ClusterInner {
                     ),
                     false => not_sent(),
                 });
+            }
+            if self.node_registry.is_ordinary(&signer) {
+                let sentence = format!("{} is no client signer", name());
+                return Err(Fault::new(Class::WrongState, sentence));
             }
             let start = self.node_registry.start_of(&signer);
             if self.node_registry.live(&signer) && (now_ms >= due_ms || asked != Some(start)) {
@@ -111,15 +120,29 @@ impl ClusterInner {
                     order.approvals.check_bounds()?;
                     return Ok(order);
                 }
-                OrderReply::Refused(fault)
-                    if *fault.class() != Class::Unavailable && fault.code() != FaultCode::Time =>
-                {
+                OrderReply::Refused(fault) => {
                     let sentence = format!("{} refused to sign: {}", name(), fault.message());
+                    // It may not have been told of its new shares yet, and no other node can do it instead.
+                    let behind = matches!(fault.path(), Some("epoch" | "rootPublicKey"));
+                    if behind
+                        || *fault.class() == Class::Unavailable
+                        || fault.code() == FaultCode::Time
+                    {
+                        cannot = Some(sentence);
+                        due_ms = self.clock.now_ms().saturating_add(RETRY_MS);
+                        continue;
+                    }
+                    // As of a team that refuses: people may approve a higher fee, or for longer.
+                    let terms = fault.path().is_some_and(|at| at.starts_with("approvals"));
+                    let code = match terms {
+                        true => FaultCode::ApprovalsMissing,
+                        false => fault.code(),
+                    };
                     return Err(Fault::new(fault.class().clone(), sentence)
-                        .with_code(fault.code())
+                        .with_code(code)
                         .with_execute_code(fault.execute_code()));
                 }
-                OrderReply::Refused(_) | OrderReply::Busy => {
+                OrderReply::Busy => {
                     due_ms = self.clock.now_ms().saturating_add(RETRY_MS);
                 }
                 _ => {}
