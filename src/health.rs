@@ -1,7 +1,5 @@
 //! The health listener of a client signer: it answers while the process runs.
 
-use std::time::Duration;
-
 use axum::{Router, routing::get};
 use tokio::task::JoinHandle;
 
@@ -9,15 +7,6 @@ use crate::{
     http::server::{self, HttpVersion, ServerLimits},
     shutdown::StopSignal,
     wiring,
-};
-
-const SERVER_LIMITS: ServerLimits = ServerLimits {
-    headers: Duration::from_secs(5),
-    idle: Duration::from_secs(60),
-    reading: Duration::from_secs(5),
-    stopping: Duration::from_secs(1),
-    max_connections: 100,
-    max_per_address: None,
 };
 
 /// Answers every GET at this address with 200 until `stop`; nowhere where it is empty. `:8080` is that port of all addresses.
@@ -41,7 +30,7 @@ pub async fn start(
         None,
         router,
         HttpVersion::Http1,
-        SERVER_LIMITS,
+        ServerLimits::OPERATORS,
         stop,
     );
     Ok(Some(tokio::spawn(serving)))

@@ -33,14 +33,6 @@ use crate::{
 const BUCKETS: [f64; 8] = [0.0005, 0.001, 0.0025, 0.01, 0.05, 0.25, 1.0, 8.0];
 /// Histograms are folded so often, whether anybody asks or not.
 const UPKEEP: Duration = Duration::from_secs(5);
-const SERVER_LIMITS: ServerLimits = ServerLimits {
-    headers: Duration::from_secs(5),
-    idle: Duration::from_secs(60),
-    reading: Duration::from_secs(5),
-    stopping: Duration::from_secs(1),
-    max_connections: 100,
-    max_per_address: None,
-};
 
 /// What is not counted but looked at when Prometheus asks.
 pub type GaugeCollector = Box<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>;
@@ -84,7 +76,7 @@ pub async fn start(
         };
         let version = HttpVersion::Http1;
         tokio::select! {
-            served = server::serve(listener, tls, router, version, SERVER_LIMITS, stop) => served,
+            served = server::serve(listener, tls, router, version, ServerLimits::OPERATORS, stop) => served,
             never = folding => never,
         }
     })))

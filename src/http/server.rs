@@ -89,6 +89,18 @@ pub struct ServerLimits {
     pub max_per_address: Option<usize>,
 }
 
+impl ServerLimits {
+    /// Of listeners for an operator's own programs: metrics, health.
+    pub const OPERATORS: Self = Self {
+        headers: Duration::from_secs(5),
+        idle: Duration::from_secs(60),
+        reading: Duration::from_secs(5),
+        stopping: Duration::from_secs(1),
+        max_connections: 100,
+        max_per_address: None,
+    };
+}
+
 /// Serves until `stop`, then lets requests in flight finish. Without `tls` in the clear.
 ///
 /// # Errors
