@@ -328,6 +328,27 @@ async fn signing_in_a_backup(anvil: &Anvil, world: &World) -> (String, String, V
     (address, uuid, backup)
 }
 
+/// A restored store whose request waits while a block has what ended it, and that block final thereafter.
+async fn restored_before_it_is_final(
+    anvil: &Anvil,
+    world: &World,
+    backup: &[u8],
+    uuid: &str,
+) -> (World, Gateway) {
+    anvil.mine(1).await;
+    let world = restored(world, backup).await;
+    let gateway = Anvil::start_on(&world, &anvil.url).await;
+    a_while().await;
+    let shown = details(&gateway, uuid).await;
+    assert_eq!(
+        shown.status(),
+        signing_request::Status::Pending,
+        "its block may go"
+    );
+    anvil.mine(128).await;
+    (world, gateway)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_anvil_has_mined_since_a_backup__should_succeed_after_a_restore() {
     let (anvil, world) = (Anvil::start().await, World::new());
@@ -336,17 +357,7 @@ async fn what_anvil_has_mined_since_a_backup__should_succeed_after_a_restore() {
     let sent = outcome(&gateway, &uuid).await;
     assert_eq!(sent.error, None);
     gateway.stop().await;
-    anvil.mine(1).await;
-    let world = restored(&world, &backup).await;
-    let gateway = Anvil::start_on(&world, &anvil.url).await;
-    a_while().await;
-    let shown = details(&gateway, &uuid).await;
-    assert_eq!(
-        shown.status(),
-        signing_request::Status::Pending,
-        "its block may go"
-    );
-    anvil.mine(128).await;
+    let (world, gateway) = restored_before_it_is_final(&anvil, &world, &backup, &uuid).await;
     let shown = until_status(&gateway, &uuid, Status::Final).await;
     assert_eq!(shown.success, Some(true));
     let_in(&gateway, &admin()).await.unwrap();
@@ -371,17 +382,7 @@ async fn what_anvil_has_another_one_for_since_a_backup__should_fail_after_a_rest
     let payment = create(&gateway, Kind::EvmSendNative(payment)).await.uuid;
     let by = outcome(&gateway, &payment).await.tx_hash;
     gateway.stop().await;
-    anvil.mine(1).await;
-    let world = restored(&world, &backup).await;
-    let gateway = Anvil::start_on(&world, &anvil.url).await;
-    a_while().await;
-    let shown = details(&gateway, &uuid).await;
-    assert_eq!(
-        shown.status(),
-        signing_request::Status::Pending,
-        "its block may go"
-    );
-    anvil.mine(128).await;
+    let (_world, gateway) = restored_before_it_is_final(&anvil, &world, &backup, &uuid).await;
     let_in(&gateway, &admin()).await.unwrap();
     let error = outcome(&gateway, &uuid).await.error.unwrap();
     let words = format!("nonce 0 was used by the transaction {by}, which is final");
