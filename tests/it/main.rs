@@ -13,6 +13,7 @@
 )]
 
 mod address_proofs;
+mod alerts;
 mod audit;
 mod backup;
 mod clear;
