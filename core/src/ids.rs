@@ -42,6 +42,15 @@ macro_rules! id {
                 u64::from_be_bytes([0, 0, a, b, c, d, e, f])
             }
 
+            /// An id from the first bytes of a hash (RFC 9562 version 8): the same for the same thing.
+            pub fn from_hash(hash: [u8; 32]) -> Self {
+                let mut bytes = [0; 16];
+                for (place, byte) in bytes.iter_mut().zip(hash) {
+                    *place = byte;
+                }
+                Self(Builder::from_custom_bytes(bytes).into_uuid())
+            }
+
             /// The 16 bytes of the id.
             pub fn as_bytes(&self) -> &[u8; 16] {
                 self.0.as_bytes()

@@ -176,6 +176,7 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::Probe
         | KeySpace::Simulation
         | KeySpace::RequestIndex
+        | KeySpace::Management
         | KeySpace::Token
         | KeySpace::SweepRoute
         | KeySpace::Node

@@ -4,13 +4,18 @@ use covault_core::{
     fault::{Class, Fault},
     order::BackupOrder,
     schema::admin,
-    wallet::vault::KeyState,
+    wallet::{
+        management::{ManagementKind, ManagementOutcome},
+        vault::KeyState,
+    },
 };
 
 use super::{Home, HomeLookup, Operation, OperationCall};
 use crate::{
     audit::{self, AuditActor, AuditNote},
     nodes,
+    store::Batch,
+    vaults::management,
 };
 
 /// How long nodes may take to encrypt their shares, in milliseconds.
@@ -96,8 +101,15 @@ impl Operation for BackupVault {
             (scheme, threshold, order.epoch, answers)
         });
         let answered: Vec<(_, _, _, Vec<_>)> = futures::future::join_all(asked).await;
-        let mut backups = Vec::new();
+        let (mut backups, mut outcome) = (Vec::new(), ManagementOutcome::Succeeded);
         for (scheme, threshold, epoch, answers) in answered {
+            let came = answers.iter().filter(|(_, backup)| backup.is_ok()).count();
+            if came < usize::from(threshold) {
+                outcome = ManagementOutcome::Failed(format!(
+                    "{came} nodes gave their shares of the {} key, and {threshold} are needed to recover it",
+                    scheme.name()
+                ));
+            }
             backups.extend(answers.into_iter().map(|(node, backup)| {
                 let view = nodes.iter().find(|view| view.id == node);
                 let name = view.map(|view| view.name.clone()).unwrap_or_default();
@@ -116,6 +128,10 @@ impl Operation for BackupVault {
                 }
             }));
         }
+        let mut batch = Batch::new();
+        let kind = ManagementKind::RootKeyBackup;
+        management::add_over(services, &mut batch, vault.id, kind, outcome)?;
+        services.store.commit(batch).await?;
         Ok(admin::BackupVaultResponse { backups })
     }
 }

@@ -3,7 +3,7 @@ use covault_core::{fault::Fault, schema::wire};
 
 use super::{
     Operation, OperationCall,
-    lookup::{request, request_message},
+    lookup::{Found, find, request_message},
 };
 use crate::{requests::simulations, store::rows};
 
@@ -18,7 +18,15 @@ impl Operation for GetSigningRequestDetails {
 
     async fn run(call: OperationCall<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
         let (services, caller) = (call.services, call.caller);
-        let request = request(services, caller, message.uuid.parse()?).await?;
+        let request = match find(services, caller, message.uuid.parse()?).await? {
+            Found::Request(request) => request,
+            Found::Management(shown) => {
+                return Ok(wire::GetSigningRequestDetailsResponse {
+                    signing_request: Some(*shown),
+                    error: None,
+                });
+            }
+        };
         let simulation = simulations::stored(services, request.id).await?;
         let transaction = services.load(&rows::transaction(request.id)).await?;
         let transaction = transaction.map(|(row, _)| row);

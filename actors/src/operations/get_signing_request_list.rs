@@ -16,12 +16,13 @@ use crate::{
         Key,
         rows::{self, ReplacementRow, TransactionRow},
     },
+    vaults::management,
 };
 
 /// How many requests a page has when the call does not say.
 const DEFAULT_PAGE: i64 = 10;
 
-/// Lists the signing requests of a vault by their time of creation; the last one first, unless asked
+/// Lists the signing requests of a vault, and what operators did to it, by their time of creation; the last one first, unless asked
 /// otherwise.
 pub struct GetSigningRequestList;
 
@@ -82,7 +83,14 @@ impl Operation for GetSigningRequestList {
                 let Some(request) = skip_unreadable(request, format_args!("request {id}"))? else {
                     continue;
                 };
-                let request = request.ok_or_else(|| Fault::bug("an index without a request"))?;
+                let Some(request) = request else {
+                    let shown = management::shown(services, *id).await?;
+                    let (_, shown) =
+                        shown.ok_or_else(|| Fault::bug("an index without a request"))?;
+                    bytes.add(&shown)?;
+                    signing_requests.push(shown);
+                    continue;
+                };
                 let mut message = request_message(
                     services,
                     call.caller,

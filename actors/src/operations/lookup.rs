@@ -1,7 +1,7 @@
 //! What several operations look up: requests, wallets and vaults that the caller may see.
 
 use covault_core::{
-    fault::Fault,
+    fault::{Class, Fault},
     ids::{RequestId, VaultId},
     networks::Network,
     order::NodeId,
@@ -17,21 +17,52 @@ use crate::{
     requests::replacing::replaced_by,
     services::Services,
     store::rows::{self, ReplacementRow, TransactionRow},
-    vaults::admission::CLIENT_SIGNER,
+    vaults::{admission::CLIENT_SIGNER, management},
 };
 
-/// A request, when the caller may see it.
+/// What a request's UUID names.
+pub(super) enum Found {
+    /// Something that is signed.
+    Request(Box<SigningRequest>),
+    /// What an operator did to a vault, as responses show it.
+    Management(Box<wire::SigningRequest>),
+}
+
+/// What a UUID names, when the caller may see it.
+pub(super) async fn find(
+    services: &Services,
+    caller: &Caller,
+    id: RequestId,
+) -> Result<Found, Fault> {
+    if let Some((request, _)) = services.request(id).await? {
+        return if in_scope(caller, request.vault) {
+            Ok(Found::Request(Box::new(request)))
+        } else {
+            Err(Fault::invalid_uuid())
+        };
+    }
+    let shown = management::shown(services, id).await?;
+    let shown = shown.filter(|(vault, _)| in_scope(caller, *vault));
+    let (_, shown) = shown.ok_or_else(Fault::invalid_uuid)?;
+    Ok(Found::Management(Box::new(shown)))
+}
+
+/// A request that is signed, when the caller may see it.
+///
+/// # Errors
+/// [`Class::WrongState`] for what an operator did to a vault: there is nothing to sign.
 pub(super) async fn request(
     services: &Services,
     caller: &Caller,
     id: RequestId,
 ) -> Result<SigningRequest, Fault> {
-    services
-        .request(id)
-        .await?
-        .map(|(request, _)| request)
-        .filter(|request| in_scope(caller, request.vault))
-        .ok_or_else(Fault::invalid_uuid)
+    match find(services, caller, id).await? {
+        Found::Request(request) => Ok(*request),
+        Found::Management(_) => Err(Fault::new(
+            Class::WrongState,
+            "an operator made this request on the command line; it is not executed, approved or rejected here",
+        )),
+    }
 }
 
 /// The home of a command about a request: where its vault runs.

@@ -76,6 +76,8 @@ pub enum KeySpace {
     Awaiting = 35,
     /// Vault id -> how often its rule of approval was changed; nothing while it never was.
     RuleChanges = 36,
+    /// Request id -> what an operator did to a vault.
+    Management = 37,
     /// What a lease is for -> who has it. Never deleted: its version is the fencing token.
     Lease = 40,
     /// Orchestrator id -> that it is there; its version grows as long as it is.
@@ -86,7 +88,7 @@ pub enum KeySpace {
 
 impl KeySpace {
     /// Every kind, in order.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 39] = [
         Self::Vault,
         Self::VaultName,
         Self::Wallet,
@@ -122,6 +124,7 @@ impl KeySpace {
         Self::Replacement,
         Self::Awaiting,
         Self::RuleChanges,
+        Self::Management,
         Self::Lease,
         Self::Member,
         Self::NodeStatus,

@@ -467,6 +467,11 @@ pub fn rule_changes(vault: VaultId) -> Key {
     Key::new(KeySpace::RuleChanges, &[vault.as_bytes()])
 }
 
+/// [`KeySpace::Management`].
+pub fn management(id: RequestId) -> Key {
+    Key::new(KeySpace::Management, &[id.as_bytes()])
+}
+
 /// [`KeySpace::AuditEntry`].
 pub fn audit_entry(chain: AuditChain, number: u64) -> Key {
     Key::new(KeySpace::AuditEntry, &[&chain.key(), &number.to_be_bytes()])

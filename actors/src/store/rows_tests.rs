@@ -26,6 +26,7 @@ use covault_core::{
     wallet::{
         Wallet, WalletStatus,
         generation::{Activation, LiveKey, ReshareState, ReshareTarget},
+        management::{ManagementKind, ManagementOutcome, ManagementRequest},
         vault::{KeyState, Vault, VaultKey},
     },
 };
@@ -484,6 +485,18 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
     }
     check("first-wallet-v1", &1_000_001_u32);
     check("rule-changes-v1", &3_u64);
+    let request = ManagementRequest {
+        id: RequestId::from_bytes([1; 16]),
+        vault: VaultId::from_bytes([2; 16]),
+        kind: ManagementKind::KeyAccessGrant {
+            curve: Curve::Ed25519,
+            node: NodeId([3; 32]),
+            epoch: 4,
+        },
+        created_at_ms: 5,
+        outcome: Some(ManagementOutcome::Failed("no".into())),
+    };
+    check("management-request-v1", &request);
     let proof = AddressProof {
         statement: AddressStatement {
             vault: VaultId::from_bytes([2; 16]),

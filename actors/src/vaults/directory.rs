@@ -25,7 +25,10 @@ use crate::{
     nodes,
     services::Services,
     store::{Batch, CommitError, Precondition, rows},
-    vaults::vault::{self, VaultActor},
+    vaults::{
+        management,
+        vault::{self, VaultActor},
+    },
 };
 
 /// Where the directory can be found; `None` while it starts again.
@@ -363,6 +366,7 @@ impl DirectoryState {
             )?;
             batch.put(rows::vault(id), Precondition::Absent, rows::encode(&vault)?);
             batch.put(by_name.clone(), Precondition::Absent, rows::encode(&id)?);
+            management::add_of_new(&mut batch, &vault)?;
             nodes::pin_rows(services, &mut batch, "signers", &signers).await?;
             let (lease, mine) = leases::first_lease(services, id).await?;
             let scope = LeaseScope::Vault(id);

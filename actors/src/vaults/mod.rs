@@ -5,6 +5,7 @@ pub mod address_proofs;
 pub mod admission;
 pub mod directory;
 pub mod gaps;
+pub mod management;
 pub mod speed_ups;
 pub mod vault;
 pub mod vault_actors;

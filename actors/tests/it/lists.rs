@@ -6,8 +6,11 @@ use std::{
 };
 
 use covault_actors::{
-    gateway::{Caller, Gateway},
-    operations::GetSigningRequestList,
+    gateway::{Caller, Gateway, VaultScope},
+    operations::{
+        ExecuteSigningRequests, GetSigningRequestDetails, GetSigningRequestList,
+        RejectSigningRequest,
+    },
     store::{Batch, Key, KeySpace, Precondition, Scan, Store},
     testing::CountingStore,
 };
@@ -15,8 +18,10 @@ use covault_core::{
     fault::{Class, Fault},
     ids::{RequestId, VaultId},
     schema::wire::{
-        self, create_signing_request_request::Type as Kind,
+        self,
+        create_signing_request_request::Type as Kind,
         get_signing_request_list_request::SortOrder,
+        signing_request::{Status, Type as Shown},
     },
 };
 use serde::Serialize;
@@ -42,6 +47,49 @@ async fn list(
 async fn uuids(gateway: &Gateway, asked: wire::GetSigningRequestListRequest) -> Vec<String> {
     let found = list(gateway, &admin(), asked).await.unwrap();
     found.into_iter().map(|request| request.uuid).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_operators_do_to_a_vault__should_be_listed_and_neither_executed_nor_rejected() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault_id = vault(&gateway, "main").await;
+    let listed = list(&gateway, &admin(), asked(vault_id)).await.unwrap();
+    let mut kinds = Vec::new();
+    for request in &listed {
+        assert_eq!(request.status(), Status::Succeeded, "{request:?}");
+        assert_eq!(request.vault_uuid, Some(vault_id.to_string()));
+        assert_eq!(*request, details(&gateway, &request.uuid).await);
+        kinds.push(match &request.r#type {
+            Some(Shown::VaultCreation(made)) => format!("vault {}", made.name),
+            Some(Shown::RootKeyGeneration(key)) => format!("{:?}", key.key_type()),
+            kind => panic!("{kind:?}"),
+        });
+    }
+    kinds.sort();
+    assert_eq!(kinds, ["EccEd25519", "EccSecp256k1", "vault main"]);
+
+    let uuid = listed[0].uuid.clone();
+    let execute = wire::ExecuteSigningRequestsRequest { uuid: uuid.clone() };
+    let executed = call::<ExecuteSigningRequests>(&gateway, &admin(), execute).await;
+    let reject = wire::RejectSigningRequestRequest {
+        uuid: uuid.clone(),
+        ..Default::default()
+    };
+    let rejected = call::<RejectSigningRequest>(&gateway, &admin(), reject).await;
+    for fault in [executed.unwrap_err(), rejected.unwrap_err()] {
+        assert_eq!(fault.class(), &Class::WrongState, "{fault}");
+    }
+
+    // Who may not see the vault sees nothing of it either.
+    let other = vault(&gateway, "other").await;
+    let stranger = Caller {
+        vaults: VaultScope::Only(vec![other]),
+        ..admin()
+    };
+    let asked = wire::GetSigningRequestDetailsRequest { uuid };
+    let hidden = call::<GetSigningRequestDetails>(&gateway, &stranger, asked).await;
+    assert_eq!(hidden.unwrap_err().message(), "Invalid uuid");
 }
 
 /// Requests, each in a millisecond of its own.
@@ -95,14 +143,17 @@ async fn list__should_be_in_the_order_of_creation_page_by_page() {
     let gateway = world.start().await;
     let vault_id = vault(&gateway, "main").await;
     let other = vault(&gateway, "other").await;
-    assert!(uuids(&gateway, asked(vault_id)).await.is_empty());
-    let up = make(&world, &gateway, vault_id, 25).await;
+    // The vault and its two keys.
+    let mut up = uuids(&gateway, asked(vault_id)).await;
+    assert_eq!(up.len(), 3);
+    up.reverse();
+    up.extend(make(&world, &gateway, vault_id, 22).await);
     let elsewhere = make(&world, &gateway, other, 1).await;
     let down: Vec<_> = up.iter().rev().cloned().collect();
 
     // As many as nobody asked for, the last one first.
     assert_eq!(uuids(&gateway, asked(vault_id)).await, down[..10]);
-    assert_eq!(uuids(&gateway, asked(other)).await, elsewhere);
+    assert_eq!(uuids(&gateway, asked(other)).await[..1], elsewhere);
     let page = async |page, limit, order: SortOrder| {
         let asked = wire::GetSigningRequestListRequest {
             page,

@@ -1,6 +1,7 @@
 //! A wallet: what it is and how its state changes.
 
 pub mod generation;
+pub mod management;
 pub mod vault;
 
 use serde::{Deserialize, Serialize};

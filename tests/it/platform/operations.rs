@@ -127,7 +127,8 @@ async fn signing_requests__should_be_listed_by_age_and_rejected_before_they_sign
     let newest: Vec<_> = made.iter().rev().cloned().collect();
     assert_eq!(list(json!({"vaultUuid": vault})).await, newest[..10]);
     let oldest = json!({"vaultUuid": vault, "sortOrder": "SORT_ORDER_ASC", "limit": 100});
-    assert_eq!(list(oldest).await, made);
+    // The vault itself and its keys come first.
+    assert_eq!(list(oldest).await[3..], made);
     let second = json!({"vaultUuid": vault, "page": 2, "limit": "5", "sortOrder": 0});
     assert_eq!(list(second).await, newest[5..10]);
     assert!(

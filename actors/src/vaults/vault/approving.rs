@@ -9,7 +9,11 @@ use covault_core::{
     request::{
         ApprovalRule, PersonApproval, RequestEvent, RequestState, RuleChange, SigningRequest,
     },
-    wallet::{WalletStatus, vault::Vault},
+    wallet::{
+        WalletStatus,
+        management::{ManagementKind, ManagementOutcome},
+        vault::Vault,
+    },
 };
 use ractor::{ActorRef, RpcReplyPort};
 
@@ -24,6 +28,7 @@ use crate::{
     services::{Services, skip_unreadable},
     store::{Batch, KeySpace, Precondition, Scan, rows},
     tasks::{AbortOnDrop, contained},
+    vaults::management,
 };
 
 /// How often an approval is stored anew while others change the request.
@@ -124,6 +129,11 @@ impl VaultState {
             Precondition::Any,
             rows::encode(&changes.saturating_add(1))?,
         );
+        let (kind, done) = (
+            ManagementKind::VaultSettingUpdate,
+            ManagementOutcome::Succeeded,
+        );
+        management::add_over(&self.services, &mut batch, self.vault.id, kind, done)?;
         command_commit.demand(&mut batch);
         self.update_with(batch, Some(note), |vault| {
             vault.approval = change.next;

@@ -21,6 +21,7 @@ use crate::{
     services::DEADLINE_GRACE_MS,
     store::{Batch, CommitError, KeySpace, Precondition, rows},
     tasks::AbortOnDrop,
+    vaults::management,
 };
 
 /// What this process does for a key that is not there yet.
@@ -251,6 +252,7 @@ impl VaultState {
             let expect = Precondition::Version(self.version);
             batch.put(rows::vault(vault.id), expect, rows::encode(&vault)?);
             nodes::pin_rows(&self.services, &mut batch, "signers", named).await?;
+            management::add_changed(&self.services, &mut batch, &self.vault, &vault).await?;
             let chain = AuditChain::Vault(vault.id);
             note.clone()
                 .add_to(&mut batch, chain, self.services.now_ms())?;
@@ -295,6 +297,7 @@ impl VaultState {
             Precondition::Version(self.version),
             rows::encode(&vault)?,
         );
+        management::add_changed(&self.services, &mut batch, &self.vault, &vault).await?;
         if let Some(note) = note {
             note.add_to(
                 &mut batch,
