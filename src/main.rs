@@ -44,8 +44,8 @@ fn main() -> ExitCode {
             let fault = error.root_cause().downcast_ref::<Fault>();
             let code = fault.map(|fault| format!(" [{}]", fault.stable_code()));
             eprintln!("covault: {error:#}{}", code.unwrap_or_default());
-            match error.downcast_ref::<cli::IntegrityError>() {
-                Some(_) => ExitCode::from(3),
+            match error.downcast_ref::<cli::Finding>() {
+                Some(finding) => ExitCode::from(finding.code()),
                 None => ExitCode::FAILURE,
             }
         }

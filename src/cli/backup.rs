@@ -19,7 +19,7 @@ use covault_mpc::shares::backup::{identities, recipients};
 use zeroize::Zeroizing;
 
 use super::{
-    IntegrityError,
+    Finding,
     audit::{print_heads, read_heads},
     client::{AdminClient, ConnectionArgs},
     print_line,
@@ -232,7 +232,7 @@ fn verify(args: &VerifyBackupArgs) -> anyhow::Result<()> {
     print_summary(&contents);
     if broken > 0 {
         let alarm = format!("the audit log in the backup is broken: {broken} problems");
-        return Err(IntegrityError::new(alarm).into());
+        return Err(Finding::alarm(alarm).into());
     }
     Ok(())
 }

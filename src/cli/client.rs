@@ -134,6 +134,29 @@ pub fn url_of(address: SocketAddr, tls: bool) -> String {
 }
 
 impl AdminClient {
+    /// Why the service takes no work; nothing where it does.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn not_ready(&self) -> anyhow::Result<Option<String>> {
+        let asked = self.http.get(format!("{}/readyz", self.base));
+        let response = asked.timeout(TIMEOUT).send().await;
+        let response = response.with_context(|| self.is_silent())?;
+        if response.status().is_success() {
+            return Ok(None);
+        }
+        let said: serde_json::Value = response.json().await.unwrap_or_default();
+        let reason = said.get("reason").and_then(serde_json::Value::as_str);
+        Ok(Some(reason.unwrap_or("it does not say why").to_owned()))
+    }
+
+    fn is_silent(&self) -> String {
+        format!(
+            "the orchestrator at {} does not answer; is it running?",
+            self.base
+        )
+    }
+
     /// Calls an operation that the token opens.
     ///
     /// # Errors
@@ -166,12 +189,7 @@ impl AdminClient {
             .body(body)
             .send()
             .await
-            .with_context(|| {
-                format!(
-                    "the orchestrator at {} does not answer; is it running?",
-                    self.base
-                )
-            })?;
+            .with_context(|| self.is_silent())?;
         let status = response.status();
         let code = response.headers().get(&CODE);
         let code = code

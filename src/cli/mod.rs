@@ -6,6 +6,8 @@ mod audit;
 mod backup;
 mod client;
 mod client_signer;
+mod completions;
+mod config;
 mod dev;
 mod node;
 mod openapi;
@@ -15,6 +17,7 @@ mod recover;
 mod request;
 mod serve;
 mod signer;
+mod status;
 mod sweep;
 mod token;
 mod vault;
@@ -70,12 +73,18 @@ enum Command {
     #[command(subcommand)]
     Address(address::Command),
     Recover(recover::Args),
+    Status(status::Args),
+    /// Configuration files: check one, print the settings in force.
+    #[command(subcommand)]
+    Config(config::Command),
     /// The policy file of a signer node: what it allows and limits, and why it refuses a request.
     #[command(subcommand)]
     Policy(policy::Command),
     /// Print the OpenAPI document of the API. A running service serves it at /openapi.json, and a page to read and
     /// try it at /docs.
     Openapi(openapi::Args),
+    Completions(completions::CompletionsArgs),
+    Man(completions::ManArgs),
 }
 
 /// Runs a command to its end.
@@ -108,6 +117,10 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Recover(args) => return recover::run(args),
         Command::Policy(command) => Box::pin(policy::run(command)),
         Command::Openapi(args) => return openapi::run(&args),
+        Command::Status(args) => Box::pin(status::run(args)),
+        Command::Config(command) => return config::run(command),
+        Command::Completions(args) => return completions::completions(&args),
+        Command::Man(args) => return completions::man(&args),
     };
     runtime()?.block_on(work)
 }
@@ -141,15 +154,38 @@ fn public_key(key: &str) -> anyhow::Result<String> {
         })
 }
 
-/// A command did what it was asked to, and found what must not be: exit code 3, where an error has 1.
+/// A command did what it was asked to, and what it found has an exit code of its own.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct IntegrityError(String);
+#[error("{sentence}")]
+pub struct Finding {
+    code: u8,
+    sentence: String,
+}
 
-impl IntegrityError {
-    /// With the sentence that says what was found.
-    fn new(sentence: String) -> Self {
-        Self(sentence)
+impl Finding {
+    /// Something is wrong that the command was to look for.
+    fn error(sentence: String) -> Self {
+        Self { code: 1, sentence }
+    }
+
+    /// Somebody has changed what nobody may change.
+    fn alarm(sentence: String) -> Self {
+        Self { code: 3, sentence }
+    }
+
+    /// It works, and not all of it.
+    fn degraded(sentence: String) -> Self {
+        Self { code: 5, sentence }
+    }
+
+    /// Some of it cannot sign.
+    fn cannot_sign(sentence: String) -> Self {
+        Self { code: 6, sentence }
+    }
+
+    /// The exit code of the process.
+    pub fn code(&self) -> u8 {
+        self.code
     }
 }
 

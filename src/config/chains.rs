@@ -58,6 +58,16 @@ impl ChainSettings {
             .collect()
     }
 
+    /// All of them, with what stands for them under `chains`.
+    pub(super) fn all(&self) -> impl Iterator<Item = (String, &ChainNodes)> {
+        let evm = self
+            .evm
+            .iter()
+            .map(|(id, nodes)| (format!("evm.{id}"), nodes));
+        let named = Self::NAMES.iter();
+        evm.chain(named.filter_map(|name| Some(((*name).to_owned(), self.find(name)?))))
+    }
+
     /// The chain that is called so, when it has nodes.
     pub fn named(&self, name: &str) -> Option<&ChainNodes> {
         self.find(name).filter(|nodes| !nodes.rpc.is_empty())

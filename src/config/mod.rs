@@ -1,9 +1,11 @@
 //! Configuration, in layers: the defaults file, the operator's file, the environment.
 
 mod chains;
+mod check;
 mod client_signer;
 mod cluster;
 pub mod credentials;
+mod shown;
 mod signer;
 mod yaml;
 
@@ -24,6 +26,7 @@ pub use self::{
     chains::{ChainNodes, ChainSettings},
     client_signer::{CallbackFormat, CallbackSettings, ClientSignerSettings, PrivateKey},
     cluster::{ClusterSettings, ProcessRole},
+    shown::ShownSetting,
 };
 use crate::files;
 
@@ -31,9 +34,6 @@ use crate::files;
 pub const DEFAULTS: &str = include_str!("config.default.toml");
 
 const ENV_PREFIX: &str = "COVAULT_";
-
-/// With less, a PostgreSQL that is just busy would seem to be away.
-const LEAST_STORE_TIMEOUT_MS: u64 = 1_000;
 
 /// All settings. `config.default.toml` describes them.
 #[derive(Clone, Debug, Deserialize)]
@@ -299,6 +299,8 @@ pub enum ConfigError {
     EnvValue(String, String),
     #[error("configuration: {0}")]
     Value(String),
+    #[error("{}", list(.0))]
+    Several(Vec<ConfigError>),
     #[error(
         "{variable}: {setting} is read from the configuration file only, so that who sets \
          variables cannot change what this node signs; set it there, and unset the variable"
@@ -316,6 +318,33 @@ pub enum ConfigError {
     ChainId(String),
     #[error("{given:?} is not a chain: use an EVM chain id (a number) or one of {named}")]
     Chain { given: String, named: String },
+}
+
+fn list(problems: &[ConfigError]) -> String {
+    let sentences = problems.iter().map(ToString::to_string);
+    sentences.collect::<Vec<_>>().join("; ")
+}
+
+impl ConfigError {
+    /// One of these; all of them where there are several.
+    fn of(mut problems: Vec<Self>) -> Result<(), Self> {
+        match (problems.len(), problems.pop()) {
+            (_, None) => Ok(()),
+            (1, Some(problem)) => Err(problem),
+            (_, Some(last)) => {
+                problems.push(last);
+                Err(Self::Several(problems))
+            }
+        }
+    }
+
+    /// Each of them alone.
+    pub fn each(&self) -> &[Self] {
+        match self {
+            Self::Several(problems) => problems,
+            _ => std::slice::from_ref(self),
+        }
+    }
 }
 
 impl Config {
@@ -382,28 +411,33 @@ impl Config {
         variables: Vec<(String, String)>,
     ) -> Result<(Self, Vec<String>), ConfigError> {
         let mut settings = defaults()?;
+        // Whoever mends a file wants to know all that is wrong with it.
+        let mut problems = Vec::new();
         if let Some((origin, text)) = file {
-            let overlay = match yaml::is_yaml(&origin) {
-                true => yaml::parse(&origin, &text)?,
-                false => parse(&origin, &text)?,
-            };
-            merge(&mut settings, overlay, &origin, "")?;
+            let overlay = overlay(&origin, &text)?;
+            merge(&mut settings, overlay, &origin, "", &mut problems);
         }
         let mut ignored = Vec::new();
         for (name, value) in variables {
-            if !set_from_env(&mut settings, &name, &value)? {
-                ignored.push(name);
+            match set_from_env(&mut settings, &name, &value) {
+                Ok(true) => {}
+                Ok(false) => ignored.push(name),
+                Err(problem) => problems.push(problem),
             }
         }
-        let config: Self = settings.try_into().map_err(|error: toml::de::Error| {
-            ConfigError::Value(error.to_string().trim().replace('\n', " "))
-        })?;
-        config.chains.evm()?;
-        if config.store.timeout_ms < LEAST_STORE_TIMEOUT_MS {
-            return Err(ConfigError::Value(format!(
-                "store.timeout_ms must be at least {LEAST_STORE_TIMEOUT_MS}"
-            )));
+        let config: Result<Self, toml::de::Error> = settings.try_into();
+        match &config {
+            Ok(config) => {
+                problems.extend(config.problems().into_iter().map(ConfigError::Value));
+            }
+            Err(error) => {
+                let problem = error.to_string().trim().replace('\n', " ");
+                problems.push(ConfigError::Value(problem));
+            }
         }
+        ConfigError::of(problems)?;
+        let config = config.map_err(|error| ConfigError::Value(error.to_string()))?;
+        config.chains.evm()?;
         Ok((config, ignored))
     }
 }
@@ -430,6 +464,14 @@ fn path_or_default(path: &Path, folder: &Path, name: &str) -> PathBuf {
     }
 }
 
+/// What a file sets.
+fn overlay(origin: &str, text: &str) -> Result<Table, ConfigError> {
+    match yaml::is_yaml(origin) {
+        true => yaml::parse(origin, text),
+        false => parse(origin, text),
+    }
+}
+
 fn parse(origin: &str, text: &str) -> Result<Table, ConfigError> {
     text.parse().map_err(|error: toml::de::Error| {
         let before = error.span().and_then(|span| text.get(..span.start));
@@ -446,8 +488,15 @@ fn parse(origin: &str, text: &str) -> Result<Table, ConfigError> {
 const BY_CHAIN_ID: &str = "chains.evm";
 const BY_VAULT: &str = "signer.vaults";
 
-/// Lays `overlay` over `base`; a key that `base` does not have is unknown.
-fn merge(base: &mut Table, overlay: Table, origin: &str, at: &str) -> Result<(), ConfigError> {
+/// Lays `overlay` over `base`; a key that `base` does not have is unknown. What is wrong is left out, and named among the
+/// problems.
+fn merge(
+    base: &mut Table,
+    overlay: Table,
+    origin: &str,
+    at: &str,
+    problems: &mut Vec<ConfigError>,
+) {
     for (key, value) in overlay {
         let path = if at.is_empty() {
             key.clone()
@@ -455,50 +504,47 @@ fn merge(base: &mut Table, overlay: Table, origin: &str, at: &str) -> Result<(),
             format!("{at}.{key}")
         };
         if at == BY_CHAIN_ID {
-            chain_id(&key)?;
+            if let Err(problem) = chain_id(&key) {
+                problems.push(problem);
+                continue;
+            }
             base.entry(key.clone())
                 .or_insert_with(|| Value::Table(empty_chain()));
         }
         if at == BY_VAULT {
-            key.parse::<VaultId>().map_err(|_| {
-                ConfigError::Value(format!("{origin}: {path}: is not the uuid of a vault"))
-            })?;
+            if key.parse::<VaultId>().is_err() {
+                problems.push(ConfigError::Value(format!(
+                    "{origin}: {path}: is not the uuid of a vault"
+                )));
+                continue;
+            }
             base.entry(key.clone())
                 .or_insert_with(|| Value::Table(empty_vault()));
         }
-        let known = || base_keys(base);
-        match (base.get(&key), value) {
-            (None, _) => {
-                return Err(ConfigError::Unknown {
-                    origin: origin.to_owned(),
+        let origin_of = || origin.to_owned();
+        match (base.get_mut(&key), value) {
+            (None, _) => problems.push(ConfigError::Unknown {
+                origin: origin_of(),
+                key: path,
+                known: base_keys(base),
+            }),
+            (Some(Value::Table(table)), Value::Table(inner)) => {
+                merge(table, inner, origin, &path, problems);
+            }
+            (Some(Value::Table(_)), _) => problems.push(ConfigError::NotATable {
+                origin: origin_of(),
+                key: path,
+            }),
+            (Some(like), value) if like.type_str() != value.type_str() => {
+                problems.push(ConfigError::Type {
+                    origin: origin_of(),
                     key: path,
-                    known: known(),
+                    wanted: like.type_str(),
                 });
             }
-            (Some(Value::Table(_)), Value::Table(inner)) => {
-                if let Some(Value::Table(table)) = base.get_mut(&key) {
-                    merge(table, inner, origin, &path)?;
-                }
-            }
-            (Some(Value::Table(_)), _) => {
-                return Err(ConfigError::NotATable {
-                    origin: origin.to_owned(),
-                    key: path,
-                });
-            }
-            (Some(like), value) => {
-                if like.type_str() != value.type_str() {
-                    return Err(ConfigError::Type {
-                        origin: origin.to_owned(),
-                        key: path,
-                        wanted: like.type_str(),
-                    });
-                }
-                base.insert(key, value);
-            }
+            (Some(slot), value) => *slot = value,
         }
     }
-    Ok(())
 }
 
 fn base_keys(table: &Table) -> String {

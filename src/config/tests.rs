@@ -236,6 +236,7 @@ fn environment__should_set_nothing_that_decides_what_a_signer_signs() {
         &[
             ("COVAULT_SIGNER_NAME", "vienna"),
             ("COVAULT_SIGNER_PASSPHRASE_FILE", "/run/passphrase"),
+            ("COVAULT_SIGNER_NONCE_POOL_LOW", "5"),
             ("COVAULT_SIGNER_NONCE_POOL_HIGH", "5"),
         ],
     )

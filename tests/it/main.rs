@@ -35,6 +35,7 @@ mod manual_approval;
 mod networks;
 mod nodes;
 mod openapi;
+mod operating;
 mod orchestrators;
 mod pages;
 mod platform;

@@ -1,0 +1,108 @@
+//! `covault config`: configuration files, without a running service.
+
+use std::path::PathBuf;
+
+use comfy_table::{Table, presets::NOTHING};
+
+use super::{Finding, print_line};
+use crate::config::{Config, ConfigError};
+
+/// Configuration files.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Check a file and the COVAULT_ variables: every problem at once. Touches neither folders nor the network.
+    ///
+    /// Exit code 0: nothing is wrong; 1: something is.
+    Check {
+        /// Configuration file (TOML). Without it: the defaults, and COVAULT_ variables.
+        #[arg(value_name = "FILE")]
+        file: Option<PathBuf>,
+        /// What is to run with it.
+        #[arg(long, value_enum, default_value_t = Role::Serve)]
+        role: Role,
+    },
+    /// Print the settings in force, each with its origin. Secrets are not shown.
+    Show {
+        /// Configuration file (TOML). Without it: the defaults, and COVAULT_ variables.
+        #[arg(value_name = "FILE")]
+        file: Option<PathBuf>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// What a configuration is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Role {
+    /// The orchestrator: covault serve
+    Serve,
+    /// A signer node: covault signer
+    Signer,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// What is wrong.
+pub fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Check { file, role } => {
+            let loaded = match role {
+                Role::Serve => Config::load(file.as_deref()),
+                Role::Signer => Config::load_for_signer(file.as_deref()),
+            };
+            let checked = loaded.and_then(|(config, ignored)| {
+                if role == Role::Signer {
+                    config.signer.check_secure()?;
+                }
+                Ok(ignored)
+            });
+            let name = file.map_or_else(
+                || "the environment".to_owned(),
+                |file| file.display().to_string(),
+            );
+            for variable in report(&name, checked)? {
+                eprintln!("{variable}: unknown variable, ignored");
+            }
+            Ok(())
+        }
+        Command::Show { file, json } => {
+            let shown = Config::shown(file.as_deref())?;
+            if json {
+                let entry = |setting: &crate::config::ShownSetting| serde_json::json!({"setting": setting.path, "value": setting.value, "origin": setting.origin});
+                let entries: Vec<_> = shown.iter().map(entry).collect();
+                print_line(format_args!("{:#}", serde_json::Value::from(entries)));
+                return Ok(());
+            }
+            let mut table = Table::new();
+            table
+                .load_style(NOTHING)
+                .set_header(["SETTING", "VALUE", "ORIGIN"]);
+            for setting in &shown {
+                table.add_row([&setting.path, &setting.value, &setting.origin]);
+            }
+            for line in table.lines() {
+                print_line(line.trim_end());
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Says what is wrong, a line for each problem.
+fn report<T>(name: &str, checked: Result<T, ConfigError>) -> anyhow::Result<T> {
+    let error = match checked {
+        Ok(found) => {
+            print_line(format_args!("{name}: no problem found"));
+            return Ok(found);
+        }
+        Err(error) => error,
+    };
+    for problem in error.each() {
+        print_line(problem);
+    }
+    let count = error.each().len();
+    let problems = if count == 1 { "problem" } else { "problems" };
+    Err(Finding::error(format!("{name}: {count} {problems}")).into())
+}

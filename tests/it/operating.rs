@@ -1,0 +1,131 @@
+//! What operators ask the built program: whether it signs, and what is wrong with a configuration.
+
+use std::{fs, process::Output};
+
+use serde_json::Value;
+
+use super::support::*;
+
+/// `covault status` of a cluster: its exit code, what it prints and what it says beside that.
+fn status(cluster: &TestCluster, arguments: &[&str]) -> (i32, String, String) {
+    let mut command = covault();
+    command.arg("status").args(arguments).arg("--config");
+    said(
+        command
+            .arg(cluster.folder.path().join("serve.toml"))
+            .output(),
+    )
+}
+
+fn said(output: std::io::Result<Output>) -> (i32, String, String) {
+    let output = output.unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (
+        output.status.code().unwrap(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn status__should_say_by_its_exit_code_whether_the_cluster_signs() {
+    let mut cluster = TestCluster::start(8_000).await;
+    cluster.create_vault("treasury");
+    let (code, out, err) = status(&cluster, &[]);
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(out.contains("service   ready"), "{out}");
+    assert!(out.contains("nodes     3 of 3 live"), "{out}");
+    assert!(out.contains("vaults    1 of 1 can sign"), "{out}");
+
+    cluster.signers[0].kill();
+    let out = eventually("a node is away", async || {
+        let (code, out, _) = status(&cluster, &[]);
+        (code == 5).then_some(out)
+    })
+    .await;
+    assert!(out.contains("away: signer-1"), "{out}");
+    assert!(out.contains("no signer to spare: treasury"), "{out}");
+    assert!(out.contains("vaults    1 of 1 can sign"), "{out}");
+
+    cluster.signers[1].kill();
+    eventually("the vault cannot sign", async || {
+        (status(&cluster, &[]).0 == 6).then_some(())
+    })
+    .await;
+    let (_, json, err) = status(&cluster, &["--json"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        json["nodesAway"].as_array().map(Vec::len),
+        Some(2),
+        "{json}"
+    );
+    let cannot = json["vaultsThatCannotSign"][0].as_str().unwrap();
+    assert!(cannot.starts_with("treasury: 1 of 2 signers"), "{json}");
+    assert!(err.contains("1 vault cannot sign"), "{err}");
+
+    // The bus is away, and so is everything.
+    cluster.redis.stop();
+    eventually("the service is not ready", async || {
+        let (code, out, _) = status(&cluster, &[]);
+        (code == 6 && out.contains("service   not ready: ")).then_some(())
+    })
+    .await;
+    cluster.serve.kill();
+    let (code, _, err) = status(&cluster, &[]);
+    assert_eq!(code, 1);
+    assert!(err.contains("does not answer; is it running?"), "{err}");
+}
+
+#[test]
+fn config_check__should_name_every_problem_and_touch_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("serve.toml");
+    let check = |text: &str, role: &str| {
+        fs::write(&file, text).unwrap();
+        let mut command = covault();
+        command.args(["config", "check", "--role", role]).arg(&file);
+        said(command.current_dir(folder.path()).output())
+    };
+    let (code, out, err) = check("", "serve");
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(out.contains("no problem found"), "{out}");
+
+    let wrong =
+        "[serve]\nlisten = \"here\"\nlistn = 1\n[log]\nlevel = \"infoo\"\n[bus]\nredis_url = 5";
+    let (code, out, err) = check(wrong, "serve");
+    assert_eq!(code, 1);
+    assert_eq!(out.lines().count(), 4, "{out}");
+    for setting in [
+        "serve.listen: ",
+        "serve.listn",
+        "log.level: ",
+        "bus.redis_url",
+    ] {
+        assert!(out.contains(setting), "{out}");
+    }
+    assert!(err.contains("4 problems"), "{err}");
+
+    // What a signer would be open without.
+    let (code, out, _) = check("[signer]\nname = \"vienna\"", "signer");
+    assert_eq!(code, 1);
+    assert!(out.contains("signer.peers is empty"), "{out}");
+
+    let mut command = covault();
+    let shown = said(
+        command
+            .args(["config", "show", "--json"])
+            .arg(&file)
+            .output(),
+    );
+    let shown: Value = serde_json::from_str(&shown.1).unwrap();
+    let name = shown.as_array().unwrap().iter();
+    let mut name = name.filter(|setting| setting["setting"] == "signer.name");
+    let name = name.next().unwrap();
+    assert_eq!(name["value"], "\"vienna\"");
+    assert_eq!(name["origin"], file.display().to_string());
+    assert_eq!(
+        fs::read_dir(folder.path()).unwrap().count(),
+        1,
+        "only the file"
+    );
+}
