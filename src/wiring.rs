@@ -502,7 +502,10 @@ pub async fn store(config: &Config, alone: bool) -> anyhow::Result<Arc<dyn Store
 }
 
 /// Where PostgreSQL is.
-fn store_url(store: &config::StoreSettings) -> anyhow::Result<SecretString> {
+///
+/// # Errors
+/// When nothing says it, or two settings do.
+pub fn store_url(store: &config::StoreSettings) -> anyhow::Result<SecretString> {
     let in_file = !store.url_file.as_os_str().is_empty();
     match (store.url.as_str(), in_file) {
         ("", true) => files::read_secret(&store.url_file).context("store.url_file"),

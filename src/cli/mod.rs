@@ -9,6 +9,7 @@ mod client_signer;
 mod completions;
 mod config;
 mod dev;
+mod doctor;
 mod node;
 mod openapi;
 mod policy;
@@ -74,6 +75,7 @@ enum Command {
     Address(address::Command),
     Recover(recover::Args),
     Status(status::Args),
+    Doctor(doctor::Args),
     /// Configuration files: check one, print the settings in force.
     #[command(subcommand)]
     Config(config::Command),
@@ -118,6 +120,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Policy(command) => Box::pin(policy::run(command)),
         Command::Openapi(args) => return openapi::run(&args),
         Command::Status(args) => Box::pin(status::run(args)),
+        Command::Doctor(args) => Box::pin(doctor::run(args)),
         Command::Config(command) => return config::run(command),
         Command::Completions(args) => return completions::completions(&args),
         Command::Man(args) => return completions::man(&args),

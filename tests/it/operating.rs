@@ -76,6 +76,48 @@ async fn status__should_say_by_its_exit_code_whether_the_cluster_signs() {
     assert!(err.contains("does not answer; is it running?"), "{err}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor__should_find_what_is_wrong_with_bus_and_chain_nodes() {
+    let folder = tempfile::tempdir().unwrap();
+    let anvil = Anvil::start(folder.path(), 31337).await;
+    let mut redis = Redis::start(folder.path()).await;
+    let file = folder.path().join("serve.toml");
+    let data = folder.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let (url, chain) = (redis.url(), anvil.chain_argument());
+    let (id, node) = chain.split_once('=').unwrap();
+    let configure = |id: &str| {
+        let text = format!(
+            "[bus]\nredis_url = {url:?}\n[serve]\ndata_dir = {data:?}\nmax_connections = 8\n[chains.evm.{id}]\nrpc = [{node:?}, {node:?}]"
+        );
+        fs::write(&file, text).unwrap();
+    };
+    let doctor = || {
+        let mut command = covault();
+        command.args(["doctor", "--json", "--config"]).arg(&file);
+        let (code, out, err) = said(command.output());
+        let checks: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
+        let failed = checks.as_array().unwrap().iter();
+        let failed = failed.filter(|check| check["state"] == "fail");
+        let failed: Vec<_> = failed.map(|check| check["what"].to_string()).collect();
+        (code, out, failed)
+    };
+    configure(id);
+    let (code, out, failed) = doctor();
+    assert!(matches!(code, 0 | 5), "{out}");
+    assert_eq!(failed, [""; 0], "{out}");
+    assert!(out.contains("at block"), "{out}");
+
+    // Of another chain than it is configured for, and no bus.
+    configure("1");
+    redis.stop();
+    let (code, out, failed) = doctor();
+    assert_eq!(code, 6, "{out}");
+    assert_eq!(failed.len(), 3, "{out}");
+    assert!(out.contains("31337"), "{out}");
+    assert_eq!(fs::read_dir(&data).unwrap().count(), 0, "it left nothing");
+}
+
 #[test]
 fn config_check__should_name_every_problem_and_touch_nothing() {
     let folder = tempfile::tempdir().unwrap();

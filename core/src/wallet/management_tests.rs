@@ -108,7 +108,7 @@ fn a_node_that_gets_shares__should_have_a_request_for_each_key_until_it_holds_th
     live(&mut cancelled, Curve::Ed25519).cancel().unwrap();
     assert_eq!(ManagementRequest::changed(&wanted, &cancelled, 9), []);
     let refused = (Status::Failed, NOT_GRANTED.to_owned());
-    assert_eq!(statuses(&begun, &cancelled), [refused.clone()]);
+    assert_eq!(statuses(&begun, &cancelled).first(), Some(&refused));
 
     let mut granted = wanted.clone();
     let key = live(&mut granted, Curve::Ed25519);

@@ -1,0 +1,167 @@
+//! `covault doctor`: what of a machine, its files and its neighbours would keep a process from working well.
+
+mod files;
+mod neighbours;
+
+use std::{path::PathBuf, time::Duration};
+
+use serde::Serialize;
+use tokio::time::timeout;
+
+use super::{Finding, config::Role, print_line};
+use crate::config::{Config, StoreKind};
+
+/// So long may each of the questions to others take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Look for what would keep this machine's process from working well: disk, files, limits, bus, clock, chain nodes.
+///
+/// Reads the configuration, and writes nothing but a file of 4 KiB in the data folder, which it deletes. May run beside
+/// the process. Exit code 0: nothing found; 5: something to mend soon; 6: something that keeps it from working.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Configuration file (TOML). Without it: the defaults, and COVAULT_ variables.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// What runs, or is to run, with it.
+    #[arg(long, value_enum, default_value_t = Role::Serve)]
+    role: Role,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Ok,
+    Warn,
+    Fail,
+}
+
+/// What was looked at, and what was found.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Check {
+    state: State,
+    what: String,
+    found: String,
+    /// What to do; empty where nothing is to be done.
+    mend: String,
+}
+
+impl Check {
+    fn ok(what: impl Into<String>, found: impl Into<String>) -> Self {
+        Self {
+            state: State::Ok,
+            what: what.into(),
+            found: found.into(),
+            mend: String::new(),
+        }
+    }
+
+    fn warn(what: &str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self {
+            state: State::Warn,
+            mend: mend.into(),
+            ..Self::ok(what, found)
+        }
+    }
+
+    fn fail(what: &str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self {
+            state: State::Fail,
+            mend: mend.into(),
+            ..Self::ok(what, found)
+        }
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When the configuration cannot be used, and as exit codes.
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let (config, _) = match args.role {
+        Role::Serve => Config::load(args.config.as_deref())?,
+        Role::Signer => Config::load_for_signer(args.config.as_deref())?,
+    };
+    let mut checks = files::checks(&config, args.role);
+    // Together they take as long as the slowest.
+    let (bus, chains) = tokio::join!(
+        neighbours::bus(&config.bus.redis_url),
+        neighbours::chains(&config, args.role)
+    );
+    checks.extend(bus);
+    checks.extend(chains);
+    if args.role == Role::Serve && config.store.kind == StoreKind::Postgres {
+        checks.push(neighbours::postgres(&config).await);
+    }
+    if args.json {
+        print_line(serde_json::to_string_pretty(&checks)?);
+    } else {
+        checks.iter().flat_map(lines).for_each(print_line);
+    }
+    finding(&checks).map_or(Ok(()), |finding| Err(finding.into()))
+}
+
+fn lines(check: &Check) -> Vec<String> {
+    let Check {
+        state,
+        what,
+        found,
+        mend,
+    } = check;
+    let state = match state {
+        State::Ok => "ok  ",
+        State::Warn => "warn",
+        State::Fail => "FAIL",
+    };
+    let mut lines = vec![format!("{state}  {what}: {found}")];
+    if !mend.is_empty() {
+        lines.push(format!("      {mend}"));
+    }
+    lines
+}
+
+fn finding(checks: &[Check]) -> Option<Finding> {
+    let count = |state| checks.iter().filter(|check| check.state == state).count();
+    let (warnings, failures) = (count(State::Warn), count(State::Fail));
+    let sentence = format!("{failures} to mend before it works, {warnings} to mend soon");
+    if failures > 0 {
+        Some(Finding::cannot_sign(sentence))
+    } else if warnings > 0 {
+        Some(Finding::degraded(sentence))
+    } else {
+        None
+    }
+}
+
+/// What a question comes to that has a limit of time.
+async fn within<T>(question: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let answered = timeout(PATIENCE, question).await;
+    answered.unwrap_or_else(|_| Err(format!("no answer in {} s", PATIENCE.as_secs())))
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finding__should_be_the_worst_of_all() {
+        let (ok, warn, fail) = (
+            Check::ok("disk", "5 GiB are free"),
+            Check::warn("bus", "slow", "nearer"),
+            Check::fail("clock", "off", "set it"),
+        );
+        assert_eq!(lines(&ok), ["ok    disk: 5 GiB are free"]);
+        assert_eq!(lines(&fail), ["FAIL  clock: off", "      set it"]);
+        let code = |checks: &[Check]| finding(checks).map_or(0, |finding| finding.code());
+        assert_eq!(code(&[]), 0);
+        let checks = [ok, warn, fail];
+        assert_eq!(code(&checks[..1]), 0);
+        assert_eq!(code(&checks[..2]), 5);
+        assert_eq!(code(&checks), 6);
+    }
+}
