@@ -19,6 +19,27 @@ use crate::{
 /// # Errors
 /// When a file with a key cannot be read, or holds none.
 pub fn from_config(config: &ChainSettings) -> anyhow::Result<ChainsConfig> {
+    chains(config)?
+        .map(|(chain, nodes)| {
+            let endpoints = endpoints(chain, nodes).with_context(|| chain.setting())?;
+            Ok((chain, endpoints))
+        })
+        .collect()
+}
+
+/// The settings of the chains with one node, whose word alone ends requests and transactions; empty where each has
+/// several.
+///
+/// # Errors
+/// When a chain id is none.
+pub fn with_one_node(config: &ChainSettings) -> anyhow::Result<String> {
+    let single = chains(config)?.filter(|(_, nodes)| nodes.rpc.len() == 1);
+    let settings: Vec<String> = single.map(|(chain, _)| chain.setting()).collect();
+    Ok(settings.join(", "))
+}
+
+/// The chains that configuration names.
+fn chains(config: &ChainSettings) -> anyhow::Result<impl Iterator<Item = (ChainKey, &ChainNodes)>> {
     let evm = config
         .evm()?
         .into_iter()
@@ -26,12 +47,7 @@ pub fn from_config(config: &ChainSettings) -> anyhow::Result<ChainsConfig> {
     let named = ChainKey::NAMED
         .iter()
         .filter_map(|(name, chain)| Some((*chain, config.named(name)?)));
-    evm.chain(named)
-        .map(|(chain, nodes)| {
-            let endpoints = endpoints(chain, nodes).with_context(|| chain.setting())?;
-            Ok((chain, endpoints))
-        })
-        .collect()
+    Ok(evm.chain(named))
 }
 
 fn endpoints(chain: ChainKey, config: &ChainNodes) -> anyhow::Result<ChainEndpoints> {
@@ -162,6 +178,27 @@ mod tests {
         assert_eq!(
             from_config(&config.chains).unwrap().len(),
             ChainKey::NAMED.len()
+        );
+    }
+
+    #[test]
+    fn with_one_node__should_name_the_chains_whose_only_node_is_believed() {
+        let single = |text: &str| {
+            let (config, _) = Config::load_with("test", text).unwrap();
+            with_one_node(&config.chains).unwrap()
+        };
+        assert_eq!(single(""), "");
+        let two = "rpc = [\"http://a\", \"http://b\"]";
+        let one = "rpc = [\"http://a\"]";
+        assert_eq!(
+            single(&format!("[chains.evm.1]\n{two}\n[chains.ton]\n{two}")),
+            ""
+        );
+        assert_eq!(
+            single(&format!(
+                "[chains.evm.1]\n{one}\n[chains.evm.10]\n{two}\n[chains.ton]\n{one}"
+            )),
+            "chains.evm.1, chains.ton"
         );
     }
 

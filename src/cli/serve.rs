@@ -5,6 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use anyhow::Context as _;
 
 use crate::{
+    chain_nodes,
     config::{Config, ProcessRole},
     files, metrics,
     protect::ProcessProtection,
@@ -64,6 +65,14 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
         id = %running.gateway.orchestrator(),
         "the orchestrator is up"
     );
+    let single = chain_nodes::with_one_node(&config.chains)?;
+    if config.cluster.roles.run_vaults() && !single.is_empty() {
+        tracing::warn!(
+            chains = single,
+            "these chains have one node each, whose word alone ends requests and transactions: one that lies can have \
+             a payment made twice, or never; name a second node of another operator in rpc (docs/threat-model.md)"
+        );
+    }
     let gauges = metrics::orchestrator_gauges(running.gateway.clone(), Arc::clone(&running.bus));
     let tls = listeners.tls.clone();
     let metrics = metrics::start(&serve.metrics_listen, tls, gauges, stop.clone()).await?;

@@ -26,9 +26,10 @@ use serde_json::Value;
 use self::refusals::{AptosError, AptosVerdict, NO_FEE, expired, failed, judge, of_the_number};
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
-    FeeEstimate, NodePool, NodeRequest, NodeRequestBody, NodeResponse, SimulationOutcome,
-    SimulationRequest, TrackedTransaction, TransactionSighting, client::Client, exchange::short,
-    fees::same_prices, is_void, resolve_refusal, rest::Rest, sight_each,
+    FeeEstimate, NodePool, NodeRequest, NodeRequestBody, NodeResponse, Objection, ObjectionKind,
+    SimulationOutcome, SimulationRequest, TrackedTransaction, TransactionSighting, client::Client,
+    exchange::short, fees::same_prices, is_void, resolve_refusal, rest::Rest, sight_each,
+    witnessed::witnessed,
 };
 
 /// Units of gas that a transfer of the coin to an account that exists takes, with some room.
@@ -361,7 +362,7 @@ impl AptosNode {
         let is_past =
             |answer: &NodeResponse| Some(field(answer, "ledger_timestamp")? / 1_000_000 >= end);
         let clock = NodeRequest::get("", &[]).about("the chain's clock");
-        self.rest.query_quorum(clock, is_past).await == Ok(true)
+        witnessed(self.rest.query_quorum(clock, is_past)).await == Ok(true)
     }
 
     /// What became of a transaction that may have arrived before and that no node was seen to
@@ -408,11 +409,17 @@ impl ChainClient for AptosNode {
         };
         let hash = broadcast_request.signed.tx_hash.as_str();
         let call = NodeRequest::post("/transactions", NodeRequestBody::Bytes(SIGNED, bytes));
-        let refuses = |said: Result<&NodeResponse, &Infallible>| match judge(said.ok()?) {
-            AptosVerdict::Refused { refusal, .. } => Some(refusal.reason),
+        let objection = |said: Result<&NodeResponse, &Infallible>| match judge(said.ok()?) {
+            AptosVerdict::Refused { refusal, itself } => {
+                let kind = match itself {
+                    true => ObjectionKind::Used,
+                    false => ObjectionKind::Refused,
+                };
+                Some(Objection::new(kind, refusal.reason))
+            }
             AptosVerdict::Accepted | AptosVerdict::Unknown(_) => None,
         };
-        let (answer, lost) = self.rest.submit(call, refuses).await;
+        let (answer, lost) = self.rest.submit(call, objection).await;
         let doubt = lost || broadcast_request.retried;
         let verdict = match answer {
             Ok(answer) => judge(&answer),

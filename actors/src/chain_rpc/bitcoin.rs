@@ -34,19 +34,20 @@ use serde_json::{Value, json};
 
 use self::{
     batch::{BitcoinRpcResult, CoreRpc, RpcBatch},
-    refusals::{is_missing, judge},
+    refusals::{is_missing, judge, objection_kind},
     sightings::SpentSince,
     transactions::VerifiedOutput,
     watch::{AddressWatcher, WatchedAddress},
 };
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
-    FeeEstimate, NodePool, Standing, TrackedTransaction, TransactionSighting,
+    FeeEstimate, NodePool, Objection, Standing, TrackedTransaction, TransactionSighting,
     client::{Call as _, Client},
     exchange::{ParsedResponse, short},
     jsonrpc::RpcError,
     pool::TOO_LONG,
     resolve_refusal,
+    witnessed::witnessed,
 };
 
 /// So many blocks may the nodes be apart.
@@ -81,8 +82,9 @@ pub struct BitcoinNode {
     watch: Arc<AddressWatcher>,
     /// Outputs that are worth what the nodes say: that never changes.
     proven: Mutex<BTreeSet<VerifiedOutput>>,
-    /// Of transactions that no node has, by their hashes: since when what they spend is spent otherwise.
-    spent_since: Mutex<HashMap<String, SpentSince>>,
+    /// Of transactions that no node has, by their hashes and by how many nodes say it: since when what they spend is
+    /// spent otherwise.
+    spent_since: Mutex<HashMap<(String, usize), SpentSince>>,
 }
 
 /// An output that a node's wallet lists.
@@ -269,8 +271,8 @@ impl BitcoinNode {
         self.rpc.any(ask, found).await
     }
 
-    /// Whether one of these outputs is spent: as many nodes as have to agree have the transaction that it is of, and
-    /// no longer the output. Else it may be that the transaction is not there yet.
+    /// Whether one of these outputs is spent: as many nodes as it takes to end something have the transaction that it is
+    /// of, and no longer the output. Else it may be that the transaction is not there yet.
     async fn is_spent(&self, outputs: &[&UnspentOutput]) -> bool {
         for output in outputs {
             let ask = RpcBatch::wallet()
@@ -289,7 +291,7 @@ impl BitcoinNode {
                 let said = self.rpc.at(node, &ask);
                 async move { said.await.is_ok_and(|said| spent(&said)).then_some(()) }
             };
-            if self.rpc.witnesses(says_so).await.is_some() {
+            if witnessed(self.rpc.witnesses(says_so)).await.is_some() {
                 return true;
             }
         }
@@ -394,15 +396,18 @@ impl ChainClient for BitcoinNode {
             "sendrawtransaction",
             json!([broadcast_request.signed.transaction, 0]),
         );
-        let refuses = |said: Result<&BitcoinRpcResult, &Infallible>| match judge(
-            said.ok()?.as_ref().err()?,
-        ) {
-            BroadcastOutcome::Refused(refusal) => Some(refusal.reason),
-            _ => None,
+        let objection = |said: Result<&BitcoinRpcResult, &Infallible>| {
+            let error = said.ok()?.as_ref().err()?;
+            match judge(error) {
+                BroadcastOutcome::Refused(refusal) => {
+                    Some(Objection::new(objection_kind(error), refusal.reason))
+                }
+                _ => None,
+            }
         };
         let (answer, lost) = self
             .rpc
-            .submit(send.reading(|said| one(said)), refuses)
+            .submit(send.reading(|said| one(said)), objection)
             .await;
         let error = match answer {
             Ok(Ok(_)) => return BroadcastOutcome::Accepted,

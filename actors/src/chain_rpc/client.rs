@@ -10,7 +10,7 @@ use super::{
     ChainError, ChainRefusal,
     exchange::{NodeRequest, NodeResponse, ParsedResponse},
     health::EndpointHealth,
-    pool::{NodePool, PoolError},
+    pool::{NodePool, Objection, PoolError},
 };
 
 tokio::task_local! {
@@ -240,7 +240,7 @@ impl<P: Protocol> Client<P> {
         self.pool.chain()
     }
 
-    /// How many nodes have to give the same answer where money depends on it.
+    /// As [`NodePool::agree`].
     pub fn agree(&self) -> usize {
         self.pool.agree()
     }
@@ -274,15 +274,15 @@ impl<P: Protocol> Client<P> {
     pub async fn submit<C: Call<P>>(
         &self,
         call: C,
-        refusal: impl Fn(Result<&C::Answer, &P::Refusal>) -> Option<String>,
+        objection: impl Fn(Result<&C::Answer, &P::Refusal>) -> Option<Objection>,
     ) -> (Result<C::Answer, CallError<P::Refusal>>, bool) {
         let read = |response: &NodeResponse| call.read(&self.protocol, response);
         let request = call.request(&self.protocol);
-        let refusal = |said: &Result<C::Answer, P::Refusal>| refusal(said.as_ref());
+        let objection = |said: &Result<C::Answer, P::Refusal>| objection(said.as_ref());
         let (answer, lost) = if EVERYWHERE.try_with(|()| ()).is_ok() {
-            self.pool.submit_everywhere(&request, read, refusal).await
+            self.pool.submit_everywhere(&request, read, objection).await
         } else {
-            self.pool.submit(&request, read, refusal).await
+            self.pool.submit(&request, read, objection).await
         };
         let answer = answer.map_err(CallError::from);
         (

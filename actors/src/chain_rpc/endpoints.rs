@@ -86,7 +86,8 @@ pub struct ChainEndpoints {
     pub nodes: Vec<NodeEndpoint>,
     /// How long one call may take, in milliseconds.
     pub timeout_ms: u64,
-    /// How many nodes must give the same answer where money depends on it.
+    /// How many nodes must give the same answer where money depends on it. What ends something for good takes two at
+    /// least, wherever there are two ([`super::NodePool::witnesses_needed`]).
     pub agree: usize,
     /// The highest price of the nodes that is believed, in the network's unit; `None`: that of
     /// [`covault_core::networks::DynNetworkRules::default_most_price`].

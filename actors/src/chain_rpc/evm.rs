@@ -30,8 +30,8 @@ use self::{
 };
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
-    FeeEstimate, Inclusion, NodePool, SimulationOutcome, SimulationRequest, Standing,
-    TrackedTransaction, TransactionSighting,
+    FeeEstimate, Inclusion, NodePool, Objection, ObjectionKind, SimulationOutcome,
+    SimulationRequest, Standing, TrackedTransaction, TransactionSighting,
     client::{Call, Client, Refusal as _},
     exchange::short,
     jsonrpc::{JsonRpc, RpcCall, RpcCallError, RpcCalls, RpcError, quantity},
@@ -631,12 +631,19 @@ impl ChainClient for EvmNode {
 
     async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
         let raw = json!([broadcast_request.signed.transaction]);
-        let refuses = |said: Result<&Value, &RpcError>| match judge(said.err()?) {
-            BroadcastOutcome::Refused(refusal) => Some(refusal.reason),
-            _ => None,
+        let objection = |said: Result<&Value, &RpcError>| {
+            let error = said.err()?;
+            let kind = match speaks_of_another(error) {
+                true => ObjectionKind::Used,
+                false => ObjectionKind::Refused,
+            };
+            match judge(error) {
+                BroadcastOutcome::Refused(refusal) => Some(Objection::new(kind, refusal.reason)),
+                _ => None,
+            }
         };
         let call = RpcCall("eth_sendRawTransaction", raw);
-        let (answer, doubt) = self.rpc.submit(call, refuses).await;
+        let (answer, doubt) = self.rpc.submit(call, objection).await;
         match answer {
             Ok(_) => BroadcastOutcome::Accepted,
             Err(RpcCallError::Unreachable(reason) | RpcCallError::WrongChain(reason)) => {

@@ -20,6 +20,7 @@ mod stellar;
 mod sui;
 mod ton;
 mod tron;
+mod witnessed;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -42,10 +43,12 @@ pub use fees::FeeEstimate;
 pub use health::EndpointHealth;
 pub use jsonrpc::{JsonRpc, RpcCall};
 pub use line::accepted_at;
-pub use pool::{CALLS_PER_NODE, NodePool, PoolPorts};
+pub use pool::{CALLS_PER_NODE, NodePool, Objection, ObjectionKind, PoolPorts};
 pub use queue::{ChainQueue, ChainWait};
 pub use rest::Rest;
 pub use simulation::{SimulationOutcome, SimulationRequest};
+
+use witnessed::EndsWitnessed;
 
 /// For how long every node keeps what it has had, in milliseconds: a day.
 const MEMORY_MS: u64 = 86_400_000;
@@ -191,6 +194,16 @@ pub enum TransactionSighting {
     Partial(Vec<TransactionPart>),
 }
 
+impl TransactionSighting {
+    /// Whether nobody looks after the transaction any more once this is believed.
+    fn is_end(&self) -> bool {
+        match self {
+            Self::Missing | Self::Waiting | Self::Mined(_) => false,
+            Self::Final(_) | Self::Replaced(_) | Self::Expired | Self::Partial(_) => true,
+        }
+    }
+}
+
 /// Why a node said no, for good.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainRefusal {
@@ -270,7 +283,8 @@ pub trait ChainClient: Send + Sync {
     }
 
     /// What became of transactions that nodes took, in their order: a few questions for all of them. That a block has
-    /// one, or that it never comes, is said only when `agree` of the nodes say so.
+    /// one is said only when `agree` of the nodes say so; that it is final or never comes, when two do at least,
+    /// wherever there are two.
     /// `now_ms` is in milliseconds since the Unix epoch.
     ///
     /// # Errors
@@ -457,7 +471,8 @@ impl ChainClients {
 
 /// The registry of clients: the one match that a new network has to be in.
 fn client(chain: ChainKey, pool: NodePool) -> Result<Arc<dyn ChainClient>, Fault> {
-    Ok(match chain.network {
+    let needs_more = pool.witnesses_needed() > pool.agree();
+    let client: Arc<dyn ChainClient> = match chain.network {
         Network::Evm => {
             let id = chain.chain_id.ok_or_else(|| Fault::bug("no chain id"))?;
             Arc::new(evm::EvmNode::new(id, pool))
@@ -472,5 +487,9 @@ fn client(chain: ChainKey, pool: NodePool) -> Result<Arc<dyn ChainClient>, Fault
         Network::Ton => Arc::new(ton::TonNode::new(pool)),
         Network::Bitcoin => Arc::new(bitcoin::BitcoinNode::new(pool)),
         Network::Sui => Arc::new(sui::SuiNode::new(pool)),
+    };
+    Ok(match needs_more {
+        true => Arc::new(EndsWitnessed(client)),
+        false => client,
     })
 }

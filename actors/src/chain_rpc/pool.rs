@@ -6,8 +6,9 @@
 //!
 //! Errors name the chain and never a node's address, which may hold an access key.
 
+mod submit;
+
 use std::{
-    collections::VecDeque,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -37,7 +38,10 @@ use super::{
     exchange::{NodeRequest, NodeRequestBody, NodeResponse, ParsedResponse},
     health::{EndpointHealth, NodeHealth},
     line::{CallLine, is_of_request, wanted_since},
+    witnessed::is_witnessed,
 };
+
+pub use submit::{Objection, ObjectionKind};
 
 /// Longest answer that is read: a node must not be able to fill the memory.
 const MAX_ANSWER: usize = 8 << 20;
@@ -51,6 +55,8 @@ pub const CALLS_PER_NODE: usize = 128;
 const TOO_MUCH: [u16; 3] = [429, 503, 504];
 /// Connections to one node that are kept for later calls.
 const IDLE_PER_NODE: usize = 16;
+/// So many nodes have to say what ends something for good, where there are as many.
+const MIN_WITNESSES: usize = 2;
 /// How often all nodes are gone through for one question.
 const ROUNDS: u32 = 2;
 /// The pause between, less up to a quarter.
@@ -259,9 +265,19 @@ impl NodePool {
         self.nodes.len()
     }
 
-    /// How many nodes have to give the same answer where money depends on it.
+    /// How many nodes have to give the same answer where money depends on it; within [`witnessed`] as many as have to
+    /// say what ends something for good.
     pub fn agree(&self) -> usize {
-        self.agree
+        match is_witnessed() {
+            true => self.witnesses_needed(),
+            false => self.agree,
+        }
+    }
+
+    /// How many nodes have to say what ends something for good: two at least, wherever there are two. One that lies must
+    /// not have something paid twice, or never.
+    pub fn witnesses_needed(&self) -> usize {
+        self.agree.max(self.nodes.len().min(MIN_WITNESSES))
     }
 
     /// Whether all nodes are on this machine.
@@ -303,89 +319,6 @@ impl NodePool {
         }
     }
 
-    /// As [`NodePool::first`], without a second round; also says whether a node may have taken the request before and
-    /// its answer was lost. `refusal` says why what a node answers is a refusal: the next node is asked then, until as
-    /// many have refused as have to agree. One that lies must not end what others take.
-    pub async fn submit<T: Send>(
-        &self,
-        call: &NodeRequest,
-        read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
-        refusal: impl Fn(&T) -> Option<String>,
-    ) -> (Result<T, PoolError>, bool) {
-        let mut trouble = None;
-        let mut wrong_chain = None;
-        let mut doubt = false;
-        let mut refusals = Vec::new();
-        let mut order = VecDeque::from(self.order(call.is_costly));
-        while let Some(index) = order.pop_front() {
-            let patience = self.patience(order.len());
-            match self.ask_within(index, patience, call, &read).await {
-                Ok(said) => {
-                    let reason = refusal(&said);
-                    let refuses = reason.is_some();
-                    refusals.extend(reason);
-                    if !refuses || refusals.len() >= self.agree {
-                        self.preferred.store(index, Ordering::Relaxed);
-                        return (Ok(said), doubt);
-                    }
-                }
-                Err(NodeFailure::WrongChain(reason)) => wrong_chain = Some(reason),
-                // The caller's patience ends it, where none of them has a place in time.
-                Err(NodeFailure::Crowded(_)) if is_of_request() => order.push_back(index),
-                Err(failure) => {
-                    doubt |= failure.may_have_taken_it();
-                    trouble = Some(failure.reason().to_owned());
-                }
-            }
-        }
-        let trouble = match (refusals.first(), trouble, wrong_chain) {
-            (Some(reason), trouble, _) => {
-                let trouble = trouble.unwrap_or_else(|| "there are no others".into());
-                self.unknown(&format!(
-                    "{} of the {} nodes that have to agree refuse it ({reason}); {trouble}",
-                    refusals.len(),
-                    self.agree
-                ))
-            }
-            (None, None, Some(reason)) => PoolError::WrongChain(reason),
-            (None, trouble, _) => self.unknown(&trouble.unwrap_or_default()),
-        };
-        (Err(trouble), doubt)
-    }
-
-    /// As [`NodePool::submit`], to every node at once: one that took it before and passed it on to nobody must not be the
-    /// only one that has it. The answer is that of a node that does not refuse, where there is one.
-    pub async fn submit_everywhere<T: Send>(
-        &self,
-        call: &NodeRequest,
-        read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
-        refusal: impl Fn(&T) -> Option<String>,
-    ) -> (Result<T, PoolError>, bool) {
-        let (read, patience) = (&read, self.patience(1));
-        let order = self.order(call.is_costly).into_iter();
-        let all = join_all(order.map(|index| self.ask_within(index, patience, call, read))).await;
-        let (mut doubt, mut trouble, mut refused) = (false, None, Vec::new());
-        let mut taken = None;
-        for answer in all {
-            match answer {
-                Ok(said) if refusal(&said).is_some() => refused.push(said),
-                Ok(said) => taken = taken.or(Some(said)),
-                Err(failure) => {
-                    doubt |= failure.may_have_taken_it();
-                    trouble = Some(failure.reason().to_owned());
-                }
-            }
-        }
-        let enough = refused.len() >= self.agree;
-        match taken.or_else(|| refused.pop().filter(|_| enough)) {
-            Some(said) => (Ok(said), doubt),
-            None => {
-                let trouble = trouble.unwrap_or_else(|| "too few nodes answered".into());
-                (Err(self.unknown(&trouble)), doubt)
-            }
-        }
-    }
-
     /// The answer of the node that is doing best, for questions that nothing hangs on: a node that
     /// is slow with them, or does not know them, is none the worse for others.
     ///
@@ -407,7 +340,7 @@ impl NodePool {
         call: &NodeRequest,
         read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
     ) -> Vec<Result<T, String>> {
-        let order = self.order(call.is_costly).into_iter().take(self.agree);
+        let order = self.order(call.is_costly).into_iter().take(self.agree());
         join_all(order.map(|index| self.query_quietly(index, call, &read))).await
     }
 
@@ -454,7 +387,7 @@ impl NodePool {
     ) -> Result<T, PoolError> {
         let mut answers = self.gather(call, read, &same).await?;
         let voices = |one: &T| answers.iter().filter(|(_, other)| same(one, other)).count();
-        let enough = |(_, said): &&(usize, T)| voices(said) >= self.agree;
+        let enough = |(_, said): &&(usize, T)| voices(said) >= self.agree();
         let winner = answers.iter().position(|answer| enough(&answer));
         let (against, contested) = match winner.and_then(|winner| answers.get(winner)) {
             Some((_, winner)) => {
@@ -476,7 +409,7 @@ impl NodePool {
             Some((_, said)) => Ok(said),
             None => Err(self.unknown(&format!(
                 "the nodes do not agree about {what}, and {} have to",
-                self.agree
+                self.agree()
             ))),
         }
     }
@@ -492,18 +425,18 @@ impl NodePool {
         read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
         same: impl Fn(&T, &T) -> bool,
     ) -> Result<Vec<(usize, T)>, PoolError> {
-        if self.agree <= 1 {
+        if self.agree() <= 1 {
             let said = self.first(call, read).await?;
             return Ok(vec![(self.preferred.load(Ordering::Relaxed), said)]);
         }
         let read = &read;
         let order = self.order(call.is_costly);
-        let patience = self.patience(order.len().saturating_sub(self.agree));
+        let patience = self.patience(order.len().saturating_sub(self.agree()));
         let ask = |index: usize| async move {
             let said = self.ask_within(index, patience, call, read);
             (index, said.await)
         };
-        let (some, rest) = order.split_at(self.agree.min(order.len()));
+        let (some, rest) = order.split_at(self.agree().min(order.len()));
         let mut answers: Vec<(usize, T)> = Vec::new();
         let mut trouble = None;
         let mut wrong_chain = None;
@@ -518,19 +451,19 @@ impl NodePool {
             let unanimous = answers
                 .iter()
                 .all(|(_, one)| answers.iter().all(|(_, other)| same(one, other)));
-            if unanimous && answers.len() >= self.agree {
+            if unanimous && answers.len() >= self.agree() {
                 break;
             }
         }
         if let (true, None, Some(reason)) = (answers.is_empty(), &trouble, wrong_chain) {
             return Err(PoolError::WrongChain(reason));
         }
-        if answers.len() < self.agree {
+        if answers.len() < self.agree() {
             let reason = trouble.unwrap_or_else(|| "the others are on another chain".into());
             return Err(self.unknown(&format!(
                 "{} of the {} nodes that have to agree answered; {reason}",
                 answers.len(),
-                self.agree
+                self.agree()
             )));
         }
         Ok(answers)
@@ -562,11 +495,11 @@ impl NodePool {
             }
         }
         match trouble {
-            None if answers >= self.agree => Ok(false),
+            None if answers >= self.agree() => Ok(false),
             None if answers == 0 => Err("no node could be reached".into()),
             None => Err(format!(
                 "{answers} of the {} nodes that have to agree answered; the others are on another chain",
-                self.agree
+                self.agree()
             )),
             Some(trouble) => Err(trouble),
         }

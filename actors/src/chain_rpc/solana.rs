@@ -31,13 +31,14 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainKey, ChainRefusal,
-    EndpointHealth, FeeEstimate, NodePool, SimulationOutcome, SimulationRequest, Standing,
-    TrackedTransaction, TransactionSighting,
+    EndpointHealth, FeeEstimate, NodePool, Objection, ObjectionKind, SimulationOutcome,
+    SimulationRequest, Standing, TrackedTransaction, TransactionSighting,
     client::{Client, Refusal as _},
     exchange::short,
     is_void,
     jsonrpc::{JsonRpc, RpcCall, RpcCallError, RpcError},
     resolve_refusal,
+    witnessed::witnessed,
 };
 use refusals::{SolanaVerdict, judge};
 
@@ -195,11 +196,19 @@ impl SolanaNode {
         }
         let call = RpcCall("sendTransaction", json!([text, options]));
         // One that refuses it may have sent it on nevertheless.
-        let refuses = |said: Result<&Value, &RpcError>| match judge(said.err()?) {
-            SolanaVerdict::Refused(refusal) => Some(refusal.reason),
-            _ => None,
+        let objection = |said: Result<&Value, &RpcError>| {
+            let error = said.err()?;
+            match judge(error) {
+                SolanaVerdict::Refused(refusal) => {
+                    Some(Objection::new(ObjectionKind::Refused, refusal.reason))
+                }
+                SolanaVerdict::NoBlockhash => {
+                    Some(Objection::new(ObjectionKind::Missing, error.words()))
+                }
+                SolanaVerdict::Processed | SolanaVerdict::Later => None,
+            }
         };
-        let (answer, lost) = self.rpc.submit(call, refuses).await;
+        let (answer, lost) = self.rpc.submit(call, objection).await;
         let doubt = lost || sent_before;
         let error = match answer {
             Ok(_) => return BroadcastOutcome::Accepted,
@@ -239,7 +248,7 @@ impl SolanaNode {
             Some(TransactionLifetime::Blockhash(_)) => age_ms < SURELY_OVER_MS,
             None => false,
         };
-        match self.is_alive(lifetime.as_ref()).await {
+        match witnessed(self.is_alive(lifetime.as_ref())).await {
             Ok(true) => {
                 let reason = "the node does not know the blockhash or nonce, which is still good";
                 return BroadcastOutcome::Unknown(reason.into());
@@ -264,7 +273,7 @@ impl SolanaNode {
             code: ExecuteCode::Unspecified,
         };
         // Asked last: from now on it can no longer get into a block.
-        match self.known(id).await {
+        match witnessed(self.known(id)).await {
             Ok(false) => is_void(refusal, doubt),
             known => resolve_refusal(refusal, known, true),
         }

@@ -24,8 +24,8 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use self::answers::{
-    LedgerEntries, LedgerRange, StellarTrace, base_fees, failure_of, is_unreadable, refusal,
-    refusal_of, trace_of, tried,
+    LedgerEntries, LedgerRange, StellarTrace, base_fees, failure_of, is_unreadable, objection_of,
+    refusal, trace_of, tried,
 };
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
@@ -37,6 +37,7 @@ use super::{
     is_void,
     jsonrpc::{JsonRpc, RpcCall, RpcCallError, RpcError},
     resolve_refusal, sight_each,
+    witnessed::witnessed,
 };
 
 /// For how long a transaction is good, in seconds.
@@ -161,7 +162,7 @@ impl StellarNode {
         BroadcastOutcome::Accepted
     }
 
-    /// A node says that it is in a ledger and failed. As many as have to agree must say so.
+    /// A node says that it is in a ledger and failed. As many as it takes to end something must say so.
     async fn failed_in_ledger(&self, hash: &str, refusal: ChainRefusal) -> BroadcastOutcome {
         let success = |answer: &Value| match trace_of(answer) {
             StellarTrace::Done => Some(true),
@@ -169,7 +170,7 @@ impl StellarNode {
             StellarTrace::Nowhere(_) => None,
         };
         let call = RpcCall("getTransaction", json!({"hash": hash}));
-        match self.rpc.query_quorum(call, success).await {
+        match witnessed(self.rpc.query_quorum(call, success)).await {
             Ok(true) => BroadcastOutcome::Accepted,
             Ok(false) => BroadcastOutcome::Refused(refusal),
             Err(error) => BroadcastOutcome::Unknown(format!(
@@ -251,14 +252,12 @@ impl StellarNode {
             let used = entries.account(&key)?.map(|account| account.sequence);
             Some((used, entries.last))
         };
-        let asked = self
-            .rpc
-            .query_quorum_by(
-                RpcCall("getLedgerEntries", json!({"keys": [key]})),
-                read,
-                |(one, _), (other, _)| one == other,
-            )
-            .await;
+        let asked = self.rpc.query_quorum_by(
+            RpcCall("getLedgerEntries", json!({"keys": [key]})),
+            read,
+            |(one, _), (other, _)| one == other,
+        );
+        let asked = witnessed(asked).await;
         let (used, ledger) = match asked {
             Ok(said) => said,
             Err(error) => return BroadcastOutcome::Unknown(error.into_reason()),
@@ -358,7 +357,7 @@ impl ChainClient for StellarNode {
         };
         let params = json!({"transaction": broadcast_request.signed.transaction});
         let call = RpcCall("sendTransaction", params);
-        let (answer, doubt) = self.rpc.submit(call, refusal_of).await;
+        let (answer, doubt) = self.rpc.submit(call, objection_of).await;
         let doubt = doubt || broadcast_request.retried;
         let answer = match answer {
             Ok(answer) => answer,

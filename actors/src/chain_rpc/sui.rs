@@ -33,13 +33,15 @@ use self::proto::{
 use self::refusals::{SuiVerdict, expired, failed, judge};
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
-    FeeEstimate, SimulationOutcome, SimulationRequest, TrackedTransaction, TransactionSighting,
+    FeeEstimate, Objection, ObjectionKind, SimulationOutcome, SimulationRequest,
+    TrackedTransaction, TransactionSighting,
     client::{CallError, Client},
     exchange::short,
     grpc::{GrpcStatus, GrpcWeb},
     is_void,
     pool::NodePool,
     resolve_refusal, sight_each,
+    witnessed::witnessed,
 };
 
 /// What a payment of SUI takes: the least computation that is charged, in units, and in MIST what its two coins
@@ -265,7 +267,7 @@ impl SuiNode {
             Some(is_later && now_ms / 1_000 >= begun.saturating_add(EXPIRY_MARGIN_S))
         };
         let call = GET_EPOCH.call(request);
-        self.grpc.query_quorum(call, is_past).await == Ok(true)
+        witnessed(self.grpc.query_quorum(call, is_past)).await == Ok(true)
     }
 
     /// Who used the objects that the transaction wanted.
@@ -341,16 +343,24 @@ impl ChainClient for SuiNode {
         };
         let call = EXECUTE_TRANSACTION.call(request).within(EXECUTION);
         // Those that lack an object may get it, but not for ever.
-        let refuses =
-            |said: Result<&TransactionResponse, &GrpcStatus>| match judge(Err(said.err()?), hash) {
-                SuiVerdict::Refused { refusal, .. } => Some(refusal.reason),
+        let objection = |said: Result<&TransactionResponse, &GrpcStatus>| {
+            let (kind, reason) = match judge(Err(said.err()?), hash) {
+                SuiVerdict::Refused { refusal, itself } => {
+                    let kind = match itself {
+                        true => ObjectionKind::Used,
+                        false => ObjectionKind::Refused,
+                    };
+                    (kind, refusal.reason)
+                }
                 SuiVerdict::Later {
                     reason,
                     missing: true,
-                } => Some(reason),
-                SuiVerdict::Accepted | SuiVerdict::Later { .. } => None,
+                } => (ObjectionKind::Missing, reason),
+                SuiVerdict::Accepted | SuiVerdict::Later { .. } => return None,
             };
-        let (answer, lost) = self.grpc.submit(call, refuses).await;
+            Some(Objection::new(kind, reason))
+        };
+        let (answer, lost) = self.grpc.submit(call, objection).await;
         let doubt = lost || broadcast_request.retried;
         let verdict = match answer {
             Ok(answer) => judge(Ok(&answer), hash),

@@ -34,8 +34,9 @@ use self::answers::{
 };
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
-    FeeEstimate, Inclusion, NodePool, NodeRequest, NodeRequestBody, NodeResponse,
-    TrackedTransaction, TransactionSighting, client::Client, is_void, rest::Rest, sight_each,
+    FeeEstimate, Inclusion, NodePool, NodeRequest, NodeRequestBody, NodeResponse, Objection,
+    ObjectionKind, TrackedTransaction, TransactionSighting, client::Client, is_void, rest::Rest,
+    sight_each, witnessed::witnessed,
 };
 
 /// For how long a transaction is good, in seconds. The wallet's earlier ones must be in blocks
@@ -104,6 +105,12 @@ impl TonNode {
         let has = |wallet: &TonWallet| wallet.balance >= needed;
         let same = |one: &TonWallet, other: &TonWallet| has(one) == has(other);
         self.wallet_by(address, same).await
+    }
+
+    /// Whether as many nodes as it takes to end something say that a wallet may be too poor to have its contract run.
+    async fn is_poor(&self, address: &TonAddress) -> bool {
+        let wallet = witnessed(self.wallet(address, MIN_FEE_BALANCE)).await;
+        wallet.is_ok_and(|wallet| wallet.balance < MIN_FEE_BALANCE)
     }
 
     /// A wallet, of which nodes agree that are of the same mind about more.
@@ -395,7 +402,7 @@ impl TonNode {
     /// not have it paid once more.
     async fn sent_nothing(&self, sent: &SentMessage, last: &TransactionCursor) -> BroadcastOutcome {
         let made_s = u64::from(sent.valid_until).saturating_sub(LIFETIME_S);
-        match self.find(sent, made_s, last.clone()).await {
+        match witnessed(self.find(sent, made_s, last.clone())).await {
             Ok(Some(Inclusion { success: false, .. })) => BroadcastOutcome::Refused(ChainRefusal {
                 reason: "the wallet took the transaction and sent nothing: it cannot pay the \
                          amount and the fees for it; a part of the fees was taken"
@@ -489,12 +496,15 @@ impl ChainClient for TonNode {
         }
         let boc = json!({"boc": broadcast_request.signed.transaction});
         let call = NodeRequest::post("/sendBoc", NodeRequestBody::Json(boc));
-        let refuses = |said: Result<&NodeResponse, &Infallible>| match answers::judge(said.ok()?) {
-            TonVerdict::Refused(refusal) => Some(refusal.reason),
-            TonVerdict::NotRun(reason) => Some(reason),
+        let objection = |said: Result<&NodeResponse, &Infallible>| match answers::judge(said.ok()?)
+        {
+            TonVerdict::Refused(refusal) => {
+                Some(Objection::new(ObjectionKind::Refused, refusal.reason))
+            }
+            TonVerdict::NotRun(reason) => Some(Objection::new(ObjectionKind::Missing, reason)),
             TonVerdict::Taken | TonVerdict::Later(_) => None,
         };
-        let (answer, lost) = self.rest.submit(call, refuses).await;
+        let (answer, lost) = self.rest.submit(call, objection).await;
         let verdict = match answer {
             Ok(answer) => answers::judge(&answer),
             Err(error) => return BroadcastOutcome::Unknown(error.into_reason()),
@@ -508,7 +518,9 @@ impl ChainClient for TonNode {
         match (verdict, balance) {
             (TonVerdict::Taken, _) => self.watch(&sent, broadcast_request).await,
             (TonVerdict::Refused(refusal), Some(_)) => BroadcastOutcome::Refused(refusal),
-            (TonVerdict::NotRun(reason), Some(balance)) if balance < MIN_FEE_BALANCE => {
+            (TonVerdict::NotRun(reason), Some(balance))
+                if balance < MIN_FEE_BALANCE && self.is_poor(&sent.wallet).await =>
+            {
                 BroadcastOutcome::Refused(ChainRefusal {
                     reason: format!("the wallet cannot pay the fees; {reason}"),
                     code: ExecuteCode::InsufficientGasFee,

@@ -26,13 +26,15 @@ use serde_json::{Value, json};
 use self::http::{TronHttp, TronQuery, post};
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
-    FeeEstimate, SimulationOutcome, SimulationRequest, TrackedTransaction, TransactionSighting,
+    FeeEstimate, Objection, ObjectionKind, SimulationOutcome, SimulationRequest,
+    TrackedTransaction, TransactionSighting,
     client::{Call, Client},
     exchange::{ParsedResponse, short},
     is_void,
     pool::NodePool,
     resolve_refusal, sight_each,
     simulation::revert_reason,
+    witnessed::witnessed,
 };
 
 /// Bytes that a transfer of TRX counts with, where the sender has no bandwidth left.
@@ -198,7 +200,7 @@ impl TronNode {
     /// can be mined.
     async fn all_are_past(&self, end_ms: u64) -> bool {
         let before = |block: &Block| Ok(block.timestamp_ms < end_ms);
-        self.http.any(last_block(), before).await == Ok(false)
+        witnessed(self.http.any(last_block(), before)).await == Ok(false)
     }
 
     /// For `reason` a node does not take a transaction that it or another may have. Some say
@@ -247,12 +249,14 @@ impl ChainClient for TronNode {
             "broadcasthex",
             json!({"transaction": broadcast_request.signed.transaction}),
         );
-        let refuses = |said: Result<&TronVerdict, &Infallible>| match said.ok()? {
-            TronVerdict::Refused(refusal) => Some(refusal.reason.clone()),
-            TronVerdict::Expired(reason) => Some(reason.clone()),
+        let objection = |said: Result<&TronVerdict, &Infallible>| match said.ok()? {
+            TronVerdict::Refused(refusal) => {
+                Some(Objection::new(ObjectionKind::Refused, &*refusal.reason))
+            }
+            TronVerdict::Expired(reason) => Some(Objection::new(ObjectionKind::Over, &**reason)),
             TronVerdict::Accepted | TronVerdict::Duplicate(_) => None,
         };
-        let (verdict, lost) = self.http.submit(call.reading(judge), refuses).await;
+        let (verdict, lost) = self.http.submit(call.reading(judge), objection).await;
         let doubt = lost || broadcast_request.retried;
         let (reason, refusal) = match verdict {
             Ok(TronVerdict::Accepted) => return BroadcastOutcome::Accepted,

@@ -518,7 +518,7 @@ pub async fn spread(
         retried: true,
     };
     let outcome = everywhere(client.broadcast(&broadcast_request)).await;
-    tracing::info!(request = %request.id, ?outcome, "sent a transaction to every node that no block takes");
+    tracing::info!(request = %request.id, ?outcome, "sent a transaction to every node that is in no block, or does not become final");
     Ok(())
 }
 

@@ -21,7 +21,7 @@ use covault_core::{
 use serde_json::{Value, json};
 
 use crate::{
-    evm_node::{both_ways, connect_to, never_ended},
+    evm_node::{all_ways, connect_to, never_ended},
     http_double::{self, HttpResponse},
     one_witness::Witnesses,
     one_word::{Denial, Lie, QuotedPrice},
@@ -570,6 +570,7 @@ pub async fn lies() -> Vec<Lie> {
             chain: ChainKey::APTOS,
             liar: node(refusal, chain).await,
             honest: node(honest, NOW).await,
+            is_taken: chain == NOW,
             request,
         }
     };
@@ -1043,10 +1044,10 @@ async fn sightings__should_end_what_is_old_by_aptos_nodes_that_remember_that_tim
         archive(0, now).await,
         archive(NOW - 599, now).await,
     ];
-    for client in both_ways(ChainKey::APTOS, &one.url, &forgetful.url) {
+    for client in all_ways(ChainKey::APTOS, &one.url, &forgetful.url) {
         never_ended(client, &tracked(), now * 1_000).await;
     }
-    for client in both_ways(ChainKey::APTOS, &one.url, &other.url) {
+    for client in all_ways(ChainKey::APTOS, &one.url, &other.url) {
         let sighted = client.sightings(&[tracked()], now * 1_000).await;
         assert_eq!(sighted, [Ok(end.clone())]);
     }
@@ -1060,7 +1061,7 @@ async fn sightings__should_take_no_single_aptos_node_s_word_for_the_end() {
         seeing(nowhere(), 8, "0x7f", NOW).await,
         seeing(nowhere(), 7, HASH, END + 1).await,
     ] {
-        for client in both_ways(ChainKey::APTOS, &liar.url, &honest.url) {
+        for client in all_ways(ChainKey::APTOS, &liar.url, &honest.url) {
             never_ended(client, &tracked(), NOW * 1_000).await;
         }
     }

@@ -37,7 +37,7 @@ const TO: &str = "0x00000000000000000000000000000000000000aa";
 const IMPATIENT_MS: u64 = 601_000;
 
 /// What a call of a request comes to on its way to anvil and back.
-enum Way {
+pub enum Way {
     Open,
     /// anvil never gets it.
     Lost,
@@ -45,11 +45,15 @@ enum Way {
     Held(Arc<AtomicBool>),
     /// This is answered, whatever anvil says.
     Answered(Value),
+    /// anvil never gets it, and it is refused in these words.
+    Refused(&'static str),
+    /// anvil never gets it, and this is answered.
+    Swallowed(Value),
 }
 
-struct Anvil {
+pub struct Anvil {
     process: Child,
-    url: String,
+    pub url: String,
     http: reqwest::Client,
 }
 
@@ -62,7 +66,7 @@ impl Drop for Anvil {
 
 impl Anvil {
     /// It makes blocks only on request.
-    async fn start() -> Self {
+    pub async fn start() -> Self {
         // Another test of the process may have installed it.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/node");
@@ -87,7 +91,7 @@ impl Anvil {
         panic!("anvil does not answer");
     }
 
-    async fn ask(&self, method: &str, params: Value) -> Option<Value> {
+    pub async fn ask(&self, method: &str, params: Value) -> Option<Value> {
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
         let asked = self.http.post(&self.url).body(body.to_string());
         let asked = asked.header("content-type", "application/json").send();
@@ -95,19 +99,19 @@ impl Anvil {
         serde_json::from_slice(&answer).ok()
     }
 
-    async fn call(&self, method: &str, params: Value) -> Value {
+    pub async fn call(&self, method: &str, params: Value) -> Value {
         let answer = self.ask(method, params).await.unwrap();
         assert!(answer.get("error").is_none(), "{method}: {answer}");
         answer["result"].clone()
     }
 
     /// Wei of the recipient.
-    async fn received(&self) -> Value {
+    pub async fn received(&self) -> Value {
         self.call("eth_getBalance", json!([TO, "latest"])).await
     }
 
     /// How many transactions wait for a block that could have them now.
-    async fn waiting(&self) -> Value {
+    pub async fn waiting(&self) -> Value {
         self.call("txpool_status", json!([])).await["pending"].clone()
     }
 
@@ -118,7 +122,7 @@ impl Anvil {
     }
 
     /// An address before it. All calls of a request come on the worst way of theirs, answers each on its own.
-    async fn behind(&self, way: impl Fn(&Value) -> Way + Send + Sync + 'static) -> String {
+    pub async fn behind(&self, way: impl Fn(&Value) -> Way + Send + Sync + 'static) -> String {
         let (listener, url) = http_double::listen().await;
         let (target, http) = (self.url.clone(), self.http.clone());
         http_double::serve(listener, move |request| {
@@ -128,12 +132,20 @@ impl Anvil {
                 call => std::slice::from_ref(call),
             };
             let (mut is_lost, mut held, mut answered) = (false, None, Vec::new());
+            let mut kept = None;
             for call in calls {
                 match way(call) {
                     Way::Open => {}
                     Way::Lost => is_lost = true,
                     Way::Held(until) => held = Some(until),
                     Way::Answered(answer) => answered.push((call["id"].clone(), answer)),
+                    Way::Refused(message) => {
+                        let error = json!({"code": -32000, "message": message});
+                        kept = Some(json!({"jsonrpc": "2.0", "id": call["id"], "error": error}));
+                    }
+                    Way::Swallowed(answer) => {
+                        kept = Some(json!({"jsonrpc": "2.0", "id": call["id"], "result": answer}));
+                    }
                 }
             }
             let passed_on = http.post(&target).body(request.body);
@@ -141,6 +153,9 @@ impl Anvil {
             async move {
                 if is_lost {
                     return Some(HttpResponse::json(502, &json!({})));
+                }
+                if let Some(answer) = kept {
+                    return Some(HttpResponse::json(200, &answer));
                 }
                 while held
                     .as_ref()
@@ -165,7 +180,7 @@ impl Anvil {
         url
     }
 
-    async fn mine(&self, blocks: u32) {
+    pub async fn mine(&self, blocks: u32) {
         let blocks = json!([format!("{blocks:#x}")]);
         self.call("anvil_mine", blocks).await;
     }
@@ -182,8 +197,14 @@ impl Anvil {
 
     /// A gateway whose chain is at this address.
     async fn start_on(world: &World, url: &str) -> Gateway {
+        Self::start_on_all(world, &[url]).await
+    }
+
+    /// A gateway whose chain has its nodes at these addresses.
+    pub async fn start_on_all(world: &World, urls: &[&str]) -> Gateway {
         let chain = ChainKey::evm(CHAIN);
-        let client = connect_to(chain, ChainEndpoints::new(vec![url.to_owned()]));
+        let urls = urls.iter().map(|url| (*url).to_owned()).collect();
+        let client = connect_to(chain, ChainEndpoints::new(urls));
         let chains = ChainClients::default().with(chain, client);
         world.start_with(Arc::clone(&world.store), chains).await
     }
@@ -191,11 +212,17 @@ impl Anvil {
     /// A gateway whose chain is at this address, and a wallet in it that can pay.
     async fn gateway(&self, world: &World, url: &str) -> (Gateway, String) {
         let gateway = Self::start_on(world, url).await;
-        let vault = vault(&gateway, "main").await;
-        let address = evm_wallet(&gateway, vault).await;
+        let address = self.wallet(&gateway).await;
+        (gateway, address)
+    }
+
+    /// A wallet that can pay.
+    pub async fn wallet(&self, gateway: &Gateway) -> String {
+        let vault = vault(gateway, "main").await;
+        let address = evm_wallet(gateway, vault).await;
         let funds = json!([address, "0xde0b6b3a7640000"]);
         self.call("anvil_setBalance", funds).await;
-        (gateway, address)
+        address
     }
 }
 

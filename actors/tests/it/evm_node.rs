@@ -607,6 +607,7 @@ pub async fn lies() -> Vec<Lie> {
             chain: ChainKey::evm(CHAIN),
             liar: liar.await.url,
             honest: EvmTestNode::start(healthy).await.url,
+            is_taken: true,
             request: broadcast_request(),
         });
     }
@@ -640,10 +641,18 @@ async fn broadcast__should_doubt_what_another_node_refuses_after_a_gateway_gave_
         _ => healthy(method, params),
     })
     .await;
-    let client = connect(vec![gateway.await, node.url]);
+    let gateway = gateway.await;
+    let client = connect(vec![gateway.clone(), node.url.clone(), node.url.clone()]);
     let outcome = client.broadcast(&broadcast_request()).await;
     assert!(
         matches!(outcome, BroadcastOutcome::Doubtful(_, Standing::Open)),
+        "{outcome:?}"
+    );
+    // One alone that refuses it says less.
+    let client = connect(vec![gateway, node.url]);
+    let outcome = client.broadcast(&broadcast_request()).await;
+    assert!(
+        matches!(outcome, BroadcastOutcome::Unknown(_)),
         "{outcome:?}"
     );
 }
@@ -674,9 +683,25 @@ pub async fn never_ended(
 
 /// Two nodes that have to agree, in both orders.
 pub fn both_ways(chain: ChainKey, one: &str, other: &str) -> [Arc<dyn ChainClient>; 2] {
+    two_of(chain, 2, one, other)
+}
+
+/// Two nodes, in both orders, of which one is believed or both have to agree: neither ends anything alone.
+pub fn all_ways(chain: ChainKey, one: &str, other: &str) -> Vec<Arc<dyn ChainClient>> {
+    let of_one = two_of(chain, 1, one, other);
+    both_ways(chain, one, other)
+        .into_iter()
+        .chain(of_one)
+        .collect()
+}
+
+/// Two nodes of which so many have to agree, in both orders.
+pub fn two_of(chain: ChainKey, agree: usize, one: &str, other: &str) -> [Arc<dyn ChainClient>; 2] {
     [[one, other], [other, one]].map(|urls| {
         let endpoints = ChainEndpoints {
-            agree: 2,
+            agree,
+            // Tests beside this one may take all there is of the machine.
+            timeout_ms: 120_000,
             ..ChainEndpoints::new(urls.map(str::to_owned).to_vec())
         };
         connect_to(chain, endpoints)
@@ -929,7 +954,7 @@ async fn sightings__should_take_no_single_word_for_the_end() {
         Seen::missing("0x6"),
     ] {
         let (liar, honest) = (lie.node().await, Seen::missing("0x5").node().await);
-        for client in both_ways(ChainKey::evm(CHAIN), &liar.url, &honest.url) {
+        for client in all_ways(ChainKey::evm(CHAIN), &liar.url, &honest.url) {
             never_ended(client, &tracked(5), 0).await;
         }
     }
@@ -1030,7 +1055,8 @@ async fn broadcast__should_end_what_cannot_have_landed_although_a_node_is_silent
         _ => healthy(method, params),
     })
     .await;
-    let client = connect(vec![node.url.clone(), nobody().await]);
+    let url = || node.url.clone();
+    let client = connect(vec![url(), url(), nobody().await]);
     assert!(matches!(
         client.broadcast(&broadcast_request()).await,
         BroadcastOutcome::Refused(_)

@@ -70,9 +70,10 @@ async fn before(nodes: [&str; 2], now: &Arc<AtomicUsize>) -> String {
     url
 }
 
-/// One liar and so many others, of which two have to agree: what is said that is wrong.
+/// One liar and so many others, of which so many have to agree: what is said that is wrong.
 async fn check(
     witnesses: &Witnesses,
+    agree: usize,
     liar: &(&str, String),
     others: usize,
     is_first: bool,
@@ -94,7 +95,7 @@ async fn check(
     urls.insert(place, liar.clone());
     let count = urls.len();
     let endpoints = ChainEndpoints {
-        agree: 2,
+        agree,
         // Tests beside this one may take all there is of the machine.
         timeout_ms: 120_000,
         ..ChainEndpoints::new(urls)
@@ -104,16 +105,18 @@ async fn check(
         let transaction = std::slice::from_ref(transaction);
         client.sightings(transaction, *now_ms).await.remove(0)
     };
-    let what = format!("{chain}, {count} nodes, the liar at {place}: {lie}");
+    let what = format!("{chain}, {agree} of {count} nodes, the liar at {place}: {lie}");
+    let is_open = |said: &Result<TransactionSighting, _>| match said {
+        // Its block may go.
+        Ok(TransactionSighting::Mined(_)) => agree == 1,
+        Err(_) | Ok(TransactionSighting::Missing | TransactionSighting::Waiting) => true,
+        Ok(_) => false,
+    };
     // The liar alone, and then against who has nothing.
     for who in [NOBODY, 0] {
         now.store(who, Ordering::SeqCst);
         let said = sighted().await;
-        let is_open = matches!(
-            said,
-            Err(_) | Ok(TransactionSighting::Missing | TransactionSighting::Waiting)
-        );
-        if !is_open {
+        if !is_open(&said) {
             return Some(format!("{what}, {who}: {said:?}"));
         }
     }
@@ -121,10 +124,8 @@ async fn check(
     let said = sighted().await;
     match &said {
         Ok(said) if said == end => None,
-        // Two that do not agree say nothing.
-        Err(_) | Ok(TransactionSighting::Missing | TransactionSighting::Waiting) if count == 2 => {
-            None
-        }
+        // Two that do not agree say nothing, and one that is believed may say it is not final yet.
+        said if is_open(said) && (count == 2 || agree == 1) => None,
         _ => Some(format!("{what}, later: {said:?}")),
     }
 }
@@ -188,9 +189,61 @@ async fn no_transaction__should_be_in_a_block_by_the_word_of_one_node_where_two_
     let checks = all.iter().flat_map(|witnesses| {
         let ways = [(1, true), (1, false), (2, true), (2, false)];
         witnesses.liars.iter().flat_map(move |liar| {
-            ways.map(|(others, is_first)| check(witnesses, liar, others, is_first))
+            ways.map(|(others, is_first)| check(witnesses, 2, liar, others, is_first))
         })
     });
     let wrong: Vec<_> = join_all(checks).await.into_iter().flatten().collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// What configuration says by default: one node is believed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_transaction__should_be_final_by_the_word_of_one_node_wherever_there_are_two() {
+    let mut all = witnesses().await;
+    all.extend(solana_node::witnesses().await);
+    let checks = all.iter().flat_map(|witnesses| {
+        let ways = [(1, true), (1, false), (2, true), (2, false)];
+        witnesses.liars.iter().flat_map(move |liar| {
+            ways.map(|(others, is_first)| check(witnesses, 1, liar, others, is_first))
+        })
+    });
+    let wrong: Vec<_> = join_all(checks).await.into_iter().flatten().collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_silent_node_of_two__should_leave_a_transaction_in_its_block_until_it_is_back() {
+    let mut all = witnesses().await;
+    all.extend(solana_node::witnesses().await);
+    let nobody = evm_node::nobody().await;
+    let check = async |witnesses: &Witnesses| {
+        let Witnesses {
+            chain,
+            later,
+            transaction,
+            now_ms,
+            end,
+            ..
+        } = witnesses;
+        let TransactionSighting::Final(inclusion) = end else {
+            panic!("{end:?}");
+        };
+        let sighted = async |urls: &[&String]| {
+            let endpoints = ChainEndpoints {
+                timeout_ms: 120_000,
+                ..ChainEndpoints::new(urls.iter().map(|url| (*url).clone()).collect())
+            };
+            let client = connect_to(*chain, endpoints);
+            let transaction = std::slice::from_ref(transaction);
+            client.sightings(transaction, *now_ms).await.remove(0)
+        };
+        for urls in [[&nobody, later], [later, &nobody]] {
+            let mined = TransactionSighting::Mined(*inclusion);
+            assert_eq!(sighted(&urls).await, Ok(mined), "{chain}");
+        }
+        for urls in [&[later, later][..], &[later], &[later, &nobody, later]] {
+            assert_eq!(sighted(urls).await.as_ref(), Ok(end), "{chain}");
+        }
+    };
+    join_all(all.iter().map(check)).await;
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::{
     aptos_node,
-    evm_node::{self, chains, connect_to, nobody},
+    evm_node::{self, chains, connect_to, nobody, two_of},
     http_double::{self, HttpResponse},
     solana_node, stellar_node, sui_node, ton_node, tron_node,
 };
@@ -26,6 +26,8 @@ pub struct Lie {
     pub chain: ChainKey,
     pub liar: String,
     pub honest: String,
+    /// The honest node takes it now.
+    pub is_taken: bool,
     pub request: BroadcastRequest,
 }
 
@@ -83,6 +85,7 @@ async fn of_bitcoin() -> Vec<Lie> {
         chain: ChainKey::of(Network::Bitcoin, None),
         liar: bitcoind(Err((-26, "dust"))).await,
         honest: bitcoind(Ok(json!("2".repeat(64)))).await,
+        is_taken: true,
         request,
     }]
 }
@@ -98,48 +101,63 @@ async fn lies() -> Vec<Lie> {
     all
 }
 
-/// What becomes of a transaction when two nodes have to agree, in both orders.
-async fn outcomes(lie: &Lie, one: &str, other: &str) -> Vec<BroadcastOutcome> {
-    let client = |urls: [&str; 2]| {
-        let endpoints = ChainEndpoints {
-            agree: 2,
-            // Tests beside this one may take all there is of the machine.
-            timeout_ms: 120_000,
-            ..ChainEndpoints::new(urls.map(str::to_owned).to_vec())
-        };
-        connect_to(lie.chain, endpoints)
-    };
-    let clients = [client([one, other]), client([other, one])];
+/// What becomes of a transaction at two nodes of which so many have to agree, in both orders.
+async fn outcomes(lie: &Lie, agree: usize, one: &str, other: &str) -> Vec<BroadcastOutcome> {
+    let clients = two_of(lie.chain, agree, one, other);
     let outcomes = clients.iter().map(|client| client.broadcast(&lie.request));
     join_all(outcomes).await
 }
 
+/// As many as have to agree elsewhere, which may be one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_request__should_fail_by_the_word_of_one_node_where_two_have_to_agree() {
+async fn no_request__should_fail_by_the_word_of_one_node_wherever_there_are_two() {
     let (lies, nobody) = (lies().await, nobody().await);
     let is_over = |outcome: &BroadcastOutcome| matches!(outcome, BroadcastOutcome::Refused(_));
-    let check = async |lie: &Lie| {
+    let check = async |lie: &Lie, agree: usize| {
         let Lie {
             what,
             chain,
             liar,
             honest,
-            ..
+            is_taken,
+            request,
         } = lie;
+        let what = format!("{chain}, {agree} of two: {what}");
         let (against, alone, twice) = tokio::join!(
-            outcomes(lie, liar, honest),
-            outcomes(lie, liar, &nobody),
-            outcomes(lie, liar, liar)
+            outcomes(lie, agree, liar, honest),
+            outcomes(lie, agree, liar, &nobody),
+            outcomes(lie, agree, liar, liar)
         );
         // What is void by what one node says, the tracker asks all nodes about.
         for outcome in against.iter().chain(&alone) {
-            assert!(!is_over(outcome), "{chain}: {what}: {outcome:?}");
+            assert!(!is_over(outcome), "{what}: {outcome:?}");
+        }
+        if *is_taken {
+            let taken = [BroadcastOutcome::Accepted, BroadcastOutcome::Accepted];
+            assert_eq!(against, taken, "{what}");
+            for outcome in &alone {
+                let BroadcastOutcome::Unknown(reason) = outcome else {
+                    panic!("{what}: {outcome:?}");
+                };
+                assert!(
+                    reason.contains("a node does not take it (node "),
+                    "{reason}"
+                );
+                assert!(reason.contains("2 nodes have to say the same"), "{reason}");
+            }
         }
         for outcome in &twice {
-            assert!(is_over(outcome), "{chain}: {what}, twice: {outcome:?}");
+            assert!(is_over(outcome), "{what}, twice: {outcome:?}");
         }
+        // Where there is one, its word is all there is.
+        let single = connect_to(*chain, ChainEndpoints::new(vec![liar.clone()]));
+        let outcome = single.broadcast(request).await;
+        assert!(is_over(&outcome), "{what}, the only node: {outcome:?}");
     };
-    join_all(lies.iter().map(check)).await;
+    let checks = lies
+        .iter()
+        .flat_map(|lie| [1, 2].map(|agree| check(lie, agree)));
+    join_all(checks).await;
     let chains: BTreeSet<_> = lies.iter().map(|lie| lie.chain.network).collect();
     assert_eq!(chains.len(), 7, "all networks but Solana");
 }

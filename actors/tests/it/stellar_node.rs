@@ -17,7 +17,7 @@ use covault_core::{
 use serde_json::{Value, json};
 
 use crate::{
-    evm_node::{EvmTestNode, both_ways, connect_to, never_ended},
+    evm_node::{EvmTestNode, all_ways, connect_to, never_ended},
     one_witness::Witnesses,
     one_word::{Denial, Lie, QuotedPrice},
 };
@@ -399,6 +399,7 @@ pub async fn lies() -> Vec<Lie> {
             chain,
             liar: node(later(), 42, failed()).await,
             honest: node(later(), 41, nowhere()).await,
+            is_taken: false,
             request: broadcast_request(true),
         },
         Lie {
@@ -406,6 +407,7 @@ pub async fn lies() -> Vec<Lie> {
             chain,
             liar: node(error(-5), 42, failed()).await,
             honest: node(error(-5), 42, done.clone()).await,
+            is_taken: false,
             request: broadcast_request(true),
         },
         Lie {
@@ -413,6 +415,7 @@ pub async fn lies() -> Vec<Lie> {
             chain,
             liar: node(status("PENDING"), 42, failed()).await,
             honest: node(status("PENDING"), 42, done.clone()).await,
+            is_taken: false,
             request: broadcast_request(false),
         },
         Lie {
@@ -420,6 +423,7 @@ pub async fn lies() -> Vec<Lie> {
             chain,
             liar: node(error(-6), 41, nowhere()).await,
             honest: node(status("PENDING"), 41, done).await,
+            is_taken: true,
             request: broadcast_request(false),
         },
     ]
@@ -879,7 +883,7 @@ async fn sightings__should_take_no_single_stellar_node_s_word_for_the_end() {
         seeing(nowhere(900, BUILT + 200), 42).await,
     ] {
         let chain = ChainKey::of(Network::Stellar, None);
-        for client in both_ways(chain, &liar.url, &honest.url) {
+        for client in all_ways(chain, &liar.url, &honest.url) {
             never_ended(client, &tracked(), 0).await;
         }
     }

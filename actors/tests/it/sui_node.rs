@@ -23,7 +23,7 @@ use covault_core::{
 use ed25519_dalek::{Signer as _, SigningKey};
 
 use crate::{
-    evm_node::{both_ways, connect_to, never_ended},
+    evm_node::{all_ways, connect_to, never_ended},
     http_double::{self, HttpResponse},
     one_witness::Witnesses,
     one_word::{Lie, QuotedPrice},
@@ -670,6 +670,7 @@ pub async fn lies() -> Vec<Lie> {
             chain,
             liar: refusing(invalid, false, nothing).await.url,
             honest: takes().await,
+            is_taken: true,
             request: broadcast_request(false, false),
         },
         Lie {
@@ -677,6 +678,7 @@ pub async fn lies() -> Vec<Lie> {
             chain,
             liar: refusing(missing, false, nothing).await.url,
             honest: takes().await,
+            is_taken: true,
             request: BroadcastRequest {
                 age_ms: 600_000,
                 ..broadcast_request(false, false)
@@ -687,6 +689,7 @@ pub async fn lies() -> Vec<Lie> {
             chain,
             liar: at(7).await,
             honest: at(6).await,
+            is_taken: false,
             request: broadcast_request(true, false),
         },
     ]
@@ -1090,10 +1093,10 @@ async fn sightings__should_end_what_is_old_by_sui_nodes_that_remember_that_time(
         used(before, after).node().await,
         used(before + 1, after).node().await,
     ];
-    for client in both_ways(chain, &one.url, &forgetful.url) {
+    for client in all_ways(chain, &one.url, &forgetful.url) {
         never_ended(client, &tracked(false), now_ms).await;
     }
-    for client in both_ways(chain, &one.url, &other.url) {
+    for client in all_ways(chain, &one.url, &other.url) {
         let sighted = client.sightings(&[tracked(false)], now_ms).await;
         assert_eq!(sighted, [Ok(replaced())]);
     }
@@ -1115,7 +1118,7 @@ async fn sightings__should_take_no_single_sui_node_s_word_for_the_end() {
     ] {
         let liar = lie.node().await;
         let chain = ChainKey::of(Network::Sui, None);
-        for client in both_ways(chain, &liar.url, &honest.url) {
+        for client in all_ways(chain, &liar.url, &honest.url) {
             never_ended(client, &tracked(lie.epoch > EPOCH), NOW * 1_000).await;
         }
     }

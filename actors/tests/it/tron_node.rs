@@ -18,7 +18,7 @@ use covault_core::{
 use serde_json::{Value, json};
 
 use crate::{
-    evm_node::{both_ways, chains, connect_to, never_ended},
+    evm_node::{all_ways, chains, connect_to, never_ended},
     http_double::{self, HttpResponse},
     one_witness::Witnesses,
     one_word::{Denial, Lie},
@@ -417,6 +417,7 @@ pub async fn lies() -> Vec<Lie> {
             chain: ChainKey::of(Network::Tron, None),
             liar: liar.await.url,
             honest: TronTestNode::start(TronTestState::default()).await.url,
+            is_taken: true,
             request: broadcast_request(now_ms, false),
         });
     }
@@ -701,7 +702,7 @@ async fn sightings__should_take_no_single_tron_node_s_word_for_the_end() {
     ] {
         let liar = TronTestNode::start(lie).await;
         let chain = ChainKey::of(Network::Tron, None);
-        for client in both_ways(chain, &liar.url, &honest.url) {
+        for client in all_ways(chain, &liar.url, &honest.url) {
             never_ended(client, &tracked(), NOW_MS).await;
         }
     }

@@ -2,7 +2,9 @@
 
 use covault_core::fault::ExecuteCode;
 
-use crate::chain_rpc::{BroadcastOutcome, ChainRefusal, exchange::short, jsonrpc::RpcError};
+use crate::chain_rpc::{
+    BroadcastOutcome, ChainRefusal, ObjectionKind, exchange::short, jsonrpc::RpcError,
+};
 
 /// The node has it. -27 says so too.
 const KNOWN: [&str; 2] = ["txn-already-in-mempool", "txn-already-known"];
@@ -99,6 +101,17 @@ pub(super) fn judge(error: &RpcError) -> BroadcastOutcome {
         reason: format!("{hint}{}", short(&error.message)),
         code,
     })
+}
+
+/// What the node has against a transaction that it does not take.
+pub(super) fn objection_kind(error: &RpcError) -> ObjectionKind {
+    if is_missing(error) {
+        ObjectionKind::Missing
+    } else if CONFLICTS.contains(&reason(error).as_str()) {
+        ObjectionKind::Used
+    } else {
+        ObjectionKind::Refused
+    }
 }
 
 /// Whether the node does not have an output that is spent.

@@ -208,13 +208,15 @@ impl BitcoinNode {
         );
         let mut spent_since = self.spent_since.lock();
         let agree = self.rpc.agree();
+        // What fewer nodes have said for long is new where more have to.
+        let key = (id.clone(), agree);
         if spent.len() < agree || said.len() - spent.len() >= agree {
-            spent_since.remove(id);
+            spent_since.remove(&key);
             return Ok(false);
         }
         // Those whose request is over are not asked for any more.
         spent_since.retain(|_, since| now_ms.abs_diff(since.asked_ms) < MEMORY_MS);
-        let since = spent_since.entry(id.clone()).or_insert(SpentSince {
+        let since = spent_since.entry(key).or_insert(SpentSince {
             height: last,
             at_ms: now_ms,
             asked_ms: now_ms,

@@ -2,11 +2,13 @@
 
 use covault_core::{
     fault::ExecuteCode,
-    networks::stellar::ledger::{self, LedgerAccount, SentEnvelope, StellarFailure},
+    networks::stellar::ledger::{self, FailureCause, LedgerAccount, SentEnvelope, StellarFailure},
 };
 use serde_json::Value;
 
-use crate::chain_rpc::{ChainRefusal, SimulationOutcome, exchange::short, jsonrpc::RpcError};
+use crate::chain_rpc::{
+    ChainRefusal, Objection, ObjectionKind, SimulationOutcome, exchange::short, jsonrpc::RpcError,
+};
 
 /// The network takes no less, in stroops per operation.
 const MIN_FEE: u32 = 100;
@@ -142,18 +144,28 @@ pub(super) fn is_unreadable(error: &RpcError) -> bool {
 }
 
 /// What a node has against a transaction that it does not take; `None` when it takes it, or cannot say.
-pub(super) fn refusal_of(said: Result<&Value, &RpcError>) -> Option<String> {
-    match said {
-        Err(error) => is_unreadable(error).then(|| short(&error.message)),
-        Ok(answer) => {
-            let is_refused = answer.get("status").and_then(Value::as_str) == Some("ERROR");
-            let name = || match failure_of(answer, "errorResultXdr") {
-                Some(why) => why.name,
-                None => "without a reason".into(),
-            };
-            is_refused.then(name)
+pub(super) fn objection_of(said: Result<&Value, &RpcError>) -> Option<Objection> {
+    let answer = match said {
+        Err(error) if is_unreadable(error) => {
+            let said = short(&error.message);
+            return Some(Objection::new(ObjectionKind::Refused, said));
         }
+        Err(_) => return None,
+        Ok(answer) => answer,
+    };
+    if answer.get("status").and_then(Value::as_str) != Some("ERROR") {
+        return None;
     }
+    let Some(why) = failure_of(answer, "errorResultXdr") else {
+        return Some(Objection::new(ObjectionKind::Refused, "without a reason"));
+    };
+    let kind = match why.cause {
+        FailureCause::Sequence => ObjectionKind::Used,
+        FailureCause::TooLate => ObjectionKind::Over,
+        FailureCause::Later => ObjectionKind::Missing,
+        FailureCause::Passing | FailureCause::Final => ObjectionKind::Refused,
+    };
+    Some(Objection::new(kind, why.name))
 }
 
 /// What an answer to getTransaction says.

@@ -306,13 +306,17 @@ impl Entry {
     }
 
     /// Whether a node says that it has it, and no block takes it for so long that every node gets it: that one may have
-    /// passed it on to nobody.
+    /// passed it on to nobody. The same where a block has it by what one says, and it does not become final.
     pub fn is_to_be_spread(&self, now_ms: u64) -> bool {
-        let patience_ms = self.tracked.account.network.rules().patience_ms();
-        self.known.state == TransactionState::Pending
-            && self.missing_since_ms.is_none()
-            && now_ms.saturating_sub(self.tracked.transaction.sent_at_ms) >= patience_ms
-            && now_ms.abs_diff(self.resent_ms) >= RESEND_MS
+        let rules = self.tracked.account.network.rules();
+        let (since_ms, most_ms) = match self.known.state {
+            TransactionState::Pending if self.missing_since_ms.is_none() => {
+                (self.tracked.transaction.sent_at_ms, rules.patience_ms())
+            }
+            TransactionState::Mined(_) => (self.mined_ms.unwrap_or(now_ms), rules.finality_ms()),
+            _ => return false,
+        };
+        now_ms.saturating_sub(since_ms) >= most_ms && now_ms.abs_diff(self.resent_ms) >= RESEND_MS
     }
 
     /// Tells the log of what somebody may have to look after.

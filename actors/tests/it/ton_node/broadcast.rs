@@ -90,6 +90,7 @@ pub async fn lies() -> Vec<Lie> {
         chain: ChainKey::of(Network::Ton, None),
         liar: TonTestNode::start(liar).await.url,
         honest: TonTestNode::start(honest).await.url,
+        is_taken: false,
         request,
     };
     let says = |said| TonTestState {

@@ -31,7 +31,7 @@ use ed25519_dalek::{Signer as _, SigningKey};
 use serde_json::{Value, json};
 
 use crate::{
-    evm_node::{both_ways, connect_to, never_ended},
+    evm_node::{all_ways, connect_to, never_ended},
     http_double::{self, HttpResponse},
     one_word::Lie,
 };

@@ -93,7 +93,7 @@ async fn sightings__should_take_no_single_ton_node_s_word_for_the_end() {
     ] {
         let liar = TonTestNode::start(lie).await;
         let chain = ChainKey::of(Network::Ton, None);
-        for client in both_ways(chain, &liar.url, &honest.url) {
+        for client in all_ways(chain, &liar.url, &honest.url) {
             never_ended(client, &tracked(), 0).await;
         }
     }

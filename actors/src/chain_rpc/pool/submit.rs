@@ -1,0 +1,156 @@
+//! What is sent to nodes, and when it counts that they do not take it.
+
+use std::{collections::VecDeque, sync::atomic::Ordering};
+
+use futures::future::join_all;
+
+use super::{NodeFailure, NodePool, PoolError};
+use crate::chain_rpc::{
+    exchange::{NodeRequest, NodeResponse, ParsedResponse},
+    line::is_of_request,
+};
+
+/// Why a node does not take what is sent to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Objection {
+    kind: ObjectionKind,
+    /// The node's words.
+    words: String,
+}
+
+/// What a node has against what is sent to it. Some of it passes, so that one node that lies must not make something
+/// else of it: only nodes that have the same against it say the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectionKind {
+    /// The rules of the network or of the node are against it, or its sender cannot pay.
+    Refused,
+    /// What it uses is used, perhaps by itself.
+    Used,
+    /// The node lacks what it builds on, or lacks it yet.
+    Missing,
+    /// Its time is over.
+    Over,
+}
+
+impl Objection {
+    /// An objection of this kind, in the node's words.
+    pub fn new(kind: ObjectionKind, words: impl Into<String>) -> Self {
+        let words = words.into();
+        Self { kind, words }
+    }
+}
+
+/// The nodes that do not take something, by their numbers from 1, and what they have against it.
+#[derive(Default)]
+struct Objections(Vec<(usize, Objection)>);
+
+impl Objections {
+    /// How many of them say the same as the last one.
+    fn count(&self) -> usize {
+        let last = self.0.last().map(|(_, objection)| objection.kind);
+        let same = |(_, objection): &&(usize, Objection)| Some(objection.kind) == last;
+        self.0.iter().filter(same).count()
+    }
+
+    /// Why it is not over yet, although these do not take it; `None` where there are none.
+    fn reason(&self, needed: usize, trouble: Option<String>) -> Option<String> {
+        let said = self.0.iter();
+        let said = said.map(|(node, objection)| format!("node {node}: {}", objection.words));
+        let said: Vec<String> = said.collect();
+        let trouble = trouble.unwrap_or_else(|| "the others say something else".into());
+        (!said.is_empty()).then(|| {
+            format!(
+                "a node does not take it ({}), and {needed} nodes have to say the same before that counts; {trouble}",
+                said.join("; ")
+            )
+        })
+    }
+}
+
+impl NodePool {
+    /// As [`NodePool::first`], without a second round; also says whether a node may have taken the request before and
+    /// its answer was lost. `objection` says what a node has against it by what it answers: the next node is asked
+    /// then, until as many have said the same as it takes to end something for good
+    /// ([`NodePool::witnesses_needed`]). One that lies must not end what others take, and may have kept it.
+    pub async fn submit<T: Send>(
+        &self,
+        call: &NodeRequest,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
+        objection: impl Fn(&T) -> Option<Objection>,
+    ) -> (Result<T, PoolError>, bool) {
+        let mut trouble = None;
+        let mut wrong_chain = None;
+        let mut doubt = false;
+        let mut objections = Objections::default();
+        let needed = self.witnesses_needed();
+        let mut order = VecDeque::from(self.order(call.is_costly));
+        while let Some(index) = order.pop_front() {
+            let patience = self.patience(order.len());
+            match self.ask_within(index, patience, call, &read).await {
+                Ok(said) => {
+                    let objects = objection(&said).map(|one| (index.saturating_add(1), one));
+                    let is_taken = objects.is_none();
+                    objections.0.extend(objects);
+                    if is_taken || objections.count() >= needed {
+                        self.preferred.store(index, Ordering::Relaxed);
+                        return (Ok(said), doubt);
+                    }
+                }
+                Err(NodeFailure::WrongChain(reason)) => wrong_chain = Some(reason),
+                // The caller's patience ends it, where none of them has a place in time.
+                Err(NodeFailure::Crowded(_)) if is_of_request() => order.push_back(index),
+                Err(failure) => {
+                    doubt |= failure.may_have_taken_it();
+                    trouble = Some(failure.reason().to_owned());
+                }
+            }
+        }
+        let why_not = trouble.clone().or_else(|| wrong_chain.clone());
+        let error = match (objections.reason(needed, why_not), trouble, wrong_chain) {
+            (Some(reason), _, _) => self.unknown(&reason),
+            (None, None, Some(reason)) => PoolError::WrongChain(reason),
+            (None, trouble, _) => self.unknown(&trouble.unwrap_or_default()),
+        };
+        (Err(error), doubt)
+    }
+
+    /// As [`NodePool::submit`], to every node at once: one that took it before and passed it on to nobody must not be the
+    /// only one that has it. The answer is that of a node that takes it, where there is one.
+    pub async fn submit_everywhere<T: Send>(
+        &self,
+        call: &NodeRequest,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
+        objection: impl Fn(&T) -> Option<Objection>,
+    ) -> (Result<T, PoolError>, bool) {
+        let (read, patience, needed) = (&read, self.patience(1), self.witnesses_needed());
+        let ask = |index: usize| async move {
+            let said = self.ask_within(index, patience, call, read);
+            (index, said.await)
+        };
+        let order = self.order(call.is_costly);
+        let (mut doubt, mut trouble, mut taken, mut refused) = (false, None, None, None);
+        let mut objections = Objections::default();
+        for (index, answer) in join_all(order.into_iter().map(ask)).await {
+            match answer {
+                Ok(said) => match objection(&said) {
+                    Some(one) => {
+                        objections.0.push((index.saturating_add(1), one));
+                        let is_enough = objections.count() >= needed;
+                        refused = refused.or(is_enough.then_some(said));
+                    }
+                    None => taken = taken.or(Some(said)),
+                },
+                Err(failure) => {
+                    doubt |= failure.may_have_taken_it();
+                    trouble = Some(failure.reason().to_owned());
+                }
+            }
+        }
+        if let Some(said) = taken.or(refused) {
+            return (Ok(said), doubt);
+        }
+        let reason = objections.reason(needed, trouble.clone()).or(trouble);
+        let reason = reason.unwrap_or_else(|| "too few nodes answered".into());
+        (Err(self.unknown(&reason)), doubt)
+    }
+}
