@@ -209,3 +209,41 @@ async fn a_bitcoin_transaction__should_be_in_no_block_that_only_one_of_three_nod
     let sighted = client.sightings(&[sent], 0).await;
     assert_eq!(sighted, [Ok(TransactionSighting::Missing)]);
 }
+
+/// Where one is believed, what it has said for long is new for the other one that has to say so, too.
+#[tokio::test]
+async fn what_one_bitcoin_node_has_called_spent_for_long__should_not_be_spent_for_long_by_two() {
+    let sent = payment("1");
+    let height = Arc::new(AtomicI64::new(100));
+    let node = async |spent: &Arc<AtomicI64>| {
+        let spent = Arc::clone(spent);
+        let says = move |method: &str, params: &Value| match method {
+            "gettransaction" if params[0] == json!("1".repeat(64)) => {
+                Some(json!({"confirmations": 20}))
+            }
+            "gettxout" => Some(match spent.load(Ordering::SeqCst) {
+                0 => json!({"value": 0.01}),
+                _ => Value::Null,
+            }),
+            _ => None,
+        };
+        bitcoind(&height, Box::new(says)).await
+    };
+    let (by_liar, by_other) = (Arc::new(AtomicI64::new(1)), Arc::new(AtomicI64::new(0)));
+    let urls = vec![node(&by_liar).await, node(&by_other).await];
+    let chain = ChainKey::of(Network::Bitcoin, None);
+    let client = connect_to(chain, ChainEndpoints::new(urls));
+    let sighted = async |now_ms: u64| {
+        let sighted = client.sightings(std::slice::from_ref(&sent), now_ms).await;
+        sighted.into_iter().next().unwrap().unwrap()
+    };
+    let missing = TransactionSighting::Missing;
+    assert_eq!(sighted(3 * HOUR_MS).await, missing);
+    assert_eq!(sighted(4 * HOUR_MS - 1).await, missing);
+    // Its block has only just come.
+    by_other.store(1, Ordering::SeqCst);
+    assert_eq!(sighted(4 * HOUR_MS).await, missing);
+    assert_eq!(sighted(5 * HOUR_MS - 1).await, missing);
+    let replaced = TransactionSighting::Replaced(None);
+    assert_eq!(sighted(5 * HOUR_MS).await, replaced);
+}

@@ -1269,6 +1269,20 @@ async fn signatures_in_block__should_be_of_the_transaction_with_the_number_alone
             false => assert!(found.is_err(), "{answer}"),
         }
         assert!(client.signatures_in_block(&sent, None).await.is_err());
+        // One of two is not enough, whatever it says.
+        let honest = EvmTestNode::start(|method, params| match method {
+            "eth_getTransactionByHash" => Ok(Value::Null),
+            _ => healthy(method, params),
+        })
+        .await;
+        for client in all_ways(ChainKey::evm(CHAIN), &node.url, &honest.url) {
+            let found = client.signatures_in_block(&sent, Some(&hash)).await;
+            assert!(found.is_err(), "{answer}");
+        }
+        for client in all_ways(ChainKey::evm(CHAIN), &node.url, &node.url) {
+            let found = client.signatures_in_block(&sent, Some(&hash)).await;
+            assert_eq!(found.is_ok(), is_taken, "{answer}");
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use covault_actors::chain_rpc::{
-    BroadcastOutcome, BroadcastRequest, ChainEndpoints, ChainError, ChainKey,
+    BroadcastOutcome, BroadcastRequest, ChainEndpoints, ChainError, ChainKey, everywhere,
 };
 use covault_core::networks::{
     ChainData, Network, Payload, Queries, Signed,
@@ -15,9 +15,10 @@ use serde_json::{Value, json};
 
 use crate::{
     aptos_node,
-    evm_node::{self, chains, connect_to, nobody, two_of},
+    evm_node::{self, EvmTestNode, chains, connect_to, nobody, two_of},
     http_double::{self, HttpResponse},
     solana_node, stellar_node, sui_node, ton_node, tron_node,
+    world::CHAIN,
 };
 
 /// What one node says of a transaction for which a request would fail, and another node does not.
@@ -34,8 +35,9 @@ pub struct Lie {
 /// The first block of every regtest.
 pub const REGTEST: &str = "0f9188f13cb7b2c71f2a335e3a4fc328bf5beb436012afca590b1a11466e2206";
 
-/// A bitcoind that knows no transaction and has spent the output that is spent, and says this to sendrawtransaction.
-async fn bitcoind(sent: Result<Value, (i64, &'static str)>) -> String {
+/// A bitcoind that knows no transaction but the one that made what is spent, where that `is_there`, and has spent the output
+/// that is spent, and says this to sendrawtransaction.
+async fn bitcoind(sent: Result<Value, (i64, &'static str)>, is_there: bool) -> String {
     let answer = move |call: &Value| {
         let said = match call["method"].as_str().unwrap() {
             "getblockhash" if call["params"][0] == 0 => Ok(json!(REGTEST)),
@@ -43,6 +45,9 @@ async fn bitcoind(sent: Result<Value, (i64, &'static str)>) -> String {
             "getblockchaininfo" => Ok(json!({"chain": "regtest", "blocks": 1, "headers": 1})),
             "getindexinfo" => Ok(json!({"txindex": {"synced": true}})),
             "gettxout" => Ok(Value::Null),
+            "gettransaction" if is_there && call["params"][0] == "1".repeat(64) => {
+                Ok(json!({"confirmations": 5}))
+            }
             _ => Err((-5, "No such mempool or blockchain transaction")),
         };
         match said {
@@ -80,14 +85,26 @@ async fn of_bitcoin() -> Vec<Lie> {
         now_ms: 0,
         retried: false,
     };
-    vec![Lie {
-        what: "the rules of the network refuse it",
-        chain: ChainKey::of(Network::Bitcoin, None),
-        liar: bitcoind(Err((-26, "dust"))).await,
-        honest: bitcoind(Ok(json!("2".repeat(64)))).await,
-        is_taken: true,
-        request,
-    }]
+    let chain = ChainKey::of(Network::Bitcoin, None);
+    let missing = || Err((-25, "bad-txns-inputs-missingorspent"));
+    vec![
+        Lie {
+            what: "the rules of the network refuse it",
+            chain,
+            liar: bitcoind(Err((-26, "dust")), false).await,
+            honest: bitcoind(Ok(json!("2".repeat(64))), false).await,
+            is_taken: true,
+            request: request.clone(),
+        },
+        Lie {
+            what: "what it spends is spent, where that is not there yet",
+            chain,
+            liar: bitcoind(missing(), true).await,
+            honest: bitcoind(missing(), false).await,
+            is_taken: false,
+            request,
+        },
+    ]
 }
 
 async fn lies() -> Vec<Lie> {
@@ -128,8 +145,13 @@ async fn no_request__should_fail_by_the_word_of_one_node_wherever_there_are_two(
             outcomes(lie, agree, liar, &nobody),
             outcomes(lie, agree, liar, liar)
         );
+        let clients = two_of(*chain, agree, liar, &nobody);
+        let sent = clients
+            .iter()
+            .map(|client| everywhere(client.broadcast(request)));
+        let everywhere = join_all(sent).await;
         // What is void by what one node says, the tracker asks all nodes about.
-        for outcome in against.iter().chain(&alone) {
+        for outcome in against.iter().chain(&alone).chain(&everywhere) {
             assert!(!is_over(outcome), "{what}: {outcome:?}");
         }
         if *is_taken {
@@ -160,6 +182,46 @@ async fn no_request__should_fail_by_the_word_of_one_node_wherever_there_are_two(
     join_all(checks).await;
     let chains: BTreeSet<_> = lies.iter().map(|lie| lie.chain.network).collect();
     assert_eq!(chains.len(), 7, "all networks but Solana");
+}
+
+/// One that is behind, or ahead, refuses for what passes; a liar must not make a refusal for good of that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_have_different_things_against_a_transaction__should_not_end_it() {
+    let evm = async |words: &'static str| {
+        let node = EvmTestNode::start(move |method, params| match method {
+            "eth_sendRawTransaction" => Err((-32000, words.into())),
+            _ => evm_node::healthy(method, params),
+        });
+        node.await.url
+    };
+    let of_bitcoin = of_bitcoin().await.remove(0);
+    let bitcoin = [
+        bitcoind(Err((-26, "dust")), false).await,
+        bitcoind(Err((-26, "txn-mempool-conflict")), false).await,
+    ];
+    for (chain, [one, other], request) in [
+        (
+            ChainKey::evm(CHAIN),
+            [
+                evm("insufficient funds for gas").await,
+                evm("nonce too low").await,
+            ],
+            evm_node::broadcast_request(),
+        ),
+        (of_bitcoin.chain, bitcoin, of_bitcoin.request),
+    ] {
+        for agree in [1, 2] {
+            for client in two_of(chain, agree, &one, &other) {
+                let outcome = client.broadcast(&request).await;
+                let BroadcastOutcome::Unknown(reason) = outcome else {
+                    panic!("{chain}: {outcome:?}");
+                };
+                for node in ["(node ", "; node "] {
+                    assert!(reason.contains(node), "{reason}");
+                }
+            }
+        }
+    }
 }
 
 /// What one node says for which a request would be refused before anything is signed, and another node does not.

@@ -419,6 +419,14 @@ pub async fn lies() -> Vec<Lie> {
             request: broadcast_request(false),
         },
         Lie {
+            what: "its number is used, where an earlier one is not in a ledger yet",
+            chain,
+            liar: node(error(-5), 42, nowhere()).await,
+            honest: node(error(-5), 41, nowhere()).await,
+            is_taken: false,
+            request: broadcast_request(false),
+        },
+        Lie {
             what: "its signatures",
             chain,
             liar: node(error(-6), 41, nowhere()).await,

@@ -112,6 +112,18 @@ pub async fn lies() -> Vec<Lie> {
             first_try(),
         )
         .await,
+        lie(
+            "it cannot pay, where the contract is not run yet",
+            [
+                TonTestState {
+                    balance: VALUE,
+                    ..says(refusal("before smart-contract execution"))
+                },
+                says(refusal("before smart-contract execution")),
+            ],
+            first_try(),
+        )
+        .await,
     ]
 }
 
