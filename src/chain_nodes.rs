@@ -7,6 +7,7 @@ use covault_actors::chain_rpc::{
     ChainEndpoints, ChainKey, ChainsConfig, NodeAuth, NodeEndpoint, SpeedUpPolicy,
 };
 use covault_core::networks::Network;
+use reqwest::Url;
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::{
@@ -64,6 +65,16 @@ fn endpoints(chain: ChainKey, config: &ChainNodes) -> anyhow::Result<ChainEndpoi
     for (name, files) in [("header_files", header_files), ("login_files", login_files)] {
         if files.len() > rpc.len() {
             bail!("{name} names more files than rpc has addresses");
+        }
+    }
+    // Two that are one would be believed like two.
+    let urls: Vec<_> = rpc.iter().filter_map(|url| Url::parse(url).ok()).collect();
+    for (index, url) in urls.iter().enumerate() {
+        if urls.iter().take(index).any(|other| other == url) {
+            bail!(
+                "rpc names an address twice: the {}th is one of those before it",
+                index + 1
+            );
         }
     }
     let nodes = rpc
@@ -179,6 +190,26 @@ mod tests {
             from_config(&config.chains).unwrap().len(),
             ChainKey::NAMED.len()
         );
+    }
+
+    #[test]
+    fn endpoints__should_refuse_an_address_that_is_named_twice() {
+        let chains = |rpc: &str| {
+            let text = format!("[chains.evm.1]\nrpc = [{rpc}]");
+            let (config, _) = Config::load_with("test", &text).unwrap();
+            from_config(&config.chains)
+        };
+        assert!(chains(r#""http://a:1", "http://b:1", "http://a:2""#).is_ok());
+        for twice in [
+            r#""http://a", "http://b", "http://a/""#,
+            r#""http://A:80", "http://a""#,
+        ] {
+            let problem = format!("{:#}", chains(twice).unwrap_err());
+            assert!(
+                problem.contains("chains.evm.1: rpc names an address twice"),
+                "{problem}"
+            );
+        }
     }
 
     #[test]

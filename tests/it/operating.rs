@@ -86,9 +86,10 @@ async fn doctor__should_find_what_is_wrong_with_bus_and_chain_nodes() {
     fs::create_dir(&data).unwrap();
     let (url, chain) = (redis.url(), anvil.chain_argument());
     let (id, node) = chain.split_once('=').unwrap();
+    let other = node.replace("127.0.0.1", "localhost");
     let configure = |id: &str| {
         let text = format!(
-            "[bus]\nredis_url = {url:?}\n[serve]\ndata_dir = {data:?}\nmax_connections = 8\n[chains.evm.{id}]\nrpc = [{node:?}, {node:?}]"
+            "[bus]\nredis_url = {url:?}\n[serve]\ndata_dir = {data:?}\nmax_connections = 8\n[chains.evm.{id}]\nrpc = [{node:?}, {other:?}]"
         );
         fs::write(&file, text).unwrap();
     };

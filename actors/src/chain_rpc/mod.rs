@@ -195,10 +195,11 @@ pub enum TransactionSighting {
 }
 
 impl TransactionSighting {
-    /// Whether nobody looks after the transaction any more once this is believed.
+    /// Whether nobody looks after the transaction any more once this is believed, or somebody may pay again.
     fn is_end(&self) -> bool {
         match self {
-            Self::Missing | Self::Waiting | Self::Mined(_) => false,
+            Self::Missing | Self::Waiting => false,
+            Self::Mined(inclusion) => !inclusion.success,
             Self::Final(_) | Self::Replaced(_) | Self::Expired | Self::Partial(_) => true,
         }
     }

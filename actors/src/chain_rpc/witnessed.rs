@@ -5,18 +5,24 @@
 //! payment. So the nodes are asked as ever first; only about what has ended by what they say are they asked again,
 //! and as many as it takes have to say it then (docs/decisions/0030-doubt-about-a-broadcast.md).
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use covault_core::{
     networks::{ChainData, ChainMoment, Payload, Queries},
     signature::Signature,
 };
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, EndpointHealth, FeeEstimate,
     SimulationOutcome, SimulationRequest, TrackedTransaction, TransactionSighting,
 };
+
+/// So many transactions are asked for again at once.
+const AT_ONCE: usize = 16;
+/// How long that may take in all: a node that is silent must not hold up what else is asked. The rest comes next.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 tokio::task_local! {
     static WITNESSED: ();
@@ -78,12 +84,18 @@ impl ChainClient for EndsWitnessed {
         if asked.is_empty() {
             return sightings;
         }
-        let mut again = witnessed(self.0.sightings(&asked, now_ms))
-            .await
-            .into_iter();
+        let end = Instant::now() + PATIENCE;
+        let mut again = Vec::new();
+        for some in asked.chunks(AT_ONCE) {
+            match timeout_at(end, witnessed(self.0.sightings(some, now_ms))).await {
+                Ok(more) => again.extend(more),
+                Err(_) => break,
+            }
+        }
+        let mut again = again.into_iter();
         for said in said {
             let again = again.next();
-            let again = again.unwrap_or_else(|| Err(ChainError::unknown("no answer")));
+            let again = again.unwrap_or_else(|| Err(ChainError::unknown("a node is silent")));
             let one = std::mem::replace(said, Err(ChainError::unknown("not said")));
             *said = confirmed(one, again);
         }
@@ -120,18 +132,18 @@ impl ChainClient for EndsWitnessed {
 }
 
 /// What is to be said of a transaction that has ended by `said`, once more nodes were asked `again`: without their word
-/// a block has it that may go, or nothing is known.
+/// a block has it that may go, or nothing is known. Whoever hears that it failed may pay again.
 fn confirmed(
     said: Result<TransactionSighting, ChainError>,
     again: Result<TransactionSighting, ChainError>,
 ) -> Result<TransactionSighting, ChainError> {
     match (said, again) {
         (_, Ok(again)) => Ok(again),
-        (Ok(TransactionSighting::Final(inclusion)), Err(_)) => {
+        (Ok(TransactionSighting::Final(inclusion)), Err(_)) if inclusion.success => {
             Ok(TransactionSighting::Mined(inclusion))
         }
         (_, Err(error)) => Err(ChainError::unknown(format!(
-            "it never comes by what one node says, and more have to: {}",
+            "it failed or never comes by what one node says, and more have to: {}",
             error.into_reason()
         ))),
     }

@@ -211,7 +211,8 @@ impl BitcoinNode {
         // What fewer nodes have said for long is new where more have to.
         let key = (id.clone(), agree);
         if spent.len() < agree || said.len() - spent.len() >= agree {
-            spent_since.remove(&key);
+            // What is spent no more by what few say is not by what more say either.
+            spent_since.retain(|(other, voices), _| other != id || *voices < agree);
             return Ok(false);
         }
         // Those whose request is over are not asked for any more.

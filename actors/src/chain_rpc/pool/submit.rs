@@ -1,6 +1,9 @@
 //! What is sent to nodes, and when it counts that they do not take it.
 
-use std::{collections::VecDeque, sync::atomic::Ordering};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, atomic::Ordering},
+};
 
 use futures::future::join_all;
 
@@ -71,7 +74,8 @@ impl NodePool {
     /// As [`NodePool::first`], without a second round; also says whether a node may have taken the request before and
     /// its answer was lost. `objection` says what a node has against it by what it answers: the next node is asked
     /// then, until as many have said the same as it takes to end something for good
-    /// ([`NodePool::witnesses_needed`]). One that lies must not end what others take, and may have kept it.
+    /// ([`NodePool::witnesses_needed`]). One that lies must not end what others take, and may have kept it. What one takes
+    /// all others get.
     pub async fn submit<T: Send>(
         &self,
         call: &NodeRequest,
@@ -91,6 +95,9 @@ impl NodePool {
                     let objects = objection(&said).map(|one| (index.saturating_add(1), one));
                     let is_taken = objects.is_none();
                     objections.0.extend(objects);
+                    if is_taken {
+                        self.pass_on(std::mem::take(&mut order), call);
+                    }
                     if is_taken || objections.count() >= needed {
                         self.preferred.store(index, Ordering::Relaxed);
                         return (Ok(said), doubt);
@@ -112,6 +119,24 @@ impl NodePool {
             (None, trouble, _) => self.unknown(&trouble.unwrap_or_default()),
         };
         (Err(error), doubt)
+    }
+
+    /// Sends what a node has taken to the others, too, in tasks of their own: that one may keep it to itself, and deny it
+    /// or call it final until it is too late. What the others say changes nothing.
+    fn pass_on(&self, others: impl IntoIterator<Item = usize>, call: &NodeRequest) {
+        for index in others {
+            let Some(node) = self.nodes.get(index).map(Arc::clone) else {
+                continue;
+            };
+            let (call, check, patience) = (call.clone(), self.check.clone(), self.patience(0));
+            tokio::spawn(async move {
+                if node.on_this_chain(check.as_ref()).await.is_ok() {
+                    let _ = node
+                        .exchange(patience, &call, &mut |_| ParsedResponse::Value(()))
+                        .await;
+                }
+            });
+        }
     }
 
     /// As [`NodePool::submit`], to every node at once: one that took it before and passed it on to nobody must not be the

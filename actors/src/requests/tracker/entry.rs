@@ -309,14 +309,19 @@ impl Entry {
     /// passed it on to nobody. The same where a block has it by what one says, and it does not become final.
     pub fn is_to_be_spread(&self, now_ms: u64) -> bool {
         let rules = self.tracked.account.network.rules();
-        let (since_ms, most_ms) = match self.known.state {
+        let (since_ms, most_ms, pause_ms) = match self.known.state {
             TransactionState::Pending if self.missing_since_ms.is_none() => {
-                (self.tracked.transaction.sent_at_ms, rules.patience_ms())
+                let sent_ms = self.tracked.transaction.sent_at_ms;
+                (sent_ms, rules.patience_ms(), RESEND_MS)
             }
-            TransactionState::Mined(_) => (self.mined_ms.unwrap_or(now_ms), rules.finality_ms()),
+            // Seldom: while a node is away this is true of all that is final by the others.
+            TransactionState::Mined(_) => {
+                let since_ms = self.mined_ms.unwrap_or(now_ms);
+                (since_ms, rules.finality_ms(), rules.finality_ms())
+            }
             _ => return false,
         };
-        now_ms.saturating_sub(since_ms) >= most_ms && now_ms.abs_diff(self.resent_ms) >= RESEND_MS
+        now_ms.saturating_sub(since_ms) >= most_ms && now_ms.abs_diff(self.resent_ms) >= pause_ms
     }
 
     /// Tells the log of what somebody may have to look after.
