@@ -1,10 +1,11 @@
 //! Nodes that contradict each other, on every network but Solana (`solana_node`): where two have to agree, no request
 //! fails by the word of one, and none is built with a price that is not believed.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use covault_actors::chain_rpc::{
-    BroadcastOutcome, BroadcastRequest, ChainEndpoints, ChainError, ChainKey, everywhere,
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainEndpoints, ChainError, ChainKey,
+    everywhere,
 };
 use covault_core::networks::{
     ChainData, Network, Payload, Queries, Signed,
@@ -118,38 +119,59 @@ async fn lies() -> Vec<Lie> {
     all
 }
 
-/// What becomes of a transaction at two nodes of which so many have to agree, in both orders.
-async fn outcomes(lie: &Lie, agree: usize, one: &str, other: &str) -> Vec<BroadcastOutcome> {
-    let clients = two_of(lie.chain, agree, one, other);
-    let outcomes = clients.iter().map(|client| client.broadcast(&lie.request));
-    join_all(outcomes).await
+/// A lie, and clients that hear it.
+struct LieHeard<'a> {
+    lie: &'a Lie,
+    agree: usize,
+    /// Of the liar and the honest node, the liar and nobody, and the liar twice, each in both orders.
+    against: [Arc<dyn ChainClient>; 2],
+    alone: [Arc<dyn ChainClient>; 2],
+    twice: [Arc<dyn ChainClient>; 2],
+    /// Of the liar, which is the only node.
+    single: Arc<dyn ChainClient>,
 }
 
-/// As many as have to agree elsewhere, which may be one.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_request__should_fail_by_the_word_of_one_node_wherever_there_are_two() {
-    let (lies, nobody) = (lies().await, nobody().await);
-    let is_over = |outcome: &BroadcastOutcome| matches!(outcome, BroadcastOutcome::Refused(_));
-    let check = async |lie: &Lie, agree: usize| {
+impl<'a> LieHeard<'a> {
+    fn new(lie: &'a Lie, agree: usize, nobody: &str) -> Self {
+        let two = |other: &str| two_of(lie.chain, agree, &lie.liar, other);
+        let single = ChainEndpoints {
+            timeout_ms: 120_000,
+            ..ChainEndpoints::new(vec![lie.liar.clone()])
+        };
+        Self {
+            lie,
+            agree,
+            against: two(&lie.honest),
+            alone: two(nobody),
+            twice: two(&lie.liar),
+            single: connect_to(lie.chain, single),
+        }
+    }
+
+    async fn check(&self) {
         let Lie {
             what,
             chain,
-            liar,
-            honest,
             is_taken,
             request,
-        } = lie;
-        let what = format!("{chain}, {agree} of two: {what}");
-        let (against, alone, twice) = tokio::join!(
-            outcomes(lie, agree, liar, honest),
-            outcomes(lie, agree, liar, &nobody),
-            outcomes(lie, agree, liar, liar)
+            ..
+        } = self.lie;
+        let what = format!("{chain}, {} of two: {what}", self.agree);
+        let of_each = async |clients: &[Arc<dyn ChainClient>; 2]| {
+            join_all(clients.iter().map(|client| client.broadcast(request))).await
+        };
+        let sent_everywhere = async |clients: &[Arc<dyn ChainClient>; 2]| {
+            let sent = clients.iter().map(|one| everywhere(one.broadcast(request)));
+            join_all(sent).await
+        };
+        let (against, alone, everywhere, twice, single) = tokio::join!(
+            of_each(&self.against),
+            of_each(&self.alone),
+            sent_everywhere(&self.alone),
+            of_each(&self.twice),
+            self.single.broadcast(request),
         );
-        let clients = two_of(*chain, agree, liar, &nobody);
-        let sent = clients
-            .iter()
-            .map(|client| everywhere(client.broadcast(request)));
-        let everywhere = join_all(sent).await;
+        let is_over = |outcome: &BroadcastOutcome| matches!(outcome, BroadcastOutcome::Refused(_));
         // What is void by what one node says, the tracker asks all nodes about.
         for outcome in against.iter().chain(&alone).chain(&everywhere) {
             assert!(!is_over(outcome), "{what}: {outcome:?}");
@@ -161,25 +183,31 @@ async fn no_request__should_fail_by_the_word_of_one_node_wherever_there_are_two(
                 let BroadcastOutcome::Unknown(reason) = outcome else {
                     panic!("{what}: {outcome:?}");
                 };
-                assert!(
-                    reason.contains("a node does not take it (node "),
-                    "{reason}"
-                );
-                assert!(reason.contains("2 nodes have to say the same"), "{reason}");
+                let words = [
+                    "a node does not take it (node ",
+                    "2 nodes have to say the same",
+                ];
+                for words in words {
+                    assert!(reason.contains(words), "{reason}");
+                }
             }
         }
         for outcome in &twice {
             assert!(is_over(outcome), "{what}, twice: {outcome:?}");
         }
-        // Where there is one, its word is all there is.
-        let single = connect_to(*chain, ChainEndpoints::new(vec![liar.clone()]));
-        let outcome = single.broadcast(request).await;
-        assert!(is_over(&outcome), "{what}, the only node: {outcome:?}");
-    };
-    let checks = lies
-        .iter()
-        .flat_map(|lie| [1, 2].map(|agree| check(lie, agree)));
-    join_all(checks).await;
+        // Its word is all there is.
+        assert!(is_over(&single), "{what}, the only node: {single:?}");
+    }
+}
+
+/// Whether one node is believed elsewhere, or two have to agree.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_request__should_fail_by_the_word_of_one_node_wherever_there_are_two() {
+    let (lies, nobody) = (lies().await, nobody().await);
+    // Clients take their time to be made, in which those of others would wait for answers.
+    let heard = |lie| [1, 2].map(|agree| LieHeard::new(lie, agree, &nobody));
+    let heard: Vec<LieHeard> = lies.iter().flat_map(heard).collect();
+    join_all(heard.iter().map(LieHeard::check)).await;
     let chains: BTreeSet<_> = lies.iter().map(|lie| lie.chain.network).collect();
     assert_eq!(chains.len(), 7, "all networks but Solana");
 }
