@@ -12,6 +12,7 @@ mod coins;
 mod effect;
 pub(super) mod payload;
 mod rules;
+pub mod transfers;
 mod tx;
 mod typed_data;
 

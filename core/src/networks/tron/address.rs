@@ -49,6 +49,11 @@ impl Address {
         Some(Self(rest.into()))
     }
 
+    /// The address of its last 20 bytes, as the TVM has it.
+    pub fn of_account(account: [u8; 20]) -> Self {
+        Self(account.into())
+    }
+
     /// The 21 bytes that transactions hold.
     pub fn to_bytes(&self) -> [u8; ADDRESS_BYTES] {
         let mut bytes = [PREFIX; ADDRESS_BYTES];

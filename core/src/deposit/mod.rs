@@ -1,5 +1,19 @@
-//! Deposit wallets and watch addresses: what calls may ask for, and what of it is stored. Public
-//! sentences are the reasons of the API, word for word: they name no field.
+//! Deposit wallets and watch addresses: what calls may ask for, what of it is stored, and what becomes of the
+//! transfers to and from them.
+//!
+//! | file | what |
+//! |---|---|
+//! | `transfer.rs` | a transfer as a block of a chain has it |
+//! | `lifecycle.rs` | what becomes of a transfer: seen, confirmed, finalized, reverted |
+//! | `ring.rs` | the blocks of a chain that are not final: which block follows, and where a chain forks |
+//! | `event.rs` | what the owner of an address is told, and the id that stays the same |
+//!
+//! Public sentences are the reasons of the API, word for word: they name no field.
+
+pub mod event;
+pub mod lifecycle;
+pub mod ring;
+pub mod transfer;
 
 use serde::{Deserialize, Serialize};
 
@@ -231,5 +245,4 @@ fn reason(reason: &str) -> Fault {
 }
 
 #[cfg(test)]
-#[path = "deposit_tests.rs"]
 mod tests;

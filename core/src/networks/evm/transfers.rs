@@ -1,0 +1,368 @@
+//! What blocks of EVM chains say about transfers: JSON of a node (ethereum/execution-apis) in, transfers out.
+//!
+//! The node's word is checked against itself, and what does not fit is an error, never an empty answer: every
+//! transaction and log names the block that was asked for, every log a transaction of that block and a contract that
+//! was asked for, and whatever is told has a receipt that says the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use alloy_primitives::U256;
+use serde_json::Value;
+
+use crate::deposit::transfer::{Account, BlockHeader, BlockRef, Transfer, TransferIndex};
+
+/// keccak256 of `Transfer(address,address,uint256)` (EIP-20).
+pub const TRANSFER_TOPIC: &str =
+    "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef";
+
+/// Why a node's word about a block is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BlockError(pub &'static str);
+
+/// A block with what its transactions move.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EvmBlock {
+    /// Its place in the chain.
+    pub header: BlockHeader,
+    /// Its transactions, in order.
+    pub transactions: Vec<BlockTransaction>,
+}
+
+/// What a transaction moves by itself, if it succeeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockTransaction {
+    /// Its hash.
+    pub hash: [u8; 32],
+    /// Who sent it.
+    pub from: Account,
+    /// Who is called; `None`: it creates a contract.
+    pub to: Option<Account>,
+    /// wei, big-endian.
+    pub value: [u8; 32],
+}
+
+/// A transfer before its receipt was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Candidate {
+    /// The hash of the transaction.
+    pub tx: [u8; 32],
+    /// The number of its log within the block; `None`: the transaction's own value.
+    pub log: Option<u64>,
+    /// Who had it.
+    pub from: Account,
+    /// Who has it.
+    pub to: Account,
+    /// The contract of the token; `None`: the chain's coin.
+    pub asset: Option<Account>,
+    /// How much in the smallest unit, big-endian.
+    pub amount: [u8; 32],
+}
+
+/// What became of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransferReceipt {
+    /// Which.
+    pub tx: [u8; 32],
+    /// Whether it did what it was to do.
+    pub success: bool,
+    /// Its logs in order: the number within the block, and what it moves if it is one of a transfer.
+    logs: Vec<(u64, Option<LogTransfer>)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LogTransfer {
+    asset: Account,
+    from: Account,
+    to: Account,
+    amount: [u8; 32],
+}
+
+/// The header of a block, with or without its transactions.
+///
+/// # Errors
+/// [`BlockError`] when something is missing.
+pub fn read_header(block: &Value) -> Result<BlockHeader, BlockError> {
+    let number = number_in(block, "number").ok_or(BlockError("the block has no number"))?;
+    let timestamp = number_in(block, "timestamp").and_then(|seconds| seconds.checked_mul(1_000));
+    Ok(BlockHeader {
+        block: BlockRef {
+            number,
+            hash: hash_in(block, "hash").ok_or(BlockError("the block has no hash"))?,
+        },
+        parent: hash_in(block, "parentHash").ok_or(BlockError("the block has no parent"))?,
+        timestamp_ms: timestamp.ok_or(BlockError("the block has no time"))?,
+    })
+}
+
+impl EvmBlock {
+    /// A block with its whole transactions (`eth_getBlockByNumber` with `true`).
+    ///
+    /// # Errors
+    /// [`BlockError`] when something is missing, or a transaction is said to be in another block.
+    pub fn read(block: &Value) -> Result<Self, BlockError> {
+        let header = read_header(block)?;
+        let listed = block.get("transactions").and_then(Value::as_array);
+        let listed = listed.ok_or(BlockError("the block has no list of transactions"))?;
+        let mut transactions = Vec::with_capacity(listed.len());
+        let mut hashes = BTreeSet::new();
+        for transaction in listed {
+            let of_block = hash_in(transaction, "blockHash");
+            if of_block != Some(header.block.hash) {
+                return Err(BlockError("a transaction of the block names another block"));
+            }
+            let read = BlockTransaction::read(transaction);
+            let read = read.ok_or(BlockError("a transaction of the block cannot be read"))?;
+            if !hashes.insert(read.hash) {
+                return Err(BlockError("the block has a transaction twice"));
+            }
+            transactions.push(read);
+        }
+        Ok(Self {
+            header,
+            transactions,
+        })
+    }
+
+    /// What the transactions move by themselves, if they succeed.
+    pub fn values(&self) -> impl Iterator<Item = Candidate> {
+        self.transactions.iter().filter_map(|transaction| {
+            let candidate = Candidate {
+                tx: transaction.hash,
+                log: None,
+                from: transaction.from,
+                to: transaction.to?,
+                asset: None,
+                amount: transaction.value,
+            };
+            candidate.moves_something().then_some(candidate)
+        })
+    }
+
+    /// What the logs of these contracts say was moved (`eth_getLogs` by the hash of the block), in order.
+    ///
+    /// # Errors
+    /// [`BlockError`] when a log is not of this block, of no transaction of it, of a contract or an event that was not
+    /// asked for, there twice, or cannot be read.
+    pub fn tokens(
+        &self,
+        logs: &Value,
+        contracts: &BTreeSet<Account>,
+    ) -> Result<Vec<Candidate>, BlockError> {
+        let logs = logs.as_array();
+        let logs = logs.ok_or(BlockError("the answer is no list of logs"))?;
+        let hashes: BTreeSet<_> = self.transactions.iter().map(|it| it.hash).collect();
+        let mut found = BTreeMap::new();
+        for log in logs {
+            let (tx, number, moved) = read_log(log, &self.header.block)?;
+            if !hashes.contains(&tx) {
+                return Err(BlockError(
+                    "a log names a transaction that the block does not have",
+                ));
+            }
+            let asset = account_in(log, "address");
+            if !asset.is_some_and(|asset| contracts.contains(&asset)) {
+                return Err(BlockError("a log is of a contract that was not asked for"));
+            }
+            let topic = log.get("topics").and_then(|topics| topics.get(0));
+            let topic = topic.and_then(Value::as_str);
+            if !topic.is_some_and(|topic| topic.eq_ignore_ascii_case(TRANSFER_TOPIC)) {
+                return Err(BlockError("a log is of an event that was not asked for"));
+            }
+            let candidate = moved.map(|moved| Candidate {
+                tx,
+                log: Some(number),
+                from: moved.from,
+                to: moved.to,
+                asset: Some(moved.asset),
+                amount: moved.amount,
+            });
+            if found.insert(number, candidate).is_some() {
+                return Err(BlockError("two logs of the block have the same number"));
+            }
+        }
+        let candidates = found.into_values().flatten();
+        Ok(candidates.filter(Candidate::moves_something).collect())
+    }
+}
+
+impl BlockTransaction {
+    fn read(transaction: &Value) -> Option<Self> {
+        let to = match transaction.get("to") {
+            None | Some(Value::Null) => None,
+            Some(to) => Some(account(to)?),
+        };
+        Some(Self {
+            hash: hash_in(transaction, "hash")?,
+            from: account_in(transaction, "from")?,
+            to,
+            value: amount(transaction.get("value")?)?,
+        })
+    }
+}
+
+impl Candidate {
+    fn moves_something(&self) -> bool {
+        self.amount != [0; 32] && self.from != self.to
+    }
+
+    /// The transfer, by the receipt of its transaction; `None` when that has failed.
+    ///
+    /// # Errors
+    /// [`BlockError`] when the receipt is of another transaction or contradicts what was said before.
+    pub fn with(&self, receipt: &TransferReceipt) -> Result<Option<Transfer>, BlockError> {
+        if receipt.tx != self.tx {
+            return Err(BlockError("the receipt is of another transaction"));
+        }
+        let index = match self.log {
+            None if !receipt.success => return Ok(None),
+            None => TransferIndex::Value,
+            Some(number) => {
+                let of = |(at, (is, _)): (usize, &(u64, _))| (*is == number).then_some(at);
+                let at = receipt.logs.iter().enumerate().find_map(of);
+                let at = at.ok_or(BlockError("the receipt does not have a log of the block"))?;
+                let said = receipt.logs.get(at).and_then(|(_, moved)| *moved);
+                let moved = LogTransfer {
+                    asset: self.asset.ok_or(BlockError("a log without a contract"))?,
+                    from: self.from,
+                    to: self.to,
+                    amount: self.amount,
+                };
+                if !receipt.success || said != Some(moved) {
+                    return Err(BlockError("the receipt contradicts a log of the block"));
+                }
+                let at = u32::try_from(at);
+                TransferIndex::Log(at.map_err(|_| BlockError("the receipt has too many logs"))?)
+            }
+        };
+        Ok(Some(Transfer {
+            tx: self.tx,
+            index,
+            from: self.from,
+            to: self.to,
+            asset: self.asset,
+            amount: self.amount,
+        }))
+    }
+}
+
+impl TransferReceipt {
+    /// The receipt of a transaction of a block.
+    ///
+    /// # Errors
+    /// [`BlockError`] when there is none, it is of another block, or cannot be read.
+    pub fn read(receipt: &Value, block: &BlockRef) -> Result<Self, BlockError> {
+        if hash_in(receipt, "blockHash") != Some(block.hash) {
+            return Err(BlockError("the receipt is not of this block"));
+        }
+        let tx = hash_in(receipt, "transactionHash");
+        let tx = tx.ok_or(BlockError("the receipt names no transaction"))?;
+        let success = match number_in(receipt, "status") {
+            Some(1) => true,
+            Some(0) => false,
+            _ => return Err(BlockError("the receipt has no status")),
+        };
+        let logs = receipt.get("logs").and_then(Value::as_array);
+        let logs = logs.ok_or(BlockError("the receipt has no list of logs"))?;
+        let read = |log: &Value| {
+            let (of, number, moved) = read_log(log, block)?;
+            match of == tx {
+                true => Ok((number, moved)),
+                false => Err(BlockError("a log of the receipt is of another transaction")),
+            }
+        };
+        Ok(Self {
+            tx,
+            success,
+            logs: logs.iter().map(read).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+/// The transaction of a log, its number within the block, and what it moves if it is one of a transfer of EIP-20:
+/// exactly three topics and 32 bytes. Those of EIP-721 have four.
+fn read_log(
+    log: &Value,
+    block: &BlockRef,
+) -> Result<([u8; 32], u64, Option<LogTransfer>), BlockError> {
+    if hash_in(log, "blockHash") != Some(block.hash) {
+        return Err(BlockError("a log is of another block"));
+    }
+    if log.get("removed").and_then(Value::as_bool) == Some(true) {
+        return Err(BlockError("a log is of a block that was replaced"));
+    }
+    let tx = hash_in(log, "transactionHash");
+    let tx = tx.ok_or(BlockError("a log names no transaction"))?;
+    let number = number_in(log, "logIndex").ok_or(BlockError("a log has no number"))?;
+    let asset = account_in(log, "address").ok_or(BlockError("a log names no contract"))?;
+    let topics = log.get("topics").and_then(Value::as_array);
+    let topics = topics.ok_or(BlockError("a log has no topics"))?;
+    let data = log.get("data").and_then(Value::as_str);
+    let data = data.and_then(|data| data.strip_prefix("0x"));
+    let data = data.ok_or(BlockError("a log has no data"))?;
+    let moved = || {
+        let [event, from, to] = topics.as_slice() else {
+            return None;
+        };
+        if !event.as_str()?.eq_ignore_ascii_case(TRANSFER_TOPIC) {
+            return None;
+        }
+        let mut amount = [0; 32];
+        hex::decode_to_slice(data, &mut amount).ok()?;
+        Some(LogTransfer {
+            asset,
+            from: account_of_word(hash(from)?)?,
+            to: account_of_word(hash(to)?)?,
+            amount,
+        })
+    };
+    Ok((tx, number, moved()))
+}
+
+fn hash(value: &Value) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    hex::decode_to_slice(value.as_str()?.strip_prefix("0x")?, &mut bytes).ok()?;
+    Some(bytes)
+}
+
+fn hash_in(object: &Value, field: &str) -> Option<[u8; 32]> {
+    hash(object.get(field)?)
+}
+
+fn account(value: &Value) -> Option<Account> {
+    let mut bytes = [0; 20];
+    hex::decode_to_slice(value.as_str()?.strip_prefix("0x")?, &mut bytes).ok()?;
+    Some(Account(bytes))
+}
+
+fn account_in(object: &Value, field: &str) -> Option<Account> {
+    account(object.get(field)?)
+}
+
+/// An address as events have it: 12 zeros before it.
+fn account_of_word(word: [u8; 32]) -> Option<Account> {
+    let (zeros, account) = word.split_last_chunk::<20>()?;
+    let is_address = zeros.iter().all(|byte| *byte == 0);
+    is_address.then_some(Account(*account))
+}
+
+fn amount(value: &Value) -> Option<[u8; 32]> {
+    let digits = value.as_str()?.strip_prefix("0x")?;
+    let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if !is_hex || !(1..=64).contains(&digits.len()) {
+        return None;
+    }
+    Some(U256::from_str_radix(digits, 16).ok()?.to_be_bytes())
+}
+
+fn number_in(object: &Value, field: &str) -> Option<u64> {
+    let digits = object.get(field)?.as_str()?.strip_prefix("0x")?;
+    let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hex
+        .then(|| u64::from_str_radix(digits, 16).ok())
+        .flatten()
+}
+
+#[cfg(test)]
+#[path = "transfers_tests.rs"]
+mod tests;

@@ -1,0 +1,337 @@
+#![allow(non_snake_case)]
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+const USDT: u8 = 0xdd;
+
+fn bytes(byte: u8, count: usize) -> String {
+    format!("0x{}", hex::encode(vec![byte; count]))
+}
+
+fn word(byte: u8) -> String {
+    bytes(byte, 32)
+}
+
+fn topic(byte: u8) -> String {
+    format!("0x{}{}", "00".repeat(12), hex::encode([byte; 20]))
+}
+
+fn transaction(hash: u8, from: u8, to: Value, value: &str) -> Value {
+    json!({"hash": word(hash), "blockHash": word(0xb1), "from": bytes(from, 20), "to": to, "value": value})
+}
+
+fn block(transactions: Vec<Value>) -> Value {
+    json!({"number": "0x10", "hash": word(0xb1), "parentHash": word(0xb0), "timestamp": "0x65",
+        "transactions": transactions})
+}
+
+/// Block 16 with three transactions.
+fn plain() -> EvmBlock {
+    EvmBlock::read(&block(vec![
+        transaction(1, 0xa, json!(bytes(0xb, 20)), "0x5"),
+        transaction(2, 0xa, Value::Null, "0x5"),
+        transaction(3, 0xa, json!(bytes(USDT, 20)), "0x0"),
+    ]))
+    .unwrap()
+}
+
+fn log(number: u64, from: u8, to: u8, amount: u8) -> Value {
+    json!({"address": bytes(USDT, 20), "blockHash": word(0xb1), "transactionHash": word(3),
+        "logIndex": format!("{number:#x}"), "data": format!("0x{}{amount:02x}", "00".repeat(31)),
+        "topics": [TRANSFER_TOPIC, topic(from), topic(to)], "removed": false})
+}
+
+fn contracts() -> BTreeSet<Account> {
+    BTreeSet::from([Account([USDT; 20])])
+}
+
+fn tokens(logs: Value) -> Result<Vec<Candidate>, BlockError> {
+    plain().tokens(&logs, &contracts())
+}
+
+fn changed(mut value: Value, field: &str, to: Value) -> Value {
+    value[field] = to;
+    value
+}
+
+fn receipt(tx: u8, status: &str, logs: Vec<Value>) -> Value {
+    json!({"transactionHash": word(tx), "blockHash": word(0xb1), "status": status, "logs": logs})
+}
+
+fn read(receipt: &Value) -> Result<TransferReceipt, BlockError> {
+    TransferReceipt::read(receipt, &plain().header.block)
+}
+
+#[test]
+fn block__should_say_what_its_transactions_move() {
+    let block = plain();
+    assert_eq!(
+        (block.header.block.number, block.header.timestamp_ms),
+        (16, 101_000)
+    );
+    assert_eq!(block.header.parent, [0xb0; 32]);
+    // Neither a contract's creation nor a call without value.
+    let values: Vec<_> = block.values().collect();
+    let [one] = values.as_slice() else {
+        panic!("{values:?}");
+    };
+    assert_eq!((one.tx, one.log, one.asset), ([1; 32], None, None));
+    assert_eq!((one.from, one.to), (Account([0xa; 20]), Account([0xb; 20])));
+    // To oneself is told to nobody.
+    let circle = transaction(1, 0xa, json!(bytes(0xa, 20)), "0x5");
+    let circle = EvmBlock::read(&self::block(vec![circle])).unwrap();
+    assert_eq!(circle.values().count(), 0);
+}
+
+#[test]
+fn block__should_be_refused_when_it_contradicts_itself() {
+    let good = transaction(1, 0xa, json!(bytes(0xb, 20)), "0x5");
+    for (bad, reason) in [
+        (
+            changed(good.clone(), "blockHash", json!(word(0xb2))),
+            "names another block",
+        ),
+        (
+            changed(good.clone(), "blockHash", Value::Null),
+            "names another block",
+        ),
+        (changed(good.clone(), "value", json!("5")), "cannot be read"),
+        (
+            changed(
+                good.clone(),
+                "value",
+                json!(format!("0x{}", "f".repeat(65))),
+            ),
+            "cannot be read",
+        ),
+        (
+            changed(good.clone(), "from", json!("0x00")),
+            "cannot be read",
+        ),
+        (changed(good.clone(), "to", json!("0x00")), "cannot be read"),
+        (changed(good.clone(), "hash", Value::Null), "cannot be read"),
+        (good.clone(), "a transaction twice"),
+    ] {
+        let error = EvmBlock::read(&block(vec![good.clone(), bad])).unwrap_err();
+        assert!(error.0.contains(reason), "{error} instead of {reason}");
+    }
+    for field in ["number", "hash", "parentHash", "timestamp", "transactions"] {
+        for wrong in [Value::Null, json!("x"), json!(7), json!("0x+1")] {
+            let bad = changed(block(vec![]), field, wrong);
+            assert!(EvmBlock::read(&bad).is_err(), "{bad}");
+        }
+    }
+    // Hashes instead of transactions.
+    let hashes = changed(block(vec![]), "transactions", json!([word(1)]));
+    assert!(EvmBlock::read(&hashes).is_err());
+    assert!(EvmBlock::read(&Value::Null).is_err());
+}
+
+#[test]
+fn logs__should_give_what_exactly_a_transfer_moves() {
+    let mut erc721 = log(1, 1, 2, 3);
+    erc721["topics"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!(word(9)));
+    let all = json!([
+        log(4, 1, 2, 7),
+        log(0, 2, 1, 1),
+        erc721,
+        // Amount 0 poisons addresses; from = to is nothing.
+        log(2, 1, 2, 0),
+        log(3, 1, 1, 5),
+        changed(log(5, 1, 2, 3), "data", json!("0x")),
+        changed(
+            log(6, 1, 2, 3),
+            "data",
+            json!(format!("0x{}", "00".repeat(64)))
+        ),
+        // What is not an address.
+        changed(
+            log(7, 1, 2, 3),
+            "topics",
+            json!([TRANSFER_TOPIC, word(1), topic(2)])
+        ),
+    ]);
+    let found = tokens(all).unwrap();
+    let found: Vec<_> = found
+        .iter()
+        .map(|it| (it.log, it.from.0[0], it.to.0[0]))
+        .collect();
+    assert_eq!(found, [(Some(0), 2, 1), (Some(4), 1, 2)]);
+    assert_eq!(tokens(json!([])).unwrap(), []);
+}
+
+#[test]
+fn logs__should_be_refused_when_they_are_not_what_was_asked_for() {
+    for (bad, reason) in [
+        (
+            changed(log(1, 1, 2, 3), "blockHash", json!(word(0xb2))),
+            "of another block",
+        ),
+        (
+            changed(log(1, 1, 2, 3), "blockHash", Value::Null),
+            "of another block",
+        ),
+        (
+            changed(log(1, 1, 2, 3), "removed", json!(true)),
+            "was replaced",
+        ),
+        (
+            changed(log(1, 1, 2, 3), "transactionHash", json!(word(9))),
+            "does not have",
+        ),
+        (
+            changed(log(1, 1, 2, 3), "transactionHash", Value::Null),
+            "names no transaction",
+        ),
+        // Another contract's event is a token of its own, never this one.
+        (
+            changed(log(1, 1, 2, 3), "address", json!(bytes(0xee, 20))),
+            "contract that was not asked for",
+        ),
+        (
+            changed(
+                log(1, 1, 2, 3),
+                "topics",
+                json!([word(1), topic(1), topic(2)]),
+            ),
+            "event that was not asked for",
+        ),
+        (
+            changed(log(1, 1, 2, 3), "topics", json!([])),
+            "event that was not asked for",
+        ),
+        (
+            changed(log(1, 1, 2, 3), "logIndex", Value::Null),
+            "no number",
+        ),
+        (log(0, 1, 2, 3), "the same number"),
+    ] {
+        let error = tokens(json!([log(0, 1, 2, 3), bad])).unwrap_err();
+        assert!(error.0.contains(reason), "{error} instead of {reason}");
+    }
+    // "I do not know this block" is no empty list.
+    assert!(tokens(Value::Null).is_err());
+    assert!(tokens(json!({"error": {}})).is_err());
+}
+
+#[test]
+fn transfers__should_be_those_that_receipts_confirm() {
+    let value = plain().values().next().unwrap();
+    let good = read(&receipt(1, "0x1", vec![])).unwrap();
+    let transfer = value.with(&good).unwrap().unwrap();
+    assert_eq!(transfer.index, TransferIndex::Value);
+    // A failed transaction moves nothing.
+    assert_eq!(
+        value.with(&read(&receipt(1, "0x0", vec![])).unwrap()),
+        Ok(None)
+    );
+    assert!(
+        value
+            .with(&read(&receipt(2, "0x1", vec![])).unwrap())
+            .is_err()
+    );
+
+    // The number counts within the transaction: in another block it is the same.
+    let moved = tokens(json!([log(41, 1, 2, 7)])).unwrap()[0];
+    let other = changed(log(40, 1, 2, 7), "address", json!(bytes(0xee, 20)));
+    let good = receipt(3, "0x1", vec![other.clone(), log(41, 1, 2, 7)]);
+    let transfer = moved.with(&read(&good).unwrap()).unwrap().unwrap();
+    assert_eq!(transfer.index, TransferIndex::Log(1));
+    assert_eq!(
+        (transfer.asset, transfer.amount_text()),
+        (Some(Account([USDT; 20])), "7".into())
+    );
+    for bad in [
+        receipt(3, "0x0", vec![log(41, 1, 2, 7)]),
+        receipt(3, "0x1", vec![log(41, 1, 2, 8)]),
+        receipt(3, "0x1", vec![log(41, 1, 3, 7)]),
+        receipt(3, "0x1", vec![log(40, 1, 2, 7)]),
+        receipt(
+            3,
+            "0x1",
+            vec![changed(log(41, 1, 2, 7), "address", json!(bytes(0xee, 20)))],
+        ),
+        receipt(3, "0x1", vec![]),
+    ] {
+        assert!(moved.with(&read(&bad).unwrap()).is_err(), "{bad}");
+    }
+    for bad in [
+        Value::Null,
+        changed(good.clone(), "blockHash", json!(word(0xb2))),
+        changed(good.clone(), "status", Value::Null),
+        changed(good.clone(), "status", json!("0x2")),
+        changed(good.clone(), "logs", Value::Null),
+        changed(good, "transactionHash", json!(word(9))),
+    ] {
+        assert!(read(&bad).is_err(), "{bad}");
+    }
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        "(0x)?[0-9a-f]{0,66}".prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 24, 6, |inner| {
+        let names = prop::sample::select(vec![
+            "number",
+            "hash",
+            "parentHash",
+            "timestamp",
+            "transactions",
+            "blockHash",
+            "from",
+            "to",
+            "value",
+            "topics",
+            "data",
+            "address",
+            "logIndex",
+            "transactionHash",
+            "status",
+            "logs",
+        ]);
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::vec((names, inner), 0..6).prop_map(|fields| {
+                Value::Object(
+                    fields
+                        .into_iter()
+                        .map(|(name, value)| (name.to_owned(), value))
+                        .collect(),
+                )
+            }),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn anything__should_be_read_or_refused(value in any_json()) {
+        let _ = EvmBlock::read(&value);
+        let _ = tokens(value.clone());
+        let _ = read(&value);
+    }
+
+    /// A candidate is told only with exactly what a log of the right contract says.
+    #[test]
+    fn logs__should_invent_nothing(logs in prop::collection::vec((0_u64..8, 0_u8..3, 0_u8..3, 0_u8..3), 0..8)) {
+        let json: Vec<_> = logs.iter().map(|(number, from, to, amount)| log(*number, *from, *to, *amount)).collect();
+        let numbers: BTreeSet<_> = logs.iter().map(|log| log.0).collect();
+        match tokens(Value::from(json)) {
+            Err(_) => prop_assert!(numbers.len() < logs.len()),
+            Ok(found) => {
+                let real = logs.iter().filter(|(_, from, to, amount)| from != to && *amount > 0);
+                prop_assert_eq!(found.len(), real.count());
+            }
+        }
+    }
+}
