@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use covault_actors::chain_rpc::{
-    ChainEndpoints, ChainKey, ChainsConfig, NodeAuth, NodeEndpoint, SpeedUpPolicy,
+    ChainEndpoints, ChainKey, ChainsConfig, FollowPolicy, NodeAuth, NodeEndpoint, SpeedUpPolicy,
 };
 use covault_core::networks::Network;
 use reqwest::Url;
@@ -14,6 +14,9 @@ use crate::{
     config::{ChainNodes, ChainSettings},
     files,
 };
+
+/// Nodes are asked for the next block no more often, in milliseconds.
+const LEAST_POLL_MS: u64 = 50;
 
 /// What configuration names.
 ///
@@ -59,9 +62,22 @@ fn endpoints(chain: ChainKey, config: &ChainNodes) -> anyhow::Result<ChainEndpoi
         most_price,
         speed_up_after_blocks,
         speed_up_most_fee,
+        deposits,
+        confirmations,
+        final_after,
+        deposit_poll_ms,
         header_files,
         login_files,
     } = config;
+    if *deposit_poll_ms < LEAST_POLL_MS {
+        bail!("deposit_poll_ms must be at least {LEAST_POLL_MS}");
+    }
+    let given = |number: u64| (number > 0).then_some(number);
+    let follow = FollowPolicy {
+        confirmations: given(*confirmations),
+        final_after: given(*final_after),
+        poll_ms: *deposit_poll_ms,
+    };
     for (name, files) in [("header_files", header_files), ("login_files", login_files)] {
         if files.len() > rpc.len() {
             bail!("{name} names more files than rpc has addresses");
@@ -93,6 +109,7 @@ fn endpoints(chain: ChainKey, config: &ChainNodes) -> anyhow::Result<ChainEndpoi
         agree: *agree,
         most_price: most_price_of(most_price)?,
         speed_up: speed_up_of(chain, *speed_up_after_blocks, speed_up_most_fee)?,
+        deposits: deposits.then_some(follow),
     })
 }
 

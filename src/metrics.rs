@@ -1,6 +1,7 @@
 //! Metrics for Prometheus, on a listener of their own. docs/metrics.md says what each means.
 
 use std::{
+    collections::BTreeMap,
     fmt::{Display, Write as _},
     sync::Arc,
     time::Duration,
@@ -10,9 +11,10 @@ use anyhow::Context as _;
 use axum::{Router, extract::State, http::header, response::IntoResponse, routing::get};
 use covault_actors::{
     chain_rpc::EndpointHealth,
-    gateway::{BacklogCounts, Gateway},
+    gateway::{BacklogCounts, FollowCounts, Gateway},
     port::{NodeHalt, NodeView},
 };
+use covault_core::deposit::transfer::FollowedChain;
 use covault_mpc::{bus::Bus, meter};
 use futures::future::BoxFuture;
 use metrics_exporter_prometheus::{
@@ -116,6 +118,7 @@ pub fn orchestrator_gauges(gateway: Gateway, bus: Arc<dyn Bus>) -> GaugeCollecto
             text.chain_nodes(&gateway.chain_nodes());
             text.shares(gateway.vault_share());
             text.stuck(&gateway.backlog());
+            text.deposits(&gateway.follows());
             let name = "covault_event_listeners";
             text.family(name, "Event listeners");
             text.sample(name, &[], gateway.listeners());
@@ -169,6 +172,33 @@ impl PrometheusText {
         let name = "covault_bus_reachable";
         self.family(name, "Whether the bus was reachable when it was last used");
         self.sample(name, &[], u8::from(reachable));
+    }
+
+    fn deposits(&mut self, follows: &BTreeMap<FollowedChain, FollowCounts>) {
+        let name = "covault_deposits_block";
+        self.family(name, "Blocks that are followed for deposits");
+        for (chain, counts) in follows {
+            for (which, number) in [
+                ("followed", counts.head),
+                ("finalized", counts.finalized),
+                ("newest", counts.newest),
+            ] {
+                let chain = chain.to_string();
+                self.sample(name, &[("chain", &chain), ("which", which)], number);
+            }
+        }
+        let name = "covault_deposits_failures_total";
+        self.family_of("counter", name, "Looks at a chain that came to nothing");
+        for (chain, counts) in follows {
+            self.sample(name, &[("chain", &chain.to_string())], counts.failures);
+        }
+        let name = "covault_deposits_stopped";
+        let help = "Whether a fork below a final block has stopped a chain";
+        self.family(name, help);
+        for (chain, counts) in follows {
+            let stopped = u8::from(counts.is_stopped);
+            self.sample(name, &[("chain", &chain.to_string())], stopped);
+        }
     }
 
     fn shares(&mut self, (vaults, orchestrators): (usize, usize)) {

@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use covault_core::deposit::transfer::FollowedChain;
 use parking_lot::Mutex;
 
 use crate::chain_rpc::ChainKey;
@@ -20,6 +21,53 @@ pub struct Counters {
     pub forgotten: Mutex<DroppedCounts>,
     /// The transactions that are followed, by chain.
     pub transactions: Mutex<BTreeMap<ChainKey, OpenTransactions>>,
+    follows: Mutex<BTreeMap<FollowedChain, FollowCounts>>,
+}
+
+/// How far this process has followed the blocks of a chain for deposits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FollowCounts {
+    /// The newest block that was followed.
+    pub head: u64,
+    /// The newest final block that was followed.
+    pub finalized: u64,
+    /// The newest block that the nodes have named.
+    pub newest: u64,
+    /// Looks that have failed.
+    pub failures: u64,
+    /// The nodes are on another chain than before, below what was final.
+    pub is_stopped: bool,
+}
+
+/// The counts of a chain, to be changed.
+pub struct FollowCounter<'a> {
+    counters: &'a Counters,
+    chain: FollowedChain,
+}
+
+impl FollowCounter<'_> {
+    /// A look has come to this.
+    pub fn followed(&self, head: u64, finalized: u64, newest: u64) {
+        self.change(|counts| {
+            counts.head = head;
+            counts.finalized = finalized;
+            counts.newest = newest;
+            counts.is_stopped = false;
+        });
+    }
+
+    /// A look has failed.
+    pub fn failed(&self, is_stopped: bool) {
+        self.change(|counts| {
+            counts.failures = counts.failures.saturating_add(1);
+            counts.is_stopped = is_stopped;
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut FollowCounts)) {
+        let mut follows = self.counters.follows.lock();
+        change(follows.entry(self.chain).or_default());
+    }
 }
 
 impl Counters {
@@ -27,6 +75,19 @@ impl Counters {
     pub fn wait(&self) -> Waiting {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         Waiting(Arc::clone(&self.waiting))
+    }
+
+    /// How far the blocks of a chain are followed.
+    pub fn follow(&self, chain: FollowedChain) -> FollowCounter<'_> {
+        FollowCounter {
+            counters: self,
+            chain,
+        }
+    }
+
+    /// How far the blocks of each chain were followed here.
+    pub fn follows(&self) -> BTreeMap<FollowedChain, FollowCounts> {
+        self.follows.lock().clone()
     }
 
     /// How many requests cannot go on now.

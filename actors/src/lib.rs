@@ -33,3 +33,4 @@ mod tokens;
 mod tracking;
 mod vaults;
 mod waiters;
+pub mod webhooks;

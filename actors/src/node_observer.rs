@@ -230,6 +230,7 @@ mod tests {
                 entropy: Arc::new(ConstantEntropy(1)),
                 chains: ChainClients::default(),
                 settings: Settings::default(),
+                webhooks: Default::default(),
                 sharing: OrchestratorSharing {
                     monotonic: Arc::clone(&monotonic) as _,
                     ..OrchestratorSharing::default()

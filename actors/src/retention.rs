@@ -206,6 +206,7 @@ mod tests {
             entropy: Arc::new(ConstantEntropy(0)),
             chains: ChainClients::default(),
             settings: Settings::default(),
+            webhooks: Default::default(),
             sharing: OrchestratorSharing::default(),
         };
         let services = Services::new(parts, Listeners::none());

@@ -1,4 +1,5 @@
-//! The root supervisor: keeps the directory, the lease manager, the node observer and the retention job running.
+//! The root supervisor: keeps the directory, the lease manager, the node observer, the retention job, the followers of
+//! chains and the delivery of webhooks running.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -7,11 +8,13 @@ use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, 
 use tokio::sync::watch;
 
 use crate::{
+    deposits::DepositFollowers,
     leases::{LeaseManager, LeaseManagerMsg},
     node_observer::NodeObserver,
     retention::RetentionJob,
     services::Services,
     vaults::directory::{DirectoryAddress, VaultDirectory},
+    webhooks::WebhookDelivery,
 };
 
 /// An actor that runs as long as the orchestrator does.
@@ -21,14 +24,18 @@ pub enum Child {
     RetentionJob,
     LeaseManager,
     NodeObserver,
+    DepositFollowers,
+    WebhookDelivery,
 }
 
 impl Child {
-    const ALL: [Self; 4] = [
+    const ALL: [Self; 6] = [
         Self::VaultDirectory,
         Self::RetentionJob,
         Self::LeaseManager,
         Self::NodeObserver,
+        Self::DepositFollowers,
+        Self::WebhookDelivery,
     ];
 
     /// As the log calls it.
@@ -38,6 +45,8 @@ impl Child {
             Self::RetentionJob => "retention job",
             Self::LeaseManager => "lease manager",
             Self::NodeObserver => "node observer",
+            Self::DepositFollowers => "followers of chains",
+            Self::WebhookDelivery => "delivery of webhooks",
         }
     }
 }
@@ -158,6 +167,14 @@ impl RootState {
             }
             Child::NodeObserver => {
                 let (actor, _) = Actor::spawn_linked(None, NodeObserver, services, me).await?;
+                actor.get_id()
+            }
+            Child::DepositFollowers => {
+                let (actor, _) = Actor::spawn_linked(None, DepositFollowers, services, me).await?;
+                actor.get_id()
+            }
+            Child::WebhookDelivery => {
+                let (actor, _) = Actor::spawn_linked(None, WebhookDelivery, services, me).await?;
                 actor.get_id()
             }
         })

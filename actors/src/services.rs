@@ -17,6 +17,7 @@ use covault_core::{
     wallet::{Wallet, vault::Vault},
 };
 use serde::de::DeserializeOwned;
+use tokio::sync::Notify;
 
 use crate::{
     chain_rpc::ChainClients,
@@ -31,6 +32,7 @@ use crate::{
     store::{Key, Store, rows},
     tasks::Tasks,
     tracking::{GapSuspect, SpeedUpDue, TrackedRequest, WorkQueue},
+    webhooks::WebhookParts,
 };
 
 /// How long past its deadline the cluster is waited for, in milliseconds: it ends its runs
@@ -120,6 +122,10 @@ pub struct Shared {
     pub settings: Settings,
     pub limits: Limits,
     pub counters: Counters,
+    /// There is something to be sent to webhooks.
+    pub notices_due: Notify,
+    /// What they are sent with.
+    pub webhooks: WebhookParts,
     /// Tasks that nobody waits for.
     pub tasks: Tasks,
     /// Who is told what happens.
@@ -135,6 +141,7 @@ impl Services {
             entropy,
             chains,
             settings,
+            webhooks,
             sharing,
         } = orchestrator;
         let me = OrchestratorId::from_random(random_16(&*entropy));
@@ -154,6 +161,8 @@ impl Services {
             limits: Limits::new(&settings),
             settings,
             counters: Counters::default(),
+            notices_due: Notify::new(),
+            webhooks,
             tasks: Tasks::default(),
             listeners,
         };

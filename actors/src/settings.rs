@@ -12,6 +12,7 @@ use crate::{
     gateway::command_bus::{CommandBus, memory::MemoryCommandBus},
     port::{MonotonicClock, SignerCluster, TokioMonotonicClock},
     store::Store,
+    webhooks::WebhookParts,
 };
 
 /// Everything [`crate::gateway::Gateway::start`] is wired from.
@@ -28,6 +29,8 @@ pub struct OrchestratorParts {
     pub chains: ChainClients,
     /// Limits and deadlines.
     pub settings: Settings,
+    /// What webhooks are sent with.
+    pub webhooks: WebhookParts,
     /// How it shares the store with others.
     pub sharing: OrchestratorSharing,
 }
@@ -104,6 +107,10 @@ pub struct Settings {
     pub heartbeat_ms: u64,
     /// After so long without that, in milliseconds, the others take over its vaults.
     pub lease_ms: u64,
+    /// Longest pause before a webhook is tried for the second time, in milliseconds. Doubles.
+    pub webhook_retry_first_ms: u64,
+    /// Longest pause between two tries of a webhook, in milliseconds.
+    pub webhook_retry_most_ms: u64,
 }
 
 impl Default for Settings {
@@ -126,6 +133,8 @@ impl Default for Settings {
             retry_most_ms: 15_000,
             heartbeat_ms: 1_000,
             lease_ms: 5_000,
+            webhook_retry_first_ms: 5_000,
+            webhook_retry_most_ms: 60 * 60 * 1_000,
         }
     }
 }

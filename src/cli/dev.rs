@@ -112,6 +112,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     };
 
     config.serve.data_dir = args.data.join("orchestrator");
+    let this_machine = ["127.0.0.0/8", "::1/128"].map(str::to_owned);
+    config.webhooks.allow.extend(this_machine);
     let identity = wiring::identity(&config.serve.identity_file(), "covault-orchestrator")?;
     let tokens = wiring::tokens(&config.serve)?;
     let bus = match &args.redis {

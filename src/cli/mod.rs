@@ -22,6 +22,7 @@ mod status;
 mod sweep;
 mod token;
 mod vault;
+mod webhook;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
@@ -64,6 +65,9 @@ enum Command {
     /// Sweep tokens: configure deposits and events (calls a running orchestrator).
     #[command(subcommand)]
     Sweep(sweep::Command),
+    /// Webhooks: what they are told of deposits, and what came of it (calls a running orchestrator).
+    #[command(subcommand)]
+    Webhook(webhook::Command),
     /// The audit log: verify it, export it.
     #[command(subcommand)]
     Audit(audit::Command),
@@ -113,6 +117,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Reject(args) => Box::pin(approve::reject(args)),
         Command::Pending(args) => Box::pin(approve::pending(args)),
         Command::Sweep(command) => Box::pin(sweep::run(command)),
+        Command::Webhook(command) => Box::pin(webhook::run(command)),
         Command::Audit(command) => Box::pin(audit::run(command)),
         Command::Backup(command) => Box::pin(backup::run(command)),
         Command::Address(command) => return address::run(command),

@@ -104,6 +104,12 @@ pub struct ChainNodes {
     /// 0: never.
     pub speed_up_after_blocks: u64,
     pub speed_up_most_fee: String,
+    pub deposits: bool,
+    /// 0: the default of the chain.
+    pub confirmations: u64,
+    /// 0: what the nodes call final.
+    pub final_after: u64,
+    pub deposit_poll_ms: u64,
     pub header_files: Vec<PathBuf>,
     pub login_files: Vec<PathBuf>,
 }
@@ -118,6 +124,10 @@ impl Default for ChainNodes {
             most_price: String::new(),
             speed_up_after_blocks: 0,
             speed_up_most_fee: String::new(),
+            deposits: true,
+            confirmations: 0,
+            final_after: 0,
+            deposit_poll_ms: 1_000,
             header_files: Vec::new(),
             login_files: Vec::new(),
         }
@@ -146,6 +156,10 @@ pub(super) fn empty_chain() -> Table {
         most_price,
         speed_up_after_blocks,
         speed_up_most_fee,
+        deposits,
+        confirmations,
+        final_after,
+        deposit_poll_ms,
         header_files: _,
         login_files: _,
     } = ChainNodes::default();
@@ -158,6 +172,10 @@ pub(super) fn empty_chain() -> Table {
         ("most_price", Value::String(most_price)),
         ("speed_up_after_blocks", number(speed_up_after_blocks)),
         ("speed_up_most_fee", Value::String(speed_up_most_fee)),
+        ("deposits", Value::Boolean(deposits)),
+        ("confirmations", number(confirmations)),
+        ("final_after", number(final_after)),
+        ("deposit_poll_ms", number(deposit_poll_ms)),
         ("header_files", list()),
         ("login_files", list()),
     ]

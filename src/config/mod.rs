@@ -49,6 +49,7 @@ pub struct Config {
     pub client_signer: ClientSignerSettings,
     pub idempotency: IdempotencySettings,
     pub evm: EvmSettings,
+    pub webhooks: WebhookSettings,
     pub chains: ChainSettings,
 }
 
@@ -70,6 +71,26 @@ pub struct TlsSettings {
 #[derive(Clone, Debug, Deserialize)]
 pub struct EvmSettings {
     pub abi_files: Vec<PathBuf>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct WebhookSettings {
+    key_file: PathBuf,
+    next_key_file: PathBuf,
+    pub allow: Vec<String>,
+}
+
+impl WebhookSettings {
+    /// The key that webhooks are signed with.
+    pub fn key_file(&self, data_dir: &Path) -> PathBuf {
+        path_or_default(&self.key_file, data_dir, "webhook-key")
+    }
+
+    /// The key that is to follow, while keys are changed.
+    pub fn next_key_file(&self) -> Option<&Path> {
+        let is_set = !self.next_key_file.as_os_str().is_empty();
+        is_set.then_some(self.next_key_file.as_path())
+    }
 }
 
 #[derive(Clone, Debug, Deserialize)]

@@ -8,6 +8,7 @@ pub mod health;
 mod peers;
 mod reading;
 pub mod server;
+mod webhook_keys;
 
 use std::sync::Arc;
 
@@ -68,8 +69,9 @@ pub fn router(api: &Arc<Api>, stop: &StopSignal) -> Result<Router, Fault> {
     }
     router = router.merge(events::routes(api, stop));
     let not_found_in = Arc::clone(api);
+    let open = docs::routes()?.merge(webhook_keys::routes(api));
     let router = router
-        .merge(docs::routes()?.route_layer(middleware::from_fn_with_state(
+        .merge(open.route_layer(middleware::from_fn_with_state(
             Arc::clone(api),
             rate_limited,
         )))

@@ -55,6 +55,8 @@ pub fn document() -> Result<Value, Fault> {
     for (path, item) in operations::health() {
         paths.insert(path.to_owned(), item);
     }
+    let (path, item) = operations::webhook_keys();
+    paths.insert(path.to_owned(), item);
     let (path, item) = operations::events();
     paths.insert(path.to_owned(), item);
     let tokens = json!({

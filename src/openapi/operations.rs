@@ -444,6 +444,37 @@ fn change() -> Value {
     json!({"type": "object", "required": required, "properties": properties})
 }
 
+/// `/v1/webhooks/keys`.
+pub fn webhook_keys() -> (&'static str, Value) {
+    let text = || json!({"type": "string"});
+    let names = ["kty", "crv", "alg", "use", "kid", "x", "ssh"];
+    let fields: Map<String, Value> = names
+        .iter()
+        .map(|name| ((*name).to_owned(), text()))
+        .collect();
+    let key = json!({"type": "object", "required": names, "properties": fields});
+    let set = json!({
+        "type": "object",
+        "required": ["keys"],
+        "properties": {"keys": {"type": "array", "items": key}},
+    });
+    let item = json!({"get": {
+        "operationId": "webhookKeys",
+        "tags": ["Deposit and sweep"],
+        "summary": "Public keys that webhooks are signed with",
+        "description": "A JWK set (RFC 8037) of the Ed25519 keys that sign webhooks about deposits (`Signature`, and `v1a` in \
+                        `webhook-signature`), each with its OpenSSH line (`ssh`). While keys are changed there are two. Needs \
+                        no token.",
+        "responses": {"200": {
+            "description": "The keys.",
+            "headers": {"x-request-id": header("x-request-id")},
+            "content": {"application/json": {"schema": set}},
+        }},
+        "security": [],
+    }});
+    ("/v1/webhooks/keys", item)
+}
+
 /// `/livez` and `/readyz`.
 pub fn health() -> [(&'static str, Value); 2] {
     let answer = |description: &str, field: &str, is: bool| {

@@ -22,6 +22,7 @@ mod closed;
 mod cluster;
 mod crash;
 mod crowd;
+mod deposits;
 mod dev;
 mod enrolment;
 mod errors;

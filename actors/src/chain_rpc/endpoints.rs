@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use covault_core::networks::Network;
+use covault_core::{deposit::transfer::FollowedChain, networks::Network};
 use secrecy::SecretString;
 
 /// A chain that requests can name: a network, and the chain id where its payloads name one.
@@ -46,6 +46,15 @@ impl ChainKey {
     /// An EVM chain.
     pub const fn evm(chain_id: u64) -> Self {
         Self::of(Network::Evm, Some(chain_id))
+    }
+
+    /// The chain as deposits know it; `None` where none are taken.
+    pub fn followed(&self) -> Option<FollowedChain> {
+        match (self.network, self.chain_id) {
+            (Network::Evm, Some(id)) => Some(FollowedChain::Evm(id)),
+            (Network::Tron, None) => Some(FollowedChain::Tron),
+            _ => None,
+        }
     }
 
     /// The chain's table in configuration, e.g. `chains.evm.1`.
@@ -94,6 +103,30 @@ pub struct ChainEndpoints {
     pub most_price: Option<u128>,
     /// When a transaction is replaced that no block takes; `None`: only when a client asks.
     pub speed_up: Option<SpeedUpPolicy>,
+    /// How its blocks are followed for deposits; `None`: they are not.
+    pub deposits: Option<FollowPolicy>,
+}
+
+/// How the blocks of a chain are followed for deposits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FollowPolicy {
+    /// After so many blocks a transfer is confirmed, its own included; `None`:
+    /// [`covault_core::deposit::lifecycle::default_confirmations`].
+    pub confirmations: Option<u64>,
+    /// A block is final when it has so many blocks on it; `None`: when the nodes call it so.
+    pub final_after: Option<u64>,
+    /// How often nodes are asked for the next block, in milliseconds.
+    pub poll_ms: u64,
+}
+
+impl Default for FollowPolicy {
+    fn default() -> Self {
+        Self {
+            confirmations: None,
+            final_after: None,
+            poll_ms: 1_000,
+        }
+    }
 }
 
 /// When the service replaces transactions of a chain that no block takes, by the same at a higher fee.
@@ -146,6 +179,7 @@ impl ChainEndpoints {
             agree: 1,
             most_price: None,
             speed_up: None,
+            deposits: Some(FollowPolicy::default()),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! EVM nodes: the JSON-RPC of execution clients (ethereum/execution-apis, EIP-1474).
 
+mod blocks;
 mod fees;
 mod refusals;
 
@@ -29,8 +30,8 @@ use self::{
     },
 };
 use super::{
-    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
-    FeeEstimate, Inclusion, NodePool, Objection, ObjectionKind, SimulationOutcome,
+    BlockSource, BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal,
+    EndpointHealth, FeeEstimate, Inclusion, NodePool, Objection, ObjectionKind, SimulationOutcome,
     SimulationRequest, Standing, TrackedTransaction, TransactionSighting,
     client::{Call, Client, Refusal as _},
     exchange::short,
@@ -848,6 +849,10 @@ impl ChainClient for EvmNode {
             result: data.map(|data| format!("0x{}", hex::encode(data))),
             ..SimulationOutcome::fails(&words)
         })
+    }
+
+    fn blocks(&self) -> Option<&dyn BlockSource> {
+        Some(self)
     }
 
     fn health(&self) -> Vec<EndpointHealth> {

@@ -9,6 +9,12 @@ use serde_json::Value;
 /// Most characters of a node's words that are repeated.
 const MAX_WORDS: usize = 300;
 
+/// Longest answer that is read.
+const MAX_ANSWER: usize = 8 << 20;
+/// Longest answer about a block: calldata of a full one is about 12 MB in hex (60 million gas, 10 a byte by EIP-7623),
+/// and its logs are some more.
+const MAX_BLOCK_ANSWER: usize = 48 << 20;
+
 /// Statuses by which a node says that it is not the request that is wrong: no access, too many
 /// requests, not now.
 pub const NOT_ABOUT_THE_REQUEST: [u16; 6] = [401, 403, 407, 408, 425, 429];
@@ -28,6 +34,8 @@ pub struct NodeRequest {
     pub(super) subject: &'static str,
     /// The node has to run a program for it.
     pub(super) is_costly: bool,
+    /// Longest answer that is read, in bytes: a node must not be able to fill the memory.
+    pub(super) max_answer: usize,
 }
 
 /// What is sent with it.
@@ -55,6 +63,7 @@ impl NodeRequest {
             within: None,
             subject: "what was asked",
             is_costly: false,
+            max_answer: MAX_ANSWER,
         }
     }
 
@@ -68,6 +77,7 @@ impl NodeRequest {
             within: None,
             subject: "what was asked",
             is_costly: false,
+            max_answer: MAX_ANSWER,
         }
     }
 
@@ -83,6 +93,13 @@ impl NodeRequest {
     #[must_use]
     pub fn costly(mut self) -> Self {
         self.is_costly = true;
+        self
+    }
+
+    /// Reads an answer of whole blocks, which anybody can fill.
+    #[must_use]
+    pub fn of_blocks(mut self) -> Self {
+        self.max_answer = MAX_BLOCK_ANSWER;
         self
     }
 

@@ -40,6 +40,13 @@ impl Refusal for RpcError {
 /// Methods for which a node runs a program.
 const COSTLY: [&str; 3] = ["eth_call", "eth_estimateGas", "simulateTransaction"];
 
+/// Methods whose answers are whole blocks, or as much as anybody puts into one.
+const OF_BLOCKS: [&str; 3] = [
+    "eth_getBlockByNumber",
+    "eth_getLogs",
+    "eth_getTransactionReceipt",
+];
+
 /// Why a call gave no result.
 pub type RpcCallError = CallError<RpcError>;
 
@@ -51,6 +58,19 @@ pub struct JsonRpc {
 
 impl Protocol for JsonRpc {
     type Refusal = RpcError;
+}
+
+/// The request with what its methods say of it.
+fn marked(request: NodeRequest, methods: &[&str]) -> NodeRequest {
+    let has = |list: &[&str]| methods.iter().any(|method| list.contains(method));
+    let request = match has(&COSTLY) {
+        true => request.costly(),
+        false => request,
+    };
+    match has(&OF_BLOCKS) {
+        true => request.of_blocks(),
+        false => request,
+    }
 }
 
 /// A method and its parameters.
@@ -69,10 +89,7 @@ impl Call<JsonRpc> for RpcCall {
         let id = protocol.next_id.fetch_add(1, Ordering::Relaxed);
         let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
         let request = NodeRequest::post("", NodeRequestBody::Json(body));
-        match COSTLY.contains(method) {
-            true => request.costly(),
-            false => request,
-        }
+        marked(request, &[*method])
     }
 
     /// Some nodes send JSON-RPC errors with an HTTP error status.
@@ -121,10 +138,8 @@ impl Call<JsonRpc> for RpcCalls {
         let call = |(id, RpcCall(method, params)): (usize, &RpcCall)| json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
         let calls = self.0.iter().enumerate().map(call).collect();
         let request = NodeRequest::post("", NodeRequestBody::Json(Value::Array(calls)));
-        match self.0.iter().any(|call| COSTLY.contains(&call.0)) {
-            true => request.costly(),
-            false => request,
-        }
+        let methods: Vec<_> = self.0.iter().map(|call| call.0).collect();
+        marked(request, &methods)
     }
 
     /// Answers may come in any order (JSON-RPC 2.0, section 6).

@@ -2,6 +2,7 @@
 
 mod aptos;
 mod bitcoin;
+mod blocks;
 mod client;
 mod endpoints;
 mod evm;
@@ -26,6 +27,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 use covault_core::{
+    deposit::transfer::FollowedChain,
     fault::{ExecuteCode, Fault},
     networks::{ChainData, ChainMoment, KnownChains, Network, Payload, Queries, Signed},
     signature::Signature,
@@ -34,9 +36,10 @@ use futures::future::join_all;
 
 pub use covault_core::request::{Inclusion, TransactionPart};
 
+pub use blocks::{BlockSource, ChainBlock};
 pub use client::{Call, CallError, Client, Protocol, Refusal, everywhere};
 pub use endpoints::{
-    ChainEndpoints, ChainKey, ChainsConfig, NodeAuth, NodeEndpoint, SpeedUpPolicy,
+    ChainEndpoints, ChainKey, ChainsConfig, FollowPolicy, NodeAuth, NodeEndpoint, SpeedUpPolicy,
 };
 pub use exchange::{NodeRequest, NodeRequestBody, NodeResponse};
 pub use fees::FeeEstimate;
@@ -342,6 +345,11 @@ pub trait ChainClient: Send + Sync {
         None
     }
 
+    /// Its blocks, where they can be followed for deposits.
+    fn blocks(&self) -> Option<&dyn BlockSource> {
+        None
+    }
+
     /// How the chain's nodes are doing.
     fn health(&self) -> Vec<EndpointHealth> {
         Vec::new()
@@ -356,6 +364,8 @@ pub struct ChainClients {
     most_prices: BTreeMap<ChainKey, u128>,
     /// When transactions that no block takes are replaced; not where nobody has said so.
     speed_ups: BTreeMap<ChainKey, SpeedUpPolicy>,
+    /// How the blocks of chains are followed that deposits are taken on.
+    follows: BTreeMap<FollowedChain, FollowPolicy>,
     /// Requests that wait for what a chain's nodes say.
     queues: BTreeMap<ChainKey, Arc<ChainQueue>>,
 }
@@ -377,8 +387,15 @@ impl ChainClients {
         let speed_up = |(chain, endpoints): (&ChainKey, &ChainEndpoints)| {
             endpoints.speed_up.map(|policy| (*chain, policy))
         };
+        let clients: BTreeMap<ChainKey, Arc<dyn ChainClient>> =
+            config.iter().map(connect).collect::<Result<_, Fault>>()?;
+        let follow = |(chain, endpoints): (&ChainKey, &ChainEndpoints)| {
+            let has_blocks = clients.get(chain)?.blocks().is_some();
+            has_blocks.then_some((chain.followed()?, endpoints.deposits?))
+        };
         Ok(Self {
-            clients: config.iter().map(connect).collect::<Result<_, Fault>>()?,
+            follows: config.iter().filter_map(follow).collect(),
+            clients,
             most_prices: config.iter().filter_map(most_price).collect(),
             speed_ups: config.iter().filter_map(speed_up).collect(),
             queues: config
@@ -406,6 +423,25 @@ impl ChainClients {
     /// When transactions of a chain are replaced that no block takes; `None`: never.
     pub fn speed_up(&self, chain: ChainKey) -> Option<SpeedUpPolicy> {
         self.speed_ups.get(&chain).copied()
+    }
+
+    /// Has the blocks of a chain followed for deposits.
+    #[must_use]
+    pub fn with_follow(mut self, chain: FollowedChain, policy: FollowPolicy) -> Self {
+        self.follows.insert(chain, policy);
+        self
+    }
+
+    /// The chains whose blocks are followed for deposits.
+    pub fn followed(&self) -> impl Iterator<Item = FollowedChain> + '_ {
+        self.follows.keys().copied()
+    }
+
+    /// How the blocks of a chain are followed, and its client; `None` where they are not.
+    pub fn follow(&self, chain: FollowedChain) -> Option<(FollowPolicy, Arc<dyn ChainClient>)> {
+        let policy = self.follows.get(&chain)?;
+        let client = self.get(chain.network().network(), chain.chain_id())?;
+        Some((*policy, Arc::clone(client)))
     }
 
     /// The client of a chain, where one is configured.

@@ -43,8 +43,6 @@ use super::{
 
 pub use submit::{Objection, ObjectionKind};
 
-/// Longest answer that is read: a node must not be able to fill the memory.
-const MAX_ANSWER: usize = 8 << 20;
 /// Cannot happen: what says something was kept.
 const UNREAD: &str = "the node's answer was not read";
 /// What is said of a longer one.
@@ -783,7 +781,7 @@ impl PoolNode {
         let headers = response.headers().clone();
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(silent)? {
-            if body.len() + chunk.len() > MAX_ANSWER {
+            if body.len() + chunk.len() > call.max_answer {
                 return Err(NodeFailure::Lost(TOO_LONG.into()));
             }
             body.extend_from_slice(&chunk);

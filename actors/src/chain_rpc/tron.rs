@@ -4,6 +4,7 @@
 //! That a request succeeded means that a node took its transaction: how a contract's call ends is
 //! seen when it is mined. Calls are tried before they are signed.
 
+mod blocks;
 mod http;
 mod sightings;
 
@@ -25,8 +26,8 @@ use serde_json::{Value, json};
 
 use self::http::{TronHttp, TronQuery, post};
 use super::{
-    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
-    FeeEstimate, Objection, ObjectionKind, SimulationOutcome, SimulationRequest,
+    BlockSource, BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal,
+    EndpointHealth, FeeEstimate, Objection, ObjectionKind, SimulationOutcome, SimulationRequest,
     TrackedTransaction, TransactionSighting,
     client::{Call, Client},
     exchange::{ParsedResponse, short},
@@ -338,6 +339,10 @@ impl ChainClient for TronNode {
             },
             Err(words) => SimulationOutcome::fails(&words),
         })
+    }
+
+    fn blocks(&self) -> Option<&dyn BlockSource> {
+        Some(self)
     }
 
     fn health(&self) -> Vec<EndpointHealth> {

@@ -57,6 +57,7 @@ impl World {
             entropy: Arc::new(ConstantEntropy(1)),
             chains: ChainClients::default(),
             settings: Settings::default(),
+            webhooks: Default::default(),
             sharing: OrchestratorSharing::default(),
         };
         let listeners = Listeners {

@@ -1,7 +1,16 @@
-//! What sweep tokens have configured, per network.
+//! Deposits: what sweep tokens have configured per network, and the blocks of the chains that are followed for them.
+
+pub mod addresses;
+pub mod assets;
+mod change;
+pub mod follower;
+mod followers;
+mod routes;
+
+pub use followers::DepositFollowers;
 
 use covault_core::{
-    deposit::{DepositNetwork, SweepRoute},
+    deposit::{ChainAssets, DepositNetwork, SweepRoute, transfer::FollowedChain},
     fault::Fault,
     ids::TokenId,
     schema::admin,
@@ -56,13 +65,38 @@ pub async fn message_of(
             vault,
             target,
             webhook,
+            assets,
         } = route;
         networks.push(admin::SweepNetwork {
             network: network.name().to_owned(),
             vault_uuid: vault.map(|vault| vault.to_string()),
             target,
             webhook: webhook.map(|webhook| webhook.0),
+            assets: assets
+                .into_iter()
+                .flat_map(|(chain, assets)| asset_messages(chain, assets))
+                .collect(),
         });
     }
     Ok((tokens::message_of(token), networks))
+}
+
+/// What is taken on a chain, as operators see it: the coin, then the tokens.
+fn asset_messages(
+    chain: FollowedChain,
+    assets: ChainAssets,
+) -> impl Iterator<Item = admin::SweepAsset> {
+    let chain_id = chain.chain_id().map(|id| id.to_string());
+    let chain_id = chain_id.unwrap_or_default();
+    let coin = assets.coin_minimum.map(|minimum| (None, minimum));
+    let tokens = assets.tokens.into_iter();
+    let tokens = tokens.map(|(token, minimum)| (Some(token), minimum));
+    coin.into_iter().chain(tokens).map(move |(token, minimum)| {
+        let contract = token.map(|token| token.text(chain.network()));
+        admin::SweepAsset {
+            chain_id: chain_id.clone(),
+            contract: contract.unwrap_or_default(),
+            minimum,
+        }
+    })
 }

@@ -7,6 +7,7 @@ mod ready;
 mod routing;
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -15,6 +16,7 @@ use std::{
 };
 
 use covault_core::{
+    deposit::transfer::FollowedChain,
     fault::Fault,
     ids::{OrchestratorId, TokenId},
     token::{ApiToken, TokenAccess, TokenHash},
@@ -47,7 +49,7 @@ use crate::{
     root::{self, RootSupervisor},
     services::{Listeners, Services},
     settings::OrchestratorParts,
-    store::{Key, KeySpace},
+    store::{Key, KeySpace, Scan, deposit_rows},
     tokens,
     tracking::work_queue,
     vaults::{gaps, speed_ups, vault_actors::VaultActors},
@@ -62,7 +64,7 @@ pub use crate::{
         answer::{IdempotencyKey, OperationResponse},
         caller::{Caller, VaultScope},
     },
-    counters::{DroppedCounts, OpenTransactions},
+    counters::{DroppedCounts, FollowCounts, OpenTransactions},
     limits::{Share, Shares},
 };
 
@@ -70,6 +72,8 @@ pub use crate::{
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 /// How often it is looked whether others have all vaults of this orchestrator.
 const LEAVE_POLL: Duration = Duration::from_millis(20);
+/// Most public keys of webhooks that are shown.
+const MAX_WEBHOOK_KEYS: usize = 100;
 
 /// The one way into the orchestrator. Cheap to clone.
 #[derive(Clone)]
@@ -380,6 +384,32 @@ impl Gateway {
         let services = &self.inner.services;
         let unadmitted = services.signers.unadmitted().len();
         Ok((nodes::heard(services).await?, unadmitted))
+    }
+
+    /// The public keys that webhooks are signed with, of all processes.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn webhook_keys(&self) -> Result<Vec<[u8; 32]>, Fault> {
+        let services = &self.inner.services;
+        let all = Scan::prefix(KeySpace::WebhookKey, &[], MAX_WEBHOOK_KEYS);
+        let found = services.store.scan(&all).await?;
+        let mut keys: Vec<_> = found
+            .iter()
+            .filter_map(|(key, _)| deposit_rows::webhook_public_key(key))
+            .collect();
+        // Its own may not be written yet.
+        if let Some(own) = &services.webhooks.keys {
+            keys.extend(own.public());
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        Ok(keys)
+    }
+
+    /// How far the blocks of chains were followed for deposits, by this process.
+    pub fn follows(&self) -> BTreeMap<FollowedChain, FollowCounts> {
+        self.inner.services.counters.follows()
     }
 
     /// How the nodes of the chains are doing.

@@ -142,7 +142,7 @@ impl CommitGuard for RestoreFence {
 /// For what belongs to no vault: its rows are guarded by their own versions.
 pub struct UnleasedGuard;
 
-/// Whether a write needs the lease of a vault.
+/// Whether a write needs a lease: that of a vault, or of the chain whose blocks are followed.
 fn needs_lease(write: &RowWrite) -> bool {
     if write.change == RowChange::Check {
         return false;
@@ -170,6 +170,11 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::Replacement
         | KeySpace::Awaiting
         | KeySpace::RuleChanges
+        | KeySpace::ChainCursor
+        | KeySpace::BlockHeader
+        | KeySpace::Transfer
+        | KeySpace::OpenTransfer
+        | KeySpace::TransferIndex
         | KeySpace::FirstWallet => true,
         // Guarded by their versions, or of no harm: simulations and how nodes are doing are only shown.
         KeySpace::VaultName
@@ -187,6 +192,12 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::NodeStatus
         | KeySpace::AuditEntry
         | KeySpace::AuditHead
+        | KeySpace::DepositAddress
+        | KeySpace::TransferNotice
+        | KeySpace::NoticeDue
+        | KeySpace::NoticeAfter
+        | KeySpace::WebhookSecret
+        | KeySpace::WebhookKey
         | KeySpace::Restore => false,
     }
 }

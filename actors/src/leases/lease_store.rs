@@ -18,11 +18,12 @@ pub(super) const MAX_LEASES_PER_COMMIT: usize = 256;
 /// Rows that one scan reads.
 const PAGE: usize = 10_000;
 
-/// Every scope with its lease, where there is one, and the version of that row.
+/// Every scope with its lease, where there is one, and the version of that row: those of the vaults, and these others.
 pub(super) async fn leases(
     store: &dyn Store,
+    others: impl IntoIterator<Item = LeaseScope>,
 ) -> Result<BTreeMap<LeaseScope, Option<(LeaseRow, u64)>>, Fault> {
-    let mut leases = BTreeMap::from([(LeaseScope::Maintenance, None)]);
+    let mut leases: BTreeMap<_, _> = others.into_iter().map(|scope| (scope, None)).collect();
     for (_, row) in all(store, KeySpace::VaultName).await? {
         // One that cannot be read must not stop the others.
         match rows::decode::<VaultId>(&row.value) {
@@ -44,6 +45,14 @@ pub(super) async fn leases(
         }
     }
     Ok(leases)
+}
+
+/// What one process does that belongs to no vault.
+pub(super) fn of_no_vault(services: &Services) -> Vec<LeaseScope> {
+    let chains = services.chains.followed().map(LeaseScope::Chain);
+    chains
+        .chain([LeaseScope::Maintenance, LeaseScope::Webhooks])
+        .collect()
 }
 
 /// Every row of a kind.
@@ -105,7 +114,7 @@ pub(super) async fn take(
 /// Of a store that no other process can have: everything is this one's, also what another process
 /// has left behind.
 pub async fn take_all(services: &Services) -> Result<(), Fault> {
-    let mut leases = leases(&*services.store).await?;
+    let mut leases = leases(&*services.store, of_no_vault(services)).await?;
     // Taken when it is needed.
     leases.remove(&LeaseScope::Maintenance);
     let (me, mut all) = (services.held_leases.me(), Vec::new());
@@ -250,7 +259,7 @@ mod tests {
             batch.put(name, Precondition::Absent, rows::encode(&id).unwrap());
         }
         store.commit(batch).await.unwrap();
-        let all = leases(&store).await.unwrap();
+        let all = leases(&store, [LeaseScope::Maintenance]).await.unwrap();
         // And that of what is done once for all.
         assert_eq!(all.len(), 100_002);
     }

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use super::{
     Lease, LeaseRow, LeaseScope, MAX_MEMBERS, MemberRow,
-    lease_store::{MAX_LEASES_PER_COMMIT, leases, release, take, take_all},
+    lease_store::{MAX_LEASES_PER_COMMIT, leases, of_no_vault, release, take, take_all},
     member, member_of,
     members::MemberTable,
     preferred,
@@ -173,7 +173,8 @@ impl LeaseManagerState {
         if signature == self.signature && self.rounds < ROUNDS_PER_FULL_SCAN {
             return Ok(());
         }
-        let leases = leases(&*self.services.store).await?;
+        let others = of_no_vault(&self.services);
+        let leases = leases(&*self.services.store, others).await?;
         // After the leases: an owner of one of them was there before.
         self.refresh_members().await?;
         let wanted = self.reconcile(myself, &leases);

@@ -16,7 +16,10 @@ mod manager;
 mod members;
 mod placement;
 
-use covault_core::ids::{OrchestratorId, VaultId};
+use covault_core::{
+    deposit::transfer::FollowedChain,
+    ids::{OrchestratorId, VaultId},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::store::{Key, KeySpace};
@@ -65,6 +68,10 @@ pub enum LeaseScope {
     Vault(VaultId),
     /// Work done once for all vaults: deleting old rows.
     Maintenance,
+    /// The blocks of a chain are followed.
+    Chain(FollowedChain),
+    /// What webhooks are to be told is sent.
+    Webhooks,
 }
 
 impl LeaseScope {
@@ -73,6 +80,8 @@ impl LeaseScope {
         match self {
             LeaseScope::Vault(vault) => Key::new(KeySpace::Lease, &[&[1], vault.as_bytes()]),
             LeaseScope::Maintenance => Key::new(KeySpace::Lease, &[&[2]]),
+            LeaseScope::Chain(chain) => Key::new(KeySpace::Lease, &[&[3], &chain.key()]),
+            LeaseScope::Webhooks => Key::new(KeySpace::Lease, &[&[4]]),
         }
     }
 
@@ -83,6 +92,8 @@ impl LeaseScope {
                 vault.try_into().ok()?,
             ))),
             (2, []) => Some(LeaseScope::Maintenance),
+            (3, chain) => FollowedChain::of_key(chain.try_into().ok()?).map(LeaseScope::Chain),
+            (4, []) => Some(LeaseScope::Webhooks),
             _ => None,
         }
     }

@@ -3,16 +3,23 @@ use covault_core::{
     audit::AuditChain,
     deposit::{DepositNetwork, SweepRoute, Webhook},
     fault::{Class, Fault},
-    ids::VaultId,
+    ids::{TokenId, VaultId},
     schema::admin,
 };
 use reqwest::Url;
+use secrecy::ExposeSecret as _;
 
 use super::{Operation, OperationCall};
 use crate::{
     audit::{self, AuditActor, AuditNote},
     deposits::{self, sweep_token},
-    store::{Batch, CommitError, Precondition, rows},
+    services::Services,
+    store::{
+        Batch, CommitError, Precondition,
+        deposit_rows::{self, WebhookSecretRow},
+        rows,
+    },
+    webhooks::{TargetRules, WebhookSecret},
 };
 
 /// Most characters of a webhook's URL.
@@ -35,6 +42,7 @@ impl Operation for ConfigureSweep {
             vault_uuid,
             target,
             webhook,
+            new_webhook_secret,
         } = request;
         let network = DepositNetwork::parse(&network)
             .ok_or_else(|| Fault::field("network", "must be EVM or TRON"))?;
@@ -72,11 +80,16 @@ impl Operation for ConfigureSweep {
             route.target = Some(target);
         }
         if let Some(webhook) = webhook {
-            route.webhook = check_url(webhook)?;
+            route.webhook = check_url(webhook, &services.webhooks.rules)?;
         }
-        if route != before {
+        let secret = secret(services, token.id, &route, new_webhook_secret).await?;
+        if route != before || secret.is_some() {
             let mut batch = Batch::new();
             batch.put(key, expect, rows::encode(&route)?);
+            if let Some((secret, expect)) = &secret {
+                let key = deposit_rows::webhook_secret(token.id);
+                batch.put(key, *expect, rows::encode(secret)?);
+            }
             let vault = route.vault.map(|vault| vault.to_string());
             // Of a webhook only that there is one: its URL may hold a key.
             let webhook = route.webhook.is_some();
@@ -89,6 +102,7 @@ impl Operation for ConfigureSweep {
             .fact("vault", vault.unwrap_or_default())
             .fact("target", route.target.as_deref().unwrap_or_default())
             .fact("webhook", if webhook { "set" } else { "none" })
+            .fact("webhookSecret", if secret.is_some() { "new" } else { "" })
             .fact(
                 "webhookChanged",
                 if route.webhook == before.webhook {
@@ -113,12 +127,39 @@ impl Operation for ConfigureSweep {
         Ok(admin::ConfigureSweepResponse {
             token: Some(token),
             networks,
+            webhook_secret: secret.map(|(row, _)| {
+                let text = WebhookSecret::new(row.secret).text();
+                text.expose_secret().to_owned()
+            }),
         })
     }
 }
 
+/// A secret for the webhooks of the token, when it has none and needs one, or wants another.
+async fn secret(
+    services: &Services,
+    token: TokenId,
+    route: &SweepRoute,
+    new: bool,
+) -> Result<Option<(WebhookSecretRow, Precondition)>, Fault> {
+    let key = deposit_rows::webhook_secret(token);
+    let expect = match services.load::<WebhookSecretRow>(&key).await? {
+        Some(_) if !new => return Ok(None),
+        Some((_, version)) => Precondition::Version(version),
+        None if route.webhook.is_none() => return Ok(None),
+        None => Precondition::Absent,
+    };
+    let mut secret = [0; 32];
+    services.entropy.fill(&mut secret);
+    let row = WebhookSecretRow {
+        secret,
+        created_at_ms: services.now_ms(),
+    };
+    Ok(Some((row, expect)))
+}
+
 /// A webhook that events can be sent to; `None` for an empty one.
-fn check_url(webhook: Webhook) -> Result<Option<Webhook>, Fault> {
+fn check_url(webhook: Webhook, rules: &TargetRules) -> Result<Option<Webhook>, Fault> {
     let refused = |problem: &str| Fault::field("webhook", problem);
     let text = webhook.0;
     if text.is_empty() {
@@ -138,6 +179,8 @@ fn check_url(webhook: Webhook) -> Result<Option<Webhook>, Fault> {
     if url.fragment().is_some() {
         return Err(refused("must not have a part behind #: it is never sent"));
     }
+    let checked = rules.check_url(&url);
+    checked.map_err(|refusal| refused(&refusal.to_string()))?;
     Ok(Some(Webhook(url.into())))
 }
 
@@ -147,7 +190,10 @@ mod tests {
     use super::*;
 
     fn url(text: &str) -> Result<Option<Webhook>, Fault> {
-        check_url(Webhook(text.to_owned()))
+        let rules = TargetRules {
+            allow: vec!["10.0.0.0/8".parse().unwrap()],
+        };
+        check_url(Webhook(text.to_owned()), &rules)
     }
 
     #[test]
@@ -173,6 +219,10 @@ mod tests {
             "https://user:hunter2@example.com",
             "https://user@example.com",
             "https://example.com/#part",
+            "http://169.254.169.254/latest/meta-data",
+            "http://2130706433/",
+            "http://[::1]:8080/",
+            "http://192.168.0.1/",
             &long,
         ] {
             let fault = url(text).unwrap_err();

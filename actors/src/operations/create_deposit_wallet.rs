@@ -16,7 +16,7 @@ use crate::{
     vaults::{
         address_proofs,
         vault::{self, NewWallet},
-        wallets::WalletPlan,
+        wallets::{DepositPlan, WalletPlan},
     },
 };
 
@@ -60,7 +60,12 @@ impl Operation for CreateDepositWallet {
                 network: deposit.network.network(),
                 name: String::new(),
                 reference: String::new(),
-                deposit: Some(key),
+                deposit: Some(DepositPlan {
+                    row: key,
+                    network: deposit.network,
+                    token: call.caller.token,
+                    reference: deposit.reference.clone(),
+                }),
                 proven_reference: deposit.reference.clone(),
                 require_proof: deposit.require_proof,
                 command_commit,

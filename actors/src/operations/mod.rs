@@ -2,6 +2,7 @@
 //! them by the name of their method in the schema. Transports, forwarding and idempotency go by the
 //! registry: nothing else knows an operation.
 
+mod add_sweep_asset;
 mod add_watch_address;
 mod admin;
 mod admit_node;
@@ -35,12 +36,15 @@ mod list_nodes;
 mod list_stuck_requests;
 mod list_tokens;
 mod list_vaults;
+mod list_webhook_events;
 mod lookup;
 mod person;
 mod reject_signing_request;
 mod reject_signing_requests;
 mod remove_node;
+mod remove_sweep_asset;
 mod replace_transaction;
+mod replay_webhook_event;
 mod reshare_vault;
 mod resimulation;
 mod revoke_token;
@@ -78,6 +82,7 @@ macro_rules! operations {
 
 // Every operation. A test finds a method of the schema that is missing here.
 operations! {
+    add_sweep_asset::AddSweepAsset,
     add_watch_address::AddWatchAddress,
     admit_node::AdmitNode,
     approve_signing_request::ApproveSigningRequest,
@@ -110,10 +115,13 @@ operations! {
     list_stuck_requests::ListStuckRequests,
     list_tokens::ListTokens,
     list_vaults::ListVaults,
+    list_webhook_events::ListWebhookEvents,
     reject_signing_request::RejectSigningRequest,
     reject_signing_requests::RejectSigningRequests,
     remove_node::RemoveNode,
+    remove_sweep_asset::RemoveSweepAsset,
     replace_transaction::ReplaceTransaction,
+    replay_webhook_event::ReplayWebhookEvent,
     reshare_vault::ReshareVault,
     resimulation::Resimulation,
     revoke_token::RevokeToken,

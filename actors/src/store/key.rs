@@ -84,11 +84,33 @@ pub enum KeySpace {
     Member = 41,
     /// Node id -> how it is doing; nothing -> those that were not admitted and want to be.
     NodeStatus = 42,
+    /// Chain -> how far its blocks were followed.
+    ChainCursor = 43,
+    /// Chain, number -> header of a block that was followed and may be replaced, and of the newest that may not.
+    BlockHeader = 44,
+    /// Network, address -> who is told of its transfers.
+    DepositAddress = 45,
+    /// Chain, transaction, which of its transfers, side, token id -> where a transfer stands.
+    Transfer = 46,
+    /// Chain, number of a block, key of a transfer -> nothing: those that blocks to come can change.
+    OpenTransfer = 47,
+    /// Network, address, chain, number of a block, key of a transfer -> nothing: the transfers of an address.
+    TransferIndex = 48,
+    /// Event id -> what is told of a transfer.
+    TransferNotice = 49,
+    /// Token id, network, time, event id -> nothing: what is to be sent then.
+    NoticeDue = 50,
+    /// Event id -> the event that is sent after it.
+    NoticeAfter = 51,
+    /// Token id -> the secret that its webhooks are signed with.
+    WebhookSecret = 52,
+    /// Public key -> since when an orchestrator signs webhooks with it.
+    WebhookKey = 53,
 }
 
 impl KeySpace {
     /// Every kind, in order.
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 50] = [
         Self::Vault,
         Self::VaultName,
         Self::Wallet,
@@ -128,6 +150,17 @@ impl KeySpace {
         Self::Lease,
         Self::Member,
         Self::NodeStatus,
+        Self::ChainCursor,
+        Self::BlockHeader,
+        Self::DepositAddress,
+        Self::Transfer,
+        Self::OpenTransfer,
+        Self::TransferIndex,
+        Self::TransferNotice,
+        Self::NoticeDue,
+        Self::NoticeAfter,
+        Self::WebhookSecret,
+        Self::WebhookKey,
     ];
 
     /// The kind of a number.

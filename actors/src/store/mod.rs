@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 mod conformance;
+pub(crate) mod deposit_rows;
 pub(crate) mod key;
 pub mod memory;
 pub mod postgres;

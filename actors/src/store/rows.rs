@@ -417,6 +417,14 @@ pub fn sweep_route(token: TokenId, network: DepositNetwork) -> Key {
     )
 }
 
+/// The token and the network of a row of [`KeySpace::SweepRoute`].
+pub fn split_sweep_route(key: &Key) -> Option<(TokenId, DepositNetwork)> {
+    let (number, token) = key.bytes.split_last()?;
+    let mut networks = DepositNetwork::ALL.into_iter();
+    let network = networks.find(|network| network.number() == *number)?;
+    Some((TokenId::from_bytes(token.try_into().ok()?), network))
+}
+
 /// [`KeySpace::Deposit`].
 pub fn deposit(token: TokenId, network: DepositNetwork, reference: &str) -> Key {
     Key::new(
@@ -496,4 +504,4 @@ pub fn audit_chain(key: &Key) -> Option<AuditChain> {
 
 #[cfg(test)]
 #[path = "rows_tests.rs"]
-mod tests;
+pub(in crate::store) mod tests;

@@ -3,14 +3,17 @@
 
 #![allow(non_snake_case)]
 
-use std::{fs, path::PathBuf};
+use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use covault_core::{
     approval::{ApprovalProof, ApprovalTerms, GivenApproval},
     attest::{AddressProof, AddressStatement, MadeKey},
     audit::LinkedEntry,
     batch::{self, BatchPayment},
-    deposit::{AddressWatch, Deposit, SweepRoute, Webhook},
+    deposit::{
+        AddressWatch, ChainAssets, Deposit, SweepRoute, Webhook,
+        transfer::{Account, FollowedChain},
+    },
     derive::{KeyPath, RootKey},
     fault::ExecuteCode,
     ids::{OrchestratorId, SessionId, WalletId, WatchId},
@@ -39,7 +42,7 @@ use crate::{
     port::{NodeHalt, NodeView, UnadmittedView},
 };
 
-fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(name: &str, value: &T) {
+pub fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(name: &str, value: &T) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../tests/wire")
         .join(format!("{name}.hex"));
@@ -577,6 +580,13 @@ fn tokens_and_deposits__should_load_for_ever() {
         vault: Some(VaultId::from_bytes([2; 16])),
         target: Some("0xaa".into()),
         webhook: Some(Webhook("https://example.com/".into())),
+        assets: BTreeMap::from([(
+            FollowedChain::Evm(1),
+            ChainAssets {
+                coin_minimum: Some("1".into()),
+                tokens: BTreeMap::from([(Account([9; 20]), "2".into())]),
+            },
+        )]),
     };
     check("sweep-route-v1", &route);
     check("sweep-route-v1-empty", &SweepRoute::default());

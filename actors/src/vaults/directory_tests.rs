@@ -21,6 +21,7 @@ async fn directory__should_never_run_two_actors_for_one_vault() {
         entropy: Arc::new(CounterEntropy::default()),
         chains: ChainClients::default(),
         settings: Settings::default(),
+        webhooks: Default::default(),
         sharing: OrchestratorSharing::default(),
     };
     let services = Arc::new(Services::new(parts, Listeners::none()));

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use covault_core::{
     attest::AddressProof,
     audit::AuditChain,
-    deposit::{self, Deposit},
+    deposit::{
+        self, Deposit, DepositNetwork,
+        transfer::{Account, AddressOwner},
+    },
     derive::KeyPath,
     fault::{Class, Fault},
-    ids::VaultId,
+    ids::{TokenId, VaultId},
     networks::Network,
     schema::wire,
     wallet::{Wallet, WalletStatus},
@@ -18,10 +21,23 @@ use prost::Message as _;
 use crate::{
     audit::AuditNote,
     commands::command_commit::CommandCommit,
+    deposits::addresses,
     services::Services,
     store::{Batch, CommitError, Key, KeySpace, Precondition, Scan, rows},
     vaults::address_proofs::{self, ProofQueues, ShareHolders},
 };
+
+/// The deposit that a wallet is made for.
+pub struct DepositPlan {
+    /// Its row.
+    pub row: Key,
+    /// The network of the deposits.
+    pub network: DepositNetwork,
+    /// The API token whose webhook is told.
+    pub token: TokenId,
+    /// The client's reference.
+    pub reference: String,
+}
 
 /// A wallet as the client wants it.
 pub struct WalletPlan {
@@ -31,8 +47,8 @@ pub struct WalletPlan {
     pub name: String,
     /// Its reference, checked.
     pub reference: String,
-    /// The row of the deposit that it is made for.
-    pub deposit: Option<Key>,
+    /// The deposit that it is made for.
+    pub deposit: Option<DepositPlan>,
     /// The reference that its proof names: its own, or the deposit's.
     pub proven_reference: String,
     /// Without a proof of its address nothing is made.
@@ -130,12 +146,23 @@ async fn store(
             id,
         );
     }
-    if let Some(key) = &plan.deposit {
+    if let Some(plan) = &plan.deposit {
         let deposit = Deposit {
             wallet: wallet.id,
             created_at_ms: wallet.created_at_ms,
         };
-        batch.put(key.clone(), Precondition::Absent, rows::encode(&deposit)?);
+        let row = rows::encode(&deposit)?;
+        batch.put(plan.row.clone(), Precondition::Absent, row);
+        // In the same commit: whatever is sent to the address once it was told is seen.
+        let account = Account::parse(plan.network, &wallet.address)
+            .ok_or_else(|| Fault::bug("the address of a deposit wallet cannot be read"))?;
+        let owner = AddressOwner {
+            token: plan.token,
+            reference: plan.reference.clone(),
+            wallet: Some((wallet.id, wallet.vault)),
+            since_ms: 0,
+        };
+        addresses::add(services, &mut batch, plan.network, account, owner).await?;
     }
     address_proofs::add_to(&mut batch, wallet, &plan.proven_reference, proof)?;
     let for_deposit = plan.deposit.is_some();

@@ -67,6 +67,11 @@ impl Drop for Anvil {
 impl Anvil {
     /// It makes blocks only on request.
     pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// The same, with more arguments.
+    pub async fn start_with(more: &[&str]) -> Self {
         // Another test of the process may have installed it.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/node");
@@ -74,6 +79,7 @@ impl Anvil {
         let (port, chain) = (free_port().to_string(), CHAIN.to_string());
         let process = Command::new(program)
             .args(["--no-mining", "--port", &port, "--chain-id", &chain])
+            .args(more)
             .stdout(Stdio::null())
             .spawn()
             .unwrap();

@@ -26,6 +26,8 @@ mod chain_double;
 mod coin_control;
 #[path = "../../../tests/support/delayed_port.rs"]
 mod delayed_port;
+mod deposit_chain;
+mod deposit_tron;
 mod deposits;
 #[path = "../../../tests/support/disk.rs"]
 mod disk;

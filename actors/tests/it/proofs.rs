@@ -161,6 +161,7 @@ async fn deposit_wallet__should_have_a_proof_of_its_reference() {
         vault_uuid: Some(vault.to_string()),
         target: Some(TARGET.into()),
         webhook: None,
+        new_webhook_secret: false,
     };
     call::<ConfigureSweep>(&gateway, &admin(), request)
         .await

@@ -264,6 +264,7 @@ async fn a_command__should_do_nothing_when_its_token_is_revoked_before_its_commi
                     vault_uuid: Some(vault.to_string()),
                     target: (network == DepositNetwork::Evm).then(|| TARGET.into()),
                     webhook: Some("https://example.com/".into()),
+                    new_webhook_secret: false,
                 };
                 let configured = call::<ConfigureSweep>(&operator, &admin(), change).await;
                 configured.unwrap();

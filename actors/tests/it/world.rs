@@ -15,6 +15,7 @@ use covault_actors::{
     port::{MonotonicClock, SignerCluster},
     settings::{OrchestratorParts, OrchestratorSharing, Settings},
     store::{KeySpace, Scan, Store, memory::MemoryStore},
+    webhooks::WebhookParts,
 };
 use covault_core::{
     fault::Fault,
@@ -59,6 +60,8 @@ pub struct World {
     pub monotonic: Arc<ManualClock>,
     pub runs_vaults: bool,
     pub home: Option<[u8; 32]>,
+    /// Nothing is sent to webhooks without keys.
+    pub webhooks: WebhookParts,
 }
 
 impl World {
@@ -96,6 +99,7 @@ impl World {
             monotonic: Arc::default(),
             runs_vaults: true,
             home: None,
+            webhooks: WebhookParts::default(),
         }
     }
 
@@ -163,6 +167,7 @@ impl World {
             entropy: Arc::clone(&self.entropy) as Arc<dyn Entropy>,
             chains,
             settings: self.settings.clone(),
+            webhooks: self.webhooks.clone(),
             sharing: OrchestratorSharing {
                 name: "test".into(),
                 home: self.home,

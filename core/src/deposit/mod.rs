@@ -15,8 +15,11 @@ pub mod lifecycle;
 pub mod ring;
 pub mod transfer;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
+use self::transfer::{Account, FollowedChain};
 use crate::{
     fault::{Class, Fault},
     ids::{VaultId, WalletId, WatchId},
@@ -28,7 +31,7 @@ use crate::{
 pub const MAX_REF: usize = 128;
 
 /// A network that deposits are taken on. The wire knows it by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum DepositNetwork {
     /// Every EVM chain that is configured: one address for all.
     Evm,
@@ -176,6 +179,16 @@ impl std::fmt::Debug for Webhook {
     }
 }
 
+/// What a sweep token takes on one chain.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChainAssets {
+    /// The least amount of the chain's coin that is swept, in its smallest unit, as decimal digits; `None`: the coin is
+    /// told, and not swept.
+    pub coin_minimum: Option<String>,
+    /// The tokens that are told, by contract, and the least amount of each that is swept.
+    pub tokens: BTreeMap<Account, String>,
+}
+
 /// A sweep token's configuration for one network. All of it can come piece by piece.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SweepRoute {
@@ -185,9 +198,17 @@ pub struct SweepRoute {
     pub target: Option<String>,
     /// Where events go.
     pub webhook: Option<Webhook>,
+    /// What is taken, by chain.
+    pub assets: BTreeMap<FollowedChain, ChainAssets>,
 }
 
 impl SweepRoute {
+    /// The tokens that are told on a chain.
+    pub fn tokens(&self, chain: FollowedChain) -> impl Iterator<Item = Account> + '_ {
+        let assets = self.assets.get(&chain).into_iter();
+        assets.flat_map(|assets| assets.tokens.keys().copied())
+    }
+
     /// The vault of new deposit wallets.
     ///
     /// # Errors

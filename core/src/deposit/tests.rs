@@ -113,6 +113,7 @@ fn route__should_say_what_is_missing() {
         vault: Some(vault),
         target: Some(EVM.into()),
         webhook: Some(Webhook("https://example.com/secret".into())),
+        ..SweepRoute::default()
     };
     assert_eq!(route.deposit_vault().unwrap(), vault);
     assert!(route.check_webhook().is_ok());

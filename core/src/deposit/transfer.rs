@@ -125,6 +125,8 @@ pub enum TransferIndex {
     Value,
     /// The event with this number, of those of its transaction, from 0.
     Log(u32),
+    /// The coin that a contract passes on: the internal transaction with this number, from 0.
+    Internal(u32),
 }
 
 impl TransferIndex {
@@ -133,19 +135,56 @@ impl TransferIndex {
         let (kind, number) = match self {
             TransferIndex::Value => (1, 0),
             TransferIndex::Log(number) => (2, number),
+            TransferIndex::Internal(number) => (3, number),
         };
         let [a, b, c, d] = u32::to_be_bytes(number);
         [kind, a, b, c, d]
     }
 }
 
-/// As events have it: `value`, `log-3`.
+/// As events have it: `value`, `log-3`, `internal-0`.
 impl fmt::Display for TransferIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             TransferIndex::Value => f.write_str("value"),
             TransferIndex::Log(number) => write!(f, "log-{number}"),
+            TransferIndex::Internal(number) => write!(f, "internal-{number}"),
         }
+    }
+}
+
+/// A transfer as a block shows it, before it is known whether it happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Candidate {
+    /// The hash of the transaction.
+    pub tx: [u8; 32],
+    /// Where it is.
+    pub place: CandidatePlace,
+    /// Who had it.
+    pub from: Account,
+    /// Who has it.
+    pub to: Account,
+    /// The contract of the token; `None`: the chain's coin.
+    pub asset: Option<Account>,
+    /// How much in the smallest unit, big-endian.
+    pub amount: [u8; 32],
+}
+
+/// Where a block shows a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CandidatePlace {
+    /// It is what the transaction itself moves, if that succeeds.
+    Value,
+    /// It is the log with this number, counted over the whole block.
+    LogOfBlock(u64),
+    /// It has happened, and which transfer of the transaction it is, is known.
+    Certain(TransferIndex),
+}
+
+impl Candidate {
+    /// As [`Transfer::moves_something`].
+    pub fn moves_something(&self) -> bool {
+        self.amount != [0; 32] && self.from != self.to
     }
 }
 
@@ -287,6 +326,7 @@ mod tests {
             TransferIndex::Log(0),
             TransferIndex::Log(1),
             TransferIndex::Log(u32::MAX),
+            TransferIndex::Internal(0),
         ];
         for (at, one) in all.iter().enumerate() {
             assert!(

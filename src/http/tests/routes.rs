@@ -148,6 +148,7 @@ async fn api_of(
             execute_wait_ms: 1000,
             ..Settings::default()
         },
+        webhooks: Default::default(),
         sharing: OrchestratorSharing::default(),
     })
     .await

@@ -70,6 +70,47 @@ impl Call<TronHttp> for TronQuery {
     }
 }
 
+/// One whose answer is a list.
+pub struct TronListQuery(TronQuery);
+
+impl TronQuery {
+    /// Its answer is a list, of what a whole block has.
+    pub fn list(self) -> TronListQuery {
+        TronListQuery(self.of_blocks())
+    }
+
+    /// As [`NodeRequest::of_blocks`].
+    #[must_use]
+    pub fn of_blocks(self) -> Self {
+        Self(self.0.of_blocks())
+    }
+}
+
+impl Call<TronHttp> for TronListQuery {
+    type Answer = Value;
+
+    fn subject(&self) -> &'static str {
+        self.0.subject()
+    }
+
+    fn request(&self, protocol: &TronHttp) -> NodeRequest {
+        self.0.request(protocol)
+    }
+
+    fn read(
+        &self,
+        protocol: &TronHttp,
+        response: &NodeResponse,
+    ) -> ParsedResponse<Result<Value, Infallible>> {
+        match response.json::<Value>().filter(Value::is_array) {
+            Some(list) if response.is_success() => ParsedResponse::Value(Ok(list)),
+            _ => self.0.read(protocol, response).and_then(|_| {
+                ParsedResponse::Malformed("the node's answer is not a JSON list".into())
+            }),
+        }
+    }
+}
+
 /// Answers are JSON objects; nodes answer with HTTP 200 also when they cannot.
 fn read(answer: &NodeResponse) -> ParsedResponse<Value> {
     match answer.status {

@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use alloy_primitives::U256;
 use serde_json::Value;
 
-use crate::deposit::transfer::{Account, BlockHeader, BlockRef, Transfer, TransferIndex};
+use crate::deposit::transfer::{
+    Account, BlockHeader, BlockRef, Candidate, CandidatePlace, Transfer, TransferIndex,
+};
 
 /// keccak256 of `Transfer(address,address,uint256)` (EIP-20).
 pub const TRANSFER_TOPIC: &str =
@@ -40,23 +42,6 @@ pub struct BlockTransaction {
     pub to: Option<Account>,
     /// wei, big-endian.
     pub value: [u8; 32],
-}
-
-/// A transfer before its receipt was read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Candidate {
-    /// The hash of the transaction.
-    pub tx: [u8; 32],
-    /// The number of its log within the block; `None`: the transaction's own value.
-    pub log: Option<u64>,
-    /// Who had it.
-    pub from: Account,
-    /// Who has it.
-    pub to: Account,
-    /// The contract of the token; `None`: the chain's coin.
-    pub asset: Option<Account>,
-    /// How much in the smallest unit, big-endian.
-    pub amount: [u8; 32],
 }
 
 /// What became of a transaction.
@@ -129,7 +114,7 @@ impl EvmBlock {
         self.transactions.iter().filter_map(|transaction| {
             let candidate = Candidate {
                 tx: transaction.hash,
-                log: None,
+                place: CandidatePlace::Value,
                 from: transaction.from,
                 to: transaction.to?,
                 asset: None,
@@ -171,7 +156,7 @@ impl EvmBlock {
             }
             let candidate = moved.map(|moved| Candidate {
                 tx,
-                log: Some(number),
+                place: CandidatePlace::LogOfBlock(number),
                 from: moved.from,
                 to: moved.to,
                 asset: Some(moved.asset),
@@ -201,34 +186,33 @@ impl BlockTransaction {
     }
 }
 
-impl Candidate {
-    fn moves_something(&self) -> bool {
-        self.amount != [0; 32] && self.from != self.to
-    }
-
-    /// The transfer, by the receipt of its transaction; `None` when that has failed.
+impl TransferReceipt {
+    /// A transfer of the transaction, by the receipt of its transaction; `None` when that has failed.
     ///
     /// # Errors
     /// [`BlockError`] when the receipt is of another transaction or contradicts what was said before.
-    pub fn with(&self, receipt: &TransferReceipt) -> Result<Option<Transfer>, BlockError> {
-        if receipt.tx != self.tx {
+    pub fn confirm(&self, candidate: &Candidate) -> Result<Option<Transfer>, BlockError> {
+        if self.tx != candidate.tx {
             return Err(BlockError("the receipt is of another transaction"));
         }
-        let index = match self.log {
-            None if !receipt.success => return Ok(None),
-            None => TransferIndex::Value,
-            Some(number) => {
+        let index = match candidate.place {
+            CandidatePlace::Value if !self.success => return Ok(None),
+            CandidatePlace::Value => TransferIndex::Value,
+            CandidatePlace::Certain(index) => index,
+            CandidatePlace::LogOfBlock(number) => {
                 let of = |(at, (is, _)): (usize, &(u64, _))| (*is == number).then_some(at);
-                let at = receipt.logs.iter().enumerate().find_map(of);
+                let at = self.logs.iter().enumerate().find_map(of);
                 let at = at.ok_or(BlockError("the receipt does not have a log of the block"))?;
-                let said = receipt.logs.get(at).and_then(|(_, moved)| *moved);
+                let said = self.logs.get(at).and_then(|(_, moved)| *moved);
                 let moved = LogTransfer {
-                    asset: self.asset.ok_or(BlockError("a log without a contract"))?,
-                    from: self.from,
-                    to: self.to,
-                    amount: self.amount,
+                    asset: candidate
+                        .asset
+                        .ok_or(BlockError("a log without a contract"))?,
+                    from: candidate.from,
+                    to: candidate.to,
+                    amount: candidate.amount,
                 };
-                if !receipt.success || said != Some(moved) {
+                if !self.success || said != Some(moved) {
                     return Err(BlockError("the receipt contradicts a log of the block"));
                 }
                 let at = u32::try_from(at);
@@ -236,17 +220,15 @@ impl Candidate {
             }
         };
         Ok(Some(Transfer {
-            tx: self.tx,
+            tx: candidate.tx,
             index,
-            from: self.from,
-            to: self.to,
-            asset: self.asset,
-            amount: self.amount,
+            from: candidate.from,
+            to: candidate.to,
+            asset: candidate.asset,
+            amount: candidate.amount,
         }))
     }
-}
 
-impl TransferReceipt {
     /// The receipt of a transaction of a block.
     ///
     /// # Errors

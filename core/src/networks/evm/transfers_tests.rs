@@ -78,7 +78,10 @@ fn block__should_say_what_its_transactions_move() {
     let [one] = values.as_slice() else {
         panic!("{values:?}");
     };
-    assert_eq!((one.tx, one.log, one.asset), ([1; 32], None, None));
+    assert_eq!(
+        (one.tx, one.place, one.asset),
+        ([1; 32], CandidatePlace::Value, None)
+    );
     assert_eq!((one.from, one.to), (Account([0xa; 20]), Account([0xb; 20])));
     // To oneself is told to nobody.
     let circle = transaction(1, 0xa, json!(bytes(0xa, 20)), "0x5");
@@ -160,9 +163,15 @@ fn logs__should_give_what_exactly_a_transfer_moves() {
     let found = tokens(all).unwrap();
     let found: Vec<_> = found
         .iter()
-        .map(|it| (it.log, it.from.0[0], it.to.0[0]))
+        .map(|it| (it.place, it.from.0[0], it.to.0[0]))
         .collect();
-    assert_eq!(found, [(Some(0), 2, 1), (Some(4), 1, 2)]);
+    assert_eq!(
+        found,
+        [
+            (CandidatePlace::LogOfBlock(0), 2, 1),
+            (CandidatePlace::LogOfBlock(4), 1, 2)
+        ]
+    );
     assert_eq!(tokens(json!([])).unwrap(), []);
 }
 
@@ -224,16 +233,17 @@ fn logs__should_be_refused_when_they_are_not_what_was_asked_for() {
 fn transfers__should_be_those_that_receipts_confirm() {
     let value = plain().values().next().unwrap();
     let good = read(&receipt(1, "0x1", vec![])).unwrap();
-    let transfer = value.with(&good).unwrap().unwrap();
+    let transfer = good.confirm(&value).unwrap().unwrap();
     assert_eq!(transfer.index, TransferIndex::Value);
     // A failed transaction moves nothing.
     assert_eq!(
-        value.with(&read(&receipt(1, "0x0", vec![])).unwrap()),
+        read(&receipt(1, "0x0", vec![])).unwrap().confirm(&value),
         Ok(None)
     );
     assert!(
-        value
-            .with(&read(&receipt(2, "0x1", vec![])).unwrap())
+        read(&receipt(2, "0x1", vec![]))
+            .unwrap()
+            .confirm(&value)
             .is_err()
     );
 
@@ -241,7 +251,7 @@ fn transfers__should_be_those_that_receipts_confirm() {
     let moved = tokens(json!([log(41, 1, 2, 7)])).unwrap()[0];
     let other = changed(log(40, 1, 2, 7), "address", json!(bytes(0xee, 20)));
     let good = receipt(3, "0x1", vec![other.clone(), log(41, 1, 2, 7)]);
-    let transfer = moved.with(&read(&good).unwrap()).unwrap().unwrap();
+    let transfer = read(&good).unwrap().confirm(&moved).unwrap().unwrap();
     assert_eq!(transfer.index, TransferIndex::Log(1));
     assert_eq!(
         (transfer.asset, transfer.amount_text()),
@@ -259,7 +269,7 @@ fn transfers__should_be_those_that_receipts_confirm() {
         ),
         receipt(3, "0x1", vec![]),
     ] {
-        assert!(moved.with(&read(&bad).unwrap()).is_err(), "{bad}");
+        assert!(read(&bad).unwrap().confirm(&moved).is_err(), "{bad}");
     }
     for bad in [
         Value::Null,

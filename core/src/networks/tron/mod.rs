@@ -9,6 +9,7 @@ mod chain_data;
 pub(super) mod payload;
 mod proto;
 mod rules;
+pub mod transfers;
 mod tx;
 
 pub use self::{

@@ -1,0 +1,206 @@
+//! Blocks of EVM chains: `eth_getBlockByNumber`, then `eth_getLogs` by the hash that it named, then the receipts of what
+//! matters. docs/deposits.md says how many calls that is.
+
+use std::collections::BTreeSet;
+
+use async_trait::async_trait;
+use covault_core::{
+    deposit::transfer::{Account, BlockHeader, BlockRef, Candidate, Transfer},
+    networks::evm::transfers::{
+        BlockError, EvmBlock, TRANSFER_TOPIC, TransferReceipt, read_header,
+    },
+};
+use futures::future::try_join_all;
+use serde_json::{Value, json};
+
+use super::{EvmNode, FINAL_DEPTH, knows_no_such_block};
+use crate::chain_rpc::{
+    BlockSource, ChainBlock, ChainError,
+    client::Call as _,
+    exchange::ParsedResponse,
+    jsonrpc::{RpcCall, RpcCallError, RpcCalls, quantity},
+};
+
+/// Receipts in one HTTP request: one of a transaction with many logs may be a megabyte.
+const RECEIPTS: usize = 10;
+
+/// What a node said, or why it is not taken.
+fn taken<T>(read: Result<T, BlockError>) -> ParsedResponse<T> {
+    match read {
+        Ok(value) => ParsedResponse::Value(value),
+        Err(error) => ParsedResponse::Malformed(format!("the node is not believed: {error}")),
+    }
+}
+
+fn unknown(error: BlockError) -> ChainError {
+    ChainError::Unknown(format!("the nodes are not believed: {error}"))
+}
+
+impl EvmNode {
+    /// The logs of the transfers of these tokens in a block.
+    async fn token_logs(
+        &self,
+        block: &EvmBlock,
+        tokens: &BTreeSet<Account>,
+    ) -> Result<Vec<Candidate>, ChainError> {
+        if tokens.is_empty() {
+            return Ok(Vec::new());
+        }
+        let hash = |hash: &[u8]| format!("0x{}", hex::encode(hash));
+        let addresses: Vec<_> = tokens.iter().map(|token| hash(&token.0)).collect();
+        let filter = json!({
+            "blockHash": hash(&block.header.block.hash),
+            "address": addresses,
+            "topics": [TRANSFER_TOPIC],
+        });
+        let call = RpcCall("eth_getLogs", json!([filter]));
+        let call = call.reading(|logs: &Value| taken(block.tokens(logs, tokens)));
+        Ok(self.rpc.agreed(call, Vec::eq).await?)
+    }
+
+    async fn receipts(
+        &self,
+        block: &BlockRef,
+        transactions: &[[u8; 32]],
+    ) -> Result<Vec<TransferReceipt>, ChainError> {
+        let call = |tx: &[u8; 32]| {
+            let hash = format!("0x{}", hex::encode(tx));
+            RpcCall("eth_getTransactionReceipt", json!([hash]))
+        };
+        let read = |receipt: &Value| taken(TransferReceipt::read(receipt, block));
+        let several = RpcCalls(transactions.iter().map(call).collect());
+        let several = several.reading(|answers: &Vec<Result<Value, _>>| {
+            let receipts = answers.iter().map(|answer| match answer {
+                Ok(receipt) => TransferReceipt::read(receipt, block),
+                Err(_) => Err(BlockError("it gives no receipt")),
+            });
+            taken(receipts.collect::<Result<Vec<_>, _>>())
+        });
+        if transactions.len() > 1 {
+            match self.rpc.agreed(several, Vec::eq).await {
+                // It takes no two questions at once, or gave up on this many.
+                Err(RpcCallError::Node(_)) => {}
+                answer => return Ok(answer?),
+            }
+        }
+        let each = transactions
+            .iter()
+            .map(|tx| self.rpc.agreed(call(tx).reading(read), TransferReceipt::eq));
+        Ok(try_join_all(each).await?)
+    }
+}
+
+#[async_trait]
+impl BlockSource for EvmNode {
+    async fn newest(&self) -> Result<u64, ChainError> {
+        let number = |number: &Value| u64::try_from(quantity(number)?).ok();
+        // Nodes are some blocks apart, and one that is far ahead of the others lies.
+        let same = |one: &u64, other: &u64| one.abs_diff(*other) <= FINAL_DEPTH;
+        let call = RpcCall("eth_blockNumber", json!([]));
+        Ok(self.rpc.query_quorum_by(call, number, same).await?)
+    }
+
+    /// The lowest that one of the nodes names that have to agree: they are some blocks apart, and one that is ahead may
+    /// lie.
+    async fn newest_final(&self) -> Result<Option<BlockRef>, ChainError> {
+        let call = RpcCall("eth_getBlockByNumber", json!(["finalized", false]));
+        let call = call.reading(|block: &Value| match block {
+            // A chain that has just begun.
+            Value::Null => ParsedResponse::Value(None),
+            block => taken(read_header(block).map(|header| Some(header.block))),
+        });
+        let said = self.rpc.voices(call, |_, _| true).await?;
+        let mut lowest: Option<BlockRef> = None;
+        for one in said {
+            match one {
+                Ok(Some(block)) => {
+                    lowest = lowest
+                        .filter(|lowest| lowest.number <= block.number)
+                        .or(Some(block));
+                }
+                Ok(None) => return Ok(None),
+                Err(error) if knows_no_such_block(&error) => return Ok(None),
+                Err(error) => return Err(RpcCallError::Node(error).into()),
+            }
+        }
+        Ok(lowest)
+    }
+
+    async fn block(
+        &self,
+        number: u64,
+        tokens: &BTreeSet<Account>,
+    ) -> Result<Option<ChainBlock>, ChainError> {
+        let params = json!([format!("{number:#x}"), true]);
+        let call = RpcCall("eth_getBlockByNumber", params);
+        let call = call.reading(|block: &Value| match block {
+            Value::Null => ParsedResponse::Value(None),
+            block => taken(EvmBlock::read(block).and_then(|block| {
+                match block.header.block.number == number {
+                    true => Ok(Some(block)),
+                    false => Err(BlockError("it gives another block than was asked for")),
+                }
+            })),
+        });
+        let Some(block) = self.rpc.agreed(call, Option::eq).await? else {
+            return Ok(None);
+        };
+        let mut candidates: Vec<_> = block.values().collect();
+        candidates.extend(self.token_logs(&block, tokens).await?);
+        Ok(Some(ChainBlock {
+            header: block.header,
+            candidates,
+        }))
+    }
+
+    async fn header_at(&self, number: u64) -> Result<BlockHeader, ChainError> {
+        let params = json!([format!("{number:#x}"), false]);
+        let call = RpcCall("eth_getBlockByNumber", params).reading(|block: &Value| {
+            taken(
+                read_header(block).and_then(|header| match header.block.number == number {
+                    true => Ok(header),
+                    false => Err(BlockError("it gives another block than was asked for")),
+                }),
+            )
+        });
+        Ok(self.rpc.agreed(call, BlockHeader::eq).await?)
+    }
+
+    async fn header_of(&self, block: &BlockRef) -> Result<BlockHeader, ChainError> {
+        let params = json!([format!("0x{}", hex::encode(block.hash)), false]);
+        let call = RpcCall("eth_getBlockByHash", params).reading(|found: &Value| {
+            taken(
+                read_header(found).and_then(|header| match header.block == *block {
+                    true => Ok(header),
+                    false => Err(BlockError("it gives another block than was asked for")),
+                }),
+            )
+        });
+        Ok(self.rpc.agreed(call, BlockHeader::eq).await?)
+    }
+
+    async fn confirm(
+        &self,
+        block: &BlockRef,
+        candidates: &[Candidate],
+    ) -> Result<Vec<Transfer>, ChainError> {
+        let transactions: BTreeSet<_> = candidates.iter().map(|candidate| candidate.tx).collect();
+        let transactions: Vec<_> = transactions.into_iter().collect();
+        let mut receipts = Vec::with_capacity(transactions.len());
+        for some in transactions.chunks(RECEIPTS) {
+            let found = self.receipts(block, some).await?;
+            if found.len() != some.len() {
+                return Err(unknown(BlockError("a receipt is missing")));
+            }
+            receipts.extend(found);
+        }
+        let mut transfers = Vec::with_capacity(candidates.len());
+        for candidate in candidates {
+            let receipt = receipts.iter().find(|receipt| receipt.tx == candidate.tx);
+            let receipt = receipt.ok_or(BlockError("a receipt is missing"));
+            let transfer = receipt.and_then(|receipt| receipt.confirm(candidate));
+            transfers.extend(transfer.map_err(unknown)?);
+        }
+        Ok(transfers)
+    }
+}

@@ -1,0 +1,341 @@
+//! What the blocks of a chain change in the store: gathered in memory, written in one commit.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use covault_core::{
+    amount::U256,
+    audit::AuditChain,
+    deposit::{
+        event::{EventId, Stage, TransferNotice},
+        lifecycle::{ChainView, Tell, TransferEvent, TransferState, step},
+        transfer::{Account, BlockHeader, BlockRef, FollowedChain, OwnedTransfer},
+    },
+    fault::Fault,
+    ids::VaultId,
+};
+
+use crate::{
+    audit::{AuditActor, AuditNote},
+    services::Services,
+    store::{
+        Batch, Key, Precondition,
+        deposit_rows::{self, CursorRow, Delivery, NoticeRow, TransferRow},
+        rows,
+    },
+};
+
+/// The transfers of a chain that blocks to come can change, by the keys of their rows.
+pub type OpenTransfers = BTreeMap<Vec<u8>, TransferRow>;
+
+/// What has changed since the last commit.
+#[derive(Default)]
+pub struct ChainChange {
+    /// Those that were changed: as they are stored, and as they are to be.
+    touched: BTreeMap<Vec<u8>, Touched>,
+    /// What is told, in order.
+    notices: Vec<NewNotice>,
+    /// Headers that are new, and numbers of those that are no longer kept.
+    headers: BTreeMap<u64, Option<BlockHeader>>,
+}
+
+struct Touched {
+    before: Option<TransferRow>,
+    after: Option<TransferRow>,
+}
+
+struct NewNotice {
+    id: EventId,
+    after: Option<EventId>,
+    notice: TransferNotice,
+}
+
+impl ChainChange {
+    /// Whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.touched.is_empty() && self.notices.is_empty() && self.headers.is_empty()
+    }
+
+    /// Whether anybody is told anything.
+    pub fn tells(&self) -> bool {
+        !self.notices.is_empty()
+    }
+
+    /// A block was followed.
+    pub fn add_header(&mut self, header: BlockHeader) {
+        self.headers.insert(header.block.number, Some(header));
+    }
+
+    /// A block is no longer kept.
+    pub fn drop_header(&mut self, number: u64) {
+        self.headers.insert(number, None);
+    }
+
+    /// A block has a transfer. `stored` is what is known of it, unless it is open.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Bug`] when another block has it.
+    pub fn include(
+        &mut self,
+        open: &mut OpenTransfers,
+        transfer: OwnedTransfer,
+        stored: Option<TransferRow>,
+        header: &BlockHeader,
+    ) -> Result<(), Fault> {
+        let key = transfer.key();
+        let known = match (open.get(&key), self.touched.get(&key)) {
+            (Some(row), _) => Some(row.clone()),
+            (None, Some(touched)) => touched.after.clone(),
+            (None, None) => stored.clone(),
+        };
+        let state = known.map(|row| row.state);
+        let next = step(state, TransferEvent::Included(header.block))?;
+        let row = next.next.map(|state| TransferRow {
+            transfer,
+            state,
+            timestamp_ms: header.timestamp_ms,
+        });
+        self.put(open, key, stored, row);
+        Ok(())
+    }
+
+    /// Blocks after this one were replaced.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Bug`] when that cannot be.
+    pub fn revert(&mut self, open: &mut OpenTransfers, ancestor: &BlockRef) -> Result<(), Fault> {
+        let is_replaced = |row: &TransferRow| {
+            let block = row.state.block();
+            block.is_some_and(|block| block.number > ancestor.number)
+        };
+        let replaced: Vec<_> = open.iter().filter(|(_, row)| is_replaced(row)).collect();
+        let replaced: Vec<_> = replaced.into_iter().map(|(key, _)| key.clone()).collect();
+        for key in replaced {
+            self.advance(open, &key, TransferEvent::BlockReplaced)?;
+        }
+        Ok(())
+    }
+
+    /// Tells what is deep enough or final by now, the oldest block first.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Bug`] when that cannot be.
+    pub fn settle(&mut self, open: &mut OpenTransfers, view: &ChainView) -> Result<(), Fault> {
+        let mut due: Vec<_> = open
+            .iter()
+            .filter(|(_, row)| view.next(&row.state).is_some())
+            .map(|(key, row)| (row.state.block().map(|block| block.number), key.clone()))
+            .collect();
+        due.sort_unstable();
+        for (_, key) in due {
+            while let Some(event) = open.get(&key).and_then(|row| view.next(&row.state)) {
+                self.advance(open, &key, event)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn advance(
+        &mut self,
+        open: &mut OpenTransfers,
+        key: &[u8],
+        event: TransferEvent,
+    ) -> Result<(), Fault> {
+        let Some(row) = open.get(key).cloned() else {
+            return Ok(());
+        };
+        let next = step(Some(row.state), event)?;
+        if let Some(tell) = next.tell {
+            self.tell(&row, &tell);
+        }
+        let after = next.next.map(|state| TransferRow {
+            state,
+            ..row.clone()
+        });
+        self.put(open, key.to_vec(), Some(row), after);
+        Ok(())
+    }
+
+    fn tell(&mut self, row: &TransferRow, tell: &Tell) {
+        let id = |tell: &Tell| EventId::of(&row.transfer, tell);
+        self.notices.push(NewNotice {
+            id: id(tell),
+            after: tell.predecessor().as_ref().map(id),
+            notice: TransferNotice {
+                stage: tell.stage,
+                transfer: row.transfer.clone(),
+                block: tell.block,
+                timestamp_ms: row.timestamp_ms,
+            },
+        });
+    }
+
+    fn put(
+        &mut self,
+        open: &mut OpenTransfers,
+        key: Vec<u8>,
+        before: Option<TransferRow>,
+        after: Option<TransferRow>,
+    ) {
+        match after.as_ref().filter(|row| row.state.is_open()) {
+            Some(row) => open.insert(key.clone(), row.clone()),
+            None => open.remove(&key),
+        };
+        // What is stored is what was there before the first change.
+        let touched = self.touched.entry(key).or_insert(Touched {
+            before,
+            after: None,
+        });
+        touched.after = after;
+    }
+
+    /// The batch that writes it all, with the cursor.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn batch(
+        &self,
+        services: &Services,
+        chain: FollowedChain,
+        cursor: &CursorRow,
+        expect: Precondition,
+    ) -> Result<Batch, Fault> {
+        let now_ms = services.now_ms();
+        let mut batch = Batch::new();
+        batch.put(deposit_rows::cursor(chain), expect, rows::encode(cursor)?);
+        for (number, header) in &self.headers {
+            let key = deposit_rows::header(chain, *number);
+            match header {
+                Some(header) => batch.put(key, Precondition::Any, rows::encode(header)?),
+                None => batch.delete(key, Precondition::Any),
+            };
+        }
+        for touched in self.touched.values() {
+            add_transfer(&mut batch, touched)?;
+        }
+        self.add_notices(&mut batch, services, now_ms).await?;
+        self.add_audit(&mut batch, chain, now_ms)?;
+        Ok(batch)
+    }
+
+    async fn add_notices(
+        &self,
+        batch: &mut Batch,
+        services: &Services,
+        now_ms: u64,
+    ) -> Result<(), Fault> {
+        let new: BTreeSet<_> = self.notices.iter().map(|new| new.id).collect();
+        for NewNotice { id, after, notice } in &self.notices {
+            let row = NoticeRow {
+                notice: notice.clone(),
+                created_at_ms: now_ms,
+                attempts: 0,
+                first_tried_at_ms: None,
+                delivery: Delivery::Waiting {
+                    problem: String::new(),
+                },
+            };
+            let key = deposit_rows::notice(*id);
+            batch.put(key, Precondition::Any, rows::encode(&row)?);
+            let waits_for = match after {
+                None => None,
+                Some(before) if new.contains(before) => Some(*before),
+                Some(before) => {
+                    let key = deposit_rows::notice(*before);
+                    let stored = services.load::<NoticeRow>(&key).await?;
+                    let waits = stored.as_ref().is_some_and(|(row, _)| !row.is_over());
+                    // Who delivers it may be another process: this is taken only while it is as it was read.
+                    let expect = stored.map_or(Precondition::Absent, |(_, version)| {
+                        Precondition::Version(version)
+                    });
+                    batch.check(key, expect);
+                    waits.then_some(*before)
+                }
+            };
+            match waits_for {
+                Some(before) => {
+                    let key = deposit_rows::notice_after(before);
+                    batch.put(key, Precondition::Any, rows::encode(id)?);
+                }
+                None => {
+                    let owner = &notice.transfer.owner;
+                    let network = notice.transfer.chain.network();
+                    let key = deposit_rows::notice_due(owner.token, network, now_ms, *id);
+                    batch.put(key, Precondition::Any, rows::encode(&())?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sums of what vaults got for good, and of what was taken back.
+    fn add_audit(&self, batch: &mut Batch, chain: FollowedChain, now_ms: u64) -> Result<(), Fault> {
+        let mut sums: BTreeMap<(VaultId, Stage, Option<Account>), (u64, U256)> = BTreeMap::new();
+        for NewNotice { notice, .. } in &self.notices {
+            let transfer = &notice.transfer;
+            let Some((_, vault)) = transfer.owner.wallet else {
+                continue;
+            };
+            if transfer.is_send || notice.stage == Stage::Confirmed {
+                continue;
+            }
+            let sum = sums.entry((vault, notice.stage, transfer.transfer.asset));
+            let (count, amount) = sum.or_default();
+            *count = count.saturating_add(1);
+            *amount = amount.saturating_add(U256::from_be_bytes(transfer.transfer.amount));
+        }
+        for ((vault, stage, asset), (count, amount)) in sums {
+            let event = match stage {
+                Stage::Reverted => "DepositsReverted",
+                Stage::Confirmed | Stage::Finalized => "DepositsFinalized",
+            };
+            let asset = asset.map(|asset| asset.text(chain.network()));
+            AuditNote::for_vault(&AuditActor::service(), vault, event)
+                .fact("chain", chain)
+                .fact("token", asset.unwrap_or_default())
+                .fact("transfers", count)
+                .fact("amount", amount)
+                .add_to(batch, AuditChain::Vault(vault), now_ms)?;
+        }
+        Ok(())
+    }
+}
+
+/// A transfer with the rows by which it is found.
+fn add_transfer(batch: &mut Batch, touched: &Touched) -> Result<(), Fault> {
+    let Touched { before, after } = touched;
+    let found_by = |row: &Option<TransferRow>| -> BTreeSet<Key> {
+        let Some(row) = row else {
+            return BTreeSet::new();
+        };
+        let Some(block) = row.state.block() else {
+            return BTreeSet::new();
+        };
+        let is_open = row.state.is_open();
+        let open = is_open.then(|| deposit_rows::open_transfer(&row.transfer, block.number));
+        let index = deposit_rows::transfer_index(&row.transfer, block.number);
+        open.into_iter().chain([index]).collect()
+    };
+    let (old, new) = (found_by(before), found_by(after));
+    for key in old.difference(&new) {
+        batch.delete(key.clone(), Precondition::Any);
+    }
+    for key in new.difference(&old) {
+        batch.put(key.clone(), Precondition::Any, rows::encode(&())?);
+    }
+    match (before, after) {
+        (_, Some(row)) => {
+            let key = deposit_rows::transfer(&row.transfer);
+            batch.put(key, Precondition::Any, rows::encode(row)?);
+        }
+        (Some(row), None) => {
+            batch.delete(deposit_rows::transfer(&row.transfer), Precondition::Any);
+        }
+        (None, None) => {}
+    }
+    Ok(())
+}
+
+/// Whether this is a state of which a block that follows may have the transfer.
+pub fn may_be_included(stored: Option<&TransferRow>) -> bool {
+    stored.is_none_or(|row| matches!(row.state, TransferState::Reverted { .. }))
+}

@@ -1,0 +1,585 @@
+//! Follows the blocks of one chain, for as long as this process has the lease of it: block after block by the hash of
+//! the parent, all that changes in one commit with the cursor. What fails is begun again from the store.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use covault_core::{
+    deposit::{
+        lifecycle::{ChainView, default_confirmations},
+        ring::{ForkSearch, HeaderRing, Succession},
+        transfer::{
+            Account, AddressOwner, BlockHeader, BlockRef, DepositAddress, FollowedChain,
+            OwnedTransfer,
+        },
+    },
+    fault::Fault,
+};
+use futures::future::join_all;
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+
+use super::{
+    change::{ChainChange, OpenTransfers, may_be_included},
+    routes::Routes,
+};
+use crate::{
+    chain_rpc::{BlockSource, ChainBlock, ChainError, FollowPolicy},
+    leases::LeaseScope,
+    services::Services,
+    store::{
+        KeySpace, Precondition, Scan,
+        deposit_rows::{self, CursorRow, TransferRow},
+        rows,
+    },
+};
+
+/// Blocks that are asked for at the same time, and written in one commit.
+const WINDOW: u64 = 16;
+/// Blocks that become final in one commit, at most.
+const MOST_FINALIZED: u64 = 1_000;
+/// Rows that one question to the store names.
+const KEYS: usize = 1_000;
+/// Blocks that a search for a common ancestor goes back at most in one look.
+const LONGEST_FORK: usize = 10_000;
+
+pub enum Msg {
+    /// It is time to look for the next block.
+    PollDue,
+}
+
+/// The actor.
+pub struct ChainFollower;
+
+pub struct FollowerState {
+    services: Arc<Services>,
+    chain: FollowedChain,
+    /// What the store has, under the present lease; `None`: it has to be read.
+    known: Option<Known>,
+    /// What was last said about it, so that an outage is told once.
+    said: Option<String>,
+    failures: u32,
+}
+
+/// What the store has.
+struct Known {
+    lease_version: u64,
+    /// The version of the cursor's row, and the blocks from the final one to the newest; `None` before the first start.
+    followed: Option<(u64, HeaderRing)>,
+    open: OpenTransfers,
+}
+
+/// What a look came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// There is more to do at once.
+    Behind,
+    /// The newest block was followed.
+    AtHead,
+    /// It is not to be done here.
+    Idle,
+}
+
+/// Why nothing came of a look.
+#[derive(Debug)]
+pub enum FollowError {
+    /// The nodes do not answer, or are not believed: another look may help.
+    Nodes(String),
+    /// The store, or a bug.
+    Service(Fault),
+    /// Nothing can be said of this chain until somebody has looked at it.
+    Stopped(String),
+}
+
+impl From<Fault> for FollowError {
+    fn from(fault: Fault) -> Self {
+        Self::Service(fault)
+    }
+}
+
+impl From<ChainError> for FollowError {
+    fn from(error: ChainError) -> Self {
+        Self::Nodes(error.into_reason())
+    }
+}
+
+#[async_trait]
+impl Actor for ChainFollower {
+    type Msg = Msg;
+    type State = FollowerState;
+    type Arguments = (Arc<Services>, FollowedChain);
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Msg>,
+        (services, chain): (Arc<Services>, FollowedChain),
+    ) -> Result<FollowerState, ActorProcessingErr> {
+        myself.cast(Msg::PollDue)?;
+        Ok(FollowerState::new(services, chain))
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Msg>,
+        message: Msg,
+        state: &mut FollowerState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            Msg::PollDue => {
+                let pause = state.look().await;
+                myself.send_after(pause, || Msg::PollDue);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FollowerState {
+    /// Of a chain of which nothing was read yet.
+    pub fn new(services: Arc<Services>, chain: FollowedChain) -> Self {
+        Self {
+            services,
+            chain,
+            known: None,
+            said: None,
+            failures: 0,
+        }
+    }
+
+    /// Looks once. For how long to wait before the next look.
+    async fn look(&mut self) -> Duration {
+        let policy = self.services.chains.follow(self.chain);
+        let usual = policy.map_or(FollowPolicy::default().poll_ms, |(policy, _)| {
+            policy.poll_ms
+        });
+        let usual = Duration::from_millis(usual);
+        let error = match self.poll().await {
+            Ok(progress) => {
+                self.failures = 0;
+                if self.said.take().is_some() {
+                    tracing::info!(chain = %self.chain, "deposits are followed again");
+                }
+                return match progress {
+                    Progress::Behind => Duration::ZERO,
+                    Progress::AtHead => usual,
+                    Progress::Idle => usual.max(Duration::from_secs(1)),
+                };
+            }
+            Err(error) => error,
+        };
+        // What was changed in memory was not written.
+        self.known = None;
+        self.failures = self.failures.saturating_add(1);
+        let is_stopped = matches!(error, FollowError::Stopped(_));
+        self.services.counters.follow(self.chain).failed(is_stopped);
+        let reason = match &error {
+            FollowError::Nodes(reason) | FollowError::Stopped(reason) => reason.clone(),
+            FollowError::Service(fault) => format!("{fault:?}"),
+        };
+        if self.said.as_ref() != Some(&reason) {
+            match is_stopped {
+                true => {
+                    tracing::error!(chain = %self.chain, reason, "deposits are not followed any more; look at the chain's nodes");
+                }
+                false => {
+                    tracing::warn!(chain = %self.chain, reason, "deposits cannot be followed now; trying again");
+                }
+            }
+            self.said = Some(reason);
+        }
+        self.services.backoff(self.failures).max(usual)
+    }
+
+    /// Follows what there is, at most one window of blocks.
+    ///
+    /// # Errors
+    /// [`FollowError`]; nothing was changed then.
+    pub async fn poll(&mut self) -> Result<Progress, FollowError> {
+        let chain = self.chain;
+        let lease = self.services.held_leases.get(LeaseScope::Chain(chain));
+        let (Some(lease), Some((policy, client))) = (lease, self.services.chains.follow(chain))
+        else {
+            self.known = None;
+            return Ok(Progress::Idle);
+        };
+        let Some(source) = client.blocks() else {
+            return Ok(Progress::Idle);
+        };
+        let lease_version = lease.version();
+        let services = self.services.with_lease(lease);
+        let routes = Routes::load(&services, chain.network()).await?;
+        if routes.is_empty() {
+            return Ok(Progress::Idle);
+        }
+        let known = self.known.take();
+        let known = match known.filter(|known| known.lease_version == lease_version) {
+            Some(known) => known,
+            None => load(&services, chain, lease_version).await?,
+        };
+        let follow = Follow {
+            services: &services,
+            chain,
+            policy,
+            source,
+            routes: &routes,
+        };
+        let (known, progress) = follow.look(known).await?;
+        self.known = Some(known);
+        Ok(progress)
+    }
+}
+
+/// What the store has of a chain.
+async fn load(
+    services: &Services,
+    chain: FollowedChain,
+    lease_version: u64,
+) -> Result<Known, Fault> {
+    let cursor = services
+        .load::<CursorRow>(&deposit_rows::cursor(chain))
+        .await?;
+    let Some((cursor, version)) = cursor else {
+        return Ok(Known {
+            lease_version,
+            followed: None,
+            open: OpenTransfers::new(),
+        });
+    };
+    let all = deposit_rows::headers(chain).bytes;
+    let mut ring: Option<HeaderRing> = None;
+    let mut next = Some(Scan::prefix(KeySpace::BlockHeader, &all, KEYS));
+    while let Some(scan) = next {
+        let page = services.store.scan(&scan).await?;
+        for (_, row) in &page {
+            let header = rows::decode::<BlockHeader>(&row.value)?;
+            match &mut ring {
+                Some(ring) => ring.push(header)?,
+                None => ring = Some(HeaderRing::new(header)),
+            }
+        }
+        next = scan.rest(&page);
+    }
+    let fits = |ring: &HeaderRing| {
+        ring.head().block == cursor.head && ring.finalized().block == cursor.finalized
+    };
+    let ring = ring.filter(fits);
+    let ring = ring.ok_or_else(|| Fault::bug("the headers of a chain do not fit its cursor"))?;
+    let mut open = OpenTransfers::new();
+    let all = deposit_rows::open_transfers(chain).bytes;
+    let mut next = Some(Scan::prefix(KeySpace::OpenTransfer, &all, KEYS));
+    while let Some(scan) = next {
+        let page = services.store.scan(&scan).await?;
+        let keys = page
+            .iter()
+            .filter_map(|(key, _)| deposit_rows::transfer_of_open(key));
+        for row in services
+            .load_all::<TransferRow>(&keys.collect::<Vec<_>>())
+            .await?
+        {
+            let row = row?.ok_or_else(|| Fault::bug("an open transfer without a row"))?;
+            open.insert(row.transfer.key(), row);
+        }
+        next = scan.rest(&page);
+    }
+    Ok(Known {
+        lease_version,
+        followed: Some((version, ring)),
+        open,
+    })
+}
+
+/// One look, with all that it needs.
+struct Follow<'a> {
+    services: &'a Services,
+    chain: FollowedChain,
+    policy: FollowPolicy,
+    source: &'a dyn BlockSource,
+    routes: &'a Routes,
+}
+
+/// The newest final block, as it is told.
+#[derive(Clone, Copy)]
+enum Finality {
+    /// This one.
+    Block(BlockRef),
+    /// The one with so many blocks on it.
+    Below(u64),
+}
+
+impl Follow<'_> {
+    async fn look(&self, mut known: Known) -> Result<(Known, Progress), FollowError> {
+        let newest = self.source.newest().await?;
+        let finality = self.finality().await?;
+        let Some((version, mut ring)) = known.followed else {
+            known.followed = Some(self.begin(newest, finality).await?);
+            return Ok((known, Progress::Behind));
+        };
+        let before = (ring.head().block, ring.finalized().block);
+        let mut change = ChainChange::default();
+        let blocks = self.window(before.0.number, newest).await?;
+        let mut forked = false;
+        if let Some(first) = blocks.first()
+            && ring.succession(&first.header)? == Succession::Forks
+        {
+            forked = true;
+            let ancestor = self.ancestor(&ring, first.header).await?;
+            let replaced = ring.cut(&ancestor)?;
+            tracing::warn!(
+                chain = %self.chain, blocks = replaced.len(), from = ancestor.number.saturating_add(1),
+                "the chain was reorganised: blocks that were followed were replaced"
+            );
+            for header in replaced {
+                change.drop_header(header.block.number);
+            }
+            change.revert(&mut known.open, &ancestor)?;
+        } else {
+            self.take(&blocks, &mut ring, &mut known.open, &mut change)
+                .await?;
+        }
+        let head = ring.head().block;
+        let final_block = match finality {
+            Finality::Below(depth) => head.number.checked_sub(depth),
+            // Only by its hash: blocks below it are final because it stands on them.
+            Finality::Block(block) => ring.has(&block).then_some(block.number),
+        };
+        let most = before.1.number.saturating_add(MOST_FINALIZED);
+        let final_block = final_block.and_then(|number| ring.get(number.min(most)));
+        if let Some(block) = final_block.map(|header| header.block) {
+            for header in ring.finalize(&block) {
+                change.drop_header(header.block.number);
+            }
+        }
+        let view = ChainView {
+            head: head.number,
+            finalized: ring.finalized().block.number,
+            confirmations: self.confirmations(),
+        };
+        if !forked {
+            change.settle(&mut known.open, &view)?;
+        }
+        let version = if change.is_empty() && before == (head, ring.finalized().block) {
+            version
+        } else {
+            self.commit(&change, &ring, Precondition::Version(version))
+                .await?
+        };
+        self.services.counters.follow(self.chain).followed(
+            head.number,
+            ring.finalized().block.number,
+            newest,
+        );
+        // A node that names a block that nobody has is asked no more often than others.
+        let has_moved = forked || head != before.0;
+        let progress = match has_moved && (forked || head.number < newest) {
+            true => Progress::Behind,
+            false => Progress::AtHead,
+        };
+        known.followed = Some((version, ring));
+        Ok((known, progress))
+    }
+
+    fn confirmations(&self) -> u64 {
+        let wanted = self.policy.confirmations;
+        wanted
+            .unwrap_or_else(|| default_confirmations(self.chain))
+            .max(1)
+    }
+
+    async fn finality(&self) -> Result<Finality, FollowError> {
+        if let Some(depth) = self.policy.final_after {
+            return Ok(Finality::Below(depth));
+        }
+        match self.source.newest_final().await? {
+            Some(block) => Ok(Finality::Block(block)),
+            None => Err(FollowError::Nodes(
+                "the nodes name no block that is final; set final_after of the chain if they never do"
+                    .into(),
+            )),
+        }
+    }
+
+    /// Begins at the newest final block: what is before was before anybody could pay to an address of ours.
+    async fn begin(
+        &self,
+        newest: u64,
+        finality: Finality,
+    ) -> Result<(u64, HeaderRing), FollowError> {
+        let header = match finality {
+            Finality::Block(block) => self.source.header_of(&block).await?,
+            Finality::Below(depth) => self.source.header_at(newest.saturating_sub(depth)).await?,
+        };
+        let ring = HeaderRing::new(header);
+        let mut change = ChainChange::default();
+        change.add_header(header);
+        let version = self.commit(&change, &ring, Precondition::Absent).await?;
+        tracing::info!(chain = %self.chain, block = header.block.number, "deposits are followed from here on");
+        Ok((version, ring))
+    }
+
+    /// The next blocks, without a gap.
+    async fn window(&self, head: u64, newest: u64) -> Result<Vec<ChainBlock>, FollowError> {
+        let last = newest.min(head.saturating_add(WINDOW));
+        let tokens = self.routes.tokens(self.chain);
+        let numbers = head.saturating_add(1)..=last;
+        let asked = join_all(numbers.map(|number| self.source.block(number, &tokens))).await;
+        let mut blocks = Vec::new();
+        for answer in asked {
+            match answer {
+                Ok(Some(block)) => blocks.push(block),
+                Ok(None) => break,
+                // Those before it are as good.
+                Err(error) if blocks.is_empty() => return Err(error.into()),
+                Err(_) => break,
+            }
+        }
+        Ok(blocks)
+    }
+
+    /// The newest block that was followed and that a block of another fork stands on.
+    async fn ancestor(
+        &self,
+        ring: &HeaderRing,
+        fork: BlockHeader,
+    ) -> Result<BlockRef, FollowError> {
+        let mut at = fork;
+        for _ in 0..LONGEST_FORK {
+            match ring.search(&at) {
+                ForkSearch::Ancestor(block) => return Ok(block),
+                ForkSearch::Ask(parent) => at = self.source.header_of(&parent).await?,
+                ForkSearch::BelowFinal => break,
+            }
+        }
+        let finalized = ring.finalized().block.number;
+        Err(FollowError::Stopped(format!(
+            "the nodes are on another chain of blocks than before, from before block {finalized}, which was final; nothing \
+             is told until they are back"
+        )))
+    }
+
+    /// Takes blocks that follow each other, up to the first that does not.
+    async fn take(
+        &self,
+        blocks: &[ChainBlock],
+        ring: &mut HeaderRing,
+        open: &mut OpenTransfers,
+        change: &mut ChainChange,
+    ) -> Result<(), FollowError> {
+        // Read after the blocks: an address is told after it was written, so whatever was sent to it is found.
+        let owners = self.owners(blocks).await?;
+        for block in blocks {
+            if ring.succession(&block.header)? == Succession::Forks {
+                break;
+            }
+            for transfer in self.transfers(block, &owners).await? {
+                let key = deposit_rows::transfer(&transfer);
+                let stored = self.services.load::<TransferRow>(&key).await?;
+                let stored = stored.map(|(row, _)| row);
+                let is_open = open.contains_key(&transfer.key());
+                if is_open || !may_be_included(stored.as_ref()) {
+                    let hash = hex::encode(transfer.transfer.tx);
+                    return Err(FollowError::Nodes(format!(
+                        "the nodes are not believed: transaction 0x{hash} is in two blocks"
+                    )));
+                }
+                change.include(open, transfer, stored, &block.header)?;
+            }
+            ring.push(block.header)?;
+            change.add_header(block.header);
+        }
+        Ok(())
+    }
+
+    /// Who is told of the accounts that are named in blocks.
+    async fn owners(
+        &self,
+        blocks: &[ChainBlock],
+    ) -> Result<BTreeMap<Account, Vec<AddressOwner>>, Fault> {
+        let network = self.chain.network();
+        let candidates = blocks.iter().flat_map(|block| &block.candidates);
+        let accounts = candidates.flat_map(|candidate| [candidate.from, candidate.to]);
+        let accounts: BTreeSet<_> = accounts.collect();
+        let accounts: Vec<_> = accounts.into_iter().collect();
+        let mut owners = BTreeMap::new();
+        for some in accounts.chunks(KEYS) {
+            let keys = some
+                .iter()
+                .map(|account| deposit_rows::deposit_address(network, *account));
+            let keys: Vec<_> = keys.collect();
+            let found = self.services.load_all::<DepositAddress>(&keys).await?;
+            for (account, address) in some.iter().zip(found) {
+                if let Some(address) = address? {
+                    owners.insert(*account, address.owners);
+                }
+            }
+        }
+        Ok(owners)
+    }
+
+    /// The transfers of a block that anybody is told of.
+    async fn transfers(
+        &self,
+        block: &ChainBlock,
+        owners: &BTreeMap<Account, Vec<AddressOwner>>,
+    ) -> Result<Vec<OwnedTransfer>, FollowError> {
+        let told = |account: &Account, asset: Option<Account>| {
+            let owners = owners.get(account).into_iter().flatten();
+            owners.filter(move |owner| {
+                owner.since_ms <= block.header.timestamp_ms
+                    && self.routes.tells(owner, self.chain, asset)
+            })
+        };
+        let matched = block.candidates.iter().filter(|candidate| {
+            let sides = [candidate.from, candidate.to];
+            let mut sides = sides.iter();
+            sides.any(|account| told(account, candidate.asset).next().is_some())
+        });
+        let matched: Vec<_> = matched.copied().collect();
+        if matched.is_empty() {
+            return Ok(Vec::new());
+        }
+        let confirmed = self.source.confirm(&block.header.block, &matched).await?;
+        let mut transfers = Vec::new();
+        for transfer in confirmed {
+            if !transfer.moves_something() {
+                continue;
+            }
+            for (account, is_send) in [(transfer.to, false), (transfer.from, true)] {
+                transfers.extend(told(&account, transfer.asset).map(|owner| OwnedTransfer {
+                    chain: self.chain,
+                    transfer,
+                    is_send,
+                    owner: owner.clone(),
+                }));
+            }
+        }
+        Ok(transfers)
+    }
+
+    /// Writes it all. The new version of the cursor's row.
+    async fn commit(
+        &self,
+        change: &ChainChange,
+        ring: &HeaderRing,
+        expect: Precondition,
+    ) -> Result<u64, FollowError> {
+        let cursor = CursorRow {
+            head: ring.head().block,
+            finalized: ring.finalized().block,
+        };
+        let batch = change
+            .batch(self.services, self.chain, &cursor, expect)
+            .await?;
+        let committed = self.services.store.commit(batch).await;
+        committed.map_err(Fault::from)?;
+        if change.tells() {
+            self.services.notices_due.notify_one();
+        }
+        match expect {
+            Precondition::Version(version) => Ok(version.saturating_add(1)),
+            Precondition::Absent | Precondition::Any => Ok(1),
+        }
+    }
+}

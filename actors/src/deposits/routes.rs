@@ -1,0 +1,110 @@
+//! What all sweep tokens have configured, as those who follow chains need it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use covault_core::{
+    deposit::{
+        DepositNetwork, SweepRoute,
+        transfer::{Account, AddressOwner, FollowedChain},
+    },
+    fault::Fault,
+    ids::TokenId,
+};
+
+use crate::{
+    services::{Services, skip_unreadable},
+    store::{KeySpace, Scan, rows},
+};
+
+/// Rows that one scan reads.
+const PAGE: usize = 1_000;
+
+/// The routes of one network, by token.
+#[derive(Default)]
+pub struct Routes(BTreeMap<TokenId, SweepRoute>);
+
+impl Routes {
+    /// Those that are stored now.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn load(services: &Services, network: DepositNetwork) -> Result<Self, Fault> {
+        let mut routes = BTreeMap::new();
+        let mut next = Some(Scan::prefix(KeySpace::SweepRoute, &[], PAGE));
+        while let Some(scan) = next {
+            let page = services.store.scan(&scan).await?;
+            for (key, row) in &page {
+                let Some((token, of)) = rows::split_sweep_route(key) else {
+                    continue;
+                };
+                if of != network {
+                    continue;
+                }
+                let route = rows::decode::<SweepRoute>(&row.value);
+                let route = skip_unreadable(route, format_args!("what token {token} sweeps"))?;
+                routes.extend(route.map(|route| (token, route)));
+            }
+            next = scan.rest(&page);
+        }
+        Ok(Self(routes))
+    }
+
+    /// Whether nobody takes deposits.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The tokens of a chain that anybody is told of.
+    pub fn tokens(&self, chain: FollowedChain) -> BTreeSet<Account> {
+        let routes = self.0.values();
+        let named = routes.flat_map(|route| route.tokens(chain));
+        named.chain(watched_token(chain)).collect()
+    }
+
+    /// Whether an owner is told of transfers of this: the coin always; tokens that its API token names, of a watched
+    /// address USDT alone.
+    pub fn tells(
+        &self,
+        owner: &AddressOwner,
+        chain: FollowedChain,
+        asset: Option<Account>,
+    ) -> bool {
+        let Some(asset) = asset else {
+            return true;
+        };
+        if owner.wallet.is_none() {
+            return watched_token(chain) == Some(asset);
+        }
+        let route = self.0.get(&owner.token);
+        route.is_some_and(|route| route.tokens(chain).any(|token| token == asset))
+    }
+}
+
+/// USDT on TRON (TR7NHqjeKQxGTCi8q8ZY4pL8otSzgjLj6t), of which watched addresses are told.
+const USDT_ON_TRON: Account = Account([
+    0xa6, 0x14, 0xf8, 0x03, 0xb6, 0xfd, 0x78, 0x09, 0x86, 0xa4, 0x2c, 0x78, 0xec, 0x9c, 0x7f, 0x77,
+    0xe6, 0xde, 0xd1, 0x3c,
+]);
+
+/// The token that watched addresses of a chain are told of.
+fn watched_token(chain: FollowedChain) -> Option<Account> {
+    match chain {
+        FollowedChain::Tron => Some(USDT_ON_TRON),
+        FollowedChain::Evm(_) => None,
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usdt__should_be_the_one_of_tether() {
+        let network = DepositNetwork::Tron;
+        assert_eq!(
+            USDT_ON_TRON.text(network),
+            "TR7NHqjeKQxGTCi8q8ZY4pL8otSzgjLj6t"
+        );
+    }
+}

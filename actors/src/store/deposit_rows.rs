@@ -1,0 +1,222 @@
+//! The rows of deposits, and their keys: how far chains were followed, what became of transfers, and what webhooks are
+//! to be told.
+
+use covault_core::{
+    deposit::{
+        DepositNetwork,
+        event::{EventId, TransferNotice},
+        lifecycle::TransferState,
+        transfer::{Account, BlockRef, FollowedChain, OwnedTransfer},
+    },
+    ids::TokenId,
+};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroize;
+
+use super::{Key, KeySpace};
+
+/// How far the blocks of a chain were followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CursorRow {
+    /// The newest block that was followed.
+    pub head: BlockRef,
+    /// The newest block that cannot be replaced. Headers are kept from this one on.
+    pub finalized: BlockRef,
+}
+
+/// Where a transfer stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TransferRow {
+    /// Which, and who is told.
+    pub transfer: OwnedTransfer,
+    /// Where it stands.
+    pub state: TransferState,
+    /// When the last block that had it was made, in milliseconds since the Unix epoch.
+    pub timestamp_ms: u64,
+}
+
+/// What is told of a transfer, and whether it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NoticeRow {
+    /// What.
+    pub notice: TransferNotice,
+    /// When it was written, in milliseconds since the Unix epoch.
+    pub created_at_ms: u64,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// When it was first tried, in milliseconds since the Unix epoch.
+    pub first_tried_at_ms: Option<u64>,
+    /// What came of it.
+    pub delivery: Delivery,
+}
+
+/// What came of a notice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Delivery {
+    /// It is to be sent, or sent again.
+    Waiting {
+        /// Why the last try has failed; empty before the first.
+        problem: String,
+    },
+    /// The receiver has it.
+    Delivered {
+        /// Since when, in milliseconds since the Unix epoch.
+        at_ms: u64,
+    },
+    /// It was tried for so long that it is not tried any more.
+    Dead {
+        /// Since when, in milliseconds since the Unix epoch.
+        at_ms: u64,
+        /// Why the last try has failed.
+        problem: String,
+    },
+}
+
+impl NoticeRow {
+    /// Whether what comes after it may be sent.
+    pub fn is_over(&self) -> bool {
+        !matches!(self.delivery, Delivery::Waiting { .. })
+    }
+}
+
+/// What a token's webhooks are signed with (HMAC-SHA256).
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WebhookSecretRow {
+    /// The secret.
+    pub secret: [u8; 32],
+    /// When it was made, in milliseconds since the Unix epoch.
+    pub created_at_ms: u64,
+}
+
+impl std::fmt::Debug for WebhookSecretRow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "WebhookSecretRow({}, ..)", self.created_at_ms)
+    }
+}
+
+impl Drop for WebhookSecretRow {
+    fn drop(&mut self) {
+        self.secret.zeroize();
+    }
+}
+
+/// [`KeySpace::ChainCursor`].
+pub fn cursor(chain: FollowedChain) -> Key {
+    Key::new(KeySpace::ChainCursor, &[&chain.key()])
+}
+
+/// The part of [`KeySpace::BlockHeader`] in which the blocks of a chain follow in order.
+pub fn headers(chain: FollowedChain) -> Key {
+    Key::new(KeySpace::BlockHeader, &[&chain.key()])
+}
+
+/// [`KeySpace::BlockHeader`].
+pub fn header(chain: FollowedChain, number: u64) -> Key {
+    Key::new(
+        KeySpace::BlockHeader,
+        &[&chain.key(), &number.to_be_bytes()],
+    )
+}
+
+/// [`KeySpace::DepositAddress`].
+pub fn deposit_address(network: DepositNetwork, account: Account) -> Key {
+    Key::new(KeySpace::DepositAddress, &[&[network.number()], &account.0])
+}
+
+/// [`KeySpace::Transfer`].
+pub fn transfer(transfer: &OwnedTransfer) -> Key {
+    Key::new(KeySpace::Transfer, &[&transfer.key()])
+}
+
+/// The part of [`KeySpace::OpenTransfer`] that a chain has.
+pub fn open_transfers(chain: FollowedChain) -> Key {
+    Key::new(KeySpace::OpenTransfer, &[&chain.key()])
+}
+
+/// [`KeySpace::OpenTransfer`].
+pub fn open_transfer(transfer: &OwnedTransfer, number: u64) -> Key {
+    Key::new(
+        KeySpace::OpenTransfer,
+        &[
+            &transfer.chain.key(),
+            &number.to_be_bytes(),
+            &transfer.key(),
+        ],
+    )
+}
+
+/// The row of the transfer of a row of [`KeySpace::OpenTransfer`].
+pub fn transfer_of_open(key: &Key) -> Option<Key> {
+    let transfer = key.bytes.get(9 + 8..)?;
+    Some(Key::new(KeySpace::Transfer, &[transfer]))
+}
+
+/// [`KeySpace::TransferIndex`].
+pub fn transfer_index(transfer: &OwnedTransfer, number: u64) -> Key {
+    let network = transfer.chain.network();
+    Key::new(
+        KeySpace::TransferIndex,
+        &[
+            &[network.number()],
+            &transfer.account().0,
+            &transfer.chain.key(),
+            &number.to_be_bytes(),
+            &transfer.key(),
+        ],
+    )
+}
+
+/// [`KeySpace::TransferNotice`].
+pub fn notice(id: EventId) -> Key {
+    Key::new(KeySpace::TransferNotice, &[&id.0])
+}
+
+/// The event of a row of [`KeySpace::TransferNotice`].
+pub fn event_of_notice(key: &Key) -> Option<EventId> {
+    Some(EventId(key.bytes.as_slice().try_into().ok()?))
+}
+
+/// The part of [`KeySpace::NoticeDue`] in which what one webhook is to be told follows in the order of time.
+pub fn due_notices(token: TokenId, network: DepositNetwork) -> Key {
+    Key::new(
+        KeySpace::NoticeDue,
+        &[token.as_bytes(), &[network.number()]],
+    )
+}
+
+/// [`KeySpace::NoticeDue`].
+pub fn notice_due(token: TokenId, network: DepositNetwork, at_ms: u64, id: EventId) -> Key {
+    let all = due_notices(token, network);
+    Key::new(all.space, &[&all.bytes, &at_ms.to_be_bytes(), &id.0])
+}
+
+/// When a row of [`KeySpace::NoticeDue`] is due, in milliseconds since the Unix epoch, and what is.
+pub fn due_event(key: &Key) -> Option<(u64, EventId)> {
+    let (rest, id) = key.bytes.split_last_chunk::<16>()?;
+    let (_, at_ms) = rest.split_last_chunk::<8>()?;
+    Some((u64::from_be_bytes(*at_ms), EventId(*id)))
+}
+
+/// [`KeySpace::NoticeAfter`].
+pub fn notice_after(id: EventId) -> Key {
+    Key::new(KeySpace::NoticeAfter, &[&id.0])
+}
+
+/// [`KeySpace::WebhookSecret`].
+pub fn webhook_secret(token: TokenId) -> Key {
+    Key::new(KeySpace::WebhookSecret, &[token.as_bytes()])
+}
+
+/// [`KeySpace::WebhookKey`].
+pub fn webhook_key(public: &[u8; 32]) -> Key {
+    Key::new(KeySpace::WebhookKey, &[public])
+}
+
+/// The public key of a row of [`KeySpace::WebhookKey`].
+pub fn webhook_public_key(key: &Key) -> Option<[u8; 32]> {
+    key.bytes.as_slice().try_into().ok()
+}
+
+#[cfg(test)]
+#[path = "deposit_rows_tests.rs"]
+mod tests;

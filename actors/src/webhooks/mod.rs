@@ -1,0 +1,33 @@
+//! Webhooks: what the owners of addresses are told of transfers, sent until their receivers have it.
+//!
+//! | file | what |
+//! |---|---|
+//! | `guard.rs` | which addresses may be sent to |
+//! | `sign.rs` | keys, secrets and the headers with the signatures |
+//! | `sender.rs` | one POST |
+//! | `budget.rs` | how much is sent to one receiver at a time |
+//! | `deliver.rs` | what is due, and what comes of it |
+//! | `view.rs` | what operators see of it |
+
+mod budget;
+mod deliver;
+mod guard;
+mod sender;
+mod sign;
+mod view;
+
+use std::sync::Arc;
+
+pub use deliver::WebhookDelivery;
+pub use guard::TargetRules;
+pub use sign::{WebhookKeys, WebhookSecret, key_set};
+pub use view::{DeliveryFilter, event_message};
+
+/// What webhooks are sent with.
+#[derive(Clone, Default)]
+pub struct WebhookParts {
+    /// The service's own keys; without one nothing is sent.
+    pub keys: Option<Arc<WebhookKeys>>,
+    /// Which addresses may be sent to.
+    pub rules: TargetRules,
+}

@@ -1,0 +1,314 @@
+//! Deposits and watched addresses on TRON, against a double of its nodes with the shapes of java-tron.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use covault_actors::{
+    chain_rpc::{ChainClients, ChainEndpoints, ChainKey, FollowPolicy},
+    gateway::{Caller, Gateway, VaultScope},
+    operations::{AddWatchAddress, ConfigureSweep},
+};
+use covault_core::{
+    deposit::{
+        DepositNetwork,
+        transfer::{Account, FollowedChain},
+    },
+    networks::Network,
+    schema::{admin::ConfigureSweepRequest, wire},
+    token::TokenKind,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    deposit_chain::{Receiver, confirmed, finalized, reverted, world},
+    http_double::{self, HttpResponse},
+    tokens::{make, new_token},
+    world::*,
+};
+
+const WATCHED: &str = "TJRabPrwbZy45sbavfcjinPJC18kjpRTv8";
+const OTHER: [u8; 20] = [9; 20];
+const USDT: &str = "TR7NHqjeKQxGTCi8q8ZY4pL8otSzgjLj6t";
+const TRANSFER: &str = "ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef";
+
+fn account(text: &str) -> [u8; 20] {
+    Account::parse(DepositNetwork::Tron, text).unwrap().0
+}
+
+fn address(account: [u8; 20]) -> String {
+    format!("41{}", hex::encode(account))
+}
+
+fn id(number: u8) -> String {
+    hex::encode([number; 32])
+}
+
+/// A transaction with what became of it.
+type Transaction = (Value, Value);
+
+/// TRX from one to another.
+fn trx(number: u8, from: [u8; 20], to: [u8; 20], result: &str) -> Transaction {
+    let value = json!({"amount": 5, "owner_address": address(from), "to_address": address(to)});
+    let contract = json!([{"type": "TransferContract", "parameter": {"value": value}}]);
+    let transaction = json!({"txID": id(number), "ret": [{"contractRet": result}], "raw_data": {"contract": contract}});
+    (transaction, json!({"id": id(number)}))
+}
+
+/// A call that says that a token was transferred, and passes on TRX.
+fn call(number: u8, token: &str, to: [u8; 20], more: Value) -> Transaction {
+    let word = |account: [u8; 20]| format!("{}{}", "00".repeat(12), hex::encode(account));
+    let log = json!([{"address": hex::encode(account(token)), "topics": [TRANSFER, word(OTHER), word(to)],
+        "data": format!("{:064x}", 7)}]);
+    let contract = json!([{"type": "TriggerSmartContract", "parameter": {"value": {}}}]);
+    let transaction = json!({"txID": id(number), "ret": [{"contractRet": "SUCCESS"}], "raw_data": {"contract": contract}});
+    let mut info = json!({"id": id(number), "log": log});
+    for (name, value) in more.as_object().unwrap() {
+        info[name] = value.clone();
+    }
+    (transaction, info)
+}
+
+/// Blocks with their results, and how many of them are solid.
+#[derive(Default)]
+struct TronChain {
+    blocks: Vec<(Value, Value)>,
+    solid: usize,
+}
+
+impl TronChain {
+    fn mine(&mut self, fork: u8, now_ms: u64, transactions: Vec<Transaction>) {
+        let number = self.blocks.len();
+        let block_id = format!("{number:016x}{}", hex::encode([fork; 24]));
+        let parent = match self.blocks.last() {
+            Some((block, _)) => block["blockID"].clone(),
+            None => json!(id(0)),
+        };
+        let infos = transactions.iter().map(|(_, info)| {
+            let mut info = info.clone();
+            (info["blockNumber"], info["blockTimeStamp"]) = (json!(number), json!(now_ms));
+            info
+        });
+        let infos: Vec<_> = infos.collect();
+        let listed: Vec<_> = transactions
+            .iter()
+            .map(|(transaction, _)| transaction)
+            .collect();
+        let raw = json!({"number": number, "parentHash": parent, "timestamp": now_ms});
+        let block =
+            json!({"blockID": block_id, "block_header": {"raw_data": raw}, "transactions": listed});
+        self.blocks.push((block, json!(infos)));
+    }
+
+    fn answer(&self, path: &str, body: &Value) -> Value {
+        let number = body["num"]
+            .as_u64()
+            .and_then(|number| usize::try_from(number).ok());
+        let at = number.and_then(|number| self.blocks.get(number));
+        match path {
+            "/wallet/getnowblock" => self.blocks.last().unwrap().0.clone(),
+            "/walletsolidity/getnowblock" => self.blocks[self.solid].0.clone(),
+            "/wallet/getblockbynum" => at.map_or(json!({}), |(block, _)| block.clone()),
+            "/wallet/gettransactioninfobyblocknum" => {
+                at.map_or(json!([]), |(_, infos)| infos.clone())
+            }
+            "/wallet/getblockbyid" => {
+                let found = self
+                    .blocks
+                    .iter()
+                    .find(|(block, _)| block["blockID"] == body["value"]);
+                found.map_or(json!({}), |(block, _)| block.clone())
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
+
+struct Watcher {
+    chain: Arc<Mutex<TronChain>>,
+    gateway: Gateway,
+    receiver: Receiver,
+    now_ms: u64,
+}
+
+impl Watcher {
+    async fn start() -> Self {
+        let world = world();
+        // Blocks are made after the address was asked for.
+        let now_ms = world.clock_ms() + 60_000;
+        let chain: Arc<Mutex<TronChain>> = Arc::default();
+        for _ in 0..5 {
+            chain.lock().unwrap().mine(0, now_ms, vec![]);
+        }
+        chain.lock().unwrap().solid = 2;
+        let node = Arc::clone(&chain);
+        let url = http_double::start(move |request| {
+            let said = node
+                .lock()
+                .unwrap()
+                .answer(request.target(), &request.json());
+            Some(HttpResponse::json(200, &said))
+        })
+        .await;
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let endpoints = ChainEndpoints {
+            deposits: Some(FollowPolicy {
+                confirmations: Some(2),
+                final_after: None,
+                poll_ms: 50,
+            }),
+            ..ChainEndpoints::new(vec![url])
+        };
+        let key = ChainKey::of(Network::Tron, None);
+        let chains = ChainClients::connect(&[(key, endpoints)].into(), &world.ports()).unwrap();
+        let gateway = world.start_with(Arc::clone(&world.store), chains).await;
+        let receiver = Receiver::start().await;
+        let token = make(&gateway, new_token("watcher", TokenKind::Sweep)).await;
+        let token = token.token.unwrap();
+        let request = ConfigureSweepRequest {
+            token: token.id.clone(),
+            network: "TRON".into(),
+            webhook: Some(receiver.url.clone()),
+            ..Default::default()
+        };
+        crate::world::call::<ConfigureSweep>(&gateway, &admin(), request)
+            .await
+            .unwrap();
+        let caller = Caller {
+            token: token.id.parse().unwrap(),
+            vaults: VaultScope::All,
+            operator: false,
+            ..admin()
+        };
+        let request = wire::AddWatchAddressRequest {
+            network: "TRON".into(),
+            address: WATCHED.into(),
+        };
+        crate::world::call::<AddWatchAddress>(&gateway, &caller, request)
+            .await
+            .unwrap();
+        Self {
+            chain,
+            gateway,
+            receiver,
+            now_ms,
+        }
+    }
+
+    fn mine(&self, fork: u8, transactions: Vec<Transaction>) {
+        self.chain
+            .lock()
+            .unwrap()
+            .mine(fork, self.now_ms, transactions);
+    }
+
+    async fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        for _ in 0..400 {
+            if is_so(self) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let follows = self.gateway.follows();
+        panic!(
+            "not within 20 s: {what}; {follows:?} {:?}",
+            self.receiver.events()
+        );
+    }
+
+    fn head(&self) -> u64 {
+        let follows = self.gateway.follows();
+        follows
+            .get(&FollowedChain::Tron)
+            .map_or(0, |counts| counts.head)
+    }
+}
+
+fn of(number: u8, index: &str) -> (String, String) {
+    (id(number), index.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watched_addresses__should_be_told_of_trx_and_usdt_in_both_directions() {
+    let watcher = Watcher::start().await;
+    watcher
+        .until("blocks are followed", |it| it.head() == 4)
+        .await;
+    let mine = account(WATCHED);
+    let internal = |rejected: bool| {
+        json!({"internal_transactions": [{"caller_address": address(OTHER), "transferTo_address": address(mine),
+            "callValueInfo": [{"callValue": 5}], "rejected": rejected}]})
+    };
+    watcher.mine(
+        0,
+        vec![
+            trx(1, OTHER, mine, "SUCCESS"),
+            trx(2, mine, OTHER, "SUCCESS"),
+            trx(3, mine, mine, "SUCCESS"),
+            trx(4, OTHER, mine, "OUT_OF_ENERGY"),
+            call(5, USDT, mine, json!({})),
+            call(6, WATCHED, mine, json!({})),
+            call(7, USDT, mine, json!({"result": "FAILED"})),
+            call(8, WATCHED, OTHER, internal(false)),
+            call(9, WATCHED, OTHER, internal(true)),
+        ],
+    );
+    watcher.mine(0, vec![]);
+    let told = [
+        of(1, "value"),
+        of(2, "value"),
+        of(5, "log-0"),
+        of(8, "internal-0"),
+    ];
+    watcher
+        .until("all are confirmed", |it| it.receiver.events().len() >= 4)
+        .await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let expected: BTreeMap<_, _> = told.clone().map(|of| (of, vec![confirmed()])).into();
+    assert_eq!(watcher.receiver.stages(), expected);
+    for event in watcher.receiver.events() {
+        assert_eq!(
+            event["is_send"],
+            json!(event["tx_hash"] == id(2)),
+            "{event}"
+        );
+        assert_eq!(
+            (&event["address"], &event["ref"]),
+            (&json!(WATCHED), &json!(""))
+        );
+        let is_usdt = event["tx_hash"] == id(5);
+        let token = if is_usdt { json!(USDT) } else { Value::Null };
+        assert_eq!(event["token_address"], token);
+    }
+    // Solid blocks lag behind.
+    watcher.chain.lock().unwrap().solid = 5;
+    watcher
+        .until("all are final", |it| it.receiver.events().len() >= 8)
+        .await;
+    let expected: BTreeMap<_, _> = told.map(|of| (of, vec![confirmed(), finalized()])).into();
+    assert_eq!(watcher.receiver.stages(), expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watched_addresses__should_be_told_when_a_fork_takes_a_transfer_back() {
+    let watcher = Watcher::start().await;
+    watcher
+        .until("blocks are followed", |it| it.head() == 4)
+        .await;
+    watcher.mine(0, vec![trx(1, OTHER, account(WATCHED), "SUCCESS")]);
+    watcher.mine(0, vec![]);
+    watcher
+        .until("it is confirmed", |it| it.receiver.events().len() == 1)
+        .await;
+    watcher.chain.lock().unwrap().blocks.truncate(5);
+    for _ in 0..3 {
+        watcher.mine(1, vec![]);
+    }
+    watcher
+        .until("it is taken back", |it| it.receiver.events().len() == 2)
+        .await;
+    let expected = BTreeMap::from([(of(1, "value"), vec![confirmed(), reverted()])]);
+    assert_eq!(watcher.receiver.stages(), expected);
+}

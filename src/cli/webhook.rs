@@ -1,0 +1,116 @@
+//! `covault webhook`: what webhooks are told, and what came of it.
+
+use covault_actors::operations::{ListWebhookEvents, ReplayWebhookEvent};
+use covault_core::schema::admin::{self, WebhookEvent};
+
+use super::{client::ConnectionArgs, print_line};
+
+/// Webhooks.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// List events, newest first: whether they were delivered, and why not.
+    List {
+        /// Only those of this sweep token: its id, or its name.
+        #[arg(
+            long,
+            value_name = "TOKEN",
+            default_value = "",
+            hide_default_value = true
+        )]
+        token: String,
+        /// Only those in this state.
+        #[arg(long, value_parser = ["waiting", "delivered", "dead"])]
+        state: Option<String>,
+        #[command(flatten)]
+        orchestrator: ConnectionArgs,
+    },
+    /// Show one event with its body.
+    Show {
+        /// The event (`evt_...`).
+        id: String,
+        #[command(flatten)]
+        orchestrator: ConnectionArgs,
+    },
+    /// Send an event again that was delivered, or given up.
+    Replay {
+        /// The event (`evt_...`).
+        id: String,
+        #[command(flatten)]
+        orchestrator: ConnectionArgs,
+    },
+}
+
+pub async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::List {
+            token,
+            state,
+            orchestrator,
+        } => {
+            let request = admin::ListWebhookEventsRequest {
+                token,
+                state: state.unwrap_or_default(),
+            };
+            let client = orchestrator.client()?;
+            for event in client.call::<ListWebhookEvents>(&request).await?.events {
+                print_line(line(&event));
+            }
+            Ok(())
+        }
+        Command::Show { id, orchestrator } => {
+            let request = admin::ListWebhookEventsRequest::default();
+            let client = orchestrator.client()?;
+            let events = client.call::<ListWebhookEvents>(&request).await?.events;
+            let event = events.iter().find(|event| event.id == id);
+            let event = event
+                .ok_or_else(|| anyhow::anyhow!("{id} is not among the newest 1,000 events"))?;
+            print_line(line(event));
+            print_line(&event.body);
+            Ok(())
+        }
+        Command::Replay { id, orchestrator } => {
+            let request = admin::ReplayWebhookEventRequest { id };
+            let client = orchestrator.client()?;
+            let replayed = client.call::<ReplayWebhookEvent>(&request).await?;
+            print_line(line(&replayed.event.unwrap_or_default()));
+            Ok(())
+        }
+    }
+}
+
+fn line(event: &WebhookEvent) -> String {
+    let WebhookEvent {
+        id,
+        token,
+        body: _,
+        state,
+        attempts,
+        problem,
+        created_at_ms: _,
+    } = event;
+    let problem = match problem.as_str() {
+        "" => String::new(),
+        problem => format!("  {problem}"),
+    };
+    format!("{id}  {token}  {state}  tries {attempts}{problem}")
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line__should_tell_what_came_of_an_event() {
+        let event = WebhookEvent {
+            id: "evt_1".into(),
+            token: "t".into(),
+            state: "waiting".into(),
+            attempts: 2,
+            problem: "it answered 500, and only 200 counts".into(),
+            ..Default::default()
+        };
+        let expected = "evt_1  t  waiting  tries 2  it answered 500, and only 200 counts";
+        assert_eq!(line(&event), expected);
+    }
+}
