@@ -23,6 +23,7 @@ mod signers;
 mod sockets;
 mod telemetry;
 mod tls;
+mod webhooks;
 mod wiring;
 
 use std::process::ExitCode;

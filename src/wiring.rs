@@ -17,9 +17,8 @@ use covault_actors::{
         postgres::{self, PostgresStore},
         redb::RedbStore,
     },
-    webhooks::{TargetRules, WebhookKeys, WebhookParts},
 };
-use covault_core::{fault::Fault, order::NodeId, port::Entropy as _};
+use covault_core::{fault::Fault, order::NodeId};
 use covault_mpc::{
     bus::{Bus, memory::MemoryBus},
     cluster::{Cluster, ClusterConfig},
@@ -31,7 +30,6 @@ use covault_mpc::{
 };
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::{net::TcpListener, signal::unix::Signal, sync::watch};
-use zeroize::Zeroizing;
 
 use crate::{
     abis,
@@ -45,7 +43,7 @@ use crate::{
     chain_nodes,
     config::{
         self, CallbackSettings, Config, PrivateKey, ProcessRole, RateLimits, ServeSettings,
-        SignerSettings, StoreKind, TlsSettings, WebhookSettings,
+        SignerSettings, StoreKind, TlsSettings,
     },
     files, grpc,
     http::{
@@ -57,6 +55,7 @@ use crate::{
     signers::ClusterSigners,
     sockets::SocketShares,
     tls::ServerTls,
+    webhooks,
 };
 
 /// Separates Covault's keys from others on a Redis that is shared.
@@ -334,45 +333,6 @@ pub fn tokens(serve: &ServeSettings) -> anyhow::Result<TokenPair> {
     })
 }
 
-/// What webhooks are sent with. The key is made on first start.
-///
-/// # Errors
-/// When a key or a network cannot be used.
-fn webhooks(config: &Config) -> anyhow::Result<WebhookParts> {
-    let WebhookSettings { allow, .. } = &config.webhooks;
-    let network = |text: &String| {
-        let network = text.parse();
-        network.with_context(|| {
-            format!("webhooks.allow: {text:?} is not a network such as 10.1.0.0/16")
-        })
-    };
-    let allow = allow.iter().map(network).collect::<anyhow::Result<_>>()?;
-    let new = || {
-        let mut seed = Zeroizing::new([0; 32]);
-        OsEntropy.fill(&mut *seed);
-        SecretString::from(hex::encode(*seed))
-    };
-    let present = config.webhooks.key_file(&config.serve.data_dir);
-    let present = seed(&files::secret_or_new(&present, new)?).context("webhooks.key_file")?;
-    let next = config.webhooks.next_key_file();
-    let next = next
-        .map(|path| seed(&files::read_secret(path)?).context("webhooks.next_key_file"))
-        .transpose()?;
-    Ok(WebhookParts {
-        keys: Some(Arc::new(WebhookKeys::new(&present, next.as_deref()))),
-        rules: TargetRules { allow },
-    })
-}
-
-/// What a file with a key holds. It is not repeated when it is wrong.
-fn seed(text: &SecretString) -> anyhow::Result<Zeroizing<[u8; 32]>> {
-    let mut seed = Zeroizing::new([0; 32]);
-    hex::decode_to_slice(text.expose_secret(), &mut *seed)
-        .ok()
-        .context("must hold 64 hex digits")?;
-    Ok(seed)
-}
-
 /// An orchestrator that runs, and its API.
 pub struct RunningOrchestrator {
     pub gateway: Gateway,
@@ -456,7 +416,7 @@ pub async fn orchestrator(
             calls,
             ..Settings::default()
         },
-        webhooks: webhooks(config)?,
+        webhooks: webhooks::from_config(config)?,
         sharing,
     })
     .await

@@ -7,6 +7,7 @@ mod cluster;
 pub mod credentials;
 mod shown;
 mod signer;
+mod webhooks;
 mod yaml;
 
 use std::{
@@ -27,6 +28,7 @@ pub use self::{
     client_signer::{CallbackFormat, CallbackSettings, ClientSignerSettings, PrivateKey},
     cluster::{ClusterSettings, ProcessRole},
     shown::ShownSetting,
+    webhooks::WebhookSettings,
 };
 use crate::files;
 
@@ -71,26 +73,6 @@ pub struct TlsSettings {
 #[derive(Clone, Debug, Deserialize)]
 pub struct EvmSettings {
     pub abi_files: Vec<PathBuf>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-pub struct WebhookSettings {
-    key_file: PathBuf,
-    next_key_file: PathBuf,
-    pub allow: Vec<String>,
-}
-
-impl WebhookSettings {
-    /// The key that webhooks are signed with.
-    pub fn key_file(&self, data_dir: &Path) -> PathBuf {
-        path_or_default(&self.key_file, data_dir, "webhook-key")
-    }
-
-    /// The key that is to follow, while keys are changed.
-    pub fn next_key_file(&self) -> Option<&Path> {
-        let is_set = !self.next_key_file.as_os_str().is_empty();
-        is_set.then_some(self.next_key_file.as_path())
-    }
 }
 
 #[derive(Clone, Debug, Deserialize)]

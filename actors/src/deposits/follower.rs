@@ -469,11 +469,18 @@ impl Follow<'_> {
     ) -> Result<(), FollowError> {
         // Read after the blocks: an address is told after it was written, so whatever was sent to it is found.
         let owners = self.owners(blocks).await?;
+        let head = ring.head().block;
         for block in blocks {
             if ring.succession(&block.header)? == Succession::Forks {
                 break;
             }
-            for transfer in self.transfers(block, &owners).await? {
+            let transfers = match self.transfers(block, &owners).await {
+                Ok(transfers) => transfers,
+                // What is before it is as good, and must not wait for it.
+                Err(FollowError::Nodes(_)) if head != ring.head().block => break,
+                Err(error) => return Err(error),
+            };
+            for transfer in transfers {
                 let key = deposit_rows::transfer(&transfer);
                 let stored = self.services.load::<TransferRow>(&key).await?;
                 let stored = stored.map(|(row, _)| row);

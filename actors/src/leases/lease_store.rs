@@ -50,8 +50,12 @@ pub(super) async fn leases(
 /// What one process does that belongs to no vault.
 pub(super) fn of_no_vault(services: &Services) -> Vec<LeaseScope> {
     let chains = services.chains.followed().map(LeaseScope::Chain);
+    // Without a key nothing can be sent.
+    let keys = services.webhooks.keys.as_ref();
+    let webhooks = keys.map(|_| LeaseScope::Webhooks);
     chains
-        .chain([LeaseScope::Maintenance, LeaseScope::Webhooks])
+        .chain([LeaseScope::Maintenance])
+        .chain(webhooks)
         .collect()
 }
 

@@ -65,8 +65,8 @@ pub struct WebhookDelivery;
 
 pub struct DeliveryState {
     services: Arc<Services>,
-    keys: Option<Arc<WebhookKeys>>,
-    sender: Arc<WebhookSender>,
+    /// `None`: this process has no key, and sends nothing.
+    means: Option<(Arc<WebhookKeys>, Arc<WebhookSender>)>,
     budgets: HashMap<Destination, DeliveryBudget>,
     on_the_way: HashSet<EventId>,
     /// The version of the lease under which the keys were published.
@@ -86,16 +86,19 @@ impl Actor for WebhookDelivery {
         services: Arc<Services>,
     ) -> Result<DeliveryState, ActorProcessingErr> {
         let parts = &services.webhooks;
+        let means = match parts.keys.clone().filter(|_| services.runs_vaults) {
+            Some(keys) => Some((keys, Arc::new(WebhookSender::new(parts.rules.clone())?))),
+            None => None,
+        };
         let state = DeliveryState {
-            keys: parts.keys.clone(),
-            sender: Arc::new(WebhookSender::new(parts.rules.clone())?),
+            means,
             budgets: HashMap::new(),
             on_the_way: HashSet::new(),
             published: None,
             is_failing: false,
             services: Arc::clone(&services),
         };
-        if services.runs_vaults && state.keys.is_some() {
+        if state.means.is_some() {
             myself.send_interval(INTERVAL, || Msg::LookDue);
             tokio::spawn(async move {
                 loop {
@@ -144,7 +147,7 @@ impl Actor for WebhookDelivery {
 impl DeliveryState {
     async fn look(&mut self, myself: &ActorRef<Msg>) -> Result<(), Fault> {
         let lease = self.services.held_leases.get(LeaseScope::Webhooks);
-        let (Some(lease), Some(keys)) = (lease, self.keys.clone()) else {
+        let (Some(lease), Some((keys, sender))) = (lease, self.means.clone()) else {
             return Ok(());
         };
         let version = lease.version();
@@ -168,7 +171,8 @@ impl DeliveryState {
                 let Ok(url) = Url::parse(&webhook.0) else {
                     continue;
                 };
-                self.send_due(&services, &keys, myself, destination, &url)
+                let means = (&keys, &sender);
+                self.send_due(&services, means, myself, destination, &url)
                     .await?;
             }
             next = scan.rest(&page);
@@ -180,7 +184,7 @@ impl DeliveryState {
     async fn send_due(
         &mut self,
         services: &Arc<Services>,
-        keys: &Arc<WebhookKeys>,
+        (keys, sender): (&Arc<WebhookKeys>, &Arc<WebhookSender>),
         myself: &ActorRef<Msg>,
         destination: Destination,
         url: &Url,
@@ -211,7 +215,7 @@ impl DeliveryState {
             let attempt = Attempt {
                 services: Arc::clone(services),
                 keys: Arc::clone(keys),
-                sender: Arc::clone(&self.sender),
+                sender: Arc::clone(sender),
                 destination,
                 url: url.clone(),
                 id,

@@ -40,7 +40,7 @@ use crate::{
 /// The account of anvil that pays.
 const PAYER: &str = "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266";
 const TARGET: &str = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed";
-const USDT: &str = "0x00000000000000000000000000000000000d0111";
+pub const USDT: &str = "0x00000000000000000000000000000000000d0111";
 const FAKE: &str = "0x00000000000000000000000000000000000fa4e0";
 const TRANSFER: &str = "ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef";
 
@@ -122,7 +122,7 @@ pub fn world() -> World {
     world
 }
 
-fn chains(world: &World, urls: &[&str], agree: usize) -> ChainClients {
+pub fn chains(world: &World, urls: &[&str], agree: usize) -> ChainClients {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let endpoints = ChainEndpoints {
         agree,
@@ -143,18 +143,21 @@ async fn put_token(anvil: &Anvil, address: &str) {
     anvil.call("anvil_setCode", json!([address, code])).await;
 }
 
-struct Shop {
-    world: World,
-    gateway: Gateway,
+pub struct Shop {
+    pub world: World,
+    pub gateway: Gateway,
     caller: Caller,
     token: String,
-    address: String,
+    pub address: String,
 }
 
 impl Shop {
     /// A shop with one deposit wallet, whose chain is at these addresses.
-    async fn open(receiver: &Receiver, urls: &[&str], agree: usize) -> Self {
-        let world = world();
+    pub async fn open(receiver: &Receiver, urls: &[&str], agree: usize) -> Self {
+        Self::open_in(world(), receiver, urls, agree).await
+    }
+
+    pub async fn open_in(world: World, receiver: &Receiver, urls: &[&str], agree: usize) -> Self {
         let chains = chains(&world, urls, agree);
         let gateway = world.start_with(Arc::clone(&world.store), chains).await;
         let vault = vault(&gateway, "main").await;
@@ -218,7 +221,7 @@ impl Shop {
             .map_or(0, |counts| counts.head)
     }
 
-    async fn until(&self, what: &str, is_so: impl AsyncFn(&Self) -> bool) {
+    pub async fn until(&self, what: &str, is_so: impl AsyncFn(&Self) -> bool) {
         for _ in 0..600 {
             if is_so(self).await {
                 return;
@@ -246,7 +249,7 @@ impl Shop {
 }
 
 /// Pays wei. The hash.
-async fn pay(anvil: &Anvil, to: &str, wei: u64) -> String {
+pub async fn pay(anvil: &Anvil, to: &str, wei: u64) -> String {
     send(
         anvil,
         json!({"from": PAYER, "to": to, "value": format!("{wei:#x}")}),
@@ -255,7 +258,7 @@ async fn pay(anvil: &Anvil, to: &str, wei: u64) -> String {
 }
 
 /// Pays tokens. The hash.
-async fn pay_token(anvil: &Anvil, token: &str, to: &str, amount: u64) -> String {
+pub async fn pay_token(anvil: &Anvil, token: &str, to: &str, amount: u64) -> String {
     let data = format!("0x{:0>64}{amount:064x}", to.trim_start_matches("0x"));
     send(
         anvil,
@@ -272,7 +275,7 @@ async fn send(anvil: &Anvil, transaction: Value) -> String {
 }
 
 /// A node whose newest final block is six below the newest, with some blocks and tokens.
-async fn node() -> Anvil {
+pub async fn node() -> Anvil {
     let anvil = Anvil::start_with(&["--slots-in-an-epoch", "3"]).await;
     anvil.mine(20).await;
     for token in [USDT, FAKE] {
@@ -281,11 +284,11 @@ async fn node() -> Anvil {
     anvil
 }
 
-fn value(hash: &str) -> (String, String) {
+pub fn value(hash: &str) -> (String, String) {
     (hash.to_owned(), "value".to_owned())
 }
 
-fn log(hash: &str) -> (String, String) {
+pub fn log(hash: &str) -> (String, String) {
     (hash.to_owned(), "log-0".to_owned())
 }
 

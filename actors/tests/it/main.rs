@@ -27,6 +27,7 @@ mod coin_control;
 #[path = "../../../tests/support/delayed_port.rs"]
 mod delayed_port;
 mod deposit_chain;
+mod deposit_cuts;
 mod deposit_tron;
 mod deposits;
 #[path = "../../../tests/support/disk.rs"]

@@ -221,11 +221,14 @@ async fn sweep__should_make_a_deposit_wallet_once_it_is_configured() {
     let (status, body) = admin(&app, "configureSweep", evm).await;
     assert_eq!(status, 200, "{body}");
     let tron = json!({"token": id, "network": "TRON", "webhook": "https://example.com/hook"});
-    let (status, body) = admin(&app, "configureSweep", tron).await;
+    let (status, mut body) = admin(&app, "configureSweep", tron).await;
     assert_eq!(status, 200, "{body}");
+    // The secret of its webhooks is shown once.
+    let secret = body.as_object_mut().unwrap().remove("webhookSecret");
+    assert!(secret.unwrap().as_str().unwrap().starts_with("whsec_"));
     let expected = json!([
-        {"network": "EVM", "vaultUuid": vault, "target": target, "webhook": null},
-        {"network": "TRON", "vaultUuid": null, "target": null, "webhook": "https://example.com/hook"},
+        {"network": "EVM", "vaultUuid": vault, "target": target, "webhook": null, "assets": []},
+        {"network": "TRON", "vaultUuid": null, "target": null, "webhook": "https://example.com/hook", "assets": []},
     ]);
     assert_eq!(body["networks"], expected);
     let (_, shown) = admin(&app, "showSweep", json!({"token": "deposits"})).await;
