@@ -8,6 +8,7 @@ mod client;
 mod client_signer;
 mod completions;
 mod config;
+mod deposits;
 mod dev;
 mod doctor;
 mod node;
@@ -65,6 +66,9 @@ enum Command {
     /// Sweep tokens: configure deposits and events (calls a running orchestrator).
     #[command(subcommand)]
     Sweep(sweep::Command),
+    /// Deposits: look through blocks again (calls a running orchestrator).
+    #[command(subcommand)]
+    Deposits(deposits::Command),
     /// Webhooks: what they are told of deposits, and what came of it (calls a running orchestrator).
     #[command(subcommand)]
     Webhook(webhook::Command),
@@ -117,6 +121,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Reject(args) => Box::pin(approve::reject(args)),
         Command::Pending(args) => Box::pin(approve::pending(args)),
         Command::Sweep(command) => Box::pin(sweep::run(command)),
+        Command::Deposits(command) => Box::pin(deposits::run(command)),
         Command::Webhook(command) => Box::pin(webhook::run(command)),
         Command::Audit(command) => Box::pin(audit::run(command)),
         Command::Backup(command) => Box::pin(backup::run(command)),

@@ -15,7 +15,7 @@ use covault_core::{
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, EndpointHealth, FeeEstimate,
+    BlockSource, BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, EndpointHealth, FeeEstimate,
     SimulationOutcome, SimulationRequest, TrackedTransaction, TransactionSighting,
 };
 
@@ -128,6 +128,10 @@ impl ChainClient for EndsWitnessed {
 
     fn health(&self) -> Vec<EndpointHealth> {
         self.0.health()
+    }
+
+    fn blocks(&self) -> Option<&dyn BlockSource> {
+        self.0.blocks()
     }
 }
 

@@ -65,11 +65,11 @@ pub struct FollowerState {
 }
 
 /// What the store has.
-struct Known {
+pub(super) struct Known {
     lease_version: u64,
     /// The version of the cursor's row, and the blocks from the final one to the newest; `None` before the first start.
-    followed: Option<(u64, HeaderRing)>,
-    open: OpenTransfers,
+    pub(super) followed: Option<(u64, HeaderRing)>,
+    pub(super) open: OpenTransfers,
 }
 
 /// What a look came to.
@@ -226,7 +226,11 @@ impl FollowerState {
             source,
             routes: &routes,
         };
-        let (known, progress) = follow.look(known).await?;
+        let (mut known, progress) = follow.look(known).await?;
+        let progress = match progress {
+            Progress::AtHead => follow.rescan(&mut known).await?,
+            other => other,
+        };
         self.known = Some(known);
         Ok(progress)
     }
@@ -292,9 +296,9 @@ async fn load(
 }
 
 /// One look, with all that it needs.
-struct Follow<'a> {
-    services: &'a Services,
-    chain: FollowedChain,
+pub(super) struct Follow<'a> {
+    pub(super) services: &'a Services,
+    pub(super) chain: FollowedChain,
     policy: FollowPolicy,
     source: &'a dyn BlockSource,
     routes: &'a Routes,
@@ -319,7 +323,8 @@ impl Follow<'_> {
         };
         let before = (ring.head().block, ring.finalized().block);
         let mut change = ChainChange::default();
-        let blocks = self.window(before.0.number, newest).await?;
+        let next = before.0.number.saturating_add(1);
+        let blocks = self.blocks(next, newest).await?;
         let mut forked = false;
         if let Some(first) = blocks.first()
             && ring.succession(&first.header)? == Succession::Forks
@@ -381,7 +386,7 @@ impl Follow<'_> {
         Ok((known, progress))
     }
 
-    fn confirmations(&self) -> u64 {
+    pub(super) fn confirmations(&self) -> u64 {
         let wanted = self.policy.confirmations;
         wanted
             .unwrap_or_else(|| default_confirmations(self.chain))
@@ -419,11 +424,15 @@ impl Follow<'_> {
         Ok((version, ring))
     }
 
-    /// The next blocks, without a gap.
-    async fn window(&self, head: u64, newest: u64) -> Result<Vec<ChainBlock>, FollowError> {
-        let last = newest.min(head.saturating_add(WINDOW));
+    /// Blocks from this one on, without a gap: one window at most.
+    pub(super) async fn blocks(
+        &self,
+        first: u64,
+        last: u64,
+    ) -> Result<Vec<ChainBlock>, FollowError> {
+        let last = last.min(first.saturating_add(WINDOW - 1));
         let tokens = self.routes.tokens(self.chain);
-        let numbers = head.saturating_add(1)..=last;
+        let numbers = first..=last;
         let asked = join_all(numbers.map(|number| self.source.block(number, &tokens))).await;
         let mut blocks = Vec::new();
         for answer in asked {
@@ -500,7 +509,7 @@ impl Follow<'_> {
     }
 
     /// Who is told of the accounts that are named in blocks.
-    async fn owners(
+    pub(super) async fn owners(
         &self,
         blocks: &[ChainBlock],
     ) -> Result<BTreeMap<Account, Vec<AddressOwner>>, Fault> {
@@ -526,7 +535,7 @@ impl Follow<'_> {
     }
 
     /// The transfers of a block that anybody is told of.
-    async fn transfers(
+    pub(super) async fn transfers(
         &self,
         block: &ChainBlock,
         owners: &BTreeMap<Account, Vec<AddressOwner>>,

@@ -5,6 +5,7 @@ pub mod assets;
 mod change;
 pub mod follower;
 mod followers;
+pub mod rescan;
 mod routes;
 
 pub use followers::DepositFollowers;

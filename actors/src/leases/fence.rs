@@ -198,6 +198,7 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::NoticeAfter
         | KeySpace::WebhookSecret
         | KeySpace::WebhookKey
+        | KeySpace::Rescan
         | KeySpace::Restore => false,
     }
 }

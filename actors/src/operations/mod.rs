@@ -45,6 +45,7 @@ mod remove_node;
 mod remove_sweep_asset;
 mod replace_transaction;
 mod replay_webhook_event;
+mod rescan_deposits;
 mod reshare_vault;
 mod resimulation;
 mod revoke_token;
@@ -123,6 +124,7 @@ operations! {
     replace_transaction::ReplaceTransaction,
     replay_webhook_event::ReplayWebhookEvent,
     reshare_vault::ReshareVault,
+    rescan_deposits::RescanDeposits,
     resimulation::Resimulation,
     revoke_token::RevokeToken,
     show_sweep::ShowSweep,

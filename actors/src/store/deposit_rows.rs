@@ -24,6 +24,15 @@ pub struct CursorRow {
     pub finalized: BlockRef,
 }
 
+/// Which blocks of a chain are to be looked through again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RescanRow {
+    /// The number of the next one.
+    pub next: u64,
+    /// The number of the last one.
+    pub last: u64,
+}
+
 /// Where a transfer stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TransferRow {
@@ -103,6 +112,11 @@ impl Drop for WebhookSecretRow {
 /// [`KeySpace::ChainCursor`].
 pub fn cursor(chain: FollowedChain) -> Key {
     Key::new(KeySpace::ChainCursor, &[&chain.key()])
+}
+
+/// [`KeySpace::Rescan`].
+pub fn rescan(chain: FollowedChain) -> Key {
+    Key::new(KeySpace::Rescan, &[&chain.key()])
 }
 
 /// The part of [`KeySpace::BlockHeader`] in which the blocks of a chain follow in order.

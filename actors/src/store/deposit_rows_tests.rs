@@ -67,6 +67,7 @@ fn rows_of_deposits__should_load_for_ever() {
         finalized: block(),
     };
     check("chain-cursor-v1", &cursor);
+    check("rescan-v1", &RescanRow { next: 1, last: 2 });
     let header = BlockHeader {
         block: block(),
         parent: [17; 32],

@@ -106,6 +106,8 @@ pub enum KeySpace {
     WebhookSecret = 52,
     /// Public key -> since when an orchestrator signs webhooks with it.
     WebhookKey = 53,
+    /// Chain -> which of its blocks are to be looked through again.
+    Rescan = 54,
 }
 
 impl KeySpace {
@@ -161,6 +163,7 @@ impl KeySpace {
         Self::NoticeAfter,
         Self::WebhookSecret,
         Self::WebhookKey,
+        Self::Rescan,
     ];
 
     /// The kind of a number.

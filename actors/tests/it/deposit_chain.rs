@@ -41,7 +41,7 @@ use crate::{
 const PAYER: &str = "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266";
 const TARGET: &str = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed";
 pub const USDT: &str = "0x00000000000000000000000000000000000d0111";
-const FAKE: &str = "0x00000000000000000000000000000000000fa4e0";
+pub const FAKE: &str = "0x00000000000000000000000000000000000fa4e0";
 const TRANSFER: &str = "ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef";
 
 /// What a receiver got, in order, and what it answers.
@@ -67,7 +67,7 @@ impl Receiver {
         Self { url, got, status }
     }
 
-    fn requests(&self) -> Vec<HttpRequest> {
+    pub fn requests(&self) -> Vec<HttpRequest> {
         self.got.lock().unwrap().clone()
     }
 
@@ -147,7 +147,7 @@ pub struct Shop {
     pub world: World,
     pub gateway: Gateway,
     caller: Caller,
-    token: String,
+    pub token: String,
     pub address: String,
 }
 

@@ -3,13 +3,22 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use covault_actors::store::memory::MemoryStore;
+use covault_actors::{
+    operations::{AddSweepAsset, RescanDeposits},
+    store::memory::MemoryStore,
+};
+use covault_core::{
+    fault::{Class, Fault},
+    schema::admin::{AddSweepAssetRequest, RescanDepositsRequest},
+};
 
 use crate::{
     deposit_chain::{
-        Receiver, Shop, USDT, chains, confirmed, finalized, log, node, pay, pay_token, value, world,
+        FAKE, Receiver, Shop, USDT, chains, confirmed, finalized, log, node, pay, pay_token, value,
+        world,
     },
     faulty_store::{FaultyStore, StoreFault},
+    world::*,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -94,4 +103,63 @@ async fn orchestrators__should_hand_a_chain_over_without_losing_a_deposit() {
         .map(|of| (of, vec![confirmed(), finalized()]))
         .collect();
     assert_eq!(receiver.stages(), expected);
+}
+
+async fn rescan(shop: &Shop, from: u64, to: u64) -> Result<(), Fault> {
+    let request = RescanDepositsRequest {
+        network: "EVM".into(),
+        chain_id: CHAIN.to_string(),
+        from,
+        to,
+    };
+    let done = call::<RescanDeposits>(&shop.gateway, &admin(), request).await;
+    done.map(|_| ())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rescan__should_tell_what_was_not_known_then_and_nothing_twice() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let shop = Shop::open(&receiver, &[&anvil.url], 1).await;
+    let known = pay_token(&anvil, USDT, &shop.address, 5).await;
+    let unknown = pay_token(&anvil, FAKE, &shop.address, 6).await;
+    // More than one window.
+    anvil.mine(40).await;
+    shop.until("what is known is final", async |_| {
+        receiver.events().len() == 2
+    })
+    .await;
+    let asset = AddSweepAssetRequest {
+        token: shop.token.clone(),
+        network: "EVM".into(),
+        chain_id: CHAIN.to_string(),
+        contract: FAKE.into(),
+        minimum: "1".into(),
+    };
+    call::<AddSweepAsset>(&shop.gateway, &admin(), asset)
+        .await
+        .unwrap();
+    for (from, to, field) in [(9, 8, "from"), (1, 60, "to")] {
+        let fault = rescan(&shop, from, to).await.unwrap_err();
+        assert_eq!(
+            (fault.class(), fault.path()),
+            (&Class::Invalid, Some(field))
+        );
+    }
+    for _ in 0..2 {
+        rescan(&shop, 0, 50).await.unwrap();
+        shop.until("it has come to its end", async |shop| {
+            match rescan(shop, 50, 50).await {
+                Ok(()) => true,
+                Err(fault) => {
+                    assert_eq!(*fault.class(), Class::WrongState, "{fault}");
+                    false
+                }
+            }
+        })
+        .await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    let expected = [log(&known), log(&unknown)].map(|of| (of, vec![confirmed(), finalized()]));
+    assert_eq!(receiver.stages(), BTreeMap::from(expected));
+    assert_eq!(receiver.requests().len(), 4);
 }

@@ -1,0 +1,147 @@
+//! Looks through final blocks again, for addresses and tokens that were not known then. What was told is not told again.
+
+use covault_core::{
+    audit::AuditChain,
+    deposit::{lifecycle::ChainView, transfer::FollowedChain},
+    fault::{Class, Fault},
+};
+
+use super::{
+    change::{ChainChange, OpenTransfers, may_be_included},
+    follower::{Follow, FollowError, Known, Progress},
+};
+use crate::{
+    audit::{AuditActor, AuditNote},
+    commands::caller::Caller,
+    services::Services,
+    store::{
+        Batch, CommitError, Precondition,
+        deposit_rows::{self, CursorRow, RescanRow, TransferRow},
+        rows,
+    },
+};
+
+/// Most blocks of one call.
+const MOST: u64 = 10_000_000;
+
+/// Has the blocks of a chain looked through again by the process that follows it.
+///
+/// # Errors
+/// [`Class::Invalid`] naming the field, [`Class::WrongState`] while another rescan of the chain is in progress.
+pub async fn begin(
+    services: &Services,
+    caller: &Caller,
+    chain: FollowedChain,
+    (from, to): (u64, u64),
+) -> Result<(), Fault> {
+    let cursor = services
+        .load::<CursorRow>(&deposit_rows::cursor(chain))
+        .await?;
+    let Some((cursor, _)) = cursor else {
+        return Err(Fault::field(
+            "chainId",
+            "is of a chain that is not followed",
+        ));
+    };
+    if from > to || to.saturating_sub(from) >= MOST {
+        let problem = format!("must not be above to, nor {MOST} blocks below it");
+        return Err(Fault::field("from", problem));
+    }
+    let newest = cursor.finalized.number;
+    if to > newest {
+        let problem = format!("must be at most {newest}, the newest final block");
+        return Err(Fault::field("to", problem));
+    }
+    let row = RescanRow {
+        next: from,
+        last: to,
+    };
+    let key = deposit_rows::rescan(chain);
+    let mut batch = Batch::new();
+    batch.put(key.clone(), Precondition::Absent, rows::encode(&row)?);
+    let subject = format!("chain:{chain}");
+    AuditNote::new(&AuditActor::caller(caller), subject, "RescanBegun")
+        .fact("from", from)
+        .fact("to", to)
+        .add_to(&mut batch, AuditChain::Service, services.now_ms())?;
+    match services.store.commit(batch).await {
+        Ok(()) => Ok(()),
+        Err(CommitError::Conflict(conflict)) if conflict == key => Err(Fault::new(
+            Class::WrongState,
+            "chainId: another rescan of the chain is in progress; wait for its end",
+        )),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl Follow<'_> {
+    /// Looks through the next blocks of a rescan, when there is one and nothing newer is to be followed.
+    pub(super) async fn rescan(&self, known: &mut Known) -> Result<Progress, FollowError> {
+        let key = deposit_rows::rescan(self.chain);
+        let wanted = self.services.load::<RescanRow>(&key).await?;
+        let (Some((row, row_version)), Some((version, ring))) = (wanted, &mut known.followed)
+        else {
+            return Ok(Progress::AtHead);
+        };
+        let last = row.last.min(ring.finalized().block.number);
+        let blocks = match row.next > last {
+            true => Vec::new(),
+            false => self.blocks(row.next, last).await?,
+        };
+        let follows = blocks
+            .iter()
+            .zip(blocks.iter().skip(1))
+            .all(|(one, next)| next.header.parent == one.header.block.hash);
+        if !follows {
+            let reason = "the nodes are not believed: final blocks do not follow each other";
+            return Err(FollowError::Nodes(reason.into()));
+        }
+        let (mut change, mut found) = (ChainChange::default(), OpenTransfers::new());
+        let owners = self.owners(&blocks).await?;
+        for block in &blocks {
+            for transfer in self.transfers(block, &owners).await? {
+                let key = deposit_rows::transfer(&transfer);
+                let stored = self.services.load::<TransferRow>(&key).await?;
+                let stored = stored.map(|(row, _)| row);
+                let is_open = known.open.contains_key(&transfer.key());
+                if !is_open && may_be_included(stored.as_ref()) {
+                    change.include(&mut found, transfer, stored, &block.header)?;
+                }
+            }
+        }
+        let view = ChainView {
+            head: ring.head().block.number,
+            finalized: ring.finalized().block.number,
+            confirmations: self.confirmations(),
+        };
+        change.settle(&mut found, &view)?;
+        let cursor = CursorRow {
+            head: ring.head().block,
+            finalized: ring.finalized().block,
+        };
+        let expect = Precondition::Version(*version);
+        let mut batch = change
+            .batch(self.services, self.chain, &cursor, expect)
+            .await?;
+        let expect = Precondition::Version(row_version);
+        let next = blocks.last().map(|block| block.header.block.number);
+        match next.map(|number| number.saturating_add(1)) {
+            Some(next) if next <= row.last => {
+                let row = RescanRow { next, ..row };
+                batch.put(key, expect, rows::encode(&row)?);
+            }
+            _ => {
+                batch.delete(key, expect);
+                tracing::info!(chain = %self.chain, last = row.last, "the rescan has come to its end");
+            }
+        }
+        let committed = self.services.store.commit(batch).await;
+        committed.map_err(Fault::from)?;
+        *version = version.saturating_add(1);
+        known.open.append(&mut found);
+        if change.tells() {
+            self.services.notices_due.notify_one();
+        }
+        Ok(Progress::Behind)
+    }
+}
