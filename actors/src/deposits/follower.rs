@@ -51,7 +51,6 @@ pub enum Msg {
     PollDue,
 }
 
-/// The actor.
 pub struct ChainFollower;
 
 pub struct FollowerState {
@@ -170,7 +169,6 @@ impl FollowerState {
             }
             Err(error) => error,
         };
-        // What was changed in memory was not written.
         self.known = None;
         self.failures = self.failures.saturating_add(1);
         let is_stopped = matches!(error, FollowError::Stopped(_));
