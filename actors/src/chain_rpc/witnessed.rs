@@ -15,8 +15,8 @@ use covault_core::{
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    BlockSource, BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, EndpointHealth, FeeEstimate,
-    SimulationOutcome, SimulationRequest, TrackedTransaction, TransactionSighting,
+    BlockSource, BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, EndpointHealth,
+    FeeEstimate, SimulationOutcome, SimulationRequest, TrackedTransaction, TransactionSighting,
 };
 
 /// So many transactions are asked for again at once.
