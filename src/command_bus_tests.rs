@@ -35,6 +35,7 @@ fn forwarded() -> ForwardedCommand {
             access: TokenAccess::Full,
             operator: false,
             request_id: "r".into(),
+            person: None,
         },
         method: "a.B.C".into(),
         request: b"request".to_vec(),

@@ -1,7 +1,6 @@
 //! Wiring: the one place that names concrete adapters.
 
 use std::{
-    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -29,7 +28,7 @@ use covault_mpc::{
     preprocess::Watermarks,
 };
 use secrecy::{ExposeSecret as _, SecretString};
-use tokio::{net::TcpListener, signal::unix::Signal, sync::watch};
+use tokio::{signal::unix::Signal, sync::watch};
 
 use crate::{
     abis,
@@ -43,9 +42,9 @@ use crate::{
     chain_nodes,
     config::{
         self, CallbackSettings, Config, PrivateKey, ProcessRole, RateLimits, ServeSettings,
-        SignerSettings, StoreKind, TlsSettings,
+        SignerSettings, StoreKind,
     },
-    files, grpc,
+    console, files, grpc,
     http::{
         self,
         server::{self, HttpVersion, ServerLimits},
@@ -54,9 +53,10 @@ use crate::{
     shutdown::{self, StopSignal},
     signers::ClusterSigners,
     sockets::SocketShares,
-    tls::ServerTls,
     webhooks,
 };
+
+pub use crate::listeners::{ApiListeners, listen};
 
 /// Separates Covault's keys from others on a Redis that is shared.
 const NAMESPACE: &str = "covault";
@@ -411,6 +411,10 @@ pub async fn orchestrator(
             max_live_requests: serve.max_live_requests,
             max_live_bytes: serve.max_live_bytes,
             message_domain: serve.message_domain.clone(),
+            console_origin: config
+                .console
+                .origin()?
+                .map_or_else(String::new, |it| it.origin),
             simulate: serve.simulate,
             execute_wait_ms: serve.execute_wait_ms,
             calls,
@@ -539,46 +543,6 @@ fn terms(serve: &ServeSettings, limits: &RateLimits) -> AdmissionLimits {
     }
 }
 
-/// Where an orchestrator is reached.
-pub struct ApiListeners {
-    /// HTTP/1.1.
-    pub http: TcpListener,
-    /// gRPC, where it is wanted.
-    pub grpc: Option<TcpListener>,
-    /// The certificate of both; without it they are in the clear.
-    pub tls: Option<ServerTls>,
-}
-
-impl ApiListeners {
-    /// Listens for HTTP, and for gRPC where `grpc` says, which learns the address of HTTP; empty:
-    /// nowhere.
-    ///
-    /// # Errors
-    /// When an address is invalid or in use, or the certificate cannot be used.
-    pub async fn bind(
-        http: &str,
-        grpc: impl FnOnce(SocketAddr) -> String,
-        tls: &TlsSettings,
-    ) -> anyhow::Result<Self> {
-        let tls = ServerTls::load(tls)?;
-        let http = listen(http).await?;
-        let grpc = match grpc(http.local_addr()?).as_str() {
-            "" => None,
-            address => Some(listen(address).await.context("the gRPC API")?),
-        };
-        Ok(Self { http, grpc, tls })
-    }
-
-    /// Where gRPC is reached: `IP:PORT`, or nothing.
-    ///
-    /// # Errors
-    /// When the system does not say.
-    pub fn grpc_address(&self) -> anyhow::Result<Option<SocketAddr>> {
-        let address = self.grpc.as_ref().map(TcpListener::local_addr);
-        address.transpose().context("where gRPC listens")
-    }
-}
-
 impl RunningOrchestrator {
     /// Serves the API until `stop`; then gives the vaults to other orchestrators while it goes on serving, ends the
     /// calls in flight, and stops the actors.
@@ -606,25 +570,21 @@ impl RunningOrchestrator {
             server::serve(listener, tls, router, protocol, self.patience, end)
         };
         let rest = serve(listeners.http, rest, HttpVersion::Http1);
-        match listeners.grpc {
-            Some(listener) => {
-                tokio::try_join!(leaving, rest, serve(listener, grpc, HttpVersion::Http2))?;
+        let grpc = listeners
+            .grpc
+            .map(|listener| serve(listener, grpc, HttpVersion::Http2));
+        let console = listeners.console.map(|(listener, origin)| {
+            let pages = console::router(&self.api, origin, &end);
+            serve(listener, pages, HttpVersion::Http1)
+        });
+        let served = |listener| async move {
+            match listener {
+                Some(served) => served.await,
+                None => Ok(()),
             }
-            None => {
-                tokio::try_join!(leaving, rest)?;
-            }
-        }
+        };
+        tokio::try_join!(leaving, rest, served(grpc), served(console))?;
         self.gateway.stop().await;
         Ok(())
     }
-}
-
-/// Listens, with a sentence that helps when that is not possible.
-///
-/// # Errors
-/// When the address is invalid, or in use.
-pub async fn listen(address: &str) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
-        .with_context(|| format!("cannot listen on {address}; choose another address (IP:PORT)"))
 }

@@ -49,13 +49,21 @@ impl AuditActor {
         }
     }
 
+    /// A person who uses the console, in a call of this id.
+    pub fn person(name: &str, call: &str) -> Self {
+        Self {
+            who: user(name),
+            call: call.to_owned(),
+        }
+    }
+
     /// The caller.
     pub fn caller(caller: &Caller) -> Self {
         Self {
-            who: if caller.operator {
-                "operator".to_owned()
-            } else {
-                token(caller.token)
+            who: match &caller.person {
+                Some(person) => user(&person.name),
+                None if caller.operator => "operator".to_owned(),
+                None => token(caller.token),
             },
             call: caller.request_id.clone(),
         }
@@ -65,6 +73,11 @@ impl AuditActor {
 /// How a token is named.
 pub fn token(id: TokenId) -> String {
     format!("token:{id}")
+}
+
+/// How a person who uses the console is named.
+pub fn user(name: &str) -> String {
+    format!("user:{name}")
 }
 
 /// How a node is named.

@@ -31,6 +31,7 @@ mod tasks;
 pub mod testing;
 mod tokens;
 mod tracking;
+pub mod users;
 mod vaults;
 mod waiters;
 pub mod webhooks;

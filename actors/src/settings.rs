@@ -81,6 +81,8 @@ pub struct Settings {
     pub max_live_bytes: usize,
     /// The domain that a message is signed for which names none (tonMessage); empty: none.
     pub message_domain: String,
+    /// The origin of the console, which links to it begin with; empty: there is none.
+    pub console_origin: String,
     /// The EVM calls that are put into words.
     pub calls: AbiTable,
     /// Whether transactions are tried on a node while they are signed.
@@ -121,6 +123,7 @@ impl Default for Settings {
             max_live_requests: 10_000,
             max_live_bytes: 256 << 20,
             message_domain: String::new(),
+            console_origin: String::new(),
             calls: AbiTable::built_in().clone(),
             simulate: true,
             max_commands: 2_000,

@@ -14,6 +14,7 @@ use crate::{
     lists::READ_CHUNK,
     services::Services,
     store::{Key, KeySpace, Scan, rows},
+    users,
 };
 
 /// Most tokens, revoked ones too: they stay listed.
@@ -50,13 +51,16 @@ pub async fn authenticate(services: &Services, hash: &TokenHash) -> Result<ApiTo
     Ok(record)
 }
 
-/// The row of a caller's token, in the version in which it may be used now; `None` for a token of a
+/// The row of a caller's token, or of the person who calls, in the version in which it may be used now; `None` for a token of a
 /// file, which has no row. A call may have waited since its token was looked up: for its body, for
 /// another call, for the end of a request.
 ///
 /// # Errors
 /// As [`authenticate`].
 pub async fn in_use(services: &Services, caller: &Caller) -> Result<Option<(Key, u64)>, Fault> {
+    if let Some(person) = &caller.person {
+        return users::in_use(services, person.id).await.map(Some);
+    }
     if caller.operator {
         return Ok(None);
     }

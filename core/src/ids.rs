@@ -109,6 +109,10 @@ id! {
     TokenId
 }
 id! {
+    /// A person who uses the console.
+    UserId
+}
+id! {
     /// A wallet.
     WalletId
 }

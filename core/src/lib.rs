@@ -25,4 +25,5 @@ pub mod signature;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod token;
+pub mod user;
 pub mod wallet;

@@ -59,6 +59,7 @@ pub async fn caller(api: &Api, credentials: Credentials<'_>) -> Result<Caller, F
             access: TokenAccess::Full,
             operator: opens == Audience::Admin,
             request_id: credentials.request_id.to_owned(),
+            person: None,
         });
     }
     // What was never one of ours is refused without asking the store.
@@ -95,6 +96,7 @@ async fn stored(
         access: record.access,
         operator: false,
         request_id: credentials.request_id.to_owned(),
+        person: None,
     })
 }
 

@@ -40,6 +40,8 @@ pub enum Transport {
     Rest,
     /// gRPC.
     Grpc,
+    /// Pages of the console.
+    Console,
 }
 
 /// A call that is being measured. One that is dropped without its answer has lost its client.
@@ -104,6 +106,7 @@ impl Measured {
         let transport = match self.transport {
             Transport::Rest => "rest",
             Transport::Grpc => "grpc",
+            Transport::Console => "console",
         };
         let operation = || Arc::clone(&self.operation);
         counter!(CALLS, "transport" => transport, "operation" => operation(), "code" => code)

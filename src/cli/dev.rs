@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 use covault_actors::{
     chain_rpc::ChainKey,
     gateway::{Caller, Gateway},
-    operations::{AdmitNode, CreateVault, ListVaults, Operation},
+    operations::{AdmitNode, CreateUser, CreateVault, LinkUser, ListUsers, ListVaults, Operation},
 };
 use covault_core::{fault::Fault, order::NodeId, schema::admin};
 use covault_mpc::{
@@ -29,12 +29,14 @@ use super::{
 use crate::{
     adapters::OsEntropy,
     api::auth::new_token,
-    config::Config,
+    config::{Config, ConsoleSettings},
     files, metrics, shutdown,
     wiring::{self, ApiListeners, SignerParts, TokenPair},
 };
 
 const VAULT: &str = "default";
+/// The user of the console.
+const USER: &str = "developer";
 const THRESHOLD: u32 = 2;
 const SIGNERS: usize = 3;
 const POLL: Duration = Duration::from_millis(100);
@@ -69,8 +71,19 @@ pub struct Args {
     /// file. May be repeated: one of these persons has to approve. Without it, requests are signed at once.
     #[arg(long, value_name = "NAME=KEY")]
     manual: Vec<String>,
+    /// Serve the console here, for browsers on this machine (http://localhost:PORT), and print a link that enrols a
+    /// passkey of the user "developer". The passkey signs in; it approves where its line is given to --manual.
+    #[arg(long, value_name = "IP:PORT", value_parser = console_address)]
+    console: Option<SocketAddr>,
     #[arg(long = "chain", value_name = "CHAIN=URL", value_parser = chain, help = chains_help())]
     chains: Vec<(String, String)>,
+}
+
+fn console_address(text: &str) -> Result<SocketAddr, String> {
+    let address: Option<SocketAddr> = text.parse().ok();
+    // Passkeys are made for the port, too.
+    let fixed = address.filter(|address| address.port() != 0);
+    fixed.ok_or_else(|| "use IP:PORT with a port of its own, e.g. 127.0.0.1:8082".to_owned())
 }
 
 fn chains_help() -> String {
@@ -97,6 +110,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     for (id, url) in &args.chains {
         config.chains.add(id, url)?;
     }
+    if let Some(address) = args.console {
+        config.console = ConsoleSettings::for_development(address.to_string(), address.port());
+    }
     let _folder_lock = files::lock_folder(&args.data)?;
     // What a killed process left behind must not be taken for this one.
     let info = args.data.join("dev.json");
@@ -105,7 +121,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         Some(address) => address.clone(),
         None => next_address(&args.listen, http).to_string(),
     };
-    let listeners = ApiListeners::bind(&args.listen, grpc, &config.tls).await?;
+    let listeners =
+        ApiListeners::bind(&args.listen, grpc, Some(&config.console), &config.tls).await?;
     let addresses = ApiAddresses {
         base_url: url_of(listeners.http.local_addr()?, listeners.tls.is_some()),
         grpc_target: listeners.grpc_address()?.map(target),
@@ -140,6 +157,12 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     if let Some(vault) = vault {
         let uuid = vault.uuid;
         publish_info(&info, &addresses, &uuid, &tokens)?;
+        if !config.console.listen.is_empty() {
+            let link = console_link(&gateway).await?;
+            print_line(format_args!(
+                "\nThis link enrols a passkey of {USER} for the console, once, within 15 minutes:\n\n  {link}"
+            ));
+        }
         tokio::select! {
             ended = nodes.ended() => return Err(ended),
             () = shutdown::requested(&mut stop) => {}
@@ -281,6 +304,27 @@ async fn call<O: Operation>(
     Ok(called.map_err(wiring::explain)?.0)
 }
 
+/// A link that enrols a passkey of the user of the console, who is made where there is none.
+async fn console_link(gateway: &Gateway) -> anyhow::Result<String> {
+    let users = call::<ListUsers>(gateway, &admin::ListUsersRequest::default()).await?;
+    let is_there = users.users.iter().any(|user| user.name == USER);
+    let link = if is_there {
+        let request = admin::LinkUserRequest {
+            name: USER.to_owned(),
+        };
+        call::<LinkUser>(gateway, &request).await?.link
+    } else {
+        let request = admin::CreateUserRequest {
+            name: USER.to_owned(),
+            role: "approver".to_owned(),
+            vaults: Vec::new(),
+            all_vaults: true,
+        };
+        call::<CreateUser>(gateway, &request).await?.link
+    };
+    Ok(link.unwrap_or_default().url)
+}
+
 /// Makes the vault, or finds it again, and waits for its keys.
 async fn ready_vault(
     gateway: &Gateway,
@@ -367,6 +411,21 @@ mod tests {
         assert_eq!(beside("[::]:65535", "[::]:65535"), "[::]:0");
         assert_eq!(target("0.0.0.0:8081".parse().unwrap()), "127.0.0.1:8081");
         assert_eq!(target("[::]:8081".parse().unwrap()), "[::1]:8081");
+    }
+
+    #[test]
+    fn console__should_have_a_port_of_its_own() {
+        let settings = |text: &str| {
+            let address = console_address(text)?;
+            let settings = ConsoleSettings::for_development(address.to_string(), address.port());
+            let origin = settings.origin().map_err(|error| error.to_string())?;
+            Ok::<_, String>(origin.ok_or("none")?.origin)
+        };
+        assert_eq!(settings("127.0.0.1:8082").unwrap(), "http://localhost:8082");
+        assert_eq!(settings("[::1]:80").unwrap(), "http://localhost");
+        for text in ["127.0.0.1:0", "localhost:8082", "8082"] {
+            assert!(settings(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod signer;
 mod status;
 mod sweep;
 mod token;
+mod user;
 mod vault;
 mod webhook;
 
@@ -57,6 +58,9 @@ enum Command {
     /// API tokens: create, list, revoke (calls a running orchestrator).
     #[command(subcommand)]
     Token(token::Command),
+    /// Users of the console: create, link, list, revoke (calls a running orchestrator).
+    #[command(subcommand)]
+    User(user::Command),
     /// Signing requests: list those that make no progress (calls a running orchestrator).
     #[command(subcommand)]
     Request(request::Command),
@@ -116,6 +120,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Vault(command) => Box::pin(vault::run(command)),
         Command::Node(command) => Box::pin(node::run(command)),
         Command::Token(command) => Box::pin(token::run(command)),
+        Command::User(command) => Box::pin(user::run(command)),
         Command::Request(command) => Box::pin(request::run(command)),
         Command::Approve(args) => Box::pin(approve::approve(args)),
         Command::Reject(args) => Box::pin(approve::reject(args)),

@@ -50,7 +50,8 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
     } else {
         String::new()
     };
-    let listeners = ApiListeners::bind(&serve.listen, |_| grpc, &config.tls).await?;
+    let console = config.cluster.roles.serve_api().then_some(&config.console);
+    let listeners = ApiListeners::bind(&serve.listen, |_| grpc, console, &config.tls).await?;
     let identity = wiring::identity(&serve.identity_file(), "covault-orchestrator")?;
     let tokens = wiring::tokens(serve)?;
     let bus = wiring::redis_bus(&config.bus.redis_url)?;
@@ -58,6 +59,7 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
     tracing::info!(
         address = %listeners.http.local_addr()?,
         grpc_address = listeners.grpc_address()?.map(tracing::field::display),
+        console = listeners.console.as_ref().map(|(_, place)| place.origin.as_str()),
         tls = listeners.tls.is_some(),
         platform_token_file = %serve.platform_token_file().display(),
         identity = %wiring::public_key_path(&serve.identity_file()).display(),

@@ -4,6 +4,7 @@ mod chains;
 mod check;
 mod client_signer;
 mod cluster;
+mod console;
 pub mod credentials;
 mod shown;
 mod signer;
@@ -27,6 +28,7 @@ pub use self::{
     chains::{ChainNodes, ChainSettings},
     client_signer::{CallbackFormat, CallbackSettings, ClientSignerSettings, PrivateKey},
     cluster::{ClusterSettings, ProcessRole},
+    console::{ConsoleOrigin, ConsoleSettings},
     shown::ShownSetting,
     webhooks::WebhookSettings,
 };
@@ -45,6 +47,7 @@ pub struct Config {
     pub store: StoreSettings,
     pub serve: ServeSettings,
     pub tls: TlsSettings,
+    pub console: ConsoleSettings,
     pub cluster: ClusterSettings,
     pub limits: RateLimits,
     pub signer: SignerSettings,
@@ -441,6 +444,7 @@ impl Config {
         ConfigError::of(problems)?;
         let config = config.map_err(|error| ConfigError::Value(error.to_string()))?;
         config.chains.evm()?;
+        config.console.origin()?;
         Ok((config, ignored))
     }
 }

@@ -184,7 +184,8 @@ impl HttpError {
     }
 }
 
-fn status(class: &Class) -> StatusCode {
+/// The status of a class.
+pub fn status(class: &Class) -> StatusCode {
     match class {
         Class::Invalid => StatusCode::BAD_REQUEST,
         Class::Unauthenticated => StatusCode::UNAUTHORIZED,

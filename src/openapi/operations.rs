@@ -31,6 +31,7 @@ pub fn admin_tags() -> Value {
         {"name": "Vaults", "description": "Vaults, and the shares of their keys."},
         {"name": "Signer nodes", "description": "Signer nodes."},
         {"name": "Tokens", "description": "API tokens, and the configuration of sweep tokens."},
+        {"name": "Users", "description": "Users of the console."},
         {"name": "Audit log and backups", "description": "The audit log, and backups of the store."},
     ])
 }

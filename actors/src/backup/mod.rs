@@ -385,11 +385,19 @@ pub async fn restore<R: io::Read>(
     Ok(imported)
 }
 
-/// Rows that say nothing of vaults: who is there, and who has what in progress.
+/// Rows that say nothing of vaults: who is there, who has what in progress, and who has signed in or may with a link. After a
+/// restore people sign in anew: a session that had ended since does not come back, nor does a challenge that was used.
 fn of_processes(space: KeySpace) -> bool {
     matches!(
         space,
-        KeySpace::Probe | KeySpace::Lease | KeySpace::Member | KeySpace::NodeStatus
+        KeySpace::Probe
+            | KeySpace::Lease
+            | KeySpace::Member
+            | KeySpace::NodeStatus
+            | KeySpace::UserSession
+            | KeySpace::UserLink
+            | KeySpace::UsedChallenges
+            | KeySpace::ConsoleKey
     )
 }
 

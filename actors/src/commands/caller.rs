@@ -2,15 +2,16 @@
 
 use covault_core::{
     fault::{Class, Fault, FaultCode},
-    ids::{TokenId, VaultId},
+    ids::{TokenId, UserId, VaultId},
     schema::service::{Audience, OperationDescriptor},
-    token::TokenAccess,
+    token::{TokenAccess, TokenVaults},
+    user::User,
 };
 
 /// Who calls, after authentication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// The token; scope of idempotency keys.
+    /// The token, or the person's id; scope of idempotency keys.
     pub token: TokenId,
     /// What the token may reach.
     pub vaults: VaultScope,
@@ -20,6 +21,17 @@ pub struct Caller {
     pub operator: bool,
     /// The request id that errors and logs carry.
     pub request_id: String,
+    /// Who calls from the console; `None`: a token.
+    pub person: Option<Person>,
+}
+
+/// A person who calls from the console.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Person {
+    /// Who.
+    pub id: UserId,
+    /// The name, for the audit log.
+    pub name: String,
 }
 
 impl Caller {
@@ -31,6 +43,25 @@ impl Caller {
             access: TokenAccess::Full,
             operator: true,
             request_id: request_id.to_owned(),
+            person: None,
+        }
+    }
+
+    /// A person who has signed in to the console. Idempotency keys and shares of limits are the person's own.
+    pub fn person(user: &User, request_id: &str) -> Self {
+        Self {
+            token: TokenId::from_bytes(*user.id.as_bytes()),
+            vaults: match &user.vaults {
+                TokenVaults::All => VaultScope::All,
+                TokenVaults::Only(vaults) => VaultScope::Only(vaults.clone()),
+            },
+            access: user.role.access(),
+            operator: false,
+            request_id: request_id.to_owned(),
+            person: Some(Person {
+                id: user.id,
+                name: user.name.clone(),
+            }),
         }
     }
 }

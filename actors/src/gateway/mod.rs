@@ -52,6 +52,7 @@ use crate::{
     store::{Key, KeySpace, Scan, deposit_rows},
     tokens,
     tracking::work_queue,
+    users::Accounts,
     vaults::{gaps, speed_ups, vault_actors::VaultActors},
     waiters::CompletionWaiters,
 };
@@ -62,7 +63,7 @@ pub use crate::{
     changes::{Change, ChangeListener, Heard, Position, Start},
     commands::{
         answer::{IdempotencyKey, OperationResponse},
-        caller::{Caller, VaultScope},
+        caller::{Caller, Person, VaultScope},
     },
     counters::{DroppedCounts, FollowCounts, OpenTransactions},
     limits::{Share, Shares},
@@ -351,6 +352,11 @@ impl Gateway {
     /// [`covault_core::fault::Class::Unauthenticated`] otherwise.
     pub async fn authenticate(&self, hash: &TokenHash) -> Result<ApiToken, Fault> {
         tokens::authenticate(&self.inner.services, hash).await
+    }
+
+    /// The accounts of people who use the console.
+    pub fn accounts(&self) -> Accounts<'_> {
+        Accounts(&self.inner.services)
     }
 
     /// Listens to what changes of the requests that a caller may see, behind a position or from now on. Waits while the

@@ -199,7 +199,14 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::WebhookSecret
         | KeySpace::WebhookKey
         | KeySpace::Rescan
-        | KeySpace::Restore => false,
+        | KeySpace::Restore
+        | KeySpace::User
+        | KeySpace::UserName
+        | KeySpace::UserLink
+        | KeySpace::UserPasskey
+        | KeySpace::UserSession
+        | KeySpace::UsedChallenges
+        | KeySpace::ConsoleKey => false,
     }
 }
 

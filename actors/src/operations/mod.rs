@@ -17,6 +17,7 @@ mod create_batch_payment;
 mod create_deposit_wallet;
 mod create_signing_request;
 mod create_token;
+mod create_user;
 mod create_vault;
 mod create_wallet;
 mod estimate_fee;
@@ -30,11 +31,13 @@ mod get_signing_request_list;
 mod get_wallet_info;
 mod get_wallet_list;
 mod let_clients_in;
+mod link_user;
 mod list_audit_chains;
 mod list_audit_entries;
 mod list_nodes;
 mod list_stuck_requests;
 mod list_tokens;
+mod list_users;
 mod list_vaults;
 mod list_webhook_events;
 mod lookup;
@@ -49,6 +52,7 @@ mod rescan_deposits;
 mod reshare_vault;
 mod resimulation;
 mod revoke_token;
+mod revoke_user;
 mod several;
 mod show_sweep;
 mod update_wallet;
@@ -97,6 +101,7 @@ operations! {
     create_deposit_wallet::CreateDepositWallet,
     create_signing_request::CreateSigningRequest,
     create_token::CreateToken,
+    create_user::CreateUser,
     create_vault::CreateVault,
     create_wallet::CreateWallet,
     estimate_fee::EstimateFee,
@@ -110,11 +115,13 @@ operations! {
     get_wallet_info::GetWalletInfo,
     get_wallet_list::GetWalletList,
     let_clients_in::LetClientsIn,
+    link_user::LinkUser,
     list_audit_chains::ListAuditChains,
     list_audit_entries::ListAuditEntries,
     list_nodes::ListNodes,
     list_stuck_requests::ListStuckRequests,
     list_tokens::ListTokens,
+    list_users::ListUsers,
     list_vaults::ListVaults,
     list_webhook_events::ListWebhookEvents,
     reject_signing_request::RejectSigningRequest,
@@ -127,6 +134,7 @@ operations! {
     rescan_deposits::RescanDeposits,
     resimulation::Resimulation,
     revoke_token::RevokeToken,
+    revoke_user::RevokeUser,
     show_sweep::ShowSweep,
     update_wallet::UpdateWallet,
 }

@@ -31,7 +31,7 @@ impl Operation for RejectSigningRequest {
     async fn run(call: OperationCall<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
         let id = message.uuid.parse()?;
         let rejection = rejection(message.rejection)?;
-        reject(&call, id, rejection.as_ref(), &[id]).await?;
+        reject(&call, id, rejection.as_ref(), &[id], "").await?;
         Ok(wire::RejectSigningRequestResponse { error: None })
     }
 }
@@ -44,7 +44,8 @@ pub(super) fn rejection(
     proof.map_err(|fault| fault.with_prefix("rejection"))
 }
 
-/// Rejects one request, in the name of the token or of who has signed the rejection of all that are rejected `together`.
+/// Rejects one request, in the name of the token or of who has signed the rejection of all that are rejected `together`;
+/// `why` may be empty.
 ///
 /// # Errors
 /// [`covault_core::fault::Class::Invalid`] naming the field, [`covault_core::fault::Class::WrongState`] when it is too
@@ -54,6 +55,7 @@ pub(super) async fn reject(
     id: RequestId,
     rejection: Option<&ApprovalProof>,
     together: &[RequestId],
+    why: &str,
 ) -> Result<(), Fault> {
     for _ in 0..TRIES {
         let request = request(call.services, call.caller, id).await?;
@@ -67,6 +69,10 @@ pub(super) async fn reject(
                 format!("rejected by {person} (rejectSigningRequest)")
             }
             None => REJECTED.to_owned(),
+        };
+        let reason = match why {
+            "" => reason,
+            why => format!("{reason}: {why}"),
         };
         let actor = call.vaults.vault(request.vault).await?;
         let commit = call.command_commit.clone();

@@ -1,5 +1,5 @@
 use async_trait::async_trait;
-use covault_core::{fault::Fault, schema::wire};
+use covault_core::{fault::Fault, field, schema::wire};
 use futures::future::join_all;
 
 use super::{
@@ -7,6 +7,9 @@ use super::{
     reject_signing_request::{reject, rejection},
     several,
 };
+
+/// Most characters of a reason.
+const MAX_REASON: usize = 200;
 
 /// Ends several requests, in the name of the token or of a person who has signed the rejection of all of them.
 pub struct RejectSigningRequests;
@@ -24,9 +27,10 @@ impl Operation for RejectSigningRequests {
     async fn run(call: OperationCall<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
         let ids = several::requests_of_one_vault(&call, &message.uuids).await?;
         let rejection = rejection(message.rejection)?;
+        field::label("reason", &message.reason, MAX_REASON)?;
         let each = ids
             .iter()
-            .map(|id| reject(&call, *id, rejection.as_ref(), &ids));
+            .map(|id| reject(&call, *id, rejection.as_ref(), &ids, &message.reason));
         let rejected = join_all(each).await.into_iter();
         let rejected = rejected.map(|rejected| rejected.map(|()| 0));
         Ok(wire::RejectSigningRequestsResponse {

@@ -108,11 +108,25 @@ pub enum KeySpace {
     WebhookKey = 53,
     /// Chain -> which of its blocks are to be looked through again.
     Rescan = 54,
+    /// User id -> person who uses the console.
+    User = 60,
+    /// Name -> user id. Never deleted: a name is one person's for ever.
+    UserName = 61,
+    /// SHA-256 of the secret of a link -> user id.
+    UserLink = 62,
+    /// Credential id of a passkey -> user id.
+    UserPasskey = 63,
+    /// User id, SHA-256 of the session's secret -> session.
+    UserSession = 64,
+    /// User id -> challenges that the person has signed to sign in.
+    UsedChallenges = 65,
+    /// Nothing -> what the challenges of the console are marked with.
+    ConsoleKey = 66,
 }
 
 impl KeySpace {
     /// Every kind, in order.
-    pub const ALL: [Self; 50] = [
+    pub const ALL: [Self; 58] = [
         Self::Vault,
         Self::VaultName,
         Self::Wallet,
@@ -164,6 +178,13 @@ impl KeySpace {
         Self::WebhookSecret,
         Self::WebhookKey,
         Self::Rescan,
+        Self::User,
+        Self::UserName,
+        Self::UserLink,
+        Self::UserPasskey,
+        Self::UserSession,
+        Self::UsedChallenges,
+        Self::ConsoleKey,
     ];
 
     /// The kind of a number.

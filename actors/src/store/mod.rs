@@ -332,9 +332,9 @@ pub enum CommitError {
 impl From<CommitError> for Fault {
     fn from(error: CommitError) -> Self {
         if let CommitError::Conflict(key) = &error
-            && key.space == KeySpace::Token
+            && matches!(key.space, KeySpace::Token | KeySpace::User)
         {
-            // A command's commit demands that its token was not revoked.
+            // A command's commit demands that its token, or the person's account, was not revoked.
             return Fault::unauthenticated().caused_by("the token was revoked during the call");
         }
         let (sentence, code) = match error {

@@ -7,11 +7,12 @@ use covault_core::{
     audit::AuditChain,
     deposit::DepositNetwork,
     fault::Fault,
-    ids::{BatchId, RequestId, TokenId, VaultId, WalletId},
+    ids::{BatchId, RequestId, TokenId, UserId, VaultId, WalletId},
     networks::Resource,
     order::NodeId,
     request::{Inclusion, NonceReservation, RequestEffect, TransactionState},
     scheme::Scheme,
+    user::SecretHash,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -407,6 +408,46 @@ pub fn token(id: TokenId) -> Key {
 /// [`KeySpace::TokenName`].
 pub fn token_name(name: &str) -> Key {
     Key::new(KeySpace::TokenName, &[name.as_bytes()])
+}
+
+/// [`KeySpace::User`].
+pub fn user(id: UserId) -> Key {
+    Key::new(KeySpace::User, &[id.as_bytes()])
+}
+
+/// [`KeySpace::UserName`].
+pub fn user_name(name: &str) -> Key {
+    Key::new(KeySpace::UserName, &[name.as_bytes()])
+}
+
+/// [`KeySpace::UserLink`].
+pub fn user_link(hash: &SecretHash) -> Key {
+    Key::new(KeySpace::UserLink, &[hash.as_bytes()])
+}
+
+/// [`KeySpace::UserPasskey`].
+pub fn user_passkey(credential_id: &[u8]) -> Key {
+    Key::new(KeySpace::UserPasskey, &[credential_id])
+}
+
+/// The part of [`KeySpace::UserSession`] with the sessions of a person.
+pub fn user_sessions(user: UserId) -> Key {
+    Key::new(KeySpace::UserSession, &[user.as_bytes()])
+}
+
+/// [`KeySpace::UserSession`].
+pub fn user_session(user: UserId, hash: &SecretHash) -> Key {
+    Key::new(KeySpace::UserSession, &[user.as_bytes(), hash.as_bytes()])
+}
+
+/// [`KeySpace::UsedChallenges`].
+pub fn used_challenges(user: UserId) -> Key {
+    Key::new(KeySpace::UsedChallenges, &[user.as_bytes()])
+}
+
+/// [`KeySpace::ConsoleKey`].
+pub fn console_key() -> Key {
+    Key::new(KeySpace::ConsoleKey, &[])
 }
 
 /// [`KeySpace::SweepRoute`].

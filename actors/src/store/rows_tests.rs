@@ -6,7 +6,10 @@
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use covault_core::{
-    approval::{ApprovalProof, ApprovalTerms, GivenApproval},
+    approval::{
+        ApprovalProof, ApprovalTerms, ApproverLine, GivenApproval, Passkey, PasskeyPublicKey,
+        WebAuthnAssertion,
+    },
     attest::{AddressProof, AddressStatement, MadeKey},
     audit::LinkedEntry,
     batch::{self, BatchPayment},
@@ -26,6 +29,7 @@ use covault_core::{
     scheme::Scheme,
     signature::{Curve, Signature},
     token::{ApiToken, NewToken, TokenAccess, TokenHash, TokenKind, TokenVaults},
+    user::{EnrolledPasskey, EnrolmentLink, FormToken, Session, UsedChallenges, User, UserRole},
     wallet::{
         Wallet, WalletStatus,
         generation::{Activation, LiveKey, ReshareState, ReshareTarget},
@@ -600,6 +604,73 @@ fn tokens_and_deposits__should_load_for_ever() {
         created_at_ms: 6,
     };
     check("watch-v1", &watch);
+}
+
+#[test]
+fn users_and_sessions__should_load_for_ever() {
+    let passkey = Passkey {
+        name: "treasurer@key-1".into(),
+        rp_id: "console.example.com".into(),
+        origins: ["https://console.example.com".to_owned()].into(),
+        credential_id: vec![5; 16],
+        public_key: PasskeyPublicKey::Ed25519([6; 32]),
+        backup_eligible: true,
+    };
+    let possession = WebAuthnAssertion {
+        authenticator_data: vec![7; 37],
+        client_data_json: b"{}".to_vec(),
+        signature: vec![8; 64],
+    };
+    let user = User {
+        id: UserId::from_bytes([1; 16]),
+        name: "treasurer".into(),
+        role: UserRole::Approver,
+        vaults: TokenVaults::Only(vec![VaultId::from_bytes([2; 16])]),
+        created_at_ms: 3,
+        revoked_at_ms: Some(4),
+        link: Some(EnrolmentLink {
+            hash: SecretHash::of(&[9; 32]),
+            expires_at_ms: 10,
+        }),
+        passkeys: vec![EnrolledPasskey {
+            line: ApproverLine {
+                passkey,
+                possession,
+            },
+            at_ms: 11,
+        }],
+    };
+    check("user-v1", &user);
+    let invited = User {
+        role: UserRole::Auditor,
+        vaults: TokenVaults::All,
+        revoked_at_ms: None,
+        link: None,
+        passkeys: Vec::new(),
+        ..user
+    };
+    check("user-v1-without", &invited);
+    let session = Session {
+        user: invited.id,
+        form_token: FormToken([12; 32]),
+        created_at_ms: 13,
+        seen_at_ms: 14,
+        device: "Mozilla/5.0".into(),
+        address: "192.0.2.1".into(),
+        passkey: "treasurer@key-1".into(),
+    };
+    check("user-session-v1", &session);
+    let used = UsedChallenges {
+        used: vec![([15; 32], 16)],
+    };
+    check("used-challenges-v1", &used);
+    let hash = SecretHash::of(&[9; 32]);
+    let key = user_session(invited.id, &hash);
+    assert_eq!(
+        hex::encode(&key.bytes),
+        "01".repeat(16) + &hex::encode(hash.as_bytes())
+    );
+    assert!(key.bytes.starts_with(&user_sessions(invited.id).bytes));
 }
 
 #[test]

@@ -91,6 +91,7 @@ mod ton_node;
 mod tracker;
 mod tron_node;
 mod trouble;
+mod users;
 mod utxo_double;
 mod wallets;
 mod warnings;

@@ -112,6 +112,7 @@ pub fn with(token: &Token) -> Caller {
         access: TokenAccess::parse(&token.access).unwrap(),
         operator: false,
         request_id: "test".into(),
+        person: None,
     }
 }
 

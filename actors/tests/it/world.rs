@@ -227,6 +227,7 @@ pub fn admin() -> Caller {
         access: TokenAccess::Full,
         operator: true,
         request_id: "test".into(),
+        person: None,
     }
 }
 
@@ -237,6 +238,7 @@ pub fn stranger() -> Caller {
         access: TokenAccess::Full,
         operator: false,
         request_id: "test".into(),
+        person: None,
     }
 }
 

@@ -86,24 +86,27 @@ impl ApproverLine {
     /// # Errors
     /// As [`ApproverLine::line`].
     pub fn fingerprint(&self) -> Result<[&'static str; WORDS], Fault> {
-        let digest = Sha256::digest(self.bytes()?);
-        let bits = digest
-            .iter()
-            .take(WORDS.saturating_mul(11).div_ceil(8))
-            .fold(0_u128, |bits, byte| (bits << 8) | u128::from(*byte));
-        let list = bip39::Language::English.word_list();
-        let mut words = [""; WORDS];
-        for (place, word) in words.iter_mut().rev().enumerate() {
-            let index =
-                usize::try_from((bits >> place.saturating_mul(11)) & 0x7ff).unwrap_or_default();
-            *word = list.get(index).copied().unwrap_or_default();
-        }
-        Ok(words)
+        Ok(words(&Sha256::digest(self.bytes()?).into()))
     }
 
     fn bytes(&self) -> Result<Vec<u8>, Fault> {
         bcs::to_bytes(self).map_err(Fault::bug)
     }
+}
+
+/// The first 88 bits of a SHA-256 as eight words of the English list of BIP-39, to be read aloud.
+pub fn words(digest: &[u8; 32]) -> [&'static str; WORDS] {
+    let bits = digest
+        .iter()
+        .take(WORDS.saturating_mul(11).div_ceil(8))
+        .fold(0_u128, |bits, byte| (bits << 8) | u128::from(*byte));
+    let list = bip39::Language::English.word_list();
+    let mut words = [""; WORDS];
+    for (place, word) in words.iter_mut().rev().enumerate() {
+        let index = usize::try_from((bits >> place.saturating_mul(11)) & 0x7ff).unwrap_or_default();
+        *word = list.get(index).copied().unwrap_or_default();
+    }
+    words
 }
 
 /// A key that approves.

@@ -22,7 +22,7 @@ mod webauthn;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-pub use approver::{ApproverKey, ApproverKeyId, ApproverLine};
+pub use approver::{ApproverKey, ApproverKeyId, ApproverLine, words};
 pub use approvers::{ApprovalWay, Approved, Approvers, VerifiedApprovals};
 pub use passkey::{Passkey, PasskeyPublicKey};
 pub use proof::{ApprovalProof, GivenApproval, ProofFacts};
@@ -54,6 +54,8 @@ const ENROL: &str = "covault/enrol";
 const REJECTION: &str = "covault/rejection";
 /// Separates rejections of several requests from everything else.
 const REJECTIONS: &str = "covault/rejections";
+/// Separates signing in to the console from everything else.
+const SIGN_IN: &str = "covault/sign-in";
 /// Separates changes of who approves from everything else.
 const RULE_CHANGE: &str = "covault/approval-rule";
 
@@ -255,6 +257,15 @@ pub fn rejections_challenge(vault: VaultId, requests: &[RequestId]) -> Result<[u
 /// [`crate::fault::Class::Bug`] when it cannot be serialized.
 pub fn rule_change_challenge<T: Serialize>(change: &T) -> Result<[u8; 32], Fault> {
     Ok(Sha256::digest(tagged(RULE_CHANGE, change)?).into())
+}
+
+/// The challenge of signing in to the console of this origin: SHA-256 of the tag `covault/sign-in`, the version, the origin
+/// and the nonce in BCS. No approval has the same, so that neither stands for the other.
+///
+/// # Errors
+/// [`crate::fault::Class::Bug`] when a field cannot be serialized.
+pub fn sign_in_challenge(origin: &str, nonce: &[u8; 32]) -> Result<[u8; 32], Fault> {
+    Ok(Sha256::digest(tagged(SIGN_IN, &(origin, nonce))?).into())
 }
 
 fn tagged<T: Serialize>(tag: &str, fields: &T) -> Result<Vec<u8>, Fault> {

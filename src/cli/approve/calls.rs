@@ -10,8 +10,9 @@ use covault_core::{
     schema::wire,
 };
 
-use super::{Asked, sign, visible};
+use super::{sign, visible};
 use crate::{
+    approving::{Asked, calls},
     cli::{answer_json, client::AdminClient, print_line},
     wiring::explain,
 };
@@ -72,15 +73,8 @@ pub(super) async fn approve(
     proof: &wire::PersonProof,
     json: bool,
 ) -> anyhow::Result<Results> {
-    // A call is about one vault, and one highest fee and end.
-    let mut groups: BTreeMap<_, Vec<&Asked>> = BTreeMap::new();
-    for one in all {
-        let of = &one.approval;
-        let group = (of.vault, of.most_fee, of.valid_until_ms);
-        groups.entry(group).or_default().push(one);
-    }
     let mut results = Results::default();
-    for ((_, most_fee, valid_until_ms), group) in groups {
+    for ((most_fee, valid_until_ms), group) in calls(all) {
         let request = wire::ApproveSigningRequestsRequest {
             uuids: group.iter().map(|it| it.uuid.clone()).collect(),
             approval: Some(wire::Approval {
@@ -116,6 +110,7 @@ pub(super) async fn reject(
             let mut request = wire::RejectSigningRequestsRequest {
                 uuids: ids.iter().map(ToString::to_string).collect(),
                 rejection: None,
+                reason: String::new(),
             };
             let signed = key.map(|key| {
                 let challenge = rejections_challenge(*vault, ids).map_err(explain)?;

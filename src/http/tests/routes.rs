@@ -146,6 +146,7 @@ async fn api_of(
         settings: Settings {
             signing_deadline_ms: 50,
             execute_wait_ms: 1000,
+            console_origin: "https://console.example.com".to_owned(),
             ..Settings::default()
         },
         webhooks: Default::default(),
@@ -434,7 +435,7 @@ pub(super) async fn vault_named(app: &Router, name: &str) -> String {
     }
 }
 
-pub(super) fn signer(seed: u8) -> covault_core::order::NodeId {
+pub(crate) fn signer(seed: u8) -> covault_core::order::NodeId {
     use covault_mpc::identity::NodeIdentity;
     NodeIdentity::generate(&covault_core::testing::ConstantEntropy(seed)).id()
 }

@@ -3,7 +3,7 @@
 
 use covault_core::{
     fault::Fault,
-    ids::{TokenId, VaultId},
+    ids::{TokenId, UserId, VaultId},
     token::TokenAccess,
 };
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use super::{ForwardOutcome, ForwardedCommand};
 use crate::{
     commands::{
         answer::{IdempotencyKey, OperationResponse},
-        caller::{Caller, VaultScope},
+        caller::{Caller, Person, VaultScope},
     },
     store::rows,
 };
@@ -26,6 +26,8 @@ struct EncodedCommand {
     access: TokenAccess,
     operator: bool,
     request_id: String,
+    /// Who calls from the console, and the name.
+    person: Option<(UserId, String)>,
     method: String,
     request: Vec<u8>,
     /// The key, and the hash of the request.
@@ -61,6 +63,7 @@ pub fn encode_command(forwarded: &ForwardedCommand) -> Result<Vec<u8>, Fault> {
         access,
         operator,
         request_id,
+        person,
     } = caller;
     rows::encode(&EncodedCommand {
         recipient_version,
@@ -72,6 +75,7 @@ pub fn encode_command(forwarded: &ForwardedCommand) -> Result<Vec<u8>, Fault> {
         access,
         operator,
         request_id,
+        person: person.map(|person| (person.id, person.name)),
         method,
         request,
         key: key.map(|key| (key.key, key.body_hash)),
@@ -90,6 +94,7 @@ pub fn decode_command(bytes: &[u8]) -> Result<ForwardedCommand, Fault> {
         access,
         operator,
         request_id,
+        person,
         method,
         request,
         key,
@@ -102,6 +107,7 @@ pub fn decode_command(bytes: &[u8]) -> Result<ForwardedCommand, Fault> {
             access,
             operator,
             request_id,
+            person: person.map(|(id, name)| Person { id, name }),
         },
         method,
         request,

@@ -32,6 +32,7 @@ fn commands__should_load_for_ever() {
             access: TokenAccess::Full,
             operator: true,
             request_id: "r".into(),
+            person: None,
         },
         method: "mpcvault.platform.v1.PlatformAPI.CreateWallet".into(),
         request: vec![1, 2, 3],
@@ -43,6 +44,10 @@ fn commands__should_load_for_ever() {
     let mut some = all.clone();
     some.caller.vaults = VaultScope::Only(vec![VaultId::from_bytes([7; 16])]);
     some.caller.access = TokenAccess::ReadOnly;
+    some.caller.person = Some(Person {
+        id: UserId::from_bytes([6; 16]),
+        name: "treasurer".into(),
+    });
     some.key = None;
     for (name, forwarded) in [("command", all), ("command-in-scope", some)] {
         let bytes = encode_command(&forwarded).unwrap();

@@ -40,6 +40,7 @@ async fn reject_all(
     let request = wire::RejectSigningRequestsRequest {
         uuids: uuids.iter().map(|&uuid| uuid.to_owned()).collect(),
         rejection,
+        reason: String::new(),
     };
     let answer = call::<RejectSigningRequests>(gateway, &admin(), request).await?;
     Ok(results(answer.results, uuids))
@@ -239,6 +240,7 @@ async fn calls_about_several__should_run_where_the_callers_vault_is_whatever_els
     let request = wire::RejectSigningRequestsRequest {
         uuids: vec![foreign.clone(), own.clone()],
         rejection: None,
+        reason: String::new(),
     };
     let gateway = two.gateway.clone();
     let answer =

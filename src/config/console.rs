@@ -1,0 +1,129 @@
+//! Settings of the console.
+
+use serde::Deserialize;
+
+use super::ConfigError;
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct ConsoleSettings {
+    pub listen: String,
+    origin: String,
+}
+
+/// Under what browsers reach the console.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConsoleOrigin {
+    /// As browsers write it: `https://console.example.com`.
+    pub origin: String,
+    /// The host: the relying party of its passkeys.
+    pub rp_id: String,
+}
+
+impl ConsoleSettings {
+    /// Of a console for development, which browsers on this machine reach at this port.
+    pub fn for_development(listen: String, port: u16) -> Self {
+        Self {
+            origin: match port {
+                80 => "http://localhost".to_owned(),
+                port => format!("http://localhost:{port}"),
+            },
+            listen,
+        }
+    }
+
+    /// The origin, where there is one.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] when it is none of https, or is missing and the console listens.
+    pub fn origin(&self) -> Result<Option<ConsoleOrigin>, ConfigError> {
+        let Self { listen, origin } = self;
+        if origin.is_empty() && listen.is_empty() {
+            return Ok(None);
+        }
+        let wrong = |problem: &str| Err(ConfigError::Value(format!("console.origin {problem}")));
+        if origin.is_empty() {
+            return wrong("is required where console.listen is set");
+        }
+        let (secure, host) = match origin.split_once("://") {
+            Some(("https", host)) => (true, host),
+            Some(("http", host)) => (false, host),
+            _ => return wrong("must begin with https://"),
+        };
+        let (name, port) = match host.split_once(':') {
+            Some((name, port)) => (name, Some(port)),
+            None => (host, None),
+        };
+        // As browsers write it: they send it back, and it is compared whole.
+        let plain =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+        let usual = if secure { 443 } else { 80 };
+        let port_fits = port.is_none_or(|port| {
+            let number = port.parse::<u16>();
+            number.is_ok_and(|number| number.to_string() == port && number != usual && number != 0)
+        });
+        if name.is_empty() || !name.bytes().all(plain) || !port_fits {
+            return wrong(
+                "must be written as browsers do: https, a host in lower case, a port only where it is not 443, and no \
+                 path, such as https://console.example.com",
+            );
+        }
+        // WebAuthn has no addresses for relying parties.
+        if name.parse::<std::net::IpAddr>().is_ok() {
+            return wrong("must name a host, not an address: passkeys are made for names");
+        }
+        if !secure && name != "localhost" {
+            return wrong("must be https, but on localhost");
+        }
+        Ok(Some(ConsoleOrigin {
+            origin: origin.clone(),
+            rp_id: name.to_owned(),
+        }))
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    fn origin(listen: &str, origin: &str) -> Result<Option<ConsoleOrigin>, String> {
+        let settings = ConsoleSettings {
+            listen: listen.to_owned(),
+            origin: origin.to_owned(),
+        };
+        settings.origin().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn origin__should_be_https_and_written_as_browsers_do() {
+        assert_eq!(origin("", ""), Ok(None));
+        for (text, rp_id) in [
+            ("https://console.example.com", "console.example.com"),
+            ("https://console.example.com:8443", "console.example.com"),
+            ("http://localhost:8082", "localhost"),
+            ("http://localhost", "localhost"),
+        ] {
+            let found = origin("127.0.0.1:0", text).unwrap().unwrap();
+            assert_eq!((found.origin.as_str(), found.rp_id.as_str()), (text, rp_id));
+        }
+        for text in [
+            "",
+            "console.example.com",
+            "http://console.example.com",
+            "https://Console.example.com",
+            "https://console.example.com/",
+            "https://console.example.com:443",
+            "https://console.example.com:08443",
+            "https://console.example.com:",
+            "https://user@console.example.com",
+            "https://",
+            "https://127.0.0.1",
+            "http://localhost:80",
+            "http://localhost.example.com",
+            "ftp://console.example.com",
+        ] {
+            let problem = origin("127.0.0.1:0", text).unwrap_err();
+            assert!(problem.contains("console.origin"), "{text}: {problem}");
+        }
+    }
+}

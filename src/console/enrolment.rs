@@ -1,0 +1,153 @@
+//! Enrolment: a link makes a passkey, whose line and eight words the page then shows (docs/approvals.md).
+
+use axum::http::StatusCode;
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use covault_core::{
+    approval::{ApproverLine, Passkey, PasskeyPublicKey},
+    fault::{Class, Fault},
+};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{
+    Call,
+    response::{self, Answer, Refused},
+    sessions::{Credential, PATIENCE_MS},
+    views,
+};
+
+pub fn page() -> Result<Answer, Refused> {
+    Answer::page(&views::EnrolPage {
+        shell: views::Shell::outside(),
+    })
+}
+
+#[derive(Deserialize)]
+struct LinkForm {
+    link: String,
+}
+
+/// Whom the link enrols, and what the browser needs to make the passkey.
+pub async fn begin(call: &Call<'_>) -> Result<Answer, Refused> {
+    let form: LinkForm = response::json(call)?;
+    let accounts = call.gateway().accounts();
+    let enrolment = try_link(call, accounts.enrolment(&form.link)).await?;
+    let mut challenge = [0; 32];
+    // Nothing is concluded from its answer: no attestation is asked for. What proves the passkey comes next.
+    call.console.api.entropy.fill(&mut challenge);
+    let id = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
+    let enrolled = enrolment.enrolled.iter();
+    let enrolled: Vec<_> = enrolled
+        .map(|known| json!({"type": "public-key", "id": id(known)}))
+        .collect();
+    Ok(Answer::json(&json!({
+        "name": enrolment.name,
+        "keyName": enrolment.key_name,
+        "publicKey": {
+            "challenge": id(&challenge),
+            "rp": {"id": call.console.place.rp_id, "name": "Covault"},
+            "user": {
+                "id": id(enrolment.id.as_bytes()),
+                "name": enrolment.key_name,
+                "displayName": enrolment.key_name,
+            },
+            "pubKeyCredParams": [
+                {"type": "public-key", "alg": -7},
+                {"type": "public-key", "alg": -8},
+            ],
+            "excludeCredentials": enrolled,
+            "authenticatorSelection": {
+                "residentKey": "required",
+                "requireResidentKey": true,
+                "userVerification": "required",
+            },
+            "attestation": "none",
+            "timeout": PATIENCE_MS,
+        },
+    })))
+}
+
+/// A passkey that a browser has made.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NewPasskey {
+    key_name: String,
+    credential_id: String,
+    /// SubjectPublicKeyInfo in DER.
+    public_key: String,
+    backup_eligible: bool,
+}
+
+impl NewPasskey {
+    fn passkey(&self, call: &Call<'_>) -> Result<Passkey, Refused> {
+        let bytes = |name: &str, text: &str| {
+            let decoded = BASE64_URL_SAFE_NO_PAD.decode(text);
+            decoded.map_err(|_| Fault::field(name, "is not base64url"))
+        };
+        let passkey = Passkey {
+            name: self.key_name.clone(),
+            rp_id: call.console.place.rp_id.clone(),
+            origins: [call.console.place.origin.clone()].into(),
+            credential_id: bytes("credentialId", &self.credential_id)?,
+            public_key: PasskeyPublicKey::from_spki(&bytes("publicKey", &self.public_key)?)?,
+            backup_eligible: self.backup_eligible,
+        };
+        passkey.check()?;
+        Ok(passkey)
+    }
+}
+
+/// What the new passkey has to sign: every field of its line.
+pub fn prove(call: &Call<'_>) -> Result<Answer, Refused> {
+    let new: NewPasskey = response::json(call)?;
+    let challenge = new.passkey(call)?.enrol_challenge()?;
+    Ok(Answer::json(&json!({
+        "publicKey": {
+            "challenge": BASE64_URL_SAFE_NO_PAD.encode(challenge),
+            "rpId": call.console.place.rp_id,
+            "allowCredentials": [{"type": "public-key", "id": new.credential_id}],
+            "userVerification": "required",
+            "timeout": PATIENCE_MS,
+        },
+    })))
+}
+
+#[derive(Deserialize)]
+struct EnrolForm {
+    link: String,
+    passkey: NewPasskey,
+    credential: Credential,
+}
+
+/// Checks the proof, uses the link up, and tells the line and its words.
+pub async fn finish(call: &Call<'_>) -> Result<Answer, Refused> {
+    let form: EnrolForm = response::json(call)?;
+    let passkey = form.passkey.passkey(call)?;
+    let (credential_id, possession, _) = form.credential.decode()?;
+    if credential_id != passkey.credential_id {
+        let problem = "another passkey has signed than was made: begin again";
+        return Err(Refused::new(StatusCode::BAD_REQUEST, problem));
+    }
+    let line = ApproverLine {
+        passkey,
+        possession,
+    };
+    let shown = (line.line()?, line.fingerprint()?.join(" "));
+    let accounts = call.gateway().accounts();
+    try_link(call, accounts.enrol(&form.link, line, call.browser())).await?;
+    Ok(Answer::json(&json!({"line": shown.0, "words": shown.1})))
+}
+
+/// Counts links that cannot be used.
+async fn try_link<T>(
+    call: &Call<'_>,
+    tried: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Refused> {
+    let lock_out = &call.console.lock_out;
+    lock_out.check(None, call.address, call.now_ms())?;
+    Ok(tried.await.inspect_err(|fault| {
+        if *fault.class() == Class::Unauthenticated {
+            lock_out.wrong(None, call.address, call.now_ms());
+        }
+    })?)
+}

@@ -1,0 +1,322 @@
+//! Approving and rejecting: each is one gesture of a passkey, in two steps. The first tells the browser what to have
+//! signed, the second brings the signature to the vaults. Neither keeps anything: what is signed says all.
+
+use std::collections::BTreeMap;
+
+use axum::http::StatusCode;
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use covault_actors::{
+    operations::{ApproveSigningRequests, RejectSigningRequests},
+    users::SignedIn,
+};
+use covault_core::{
+    approval::{MAX_LIST, rejections_challenge},
+    fault::{Class, Fault},
+    ids::{RequestId, VaultId},
+    schema::wire,
+    user::UserRole,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    Call, forbidden,
+    requests::details,
+    response::{self, Answer, Refused},
+    sessions::{Credential, PATIENCE_MS, check_form},
+    text::{Text, coin, smallest},
+};
+use crate::approving::{self, HOUR_MS, USUAL_HOURS, WantedTerms, asked, gesture};
+
+/// The highest fee that a person names for a request.
+#[derive(Deserialize)]
+struct Wanted {
+    uuid: String,
+    /// In coins, with a point.
+    #[serde(default)]
+    fee: String,
+}
+
+#[derive(Deserialize)]
+struct BeginForm {
+    form_token: String,
+    items: Vec<Wanted>,
+}
+
+/// What is signed of one request.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Item {
+    uuid: String,
+    most_fee: String,
+    valid_until_ms: u64,
+}
+
+#[derive(Deserialize)]
+struct ApproveForm {
+    form_token: String,
+    items: Vec<Item>,
+    list: Vec<String>,
+    credential: Credential,
+}
+
+#[derive(Deserialize)]
+struct RejectForm {
+    form_token: String,
+    uuids: Vec<String>,
+    #[serde(default)]
+    reason: String,
+    #[serde(default)]
+    credential: Option<Credential>,
+}
+
+/// Refuses who may not approve, and forms that are not this session's.
+fn check(signed_in: &SignedIn, form_token: &str, requests: usize) -> Result<(), Refused> {
+    check_form(signed_in, form_token)?;
+    if signed_in.user.role != UserRole::Approver {
+        return Err(forbidden("only approvers approve and reject"));
+    }
+    if !(1..=MAX_LIST).contains(&requests) {
+        let problem = "choose 1 to 100 requests";
+        return Err(Refused::new(StatusCode::BAD_REQUEST, problem));
+    }
+    Ok(())
+}
+
+/// What the browser is to have signed, by a passkey of this person.
+fn options(call: &Call<'_>, signed_in: &SignedIn, challenge: &[u8; 32]) -> Value {
+    let id = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
+    let passkeys = signed_in.user.passkeys.iter();
+    let passkeys: Vec<_> = passkeys
+        .map(|key| json!({"type": "public-key", "id": id(&key.line.passkey.credential_id)}))
+        .collect();
+    json!({
+        "challenge": id(challenge),
+        "rpId": call.console.place.rp_id,
+        "allowCredentials": passkeys,
+        "userVerification": "required",
+        "timeout": PATIENCE_MS,
+    })
+}
+
+/// The signature, which must be of a passkey of the person who has signed in.
+fn proof(signed_in: &SignedIn, credential: &Credential) -> Result<wire::PersonProof, Refused> {
+    let (credential_id, assertion, _) = credential.decode()?;
+    if signed_in.user.passkey(&credential_id).is_none() {
+        return Err(forbidden(
+            "this is not a passkey of who has signed in: sign in with its account",
+        ));
+    }
+    let proof = wire::WebAuthnProof {
+        credential_id,
+        authenticator_data: assertion.authenticator_data,
+        client_data_json: assertion.client_data_json,
+        signature: assertion.signature,
+    };
+    Ok(wire::PersonProof {
+        r#type: Some(wire::person_proof::Type::WebAuthn(proof)),
+    })
+}
+
+fn not_waiting(uuid: &str) -> Refused {
+    let problem = format!("{uuid} is not waiting for approval any more: load the page again");
+    Fault::new(Class::WrongState, problem).into()
+}
+
+pub async fn begin_approval(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+    let form: BeginForm = response::json(call)?;
+    check(signed_in, &form.form_token, form.items.len())?;
+    let now_ms = call.now_ms();
+    let mut all = Vec::new();
+    for wanted in &form.items {
+        let request = details(call, signed_in, &wanted.uuid).await?;
+        if request.approval_subject.is_none() {
+            return Err(not_waiting(&wanted.uuid));
+        }
+        let wrong = |problem: String| Refused::new(StatusCode::BAD_REQUEST, &problem);
+        let decoded = approving::decode(&request).map_err(|error| wrong(format!("{error:#}")))?;
+        let fee = match decoded.payload.is_transaction() && decoded.payload.pays_fee() {
+            false => 0,
+            true => {
+                let (unit, decimals) = coin(&decoded.payload.outflow(decoded.network).place);
+                smallest(wanted.fee.trim(), decimals).ok_or_else(|| {
+                    wrong(format!(
+                        "{}: give the highest fee in {unit}, digits with a point, at most {decimals} after it",
+                        wanted.uuid
+                    ))
+                })?
+            }
+        };
+        let fee = fee.to_string();
+        let terms = WantedTerms {
+            most_fee: Some(&fee),
+            until_ms: now_ms.saturating_add(USUAL_HOURS * HOUR_MS),
+            own_end: false,
+            confirms: true,
+        };
+        all.push(asked(&request, terms, now_ms).map_err(|error| wrong(format!("{error:#}")))?);
+    }
+    let (challenge, list) = gesture(&all)?;
+    let items = all.iter().map(|one| {
+        json!({
+            "uuid": one.uuid,
+            "mostFee": one.approval.most_fee.to_string(),
+            "validUntilMs": one.approval.valid_until_ms,
+        })
+    });
+    let list = list.iter().map(hex::encode);
+    Ok(Answer::json(&json!({
+        "publicKey": options(call, signed_in, &challenge),
+        "form": {
+            "items": items.collect::<Vec<_>>(),
+            "list": list.collect::<Vec<_>>(),
+        },
+    })))
+}
+
+pub async fn approve(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+    let form: ApproveForm = response::json(call)?;
+    check(signed_in, &form.form_token, form.items.len())?;
+    let proof = proof(signed_in, &form.credential)?;
+    let list: Result<Vec<_>, _> = form.list.iter().map(hex::decode).collect();
+    let list = list.map_err(|_| Refused::new(StatusCode::BAD_REQUEST, "list: is not hex"))?;
+    // A call is about one vault, one highest fee and one end.
+    let mut calls: BTreeMap<_, Vec<String>> = BTreeMap::new();
+    for Item {
+        uuid,
+        most_fee,
+        valid_until_ms,
+    } in form.items
+    {
+        let request = details(call, signed_in, &uuid).await?;
+        let of = (request.vault_uuid, most_fee, valid_until_ms);
+        calls.entry(of).or_default().push(uuid);
+    }
+    let mut outcome = Outcome::default();
+    for ((_, most_fee, valid_until_ms), uuids) in calls {
+        let request = wire::ApproveSigningRequestsRequest {
+            uuids,
+            approval: Some(wire::Approval {
+                most_fee,
+                valid_until_ms,
+                list: list.clone(),
+                proof: Some(proof.clone()),
+            }),
+        };
+        match call
+            .operation::<ApproveSigningRequests>(signed_in, &request)
+            .await
+        {
+            Ok(answer) => outcome.add(answer.results, |missing| match missing {
+                0 => "approved; the signers sign it next".to_owned(),
+                missing => format!("approved; {missing} more to approve it"),
+            }),
+            Err(fault) => outcome.failed(&request.uuids, &fault, call.id),
+        }
+    }
+    Ok(outcome.answer())
+}
+
+/// The requests of a rejection, all of one vault.
+async fn of_one_vault(
+    call: &Call<'_>,
+    signed_in: &SignedIn,
+    uuids: &[String],
+) -> Result<(VaultId, Vec<RequestId>), Refused> {
+    let (mut vault, mut ids) = (None, Vec::new());
+    for uuid in uuids {
+        let request = details(call, signed_in, uuid).await?;
+        let of: VaultId = request.vault_uuid.unwrap_or_default().parse()?;
+        if *vault.get_or_insert(of) != of {
+            let problem =
+                "these are requests of several vaults: reject those of each by themselves";
+            return Err(Refused::new(StatusCode::BAD_REQUEST, problem));
+        }
+        ids.push(uuid.parse()?);
+    }
+    Ok((vault.ok_or_else(Fault::invalid_uuid)?, ids))
+}
+
+pub async fn begin_rejection(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+    let form: RejectForm = response::json(call)?;
+    check(signed_in, &form.form_token, form.uuids.len())?;
+    let (vault, ids) = of_one_vault(call, signed_in, &form.uuids).await?;
+    let challenge = rejections_challenge(vault, &ids)?;
+    Ok(Answer::json(&json!({
+        "publicKey": options(call, signed_in, &challenge),
+        "form": {"uuids": form.uuids, "reason": form.reason},
+    })))
+}
+
+pub async fn reject(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+    let form: RejectForm = response::json(call)?;
+    check(signed_in, &form.form_token, form.uuids.len())?;
+    let credential = form.credential.as_ref();
+    let credential = credential.ok_or_else(|| Fault::field("credential", "is required"))?;
+    let request = wire::RejectSigningRequestsRequest {
+        rejection: Some(proof(signed_in, credential)?),
+        uuids: form.uuids,
+        reason: form.reason,
+    };
+    let mut outcome = Outcome::default();
+    match call
+        .operation::<RejectSigningRequests>(signed_in, &request)
+        .await
+    {
+        Ok(answer) => outcome.add(answer.results, |_| "rejected".to_owned()),
+        Err(fault) => outcome.failed(&request.uuids, &fault, call.id),
+    }
+    Ok(outcome.answer())
+}
+
+/// What became of each request of a gesture. Each stands for itself.
+#[derive(Default)]
+struct Outcome {
+    results: Vec<Value>,
+    done: usize,
+    /// Of what went wrong first.
+    status: Option<StatusCode>,
+}
+
+impl Outcome {
+    fn add(&mut self, results: Vec<wire::SigningRequestResult>, done: impl Fn(u32) -> String) {
+        for result in results {
+            let (is_done, said) = match &result.error {
+                None => (true, done(result.remaining_approval_count)),
+                Some(error) => (false, format!("nothing was done: {}", error.message)),
+            };
+            match is_done {
+                true => self.done = self.done.saturating_add(1),
+                // The request is not as it was when the page was made, most likely.
+                false => self.status = self.status.or(Some(StatusCode::CONFLICT)),
+            }
+            self.say(&result.uuid, is_done, &said);
+        }
+    }
+
+    /// Without an answer they may be done all the same.
+    fn failed(&mut self, uuids: &[String], fault: &Fault, id: &str) {
+        let said = format!("not known to be done: {}", crate::api::sentence(fault, id));
+        self.status = self
+            .status
+            .or(Some(crate::http::error::status(fault.class())));
+        for uuid in uuids {
+            self.say(uuid, false, &said);
+        }
+    }
+
+    fn say(&mut self, uuid: &str, done: bool, said: &str) {
+        let said = Text::new(said).to_string();
+        self.results
+            .push(json!({"uuid": uuid, "done": done, "text": said}));
+    }
+
+    fn answer(self) -> Answer {
+        // When some are done, the answer is about each.
+        let status = match self.done {
+            0 => self.status.unwrap_or(StatusCode::OK),
+            _ => StatusCode::OK,
+        };
+        Answer::json(&json!({"results": self.results})).with_status(status)
+    }
+}

@@ -1,0 +1,139 @@
+//! Wrong tries to sign in or to use a link: five, and the address waits, at that account, for a quarter of an hour.
+//!
+//! It is counted for account and address together: who knows a credential id, which is no secret, must not be able to
+//! lock its person out. A process counts for itself; what is tried is a signature of a key that cannot be guessed, or 256
+//! random bits.
+
+use std::{collections::HashMap, net::IpAddr};
+
+use covault_core::{
+    fault::{Class, Fault},
+    ids::UserId,
+};
+use parking_lot::Mutex;
+
+use crate::api::address::network;
+
+/// Tries that may fail.
+const TRIES: u32 = 5;
+/// How long one waits after that, and how long a wrong try counts, in milliseconds.
+const WAIT_MS: u64 = 15 * 60 * 1000;
+/// Most places that are remembered; those that were wrong least lately are forgotten first.
+const REMEMBERED: usize = 10_000;
+
+/// The account (`None`: an unknown one) and the address, where it is known.
+type Place = (Option<UserId>, Option<IpAddr>);
+
+/// What was tried.
+#[derive(Default)]
+pub struct LockOut(Mutex<HashMap<Place, WrongTries>>);
+
+struct WrongTries {
+    count: u32,
+    last_ms: u64,
+}
+
+fn place(account: Option<UserId>, address: Option<IpAddr>) -> Place {
+    (account, address.map(network))
+}
+
+impl LockOut {
+    /// Whether one may try.
+    ///
+    /// # Errors
+    /// [`Class::Limited`] after too many wrong tries.
+    pub fn check(
+        &self,
+        account: Option<UserId>,
+        address: Option<IpAddr>,
+        now_ms: u64,
+    ) -> Result<(), Fault> {
+        let mut all = self.0.lock();
+        let place = place(account, address);
+        match all.get(&place) {
+            Some(tries) if is_over(tries, now_ms) => {
+                all.remove(&place);
+                Ok(())
+            }
+            Some(tries) if tries.count >= TRIES => Err(Fault::new(
+                Class::Limited,
+                "too many wrong tries: wait 15 minutes",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// A wrong try.
+    pub fn wrong(&self, account: Option<UserId>, address: Option<IpAddr>, now_ms: u64) {
+        let mut all = self.0.lock();
+        let place = place(account, address);
+        if all.len() >= REMEMBERED && !all.contains_key(&place) {
+            all.retain(|_, tries| !is_over(tries, now_ms));
+            if all.len() >= REMEMBERED {
+                let oldest = all.iter().min_by_key(|(_, tries)| tries.last_ms);
+                if let Some(oldest) = oldest.map(|(place, _)| *place) {
+                    all.remove(&oldest);
+                }
+            }
+        }
+        let tries = all.entry(place).or_insert(WrongTries {
+            count: 0,
+            last_ms: now_ms,
+        });
+        tries.count = tries.count.saturating_add(1);
+        tries.last_ms = now_ms;
+    }
+
+    /// A right one: what was wrong before no longer counts.
+    pub fn right(&self, account: UserId, address: Option<IpAddr>) {
+        self.0.lock().remove(&place(Some(account), address));
+    }
+}
+
+fn is_over(tries: &WrongTries, now_ms: u64) -> bool {
+    now_ms.saturating_sub(tries.last_ms) >= WAIT_MS
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lock_out__should_come_after_five_for_account_and_address_and_end() {
+        let lock = LockOut::default();
+        let [me, other] = [1, 2].map(|it| Some(UserId::from_bytes([it; 16])));
+        let [here, there] = ["192.0.2.1", "192.0.2.2"].map(|it| Some(it.parse().unwrap()));
+        for now in 0..5 {
+            assert!(lock.check(me, here, now).is_ok());
+            lock.wrong(me, here, now);
+        }
+        assert!(lock.check(me, here, 5).is_err());
+        assert!(lock.check(me, there, 5).is_ok(), "its person is elsewhere");
+        assert!(lock.check(other, here, 5).is_ok());
+        assert!(lock.check(me, here, 4 + WAIT_MS - 1).is_err());
+        assert!(lock.check(me, here, 4 + WAIT_MS).is_ok());
+        for now in 0..4 {
+            lock.wrong(me, here, now);
+        }
+        lock.right(me.unwrap(), here);
+        lock.wrong(me, here, 5);
+        assert!(lock.check(me, here, 6).is_ok());
+    }
+
+    #[test]
+    fn lock_out__should_hold_no_more_than_it_may_and_take_a_network_for_one() {
+        let lock = LockOut::default();
+        for number in 0..u32::try_from(REMEMBERED + 10).unwrap() {
+            let address = IpAddr::from(number.to_be_bytes());
+            lock.wrong(None, Some(address), u64::from(number));
+        }
+        assert_eq!(lock.0.lock().len(), REMEMBERED);
+        for end in 1..=5 {
+            let address = format!("2001:db8::{end}").parse().unwrap();
+            lock.wrong(None, Some(address), 20_000);
+        }
+        let address = Some("2001:db8::9".parse().unwrap());
+        assert!(lock.check(None, address, 20_001).is_err());
+    }
+}

@@ -1,0 +1,335 @@
+//! The console: pages on which people see what waits for them, approve and reject it, and find it again.
+//!
+//! It decides nothing. It calls operations in the name of the person who has signed in, and the passkey of that person
+//! signs what is approved: neither a session nor this server can approve ([docs/console.md]).
+//!
+//! [docs/console.md]: ../../../docs/console.md
+
+mod assets;
+mod enrolment;
+mod events;
+mod gestures;
+mod listing;
+mod lockout;
+mod pages;
+mod requests;
+mod response;
+mod sessions;
+#[cfg(test)]
+mod tests;
+mod text;
+mod views;
+
+use std::{net::IpAddr, sync::Arc};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    extract::{Request, State},
+    http::{
+        HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header, request::Parts,
+    },
+};
+use covault_actors::{
+    gateway::{Caller, Gateway},
+    operations::Operation,
+    users::{Browser, SignedIn},
+};
+use covault_core::fault::{Class, Fault};
+
+use self::{
+    lockout::LockOut,
+    response::{Answer, Refused},
+};
+use crate::{
+    api::{
+        Api,
+        headers::{self, REQUEST_ID},
+        meter::{Measured, Transport},
+    },
+    config::ConsoleOrigin,
+    shutdown::StopSignal,
+};
+
+/// The largest body: a hundred approvals, and what a passkey signs.
+const MAX_BODY: usize = 64 << 10;
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// What every page needs.
+pub struct Console {
+    api: Arc<Api>,
+    place: ConsoleOrigin,
+    lock_out: LockOut,
+    stop: StopSignal,
+}
+
+/// The routes. Streams end with `stop`.
+pub fn router(api: &Arc<Api>, place: ConsoleOrigin, stop: &StopSignal) -> Router {
+    let console = Arc::new(Console {
+        api: Arc::clone(api),
+        place,
+        lock_out: LockOut::default(),
+        stop: stop.clone(),
+    });
+    Router::new().fallback(serve).with_state(console)
+}
+
+/// One request, as pages and gestures get it.
+struct Call<'a> {
+    console: &'a Arc<Console>,
+    head: &'a Parts,
+    body: Bytes,
+    /// The id that errors and the log carry.
+    id: &'a str,
+    address: Option<IpAddr>,
+    /// The address as text; empty: not known.
+    shown_address: String,
+}
+
+impl Call<'_> {
+    fn gateway(&self) -> &Gateway {
+        &self.console.api.gateway
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.console.api.clock.now_ms()
+    }
+
+    fn origin(&self) -> &str {
+        &self.console.place.origin
+    }
+
+    /// The values of a parameter of the URL.
+    fn parameters(&self, name: &str) -> Vec<String> {
+        let query = self.head.uri.query().unwrap_or_default();
+        let pairs = form_urlencoded::parse(query.as_bytes());
+        let found = pairs.filter(|(key, _)| key == name);
+        found.map(|(_, value)| value.into_owned()).collect()
+    }
+
+    /// The first value of a parameter of the URL; empty without one.
+    fn parameter(&self, name: &str) -> String {
+        self.parameters(name).into_iter().next().unwrap_or_default()
+    }
+
+    fn browser(&self) -> Browser<'_> {
+        let agent = self.head.headers.get(header::USER_AGENT);
+        Browser {
+            user_agent: agent.and_then(|it| it.to_str().ok()).unwrap_or_default(),
+            address: &self.shown_address,
+            request_id: self.id,
+        }
+    }
+
+    fn caller(&self, signed_in: &SignedIn) -> Caller {
+        Caller::person(&signed_in.user, self.id)
+    }
+
+    /// Calls an operation in the name of the person.
+    async fn operation<O: Operation>(
+        &self,
+        signed_in: &SignedIn,
+        request: &O::Request,
+    ) -> Result<O::Response, Fault> {
+        let caller = self.caller(signed_in);
+        let called = self.gateway().call_typed::<O>(&caller, request, None).await;
+        Ok(called?.0)
+    }
+
+    /// Asks what only operators may ask. What the person may not see of it is left out by who calls this.
+    async fn look_up<O: Operation>(&self, request: &O::Request) -> Result<O::Response, Fault> {
+        let caller = Caller::service(self.id);
+        let called = self.gateway().call_typed::<O>(&caller, request, None).await;
+        Ok(called?.0)
+    }
+}
+
+async fn serve(State(console): State<Arc<Console>>, request: Request) -> Response<Body> {
+    let api = &console.api;
+    let headers::RequestId(id) = headers::request_id(request.headers(), api.entropy.as_ref());
+    let (head, body) = request.into_parts();
+    let path = headers::shown_path(&head.uri);
+    let (method, began) = (head.method.clone(), api.clock.now_ms());
+    let measured = Measured::begin(Transport::Console, name_of(&head).into());
+    let answer = answer(&console, &head, body, &id).await;
+    let answer = answer.unwrap_or_else(|refused| refused.answer(&head, &id));
+    let mut response = answer.into_response();
+    protect(response.headers_mut(), &console.place.origin);
+    if let Ok(value) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    let status = response.status();
+    measured.answered(status);
+    let ms = api.clock.now_ms().saturating_sub(began);
+    tracing::info!(request_id = id, %method, path, status = status.as_u16(), ms, "console");
+    response
+}
+
+/// What a request is called in metrics: a fixed list, however many paths are made up.
+fn name_of(head: &Parts) -> &'static str {
+    let first = head.uri.path().split('/').nth(1).unwrap_or_default();
+    const NAMES: [&str; 11] = [
+        "approve", "audit", "enrol", "events", "history", "nodes", "reject", "requests", "sign-in",
+        "static", "vaults",
+    ];
+    let known = NAMES.into_iter().find(|name| *name == first);
+    known.unwrap_or("pages")
+}
+
+async fn answer(
+    console: &Arc<Console>,
+    head: &Parts,
+    body: Body,
+    id: &str,
+) -> Result<Answer, Refused> {
+    let api = &console.api;
+    api.count(&head.extensions, &head.headers)?;
+    let in_flight = api.admission.enter()?;
+    if !headers::are_within_limits(&head.headers) {
+        let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        return Err(Refused::new(status, headers::TOO_LARGE));
+    }
+    let path: Vec<&str> = head.uri.path().split('/').skip(1).collect();
+    if matches!(head.method, Method::GET | Method::HEAD)
+        && let Some(answer) = response::fixed(&path)
+    {
+        return Ok(answer);
+    }
+    let body = match head.method {
+        Method::GET | Method::HEAD => Bytes::new(),
+        Method::POST => {
+            check_origin(&head.headers, &console.place.origin)?;
+            let read = axum::body::to_bytes(body, MAX_BODY);
+            let read = tokio::time::timeout(api.body_timeout, read).await;
+            let read = read.map_err(|_| {
+                Refused::new(
+                    StatusCode::REQUEST_TIMEOUT,
+                    "the body did not arrive in time",
+                )
+            })?;
+            read.map_err(|_| {
+                Refused::new(
+                    StatusCode::PAYLOAD_TOO_LARGE,
+                    "the body is incomplete, or larger than 64 KiB",
+                )
+            })?
+        }
+        _ => {
+            return Err(Refused::new(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "use GET or POST",
+            ));
+        }
+    };
+    in_flight.hold(body.len())?;
+    let address = api.client_address(&head.extensions, &head.headers);
+    let call = Call {
+        console,
+        head,
+        body,
+        id,
+        address,
+        shown_address: address.map(|it| it.to_string()).unwrap_or_default(),
+    };
+    let is_read = head.method != Method::POST;
+    match (is_read, path.as_slice()) {
+        (true, ["sign-in"]) => sessions::page(&call).await,
+        (false, ["sign-in", "begin"]) => sessions::begin(&call).await,
+        (false, ["sign-in"]) => sessions::sign_in(&call).await,
+        (true, ["enrol"]) => enrolment::page(),
+        (false, ["enrol", "begin"]) => enrolment::begin(&call).await,
+        (false, ["enrol", "prove"]) => enrolment::prove(&call),
+        (false, ["enrol"]) => enrolment::finish(&call).await,
+        (is_read, path) => {
+            // Everything else is for those who have signed in.
+            let signed_in = sessions::signed_in(&call).await?;
+            let token = call.caller(&signed_in).token;
+            api.admission.token(&token)?;
+            in_flight.belongs_to(token)?;
+            match (is_read, path) {
+                (true, [""]) => listing::inbox(&call, &signed_in).await,
+                (true, ["history"]) => listing::history(&call, &signed_in).await,
+                (true, ["requests", uuid]) => {
+                    requests::page(&call, &signed_in, &[(*uuid).to_owned()]).await
+                }
+                (true, ["requests"]) => requests::chosen(&call, &signed_in).await,
+                (true, ["vaults"]) => pages::vaults(&call, &signed_in).await,
+                (true, ["vaults", uuid]) => pages::wallets(&call, &signed_in, uuid).await,
+                (true, ["nodes"]) => pages::nodes(&call, &signed_in).await,
+                (true, ["audit"]) => pages::audit(&call, &signed_in).await,
+                (true, ["account"]) => pages::account(&call, &signed_in).await,
+                (true, ["events"]) => events::stream(&call, signed_in).await,
+                (false, ["approve", "begin"]) => gestures::begin_approval(&call, &signed_in).await,
+                (false, ["approve"]) => gestures::approve(&call, &signed_in).await,
+                (false, ["reject", "begin"]) => gestures::begin_rejection(&call, &signed_in).await,
+                (false, ["reject"]) => gestures::reject(&call, &signed_in).await,
+                (false, ["sign-out"]) => sessions::sign_out(&call, &signed_in).await,
+                _ => Err(Refused::new(StatusCode::NOT_FOUND, "there is no such page")),
+            }
+        }
+    }
+}
+
+/// Refuses what another site has a browser send: the origin must be the console's own, whole, and so must be what the
+/// browser says of who asks, where it says it.
+fn check_origin(headers: &HeaderMap, origin: &str) -> Result<(), Refused> {
+    let only = |name: &HeaderName| {
+        let mut values = headers.get_all(name).iter();
+        let value = values.next();
+        // Of two nobody can say which is meant.
+        (value, values.next().is_none())
+    };
+    let (given, alone) = only(&header::ORIGIN);
+    let (site, site_alone) = only(&SEC_FETCH_SITE);
+    let is_ours = given.is_some_and(|given| given.as_bytes() == origin.as_bytes());
+    let is_same = site.is_none_or(|site| site.as_bytes() == b"same-origin");
+    if is_ours && alone && is_same && site_alone {
+        return Ok(());
+    }
+    Err(Refused::new(
+        StatusCode::FORBIDDEN,
+        "this did not come from a page of the console",
+    ))
+}
+
+/// What browsers are told about every answer.
+fn protect(headers: &mut HeaderMap, origin: &str) {
+    for (name, value) in [
+        (
+            header::CONTENT_SECURITY_POLICY,
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+             form-action 'self'; frame-ancestors 'none'; base-uri 'none'; require-trusted-types-for 'script'; \
+             trusted-types 'none'",
+        ),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        // Not no-referrer: the origin of forms would be null.
+        (header::REFERRER_POLICY, "same-origin"),
+        (
+            HeaderName::from_static("cross-origin-opener-policy"),
+            "same-origin",
+        ),
+        (
+            HeaderName::from_static("cross-origin-resource-policy"),
+            "same-origin",
+        ),
+        (
+            HeaderName::from_static("permissions-policy"),
+            "publickey-credentials-get=(self), publickey-credentials-create=(self), camera=(), geolocation=(), \
+             microphone=(), payment=(), usb=()",
+        ),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    if origin.starts_with("https://") {
+        let year = HeaderValue::from_static("max-age=31536000");
+        headers.insert(header::STRICT_TRANSPORT_SECURITY, year);
+    }
+    let caching = headers.entry(header::CACHE_CONTROL);
+    caching.or_insert(HeaderValue::from_static("no-store"));
+}
+
+/// A fault of a person who may not do something.
+fn forbidden(problem: &str) -> Refused {
+    Fault::new(Class::Forbidden, problem).into()
+}

@@ -1,0 +1,287 @@
+//! The page of one request, and of several that were chosen together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use axum::http::StatusCode;
+use covault_actors::{operations::GetSigningRequestDetails, users::SignedIn};
+use covault_core::{
+    amount::{U256, parse_u128},
+    approval::{MAX_LIST, words},
+    fault::Fault,
+    networks::{
+        Network, Payload,
+        outflow::{Asset, ContentKind},
+    },
+    schema::{json, wire},
+    user::UserRole,
+};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    Call,
+    pages::vault_names,
+    response::{Answer, Refused},
+    text::{SpendView, Text, Time, coin, coins, in_units},
+    views::{ApprovalView, FeeView, RequestView, RequestsPage, Shell, TotalView},
+};
+use crate::approving::{self, contents};
+
+/// What of a request's JSON is not its payload.
+const NOT_PAYLOAD: [&str; 7] = [
+    "approvalSubject",
+    "evmInputDataDecode",
+    "signatures",
+    "source",
+    "transactionState",
+    "approvals",
+    "simulation",
+];
+
+/// Those that were chosen on a list.
+pub async fn chosen(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+    let uuids: BTreeSet<_> = call.parameters("uuid").into_iter().collect();
+    if !(1..=MAX_LIST).contains(&uuids.len()) {
+        let problem = "choose 1 to 100 requests in the inbox";
+        return Err(Refused::new(StatusCode::BAD_REQUEST, problem));
+    }
+    page(call, signed_in, &Vec::from_iter(uuids)).await
+}
+
+pub async fn page(
+    call: &Call<'_>,
+    signed_in: &SignedIn,
+    uuids: &[String],
+) -> Result<Answer, Refused> {
+    let names = vault_names(call, signed_in).await?;
+    let mut requests = Vec::new();
+    let mut totals: BTreeMap<Asset, U256> = BTreeMap::new();
+    for uuid in uuids {
+        let request = details(call, signed_in, uuid).await?;
+        if let Ok(decoded) = approving::decode(&request) {
+            let outflow = decoded.payload.outflow(decoded.network);
+            for spend in outflow.spends {
+                let total = totals.entry(spend.asset).or_default();
+                *total = total.saturating_add(spend.amount);
+            }
+        }
+        let vault = request.vault_uuid.clone().unwrap_or_default();
+        let name = names.get(&vault).cloned().unwrap_or_default();
+        requests.push(view(&request, &name, signed_in));
+    }
+    let totals = totals.into_iter().map(|(asset, amount)| TotalView {
+        amount: in_units(&asset, amount),
+        smallest: amount.to_string(),
+        asset: Text::new(asset.to_string()),
+    });
+    let may_approve = signed_in.user.role == UserRole::Approver;
+    let can_approve = may_approve && requests.iter().all(|it| it.waits && !it.is_mine);
+    let can_reject = may_approve && requests.iter().all(|it| it.waits);
+    let one_vault = requests
+        .iter()
+        .all(|it| Some(&it.vault_uuid) == requests.first().map(|it| &it.vault_uuid));
+    Answer::page(&RequestsPage {
+        shell: Shell::new(signed_in, "inbox"),
+        has_totals: requests.len() > 1,
+        totals: totals.collect(),
+        can_approve,
+        can_reject: can_reject && one_vault,
+        requests,
+    })
+}
+
+/// A request, as this person may see it.
+///
+/// # Errors
+/// `Invalid uuid` when there is none for this person.
+pub async fn details(
+    call: &Call<'_>,
+    signed_in: &SignedIn,
+    uuid: &str,
+) -> Result<wire::SigningRequest, Fault> {
+    let request = wire::GetSigningRequestDetailsRequest {
+        uuid: uuid.to_owned(),
+    };
+    let answer = call.operation::<GetSigningRequestDetails>(signed_in, &request);
+    answer
+        .await?
+        .signing_request
+        .ok_or_else(Fault::invalid_uuid)
+}
+
+/// What is shown of a request.
+pub fn view(request: &wire::SigningRequest, vault_name: &str, signed_in: &SignedIn) -> RequestView {
+    let decoded = approving::decode(request);
+    let (mut spends, mut caution, mut fee, mut payload_hash, mut payload_words) =
+        (Vec::new(), "", None, String::new(), String::new());
+    let (mut network, mut wallet) = (Text::default(), Text::default());
+    let problem = match &decoded {
+        Err(error) if request.approval_subject.is_some() => Text::new(format!("{error:#}")),
+        _ => Text::default(),
+    };
+    let fields = match decoded {
+        Ok(decoded) => {
+            let outflow = decoded.payload.outflow(decoded.network);
+            spends = outflow.spends.iter().map(SpendView::new).collect();
+            caution = match outflow.nature {
+                ContentKind::Transfer | ContentKind::Message => "",
+                ContentKind::Custom => {
+                    "This transaction calls a contract: it may do more than what is listed here."
+                }
+                ContentKind::TypedData => {
+                    "Contracts read this: it may permit others to take what the wallet has."
+                }
+                ContentKind::Raw => "These bytes may be anything, a transaction too.",
+            };
+            if decoded.payload.is_transaction() && decoded.payload.pays_fee() {
+                let (unit, decimals) = coin(&outflow.place);
+                let known = request.approvals.last();
+                let known = known.and_then(|it| parse_u128(&it.most_fee).ok());
+                fee = Some(FeeView {
+                    unit,
+                    decimals,
+                    value: known.map(|fee| coins(fee, decimals)).unwrap_or_default(),
+                });
+            }
+            let digest: [u8; 32] = Sha256::digest(&decoded.subject.payload).into();
+            payload_hash = hex::encode(digest);
+            payload_words = words(&digest).join(" ");
+            network = Text::new(decoded.network.name());
+            wallet = Text::new(&decoded.subject.address);
+            decoded.fields
+        }
+        Err(_) => {
+            let fields = payload_of(request);
+            if let Some((payload, of)) = parse(&fields) {
+                spends = payload
+                    .outflow(of)
+                    .spends
+                    .iter()
+                    .map(SpendView::new)
+                    .collect();
+                network = Text::new(of.name());
+                wallet = Text::new(payload.from());
+            }
+            fields
+        }
+    };
+    let kind = fields
+        .as_object()
+        .and_then(|fields| fields.keys().next().cloned());
+    let said = contents(&fields).into_iter().map(Text::new).collect();
+    let mut flat = Vec::new();
+    flatten("", &fields, &mut flat);
+    if wallet.is_empty() {
+        let from = flat
+            .iter()
+            .find(|(name, _)| name.to_string().ends_with("from"));
+        wallet = from.map(|(_, value)| value.clone()).unwrap_or_default();
+    }
+    let call = request.evm_input_data_decode.as_ref();
+    let mine = |it: &wire::GivenApproval| it.person == signed_in.user.name;
+    let status = request.status().as_str_name().trim_start_matches("STATUS_");
+    RequestView {
+        uuid: request.uuid.clone(),
+        kind: Text::new(kind.unwrap_or_else(|| "request".to_owned())),
+        status: status.to_ascii_lowercase(),
+        waits: request.approval_subject.is_some() && problem.is_empty(),
+        is_mine: request.approvals.iter().any(mine),
+        vault: Text::new(vault_name),
+        vault_uuid: request.vault_uuid.clone().unwrap_or_default(),
+        network,
+        wallet,
+        spends,
+        caution,
+        fields: flat,
+        contents: said,
+        notes: Text::new(request.notes.as_deref().unwrap_or_default()),
+        created: Time::new(request.creation_timestamp),
+        expires: (request.approval_expiry_timestamp != 0)
+            .then(|| Time::new(request.approval_expiry_timestamp)),
+        payload_hash,
+        payload_words,
+        approvals: request
+            .approvals
+            .iter()
+            .map(|it| approval(it, fee.as_ref()))
+            .collect(),
+        required: request.required_approval_count,
+        remaining: request.remaining_approval_count,
+        wanted: Text::new(&request.approval_wanted),
+        simulation: Text::new(String::from_utf8_lossy(&request.simulation)),
+        function: Text::new(call.map(|call| call.function.as_str()).unwrap_or_default()),
+        arguments: call
+            .map(|call| call.args.iter())
+            .into_iter()
+            .flatten()
+            .map(|it| {
+                (
+                    Text::new(format!("{} {}", it.r#type, it.name)),
+                    Text::new(&it.data),
+                )
+            })
+            .collect(),
+        fee,
+        failed: Text::new(&request.failed_reason),
+        tx_hash: Text::new(&request.tx_hash),
+        replaces: Text::new(&request.replaces_uuid),
+        problem,
+    }
+}
+
+fn approval(given: &wire::GivenApproval, fee: Option<&FeeView>) -> ApprovalView {
+    let amount = parse_u128(&given.most_fee).ok();
+    let in_coins = fee
+        .zip(amount)
+        .map(|(fee, amount)| format!("{} {}", coins(amount, fee.decimals), fee.unit));
+    ApprovalView {
+        person: Text::new(&given.person),
+        at: Time::new(given.timestamp),
+        until: Time::new(given.valid_until_timestamp),
+        most_fee: in_coins.unwrap_or_default(),
+    }
+}
+
+/// The payload of a request that does not wait, as JSON.
+fn payload_of(request: &wire::SigningRequest) -> Value {
+    let text = json::encode(request).unwrap_or_default();
+    let mut all: Value = serde_json::from_str(&text).unwrap_or_default();
+    if let Some(fields) = all.as_object_mut() {
+        fields.retain(|name, value| value.is_object() && !NOT_PAYLOAD.contains(&name.as_str()));
+    }
+    all
+}
+
+/// What a request does that does not wait, and its network; nothing where a part of it was left out.
+fn parse(fields: &Value) -> Option<(Payload, Network)> {
+    let text = fields.to_string();
+    let request: wire::CreateSigningRequestRequest = json::decode(text.as_bytes()).ok()?;
+    let payload = Payload::parse(request.r#type.as_ref()?).ok()?;
+    let mut networks = Network::ALL.into_iter();
+    let network = networks.find(|network| payload.check_wallet(*network).is_ok())?;
+    Some((payload, network))
+}
+
+/// Every field by its path. What is unset is left out.
+fn flatten(path: &str, value: &Value, found: &mut Vec<(Text, Text)>) {
+    let below = |name: &str| match path {
+        "" => name.to_owned(),
+        path => format!("{path}.{name}"),
+    };
+    match value {
+        Value::Null => {}
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                flatten(&below(name), value, found);
+            }
+        }
+        Value::Array(items) => {
+            for (place, value) in items.iter().enumerate() {
+                flatten(&format!("{path}[{place}]"), value, found);
+            }
+        }
+        Value::String(text) if text.is_empty() => {}
+        Value::String(text) => found.push((Text::new(path), Text::new(text))),
+        other => found.push((Text::new(path), Text::new(other.to_string()))),
+    }
+}

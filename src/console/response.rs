@@ -1,0 +1,157 @@
+//! What the console answers with.
+
+use askama::Template;
+use axum::{
+    body::Body,
+    http::{HeaderValue, Response, StatusCode, header, request::Parts},
+};
+use covault_core::fault::{Class, Fault};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{Call, assets, text::Text, views};
+use crate::{
+    api::{self, admission::Refusal},
+    http::error,
+};
+
+/// An answer before its headers for safety.
+pub struct Answer {
+    response: Response<Body>,
+}
+
+impl Answer {
+    /// A page.
+    pub fn page(page: &impl Template) -> Result<Self, Refused> {
+        let html = page.render().map_err(Fault::bug)?;
+        Ok(Self::new(StatusCode::OK, "text/html; charset=utf-8", html))
+    }
+
+    /// Something for the script.
+    pub fn json(body: &Value) -> Self {
+        Self::new(StatusCode::OK, "application/json", body.to_string())
+    }
+
+    /// The same with another status.
+    #[must_use]
+    pub fn with_status(mut self, status: StatusCode) -> Self {
+        *self.response.status_mut() = status;
+        self
+    }
+
+    /// Another page.
+    pub fn see(path: &'static str) -> Self {
+        let answer = Self::new(StatusCode::SEE_OTHER, "text/plain", String::new());
+        answer.with_header(header::LOCATION, HeaderValue::from_static(path))
+    }
+
+    /// The same with a header.
+    #[must_use]
+    pub fn with_header(mut self, name: header::HeaderName, value: HeaderValue) -> Self {
+        self.response.headers_mut().append(name, value);
+        self
+    }
+
+    /// A stream.
+    pub fn stream(response: Response<Body>) -> Self {
+        Self { response }
+    }
+
+    fn new(status: StatusCode, kind: &'static str, body: impl Into<Body>) -> Self {
+        let mut response = Response::new(body.into());
+        *response.status_mut() = status;
+        let kind = HeaderValue::from_static(kind);
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        Self { response }
+    }
+
+    /// What is sent.
+    pub fn into_response(self) -> Response<Body> {
+        self.response
+    }
+}
+
+/// Style and script.
+pub fn fixed(path: &[&str]) -> Option<Answer> {
+    let (kind, text) = assets::fixed(path)?;
+    let answer = Answer::new(StatusCode::OK, kind, text);
+    let year = HeaderValue::from_static("public, max-age=31536000, immutable");
+    Some(answer.with_header(header::CACHE_CONTROL, year))
+}
+
+/// Why something is not answered.
+#[derive(Debug)]
+pub struct Refused {
+    status: StatusCode,
+    fault: Fault,
+}
+
+impl Refused {
+    /// With this status.
+    pub fn new(status: StatusCode, problem: &str) -> Self {
+        Self {
+            status,
+            fault: Fault::new(Class::Invalid, problem),
+        }
+    }
+
+    /// As a page, as JSON for the script, or as the way to the page on which one signs in.
+    pub fn answer(self, head: &Parts, id: &str) -> Answer {
+        let Self { status, fault } = self;
+        if status.is_server_error() {
+            tracing::warn!(request_id = id, ?fault, "a page of the console failed");
+        } else {
+            tracing::info!(request_id = id, ?fault, "refused");
+        }
+        let sentence = api::sentence(&fault, id);
+        let accept = head.headers.get(header::ACCEPT);
+        let is_script = accept.is_some_and(|it| it.as_bytes() == b"application/json");
+        if is_script {
+            let body = serde_json::json!({"error": sentence});
+            return Answer::json(&body).with_status(status);
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            return Answer::see("/sign-in");
+        }
+        let page = views::ErrorPage {
+            shell: views::Shell::outside(),
+            status: status.as_u16(),
+            sentence: Text::new(&sentence),
+        };
+        let page = Answer::page(&page);
+        page.unwrap_or_else(|_| Answer::new(status, "text/plain", sentence))
+            .with_status(status)
+    }
+}
+
+impl From<Fault> for Refused {
+    fn from(fault: Fault) -> Self {
+        Self {
+            status: error::status(fault.class()),
+            fault,
+        }
+    }
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        refusal.fault.into()
+    }
+}
+
+/// What the script has sent.
+///
+/// # Errors
+/// 415 or 400.
+pub fn json<T: DeserializeOwned>(call: &Call<'_>) -> Result<T, Refused> {
+    let kind = call.head.headers.get(header::CONTENT_TYPE);
+    // A page of another site cannot send this kind without being asked first.
+    if kind.is_none_or(|kind| kind.as_bytes() != b"application/json") {
+        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        return Err(Refused::new(status, "send application/json"));
+    }
+    serde_json::from_slice(&call.body).map_err(|error| {
+        let fault = Fault::new(Class::Invalid, "the form is not as this page sends it");
+        fault.caused_by(error).into()
+    })
+}

@@ -1,0 +1,320 @@
+//! What others try: from other sites, with what they have stolen, and through texts.
+
+use super::*;
+
+#[tokio::test]
+async fn another_site__should_have_nothing_done() {
+    let world = World::new().await;
+    let person = world.person("treasurer", "approver", &[]).await;
+    let cookie = format!("{}={}", sessions::COOKIE, person.cookie);
+    let body = json!({"form_token": person.form_token, "items": []}).to_string();
+    let send = async |more: &[(&str, &str)]| {
+        let fixed = [
+            ("cookie", cookie.as_str()),
+            ("content-type", "application/json"),
+            ("accept", "application/json"),
+        ];
+        let headers = [fixed.as_slice(), more].concat();
+        world
+            .send("POST", "/approve/begin", &headers, body.clone())
+            .await
+            .status
+    };
+    let own = ("origin", ORIGIN);
+    for headers in [
+        vec![],
+        vec![("origin", "null")],
+        vec![("origin", "https://evil.example")],
+        vec![("origin", "https://evil.console.example.com")],
+        vec![("origin", "https://example.com")],
+        vec![("origin", "http://console.example.com")],
+        vec![("origin", "https://console.example.com:8443")],
+        vec![("origin", "https://console.example.com.evil.example")],
+        vec![own, own],
+        vec![own, ("origin", "https://evil.example")],
+        vec![own, ("sec-fetch-site", "cross-site")],
+        vec![own, ("sec-fetch-site", "same-site")],
+        vec![own, ("sec-fetch-site", "none")],
+        vec![
+            own,
+            ("sec-fetch-site", "same-origin"),
+            ("sec-fetch-site", "cross-site"),
+        ],
+    ] {
+        assert_eq!(send(&headers).await, 403, "{headers:?}");
+    }
+    // As the page itself sends it: what is wrong then is that nothing was chosen.
+    assert_eq!(send(&[own]).await, 400);
+    assert_eq!(send(&[own, ("sec-fetch-site", "same-origin")]).await, 400);
+    // A form cannot send this kind, and a page of another session has another token.
+    let plain = [
+        ("cookie", cookie.as_str()),
+        own,
+        ("content-type", "text/plain"),
+        ("accept", "application/json"),
+    ];
+    assert_eq!(
+        world
+            .send("POST", "/approve/begin", &plain, body)
+            .await
+            .status,
+        415
+    );
+    let other = world.person("controller", "approver", &[]).await;
+    let forged = json!({"form_token": other.form_token, "items": []});
+    let refused = world.post("/approve/begin", &person.cookie, &forged).await;
+    assert_eq!(refused.status, 403);
+    assert!(
+        refused.json()["error"]
+            .as_str()
+            .unwrap()
+            .contains("another session")
+    );
+    for method in ["PUT", "DELETE", "OPTIONS", "PATCH"] {
+        let said = world
+            .send(method, "/", &[("cookie", &cookie)], String::new())
+            .await;
+        assert_eq!(said.status, 405, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn session__should_not_be_one_that_somebody_else_has_chosen() {
+    let world = World::new().await;
+    let person = world.person("treasurer", "approver", &[]).await;
+    let mallory = world.person("mallory", "viewer", &[]).await;
+    // The attacker's own session, planted before the person signs in, does not become the person's.
+    let signed_in = world
+        .try_sign_in(&person.passkey, &person.handle, &mallory.cookie)
+        .await;
+    let cookie = cookie_of(&signed_in);
+    assert_ne!(cookie, mallory.cookie);
+    assert_eq!(
+        world.get("/", &mallory.cookie).await.status,
+        303,
+        "it has ended"
+    );
+    let account = world.get("/account", &cookie).await;
+    assert!(account.text.contains("treasurer@key-1"));
+    // Two cookies of the name are none: a host beside this one has put one there.
+    let both = format!("{0}={cookie}; {0}={1}", sessions::COOKIE, person.cookie);
+    let said = world
+        .send("GET", "/", &[("cookie", &both)], String::new())
+        .await;
+    assert_eq!(said.status, 303);
+    // Nor is another name one.
+    let plain = format!("covault-session={cookie}");
+    let said = world
+        .send("GET", "/", &[("cookie", &plain)], String::new())
+        .await;
+    assert_eq!(said.status, 303);
+}
+
+#[tokio::test]
+async fn sign_in__should_be_refused_alike_and_wait_after_five_wrong_tries() {
+    let world = World::new().await;
+    let person = world.person("treasurer", "approver", &[]).await;
+    let other = world.person("controller", "approver", &[]).await;
+    let begun = async || world.post("/sign-in/begin", "", &json!({})).await.json();
+    let send = async |token: &Value, credential: Value| {
+        let body = json!({"token": token, "credential": credential});
+        world.post("/sign-in", "", &body).await
+    };
+    // Replayed.
+    let options = begun().await;
+    let good = answer(&person.passkey, &options, &person.handle);
+    assert_eq!(send(&options["token"], good.clone()).await.status, 200);
+    let mut refusals = vec![send(&options["token"], good).await];
+    // The other's handle, the other's credential, an unknown one.
+    let options = begun().await;
+    refusals.push(
+        send(
+            &options["token"],
+            answer(&person.passkey, &options, &other.handle),
+        )
+        .await,
+    );
+    let mut mixed = answer(&other.passkey, &options, &other.handle);
+    mixed["id"] = json!(text(&person.passkey.passkey.credential_id));
+    refusals.push(send(&options["token"], mixed).await);
+    let stranger = TestPasskey::new("treasurer@key-1", 7);
+    refusals.push(
+        send(
+            &options["token"],
+            answer(&stranger, &options, &person.handle),
+        )
+        .await,
+    );
+    refusals.push(
+        send(
+            &json!("x"),
+            answer(&person.passkey, &options, &person.handle),
+        )
+        .await,
+    );
+    let said: std::collections::BTreeSet<_> = refusals.iter().map(|it| it.text.clone()).collect();
+    assert!(
+        refusals
+            .iter()
+            .all(|it| it.status == 401 && !it.headers.contains_key("set-cookie"))
+    );
+    assert_eq!(said.len(), 1, "{said:?}");
+    // The passkey of this account was named four times; the fifth wrong one is the last.
+    let options = begun().await;
+    let wrong = answer(&person.passkey, &options, &other.handle);
+    assert_eq!(send(&options["token"], wrong).await.status, 401);
+    let options = begun().await;
+    let right = send(
+        &options["token"],
+        answer(&person.passkey, &options, &person.handle),
+    )
+    .await;
+    assert_eq!(right.status, 429, "{}", right.text);
+    // Others at the same address still sign in.
+    let options = begun().await;
+    let right = send(
+        &options["token"],
+        answer(&other.passkey, &options, &other.handle),
+    )
+    .await;
+    assert_eq!(right.status, 200);
+}
+
+#[tokio::test]
+async fn links__should_not_be_guessed() {
+    let world = World::new().await;
+    for number in 0..5_u8 {
+        let guess = json!({"link": text(&[number; 32])});
+        assert_eq!(world.post("/enrol/begin", "", &guess).await.status, 401);
+    }
+    let link = world.invite("treasurer", "approver", &[]).await;
+    let said = world.post("/enrol/begin", "", &json!({"link": link})).await;
+    assert_eq!(said.status, 429);
+}
+
+#[tokio::test]
+async fn texts_of_others__should_be_shown_as_texts() {
+    let world = World::new().await;
+    let person = world.person("treasurer", "approver", &[]).await;
+    let vault = world
+        .vault(
+            "v <script>alert(0)</script>",
+            1,
+            &[("treasurer", &person.line)],
+        )
+        .await;
+    let from = world
+        .wallet(&vault, "\"><img src=x onerror=alert(1)>")
+        .await;
+    let notes = "<script>alert(2)</script>'\"&{{7*7}}\u{200b}\u{2060}";
+    let uuid = world
+        .message(&from, "</textarea><b>pay \u{202e}EVE\u{feff}", notes)
+        .await;
+    let pages = [
+        "/".to_owned(),
+        format!("/requests/{uuid}"),
+        format!("/requests?uuid={uuid}"),
+        "/history?search=%3Cscript%3E".to_owned(),
+        "/vaults".to_owned(),
+        format!("/vaults/{vault}"),
+        "/account".to_owned(),
+        "/sign-in".to_owned(),
+        "/enrol".to_owned(),
+        "/requests/%3Cscript%3E".to_owned(),
+        "/nowhere%22%3E%3Cb%3E".to_owned(),
+    ];
+    for path in pages {
+        let page = world.get(&path, &person.cookie).await;
+        for raw in [
+            "<script>alert",
+            "<img",
+            "</textarea><b>",
+            "\u{200b}",
+            "\u{2060}",
+            "\u{202e}",
+            "\u{feff}",
+            "<b>",
+        ] {
+            assert!(
+                !page.text.contains(raw),
+                "{path} has {raw:?}: {}",
+                page.text
+            );
+        }
+        // Nothing inline: the policy would refuse it.
+        for inline in ["style=", "onclick", "onload", "javascript:", "<style"] {
+            assert!(!page.text.contains(inline), "{path}: {inline}");
+        }
+        let scripts = page.text.matches("<script").count();
+        assert_eq!(
+            scripts,
+            page.text
+                .matches("<script src=\"/static/console.js")
+                .count(),
+            "{path}"
+        );
+    }
+    let page = world
+        .get(&format!("/requests/{uuid}"), &person.cookie)
+        .await
+        .text;
+    for shown in [
+        "\\u{200b}",
+        "\\u{2060}",
+        "\\u{202e}",
+        "\\u{feff}",
+        "{{7*7}}",
+        "&#60;script&#62;alert(2)",
+    ] {
+        assert!(page.contains(shown), "{shown}: {page}");
+    }
+}
+
+#[tokio::test]
+async fn answers__should_tell_browsers_what_not_to_do() {
+    let world = World::new().await;
+    let person = world.person("treasurer", "approver", &[]).await;
+    for (path, cookie) in [
+        ("/", person.cookie.as_str()),
+        ("/sign-in", ""),
+        ("/", ""),
+        ("/nowhere", &person.cookie),
+        ("/static/console.js", ""),
+    ] {
+        let said = world.get(path, cookie).await;
+        let header = |name: &str| said.headers[name].to_str().unwrap().to_owned();
+        let policy = header("content-security-policy");
+        for part in [
+            "default-src 'none'",
+            "script-src 'self';",
+            "style-src 'self';",
+            "frame-ancestors 'none'",
+            "form-action 'self'",
+            "require-trusted-types-for 'script'",
+            "base-uri 'none'",
+        ] {
+            assert!(policy.contains(part), "{policy}");
+        }
+        assert!(!policy.contains("unsafe"));
+        assert_eq!(header("x-content-type-options"), "nosniff");
+        assert_eq!(header("referrer-policy"), "same-origin");
+        assert_eq!(header("cross-origin-opener-policy"), "same-origin");
+        assert_eq!(header("strict-transport-security"), "max-age=31536000");
+        let cached = path.starts_with("/static/");
+        assert_eq!(header("cache-control").contains("no-store"), !cached);
+    }
+}
+
+#[tokio::test]
+async fn bodies__should_be_small() {
+    let world = World::new().await;
+    let large = json!({"link": "x".repeat(70_000)});
+    assert_eq!(world.post("/enrol/begin", "", &large).await.status, 413);
+    for body in [json!([]), json!({}), json!({"link": 7})] {
+        assert_eq!(
+            world.post("/enrol/begin", "", &body).await.status,
+            400,
+            "{body}"
+        );
+    }
+}

@@ -1,0 +1,180 @@
+//! What pages say: texts of others, amounts, times.
+
+use std::fmt;
+
+use covault_core::{
+    amount::U256,
+    networks::{
+        Network,
+        outflow::{Asset, ChainScope, Spend},
+    },
+};
+use prost_types::Timestamp;
+
+use crate::approving::visible;
+
+/// A text that somebody else wrote. What could make it look like another one (control characters, characters that turn
+/// the direction of writing or have no width) is shown as `\u{...}`; the templates escape the rest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Text(String);
+
+impl Text {
+    /// The text as it may be shown.
+    pub fn new(text: impl AsRef<str>) -> Self {
+        Self(visible(text.as_ref()))
+    }
+
+    /// Whether there is nothing to show.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A moment: RFC 3339 for the browser, which shows it in the reader's zone, and for those without JavaScript.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Time {
+    /// `2026-11-25T22:10:42Z`
+    pub machine: String,
+    /// `2026-11-25 22:10 UTC`
+    pub people: String,
+}
+
+impl Time {
+    /// Of milliseconds since the Unix epoch.
+    pub fn new(ms: u64) -> Self {
+        let seconds = i64::try_from(ms / 1000).unwrap_or(i64::MAX);
+        let machine = Timestamp { seconds, nanos: 0 }.to_string();
+        let people = match (machine.get(..10), machine.get(11..16)) {
+            (Some(day), Some(time)) => format!("{day} {time} UTC"),
+            _ => machine.clone(),
+        };
+        Self { machine, people }
+    }
+}
+
+/// What leaves a wallet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpendView {
+    /// `1.5 ETH`, or nothing where the decimals are not known.
+    pub amount: String,
+    /// In the smallest unit.
+    pub smallest: String,
+    /// `evm:1`, `evm:1/0x...`
+    pub asset: Text,
+    /// To whom; empty where nobody can tell.
+    pub recipient: Text,
+}
+
+impl SpendView {
+    /// Of an amount that leaves.
+    pub fn new(spend: &Spend) -> Self {
+        Self {
+            amount: in_units(&spend.asset, spend.amount),
+            smallest: spend.amount.to_string(),
+            asset: Text::new(spend.asset.to_string()),
+            recipient: Text::new(spend.recipient.as_deref().unwrap_or_default()),
+        }
+    }
+}
+
+/// An amount in whole coins with its symbol; empty for tokens, whose decimals only their contract knows.
+pub fn in_units(asset: &Asset, amount: U256) -> String {
+    if asset.token.is_some() {
+        return String::new();
+    }
+    let (symbol, decimals) = coin(&asset.place);
+    format!("{} {symbol}", decimal(amount, decimals))
+}
+
+/// The symbol of a chain's coin, and how many decimals it has.
+pub fn coin(place: &ChainScope) -> (&'static str, usize) {
+    match (place.network, place.chain_id) {
+        (Network::Evm, Some(1 | 10 | 8453 | 42_161)) => ("ETH", 18),
+        (Network::Evm, Some(56)) => ("BNB", 18),
+        (Network::Evm, Some(137)) => ("POL", 18),
+        (Network::Evm, Some(43_114)) => ("AVAX", 18),
+        (Network::Evm, _) => ("coins of this chain", 18),
+        (Network::Bitcoin, _) => ("BTC", 8),
+        (Network::Tron, _) => ("TRX", 6),
+        (Network::Aptos, Some(126)) => ("MOVE", 8),
+        (Network::Aptos, _) => ("APT", 8),
+        (Network::Sui, _) => ("SUI", 9),
+        // The signed bytes do not say which of the two.
+        (Network::Solana, _) => ("SOL", 9),
+        (Network::Ton, _) => ("TON", 9),
+        (Network::Stellar, _) => ("XLM", 7),
+    }
+}
+
+/// Digits with a point, without zeros at the end. Never a float.
+fn decimal(amount: U256, decimals: usize) -> String {
+    let digits = amount.to_string();
+    let padded = format!("{digits:0>width$}", width = decimals.saturating_add(1));
+    let (whole, part) = padded.split_at(padded.len().saturating_sub(decimals));
+    match part.trim_end_matches('0') {
+        "" => whole.to_owned(),
+        part => format!("{whole}.{part}"),
+    }
+}
+
+/// Coins with a point, as a person writes them, in the smallest unit; `None` when it is no such number.
+pub fn smallest(text: &str, decimals: usize) -> Option<u128> {
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_number = !whole.is_empty() && digits(whole) && digits(part);
+    if !is_number || part.len() > decimals || text.ends_with('.') {
+        return None;
+    }
+    format!("{whole}{part:0<decimals$}").parse().ok()
+}
+
+/// `1234` as coins, the way [`smallest`] reads them.
+pub fn coins(amount: u128, decimals: usize) -> String {
+    decimal(U256::from(amount), decimals)
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts__should_be_exact_both_ways() {
+        for (amount, decimals, text) in [
+            (0_u128, 18, "0"),
+            (1, 18, "0.000000000000000001"),
+            (1_500_000_000_000_000_000, 18, "1.5"),
+            (u128::MAX, 18, "340282366920938463463.374607431768211455"),
+            (100, 0, "100"),
+            (123, 2, "1.23"),
+        ] {
+            assert_eq!(coins(amount, decimals), text);
+            assert_eq!(smallest(text, decimals), Some(amount));
+        }
+        for text in [
+            "", ".", "1.", ".5", "1,5", "-1", "1e3", "0x1", "1.234", "\u{661}", " 1", "1.2.3",
+        ] {
+            assert_eq!(smallest(text, 2), None, "{text:?}");
+        }
+        assert_eq!(smallest("340282366920938463463374607431768211456", 0), None);
+    }
+
+    #[test]
+    fn text__should_mark_what_makes_it_look_like_another() {
+        let text = Text::new("pay \u{202e}EVE\u{200b}\u{1b}[2J");
+        assert_eq!(text.to_string(), "pay \\u{202e}EVE\\u{200b}\\u{1b}[2J");
+    }
+
+    #[test]
+    fn time__should_be_for_machines_and_people() {
+        let time = Time::new(1_764_108_642_999);
+        assert_eq!(time.machine, "2025-11-25T22:10:42Z");
+        assert_eq!(time.people, "2025-11-25 22:10 UTC");
+    }
+}

@@ -1,0 +1,300 @@
+//! The pages, as their templates take them. What is a [`Text`] comes from others; what is a `String` was made here.
+
+use askama::Template;
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use covault_actors::users::SignedIn;
+use covault_core::user::UserRole;
+
+use super::{
+    assets::VERSION,
+    text::{SpendView, Text, Time},
+};
+
+/// What surrounds every page.
+pub struct Shell {
+    /// Of style and script.
+    pub version: &'static str,
+    /// Which part of the console it is.
+    pub part: &'static str,
+    /// Who has signed in.
+    pub person: Option<PersonView>,
+}
+
+/// Who has signed in.
+pub struct PersonView {
+    pub name: Text,
+    pub role: &'static str,
+    pub form_token: String,
+    pub sees_nodes: bool,
+    pub sees_audit: bool,
+}
+
+impl Shell {
+    /// Of a page for those who have signed in.
+    pub fn new(signed_in: &SignedIn, part: &'static str) -> Self {
+        let role = signed_in.user.role;
+        Self {
+            version: VERSION.as_str(),
+            part,
+            person: Some(PersonView {
+                name: Text::new(&signed_in.user.name),
+                role: role.name(),
+                form_token: form_token_of(signed_in),
+                sees_nodes: role == UserRole::Operator,
+                sees_audit: role == UserRole::Auditor,
+            }),
+        }
+    }
+
+    /// Of a page for everyone.
+    pub fn outside() -> Self {
+        Self {
+            version: VERSION.as_str(),
+            part: "",
+            person: None,
+        }
+    }
+
+    /// The token of this session's forms.
+    pub fn form_token(&self) -> &str {
+        self.person.as_ref().map_or("", |it| &it.form_token)
+    }
+}
+
+/// What the forms of a session hold.
+pub fn form_token_of(signed_in: &SignedIn) -> String {
+    BASE64_URL_SAFE_NO_PAD.encode(signed_in.session.form_token.0)
+}
+
+#[derive(Template)]
+#[template(path = "error.html")]
+pub struct ErrorPage {
+    pub shell: Shell,
+    pub status: u16,
+    pub sentence: Text,
+}
+
+#[derive(Template)]
+#[template(path = "sign-in.html")]
+pub struct SignInPage {
+    pub shell: Shell,
+}
+
+#[derive(Template)]
+#[template(path = "enrol.html")]
+pub struct EnrolPage {
+    pub shell: Shell,
+}
+
+/// What waits.
+#[derive(Template)]
+#[template(path = "inbox.html")]
+pub struct InboxPage {
+    pub shell: Shell,
+    /// How many wait for this person, `100+` where there are more.
+    pub count: String,
+    /// How many this page was made of, where it is the first.
+    pub pending: Option<usize>,
+    pub requests: Vec<RequestView>,
+    /// The last request, where another page follows.
+    pub next: Option<String>,
+    pub may_approve: bool,
+}
+
+/// A signing request.
+pub struct RequestView {
+    pub uuid: String,
+    /// `evmSendNative`
+    pub kind: Text,
+    /// `pending`, `succeeded`, `failed`
+    pub status: String,
+    /// For people.
+    pub waits: bool,
+    /// This person has approved it.
+    pub is_mine: bool,
+    pub vault: Text,
+    pub vault_uuid: String,
+    pub network: Text,
+    pub wallet: Text,
+    pub spends: Vec<SpendView>,
+    /// A sentence, where more may happen than is listed; empty otherwise.
+    pub caution: &'static str,
+    pub fields: Vec<(Text, Text)>,
+    pub contents: Vec<Text>,
+    pub notes: Text,
+    pub created: Time,
+    pub expires: Option<Time>,
+    pub payload_hash: String,
+    pub payload_words: String,
+    pub approvals: Vec<ApprovalView>,
+    pub required: u32,
+    pub remaining: u32,
+    pub wanted: Text,
+    pub simulation: Text,
+    pub function: Text,
+    pub arguments: Vec<(Text, Text)>,
+    /// `None`: it pays none.
+    pub fee: Option<FeeView>,
+    pub failed: Text,
+    pub tx_hash: Text,
+    pub replaces: Text,
+    /// Why it cannot be shown and approved; empty otherwise.
+    pub problem: Text,
+}
+
+/// The highest fee that is asked for.
+pub struct FeeView {
+    pub unit: &'static str,
+    pub decimals: usize,
+    /// What others have approved, in coins; empty without any.
+    pub value: String,
+}
+
+/// An approval that was given.
+pub struct ApprovalView {
+    pub person: Text,
+    pub at: Time,
+    pub until: Time,
+    /// In coins; empty where no fee is paid.
+    pub most_fee: String,
+}
+
+/// One or several requests, to be decided on together.
+#[derive(Template)]
+#[template(path = "requests.html")]
+pub struct RequestsPage {
+    pub shell: Shell,
+    pub requests: Vec<RequestView>,
+    pub has_totals: bool,
+    pub totals: Vec<TotalView>,
+    pub can_approve: bool,
+    pub can_reject: bool,
+}
+
+/// What leaves the wallets together, of one asset.
+pub struct TotalView {
+    pub amount: String,
+    pub smallest: String,
+    pub asset: Text,
+}
+
+/// A vault to choose.
+pub struct ChoiceView {
+    pub uuid: String,
+    pub name: Text,
+    pub chosen: bool,
+}
+
+#[derive(Template)]
+#[template(path = "history.html")]
+pub struct HistoryPage {
+    pub shell: Shell,
+    pub vaults: Vec<ChoiceView>,
+    pub statuses: Vec<ChoiceView>,
+    pub search: Text,
+    pub requests: Vec<RequestView>,
+    /// What was looked through.
+    pub seen: String,
+    /// The address of the next page, where there may be one.
+    pub next: Option<String>,
+}
+
+#[derive(Template)]
+#[template(path = "vaults.html")]
+pub struct VaultsPage {
+    pub shell: Shell,
+    pub vaults: Vec<VaultView>,
+}
+
+/// A vault.
+pub struct VaultView {
+    pub uuid: String,
+    pub name: Text,
+    pub threshold: u32,
+    pub signers: usize,
+    pub ready: bool,
+    pub problem: Text,
+    /// `2 of treasurer, controller`
+    pub rule: Text,
+}
+
+#[derive(Template)]
+#[template(path = "wallets.html")]
+pub struct WalletsPage {
+    pub shell: Shell,
+    pub vault: Text,
+    pub vault_uuid: String,
+    pub wallets: Vec<WalletView>,
+    pub next: Option<i64>,
+}
+
+/// A wallet.
+pub struct WalletView {
+    pub network: Text,
+    pub address: Text,
+    pub name: Text,
+    pub reference: Text,
+    pub status: String,
+    pub proven: bool,
+}
+
+#[derive(Template)]
+#[template(path = "nodes.html")]
+pub struct NodesPage {
+    pub shell: Shell,
+    pub nodes: Vec<NodeView>,
+    pub waiting: usize,
+}
+
+/// A signer node.
+pub struct NodeView {
+    pub name: Text,
+    pub key: Text,
+    pub live: bool,
+    pub seen: Option<Time>,
+    pub version: Text,
+    pub keys: u32,
+    pub clock_ms: i64,
+    pub halted: Text,
+    pub frozen_vaults: usize,
+}
+
+#[derive(Template)]
+#[template(path = "audit.html")]
+pub struct AuditPage {
+    pub shell: Shell,
+    pub chains: Vec<ChoiceView>,
+    pub entries: Vec<AuditView>,
+    pub older: Option<u64>,
+    pub chain: Text,
+}
+
+/// An entry of the audit log.
+pub struct AuditView {
+    pub number: u64,
+    pub at: Time,
+    pub by: Text,
+    pub event: Text,
+    pub subject: Text,
+    pub facts: Vec<(Text, Text)>,
+}
+
+#[derive(Template)]
+#[template(path = "account.html")]
+pub struct AccountPage {
+    pub shell: Shell,
+    pub passkeys: Vec<PasskeyView>,
+    pub began: Time,
+    pub device: Text,
+    pub address: Text,
+    pub passkey: Text,
+}
+
+/// A passkey of the person.
+pub struct PasskeyView {
+    pub name: Text,
+    pub at: Time,
+    pub line: Text,
+    pub words: String,
+    pub synced: bool,
+}
