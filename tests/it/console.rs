@@ -1,0 +1,346 @@
+//! People with real browsers: Debian's Chromium and its virtual authenticators, against the real programs.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+};
+
+use covault_core::approval::ApproverLine;
+use serde_json::{Value, json};
+
+use super::support::*;
+
+const TO: &str = "0x00000000000000000000000000000000c0ffEE19";
+const ETHER: u128 = 1_000_000_000_000_000_000;
+/// More than anvil takes for a transfer.
+const FEE: &str = "0.001";
+
+/// Browsers of several people: tests/node/console.mjs.
+struct Browsers {
+    child: Child,
+    asks: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Browsers {
+    fn start(origin: &str) -> Self {
+        let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("console");
+        node_tool("node_modules/playwright-core");
+        let mut child = Command::new(node_tool("node_modules/node/bin/node"))
+            .arg(node_tool("console.mjs"))
+            .arg(origin)
+            .arg(pictures)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (asks, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        Self {
+            child,
+            asks,
+            answers: BufReader::new(answers),
+        }
+    }
+
+    /// Has somebody do something.
+    fn ask(&mut self, ask: &str, who: &str, mut more: Value) -> Value {
+        more["ask"] = json!(ask);
+        more["who"] = json!(who);
+        writeln!(self.asks, "{more}").unwrap();
+        let mut line = String::new();
+        self.answers.read_line(&mut line).unwrap();
+        let answer: Value =
+            serde_json::from_str(&line).unwrap_or_else(|_| panic!("{more}: {line}"));
+        assert_eq!(answer["error"], Value::Null, "{more}: {answer}");
+        answer
+    }
+}
+
+impl Drop for Browsers {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `covault user ...`; what it prints on standard output.
+fn user(cluster: &TestCluster, arguments: &[&str]) -> String {
+    let mut command = covault();
+    command.arg("user").args(arguments).arg("--config");
+    let file = cluster.folder.path().join("serve.toml");
+    let (done, out, err) = outcome_of(command.arg(file));
+    assert!(done, "{out}{err}");
+    out.trim().to_owned()
+}
+
+fn create(cluster: &TestCluster, name: &str, role: &str) -> String {
+    user(cluster, &["create", name, "--role", role, "--all-vaults"])
+}
+
+fn payment(from: &str, wei: u128, notes: &str) -> Value {
+    json!({"evmSendNative": {"chainId": "31337", "from": from, "to": TO, "value": wei.to_string()}, "notes": notes})
+}
+
+fn message(from: &str, text: &str) -> Value {
+    json!({"evmMessage": {"chainId": "1", "from": from, "content": base64(text)}})
+}
+
+/// Adds a passkey to the policy of the signers, as their administrators do: the words that the command prints are those
+/// that the page has shown.
+fn add_to_policy(policy: &Path, enrolled: &Value) -> String {
+    let (line, words) = (
+        enrolled["line"].as_str().unwrap(),
+        enrolled["words"].as_str().unwrap(),
+    );
+    let add = |more: &[&str]| {
+        let mut command = covault();
+        command.args(["policy", "approver"]).arg(policy).arg(line);
+        outcome_of(command.args(more))
+    };
+    let (done, out, _) = add(&[]);
+    assert!(!done && out.contains(&format!("words: {words}")), "{out}");
+    assert!(add(&["--yes"]).0);
+    // What Chromium's authenticator has signed passes the same check as a signer's.
+    let parsed = ApproverLine::parse(line).unwrap();
+    assert!(parsed.passkey.rp_id == "localhost" && words.split(' ').count() == 8);
+    line.to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sign() {
+    let folder = tempfile::tempdir().unwrap();
+    let anvil = Anvil::start(folder.path(), 31337).await;
+    let port = free_port();
+    let origin = format!("http://localhost:{port}");
+    let tables = format!(
+        "[chains.evm.31337]\nrpc = [{:?}]\n[console]\nlisten = \"127.0.0.1:{port}\"\norigin = \"{origin}\"\n",
+        anvil.url
+    );
+    let cluster = TestCluster::start_prepared(60_000, "", |folder| {
+        let file = folder.join("serve.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, format!("{text}\n{tables}")).unwrap();
+    })
+    .await;
+    let policy: PathBuf = cluster.folder.path().join("policy.toml");
+    let mut people = Browsers::start(&origin);
+
+    // Enrolment: link, passkey, line and words; to the signers by their administrators, and SIGHUP.
+    let mut lines = Vec::new();
+    for name in ["treasurer", "controller"] {
+        let link = create(&cluster, name, "approver");
+        assert!(link.starts_with(&format!("{origin}/enrol#")), "{link}");
+        let enrolled = people.ask("enrol", name, json!({"link": link}));
+        lines.push(add_to_policy(&policy, &enrolled));
+        let again = people.ask("refusedLink", "stranger", json!({"link": link}));
+        assert!(
+            again["said"].as_str().unwrap().contains("cannot be used"),
+            "{again}"
+        );
+    }
+    let director = folder.path().join("director");
+    let made = Command::new("ssh-keygen")
+        .args(["-q", "-t", "ed25519", "-N", "", "-C", "director", "-f"])
+        .arg(&director)
+        .status();
+    assert!(made.unwrap().success());
+    let public = fs::read_to_string(director.with_extension("pub")).unwrap();
+    let text = fs::read_to_string(&policy).unwrap();
+    let rule = format!(
+        "{text}\n[[approver]]\nname = \"director\"\nkeys = [{:?}]\n\
+         [[approval]]\nneeds = 2\nof = [\"treasurer\", \"controller\", \"director\"]\n",
+        public.trim()
+    );
+    fs::write(&policy, rule).unwrap();
+    for signer in &cluster.signers {
+        signer.signal("HUP");
+    }
+    let approvers = [
+        format!("treasurer={}", lines[0]),
+        format!("controller={}", lines[1]),
+        format!("director={}", public.trim()),
+    ];
+    let mut words = vec!["--needs", "2"];
+    for approver in &approvers {
+        words.extend(["--approver", approver]);
+    }
+    let vault = cluster.create_vault_with("treasury", &words);
+    let api = &cluster.api;
+    let from = api.wallet(&vault, "NETWORK_TYPE_EVM").await;
+    anvil.fund(&from, 10 * ETHER).await;
+
+    // Signing in, by the keyboard; what the cookie is.
+    for name in ["treasurer", "controller"] {
+        let signed_in = people.ask("signIn", name, json!({}));
+        let cookie = &signed_in["cookies"][0];
+        assert_eq!(cookie["name"], "__Host-covault-session");
+        assert_eq!(
+            (&cookie["httpOnly"], &cookie["secure"], &cookie["sameSite"]),
+            (&json!(true), &json!(true), &json!("Strict"))
+        );
+    }
+
+    // A payment of 2 of 3, in two browsers. The inbox notices it by itself.
+    people.ask("open", "treasurer", json!({"path": "/"}));
+    let evil = "for \u{200b}rent <img src=x onerror=alert(1)>";
+    let uuid = api.create(payment(&from, ETHER + ETHER / 2, evil)).await;
+    people.ask("waitForTitle", "treasurer", json!({"title": "(1) Inbox"}));
+    let shown = people.ask(
+        "open",
+        "treasurer",
+        json!({"path": format!("/requests/{uuid}")}),
+    );
+    let shown = shown["text"].as_str().unwrap();
+    for part in [
+        "1.5 coins of this chain",
+        "1500000000000000000",
+        TO,
+        "<img src=x onerror=alert(1)>",
+        "\\u{200b}",
+        "treasury",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let first = people.ask("approve", "treasurer", json!({"uuids": [uuid], "fee": FEE}));
+    assert_eq!(first["said"], "1 of 1 done", "{first}");
+    assert_eq!(first["outcomes"][0], "approved; 1 more to approve it");
+    // One person is not two.
+    let again = people.ask(
+        "open",
+        "treasurer",
+        json!({"path": format!("/requests/{uuid}")}),
+    );
+    assert!(
+        !again["text"]
+            .as_str()
+            .unwrap()
+            .contains("with your passkey"),
+        "{again}"
+    );
+    let second = people.ask(
+        "approve",
+        "controller",
+        json!({"uuids": [uuid], "fee": FEE}),
+    );
+    assert_eq!(
+        second["outcomes"][0], "approved; the signers sign it next",
+        "{second}"
+    );
+    let outcome = api.execute(&uuid).await;
+    assert_eq!(outcome["error"], Value::Null, "{outcome}");
+    assert_eq!(anvil.balance(TO).await, ETHER + ETHER / 2);
+
+    // Rejected, with a reason; and approved on a page that is older than that.
+    let uuid = api.create(payment(&from, 1, "")).await;
+    people.ask("look", "controller", json!({"uuid": uuid}));
+    let rejected = people.ask(
+        "reject",
+        "treasurer",
+        json!({"uuid": uuid, "reason": "not ours"}),
+    );
+    assert_eq!(rejected["outcomes"][0], "rejected", "{rejected}");
+    let details = api.details(&uuid).await;
+    assert_eq!(
+        details["failedReason"],
+        "rejected by treasurer (rejectSigningRequest): not ours"
+    );
+    let late = people.ask("press", "controller", json!({}));
+    assert!(
+        late["said"]
+            .as_str()
+            .unwrap()
+            .contains("is not waiting for approval any more"),
+        "{late}"
+    );
+
+    // Fifty with one gesture each.
+    let mut many = Vec::new();
+    for number in 0..50 {
+        many.push(
+            api.create(message(&from, &format!("message {number}")))
+                .await,
+        );
+    }
+    for name in ["treasurer", "controller"] {
+        let done = people.ask("approveChosen", name, json!({}));
+        assert_eq!(done["said"], "50 of 50 done", "{done}");
+    }
+    for uuid in &many {
+        let outcome = api.execute(uuid).await;
+        assert_eq!(outcome["error"], Value::Null, "{outcome}");
+    }
+
+    // A device that has not verified its user approves nothing.
+    let uuid = api.create(message(&from, "unverified")).await;
+    people.ask("verified", "controller", json!({"isUserVerified": false}));
+    let refused = people.ask("approve", "controller", json!({"uuids": [uuid], "fee": ""}));
+    assert!(
+        refused["said"]
+            .as_str()
+            .unwrap()
+            .contains("Your passkey was not used"),
+        "{refused}"
+    );
+    people.ask("verified", "controller", json!({"isUserVerified": true}));
+
+    // Another page on this machine has no session, and is refused.
+    let attack = json!({"page": format!("{}/livez", api.base).replace("127.0.0.1", "localhost"), "path": "/sign-out"});
+    let attacked = people.ask("attack", "controller", attack);
+    assert_eq!(attacked["status"], 403, "{attacked}");
+    let still = people.ask("open", "controller", json!({"path": "/account"}));
+    assert_eq!(still["status"], 200);
+    assert!(
+        still["text"].as_str().unwrap().contains("controller@key-1"),
+        "{still}"
+    );
+
+    // Every page, light and dark, wide and narrow; and without scripts.
+    let operator = create(&cluster, "operator", "operator");
+    people.ask("enrol", "operator", json!({"link": operator}));
+    people.ask("signIn", "operator", json!({}));
+    let auditor = create(&cluster, "auditor", "auditor");
+    people.ask("enrol", "auditor", json!({"link": auditor}));
+    people.ask("signIn", "auditor", json!({}));
+    let vault_page = format!("/vaults/{vault}");
+    let request_page = format!("/requests/{uuid}");
+    for (who, path, name) in [
+        ("treasurer", "/", "inbox"),
+        ("treasurer", request_page.as_str(), "request"),
+        ("treasurer", "/history", "history"),
+        ("treasurer", "/vaults", "vaults"),
+        ("treasurer", vault_page.as_str(), "wallets"),
+        ("treasurer", "/account", "account"),
+        ("treasurer", "/enrol", "enrol"),
+        ("operator", "/nodes", "nodes"),
+        ("auditor", "/audit", "audit"),
+        ("stranger", "/sign-in", "sign-in"),
+    ] {
+        let looked = people.ask("picture", who, json!({"path": path, "name": name}));
+        assert_eq!(looked["wider"], json!([]), "{name}");
+        assert_eq!(looked["serious"], json!([]), "{name}");
+        // What was refused on purpose is a line of the browser, too.
+        let problems = looked["problems"].as_array().unwrap().iter();
+        let problems: Vec<_> = problems
+            .filter(|it| !it.as_str().unwrap().contains("Failed to load resource"))
+            .collect();
+        assert!(problems.is_empty(), "{name}: {problems:?}");
+    }
+    let bare = people.ask("withoutScript", "treasurer", json!({"path": request_page}));
+    let text = bare["text"].as_str().unwrap();
+    assert!(
+        text.contains("need JavaScript") && text.contains(&from),
+        "{text}"
+    );
+
+    // Revoked: the next page is the one to sign in on.
+    user(&cluster, &["revoke", "treasurer"]);
+    let out = people.ask("open", "treasurer", json!({"path": "/"}));
+    assert!(out["url"].as_str().unwrap().ends_with("/sign-in"), "{out}");
+    let listed = user(&cluster, &["list"]);
+    assert!(
+        listed.contains("revoked") && listed.contains("controller"),
+        "{listed}"
+    );
+}

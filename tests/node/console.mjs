@@ -1,0 +1,199 @@
+// People with a real browser: Debian's Chromium, a context and a virtual authenticator (CDP, WebAuthn domain) each.
+// Reads one JSON command per line, and answers each with one line.
+import { createInterface } from 'node:readline';
+import { mkdirSync } from 'node:fs';
+import axe from 'axe-core';
+import { chromium } from 'playwright-core';
+
+const [origin, pictures] = process.argv.slice(2);
+mkdirSync(pictures, { recursive: true });
+const browser = await chromium.launch({
+  executablePath: '/usr/bin/chromium',
+  // Tests run as root, and in containers with a small /dev/shm.
+  args: ['--no-sandbox', '--disable-dev-shm-usage'],
+});
+const people = new Map();
+
+const person = async (who) => {
+  if (people.has(who)) return people.get(who);
+  const context = await browser.newContext({ viewport: { width: 1000, height: 800 } });
+  const page = await context.newPage();
+  const problems = [];
+  page.on('console', (line) => {
+    if (line.type() === 'error') problems.push(line.text());
+  });
+  page.on('pageerror', (error) => problems.push(String(error)));
+  const cdp = await context.newCDPSession(page);
+  await cdp.send('WebAuthn.enable');
+  const { authenticatorId } = await cdp.send('WebAuthn.addVirtualAuthenticator', {
+    options: {
+      protocol: 'ctap2', transport: 'internal', hasResidentKey: true, hasUserVerification: true,
+      isUserVerified: true, automaticPresenceSimulation: true,
+    },
+  });
+  const made = { context, page, cdp, authenticatorId, problems };
+  people.set(who, made);
+  return made;
+};
+
+const said = async (page) => {
+  const line = page.locator('[data-said]');
+  await page.waitForFunction(() => document.querySelector('[data-said]').textContent !== '', undefined, { timeout: 20_000 });
+  return line.textContent();
+};
+
+// What became of the requests of the page, and of all.
+const outcome = async (page) => ({
+  said: await said(page),
+  outcomes: await page.locator('[data-outcome]').allTextContents(),
+});
+
+const commands = {
+  async enrol({ who, link }) {
+    const { page } = await person(who);
+    await page.goto(link);
+    await page.getByRole('button', { name: 'Make a passkey' }).click();
+    const done = page.locator('[data-enrolled]');
+    await done.waitFor({ state: 'visible', timeout: 20_000 }).catch(async () => { throw new Error(await said(page)); });
+    return {
+      line: await page.locator('[data-line]').inputValue(),
+      words: await page.locator('[data-words]').textContent(),
+    };
+  },
+  async refusedLink({ who, link }) {
+    const { page } = await person(who);
+    await page.goto(`${origin}/sign-in`);
+    await page.goto(link);
+    await page.getByRole('button', { name: 'Make a passkey' }).click();
+    return { said: await said(page) };
+  },
+  // By the keyboard alone.
+  async signIn({ who }) {
+    const { page, context } = await person(who);
+    await page.goto(`${origin}/sign-in`);
+    const button = page.getByRole('button', { name: 'Sign in with a passkey' });
+    for (let tabs = 0; tabs < 20 && !(await button.evaluate((it) => it === document.activeElement)); tabs += 1) {
+      await page.keyboard.press('Tab');
+    }
+    await page.keyboard.press('Enter');
+    await page.waitForURL(`${origin}/`, { timeout: 20_000 });
+    const cookies = await context.cookies();
+    return { title: await page.title(), cookies };
+  },
+  async open({ who, path }) {
+    const { page } = await person(who);
+    const answer = await page.goto(`${origin}${path}`);
+    return { status: answer.status(), url: page.url(), title: await page.title(), text: await page.locator('main').innerText() };
+  },
+  async approve({ who, uuids, fee }) {
+    const { page } = await person(who);
+    const query = uuids.map((uuid) => `uuid=${uuid}`).join('&');
+    await page.goto(uuids.length === 1 ? `${origin}/requests/${uuids[0]}` : `${origin}/requests?${query}`);
+    for (const field of await page.locator('[data-fee]').all()) {
+      if ((await field.inputValue()) === '') await field.fill(fee);
+    }
+    await page.getByRole('button', { name: /^Approve/ }).click();
+    return outcome(page);
+  },
+  // Chosen with the box for all of them.
+  async approveChosen({ who }) {
+    const { page } = await person(who);
+    await page.goto(`${origin}/`);
+    await page.getByRole('checkbox', { name: 'all', exact: true }).check();
+    await page.getByRole('button', { name: 'Look at the chosen ones' }).click();
+    await page.getByRole('button', { name: /^Approve/ }).click();
+    return outcome(page);
+  },
+  async reject({ who, uuid, reason }) {
+    const { page } = await person(who);
+    await page.goto(`${origin}/requests/${uuid}`);
+    await page.getByLabel('Reason to reject').fill(reason);
+    await page.getByRole('button', { name: /^Reject/ }).click();
+    return outcome(page);
+  },
+  // Opens the page of a request now, and approves it when told to.
+  async look({ who, uuid }) {
+    const { page } = await person(who);
+    await page.goto(`${origin}/requests/${uuid}`);
+    return {};
+  },
+  async press({ who }) {
+    const { page } = await person(who);
+    await page.getByRole('button', { name: /^Approve/ }).click();
+    return outcome(page);
+  },
+  // The inbox loads again by itself.
+  async waitForTitle({ who, title }) {
+    const { page } = await person(who);
+    await page.waitForFunction((it) => document.title.startsWith(it), title, { timeout: 20_000 });
+    return {};
+  },
+  // Without a device that knows its user.
+  async verified({ who, isUserVerified }) {
+    const { cdp, authenticatorId } = await person(who);
+    await cdp.send('WebAuthn.setUserVerified', { authenticatorId, isUserVerified });
+    return {};
+  },
+  // Another page on this machine sends what a form of the console would.
+  async attack({ who, page: address, path }) {
+    const { context } = await person(who);
+    const page = await context.newPage();
+    await page.goto(address);
+    const answer = page.waitForResponse((it) => it.url() === `${origin}${path}`);
+    await page.evaluate(([to]) => {
+      const form = document.createElement('form');
+      form.method = 'post';
+      form.action = to;
+      document.body.append(form);
+      form.submit();
+    }, [`${origin}${path}`]);
+    const status = (await answer).status();
+    const { cookie } = await (await answer).request().allHeaders();
+    await page.close();
+    return { status, cookie: cookie ?? '' };
+  },
+  // The page in light and dark, wide and 390 px; what is wider than the window, what axe finds hard to use, and what scripts
+  // said.
+  async picture({ who, path, name }) {
+    const { page, problems } = await person(who);
+    const wider = [];
+    const serious = [];
+    for (const colorScheme of ['light', 'dark']) {
+      await page.emulateMedia({ colorScheme });
+      for (const width of [1000, 390]) {
+        await page.setViewportSize({ width, height: 800 });
+        await page.goto(`${origin}${path}`);
+        await page.screenshot({ path: `${pictures}/${name}-${colorScheme}-${width}.png`, fullPage: true });
+        const over = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+        if (over > 0) wider.push(`${width}: ${over}`);
+        await page.evaluate(axe.source);
+        const { violations } = await page.evaluate(() => window.axe.run());
+        for (const { id, impact, nodes } of violations) {
+          if (['serious', 'critical'].includes(impact)) serious.push(`${colorScheme} ${width} ${id}: ${nodes[0].html}`);
+        }
+      }
+    }
+    await page.setViewportSize({ width: 1000, height: 800 });
+    return { wider, serious, problems };
+  },
+  async withoutScript({ who, path }) {
+    const { context } = await person(who);
+    const bare = await browser.newContext({ javaScriptEnabled: false });
+    await bare.addCookies(await context.cookies());
+    const page = await bare.newPage();
+    const answer = await page.goto(`${origin}${path}`);
+    const text = await page.locator('main').innerText();
+    await bare.close();
+    return { status: answer.status(), text };
+  },
+};
+
+for await (const line of createInterface({ input: process.stdin })) {
+  const { ask, ...rest } = JSON.parse(line);
+  try {
+    console.log(JSON.stringify(await commands[ask](rest)));
+  } catch (error) {
+    console.log(JSON.stringify({ error: String(error) }));
+  }
+}
+await browser.close();
