@@ -239,7 +239,7 @@ async fn watched_addresses__should_be_told_of_trx_and_usdt_in_both_directions() 
     let mine = account(WATCHED);
     let internal = |rejected: bool| {
         json!({"internal_transactions": [{"caller_address": address(OTHER), "transferTo_address": address(mine),
-            "callValueInfo": [{"callValue": 5}], "rejected": rejected}]})
+            "callValueInfo": [{"callValue": 5}], "rejected": rejected, "note": hex::encode("call")}]})
     };
     watcher.mine(
         0,

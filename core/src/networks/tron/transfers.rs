@@ -241,7 +241,13 @@ fn token_moved(log: &Value) -> Result<Option<(Account, Moved)>, BlockError> {
     Ok(read().map(|moved| (Account(asset), moved)))
 }
 
-/// TRX that a contract passes on; `None` for calls without TRX, other coins (TRC-10), and what was rejected.
+/// What java-tron notes of internal transactions that move their value from the caller to the receiver (Program.java).
+/// It also writes down what only changes stakes: resources that are delegated, frozen or taken back have a receiver and
+/// a value, and move nothing to the receiver. What a contract withdraws while it ends is in its `suicide`, too.
+const MOVING_NOTES: [&[u8]; 3] = [b"call", b"create", b"suicide"];
+
+/// TRX that a contract passes on; `None` for calls without TRX, other coins (TRC-10), what was rejected, and whatever is
+/// not known to move its value.
 fn internal_moved(internal: &Value) -> Result<Option<Moved>, BlockError> {
     let unreadable = BlockError("an internal transaction cannot be read");
     if internal.get("rejected").and_then(Value::as_bool) == Some(true) {
@@ -262,6 +268,11 @@ fn internal_moved(internal: &Value) -> Result<Option<Moved>, BlockError> {
         }
     }
     if amount.is_zero() {
+        return Ok(None);
+    }
+    let note = internal.get("note").and_then(Value::as_str);
+    let note = note.and_then(|note| hex::decode(note).ok());
+    if !MOVING_NOTES.contains(&note.ok_or(unreadable)?.as_slice()) {
         return Ok(None);
     }
     let read = || {

@@ -126,6 +126,53 @@ fn block__should_give_what_was_moved_and_nothing_that_has_failed() {
     assert_eq!(transfers(&empty, json!([])).unwrap(), []);
 }
 
+fn noted(note: &str, internal: Value) -> Value {
+    with(internal, "note", json!(hex::encode(note)))
+}
+
+#[test]
+fn internal_transactions__should_tell_no_resources_that_are_only_delegated() {
+    // In the order of Program.java; the last is one that is not known yet.
+    let notes = [
+        "freezeForEnergy",
+        "unfreezeForEnergy",
+        "freezeBalanceV2ForBandwidth",
+        "unfreezeBalanceV2ForBandwidth",
+        "withdrawExpireUnfreeze",
+        "cancelAllUnfreezeV2",
+        "delegateResourceOfEnergy",
+        "unDelegateResourceOfBandwidth",
+        "voteWitness",
+        "withdrawReward",
+        "callLater",
+    ];
+    assert_eq!(notes.len(), 11);
+    let mut internals: Vec<_> = notes.map(|note| noted(note, internal(1, 2, 7))).into();
+    internals.push(noted("create", internal(1, 3, 7)));
+    let found = transfers(
+        &block(vec![call(1)]),
+        json!([with(info(1), "internal_transactions", json!(internals))]),
+    );
+    assert_eq!(found.unwrap(), [(1, TransferIndex::Internal(11), 1, 3)]);
+}
+
+#[test]
+fn suicide__should_be_told_once_with_what_it_withdraws() {
+    let internals = json!([
+        noted("withdrawExpireUnfreezeWhileSuiciding", internal(1, 2, 5)),
+        noted("suicide", internal(1, 2, 12)),
+    ]);
+    let infos = json!([with(info(1), "internal_transactions", internals)]);
+    let tokens = BTreeSet::new();
+    let block = block(vec![call(1)]);
+    let found = TronBlock::read(&block).unwrap();
+    let found = found.transfers(&infos, &tokens).unwrap();
+    let [suicide] = found.as_slice() else {
+        panic!("{found:?}");
+    };
+    assert_eq!(U256::from_be_bytes(suicide.amount), U256::from(12));
+}
+
 #[test]
 fn results__should_be_refused_when_they_are_not_of_the_block() {
     let block = block(vec![call(1), call(2)]);
@@ -150,6 +197,18 @@ fn results__should_be_refused_when_they_are_not_of_the_block() {
         (json!([info(1), with(info(2), "log", json!(7))]), "no list"),
         (
             json!([info(1), with(info(2), "log", json!([{}]))]),
+            "cannot be read",
+        ),
+        (
+            // Whether it moves anything is not known.
+            json!([
+                info(1),
+                with(
+                    info(2),
+                    "internal_transactions",
+                    json!([with(internal(1, 2, 5), "note", Value::Null)])
+                )
+            ]),
             "cannot be read",
         ),
         (json!({}), "no list of results"),
