@@ -34,7 +34,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         .skip_debug([
             "covault.admin.v1.CreateTokenResponse",
             "covault.admin.v1.ConfigureSweepRequest",
+            "covault.admin.v1.ConfigureSweepResponse",
             "covault.admin.v1.SweepNetwork",
+            "covault.admin.v1.UserLink",
         ])
         .compile_fds(set)?;
     println!("cargo:rerun-if-changed={TRON}/tron.proto");
