@@ -162,8 +162,9 @@ impl EvmBlock {
                 asset: Some(moved.asset),
                 amount: moved.amount,
             });
-            if found.insert(number, candidate).is_some() {
-                return Err(BlockError("two logs of the block have the same number"));
+            // Some nodes count the logs of one transaction of a block anew: a number has to fit its receipt alone.
+            if found.insert((number, tx), candidate).is_some() {
+                return Err(BlockError("two logs of a transaction have the same number"));
             }
         }
         let candidates = found.into_values().flatten();
