@@ -44,8 +44,15 @@ const NOT_PUBLIC_V6: [(Ipv6Addr, u8); 4] = [
     (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20),
 ];
 
-/// Where clouds keep the keys of their machines: no setting opens it.
-const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
+/// Where clouds keep the keys of their machines, beside the link-local addresses: of Azure, Alibaba Cloud and Oracle
+/// Cloud, then of AWS and Google Cloud. No setting opens them.
+const METADATA: [IpAddr; 5] = [
+    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+];
 
 /// Why an address is not sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -138,18 +145,14 @@ fn unwrapped(address: IpAddr) -> IpAddr {
     inner.map_or(address, IpAddr::V4)
 }
 
-/// Link-local, where machines and clouds tell secrets to whoever asks, and what is no single machine.
+/// Where machines and clouds tell secrets to whoever asks, link-local or not, and what is no single machine.
 fn is_never(address: IpAddr) -> bool {
     match address {
+        _ if METADATA.contains(&address) => true,
         IpAddr::V4(v4) => {
             v4.is_link_local() || v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast()
         }
-        IpAddr::V6(v6) => {
-            v6.is_unicast_link_local()
-                || v6.is_unspecified()
-                || v6.is_multicast()
-                || v6 == METADATA_V6
-        }
+        IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.is_unspecified() || v6.is_multicast(),
     }
 }
 
@@ -319,6 +322,28 @@ mod tests {
         }
         let refused = url(&super::TargetRules::default(), "http://10.0.0.1/").unwrap_err();
         assert!(refused.to_string().contains("webhooks.allow"), "{refused}");
+    }
+
+    #[test]
+    fn metadata_services__should_never_be_sent_to() {
+        let rules = rules(&["0.0.0.0/0", "::/0", "100.64.0.0/10", "192.0.0.192/32"]);
+        for never in [
+            "168.63.129.16",
+            "[::ffff:168.63.129.16]",
+            "[64:ff9b::a83f:8110]",
+            "100.100.100.200",
+            "192.0.0.192",
+            "169.254.169.254",
+            "[fd00:ec2::254]",
+            "[fd20:ce::254]",
+        ] {
+            let refused = url(&rules, &format!("http://{never}/"));
+            assert!(
+                matches!(refused, Err(Refused::Never(_))),
+                "{never}: {refused:?}"
+            );
+        }
+        assert_eq!(url(&rules, "http://168.63.129.17/"), Ok(()));
     }
 
     #[test]
