@@ -18,6 +18,7 @@ use covault_core::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use super::{
     Call, forbidden,
@@ -32,6 +33,8 @@ use crate::approving::{self, HOUR_MS, USUAL_HOURS, WantedTerms, asked, gesture};
 #[derive(Deserialize)]
 struct Wanted {
     uuid: String,
+    /// What the page has shown of it ([`shown_hash`]).
+    shown: String,
     /// In coins, with a point.
     #[serde(default)]
     fee: String,
@@ -58,6 +61,22 @@ struct ApproveForm {
     items: Vec<Item>,
     list: Vec<String>,
     credential: Credential,
+}
+
+/// A request to reject.
+#[derive(Deserialize)]
+struct Shown {
+    uuid: String,
+    /// What the page has shown of it ([`shown_hash`]).
+    shown: String,
+}
+
+#[derive(Deserialize)]
+struct BeginRejectForm {
+    form_token: String,
+    items: Vec<Shown>,
+    #[serde(default)]
+    reason: String,
 }
 
 #[derive(Deserialize)]
@@ -123,6 +142,38 @@ fn not_waiting(uuid: &str) -> Refused {
     Fault::new(Class::WrongState, problem).into()
 }
 
+/// What a page has shown of a request, and what is signed of it is: SHA-256 of each part's SHA-256. The page sends it along,
+/// because the row may have become another one since.
+pub fn shown_hash(subject: &wire::ApprovalSubject) -> String {
+    let parts = [
+        subject.payload.as_slice(),
+        subject.network.as_bytes(),
+        subject.address.as_bytes(),
+        subject.root_public_key.as_slice(),
+    ];
+    let mut all = Sha256::new();
+    for part in parts {
+        all.update(Sha256::digest(part));
+    }
+    hex::encode(all.finalize())
+}
+
+/// Refuses what does not wait any more, and what is not what the page has shown.
+fn check_shown(request: &wire::SigningRequest, shown: &str) -> Result<(), Refused> {
+    let uuid = &request.uuid;
+    let Some(subject) = &request.approval_subject else {
+        return Err(not_waiting(uuid));
+    };
+    if shown_hash(subject) == shown {
+        return Ok(());
+    }
+    let problem = format!(
+        "{uuid} is not what this page has shown, nothing was signed: load the page again and compare it with what was \
+         asked for"
+    );
+    Err(Fault::new(Class::WrongState, problem).into())
+}
+
 pub async fn begin_approval(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
     let form: BeginForm = response::json(call)?;
     check(signed_in, &form.form_token, form.items.len())?;
@@ -130,9 +181,7 @@ pub async fn begin_approval(call: &Call<'_>, signed_in: &SignedIn) -> Result<Ans
     let mut all = Vec::new();
     for wanted in &form.items {
         let request = details(call, signed_in, &wanted.uuid).await?;
-        if request.approval_subject.is_none() {
-            return Err(not_waiting(&wanted.uuid));
-        }
+        check_shown(&request, &wanted.shown)?;
         let wrong = |problem: String| Refused::new(StatusCode::BAD_REQUEST, &problem);
         let decoded = approving::decode(&request).map_err(|error| wrong(format!("{error:#}")))?;
         let fee = match decoded.payload.is_transaction() && decoded.payload.pays_fee() {
@@ -221,11 +270,12 @@ pub async fn approve(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Re
 async fn of_one_vault(
     call: &Call<'_>,
     signed_in: &SignedIn,
-    uuids: &[String],
+    items: &[Shown],
 ) -> Result<(VaultId, Vec<RequestId>), Refused> {
     let (mut vault, mut ids) = (None, Vec::new());
-    for uuid in uuids {
+    for Shown { uuid, shown } in items {
         let request = details(call, signed_in, uuid).await?;
+        check_shown(&request, shown)?;
         let of: VaultId = request.vault_uuid.unwrap_or_default().parse()?;
         if *vault.get_or_insert(of) != of {
             let problem =
@@ -238,13 +288,14 @@ async fn of_one_vault(
 }
 
 pub async fn begin_rejection(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
-    let form: RejectForm = response::json(call)?;
-    check(signed_in, &form.form_token, form.uuids.len())?;
-    let (vault, ids) = of_one_vault(call, signed_in, &form.uuids).await?;
+    let form: BeginRejectForm = response::json(call)?;
+    check(signed_in, &form.form_token, form.items.len())?;
+    let (vault, ids) = of_one_vault(call, signed_in, &form.items).await?;
     let challenge = rejections_challenge(vault, &ids)?;
+    let uuids: Vec<_> = form.items.into_iter().map(|it| it.uuid).collect();
     Ok(Answer::json(&json!({
         "publicKey": options(call, signed_in, &challenge),
-        "form": {"uuids": form.uuids, "reason": form.reason},
+        "form": {"uuids": uuids, "reason": form.reason},
     })))
 }
 

@@ -20,6 +20,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     Call,
+    gestures::shown_hash,
     pages::vault_names,
     response::{Answer, Refused},
     text::{SpendView, Text, Time, coin, coins, in_units},
@@ -182,6 +183,11 @@ pub fn view(request: &wire::SigningRequest, vault_name: &str, signed_in: &Signed
     let status = request.status().as_str_name().trim_start_matches("STATUS_");
     RequestView {
         uuid: request.uuid.clone(),
+        shown: request
+            .approval_subject
+            .as_ref()
+            .map(shown_hash)
+            .unwrap_or_default(),
         kind: Text::new(kind.unwrap_or_else(|| "request".to_owned())),
         status: status.to_ascii_lowercase(),
         waits: request.approval_subject.is_some() && problem.is_empty(),

@@ -104,6 +104,8 @@ pub struct InboxPage {
 /// A signing request.
 pub struct RequestView {
     pub uuid: String,
+    /// What gestures are bound to ([`super::gestures::shown_hash`]); empty where it does not wait.
+    pub shown: String,
     /// `evmSendNative`
     pub kind: Text,
     /// `pending`, `succeeded`, `failed`

@@ -105,11 +105,13 @@ const gesture = async (path, begin) => {
   say(`${done} of ${results.length} done`, done === results.length);
 };
 const requests = form ? all('data-request', form) : [];
+// What was shown goes along: a gesture is refused when the request has become another one since.
+const shown = (it) => ({ uuid: it.dataset.request, shown: it.dataset.shown });
 on(form && one('data-approve', form), () => gesture('/approve', {
-  items: requests.map((it) => ({ uuid: it.dataset.request, fee: one('data-fee', it)?.value ?? '' })),
+  items: requests.map((it) => ({ ...shown(it), fee: one('data-fee', it)?.value ?? '' })),
 }));
 on(form && one('data-reject', form), () => gesture('/reject', {
-  uuids: requests.map((it) => it.dataset.request),
+  items: requests.map(shown),
   reason: one('data-reason', form).value,
 }));
 form?.addEventListener('submit', (event) => event.preventDefault());

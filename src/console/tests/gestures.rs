@@ -3,6 +3,7 @@
 use covault_actors::operations::{GetSigningRequestDetails, RejectSigningRequest};
 
 use super::*;
+use crate::console::gestures::shown_hash;
 
 impl World {
     async fn details(&self, uuid: &str) -> wire::SigningRequest {
@@ -11,12 +12,21 @@ impl World {
         answer.signing_request.unwrap()
     }
 
+    /// What the page of a request says that it has shown.
+    pub async fn shown(&self, who: &PersonWithPasskey, uuid: &str) -> String {
+        let page = self.get(&format!("/requests/{uuid}"), &who.cookie).await;
+        let found = page.text.split_once("data-shown=\"");
+        let (_, rest) = found.unwrap_or_else(|| panic!("{}", page.text));
+        rest.split('"').next().unwrap().to_owned()
+    }
+
     /// The first step of an approval of messages.
     async fn begin(&self, who: &PersonWithPasskey, uuids: &[&str]) -> Said {
-        let items: Vec<_> = uuids
-            .iter()
-            .map(|uuid| json!({"uuid": uuid, "fee": ""}))
-            .collect();
+        let mut items = Vec::new();
+        for uuid in uuids {
+            let shown = self.shown(who, uuid).await;
+            items.push(json!({"uuid": uuid, "shown": shown, "fee": ""}));
+        }
         let body = json!({"form_token": who.form_token, "items": items});
         self.post("/approve/begin", &who.cookie, &body).await
     }
@@ -179,7 +189,12 @@ async fn rejection__should_be_signed_and_have_its_reason() {
     let (world, treasurer, controller, from) = two().await;
     let uuid = world.message(&from, "hello", "").await;
     let approval = world.begin(&controller, &[&uuid]).await.json();
-    let body = json!({"form_token": treasurer.form_token, "uuids": [uuid], "reason": "not ours"});
+    let shown = world.shown(&treasurer, &uuid).await;
+    let body = json!({
+        "form_token": treasurer.form_token,
+        "items": [{"uuid": uuid, "shown": shown}],
+        "reason": "not ours",
+    });
     let begun = world.post("/reject/begin", &treasurer.cookie, &body).await;
     assert_eq!(begun.status, 200, "{}", begun.text);
     let begun = begun.json();
@@ -226,7 +241,12 @@ async fn others__should_not_approve_or_reject() {
     for role in ["viewer", "operator", "auditor"] {
         let who = world.person(role, role, &[]).await;
         assert_eq!(world.begin(&who, &[&uuid]).await.status, 403, "{role}");
-        let body = json!({"form_token": who.form_token, "uuids": [uuid]});
+        let shown = world.shown(&who, &uuid).await;
+        let body = json!({
+            "form_token": who.form_token,
+            "items": [{"uuid": uuid, "shown": shown}],
+            "uuids": [uuid],
+        });
         assert_eq!(
             world.post("/reject/begin", &who.cookie, &body).await.status,
             403
@@ -253,4 +273,50 @@ async fn others__should_not_approve_or_reject() {
         401
     );
     assert!(world.details(&uuid).await.approvals.is_empty());
+}
+
+#[tokio::test]
+async fn approval__should_be_of_what_the_page_has_shown() {
+    let (world, treasurer, _, from) = two().await;
+    let small = world.message(&from, "pay 1", "").await;
+    let large = world.message(&from, "pay 1000", "").await;
+    // The page was made when the row still held another payload.
+    let shown = world.shown(&treasurer, &small).await;
+    assert_eq!(shown.len(), 64);
+    let items = json!([{"uuid": large, "shown": shown, "fee": ""}]);
+    let body = json!({"form_token": treasurer.form_token, "items": items});
+    for path in ["/approve/begin", "/reject/begin"] {
+        let refused = world.post(path, &treasurer.cookie, &body).await;
+        assert_eq!(refused.status, 409, "{path}: {}", refused.text);
+        let error = refused.json()["error"].to_string();
+        assert!(error.contains("not what this page has shown"), "{error}");
+    }
+    // Nor without saying what was shown.
+    let body = json!({"form_token": treasurer.form_token, "items": [{"uuid": large, "fee": ""}]});
+    let refused = world.post("/approve/begin", &treasurer.cookie, &body).await;
+    assert_eq!(refused.status, 400, "{}", refused.text);
+    let begun = world.begin(&treasurer, &[&large]).await;
+    assert_eq!(begun.status, 200, "{}", begun.text);
+}
+
+#[test]
+fn what_is_shown__should_be_payload_network_address_and_root_key() {
+    let subject = wire::ApprovalSubject {
+        root_public_key: vec![1; 33],
+        network: "evm".into(),
+        address: "0xab".into(),
+        payload: vec![2; 40],
+    };
+    let first = shown_hash(&subject);
+    let change: [fn(&mut wire::ApprovalSubject); 4] = [
+        |it| it.root_public_key[0] = 9,
+        |it| it.network = "tron".into(),
+        |it| it.address = "0xac".into(),
+        |it| it.payload[39] = 3,
+    ];
+    for change in change {
+        let mut other = subject.clone();
+        change(&mut other);
+        assert_ne!(shown_hash(&other), first);
+    }
 }
