@@ -149,9 +149,8 @@ pub fn asked(
     // Nor may a hostile service get an approval that signers accept long after this day.
     let holds = now_ms.saturating_add(HOUR_MS)..=now_ms.saturating_add(MAX_VALIDITY_MS);
     let mut known = known.filter(|it| !own_end && holds.contains(&it.valid_until_timestamp));
-    let known = known
-        .next()
-        .filter(|it| most_fee.is_none_or(|fee| fee == it.most_fee));
+    // The newest of this fee: a newer one of another fee does not count with it.
+    let known = known.find(|it| most_fee.is_none_or(|fee| fee == it.most_fee));
     let (fee, valid_until_ms) = match (known, most_fee) {
         (Some(known), _) => (known.most_fee.as_str(), known.valid_until_timestamp),
         (None, Some(fee)) => (fee, until_ms),
@@ -310,6 +309,18 @@ mod tests {
             let asked = super::asked(&request, own, NOW_MS).unwrap();
             assert_eq!(asked.approval.valid_until_ms, until_ms, "{theirs_ms}");
         }
+    }
+
+    #[test]
+    fn asked__should_join_those_of_the_same_fee_whatever_a_newer_one_names() {
+        let theirs_ms = NOW_MS + 20 * HOUR_MS;
+        let request = shown_by_service("hello", &[(theirs_ms, "7"), (theirs_ms + 5, "8")]);
+        let terms = WantedTerms {
+            most_fee: Some("7"),
+            ..terms(NOW_MS + 23 * HOUR_MS)
+        };
+        let asked = asked(&request, terms, NOW_MS).unwrap();
+        assert_eq!(asked.approval.valid_until_ms, theirs_ms);
     }
 
     #[test]

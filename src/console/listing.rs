@@ -45,7 +45,7 @@ pub async fn inbox(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refu
         // What has ended in between waits no more.
         let found = found?;
         if found.approval_subject.is_some() {
-            requests.push(shown(&found, &names, signed_in));
+            requests.push(shown(&found, &names, signed_in, call.now_ms()));
         }
     }
     let waiting = call.parameter("after").is_empty().then_some(pending.len());
@@ -85,12 +85,14 @@ fn shown(
     request: &wire::SigningRequest,
     names: &HashMap<String, String>,
     signed_in: &SignedIn,
+    now_ms: u64,
 ) -> RequestView {
     let vault = request.vault_uuid.as_deref().unwrap_or_default();
     view(
         request,
         names.get(vault).map_or("", String::as_str),
-        signed_in,
+        &signed_in.user.name,
+        now_ms,
     )
 }
 
@@ -126,7 +128,7 @@ pub async fn history(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Re
             looked = looked.saturating_add(found.len());
             is_full = i64::try_from(found.len()).is_ok_and(|found| found >= limit);
             let fits = found.iter().filter(|it| fits(it, &status, search));
-            requests.extend(fits.map(|it| shown(it, &names, signed_in)));
+            requests.extend(fits.map(|it| shown(it, &names, signed_in, call.now_ms())));
             if !is_full {
                 break;
             }

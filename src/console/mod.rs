@@ -15,6 +15,7 @@ mod pages;
 mod requests;
 mod response;
 mod sessions;
+mod standing;
 #[cfg(test)]
 mod tests;
 mod text;

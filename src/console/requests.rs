@@ -23,6 +23,7 @@ use super::{
     gestures::shown_hash,
     pages::vault_names,
     response::{Answer, Refused},
+    standing::{Standing, leading},
     text::{SpendView, Text, Time, coin, coins, in_units},
     views::{ApprovalView, FeeView, RequestView, RequestsPage, Shell, TotalView},
 };
@@ -68,7 +69,7 @@ pub async fn page(
         }
         let vault = request.vault_uuid.clone().unwrap_or_default();
         let name = names.get(&vault).cloned().unwrap_or_default();
-        requests.push(view(&request, &name, signed_in));
+        requests.push(view(&request, &name, &signed_in.user.name, call.now_ms()));
     }
     let totals = totals.into_iter().map(|(asset, amount)| TotalView {
         amount: in_units(&asset, amount),
@@ -86,6 +87,7 @@ pub async fn page(
         has_totals: requests.len() > 1,
         totals: totals.collect(),
         can_approve,
+        is_again: matches!(requests.as_slice(), [alone] if !alone.again.is_empty()),
         can_reject: can_reject && one_vault,
         requests,
     })
@@ -110,8 +112,13 @@ pub async fn details(
         .ok_or_else(Fault::invalid_uuid)
 }
 
-/// What is shown of a request.
-pub fn view(request: &wire::SigningRequest, vault_name: &str, signed_in: &SignedIn) -> RequestView {
+/// What is shown of a request to this person at `now_ms`, in milliseconds since the Unix epoch.
+pub fn view(
+    request: &wire::SigningRequest,
+    vault_name: &str,
+    person: &str,
+    now_ms: u64,
+) -> RequestView {
     let decoded = approving::decode(request);
     let (mut spends, mut caution, mut fee, mut payload_hash, mut payload_words) =
         (Vec::new(), "", None, String::new(), String::new());
@@ -136,7 +143,7 @@ pub fn view(request: &wire::SigningRequest, vault_name: &str, signed_in: &Signed
             };
             if decoded.payload.is_transaction() && decoded.payload.pays_fee() {
                 let (unit, decimals) = coin(&outflow.place);
-                let known = request.approvals.last();
+                let known = leading(request, now_ms);
                 let known = known.and_then(|it| parse_u128(&it.most_fee).ok());
                 fee = Some(FeeView {
                     unit,
@@ -179,7 +186,7 @@ pub fn view(request: &wire::SigningRequest, vault_name: &str, signed_in: &Signed
         wallet = from.map(|(_, value)| value.clone()).unwrap_or_default();
     }
     let call = request.evm_input_data_decode.as_ref();
-    let mine = |it: &wire::GivenApproval| it.person == signed_in.user.name;
+    let standing = Standing::of(request, person, now_ms);
     let status = request.status().as_str_name().trim_start_matches("STATUS_");
     RequestView {
         uuid: request.uuid.clone(),
@@ -191,7 +198,11 @@ pub fn view(request: &wire::SigningRequest, vault_name: &str, signed_in: &Signed
         kind: Text::new(kind.unwrap_or_else(|| "request".to_owned())),
         status: status.to_ascii_lowercase(),
         waits: request.approval_subject.is_some() && problem.is_empty(),
-        is_mine: request.approvals.iter().any(mine),
+        is_mine: standing == Standing::Counts,
+        again: match standing {
+            Standing::Again(why) => why,
+            Standing::None | Standing::Counts => "",
+        },
         vault: Text::new(vault_name),
         vault_uuid: request.vault_uuid.clone().unwrap_or_default(),
         network,

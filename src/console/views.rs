@@ -112,8 +112,10 @@ pub struct RequestView {
     pub status: String,
     /// For people.
     pub waits: bool,
-    /// This person has approved it.
+    /// This person has approved it, and that counts.
     pub is_mine: bool,
+    /// Why this person may approve it again; empty otherwise.
+    pub again: &'static str,
     pub vault: Text,
     pub vault_uuid: String,
     pub network: Text,
@@ -170,6 +172,8 @@ pub struct RequestsPage {
     pub has_totals: bool,
     pub totals: Vec<TotalView>,
     pub can_approve: bool,
+    /// The only one was approved by this person before.
+    pub is_again: bool,
     pub can_reject: bool,
 }
 
