@@ -299,6 +299,18 @@ async fn approval__should_be_of_what_the_page_has_shown() {
     assert_eq!(begun.status, 200, "{}", begun.text);
 }
 
+#[tokio::test]
+async fn request_page__should_not_call_equal_words_a_proof() {
+    let (world, treasurer, _, from) = two().await;
+    let uuid = world.message(&from, "hello", "").await;
+    let page = world
+        .get(&format!("/requests/{uuid}"), &treasurer.cookie)
+        .await
+        .text;
+    assert!(page.contains("Compare amount and recipient"), "{page}");
+    assert!(!page.contains("tells the truth"), "{page}");
+}
+
 #[test]
 fn what_is_shown__should_be_payload_network_address_and_root_key() {
     let subject = wire::ApprovalSubject {
