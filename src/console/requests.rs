@@ -78,7 +78,7 @@ pub async fn page(
     });
     let may_approve = signed_in.user.role == UserRole::Approver;
     let can_approve = may_approve && requests.iter().all(|it| it.waits && !it.is_mine);
-    let can_reject = may_approve && requests.iter().all(|it| it.waits);
+    let can_reject = may_approve && can_be_rejected(&requests);
     let one_vault = requests
         .iter()
         .all(|it| Some(&it.vault_uuid) == requests.first().map(|it| &it.vault_uuid));
@@ -91,6 +91,11 @@ pub async fn page(
         can_reject: can_reject && one_vault,
         requests,
     })
+}
+
+/// Whether all of them wait: what cannot be shown, and so not be approved, most needs to be rejected.
+fn can_be_rejected(requests: &[RequestView]) -> bool {
+    requests.iter().all(|it| !it.shown.is_empty())
 }
 
 /// A request, as this person may see it.
@@ -300,5 +305,35 @@ fn flatten(path: &str, value: &Value, found: &mut Vec<(Text, Text)>) {
         Value::String(text) if text.is_empty() => {}
         Value::String(text) => found.push((Text::new(path), Text::new(text))),
         other => found.push((Text::new(path), Text::new(other.to_string()))),
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_that_cannot_be_shown__should_still_be_rejected() {
+        let mut request = wire::SigningRequest {
+            approval_subject: Some(wire::ApprovalSubject {
+                root_public_key: vec![2; 33],
+                network: "evm".into(),
+                address: "0xab".into(),
+                payload: vec![0xff; 9],
+            }),
+            ..Default::default()
+        };
+        let shown = view(&request, "treasury", "treasurer", 0);
+        assert!(!shown.problem.is_empty() && !shown.waits);
+        assert!(can_be_rejected(&[shown]));
+        // What does not wait cannot.
+        request.approval_subject = None;
+        assert!(!can_be_rejected(&[view(
+            &request,
+            "treasury",
+            "treasurer",
+            0
+        )]));
     }
 }
