@@ -45,7 +45,9 @@ pub async fn stream(call: &Call<'_>, who: SignedIn) -> Result<Answer, Refused> {
         .await
         .map_err(|_| Fault::unavailable("the store cannot be read now"))?;
     // Counted after it listens: nothing is missed in between.
-    let pending = listing::pending(call, &who, "").await?.len();
+    let pending = listing::pending(call, &who, "", listing::INBOX)
+        .await?
+        .len();
     let guard = call.head.extensions.get::<RequestGuard>().cloned();
     let listening = Listening {
         console: Arc::clone(call.console),

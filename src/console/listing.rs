@@ -22,7 +22,7 @@ use super::{
 };
 
 /// Requests of a page of the inbox.
-const INBOX: i64 = 50;
+pub const INBOX: i64 = 50;
 /// Requests of a page of the history.
 const PAGE: i64 = 50;
 /// Requests that are looked through for what is searched for, in pages of so many.
@@ -33,13 +33,14 @@ const STATUSES: [&str; 3] = ["pending", "succeeded", "failed"];
 /// What waits for people, those first that expire first.
 pub async fn inbox(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
     let names = vault_names(call, signed_in).await?;
-    let pending = pending(call, signed_in, &call.parameter("after")).await?;
-    let is_full = i64::try_from(pending.len()).is_ok_and(|found| found >= INBOX);
-    let next = pending
-        .last()
-        .map(|last| last.uuid.clone())
-        .filter(|_| is_full);
-    let each = pending.iter().map(|it| details(call, signed_in, &it.uuid));
+    let page = pending(call, signed_in, &call.parameter("after"), INBOX).await?;
+    let mut next = None;
+    if let Some(last) = page.last() {
+        // A page of large requests has few of them, and more may follow all the same.
+        let more = pending(call, signed_in, &last.uuid, 1).await?;
+        next = (!more.is_empty()).then(|| last.uuid.clone());
+    }
+    let each = page.iter().map(|it| details(call, signed_in, &it.uuid));
     let mut requests = Vec::new();
     for found in join_all(each).await {
         // What has ended in between waits no more.
@@ -48,11 +49,11 @@ pub async fn inbox(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refu
             requests.push(shown(&found, &names, signed_in, call.now_ms()));
         }
     }
-    let waiting = call.parameter("after").is_empty().then_some(pending.len());
+    let waiting = call.parameter("after").is_empty().then_some(page.len());
     let mine = requests.iter().filter(|it| !it.is_mine).count();
     Answer::page(&InboxPage {
         shell: Shell::new(signed_in, "inbox"),
-        count: match is_full {
+        count: match next.is_some() {
             true => format!("{mine}+"),
             false => mine.to_string(),
         },
@@ -63,7 +64,7 @@ pub async fn inbox(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refu
     })
 }
 
-/// A page of what waits, behind this request.
+/// A page of what waits, behind this request: so many at most, and fewer where they are large.
 ///
 /// # Errors
 /// When the store cannot be read.
@@ -71,10 +72,11 @@ pub async fn pending(
     call: &Call<'_>,
     signed_in: &SignedIn,
     after: &str,
+    most: i64,
 ) -> Result<Vec<wire::SigningRequest>, Refused> {
     let request = wire::GetPendingSigningRequestsRequest {
         vault_uuid: String::new(),
-        limit: Some(INBOX),
+        limit: Some(most),
         after_uuid: after.to_owned(),
     };
     let answer = call.operation::<GetPendingSigningRequests>(signed_in, &request);
@@ -88,12 +90,8 @@ fn shown(
     now_ms: u64,
 ) -> RequestView {
     let vault = request.vault_uuid.as_deref().unwrap_or_default();
-    view(
-        request,
-        names.get(vault).map_or("", String::as_str),
-        &signed_in.user.name,
-        now_ms,
-    )
+    let name = names.get(vault).map_or("", String::as_str);
+    view(request, name, &signed_in.user.name, now_ms).in_a_list()
 }
 
 /// The requests of a vault, the newest first; those alone that have this status and this text in them, where it is asked
@@ -168,6 +166,7 @@ pub async fn history(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Re
     })
 }
 
+/// A page of the history. Where its requests are larger than an answer may be, it is asked for in parts.
 async fn list(
     call: &Call<'_>,
     signed_in: &SignedIn,
@@ -175,14 +174,29 @@ async fn list(
     page: i64,
     limit: i64,
 ) -> Result<Vec<wire::SigningRequest>, Refused> {
-    let request = wire::GetSigningRequestListRequest {
-        vault_uuid: vault.to_owned(),
-        page: Some(page),
-        limit: Some(limit),
-        ..Default::default()
-    };
-    let answer = call.operation::<GetSigningRequestList>(signed_in, &request);
-    Ok(answer.await?.signing_requests)
+    let mut found = Vec::new();
+    // The next one is the last.
+    let mut parts = vec![(page, limit)];
+    while let Some((page, limit)) = parts.pop() {
+        let request = wire::GetSigningRequestListRequest {
+            vault_uuid: vault.to_owned(),
+            page: Some(page),
+            limit: Some(limit),
+            ..Default::default()
+        };
+        let answer = call.operation::<GetSigningRequestList>(signed_in, &request);
+        let parts_of = [2, 3, 5, 7].into_iter().find(|parts| limit % parts == 0);
+        match (answer.await, parts_of) {
+            (Ok(answer), _) => found.extend(answer.signing_requests),
+            (Err(fault), Some(count)) if fault.message().contains("larger than 4 MiB") => {
+                let first = page.saturating_sub(1).saturating_mul(count);
+                let numbers = (1..=count).rev().map(|part| first.saturating_add(part));
+                parts.extend(numbers.map(|number| (number, limit / count)));
+            }
+            (Err(fault), _) => return Err(fault.into()),
+        }
+    }
+    Ok(found)
 }
 
 /// Whether a request has the status and the text: in its uuid, its notes, an address or a hash.

@@ -13,6 +13,9 @@ use prost_types::Timestamp;
 
 use crate::approving::visible;
 
+/// Characters of a text that a list shows.
+const LIST_CHARS: usize = 300;
+
 /// A text that somebody else wrote. What could make it look like another one (control characters, characters that turn
 /// the direction of writing or have no width) is shown as `\u{...}`; the templates escape the rest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +25,17 @@ impl Text {
     /// The text as it may be shown.
     pub fn new(text: impl AsRef<str>) -> Self {
         Self(visible(text.as_ref()))
+    }
+
+    /// Its beginning, where it is long.
+    pub fn shortened(self) -> Self {
+        match self.0.char_indices().nth(LIST_CHARS) {
+            Some((end, _)) => Self(format!(
+                "{}... (open it to read all)",
+                self.0.get(..end).unwrap_or_default()
+            )),
+            None => self,
+        }
     }
 
     /// Whether there is nothing to show.

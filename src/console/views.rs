@@ -146,6 +146,19 @@ pub struct RequestView {
     pub problem: Text,
 }
 
+impl RequestView {
+    /// As lists show it: long texts are cut, and what only its own page shows is left out.
+    pub fn in_a_list(mut self) -> Self {
+        self.fields = Vec::new();
+        self.arguments = Vec::new();
+        self.simulation = Text::default();
+        self.contents = self.contents.into_iter().map(Text::shortened).collect();
+        self.notes = self.notes.shortened();
+        self.failed = self.failed.shortened();
+        self
+    }
+}
+
 /// The highest fee that is asked for.
 pub struct FeeView {
     pub unit: &'static str,

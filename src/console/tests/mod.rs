@@ -4,6 +4,7 @@
 
 mod attacks;
 mod gestures;
+mod lists;
 mod people;
 
 use axum::{
