@@ -183,6 +183,12 @@ impl Admission {
         })
     }
 
+    /// How many more calls could be in progress now.
+    #[cfg(test)]
+    pub fn free_places(&self) -> usize {
+        self.in_flight.available_permits()
+    }
+
     /// Whether a token may ask for more, as far as it has read what it was answered.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ mod tests;
 mod text;
 mod views;
 
-use std::{net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -32,7 +32,7 @@ use axum::{
     },
 };
 use covault_actors::{
-    gateway::{Caller, Gateway},
+    gateway::{Caller, Gateway, Shares},
     operations::Operation,
     users::{Browser, SignedIn},
 };
@@ -45,6 +45,7 @@ use self::{
 use crate::{
     api::{
         Api,
+        address::network,
         headers::{self, REQUEST_ID},
         meter::{Measured, Transport},
     },
@@ -54,6 +55,12 @@ use crate::{
 
 /// The largest body: a hundred approvals, and what a passkey signs.
 const MAX_BODY: usize = 64 << 10;
+/// The same of those who have not signed in.
+const MAX_STRANGERS_BODY: usize = 8 << 10;
+/// How long their bodies may take.
+const STRANGERS_TIMEOUT: Duration = Duration::from_secs(5);
+/// How many of their requests are in progress at once, shared by their addresses. The API's places are not touched.
+const STRANGERS: usize = 256;
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// What every page needs.
@@ -61,6 +68,7 @@ pub struct Console {
     api: Arc<Api>,
     place: ConsoleOrigin,
     lock_out: LockOut,
+    strangers: Arc<Shares<Option<IpAddr>>>,
     stop: StopSignal,
 }
 
@@ -70,6 +78,7 @@ pub fn router(api: &Arc<Api>, place: ConsoleOrigin, stop: &StopSignal) -> Router
         api: Arc::clone(api),
         place,
         lock_out: LockOut::default(),
+        strangers: Shares::new(STRANGERS),
         stop: stop.clone(),
     });
     Router::new().fallback(serve).with_state(console)
@@ -185,90 +194,127 @@ async fn answer(
 ) -> Result<Answer, Refused> {
     let api = &console.api;
     api.count(&head.extensions, &head.headers)?;
-    let in_flight = api.admission.enter()?;
     if !headers::are_within_limits(&head.headers) {
         let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
         return Err(Refused::new(status, headers::TOO_LARGE));
     }
     let path: Vec<&str> = head.uri.path().split('/').skip(1).collect();
-    if matches!(head.method, Method::GET | Method::HEAD)
-        && let Some(answer) = response::fixed(&path)
-    {
+    let is_read = matches!(head.method, Method::GET | Method::HEAD);
+    if is_read && let Some(answer) = response::fixed(&path) {
         return Ok(answer);
     }
-    let body = match head.method {
-        Method::GET | Method::HEAD => Bytes::new(),
-        Method::POST => {
-            check_origin(&head.headers, &console.place.origin)?;
-            let read = axum::body::to_bytes(body, MAX_BODY);
-            let read = tokio::time::timeout(api.body_timeout, read).await;
-            let read = read.map_err(|_| {
-                Refused::new(
-                    StatusCode::REQUEST_TIMEOUT,
-                    "the body did not arrive in time",
-                )
-            })?;
-            read.map_err(|_| {
-                Refused::new(
-                    StatusCode::PAYLOAD_TOO_LARGE,
-                    "the body is incomplete, or larger than 64 KiB",
-                )
-            })?
-        }
+    match head.method {
+        Method::GET | Method::HEAD => {}
+        Method::POST => check_origin(&head.headers, &console.place.origin)?,
         _ => {
             return Err(Refused::new(
                 StatusCode::METHOD_NOT_ALLOWED,
                 "use GET or POST",
             ));
         }
-    };
-    in_flight.hold(body.len())?;
+    }
     let address = api.client_address(&head.extensions, &head.headers);
-    let call = Call {
+    let mut call = Call {
         console,
         head,
-        body,
+        body: Bytes::new(),
         id,
         address,
         shown_address: address.map(|it| it.to_string()).unwrap_or_default(),
     };
-    let is_read = head.method != Method::POST;
-    match (is_read, path.as_slice()) {
-        (true, ["sign-in"]) => sessions::page(&call).await,
-        (false, ["sign-in", "begin"]) => sessions::begin(&call).await,
-        (false, ["sign-in"]) => sessions::sign_in(&call).await,
-        (true, ["enrol"]) => enrolment::page(),
-        (false, ["enrol", "begin"]) => enrolment::begin(&call).await,
-        (false, ["enrol", "prove"]) => enrolment::prove(&call),
-        (false, ["enrol"]) => enrolment::finish(&call).await,
-        (is_read, path) => {
-            // Everything else is for those who have signed in.
-            let signed_in = sessions::signed_in(&call).await?;
-            let token = call.caller(&signed_in).token;
-            api.admission.token(&token)?;
-            in_flight.belongs_to(token)?;
-            match (is_read, path) {
-                (true, [""]) => listing::inbox(&call, &signed_in).await,
-                (true, ["history"]) => listing::history(&call, &signed_in).await,
-                (true, ["requests", uuid]) => {
-                    requests::page(&call, &signed_in, &[(*uuid).to_owned()]).await
-                }
-                (true, ["requests"]) => requests::chosen(&call, &signed_in).await,
-                (true, ["vaults"]) => pages::vaults(&call, &signed_in).await,
-                (true, ["vaults", uuid]) => pages::wallets(&call, &signed_in, uuid).await,
-                (true, ["nodes"]) => pages::nodes(&call, &signed_in).await,
-                (true, ["audit"]) => pages::audit(&call, &signed_in).await,
-                (true, ["account"]) => pages::account(&call, &signed_in).await,
-                (true, ["events"]) => events::stream(&call, signed_in).await,
-                (false, ["approve", "begin"]) => gestures::begin_approval(&call, &signed_in).await,
-                (false, ["approve"]) => gestures::approve(&call, &signed_in).await,
-                (false, ["reject", "begin"]) => gestures::begin_rejection(&call, &signed_in).await,
-                (false, ["reject"]) => gestures::reject(&call, &signed_in).await,
-                (false, ["sign-out"]) => sessions::sign_out(&call, &signed_in).await,
-                _ => Err(Refused::new(StatusCode::NOT_FOUND, "there is no such page")),
-            }
-        }
+    if let ["sign-in" | "enrol", ..] = path.as_slice() {
+        return of_stranger(&mut call, is_read, &path, body).await;
     }
+    // Everything else is for those who have signed in, and nothing that others send is read.
+    let in_flight = api.admission.enter()?;
+    let signed_in = sessions::signed_in(&call).await?;
+    let token = call.caller(&signed_in).token;
+    api.admission.token(&token)?;
+    in_flight.belongs_to(token)?;
+    if !is_read {
+        in_flight.hold(announced(head).min(MAX_BODY))?;
+        call.body = read(head, body, MAX_BODY, api.body_timeout).await?;
+    }
+    match (is_read, path.as_slice()) {
+        (true, [""]) => listing::inbox(&call, &signed_in).await,
+        (true, ["history"]) => listing::history(&call, &signed_in).await,
+        (true, ["requests", uuid]) => {
+            requests::page(&call, &signed_in, &[(*uuid).to_owned()]).await
+        }
+        (true, ["requests"]) => requests::chosen(&call, &signed_in).await,
+        (true, ["vaults"]) => pages::vaults(&call, &signed_in).await,
+        (true, ["vaults", uuid]) => pages::wallets(&call, &signed_in, uuid).await,
+        (true, ["nodes"]) => pages::nodes(&call, &signed_in).await,
+        (true, ["audit"]) => pages::audit(&call, &signed_in).await,
+        (true, ["account"]) => pages::account(&call, &signed_in).await,
+        (true, ["events"]) => events::stream(&call, signed_in).await,
+        (false, ["approve", "begin"]) => gestures::begin_approval(&call, &signed_in).await,
+        (false, ["approve"]) => gestures::approve(&call, &signed_in).await,
+        (false, ["reject", "begin"]) => gestures::begin_rejection(&call, &signed_in).await,
+        (false, ["reject"]) => gestures::reject(&call, &signed_in).await,
+        (false, ["sign-out"]) => sessions::sign_out(&call, &signed_in).await,
+        _ => Err(no_such_page()),
+    }
+}
+
+/// Signing in and enrolling, which anybody may try: in places of their own, and with small bodies that arrive soon.
+async fn of_stranger(
+    call: &mut Call<'_>,
+    is_read: bool,
+    path: &[&str],
+    body: Body,
+) -> Result<Answer, Refused> {
+    let of = call.address.map(network);
+    let place = call.console.strangers.take(&[of], 1);
+    let _place = place.map_err(|_| {
+        Fault::unavailable("too many people are signing in; try again in a few seconds")
+    })?;
+    if !is_read {
+        let timeout = call.console.api.body_timeout.min(STRANGERS_TIMEOUT);
+        call.body = read(call.head, body, MAX_STRANGERS_BODY, timeout).await?;
+    }
+    let call = &*call;
+    match (is_read, path) {
+        (true, ["sign-in"]) => sessions::page(call).await,
+        (false, ["sign-in", "begin"]) => sessions::begin(call).await,
+        (false, ["sign-in"]) => sessions::sign_in(call).await,
+        (true, ["enrol"]) => enrolment::page(),
+        (false, ["enrol", "begin"]) => enrolment::begin(call).await,
+        (false, ["enrol", "prove"]) => enrolment::prove(call),
+        (false, ["enrol"]) => enrolment::finish(call).await,
+        _ => Err(no_such_page()),
+    }
+}
+
+fn no_such_page() -> Refused {
+    Refused::new(StatusCode::NOT_FOUND, "there is no such page")
+}
+
+/// How long the body says that it is, in bytes; as long as can be where it does not.
+fn announced(head: &Parts) -> usize {
+    let length = head.headers.get(header::CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+    length.unwrap_or(usize::MAX)
+}
+
+/// Reads a body of at most `limit` bytes.
+async fn read(head: &Parts, body: Body, limit: usize, within: Duration) -> Result<Bytes, Refused> {
+    let too_large = || {
+        let problem = format!("the body is incomplete, or larger than {} KiB", limit >> 10);
+        Refused::new(StatusCode::PAYLOAD_TOO_LARGE, &problem)
+    };
+    if head.headers.contains_key(header::CONTENT_LENGTH) && announced(head) > limit {
+        return Err(too_large());
+    }
+    let read = axum::body::to_bytes(body, limit);
+    let read = tokio::time::timeout(within, read).await;
+    let read = read.map_err(|_| {
+        Refused::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "the body did not arrive in time",
+        )
+    })?;
+    read.map_err(|_| too_large())
 }
 
 /// Refuses what another site has a browser send: the origin must be the console's own, whole, and so must be what the

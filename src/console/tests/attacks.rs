@@ -318,3 +318,40 @@ async fn bodies__should_be_small() {
         );
     }
 }
+
+#[tokio::test]
+async fn strangers_of_the_console__should_leave_the_api_its_places() {
+    let world = World::new().await;
+    let slow = |path: &str| {
+        let request = Request::builder()
+            .method("POST")
+            .uri(path)
+            .header("origin", ORIGIN)
+            .header("content-length", "6000");
+        let never_ends = Body::from_stream(futures::stream::pending::<Result<Bytes, Fault>>());
+        let app = world.app.clone();
+        let request = request.body(never_ends).unwrap();
+        async move { app.oneshot(request).await.unwrap().status().as_u16() }
+    };
+    // Nothing is read of those who have not signed in.
+    for path in ["/approve", "/reject/begin", "/sign-out", "/nowhere"] {
+        let answered = tokio::time::timeout(Duration::from_secs(2), slow(path)).await;
+        assert_eq!(answered.expect("at once"), 303, "{path}");
+    }
+    let free = world.api.admission.free_places();
+    let mut waiting: Vec<_> = (0..STRANGERS).map(|_| Box::pin(slow("/sign-in"))).collect();
+    for one in &mut waiting {
+        let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(one.as_mut().poll(cx)));
+        let answered = polled.await;
+        if let std::task::Poll::Ready(status) = answered {
+            assert_eq!(status, 503);
+        }
+    }
+    assert_eq!(world.api.admission.free_places(), free);
+    assert_eq!(slow("/enrol/begin").await, 503);
+    drop(waiting);
+    // Bodies of strangers are small.
+    let large = json!({"link": "x".repeat(9000)});
+    let refused = world.post("/enrol/begin", "", &large).await;
+    assert_eq!(refused.status, 413, "{}", refused.text);
+}
