@@ -229,12 +229,16 @@ pub fn contents(json: &serde_json::Value) -> Vec<String> {
 }
 
 /// A text of the service's without what could make a terminal show another one: control characters, and those that
-/// turn the direction of writing.
+/// turn the direction of writing. Letters that look like nothing are marked, too.
 pub fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
             '\n' | '"' | '\'' | '\\' => shown.push(character),
+            // Hangul fillers and the empty Braille cell: Rust takes them for letters that one can see.
+            '\u{115f}' | '\u{1160}' | '\u{3164}' | '\u{ffa0}' | '\u{2800}' => {
+                shown.extend(character.escape_unicode());
+            }
             _ => shown.extend(character.escape_debug()),
         }
     }
@@ -390,6 +394,18 @@ mod tests {
         // Who confirms is shown it.
         let seen = super::asked(&request, terms(NOW_MS + HOUR_MS), NOW_MS).unwrap();
         assert!(seen.shown.contains(said[0].1), "{}", seen.shown);
+    }
+
+    #[test]
+    fn visible__should_mark_letters_that_are_blank() {
+        for blank in ['\u{115f}', '\u{1160}', '\u{3164}', '\u{ffa0}', '\u{2800}'] {
+            let shown = visible(&format!("a{blank}b"));
+            assert_eq!(shown, format!("a\\u{{{:x}}}b", u32::from(blank)));
+        }
+        assert_eq!(
+            visible("\u{d55c}\u{ae00} \u{2801}"),
+            "\u{d55c}\u{ae00} \u{2801}"
+        );
     }
 
     #[test]
