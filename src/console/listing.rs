@@ -188,7 +188,7 @@ async fn list(
         let parts_of = [2, 3, 5, 7].into_iter().find(|parts| limit % parts == 0);
         match (answer.await, parts_of) {
             (Ok(answer), _) => found.extend(answer.signing_requests),
-            (Err(fault), Some(count)) if fault.message().contains("larger than 4 MiB") => {
+            (Err(fault), Some(count)) if fault.path() == Some("limit") => {
                 let first = page.saturating_sub(1).saturating_mul(count);
                 let numbers = (1..=count).rev().map(|part| first.saturating_add(part));
                 parts.extend(numbers.map(|number| (number, limit / count)));

@@ -14,7 +14,7 @@ async fn with_large_requests() -> (World, PersonWithPasskey, String, BTreeSet<St
     let from = world.wallet(&vault, "cash").await;
     let mut uuids = BTreeSet::new();
     for _ in 0..8 {
-        let content = "\u{202e}".repeat(230_000);
+        let content = "x".repeat(690_000);
         uuids.insert(world.message(&from, &content, &"n".repeat(1000)).await);
     }
     (world, person, vault, uuids)
