@@ -303,7 +303,7 @@ impl NodePool {
         let begun = Instant::now();
         let mut round = 1;
         loop {
-            let (answer, _) = self.submit(call, &read, |_| None).await;
+            let (_, answer, _) = self.in_turn(call, &read, |_| None).await;
             // The caller waits no longer than for a node that is silent.
             let again = round < ROUNDS && begun.elapsed() < self.timeout;
             match answer {

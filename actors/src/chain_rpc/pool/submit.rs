@@ -82,6 +82,21 @@ impl NodePool {
         read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
         objection: impl Fn(&T) -> Option<Objection>,
     ) -> (Result<T, PoolError>, bool) {
+        let (others, said, doubt) = self.in_turn(call, read, objection).await;
+        if said.is_ok() {
+            self.pass_on(others, call);
+        }
+        (said, doubt)
+    }
+
+    /// Asks one node after the other, until one does not object, or enough do. Gives back those that were not asked, none
+    /// where it is not taken; and whether a node may have taken the request before and its answer was lost.
+    pub(super) async fn in_turn<T: Send>(
+        &self,
+        call: &NodeRequest,
+        read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
+        objection: impl Fn(&T) -> Option<Objection>,
+    ) -> (VecDeque<usize>, Result<T, PoolError>, bool) {
         let mut trouble = None;
         let mut wrong_chain = None;
         let mut doubt = false;
@@ -95,12 +110,12 @@ impl NodePool {
                     let objects = objection(&said).map(|one| (index.saturating_add(1), one));
                     let is_taken = objects.is_none();
                     objections.0.extend(objects);
-                    if is_taken {
-                        self.pass_on(std::mem::take(&mut order), call);
+                    if !is_taken && objections.count() >= needed {
+                        order.clear();
                     }
                     if is_taken || objections.count() >= needed {
                         self.preferred.store(index, Ordering::Relaxed);
-                        return (Ok(said), doubt);
+                        return (order, Ok(said), doubt);
                     }
                 }
                 Err(NodeFailure::WrongChain(reason)) => wrong_chain = Some(reason),
@@ -118,7 +133,7 @@ impl NodePool {
             (None, None, Some(reason)) => PoolError::WrongChain(reason),
             (None, trouble, _) => self.unknown(&trouble.unwrap_or_default()),
         };
-        (Err(error), doubt)
+        (VecDeque::new(), Err(error), doubt)
     }
 
     /// Sends what a node has taken to the others, too, in tasks of their own: that one may keep it to itself, and deny it
