@@ -18,11 +18,10 @@ use covault_core::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
 
 use super::{
     Call, forbidden,
-    requests::details,
+    requests::{details, shown_hash},
     response::{self, Answer, Refused},
     sessions::{Credential, PATIENCE_MS, check_form},
     text::{Text, coin, smallest},
@@ -140,22 +139,6 @@ fn proof(signed_in: &SignedIn, credential: &Credential) -> Result<wire::PersonPr
 fn not_waiting(uuid: &str) -> Refused {
     let problem = format!("{uuid} is not waiting for approval any more: load the page again");
     Fault::new(Class::WrongState, problem).into()
-}
-
-/// What a page has shown of a request, and what is signed of it is: SHA-256 of each part's SHA-256. The page sends it along,
-/// because the row may have become another one since.
-pub fn shown_hash(subject: &wire::ApprovalSubject) -> String {
-    let parts = [
-        subject.payload.as_slice(),
-        subject.network.as_bytes(),
-        subject.address.as_bytes(),
-        subject.root_public_key.as_slice(),
-    ];
-    let mut all = Sha256::new();
-    for part in parts {
-        all.update(Sha256::digest(part));
-    }
-    hex::encode(all.finalize())
 }
 
 /// Refuses what does not wait any more, and what is not what the page has shown.

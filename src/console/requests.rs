@@ -20,7 +20,6 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     Call,
-    gestures::shown_hash,
     pages::vault_names,
     response::{Answer, Refused},
     standing::{Standing, leading},
@@ -306,6 +305,22 @@ fn flatten(path: &str, value: &Value, found: &mut Vec<(Text, Text)>) {
         Value::String(text) => found.push((Text::new(path), Text::new(text))),
         other => found.push((Text::new(path), Text::new(other.to_string()))),
     }
+}
+
+/// What a page has shown of a request, and what is signed of it is: SHA-256 of each part's SHA-256. The page sends it along,
+/// because the row may have become another one since.
+pub fn shown_hash(subject: &wire::ApprovalSubject) -> String {
+    let parts = [
+        subject.payload.as_slice(),
+        subject.network.as_bytes(),
+        subject.address.as_bytes(),
+        subject.root_public_key.as_slice(),
+    ];
+    let mut all = Sha256::new();
+    for part in parts {
+        all.update(Sha256::digest(part));
+    }
+    hex::encode(all.finalize())
 }
 
 #[cfg(test)]

@@ -104,7 +104,7 @@ pub struct InboxPage {
 /// A signing request.
 pub struct RequestView {
     pub uuid: String,
-    /// What gestures are bound to ([`super::gestures::shown_hash`]); empty where it does not wait.
+    /// What gestures are bound to ([`super::requests::shown_hash`]); empty where it does not wait.
     pub shown: String,
     /// `evmSendNative`
     pub kind: Text,

@@ -3,7 +3,7 @@
 use covault_actors::operations::{GetSigningRequestDetails, RejectSigningRequest};
 
 use super::*;
-use crate::console::gestures::shown_hash;
+use crate::console::requests::shown_hash;
 
 impl World {
     async fn details(&self, uuid: &str) -> wire::SigningRequest {

@@ -118,7 +118,8 @@ async fn operations(world: &World, caller: &ApiCaller, anvil: &Anvil) -> Fixture
     let expected = created
         .each_ref()
         .map(|request| request["signingRequest"]["uuid"].clone());
-    assert_eq!(ids, expected);
+    // The vault itself and its keys come first.
+    assert_eq!(ids[3..], expected);
 
     for vaults in [json!({}), json!({"vaultUuid": vault})] {
         let list = caller.same("getPendingSigningRequests", vaults).await;
