@@ -74,8 +74,8 @@ impl NodePool {
     /// As [`NodePool::first`], without a second round; also says whether a node may have taken the request before and
     /// its answer was lost. `objection` says what a node has against it by what it answers: the next node is asked
     /// then, until as many have said the same as it takes to end something for good
-    /// ([`NodePool::witnesses_needed`]). One that lies must not end what others take, and may have kept it. What one takes
-    /// all others get.
+    /// ([`NodePool::witnesses_needed`]). One that lies must not end what others take, and may have kept it. What one does
+    /// not object to all others get.
     pub async fn submit<T: Send>(
         &self,
         call: &NodeRequest,
@@ -90,7 +90,7 @@ impl NodePool {
     }
 
     /// Asks one node after the other, until one does not object, or enough do. Gives back those that were not asked, none
-    /// where it is not taken; and whether a node may have taken the request before and its answer was lost.
+    /// where enough object; and whether a node may have taken the request before and its answer was lost.
     pub(super) async fn in_turn<T: Send>(
         &self,
         call: &NodeRequest,
@@ -108,14 +108,12 @@ impl NodePool {
             match self.ask_within(index, patience, call, &read).await {
                 Ok(said) => {
                     let objects = objection(&said).map(|one| (index.saturating_add(1), one));
-                    let is_taken = objects.is_none();
+                    let passes = objects.is_none();
                     objections.0.extend(objects);
-                    if !is_taken && objections.count() >= needed {
-                        order.clear();
-                    }
-                    if is_taken || objections.count() >= needed {
+                    if passes || objections.count() >= needed {
                         self.preferred.store(index, Ordering::Relaxed);
-                        return (order, Ok(said), doubt);
+                        let others = if passes { order } else { VecDeque::new() };
+                        return (others, Ok(said), doubt);
                     }
                 }
                 Err(NodeFailure::WrongChain(reason)) => wrong_chain = Some(reason),
@@ -136,7 +134,7 @@ impl NodePool {
         (VecDeque::new(), Err(error), doubt)
     }
 
-    /// Sends what a node has taken to the others, too, in tasks of their own: that one may keep it to itself, and deny it
+    /// Sends to the others, too, what a node did not object to, in tasks of their own: that one may keep it to itself, and deny it
     /// or call it final until it is too late. What the others say changes nothing.
     fn pass_on(&self, others: impl IntoIterator<Item = usize>, call: &NodeRequest) {
         for index in others {
