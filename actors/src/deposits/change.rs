@@ -6,8 +6,8 @@ use covault_core::{
     amount::U256,
     audit::AuditChain,
     deposit::{
-        event::{EventId, Stage, TransferNotice},
-        lifecycle::{ChainView, Tell, TransferEvent, TransferState, step},
+        event::{EventId, TransferNotice},
+        lifecycle::{ChainView, Stage, Tell, TransferEvent, TransferState, step},
         transfer::{Account, BlockHeader, BlockRef, FollowedChain, OwnedTransfer},
     },
     fault::Fault,

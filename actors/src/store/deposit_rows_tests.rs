@@ -4,8 +4,7 @@
 
 use covault_core::{
     deposit::{
-        event::Stage,
-        lifecycle::Tell,
+        lifecycle::{Stage, Tell},
         transfer::{AddressOwner, BlockHeader, DepositAddress, Transfer, TransferIndex},
     },
     ids::{VaultId, WalletId},

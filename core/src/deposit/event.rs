@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    lifecycle::Tell,
+    lifecycle::{Stage, Tell},
     transfer::{BlockRef, OwnedTransfer},
 };
 use crate::fault::Fault;
@@ -15,36 +15,6 @@ use crate::fault::Fault;
 const DOMAIN: &[u8] = b"covault transfer event 1\0";
 /// What ids begin with.
 const PREFIX: &str = "evt_";
-
-/// Which news of a transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Stage {
-    /// So many blocks have been built on it as the chain's threshold wants.
-    Confirmed,
-    /// It cannot be taken back any more.
-    Finalized,
-    /// It was told as confirmed, and a reorganisation has taken it back.
-    Reverted,
-}
-
-impl Stage {
-    /// The kind of event of the API, with the version of the body.
-    pub fn event(self) -> &'static str {
-        match self {
-            Stage::Confirmed => "transfer.confirmed.v1",
-            Stage::Finalized => "transfer.finalized.v1",
-            Stage::Reverted => "transfer.reverted.v1",
-        }
-    }
-
-    fn number(self) -> u8 {
-        match self {
-            Stage::Confirmed => 1,
-            Stage::Finalized => 2,
-            Stage::Reverted => 3,
-        }
-    }
-}
 
 /// The id of an event: of the transfer, who is told, the stage and the round, so that whoever finds out the same
 /// again makes the same one.

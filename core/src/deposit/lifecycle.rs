@@ -10,10 +10,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    event::Stage,
-    transfer::{BlockRef, FollowedChain},
-};
+use super::transfer::{BlockRef, FollowedChain};
 use crate::fault::Fault;
 
 /// Where a transfer stands.
@@ -67,6 +64,36 @@ pub struct TransferStep {
     pub next: Option<TransferState>,
     /// What the owner is told, with the block that it is about and the round.
     pub tell: Option<Tell>,
+}
+
+/// Which news of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Stage {
+    /// So many blocks have been built on it as the chain's threshold wants.
+    Confirmed,
+    /// It cannot be taken back any more.
+    Finalized,
+    /// It was told as confirmed, and a reorganisation has taken it back.
+    Reverted,
+}
+
+impl Stage {
+    /// The kind of event of the API, with the version of the body.
+    pub fn event(self) -> &'static str {
+        match self {
+            Stage::Confirmed => "transfer.confirmed.v1",
+            Stage::Finalized => "transfer.finalized.v1",
+            Stage::Reverted => "transfer.reverted.v1",
+        }
+    }
+
+    pub(super) fn number(self) -> u8 {
+        match self {
+            Stage::Confirmed => 1,
+            Stage::Finalized => 2,
+            Stage::Reverted => 3,
+        }
+    }
 }
 
 /// What the owner is told.
