@@ -68,8 +68,10 @@ pub(super) struct Changes {
     /// Rows that are not there, and must not be.
     pub(super) inserts: Vec<(Key, Row)>,
     pub(super) updates: Vec<(Key, Row)>,
-    /// After the others; some of them may not be there.
+    /// Some of them may not be there.
     pub(super) deletes: Vec<Key>,
+    /// Rows that must not be there, now and at the commit.
+    pub(super) held: Vec<Key>,
 }
 
 impl Group {
@@ -147,15 +149,10 @@ impl Group {
             match rows.remove(&key) {
                 Some(row) if before.contains(&key) => changes.updates.push((key, row)),
                 Some(row) => changes.inserts.push((key, row)),
-                None => {
-                    // A row that is not there cannot be locked: who demands that has its place in
-                    // the index until the commit.
-                    if relies && !before.contains(&key) {
-                        let (version, value) = (1, vec![]);
-                        changes.inserts.push((key.clone(), Row { version, value }));
-                    }
-                    changes.deletes.push(key);
-                }
+                // A row that is not there cannot be locked: who demands that has its place in
+                // the index until the commit.
+                None if relies && !before.contains(&key) => changes.held.push(key),
+                None => changes.deletes.push(key),
             }
         }
         changes
@@ -163,8 +160,8 @@ impl Group {
 
     /// Not all inserts of the last try were possible. The next one sees rows that another process has
     /// made, and looks whether there are entries behind the head of a chain.
-    pub(super) fn collided(&mut self, inserts: Vec<(Key, Row)>) {
-        let keys = inserts.into_iter().map(|(key, _)| key);
+    pub(super) fn collided(&mut self, changes: Changes) {
+        let keys = changes.inserts.into_iter().map(|(key, _)| key);
         let entries = keys.filter(|key| key.space == KeySpace::AuditEntry);
         self.suspects = entries.collect();
     }

@@ -97,14 +97,11 @@ fn group__should_write_what_is_left_of_all_batches_in_their_order() {
     assert_eq!(
         changes,
         Changes {
-            // Also rows that are not there afterwards: nobody else may make them in the meantime.
-            inserts: vec![
-                (key(3), row(2, &[3])),
-                (key(6), row(1, &[])),
-                (key(8), row(1, &[])),
-            ],
+            inserts: vec![(key(3), row(2, &[3]))],
             updates: vec![(key(1), row(3, &[1])), (key(2), row(1, &[22]))],
-            deletes: vec![key(6), key(7), key(8)],
+            deletes: vec![key(7)],
+            // Not there afterwards: nobody else may make them in the meantime.
+            held: vec![key(6), key(8)],
         }
     );
     assert_eq!(group.outcomes, vec![Ok(()); 6]);
@@ -160,7 +157,7 @@ fn group__should_look_behind_the_head_of_a_chain_when_an_entry_is_in_the_way() {
         heads.to_vec(),
     ];
     assert_eq!(names, wanted.concat());
-    group.collided(changes.inserts);
+    group.collided(changes);
     assert!(group.locks().own.is_superset(&BTreeSet::from(entries)));
     // One of them is there: nothing more goes to its chain, and the other chain goes on.
     let there = BTreeMap::from([(entry(AuditChain::Service, 1), row(1, &[]))]);

@@ -1,36 +1,44 @@
 //! One group in one transaction, and its outcome when the answer was lost: plain SQL.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use sqlx::{Connection as _, PgConnection};
 
 use super::{
-    group::{Changes, Group},
+    group::{Group, Locks},
     server::{self, Effect},
 };
 use crate::store::{Key, KeySpace, Row};
 
-/// Locks rows in the order of their keys, so that two writers do not wait for each other. Space 31 is
-/// [`KeySpace::AuditHead`], the only one of which the values matter.
-const LOCK: &str = "SELECT r.space, r.key, r.version, CASE WHEN r.space = 31 THEN r.value END \
-    FROM unnest($1::smallint[], $2::bytea[]) AS i(space, key) \
-    JOIN covault.rows r ON r.space = i.space AND r.key = i.key \
-    ORDER BY r.space, r.key FOR UPDATE OF r";
-const SHARE: &str = "SELECT r.space, r.key, r.version, NULL::bytea \
-    FROM unnest($1::smallint[], $2::bytea[]) AS i(space, key) \
-    JOIN covault.rows r ON r.space = i.space AND r.key = i.key \
-    ORDER BY r.space, r.key FOR SHARE OF r";
-const INSERT: &str = "INSERT INTO covault.rows (space, key, version, value) \
-    SELECT * FROM unnest($1::smallint[], $2::bytea[], $3::bigint[], $4::bytea[]) \
-    ON CONFLICT (space, key) DO NOTHING";
-const UPDATE: &str = "UPDATE covault.rows r SET version = i.version, value = i.value \
-    FROM unnest($1::smallint[], $2::bytea[], $3::bigint[], $4::bytea[]) \
-    AS i(space, key, version, value) WHERE r.space = i.space AND r.key = i.key";
+/// Locks rows in the order of their keys, so that two writers do not wait for each other; those that are only
+/// looked at against changes alone. Space 31 is [`KeySpace::AuditHead`], the only one of which the values matter.
+const LOCK: &str = "WITH own AS (SELECT r.space, r.key, r.version, \
+        CASE WHEN r.space = 31 THEN r.value END AS value \
+        FROM unnest($1::smallint[], $2::bytea[]) AS i(space, key) \
+        JOIN covault.rows r ON r.space = i.space AND r.key = i.key \
+        ORDER BY r.space, r.key FOR UPDATE OF r), \
+    shared AS (SELECT r.space, r.key, r.version, NULL::bytea AS value \
+        FROM unnest($3::smallint[], $4::bytea[]) AS i(space, key) \
+        JOIN covault.rows r ON r.space = i.space AND r.key = i.key \
+        ORDER BY r.space, r.key FOR SHARE OF r) \
+    SELECT * FROM own UNION ALL SELECT * FROM shared";
+/// Writes all that a group changes, and takes the number of the commit: one statement is one round trip. No row is in
+/// it twice, as its parts do not see each other's changes.
+const WRITE: &str = "WITH inserted AS (INSERT INTO covault.rows (space, key, version, value) \
+        SELECT * FROM unnest($1::smallint[], $2::bytea[], $3::bigint[], $4::bytea[]) \
+        AS i(space, key, version, value) ORDER BY i.space, i.key \
+        ON CONFLICT (space, key) DO NOTHING RETURNING 1), \
+    updated AS (UPDATE covault.rows r SET version = i.version, value = i.value \
+        FROM unnest($5::smallint[], $6::bytea[], $7::bigint[], $8::bytea[]) \
+        AS i(space, key, version, value) WHERE r.space = i.space AND r.key = i.key), \
+    deleted AS (DELETE FROM covault.rows r USING unnest($9::smallint[], $10::bytea[]) AS i(space, key) \
+        WHERE r.space = i.space AND r.key = i.key), \
+    numbered AS (UPDATE covault.writers SET number = $12, written = now() \
+        WHERE id = $11 AND number = $12 - 1 RETURNING 1) \
+    SELECT (SELECT count(*) FROM inserted), (SELECT count(*) FROM numbered)";
 const DELETE: &str = "DELETE FROM covault.rows r \
     USING unnest($1::smallint[], $2::bytea[]) AS i(space, key) \
     WHERE r.space = i.space AND r.key = i.key";
-const NUMBER: &str = "UPDATE covault.writers SET number = $2, written = now() \
-    WHERE id = $1 AND number = $2 - 1";
 /// It always writes, so that a commit which it tells of is on every disk that it has to be on. It waits
 /// while the commit is still being done.
 const SETTLE: &str = "UPDATE covault.writers \
@@ -79,55 +87,78 @@ async fn write(
     number: i64,
     group: &mut Group,
 ) -> Result<(), Failed> {
-    let locks = group.locks();
-    let mut rows = lock(connection, LOCK, &locks.own).await?;
-    rows.append(&mut lock(connection, SHARE, &locks.shared).await?);
-    let Changes {
-        inserts,
-        updates,
-        deletes,
-    } = group.decide(rows);
-    if put(connection, INSERT, &inserts).await? != inserts.len() {
-        group.collided(inserts);
+    let rows = lock(connection, &group.locks()).await?;
+    let changes = group.decide(rows);
+    let held = changes.held.iter().map(|key| (key, HELD));
+    let inserts = changes.inserts.iter().map(|(key, row)| (key, row));
+    let (inserted, numbered): (i64, i64) = {
+        let (spaces, keys, versions, values) = rows_as_columns(inserts.chain(held));
+        let write = sqlx::query_as(WRITE);
+        let write = write.bind(spaces).bind(keys).bind(versions).bind(values);
+        let updates = changes.updates.iter().map(|(key, row)| (key, row));
+        let (spaces, keys, versions, values) = rows_as_columns(updates);
+        let write = write.bind(spaces).bind(keys).bind(versions).bind(values);
+        let (spaces, keys) = columns(&changes.deletes);
+        let write = write.bind(spaces).bind(keys).bind(writer).bind(number);
+        write.fetch_one(&mut *connection).await?
+    };
+    if usize::try_from(inserted) != Ok(changes.inserts.len() + changes.held.len()) {
+        group.collided(changes);
         return Err(Failed {
             effect: Effect::Again,
             text: "another process created the same row".into(),
         });
     }
-    put(connection, UPDATE, &updates).await?;
-    if !deletes.is_empty() {
-        let (spaces, keys) = columns(&deletes);
+    if numbered != 1 {
+        return Err(Failed {
+            effect: Effect::Unknown,
+            text: "this process may not commit".into(),
+        });
+    }
+    if !changes.held.is_empty() {
+        let (spaces, keys) = columns(&changes.held);
         let delete = sqlx::query(DELETE).bind(spaces).bind(keys);
-        delete.execute(&mut *connection).await?;
+        delete.execute(connection).await?;
     }
-    let numbered = sqlx::query(NUMBER).bind(writer).bind(number);
-    if numbered.execute(connection).await?.rows_affected() == 1 {
-        return Ok(());
-    }
-    Err(Failed {
-        effect: Effect::Unknown,
-        text: "this process may not commit".into(),
-    })
+    Ok(())
 }
+
+/// What stands where a row must not be, until the commit.
+const HELD: &Row = &Row {
+    version: 1,
+    value: vec![],
+};
 
 fn columns<'a>(keys: impl IntoIterator<Item = &'a Key>) -> (Vec<i16>, Vec<&'a [u8]>) {
     let column = |key: &'a Key| (key.space as i16, key.bytes.as_slice());
     keys.into_iter().map(column).unzip()
 }
 
+type Columns<'a> = (Vec<i16>, Vec<&'a [u8]>, Vec<i64>, Vec<&'a [u8]>);
+
+fn rows_as_columns<'a>(rows: impl Iterator<Item = (&'a Key, &'a Row)>) -> Columns<'a> {
+    let mut columns = Columns::default();
+    for (key, row) in rows {
+        columns.0.push(key.space as i16);
+        columns.1.push(&key.bytes);
+        columns.2.push(row.version.cast_signed());
+        columns.3.push(&row.value);
+    }
+    columns
+}
+
 /// Locks those of some rows that there are, and gives them.
 async fn lock(
     connection: &mut PgConnection,
-    statement: &'static str,
-    keys: &BTreeSet<Key>,
+    locks: &Locks,
 ) -> Result<BTreeMap<Key, Row>, sqlx::Error> {
-    if keys.is_empty() {
-        return Ok(BTreeMap::new());
-    }
-    let (spaces, keys) = columns(keys);
-    let found = sqlx::query_as::<_, (i16, Vec<u8>, i64, Option<Vec<u8>>)>(statement)
-        .bind(spaces)
-        .bind(keys)
+    let (own, own_keys) = columns(&locks.own);
+    let (shared, shared_keys) = columns(&locks.shared);
+    let found = sqlx::query_as::<_, (i16, Vec<u8>, i64, Option<Vec<u8>>)>(LOCK)
+        .bind(own)
+        .bind(own_keys)
+        .bind(shared)
+        .bind(shared_keys)
         .fetch_all(connection)
         .await?;
     let row = |(space, bytes, version, value): (i16, _, i64, Option<_>)| {
@@ -136,29 +167,6 @@ async fn lock(
         Some((Key { space, bytes }, Row { version, value }))
     };
     Ok(found.into_iter().filter_map(row).collect())
-}
-
-/// Writes rows, and gives how many were written.
-async fn put(
-    connection: &mut PgConnection,
-    statement: &'static str,
-    rows: &[(Key, Row)],
-) -> Result<usize, sqlx::Error> {
-    if rows.is_empty() {
-        return Ok(0);
-    }
-    let (spaces, keys) = columns(rows.iter().map(|(key, _)| key));
-    let rows = rows.iter().map(|(_, row)| row);
-    let (versions, values): (Vec<_>, Vec<_>) = rows
-        .map(|row| (row.version.cast_signed(), row.value.as_slice()))
-        .unzip();
-    let put = sqlx::query(statement)
-        .bind(spaces)
-        .bind(keys)
-        .bind(versions)
-        .bind(values);
-    let done = put.execute(connection).await?.rows_affected();
-    Ok(usize::try_from(done).unwrap_or(usize::MAX))
 }
 
 /// What is known of a commit whose answer was lost.
