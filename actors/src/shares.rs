@@ -107,6 +107,15 @@ impl<P: Copy + Eq + Hash> Share<P> {
         self.places -= places;
         self.of.share(&self.parties, places)
     }
+
+    /// Takes in the places of another share of the same places and parties; false: it is of others.
+    pub fn merge(&mut self, other: &mut Self) -> bool {
+        let same = Arc::ptr_eq(&self.of, &other.of) && self.parties == other.parties;
+        if same {
+            self.places += std::mem::take(&mut other.places);
+        }
+        same
+    }
 }
 
 impl<P: Copy + Eq + Hash> Taken<P> {

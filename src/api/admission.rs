@@ -82,7 +82,7 @@ impl From<Fault> for Refusal {
 pub struct Admission {
     in_flight: Arc<Semaphore>,
     in_flight_of: Arc<Shares<TokenId>>,
-    bytes: Arc<Semaphore>,
+    bytes: Arc<Shares<TokenId>>,
     unread: Arc<Shares<TokenId>>,
     listeners: Arc<Shares<TokenId>>,
     tokens: Option<Limiter<TokenId>>,
@@ -93,9 +93,9 @@ pub struct Admission {
 pub struct InFlight {
     _place: OwnedSemaphorePermit,
     of: Arc<Shares<TokenId>>,
-    share: Mutex<Option<Share<TokenId>>>,
-    free: Arc<Semaphore>,
-    held: Mutex<Option<OwnedSemaphorePermit>>,
+    token: Mutex<Option<(TokenId, Share<TokenId>)>>,
+    bytes: Arc<Shares<TokenId>>,
+    held: Mutex<Vec<Share<TokenId>>>,
 }
 
 /// The bytes of an answer that was not read yet. An extension of the response, for its connection.
@@ -121,25 +121,25 @@ impl InFlight {
     /// # Errors
     /// [`Class::Unavailable`] when the token has its share of all calls in progress.
     pub fn belongs_to(&self, token: TokenId) -> Result<(), Refusal> {
-        *self.share.lock() = Some(self.of.take(&[token], 1)?);
+        *self.token.lock() = Some((token, self.of.take(&[token], 1)?));
         Ok(())
     }
 
     /// Reserves room for this many more bytes of the call's body, until the call is done.
     ///
     /// # Errors
-    /// [`Class::Unavailable`] when the bodies of all calls would be too much.
+    /// [`Class::Unavailable`] when the bodies of all calls would be too much, or the token's have their share.
     pub fn hold(&self, bytes: usize) -> Result<(), Refusal> {
-        let more = u32::try_from(bytes)
-            .ok()
-            .and_then(|bytes| Arc::clone(&self.free).try_acquire_many_owned(bytes).ok())
-            .ok_or_else(|| {
-                Fault::unavailable("the requests in progress exceed the memory limit; try again")
-            })?;
+        let token = self.token.lock().as_ref().map(|(token, _)| *token);
+        let mut more = self.bytes.take(token.as_slice(), bytes).map_err(|_| {
+            Fault::unavailable(
+                "the requests in progress, in total or with this token, exceed the memory limit; try again",
+            )
+        })?;
         let mut held = self.held.lock();
-        match &mut *held {
-            Some(held) => held.merge(more),
-            None => *held = Some(more),
+        // A body in very many parts is one share all the same.
+        if !held.last_mut().is_some_and(|held| held.merge(&mut more)) {
+            held.push(more);
         }
         Ok(())
     }
@@ -156,9 +156,7 @@ impl Admission {
         Self {
             in_flight: Arc::new(Semaphore::new(permits)),
             in_flight_of: Shares::new(permits),
-            bytes: Arc::new(Semaphore::new(
-                terms.max_in_flight_bytes.min(Semaphore::MAX_PERMITS),
-            )),
+            bytes: Shares::new(terms.max_in_flight_bytes),
             unread: Shares::new(terms.max_unread_bytes),
             listeners: Shares::new(terms.max_listeners),
             tokens: Limiter::new(terms.per_token, ticks),
@@ -177,8 +175,8 @@ impl Admission {
         Ok(InFlight {
             _place: place,
             of: Arc::clone(&self.in_flight_of),
-            share: Mutex::default(),
-            free: Arc::clone(&self.bytes),
+            token: Mutex::default(),
+            bytes: Arc::clone(&self.bytes),
             held: Mutex::default(),
         })
     }
@@ -508,6 +506,37 @@ mod tests {
         drop(one);
         two.hold(80).expect("given back, all of it");
         two.hold(1).expect_err("and no more");
+    }
+
+    #[test]
+    fn bodies__should_leave_room_for_other_tokens() {
+        let terms = AdmissionLimits {
+            max_in_flight: 100,
+            max_in_flight_bytes: 100,
+            max_unread_bytes: 0,
+            max_listeners: 8,
+            per_token: OFF,
+            per_address: OFF,
+        };
+        let gate = Admission::new(&terms);
+        let call = |last| {
+            let call = gate.enter().expect("a place");
+            call.belongs_to(token(last)).expect("a place");
+            call
+        };
+        // One client sends bodies that never end, on as many connections as it likes.
+        let flood: Vec<_> = (0..10).map(|_| call(1)).collect();
+        let parts = flood
+            .iter()
+            .map(|call| (0..50).filter(|_| call.hold(2).is_ok()).count());
+        let taken: usize = parts.sum();
+        assert!(
+            (20..25).contains(&taken),
+            "nearly half of a hundred: {taken} times 2"
+        );
+        call(2).hold(20).expect("another client's");
+        drop(flood);
+        call(1).hold(40).expect("given back");
     }
 
     #[test]
