@@ -3,8 +3,8 @@
 //! cluster does undisturbed in the same run.
 //!
 //! `just bench-crowd`, about 25 minutes. Arguments choose what is measured: `flood` (five times what they
-//! can do, for COVAULT_BENCH_SECONDS), `clients` (2,000 in a closed loop), `slow` (one signer 200 ms late),
-//! `stopped` (one signer killed, and one frozen). COVAULT_BENCH_DEADLINE_MS is how long a request may take.
+//! can do, for COVAULT_BENCH_SECONDS), `both` (the same with both curves at once, in the end), `clients` (2,000 in a
+//! closed loop), `slow` (one signer 200 ms late), `stopped` (one signer killed, and one frozen). COVAULT_BENCH_DEADLINE_MS is how long a request may take.
 //! Needs 5,000 open files (`ulimit -n`).
 #![allow(
     clippy::disallowed_methods,
@@ -327,6 +327,7 @@ async fn main() {
     let short = time.min(Duration::from_secs(20));
     let mut bench = Bench::start().await;
     let vault = bench.cluster.create_vault("bench");
+    let mut peaks = Vec::new();
     println!("2-of-3, rawMessage; the last columns: beside the same cluster undisturbed");
     for curve in Curve::ALL {
         let network = match curve {
@@ -344,6 +345,7 @@ async fn main() {
         }
         let peak = bench.closed_loop(&body, BUSY, short).await;
         line(&format!("{name}: {BUSY} clients"), &peak, None);
+        peaks.push((body.clone(), peak.rate()));
         if measures("clients") {
             let many = bench.closed_loop(&body, MANY, time).await;
             line(&format!("{name}: {MANY} clients"), &many, Some(&peak));
@@ -403,6 +405,21 @@ async fn main() {
                     bench.cluster.until_live(&[0, 1, 2]).await;
                 }
             }
+        }
+    }
+    if measures("both") {
+        // Each offered what would be too much for the machine alone.
+        let floods = peaks.iter();
+        let floods = floods.map(|(body, rate)| bench.flood(body, rate * TIMES, time));
+        for (curve, (accepted, measured)) in Curve::ALL.iter().zip(join_all(floods).await) {
+            line(
+                &format!("both at once, {}: accepted, watched", curve.name()),
+                &measured,
+                None,
+            );
+            let count = accepted.len();
+            let failures = bench.failures(accepted).await;
+            println!("    {count} accepted, {failures} of them failed");
         }
     }
 }
