@@ -339,6 +339,8 @@ pub struct RunningOrchestrator {
     pub bus: Arc<dyn Bus>,
     api: Arc<Api>,
     patience: ServerLimits,
+    /// Connections of one address at a listener, where they are clients' own.
+    most_per_address: usize,
     longest_call: Duration,
     roles: ProcessRole,
 }
@@ -444,9 +446,7 @@ pub async fn orchestrator(
         reading: READING,
         stopping: Duration::from_millis(serve.shutdown_grace_ms),
         max_connections,
-        // Behind a proxy, all of them come from it.
-        max_per_address: (serve.trusted_proxies == 0)
-            .then(|| per_address(serve.max_connections_per_ip.get(), max_connections)),
+        max_per_address: None,
     };
     let waiting = serve.execute_wait_ms.saturating_add(CALL_MARGIN_MS);
     Ok(RunningOrchestrator {
@@ -454,6 +454,7 @@ pub async fn orchestrator(
         bus,
         api,
         patience,
+        most_per_address: per_address(serve.max_connections_per_ip.get(), max_connections),
         roles,
         longest_call: Duration::from_millis(serve.grpc_timeout_ms.max(waiting)),
     })
@@ -565,17 +566,24 @@ impl RunningOrchestrator {
             let _ = left.send(true);
             Ok(())
         };
-        let serve = |listener, router, protocol| {
+        let serve = |listener, router, protocol, trusted_proxies| {
             let (tls, end) = (listeners.tls.clone(), end.clone());
-            server::serve(listener, tls, router, protocol, self.patience, end)
+            let limits = ServerLimits {
+                // Behind a proxy, all of them come from it.
+                max_per_address: (trusted_proxies == 0).then_some(self.most_per_address),
+                ..self.patience
+            };
+            server::serve(listener, tls, router, protocol, limits, end)
         };
-        let rest = serve(listeners.http, rest, HttpVersion::Http1);
+        let proxies = self.api.trusted_proxies;
+        let rest = serve(listeners.http, rest, HttpVersion::Http1, proxies);
         let grpc = listeners
             .grpc
-            .map(|listener| serve(listener, grpc, HttpVersion::Http2));
+            .map(|listener| serve(listener, grpc, HttpVersion::Http2, proxies));
         let console = listeners.console.map(|(listener, origin)| {
+            let proxies = origin.trusted_proxies;
             let pages = console::router(&self.api, origin, &end);
-            serve(listener, pages, HttpVersion::Http1)
+            serve(listener, pages, HttpVersion::Http1, proxies)
         });
         let served = |listener| async move {
             match listener {

@@ -26,6 +26,8 @@ pub const LINK_MS: u64 = 15 * 60 * 1000;
 pub const IDLE_MS: u64 = 30 * 60 * 1000;
 /// How long a session lasts at most, in milliseconds.
 pub const SESSION_MS: u64 = 12 * 60 * 60 * 1000;
+/// How far apart the clocks of two processes may be, in milliseconds: what one of them has made is used at the other.
+const CLOCKS_MS: u64 = 2 * 60 * 1000;
 /// Most bytes that are kept of what a browser says of itself.
 const MAX_DEVICE: usize = 200;
 
@@ -229,7 +231,8 @@ impl Session {
         // A clock that was set back must not make it longer.
         let age_ms = now_ms.saturating_sub(self.created_at_ms);
         let idle_ms = now_ms.saturating_sub(self.seen_at_ms);
-        now_ms >= self.created_at_ms && age_ms < SESSION_MS && idle_ms < IDLE_MS
+        let has_begun = now_ms.saturating_add(CLOCKS_MS) >= self.created_at_ms;
+        has_begun && age_ms < SESSION_MS && idle_ms < IDLE_MS
     }
 }
 
@@ -249,10 +252,11 @@ pub struct UsedChallenges {
 }
 
 impl UsedChallenges {
-    /// The same with one more, without those whose time is over; `None` when it was there.
+    /// The same with one more, without those whose time is over by every clock; `None` when it was there.
     pub fn with(&self, nonce: [u8; 32], expires_at_ms: u64, now_ms: u64) -> Option<Self> {
         let used = self.used.iter();
-        let mut used: Vec<_> = used.filter(|(_, at)| *at > now_ms).copied().collect();
+        let is_open = |at: u64| at.saturating_add(CLOCKS_MS) > now_ms;
+        let mut used: Vec<_> = used.filter(|(_, at)| is_open(*at)).copied().collect();
         if used.iter().any(|(known, _)| *known == nonce) {
             return None;
         }
@@ -305,7 +309,10 @@ mod tests {
         assert!(!session(began, began).holds(began + IDLE_MS));
         let busy = |now| session(began, now).holds(now);
         assert!(busy(began + SESSION_MS - 1) && !busy(began + SESSION_MS));
-        assert!(!session(began, began).holds(began - 1));
+        // Another process has begun it, whose clock is a little ahead.
+        let ahead = began + CLOCKS_MS;
+        assert!(session(ahead, ahead).holds(began));
+        assert!(!session(ahead + 1, ahead + 1).holds(began));
         assert!(format!("{:?}", session(0, 0)).contains("form_token: FormToken(..)"));
     }
 
@@ -313,7 +320,9 @@ mod tests {
     fn challenge__should_be_taken_once() {
         let first = UsedChallenges::default().with([1; 32], 10, 0).unwrap();
         assert_eq!(first.with([1; 32], 10, 9), None);
-        let second = first.with([2; 32], 20, 10).unwrap();
+        // A process whose clock is behind would still take it.
+        assert_eq!(first.with([1; 32], 10, 9 + CLOCKS_MS), None);
+        let second = first.with([2; 32], 20, 10 + CLOCKS_MS).unwrap();
         assert_eq!(second.used, [([2; 32], 20)]);
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use comfy_table::{Table, presets::NOTHING};
-use covault_actors::operations::{CreateUser, LinkUser, ListUsers, RevokeUser};
+use covault_actors::operations::{CreateUser, LinkUser, ListUsers, RevokeUser, SignOutUser};
 use covault_core::schema::admin::{self, ListUsersResponse, User, UserLink};
 
 use super::{
@@ -31,6 +31,14 @@ pub enum Command {
         /// Print JSON.
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        target: ConnectionArgs,
+    },
+    /// Sign a user out: all sessions end at once. The person can sign in again.
+    SignOut {
+        /// The person.
+        #[arg(value_name = "NAME")]
+        name: String,
         #[command(flatten)]
         target: ConnectionArgs,
     },
@@ -85,6 +93,12 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             Ok(())
         }
         Command::List { json, target } => list(json, &target.client()?).await,
+        Command::SignOut { name, target } => {
+            let request = admin::SignOutUserRequest { name };
+            let user = target.client()?.call::<SignOutUser>(&request).await?.user;
+            print_line(format_args!("signed {} out", user.unwrap_or_default().name));
+            Ok(())
+        }
         Command::Revoke { name, target } => {
             let request = admin::RevokeUserRequest { name };
             let user = target.client()?.call::<RevokeUser>(&request).await?.user;

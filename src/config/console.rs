@@ -8,6 +8,7 @@ use super::ConfigError;
 pub struct ConsoleSettings {
     pub listen: String,
     origin: String,
+    trusted_proxies: usize,
 }
 
 /// Under what browsers reach the console.
@@ -17,6 +18,8 @@ pub struct ConsoleOrigin {
     pub origin: String,
     /// The host: the relying party of its passkeys.
     pub rp_id: String,
+    /// How many proxies stand between them and it.
+    pub trusted_proxies: usize,
 }
 
 impl ConsoleSettings {
@@ -28,6 +31,7 @@ impl ConsoleSettings {
                 port => format!("http://localhost:{port}"),
             },
             listen,
+            trusted_proxies: 0,
         }
     }
 
@@ -36,7 +40,11 @@ impl ConsoleSettings {
     /// # Errors
     /// [`ConfigError::Value`] when it is none of https, or is missing and the console listens.
     pub fn origin(&self) -> Result<Option<ConsoleOrigin>, ConfigError> {
-        let Self { listen, origin } = self;
+        let Self {
+            listen,
+            origin,
+            trusted_proxies,
+        } = self;
         if origin.is_empty() && listen.is_empty() {
             return Ok(None);
         }
@@ -77,6 +85,7 @@ impl ConsoleSettings {
         Ok(Some(ConsoleOrigin {
             origin: origin.clone(),
             rp_id: name.to_owned(),
+            trusted_proxies: *trusted_proxies,
         }))
     }
 }
@@ -90,6 +99,7 @@ mod tests {
         let settings = ConsoleSettings {
             listen: listen.to_owned(),
             origin: origin.to_owned(),
+            trusted_proxies: 0,
         };
         settings.origin().map_err(|error| error.to_string())
     }

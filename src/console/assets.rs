@@ -2,22 +2,49 @@
 
 use std::sync::LazyLock;
 
+use base64::{Engine as _, prelude::BASE64_STANDARD, prelude::BASE64_URL_SAFE_NO_PAD};
 use sha2::{Digest as _, Sha256};
 
-const STYLE: &str = include_str!("static/console.css");
-const SCRIPT: &str = include_str!("static/console.js");
+/// A file that pages name.
+pub struct Asset {
+    /// Its media type.
+    pub kind: &'static str,
+    /// The file.
+    pub text: &'static str,
+    /// Of this file alone: under it a browser may keep it.
+    pub version: String,
+    /// What browsers compare it with (Subresource Integrity).
+    pub integrity: String,
+}
 
-/// Of style and script: pages name them with it, so that a browser never has an old one.
-pub static VERSION: LazyLock<String> = LazyLock::new(|| {
-    let hash = Sha256::digest([STYLE, SCRIPT].concat());
-    hex::encode(hash.get(..8).unwrap_or_default())
+impl Asset {
+    fn new(kind: &'static str, text: &'static str) -> Self {
+        let hash = Sha256::digest(text);
+        Self {
+            kind,
+            text,
+            version: BASE64_URL_SAFE_NO_PAD.encode(hash),
+            integrity: format!("sha256-{}", BASE64_STANDARD.encode(hash)),
+        }
+    }
+}
+
+/// How pages look.
+pub static STYLE: LazyLock<Asset> = LazyLock::new(|| {
+    let text = include_str!("static/console.css");
+    Asset::new("text/css; charset=utf-8", text)
+});
+/// What they do.
+pub static SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
+    let text = include_str!("static/console.js");
+    Asset::new("text/javascript; charset=utf-8", text)
 });
 
-/// The kind and the text of what a path names.
-pub fn fixed(path: &[&str]) -> Option<(&'static str, &'static str)> {
+/// What a path names.
+pub fn fixed(path: &[&str]) -> Option<&'static Asset> {
     match path {
-        ["static", "console.css"] => Some(("text/css; charset=utf-8", STYLE)),
-        ["static", "console.js"] => Some(("text/javascript; charset=utf-8", SCRIPT)),
+        ["static", "console.css"] => Some(&STYLE),
+        ["static", "console.js"] => Some(&SCRIPT),
         _ => None,
     }
 }

@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::{
     Call,
+    lockout::Tried,
     response::{self, Answer, Refused},
     sessions::{Credential, PATIENCE_MS},
     views,
@@ -144,10 +145,10 @@ async fn try_link<T>(
     tried: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, Refused> {
     let lock_out = &call.console.lock_out;
-    lock_out.check(None, call.address, call.now_ms())?;
+    lock_out.check(Tried::Link, call.address, call.now_ms())?;
     Ok(tried.await.inspect_err(|fault| {
         if *fault.class() == Class::Unauthenticated {
-            lock_out.wrong(None, call.address, call.now_ms());
+            lock_out.wrong(Tried::Link, call.address, call.now_ms());
         }
     })?)
 }

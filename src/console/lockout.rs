@@ -1,28 +1,51 @@
-//! Wrong tries to sign in or to use a link: five, and the address waits, at that account, for a quarter of an hour.
+//! Wrong tries to sign in or to use a link: some, and the address waits, with that passkey, for a quarter of an hour.
 //!
-//! It is counted for account and address together: who knows a credential id, which is no secret, must not be able to
-//! lock its person out. A process counts for itself; what is tried is a signature of a key that cannot be guessed, or 256
-//! random bits.
+//! It is counted for passkey and address together: who knows a credential id, which is no secret, must not be able to
+//! lock its person out; and for one that nobody has alike, so that nobody learns which have accounts. A process counts for
+//! itself; what is tried is a signature of a key that cannot be guessed, or 256 random bits.
 
 use std::{collections::HashMap, net::IpAddr};
 
-use covault_core::{
-    fault::{Class, Fault},
-    ids::UserId,
-};
+use covault_core::fault::{Class, Fault};
 use parking_lot::Mutex;
+use sha2::{Digest as _, Sha256};
 
 use crate::api::address::network;
 
-/// Tries that may fail.
+/// Tries with one passkey that may fail.
 const TRIES: u32 = 5;
+/// Links that may be wrong. An office has one address, and people open old ones.
+const LINKS: u32 = 20;
 /// How long one waits after that, and how long a wrong try counts, in milliseconds.
 const WAIT_MS: u64 = 15 * 60 * 1000;
 /// Most places that are remembered; those that were wrong least lately are forgotten first.
 const REMEMBERED: usize = 10_000;
 
-/// The account (`None`: an unknown one) and the address, where it is known.
-type Place = (Option<UserId>, Option<IpAddr>);
+/// What is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Tried {
+    /// To sign in with a passkey, by SHA-256 of its credential id: whoever has it, if anybody.
+    Passkey([u8; 32]),
+    /// To enrol with a link.
+    Link,
+}
+
+impl Tried {
+    /// To sign in with the passkey of a credential id.
+    pub fn passkey(credential_id: &[u8]) -> Self {
+        Self::Passkey(Sha256::digest(credential_id).into())
+    }
+
+    fn most(self) -> u32 {
+        match self {
+            Self::Passkey(_) => TRIES,
+            Self::Link => LINKS,
+        }
+    }
+}
+
+/// What is tried, and from where, as far as that is known.
+type Place = (Tried, Option<IpAddr>);
 
 /// What was tried.
 #[derive(Default)]
@@ -33,8 +56,8 @@ struct WrongTries {
     last_ms: u64,
 }
 
-fn place(account: Option<UserId>, address: Option<IpAddr>) -> Place {
-    (account, address.map(network))
+fn place(tried: Tried, address: Option<IpAddr>) -> Place {
+    (tried, address.map(network))
 }
 
 impl LockOut {
@@ -42,20 +65,15 @@ impl LockOut {
     ///
     /// # Errors
     /// [`Class::Limited`] after too many wrong tries.
-    pub fn check(
-        &self,
-        account: Option<UserId>,
-        address: Option<IpAddr>,
-        now_ms: u64,
-    ) -> Result<(), Fault> {
+    pub fn check(&self, tried: Tried, address: Option<IpAddr>, now_ms: u64) -> Result<(), Fault> {
         let mut all = self.0.lock();
-        let place = place(account, address);
+        let place = place(tried, address);
         match all.get(&place) {
             Some(tries) if is_over(tries, now_ms) => {
                 all.remove(&place);
                 Ok(())
             }
-            Some(tries) if tries.count >= TRIES => Err(Fault::new(
+            Some(tries) if tries.count >= tried.most() => Err(Fault::new(
                 Class::Limited,
                 "too many wrong tries: wait 15 minutes",
             )),
@@ -64,9 +82,9 @@ impl LockOut {
     }
 
     /// A wrong try.
-    pub fn wrong(&self, account: Option<UserId>, address: Option<IpAddr>, now_ms: u64) {
+    pub fn wrong(&self, tried: Tried, address: Option<IpAddr>, now_ms: u64) {
         let mut all = self.0.lock();
-        let place = place(account, address);
+        let place = place(tried, address);
         if all.len() >= REMEMBERED && !all.contains_key(&place) {
             all.retain(|_, tries| !is_over(tries, now_ms));
             if all.len() >= REMEMBERED {
@@ -85,8 +103,8 @@ impl LockOut {
     }
 
     /// A right one: what was wrong before no longer counts.
-    pub fn right(&self, account: UserId, address: Option<IpAddr>) {
-        self.0.lock().remove(&place(Some(account), address));
+    pub fn right(&self, tried: Tried, address: Option<IpAddr>) {
+        self.0.lock().remove(&place(tried, address));
     }
 }
 
@@ -100,9 +118,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lock_out__should_come_after_five_for_account_and_address_and_end() {
+    fn lock_out__should_come_after_five_for_passkey_and_address_and_end() {
         let lock = LockOut::default();
-        let [me, other] = [1, 2].map(|it| Some(UserId::from_bytes([it; 16])));
+        let [me, other] = [1, 2].map(|it| Tried::passkey(&[it; 16]));
         let [here, there] = ["192.0.2.1", "192.0.2.2"].map(|it| Some(it.parse().unwrap()));
         for now in 0..5 {
             assert!(lock.check(me, here, now).is_ok());
@@ -116,7 +134,7 @@ mod tests {
         for now in 0..4 {
             lock.wrong(me, here, now);
         }
-        lock.right(me.unwrap(), here);
+        lock.right(me, here);
         lock.wrong(me, here, 5);
         assert!(lock.check(me, here, 6).is_ok());
     }
@@ -126,14 +144,14 @@ mod tests {
         let lock = LockOut::default();
         for number in 0..u32::try_from(REMEMBERED + 10).unwrap() {
             let address = IpAddr::from(number.to_be_bytes());
-            lock.wrong(None, Some(address), u64::from(number));
+            lock.wrong(Tried::Link, Some(address), u64::from(number));
         }
         assert_eq!(lock.0.lock().len(), REMEMBERED);
-        for end in 1..=5 {
-            let address = format!("2001:db8::{end}").parse().unwrap();
-            lock.wrong(None, Some(address), 20_000);
+        for end in 1..=LINKS {
+            let address = format!("2001:db8::{end:x}").parse().unwrap();
+            lock.wrong(Tried::Link, Some(address), 20_000);
         }
-        let address = Some("2001:db8::9".parse().unwrap());
-        assert!(lock.check(None, address, 20_001).is_err());
+        let address = Some("2001:db8::ffff".parse().unwrap());
+        assert!(lock.check(Tried::Link, address, 20_001).is_err());
     }
 }

@@ -45,7 +45,7 @@ use self::{
 use crate::{
     api::{
         Api,
-        address::network,
+        address::{self, Peer, network},
         headers::{self, REQUEST_ID},
         meter::{Measured, Transport},
     },
@@ -193,14 +193,19 @@ async fn answer(
     id: &str,
 ) -> Result<Answer, Refused> {
     let api = &console.api;
-    api.count(&head.extensions, &head.headers)?;
+    let peer = head.extensions.get::<Peer>();
+    let address =
+        peer.map(|Peer(peer)| address::of(peer.ip(), &head.headers, console.place.trusted_proxies));
+    if let Some(address) = address {
+        api.admission.address(address)?;
+    }
     if !headers::are_within_limits(&head.headers) {
         let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
         return Err(Refused::new(status, headers::TOO_LARGE));
     }
     let path: Vec<&str> = head.uri.path().split('/').skip(1).collect();
     let is_read = matches!(head.method, Method::GET | Method::HEAD);
-    if is_read && let Some(answer) = response::fixed(&path) {
+    if is_read && let Some(answer) = response::fixed(&path, head.uri.query()) {
         return Ok(answer);
     }
     match head.method {
@@ -213,7 +218,6 @@ async fn answer(
             ));
         }
     }
-    let address = api.client_address(&head.extensions, &head.headers);
     let mut call = Call {
         console,
         head,
@@ -235,7 +239,7 @@ async fn answer(
         in_flight.hold(announced(head).min(MAX_BODY))?;
         call.body = read(head, body, MAX_BODY, api.body_timeout).await?;
     }
-    match (is_read, path.as_slice()) {
+    let answer = match (is_read, path.as_slice()) {
         (true, [""]) => listing::inbox(&call, &signed_in).await,
         (true, ["history"]) => listing::history(&call, &signed_in).await,
         (true, ["requests", uuid]) => {
@@ -253,8 +257,12 @@ async fn answer(
         (false, ["reject", "begin"]) => gestures::begin_rejection(&call, &signed_in).await,
         (false, ["reject"]) => gestures::reject(&call, &signed_in).await,
         (false, ["sign-out"]) => sessions::sign_out(&call, &signed_in).await,
+        (false, ["sign-out", "elsewhere"]) => sessions::sign_out_elsewhere(&call, &signed_in).await,
         _ => Err(no_such_page()),
-    }
+    }?;
+    // What is not read counts as it does over the API. A gesture that is done is answered in any case.
+    let unread = api.admission.answer(token, answer.size(), !is_read)?;
+    Ok(answer.with_share(unread))
 }
 
 /// Signing in and enrolling, which anybody may try: in places of their own, and with small bodies that arrive soon.

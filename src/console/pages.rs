@@ -17,10 +17,11 @@ use covault_core::{
 use super::{
     Call, forbidden,
     response::{Answer, Refused},
+    sessions,
     text::{Text, Time},
     views::{
-        AccountPage, AuditPage, AuditView, ChoiceView, NodeView, NodesPage, PasskeyView, Shell,
-        VaultView, VaultsPage, WalletView, WalletsPage,
+        AccountPage, AuditPage, AuditView, ChoiceView, NodeView, NodesPage, PasskeyView,
+        SessionView, Shell, VaultView, VaultsPage, WalletView, WalletsPage,
     },
 };
 
@@ -241,7 +242,7 @@ async fn head(call: &Call<'_>, chain: &str) -> Result<u64, Fault> {
     }
 }
 
-pub async fn account(_: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+pub async fn account(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
     let mut passkeys = Vec::new();
     for enrolled in &signed_in.user.passkeys {
         passkeys.push(PasskeyView {
@@ -252,13 +253,20 @@ pub async fn account(_: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refus
             synced: enrolled.line.passkey.backup_eligible,
         });
     }
-    let session = &signed_in.session;
+    let (accounts, cookie) = (call.gateway().accounts(), sessions::cookie_of(call));
+    let known = accounts.sessions(signed_in, &cookie).await?.into_iter();
     Answer::page(&AccountPage {
         shell: Shell::new(signed_in, "account"),
         passkeys,
-        began: Time::new(session.created_at_ms),
-        device: Text::new(&session.device),
-        address: Text::new(&session.address),
-        passkey: Text::new(&session.passkey),
+        sessions: known
+            .map(|(session, here)| SessionView {
+                here,
+                began: Time::new(session.created_at_ms),
+                seen: Time::new(session.seen_at_ms),
+                device: Text::new(&session.device),
+                address: Text::new(&session.address),
+                passkey: Text::new(&session.passkey),
+            })
+            .collect(),
     })
 }

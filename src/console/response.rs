@@ -6,12 +6,16 @@ use axum::{
     http::{HeaderValue, Response, StatusCode, header, request::Parts},
 };
 use covault_core::fault::{Class, Fault};
+use http_body::Body as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{Call, assets, text::Text, views};
 use crate::{
-    api::{self, admission::Refusal},
+    api::{
+        self,
+        admission::{AnswerShare, Refusal},
+    },
     http::error,
 };
 
@@ -52,6 +56,19 @@ impl Answer {
         self
     }
 
+    /// Its bytes, as far as they are known: a stream counts for itself.
+    pub fn size(&self) -> usize {
+        let bytes = self.response.body().size_hint().lower();
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
+    /// The same, which counts until it is read.
+    #[must_use]
+    pub fn with_share(mut self, share: AnswerShare) -> Self {
+        self.response.extensions_mut().insert(share);
+        self
+    }
+
     /// A stream.
     pub fn stream(response: Response<Body>) -> Self {
         Self { response }
@@ -71,12 +88,17 @@ impl Answer {
     }
 }
 
-/// Style and script.
-pub fn fixed(path: &[&str]) -> Option<Answer> {
-    let (kind, text) = assets::fixed(path)?;
-    let answer = Answer::new(StatusCode::OK, kind, text);
+/// Style and script. A browser keeps one only under its own version: whoever serves another file under it, if only another
+/// release, has it kept nowhere.
+pub fn fixed(path: &[&str], query: Option<&str>) -> Option<Answer> {
+    let asset = assets::fixed(path)?;
+    let answer = Answer::new(StatusCode::OK, asset.kind, asset.text);
+    let is_named = query.and_then(|query| query.strip_prefix("v=")) == Some(&asset.version);
     let year = HeaderValue::from_static("public, max-age=31536000, immutable");
-    Some(answer.with_header(header::CACHE_CONTROL, year))
+    Some(match is_named {
+        true => answer.with_header(header::CACHE_CONTROL, year),
+        false => answer,
+    })
 }
 
 /// Why something is not answered.

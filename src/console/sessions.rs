@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
-use covault_actors::users::{SignInAnswer, SignedIn};
+use covault_actors::users::{SignInAnswer, SignOut, SignedIn};
 use covault_core::{approval::WebAuthnAssertion, fault::Class, user::SESSION_MS};
 use serde::Deserialize;
 use serde_json::json;
@@ -10,6 +10,7 @@ use subtle::ConstantTimeEq as _;
 
 use super::{
     Call,
+    lockout::Tried,
     response::{self, Answer, Refused},
     views,
 };
@@ -77,13 +78,14 @@ fn cookie<'a>(call: &'a Call<'_>) -> Option<&'a str> {
     found.next().is_none().then_some(cookie)
 }
 
-/// Who asks.
+/// Who asks. An open page listens by itself: that keeps no session alive.
 ///
 /// # Errors
 /// 401 without a session that holds.
 pub async fn signed_in(call: &Call<'_>) -> Result<SignedIn, Refused> {
     let cookie = cookie(call).unwrap_or_default();
-    Ok(call.gateway().accounts().session(cookie).await?)
+    let counts = call.head.uri.path() != "/events";
+    Ok(call.gateway().accounts().session(cookie, counts).await?)
 }
 
 /// Whether they still may.
@@ -150,9 +152,9 @@ pub async fn sign_in(call: &Call<'_>) -> Result<Answer, Refused> {
     let form: SignInForm = response::json(call)?;
     let (credential_id, assertion, user_handle) = form.credential.decode()?;
     let accounts = call.gateway().accounts();
-    let account = accounts.owner(&credential_id).await?;
+    let tried = Tried::passkey(&credential_id);
     let lock_out = &call.console.lock_out;
-    lock_out.check(account, call.address, call.now_ms())?;
+    lock_out.check(tried, call.address, call.now_ms())?;
     let answer = SignInAnswer {
         token: form.token,
         credential_id,
@@ -165,7 +167,7 @@ pub async fn sign_in(call: &Call<'_>) -> Result<Answer, Refused> {
         Ok(secret) => secret,
         Err(fault) => {
             if *fault.class() == Class::Unauthenticated {
-                lock_out.wrong(account, call.address, call.now_ms());
+                lock_out.wrong(tried, call.address, call.now_ms());
                 if let Some(address) = call.address {
                     call.console.api.admission.unauthenticated(address);
                 }
@@ -173,9 +175,7 @@ pub async fn sign_in(call: &Call<'_>) -> Result<Answer, Refused> {
             return Err(fault.into());
         }
     };
-    if let Some(account) = account {
-        lock_out.right(account, call.address);
-    }
+    lock_out.right(tried, call.address);
     let seconds = SESSION_MS / 1000;
     let line = format!("{COOKIE}={}; {TERMS}; Max-Age={seconds}", *secret);
     let mut value = HeaderValue::from_str(&line).map_err(covault_core::fault::Fault::bug)?;
@@ -183,12 +183,23 @@ pub async fn sign_in(call: &Call<'_>) -> Result<Answer, Refused> {
     Ok(Answer::json(&json!({"next": "/"})).with_header(header::SET_COOKIE, value))
 }
 
-pub async fn sign_out(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+/// Ends all other sessions of the person.
+pub async fn sign_out_elsewhere(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+    end(call, signed_in, SignOut::Elsewhere).await?;
+    Ok(Answer::see("/account"))
+}
+
+async fn end(call: &Call<'_>, signed_in: &SignedIn, which: SignOut) -> Result<(), Refused> {
     let fields: Vec<_> = form_urlencoded::parse(&call.body).collect();
     let token = fields.iter().find(|(name, _)| name == "form_token");
     check_form(signed_in, token.map_or("", |(_, value)| value))?;
-    let cookie = cookie(call).unwrap_or_default();
-    call.gateway().accounts().sign_out(cookie).await?;
+    let (accounts, cookie) = (call.gateway().accounts(), cookie(call).unwrap_or_default());
+    let ended = accounts.sign_out(signed_in, cookie, which, call.browser());
+    Ok(ended.await?)
+}
+
+pub async fn sign_out(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+    end(call, signed_in, SignOut::Here).await?;
     let line = format!("{COOKIE}=; {TERMS}; Max-Age=0");
     let value = HeaderValue::from_str(&line).map_err(covault_core::fault::Fault::bug)?;
     Ok(Answer::see("/sign-in").with_header(header::SET_COOKIE, value))

@@ -6,14 +6,16 @@ use covault_actors::users::SignedIn;
 use covault_core::user::UserRole;
 
 use super::{
-    assets::VERSION,
+    assets::{Asset, SCRIPT, STYLE},
     text::{SpendView, Text, Time},
 };
 
 /// What surrounds every page.
 pub struct Shell {
-    /// Of style and script.
-    pub version: &'static str,
+    /// How it looks.
+    pub style: &'static Asset,
+    /// What it does.
+    pub script: &'static Asset,
     /// Which part of the console it is.
     pub part: &'static str,
     /// Who has signed in.
@@ -34,7 +36,8 @@ impl Shell {
     pub fn new(signed_in: &SignedIn, part: &'static str) -> Self {
         let role = signed_in.user.role;
         Self {
-            version: VERSION.as_str(),
+            style: &STYLE,
+            script: &SCRIPT,
             part,
             person: Some(PersonView {
                 name: Text::new(&signed_in.user.name),
@@ -49,7 +52,8 @@ impl Shell {
     /// Of a page for everyone.
     pub fn outside() -> Self {
         Self {
-            version: VERSION.as_str(),
+            style: &STYLE,
+            script: &SCRIPT,
             part: "",
             person: None,
         }
@@ -303,7 +307,15 @@ pub struct AuditView {
 pub struct AccountPage {
     pub shell: Shell,
     pub passkeys: Vec<PasskeyView>,
+    pub sessions: Vec<SessionView>,
+}
+
+/// A session of the person.
+pub struct SessionView {
+    /// Whether it is that of this page.
+    pub here: bool,
     pub began: Time,
+    pub seen: Time,
     pub device: Text,
     pub address: Text,
     pub passkey: Text,

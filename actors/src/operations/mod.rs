@@ -55,6 +55,7 @@ mod revoke_token;
 mod revoke_user;
 mod several;
 mod show_sweep;
+mod sign_out_user;
 mod update_wallet;
 
 use std::{collections::BTreeMap, marker::PhantomData, sync::LazyLock};
@@ -136,6 +137,7 @@ operations! {
     revoke_token::RevokeToken,
     revoke_user::RevokeUser,
     show_sweep::ShowSweep,
+    sign_out_user::SignOutUser,
     update_wallet::UpdateWallet,
 }
 

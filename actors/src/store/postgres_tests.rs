@@ -433,10 +433,12 @@ async fn commit__should_take_four_round_trips_and_a_fifth_for_what_must_stay_abs
         proxy.set(Road::QuestionsLost, 100);
         store.commit(batch(number, absent)).await.unwrap();
         assert_eq!(100 - proxy.before.load(Ordering::SeqCst), trips);
-        assert!(store.get(&key(&[number])).await.unwrap().is_some());
-        assert!(store.get(&key(&[number - 1])).await.unwrap().is_none());
-        assert!(store.get(&key(b"never")).await.unwrap().is_none());
-        assert_eq!(proxy.accidents(), 0);
+    }
+    // Reads come on other connections, which would be counted, too.
+    proxy.set(Road::Free, 0);
+    assert_eq!(proxy.accidents(), 0);
+    for (name, is_there) in [(&[4][..], true), (&[3], false), (b"never", false)] {
+        assert_eq!(store.get(&key(name)).await.unwrap().is_some(), is_there);
     }
 }
 

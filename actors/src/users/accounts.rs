@@ -14,7 +14,7 @@ use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-use super::{MAX_SESSIONS, secret, sessions};
+use super::{MAX_SESSIONS, end_sessions, secret, sessions};
 use crate::{
     audit::{self, AuditActor, AuditNote},
     services::Services,
@@ -76,6 +76,15 @@ pub struct SignInAnswer {
     pub user_handle: Vec<u8>,
     /// The signature.
     pub assertion: WebAuthnAssertion,
+}
+
+/// Which sessions of a person end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SignOut {
+    /// That of the browser.
+    Here,
+    /// All others.
+    Elsewhere,
 }
 
 /// A person who has signed in.
@@ -383,11 +392,12 @@ impl Accounts<'_> {
         Ok(())
     }
 
-    /// Who has the session of this cookie.
+    /// Who has the session of this cookie. Where a person asks it counts as used, so that it goes on; what a page asks by
+    /// itself must not.
     ///
     /// # Errors
     /// [`Class::Unauthenticated`] when it is no cookie, over, or its account was revoked.
-    pub async fn session(&self, cookie: &str) -> Result<SignedIn, Fault> {
+    pub async fn session(&self, cookie: &str, counts: bool) -> Result<SignedIn, Fault> {
         let services = self.0;
         let over = || {
             Fault::new(
@@ -404,17 +414,21 @@ impl Accounts<'_> {
             .ok_or_else(over)?;
         let user = services.load::<User>(&rows::user(cookie.user)).await?;
         let (user, _) = user.filter(|(user, _)| user.is_active()).ok_or_else(over)?;
-        if now_ms.saturating_sub(session.seen_at_ms) >= SEEN_MS {
+        if counts && now_ms.saturating_sub(session.seen_at_ms) >= SEEN_MS {
             session.seen_at_ms = now_ms;
             let mut batch = Batch::new();
             batch.put(
-                name,
+                name.clone(),
                 Precondition::Version(version),
                 rows::encode(&session)?,
             );
             match services.store.commit(batch).await {
-                // Another request of the session was faster, or has ended it: the next one tells.
-                Ok(()) | Err(CommitError::Conflict(_)) => {}
+                Ok(()) => {}
+                // Another request of the session was faster, or has ended it.
+                Err(CommitError::Conflict(_)) => {
+                    let found = services.load::<Session>(&name).await?;
+                    session = found.map(|(session, _)| session).ok_or_else(over)?;
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -436,17 +450,39 @@ impl Accounts<'_> {
         if holds && same { Ok(()) } else { Err(over()) }
     }
 
-    /// Ends the session of a cookie, where there is one.
+    /// The sessions of a person that hold, the newest first, and which of them is that of the cookie.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn sessions(
+        &self,
+        signed_in: &SignedIn,
+        cookie: &str,
+    ) -> Result<Vec<(Session, bool)>, Fault> {
+        let now_ms = self.0.now_ms();
+        let own = Cookie::parse(cookie).map(|it| rows::user_session(it.user, &it.hash));
+        let mut known = sessions(self.0, signed_in.user.id).await?;
+        known.retain(|(_, session)| session.holds(now_ms));
+        known.sort_by_key(|(_, session)| std::cmp::Reverse(session.created_at_ms));
+        let is_own = |(key, session)| (session, own.as_ref() == Some(&key));
+        Ok(known.into_iter().map(is_own).collect())
+    }
+
+    /// Ends sessions of a person: that of the cookie, or all others.
     ///
     /// # Errors
     /// When the store cannot be written.
-    pub async fn sign_out(&self, cookie: &str) -> Result<(), Fault> {
-        let Some(cookie) = Cookie::parse(cookie) else {
-            return Ok(());
-        };
-        let mut batch = Batch::new();
-        let name = rows::user_session(cookie.user, &cookie.hash);
-        batch.delete(name, Precondition::Any);
-        Ok(self.0.store.commit(batch).await?)
+    pub async fn sign_out(
+        &self,
+        signed_in: &SignedIn,
+        cookie: &str,
+        which: SignOut,
+        browser: Browser<'_>,
+    ) -> Result<(), Fault> {
+        let own = Cookie::parse(cookie).map(|it| rows::user_session(it.user, &it.hash));
+        let mut known = sessions(self.0, signed_in.user.id).await?;
+        known.retain(|(key, _)| (own.as_ref() == Some(key)) == (which == SignOut::Here));
+        let by = by(&signed_in.user, browser);
+        end_sessions(self.0, &signed_in.user.name, known, &by).await
     }
 }

@@ -5,6 +5,7 @@
 mod accounts;
 
 use covault_core::{
+    audit::AuditChain,
     fault::{Class, Fault},
     ids::UserId,
     port::Entropy,
@@ -15,9 +16,10 @@ use covault_core::{
 use zeroize::Zeroizing;
 
 pub use self::accounts::{
-    Accounts, Browser, Enrolment, SIGN_IN_MS, SignInAnswer, SignInChallenge, SignedIn,
+    Accounts, Browser, Enrolment, SIGN_IN_MS, SignInAnswer, SignInChallenge, SignOut, SignedIn,
 };
 use crate::{
+    audit::{self, AuditActor, AuditNote},
     lists::READ_CHUNK,
     services::Services,
     store::{Batch, Key, KeySpace, Precondition, Scan, rows},
@@ -99,6 +101,29 @@ pub async fn sessions(services: &Services, user: UserId) -> Result<Vec<(Key, Ses
         found.push((key, rows::decode::<Session>(&row.value)?));
     }
     Ok(found)
+}
+
+/// Ends sessions of a person, if there are any, with one line of the audit log.
+///
+/// # Errors
+/// When the store cannot be written.
+pub async fn end_sessions(
+    services: &Services,
+    name: &str,
+    sessions: Vec<(Key, Session)>,
+    by: &AuditActor,
+) -> Result<(), Fault> {
+    if sessions.is_empty() {
+        return Ok(());
+    }
+    let mut batch = Batch::new();
+    AuditNote::new(by, audit::user(name), "SignedOut")
+        .fact("sessions", sessions.len())
+        .add_to(&mut batch, AuditChain::Service, services.now_ms())?;
+    for (key, _) in sessions {
+        batch.delete(key, Precondition::Any);
+    }
+    Ok(services.store.commit(batch).await?)
 }
 
 /// All accounts, in the order of their names.

@@ -6,7 +6,7 @@ use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use covault_actors::{
     gateway::{Caller, Gateway},
     operations::{CreateUser, CreateWallet, LinkUser, ListUsers, RevokeUser},
-    users::{Browser, SIGN_IN_MS, SignInAnswer, SignedIn},
+    users::{Browser, SIGN_IN_MS, SignInAnswer, SignOut, SignedIn},
 };
 use covault_core::{
     approval::{ApproverLine, testing::TestPasskey},
@@ -106,7 +106,7 @@ async fn person(gateway: &Gateway, name: &str, role: &str) -> (TestPasskey, Vec<
 }
 
 async fn session(gateway: &Gateway, cookie: &str) -> Result<SignedIn, Fault> {
-    gateway.accounts().session(cookie).await
+    gateway.accounts().session(cookie, true).await
 }
 
 fn is_unauthenticated<T: std::fmt::Debug>(answer: Result<T, Fault>) {
@@ -302,7 +302,13 @@ async fn session__should_end_when_idle_or_old_or_signed_out_or_replaced() {
         .ahead_ms
         .fetch_add(IDLE_MS - 60_000, Ordering::SeqCst);
     session(&gateway, &idle).await.unwrap();
-    world.clock.ahead_ms.fetch_add(IDLE_MS, Ordering::SeqCst);
+    // What an open page asks by itself is no use of it.
+    world
+        .clock
+        .ahead_ms
+        .fetch_add(IDLE_MS - 60_000, Ordering::SeqCst);
+    gateway.accounts().session(&idle, false).await.unwrap();
+    world.clock.ahead_ms.fetch_add(60_000, Ordering::SeqCst);
     is_unauthenticated(session(&gateway, &idle).await);
 
     let old = begin().await;
@@ -319,7 +325,10 @@ async fn session__should_end_when_idle_or_old_or_signed_out_or_replaced() {
     assert_eq!(passed, SESSION_MS);
 
     let out = begin().await;
-    gateway.accounts().sign_out(&out).await.unwrap();
+    let who = session(&gateway, &out).await.unwrap();
+    let accounts = gateway.accounts();
+    let ended = accounts.sign_out(&who, &out, SignOut::Here, BROWSER).await;
+    ended.unwrap();
     is_unauthenticated(session(&gateway, &out).await);
     // Who signs in anew has another secret, and the one before is worth nothing.
     let before = begin().await;

@@ -133,7 +133,12 @@ const live = one('data-live');
 if (live) {
   // Nothing is taken away from a person who is choosing or reading: only a list that nobody has touched loads again.
   const touched = () => form || document.querySelector('input:checked');
-  const changed = () => (touched() ? (live.hidden = false) : location.reload());
+  // A page that nobody looks at must not keep its session alive.
+  const note = () => { sessionStorage.used = Date.now(); };
+  ['keydown', 'pointerdown'].forEach((kind) => addEventListener(kind, note));
+  if (!sessionStorage.used) note();
+  const left = () => Date.now() - sessionStorage.used > 20 * 60_000;
+  const changed = () => (touched() || left() ? (live.hidden = false) : location.reload());
   const events = new EventSource('/events');
   events.addEventListener('changed', changed);
   // What has come between the page and the stream.

@@ -1,6 +1,13 @@
 //! What others try: from other sites, with what they have stolen, and through texts.
 
+use std::net::SocketAddr;
+
+use axum::Extension;
+use base64::prelude::BASE64_STANDARD;
+use sha2::{Digest as _, Sha256};
+
 use super::*;
+use crate::api::admission::AnswerShare;
 
 #[tokio::test]
 async fn another_site__should_have_nothing_done() {
@@ -170,6 +177,17 @@ async fn sign_in__should_be_refused_alike_and_wait_after_five_wrong_tries() {
     )
     .await;
     assert_eq!(right.status, 429, "{}", right.text);
+    // A passkey that nobody has is answered alike: nobody learns which ones have accounts.
+    for number in 1..=6 {
+        let options = begun().await;
+        let said = send(
+            &options["token"],
+            answer(&stranger, &options, &person.handle),
+        )
+        .await;
+        // One wrong try of it was made above.
+        assert_eq!(said.status, if number < 5 { 401 } else { 429 }, "{number}");
+    }
     // Others at the same address still sign in.
     let options = begun().await;
     let right = send(
@@ -183,7 +201,7 @@ async fn sign_in__should_be_refused_alike_and_wait_after_five_wrong_tries() {
 #[tokio::test]
 async fn links__should_not_be_guessed() {
     let world = World::new().await;
-    for number in 0..5_u8 {
+    for number in 0..20_u8 {
         let guess = json!({"link": text(&[number; 32])});
         assert_eq!(world.post("/enrol/begin", "", &guess).await.status, 401);
     }
@@ -300,8 +318,8 @@ async fn answers__should_tell_browsers_what_not_to_do() {
         assert_eq!(header("referrer-policy"), "same-origin");
         assert_eq!(header("cross-origin-opener-policy"), "same-origin");
         assert_eq!(header("strict-transport-security"), "max-age=31536000");
-        let cached = path.starts_with("/static/");
-        assert_eq!(header("cache-control").contains("no-store"), !cached);
+        // Also of the script: it is kept only under its version.
+        assert_eq!(header("cache-control"), "no-store");
     }
 }
 
@@ -354,4 +372,86 @@ async fn strangers_of_the_console__should_leave_the_api_its_places() {
     let large = json!({"link": "x".repeat(9000)});
     let refused = world.post("/enrol/begin", "", &large).await;
     assert_eq!(refused.status, 413, "{}", refused.text);
+}
+
+#[tokio::test]
+async fn proxy_of_the_console__should_give_people_addresses_and_api_clients_none() {
+    let inner = World::behind(1).await;
+    // The API of the same process has clients of its own, without a proxy.
+    assert_eq!(inner.api.trusted_proxies, 0);
+    let person = inner.person("treasurer", "approver", &[]).await;
+    let peer: SocketAddr = "10.0.0.1:4000".parse().unwrap();
+    let app = inner.app.clone().layer(Extension(Peer(peer)));
+    let world = World { app, ..inner };
+    let sign_in = async |handle: &str, forwarded: &str| {
+        let headers = [
+            ("origin", ORIGIN),
+            ("content-type", "application/json"),
+            ("accept", "application/json"),
+            ("x-forwarded-for", forwarded),
+        ];
+        let options = world
+            .send("POST", "/sign-in/begin", &headers, "{}".into())
+            .await
+            .json();
+        let credential = answer(&person.passkey, &options, handle);
+        let body = json!({"token": options["token"], "credential": credential}).to_string();
+        world.send("POST", "/sign-in", &headers, body).await.status
+    };
+    // Whatever stands before it is the client's own word.
+    for guess in 0..5 {
+        assert_eq!(
+            sign_in("d3Jvbmc", &format!("192.0.2.{guess}, 203.0.113.1")).await,
+            401
+        );
+    }
+    assert_eq!(sign_in(&person.handle, "192.0.2.9, 203.0.113.1").await, 429);
+    assert_eq!(sign_in(&person.handle, "192.0.2.9").await, 200);
+}
+
+#[tokio::test]
+async fn script__should_be_kept_only_under_its_own_version_and_have_its_hash_on_the_page() {
+    let world = World::new().await;
+    let page = world.get("/sign-in", "").await.text;
+    for file in ["/static/console.js", "/static/console.css"] {
+        let (_, tag) = page.split_once(file).expect(file);
+        let (version, tag) = tag.split_once('"').expect(file);
+        let (_, tag) = tag.split_once("integrity=\"sha256-").expect(file);
+        let (hash, _) = tag.split_once('"').expect(file);
+        let kept = async |query: &str| {
+            let said = world.get(&format!("{file}{query}"), "").await;
+            let text = Sha256::digest(&said.text);
+            assert_eq!(html_text(hash), BASE64_STANDARD.encode(text), "{file}");
+            let caching = said.headers["cache-control"].to_str().unwrap();
+            caching.contains("immutable")
+        };
+        assert!(kept(version).await, "{file}{version}");
+        for other in ["", "?v=", "?v=next", &format!("{version}x")] {
+            assert!(!kept(other).await, "{file}{other}");
+        }
+    }
+}
+
+/// What a browser reads of an attribute's value.
+fn html_text(value: &str) -> String {
+    value
+        .replace("&#43;", "+")
+        .replace("&#47;", "/")
+        .replace("&#61;", "=")
+}
+
+#[tokio::test]
+async fn pages__should_count_as_unread_answers() {
+    let world = World::new().await;
+    let person = world.person("treasurer", "approver", &[]).await;
+    let cookie = format!("{}={}", sessions::COOKIE, person.cookie);
+    let load = async || {
+        let request = Request::builder().uri("/account").header("cookie", &cookie);
+        let request = request.body(Body::empty()).unwrap();
+        world.app.clone().oneshot(request).await.unwrap()
+    };
+    // The connection takes it out and holds it until the page is read (src/http/reading.rs).
+    let page = load().await;
+    assert!(page.extensions().get::<AnswerShare>().is_some());
+    assert_eq!(load().await.status(), 200);
 }

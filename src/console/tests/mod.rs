@@ -14,7 +14,7 @@ use axum::{
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use covault_actors::operations::{
     AdmitNode, CreateSigningRequest, CreateUser, CreateVault, CreateWallet, LinkUser, Operation,
-    RevokeUser,
+    RevokeUser, SignOutUser,
 };
 use covault_core::{
     approval::{
@@ -89,10 +89,20 @@ pub fn answer(passkey: &TestPasskey, options: &Value, handle: &str) -> Value {
 
 impl World {
     pub async fn new() -> Self {
-        let api = api_with(|api| api.max_body_bytes = 1 << 20).await;
+        Self::behind(0).await
+    }
+
+    /// Behind so many proxies.
+    pub async fn behind(trusted_proxies: usize) -> Self {
+        let api = api_with(|api| {
+            api.max_body_bytes = 1 << 20;
+            api.trusted_proxies = 0;
+        })
+        .await;
         let place = ConsoleOrigin {
             origin: ORIGIN.to_owned(),
             rp_id: RP_ID.to_owned(),
+            trusted_proxies,
         };
         let app = router(&api, place, &never());
         Self { api, app }

@@ -248,3 +248,48 @@ async fn events__should_say_how_many_wait_and_then_what_changes() {
         "{heard}"
     );
 }
+
+#[tokio::test]
+async fn session__should_be_seen_and_ended_by_its_person_and_by_operators_without_revoking() {
+    let world = World::new().await;
+    let person = world.person("treasurer", "approver", &[]).await;
+    let other = world.try_sign_in(&person.passkey, &person.handle, "").await;
+    let other = cookie_of(&other);
+    let page = world.get("/account", &person.cookie).await.text;
+    assert_eq!(page.matches("last seen").count(), 2, "{page}");
+    assert_eq!(page.matches("<strong>Here</strong>").count(), 1, "{page}");
+    let elsewhere = async |cookie: &str, form_token: &str| {
+        let cookie = format!("{}={cookie}", sessions::COOKIE);
+        let headers = [
+            ("cookie", cookie.as_str()),
+            ("origin", ORIGIN),
+            ("content-type", "application/x-www-form-urlencoded"),
+        ];
+        let form = format!("form_token={form_token}");
+        world
+            .send("POST", "/sign-out/elsewhere", &headers, form)
+            .await
+            .status
+    };
+    // With another session's form nothing ends.
+    assert_eq!(elsewhere(&other, &person.form_token).await, 403);
+    assert_eq!(world.get("/", &person.cookie).await.status, 200);
+    assert_eq!(elsewhere(&person.cookie, &person.form_token).await, 303);
+    assert_eq!(world.get("/", &other).await.status, 303);
+    assert_eq!(world.get("/", &person.cookie).await.status, 200);
+    // The operator's way. The account stays: the person signs in again.
+    let request = admin::SignOutUserRequest {
+        name: "treasurer".into(),
+    };
+    let user = world.call::<SignOutUser>(&request).await.user.unwrap();
+    assert!(user.revoked_at_ms.is_none() && user.sessions.is_empty());
+    assert_eq!(world.get("/", &person.cookie).await.status, 303);
+    let again = world.try_sign_in(&person.passkey, &person.handle, "").await;
+    assert_eq!(again.status, 200);
+    let auditor = world.person("auditor", "auditor", &[]).await;
+    let log = world
+        .get("/audit?chain=service", &auditor.cookie)
+        .await
+        .text;
+    assert_eq!(log.matches("SignedOut").count(), 2, "{log}");
+}
