@@ -56,12 +56,18 @@ impl FollowCounter<'_> {
         });
     }
 
-    /// A look has failed.
+    /// A look has failed. A chain that was stopped stays so until a look finds it well: nodes that are silent say
+    /// nothing about that.
     pub fn failed(&self, is_stopped: bool) {
         self.change(|counts| {
             counts.failures = counts.failures.saturating_add(1);
-            counts.is_stopped = is_stopped;
+            counts.is_stopped |= is_stopped;
         });
+    }
+
+    /// The chain is not followed here, or not any more: its numbers here would only get old.
+    pub fn forget(&self) {
+        self.counters.follows.lock().remove(&self.chain);
     }
 
     fn change(&self, change: impl FnOnce(&mut FollowCounts)) {

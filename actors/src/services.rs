@@ -2,13 +2,14 @@
 
 #[cfg(test)]
 use std::collections::BTreeSet;
-use std::{fmt::Display, ops::Deref, sync::Arc, time::Duration};
+use std::{collections::HashSet, fmt::Display, ops::Deref, sync::Arc, time::Duration};
 
 #[cfg(test)]
 use covault_core::audit::AuditChain;
 
 use covault_core::{
     backoff::Backoff,
+    deposit::transfer::FollowedChain,
     fault::{Class, Fault, FaultCode},
     ids::{BatchId, OrchestratorId, RequestId, SessionId, VaultId, WalletId},
     networks::KnownChains,
@@ -16,6 +17,7 @@ use covault_core::{
     request::SigningRequest,
     wallet::{Wallet, vault::Vault},
 };
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 
@@ -122,6 +124,8 @@ pub struct Shared {
     pub settings: Settings,
     pub limits: Limits,
     pub counters: Counters,
+    /// Chains of which it is stored since when payments are to be told: that is never taken back.
+    pub noted_chains: Mutex<HashSet<FollowedChain>>,
     /// There is something to be sent to webhooks.
     pub notices_due: Notify,
     /// What they are sent with.
@@ -161,6 +165,7 @@ impl Services {
             limits: Limits::new(&settings),
             settings,
             counters: Counters::default(),
+            noted_chains: Mutex::default(),
             notices_due: Notify::new(),
             webhooks,
             tasks: Tasks::default(),

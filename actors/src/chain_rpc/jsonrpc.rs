@@ -41,8 +41,9 @@ impl Refusal for RpcError {
 const COSTLY: [&str; 3] = ["eth_call", "eth_estimateGas", "simulateTransaction"];
 
 /// Methods whose answers are whole blocks, or as much as anybody puts into one.
-const OF_BLOCKS: [&str; 3] = [
+const OF_BLOCKS: [&str; 4] = [
     "eth_getBlockByNumber",
+    "eth_getBlockReceipts",
     "eth_getLogs",
     "eth_getTransactionReceipt",
 ];

@@ -16,13 +16,16 @@ use covault_core::{
 
 use crate::{
     audit::{AuditActor, AuditNote},
-    services::Services,
+    services::{Services, skip_unreadable},
     store::{
-        Batch, Key, Precondition,
-        deposit_rows::{self, CursorRow, Delivery, NoticeRow, TransferRow},
+        Batch, CommitError, Key, KeySpace, Precondition,
+        deposit_rows::{self, CursorRow, Delivery, NoticeAfterRow, NoticeRow, TransferRow},
         rows,
     },
 };
+
+/// How often a commit is tried beside once for each notice.
+const TRIES: usize = 8;
 
 /// The transfers of a chain that blocks to come can change, by the keys of their rows.
 pub type OpenTransfers = BTreeMap<Vec<u8>, TransferRow>;
@@ -49,15 +52,48 @@ struct NewNotice {
     notice: TransferNotice,
 }
 
+/// How a notice stands that another one comes after, with the version of the row between the two.
+enum Predecessor {
+    /// What comes after it waits for it.
+    Waiting(Option<u64>),
+    /// What comes after it may be sent.
+    Over(Option<u64>),
+}
+
+/// How these notices stand, in two questions for all of them.
+async fn predecessors(
+    services: &Services,
+    ids: &[EventId],
+) -> Result<BTreeMap<EventId, Predecessor>, Fault> {
+    let keys = ids.iter().map(|id| deposit_rows::notice_after(*id).bytes);
+    let keys: Vec<_> = keys.collect();
+    let after_rows = services.store.get_all(KeySpace::NoticeAfter, &keys).await?;
+    let notices: Vec<_> = ids.iter().map(|id| deposit_rows::notice(*id)).collect();
+    let notices = services.load_all::<NoticeRow>(&notices).await?;
+    let mut found = BTreeMap::new();
+    for ((id, key), notice) in ids.iter().zip(keys).zip(notices) {
+        let row = after_rows.get(&key);
+        let version = row.map(|row| row.version);
+        let is_over = match row {
+            Some(row) => rows::decode::<NoticeAfterRow>(&row.value)? == NoticeAfterRow::Over,
+            // Sent again by an operator, or deleted long ago: nothing waits for it.
+            None => skip_unreadable(notice, format_args!("webhook event {id}"))?
+                .flatten()
+                .is_none_or(|notice| notice.is_over()),
+        };
+        let one = match is_over {
+            true => Predecessor::Over(version),
+            false => Predecessor::Waiting(version),
+        };
+        found.insert(*id, one);
+    }
+    Ok(found)
+}
+
 impl ChainChange {
     /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.touched.is_empty() && self.notices.is_empty() && self.headers.is_empty()
-    }
-
-    /// Whether anybody is told anything.
-    pub fn tells(&self) -> bool {
-        !self.notices.is_empty()
     }
 
     /// A block was followed.
@@ -188,11 +224,39 @@ impl ChainChange {
         touched.after = after;
     }
 
-    /// The batch that writes it all, with the cursor.
+    /// Writes it all in one commit, with the cursor and what `more` adds.
     ///
     /// # Errors
-    /// When the store cannot be read.
-    pub async fn batch(
+    /// When the store cannot be read or written; nothing was changed then, as far as is known.
+    pub async fn commit(
+        &self,
+        services: &Services,
+        (chain, cursor): (FollowedChain, &CursorRow),
+        expect: Precondition,
+        more: impl Fn(&mut Batch) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        // A notice can end only once, so this comes to an end.
+        for _ in 0..self.notices.len().saturating_add(TRIES) {
+            let mut batch = self.batch(services, chain, cursor, expect).await?;
+            more(&mut batch)?;
+            match services.store.commit(batch).await {
+                Ok(()) => {
+                    if !self.notices.is_empty() {
+                        services.notices_due.notify_one();
+                    }
+                    return Ok(());
+                }
+                // A notice that one of these waits for was just delivered, or given up.
+                Err(CommitError::Conflict(key)) if key.space == KeySpace::NoticeAfter => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Fault::unavailable(
+            "the notices of a chain change all the time",
+        ))
+    }
+
+    async fn batch(
         &self,
         services: &Services,
         chain: FollowedChain,
@@ -224,6 +288,9 @@ impl ChainChange {
         now_ms: u64,
     ) -> Result<(), Fault> {
         let new: BTreeSet<_> = self.notices.iter().map(|new| new.id).collect();
+        let before = self.notices.iter().filter_map(|new| new.after);
+        let before: Vec<_> = before.filter(|before| !new.contains(before)).collect();
+        let mut told = predecessors(services, &before).await?;
         for NewNotice { id, after, notice } in &self.notices {
             let row = NoticeRow {
                 notice: notice.clone(),
@@ -238,23 +305,28 @@ impl ChainChange {
             batch.put(key, Precondition::Any, rows::encode(&row)?);
             let waits_for = match after {
                 None => None,
-                Some(before) if new.contains(before) => Some(*before),
-                Some(before) => {
-                    let key = deposit_rows::notice(*before);
-                    let stored = services.load::<NoticeRow>(&key).await?;
-                    let waits = stored.as_ref().is_some_and(|(row, _)| !row.is_over());
-                    // Who delivers it may be another process: this is taken only while it is as it was read.
-                    let expect = stored.map_or(Precondition::Absent, |(_, version)| {
-                        Precondition::Version(version)
-                    });
-                    batch.check(key, expect);
-                    waits.then_some(*before)
-                }
+                Some(before) if new.contains(before) => Some((*before, Precondition::Any)),
+                // Who delivers it may be another process: of its end this is to hear.
+                Some(before) => match told.remove(before) {
+                    Some(Predecessor::Over(version)) => {
+                        let key = deposit_rows::notice_after(*before);
+                        match version {
+                            Some(version) => batch.delete(key, Precondition::Version(version)),
+                            None => batch.check(key, Precondition::Absent),
+                        };
+                        None
+                    }
+                    Some(Predecessor::Waiting(version)) => {
+                        let expect = version.map_or(Precondition::Absent, Precondition::Version);
+                        Some((*before, expect))
+                    }
+                    None => None,
+                },
             };
             match waits_for {
-                Some(before) => {
-                    let key = deposit_rows::notice_after(before);
-                    batch.put(key, Precondition::Any, rows::encode(id)?);
+                Some((before, expect)) => {
+                    let next = rows::encode(&NoticeAfterRow::Next(*id))?;
+                    batch.put(deposit_rows::notice_after(before), expect, next);
                 }
                 None => {
                     let owner = &notice.transfer.owner;
@@ -339,3 +411,7 @@ fn add_transfer(batch: &mut Batch, touched: &Touched) -> Result<(), Fault> {
 pub fn may_be_included(stored: Option<&TransferRow>) -> bool {
     stored.is_none_or(|row| matches!(row.state, TransferState::Reverted { .. }))
 }
+
+#[cfg(test)]
+#[path = "change_tests.rs"]
+mod tests;

@@ -24,16 +24,17 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use super::{
     change::{ChainChange, OpenTransfers, may_be_included},
+    known::Known,
     routes::Routes,
+    start,
 };
 use crate::{
     chain_rpc::{BlockSource, ChainBlock, ChainError, FollowPolicy},
     leases::LeaseScope,
     services::Services,
     store::{
-        KeySpace, Precondition, Scan,
+        Batch, Precondition,
         deposit_rows::{self, CursorRow, TransferRow},
-        rows,
     },
 };
 
@@ -43,6 +44,9 @@ const WINDOW: u64 = 16;
 const MOST_FINALIZED: u64 = 1_000;
 /// Rows that one question to the store names.
 const KEYS: usize = 1_000;
+/// How far the clock of who asks for an address to be watched and that of who makes the next block may be apart, in
+/// milliseconds: nothing that comes after the call is to be left out.
+const CLOCKS_APART_MS: u64 = 60_000;
 /// Blocks that a search for a common ancestor goes back at most in one look.
 const LONGEST_FORK: usize = 10_000;
 
@@ -61,14 +65,6 @@ pub struct FollowerState {
     /// What was last said about it, so that an outage is told once.
     said: Option<String>,
     failures: u32,
-}
-
-/// What the store has.
-pub(super) struct Known {
-    lease_version: u64,
-    /// The version of the cursor's row, and the blocks from the final one to the newest; `None` before the first start.
-    pub(super) followed: Option<(u64, HeaderRing)>,
-    pub(super) open: OpenTransfers,
 }
 
 /// What a look came to.
@@ -197,10 +193,13 @@ impl FollowerState {
     /// [`FollowError`]; nothing was changed then.
     pub async fn poll(&mut self) -> Result<Progress, FollowError> {
         let chain = self.chain;
+        self.note_start().await?;
         let lease = self.services.held_leases.get(LeaseScope::Chain(chain));
         let (Some(lease), Some((policy, client))) = (lease, self.services.chains.follow(chain))
         else {
             self.known = None;
+            // It is shown by who follows it.
+            self.services.counters.follow(chain).forget();
             return Ok(Progress::Idle);
         };
         let Some(source) = client.blocks() else {
@@ -215,7 +214,7 @@ impl FollowerState {
         let known = self.known.take();
         let known = match known.filter(|known| known.lease_version == lease_version) {
             Some(known) => known,
-            None => load(&services, chain, lease_version).await?,
+            None => Known::load(&services, chain, lease_version).await?,
         };
         let follow = Follow {
             services: &services,
@@ -234,63 +233,18 @@ impl FollowerState {
     }
 }
 
-/// What the store has of a chain.
-async fn load(
-    services: &Services,
-    chain: FollowedChain,
-    lease_version: u64,
-) -> Result<Known, Fault> {
-    let cursor = services
-        .load::<CursorRow>(&deposit_rows::cursor(chain))
-        .await?;
-    let Some((cursor, version)) = cursor else {
-        return Ok(Known {
-            lease_version,
-            followed: None,
-            open: OpenTransfers::new(),
-        });
-    };
-    let all = deposit_rows::headers(chain).bytes;
-    let mut ring: Option<HeaderRing> = None;
-    let mut next = Some(Scan::prefix(KeySpace::BlockHeader, &all, KEYS));
-    while let Some(scan) = next {
-        let page = services.store.scan(&scan).await?;
-        for (_, row) in &page {
-            let header = rows::decode::<BlockHeader>(&row.value)?;
-            match &mut ring {
-                Some(ring) => ring.push(header)?,
-                None => ring = Some(HeaderRing::new(header)),
-            }
-        }
-        next = scan.rest(&page);
-    }
-    let fits = |ring: &HeaderRing| {
-        ring.head().block == cursor.head && ring.finalized().block == cursor.finalized
-    };
-    let ring = ring.filter(fits);
-    let ring = ring.ok_or_else(|| Fault::bug("the headers of a chain do not fit its cursor"))?;
-    let mut open = OpenTransfers::new();
-    let all = deposit_rows::open_transfers(chain).bytes;
-    let mut next = Some(Scan::prefix(KeySpace::OpenTransfer, &all, KEYS));
-    while let Some(scan) = next {
-        let page = services.store.scan(&scan).await?;
-        let keys = page
-            .iter()
-            .filter_map(|(key, _)| deposit_rows::transfer_of_open(key));
-        for row in services
-            .load_all::<TransferRow>(&keys.collect::<Vec<_>>())
-            .await?
+impl FollowerState {
+    /// Notes that payments are to be told from now on, as soon as anybody takes deposits here: whoever has the lease, and
+    /// whether the nodes answer or not.
+    async fn note_start(&self) -> Result<(), Fault> {
+        let (services, chain) = (&self.services, self.chain);
+        if start::is_noted(services, chain)
+            || Routes::load(services, chain.network()).await?.is_empty()
         {
-            let row = row?.ok_or_else(|| Fault::bug("an open transfer without a row"))?;
-            open.insert(row.transfer.key(), row);
+            return Ok(());
         }
-        next = scan.rest(&page);
+        start::note(services, chain).await
     }
-    Ok(Known {
-        lease_version,
-        followed: Some((version, ring)),
-        open,
-    })
 }
 
 /// One look, with all that it needs.
@@ -404,7 +358,7 @@ impl Follow<'_> {
         }
     }
 
-    /// Begins at the newest final block: what is before was before anybody could pay to an address of ours.
+    /// Begins at a final block from before anybody was told an address.
     async fn begin(
         &self,
         newest: u64,
@@ -414,6 +368,8 @@ impl Follow<'_> {
             Finality::Block(block) => self.source.header_of(&block).await?,
             Finality::Below(depth) => self.source.header_at(newest.saturating_sub(depth)).await?,
         };
+        let since_ms = start::since_ms(self.services, self.chain).await?;
+        let header = start::first_block(self.source, newest, header, since_ms).await?;
         let ring = HeaderRing::new(header);
         let mut change = ChainChange::default();
         change.add_header(header);
@@ -541,8 +497,8 @@ impl Follow<'_> {
         let told = |account: &Account, asset: Option<Account>| {
             let owners = owners.get(account).into_iter().flatten();
             owners.filter(move |owner| {
-                owner.since_ms <= block.header.timestamp_ms
-                    && self.routes.tells(owner, self.chain, asset)
+                let seen_ms = block.header.timestamp_ms.saturating_add(CLOCKS_APART_MS);
+                owner.since_ms <= seen_ms && self.routes.tells(owner, self.chain, asset)
             })
         };
         let matched = block.candidates.iter().filter(|candidate| {
@@ -583,14 +539,10 @@ impl Follow<'_> {
             head: ring.head().block,
             finalized: ring.finalized().block,
         };
-        let batch = change
-            .batch(self.services, self.chain, &cursor, expect)
+        let nothing_more = |_: &mut Batch| Ok(());
+        change
+            .commit(self.services, (self.chain, &cursor), expect, nothing_more)
             .await?;
-        let committed = self.services.store.commit(batch).await;
-        committed.map_err(Fault::from)?;
-        if change.tells() {
-            self.services.notices_due.notify_one();
-        }
         match expect {
             Precondition::Version(version) => Ok(version.saturating_add(1)),
             Precondition::Absent | Precondition::Any => Ok(1),

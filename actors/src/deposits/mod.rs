@@ -5,8 +5,10 @@ pub mod assets;
 mod change;
 pub mod follower;
 mod followers;
+mod known;
 pub mod rescan;
 mod routes;
+pub mod start;
 
 pub use followers::DepositFollowers;
 

@@ -8,7 +8,8 @@ use covault_core::{
 
 use super::{
     change::{ChainChange, OpenTransfers, may_be_included},
-    follower::{Follow, FollowError, Known, Progress},
+    follower::{Follow, FollowError, Progress},
+    known::Known,
 };
 use crate::{
     audit::{AuditActor, AuditNote},
@@ -120,28 +121,28 @@ impl Follow<'_> {
             finalized: ring.finalized().block,
         };
         let expect = Precondition::Version(*version);
-        let mut batch = change
-            .batch(self.services, self.chain, &cursor, expect)
-            .await?;
-        let expect = Precondition::Version(row_version);
         let next = blocks.last().map(|block| block.header.block.number);
-        match next.map(|number| number.saturating_add(1)) {
-            Some(next) if next <= row.last => {
-                let row = RescanRow { next, ..row };
-                batch.put(key, expect, rows::encode(&row)?);
-            }
-            _ => {
-                batch.delete(key, expect);
-                tracing::info!(chain = %self.chain, last = row.last, "the rescan has come to its end");
-            }
+        let next = next.map(|number| number.saturating_add(1));
+        let next = next.filter(|next| *next <= row.last);
+        let progress = |batch: &mut Batch| {
+            let expect = Precondition::Version(row_version);
+            match next {
+                Some(next) => {
+                    let row = rows::encode(&RescanRow { next, ..row })?;
+                    batch.put(key.clone(), expect, row)
+                }
+                None => batch.delete(key.clone(), expect),
+            };
+            Ok(())
+        };
+        change
+            .commit(self.services, (self.chain, &cursor), expect, progress)
+            .await?;
+        if next.is_none() {
+            tracing::info!(chain = %self.chain, last = row.last, "the rescan has come to its end");
         }
-        let committed = self.services.store.commit(batch).await;
-        committed.map_err(Fault::from)?;
         *version = version.saturating_add(1);
         known.open.append(&mut found);
-        if change.tells() {
-            self.services.notices_due.notify_one();
-        }
         Ok(Progress::Behind)
     }
 }

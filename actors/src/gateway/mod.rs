@@ -49,12 +49,13 @@ use crate::{
     root::{self, RootSupervisor},
     services::{Listeners, Services},
     settings::OrchestratorParts,
-    store::{Key, KeySpace, Scan, deposit_rows},
+    store::{Key, KeySpace},
     tokens,
     tracking::work_queue,
     users::Accounts,
     vaults::{gaps, speed_ups, vault_actors::VaultActors},
     waiters::CompletionWaiters,
+    webhooks,
 };
 
 pub use self::answers::{BacklogCounts, RequestBody};
@@ -73,8 +74,6 @@ pub use crate::{
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 /// How often it is looked whether others have all vaults of this orchestrator.
 const LEAVE_POLL: Duration = Duration::from_millis(20);
-/// Most public keys of webhooks that are shown.
-const MAX_WEBHOOK_KEYS: usize = 100;
 
 /// The one way into the orchestrator. Cheap to clone.
 #[derive(Clone)]
@@ -392,25 +391,13 @@ impl Gateway {
         Ok((nodes::heard(services).await?, unadmitted))
     }
 
-    /// The public keys that webhooks are signed with, of all processes.
+    /// The public keys that webhooks are signed with, by whichever process sends them.
     ///
     /// # Errors
     /// When the store cannot be read.
     pub async fn webhook_keys(&self) -> Result<Vec<[u8; 32]>, Fault> {
         let services = &self.inner.services;
-        let all = Scan::prefix(KeySpace::WebhookKey, &[], MAX_WEBHOOK_KEYS);
-        let found = services.store.scan(&all).await?;
-        let mut keys: Vec<_> = found
-            .iter()
-            .filter_map(|(key, _)| deposit_rows::webhook_public_key(key))
-            .collect();
-        // Its own may not be written yet.
-        if let Some(own) = &services.webhooks.keys {
-            keys.extend(own.public());
-        }
-        keys.sort_unstable();
-        keys.dedup();
-        Ok(keys)
+        webhooks::shown_keys(services).await
     }
 
     /// How far the blocks of chains were followed for deposits, by this process.

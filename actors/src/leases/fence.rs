@@ -199,6 +199,7 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::WebhookSecret
         | KeySpace::WebhookKey
         | KeySpace::Rescan
+        | KeySpace::ChainStart
         | KeySpace::Restore
         | KeySpace::User
         | KeySpace::UserName

@@ -11,7 +11,7 @@ use crate::{
     audit::{self, AuditActor, AuditNote},
     store::{
         Batch, CommitError, Precondition,
-        deposit_rows::{self, Delivery, NoticeRow},
+        deposit_rows::{self, Delivery, NoticeAfterRow, NoticeRow},
         rows,
     },
     webhooks::event_message,
@@ -49,6 +49,11 @@ impl Operation for ReplayWebhookEvent {
         let network = row.notice.transfer.chain.network();
         let mut batch = Batch::new();
         batch.put(key, Precondition::Version(version), rows::encode(&row)?);
+        // What comes after it waits for it again, if it was not written yet.
+        let after = deposit_rows::notice_after(id);
+        if let Some((NoticeAfterRow::Over, version)) = services.load(&after).await? {
+            batch.delete(after, Precondition::Version(version));
+        }
         let due = deposit_rows::notice_due(owner, network, now_ms, id);
         batch.put(due, Precondition::Any, rows::encode(&())?);
         let by = AuditActor::caller(call.caller);

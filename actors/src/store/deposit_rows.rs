@@ -24,6 +24,14 @@ pub struct CursorRow {
     pub finalized: BlockRef,
 }
 
+/// Since when payments on a chain are to be told: the first block that is followed is not newer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChainStartRow {
+    /// In milliseconds since the Unix epoch, by the clock of a process that had the chain in its configuration and
+    /// somebody who takes deposits there.
+    pub since_ms: u64,
+}
+
 /// Which blocks of a chain are to be looked through again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RescanRow {
@@ -88,6 +96,23 @@ impl NoticeRow {
     }
 }
 
+/// What comes after a notice. There is no row while the notice is to be sent and nothing comes after it, so that who
+/// writes what comes after it, and who ends it, hear of each other, and of nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NoticeAfterRow {
+    /// This event, once the notice is over.
+    Next(EventId),
+    /// The notice is over, and nothing came after it yet.
+    Over,
+}
+
+/// A key that webhooks are signed with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WebhookKeyRow {
+    /// When the process that sends webhooks last had it, in milliseconds since the Unix epoch.
+    pub used_at_ms: u64,
+}
+
 /// What a token's webhooks are signed with (HMAC-SHA256).
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WebhookSecretRow {
@@ -112,6 +137,11 @@ impl Drop for WebhookSecretRow {
 /// [`KeySpace::ChainCursor`].
 pub fn cursor(chain: FollowedChain) -> Key {
     Key::new(KeySpace::ChainCursor, &[&chain.key()])
+}
+
+/// [`KeySpace::ChainStart`].
+pub fn chain_start(chain: FollowedChain) -> Key {
+    Key::new(KeySpace::ChainStart, &[&chain.key()])
 }
 
 /// [`KeySpace::Rescan`].

@@ -67,6 +67,7 @@ fn rows_of_deposits__should_load_for_ever() {
     };
     check("chain-cursor-v1", &cursor);
     check("rescan-v1", &RescanRow { next: 1, last: 2 });
+    check("chain-start-v1", &ChainStartRow { since_ms: 3 });
     let header = BlockHeader {
         block: block(),
         parent: [17; 32],
@@ -130,6 +131,13 @@ fn rows_of_deposits__should_load_for_ever() {
     ] {
         check(&format!("transfer-notice-v1-{name}"), &notice_row(delivery));
     }
+    for (name, row) in [
+        ("next", NoticeAfterRow::Next(EventId([25; 16]))),
+        ("over", NoticeAfterRow::Over),
+    ] {
+        check(&format!("notice-after-v1-{name}"), &row);
+    }
+    check("webhook-key-v1", &WebhookKeyRow { used_at_ms: 26 });
     let secret = WebhookSecretRow {
         secret: [23; 32],
         created_at_ms: 24,

@@ -100,14 +100,16 @@ pub enum KeySpace {
     TransferNotice = 49,
     /// Token id, network, time, event id -> nothing: what is to be sent then.
     NoticeDue = 50,
-    /// Event id -> the event that is sent after it.
+    /// Event id -> the event that is sent after it, or that it is over and none came after it yet.
     NoticeAfter = 51,
     /// Token id -> the secret that its webhooks are signed with.
     WebhookSecret = 52,
-    /// Public key -> since when an orchestrator signs webhooks with it.
+    /// Public key -> when webhooks were last signed with it.
     WebhookKey = 53,
     /// Chain -> which of its blocks are to be looked through again.
     Rescan = 54,
+    /// Chain -> since when payments on it are to be told. Never deleted.
+    ChainStart = 55,
     /// User id -> person who uses the console.
     User = 60,
     /// Name -> user id. Never deleted: a name is one person's for ever.
@@ -126,7 +128,7 @@ pub enum KeySpace {
 
 impl KeySpace {
     /// Every kind, in order.
-    pub const ALL: [Self; 58] = [
+    pub const ALL: [Self; 59] = [
         Self::Vault,
         Self::VaultName,
         Self::Wallet,
@@ -178,6 +180,7 @@ impl KeySpace {
         Self::WebhookSecret,
         Self::WebhookKey,
         Self::Rescan,
+        Self::ChainStart,
         Self::User,
         Self::UserName,
         Self::UserLink,

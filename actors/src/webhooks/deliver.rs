@@ -4,15 +4,11 @@
 //! commit, with what is sent after it: so an order holds per transfer, also over crashes, and nothing is lost. A crash
 //! between the answer and the commit sends the same once more, under the same id.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use covault_core::{
-    deposit::{DepositNetwork, SweepRoute, event::EventId},
+    deposit::{DepositNetwork, SweepRoute, event::EventId, lifecycle::Stage},
     fault::Fault,
     ids::TokenId,
 };
@@ -21,6 +17,7 @@ use reqwest::Url;
 
 use super::{
     budget::DeliveryBudget,
+    published,
     sender::WebhookSender,
     sign::{WebhookKeys, WebhookSecret, headers},
 };
@@ -29,7 +26,7 @@ use crate::{
     services::{Services, skip_unreadable},
     store::{
         Batch, CommitError, KeySpace, Precondition, Scan,
-        deposit_rows::{self, Delivery, NoticeRow, WebhookSecretRow},
+        deposit_rows::{self, Delivery, NoticeAfterRow, NoticeRow, WebhookSecretRow},
         rows,
     },
 };
@@ -38,12 +35,19 @@ use crate::{
 const INTERVAL: Duration = Duration::from_secs(1);
 /// For how long a notice is tried, in milliseconds.
 const PATIENCE_MS: u64 = 3 * 24 * 60 * 60 * 1_000;
+/// How often it is tried at least, whatever the clock says.
+const LEAST_TRIES: u32 = 20;
+/// How often it is looked for what is due later than anything can be, in milliseconds.
+const LATE_INTERVAL_MS: u64 = 60_000;
 /// Rows that one scan reads.
 const PAGE: usize = 1_000;
 /// Most characters of a problem that are kept.
 const MAX_PROBLEM: usize = 300;
 /// How often a commit is tried while rows change.
 const TRIES: usize = 8;
+/// Why nothing was sent.
+const NO_SECRET: &str =
+    "the token has no webhook secret: make one with covault sweep configure --new-webhook-secret";
 
 /// Where something is sent.
 type Destination = (TokenId, DepositNetwork);
@@ -55,8 +59,37 @@ pub enum Msg {
     Ended {
         destination: Destination,
         id: EventId,
-        /// `None`: it was not sent.
-        success: Option<bool>,
+        end: AttemptEnd,
+    },
+}
+
+/// What came of a try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttemptEnd {
+    /// The receiver has it.
+    Delivered,
+    /// The receiver does not have it.
+    Refused,
+    /// Nothing was sent, and the store says so.
+    NotSent,
+    /// What came of it was not written: the store is away, or has something that cannot be read.
+    NotWritten,
+}
+
+/// An event that is not to be begun now.
+#[derive(Clone, Copy)]
+enum Held {
+    /// It is on its way.
+    OnTheWay {
+        /// How often in a row what came of it was not written.
+        failures: u32,
+    },
+    /// What came of the last tries was not written: it is left alone until then, so that others have their turn.
+    Until {
+        /// In milliseconds of the monotonic clock.
+        at_ms: u64,
+        /// How often in a row.
+        failures: u32,
     },
 }
 
@@ -68,9 +101,11 @@ pub struct DeliveryState {
     /// `None`: this process has no key, and sends nothing.
     means: Option<(Arc<WebhookKeys>, Arc<WebhookSender>)>,
     budgets: HashMap<Destination, DeliveryBudget>,
-    on_the_way: HashSet<EventId>,
-    /// The version of the lease under which the keys were published.
-    published: Option<u64>,
+    held: HashMap<EventId, Held>,
+    /// When the keys were last published, in milliseconds of the monotonic clock, and under which version of the lease.
+    published: Option<(u64, u64)>,
+    /// When it was last looked for what is due too late, in milliseconds of the monotonic clock.
+    looked_late_at_ms: Option<u64>,
     is_failing: bool,
 }
 
@@ -93,8 +128,9 @@ impl Actor for WebhookDelivery {
         let state = DeliveryState {
             means,
             budgets: HashMap::new(),
-            on_the_way: HashSet::new(),
+            held: HashMap::new(),
             published: None,
+            looked_late_at_ms: None,
             is_failing: false,
             services: Arc::clone(&services),
         };
@@ -131,14 +167,8 @@ impl Actor for WebhookDelivery {
             Msg::Ended {
                 destination,
                 id,
-                success,
-            } => {
-                state.on_the_way.remove(&id);
-                state.budgets.entry(destination).or_default().end(success);
-                if success == Some(true) {
-                    state.services.notices_due.notify_one();
-                }
-            }
+                end,
+            } => state.ended(destination, id, end),
         }
         Ok(())
     }
@@ -152,9 +182,19 @@ impl DeliveryState {
         };
         let version = lease.version();
         let services = Arc::new(self.services.with_lease(lease));
-        if self.published != Some(version) {
-            publish(&services, &keys).await?;
-            self.published = Some(version);
+        let monotonic_ms = services.monotonic.elapsed_ms();
+        let is_known = self.published.is_some_and(|(at_ms, under)| {
+            under == version && monotonic_ms.saturating_sub(at_ms) < published::REFRESH_MS
+        });
+        if !is_known {
+            published::publish(&services, &keys).await?;
+            self.published = Some((monotonic_ms, version));
+        }
+        let looks_late = self
+            .looked_late_at_ms
+            .is_none_or(|at_ms| monotonic_ms.saturating_sub(at_ms) >= LATE_INTERVAL_MS);
+        if looks_late {
+            self.looked_late_at_ms = Some(monotonic_ms);
         }
         let mut next = Some(Scan::prefix(KeySpace::SweepRoute, &[], PAGE));
         while let Some(scan) = next {
@@ -172,7 +212,8 @@ impl DeliveryState {
                     continue;
                 };
                 let means = (&keys, &sender);
-                self.send_due(&services, means, myself, destination, &url)
+                let target = (destination, &url);
+                self.send_due(&services, means, myself, target, looks_late)
                     .await?;
             }
             next = scan.rest(&page);
@@ -186,31 +227,11 @@ impl DeliveryState {
         services: &Arc<Services>,
         (keys, sender): (&Arc<WebhookKeys>, &Arc<WebhookSender>),
         myself: &ActorRef<Msg>,
-        destination: Destination,
-        url: &Url,
+        (destination, url): (Destination, &Url),
+        looks_late: bool,
     ) -> Result<(), Fault> {
-        let budget = self.budgets.entry(destination).or_default();
-        let mut free = budget.free();
-        if free == 0 {
-            return Ok(());
-        }
-        let (token, network) = destination;
-        let all = deposit_rows::due_notices(token, network);
-        // Those on their way are due too, until they have come to their end.
-        let limit = free.saturating_add(budget.on_the_way());
-        let due = Scan::prefix(all.space, &all.bytes, limit);
-        let now_ms = services.now_ms();
-        for (key, _) in services.store.scan(&due).await? {
-            let Some((due_ms, id)) = deposit_rows::due_event(&key) else {
-                continue;
-            };
-            if due_ms > now_ms || free == 0 {
-                break;
-            }
-            if !self.on_the_way.insert(id) {
-                continue;
-            }
-            free -= 1;
+        for (due_ms, id, failures) in self.due(services, destination, looks_late).await? {
+            self.held.insert(id, Held::OnTheWay { failures });
             self.budgets.entry(destination).or_default().begin();
             let attempt = Attempt {
                 services: Arc::clone(services),
@@ -221,38 +242,119 @@ impl DeliveryState {
                 id,
                 due_ms,
             };
-            let myself = myself.clone();
-            tokio::spawn(async move {
-                let success = match attempt.run().await {
-                    Ok(success) => success,
-                    Err(fault) => {
-                        tracing::warn!(%id, ?fault, "what came of a webhook was not written; it is sent again");
-                        None
-                    }
-                };
-                let _ = myself.cast(Msg::Ended {
-                    destination,
-                    id,
-                    success,
-                });
-            });
+            begin(attempt, myself.clone());
         }
         Ok(())
     }
+
+    /// What is due and may be begun now, with how often in a row what came of it was not written: no more than the
+    /// receiver may get.
+    async fn due(
+        &self,
+        services: &Services,
+        destination: Destination,
+        looks_late: bool,
+    ) -> Result<Vec<(u64, EventId, u32)>, Fault> {
+        let budget = self.budgets.get(&destination).copied().unwrap_or_default();
+        let mut due = Vec::new();
+        if budget.free() == 0 {
+            return Ok(due);
+        }
+        let (token, network) = destination;
+        let all = deposit_rows::due_notices(token, network);
+        // Those on their way are due too, until they have come to their end.
+        let limit = budget.free().saturating_add(budget.on_the_way());
+        let now_ms = services.now_ms();
+        // No pause is longer: a clock that was wrong has said so.
+        let latest_ms = now_ms.saturating_add(services.settings.webhook_retry_most_ms);
+        let last = deposit_rows::notice_due(token, network, latest_ms, EventId([u8::MAX; 16]));
+        let usual = Scan::prefix(all.space, &all.bytes, limit);
+        let late = looks_late.then(|| Scan {
+            from: Some(last.bytes),
+            ..usual.clone()
+        });
+        for scan in [Some(usual), late].into_iter().flatten() {
+            let is_late = scan.from.is_some();
+            let mut next = Some(scan);
+            while let Some(scan) = next {
+                let page = services.store.scan(&scan).await?;
+                next = scan.rest(&page);
+                for (key, _) in &page {
+                    let Some((due_ms, id)) = deposit_rows::due_event(key) else {
+                        continue;
+                    };
+                    if due_ms > now_ms && !is_late {
+                        next = None;
+                        break;
+                    }
+                    if let Some(failures) = self.may_begin(id) {
+                        due.push((due_ms, id, failures));
+                    }
+                    if due.len() == budget.free() {
+                        return Ok(due);
+                    }
+                }
+            }
+        }
+        Ok(due)
+    }
+
+    /// How often in a row what came of an event was not written; `None` when it is not to be begun now.
+    fn may_begin(&self, id: EventId) -> Option<u32> {
+        match self.held.get(&id) {
+            None => Some(0),
+            Some(Held::OnTheWay { .. }) => None,
+            Some(Held::Until { at_ms, failures }) => {
+                (self.services.monotonic.elapsed_ms() >= *at_ms).then_some(*failures)
+            }
+        }
+    }
+
+    fn ended(&mut self, destination: Destination, id: EventId, end: AttemptEnd) {
+        let before = self.held.remove(&id);
+        let success = match end {
+            AttemptEnd::Delivered => Some(true),
+            AttemptEnd::Refused => Some(false),
+            AttemptEnd::NotSent => None,
+            AttemptEnd::NotWritten => {
+                let failures = match before {
+                    Some(Held::OnTheWay { failures }) => failures,
+                    Some(Held::Until { .. }) | None => 0,
+                };
+                let pause_ms = pause_ms(&self.services, failures);
+                let held = Held::Until {
+                    at_ms: self
+                        .services
+                        .monotonic
+                        .elapsed_ms()
+                        .saturating_add(pause_ms),
+                    failures: failures.saturating_add(1),
+                };
+                self.held.insert(id, held);
+                None
+            }
+        };
+        self.budgets.entry(destination).or_default().end(success);
+        if success == Some(true) {
+            self.services.notices_due.notify_one();
+        }
+    }
 }
 
-/// Shows the keys to whoever asks any process for them.
-async fn publish(services: &Services, keys: &WebhookKeys) -> Result<(), Fault> {
-    for public in keys.public() {
-        let key = deposit_rows::webhook_key(&public);
-        if services.store.get(&key).await?.is_some() {
-            continue;
-        }
-        let mut batch = Batch::new();
-        batch.put(key, Precondition::Any, rows::encode(&services.now_ms())?);
-        services.store.commit(batch).await?;
-    }
-    Ok(())
+/// Sends one event, and tells the actor what came of it.
+fn begin(attempt: Attempt, myself: ActorRef<Msg>) {
+    let (destination, id) = (attempt.destination, attempt.id);
+    tokio::spawn(async move {
+        let end = attempt.run().await.unwrap_or_else(|fault| {
+            tracing::warn!(%id, ?fault, "what came of a webhook was not written; it is sent again");
+            AttemptEnd::NotWritten
+        });
+        let _ = myself.cast(Msg::Ended {
+            destination,
+            id,
+            end,
+        });
+    });
 }
 
 /// One try.
@@ -267,8 +369,7 @@ struct Attempt {
 }
 
 impl Attempt {
-    /// Whether the receiver has it; `None` when nothing was to be sent.
-    async fn run(self) -> Result<Option<bool>, Fault> {
+    async fn run(self) -> Result<AttemptEnd, Fault> {
         let services = &self.services;
         let (token, _) = self.destination;
         let row = services
@@ -276,19 +377,25 @@ impl Attempt {
             .await?;
         let Some((row, _)) = row.filter(|(row, _)| !row.is_over()) else {
             self.forget().await?;
-            return Ok(None);
+            return Ok(AttemptEnd::NotSent);
         };
         let secret = services
             .load::<WebhookSecretRow>(&deposit_rows::webhook_secret(token))
             .await?;
-        let (secret, _) = secret.ok_or_else(|| Fault::bug("a webhook without a secret"))?;
-        let secret = WebhookSecret::new(secret.secret);
         let began_ms = services.now_ms();
+        let Some((secret, _)) = secret else {
+            self.write(&Err(NO_SECRET.into()), began_ms).await?;
+            return Ok(AttemptEnd::NotSent);
+        };
+        let secret = WebhookSecret::new(secret.secret);
         let body = row.notice.body(self.id)?;
         let headers = headers(&self.keys, &secret, &self.id.to_string(), began_ms, &body)?;
         let sent = self.sender.send(&self.url, &headers, body).await;
         self.write(&sent, began_ms).await?;
-        Ok(Some(sent.is_ok()))
+        Ok(match sent {
+            Ok(()) => AttemptEnd::Delivered,
+            Err(_) => AttemptEnd::Refused,
+        })
     }
 
     /// Writes what came of it, with what is sent after it.
@@ -332,7 +439,8 @@ impl Attempt {
             Ok(()) => Delivery::Delivered { at_ms: now_ms },
             Err(problem) => {
                 let problem: String = problem.chars().take(MAX_PROBLEM).collect();
-                match now_ms.saturating_sub(first_ms) >= PATIENCE_MS {
+                let is_over = now_ms.saturating_sub(first_ms) >= PATIENCE_MS;
+                match is_over && row.attempts >= LEAST_TRIES {
                     true => Delivery::Dead {
                         at_ms: now_ms,
                         problem,
@@ -346,40 +454,27 @@ impl Attempt {
                 tracing::error!(id = %self.id, %token, problem, "a webhook is given up; covault webhook replay sends it again");
             }
             let after = deposit_rows::notice_after(self.id);
-            match services.load::<EventId>(&after).await? {
-                Some((next, version)) => {
+            let is_last = row.notice.stage == Stage::Finalized;
+            match services.load::<NoticeAfterRow>(&after).await? {
+                Some((NoticeAfterRow::Next(next), version)) => {
                     batch.delete(after, Precondition::Version(version));
                     let due = deposit_rows::notice_due(token, network, now_ms, next);
                     batch.put(due, Precondition::Any, rows::encode(&())?);
                 }
-                // Whoever writes one now has to find this one over.
-                None => {
-                    batch.check(after, Precondition::Absent);
+                // Whoever writes one now finds this one over.
+                None if !is_last => {
+                    let over = rows::encode(&NoticeAfterRow::Over)?;
+                    batch.put(after, Precondition::Absent, over);
                 }
+                Some((NoticeAfterRow::Over, _)) | None => {}
             }
         } else {
-            let at_ms = now_ms.saturating_add(self.pause_ms(tries));
+            let at_ms = now_ms.saturating_add(pause_ms(services, tries));
             let due = deposit_rows::notice_due(token, network, at_ms, self.id);
             batch.put(due, Precondition::Any, rows::encode(&())?);
         }
         batch.put(key, Precondition::Version(version), rows::encode(&row)?);
         Ok(batch)
-    }
-
-    /// The pause after so many tries: anything up to a length that doubles, so that what failed together does not come
-    /// back together.
-    fn pause_ms(&self, tries: u32) -> u64 {
-        let settings = &self.services.settings;
-        let longest = settings
-            .webhook_retry_first_ms
-            .saturating_mul(1 << tries.min(20))
-            .min(settings.webhook_retry_most_ms);
-        let mut random = [0; 8];
-        self.services.entropy.fill(&mut random);
-        // At least a twentieth: nothing is sent without a pause.
-        let least = longest / 20;
-        let span = longest.saturating_sub(least).saturating_add(1);
-        least.saturating_add(u64::from_be_bytes(random) % span)
     }
 
     /// It is not due any more.
@@ -390,4 +485,20 @@ impl Attempt {
         batch.delete(due, Precondition::Any);
         Ok(self.services.store.commit(batch).await?)
     }
+}
+
+/// The pause after so many tries, in milliseconds: anything up to a length that doubles, so that what failed together
+/// does not come back together.
+fn pause_ms(services: &Services, tries: u32) -> u64 {
+    let settings = &services.settings;
+    let longest = settings
+        .webhook_retry_first_ms
+        .saturating_mul(1 << tries.min(20))
+        .min(settings.webhook_retry_most_ms);
+    let mut random = [0; 8];
+    services.entropy.fill(&mut random);
+    // At least a twentieth: nothing is sent without a pause.
+    let least = longest / 20;
+    let span = longest.saturating_sub(least).saturating_add(1);
+    least.saturating_add(u64::from_be_bytes(random) % span)
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `guard.rs` | which addresses may be sent to |
 //! | `sign.rs` | keys, secrets and the headers with the signatures |
+//! | `published.rs` | which public keys are shown |
 //! | `sender.rs` | one POST |
 //! | `budget.rs` | how much is sent to one receiver at a time |
 //! | `deliver.rs` | what is due, and what comes of it |
@@ -12,6 +13,7 @@
 mod budget;
 mod deliver;
 mod guard;
+mod published;
 mod sender;
 mod sign;
 mod view;
@@ -20,6 +22,7 @@ use std::sync::Arc;
 
 pub use deliver::WebhookDelivery;
 pub use guard::TargetRules;
+pub use published::shown_keys;
 pub use sign::{WebhookKeys, WebhookSecret, key_set};
 pub use view::{DeliveryFilter, event_message};
 

@@ -38,11 +38,11 @@ use crate::{
 };
 
 /// The account of anvil that pays.
-const PAYER: &str = "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266";
+pub const PAYER: &str = "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266";
 const TARGET: &str = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed";
 pub const USDT: &str = "0x00000000000000000000000000000000000d0111";
 pub const FAKE: &str = "0x00000000000000000000000000000000000fa4e0";
-const TRANSFER: &str = "ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef";
+pub const TRANSFER: &str = "ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef";
 
 /// What a receiver got, in order, and what it answers.
 pub struct Receiver {
@@ -65,6 +65,11 @@ impl Receiver {
         })
         .await;
         Self { url, got, status }
+    }
+
+    /// What it answers from now on.
+    pub fn answer(&self, status: u16) {
+        self.status.store(status, Ordering::SeqCst);
     }
 
     pub fn requests(&self) -> Vec<HttpRequest> {
@@ -158,6 +163,19 @@ impl Shop {
     }
 
     pub async fn open_in(world: World, receiver: &Receiver, urls: &[&str], agree: usize) -> Self {
+        let shop = Self::open_unfollowed(world, receiver, urls, agree).await;
+        shop.until("blocks are followed", async |shop| shop.head() > 0)
+            .await;
+        shop
+    }
+
+    /// A shop whose chain need not answer.
+    pub async fn open_unfollowed(
+        world: World,
+        receiver: &Receiver,
+        urls: &[&str],
+        agree: usize,
+    ) -> Self {
         let chains = chains(&world, urls, agree);
         let gateway = world.start_with(Arc::clone(&world.store), chains).await;
         let vault = vault(&gateway, "main").await;
@@ -197,9 +215,6 @@ impl Shop {
             token: token.id,
             address: String::new(),
         };
-        // Whatever is paid from now on is above the block that is followed from.
-        shop.until("blocks are followed", async |shop| shop.head() > 0)
-            .await;
         shop.address = shop.deposit_address("order-1").await;
         shop
     }
@@ -231,14 +246,14 @@ impl Shop {
         panic!("not within 30 s: {what}; {:?}", self.gateway.follows());
     }
 
-    async fn restart(&mut self, urls: &[&str]) {
+    pub async fn restart(&mut self, urls: &[&str]) {
         self.gateway.stop().await;
         let chains = chains(&self.world, urls, 1);
         let store = Arc::clone(&self.world.store);
         self.gateway = self.world.start_with(store, chains).await;
     }
 
-    async fn events(&self, state: &str) -> Vec<covault_core::schema::admin::WebhookEvent> {
+    pub async fn events(&self, state: &str) -> Vec<covault_core::schema::admin::WebhookEvent> {
         let request = ListWebhookEventsRequest {
             token: self.token.clone(),
             state: state.into(),
@@ -415,24 +430,37 @@ async fn transaction_in_another_block__should_be_told_again_in_a_new_round() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fork_below_what_was_final__should_stop_the_chain_and_tell_nothing() {
+async fn fork_below_what_was_final__should_stop_the_chain_also_while_the_nodes_are_silent() {
     let (anvil, receiver) = (node().await, Receiver::start().await);
-    let shop = Shop::open(&receiver, &[&anvil.url], 1).await;
+    let is_silent = Arc::new(AtomicBool::new(false));
+    let silent = Arc::clone(&is_silent);
+    let way = move |_: &Value| match silent.load(Ordering::SeqCst) {
+        true => Way::Lost,
+        false => Way::Open,
+    };
+    let url = anvil.behind(way).await;
+    let shop = Shop::open(&receiver, &[&url], 1).await;
     pay(&anvil, &shop.address, 5).await;
     anvil.mine(10).await;
     shop.until("it is final", async |_| receiver.events().len() == 2)
         .await;
     anvil.call("anvil_reorg", json!([10, []])).await;
     anvil.mine(1).await;
-    shop.until("it is stopped", async |shop| {
-        let follows = shop.gateway.follows();
-        follows[&FollowedChain::Evm(CHAIN)].is_stopped
-    })
-    .await;
+    let counts = |shop: &Shop| shop.gateway.follows()[&FollowedChain::Evm(CHAIN)];
+    shop.until("it is stopped", async |shop| counts(shop).is_stopped)
+        .await;
     pay(&anvil, &shop.address, 6).await;
     anvil.mine(10).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(receiver.events().len(), 2);
+    // Nodes that say nothing do not make it well.
+    is_silent.store(true, Ordering::SeqCst);
+    let before = counts(&shop).failures;
+    shop.until("they are silent", async |shop| {
+        counts(shop).failures > before + 1
+    })
+    .await;
+    assert!(counts(&shop).is_stopped);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -463,79 +491,6 @@ async fn restarts__should_lose_nothing_and_tell_nothing_twice() {
         .into_iter()
         .map(|of| (of, vec![confirmed(), finalized()]));
     assert_eq!(receiver.stages(), expected.collect());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lies_of_a_node__should_invent_nothing_and_lose_nothing_once_it_is_well() {
-    let anvil = node().await;
-    let lie: Arc<Mutex<Option<(&'static str, Value)>>> = Arc::default();
-    let told = Arc::clone(&lie);
-    let is_lying = Arc::new(AtomicBool::new(false));
-    let lied = Arc::clone(&is_lying);
-    let url = anvil
-        .behind(move |call| match &*told.lock().unwrap() {
-            Some((method, answer)) if call["method"] == *method => {
-                lied.store(true, Ordering::SeqCst);
-                Way::Answered(answer.clone())
-            }
-            _ => Way::Open,
-        })
-        .await;
-    let receiver = Receiver::start().await;
-    let shop = Shop::open(&receiver, &[&url], 1).await;
-    let word = |text: &str| format!("0x{:0>64}", text.trim_start_matches("0x"));
-    let mut expected = BTreeMap::new();
-    let invented = json!([{
-        "address": USDT, "topics": [format!("0x{TRANSFER}"), word(PAYER), word(&shop.address)],
-        "data": word("0x64"), "blockHash": word("0xbad"), "blockNumber": "0x15",
-        "transactionHash": word("0xbad"), "transactionIndex": "0x0", "logIndex": "0x0", "removed": false,
-    }]);
-    for (method, answer) in [
-        // Another block's logs, and no word at all.
-        ("eth_getLogs", invented),
-        ("eth_getLogs", Value::Null),
-        // A head that goes back, and one that is far ahead.
-        ("eth_blockNumber", json!("0x1")),
-        ("eth_blockNumber", json!("0xffffff")),
-        // Receipts of nothing.
-        ("eth_getTransactionReceipt", Value::Null),
-    ] {
-        is_lying.store(false, Ordering::SeqCst);
-        *lie.lock().unwrap() = Some((method, answer));
-        let coin = pay(&anvil, &shop.address, 5).await;
-        let token = pay_token(&anvil, USDT, &shop.address, 5).await;
-        anvil.mine(3).await;
-        shop.until("it has lied", async |_| is_lying.load(Ordering::SeqCst))
-            .await;
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        *lie.lock().unwrap() = None;
-        anvil.mine(10).await;
-        for of in [value(&coin), log(&token)] {
-            expected.insert(of, vec![confirmed(), finalized()]);
-        }
-        let count = 2 * expected.len();
-        shop.until("all are final", async |_| receiver.events().len() >= count)
-            .await;
-        assert_eq!(receiver.stages(), expected, "{method}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn liar_beside_an_honest_node__should_neither_hide_nor_invent_anything() {
-    let (anvil, receiver) = (node().await, Receiver::start().await);
-    let hides = |call: &Value| match call["method"].as_str() {
-        Some("eth_getLogs") => Way::Answered(json!([])),
-        _ => Way::Open,
-    };
-    let liar = anvil.behind(hides).await;
-    let urls = [liar.as_str(), &anvil.url, &anvil.url];
-    let shop = Shop::open(&receiver, &urls, 2).await;
-    let token = pay_token(&anvil, USDT, &shop.address, 5).await;
-    anvil.mine(10).await;
-    shop.until("it is final", async |_| receiver.events().len() >= 2)
-        .await;
-    let expected = BTreeMap::from([(log(&token), vec![confirmed(), finalized()])]);
-    assert_eq!(receiver.stages(), expected);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -135,9 +135,13 @@ struct Watcher {
 
 impl Watcher {
     async fn start() -> Self {
+        Self::start_behind(0).await
+    }
+
+    /// The clock of those who make blocks is behind by so many milliseconds.
+    async fn start_behind(behind_ms: u64) -> Self {
         let world = world();
-        // Blocks are made after the address was asked for.
-        let now_ms = world.clock_ms() + 60_000;
+        let now_ms = world.clock_ms() - behind_ms;
         let chain: Arc<Mutex<TronChain>> = Arc::default();
         for _ in 0..5 {
             chain.lock().unwrap().mine(0, now_ms, vec![]);
@@ -311,4 +315,17 @@ async fn watched_addresses__should_be_told_when_a_fork_takes_a_transfer_back() {
         .await;
     let expected = BTreeMap::from([(of(1, "value"), vec![confirmed(), reverted()])]);
     assert_eq!(watcher.receiver.stages(), expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn payment_right_after_the_watch__should_be_told_though_the_clocks_differ() {
+    let watcher = Watcher::start_behind(10_000).await;
+    watcher
+        .until("blocks are followed", |it| it.head() == 4)
+        .await;
+    watcher.mine(0, vec![trx(1, OTHER, account(WATCHED), "SUCCESS")]);
+    watcher.mine(0, vec![]);
+    watcher
+        .until("it is confirmed", |it| it.receiver.events().len() == 1)
+        .await;
 }

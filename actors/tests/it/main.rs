@@ -28,7 +28,9 @@ mod coin_control;
 mod delayed_port;
 mod deposit_chain;
 mod deposit_cuts;
+mod deposit_nodes;
 mod deposit_tron;
+mod deposit_webhooks;
 mod deposits;
 #[path = "../../../tests/support/disk.rs"]
 mod disk;

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use covault_core::{
     deposit::transfer::{Account, BlockHeader, BlockRef, Candidate, Transfer},
     networks::evm::transfers::{
-        BlockError, EvmBlock, TRANSFER_TOPIC, TransferReceipt, read_header,
+        BlockError, EvmBlock, TRANSFER_TOPIC, TokenLogs, TransferReceipt, read_header, tokens_of,
     },
 };
 use futures::future::try_join_all;
@@ -55,7 +55,50 @@ impl EvmNode {
         });
         let call = RpcCall("eth_getLogs", json!([filter]));
         let call = call.reading(|logs: &Value| taken(block.tokens(logs, tokens)));
-        Ok(self.rpc.agreed(call, Vec::eq).await?)
+        let logs = self.rpc.agreed(call, TokenLogs::eq).await?;
+        if logs.missing.is_empty() {
+            return Ok(logs.moved);
+        }
+        // A node that has the block, and not its logs yet, answers with none. Only the receipts can tell that from a
+        // filter that is wrong.
+        let moved = tokens_of(&self.all_receipts(block).await?, tokens);
+        match logs.moved.iter().all(|one| moved.contains(one)) {
+            true => Ok(moved),
+            false => Err(unknown(BlockError("the receipts of the block lack a log"))),
+        }
+    }
+
+    /// The receipts of all transactions of a block: in one call, or one by one where the nodes do not have that.
+    async fn all_receipts(&self, block: &EvmBlock) -> Result<Vec<TransferReceipt>, ChainError> {
+        let hash = format!("0x{}", hex::encode(block.header.block.hash));
+        let call = RpcCall("eth_getBlockReceipts", json!([hash]));
+        let call = call.reading(|receipts: &Value| taken(block.receipts(receipts)));
+        match self.rpc.agreed(call, Vec::eq).await {
+            Ok(receipts) => Ok(receipts),
+            Err(RpcCallError::Node(_)) => {
+                let transactions: Vec<_> = block.transactions.iter().map(|it| it.hash).collect();
+                self.receipts_of(&block.header.block, &transactions).await
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The receipts of these transactions of a block, in their order.
+    async fn receipts_of(
+        &self,
+        block: &BlockRef,
+        transactions: &[[u8; 32]],
+    ) -> Result<Vec<TransferReceipt>, ChainError> {
+        let mut receipts = Vec::with_capacity(transactions.len());
+        for some in transactions.chunks(RECEIPTS) {
+            let found = self.receipts(block, some).await?;
+            let fit = found.iter().map(|receipt| &receipt.tx).eq(some);
+            if !fit {
+                return Err(unknown(BlockError("a receipt is missing")));
+            }
+            receipts.extend(found);
+        }
+        Ok(receipts)
     }
 
     async fn receipts(
@@ -186,14 +229,7 @@ impl BlockSource for EvmNode {
     ) -> Result<Vec<Transfer>, ChainError> {
         let transactions: BTreeSet<_> = candidates.iter().map(|candidate| candidate.tx).collect();
         let transactions: Vec<_> = transactions.into_iter().collect();
-        let mut receipts = Vec::with_capacity(transactions.len());
-        for some in transactions.chunks(RECEIPTS) {
-            let found = self.receipts(block, some).await?;
-            if found.len() != some.len() {
-                return Err(unknown(BlockError("a receipt is missing")));
-            }
-            receipts.extend(found);
-        }
+        let receipts = self.receipts_of(block, &transactions).await?;
         let mut transfers = Vec::with_capacity(candidates.len());
         for candidate in candidates {
             let receipt = receipts.iter().find(|receipt| receipt.tx == candidate.tx);

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use alloy_primitives::U256;
+use alloy_primitives::{Bloom, BloomInput, U256};
 use serde_json::Value;
 
 use crate::deposit::transfer::{
@@ -16,6 +16,9 @@ use crate::deposit::transfer::{
 /// keccak256 of `Transfer(address,address,uint256)` (EIP-20).
 pub const TRANSFER_TOPIC: &str =
     "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef";
+
+/// The root of no transactions at all (the hash of an empty trie).
+const NO_TRANSACTIONS: &str = "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421";
 
 /// Why a node's word about a block is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,6 +32,18 @@ pub struct EvmBlock {
     pub header: BlockHeader,
     /// Its transactions, in order.
     pub transactions: Vec<BlockTransaction>,
+    /// Which contracts and events its logs may be of; `None` on chains whose blocks have none.
+    bloom: Option<Bloom>,
+}
+
+/// What the logs of a block say of tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenLogs {
+    /// What was moved, in order.
+    pub moved: Vec<Candidate>,
+    /// Contracts that the block may have logs of, by its own filter, and of which none came. The filter is sometimes
+    /// wrong in this direction, and never in the other.
+    pub missing: BTreeSet<Account>,
 }
 
 /// What a transaction moves by itself, if it succeeds.
@@ -103,9 +118,17 @@ impl EvmBlock {
             }
             transactions.push(read);
         }
+        // Only this way round: nodes of Polygon list transactions that the root does not know.
+        let root = block.get("transactionsRoot").and_then(Value::as_str);
+        if transactions.is_empty() && root.is_some_and(names_transactions) {
+            return Err(BlockError(
+                "the block has transactions by its root, and none are listed",
+            ));
+        }
         Ok(Self {
             header,
             transactions,
+            bloom: block.get("logsBloom").and_then(bloom),
         })
     }
 
@@ -124,31 +147,26 @@ impl EvmBlock {
         })
     }
 
-    /// What the logs of these contracts say was moved (`eth_getLogs` by the hash of the block), in order.
+    /// What the logs of these contracts say was moved (`eth_getLogs` by the hash of the block). A log may be of a
+    /// transaction that the block does not list, as those of Polygon's state syncs are: whether there is one, its receipt
+    /// says.
     ///
     /// # Errors
-    /// [`BlockError`] when a log is not of this block, of no transaction of it, of a contract or an event that was not
-    /// asked for, there twice, or cannot be read.
+    /// [`BlockError`] when a log is not of this block, of a contract or an event that was not asked for, there twice, or
+    /// cannot be read.
     pub fn tokens(
         &self,
         logs: &Value,
         contracts: &BTreeSet<Account>,
-    ) -> Result<Vec<Candidate>, BlockError> {
+    ) -> Result<TokenLogs, BlockError> {
         let logs = logs.as_array();
         let logs = logs.ok_or(BlockError("the answer is no list of logs"))?;
-        let hashes: BTreeSet<_> = self.transactions.iter().map(|it| it.hash).collect();
-        let mut found = BTreeMap::new();
+        let (mut found, mut seen) = (BTreeMap::new(), BTreeSet::new());
         for log in logs {
             let (tx, number, moved) = read_log(log, &self.header.block)?;
-            if !hashes.contains(&tx) {
-                return Err(BlockError(
-                    "a log names a transaction that the block does not have",
-                ));
-            }
             let asset = account_in(log, "address");
-            if !asset.is_some_and(|asset| contracts.contains(&asset)) {
-                return Err(BlockError("a log is of a contract that was not asked for"));
-            }
+            let asked = asset.filter(|asset| contracts.contains(asset));
+            seen.insert(asked.ok_or(BlockError("a log is of a contract that was not asked for"))?);
             let topic = log.get("topics").and_then(|topics| topics.get(0));
             let topic = topic.and_then(Value::as_str);
             if !topic.is_some_and(|topic| topic.eq_ignore_ascii_case(TRANSFER_TOPIC)) {
@@ -168,8 +186,77 @@ impl EvmBlock {
             }
         }
         let candidates = found.into_values().flatten();
-        Ok(candidates.filter(Candidate::moves_something).collect())
+        let silent = contracts.difference(&seen).copied();
+        Ok(TokenLogs {
+            moved: candidates.filter(Candidate::moves_something).collect(),
+            missing: silent.filter(|it| self.may_have_moved(it)).collect(),
+        })
     }
+
+    /// Whether the block may have a log of a transfer of this token, by its own filter.
+    fn may_have_moved(&self, token: &Account) -> bool {
+        let event = hex::decode(TRANSFER_TOPIC.trim_start_matches("0x"));
+        let (Some(bloom), Ok(event)) = (&self.bloom, event) else {
+            return false;
+        };
+        let has = |bytes: &[u8]| bloom.contains_input(BloomInput::Raw(bytes));
+        has(&token.0) && has(&event)
+    }
+
+    /// Every receipt of the block (`eth_getBlockReceipts`).
+    ///
+    /// # Errors
+    /// [`BlockError`] when one is missing, of another block, or cannot be read.
+    pub fn receipts(&self, receipts: &Value) -> Result<Vec<TransferReceipt>, BlockError> {
+        let listed = receipts.as_array();
+        let listed = listed.ok_or(BlockError("the answer is no list of receipts"))?;
+        let receipts: Vec<_> = listed
+            .iter()
+            .map(|receipt| TransferReceipt::read(receipt, &self.header.block))
+            .collect::<Result<_, _>>()?;
+        let named: BTreeSet<_> = receipts.iter().map(|receipt| receipt.tx).collect();
+        if named.len() != receipts.len() {
+            return Err(BlockError("two receipts are of the same transaction"));
+        }
+        match self.transactions.iter().all(|it| named.contains(&it.hash)) {
+            true => Ok(receipts),
+            false => Err(BlockError("a receipt of the block is missing")),
+        }
+    }
+}
+
+/// What receipts of a block say was moved of these tokens, in order.
+pub fn tokens_of(receipts: &[TransferReceipt], contracts: &BTreeSet<Account>) -> Vec<Candidate> {
+    let moved = receipts.iter().filter(|receipt| receipt.success);
+    let moved = moved.flat_map(|receipt| {
+        receipt.logs.iter().filter_map(|(number, moved)| {
+            let moved = moved.filter(|moved| contracts.contains(&moved.asset))?;
+            Some(Candidate {
+                tx: receipt.tx,
+                place: CandidatePlace::LogOfBlock(*number),
+                from: moved.from,
+                to: moved.to,
+                asset: Some(moved.asset),
+                amount: moved.amount,
+            })
+        })
+    });
+    let mut moved: Vec<_> = moved.filter(Candidate::moves_something).collect();
+    moved.sort_by_key(|candidate| (candidate.place, candidate.tx));
+    moved
+}
+
+/// Whether a root is of any transactions. Chains without roots have zeros there.
+fn names_transactions(root: &str) -> bool {
+    let digits = root.trim_start_matches("0x");
+    !root.eq_ignore_ascii_case(NO_TRANSACTIONS) && digits.bytes().any(|digit| digit != b'0')
+}
+
+/// The filter of a block's logs; `None` for zeros: there are no logs, or the chain has no filters.
+fn bloom(value: &Value) -> Option<Bloom> {
+    let mut bloom = Bloom::ZERO;
+    hex::decode_to_slice(value.as_str()?.strip_prefix("0x")?, bloom.as_mut_slice()).ok()?;
+    (!bloom.is_zero()).then_some(bloom)
 }
 
 impl BlockTransaction {

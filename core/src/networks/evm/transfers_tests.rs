@@ -49,7 +49,7 @@ fn contracts() -> BTreeSet<Account> {
 }
 
 fn tokens(logs: Value) -> Result<Vec<Candidate>, BlockError> {
-    plain().tokens(&logs, &contracts())
+    Ok(plain().tokens(&logs, &contracts())?.moved)
 }
 
 fn changed(mut value: Value, field: &str, to: Value) -> Value {
@@ -202,10 +202,6 @@ fn logs__should_be_refused_when_they_are_not_what_was_asked_for() {
             "was replaced",
         ),
         (
-            changed(log(1, 1, 2, 3), "transactionHash", json!(word(9))),
-            "does not have",
-        ),
-        (
             changed(log(1, 1, 2, 3), "transactionHash", Value::Null),
             "names no transaction",
         ),
@@ -238,6 +234,89 @@ fn logs__should_be_refused_when_they_are_not_what_was_asked_for() {
     // "I do not know this block" is no empty list.
     assert!(tokens(Value::Null).is_err());
     assert!(tokens(json!({"error": {}})).is_err());
+}
+
+/// A filter of the logs of these contracts, with their event.
+fn bloom_of(contracts: &[u8]) -> Value {
+    let mut bloom = Bloom::ZERO;
+    let event = hex::decode(TRANSFER_TOPIC.trim_start_matches("0x")).unwrap();
+    bloom.accrue(BloomInput::Raw(&event));
+    for contract in contracts {
+        bloom.accrue(BloomInput::Raw(&[*contract; 20]));
+    }
+    json!(format!("0x{}", hex::encode(bloom)))
+}
+
+#[test]
+fn logs__should_not_be_believed_to_be_none_where_the_bloom_has_them() {
+    let with = |bloom: Value| {
+        let block = changed(
+            block(vec![transaction(3, 0xa, json!(bytes(USDT, 20)), "0x0")]),
+            "logsBloom",
+            bloom,
+        );
+        EvmBlock::read(&block).unwrap()
+    };
+    let has = with(bloom_of(&[USDT]));
+    let silent = has.tokens(&json!([]), &contracts()).unwrap();
+    assert_eq!((silent.moved, silent.missing), (vec![], contracts()));
+    let said = json!([log(0, 1, 2, 7)]);
+    let said = has.tokens(&said, &contracts()).unwrap();
+    assert_eq!((said.moved.len(), said.missing), (1, BTreeSet::new()));
+    // Of another contract, of another event, and of chains that have no filters.
+    let zeros = json!(format!("0x{}", "00".repeat(256)));
+    for none in [bloom_of(&[0xee]), zeros, Value::Null, json!("0x12")] {
+        let logs = with(none).tokens(&json!([]), &contracts()).unwrap();
+        assert_eq!(logs, TokenLogs::default());
+    }
+    // What the receipts have is what counts then.
+    let sent = receipt(3, "0x1", vec![log(1, 1, 2, 7), log(0, 2, 1, 9)]);
+    let other = receipt(9, "0x1", vec![]);
+    let receipts = has.receipts(&json!([other, sent.clone()])).unwrap();
+    let moved = tokens_of(&receipts, &contracts());
+    let moved: Vec<_> = moved.iter().map(|it| (it.place, it.amount[31])).collect();
+    let expected = [
+        (CandidatePlace::LogOfBlock(0), 9),
+        (CandidatePlace::LogOfBlock(1), 7),
+    ];
+    assert_eq!(moved, expected);
+    assert_eq!(tokens_of(&receipts, &BTreeSet::new()), []);
+    for (bad, reason) in [
+        (json!([]), "is missing"),
+        (json!([receipt(2, "0x1", vec![])]), "is missing"),
+        (json!([sent.clone(), sent]), "the same transaction"),
+        (Value::Null, "no list"),
+    ] {
+        let error = has.receipts(&bad).unwrap_err();
+        assert!(error.0.contains(reason), "{error} instead of {reason}");
+    }
+}
+
+#[test]
+fn transactions__should_not_be_none_where_the_root_says_otherwise() {
+    let with = |root: Value| EvmBlock::read(&changed(block(vec![]), "transactionsRoot", root));
+    let error = with(json!(word(1))).unwrap_err();
+    assert!(error.0.contains("none are listed"), "{error}");
+    let none = json!(NO_TRANSACTIONS.to_uppercase().replace('X', "x"));
+    for root in [none, json!(word(0)), Value::Null] {
+        assert!(with(root.clone()).is_ok(), "{root}");
+    }
+    // Nodes of Polygon list one that no root knows.
+    let listed = block(vec![transaction(1, 0xa, Value::Null, "0x0")]);
+    let listed = changed(listed, "transactionsRoot", json!(NO_TRANSACTIONS));
+    assert!(EvmBlock::read(&listed).is_ok());
+}
+
+#[test]
+fn log_of_a_transaction_that_the_block_does_not_list__should_be_told_by_its_receipt() {
+    // A state sync of Polygon.
+    let sync = changed(log(1, 1, 2, 3), "transactionHash", json!(word(9)));
+    let found = tokens(json!([log(0, 1, 2, 3), sync.clone()])).unwrap();
+    assert_eq!(found.len(), 2);
+    let good = read(&receipt(9, "0x1", vec![sync])).unwrap();
+    assert!(good.confirm(&found[1]).unwrap().is_some());
+    let bad = read(&receipt(9, "0x1", vec![])).unwrap();
+    assert!(bad.confirm(&found[1]).is_err());
 }
 
 #[test]
@@ -319,6 +398,8 @@ fn any_json() -> impl Strategy<Value = Value> {
             "transactionHash",
             "status",
             "logs",
+            "logsBloom",
+            "transactionsRoot",
         ]);
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
@@ -340,6 +421,7 @@ proptest! {
         let _ = EvmBlock::read(&value);
         let _ = tokens(value.clone());
         let _ = read(&value);
+        let _ = plain().receipts(&value);
     }
 
     /// A candidate is told only with exactly what a log of the right contract says.

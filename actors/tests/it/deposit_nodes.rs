@@ -1,0 +1,148 @@
+//! What nodes of a chain hide, or say too late, about deposits.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    deposit_chain::{
+        PAYER, Receiver, Shop, TRANSFER, USDT, confirmed, finalized, log, node, pay, pay_token,
+        value, world,
+    },
+    evm_anvil::Way,
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn payment_before_the_nodes_first_answered__should_be_told() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let is_away = Arc::new(AtomicBool::new(true));
+    let away = Arc::clone(&is_away);
+    let url = anvil
+        .behind(move |_| match away.load(Ordering::SeqCst) {
+            true => Way::Lost,
+            false => Way::Open,
+        })
+        .await;
+    let shop = Shop::open_unfollowed(world(), &receiver, &[&url], 1).await;
+    let coin = pay(&anvil, &shop.address, 5).await;
+    let token = pay_token(&anvil, USDT, &shop.address, 5).await;
+    // The payment is in a block that is final long before the nodes answer.
+    anvil.mine(30).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    is_away.store(false, Ordering::SeqCst);
+    shop.until("both are final", async |_| receiver.events().len() >= 4)
+        .await;
+    let expected = [value(&coin), log(&token)].map(|of| (of, vec![confirmed(), finalized()]));
+    assert_eq!(receiver.stages(), BTreeMap::from(expected));
+}
+
+/// A node that has no logs, whatever it is asked, and perhaps no receipts of whole blocks.
+fn without_logs(has_receipts: bool) -> impl Fn(&Value) -> Way + Send + Sync + 'static {
+    move |call| match call["method"].as_str() {
+        Some("eth_getLogs") => Way::Answered(json!([])),
+        Some("eth_getBlockReceipts") if !has_receipts => {
+            Way::Refused("the method eth_getBlockReceipts does not exist")
+        }
+        _ => Way::Open,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn logs__should_not_be_believed_to_be_none_where_the_bloom_has_them() {
+    for has_receipts in [true, false] {
+        let (anvil, receiver) = (node().await, Receiver::start().await);
+        let url = anvil.behind(without_logs(has_receipts)).await;
+        let shop = Shop::open(&receiver, &[&url], 1).await;
+        let token = pay_token(&anvil, USDT, &shop.address, 5).await;
+        let coin = pay(&anvil, &shop.address, 5).await;
+        anvil.mine(10).await;
+        shop.until("both are final", async |_| receiver.events().len() >= 4)
+            .await;
+        let expected = [value(&coin), log(&token)].map(|of| (of, vec![confirmed(), finalized()]));
+        assert_eq!(
+            receiver.stages(),
+            BTreeMap::from(expected),
+            "{has_receipts}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lies_of_a_node__should_invent_nothing_and_lose_nothing_once_it_is_well() {
+    let anvil = node().await;
+    let lie: Arc<Mutex<Option<(&'static str, Value)>>> = Arc::default();
+    let told = Arc::clone(&lie);
+    let is_lying = Arc::new(AtomicBool::new(false));
+    let lied = Arc::clone(&is_lying);
+    let url = anvil
+        .behind(move |call| match &*told.lock().unwrap() {
+            Some((method, answer)) if call["method"] == *method => {
+                lied.store(true, Ordering::SeqCst);
+                Way::Answered(answer.clone())
+            }
+            _ => Way::Open,
+        })
+        .await;
+    let receiver = Receiver::start().await;
+    let shop = Shop::open(&receiver, &[&url], 1).await;
+    let word = |text: &str| format!("0x{:0>64}", text.trim_start_matches("0x"));
+    let mut expected = BTreeMap::new();
+    let invented = json!([{
+        "address": USDT, "topics": [format!("0x{TRANSFER}"), word(PAYER), word(&shop.address)],
+        "data": word("0x64"), "blockHash": word("0xbad"), "blockNumber": "0x15",
+        "transactionHash": word("0xbad"), "transactionIndex": "0x0", "logIndex": "0x0", "removed": false,
+    }]);
+    for (method, answer) in [
+        // Another block's logs, and no word at all.
+        ("eth_getLogs", invented),
+        ("eth_getLogs", Value::Null),
+        // A head that goes back, and one that is far ahead.
+        ("eth_blockNumber", json!("0x1")),
+        ("eth_blockNumber", json!("0xffffff")),
+        // Receipts of nothing.
+        ("eth_getTransactionReceipt", Value::Null),
+    ] {
+        is_lying.store(false, Ordering::SeqCst);
+        *lie.lock().unwrap() = Some((method, answer));
+        let coin = pay(&anvil, &shop.address, 5).await;
+        let token = pay_token(&anvil, USDT, &shop.address, 5).await;
+        anvil.mine(3).await;
+        shop.until("it has lied", async |_| is_lying.load(Ordering::SeqCst))
+            .await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        *lie.lock().unwrap() = None;
+        anvil.mine(10).await;
+        for of in [value(&coin), log(&token)] {
+            expected.insert(of, vec![confirmed(), finalized()]);
+        }
+        let count = 2 * expected.len();
+        shop.until("all are final", async |_| receiver.events().len() >= count)
+            .await;
+        assert_eq!(receiver.stages(), expected, "{method}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn liar_beside_an_honest_node__should_neither_hide_nor_invent_anything() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let hides = |call: &Value| match call["method"].as_str() {
+        Some("eth_getLogs") => Way::Answered(json!([])),
+        _ => Way::Open,
+    };
+    let liar = anvil.behind(hides).await;
+    let urls = [liar.as_str(), &anvil.url, &anvil.url];
+    let shop = Shop::open(&receiver, &urls, 2).await;
+    let token = pay_token(&anvil, USDT, &shop.address, 5).await;
+    anvil.mine(10).await;
+    shop.until("it is final", async |_| receiver.events().len() >= 2)
+        .await;
+    let expected = BTreeMap::from([(log(&token), vec![confirmed(), finalized()])]);
+    assert_eq!(receiver.stages(), expected);
+}

@@ -1,0 +1,91 @@
+//! Webhooks of deposits when the store has what cannot be read, keys are changed and clocks jump.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use covault_actors::{
+    store::{Batch, Key, KeySpace, Precondition},
+    webhooks::WebhookKeys,
+};
+use covault_core::ids::TokenId;
+
+use crate::deposit_chain::{Receiver, Shop, confirmed, finalized, node, pay, value};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn event_that_cannot_be_read__should_not_hold_up_the_others() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let shop = Shop::open(&receiver, &[&anvil.url], 1).await;
+    let token: TokenId = shop.token.parse().unwrap();
+    let mut batch = Batch::new();
+    for number in 0..40_u8 {
+        let id = [number; 16];
+        let at_ms = u64::from(number).to_be_bytes();
+        let due = Key::new(KeySpace::NoticeDue, &[token.as_bytes(), &[1], &at_ms, &id]);
+        batch.put(due, Precondition::Any, vec![]);
+        let notice = Key::new(KeySpace::TransferNotice, &[&id]);
+        batch.put(notice, Precondition::Any, vec![0xff; 3]);
+    }
+    shop.world.store.commit(batch).await.unwrap();
+    let hash = pay(&anvil, &shop.address, 5).await;
+    anvil.mine(10).await;
+    shop.until("it is final", async |_| receiver.events().len() >= 2)
+        .await;
+    let expected = vec![confirmed(), finalized()];
+    assert_eq!(
+        receiver.stages(),
+        BTreeMap::from([(value(&hash), expected)])
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys__should_not_be_shown_any_more_once_they_were_changed() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let mut shop = Shop::open(&receiver, &[&anvil.url], 1).await;
+    let old = WebhookKeys::new(&[7; 32], None).public();
+    let next = WebhookKeys::new(&[8; 32], None);
+    let new = next.public();
+    assert_eq!(shop.gateway.webhook_keys().await.unwrap(), old);
+    shop.world.webhooks.keys = Some(Arc::new(next));
+    shop.restart(&[&anvil.url]).await;
+    // Receivers may get what was signed with the old one just now.
+    shop.until("the new one is shown", async |shop| {
+        let shown = shop.gateway.webhook_keys().await.unwrap();
+        shown.contains(&new[0]) && shown.contains(&old[0])
+    })
+    .await;
+    shop.world.pass(60 * 60 * 1_000);
+    shop.restart(&[&anvil.url]).await;
+    shop.until("the old one is gone", async |shop| {
+        shop.gateway.webhook_keys().await.unwrap() == new
+    })
+    .await;
+    let stored = covault_actors::store::Scan::prefix(KeySpace::WebhookKey, &[], 10);
+    shop.until("nothing is left of it", async |shop| {
+        shop.world.store.scan(&stored).await.unwrap().len() == 1
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clock_that_jumps__should_not_give_events_up() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    receiver.answer(500);
+    let shop = Shop::open(&receiver, &[&anvil.url], 1).await;
+    pay(&anvil, &shop.address, 5).await;
+    anvil.mine(3).await;
+    shop.until("it is tried", async |_| !receiver.requests().is_empty())
+        .await;
+    shop.world.pass(4 * 24 * 60 * 60 * 1_000);
+    let before = receiver.requests().len();
+    shop.until("it is tried again", async |_| {
+        receiver.requests().len() >= before + 2
+    })
+    .await;
+    assert!(receiver.requests().len() < 20);
+    assert_eq!(shop.events("dead").await, []);
+    // It is given up in the end.
+    shop.until("it is given up", async |shop| {
+        shop.events("dead").await.len() == 1
+    })
+    .await;
+    assert!(receiver.requests().len() >= 20);
+}
