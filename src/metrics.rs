@@ -119,6 +119,10 @@ pub fn orchestrator_gauges(gateway: Gateway, bus: Arc<dyn Bus>) -> GaugeCollecto
             text.shares(gateway.vault_share());
             text.stuck(&gateway.backlog());
             text.deposits(&gateway.follows());
+            match gateway.unowned_chains().await {
+                Ok(chains) => text.unowned(&chains),
+                Err(fault) => tracing::warn!(?fault, "metrics without who follows the chains"),
+            }
             let name = "covault_event_listeners";
             text.family(name, "Event listeners");
             text.sample(name, &[], gateway.listeners());
@@ -198,6 +202,16 @@ impl PrometheusText {
         for (chain, counts) in follows {
             let stopped = u8::from(counts.is_stopped);
             self.sample(name, &[("chain", &chain.to_string())], stopped);
+        }
+    }
+
+    fn unowned(&mut self, chains: &BTreeMap<FollowedChain, bool>) {
+        let name = "covault_deposits_unowned";
+        let help = "Whether no process follows a chain that one of them is to follow";
+        self.family(name, help);
+        for (chain, is_unowned) in chains {
+            let unowned = u8::from(*is_unowned);
+            self.sample(name, &[("chain", &chain.to_string())], unowned);
         }
     }
 

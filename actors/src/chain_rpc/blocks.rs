@@ -16,6 +16,19 @@ pub struct ChainBlock {
     pub candidates: Vec<Candidate>,
 }
 
+/// Of the final blocks that nodes name, those for which so many have to agree: as many name it or a newer one. The newest
+/// first.
+pub fn final_blocks(mut named: Vec<BlockRef>, agree: usize) -> Vec<BlockRef> {
+    named.sort_by_key(|block| std::cmp::Reverse(block.number));
+    named.split_off(agree.saturating_sub(1).min(named.len()))
+}
+
+/// The newest block that so many of these nodes have; `None` when fewer have said anything.
+pub fn newest_of(mut numbers: Vec<u64>, agree: usize) -> Option<u64> {
+    numbers.sort_unstable_by_key(|number| std::cmp::Reverse(*number));
+    numbers.get(agree.saturating_sub(1)).copied()
+}
+
 /// What the nodes of a chain say of its blocks, where as many say the same as have to agree. An answer that
 /// contradicts itself is an error: nothing is made up, and nothing is left out.
 #[async_trait]
@@ -26,11 +39,17 @@ pub trait BlockSource: Send + Sync {
     /// [`ChainError::Unknown`] when the nodes do not say it now.
     async fn newest(&self) -> Result<u64, ChainError>;
 
-    /// The newest block that cannot be replaced; `None` when the nodes have no word for it.
+    /// Blocks that cannot be replaced by the word of as many nodes as have to agree, the newest first: one of them may be
+    /// a lie, which is then on no chain that was followed. None when the nodes have no word for it.
     ///
     /// # Errors
     /// [`ChainError::Unknown`] when the nodes do not say it now.
-    async fn newest_final(&self) -> Result<Option<BlockRef>, ChainError>;
+    async fn newest_final(&self) -> Result<Vec<BlockRef>, ChainError>;
+
+    /// Bytes of the longest answer since this was last asked.
+    fn take_longest(&self) -> usize {
+        0
+    }
 
     /// The block with a number, with the transfers of these tokens; `None` when there is none yet.
     ///
@@ -63,4 +82,32 @@ pub trait BlockSource: Send + Sync {
         block: &BlockRef,
         candidates: &[Candidate],
     ) -> Result<Vec<Transfer>, ChainError>;
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn newest_and_final__should_be_what_enough_nodes_have() {
+        assert_eq!(newest_of(vec![7, 9, 8], 2), Some(8));
+        assert_eq!(newest_of(vec![0, 9, u64::MAX], 2), Some(9));
+        assert_eq!(newest_of(vec![9], 1), Some(9));
+        assert_eq!(newest_of(vec![9], 2), None);
+        let block = |number: u64| BlockRef {
+            number,
+            hash: [0; 32],
+        };
+        let of = |numbers: &[u64], agree| {
+            let named = numbers.iter().map(|number| block(*number));
+            let found = final_blocks(named.collect(), agree).into_iter();
+            found.map(|block| block.number).collect::<Vec<_>>()
+        };
+        // One is stuck, one is ahead of all others.
+        assert_eq!(of(&[5, 0, 6], 2), [5, 0]);
+        assert_eq!(of(&[5, u64::MAX, 6], 2), [6, 5]);
+        assert_eq!(of(&[5], 1), [5]);
+        assert!(of(&[5], 2).is_empty());
+    }
 }

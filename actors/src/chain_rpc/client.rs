@@ -255,6 +255,11 @@ impl<P: Protocol> Client<P> {
         self.pool.health()
     }
 
+    /// As [`NodePool::take_longest`].
+    pub fn take_longest(&self) -> usize {
+        self.pool.take_longest()
+    }
+
     /// Random bytes.
     pub fn random<const N: usize>(&self) -> [u8; N] {
         self.pool.random()
@@ -400,6 +405,34 @@ impl<P: Protocol> Client<P> {
         let refusal = refusals.pop().filter(|_| said.is_empty());
         let none = || refusal.map_or_else(|| self.disagree(subject), CallError::Node);
         self.agreed_of(&said).ok_or_else(none)
+    }
+
+    /// As [`Client::seconded`], of what some of the nodes may not have yet: nothing then.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn seconded_or_none<C, T>(&self, call: C) -> Result<Option<T>, CallError<P::Refusal>>
+    where
+        C: Call<P, Answer = Option<T>>,
+        T: PartialEq + Clone + Send,
+    {
+        let subject = call.subject();
+        let (mut found, mut is_absent, mut refusal) = (Vec::new(), false, None);
+        for answer in self.voices(call, Option::eq).await? {
+            match answer {
+                Ok(Some(one)) => found.push(one),
+                Ok(None) => is_absent = true,
+                Err(one) => refusal = Some(one),
+            }
+        }
+        match self.agreed_of(&found) {
+            Some(one) => Ok(Some(one)),
+            None if is_absent && found.len() < self.agree() => Ok(None),
+            None => Err(match refusal.filter(|_| found.is_empty()) {
+                Some(refusal) => CallError::Node(refusal),
+                None => self.disagree(subject),
+            }),
+        }
     }
 
     /// The highest that as many nodes say as have to agree.

@@ -1,5 +1,6 @@
 //! Clients of chain nodes.
 
+mod answers;
 mod aptos;
 mod bitcoin;
 mod blocks;

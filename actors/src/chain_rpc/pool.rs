@@ -34,6 +34,7 @@ use secrecy::ExposeSecret as _;
 use tokio::time::Instant;
 
 use super::{
+    answers::{self, AnswerBody},
     endpoints::{ChainEndpoints, ChainKey, NodeAuth, NodeEndpoint},
     exchange::{NodeRequest, NodeRequestBody, NodeResponse, ParsedResponse},
     health::{EndpointHealth, NodeHealth},
@@ -47,6 +48,10 @@ pub use submit::{Objection, ObjectionKind};
 const UNREAD: &str = "the node's answer was not read";
 /// What is said of a longer one.
 pub(super) const TOO_LONG: &str = "the node's answer is too long";
+/// What is said of one that would fill the memory.
+const STUFFED: &str = "the node's answer is of too many values";
+/// What is said of one that was not read in time because of others.
+const WAITED: &str = "too many long answers came at once";
 /// Most calls to one node that are in progress at once.
 pub const CALLS_PER_NODE: usize = 128;
 /// Statuses by which a node says that it has too much to do.
@@ -98,6 +103,7 @@ pub struct NodePool {
     check: Option<Arc<ChainCheck>>,
     /// The node that answered last; asked first.
     preferred: AtomicUsize,
+    longest: Arc<AtomicUsize>,
     ports: PoolPorts,
 }
 
@@ -115,6 +121,8 @@ struct PoolNode {
     checked: AtomicBool,
     /// The call that asks it now.
     checking: Mutex<Option<WeakShared<RunningCheck>>>,
+    /// Bytes of the longest answer of late, of all nodes of the chain.
+    longest: Arc<AtomicUsize>,
     ports: PoolPorts,
 }
 
@@ -198,6 +206,7 @@ impl NodePool {
         let far = client().build().map_err(Fault::bug)?;
         // A proxy of the environment cannot reach this machine's own nodes.
         let near = client().no_proxy().build().map_err(Fault::bug)?;
+        let longest = Arc::<AtomicUsize>::default();
         let nodes = endpoints
             .nodes
             .iter()
@@ -223,6 +232,7 @@ impl NodePool {
                     line: CallLine::new(ports.calls_per_node),
                     checked: AtomicBool::new(false),
                     checking: Mutex::default(),
+                    longest: Arc::clone(&longest),
                     ports: ports.clone(),
                 }))
             })
@@ -234,6 +244,7 @@ impl NodePool {
             timeout,
             check: None,
             preferred: AtomicUsize::new(0),
+            longest,
             ports,
         })
     }
@@ -281,6 +292,11 @@ impl NodePool {
     /// Whether all nodes are on this machine.
     pub fn is_local(&self) -> bool {
         self.nodes.iter().all(|node| is_loopback(&node.url))
+    }
+
+    /// Bytes of the longest answer since this was last asked.
+    pub fn take_longest(&self) -> usize {
+        self.longest.swap(0, Ordering::Relaxed)
     }
 
     /// How the nodes are doing.
@@ -732,9 +748,10 @@ impl PoolNode {
             true => time.min(self.timeout),
             false => time,
         });
-        let answer = self.send(call, within).await.map(|answer| {
+        let answer = self.send(call, within).await.map(|(answer, _held)| {
             let is_too_much = TOO_MUCH.contains(&answer.status);
-            (is_too_much, read(&answer))
+            let bytes = answer.body.len();
+            (is_too_much, answers::read_aside(bytes, || read(&answer)))
         });
         let was_taken = matches!(
             &answer,
@@ -751,7 +768,7 @@ impl PoolNode {
         &self,
         call: &NodeRequest,
         within: Option<Duration>,
-    ) -> Result<NodeResponse, NodeFailure> {
+    ) -> Result<(NodeResponse, AnswerBody), NodeFailure> {
         // Without the URL, which may hold an access key.
         let silent = |error: reqwest::Error| {
             let is_late = error.is_timeout() && !error.is_connect();
@@ -779,18 +796,32 @@ impl PoolNode {
         let mut response = request.send().await.map_err(silent)?;
         let status = response.status().as_u16();
         let headers = response.headers().clone();
-        let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(silent)? {
+        let mut body = AnswerBody::default();
+        loop {
+            let chunk = match response.chunk().await {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) => break,
+                Err(error) if error.is_timeout() && body.has_waited() => {
+                    return Err(NodeFailure::NotAsked(WAITED.into()));
+                }
+                Err(error) => return Err(silent(error)),
+            };
             if body.len() + chunk.len() > call.max_answer {
                 return Err(NodeFailure::Lost(TOO_LONG.into()));
             }
-            body.extend_from_slice(&chunk);
+            body.add(&chunk).await;
         }
-        Ok(NodeResponse {
+        self.longest.fetch_max(body.len(), Ordering::Relaxed);
+        let bytes = body.take();
+        if answers::is_stuffed(&bytes) {
+            return Err(NodeFailure::Lost(STUFFED.into()));
+        }
+        let response = NodeResponse {
             status,
             headers,
-            body,
-        })
+            body: bytes,
+        };
+        Ok((response, body))
     }
 }
 

@@ -40,6 +40,8 @@ use crate::{
 
 /// Blocks that are asked for at the same time, and written in one commit.
 const WINDOW: u64 = 16;
+/// Blocks of which a part is longer than so many bytes are asked for one after the other.
+const LONG_ANSWER: usize = 4 << 20;
 /// Blocks that become final in one commit, at most.
 const MOST_FINALIZED: u64 = 1_000;
 /// Rows that one question to the store names.
@@ -65,6 +67,8 @@ pub struct FollowerState {
     /// What was last said about it, so that an outage is told once.
     said: Option<String>,
     failures: u32,
+    /// Blocks that are asked for at the same time now.
+    window: u64,
 }
 
 /// What a look came to.
@@ -141,6 +145,7 @@ impl FollowerState {
             known: None,
             said: None,
             failures: 0,
+            window: WINDOW,
         }
     }
 
@@ -222,8 +227,14 @@ impl FollowerState {
             policy,
             source,
             routes: &routes,
+            window: self.window,
         };
-        let (mut known, progress) = follow.look(known).await?;
+        let looked = follow.look(known).await;
+        self.window = match source.take_longest() {
+            long if long > LONG_ANSWER => 1,
+            _ => self.window.saturating_mul(2).min(WINDOW),
+        };
+        let (mut known, progress) = looked?;
         let progress = match progress {
             Progress::AtHead => follow.rescan(&mut known).await?,
             other => other,
@@ -254,13 +265,13 @@ pub(super) struct Follow<'a> {
     policy: FollowPolicy,
     source: &'a dyn BlockSource,
     routes: &'a Routes,
+    window: u64,
 }
 
 /// The newest final block, as it is told.
-#[derive(Clone, Copy)]
 enum Finality {
-    /// This one.
-    Block(BlockRef),
+    /// The first of these that was followed.
+    Named(Vec<BlockRef>),
     /// The one with so many blocks on it.
     Below(u64),
 }
@@ -300,7 +311,10 @@ impl Follow<'_> {
         let final_block = match finality {
             Finality::Below(depth) => head.number.checked_sub(depth),
             // Only by its hash: blocks below it are final because it stands on them.
-            Finality::Block(block) => ring.has(&block).then_some(block.number),
+            Finality::Named(blocks) => {
+                let followed = blocks.iter().find(|block| ring.has(block));
+                followed.map(|block| block.number)
+            }
         };
         let most = before.1.number.saturating_add(MOST_FINALIZED);
         let final_block = final_block.and_then(|number| ring.get(number.min(most)));
@@ -349,13 +363,12 @@ impl Follow<'_> {
         if let Some(depth) = self.policy.final_after {
             return Ok(Finality::Below(depth));
         }
-        match self.source.newest_final().await? {
-            Some(block) => Ok(Finality::Block(block)),
-            None => Err(FollowError::Nodes(
-                "the nodes name no block that is final; set final_after of the chain if they never do"
-                    .into(),
-            )),
+        let named = self.source.newest_final().await?;
+        if named.is_empty() {
+            let reason = "the nodes name no block that is final; set final_after of the chain if they never do";
+            return Err(FollowError::Nodes(reason.into()));
         }
+        Ok(Finality::Named(named))
     }
 
     /// Begins at a final block from before anybody was told an address.
@@ -365,7 +378,7 @@ impl Follow<'_> {
         finality: Finality,
     ) -> Result<(u64, HeaderRing), FollowError> {
         let header = match finality {
-            Finality::Block(block) => self.source.header_of(&block).await?,
+            Finality::Named(blocks) => self.first_known(&blocks).await?,
             Finality::Below(depth) => self.source.header_at(newest.saturating_sub(depth)).await?,
         };
         let since_ms = start::since_ms(self.services, self.chain).await?;
@@ -378,13 +391,25 @@ impl Follow<'_> {
         Ok((version, ring))
     }
 
+    /// The header of the first of these blocks that the nodes have.
+    async fn first_known(&self, blocks: &[BlockRef]) -> Result<BlockHeader, FollowError> {
+        let mut problem = FollowError::Nodes("the nodes name no block that is final".into());
+        for block in blocks {
+            match self.source.header_of(block).await {
+                Ok(header) => return Ok(header),
+                Err(error) => problem = error.into(),
+            }
+        }
+        Err(problem)
+    }
+
     /// Blocks from this one on, without a gap: one window at most.
     pub(super) async fn blocks(
         &self,
         first: u64,
         last: u64,
     ) -> Result<Vec<ChainBlock>, FollowError> {
-        let last = last.min(first.saturating_add(WINDOW - 1));
+        let last = last.min(first.saturating_add(self.window.saturating_sub(1)));
         let tokens = self.routes.tokens(self.chain);
         let numbers = first..=last;
         let asked = join_all(numbers.map(|number| self.source.block(number, &tokens))).await;

@@ -157,7 +157,7 @@ mod tests {
             unreachable!()
         }
 
-        async fn newest_final(&self) -> Result<Option<BlockRef>, ChainError> {
+        async fn newest_final(&self) -> Result<Vec<BlockRef>, ChainError> {
             unreachable!()
         }
 

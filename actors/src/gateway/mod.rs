@@ -405,6 +405,14 @@ impl Gateway {
         self.inner.services.counters.follows()
     }
 
+    /// The chains that any process is to follow, and whether none does now.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn unowned_chains(&self) -> Result<BTreeMap<FollowedChain, bool>, Fault> {
+        leases::unowned_chains(&self.inner.services).await
+    }
+
     /// How the nodes of the chains are doing.
     pub fn chain_nodes(&self) -> Vec<EndpointHealth> {
         self.inner.services.chains.health()

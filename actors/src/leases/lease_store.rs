@@ -3,8 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use covault_core::{
+    deposit::transfer::FollowedChain,
     fault::{Class, Fault},
-    ids::VaultId,
+    ids::{OrchestratorId, VaultId},
 };
 
 use super::{Lease, LeaseRow, LeaseScope, MAX_MEMBERS, MemberRow, member, member_of, preferred};
@@ -222,6 +223,40 @@ pub async fn first_lease(services: &Services, vault: VaultId) -> Result<(LeaseRo
         term: 1,
     };
     Ok((stored, mine))
+}
+
+/// The chains that this process or another one has in its configuration, and whether none of them follows it now.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn unowned_chains(services: &Services) -> Result<BTreeMap<FollowedChain, bool>, Fault> {
+    let (me, eligible) = (services.held_leases.me(), services.held_leases.eligible());
+    let eligible = eligible.unwrap_or_default();
+    let mut followers: BTreeMap<FollowedChain, Vec<OrchestratorId>> = BTreeMap::new();
+    for chain in services.chains.followed() {
+        let able = followers.entry(chain).or_default();
+        able.extend(services.runs_vaults.then_some(me));
+    }
+    for (key, row) in services
+        .store
+        .scan(&Scan::prefix(KeySpace::Member, &[], MAX_MEMBERS))
+        .await?
+    {
+        let live = member_of(&key).filter(|id| eligible.contains(id));
+        if let (Some(id), Ok(member)) = (live, rows::decode::<MemberRow>(&row.value)) {
+            for chain in member.follows {
+                followers.entry(chain).or_default().push(id);
+            }
+        }
+    }
+    let mut unowned = BTreeMap::new();
+    for (chain, able) in followers {
+        let key = LeaseScope::Chain(chain).key();
+        let stored = services.load::<LeaseRow>(&key).await?;
+        let owner = stored.and_then(|(stored, _)| stored.owner);
+        unowned.insert(chain, !owner.is_some_and(|owner| able.contains(&owner)));
+    }
+    Ok(unowned)
 }
 
 /// What is done once for all vaults, where that is here: the services to do it with.

@@ -20,7 +20,6 @@ use super::{
     lease_store::{MAX_LEASES_PER_COMMIT, leases, of_no_vault, release, take, take_all},
     member, member_of,
     members::MemberTable,
-    preferred,
 };
 use crate::{
     nodes,
@@ -221,6 +220,8 @@ impl LeaseManagerState {
             at_ms: services.now_ms(),
             moves: held_leases.moves(),
             leaving: self.leaving,
+            follows: services.chains.followed().collect(),
+            sends_webhooks: services.webhooks.keys.is_some(),
         };
         let key = member(held_leases.me());
         let expect = match self.version {
@@ -302,7 +303,7 @@ impl LeaseManagerState {
         let (mut wanted, mut leaving) = (Vec::new(), Vec::new());
         for (scope, stored) in leases {
             let owner = stored.as_ref().and_then(|(stored, _)| stored.owner);
-            let preferred = preferred(*scope, eligible.iter().copied());
+            let preferred = self.members.preferred(*scope, &eligible);
             if let (Some((_, version)), true) = (stored, owner == Some(me)) {
                 if self.moving.contains(scope) {
                     continue;
@@ -362,8 +363,8 @@ impl LeaseManagerState {
         let me = self.services.held_leases.me();
         leases.iter().any(|(scope, stored)| {
             let mine = stored.as_ref().and_then(|(stored, _)| stored.owner) == Some(me);
-            mine && preferred(*scope, eligible.iter().copied())
-                .is_some_and(|preferred| preferred != me)
+            let preferred = self.members.preferred(*scope, &eligible);
+            mine && preferred.is_some_and(|preferred| preferred != me)
         })
     }
 

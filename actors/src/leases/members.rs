@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use covault_core::ids::OrchestratorId;
 
-use super::MemberRow;
+use super::{LeaseScope, MemberRow, preferred};
 
 /// What is seen of one.
 struct ObservedMember {
@@ -82,6 +82,21 @@ impl MemberTable {
         eligible
     }
 
+    /// The one of these that is to have something: of those that can do it.
+    pub fn preferred(
+        &self,
+        scope: LeaseScope,
+        eligible: &[OrchestratorId],
+    ) -> Option<OrchestratorId> {
+        let eligible = eligible.iter().copied();
+        preferred(scope, eligible.filter(|id| self.can_do(*id, scope)))
+    }
+
+    fn can_do(&self, id: OrchestratorId, scope: LeaseScope) -> bool {
+        let seen = self.seen.get(&id);
+        seen.is_some_and(|seen| seen.member.can_do(scope))
+    }
+
     /// Whether it has been alive for as long as the lease time: worth moving something to.
     pub fn is_settled(&self, id: OrchestratorId, lease_ms: u64) -> bool {
         self.seen
@@ -114,6 +129,8 @@ impl MemberTable {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
+    use covault_core::{deposit::transfer::FollowedChain, ids::VaultId};
+
     use super::*;
 
     const LEASE: u64 = 5_000;
@@ -131,8 +148,35 @@ mod tests {
             at_ms: 0,
             moves: 0,
             leaving: false,
+            follows: Vec::new(),
+            sends_webhooks: false,
         };
         (id(number), version, member)
+    }
+
+    #[test]
+    fn preferred__should_be_one_that_can_do_it() {
+        let chain = FollowedChain::Evm(1);
+        let all = [id(1), id(2)];
+        let scopes = [LeaseScope::Chain(chain), LeaseScope::Webhooks];
+        for able in [1, 2] {
+            let rows = [1, 2].map(|number| {
+                let (id, version, mut member) = row(number, 7);
+                if number == able {
+                    (member.follows, member.sends_webhooks) = (vec![chain], true);
+                }
+                (id, version, member)
+            });
+            let mut members = MemberTable::default();
+            members.observe(rows, 0, MOST);
+            for scope in scopes {
+                assert_eq!(members.preferred(scope, &all), Some(id(able)));
+            }
+            let other = LeaseScope::Chain(FollowedChain::Evm(2));
+            assert_eq!(members.preferred(other, &all), None);
+            let vault = LeaseScope::Vault(VaultId::from_bytes([1; 16]));
+            assert_eq!(members.preferred(vault, &all), preferred(vault, all));
+        }
     }
 
     #[test]

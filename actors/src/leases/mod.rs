@@ -27,7 +27,7 @@ use crate::store::{Key, KeySpace};
 pub use fence::{CommitGuard, GuardedStore, LeaseFence, LogListener, RestoreFence, UnleasedGuard};
 pub use hot_rows::Tenure;
 pub use lease::{HeldLeases, Lease, LeaseGuard};
-pub use lease_store::{first_lease, maintenance_lease, release_all, take_all};
+pub use lease_store::{first_lease, maintenance_lease, release_all, take_all, unowned_chains};
 pub use manager::{LeaseManager, Msg as LeaseManagerMsg};
 pub use placement::preferred;
 
@@ -59,6 +59,21 @@ pub struct MemberRow {
     pub moves: u64,
     /// It is stopping: it gets no more leases.
     pub leaving: bool,
+    /// The chains that it can follow, by its configuration.
+    pub follows: Vec<FollowedChain>,
+    /// It has a key to sign webhooks with.
+    pub sends_webhooks: bool,
+}
+
+impl MemberRow {
+    /// Whether it can do what a lease is for: processes may have different configurations.
+    pub fn can_do(&self, scope: LeaseScope) -> bool {
+        match scope {
+            LeaseScope::Vault(_) | LeaseScope::Maintenance => true,
+            LeaseScope::Chain(chain) => self.follows.contains(&chain),
+            LeaseScope::Webhooks => self.sends_webhooks,
+        }
+    }
 }
 
 /// What a lease is for.

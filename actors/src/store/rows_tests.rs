@@ -758,6 +758,8 @@ fn leases__should_stay_readable() {
         at_ms: 12,
         moves: 2,
         leaving: true,
+        follows: vec![FollowedChain::Evm(1), FollowedChain::Tron],
+        sends_webhooks: true,
     };
     check("member-v1", &member);
     let node = NodeView {

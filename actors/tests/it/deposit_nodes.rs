@@ -4,20 +4,27 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use covault_actors::{chain_rpc::ChainClients, gateway::FollowCounts, store::memory::MemoryStore};
+use covault_core::deposit::transfer::FollowedChain;
 use serde_json::{Value, json};
 
 use crate::{
     deposit_chain::{
-        PAYER, Receiver, Shop, TRANSFER, USDT, confirmed, finalized, log, node, pay, pay_token,
-        value, world,
+        PAYER, Receiver, Shop, TRANSFER, USDT, chains, confirmed, finalized, log, node, pay,
+        pay_token, value, world,
     },
     evm_anvil::Way,
+    world::CHAIN,
 };
+
+fn counts(shop: &Shop) -> FollowCounts {
+    shop.gateway.follows()[&FollowedChain::Evm(CHAIN)]
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn payment_before_the_nodes_first_answered__should_be_told() {
@@ -144,5 +151,103 @@ async fn liar_beside_an_honest_node__should_neither_hide_nor_invent_anything() {
     shop.until("it is final", async |_| receiver.events().len() >= 2)
         .await;
     let expected = BTreeMap::from([(log(&token), vec![confirmed(), finalized()])]);
+    assert_eq!(receiver.stages(), expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_stuck_node_of_three__should_stop_neither_blocks_nor_finality() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let first = anvil
+        .call("eth_getBlockByNumber", json!(["0x0", false]))
+        .await;
+    let stuck = anvil
+        .behind(move |call| match call["method"].as_str() {
+            Some("eth_blockNumber") => Way::Answered(json!("0x0")),
+            Some("eth_getBlockByNumber") if call["params"][0] == "finalized" => {
+                Way::Answered(first.clone())
+            }
+            _ => Way::Open,
+        })
+        .await;
+    let urls = [stuck.as_str(), &anvil.url, &anvil.url];
+    let shop = Shop::open(&receiver, &urls, 2).await;
+    let coin = pay(&anvil, &shop.address, 5).await;
+    anvil.mine(10).await;
+    shop.until("it is final", async |_| receiver.events().len() >= 2)
+        .await;
+    let expected = BTreeMap::from([(value(&coin), vec![confirmed(), finalized()])]);
+    assert_eq!(receiver.stages(), expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_that_is_a_block_behind__should_be_waited_for_without_a_failure() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let newest = Arc::new(AtomicU64::new(20));
+    let at = Arc::clone(&newest);
+    let behind = anvil
+        .behind(move |call| {
+            let newest = at.load(Ordering::SeqCst);
+            let asked = call["params"][0].as_str().unwrap_or_default();
+            let asked = u64::from_str_radix(asked.trim_start_matches("0x"), 16);
+            match call["method"].as_str() {
+                Some("eth_blockNumber") => Way::Answered(json!(format!("{newest:#x}"))),
+                Some("eth_getBlockByNumber") if asked.is_ok_and(|number| number > newest) => {
+                    Way::Answered(Value::Null)
+                }
+                _ => Way::Open,
+            }
+        })
+        .await;
+    let shop = Shop::open(&receiver, &[&anvil.url, &behind], 2).await;
+    shop.until("all is followed", async |shop| counts(shop).head == 20)
+        .await;
+    let before = counts(&shop).failures;
+    let coin = pay(&anvil, &shop.address, 5).await;
+    for number in 21..=30 {
+        anvil.mine(1).await;
+        tokio::time::sleep(Duration::from_millis(120)).await;
+        assert_eq!(counts(&shop).head, number - 1);
+        newest.store(number, Ordering::SeqCst);
+        shop.until("the block is followed", async |shop| {
+            counts(shop).head == number
+        })
+        .await;
+    }
+    assert_eq!(counts(&shop).failures, before);
+    shop.until("it is final", async |_| receiver.events().len() >= 2)
+        .await;
+    let expected = BTreeMap::from([(value(&coin), vec![confirmed(), finalized()])]);
+    assert_eq!(receiver.stages(), expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chain__should_be_followed_by_a_process_that_has_it_in_its_configuration() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let mut shared = world();
+    shared.store = Arc::new(MemoryStore::shared());
+    let mut shop = Shop::open_in(shared, &receiver, &[&anvil.url], 1).await;
+    let mut others = Vec::new();
+    let mut expected = BTreeMap::new();
+    // Which of the processes would be preferred is chance.
+    for _ in 0..4 {
+        let store = Arc::clone(&shop.world.store);
+        others.push(shop.world.start_with(store, ChainClients::default()).await);
+        shop.gateway.leave().await;
+        shop.gateway.stop().await;
+        let store = Arc::clone(&shop.world.store);
+        let chains = chains(&shop.world, &[&anvil.url], 1);
+        shop.gateway = shop.world.start_with(store, chains).await;
+        let coin = pay(&anvil, &shop.address, 5).await;
+        expected.insert(value(&coin), vec![confirmed(), finalized()]);
+        anvil.mine(10).await;
+        let count = 2 * expected.len();
+        shop.until("it is final", async |_| receiver.events().len() >= count)
+            .await;
+        let owned = BTreeMap::from([(FollowedChain::Evm(CHAIN), false)]);
+        shop.until("all know that", async |_| {
+            others.last().unwrap().unowned_chains().await.unwrap() == owned
+        })
+        .await;
+    }
     assert_eq!(receiver.stages(), expected);
 }

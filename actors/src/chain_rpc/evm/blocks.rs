@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use super::{EvmNode, FINAL_DEPTH, knows_no_such_block};
 use crate::chain_rpc::{
     BlockSource, ChainBlock, ChainError,
+    blocks::{final_blocks, newest_of},
     client::Call as _,
     exchange::ParsedResponse,
     jsonrpc::{RpcCall, RpcCallError, RpcCalls, quantity},
@@ -139,34 +140,48 @@ impl BlockSource for EvmNode {
         let number = |number: &Value| u64::try_from(quantity(number)?).ok();
         // Nodes are some blocks apart, and one that is far ahead of the others lies.
         let same = |one: &u64, other: &u64| one.abs_diff(*other) <= FINAL_DEPTH;
-        let call = RpcCall("eth_blockNumber", json!([]));
-        Ok(self.rpc.query_quorum_by(call, number, same).await?)
+        let call = RpcCall("eth_blockNumber", json!([])).taking(number);
+        let said = self.rpc.voices(call, same).await?;
+        let numbers = said.into_iter().collect::<Result<Vec<_>, _>>();
+        let numbers = numbers.map_err(RpcCallError::Node)?;
+        newest_of(numbers, self.rpc.agree())
+            .ok_or_else(|| self.rpc.disagree("the newest block").into())
     }
 
-    /// The lowest that one of the nodes names that have to agree: they are some blocks apart, and one that is ahead may
-    /// lie.
-    async fn newest_final(&self) -> Result<Option<BlockRef>, ChainError> {
+    async fn newest_final(&self) -> Result<Vec<BlockRef>, ChainError> {
         let call = RpcCall("eth_getBlockByNumber", json!(["finalized", false]));
         let call = call.reading(|block: &Value| match block {
             // A chain that has just begun.
             Value::Null => ParsedResponse::Value(None),
             block => taken(read_header(block).map(|header| Some(header.block))),
         });
-        let said = self.rpc.voices(call, |_, _| true).await?;
-        let mut lowest: Option<BlockRef> = None;
-        for one in said {
+        // All are asked where one is stuck, or lies.
+        let same = |one: &Option<BlockRef>, other: &Option<BlockRef>| match (one, other) {
+            (Some(one), Some(other)) => one.number.abs_diff(other.number) <= FINAL_DEPTH,
+            (one, other) => one == other,
+        };
+        let (mut named, mut without_word, mut refusal) = (Vec::new(), 0_usize, None);
+        for one in self.rpc.voices(call, same).await? {
             match one {
-                Ok(Some(block)) => {
-                    lowest = lowest
-                        .filter(|lowest| lowest.number <= block.number)
-                        .or(Some(block));
+                Ok(Some(block)) => named.push(block),
+                Ok(None) => without_word = without_word.saturating_add(1),
+                Err(error) if knows_no_such_block(&error) => {
+                    without_word = without_word.saturating_add(1);
                 }
-                Ok(None) => return Ok(None),
-                Err(error) if knows_no_such_block(&error) => return Ok(None),
-                Err(error) => return Err(RpcCallError::Node(error).into()),
+                Err(error) => refusal = Some(error),
             }
         }
-        Ok(lowest)
+        let agree = self.rpc.agree();
+        let blocks = final_blocks(named, agree);
+        match refusal {
+            _ if !blocks.is_empty() || without_word >= agree => Ok(blocks),
+            Some(refusal) => Err(RpcCallError::Node(refusal).into()),
+            None => Err(self.rpc.disagree("the newest final block").into()),
+        }
+    }
+
+    fn take_longest(&self) -> usize {
+        self.rpc.take_longest()
     }
 
     async fn block(
@@ -185,7 +200,7 @@ impl BlockSource for EvmNode {
                 }
             })),
         });
-        let Some(block) = self.rpc.agreed(call, Option::eq).await? else {
+        let Some(block) = self.rpc.seconded_or_none(call).await? else {
             return Ok(None);
         };
         let mut candidates: Vec<_> = block.values().collect();

@@ -1,5 +1,5 @@
 //! Blocks of TRON: `getblockbynum`, and `gettransactioninfobyblocknum` for what became of its transactions. Final is what
-//! `walletsolidity/getnowblock` says.
+//! `walletsolidity` calls the newest.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +12,13 @@ use serde_json::{Value, json};
 
 use super::{
     TronNode,
-    http::{post, solid},
+    http::{TronQuery, post, solid},
 };
 use crate::chain_rpc::{
-    BlockSource, ChainBlock, ChainError, client::Call as _, exchange::ParsedResponse,
+    BlockSource, ChainBlock, ChainError,
+    blocks::{final_blocks, newest_of},
+    client::Call as _,
+    exchange::ParsedResponse,
 };
 
 /// How far the newest blocks of nodes may be apart.
@@ -39,22 +42,53 @@ fn header_if(block: &Value, is_it: impl Fn(&BlockRef) -> bool) -> ParsedResponse
     )
 }
 
+impl TronNode {
+    /// The headers of the newest blocks that nodes name, of as many as have to agree. Whole blocks are megabytes: only
+    /// nodes that do not know a call for headers are asked for them.
+    async fn newest_headers(
+        &self,
+        of: fn(&str, Value) -> TronQuery,
+        subject: &'static str,
+    ) -> Result<Vec<BlockRef>, ChainError> {
+        let same =
+            |one: &BlockRef, other: &BlockRef| one.number.abs_diff(other.number) <= MOST_APART;
+        let read = |block: &Value| taken(read_header(block).map(|header| header.block));
+        let header = of("getblock", json!({"detail": false})).about(subject);
+        let said = self
+            .http
+            .query_several_best_effort(header.reading(read))
+            .await;
+        let said: Vec<_> = said.into_iter().flatten().collect();
+        let is_enough = said.len() >= self.http.agree();
+        if is_enough
+            && said
+                .iter()
+                .all(|one| said.iter().all(|other| same(one, other)))
+        {
+            return Ok(said);
+        }
+        let whole = of("getnowblock", json!({})).about(subject).of_blocks();
+        let said = self.http.voices(whole.reading(read), same).await?;
+        Ok(said.into_iter().flatten().collect())
+    }
+}
+
 #[async_trait]
 impl BlockSource for TronNode {
     async fn newest(&self) -> Result<u64, ChainError> {
-        let call = post("getnowblock", json!({})).about("the newest block");
-        let number = |block: &Value| Some(read_header(block).ok()?.block.number);
-        let same = |one: &u64, other: &u64| one.abs_diff(*other) <= MOST_APART;
-        Ok(self.http.query_quorum_by(call, number, same).await?)
+        let said = self.newest_headers(post, "the newest block").await?;
+        let numbers = said.into_iter().map(|block| block.number).collect();
+        newest_of(numbers, self.http.agree())
+            .ok_or_else(|| self.http.disagree("the newest block").into())
     }
 
-    /// The lowest that one of the nodes names that have to agree: one that is ahead may lie.
-    async fn newest_final(&self) -> Result<Option<BlockRef>, ChainError> {
-        let call = solid("getnowblock", json!({})).about("the newest solid block");
-        let call = call.reading(|block: &Value| header_if(block, |_| true));
-        let said = self.http.voices(call, |_, _| true).await?;
-        let blocks = said.into_iter().flatten().map(|header| header.block);
-        Ok(blocks.min_by_key(|block| block.number))
+    async fn newest_final(&self) -> Result<Vec<BlockRef>, ChainError> {
+        let said = self.newest_headers(solid, "the newest solid block").await?;
+        Ok(final_blocks(said, self.http.agree()))
+    }
+
+    fn take_longest(&self) -> usize {
+        self.http.take_longest()
     }
 
     async fn block(
@@ -75,7 +109,7 @@ impl BlockSource for TronNode {
                 }
             }))
         });
-        let Some(block) = self.http.agreed(call, Option::eq).await? else {
+        let Some(block) = self.http.seconded_or_none(call).await? else {
             return Ok(None);
         };
         let call = post("gettransactioninfobyblocknum", json!({"num": number}));
