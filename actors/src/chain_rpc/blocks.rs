@@ -16,6 +16,9 @@ pub struct ChainBlock {
     pub candidates: Vec<Candidate>,
 }
 
+/// How far the newest blocks of nodes that are well may be apart. Where they are further, all nodes are asked.
+pub const APART: u64 = 2;
+
 /// Of the final blocks that nodes name, those for which so many have to agree: as many name it or a newer one. The newest
 /// first.
 pub fn final_blocks(mut named: Vec<BlockRef>, agree: usize) -> Vec<BlockRef> {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use covault_actors::{
-    store::{Batch, Key, KeySpace, Precondition},
+    store::{Batch, Key, KeySpace, Precondition, Scan},
     webhooks::WebhookKeys,
 };
 use covault_core::ids::TokenId;
@@ -43,6 +43,10 @@ async fn keys__should_not_be_shown_any_more_once_they_were_changed() {
     let old = WebhookKeys::new(&[7; 32], None).public();
     let next = WebhookKeys::new(&[8; 32], None);
     let new = next.public();
+    let stored = Scan::prefix(KeySpace::WebhookKey, &[], 10);
+    let rows = async |shop: &Shop| shop.world.store.scan(&stored).await.unwrap().len();
+    shop.until("it is stored", async |shop| rows(shop).await == 1)
+        .await;
     assert_eq!(shop.gateway.webhook_keys().await.unwrap(), old);
     shop.world.webhooks.keys = Some(Arc::new(next));
     shop.restart(&[&anvil.url]).await;
@@ -58,11 +62,8 @@ async fn keys__should_not_be_shown_any_more_once_they_were_changed() {
         shop.gateway.webhook_keys().await.unwrap() == new
     })
     .await;
-    let stored = covault_actors::store::Scan::prefix(KeySpace::WebhookKey, &[], 10);
-    shop.until("nothing is left of it", async |shop| {
-        shop.world.store.scan(&stored).await.unwrap().len() == 1
-    })
-    .await;
+    shop.until("nothing is left of it", async |shop| rows(shop).await == 1)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -13,10 +13,10 @@ use covault_core::{
 use futures::future::try_join_all;
 use serde_json::{Value, json};
 
-use super::{EvmNode, FINAL_DEPTH, knows_no_such_block};
+use super::{EvmNode, knows_no_such_block};
 use crate::chain_rpc::{
     BlockSource, ChainBlock, ChainError,
-    blocks::{final_blocks, newest_of},
+    blocks::{APART, final_blocks, newest_of},
     client::Call as _,
     exchange::ParsedResponse,
     jsonrpc::{RpcCall, RpcCallError, RpcCalls, quantity},
@@ -138,8 +138,7 @@ impl EvmNode {
 impl BlockSource for EvmNode {
     async fn newest(&self) -> Result<u64, ChainError> {
         let number = |number: &Value| u64::try_from(quantity(number)?).ok();
-        // Nodes are some blocks apart, and one that is far ahead of the others lies.
-        let same = |one: &u64, other: &u64| one.abs_diff(*other) <= FINAL_DEPTH;
+        let same = |one: &u64, other: &u64| one.abs_diff(*other) <= APART;
         let call = RpcCall("eth_blockNumber", json!([])).taking(number);
         let said = self.rpc.voices(call, same).await?;
         let numbers = said.into_iter().collect::<Result<Vec<_>, _>>();
@@ -157,7 +156,7 @@ impl BlockSource for EvmNode {
         });
         // All are asked where one is stuck, or lies.
         let same = |one: &Option<BlockRef>, other: &Option<BlockRef>| match (one, other) {
-            (Some(one), Some(other)) => one.number.abs_diff(other.number) <= FINAL_DEPTH,
+            (Some(one), Some(other)) => one.number.abs_diff(other.number) <= APART,
             (one, other) => one == other,
         };
         let (mut named, mut without_word, mut refusal) = (Vec::new(), 0_usize, None);

@@ -16,13 +16,10 @@ use super::{
 };
 use crate::chain_rpc::{
     BlockSource, ChainBlock, ChainError,
-    blocks::{final_blocks, newest_of},
+    blocks::{APART, final_blocks, newest_of},
     client::Call as _,
     exchange::ParsedResponse,
 };
-
-/// How far the newest blocks of nodes may be apart.
-const MOST_APART: u64 = 64;
 
 /// What a node said, or why it is not taken.
 fn taken<T>(read: Result<T, BlockError>) -> ParsedResponse<T> {
@@ -50,8 +47,7 @@ impl TronNode {
         of: fn(&str, Value) -> TronQuery,
         subject: &'static str,
     ) -> Result<Vec<BlockRef>, ChainError> {
-        let same =
-            |one: &BlockRef, other: &BlockRef| one.number.abs_diff(other.number) <= MOST_APART;
+        let same = |one: &BlockRef, other: &BlockRef| one.number.abs_diff(other.number) <= APART;
         let read = |block: &Value| taken(read_header(block).map(|header| header.block));
         let header = of("getblock", json!({"detail": false})).about(subject);
         let said = self
