@@ -267,6 +267,25 @@ async fn ton_broadcast__should_call_it_gone_only_when_every_node_says_so() {
 }
 
 #[tokio::test]
+async fn ton_broadcast__should_send_what_only_one_of_two_nodes_calls_used_or_taken() {
+    for lie in [&[other(99), old()], &[here(80, 1), old()]] {
+        let liar = TonTestNode::start(at(SEQNO + 1, lie)).await;
+        let honest = TonTestNode::start(at(SEQNO, &[old()])).await;
+        // The liar is asked first, and believed about what ends nothing.
+        let client = connect(&[&liar, &honest], 1);
+        let (verdict, _, reason) = verdict(client.broadcast(&next_try()).await);
+        assert!(["unknown", "accepted"].contains(&verdict), "{reason}");
+        for _ in 0..1_000 {
+            if honest.sent() == 1 {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        assert_eq!(honest.sent(), 1, "it never gets what the liar swallows");
+    }
+}
+
+#[tokio::test]
 async fn ton_broadcast__should_go_back_to_the_time_of_the_transaction() {
     // A node that gives two at once.
     let later: Vec<Value> = (60..100).rev().map(other).collect();
