@@ -21,6 +21,7 @@ mod solana;
 mod stellar;
 mod sui;
 mod ton;
+mod tries;
 mod tron;
 mod witnessed;
 
@@ -51,8 +52,9 @@ pub use pool::{CALLS_PER_NODE, NodePool, Objection, ObjectionKind, PoolPorts};
 pub use queue::{ChainQueue, ChainWait};
 pub use rest::Rest;
 pub use simulation::{SimulationOutcome, SimulationRequest};
+pub use tries::{SendTry, tried};
 
-use witnessed::EndsWitnessed;
+use witnessed::{EndsWitnessed, witnessed};
 
 /// For how long every node keeps what it has had, in milliseconds: a day.
 const MEMORY_MS: u64 = 86_400_000;
@@ -357,6 +359,17 @@ pub trait ChainClient: Send + Sync {
     }
 }
 
+/// [`ChainClient::next_number`] now, as so many nodes say it as it takes to end something for good.
+///
+/// # Errors
+/// As there.
+pub async fn next_number_of_witnesses(
+    client: &dyn ChainClient,
+    address: &str,
+) -> Result<Option<u64>, ChainError> {
+    witnessed(client.next_number(address, ChainMoment::ANY)).await
+}
+
 /// The chains that can be reached. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct ChainClients {
@@ -527,7 +540,7 @@ fn client(chain: ChainKey, pool: NodePool) -> Result<Arc<dyn ChainClient>, Fault
         Network::Sui => Arc::new(sui::SuiNode::new(pool)),
     };
     Ok(match needs_more {
-        true => Arc::new(EndsWitnessed(client)),
+        true => Arc::new(EndsWitnessed::new(client)),
         false => client,
     })
 }

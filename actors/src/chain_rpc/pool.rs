@@ -149,6 +149,8 @@ enum NodeFailure {
     Lost(String),
     /// It may have, and said nothing at all.
     Silent(String),
+    /// It did not: no connection to it came about.
+    Unreached(String),
     /// It may have, and is not done in time with what takes long. That says nothing of the node.
     Slow(String),
     /// It is on another chain.
@@ -163,6 +165,7 @@ impl NodeFailure {
             | Self::Idle(reason)
             | Self::Lost(reason)
             | Self::Silent(reason)
+            | Self::Unreached(reason)
             | Self::Slow(reason)
             | Self::WrongChain(reason) => reason,
         }
@@ -705,7 +708,7 @@ impl PoolNode {
         ) {
             return;
         }
-        let silent = matches!(failure, NodeFailure::Silent(_));
+        let silent = matches!(failure, NodeFailure::Silent(_) | NodeFailure::Unreached(_));
         let now = self.ports.clock.now_ms();
         let random = dice(&*self.ports.entropy);
         let failures = self.health.failed(now, random, silent);
@@ -771,9 +774,10 @@ impl PoolNode {
     ) -> Result<(NodeResponse, AnswerBody), NodeFailure> {
         // Without the URL, which may hold an access key.
         let silent = |error: reqwest::Error| {
-            let is_late = error.is_timeout() && !error.is_connect();
+            let (is_connecting, is_late) = (error.is_connect(), error.is_timeout());
             let reason = describe(&error.without_url());
             match call.is_costly && is_late {
+                _ if is_connecting => NodeFailure::Unreached(reason),
                 true => NodeFailure::Slow(reason),
                 false => NodeFailure::Silent(reason),
             }

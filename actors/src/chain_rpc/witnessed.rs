@@ -41,21 +41,34 @@ pub(super) fn is_witnessed() -> bool {
 /// A chain's client whose nodes are more than have to agree elsewhere: it says of no transaction that it has ended by
 /// fewer of them than that takes. Every method of the trait has to be here; one that is left out would answer as if the
 /// chain did not have it.
-pub(super) struct EndsWitnessed(pub(super) Arc<dyn ChainClient>);
+pub(super) struct EndsWitnessed {
+    client: Arc<dyn ChainClient>,
+    /// [`PATIENCE`].
+    patience: Duration,
+}
+
+impl EndsWitnessed {
+    pub(super) fn new(client: Arc<dyn ChainClient>) -> Self {
+        Self {
+            client,
+            patience: PATIENCE,
+        }
+    }
+}
 
 #[async_trait]
 impl ChainClient for EndsWitnessed {
     async fn chain_data(&self, queries: &Queries, now_ms: u64) -> Result<ChainData, ChainError> {
-        self.0.chain_data(queries, now_ms).await
+        self.client.chain_data(queries, now_ms).await
     }
 
     async fn preflight(&self, payload: &Payload) -> Result<(), ChainError> {
-        self.0.preflight(payload).await
+        self.client.preflight(payload).await
     }
 
     /// What ends a request is counted there: see `NodePool::submit`.
     async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
-        self.0.broadcast(broadcast_request).await
+        self.client.broadcast(broadcast_request).await
     }
 
     /// A number that is free too early makes of two transactions one, and never two payments of one.
@@ -64,7 +77,7 @@ impl ChainClient for EndsWitnessed {
         address: &str,
         since: ChainMoment,
     ) -> Result<Option<u64>, ChainError> {
-        self.0.next_number(address, since).await
+        self.client.next_number(address, since).await
     }
 
     async fn sightings(
@@ -72,7 +85,7 @@ impl ChainClient for EndsWitnessed {
         transactions: &[TrackedTransaction],
         now_ms: u64,
     ) -> Vec<Result<TransactionSighting, ChainError>> {
-        let mut sightings = self.0.sightings(transactions, now_ms).await;
+        let mut sightings = self.client.sightings(transactions, now_ms).await;
         let ended = |sighting: &Result<TransactionSighting, ChainError>| {
             sighting.as_ref().is_ok_and(TransactionSighting::is_end)
         };
@@ -84,10 +97,10 @@ impl ChainClient for EndsWitnessed {
         if asked.is_empty() {
             return sightings;
         }
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + self.patience;
         let mut again = Vec::new();
         for some in asked.chunks(AT_ONCE) {
-            match timeout_at(end, witnessed(self.0.sightings(some, now_ms))).await {
+            match timeout_at(end, witnessed(self.client.sightings(some, now_ms))).await {
                 Ok(more) => again.extend(more),
                 Err(_) => break,
             }
@@ -107,31 +120,31 @@ impl ChainClient for EndsWitnessed {
         transaction: &TrackedTransaction,
         by: Option<&str>,
     ) -> Result<Vec<Signature>, ChainError> {
-        witnessed(self.0.signatures_in_block(transaction, by)).await
+        witnessed(self.client.signatures_in_block(transaction, by)).await
     }
 
     async fn fee_estimates(&self) -> Result<[FeeEstimate; 3], ChainError> {
-        self.0.fee_estimates().await
+        self.client.fee_estimates().await
     }
 
     async fn head(&self) -> Result<Option<u64>, ChainError> {
-        self.0.head().await
+        self.client.head().await
     }
 
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
-        self.0.balance(address, token).await
+        self.client.balance(address, token).await
     }
 
     async fn simulate(&self, trial: &SimulationRequest) -> Option<SimulationOutcome> {
-        self.0.simulate(trial).await
+        self.client.simulate(trial).await
     }
 
     fn health(&self) -> Vec<EndpointHealth> {
-        self.0.health()
+        self.client.health()
     }
 
     fn blocks(&self) -> Option<&dyn BlockSource> {
-        self.0.blocks()
+        self.client.blocks()
     }
 }
 
@@ -150,5 +163,92 @@ fn confirmed(
             "it failed or never comes by what one node says, and more have to: {}",
             error.into_reason()
         ))),
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use covault_core::networks::Signed;
+
+    use super::*;
+    use crate::chain_rpc::Inclusion;
+
+    /// It says this of all transactions by one node's word, and nothing by that of two.
+    struct OneWord(TransactionSighting);
+
+    #[async_trait]
+    impl ChainClient for OneWord {
+        async fn chain_data(&self, _: &Queries, _: u64) -> Result<ChainData, ChainError> {
+            Err(ChainError::unknown("not asked"))
+        }
+
+        async fn broadcast(&self, _: &BroadcastRequest) -> BroadcastOutcome {
+            BroadcastOutcome::Unknown("not sent".into())
+        }
+
+        async fn sightings(
+            &self,
+            transactions: &[TrackedTransaction],
+            _: u64,
+        ) -> Vec<Result<TransactionSighting, ChainError>> {
+            if is_witnessed() {
+                // The other node is silent.
+                return std::future::pending().await;
+            }
+            transactions.iter().map(|_| Ok(self.0.clone())).collect()
+        }
+
+        async fn balance(&self, _: &str, _: Option<&str>) -> Result<String, ChainError> {
+            Err(ChainError::unknown("not asked"))
+        }
+    }
+
+    async fn said(sighting: TransactionSighting) -> Vec<Result<TransactionSighting, ChainError>> {
+        let client = EndsWitnessed {
+            client: Arc::new(OneWord(sighting)),
+            patience: Duration::from_millis(50),
+        };
+        let one = TrackedTransaction {
+            signed: Signed {
+                transaction: "0x02".into(),
+                tx_hash: "0x12".into(),
+            },
+            from: "0x01".into(),
+            sent_at_ms: 0,
+        };
+        // More than are asked for at once: all of them together have that time.
+        let many = vec![one; 20 * AT_ONCE];
+        let within = Duration::from_secs(20);
+        let said = tokio::time::timeout(within, client.sightings(&many, 0)).await;
+        let said = said.expect("a silent node holds up the round");
+        assert_eq!(said.len(), many.len());
+        said
+    }
+
+    fn inclusion(success: bool) -> Inclusion {
+        Inclusion { block: 7, success }
+    }
+
+    #[tokio::test]
+    async fn a_silent_node__should_not_hold_up_a_round_for_longer_than_its_patience() {
+        for one in said(TransactionSighting::Final(inclusion(true))).await {
+            assert_eq!(one, Ok(TransactionSighting::Mined(inclusion(true))));
+        }
+    }
+
+    #[tokio::test]
+    async fn no_transaction__should_have_failed_in_its_block_by_the_word_of_one_node() {
+        for sighting in [
+            TransactionSighting::Final(inclusion(false)),
+            TransactionSighting::Mined(inclusion(false)),
+            TransactionSighting::Replaced(None),
+            TransactionSighting::Expired,
+        ] {
+            for one in said(sighting).await {
+                let reason = one.expect_err("one node said it").into_reason();
+                assert!(reason.contains("by what one node says"), "{reason}");
+            }
+        }
     }
 }

@@ -158,6 +158,7 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::Idempotency
         | KeySpace::RecordAge
         | KeySpace::NonceReservation
+        | KeySpace::RefusedNumber
         | KeySpace::Claim
         | KeySpace::ReservationExpiry
         | KeySpace::Batch

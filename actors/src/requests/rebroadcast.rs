@@ -88,6 +88,8 @@ struct FinishedRequest {
     request: SigningRequest,
     signed: Signed,
     sent: bool,
+    /// Its time is over, and whether nodes have it is not known yet: its own actor sends it and asks.
+    is_in_doubt: bool,
 }
 
 impl DroppedResource {
@@ -148,9 +150,12 @@ pub async fn rebroadcast_dropped(
     if now_ms.abs_diff(look.at_ms) < CHECK_INTERVAL_MS {
         return Ok(look.in_the_way.clone());
     }
-    let lost = dropped_resources(services, account, candidate_inputs).await?;
+    let mut lost = dropped_resources(services, account, candidate_inputs).await?;
     let in_the_way = match release_expired(services, client, account, &lost, now_ms).await? {
-        ExpiryOutcome::None => resend(services, client, &lost, now_ms).await?,
+        ExpiryOutcome::None => {
+            lost.retain(|one| one.requests.iter().all(|over| !over.is_in_doubt));
+            resend(services, client, &lost, now_ms).await?
+        }
         ExpiryOutcome::Freed => None,
         ExpiryOutcome::NotKnown(reason) => Some(reason),
     };
@@ -291,6 +296,17 @@ async fn held_by_finished(
                 requests.push(FinishedRequest {
                     signed: signed.clone(),
                     sent: *sent,
+                    is_in_doubt: false,
+                    request,
+                })
+            }
+            RequestState::Broadcasting { signed, .. }
+                if is_time_over(&request, signed, services.now_ms())? =>
+            {
+                requests.push(FinishedRequest {
+                    signed: signed.clone(),
+                    sent: true,
+                    is_in_doubt: true,
                     request,
                 })
             }
@@ -303,6 +319,14 @@ async fn held_by_finished(
         key,
         version,
         requests,
+    }))
+}
+
+/// Whether a transaction is past its end by this machine's clock. Where a height ends it only the chain can tell.
+fn is_time_over(request: &SigningRequest, signed: &Signed, now_ms: u64) -> Result<bool, Fault> {
+    let end = request.network.rules().valid_until(signed)?;
+    Ok(end.is_some_and(|end| {
+        end.time_ms > 0 && end.time_ms.saturating_add(EXPIRY_MARGIN_MS) <= now_ms
     }))
 }
 
@@ -365,13 +389,21 @@ async fn release(services: &Services, over: &[(u64, &DroppedResource)]) -> Resul
     for (nonce, one) in over {
         batch.delete(one.key.clone(), Precondition::Version(one.version));
         for FinishedRequest {
-            request, signed, ..
+            request,
+            signed,
+            is_in_doubt,
+            ..
         } in &one.requests
         {
             let detail = format!(
-                "{} expired before any block included it; nonce {nonce} is free again",
+                "by what the chain's nodes say, {} expired before any block included it; nonce {nonce} is free again",
                 signed.tx_hash
             );
+            if *is_in_doubt {
+                tracing::warn!(request = %request.id, nonce, detail, "the nonce of a transaction in doubt is free");
+                add_audit_entry(services, &mut batch, request, "Freed", &detail)?;
+                continue;
+            }
             tracing::warn!(request = %request.id, nonce, detail, "a transaction was dropped");
             services.counters.forgotten.lock().expired += 1;
             add_audit_entry(services, &mut batch, request, "Dropped", &detail)?;
@@ -477,6 +509,7 @@ pub async fn send_again_alone(
                     request,
                     signed,
                     sent: true,
+                    is_in_doubt: false,
                 };
                 send_again(services, client, &over).await
             }

@@ -16,7 +16,7 @@ use crate::{
     account::ChainAccount,
     commands::command_commit::CommandCommit,
     requests::{
-        followed,
+        followed, refused_numbers,
         replacement_claim::ReplacementClaim,
         reservations::{self, PassedClaim},
     },
@@ -63,6 +63,8 @@ pub struct CommitExtras<'a> {
     pub replacement: Option<&'a ReplacementClaim>,
     /// Where its transaction is for good: nothing is left to follow.
     pub settled: Option<&'a TransactionRow>,
+    /// Nodes refuse its transaction, and one that lies may have kept it: its number is remembered.
+    pub may_be_kept: bool,
     /// How often the request's actor has failed.
     pub failures: u32,
 }
@@ -437,6 +439,11 @@ async fn try_advance(
                 now,
             )?;
         }
+    }
+    if extras.may_be_kept
+        && let RequestState::Broadcasting { draft, signed, .. } = &request.state
+    {
+        refused_numbers::remember(&mut batch, &next, payload, signed, draft.built_at_ms)?;
     }
     let expect = match *version {
         0 => Precondition::Absent,

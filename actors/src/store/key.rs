@@ -78,6 +78,9 @@ pub enum KeySpace {
     RuleChanges = 36,
     /// Request id -> what an operator did to a vault.
     Management = 37,
+    /// Network, chain id (0 without one), address, nonce, request id -> transaction that nodes refused, whose nonce was
+    /// free then.
+    RefusedNumber = 38,
     /// What a lease is for -> who has it. Never deleted: its version is the fencing token.
     Lease = 40,
     /// Orchestrator id -> that it is there; its version grows as long as it is.
@@ -128,7 +131,7 @@ pub enum KeySpace {
 
 impl KeySpace {
     /// Every kind, in order.
-    pub const ALL: [Self; 59] = [
+    pub const ALL: [Self; 60] = [
         Self::Vault,
         Self::VaultName,
         Self::Wallet,
@@ -165,6 +168,7 @@ impl KeySpace {
         Self::Awaiting,
         Self::RuleChanges,
         Self::Management,
+        Self::RefusedNumber,
         Self::Lease,
         Self::Member,
         Self::NodeStatus,

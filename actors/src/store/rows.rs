@@ -8,7 +8,7 @@ use covault_core::{
     deposit::DepositNetwork,
     fault::Fault,
     ids::{BatchId, RequestId, TokenId, UserId, VaultId, WalletId},
-    networks::Resource,
+    networks::{Resource, Signed},
     order::NodeId,
     request::{Inclusion, NonceReservation, RequestEffect, TransactionState},
     scheme::Scheme,
@@ -86,6 +86,28 @@ impl TransactionRow {
             ..Self::new(at_ms)
         }
     }
+}
+
+/// A transaction that nodes refused after they had got it, as is remembered of its number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedRow {
+    /// The transaction.
+    pub signed: Signed,
+    /// When it was built, in milliseconds since the Unix epoch.
+    pub sent_at_ms: u64,
+    /// That it is on the chain after all, or may be; `None` while nobody knows that.
+    pub late: Option<LateRow>,
+}
+
+/// A refused transaction that is on the chain after all, or may be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LateRow {
+    /// Since when that is known, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// The request that failed for it, so that its client hears of it.
+    pub told: RequestId,
+    /// Whether a block has it; else its number is used, and nodes do not show by what.
+    pub is_certain: bool,
 }
 
 /// The requests that are to replace the transaction of another one, or of each other: of all these transactions the
@@ -341,6 +363,29 @@ pub fn claimed_nonce(key: &Key) -> Option<u64> {
 pub fn split_nonce_claim(key: &Key) -> Option<(&[u8], u64)> {
     let (account, nonce) = key.bytes.split_last_chunk::<8>()?;
     Some((account, u64::from_be_bytes(*nonce)))
+}
+
+/// [`KeySpace::RefusedNumber`]. Its rows begin with the [`account`], and follow in the order of the numbers.
+pub fn refused_number(of: &ChainAccount, number: u64, request: RequestId) -> Key {
+    let name = account(of);
+    Key::new(
+        KeySpace::RefusedNumber,
+        &[&name, &number.to_be_bytes(), request.as_bytes()],
+    )
+}
+
+/// The account of a row of [`KeySpace::RefusedNumber`], its number and its request.
+pub fn split_refused_number(key: &Key) -> Option<(&[u8], u64, RequestId)> {
+    let (rest, request) = key.bytes.split_last_chunk::<16>()?;
+    let (account, number) = rest.split_last_chunk::<8>()?;
+    let request = RequestId::from_bytes(*request);
+    Some((account, u64::from_be_bytes(*number), request))
+}
+
+/// What the refused numbers of an account are known by, apart from those that requests hold: an [`account`] ends
+/// with a 0.
+pub fn refused_numbers_name(account: &[u8]) -> Vec<u8> {
+    [account, &[1]].concat()
 }
 
 /// The row of a number that a draft names.

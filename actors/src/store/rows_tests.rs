@@ -462,6 +462,25 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
         };
         check(&format!("transaction-v1-{name}"), &row);
     }
+    let refused = RefusedRow {
+        signed: Signed {
+            transaction: "0x02".into(),
+            tx_hash: "0x12".into(),
+        },
+        sent_at_ms: 2,
+        late: None,
+    };
+    check("refused-number-v1", &refused);
+    let late = LateRow {
+        at_ms: 3,
+        told: RequestId::from_bytes([4; 16]),
+        is_certain: true,
+    };
+    let late = RefusedRow {
+        late: Some(late),
+        ..refused
+    };
+    check("refused-number-v1-late", &late);
     let entry = |request, at_block| ReplacementEntry {
         request: RequestId::from_bytes([request; 16]),
         at_block,

@@ -20,6 +20,7 @@ use covault_core::schema::wire::{
     replace_transaction_request::Action, signing_request, transaction_state::Status,
 };
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 
 use crate::{
     backup::{back_up, claims, let_in, restored},
@@ -130,6 +131,16 @@ impl Anvil {
     /// An address before it. All calls of a request come on the worst way of theirs, answers each on its own.
     pub async fn behind(&self, way: impl Fn(&Value) -> Way + Send + Sync + 'static) -> String {
         let (listener, url) = http_double::listen().await;
+        self.behind_at(listener, way);
+        url
+    }
+
+    /// The same, where somebody listens already.
+    pub fn behind_at(
+        &self,
+        listener: TcpListener,
+        way: impl Fn(&Value) -> Way + Send + Sync + 'static,
+    ) {
         let (target, http) = (self.url.clone(), self.http.clone());
         http_double::serve(listener, move |request| {
             let asked = request.json();
@@ -183,7 +194,6 @@ impl Anvil {
                 Some(HttpResponse::json(200, &said))
             }
         });
-        url
     }
 
     pub async fn mine(&self, blocks: u32) {

@@ -3,21 +3,27 @@
 
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use covault_actors::gateway::Gateway;
-use covault_core::schema::wire::{signing_request, transaction_state::Status};
+use covault_core::schema::wire::{
+    self, create_signing_request_request::Type as Kind, signing_request, transaction_state::Status,
+};
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 
 use crate::{
     evm_anvil::{Anvil, Way},
+    ports::free_port,
     rebroadcast::noted,
     tracker::{NOT_FINAL_MS, a_while, stuck, until, until_status},
     world::*,
 };
 
 const WORDS: &str = "intrinsic gas too low";
+/// What anvil says, too, where a wallet has nothing.
+const NO_FUNDS: &str = "insufficient funds for gas * price + value";
 
 /// What the liar does.
 #[derive(Default)]
@@ -25,6 +31,10 @@ struct Liar {
     refuses: AtomicBool,
     /// It takes what it gets, passes it on to nobody, and says that a final block has it.
     swallows: AtomicBool,
+    /// It refuses in words that are true.
+    refuses_truly: AtomicBool,
+    /// It says that the account has sent so many.
+    counts: AtomicU64,
     kept: Mutex<Vec<Value>>,
 }
 
@@ -35,7 +45,15 @@ impl Liar {
         anvil
             .behind(move |call| {
                 let is_kept = liar.swallows.load(Ordering::SeqCst);
+                let count = liar.counts.load(Ordering::SeqCst);
                 match call["method"].as_str().unwrap() {
+                    "eth_sendRawTransaction" if liar.refuses_truly.load(Ordering::SeqCst) => {
+                        liar.kept.lock().unwrap().push(call["params"].clone());
+                        Way::Refused(NO_FUNDS)
+                    }
+                    "eth_getTransactionCount" if count > 0 => {
+                        Way::Answered(json!(format!("{count:#x}")))
+                    }
                     "eth_sendRawTransaction" if liar.refuses.load(Ordering::SeqCst) || is_kept => {
                         liar.kept.lock().unwrap().push(call["params"].clone());
                         match is_kept {
@@ -192,5 +210,133 @@ async fn what_one_of_two_nodes_swallows_and_calls_final__should_get_to_the_other
     liar.swallows.store(false, Ordering::SeqCst);
     anvil.mine(128).await;
     until_status(&gateway, &payment, Status::Final).await;
+    assert_eq!(anvil.received().await, "0x5");
+}
+
+/// A payment that both nodes refuse, as its wallet has nothing: its liar has the bytes. Then somebody fills the wallet.
+async fn refused_by_both(
+    world: &World,
+    anvil: &Anvil,
+    liar: &Arc<Liar>,
+) -> (Gateway, String, String) {
+    let (bad, (good, _)) = (liar.start(anvil).await, honest(anvil).await);
+    // The last one that is asked is asked first about what is built next.
+    let gateway = Anvil::start_on_all(world, &[&good, &bad]).await;
+    let address = anvil.wallet(&gateway).await;
+    anvil
+        .call("anvil_setBalance", json!([address, "0x0"]))
+        .await;
+    liar.refuses_truly.store(true, Ordering::SeqCst);
+    let refused = create(&gateway, send(&address)).await.uuid;
+    let ended = outcome(&gateway, &refused).await;
+    assert!(ended.error.is_some());
+    assert_eq!(
+        status(&gateway, &refused).await,
+        signing_request::Status::Failed
+    );
+    assert_eq!(liar.kept.lock().unwrap().len(), 1);
+    liar.refuses_truly.store(false, Ordering::SeqCst);
+    let funds = json!([address, "0xde0b6b3a7640000"]);
+    anvil.call("anvil_setBalance", funds).await;
+    (gateway, address, refused)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_payment_after_a_refused_one__should_have_its_number_whatever_one_of_two_nodes_says() {
+    let (anvil, world) = (Anvil::start().await, World::new());
+    let liar = Arc::new(Liar::default());
+    let (gateway, address, _) = refused_by_both(&world, &anvil, &liar).await;
+    liar.counts.store(1, Ordering::SeqCst);
+    let again = create(&gateway, send(&address)).await.uuid;
+    assert_eq!(outcome(&gateway, &again).await.error, None);
+    // Now it sends the first one.
+    liar.sends(&anvil).await;
+    anvil.mine(1).await;
+    until_status(&gateway, &again, Status::Mined).await;
+    anvil.mine(128).await;
+    until_status(&gateway, &again, Status::Final).await;
+    assert_eq!(anvil.received().await, "0x5", "paid once");
+    // Its number is used for good, and that of the next one is asked for as ever.
+    let next = create(&gateway, send(&address)).await.uuid;
+    assert_eq!(outcome(&gateway, &next).await.error, None);
+    anvil.mine(1).await;
+    assert_eq!(anvil.received().await, "0xa");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_payment_that_is_mined_before_it_is_made_again__should_not_be_paid_twice() {
+    let (anvil, world) = (Anvil::start().await, World::new());
+    let liar = Arc::new(Liar::default());
+    let (gateway, address, refused) = refused_by_both(&world, &anvil, &liar).await;
+    liar.sends(&anvil).await;
+    anvil.mine(128).await;
+    assert_eq!(anvil.received().await, "0x5");
+    // However often a program repeats what has failed.
+    for _ in 0..2 {
+        let again = create(&gateway, send(&address)).await.uuid;
+        assert!(outcome(&gateway, &again).await.error.is_some());
+        let shown = details(&gateway, &again).await;
+        assert_eq!(shown.status(), signing_request::Status::Failed);
+        assert!(
+            shown.failed_reason.contains(&refused)
+                && shown.failed_reason.contains("is on the chain after all"),
+            "{}",
+            shown.failed_reason
+        );
+        assert_eq!(shown.signed_transaction, "");
+    }
+    // The one that is called failed shows where it is.
+    let shown = details(&gateway, &refused).await;
+    assert_eq!(shown.status(), signing_request::Status::Failed);
+    let place = shown.transaction_state.unwrap();
+    assert_eq!((place.status(), place.success), (Status::Final, Some(true)));
+    assert!(noted(&world, "MinedLate", "nonce 0 is used by now").await);
+    // Another payment of the wallet goes on.
+    let other = Kind::EvmSendNative(wire::EvmSendNative {
+        value: "6".into(),
+        ..send_native(&address)
+    });
+    let other = create(&gateway, other).await.uuid;
+    assert_eq!(outcome(&gateway, &other).await.error, None);
+    anvil.mine(1).await;
+    assert_eq!(anvil.received().await, "0xb");
+    // A day later the same may be paid again.
+    world.pass(86_400_000);
+    let later = create(&gateway, send(&address)).await.uuid;
+    assert_eq!(outcome(&gateway, &later).await.error, None);
+    anvil.mine(1).await;
+    assert_eq!(anvil.received().await, "0x10");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_node_refuses_while_the_other_is_away__should_fail_once_both_refuse() {
+    let (anvil, world) = (Anvil::start().await, World::new());
+    let (good, _) = honest(&anvil).await;
+    let port = free_port();
+    let away = format!("http://127.0.0.1:{port}");
+    let gateway = Anvil::start_on_all(&world, &[&good, &away]).await;
+    let address = anvil.wallet(&gateway).await;
+    let empty = json!([address, "0x0"]);
+    anvil.call("anvil_setBalance", empty).await;
+    let payment = create(&gateway, send(&address)).await.uuid;
+    until(async || noted(&world, "Delayed", "2 nodes have to say the same").await).await;
+    assert_eq!(
+        status(&gateway, &payment).await,
+        signing_request::Status::Pending
+    );
+    // It is there again, and has never seen the transaction.
+    let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+    anvil.behind_at(listener, |_| Way::Open);
+    until(async || {
+        world.pass(1_000);
+        status(&gateway, &payment).await == signing_request::Status::Failed
+    })
+    .await;
+    // The wallet does not stand still.
+    let funds = json!([address, "0xde0b6b3a7640000"]);
+    anvil.call("anvil_setBalance", funds).await;
+    let next = create(&gateway, send(&address)).await.uuid;
+    assert_eq!(outcome(&gateway, &next).await.error, None);
+    anvil.mine(1).await;
     assert_eq!(anvil.received().await, "0x5");
 }

@@ -40,6 +40,12 @@ pub struct NumberedDouble {
     pub refused: AtomicUsize,
     /// The highest number that it was sent.
     highest: AtomicU64,
+    /// It refuses all that it gets for good.
+    pub refuses_all: AtomicBool,
+    /// By how much the number that it offers is higher than the next one.
+    pub overstates: AtomicU64,
+    /// It says nothing of what it is asked about, as one node of two where both are needed.
+    pub is_blind: AtomicBool,
     /// When the time of what is built is over, in seconds since the Unix epoch; 0: five minutes after.
     pub ends_s: AtomicU64,
 }
@@ -56,6 +62,9 @@ impl NumberedDouble {
             refuses: AtomicBool::new(false),
             refused: AtomicUsize::new(0),
             highest: AtomicU64::new(0),
+            refuses_all: AtomicBool::new(false),
+            overstates: AtomicU64::new(0),
+            is_blind: AtomicBool::new(false),
             ends_s: AtomicU64::new(0),
         })
     }
@@ -91,7 +100,7 @@ fn refusal(reason: &str) -> ChainRefusal {
 #[async_trait]
 impl ChainClient for NumberedDouble {
     async fn chain_data(&self, queries: &Queries, now_ms: u64) -> Result<ChainData, ChainError> {
-        let next = self.next();
+        let next = self.next() + self.overstates.load(Ordering::SeqCst);
         let end_s = match self.ends_s.load(Ordering::SeqCst) {
             0 => now_ms / 1_000 + 300,
             ends_s => ends_s,
@@ -126,7 +135,6 @@ impl ChainClient for NumberedDouble {
         if taken.get(&number) == Some(&signed.tx_hash) {
             return BroadcastOutcome::Accepted;
         }
-        assert!(number >= *next, "two transactions with one number");
         if self.is_over(signed) {
             let refusal = refusal("the transaction expired before a node took it");
             return if broadcast_request.retried {
@@ -134,6 +142,10 @@ impl ChainClient for NumberedDouble {
             } else {
                 BroadcastOutcome::Refused(refusal)
             };
+        }
+        assert!(number >= *next, "two transactions with one number");
+        if self.refuses_all.load(Ordering::SeqCst) {
+            return BroadcastOutcome::Refused(refusal("the sender cannot pay"));
         }
         let now_ms = self.clock.now_ms();
         let since_ms = now_ms - self.taken_at_ms.load(Ordering::SeqCst);
@@ -162,6 +174,10 @@ impl ChainClient for NumberedDouble {
         transactions: &[TrackedTransaction],
         _now_ms: u64,
     ) -> Vec<Result<TransactionSighting, ChainError>> {
+        if self.is_blind.load(Ordering::SeqCst) {
+            let silent = |_: &TrackedTransaction| Err(ChainError::Unknown("a node is away".into()));
+            return transactions.iter().map(silent).collect();
+        }
         let (next, taken) = (self.next(), self.taken.lock().unwrap());
         let sight = |one: &TrackedTransaction| match self.number(&one.signed) {
             number if taken.get(&number) == Some(&one.signed.tx_hash) => FINAL,

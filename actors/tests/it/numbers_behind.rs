@@ -182,18 +182,23 @@ impl Numbered {
     }
 
     async fn pay(&self) -> String {
+        self.pay_value("5").await
+    }
+
+    async fn pay_value(&self, value: &str) -> String {
+        let value = value.to_owned();
         let (from, to) = (self.from.clone(), self.from.clone());
         let kind = match self.network {
             Network::Stellar => Kind::StellarSendNative(wire::StellarSendNative {
                 from,
                 to,
-                value: "5".into(),
+                value,
                 ..Default::default()
             }),
             _ => Kind::TonSendNative(wire::TonSendNative {
                 from,
                 to,
-                value: "5".into(),
+                value,
                 ..Default::default()
             }),
         };
@@ -252,6 +257,92 @@ async fn payments_of_stellar_and_ton_behind_a_refused_number__should_fail_with_t
             assert_eq!(outcome(&it.gateway, &uuid).await.error, None);
         }
         assert_eq!(it.chain.next(), 9);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_payment_of_stellar_or_ton_after_a_refused_one__should_have_its_number_whatever_is_offered()
+ {
+    for network in [Network::Stellar, Network::Ton] {
+        let it = Numbered::start(network, World::new()).await;
+        it.chain.refuses_all.store(true, Ordering::SeqCst);
+        let refused = it.pay().await;
+        failed(&it.gateway, &refused).await;
+        it.chain.refuses_all.store(false, Ordering::SeqCst);
+        // The node that has kept its bytes offers the number after.
+        it.chain.overstates.store(1, Ordering::SeqCst);
+        let again = it.pay().await;
+        let paid = outcome(&it.gateway, &again).await;
+        assert_eq!(paid.error, None, "{network:?}");
+        assert_eq!((it.chain.next(), it.chain.taken()), (8, vec![paid.tx_hash]));
+        // It is used for good, and what is offered counts again: 10, before which nothing is sent here.
+        until_status(&it.gateway, &again, Status::Final).await;
+        it.chain.overstates.store(0, Ordering::SeqCst);
+        assert_eq!(outcome(&it.gateway, &it.pay().await).await.error, None);
+        assert_eq!(it.chain.next(), 9);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_payment_that_is_made_again__should_have_its_own_number_of_several_that_were_refused() {
+    for network in [Network::Stellar, Network::Ton] {
+        let it = Numbered::start(network, World::new()).await;
+        it.chain.pace_ms.store(u64::MAX, Ordering::SeqCst);
+        let mut refused = Vec::new();
+        for value in ["5", "6"] {
+            let uuid = it.pay_value(value).await;
+            let waits = async || {
+                let waits = try_outcome(&it.gateway, &admin(), &uuid).await;
+                waits.is_err_and(|why| why.message().contains("an earlier one is not there yet"))
+            };
+            until(waits).await;
+            refused.push(uuid);
+        }
+        it.chain.refuses_all.store(true, Ordering::SeqCst);
+        for uuid in &refused {
+            pass(&it.world, GAP_MS);
+            failed(&it.gateway, uuid).await;
+        }
+        it.chain.refuses_all.store(false, Ordering::SeqCst);
+        it.chain.pace_ms.store(0, Ordering::SeqCst);
+        // The second one first: with the number of the first one, its earlier bytes could come besides.
+        let second = it.pay_value("6").await;
+        let first = it.pay_value("5").await;
+        let mut hashes = Vec::new();
+        for uuid in [first, second] {
+            let paid = outcome(&it.gateway, &uuid).await;
+            assert_eq!(paid.error, None, "{network:?}");
+            hashes.push(paid.tx_hash);
+        }
+        assert_eq!(it.chain.taken(), hashes);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_number_of_an_expired_doubt__should_be_free_while_one_node_is_away() {
+    for network in [Network::Stellar, Network::Ton] {
+        let it = Numbered::start(network, World::new()).await;
+        // One node refuses the first one, and the other is away.
+        it.chain.refuses.store(true, Ordering::SeqCst);
+        it.chain.is_blind.store(true, Ordering::SeqCst);
+        let doubted = it.pay().await;
+        let waits = async || {
+            let waits = try_outcome(&it.gateway, &admin(), &doubted).await;
+            waits.is_err_and(|why| why.message().contains("the node is busy"))
+        };
+        until(waits).await;
+        pass(&it.world, LIFE_MS);
+        it.chain.refuses.store(false, Ordering::SeqCst);
+        let next = it.pay().await;
+        let paid = outcome(&it.gateway, &next).await;
+        assert_eq!(paid.error, None, "{network:?}");
+        assert_eq!(it.chain.taken(), [paid.tx_hash]);
+        let shown = details(&it.gateway, &doubted).await;
+        assert_eq!(shown.status(), signing_request::Status::Pending);
+        assert!(noted(&it.world, "Freed", "nonce 7 is free again").await);
+        // The other node is back.
+        it.chain.is_blind.store(false, Ordering::SeqCst);
+        failed(&it.gateway, &doubted).await;
     }
 }
 

@@ -77,6 +77,12 @@ pub trait DynNetworkRules: Sync {
         taken: &BTreeSet<Resource>,
     ) -> Result<Allocation<ChainData>, Fault>;
 
+    /// See [`NetworkRules::with_next_number`]: as it is also for chain data of other networks.
+    ///
+    /// # Errors
+    /// As there.
+    fn with_next_number(&self, chain_data: ChainData, number: u64) -> Result<ChainData, Fault>;
+
     /// See [`NetworkRules::outbid`].
     ///
     /// # Errors
@@ -287,6 +293,13 @@ where
             Allocation::ChainData(own) => Allocation::ChainData(own.into()),
             Allocation::Wait(reason) => Allocation::Wait(reason),
         })
+    }
+
+    fn with_next_number(&self, chain_data: ChainData, number: u64) -> Result<ChainData, Fault> {
+        match R::ChainData::of(&chain_data) {
+            Some(own) => Ok(NetworkRules::with_next_number(self, own.clone(), number)?.into()),
+            None => Ok(chain_data),
+        }
     }
 
     fn outbid(

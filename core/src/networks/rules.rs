@@ -258,6 +258,19 @@ pub trait NetworkRules: Sync {
         Ok(Allocation::ChainData(chain_data))
     }
 
+    /// The same chain data where the account's next number is another one than nodes said.
+    /// As it is, unless the network says otherwise: it has no numbers that follow each other.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when the account cannot have such a number.
+    fn with_next_number(
+        &self,
+        chain_data: Self::ChainData,
+        _number: u64,
+    ) -> Result<Self::ChainData, Fault> {
+        Ok(chain_data)
+    }
+
     /// The outputs or objects that the node offered: what others hold of them can be looked up at
     /// once. Empty when it offered none.
     /// None, unless the network says otherwise.

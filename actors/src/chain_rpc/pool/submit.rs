@@ -11,6 +11,7 @@ use super::{NodeFailure, NodePool, PoolError};
 use crate::chain_rpc::{
     exchange::{NodeRequest, NodeResponse, ParsedResponse},
     line::is_of_request,
+    tries::{self, SendTry},
 };
 
 /// Why a node does not take what is sent to it.
@@ -70,6 +71,16 @@ impl Objections {
     }
 }
 
+/// Notes what a try came to: `said` is what the nodes have against it in the end, where enough of them said the same or
+/// one said something else. With `doubt` one may have it.
+fn note_try(said: Option<Option<Objection>>, doubt: bool) {
+    let kind = said.as_ref().and_then(Option::as_ref).map(|one| one.kind);
+    tries::note(SendTry {
+        may_be_taken: doubt || said.is_some_and(|said| said.is_none()),
+        is_refused: kind == Some(ObjectionKind::Refused),
+    });
+}
+
 impl NodePool {
     /// As [`NodePool::first`], without a second round; also says whether a node may have taken the request before and
     /// its answer was lost. `objection` says what a node has against it by what it answers: the next node is asked
@@ -82,7 +93,8 @@ impl NodePool {
         read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
         objection: impl Fn(&T) -> Option<Objection>,
     ) -> (Result<T, PoolError>, bool) {
-        let (others, said, doubt) = self.in_turn(call, read, objection).await;
+        let (others, said, doubt) = self.in_turn(call, read, &objection).await;
+        note_try(said.as_ref().ok().map(objection), doubt);
         if said.is_ok() {
             self.pass_on(others, call);
         }
@@ -185,8 +197,10 @@ impl NodePool {
             }
         }
         if let Some(said) = taken.or(refused) {
+            note_try(Some(objection(&said)), doubt);
             return (Ok(said), doubt);
         }
+        note_try(None, doubt);
         let reason = objections.reason(needed, trouble.clone()).or(trouble);
         let reason = reason.unwrap_or_else(|| "too few nodes answered".into());
         (Err(self.unknown(&reason)), doubt)

@@ -5,7 +5,7 @@ use std::{future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use covault_core::{
     fault::{Class, Fault, FaultCode},
     ids::{RequestId, SessionId},
-    networks::ChainData,
+    networks::{ChainData, Resource},
     request::{RequestEffect, RequestState, SigningRequest},
     signature::Signature,
 };
@@ -16,11 +16,14 @@ use tokio::sync::watch;
 use super::{BuildBlocker, Msg, SigningState};
 use crate::{
     account::ChainAccount,
-    chain_rpc::{self, BroadcastOutcome, BroadcastRequest, ChainError, Standing},
+    chain_rpc::{self, BroadcastOutcome, BroadcastRequest, ChainError, SendTry, Standing, tried},
     port::SigningAttempt,
     requests::{
-        followed, rebroadcast, recipients, replacing, request_store::StoredRequest, simulations,
-        tx_builder,
+        followed, rebroadcast, recipients,
+        refused_numbers::{self, NextRequest, NumberBlocker},
+        replacing,
+        request_store::StoredRequest,
+        simulations, tx_builder,
     },
     services::{DEADLINE_GRACE_MS, Services},
     store::Key,
@@ -135,7 +138,7 @@ impl SigningState {
                     Msg::ChainDataArrived(match (chain_data, ask) {
                         (Err(error), _) => Err(BuildBlocker::Chain(error)),
                         (Ok(chain_data), None) => Ok(chain_data),
-                        (Ok(chain_data), Some((account_queue, public_key, payload))) => {
+                        (Ok(mut chain_data), Some((account_queue, public_key, payload))) => {
                             let mut candidate_inputs = tx_builder::candidate_inputs(
                                 account_queue.network,
                                 &payload,
@@ -144,6 +147,38 @@ impl SigningState {
                             );
                             // Whatever has these is to be replaced, and not to be sent again.
                             candidate_inputs.retain(|resource| !named.contains(resource));
+                            let next = NextRequest {
+                                request: id,
+                                payload: &payload,
+                                account: &account_queue,
+                            };
+                            let number = refused_numbers::next_number(
+                                &services,
+                                &*client,
+                                &next,
+                                &candidate_inputs,
+                            );
+                            match number.await {
+                                Ok(None) => {}
+                                Ok(Some(number)) => {
+                                    candidate_inputs = vec![Resource::Nonce(number)];
+                                    let rules = network.rules();
+                                    match rules.with_next_number(chain_data, number) {
+                                        Ok(lower) => chain_data = lower,
+                                        Err(fault) => {
+                                            let problem = BuildBlocker::Wrong(fault);
+                                            return Msg::ChainDataArrived(Err(problem));
+                                        }
+                                    }
+                                }
+                                Err(NumberBlocker::Wait(reason)) => {
+                                    return Msg::ChainDataArrived(Err(BuildBlocker::Taken(reason)));
+                                }
+                                Err(NumberBlocker::PaidBefore(reason)) => {
+                                    let fault = Fault::new(Class::Invalid, reason);
+                                    return Msg::ChainDataArrived(Err(BuildBlocker::Wrong(fault)));
+                                }
+                            }
                             let found = rebroadcast::rebroadcast_dropped(
                                 &services,
                                 &vault_requests.rebroadcast_cache,
@@ -236,10 +271,10 @@ impl SigningState {
                 let work = async move {
                     let Some(client) = client else {
                         let reason = "no node is configured for this chain";
-                        return Msg::NodeAnswered(BroadcastOutcome::Unknown(reason.into()));
+                        return not_sent(BroadcastOutcome::Unknown(reason.into()));
                     };
                     if !services.is_lease_fresh() {
-                        return Msg::NodeAnswered(BroadcastOutcome::Unknown(UNSURE.into()));
+                        return not_sent(BroadcastOutcome::Unknown(UNSURE.into()));
                     }
                     if let Some(request) = replaceable {
                         match replacing::successor(&services, &request).await {
@@ -247,29 +282,30 @@ impl SigningState {
                             Ok(Some(successor)) => {
                                 let refusal = replacing::superseded(successor);
                                 let answer = BroadcastOutcome::Doubtful(refusal, Standing::Passed);
-                                return Msg::NodeAnswered(answer);
+                                return not_sent(answer);
                             }
                             Err(fault) => {
                                 let reason = fault.message().to_owned();
-                                return Msg::NodeAnswered(BroadcastOutcome::Unknown(reason));
+                                return not_sent(BroadcastOutcome::Unknown(reason));
                             }
                         }
                     }
-                    let answer = client.broadcast(&broadcast_request).await;
+                    let (answer, sent) = tried(client.broadcast(&broadcast_request)).await;
                     let (BroadcastOutcome::Unknown(reason), Some(nonce)) = (&answer, nonce) else {
-                        return Msg::NodeAnswered(answer);
+                        return Msg::NodeAnswered(answer, sent);
                     };
                     let cache = &vault_requests.rebroadcast_cache;
                     let found = rebroadcast::rebroadcast_predecessors(
                         &services, cache, &*client, &account, nonce,
                     )
                     .await;
-                    Msg::NodeAnswered(match found {
+                    let answer = match found {
                         Ok(Some(in_the_way)) => {
                             BroadcastOutcome::Unknown(format!("{reason}; {in_the_way}"))
                         }
                         Ok(None) | Err(_) => answer,
-                    })
+                    };
+                    Msg::NodeAnswered(answer, sent)
                 };
                 spawn_task(myself, "sending", chain_rpc::accepted_at(accepted_ms, work))
             }
@@ -318,6 +354,11 @@ impl SigningState {
         }
         Ok(())
     }
+}
+
+/// What a try comes to that came to no node.
+fn not_sent(answer: BroadcastOutcome) -> Msg {
+    Msg::NodeAnswered(answer, SendTry::NOT_SENT)
 }
 
 /// Has the shares that are in use sign, and says which those were. New shares are waited for

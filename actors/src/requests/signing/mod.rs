@@ -31,7 +31,7 @@ pub use self::ending::{ARCHIVED, GIVEN_UP, REJECTED, not_rejected};
 use self::nonce_waiters::NonceWaiters;
 use self::waiting::MAX_CONTENDED_TRIES;
 use crate::{
-    chain_rpc::{BroadcastOutcome, ChainError, ChainRefusal, ChainWait},
+    chain_rpc::{BroadcastOutcome, ChainError, ChainRefusal, ChainWait, SendTry, Standing},
     commands::command_commit::CommandCommit,
     counters::Waiting,
     requests::{
@@ -66,8 +66,8 @@ pub enum Msg {
         /// What.
         answer: Result<Vec<Signature>, Fault>,
     },
-    /// The node answered.
-    NodeAnswered(BroadcastOutcome),
+    /// The nodes answered, and whether one of them may have the transaction.
+    NodeAnswered(BroadcastOutcome, SendTry),
     /// What the nodes say of its transaction, of which nobody knew whether one has it.
     VerdictCame(Verdict),
     /// The effect of the state is to be run (again); by the number of the plan.
@@ -174,6 +174,8 @@ pub struct SigningState {
     resumed: bool,
     /// It has begun to send its transaction.
     sends: bool,
+    /// A node may have its transaction from one of its tries: not while each that got it objected.
+    may_be_taken: bool,
     /// Its transaction is, or was, tried on a node.
     simulated: bool,
     /// What a node last said against its transaction, which may have reached another one.
@@ -222,6 +224,7 @@ impl Actor for SigningActor {
             delay_in_trail: None,
             resumed: false,
             sends: false,
+            may_be_taken: false,
             simulated: false,
             refusal: None,
             strangers: Vec::new(),
@@ -346,21 +349,22 @@ impl Actor for SigningActor {
                     }
                 }
             }
-            Msg::NodeAnswered(BroadcastOutcome::Accepted) => {
+            Msg::NodeAnswered(BroadcastOutcome::Accepted, _) => {
                 live.node_accepted().await?;
             }
-            Msg::NodeAnswered(BroadcastOutcome::Refused(refusal)) => {
-                live.stop_waiting()?;
-                let event = RequestEvent::NodeRefused {
-                    reason: refusal.reason,
-                    code: refusal.code,
-                };
-                live.advance(vec![event]).await?;
+            Msg::NodeAnswered(BroadcastOutcome::Refused(refusal), _) => {
+                live.node_refused(refusal).await?;
             }
-            Msg::NodeAnswered(BroadcastOutcome::Doubtful(refusal, standing)) => {
-                live.weigh_doubt(&myself, refusal, standing).await?;
+            Msg::NodeAnswered(BroadcastOutcome::Doubtful(refusal, standing), sent) => {
+                if standing == Standing::Open && live.is_refused_by_all(sent) {
+                    live.node_refused(refusal).await?;
+                } else {
+                    live.may_be_taken |= sent.may_be_taken;
+                    live.weigh_doubt(&myself, refusal, standing).await?;
+                }
             }
-            Msg::NodeAnswered(BroadcastOutcome::Unknown(reason)) => {
+            Msg::NodeAnswered(BroadcastOutcome::Unknown(reason), sent) => {
+                live.may_be_taken |= sent.may_be_taken;
                 live.retry_broadcast(&myself, reason).await?;
             }
             Msg::VerdictCame(verdict) => {

@@ -11,8 +11,11 @@ use ractor::ActorRef;
 
 use super::{Msg, SigningState};
 use crate::{
-    chain_rpc::{ChainRefusal, Standing},
-    requests::{followed, request_store::StoredRequest},
+    chain_rpc::{ChainRefusal, SendTry, Standing},
+    requests::{
+        followed,
+        request_store::{CommitExtras, StoredRequest},
+    },
     tracking::{Doubt, Verdict},
     vaults::vault,
 };
@@ -138,6 +141,26 @@ impl SigningState {
         }
         self.is_waiting = false;
         Ok(true)
+    }
+
+    /// Whether no node can have the transaction of those that were asked: each that got it has objected, now and before,
+    /// and enough refuse it now. What a process before this one has sent is not known.
+    pub(super) fn is_refused_by_all(&self, sent: SendTry) -> bool {
+        !self.resumed && !self.may_be_taken && !sent.may_be_taken && sent.is_refused
+    }
+
+    /// The nodes refuse the transaction for good.
+    pub(super) async fn node_refused(&mut self, refusal: ChainRefusal) -> Result<(), Fault> {
+        self.stop_waiting()?;
+        let event = RequestEvent::NodeRefused {
+            reason: refusal.reason,
+            code: refusal.code,
+        };
+        let extras = CommitExtras {
+            may_be_kept: true,
+            ..CommitExtras::default()
+        };
+        self.advance_with(vec![event], extras).await
     }
 
     /// A node has the transaction.

@@ -107,6 +107,13 @@ impl NetworkRules for Aptos {
         Ok(Allocation::ChainData(chain_data))
     }
 
+    fn with_next_number(&self, chain_data: ChainData, number: u64) -> Result<ChainData, Fault> {
+        Ok(ChainData {
+            sequence_number: number,
+            ..chain_data
+        })
+    }
+
     /// The sequence number, unless the transaction brings a nonce of its own.
     fn reservations(
         &self,

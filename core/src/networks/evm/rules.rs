@@ -103,6 +103,13 @@ impl NetworkRules for Evm {
         }))
     }
 
+    fn with_next_number(&self, chain_data: ChainData, number: u64) -> Result<ChainData, Fault> {
+        Ok(ChainData {
+            nonce: chain_data.nonce.map(|_| number),
+            ..chain_data
+        })
+    }
+
     fn reservations(
         &self,
         _payload: &EvmPayload,

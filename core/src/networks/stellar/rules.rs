@@ -109,6 +109,15 @@ impl NetworkRules for Stellar {
         }))
     }
 
+    /// Nodes name the last number that was used.
+    fn with_next_number(&self, chain_data: ChainData, number: u64) -> Result<ChainData, Fault> {
+        let last = number.checked_sub(1);
+        Ok(ChainData {
+            sequence: last.ok_or_else(|| Fault::bug("no number is before the first one"))?,
+            ..chain_data
+        })
+    }
+
     /// The sequence number, where it is the sender's. Else the envelope itself: the one who owns that
     /// number sees to it that nothing else uses it.
     fn reservations(

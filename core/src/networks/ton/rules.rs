@@ -139,6 +139,16 @@ impl NetworkRules for Ton {
         Ok(Allocation::ChainData(chain_data))
     }
 
+    fn with_next_number(&self, chain_data: ChainData, number: u64) -> Result<ChainData, Fault> {
+        Ok(match chain_data {
+            ChainData::Transaction(chain_data) => ChainData::Transaction(TransactionChainData {
+                seqno: u32::try_from(number).map_err(Fault::bug)?,
+                ..chain_data
+            }),
+            message @ ChainData::Message { .. } => message,
+        })
+    }
+
     fn reservations(
         &self,
         _payload: &TonPayload,

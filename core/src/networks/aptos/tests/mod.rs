@@ -237,6 +237,12 @@ fn settle__should_take_the_lowest_free_sequence_number() {
         APTOS.reservations(&send(), &unsigned).unwrap(),
         [Resource::Nonce(5)]
     );
+    let lower = APTOS.with_next_number(chain_data().into(), 2).unwrap();
+    let lower = APTOS.allocate(&send(), lower, &[Resource::Nonce(2)].into());
+    let Ok(Allocation::ChainData(networks::ChainData::Aptos(lower))) = lower else {
+        panic!("{lower:?}");
+    };
+    assert_eq!(lower.sequence_number, 3);
     let nothing = build_message(&message());
     assert_eq!(APTOS.reservations(&message(), &nothing).unwrap(), []);
     let last = ChainData {

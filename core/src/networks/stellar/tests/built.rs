@@ -69,6 +69,16 @@ fn settle__should_give_the_lowest_free_number() {
     assert_eq!(given(41, &[]), [Resource::Nonce(42)]);
     assert_eq!(given(41, &[41, 43]), [Resource::Nonce(42)]);
     assert_eq!(given(41, &[42, 43, 45]), [Resource::Nonce(44)]);
+    let lower = STELLAR.with_next_number(own_facts(Some(true)).into(), 7);
+    let lower = STELLAR.allocate(&send(), lower.unwrap(), &BTreeSet::new());
+    let Ok(Allocation::ChainData(lower)) = lower else {
+        panic!("{lower:?}");
+    };
+    let unsigned = build(&send(), &lower).unwrap();
+    assert_eq!(
+        STELLAR.reservations(&send(), &unsigned).unwrap(),
+        [Resource::Nonce(7)]
+    );
     let last = i64::MAX.unsigned_abs();
     assert_eq!(given(last - 1, &[]), [Resource::Nonce(last)]);
     for sequence in [last, u64::MAX] {
