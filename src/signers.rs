@@ -4,14 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use covault_actors::port::{
-    ForeseenRequest, NodeBackup, NodeConfirmations, NodeHalt, NodeView, SignerCluster,
+    ForeseenRequest, NodeBackup, NodeConfirmations, NodeHalt, NodeView, SignerCluster, SignerHold,
     SigningAttempt, UnadmittedView,
 };
 use covault_core::{
     amount::U256,
     attest::{AttestOrder, MadeKey, NodeStatements},
     fault::{Class, Fault},
-    ids::{TokenId, VaultId},
+    ids::{SessionId, TokenId, VaultId},
     order::{
         BackupOrder, Generation, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder,
         ReshareOutcome, ReshareProof, SigningOrder,
@@ -21,7 +21,7 @@ use covault_core::{
 };
 use covault_mpc::{
     backend,
-    cluster::{Ban, Cluster, HaltReason, NodeStatus, SigningTask, Unadmitted},
+    cluster::{Ban, Cluster, ClusterHold, HaltReason, NodeStatus, SigningTask, Unadmitted},
     node::CurrentPolicy,
     policy::PolicyRequest,
     shares,
@@ -65,6 +65,21 @@ impl SignerCluster for ClusterSigners {
             client_signer: *client_signer,
         };
         self.cluster.sign(order, task).await
+    }
+
+    async fn tell_of_approvals(
+        &self,
+        order: &SigningOrder,
+        session: SessionId,
+        of: &Generation,
+        client_signer: Option<NodeId>,
+        patience: Duration,
+    ) -> Result<Option<SignerHold>, Fault> {
+        let needed = (of.threshold, client_signer);
+        let cluster = &self.cluster;
+        let told = cluster.tell_of_approvals(order, session, &of.holders, needed, patience);
+        let hold = told.await?;
+        Ok(hold.map(|ClusterHold { until_ms, by }| SignerHold { until_ms, by }))
     }
 
     fn foresee(&self, request: &ForeseenRequest<'_>) -> Result<(), Fault> {

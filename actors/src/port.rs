@@ -50,6 +50,15 @@ pub struct SigningAttempt {
     pub client_signer: Option<NodeId>,
 }
 
+/// Signers hold what people have approved for a time in which it can still be rejected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignerHold {
+    /// From when on enough of them sign it, in milliseconds since the Unix epoch.
+    pub until_ms: u64,
+    /// The names of those that hold it.
+    pub by: Vec<String>,
+}
+
 /// A signer node as the orchestrator sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeView {
@@ -163,6 +172,23 @@ pub trait SignerCluster: Send + Sync {
         order: &SigningOrder,
         attempt: &SigningAttempt,
     ) -> Result<Vec<Signature>, Fault>;
+
+    /// Tells live holders of the generation of the approvals that an order carries, which has no transaction yet: those that
+    /// hold such payments begin to count the time. `Some`: too few would sign it now, or not the client signer that it
+    /// names. Who does not answer within `patience` says so when it is to sign.
+    ///
+    /// # Errors
+    /// When nobody could be asked.
+    async fn tell_of_approvals(
+        &self,
+        _order: &SigningOrder,
+        _session: SessionId,
+        _of: &Generation,
+        _client_signer: Option<NodeId>,
+        _patience: Duration,
+    ) -> Result<Option<SignerHold>, Fault> {
+        Ok(None)
+    }
 
     /// Refuses what signers are known to refuse, as far as that can be told before the transaction is built. They go on
     /// checking themselves: this spares a client the wait.

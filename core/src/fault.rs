@@ -106,11 +106,17 @@ pub enum FaultCode {
     InvalidUuid,
     /// A chain id is not configured.
     InvalidChainId,
+    /// A signer's policy holds the payment for a time after its approvals. Nothing is wrong, and the same request can be
+    /// asked again then.
+    Held {
+        /// Until when, in milliseconds since the Unix epoch.
+        until_ms: u64,
+    },
 }
 
 impl FaultCode {
     /// One of each, in their order.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Unspecified,
         Self::Time,
         Self::Payload,
@@ -124,6 +130,7 @@ impl FaultCode {
         Self::ReadOnlyToken,
         Self::InvalidUuid,
         Self::InvalidChainId,
+        Self::Held { until_ms: 0 },
     ];
 
     /// Its name in logs and responses; never changes. `None`: that of the class says all.
@@ -142,6 +149,7 @@ impl FaultCode {
             Self::ReadOnlyToken => "read_only_token",
             Self::InvalidUuid => "invalid_uuid",
             Self::InvalidChainId => "invalid_chain_id",
+            Self::Held { .. } => "held",
         })
     }
 }

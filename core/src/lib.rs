@@ -14,6 +14,7 @@ pub mod derive;
 pub mod fault;
 pub mod field;
 pub mod ids;
+pub mod moment;
 pub mod networks;
 pub mod order;
 pub mod port;

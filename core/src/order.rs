@@ -160,6 +160,41 @@ impl SigningOrder {
     /// # Errors
     /// As [`SigningOrder::verify`].
     pub fn verify_child(&self, root: &RootKey, child: &ChildKey) -> Result<Payload, Fault> {
+        let payload = self.verify_intent(root, child)?;
+        let chain = self.network.rules();
+        // Nothing else in it can be at fault by now.
+        let misfit = |fault: Fault| {
+            Fault::field("chainData", "do not fit the payload")
+                .caused_by(fault.cause().unwrap_or_default())
+        };
+        let built = chain
+            .build(&payload, &self.chain_data, &self.public_key)
+            .map_err(|fault| match fault.class() {
+                Class::Bug => misfit(fault),
+                _ => in_payload(fault),
+            })?;
+        chain
+            .check_chain_data(&payload, &self.chain_data)
+            .map_err(|fault| match fault.class() {
+                Class::Bug => misfit(fault),
+                _ => fault,
+            })?;
+        self.compare(chain, &built)?;
+        Ok(payload)
+    }
+
+    /// Whether it has no transaction yet: it tells signers of approvals, so that a time in which a payment is held begins
+    /// before the transaction is built. Nothing of it is signed.
+    pub fn tells_of_approvals(&self) -> bool {
+        self.inputs.is_empty() && self.unsigned.is_empty()
+    }
+
+    /// What [`SigningOrder::verify_child`] checks before it looks at the transaction: whose wallet pays what. The payload,
+    /// decoded.
+    ///
+    /// # Errors
+    /// As [`SigningOrder::verify`].
+    pub fn verify_intent(&self, root: &RootKey, child: &ChildKey) -> Result<Payload, Fault> {
         let chain = self.network.rules();
         self.check_path(root)?;
         if root.public_key != self.root_public_key {
@@ -185,24 +220,6 @@ impl SigningOrder {
             return Err(in_payload(fault.with_prefix(payload.kind())));
         }
         payload.check_wallet(self.network).map_err(in_payload)?;
-        // Nothing else in it can be at fault by now.
-        let misfit = |fault: Fault| {
-            Fault::field("chainData", "do not fit the payload")
-                .caused_by(fault.cause().unwrap_or_default())
-        };
-        let built = chain
-            .build(&payload, &self.chain_data, &self.public_key)
-            .map_err(|fault| match fault.class() {
-                Class::Bug => misfit(fault),
-                _ => in_payload(fault),
-            })?;
-        chain
-            .check_chain_data(&payload, &self.chain_data)
-            .map_err(|fault| match fault.class() {
-                Class::Bug => misfit(fault),
-                _ => fault,
-            })?;
-        self.compare(chain, &built)?;
         Ok(payload)
     }
 

@@ -10,6 +10,8 @@
 //!   those before it have counted: to it, limits of a day are used up until nothing of that counts any more.
 //! - A peer that cheated in a way that leaks key material is banned from that key for good.
 //! - A file that was put back is noticed ([`ClaimsAge`]): other nodes remember how much it had promised.
+//! - How long a payment was held is counted from when each approval of it was verified here first ([`holds`]), also over
+//!   restarts.
 //! - A signing nonce made ahead ([`crate::nonces`]) is given out once: its deletion is in the
 //!   transaction of the claim that uses it.
 //!
@@ -18,6 +20,7 @@
 //! writer ends, and so must its node: what is on disk is unknown until the file is opened again.
 
 mod height;
+mod holds;
 mod windows;
 
 use std::{
@@ -50,7 +53,7 @@ pub(crate) use height::{LostClaims, PeerHeights};
 
 use crate::{
     key_records::{self, JoinedKey, KeyRecord, KeyRecords, VaultKeys},
-    policy::{Spending, SpendingCounter},
+    policy::{HeldUntil, HoldCheck, Spending, SpendingCounter},
     pool::CpuPool,
     preprocess::table::{self as nonce_table, NonceRow, NonceSelection, StoredNonces},
     shares::ShareEpoch,
@@ -93,6 +96,12 @@ pub enum ClaimError {
     /// What went in 24 hours would be above what may go unapproved.
     #[error("approvals are missing: this signer {0}")]
     ApprovalsMissing(String),
+    /// The payment is held for a time after its approvals.
+    #[error("the payment is held until {}", .0.until_ms)]
+    Held(HeldUntil),
+    /// More approvals than can be noted.
+    #[error("too many approvals are noted")]
+    TooManyHeld,
     /// Recent spending is unknown: an older copy of the claims file was restored.
     #[error("claims of this node are missing, so its limits and approvals count as used up")]
     SpendingUnknown,
@@ -126,6 +135,8 @@ pub struct Claim {
     /// Until when the approvals may be used that it rests on, which are good for one transaction, in milliseconds since
     /// the Unix epoch.
     pub approved_until_ms: Option<u64>,
+    /// What tells whether it is held; `None`: it is not.
+    pub hold: Option<HoldCheck>,
     /// Now, in milliseconds since the Unix epoch.
     pub now_ms: u64,
 }
@@ -138,7 +149,7 @@ impl Claim {
     pub(crate) fn of_order(
         (session, attempt): (SessionId, u32),
         order: &SigningOrder,
-        (spending, approved): (Vec<Spending>, bool),
+        (spending, approved, hold): (Vec<Spending>, bool, Option<HoldCheck>),
         now_ms: u64,
     ) -> Result<Self, Fault> {
         Ok(Self {
@@ -149,6 +160,7 @@ impl Claim {
             spending,
             root: order.root_public_key.clone(),
             approved_until_ms: approved.then_some(order.approvals.valid_until_ms),
+            hold,
             now_ms,
         })
     }
@@ -179,7 +191,12 @@ pub(crate) struct ClaimsLock {
 type ClaimResult = Result<Vec<NonceRow>, ClaimError>;
 
 enum WriteJob {
-    Claim(Claim, Option<NonceSelection>, oneshot::Sender<ClaimResult>),
+    Claim(
+        Box<Claim>,
+        Option<NonceSelection>,
+        oneshot::Sender<ClaimResult>,
+    ),
+    NoteApprovals(HoldCheck, u64, oneshot::Sender<ClaimResult>),
     Ban {
         root: Vec<u8>,
         node: NodeId,
@@ -383,7 +400,7 @@ impl Claims {
     /// # Errors
     /// [`ClaimError`].
     pub async fn claim(&self, claim: Claim) -> Result<(), ClaimError> {
-        self.ask(|reply| WriteJob::Claim(claim, None, reply))
+        self.ask(|reply| WriteJob::Claim(Box::new(claim), None, reply))
             .await?;
         Ok(())
     }
@@ -395,7 +412,18 @@ impl Claims {
         claim: Claim,
         take: Option<NonceSelection>,
     ) -> ClaimResult {
-        self.ask(|reply| WriteJob::Claim(claim, take, reply)).await
+        self.ask(|reply| WriteJob::Claim(Box::new(claim), take, reply))
+            .await
+    }
+
+    /// Notes approvals of what is not to be signed yet, at `now_ms`; on disk when it returns.
+    ///
+    /// # Errors
+    /// [`ClaimError::Held`] when it would be held now.
+    pub async fn note_approvals(&self, hold: HoldCheck, now_ms: u64) -> Result<(), ClaimError> {
+        self.ask(|reply| WriteJob::NoteApprovals(hold, now_ms, reply))
+            .await?;
+        Ok(())
     }
 
     /// Adds nonces; on disk when it returns.
@@ -610,6 +638,7 @@ fn load(database: &Database) -> Result<LoadedClaims, redb::Error> {
     transaction.open_table(BANS)?;
     let windows = SpendingWindows::open(&transaction)?;
     height::make(&transaction)?;
+    holds::make(&transaction)?;
     nonce_table::make(&transaction)?;
     key_records::make(&transaction)?;
     transaction.commit()?;
@@ -680,6 +709,7 @@ fn write_batch(
         };
         let reply = match job {
             WriteJob::Claim(_, _, reply)
+            | WriteJob::NoteApprovals(_, _, reply)
             | WriteJob::NoteKey(_, _, reply)
             | WriteJob::NoteVaultKey(_, _, reply)
             | WriteJob::NoteJoined(_, _, reply)
@@ -724,6 +754,9 @@ fn commit(
                     Some(rows) => grant(&transaction, windows, claim, age)?.map(|()| rows),
                     None => Err(ClaimError::NonceMissing),
                 }
+            }
+            WriteJob::NoteApprovals(hold, now_ms, _) => {
+                holds::check(&transaction, windows, hold, age, *now_ms)?.map(|()| Vec::new())
             }
             WriteJob::NoteKey(root, note, _) => {
                 key_records::put(&transaction, root, note.as_ref())?;
@@ -815,8 +848,17 @@ fn grant(
                 if let Some(refused) = spent_by_others(transaction, claim, now_ms)? {
                     return Ok(Err(refused));
                 }
+                // Not the latest time of a claim: the clock may have been ahead then.
+                if let Some(hold) = &claim.hold
+                    && let Err(held) = holds::check(transaction, windows, hold, age, claim.now_ms)?
+                {
+                    return Ok(Err(held));
+                }
                 if let Err(over) = windows.count(transaction, &claim.spending, now_ms)? {
                     return Ok(Err(over));
+                }
+                if let Some(hold) = &claim.hold {
+                    holds::granted(transaction, hold, now_ms)?;
                 }
                 table.insert(request.as_bytes(), digest)?;
                 if let Some((table, id)) = &mut transactions {

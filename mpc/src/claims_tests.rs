@@ -22,6 +22,7 @@ fn claim(session: u8, attempt: u32, digest: u8) -> Claim {
         now_ms: 1,
         root: Vec::new(),
         approved_until_ms: None,
+        hold: None,
     }
 }
 

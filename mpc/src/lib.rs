@@ -37,3 +37,4 @@ pub mod simulated;
 #[cfg(test)]
 mod test_support;
 mod verify;
+pub mod veto;

@@ -159,6 +159,12 @@ pub(crate) enum OrderReply {
     /// A client signer's: what decides for it has said yes. Its signature over
     /// [`covault_core::approval::ApprovalProof::node_statement`] of the order's approval, 64 bytes.
     Approved(Vec<u8>),
+    /// We have noted the approvals of an order that has no transaction yet.
+    Noted {
+        /// Until when we hold the payment, in milliseconds since the Unix epoch. 0: we do not, as far as we can tell
+        /// before there is a transaction.
+        held_until_ms: u64,
+    },
 }
 
 /// About nonces made ahead. Public: nothing in it is secret.

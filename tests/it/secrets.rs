@@ -52,6 +52,7 @@ pub async fn take_nonces(
             now_ms: 1,
             root: Vec::new(),
             approved_until_ms: None,
+            hold: None,
         };
         let take = NonceSelection {
             of: of.clone(),

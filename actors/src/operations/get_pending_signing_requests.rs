@@ -44,8 +44,7 @@ impl Operation for GetPendingSigningRequests {
                 let last = uuid.parse().map_err(|fault: Fault| fault.at("afterUuid"))?;
                 let last = request(services, caller, last).await;
                 let last = last.map_err(|fault| fault.at("afterUuid"))?;
-                let expires_at_ms = last.consent.expires_at_ms;
-                let key = rows::awaiting(last.vault, expires_at_ms, last.id);
+                let key = rows::awaiting(last.vault, last.consent.due_ms(), last.id);
                 [key.bytes.as_slice(), &[0]].concat()
             }
         };

@@ -541,5 +541,5 @@ async fn try_advance(
 /// The row by which a request is found as long as it waits for people.
 pub fn awaiting(request: &SigningRequest) -> Option<Key> {
     let waits = matches!(request.state, RequestState::AwaitingApproval { .. });
-    waits.then(|| rows::awaiting(request.vault, request.consent.expires_at_ms, request.id))
+    waits.then(|| rows::awaiting(request.vault, request.consent.due_ms(), request.id))
 }

@@ -243,15 +243,15 @@ pub fn awaiting_of(vault: VaultId) -> Key {
 }
 
 /// [`KeySpace::Awaiting`].
-pub fn awaiting(vault: VaultId, expires_at_ms: u64, request: RequestId) -> Key {
+pub fn awaiting(vault: VaultId, due_ms: u64, request: RequestId) -> Key {
     let all = awaiting_of(vault);
     Key::new(
         all.space,
-        &[&all.bytes, &expires_at_ms.to_be_bytes(), request.as_bytes()],
+        &[&all.bytes, &due_ms.to_be_bytes(), request.as_bytes()],
     )
 }
 
-/// When the request of such a row expires, in milliseconds since the Unix epoch, and which it is.
+/// When something is due for the request of such a row (it expires, or signers hold it no longer), in milliseconds since the Unix epoch, and which it is.
 pub fn awaited(key: &Key) -> Option<(u64, RequestId)> {
     let (rest, id) = key.bytes.split_last_chunk::<16>()?;
     let (_, due_ms) = rest.split_last_chunk::<8>()?;

@@ -275,6 +275,7 @@ fn requests__should_load_for_ever_in_every_state() {
                 }],
                 expires_at_ms: 15,
                 wanted: Some("signer-2 wants more".into()),
+                held_until_ms: 16,
             },
             state,
         };

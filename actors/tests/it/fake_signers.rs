@@ -4,13 +4,13 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
 use async_trait::async_trait;
 use covault_actors::port::{
-    NodeBackup, NodeConfirmations, NodeView, SignerCluster, SigningAttempt,
+    NodeBackup, NodeConfirmations, NodeView, SignerCluster, SignerHold, SigningAttempt,
 };
 use covault_core::{
     attest::{AttestOrder, MadeKey, NodeStatements},
@@ -89,6 +89,12 @@ pub struct FakeSigners {
     pub crowded: AtomicUsize,
     /// So many approvals an order has to show.
     pub wants: AtomicUsize,
+    /// Until when signers hold what is approved, in milliseconds since the Unix epoch; 0: they do not.
+    pub held_until_ms: AtomicU64,
+    /// How often they were told of approvals.
+    pub told: AtomicUsize,
+    /// They say that they hold it only when they are to sign.
+    pub tells_late: AtomicBool,
 }
 
 /// A call of `keygen`; over when it is dropped, as one of the real cluster's.
@@ -421,6 +427,11 @@ impl SignerCluster for FakeSigners {
                 return Err(fault.with_code(FaultCode::ApprovalsMissing));
             }
         }
+        let until_ms = self.held_until_ms.load(Ordering::SeqCst);
+        if until_ms > order.issued_at_ms {
+            let fault = Fault::new(Class::Invalid, "signer-1 holds this payment");
+            return Err(fault.with_code(FaultCode::Held { until_ms }));
+        }
         let scheme = Scheme::default_of(order.network.curve());
         self.check_shares((order.vault, scheme), order.epoch, attempt)?;
         order
@@ -564,6 +575,28 @@ impl SignerCluster for FakeSigners {
             (*node, backup)
         });
         Ok(holders.collect())
+    }
+
+    async fn tell_of_approvals(
+        &self,
+        order: &SigningOrder,
+        _session: SessionId,
+        _of: &Generation,
+        _client_signer: Option<NodeId>,
+        _patience: std::time::Duration,
+    ) -> Result<Option<SignerHold>, Fault> {
+        assert!(order.tells_of_approvals() && !order.approvals.given.is_empty());
+        let id = order.approval().id().unwrap();
+        for given in &order.approvals.given {
+            given.challenge(&id).expect("it is about this order");
+        }
+        self.told.fetch_add(1, Ordering::SeqCst);
+        let until_ms = self.held_until_ms.load(Ordering::SeqCst);
+        let held = until_ms > order.issued_at_ms && !self.tells_late.load(Ordering::SeqCst);
+        Ok(held.then(|| SignerHold {
+            until_ms,
+            by: vec!["signer-1".into(), "signer-2".into()],
+        }))
     }
 
     fn admit(&self, nodes: &[NodeId]) {

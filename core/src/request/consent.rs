@@ -28,6 +28,10 @@ pub const USUAL_EXPIRY_MS: u64 = 72 * 60 * 60 * 1000;
 /// The shortest and the longest that it can be told to, in milliseconds: a minute, and 30 days.
 const EXPIRY_MS: std::ops::RangeInclusive<u64> = 60_000..=30 * 24 * 60 * 60 * 1000;
 
+/// Why people are asked again when signers hold a request no longer.
+const HOLD_IS_OVER: &str =
+    "the time in which signers held it is over, and so are approvals of it: approve it again";
+
 /// Who decides about the requests of a vault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApprovalRule {
@@ -217,8 +221,10 @@ pub struct Consent {
     /// Until when it waits for people, the last time that it does, in milliseconds since the Unix epoch. 0: it has not
     /// begun to.
     pub expires_at_ms: u64,
-    /// What a signer wants that the rule did not, in words for people.
+    /// What a signer wants that the rule did not, or why it waits though enough have approved, in words for people.
     pub wanted: Option<String>,
+    /// Until when signers hold it, in milliseconds since the Unix epoch; it goes on then. 0: they do not.
+    pub held_until_ms: u64,
 }
 
 impl Consent {
@@ -229,6 +235,7 @@ impl Consent {
             given: Vec::new(),
             expires_at_ms: 0,
             wanted: None,
+            held_until_ms: 0,
         }
     }
 
@@ -266,6 +273,8 @@ impl Consent {
     pub fn required(&self, now_ms: u64) -> usize {
         let known = self.rule.needs();
         match self.wanted {
+            // It waits for no approval.
+            Some(_) if self.held_until_ms > 0 => known.max(self.count(now_ms)),
             // How many a signer wants it says in words.
             Some(_) => known.max(self.count(now_ms).saturating_add(1)),
             None => known,
@@ -287,8 +296,24 @@ impl Consent {
         consent.given.push(approval);
         if consent.is_enough(now_ms) {
             consent.wanted = None;
+            // Signers say so again, of what has been approved once more.
+            consent.held_until_ms = 0;
         }
         consent
+    }
+
+    /// When something is to be done for a request that waits, in milliseconds since the Unix epoch: it expires, or goes on
+    /// because nobody holds it any longer.
+    pub fn due_ms(&self) -> u64 {
+        match self.held_until_ms {
+            0 => self.expires_at_ms,
+            held_until_ms => self.expires_at_ms.min(held_until_ms),
+        }
+    }
+
+    /// Whether signers have held it, and do not at `now_ms`.
+    pub fn is_hold_over(&self, now_ms: u64) -> bool {
+        (1..=now_ms).contains(&self.held_until_ms)
     }
 
     /// Whether enough have approved for it to go on. A signer that wants more says so itself, each time.
@@ -305,7 +330,26 @@ impl Consent {
     /// People are asked again, because a signer wants more.
     pub(super) fn wanting(mut self, reason: String, now_ms: u64) -> Self {
         self.wanted = Some(reason);
+        self.held_until_ms = 0;
         self.waiting(now_ms)
+    }
+
+    /// Signers hold it until then, although enough have approved.
+    pub(super) fn held(mut self, reason: String, until_ms: u64, now_ms: u64) -> Self {
+        self.wanted = Some(reason);
+        self.held_until_ms = until_ms;
+        // People have their time once more when it is over: what they have approved may have expired by then.
+        self.waiting(until_ms.max(now_ms))
+    }
+
+    /// Signers hold it no longer.
+    pub(super) fn released(mut self, now_ms: u64) -> Self {
+        self.held_until_ms = 0;
+        self.wanted = match self.is_enough(now_ms) {
+            true => None,
+            false => Some(HOLD_IS_OVER.to_owned()),
+        };
+        self
     }
 
     /// Why a request failed for which too few have agreed in time.

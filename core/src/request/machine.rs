@@ -4,6 +4,7 @@
 //! Received -> Screened -> AwaitingApproval -> Preparing -> Prepared <-> Signing -> Signed
 //!     Preparing -> AwaitingApproval              (it costs more than was approved)
 //!     Signing -> AwaitingApproval -> Prepared    (a signer wants more approvals)
+//!     Preparing, Signing -> AwaitingApproval     (signers hold what was approved for a time; then it goes on)
 //!     Signed -> Broadcasting -> Succeeded        (sent by us)
 //!     Signed -> Succeeded                        (messages, broadcastTx=false)
 //!     InDoubt -> Succeeded                       (a final block has its transaction)
@@ -53,6 +54,18 @@ pub enum RequestEvent {
     ApprovalWanted {
         /// Which signer, and whose; or why not.
         reason: String,
+    },
+    /// Signers sign what was approved only when a time is over in which people can still reject it.
+    ApprovalHeld {
+        /// Until when, in milliseconds since the Unix epoch.
+        until_ms: u64,
+        /// Which signers, and until when.
+        reason: String,
+    },
+    /// That time is over. With enough approvals that still hold it goes on.
+    HoldEnded {
+        /// When signing is given up then, in milliseconds since the Unix epoch.
+        deadline_ms: u64,
     },
     /// Too few have agreed in time.
     ApprovalExpired,
@@ -308,23 +321,19 @@ impl RequestState {
                 },
             ) if consent.takes(&approval, now_ms) => {
                 let consent = agreed.insert(consent.with(*approval, now_ms));
-                match built {
-                    _ if !consent.is_enough(now_ms) => {
-                        RequestState::AwaitingApproval { broadcast, built }
-                    }
-                    None => RequestState::Preparing {
-                        broadcast,
-                        deadline_ms,
-                    },
-                    Some(mut built) => {
-                        // If another request holds by now what this one used, that one keeps it, and this one ends.
-                        claim = Some(ReservationChange::Take);
-                        built.draft.deadline_ms = deadline_ms;
-                        RequestState::Prepared {
-                            draft: built.draft,
-                            attempts: built.attempts,
-                        }
-                    }
+                match consent.is_enough(now_ms) {
+                    true => approved(broadcast, built, deadline_ms, &mut claim),
+                    false => RequestState::AwaitingApproval { broadcast, built },
+                }
+            }
+            (
+                RequestState::AwaitingApproval { broadcast, built },
+                RequestEvent::HoldEnded { deadline_ms },
+            ) if consent.is_hold_over(now_ms) => {
+                let consent = agreed.insert(consent.clone().released(now_ms));
+                match consent.is_enough(now_ms) {
+                    true => approved(broadcast, built, deadline_ms, &mut claim),
+                    false => RequestState::AwaitingApproval { broadcast, built },
                 }
             }
             (RequestState::AwaitingApproval { built, .. }, RequestEvent::ApprovalExpired)
@@ -372,13 +381,29 @@ impl RequestState {
                 }
             }
             (
+                RequestState::Preparing { broadcast, .. },
+                RequestEvent::ApprovalHeld { until_ms, reason },
+            ) if !consent.rule.of.is_empty() => {
+                agreed = Some(consent.clone().held(reason, until_ms, now_ms));
+                RequestState::AwaitingApproval {
+                    broadcast,
+                    built: None,
+                }
+            }
+            (
                 RequestState::Signing { draft, attempt, .. },
-                RequestEvent::ApprovalWanted { reason },
+                event @ (RequestEvent::ApprovalWanted { .. } | RequestEvent::ApprovalHeld { .. }),
             ) if !consent.rule.of.is_empty() => {
                 // People take time, so other requests may use what it holds. The draft stays the only one that this
                 // request can ever sign.
                 claim = Some(ReservationChange::Free(Box::new(draft.clone())));
-                agreed = Some(consent.clone().wanting(reason, now_ms));
+                let consent = consent.clone();
+                agreed = Some(match event {
+                    RequestEvent::ApprovalHeld { until_ms, reason } => {
+                        consent.held(reason, until_ms, now_ms)
+                    }
+                    event => consent.wanting(event.detail(), now_ms),
+                });
                 RequestState::AwaitingApproval {
                     broadcast: draft.broadcast,
                     built: Some(Box::new(BuiltDraft {
@@ -565,6 +590,8 @@ impl RequestEvent {
             RequestEvent::Approved { .. } => "Approved",
             RequestEvent::ApprovalGiven { .. } => "ApprovalGiven",
             RequestEvent::ApprovalWanted { .. } => "ApprovalWanted",
+            RequestEvent::ApprovalHeld { .. } => "ApprovalHeld",
+            RequestEvent::HoldEnded { .. } => "HoldEnded",
             RequestEvent::ApprovalExpired => "ApprovalExpired",
             RequestEvent::Rejected { .. } => "Rejected",
             RequestEvent::Delayed { .. } => "Delayed",
@@ -587,6 +614,7 @@ impl RequestEvent {
         match self {
             RequestEvent::Rejected { reason }
             | RequestEvent::ApprovalWanted { reason }
+            | RequestEvent::ApprovalHeld { reason, .. }
             | RequestEvent::Delayed { reason }
             | RequestEvent::SessionLost { reason }
             | RequestEvent::NodeRefused { reason, .. }
@@ -611,6 +639,7 @@ impl RequestEvent {
             | RequestEvent::ApprovalAsked { .. }
             | RequestEvent::Approved { .. }
             | RequestEvent::ApprovalExpired
+            | RequestEvent::HoldEnded { .. }
             | RequestEvent::SendingStarted
             | RequestEvent::HandedOver
             | RequestEvent::NodeAccepted => String::new(),
@@ -628,6 +657,29 @@ fn fits(draft: &Draft, signatures: &[Signature], signed: Option<&Signed>) -> boo
             .zip(signatures)
             .all(|(input, signature)| input.curve == signature.curve())
         && (signed.is_some() || !draft.broadcast)
+}
+
+/// Where a request goes on that enough people have approved.
+fn approved(
+    broadcast: bool,
+    built: Option<Box<BuiltDraft>>,
+    deadline_ms: u64,
+    claim: &mut Option<ReservationChange>,
+) -> RequestState {
+    let Some(built) = built else {
+        return RequestState::Preparing {
+            broadcast,
+            deadline_ms,
+        };
+    };
+    let BuiltDraft {
+        mut draft,
+        attempts,
+    } = *built;
+    // If another request holds by now what this one used, that one keeps it, and this one ends.
+    *claim = Some(ReservationChange::Take);
+    draft.deadline_ms = deadline_ms;
+    RequestState::Prepared { draft, attempts }
 }
 
 /// Where a request ends that waited for people. What signers were asked for they may have signed.

@@ -101,6 +101,11 @@ fn approves(person: &str) -> RequestEvent {
     }
 }
 
+/// One has approved of so many, and signers hold it until the moment 501.
+fn held(needs: u16) -> Consent {
+    consent(needs, &["treasurer"]).held("signer-1 holds it".into(), 501, 1)
+}
+
 /// What is waited for, by how much is there already.
 fn waiting() -> Vec<(&'static str, RequestState, Consent, u64)> {
     let waiting = |built| RequestState::AwaitingApproval {
@@ -129,7 +134,11 @@ fn waiting() -> Vec<(&'static str, RequestState, Consent, u64)> {
             consent(2, &["director"]),
             1_000,
         ),
-        ("Awaiting/built", waiting(built), again, 1),
+        ("Awaiting/built", waiting(built.clone()), again, 1),
+        ("Awaiting/held", waiting(None), held(1), 500),
+        ("Held/over", waiting(None), held(1), 501),
+        ("Held/built", waiting(built), held(1), 501),
+        ("Held/stale", waiting(None), held(2), 501),
     ]
 }
 
@@ -230,6 +239,11 @@ fn events() -> Vec<RequestEvent> {
         RequestEvent::Approved { deadline_ms: 9 },
         approves("treasurer"),
         RequestEvent::ApprovalWanted { reason: reason() },
+        RequestEvent::ApprovalHeld {
+            until_ms: 500,
+            reason: reason(),
+        },
+        RequestEvent::HoldEnded { deadline_ms: 9 },
         RequestEvent::ApprovalExpired,
         RequestEvent::Rejected { reason: reason() },
         RequestEvent::Delayed { reason: reason() },
@@ -269,24 +283,28 @@ fn events() -> Vec<RequestEvent> {
 
 /// Columns in the order of [`events`]: where each event leads, `.` where it is illegal.
 const MATRIX: &str = "\
-Awaiting/nobody  . . Preparing . . . Failed . . . . . . . . . Failed Failed . .
-Awaiting/first   . . . AwaitingApproval . . Failed . . . . . . . . . Failed Failed . .
-Awaiting/last    . . . Preparing . . Failed . . . . . . . . . Failed Failed . .
-Awaiting/again   . . . AwaitingApproval . . Failed . . . . . . . . . Failed Failed . .
-Awaiting/late    . . . . . Failed Failed . . . . . . . . . Failed Failed . .
-Awaiting/built   . . . Prepared . . InDoubt . . . . . . . . . InDoubt InDoubt . .
-Received         Screened . . . . . Failed . . . . . . . . . . Failed . .
-Screened         . AwaitingApproval . . . . Failed . . . . . . . . . . Failed . .
-Preparing        . . . . AwaitingApproval . Failed Preparing Prepared . . . . . . . Failed Failed . .
-Prepared         . . . . . . . . . Signing . . . . . . Failed InDoubt . .
-Signing          . . . . AwaitingApproval . . . . . Prepared Signed . . . . Failed InDoubt . .
-Signed/send      . . . . . . . . . . . . Broadcasting . . . . . . .
-Signed/keep      . . . . . . . . . . . . . Succeeded . . . . . .
-Broadcasting     . . . . . . . Broadcasting . . . . . . Succeeded Failed . . . .
-InDoubt          . . . . . . . . . . . . . . . . . . Failed Succeeded
-Succeeded/sent   . . . . . . . . . . . . . . . . . . . .
-Succeeded/kept   . . . . . . Failed . . . . . . . . . . . . .
-Failed           . . . . . . . . . . . . . . . . . . . .
+Awaiting/nobody  . . Preparing . . . . . Failed . . . . . . . . . Failed Failed . .
+Awaiting/first   . . . AwaitingApproval . . . . Failed . . . . . . . . . Failed Failed . .
+Awaiting/last    . . . Preparing . . . . Failed . . . . . . . . . Failed Failed . .
+Awaiting/again   . . . AwaitingApproval . . . . Failed . . . . . . . . . Failed Failed . .
+Awaiting/late    . . . . . . . Failed Failed . . . . . . . . . Failed Failed . .
+Awaiting/built   . . . Prepared . . . . InDoubt . . . . . . . . . InDoubt InDoubt . .
+Awaiting/held    . . . Preparing . . . . Failed . . . . . . . . . Failed Failed . .
+Held/over        . . . Preparing . . Preparing . Failed . . . . . . . . . Failed Failed . .
+Held/built       . . . Prepared . . Prepared . InDoubt . . . . . . . . . InDoubt InDoubt . .
+Held/stale       . . . AwaitingApproval . . AwaitingApproval . Failed . . . . . . . . . Failed Failed . .
+Received         Screened . . . . . . . Failed . . . . . . . . . . Failed . .
+Screened         . AwaitingApproval . . . . . . Failed . . . . . . . . . . Failed . .
+Preparing        . . . . AwaitingApproval AwaitingApproval . . Failed Preparing Prepared . . . . . . . Failed Failed . .
+Prepared         . . . . . . . . . . . Signing . . . . . . Failed InDoubt . .
+Signing          . . . . AwaitingApproval AwaitingApproval . . . . . . Prepared Signed . . . . Failed InDoubt . .
+Signed/send      . . . . . . . . . . . . . . Broadcasting . . . . . . .
+Signed/keep      . . . . . . . . . . . . . . . Succeeded . . . . . .
+Broadcasting     . . . . . . . . . Broadcasting . . . . . . Succeeded Failed . . . .
+InDoubt          . . . . . . . . . . . . . . . . . . . . Failed Succeeded
+Succeeded/sent   . . . . . . . . . . . . . . . . . . . . . .
+Succeeded/kept   . . . . . . . . Failed . . . . . . . . . . . . .
+Failed           . . . . . . . . . . . . . . . . . . . . . .
 ";
 
 fn matrix() -> String {
@@ -400,6 +418,11 @@ fn step__should_be_exercised_in_every_legal_cell_by_walks_from_the_start() {
     };
     walks.push([start(true), vec![claim(), restored(), found()]].concat());
     let wanted = || RequestEvent::ApprovalWanted { reason: "x".into() };
+    let is_held = || RequestEvent::ApprovalHeld {
+        until_ms: 1,
+        reason: "x".into(),
+    };
+    let hold_ended = || RequestEvent::HoldEnded { deadline_ms: 9 };
     walks.push(
         [
             start(true)[..1].to_vec(),
@@ -413,6 +436,9 @@ fn step__should_be_exercised_in_every_legal_cell_by_walks_from_the_start() {
                 claim(),
                 wanted(),
                 approves("controller"),
+                claim(),
+                is_held(),
+                hold_ended(),
                 claim(),
                 wanted(),
                 gave_up(),
@@ -429,6 +455,10 @@ fn step__should_be_exercised_in_every_legal_cell_by_walks_from_the_start() {
                 approves("treasurer"),
                 wanted(),
                 approves("director"),
+                is_held(),
+                hold_ended(),
+                is_held(),
+                approves("controller"),
                 gave_up(),
             ],
         ]
@@ -531,6 +561,56 @@ fn step__should_count_persons_who_may_approve_once_and_not_for_ever() {
 }
 
 #[test]
+fn step__should_wait_while_signers_hold_it_and_go_on_with_approvals_that_hold() {
+    let preparing = RequestState::Preparing {
+        broadcast: true,
+        deadline_ms: 9,
+    };
+    let event = RequestEvent::ApprovalHeld {
+        until_ms: 501,
+        reason: "signer-1 holds it".into(),
+    };
+    let asked = preparing
+        .step(&consent(1, &["treasurer"]), event, 50)
+        .unwrap();
+    let consent = asked.consent.unwrap();
+    assert_eq!(consent.wanted.as_deref(), Some("signer-1 holds it"));
+    // People have all of their time after it; no approval is missing.
+    assert_eq!((consent.due_ms(), consent.expires_at_ms), (501, 1_501));
+    assert_eq!((consent.required(50), consent.count(50)), (1, 1));
+    let ended = RequestEvent::HoldEnded { deadline_ms: 700 };
+    let early = asked.next.clone().step(&consent, ended.clone(), 500);
+    assert!(early.is_err(), "not before its time");
+    let on = asked
+        .next
+        .clone()
+        .step(&consent, ended.clone(), 501)
+        .unwrap();
+    assert_eq!(on.effect, Some(RequestEffect::Prepare));
+    let released = on.consent.unwrap();
+    assert_eq!((released.held_until_ms, released.wanted), (0, None));
+    // The approval is over by then: people are asked again, and the hold is not begun anew.
+    let late = asked
+        .next
+        .clone()
+        .step(&consent, ended.clone(), 901)
+        .unwrap();
+    assert_eq!((late.next.name(), late.effect), ("AwaitingApproval", None));
+    let asks = late.consent.unwrap();
+    assert!(asks.wanted.as_ref().unwrap().contains("approve it again"));
+    assert_eq!((asks.due_ms(), asks.required(901)), (1_501, 1));
+    assert!(late.next.step(&asks, ended, 902).is_err(), "once");
+    // Whoever may approve can end it.
+    let veto = RequestEvent::Rejected {
+        reason: "no".into(),
+    };
+    assert_eq!(
+        asked.next.step(&consent, veto, 60).unwrap().next.name(),
+        "Failed"
+    );
+}
+
+#[test]
 fn step__should_give_back_what_a_request_holds_while_a_signer_wants_more_approvals() {
     let signing = RequestState::Signing {
         draft: draft(true),
@@ -563,7 +643,9 @@ fn step__should_give_back_what_a_request_holds_while_a_signer_wants_more_approva
 
 #[test]
 fn step__should_not_call_failed_what_signers_may_have_signed() {
-    let built = waiting().pop().unwrap().1;
+    let mut cases = waiting().into_iter();
+    let built = cases.find(|(name, ..)| *name == "Awaiting/built");
+    let (_, built, ..) = built.unwrap();
     let reject = RequestEvent::Rejected {
         reason: "no".into(),
     };

@@ -352,6 +352,23 @@ impl SigningRequest {
             return None;
         };
         Some(SigningOrder {
+            chain_data: draft.chain_data.clone(),
+            unsigned: draft.unsigned.bytes.clone(),
+            inputs: draft.unsigned.signing.clone(),
+            expires_at_ms: draft.deadline_ms,
+            ..self.approval_notice(epoch, now_ms, draft.deadline_ms)
+        })
+    }
+
+    /// Whether people have approved it and nothing is built yet: signers can be told of their approvals.
+    pub fn has_approvals_to_tell(&self) -> bool {
+        matches!(self.state, RequestState::Preparing { .. }) && !self.consent.given.is_empty()
+    }
+
+    /// What tells signers of the approvals that there are, before there is a transaction
+    /// ([`SigningOrder::tells_of_approvals`]).
+    pub fn approval_notice(&self, epoch: u32, now_ms: u64, expires_at_ms: u64) -> SigningOrder {
+        SigningOrder {
             request: self.id,
             vault: self.vault,
             epoch,
@@ -361,13 +378,13 @@ impl SigningRequest {
             public_key: self.public_key.clone(),
             address: self.address.clone(),
             payload: self.payload.clone(),
-            chain_data: draft.chain_data.clone(),
-            unsigned: draft.unsigned.bytes.clone(),
-            inputs: draft.unsigned.signing.clone(),
+            chain_data: ChainData::Nothing,
+            unsigned: Vec::new(),
+            inputs: Vec::new(),
             recipient_indices: Vec::new(),
             approvals: self.consent.order_approvals(now_ms),
             issued_at_ms: now_ms,
-            expires_at_ms: draft.deadline_ms,
-        })
+            expires_at_ms,
+        }
     }
 }

@@ -160,6 +160,7 @@ mod tests {
             now_ms,
             root: vec![5; 33],
             approved_until_ms: None,
+            hold: None,
         }
     }
 

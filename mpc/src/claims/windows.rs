@@ -98,6 +98,21 @@ impl SpendingWindows {
         bucket.saturating_sub(BUCKETS)
     }
 
+    /// Whether what counts in 24 hours would be above `most` with this amount.
+    pub(super) fn is_above(
+        &mut self,
+        transaction: &WriteTransaction,
+        counter: &str,
+        amount: U256,
+        most: U256,
+        now_ms: u64,
+    ) -> Result<bool, redb::Error> {
+        let first = Self::first(self.last.max(now_ms / BUCKET_MS));
+        let spent = transaction.open_table(SPENT)?;
+        let total = self.window(&spent, counter)?.total_from(first);
+        Ok(total.saturating_add(amount) > most)
+    }
+
     /// Adds to the counters; to none when one would be above its limit.
     pub(super) fn count(
         &mut self,

@@ -42,6 +42,7 @@ fn spending(request: u8, now_ms: u64, spends: &[(&str, u64, u64)]) -> Claim {
         now_ms,
         root: Vec::new(),
         approved_until_ms: None,
+        hold: None,
     }
 }
 

@@ -51,13 +51,15 @@ pub(super) enum ExpectedReply {
     Attestations(usize),
     /// A client signer's yes.
     Approval,
+    /// That approvals are noted.
+    Noted,
 }
 
 impl ExpectedReply {
     /// Most bytes of an answer, as it is on the bus.
     fn most_bytes(self) -> usize {
         match self {
-            Self::Key | Self::Activation | Self::Approval => SMALL_REPLY_BYTES,
+            Self::Key | Self::Activation | Self::Approval | Self::Noted => SMALL_REPLY_BYTES,
             Self::Statements => PROOF_REPLY_BYTES,
             Self::Signatures(count, _) => {
                 SMALL_REPLY_BYTES.saturating_add(count.saturating_mul(MAX_SIGNATURE_LEN))
@@ -96,6 +98,7 @@ impl ExpectedReply {
             (Self::Statements, OrderReply::Prepared(signature)) => signature.len() <= MAX_STATEMENT,
             (Self::Approval, OrderReply::Approved(signature)) => signature.len() <= MAX_STATEMENT,
             (Self::Approval, OrderReply::Busy) => true,
+            (Self::Noted, OrderReply::Noted { .. } | OrderReply::Busy) => true,
             (Self::Statements, OrderReply::NotPermitted) => true,
             (Self::Statements, OrderReply::Behind { proven, .. }) => proven.len() <= MAX_PROOFS,
             (Self::Activation, OrderReply::Activated) => true,
@@ -115,6 +118,7 @@ impl ExpectedReply {
                 | OrderReply::NotPermitted
                 | OrderReply::Busy
                 | OrderReply::Approved(_)
+                | OrderReply::Noted { .. }
                 | OrderReply::Behind { .. },
             ) => false,
         }

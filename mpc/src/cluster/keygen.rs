@@ -178,6 +178,7 @@ impl ClusterInner {
             | OrderReply::NotPermitted
             | OrderReply::Busy
             | OrderReply::Approved(_)
+            | OrderReply::Noted { .. }
             | OrderReply::Behind { .. } => Ok(None),
         }
     }

@@ -2,6 +2,7 @@
 
 mod attest;
 mod calls;
+mod holds;
 mod keygen;
 mod life;
 mod line;
@@ -39,6 +40,7 @@ use calls::{CallGuard, ExpectedReply, NodeReply, PendingCalls};
 use listen::listen;
 use node_registry::{NodeRegistry, places::SigningAsk};
 
+pub use self::holds::ClusterHold;
 pub use self::unadmitted::Unadmitted;
 pub use crate::message::{Ban, HaltReason};
 

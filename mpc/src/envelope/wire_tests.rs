@@ -310,6 +310,14 @@ fn samples() -> Vec<(&'static str, EnvelopeKind, bool, Vec<u8>)> {
             reply(OrderReply::Approved(vec![9; 64])),
         ),
         (
+            "reply-noted",
+            EnvelopeKind::Reply,
+            true,
+            reply(OrderReply::Noted {
+                held_until_ms: 1_700_000_000_000,
+            }),
+        ),
+        (
             "announcement",
             EnvelopeKind::Announcement,
             false,

@@ -10,7 +10,11 @@ use covault_core::{
 };
 
 use super::{Node, refusals::refused};
-use crate::{backend::SignerIndex, message::SignOrderMsg, policy::Spending};
+use crate::{
+    backend::SignerIndex,
+    message::SignOrderMsg,
+    policy::{HoldCheck, Spending},
+};
 use crate::{loaded_keys::LoadedKey, message::MAX_INPUTS};
 
 /// An order that may be signed.
@@ -22,6 +26,8 @@ pub(super) struct CheckedOrder {
     pub spending: Vec<Spending>,
     /// It may rest on approvals.
     pub approved: bool,
+    /// What tells whether it is held.
+    pub hold: Option<HoldCheck>,
 }
 
 impl Node {
@@ -54,6 +60,7 @@ impl Node {
             return Err(Fault::field("vault", "the key is another vault's"));
         }
         self.check_thawed(order.vault)?;
+        self.check_not_vetoed(order.request)?;
         // Before its epoch, which may be an old one: this says what to do.
         if record.restored {
             return Err(refused(
@@ -100,7 +107,11 @@ impl Node {
             check_quorums(record.threshold, record.holders.len())?;
         }
         let spending = checked?;
+        let hold = self
+            .check
+            .hold(order, &record.key.root, self.clock.now_ms())?;
         Ok(CheckedOrder {
+            hold,
             key,
             indices,
             spending,

@@ -10,6 +10,7 @@ mod check;
 mod client_signer;
 mod clock;
 mod freezing;
+mod holding;
 mod keygen_quota;
 mod life;
 mod order_check;
@@ -60,6 +61,7 @@ use crate::{
     primes::PrimeStore,
     proofs::ProofStore,
     shares::{ShareStore, age_file::AgeShareStore},
+    veto::VetoStore,
 };
 use client_signer::ClientSigner;
 pub use client_signer::{ClientSignerConfig, SigningCallback};
@@ -163,6 +165,7 @@ pub struct Node {
     rules: EffectiveKeyRules,
     permits: PermitStore,
     freezes: FreezeStore,
+    vetoes: VetoStore,
     /// What was frozen when it was last looked at; `None`: that could not be read.
     frozen: Mutex<Option<Frozen>>,
     proofs: ProofStore,
@@ -310,6 +313,7 @@ impl Node {
         let evidence = folder.join("evidence");
         let permits = PermitStore::of(&folder);
         let freezes = FreezeStore::of(&folder);
+        let vetoes = VetoStore::of(&folder);
         let proofs = ProofStore::of(&folder);
         let now_ms = clock.now_ms();
         // scrypt and the disk take their time.
@@ -434,6 +438,7 @@ impl Node {
             permits,
             frozen: Mutex::new(freezes.list().ok()),
             freezes,
+            vetoes,
             proofs,
             check,
             shares: Box::new(shares),

@@ -6,11 +6,12 @@ use covault_core::{
     derive::{ChildKey, RootKey},
     fault::Fault,
     ids::VaultId,
+    networks::Payload,
     order::SigningOrder,
 };
 use parking_lot::RwLock;
 
-use crate::policy::{Policy, Spending};
+use crate::policy::{HoldCheck, Policy, Spending};
 
 /// Decides whether what an order shows is what it asks to sign, and may be signed.
 pub trait OrderCheck: Send + Sync {
@@ -32,6 +33,19 @@ pub trait OrderCheck: Send + Sync {
     fn asks_approvals(&self, _vault: VaultId) -> bool {
         false
     }
+
+    /// What tells whether an order is held that [`OrderCheck::check`] lets through, or that has no transaction yet.
+    ///
+    /// # Errors
+    /// As [`Policy::hold`].
+    fn hold(
+        &self,
+        _order: &SigningOrder,
+        _root: &RootKey,
+        _now_ms: u64,
+    ) -> Result<Option<HoldCheck>, Fault> {
+        Ok(None)
+    }
 }
 
 /// The check of every real node: rebuilds everything from payload and chain data
@@ -52,6 +66,19 @@ impl OrderCheck for PolicyCheck {
 
     fn asks_approvals(&self, vault: VaultId) -> bool {
         self.0.asks_approvals(vault)
+    }
+
+    fn hold(
+        &self,
+        order: &SigningOrder,
+        root: &RootKey,
+        now_ms: u64,
+    ) -> Result<Option<HoldCheck>, Fault> {
+        if !self.0.holds() {
+            return Ok(None);
+        }
+        let payload = Payload::decode(&order.payload)?;
+        self.0.hold(order, root, &payload, now_ms)
     }
 }
 
@@ -107,5 +134,14 @@ impl OrderCheck for CurrentPolicy {
 
     fn asks_approvals(&self, vault: VaultId) -> bool {
         self.get().asks_approvals(vault)
+    }
+
+    fn hold(
+        &self,
+        order: &SigningOrder,
+        root: &RootKey,
+        now_ms: u64,
+    ) -> Result<Option<HoldCheck>, Fault> {
+        self.get().hold(order, root, now_ms)
     }
 }

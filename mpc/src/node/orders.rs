@@ -27,7 +27,7 @@ use crate::{
     envelope::{EnvelopeHeader, EnvelopeKind, OpenedEnvelope},
     message::{KeygenOrderMsg, OrderReply, SKEW_MS, SignOrderMsg, decode, encode},
     meter,
-    policy::{SpendingCounter, approvals_missing, over_day},
+    policy::{SpendingCounter, approvals_missing, held, over_day},
     pool::Priority,
     preprocess::{NamedNonces, NonceLookupError, NonceSelection},
     primes,
@@ -195,6 +195,9 @@ impl Node {
         }
         self.check_request(session, &request)?;
         self.check_own_vault(request.order.vault)?;
+        if request.signers.is_empty() && request.order.tells_of_approvals() {
+            return self.told_of_approvals(header, &request);
+        }
         if let Some(client) = &self.client {
             let forgotten_ms = self.claims.age().forgotten_ms;
             if !client.has_approved(&request.order, self.clock.now_ms(), forgotten_ms)? {
@@ -215,6 +218,7 @@ impl Node {
             indices,
             spending,
             approved,
+            hold,
         } = self.check_order(&request.order, Some(&request.signers))?;
         let SignOrderMsg {
             order,
@@ -296,14 +300,19 @@ impl Node {
             }
         };
         let now_ms = self.clock.now_ms();
-        let claim = Claim::of_order((session, attempt), &order, (spending, approved), now_ms)?;
+        let claim = Claim::of_order(
+            (session, attempt),
+            &order,
+            (spending, approved, hold),
+            now_ms,
+        )?;
         if !self
             .sessions
             .accept((session, attempt), fingerprint, until_ms)
         {
             return Ok(());
         }
-        let (epoch, vault) = (order.epoch, order.vault);
+        let (epoch, what) = (order.epoch, (order.vault, order.request));
         let begin = move |own| {
             Ok(SessionStart {
                 room,
@@ -312,7 +321,7 @@ impl Node {
                 orchestrator,
                 epoch,
                 until_ms,
-                job: SessionJob::Sign(vault),
+                job: SessionJob::Sign(what),
             })
         };
         let uses = Some(order.root_public_key);
@@ -492,6 +501,7 @@ impl Node {
             now_ms: self.clock.now_ms(),
             root: Vec::new(),
             approved_until_ms: None,
+            hold: None,
         };
         let (orchestrator, place) = (begin.orchestrator, (begin.epoch, begin.job.priority()));
         self.claim_then_begin(claim, None, None, orchestrator, place, move |_| Ok(begin));
@@ -552,7 +562,7 @@ impl Node {
 const SPENDING_UNKNOWN: &str = "claims of this node were missing from its claims file less than a day ago, so its \
                                 limits and approvals count as used up";
 
-fn refused_claim(error: &ClaimError) -> Fault {
+pub(super) fn refused_claim(error: &ClaimError) -> Fault {
     match error {
         ClaimError::SessionUsed => {
             Fault::new(Class::WrongState, "this session was run before").at("session")
@@ -568,6 +578,10 @@ fn refused_claim(error: &ClaimError) -> Fault {
         ),
         ClaimError::DailyLimitReached(SpendingCounter { scope, asset }) => over_day(scope, asset),
         ClaimError::ApprovalsMissing(wants) => approvals_missing(wants),
+        ClaimError::Held(until) => held(until),
+        ClaimError::TooManyHeld => Fault::unavailable(
+            "a signer has noted as many approvals of payments that it holds as it can",
+        ),
         ClaimError::SpentElsewhere(known_ms) => Fault::field(
             "policy",
             format_args!(

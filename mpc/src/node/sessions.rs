@@ -10,7 +10,7 @@ use std::{
 
 use covault_core::{
     fault::Fault,
-    ids::{SessionId, VaultId},
+    ids::{RequestId, SessionId, VaultId},
     order::{NodeId, ReshareOrder},
 };
 
@@ -58,7 +58,7 @@ struct RunningSession {
 /// What a session is for, with what its outcome needs.
 pub(super) enum SessionJob {
     /// Of which vault.
-    Sign(VaultId),
+    Sign((VaultId, RequestId)),
     /// What to store with the share.
     Keygen(Box<dyn FnOnce(KeyShare) -> ShareRecord + Send>),
     /// The order for a new generation of shares.
@@ -321,7 +321,10 @@ impl Node {
     /// How a session ends that must not go on: a party is banned, or its vault was frozen.
     fn stopped(&self, running: &RunningSession) -> Option<RunFailure> {
         let frozen = match running.job {
-            SessionJob::Sign(vault) => self.check_thawed(vault).err(),
+            SessionJob::Sign((vault, request)) => {
+                let thawed = self.check_thawed(vault);
+                thawed.and_then(|()| self.check_not_vetoed(request)).err()
+            }
             SessionJob::Keygen(_) | SessionJob::Reshare(_) => None,
         };
         let failure = |fault: Fault| RunFailure {

@@ -14,6 +14,18 @@ use covault_core::{
 
 use super::{AmountLimit, Spending};
 
+/// The hours that a payment can be held: a week at most.
+pub(super) const HOLD_HOURS: std::ops::RangeInclusive<i64> = 1..=168;
+
+/// How a rule of approval holds what it applies to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hold {
+    /// How long after the approvals, in hours; of [`HOLD_HOURS`].
+    pub(super) hours: u64,
+    /// Only what pays somebody to whom nothing was signed yet that its people had approved.
+    pub(super) only_new_recipients: bool,
+}
+
 /// One `[[approval]]`. Every rule that applies must be met.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ApprovalRequirement {
@@ -31,6 +43,8 @@ pub(super) struct ApprovalRequirement {
     pub(super) synced_passkeys: bool,
     /// `None`: all.
     pub(super) ways: Option<BTreeSet<ApprovalWay>>,
+    /// `None`: it is signed as soon as they have approved it.
+    pub(super) hold: Option<Hold>,
 }
 
 /// Why a rule applies to what is asked.
@@ -112,7 +126,7 @@ impl ApprovalRequirement {
         self.ways.as_ref().is_none_or(|ways| ways.contains(&way))
     }
 
-    fn takes(&self, approved: &Approved) -> bool {
+    pub(super) fn takes(&self, approved: &Approved) -> bool {
         let Approved {
             person,
             way,
@@ -179,7 +193,14 @@ impl ApprovalRequirement {
             true => "",
             false => ", no synced passkeys",
         };
-        format!("{ways}{synced}")
+        let hold = self.hold.map_or(String::new(), |hold| {
+            let hours = hold.hours;
+            match hold.only_new_recipients {
+                true => format!(", held for {hours} hours where a recipient is new"),
+                false => format!(", held for {hours} hours"),
+            }
+        });
+        format!("{ways}{synced}{hold}")
     }
 
     /// The rule in words.

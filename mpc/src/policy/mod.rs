@@ -11,6 +11,7 @@
 mod approvals;
 mod explain;
 mod file;
+mod holds;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,8 @@ use covault_core::{
 
 pub(crate) use approvals::approvals_missing;
 pub use approvals::{PolicyVerdict, RuleProgress, UnapprovedLimit};
+pub(crate) use holds::held;
+pub use holds::{HeldUntil, HoldCheck};
 use rules::ScopeRules;
 
 /// What a node signs.

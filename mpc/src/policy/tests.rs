@@ -2,6 +2,7 @@
 
 mod approvals;
 mod calls;
+mod holds;
 
 use std::collections::BTreeSet;
 

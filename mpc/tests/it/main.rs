@@ -23,6 +23,7 @@ mod distrust;
 mod dkls23_rules;
 mod freeze;
 mod fuzz;
+mod holds;
 mod keygen_quota;
 mod life;
 mod mutations;

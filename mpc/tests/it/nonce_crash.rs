@@ -225,6 +225,7 @@ fn child__should_sign_until_it_is_killed() {
             now_ms: 1,
             root: Vec::new(),
             approved_until_ms: None,
+            hold: None,
         };
         let take = NonceSelection {
             of: of.clone(),

@@ -11,6 +11,7 @@ mod permit;
 mod primes;
 mod restore;
 mod retired;
+mod veto;
 
 pub use self::init::keyring;
 use super::{client::ConnectionArgs, print_line, public_key};
@@ -29,6 +30,7 @@ pub enum Command {
     Permit(permit::Args),
     Freeze(freeze::Args),
     Thaw(freeze::ThawArgs),
+    Veto(veto::Args),
     Retired(retired::Args),
     /// Admit signer nodes by their keys.
     ///
@@ -110,6 +112,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         Command::Permit(args) => permit::run(args),
         Command::Freeze(args) => freeze::run(args),
         Command::Thaw(args) => freeze::thaw(args),
+        Command::Veto(args) => veto::run(args),
         Command::Retired(args) => retired::run(args),
     }
 }

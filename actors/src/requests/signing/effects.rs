@@ -13,7 +13,7 @@ use futures::FutureExt as _;
 use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort, rpc::CallResult};
 use tokio::sync::watch;
 
-use super::{BuildBlocker, Msg, SigningState};
+use super::{BuildBlocker, Msg, SigningState, holding::tell_of_approvals};
 use crate::{
     account::ChainAccount,
     chain_rpc::{self, BroadcastOutcome, BroadcastRequest, ChainError, SendTry, Standing, tried},
@@ -60,12 +60,17 @@ impl SigningState {
             // People take their time: meanwhile it is a row and nothing more.
             let _ = self
                 .vault
-                .cast(vault::Msg::Awaits(request.consent.expires_at_ms));
+                .cast(vault::Msg::Awaits(request.consent.due_ms()));
             myself.stop(None);
             return Ok(());
         }
         let services = Arc::clone(&self.services);
         let vault_requests = Arc::clone(&self.vault_requests);
+        if !self.told && request.has_approvals_to_tell() {
+            let task = tell_of_approvals(services, self.in_use.clone(), request.clone());
+            self.task = Some(spawn_task(myself, "telling signers of approvals", task));
+            return Ok(());
+        }
         let task = match (request.state.effect(), &request.state) {
             (Some(RequestEffect::Prepare), _) => {
                 let queries = tx_builder::queries(&services, request.network, payload);

@@ -8,6 +8,7 @@
 mod creating;
 mod effects;
 mod ending;
+mod holding;
 mod nonce_waiters;
 mod preparing;
 mod waiting;
@@ -34,6 +35,7 @@ use crate::{
     chain_rpc::{BroadcastOutcome, ChainError, ChainRefusal, ChainWait, SendTry, Standing},
     commands::command_commit::CommandCommit,
     counters::Waiting,
+    port::SignerHold,
     requests::{
         rebroadcast::RebroadcastCache,
         replacement_claim::ReplacementClaim,
@@ -66,6 +68,8 @@ pub enum Msg {
         /// What.
         answer: Result<Vec<Signature>, Fault>,
     },
+    /// Signers were told of the approvals, and hold the payment or not.
+    ApprovalsTold(Option<SignerHold>),
     /// The nodes answered, and whether one of them may have the transaction.
     NodeAnswered(BroadcastOutcome, SendTry),
     /// What the nodes say of its transaction, of which nobody knew whether one has it.
@@ -178,6 +182,8 @@ pub struct SigningState {
     may_be_taken: bool,
     /// Its transaction is, or was, tried on a node.
     simulated: bool,
+    /// Signers were told of its approvals.
+    told: bool,
     /// What a node last said against its transaction, which may have reached another one.
     refusal: Option<ChainRefusal>,
     /// Addresses that it pays, by their rows, which were no wallet's when it was built.
@@ -226,6 +232,7 @@ impl Actor for SigningActor {
             sends: false,
             may_be_taken: false,
             simulated: false,
+            told: false,
             refusal: None,
             strangers: Vec::new(),
             extended_deadline_ms: 0,
@@ -334,7 +341,7 @@ impl Actor for SigningActor {
                     Ok(signatures) => live.signed(signatures).await?,
                     Err(fault) => {
                         tracing::warn!(request = %live.stored()?.request.id, %session, ?fault, "signing attempt failed");
-                        if live.ask_people(&fault).await? {
+                        if live.is_held(&fault).await? || live.ask_people(&fault).await? {
                             return live.run_effect(&myself);
                         }
                         let for_good = matches!(fault.class(), Class::Invalid | Class::Forbidden)
@@ -349,6 +356,7 @@ impl Actor for SigningActor {
                     }
                 }
             }
+            Msg::ApprovalsTold(hold) => live.approvals_told(hold).await?,
             Msg::NodeAnswered(BroadcastOutcome::Accepted, _) => {
                 live.node_accepted().await?;
             }

@@ -1,4 +1,4 @@
-//! Requests that wait for people. They have rows and nothing else: no actor, no timer, no place among the live ones.
+//! Requests that wait for people, or because signers hold them. They have rows and nothing else: no actor, no timer, no place among the live ones.
 
 use std::{sync::Arc, time::Duration};
 
@@ -154,7 +154,12 @@ impl VaultState {
                 command_commit,
                 reply,
             } = new;
-            let stored = contained(approve(&services, request, approval, &command_commit)).await;
+            let event = |deadline_ms| RequestEvent::ApprovalGiven {
+                approval: Box::new(approval.clone()),
+                deadline_ms,
+            };
+            let moved = move_on(&services, request, event, Some(&command_commit));
+            let stored = contained(moved).await;
             let goes_on = |request: &SigningRequest| request.state.effect().is_some();
             if stored.as_ref().is_ok_and(goes_on) {
                 // Where the vault has ended, the next one finds the request among the live ones.
@@ -197,7 +202,10 @@ impl VaultState {
         let (services, vault) = (Arc::clone(&self.services), self.vault.id);
         let actor = myself.clone();
         let task = tokio::spawn(async move {
-            let ended = contained(expire(&services, vault)).await;
+            let go_on = |request| {
+                let _ = actor.cast(Msg::Agreed(request));
+            };
+            let ended = contained(expire(&services, vault, go_on)).await;
             let next = ended.unwrap_or_else(|fault| {
                 tracing::warn!(%vault, ?fault, "failed to end requests that were not approved in time");
                 Some(services.now_ms().saturating_add(RETRY_MS))
@@ -220,11 +228,13 @@ impl VaultState {
     }
 }
 
-async fn approve(
+/// Commits an event of a request that waits for people, made of the time that it has for signing from then on. With enough
+/// approvals it goes on.
+async fn move_on(
     services: &Services,
     id: RequestId,
-    approval: PersonApproval,
-    command_commit: &CommandCommit,
+    event: impl Fn(u64) -> RequestEvent,
+    command_commit: Option<&CommandCommit>,
 ) -> Result<SigningRequest, Fault> {
     for _ in 0..MAX_CONTENDED_TRIES {
         let found = services.request(id).await?;
@@ -233,7 +243,7 @@ async fn approve(
             return Err(Fault::new(Class::WrongState, problem));
         }
         let extras = CommitExtras {
-            command_commit: Some(command_commit),
+            command_commit,
             ..CommitExtras::default()
         };
         let (wallet, wallet_version) = services.hot_wallet(request.wallet).await?;
@@ -249,10 +259,7 @@ async fn approve(
         }
         let now_ms = services.now_ms();
         let deadline_ms = now_ms.saturating_add(services.settings.signing_deadline_ms);
-        let event = RequestEvent::ApprovalGiven {
-            approval: Box::new(approval.clone()),
-            deadline_ms,
-        };
+        let event = event(deadline_ms);
         let step = request.state.clone();
         let step = step.step(&request.consent, event.clone(), now_ms);
         let step = step.map_err(|_| {
@@ -317,8 +324,13 @@ pub fn not_waiting(state: &RequestState) -> Option<&'static str> {
     }
 }
 
-/// Ends the requests of a vault for which too few have agreed in time. When the next one is due.
-async fn expire(services: &Services, vault: VaultId) -> Result<Option<u64>, Fault> {
+/// Ends the requests of a vault for which too few have agreed in time, and has those `go_on` that signers hold no longer.
+/// When the next one is due.
+async fn expire(
+    services: &Services,
+    vault: VaultId,
+    go_on: impl Fn(RequestId),
+) -> Result<Option<u64>, Fault> {
     let all = rows::awaiting_of(vault);
     let mut next = Some(Scan::prefix(all.space, &all.bytes, PAGE));
     let mut again_ms = None;
@@ -335,6 +347,25 @@ async fn expire(services: &Services, vault: VaultId) -> Result<Option<u64>, Faul
                 continue;
             };
             if request_store::awaiting(&request).as_ref() != Some(key) {
+                continue;
+            }
+            if request.consent.is_hold_over(services.now_ms()) {
+                let event = |deadline_ms| RequestEvent::HoldEnded { deadline_ms };
+                match move_on(services, id, event, None).await {
+                    Ok(request) if request.state.effect().is_some() => go_on(id),
+                    // People are asked again: it has another row, behind those that are looked at here.
+                    Ok(request) => {
+                        let due_ms = request.consent.due_ms();
+                        again_ms = Some(again_ms.map_or(due_ms, |ms: u64| ms.min(due_ms)));
+                    }
+                    // Another call has just rejected it, or approved it once more.
+                    Err(fault) if *fault.class() == Class::WrongState => {}
+                    Err(fault) => {
+                        // There is no room for it now, or the store cannot be reached.
+                        tracing::info!(request = %id, ?fault, "a request that is no longer held waits");
+                        again_ms = Some(services.now_ms().saturating_add(RETRY_MS));
+                    }
+                }
                 continue;
             }
             let event = RequestEvent::ApprovalExpired;

@@ -4,6 +4,7 @@ mod approving;
 mod changing;
 mod crashes;
 mod ending;
+mod held;
 mod rule;
 mod several;
 mod waiting;

@@ -206,7 +206,7 @@ impl ClusterInner {
         let others = |fault: &Fault| fault.path().is_some_and(|at| at.starts_with("approvals"));
         let wants = failures.refusals().filter_map(|(node, fault)| {
             let verb = match fault.code() {
-                FaultCode::ApprovalsMissing => "",
+                FaultCode::ApprovalsMissing | FaultCode::Held { .. } => "",
                 _ if others(fault) => "refuses ",
                 _ => return None,
             };
@@ -216,8 +216,26 @@ impl ClusterInner {
         let wants: Vec<String> = wants.collect();
         let for_good = failures.refusals().count().saturating_sub(wants.len());
         if !wants.is_empty() && for_good < verdict {
-            return Fault::new(Class::Invalid, wants.join("; "))
-                .with_code(FaultCode::ApprovalsMissing);
+            // Where people have to approve more, waiting alone does not help.
+            let code = failures
+                .refusals()
+                .filter_map(|(_, fault)| match fault.code() {
+                    FaultCode::Held { until_ms } => Some(Some(until_ms)),
+                    FaultCode::ApprovalsMissing => Some(None),
+                    _ => others(fault).then_some(None),
+                });
+            let until_ms = code.collect::<Option<Vec<u64>>>().and_then(|mut until_ms| {
+                until_ms.sort_unstable();
+                // So many of them are needed, and the first ones to let go are those.
+                let free = holders.len().saturating_sub(until_ms.len());
+                let last = needed.saturating_sub(free).saturating_sub(1);
+                until_ms.get(last).copied()
+            });
+            let code = match until_ms {
+                Some(until_ms) => FaultCode::Held { until_ms },
+                None => FaultCode::ApprovalsMissing,
+            };
+            return Fault::new(Class::Invalid, wants.join("; ")).with_code(code);
         }
         if let Some((node, fault)) = failures.take_refusal() {
             let sentence = format!(

@@ -11,7 +11,10 @@ use covault_core::{
 use toml::Value;
 
 use super::{TableReader, kind, place, wrong};
-use crate::policy::{AmountLimit, approvals::ApprovalRequirement};
+use crate::policy::{
+    AmountLimit,
+    approvals::{ApprovalRequirement, HOLD_HOURS, Hold},
+};
 
 /// The people, each with at least one key.
 pub(super) fn approvers(keys: &mut TableReader) -> Result<Approvers, Fault> {
@@ -124,6 +127,7 @@ fn approval(
         of,
         synced_passkeys: keys.switch("synced_passkeys")?.unwrap_or(true),
         ways: keys.list("way", way)?,
+        hold: hold(&mut keys)?,
     };
     keys.finish()?;
     // A rule that nobody can meet would be found only when a payment waits.
@@ -139,6 +143,29 @@ fn approval(
         return Err(wrong(format_args!("{path}.needs"), sentence));
     }
     Ok(rule)
+}
+
+fn hold(keys: &mut TableReader) -> Result<Option<Hold>, Fault> {
+    let only_new = keys.take("hold_only_new_recipients");
+    let only_new_recipients = match &only_new {
+        None => false,
+        Some((_, Value::Boolean(only))) => *only,
+        Some((path, _)) => return Err(wrong(path, "must be true or false")),
+    };
+    let hours = match (keys.take("hold_hours"), only_new) {
+        (None, None) => return Ok(None),
+        (None, Some((path, _))) => return Err(wrong(path, "says nothing without hold_hours")),
+        (Some((_, Value::Integer(hours))), _) if HOLD_HOURS.contains(&hours) => hours,
+        (Some((path, _)), _) => {
+            let (least, most) = (HOLD_HOURS.start(), HOLD_HOURS.end());
+            let problem = format_args!("must be a whole number of hours, {least} to {most}");
+            return Err(wrong(path, problem));
+        }
+    };
+    Ok(Some(Hold {
+        hours: hours.unsigned_abs(),
+        only_new_recipients,
+    }))
 }
 
 fn way(text: &str) -> Result<ApprovalWay, Fault> {

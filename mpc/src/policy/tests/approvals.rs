@@ -9,7 +9,7 @@ use crate::claims::{Claim, ClaimError, Claims};
 const NODE_PAGE: &str = "https://approve.example.com";
 
 /// The passkeys of the people below.
-fn passkeys() -> [TestPasskey; 4] {
+pub(super) fn passkeys() -> [TestPasskey; 4] {
     [
         TestPasskey::new("treasurer", 1),
         TestPasskey::new("treasurer", 2),
@@ -36,7 +36,7 @@ fn people() -> String {
     )
 }
 
-fn rules(rules: &str) -> String {
+pub(super) fn rules(rules: &str) -> String {
     format!(
         "version = 2\nraw_signing = true\nnode_origins = [\"{NODE_PAGE}\"]\n{}\n{rules}",
         people()
@@ -275,7 +275,8 @@ async fn a_day__should_be_what_went_without_approval_and_with_it() {
             let spending = policy.check(&order, &root(), &payload, NOW_MS).unwrap();
             let session = (SessionId::from_bytes([number; 16]), 0);
             claims.claim(
-                Claim::of_order(session, &order, (spending, !given.is_empty()), NOW_MS).unwrap(),
+                Claim::of_order(session, &order, (spending, !given.is_empty(), None), NOW_MS)
+                    .unwrap(),
             )
         };
         let missing = Err(ClaimError::ApprovalsMissing(
@@ -321,7 +322,7 @@ impl Day {
             return false;
         };
         let session = (SessionId::from_bytes([session; 16]), 0);
-        let claim = Claim::of_order(session, &order, (spending, false), NOW_MS).unwrap();
+        let claim = Claim::of_order(session, &order, (spending, false, None), NOW_MS).unwrap();
         match self.claims.claim(claim).await {
             Ok(()) => true,
             Err(ClaimError::ApprovalsMissing(_)) => false,

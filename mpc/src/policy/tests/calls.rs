@@ -864,7 +864,7 @@ async fn fees_of_bitcoin__should_be_bounded_over_two_orders_of_one_transaction()
             request: RequestId::from_bytes([number; 16]),
             ..order
         };
-        let claim = Claim::of_order(session, &order, (spending, false), 1).unwrap();
+        let claim = Claim::of_order(session, &order, (spending, false, None), 1).unwrap();
         signed.push(claims.claim(claim).await);
     }
     // One gives the signature of the large coin, the other that of the small one: 20 BTC are paid,

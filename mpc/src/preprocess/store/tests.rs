@@ -116,6 +116,7 @@ impl TestStore {
             now_ms: 1,
             root: Vec::new(),
             approved_until_ms: None,
+            hold: None,
         };
         let take = NonceSelection {
             of: of.clone(),
@@ -267,6 +268,7 @@ fn nonces__should_not_lie_open_on_disk() {
         now_ms: 1,
         root: Vec::new(),
         approved_until_ms: None,
+        hold: None,
     };
     let taken = futures::executor::block_on(nonces.claim(&claims, claim, Some(take))).unwrap();
     let thief = NonceStore::new(b"another keyring", &claims).unwrap();

@@ -1,0 +1,134 @@
+//! Telling signers of approvals before there is a transaction, so that those that hold the payment for a time begin to
+//! count it.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use covault_core::{fault::Fault, ids::SessionId, order::NodeId, order::SigningOrder};
+use tokio::time::timeout;
+
+use super::{Cluster, ClusterInner, ExpectedReply, POLL_INTERVAL};
+use crate::{
+    envelope::EnvelopeKind,
+    message::{OrderReply, SignOrderMsg, encode},
+};
+
+/// Until when signers hold a payment, as they say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterHold {
+    /// From when on enough of them do not, in milliseconds since the Unix epoch.
+    pub until_ms: u64,
+    /// The names of those that hold it now.
+    pub by: Vec<String>,
+}
+
+impl Cluster {
+    /// Tells all live `holders` of the approvals that `order` carries, which has no transaction yet
+    /// ([`SigningOrder::tells_of_approvals`]). `Some`: fewer than `threshold` of them, or not the one that `must` take
+    /// part, would sign it now. Those that do not answer within `patience` are taken to hold nothing: they say so when
+    /// they are to sign.
+    ///
+    /// # Errors
+    /// When nobody could be asked.
+    pub async fn tell_of_approvals(
+        &self,
+        order: &SigningOrder,
+        session: SessionId,
+        holders: &[NodeId],
+        (threshold, must): (u16, Option<NodeId>),
+        patience: Duration,
+    ) -> Result<Option<ClusterHold>, Fault> {
+        self.shared
+            .tell_of_approvals(order, session, holders, (threshold, must), patience)
+            .await
+    }
+}
+
+impl ClusterInner {
+    async fn tell_of_approvals(
+        &self,
+        order: &SigningOrder,
+        session: SessionId,
+        holders: &[NodeId],
+        (threshold, must): (u16, Option<NodeId>),
+        patience: Duration,
+    ) -> Result<Option<ClusterHold>, Fault> {
+        self.node_registry.want(holders);
+        let mut call = self.call(ExpectedReply::Noted, order.epoch, session, holders)?;
+        let mut silent: BTreeSet<NodeId> = holders.iter().copied().collect();
+        silent.retain(|node| self.node_registry.live(node));
+        let mut unsent = silent.clone();
+        let began_ms = self.clock.now_ms();
+        let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        let ends_ms = began_ms.saturating_add(patience_ms);
+        let mut held: Vec<(u64, NodeId)> = Vec::new();
+        let mut free: BTreeSet<NodeId> = BTreeSet::new();
+        let needed = usize::from(threshold);
+        while !silent.is_empty() {
+            let is_enough = free.len() >= needed && must.is_none_or(|node| free.contains(&node));
+            if unsent.is_empty() && is_enough {
+                // The rest have been told as well.
+                break;
+            }
+            let now_ms = self.clock.now_ms();
+            let left_ms = ends_ms.saturating_sub(now_ms);
+            if left_ms == 0 {
+                break;
+            }
+            if !unsent.is_empty() {
+                let body = encode(&SignOrderMsg {
+                    order: order.clone(),
+                    session,
+                    signers: Vec::new(),
+                    nonces: Vec::new(),
+                    attempt_ms: patience_ms,
+                    sent_at_ms: now_ms,
+                })?;
+                let place = (order.epoch, session, 0);
+                self.send_to_rest(EnvelopeKind::SigningOrder, place, &mut unsent, &body)?;
+            }
+            let wait = POLL_INTERVAL.min(Duration::from_millis(left_ms));
+            match timeout(wait, call.replies.recv()).await {
+                Ok(Some((node, 0, OrderReply::Noted { held_until_ms })))
+                    if silent.remove(&node) =>
+                {
+                    match held_until_ms > now_ms {
+                        true => held.push((held_until_ms, node)),
+                        false => {
+                            free.insert(node);
+                        }
+                    }
+                }
+                Ok(Some((node, 0, OrderReply::Refused(fault)))) if silent.remove(&node) => {
+                    // It says so again when it is to sign; others may sign without it.
+                    tracing::info!(?node, ?fault, "a node does not note approvals");
+                }
+                Ok(None) => return Err(Fault::bug("a call without an end")),
+                _ => {}
+            }
+        }
+        Ok(self.hold_of(held, holders.len(), needed, must))
+    }
+
+    /// When enough of `all` holders sign of which these hold the payment until then.
+    fn hold_of(
+        &self,
+        mut held: Vec<(u64, NodeId)>,
+        all: usize,
+        threshold: usize,
+        must: Option<NodeId>,
+    ) -> Option<ClusterHold> {
+        held.sort_unstable();
+        let free = all.saturating_sub(held.len());
+        // So many of those that hold it are needed, and the first ones to let go are those.
+        let needed = threshold.saturating_sub(free);
+        let of_rest = needed.checked_sub(1).and_then(|last| held.get(last));
+        let of_must = held.iter().find(|(_, node)| Some(*node) == must);
+        let until_ms = [of_rest, of_must].into_iter().flatten();
+        let until_ms = until_ms.map(|(until_ms, _)| *until_ms).max()?;
+        let by = held.iter().map(|(_, node)| self.node_registry.name(node));
+        Some(ClusterHold {
+            until_ms,
+            by: by.collect(),
+        })
+    }
+}

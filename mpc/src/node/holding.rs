@@ -1,0 +1,89 @@
+//! Payments that the node's policy holds, and requests that its operator has vetoed.
+
+use std::sync::Arc;
+
+use covault_core::{fault::Fault, ids::RequestId};
+
+use super::{
+    Node,
+    orders::refused_claim,
+    refusals::{refused, wrong_epoch},
+};
+use crate::{
+    claims::ClaimError,
+    envelope::EnvelopeHeader,
+    message::{OrderReply, SignOrderMsg},
+};
+
+impl Node {
+    /// Refuses to sign a request that the operator has vetoed on this node, or where that cannot be told.
+    pub(super) fn check_not_vetoed(&self, request: RequestId) -> Result<(), Fault> {
+        if self.vetoes.is_vetoed(request)? {
+            return Err(refused(
+                "the operator of this node has vetoed the request (covault node veto): it never signs it",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Notes the approvals of a request that has no transaction yet, and answers how long this node would hold it.
+    /// Nothing is signed and no digest is claimed: the order shows none.
+    pub(super) fn told_of_approvals(
+        self: &Arc<Self>,
+        header: &EnvelopeHeader,
+        request: &SignOrderMsg,
+    ) -> Result<(), Fault> {
+        let order = &request.order;
+        if header.epoch != order.epoch {
+            return Err(wrong_epoch());
+        }
+        let room = self.quota_tracker.session(header.from, 1)?;
+        let key = self
+            .keys
+            .get(&order.root_public_key)
+            .ok_or_else(|| Fault::field("rootPublicKey", "no share of this key"))?;
+        let record = key.record();
+        if record.vault != order.vault {
+            return Err(Fault::field("vault", "the key is another vault's"));
+        }
+        self.check_thawed(order.vault)?;
+        self.check_not_vetoed(order.request)?;
+        order.check_path(&record.key.root)?;
+        let child = key.child(&order.path)?;
+        order.verify_intent(&record.key.root, &child)?;
+        let now_ms = self.clock.now_ms();
+        let hold = self.check.hold(order, &record.key.root, now_ms)?;
+        let EnvelopeHeader {
+            from,
+            epoch,
+            session,
+            attempt,
+            ..
+        } = *header;
+        let Some(hold) = hold else {
+            let reply = OrderReply::Noted { held_until_ms: 0 };
+            self.reply(from, epoch, session, attempt, &reply);
+            return Ok(());
+        };
+        let node = Arc::clone(self);
+        let request = order.request;
+        self.runtime.spawn(async move {
+            let _room = room;
+            let held_until_ms = match node.claims.note_approvals(hold, now_ms).await {
+                Ok(()) => 0,
+                Err(ClaimError::Held(held)) => {
+                    // Those who can reject it may learn of it from nobody else.
+                    tracing::warn!(node = %node.name, %request, until_ms = held.until_ms, of = %held.of, "payment held");
+                    held.until_ms
+                }
+                Err(error) => {
+                    let fault = refused_claim(&error).caused_by(&error);
+                    return node.refuse(from, epoch, session, attempt, fault);
+                }
+            };
+            let reply = OrderReply::Noted { held_until_ms };
+            node.reply(from, epoch, session, attempt, &reply);
+        });
+        Ok(())
+    }
+}
