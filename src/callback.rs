@@ -263,6 +263,11 @@ mod tests {
             let no = format!("it answered {status}, and only 200 is a yes");
             assert_eq!(asked(Answer::Status(line)).await, Err(no));
         }
+        // A name that leads to a private address is the operator's own.
+        let (url, _) = program(Answer::Status("200 OK")).await;
+        let named = url.replace("127.0.0.1", "localhost");
+        let (local, _) = callback(&named, CallbackFormat::Protobuf).unwrap();
+        assert_eq!(local.ask(&request()).await, Ok(()));
         let no = "it answered 500, and only 200 is a yes".to_owned();
         assert_eq!(asked(Answer::Large("500 No")).await, Err(no));
         // Nobody there.

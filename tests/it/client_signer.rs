@@ -2,14 +2,17 @@
 
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use covault_core::{order::NodeId, schema::wire};
+use covault_core::{
+    order::NodeId,
+    schema::{DESCRIPTOR_SET, wire},
+};
 use ed25519_dalek::{Signature, Verifier as _};
 use prost::Message as _;
 use serde_json::{Value, json};
@@ -210,7 +213,7 @@ impl World {
         }
     }
 
-    fn launch(config: &std::path::Path) -> Process {
+    fn launch(config: &Path) -> Process {
         let mut command = covault();
         command.args(["client-signer", "--config"]).arg(config);
         Process::start(&mut command, &config.with_file_name("client.log"))
@@ -388,4 +391,64 @@ async fn client_signer__should_decide_with_its_callback_and_be_asked_once() {
 
     let (done, listed, err) = world.cluster.node(&["list"]);
     assert!(done && listed.contains("client signer"), "{listed}{err}");
+}
+
+/// A program in another language that decodes with the schema as it is committed.
+async fn callback_program(folder: &Path, name: &str) -> (Process, String) {
+    let port = free_port();
+    let mut command = match name {
+        "node" => {
+            let mut command = Command::new(node_tool("node_modules/node/bin/node"));
+            command.arg(node_tool("callback.mjs")).arg(port.to_string());
+            command
+        }
+        _ => {
+            let project = Path::new(env!("CARGO_MANIFEST_DIR"));
+            let schema = folder.join("schema.fds");
+            fs::write(&schema, DESCRIPTOR_SET).unwrap();
+            let mut command = Command::new(project.join("tests/python/venv/bin/python"));
+            command
+                .arg(project.join("tests/python/callback.py"))
+                .arg(port.to_string())
+                .arg(schema);
+            command
+        }
+    };
+    let mut process = Process::start(&mut command, &folder.join(format!("{name}.log")));
+    eventually("the program listens", async || {
+        process.assert_running();
+        process.log().contains("listening").then_some(())
+    })
+    .await;
+    (process, format!("http://127.0.0.1:{port}/decide"))
+}
+
+#[tokio::test]
+async fn client_signer__should_be_decided_for_by_programs_in_other_languages() {
+    let mut world = World::start().await;
+    let api = world.cluster.api.clone();
+    let folder = world.config.parent().unwrap().to_owned();
+    let mut before = world.program.url.clone();
+    for (name, kind) in [("python", "evm_message"), ("node", "evmMessage")] {
+        let (program, url) = callback_program(&folder, name).await;
+        let text = fs::read_to_string(&world.config).unwrap();
+        write_secret(&world.config, &text.replace(&before, &url));
+        before = url;
+        world.client.kill();
+        world.client = World::launch(&world.config);
+        let uuid = api.create(world.message("approve", &world.key)).await;
+        world.assert_signed(&uuid).await;
+        let refused = api.create(world.message("refuse", &world.key)).await;
+        let outcome = api.execute(&refused).await;
+        let said = outcome["error"]["message"].as_str().unwrap_or_default();
+        assert!(
+            said.contains("it answered 403, and only 200 is a yes"),
+            "{name}: {outcome}"
+        );
+        let asked = [(uuid, "approve"), (refused, "refuse")]
+            .map(|(uuid, content)| format!("asked {uuid} {} {kind} {content}", world.vault));
+        let log = program.log();
+        let lines: Vec<&str> = log.lines().filter(|it| it.starts_with("asked")).collect();
+        assert_eq!(lines, asked, "{name}");
+    }
 }
