@@ -38,9 +38,9 @@ impl AnswerBody {
         self.has_waited
     }
 
-    /// Adds to it, once there is room.
-    pub async fn add(&mut self, chunk: &[u8]) {
-        let length = self.len().saturating_add(chunk.len());
+    /// Waits until there is room for so many bytes more.
+    pub async fn make_room(&mut self, more: usize) {
+        let length = self.len().saturating_add(more);
         if length > SHORT && self.long.is_none() {
             self.long = LONG.try_acquire().ok();
             if self.long.is_none() {
@@ -49,6 +49,10 @@ impl AnswerBody {
                 self.long = LONG.acquire().await.ok();
             }
         }
+    }
+
+    /// Adds to it.
+    pub fn add(&mut self, chunk: &[u8]) {
         self.bytes.extend_from_slice(chunk);
         let held = HELD.fetch_add(chunk.len(), Ordering::Relaxed);
         self.counted = self.counted.saturating_add(chunk.len());
@@ -114,7 +118,8 @@ mod tests {
         let read = || async {
             let mut body = AnswerBody::default();
             while body.len() < LENGTH {
-                body.add(&chunk).await;
+                body.make_room(chunk.len()).await;
+                body.add(&chunk);
                 tokio::task::yield_now().await;
             }
             let bytes = body.take();

@@ -103,6 +103,11 @@ impl NodeRequest {
         self
     }
 
+    /// Whether its answer is of whole blocks.
+    pub(super) fn is_of_blocks(&self) -> bool {
+        self.max_answer > MAX_ANSWER
+    }
+
     /// Gives it more time, or less, than others.
     #[must_use]
     pub fn within(mut self, time: Duration) -> Self {

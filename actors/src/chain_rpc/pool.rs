@@ -813,11 +813,15 @@ impl PoolNode {
             if body.len() + chunk.len() > call.max_answer {
                 return Err(NodeFailure::Lost(TOO_LONG.into()));
             }
-            body.add(&chunk).await;
+            // What requests wait for does not wait for blocks.
+            if call.is_of_blocks() {
+                body.make_room(chunk.len()).await;
+            }
+            body.add(&chunk);
         }
         self.longest.fetch_max(body.len(), Ordering::Relaxed);
         let bytes = body.take();
-        if answers::is_stuffed(&bytes) {
+        if call.is_of_blocks() && answers::is_stuffed(&bytes) {
             return Err(NodeFailure::Lost(STUFFED.into()));
         }
         let response = NodeResponse {
