@@ -109,10 +109,12 @@ impl SignerCluster for ClusterSigners {
         scheme: Scheme,
         of: &Generation,
         party: (VaultId, TokenId),
+        client_signer: Option<NodeId>,
         unsigned: usize,
     ) -> Option<Duration> {
+        let (holders, threshold) = (&of.holders, of.threshold);
         self.cluster
-            .expected_wait(scheme, &of.holders, of.threshold, party, unsigned)
+            .expected_wait(scheme, holders, threshold, party, client_signer, unsigned)
     }
 
     async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareOutcome, Fault> {

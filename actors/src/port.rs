@@ -200,13 +200,15 @@ pub trait SignerCluster: Send + Sync {
     }
 
     /// How long it may be at the present rate until what a party's vault has to sign with these shares is signed,
-    /// with `unsigned` requests accepted and not signed, and the same again for what the party has waiting.
+    /// with `unsigned` inputs accepted and not signed, and the same again for what the party has waiting; where each
+    /// team has this client signer, if any.
     /// `None`: nobody knows yet.
     fn expected_wait(
         &self,
         _scheme: Scheme,
         _of: &Generation,
         _party: (VaultId, TokenId),
+        _client_signer: Option<NodeId>,
         _unsigned: usize,
     ) -> Option<Duration> {
         Some(Duration::ZERO)

@@ -138,7 +138,12 @@ pub async fn admit(
             let wait = queue.expected_wait(&parties);
             check_wait(services, "nodes of this chain", wait)?;
         }
-        let signers = signers_wait(services, &vault, token, wallet.network.curve());
+        let signers = signers_wait(
+            services,
+            &vault,
+            (token, client_signer),
+            wallet.network.curve(),
+        );
         check_wait(services, "signers", Some(signers.unwrap_or_default()))?;
     }
     // From here on the next one waits for this one, too.
@@ -238,13 +243,14 @@ async fn foresee(services: &Services, wallet: &Wallet, payload: &Payload) -> Res
 fn signers_wait(
     services: &Services,
     vault: &Vault,
-    token: TokenId,
+    (token, client_signer): (TokenId, Option<NodeId>),
     curve: Curve,
 ) -> Option<Duration> {
     let unsigned = services.limits.unsigned(vault.id);
     let (scheme, of) = vault.shares(curve)?;
     let party = (vault.id, token);
-    services.signers.expected_wait(scheme, of, party, unsigned)
+    let signers = &services.signers;
+    signers.expected_wait(scheme, of, party, client_signer, unsigned)
 }
 
 /// Refuses what those would come to when half of its time is over, or later: the other half is for what

@@ -474,6 +474,7 @@ impl SignerCluster for FakeSigners {
         _scheme: Scheme,
         of: &Generation,
         _party: (VaultId, TokenId),
+        _client_signer: Option<NodeId>,
         unsigned: usize,
     ) -> Option<std::time::Duration> {
         assert!(!of.holders.is_empty());

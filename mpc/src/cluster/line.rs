@@ -1,7 +1,7 @@
 //! Who waits for signers, and who is next. Pure.
 //!
 //! Requests of one key's holders and scheme stand in one line: they wait for places among the same
-//! signers. In a line each party (a vault and who asks for it) has its turns, however much another one
+//! signers. Those that name a client signer stand in another one, since only they wait for it. In a line each party (a vault and who asks for it) has its turns, however much another one
 //! has waiting: the next is of the party that got the least while it waited, by start-time fair queueing
 //! (Goyal, Vin, Cheng, "Start-time Fair Queueing", SIGCOMM 1996). Of one party, who was accepted first comes
 //! first. Who waited for a third of its time goes before all others, so that turns of others cost
@@ -28,6 +28,8 @@ pub(super) struct LineKey {
     pub scheme: Scheme,
     pub holders: Vec<NodeId>,
     pub needed: usize,
+    /// Who takes part in each team, where the requests name one.
+    pub client_signer: Option<NodeId>,
 }
 
 /// Whose request it is.
@@ -276,6 +278,24 @@ impl<T> WaitingLines<T> {
         (line.work, own)
     }
 
+    /// How many inputs of a vault wait in lines of the same keys, for another client signer, or for none.
+    pub(super) fn waiting_elsewhere(&self, key: &LineKey, vault: VaultId) -> usize {
+        let first = LineKey {
+            client_signer: None,
+            ..key.clone()
+        };
+        let is_of_keys = |other: &LineKey| {
+            (other.scheme, other.needed) == (key.scheme, key.needed) && other.holders == key.holders
+        };
+        let lines = self.lines.range(first..);
+        let lines = lines.take_while(|(other, _)| is_of_keys(other));
+        let parties = lines
+            .filter(|(other, _)| *other != key)
+            .flat_map(|(_, line)| &line.parties);
+        let of_vault = parties.filter(|((of, _), _)| *of == vault);
+        of_vault.map(|(_, waiting)| waiting.work).sum()
+    }
+
     /// About how many inputs are signed before those of this place.
     pub(super) fn before(&self, key: &LineKey, place: LinePlace) -> usize {
         let Some(line) = self.lines.get(key) else {
@@ -356,6 +376,7 @@ mod tests {
             scheme: Scheme::Dkls23,
             holders: vec![NodeId([number; 32])],
             needed: 1,
+            client_signer: None,
         }
     }
 
@@ -446,6 +467,29 @@ mod tests {
         lines.end(&key(1), 3);
         assert!(!lines.waits(&key(1)) && lines.under_way(&key(1)) == 0);
         assert!(lines.lines.is_empty() && lines.turns.got.is_empty());
+    }
+
+    #[test]
+    fn lines__should_tell_what_a_vault_has_waiting_for_other_client_signers() {
+        let mut lines = WaitingLines::default();
+        let of = |number: u8, client_signer: Option<u8>| LineKey {
+            client_signer: client_signer.map(|number| NodeId([number; 32])),
+            ..key(number)
+        };
+        for (line, of, work) in [
+            (of(1, None), 1, 1),
+            (of(1, Some(7)), 1, 10),
+            (of(1, Some(8)), 1, 100),
+            (of(1, Some(8)), 2, 1_000),
+            (of(2, Some(7)), 1, 10_000),
+        ] {
+            let place = come(&mut lines, 5, of);
+            lines.wait(&line, place, work, 0);
+        }
+        let (vault, _) = party(1);
+        assert_eq!(lines.waiting_elsewhere(&of(1, None), vault), 110);
+        assert_eq!(lines.waiting_elsewhere(&of(1, Some(7)), vault), 101);
+        assert_eq!(lines.waiting_elsewhere(&of(3, None), vault), 0);
     }
 
     /// Serves the next `count`, as signers would. Whose they were.

@@ -1,6 +1,6 @@
 //! What one signer has to do with one scheme, and how soon it answers. Pure.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
@@ -20,6 +20,16 @@ const AVOIDED: Duration = Duration::from_secs(30);
 const ALIKE: u32 = 2;
 const ALIKE_BEYOND: Duration = Duration::from_millis(5);
 
+/// An attempt is late after this multiple of what attempts with the signer take, and not before so long.
+const LATE: u32 = 3;
+const SOONEST_LATE: Duration = Duration::from_millis(100);
+/// The same where nothing is known of them yet.
+const LATE_UNMEASURED: Duration = Duration::from_secs(1);
+/// Late attempts wait for another member, and the signer has nothing to do for them: up to this part of its window,
+/// one in so many, they keep no place from lines that have none of them. A line whose last attempt came to nothing has as
+/// much of the window at most.
+const LATE_PART: usize = 2;
+
 /// How far beyond its window a signer is used: in a crowd all windows are full, also of attempts that wait for a signer
 /// that has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,12 +39,34 @@ pub(super) enum Overdraft {
     Half,
 }
 
+/// Whose attempt it is, or is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LineStanding {
+    /// Number of the line.
+    pub line: u64,
+    /// Its last attempt came to nothing in its time.
+    pub is_failing: bool,
+}
+
+/// When an attempt is late, and its number.
+pub(super) type HeldAt = (Instant, u64);
+
+/// Places of an attempt.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    line: u64,
+    /// Inputs.
+    work: usize,
+}
+
 /// A signer, for one scheme.
 #[derive(Debug)]
 pub(super) struct SignerLoad {
     pub window: Window,
     /// Inputs that it works on.
-    pub at_work: usize,
+    at_work: usize,
+    /// The attempts that it works on, those first that are late first.
+    held: BTreeMap<HeldAt, Held>,
     /// How long attempts with it take, by class; a moving average.
     answers: [Option<Duration>; CLASSES],
     /// It is left alone until then.
@@ -50,6 +82,7 @@ impl SignerLoad {
         Self {
             window: Window::new(threads),
             at_work: 0,
+            held: BTreeMap::new(),
             answers: [None; CLASSES],
             busy_until: None,
             pause: FIRST_PAUSE,
@@ -58,17 +91,87 @@ impl SignerLoad {
         }
     }
 
-    /// Whether it may be given more. What it is given may be more than there is room for: else a
-    /// transaction with many inputs would wait for ever.
-    pub(super) fn has_room(&self, now: Instant, overdraft: Overdraft) -> bool {
+    /// Whether it may be given more, of this line; without one: of any. What it is given may be more than there is
+    /// room for: else a transaction with many inputs would wait for ever.
+    pub(super) fn has_room(
+        &self,
+        now: Instant,
+        overdraft: Overdraft,
+        of: Option<LineStanding>,
+    ) -> bool {
         let size = self.window.size();
+        let part = (size / LATE_PART).max(1);
         let beyond = match overdraft {
             Overdraft::None => 0,
             Overdraft::One => 1,
             Overdraft::Half => (size / 2).max(1),
         };
-        self.at_work < size.saturating_add(beyond)
-            && self.busy_until.is_none_or(|until| now >= until)
+        let (own_late, others_late) = self.late_work(now, of);
+        let has_room = match of {
+            // A second team is a way out of that.
+            Some(of) if of.is_failing && overdraft == Overdraft::None => {
+                let own = self.held.values().filter(|held| held.line == of.line);
+                let own: usize = own.map(|held| held.work).sum();
+                own.saturating_add(others_late) < part && self.at_work < size
+            }
+            _ => {
+                let uncounted = others_late.saturating_sub(own_late).min(part);
+                self.at_work.saturating_sub(uncounted) < size.saturating_add(beyond)
+            }
+        };
+        has_room && self.busy_until.is_none_or(|until| now >= until)
+    }
+
+    /// Inputs of attempts that are late: of the line, and of others.
+    fn late_work(&self, now: Instant, of: Option<LineStanding>) -> (usize, usize) {
+        let late = self.held.range(..=(now, u64::MAX));
+        late.fold((0, 0), |(own, others), (_, held)| {
+            match of.is_some_and(|of| of.line == held.line) {
+                true => (own.saturating_add(held.work), others),
+                false => (own, others.saturating_add(held.work)),
+            }
+        })
+    }
+
+    /// Whether an attempt with it is late.
+    pub(super) fn has_late(&self, now: Instant) -> bool {
+        let first = self.held.first_key_value();
+        first.is_some_and(|((late_at, _), _)| *late_at <= now)
+    }
+
+    /// Inputs that it works on.
+    pub(super) fn at_work(&self) -> usize {
+        self.at_work
+    }
+
+    /// It begins to work on an attempt of a line.
+    pub(super) fn begin(
+        &mut self,
+        now: Instant,
+        attempt: u64,
+        (line, class, work): (u64, usize, usize),
+    ) -> HeldAt {
+        let patience = self
+            .usual(class)
+            .map_or(LATE_UNMEASURED, |usual| (usual * LATE).max(SOONEST_LATE));
+        let at = (now + patience, attempt);
+        self.at_work = self.at_work.saturating_add(work);
+        self.held.insert(at, Held { line, work });
+        at
+    }
+
+    /// An attempt is over.
+    pub(super) fn end(&mut self, at: &HeldAt) {
+        if let Some(held) = self.held.remove(at) {
+            self.at_work = self.at_work.saturating_sub(held.work);
+        }
+    }
+
+    /// How long attempts of the class take with it; as many times what a smaller one takes where none was measured.
+    fn usual(&self, class: usize) -> Option<Duration> {
+        let known = self.answers.get(..=class)?.iter().rev().zip(0_u32..);
+        let mut known = known.filter_map(|(answer, below)| Some(((*answer)?, below)));
+        known.next().map(|(took, below)| took * (1 << below))
     }
 
     /// Whether others are taken before it, even suspect ones.
@@ -155,7 +258,7 @@ mod tests {
     }
 
     fn has_room(load: &SignerLoad, now: Instant) -> bool {
-        load.has_room(now, Overdraft::None)
+        load.has_room(now, Overdraft::None, None)
     }
 
     #[test]
@@ -204,10 +307,66 @@ mod tests {
     #[test]
     fn signer__should_take_one_large_transaction_when_it_has_room_for_anything() {
         let (mut load, now) = (SignerLoad::new(1), Instant::now());
-        load.at_work = 3;
+        load.begin(now, 1, (1, 0, 3));
         assert!(has_room(&load, now));
-        load.at_work += 256;
+        load.begin(now, 2, (1, 8, 256));
         assert!(!has_room(&load, now));
+    }
+
+    #[test]
+    fn late_attempts_of_one_line__should_leave_half_of_the_window_to_others() {
+        let (mut load, began) = (SignerLoad::new(2), Instant::now());
+        assert_eq!(load.window.size(), 8);
+        answered(&mut [&mut load], 0, ms(20));
+        let of = |line| LineStanding {
+            line,
+            is_failing: false,
+        };
+        let failing = LineStanding {
+            is_failing: true,
+            ..of(1)
+        };
+        let room = |load: &SignerLoad, now, of| load.has_room(now, Overdraft::None, Some(of));
+        // As much as it takes: all of it, where nobody else came.
+        let mut held: Vec<_> = (0..8).map(|it| load.begin(began, it, (1, 0, 1))).collect();
+        assert!(!room(&load, began + ms(99), of(2)));
+        let now = began + ms(100);
+        assert!(load.has_late(now) && room(&load, now, of(2)) && !room(&load, now, of(1)));
+        for attempt in 8..12 {
+            assert!(room(&load, now, of(2)));
+            load.begin(now, attempt, (2, 0, 1));
+        }
+        // More than half as many again are never at work.
+        assert!(!room(&load, now, of(2)) && !room(&load, now, of(3)));
+        // Its attempts come to nothing, one after the other: others get their places, and it has no more than half.
+        for _ in 0..4 {
+            load.end(&held.pop().unwrap());
+            assert!(!room(&load, now, failing) && room(&load, now, of(2)));
+        }
+        while let Some(at) = held.pop() {
+            load.end(&at);
+        }
+        let mut begun = 0;
+        while room(&load, now, failing) {
+            load.begin(now, 20 + begun, (1, 0, 1));
+            begun += 1;
+        }
+        assert_eq!((begun, load.at_work()), (4, 8));
+        // Who is late itself gets nothing for that.
+        let later = now + ms(100);
+        assert!(!room(&load, later, of(2)) && room(&load, later, of(3)));
+    }
+
+    #[test]
+    fn large_attempt__should_be_late_later() {
+        let (mut load, now) = (SignerLoad::new(1), Instant::now());
+        answered(&mut [&mut load], 0, ms(100));
+        load.begin(now, 1, (1, 3, 8));
+        assert!(!load.has_late(now + ms(2_399)) && load.has_late(now + ms(2_400)));
+        // Of which nothing is known.
+        let mut load = SignerLoad::new(1);
+        load.begin(now, 1, (1, 0, 1));
+        assert!(!load.has_late(now + ms(999)) && load.has_late(now + ms(1_000)));
     }
 
     #[test]

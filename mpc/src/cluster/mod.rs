@@ -232,7 +232,7 @@ impl Cluster {
     }
 
     /// How long it may be at the present rate until what the vault's keys of this scheme have to sign is signed,
-    /// where `unsigned` requests of the vault are accepted and not signed, and the same again for what this
+    /// where `unsigned` inputs of the vault are accepted and not signed, and the same again for what this
     /// token has waiting: so nobody alone takes more than half of what time there is. `None`: some wait,
     /// and nothing was signed yet by which it could be told.
     pub fn expected_wait(
@@ -241,10 +241,12 @@ impl Cluster {
         holders: &[NodeId],
         threshold: u16,
         (vault, token): (VaultId, TokenId),
+        client_signer: Option<NodeId>,
         unsigned: usize,
     ) -> Option<Duration> {
         let needed = usize::from(threshold);
-        let ask = SigningAsk::new(scheme, holders, needed, (vault, token), 1);
+        let ask = SigningAsk::new(scheme, holders, needed, (vault, token), 1)
+            .with_client_signer(client_signer);
         self.shared.node_registry.wait_of_newcomer(&ask, unsigned)
     }
 

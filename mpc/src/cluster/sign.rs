@@ -323,6 +323,7 @@ impl ClusterInner {
     async fn await_attempts(&self, run: &mut SigningRun<'_>) -> Result<AttemptOutcome, Fault> {
         loop {
             while let Some(place) = self.expired(run) {
+                self.node_registry.line_failed(&run.ask);
                 self.end_attempt(run, place, true);
             }
             if run.running.is_empty() {

@@ -30,7 +30,7 @@ use crate::{
     byzantine::{Misbehavior, impersonate},
     support::{
         AcceptAnyOrder, SystemEntropy, TestBus, TestCluster, counters::CounterCapture,
-        log::LogCapture, now_ms, verify,
+        log::LogCapture, now_ms, task, verify,
     },
 };
 
@@ -180,7 +180,7 @@ async fn request__should_fail_at_once_when_what_came_before_takes_longer() {
         let party = (test.vault, TokenId::from_bytes([1; 16]));
         let wait = |of: &[NodeId], unsigned| {
             let cluster = &test.cluster;
-            cluster.expected_wait(scheme, of, 2, party, unsigned)
+            cluster.expected_wait(scheme, of, 2, party, None, unsigned)
         };
         let ours = test.holders();
         let full = wait(&ours, 0).unwrap();
@@ -188,7 +188,7 @@ async fn request__should_fail_at_once_when_what_came_before_takes_longer() {
         assert!(wait(&ours, 100_000).unwrap() > full * 2);
         // Another token has nothing here, so that it is heard for longer.
         let other = (test.vault, TokenId::from_bytes([2; 16]));
-        let half = test.cluster.expected_wait(scheme, &ours, 2, other, 0);
+        let half = test.cluster.expected_wait(scheme, &ours, 2, other, None, 0);
         assert!(half.unwrap() < full * 3 / 4);
         assert!(full > Duration::from_secs(1), "{full:?}");
         let order = test.order(&root);
@@ -249,6 +249,56 @@ async fn silent_signer__should_be_waited_for_no_longer_than_nearly_all_attempts_
     bus.deaf.lock().unwrap().insert(test.nodes[2].identity.id());
     let times = times(&test, &root, 30).await;
     assert!(times[29] < Duration::from_secs(1), "{times:?}");
+}
+
+/// Of two vaults that share a node, one needs another node that lives and hears nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_holder_of_one_vault__should_not_take_the_places_of_others() {
+    let bus = CrowdBus::new();
+    let medium = TestBus::Other(Arc::clone(&bus) as Arc<dyn Bus>);
+    let test = TestCluster::start(medium, 3).await;
+    test.until_live(3).await;
+    let [shared, silent, good] = test.holders().try_into().unwrap();
+    let key_of = async |holders: &[NodeId]| {
+        let mut order = test.keygen_order(Curve::Ed25519, 2);
+        order.signers = holders.to_vec();
+        test.cluster.keygen(&order).await.unwrap().root
+    };
+    let (hung, healthy) = ([shared, silent], [shared, good]);
+    let (hung_key, healthy_key) = (key_of(&hung).await, key_of(&healthy).await);
+    let sign = async |root: &RootKey, holders: &[NodeId]| {
+        let order = test.order(root);
+        let scheme = Scheme::default_of(Curve::Ed25519);
+        let task = task(scheme, session(), holders, 2, now_ms() + 120_000);
+        test.cluster.sign(&order, task).await
+    };
+    let times = async || {
+        let mut times = Vec::new();
+        for _ in 0..60 {
+            let began = Instant::now();
+            sign(&healthy_key, &healthy).await.unwrap();
+            times.push(began.elapsed());
+        }
+        times.sort();
+        times
+    };
+    let usual = times().await;
+    bus.deaf.lock().unwrap().insert(silent);
+    let crowd = join_all((0..200).map(|_| sign(&hung_key, &hung)));
+    let disturbed = async {
+        sleep(Duration::from_millis(300)).await;
+        times().await
+    };
+    let disturbed = tokio::select! {
+        _ = crowd => panic!("somebody answers"),
+        disturbed = disturbed => disturbed,
+    };
+    // An attempt of the others has more than a second.
+    let margin = Duration::from_millis(50);
+    assert!(
+        disturbed[30] < usual[30] * 5 + margin && disturbed[58] < usual[58] * 5 + margin * 6,
+        "{usual:?} {disturbed:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

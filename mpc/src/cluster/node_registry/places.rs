@@ -7,18 +7,18 @@ mod choosing;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use covault_core::{ids::RequestId, order::NodeId, rate::Rate, scheme::Scheme};
-use tokio::{sync::oneshot, time::Instant};
+use tokio::{runtime::Handle, sync::oneshot, time::Instant};
 
 use super::{NodeRegistry, lock};
 use crate::{
     cluster::{
         line::{LineKey, LinePlace, Party, WaitingLines},
-        load::{Overdraft, SignerLoad, answered},
+        load::{HeldAt, Overdraft, SignerLoad, answered},
         pace::{Paces, class_of},
         select_signers::{AttemptFailures, NoSigningSet},
     },
@@ -34,6 +34,8 @@ const MOST_CREDIT: u32 = 160;
 /// Of more lines than these, those are forgotten that were not used for so long.
 const GROUPS: usize = 1_000;
 const FORGOTTEN: Duration = Duration::from_secs(600);
+/// How often it is looked, while somebody waits, whether attempts have become late, so that others may have places.
+const LATE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What a request wants.
 #[derive(Clone, Debug)]
@@ -43,16 +45,13 @@ pub(in crate::cluster) struct SigningAsk {
     /// Inputs to be signed.
     work: usize,
     class: usize,
-    client_signer: Option<NodeId>,
 }
 
 impl SigningAsk {
     /// One that takes part in each team; other client signers in none.
-    pub(in crate::cluster) fn with_client_signer(self, client_signer: Option<NodeId>) -> Self {
-        Self {
-            client_signer,
-            ..self
-        }
+    pub(in crate::cluster) fn with_client_signer(mut self, client_signer: Option<NodeId>) -> Self {
+        self.key.client_signer = client_signer;
+        self
     }
 
     pub(in crate::cluster) fn new(
@@ -73,11 +72,11 @@ impl SigningAsk {
                     .into_iter()
                     .collect(),
                 needed,
+                client_signer: None,
             },
             party,
             work: inputs.max(1),
             class: class_of(inputs),
-            client_signer: None,
         }
     }
 
@@ -107,6 +106,10 @@ struct Waiter {
 /// What is known of the signers of one line. Not of a scheme: how long it takes is a matter of where they are.
 #[derive(Debug)]
 struct Group {
+    /// Number of the line, as loads know it.
+    number: u64,
+    /// The last attempt came to nothing in its time.
+    is_failing: bool,
     paces: Paces,
     rate: Rate,
     /// First attempts that were made.
@@ -124,9 +127,11 @@ impl Group {
     }
 }
 
-impl Default for Group {
-    fn default() -> Self {
+impl Group {
+    fn new(number: u64) -> Self {
         Self {
+            number,
+            is_failing: false,
             paces: Paces::default(),
             rate: Rate::default(),
             attempts: 0,
@@ -145,6 +150,11 @@ pub(super) struct Places {
     /// Sessions that each node is in.
     sessions: HashMap<NodeId, usize>,
     turn: usize,
+    /// How many attempts were begun, and how many lines there were.
+    attempts: u64,
+    groups_made: u64,
+    /// It is looked again and again whether attempts are late.
+    watches: bool,
     /// How often a team was looked for.
     #[cfg(test)]
     choices: usize,
@@ -154,7 +164,7 @@ impl Places {
     /// Only these nodes are of interest from now on.
     pub(super) fn retain(&mut self, is: impl Fn(&NodeId) -> bool) {
         self.loads
-            .retain(|(node, _), load| is(node) || load.at_work > 0);
+            .retain(|(node, _), load| is(node) || load.at_work() > 0);
         self.sessions.retain(|node, count| is(node) || *count > 0);
     }
 
@@ -164,7 +174,11 @@ impl Places {
             let recent = |group: &Group| now.saturating_duration_since(group.used) < FORGOTTEN;
             self.groups.retain(|_, group| recent(group));
         }
-        let group = self.groups.entry(key.clone()).or_default();
+        let made = &mut self.groups_made;
+        let group = self.groups.entry(key.clone()).or_insert_with(|| {
+            *made = made.wrapping_add(1);
+            Group::new(*made)
+        });
         group.used = now;
         group
     }
@@ -193,14 +207,14 @@ impl Places {
     fn are_full(&self, scheme: Scheme, nodes: &[NodeId]) -> bool {
         let now = Instant::now();
         let mut loads = nodes.iter().map(|node| self.loads.get(&(*node, scheme)));
-        loads.all(|load| load.is_some_and(|load| !load.has_room(now, Overdraft::None)))
+        loads.all(|load| load.is_some_and(|load| !load.has_room(now, Overdraft::None, None)))
     }
 
     /// A request waits for these.
     fn were_full(&mut self, key: &LineKey) {
         for node in &key.holders {
             if let Some(load) = self.loads.get_mut(&(*node, key.scheme))
-                && load.at_work >= load.window.size()
+                && load.at_work() >= load.window.size()
             {
                 load.window.was_full();
             }
@@ -222,6 +236,8 @@ pub(in crate::cluster) struct SigningSet {
     registry: Arc<NodeRegistry>,
     key: LineKey,
     work: usize,
+    /// Its place at each signer.
+    held: Vec<(NodeId, HeldAt)>,
 }
 
 impl std::fmt::Debug for SigningSet {
@@ -235,10 +251,12 @@ impl Drop for SigningSet {
         {
             let mut state = lock(&self.registry.state);
             let places = &mut state.places;
-            for node in &self.signers {
+            for (node, at) in &self.held {
                 if let Some(load) = places.loads.get_mut(&(*node, self.key.scheme)) {
-                    load.at_work = load.at_work.saturating_sub(self.work);
+                    load.end(at);
                 }
+            }
+            for node in &self.signers {
                 if let Some(count) = places.sessions.get_mut(node) {
                     *count = count.saturating_sub(1);
                 }
@@ -373,12 +391,50 @@ impl NodeRegistry {
         lines.wait(&ask.key, place, ask.work, waiter);
         meter::waiting(lines.len());
         state.places.note_waiting(&ask.key);
+        self.watch_late(&mut state.places);
         Ticket {
             registry: Arc::clone(self),
             key: ask.key.clone(),
             place,
             placed,
         }
+    }
+
+    /// Serves those that wait when attempts of others become late, for as long as somebody waits: nothing else tells
+    /// that there are places.
+    fn watch_late(self: &Arc<Self>, places: &mut Places) {
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        if std::mem::replace(&mut places.watches, true) {
+            return;
+        }
+        let registry = Arc::downgrade(self);
+        runtime.spawn(async move {
+            loop {
+                tokio::time::sleep(LATE_INTERVAL).await;
+                let Some(registry) = Weak::upgrade(&registry) else {
+                    return;
+                };
+                let now = Instant::now();
+                let is_late = {
+                    let places = &mut lock(&registry.state).places;
+                    if places.lines.len() == 0 {
+                        places.watches = false;
+                        return;
+                    }
+                    places.loads.values().any(|load| load.has_late(now))
+                };
+                if is_late {
+                    registry.serve(None);
+                }
+            }
+        });
+    }
+
+    /// An attempt came to nothing in its time.
+    pub(in crate::cluster) fn line_failed(&self, ask: &SigningAsk) {
+        lock(&self.state).places.group(&ask.key).is_failing = true;
     }
 
     /// About how long a request at this place waits for its turn, at the present rate. `None`: unknown.
@@ -402,8 +458,9 @@ impl NodeRegistry {
         let places = &mut state.places;
         let (all, own) = places.lines.waiting(&ask.key, &ask.party);
         // What is being built, or waits for its chain, comes later, and maybe all at once.
-        let under_way = places.lines.under_way(&ask.key);
-        let ahead = all.max(unsigned.saturating_sub(under_way));
+        let elsewhere = places.lines.waiting_elsewhere(&ask.key, ask.party.0);
+        let known = places.lines.under_way(&ask.key).saturating_add(elsewhere);
+        let ahead = all.max(unsigned.saturating_sub(known));
         places.time_for(&ask.key, ahead.saturating_add(own))
     }
 
@@ -429,6 +486,7 @@ impl NodeRegistry {
         let mut state = lock(&self.state);
         let group = state.places.group(&ask.key);
         group.newest_done = group.newest_done.max(now.checked_sub(took));
+        group.is_failing = false;
         if overtook {
             group.refund();
         }

@@ -321,6 +321,69 @@ async fn a_free_place__should_be_offered_to_few_of_a_thousand_lines() {
     assert!(choices < 100 * freed, "{choices} for {freed}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_waits__should_get_places_once_attempts_of_another_line_are_late() {
+    let (node_registry, [shared, silent, good]) = registry_of::<3>();
+    let none = AttemptFailures::default();
+    let ask = |of| SigningAsk::new(Scheme::Dkls23, &[shared, of], 2, party(), 1);
+    let (hung, healthy) = (ask(silent), ask(good));
+    let come = |ask: &SigningAsk| node_registry.come(ask, RequestId::from_bytes([1; 16]), u64::MAX);
+    let take = |ask: &SigningAsk| node_registry.take_place(ask, come(ask), &none).ok();
+    let first = take(&healthy).unwrap();
+    node_registry.answered(&healthy, &first, Duration::from_millis(10), false);
+    drop(first);
+    let stuck: Vec<_> = std::iter::from_fn(|| take(&hung)).collect();
+    assert_eq!(stuck.len(), 4, "all that one thread is asked for");
+    assert!(take(&healthy).is_none());
+    let mut tickets = [(); 3].map(|()| node_registry.wait(&healthy, come(&healthy), &none));
+    let began = tokio::time::Instant::now();
+    let [one, other, third] = &mut tickets;
+    let sets = [
+        (&mut one.placed).await.unwrap().unwrap(),
+        (&mut other.placed).await.unwrap().unwrap(),
+    ];
+    // Not after the seconds that an attempt may take.
+    assert!(began.elapsed() <= Duration::from_millis(150));
+    assert!(third.placed.try_recv().is_err(), "half as much again");
+    assert!(take(&hung).is_none());
+    // One has signed: the next of that line has its place, although the other line got less.
+    let waits = node_registry.wait(&hung, come(&hung), &none);
+    drop(sets);
+    third.placed.try_recv().unwrap().unwrap();
+    // What came to nothing is begun again, and has half of the places.
+    node_registry.line_failed(&hung);
+    drop((stuck, waits));
+    let again: Vec<_> = std::iter::from_fn(|| take(&hung)).collect();
+    assert_eq!(again.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_for_a_slow_client_signer__should_hold_up_none_that_names_nobody() {
+    let (clock, node_registry) = node_registry();
+    let nodes = [1, 2, 3].map(|number| NodeId([number; 32]));
+    let [_, _, client] = nodes;
+    for node in nodes {
+        let halted = match node == client {
+            true => vec![HaltReason::ClientSigner],
+            false => Vec::new(),
+        };
+        let said = Announcement {
+            halted,
+            ..announcement(clock.now_ms())
+        };
+        node_registry.heard(node, said);
+    }
+    let none = AttemptFailures::default();
+    let plain = SigningAsk::new(Scheme::Dkls23, &nodes, 2, party(), 1);
+    let named = plain.clone().with_client_signer(Some(client));
+    let come = |ask: &SigningAsk| node_registry.come(ask, RequestId::from_bytes([1; 16]), u64::MAX);
+    let take = |ask: &SigningAsk| node_registry.take_place(ask, come(ask), &none).ok();
+    let sets: Vec<_> = std::iter::from_fn(|| take(&named)).collect();
+    assert!(!sets.is_empty());
+    let _waits = [(); 40].map(|()| node_registry.wait(&named, come(&named), &none));
+    assert!(take(&plain).is_some());
+}
+
 #[test]
 fn stranger__should_not_be_shown_for_a_replay() {
     let (_, node_registry) = node_registry();

@@ -9,7 +9,7 @@ use super::{Chosen, MOST_CREDIT, Placed, SigningAsk, SigningSet, Waiter};
 use crate::{
     cluster::{
         line::{LineKey, Served, WaitingLines},
-        load::{Overdraft, SignerLoad, slowness},
+        load::{LineStanding, Overdraft, SignerLoad, slowness},
         node_registry::{NodeRegistry, State, lock},
         select_signers::{AttemptFailures, NoSigningSet, SignerCandidate, pick},
     },
@@ -102,6 +102,12 @@ impl NodeRegistry {
                 load.or_insert_with(|| SignerLoad::new(threads));
             }
         }
+        // So that it has a number.
+        let group = state.places.group(key);
+        let of = Some(LineStanding {
+            line: group.number,
+            is_failing: group.is_failing,
+        });
         let state = &*state;
         let places = &state.places;
         let load = |node: &NodeId| places.loads.get(&(*node, key.scheme));
@@ -117,7 +123,7 @@ impl NodeRegistry {
         };
         // A client signer that is not named is not waited for either.
         let stands_aside = |node: &NodeId, halted: &[HaltReason]| {
-            ask.client_signer != Some(*node) && halted.contains(&HaltReason::ClientSigner)
+            key.client_signer != Some(*node) && halted.contains(&HaltReason::ClientSigner)
         };
         let halted: Vec<Vec<HaltReason>> = key
             .holders
@@ -155,13 +161,13 @@ impl NodeRegistry {
                 };
                 SignerCandidate {
                     node: *node,
-                    required: ask.client_signer == Some(*node),
+                    required: key.client_signer == Some(*node),
                     live: is_live(node, halted),
-                    free: load(node).is_some_and(|load| load.has_room(now, overdraft)),
+                    free: load(node).is_some_and(|load| load.has_room(now, overdraft, of)),
                     avoided: load(node).is_some_and(|load| load.is_avoided(now)),
                     standing: (level, slow),
                     turn: (
-                        load(node).is_none_or(|load| !load.has_room(now, Overdraft::None))
+                        load(node).is_none_or(|load| !load.has_room(now, Overdraft::None, of))
                             && overdraft != Overdraft::None,
                         places.sessions.get(node).copied().unwrap_or(0),
                         // Equals take turns, the last one first.
@@ -198,9 +204,14 @@ impl NodeRegistry {
         let (key, work) = (&ask.key, ask.work);
         let places = &mut state.places;
         places.turn = places.turn.wrapping_add(1);
+        places.attempts = places.attempts.wrapping_add(1);
+        let attempt = places.attempts;
+        let line = places.group(key).number;
+        let (now, of) = (Instant::now(), (line, ask.class, work));
+        let mut held = Vec::with_capacity(signers.len());
         for node in &signers {
             if let Some(load) = places.loads.get_mut(&(*node, key.scheme)) {
-                load.at_work = load.at_work.saturating_add(work);
+                held.push((*node, load.begin(now, attempt, of)));
             }
             let sessions = places.sessions.entry(*node).or_default();
             *sessions = sessions.saturating_add(1);
@@ -217,6 +228,7 @@ impl NodeRegistry {
             registry: Arc::clone(self),
             key: key.clone(),
             work,
+            held,
         }
     }
 }
