@@ -19,6 +19,9 @@ pub struct Limits {
     pub live: Arc<Shares<Party>>,
     /// Requests from before the start that are not signed, and have no actor yet. There may be any number of them.
     pub unstarted: Arc<Shares<Party>>,
+    /// Inputs of requests that are not signed, beyond the one that each of those counts for. A transaction may have
+    /// hundreds, and signers sign each.
+    pub more_inputs: Arc<Shares<Party>>,
     /// Bytes of live requests.
     pub live_bytes: Arc<Shares<Party>>,
     /// Pages far behind the first.
@@ -33,17 +36,19 @@ impl Limits {
         Self {
             live: Shares::new(settings.max_live_requests),
             unstarted: Shares::new(usize::MAX),
+            more_inputs: Shares::new(usize::MAX),
             live_bytes: Shares::new(settings.max_live_bytes),
             far_pages: Semaphore::new(MAX_FAR_PAGES),
             simulations: Arc::new(Semaphore::new(SIMULATIONS)),
         }
     }
 
-    /// Requests of a vault that are accepted and not signed.
+    /// Inputs of a vault's requests that are accepted and not signed; one for each request of which it is not known yet.
     pub fn unsigned(&self, vault: VaultId) -> usize {
         let vault = Party::Vault(vault);
-        let started = self.live.held(&vault);
-        started.saturating_add(self.unstarted.held(&vault))
+        let requests = self.live.held(&vault);
+        let requests = requests.saturating_add(self.unstarted.held(&vault));
+        requests.saturating_add(self.more_inputs.held(&vault))
     }
 }
 

@@ -129,6 +129,12 @@ impl ChainWait {
         self.place.lock().is_none()
     }
 
+    /// Whether the nodes have said all to some request lately: they are there, and come to this one.
+    pub fn others_answered_within(&self, patience: Duration) -> bool {
+        let last = self.queue.progress.lock().last;
+        last.is_some_and(|last| last.elapsed() < patience)
+    }
+
     fn end(&self, answered: bool) {
         let Some(place) = self.place.lock().take() else {
             return;

@@ -1,21 +1,21 @@
 //! How a checked payload becomes a signing request of its vault, whoever asks for it: a client, or the policy of a
 //! chain.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc};
 
 use covault_core::{
-    fault::{ExecuteCode, Fault, FaultCode},
+    fault::{ExecuteCode, Fault},
     ids::{RequestId, TokenId, VaultId},
     networks::{Network, Payload},
     order::NodeId,
     request::{Consent, RequestState, SigningRequest},
     schema::wire,
-    signature::Curve,
     wallet::{Wallet, WalletStatus, vault::Vault},
 };
 use ractor::rpc::CallResult;
 
 use super::{
+    capacity::Demand,
     directory,
     vault::{self, AdmissionPermit, NewRequest},
     vault_actors::{VaultActors, answer},
@@ -25,7 +25,6 @@ use crate::{
     audit::AuditActor,
     chain_rpc::ChainKey,
     commands::command_commit::CommandCommit,
-    limits::Party,
     port::ForeseenRequest,
     requests::{recipients, replacing::ReplacementPlan, tx_builder},
     services::Services,
@@ -33,8 +32,6 @@ use crate::{
 
 /// How often a request is looked for whose creation ended without an answer.
 const MAX_RESTARTS: u32 = 6;
-/// The longest that a client is asked to stay away, in seconds: rates change.
-const MOST_RETRY_AFTER: u32 = 60;
 
 /// The field that names a client signer.
 pub const CLIENT_SIGNER: &str = "callbackClientSignerPublicKey";
@@ -129,25 +126,20 @@ pub async fn admit(
         .ok_or_else(|| Fault::bug("a wallet without a root key"))?;
     let queries = tx_builder::queries(services, wallet.network, &payload);
     let asks = tx_builder::local_chain_data(services, &payload, &queries).is_none();
-    let chain_queue = services.chains.queue(wallet.network, payload.chain_id());
-    let chain_queue = chain_queue.filter(|_| asks);
-    let parties = [Party::Token(token), Party::Vault(wallet.vault)];
-    // What replaces another transaction is never refused for this: it frees what waits behind that.
-    if replaces.is_none() {
-        if let Some(queue) = chain_queue {
-            let wait = queue.expected_wait(&parties);
-            check_wait(services, "nodes of this chain", wait)?;
-        }
-        let signers = signers_wait(
-            services,
-            &vault,
-            (token, client_signer),
-            wallet.network.curve(),
-        );
-        check_wait(services, "signers", Some(signers.unwrap_or_default()))?;
+    let demand = Demand {
+        vault: &vault,
+        token,
+        client_signer,
+        network: wallet.network,
+        payload: &payload,
+        asks,
+    };
+    // What replaces another transaction, or fills a gap before others, is never refused for this: it frees what waits
+    // behind that.
+    if replaces.is_none() && gap.is_none() {
+        demand.check(services)?;
     }
-    // From here on the next one waits for this one, too.
-    let chain_wait = chain_queue.map(|queue| Arc::new(queue.enter(&parties)));
+    let chain_wait = demand.enter(services);
     let request = SigningRequest {
         id: services.new_request_id(),
         vault: wallet.vault,
@@ -237,39 +229,6 @@ async fn foresee(services: &Services, wallet: &Wallet, payload: &Payload) -> Res
         return Err(refused);
     }
     foresee(&own.into_keys().collect())
-}
-
-/// How long the signers need before they come to a request that comes now, where somebody knows.
-fn signers_wait(
-    services: &Services,
-    vault: &Vault,
-    (token, client_signer): (TokenId, Option<NodeId>),
-    curve: Curve,
-) -> Option<Duration> {
-    let unsigned = services.limits.unsigned(vault.id);
-    let (scheme, of) = vault.shares(curve)?;
-    let party = (vault.id, token);
-    let signers = &services.signers;
-    signers.expected_wait(scheme, of, party, client_signer, unsigned)
-}
-
-/// Refuses what those would come to when half of its time is over, or later: the other half is for what
-/// nobody knows yet, so that what is accepted is signed, however many others come. `None`: nobody knows, and it is too
-/// long.
-fn check_wait(services: &Services, who: &str, wait: Option<Duration>) -> Result<(), Fault> {
-    let half = Duration::from_millis(services.settings.signing_deadline_ms / 2);
-    let over = match wait {
-        Some(wait) => wait.saturating_sub(half),
-        // It may be known in a moment.
-        None => Duration::from_secs(1),
-    };
-    if over.is_zero() {
-        return Ok(());
-    }
-    let seconds = u32::try_from(over.as_millis().div_ceil(1_000)).unwrap_or(u32::MAX);
-    let seconds = seconds.clamp(1, MOST_RETRY_AFTER);
-    let sentence = format!("the {who} are overloaded; retry in {seconds} seconds");
-    Err(Fault::unavailable(sentence).with_code(FaultCode::Busy { seconds }))
 }
 
 /// As [`admit`], for a request that the service itself makes because of what became of `about`, in the name of the

@@ -3,6 +3,7 @@
 
 pub mod address_proofs;
 pub mod admission;
+pub mod capacity;
 pub mod directory;
 pub mod gaps;
 pub mod management;

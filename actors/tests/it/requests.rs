@@ -336,21 +336,83 @@ async fn create__should_refuse_what_signers_would_come_to_too_late() {
     }
 }
 
-/// Nobody waits for the end of a time in which nothing can come.
+/// What has only waited in line is no failure, however long that was.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn request__should_fail_at_once_when_signers_come_to_it_too_late() {
+async fn a_request__should_wait_on_when_signers_become_slower() {
     let world = World::new();
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let address = evm_wallet(&gateway, vault).await;
-    world.signers.crowded.store(1, Ordering::SeqCst);
+    let left = || world.signers.crowded.load(Ordering::SeqCst);
+    world.signers.crowded.store(10, Ordering::SeqCst);
+    let made = create(&gateway, raw(&address)).await;
+    let mut seen = 10;
+    while left() > 5 {
+        if left() < seen {
+            seen = left();
+            // More than all of its time. The double says if a session comes twice, or another digest.
+            world.pass(70_000);
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let shown = details(&gateway, &made.uuid).await;
+    assert_eq!(shown.status(), Status::Pending);
+    // Also over a restart.
+    gateway.stop().await;
+    let gateway = world.start().await;
+    assert_eq!(outcome(&gateway, &made.uuid).await.error, None);
+    assert_eq!(left(), 0);
+    let time_ms = world.signers.time_ms(&made.uuid);
+    assert!(time_ms > 15_000, "{time_ms}");
+    // Signers that never come to it do not keep it for ever.
+    world.signers.crowded.store(1_000, Ordering::SeqCst);
     let made = create(&gateway, raw(&address)).await;
     let failed = outcome(&gateway, &made.uuid).await;
     let reason = failed.error.unwrap().message;
     assert!(reason.contains("overloaded"), "{reason}");
-    // The next one has nobody before it.
-    let made = create(&gateway, raw(&address)).await;
+    assert_eq!(left(), 1_000 - 31);
+}
+
+/// One transaction may be hundreds of signatures.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn create__should_count_all_inputs_that_signers_have_to_sign() {
+    let world = World::new();
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let evm = evm_wallet(&gateway, vault).await;
+    let bitcoin = wallet(&gateway, vault, wire::NetworkType::Bitcoin).await;
+    world.bitcoin.fund(&bitcoin.address, 5, 100_000);
+    *world.signers.wait_for_each.lock().unwrap() = Duration::from_secs(10);
+    let spend = Kind::BtcSendNative(wire::BtcSendNative {
+        from: bitcoin.address.clone(),
+        to: bitcoin.address.clone(),
+        amount: "450000".into(),
+        network_fee: 2,
+        ..Default::default()
+    });
+    let made = create(&gateway, spend).await;
+    // One request, which is five times ten seconds of work; ten are the most.
+    while world.signers.unanswered.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let fault = try_create(&gateway, request(raw(&evm)), None).await;
+    let fault = fault.unwrap_err();
+    assert!(matches!(fault.code(), FaultCode::Busy { .. }), "{fault:?}");
+    // As after a restart.
+    gateway.stop().await;
+    let before = world.signers.unanswered.load(Ordering::SeqCst);
+    let gateway = world.start().await;
+    while world.signers.unanswered.load(Ordering::SeqCst) == before {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let fault = try_create(&gateway, request(raw(&evm)), None).await;
+    assert!(matches!(fault.unwrap_err().code(), FaultCode::Busy { .. }));
+    gateway.stop().await;
+    world.signers.silent.store(false, Ordering::SeqCst);
+    let gateway = world.start().await;
     assert_eq!(outcome(&gateway, &made.uuid).await.error, None);
+    create(&gateway, raw(&evm)).await;
 }
 
 /// The code that executeSigningRequests reports.

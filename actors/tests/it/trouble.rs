@@ -198,6 +198,27 @@ async fn a_crowd_on_a_slow_chain__should_be_refused_and_not_fail_later() {
     }
 }
 
+/// So few that none is refused, and too many for their time: what nodes come to in the end has not failed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests__should_wait_on_while_nodes_answer_others() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 500;
+    // The last one after 10 seconds. With what its nodes are given beyond it, its time is five and a half.
+    let pace = (Arc::new(Semaphore::new(1)), Duration::from_millis(700));
+    *world.evm.pace.lock().unwrap() = Some(pace);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let mut made = Vec::new();
+    for _ in 0..15 {
+        // No two of one wallet: those would wait for each other, too.
+        let address = evm_wallet(&gateway, vault).await;
+        made.push(create(&gateway, send(&address)).await.uuid);
+    }
+    for uuid in made {
+        assert_eq!(outcome(&gateway, &uuid).await.error, None);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn create__should_refuse_more_bytes_than_the_settings_allow() {
     let mut world = World::new();

@@ -42,6 +42,7 @@ impl SigningState {
     /// Starts what the state asks for; ends the actor when the request is final.
     pub(super) fn run_effect(&mut self, myself: &ActorRef<Msg>) -> Result<(), ActorProcessingErr> {
         self.simulate()?;
+        self.count_inputs()?;
         let sent_before = self.note_sending()?;
         let StoredRequest {
             request,
@@ -346,6 +347,21 @@ impl SigningState {
         Ok(Duration::from_millis(
             left_ms.saturating_add(DEADLINE_GRACE_MS),
         ))
+    }
+
+    /// Has those who come wait for all that signers have to sign of it.
+    fn count_inputs(&mut self) -> Result<(), Fault> {
+        let Self {
+            services,
+            current,
+            admission,
+            ..
+        } = self;
+        let stored = current
+            .as_ref()
+            .ok_or_else(|| Fault::bug("no request yet"))?;
+        admission.built(services, &stored.request);
+        Ok(())
     }
 
     /// Has what was built tried on a node, once, beside all the rest.

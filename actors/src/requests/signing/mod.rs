@@ -13,7 +13,7 @@ mod nonce_waiters;
 mod preparing;
 mod waiting;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use covault_core::{
@@ -30,7 +30,7 @@ use tokio::sync::watch;
 use self::creating::FirstCommit;
 pub use self::ending::{ARCHIVED, GIVEN_UP, REJECTED, not_rejected};
 use self::nonce_waiters::NonceWaiters;
-use self::waiting::MAX_CONTENDED_TRIES;
+use self::waiting::{MAX_CONTENDED_TRIES, OVERLOADED_NODES, OVERLOADED_SIGNERS};
 use crate::{
     chain_rpc::{BroadcastOutcome, ChainError, ChainRefusal, ChainWait, SendTry, Standing},
     commands::command_commit::CommandCommit,
@@ -41,7 +41,7 @@ use crate::{
         replacement_claim::ReplacementClaim,
         request_store::{CommitExtras, StoredRequest},
     },
-    services::Services,
+    services::{DEADLINE_GRACE_MS, Services},
     store::Key,
     tasks::AbortOnDrop,
     tracking::Verdict,
@@ -50,6 +50,9 @@ use crate::{
 
 /// Why a request waits whose vault is still taking up those that come before it.
 const BEHIND: &str = "the vault has just started and is resuming earlier requests";
+
+/// Why there is another session.
+const SESSION_LOST: &str = "the session ended without signatures";
 
 /// Why a request failed that no chain node came to.
 const TOO_MUCH: &str = "no chain node answered in time: they have too much to do";
@@ -190,6 +193,10 @@ pub struct SigningState {
     strangers: Vec<Key>,
     /// It may take until then, in milliseconds since the Unix epoch, whatever its row says.
     extended_deadline_ms: u64,
+    /// How often its time was over while it only waited for others, and it got new time.
+    renewals: u32,
+    /// Its next session has new time.
+    has_new_time: bool,
     /// It waits for what its chain's nodes say.
     chain_wait: Option<Arc<ChainWait>>,
     task: Option<AbortOnDrop>,
@@ -236,6 +243,8 @@ impl Actor for SigningActor {
             refusal: None,
             strangers: Vec::new(),
             extended_deadline_ms: 0,
+            renewals: 0,
+            has_new_time: false,
             chain_wait: args.admission.chain_wait.take(),
             task: None,
             admission: args.admission,
@@ -312,6 +321,19 @@ impl Actor for SigningActor {
                 live.retry_build(&myself, reason, u32::MAX).await?;
             }
             Msg::ChainDataArrived(Err(BuildBlocker::TimeOver)) => {
+                // While nodes answer others, it only waits in line, and they come to it.
+                let patience = live.services.settings.signing_deadline_ms;
+                let patience = Duration::from_millis(patience.saturating_add(DEADLINE_GRACE_MS));
+                let wait = live.chain_wait.as_ref();
+                if wait.is_some_and(|wait| wait.others_answered_within(patience))
+                    && live.may_wait_on()
+                {
+                    live.extended_deadline_ms = live.fresh_deadline_ms();
+                    let reason = OVERLOADED_NODES.to_owned();
+                    return Ok(live
+                        .retry_build(&myself, reason, MAX_CONTENDED_TRIES)
+                        .await?);
+                }
                 // Where it had to wait before, that is the better reason.
                 let reason = live.delayed.as_ref().map(|(reason, _)| reason.clone());
                 let reason = reason.unwrap_or_else(|| TOO_MUCH.to_owned());
@@ -339,6 +361,16 @@ impl Actor for SigningActor {
                 }
                 match answer {
                     Ok(signatures) => live.signed(signatures).await?,
+                    // No attempt of it has failed: signers have not come to it.
+                    Err(fault)
+                        if matches!(fault.code(), FaultCode::Busy { .. }) && live.may_wait_on() =>
+                    {
+                        tracing::debug!(request = %live.stored()?.request.id, %session, ?fault, "signers have not come to a request in its time; it waits on");
+                        live.has_new_time = true;
+                        let pause = live.services.backoff(live.tries);
+                        live.schedule_retry(&myself, pause);
+                        return Ok(());
+                    }
                     Err(fault) => {
                         tracing::warn!(request = %live.stored()?.request.id, %session, ?fault, "signing attempt failed");
                         if live.is_held(&fault).await? || live.ask_people(&fault).await? {
@@ -346,9 +378,9 @@ impl Actor for SigningActor {
                         }
                         let for_good = matches!(fault.class(), Class::Invalid | Class::Forbidden)
                             && live.shares_unchanged(epoch)?;
-                        // Its time would be over before signers come to it.
-                        let hopeless = matches!(fault.code(), FaultCode::Busy { .. });
-                        if !for_good && !hopeless && live.retry_before_deadline(&myself)? {
+                        // It has waited on as often as it may.
+                        let is_busy = matches!(fault.code(), FaultCode::Busy { .. });
+                        if !for_good && !is_busy && live.retry_before_deadline(&myself)? {
                             return Ok(());
                         }
                         live.give_up(fault.message().to_owned(), fault.execute_code())
@@ -382,7 +414,13 @@ impl Actor for SigningActor {
             }
             Msg::EffectDue(plan) if plan == live.plan && live.is_waiting => {
                 live.is_waiting = false;
-                live.renew_session(None).await?;
+                let has_new_time = std::mem::take(&mut live.has_new_time);
+                let deadline_ms = has_new_time.then(|| live.fresh_deadline_ms());
+                let reason = match has_new_time {
+                    true => OVERLOADED_SIGNERS,
+                    false => SESSION_LOST,
+                };
+                live.renew_session(deadline_ms, reason).await?;
             }
             Msg::EffectDue(_) => return Ok(()),
             Msg::TurnCame if live.is_waiting => {
@@ -479,7 +517,7 @@ impl SigningState {
         {
             return Ok(());
         }
-        self.renew_session(Some(fresh)).await
+        self.renew_session(Some(fresh), SESSION_LOST).await
     }
 
     fn fresh_deadline_ms(&self) -> u64 {
@@ -499,11 +537,16 @@ impl SigningState {
     }
 
     /// In `Prepared` and `SigningActor`: a new session for the same digest. Elsewhere: nothing.
-    async fn renew_session(&mut self, new_deadline_ms: Option<u64>) -> Result<(), Fault> {
+    /// `reason`: why the one before is over.
+    async fn renew_session(
+        &mut self,
+        new_deadline_ms: Option<u64>,
+        reason: &str,
+    ) -> Result<(), Fault> {
         let (lost, deadline_ms) = match &self.stored()?.request.state {
             RequestState::Prepared { draft, .. } => (None, draft.deadline_ms),
             RequestState::Signing { draft, .. } => {
-                let reason = "the session ended without signatures".to_owned();
+                let reason = reason.to_owned();
                 (
                     Some(RequestEvent::SessionLost { reason }),
                     draft.deadline_ms,
@@ -535,7 +578,7 @@ impl SigningState {
         };
         let made = RequestEvent::SignaturesMade { signatures, signed };
         self.advance(vec![made, delivery]).await?;
-        self.admission.place = None;
+        self.admission.signed();
         Ok(())
     }
 

@@ -24,6 +24,12 @@ use crate::{
 pub(super) const MAX_CONTENDED_TRIES: u32 = 4;
 /// After so many tries in vain to send it, the nodes are asked what became of it.
 const TRIES_BEFORE_DOUBT: u32 = 5;
+/// How often a request gets new time that has only waited for others: its nodes and signers may never come to it.
+const MAX_RENEWALS: u32 = 30;
+/// Why a request waits that signers, or nodes, have not come to in its time.
+pub(super) const OVERLOADED_SIGNERS: &str =
+    "the signers are overloaded; it waits on, and what was accepted first is signed first";
+pub(super) const OVERLOADED_NODES: &str = "the nodes of its chain are overloaded; it waits on, and what was accepted first is asked first";
 /// Why a request failed whose transaction never comes, where the nodes say no more.
 const VOID: &str = "the time of the transaction is over, and no block has it";
 /// So many tries are no delay that is worth a line in the trail.
@@ -201,6 +207,14 @@ impl SigningState {
         self.tries = 0;
         self.delayed = None;
         self.delay_in_trail = None;
+    }
+
+    /// Whether the request may wait on although its time is over: it has only waited for others, which is no failure
+    /// of its own. Counts it.
+    pub(super) fn may_wait_on(&mut self) -> bool {
+        let may = self.renewals < MAX_RENEWALS;
+        self.renewals = self.renewals.saturating_add(1);
+        may
     }
 
     /// Plans another try, unless the deadline comes first.

@@ -6,8 +6,10 @@ use covault_core::{
     approval::ApprovalProof,
     fault::{Class, ExecuteCode, Fault},
     ids::{RequestId, VaultId},
+    networks::Payload,
     request::{
-        ApprovalRule, PersonApproval, RequestEvent, RequestState, RuleChange, SigningRequest,
+        ApprovalRule, PersonApproval, RequestEffect, RequestEvent, RequestState, RuleChange,
+        SigningRequest,
     },
     wallet::{
         WalletStatus,
@@ -24,11 +26,12 @@ use crate::{
     requests::{
         request_store::{self, AdvanceError, CommitExtras},
         signing::ARCHIVED,
+        tx_builder,
     },
     services::{Services, skip_unreadable},
     store::{Batch, KeySpace, Precondition, Scan, rows},
     tasks::{AbortOnDrop, contained},
-    vaults::management,
+    vaults::{capacity::Demand, management},
 };
 
 /// How often an approval is stored anew while others change the request.
@@ -265,9 +268,10 @@ async fn move_on(
         let step = step.map_err(|_| {
             Fault::new(Class::WrongState, "the approval or the request has expired")
         })?;
-        // What goes on is one of the live ones: where there is no room the approval is refused, and can be repeated.
+        // What goes on is one of the live ones: where there is no room, or signers or nodes would come to it too late,
+        // the approval is refused, and can be repeated.
         let _room = match step.effect {
-            Some(_) => Some(AdmissionPermit::new(services, &request)?),
+            Some(_) => Some(room(services, &request, &step.next).await?),
             None => None,
         };
         let extras = CommitExtras {
@@ -309,6 +313,40 @@ async fn move_on(
     Err(Fault::unavailable(
         "others are approving or rejecting the request; try again",
     ))
+}
+
+/// What a request takes up that goes on in this state.
+///
+/// # Errors
+/// [`Class::Unavailable`] when there is no place for it, or it would have to wait too long for signers or nodes.
+async fn room(
+    services: &Services,
+    request: &SigningRequest,
+    next: &RequestState,
+) -> Result<AdmissionPermit, Fault> {
+    let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
+    let queries = tx_builder::queries(services, request.network, &payload);
+    let asks = next.effect() == Some(RequestEffect::Prepare)
+        && tx_builder::local_chain_data(services, &payload, &queries).is_none();
+    let (vault, _) = services
+        .hot_vault(request.vault)
+        .await?
+        .ok_or_else(|| Fault::bug("a request without a vault"))?;
+    let demand = Demand {
+        vault: &vault,
+        token: request.token,
+        client_signer: request.consent.rule.client_signer(),
+        network: request.network,
+        payload: &payload,
+        asks,
+    };
+    // As when it was made: it frees what waits behind the transaction that it replaces.
+    if request.replaces.is_none() {
+        demand.check(services)?;
+    }
+    let mut room = AdmissionPermit::new(services, request)?;
+    room.chain_wait = demand.enter(services);
+    Ok(room)
 }
 
 /// Why a request in this state takes no approval; `None` while it does.

@@ -17,7 +17,9 @@ use crate::{
 pub struct AdmissionPermit {
     /// One of the live requests. Given back once it is signed: a chain node that is down must
     /// not keep others from signing.
-    pub place: Option<Share<Party>>,
+    place: Option<Share<Party>>,
+    /// The inputs beyond the first that signers have to sign; once they are known.
+    more_inputs: Option<Share<Party>>,
     /// Its place among those that wait for the chain's nodes, from when it is accepted.
     pub chain_wait: Option<Arc<ChainWait>>,
     /// Its bytes in memory.
@@ -33,6 +35,7 @@ impl AdmissionPermit {
         let (limits, parties) = (&services.limits, parties(request));
         Ok(Self {
             place: Some(limits.live.take(&parties, 1)?),
+            more_inputs: None,
             chain_wait: None,
             _bytes: limits.live_bytes.take(&parties, size(request))?,
         })
@@ -48,10 +51,31 @@ impl AdmissionPermit {
         );
         Self {
             place: (!signed).then(|| limits.live.retake(&parties, 1)),
+            more_inputs: None,
             chain_wait: None,
             _bytes: limits.live_bytes.retake(&parties, size(request)),
         }
     }
+
+    /// What is built says how much there is to sign.
+    pub fn built(&mut self, services: &Services, request: &SigningRequest) {
+        let more = inputs(request).saturating_sub(1);
+        if more > 0 && self.place.is_some() && self.more_inputs.is_none() {
+            let all = &services.limits.more_inputs;
+            self.more_inputs = Some(all.retake(&parties(request), more));
+        }
+    }
+
+    /// Signers have nothing more to do for it.
+    pub fn signed(&mut self) {
+        (self.place, self.more_inputs) = (None, None);
+    }
+}
+
+/// How many inputs of a request are to be signed; one where it is not built.
+pub fn inputs(request: &SigningRequest) -> usize {
+    let draft = request.state.draft();
+    draft.map_or(1, |draft| draft.unsigned.signing.len().max(1))
 }
 
 /// Whose places a request takes.

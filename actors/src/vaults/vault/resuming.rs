@@ -18,7 +18,7 @@ use covault_core::{
 };
 use ractor::ActorRef;
 
-use super::{Msg, VaultState, parties, requests::ActorFailures};
+use super::{Msg, VaultState, parties, permit::inputs, requests::ActorFailures};
 use crate::{
     account::ChainAccount,
     chain_rpc::ChainWait,
@@ -206,7 +206,8 @@ impl VaultState {
         };
         Unstarted {
             id: request.id,
-            _unsigned: is_unsigned.then(|| services.limits.unstarted.retake(&parties, 1)),
+            _unsigned: is_unsigned
+                .then(|| services.limits.unstarted.retake(&parties, inputs(request))),
             _chain_wait: queue.map(|queue| queue.enter(&parties)),
         }
     }

@@ -1,9 +1,10 @@
 //! Requests that wait: what they take up, and how they are listed.
 
 use covault_actors::store::redb::RedbStore;
+use covault_core::fault::FaultCode;
 use covault_core::schema::wire::create_signing_request_request::Type as Kind;
 use futures::StreamExt as _;
-use tokio::time::Instant;
+use tokio::{sync::Semaphore, time::Instant};
 
 use super::*;
 
@@ -80,6 +81,56 @@ async fn waiting__should_hold_no_place_and_be_listed_page_by_page() {
         pending(&gateway, &admin(), "", "", 100).await.unwrap(),
         made[2..]
     );
+}
+
+/// What waits for people is in nobody's line; once they approve, it is as if it had just come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn approvals__should_be_refused_while_signers_or_nodes_could_not_keep_up() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 4_000;
+    let gateway = world.start().await;
+    let manual = vault_with(&gateway, rule("manual", 2)).await;
+    let from = evm_wallet(&gateway, manual).await;
+    let uuid = create(&gateway, send(&from)).await.uuid;
+    let shown = details(&gateway, &uuid).await;
+    let until = world.clock_ms() + HOUR;
+    let [treasurer, controller, _] = persons();
+    let busy = |refused: Result<wire::SigningRequest, Fault>| {
+        matches!(refused.unwrap_err().code(), FaultCode::Busy { .. })
+    };
+    *world.signers.wait.lock().unwrap() = Duration::from_secs(3);
+    // The first one sets nothing going.
+    approve(&gateway, &uuid, treasurer.approval(&shown, FEE, until))
+        .await
+        .unwrap();
+    let last = controller.approval(&shown, FEE, until);
+    assert!(busy(approve(&gateway, &uuid, last.clone()).await));
+    *world.signers.wait.lock().unwrap() = Duration::ZERO;
+
+    // A crowd before nodes that answer nobody.
+    let places = Arc::new(Semaphore::new(0));
+    *world.evm.pace.lock().unwrap() = Some((Arc::clone(&places), Duration::ZERO));
+    let crowd = vault(&gateway, "crowd").await;
+    let other = evm_wallet(&gateway, crowd).await;
+    let mut accepted = 0;
+    let refused = loop {
+        match try_create(&gateway, request(send(&other)), None).await {
+            Ok(_) if accepted < 20 => accepted += 1,
+            // As time passes, it is clearer that they are slow.
+            Ok(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            Err(fault) => break fault,
+        }
+    };
+    assert!(matches!(refused.code(), FaultCode::Busy { .. }));
+    assert!(busy(approve(&gateway, &uuid, last.clone()).await));
+    let waits = details(&gateway, &uuid).await;
+    assert_eq!(waits.remaining_approval_count, 1);
+    // What was refused can be repeated.
+    places.add_permits(1_000);
+    while approve(&gateway, &uuid, last.clone()).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(outcome(&gateway, &uuid).await.error, None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
