@@ -41,7 +41,7 @@ use super::{rebroadcast::RebroadcastCache, replacing, reservations};
 use crate::{
     account::ChainAccount,
     audit::{AuditActor, AuditNote},
-    chain_rpc::{self, ChainClient, ChainError, ChainKey, TransactionSighting},
+    chain_rpc::{self, ChainClient, ChainError, ChainKey, TrackedTransaction, TransactionSighting},
     counters::OpenTransactions,
     leases::LeaseScope,
     services::Services,
@@ -210,6 +210,20 @@ impl Pump {
         self.arrived.clear();
     }
 
+    /// What the nodes say of transactions; `None` when asking for them panics.
+    async fn sightings(
+        &self,
+        transactions: &[TrackedTransaction],
+    ) -> Option<Vec<Result<TransactionSighting, ChainError>>> {
+        let asked = self.client.sightings(transactions, self.services.now_ms());
+        let asked = AssertUnwindSafe(asked).catch_unwind().await;
+        if asked.is_err() {
+            let chain = &self.chain;
+            tracing::error!(%chain, count = transactions.len(), "asking for transactions panicked; this is a bug");
+        }
+        asked.ok()
+    }
+
     /// Asks for those that are due.
     async fn round(&mut self) {
         let held_leases = &self.services.held_leases;
@@ -234,12 +248,20 @@ impl Pump {
             .filter_map(|(_, request)| self.open.get(request))
             .map(|entry| entry.tracked.transaction.clone())
             .collect();
-        let asked = AssertUnwindSafe(self.client.sightings(&transactions, self.services.now_ms()));
-        let sightings = asked.catch_unwind().await.unwrap_or_else(|_| {
-            tracing::error!(chain = %self.chain, "asking for transactions panicked; this is a bug");
-            let bug = || Err(ChainError::Unknown("internal error".into()));
-            transactions.iter().map(|_| bug()).collect()
-        });
+        let sightings = match self.sightings(&transactions).await {
+            Some(sightings) => sightings,
+            // One of them is at fault. The others are asked for without it, and it is asked for less and less often.
+            None => {
+                let mut sightings = Vec::new();
+                for one in &transactions {
+                    let sighting = self.sightings(std::slice::from_ref(one)).await;
+                    let sighting = sighting.and_then(|sightings| sightings.into_iter().next());
+                    let bug = || Err(ChainError::Unknown("internal error".into()));
+                    sightings.push(sighting.unwrap_or_else(bug));
+                }
+                sightings
+            }
+        };
         let now_ms = self.services.now_ms();
         let head = self.head().await;
         let mut changes: BTreeMap<VaultId, Vec<(RequestId, TransactionRow)>> = BTreeMap::new();

@@ -78,6 +78,8 @@ pub struct ChainDouble {
     pub heads: AtomicUsize,
     /// It panics when it is asked for the newest block, so many times.
     pub panicking_heads: AtomicUsize,
+    /// The transaction that it panics about when it is asked for.
+    pub unspeakable: Mutex<Option<String>>,
     /// A transaction with the number of another one replaces it.
     pub replaceable: AtomicBool,
     /// There is a new block for every third question.
@@ -336,6 +338,11 @@ impl ChainClient for ChainDouble {
         self.most_sighted
             .fetch_max(transactions.len(), Ordering::SeqCst);
         self.sighted.fetch_add(1, Ordering::SeqCst);
+        let unspeakable = self.unspeakable.lock().unwrap().clone();
+        if let Some(hash) = unspeakable {
+            let is_asked_for = transactions.iter().any(|one| one.signed.tx_hash == hash);
+            assert!(!is_asked_for, "a client that is wrong");
+        }
         let sighting = self.sighting.lock().unwrap().clone();
         let sight = |one: &TrackedTransaction| {
             if let Some(fate) = self.fates.lock().unwrap().get(&one.signed.tx_hash) {

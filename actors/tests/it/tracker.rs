@@ -201,6 +201,21 @@ async fn a_panic_of_who_follows__should_lose_nothing_that_is_followed_or_in_doub
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_panic_about_one_transaction__should_leave_others_followed() {
+    let (world, gateway, address) = world().await;
+    let hash = sent(&gateway, send(&address)).await;
+    *world.evm.unspeakable.lock().unwrap() = Some(hash);
+    let mut others = Vec::new();
+    for _ in 0..5 {
+        others.push(succeeded(&gateway, &address).await);
+    }
+    sights(&world, FINAL);
+    for uuid in others {
+        until_status(&gateway, &uuid, Status::Final).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_lose_all__should_get_them_again_in_order() {
     let (world, gateway, address) = world().await;
     world.evm.in_order.store(true, Ordering::SeqCst);
