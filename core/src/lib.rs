@@ -26,5 +26,6 @@ pub mod signature;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod token;
+pub mod turns;
 pub mod user;
 pub mod wallet;

@@ -1,15 +1,21 @@
 //! The line before one chain node: so many calls are in progress at once, and the others wait here, where they cost
 //! nothing. Who waits leaves only when its caller does.
 //!
-//! Calls of the request that was accepted first go first. A request needs several calls one after the other: where each
-//! call waited for its turn anew, a crowd would get all its first answers before anybody had its last one, and all of
-//! its requests would be late together.
+//! Each token has its turns, however many calls of another one wait. Of one token, calls of the request that was accepted
+//! first go first. A request needs several calls one after the other: where each call waited for its turn anew, a crowd
+//! would get all its first answers before anybody had its last one, and all of its requests would be late together. What
+//! has waited for long goes before the turns of others. What belongs to no request, such as a balance or the blocks that
+//! deposits are looked for in, has a quarter of the calls for itself.
 
-use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
+mod waiting;
 
-use covault_core::rate::count;
+use std::{future::Future, sync::Arc, time::Duration};
+
+use covault_core::{ids::TokenId, rate::count};
 use parking_lot::Mutex;
 use tokio::{sync::oneshot, time::Instant};
+
+use self::waiting::{Class, LinePlace, Waiter, Waiting};
 
 /// Calls in progress to begin with.
 const FIRST_WINDOW: usize = 16;
@@ -19,24 +25,80 @@ const FEWEST_OF_SLOW: usize = 4;
 const COSTLY_SHARE: usize = 4;
 
 tokio::task_local! {
-    /// When the request was accepted whose calls these are, in milliseconds since the Unix epoch.
-    static SINCE: u64;
+    /// Whose the present calls are.
+    static CALLS: CallsOf;
 }
 
-/// Has the calls of `work` go before those of all that was accepted, or came, later than `since_ms`, in milliseconds
-/// since the Unix epoch.
-pub async fn accepted_at<F: Future>(since_ms: u64, work: F) -> F::Output {
-    SINCE.scope(since_ms, work).await
+/// Whose calls of a node they are. Calls outside of [`of_request`] and [`asked_by`] are the service's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CallsOf {
+    /// `None`: the service itself.
+    token: Option<TokenId>,
+    /// Of a request that was accepted then, in milliseconds since the Unix epoch.
+    accepted_ms: Option<u64>,
+    /// From then on they go before those of others, in milliseconds since the Unix epoch.
+    overdue_ms: u64,
 }
 
-/// Whether the present call is one of [`accepted_at`].
+/// Has the calls of `work` go before those of all that was accepted, or came, later than `accepted_ms`, in milliseconds
+/// since the Unix epoch, whoever asked for that.
+pub async fn accepted_at<F: Future>(accepted_ms: u64, work: F) -> F::Output {
+    let of = CallsOf {
+        token: None,
+        accepted_ms: Some(accepted_ms),
+        overdue_ms: 0,
+    };
+    CALLS.scope(of, work).await
+}
+
+/// Has the calls of `work` go when it is the token's turn, before those that it asked for later than `accepted_ms`; from
+/// `overdue_ms` on as [`accepted_at`] does it. In milliseconds since the Unix epoch.
+pub async fn of_request<F: Future>(
+    token: TokenId,
+    accepted_ms: u64,
+    overdue_ms: u64,
+    work: F,
+) -> F::Output {
+    let of = CallsOf {
+        token: Some(token),
+        accepted_ms: Some(accepted_ms),
+        overdue_ms,
+    };
+    CALLS.scope(of, work).await
+}
+
+/// Has the calls of `work`, which belong to no request, go when it is the token's turn.
+pub async fn asked_by<F: Future>(token: TokenId, work: F) -> F::Output {
+    let of = CallsOf {
+        token: Some(token),
+        ..CallsOf::SERVICE
+    };
+    CALLS.scope(of, work).await
+}
+
+/// Whether the present call is one of a request.
 pub(super) fn is_of_request() -> bool {
-    SINCE.try_with(|_| ()).is_ok()
+    CallsOf::present().accepted_ms.is_some()
 }
 
-/// Since when the present call is wanted: since now, where it is of no request.
-pub(super) fn wanted_since(now_ms: u64) -> u64 {
-    SINCE.try_with(|since| *since).unwrap_or(now_ms)
+impl CallsOf {
+    const SERVICE: Self = Self {
+        token: None,
+        accepted_ms: None,
+        overdue_ms: u64::MAX,
+    };
+
+    /// Whose the present call is.
+    pub(super) fn present() -> Self {
+        CALLS.try_with(|of| *of).unwrap_or(Self::SERVICE)
+    }
+
+    fn class(&self) -> Class {
+        match self.accepted_ms {
+            Some(_) => Class::Request,
+            None => Class::Read,
+        }
+    }
 }
 
 /// What a call shows of how much a node can do at once.
@@ -113,10 +175,6 @@ impl CallWindow {
     }
 }
 
-/// A place in the line: since when the call is wanted, then the order of coming.
-type LinePlace = (u64, u64);
-type Waiting = BTreeMap<LinePlace, oneshot::Sender<CallPermit>>;
-
 #[derive(Debug)]
 struct LineState {
     window: CallWindow,
@@ -140,17 +198,18 @@ impl LineState {
         if !self.window.has_room(self.at_work) {
             return None;
         }
-        let first = |waiting: &Waiting| waiting.first_key_value().map(|(place, _)| *place);
+        let now = Instant::now();
         let has_room = self.window.has_room_for_costly(self.costly_at_work);
-        let costly = first(&self.costly).filter(|_| has_room);
-        let is_costly = match (first(&self.usual), costly) {
-            (None, None) => return None,
-            (Some(usual), Some(costly)) => costly < usual,
+        let usual = self.usual.next(now);
+        let costly = self.costly.next(now).filter(|_| has_room);
+        let is_costly = match (usual, costly) {
+            (Some((_, usual)), Some((_, costly))) => costly < usual,
             (usual, _) => usual.is_none(),
         };
-        let (_, waiter) = self.waiting(is_costly).pop_first()?;
+        let (class, place) = if is_costly { costly? } else { usual? };
+        let waiter = self.waiting(is_costly).take(class, &place, true)?;
         self.begin(is_costly);
-        Some((is_costly, waiter))
+        Some((is_costly, waiter.placed))
     }
 
     fn begin(&mut self, is_costly: bool) {
@@ -185,8 +244,8 @@ impl CallLine {
             window: CallWindow::new(most),
             at_work: 0,
             costly_at_work: 0,
-            usual: Waiting::new(),
-            costly: Waiting::new(),
+            usual: Waiting::default(),
+            costly: Waiting::default(),
             came: 0,
         })))
     }
@@ -207,18 +266,26 @@ impl CallLine {
         ahead.saturating_mul(share) / state.window.places()
     }
 
-    /// Waits for a place; `since_ms` as [`wanted_since`] says it.
-    pub(super) async fn enter(&self, since_ms: u64, is_costly: bool) -> CallPermit {
+    /// Waits for a place. `now_ms`: in milliseconds since the Unix epoch.
+    pub(super) async fn enter(&self, of: CallsOf, now_ms: u64, is_costly: bool) -> CallPermit {
         let (mut ticket, placed) = {
             let mut state = self.0.lock();
             state.came = state.came.wrapping_add(1);
+            // What belongs to no request is wanted since now.
+            let (class, since_ms) = (of.class(), of.accepted_ms.unwrap_or(now_ms));
             let place = (since_ms, state.came);
+            let left = Duration::from_millis(of.overdue_ms.saturating_sub(now_ms));
             let (sender, placed) = oneshot::channel();
-            state.waiting(is_costly).insert(place, sender);
+            let waiter = Waiter {
+                token: of.token,
+                overdue: Instant::now().checked_add(left),
+                placed: sender,
+            };
+            state.waiting(is_costly).come(class, place, waiter);
             let ticket = Ticket {
                 line: self.clone(),
                 is_costly,
-                place: Some(place),
+                place: Some((class, place)),
             };
             (ticket, placed)
         };
@@ -256,13 +323,15 @@ struct Ticket {
     line: CallLine,
     is_costly: bool,
     /// `None` once it has been served.
-    place: Option<LinePlace>,
+    place: Option<(Class, LinePlace)>,
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if let Some(place) = self.place {
-            let left = self.line.0.lock().waiting(self.is_costly).remove(&place);
+        if let Some((class, place)) = self.place {
+            let mut state = self.line.0.lock();
+            let left = state.waiting(self.is_costly).take(class, &place, false);
+            drop(state);
             drop(left);
         }
     }
@@ -311,160 +380,4 @@ impl Drop for CallPermit {
 
 #[cfg(test)]
 #[allow(non_snake_case)]
-mod tests {
-    use futures::{FutureExt as _, future::join_all};
-
-    use super::*;
-
-    const LIMIT: Duration = Duration::from_secs(5);
-
-    fn size(line: &CallLine) -> usize {
-        let state = line.0.lock();
-        let room = |count: &usize| state.window.has_room(*count);
-        (0..1_000).take_while(room).count()
-    }
-
-    /// A node that works on so many calls at once, and takes this long for each.
-    async fn node_answers(
-        line: &CallLine,
-        places: &tokio::sync::Semaphore,
-        takes: Duration,
-    ) -> bool {
-        let mut permit = line.enter(0, false).await;
-        let answered = tokio::time::timeout(LIMIT, async {
-            let _place = places.acquire().await.unwrap();
-            tokio::time::sleep(takes).await;
-        });
-        let is_in_time = answered.await.is_ok();
-        permit.ended(is_in_time, LIMIT);
-        is_in_time
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn line__should_serve_the_request_first_that_was_accepted_first() {
-        let line = CallLine::new(1);
-        let served = Mutex::new(Vec::new());
-        let first = line.enter(0, false).await;
-        let call = |since_ms: u64| {
-            let (line, served) = (&line, &served);
-            async move {
-                let _permit = line.enter(since_ms, false).await;
-                served.lock().push(since_ms);
-            }
-        };
-        let end = async {
-            tokio::time::sleep(LIMIT * 100).await;
-            drop(first);
-        };
-        tokio::join!(join_all([7, 3, 9, 3, 1].map(call)), end);
-        // Nobody has left, although it took long.
-        assert_eq!(*served.lock(), [1, 3, 3, 7, 9]);
-        assert_eq!(line.0.lock().at_work, 0);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn line__should_forget_who_has_left() {
-        let line = CallLine::new(1);
-        let first = line.enter(0, false).await;
-        let mut gone = Box::pin(line.enter(1, false));
-        assert!((&mut gone).now_or_never().is_none());
-        let mut served = Box::pin(line.enter(2, false));
-        assert!((&mut served).now_or_never().is_none());
-        drop(gone);
-        drop(first);
-        assert!((&mut served).now_or_never().is_some());
-        // One that has its place, and has not heard of it.
-        let first = line.enter(0, false).await;
-        let mut told = Box::pin(line.enter(1, false));
-        assert!((&mut told).now_or_never().is_none());
-        drop(first);
-        drop(told);
-        assert_eq!(line.0.lock().at_work, 0);
-        assert!(line.enter(3, false).now_or_never().is_some());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn crowd__should_be_more_the_longer_the_line_is() {
-        let (one, other) = (CallLine::new(16), CallLine::new(16));
-        let take = |line: &CallLine, count: usize| -> Vec<_> {
-            (0..count)
-                .map(|_| line.enter(0, false).now_or_never())
-                .collect()
-        };
-        let _held = take(&one, 15);
-        assert_eq!(one.crowd(false), 0);
-        let _full = (take(&one, 1), take(&other, 16));
-        assert_eq!((one.crowd(false), other.crowd(false)), (1_000, 1_000));
-        let waits = one.enter(0, false);
-        tokio::pin!(waits);
-        assert!(waits.as_mut().now_or_never().is_none());
-        assert!(one.crowd(false) > other.crowd(false));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn costly_calls__should_get_a_quarter_of_the_places() {
-        let line = CallLine::new(16);
-        let costly = || line.enter(0, true).now_or_never();
-        let held: Vec<_> = std::iter::from_fn(costly).collect();
-        assert_eq!(held.len(), 4);
-        let usual: Vec<_> = std::iter::from_fn(|| line.enter(9, false).now_or_never()).collect();
-        assert_eq!(usual.len(), 12);
-        drop((held, usual));
-        // Of one place they get that.
-        let line = CallLine::new(1);
-        assert!(line.enter(0, true).now_or_never().is_some());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn costly_calls__should_say_nothing_against_a_node() {
-        let line = CallLine::new(16);
-        let held: Vec<_> = (0..4)
-            .map(|_| line.enter(0, true).now_or_never().unwrap())
-            .collect();
-        let _usual: Vec<_> = (0..12)
-            .map(|_| line.enter(0, false).now_or_never().unwrap())
-            .collect();
-        for mut permit in held {
-            permit.ended(false, LIMIT);
-        }
-        assert_eq!(size(&line), 16);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn window__should_follow_what_the_node_answers_in_time() {
-        let line = CallLine::new(128);
-        // 400 a second.
-        let fast = tokio::sync::Semaphore::new(40);
-        let answers = (0..2_000).map(|_| node_answers(&line, &fast, Duration::from_millis(100)));
-        assert!(join_all(answers).await.into_iter().all(|in_time| in_time));
-        assert_eq!(size(&line), 128);
-        // It becomes slow: two a second. What is in progress is late, and of what follows half as much each time.
-        let slow = tokio::sync::Semaphore::new(2);
-        let answers = (0..400).map(|_| node_answers(&line, &slow, Duration::from_secs(1)));
-        let answers = join_all(answers).await;
-        let late = answers.iter().filter(|in_time| !**in_time).count();
-        assert!((100..256).contains(&late), "{late}");
-        assert!((4..=10).contains(&size(&line)), "{}", size(&line));
-        // And fast again.
-        let answers = (0..20_000).map(|_| node_answers(&line, &fast, Duration::from_millis(100)));
-        join_all(answers).await;
-        assert!(size(&line) > 40, "{}", size(&line));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn window__should_not_change_where_nobody_waits() {
-        let line = CallLine::new(128);
-        for _ in 0..100 {
-            for was_taken in [true, false] {
-                line.enter(0, false).await.ended(was_taken, LIMIT);
-            }
-        }
-        assert_eq!(size(&line), 16);
-    }
-
-    #[tokio::test]
-    async fn calls__should_be_wanted_since_their_request_was_accepted() {
-        assert_eq!(wanted_since(7), 7);
-        assert_eq!(accepted_at(3, async { wanted_since(7) }).await, 3);
-    }
-}
+mod tests;

@@ -47,7 +47,7 @@ pub use exchange::{NodeRequest, NodeRequestBody, NodeResponse};
 pub use fees::FeeEstimate;
 pub use health::EndpointHealth;
 pub use jsonrpc::{JsonRpc, RpcCall};
-pub use line::accepted_at;
+pub use line::{accepted_at, asked_by, of_request};
 pub use pool::{CALLS_PER_NODE, NodePool, Objection, ObjectionKind, PoolPorts};
 pub use queue::{ChainQueue, ChainWait};
 pub use rest::Rest;

@@ -38,7 +38,7 @@ use super::{
     endpoints::{ChainEndpoints, ChainKey, NodeAuth, NodeEndpoint},
     exchange::{NodeRequest, NodeRequestBody, NodeResponse, ParsedResponse},
     health::{EndpointHealth, NodeHealth},
-    line::{CallLine, is_of_request, wanted_since},
+    line::{CallLine, CallsOf, is_of_request},
     witnessed::is_witnessed,
 };
 
@@ -737,8 +737,8 @@ impl PoolNode {
         if self.health.is_tried() {
             return Err(silent());
         }
-        let since_ms = wanted_since(self.ports.clock.now_ms());
-        let place = self.line.enter(since_ms, call.is_costly);
+        let now_ms = self.ports.clock.now_ms();
+        let place = self.line.enter(CallsOf::present(), now_ms, call.is_costly);
         let mut permit = match patience {
             None => place.await,
             Some(patience) => tokio::time::timeout(patience, place).await.map_err(|_| {

@@ -32,7 +32,7 @@ use crate::{
         live::BackupSlot,
         restore::{self, ClientGate},
     },
-    chain_rpc::EndpointHealth,
+    chain_rpc::{self, EndpointHealth},
     changes::{ChangeHub, follower},
     commands::{
         caller::{full_access, operators_only},
@@ -466,7 +466,7 @@ impl GatewayInner {
             caller,
             command_commit: CommandCommit::new(AuditActor::caller(caller), token, None),
         };
-        let response = operation.run(call, request).await?;
+        let response = chain_rpc::asked_by(caller.token, operation.run(call, request)).await?;
         match caller.access {
             TokenAccess::Full => Ok(response),
             TokenAccess::ReadOnly => descriptor.response_for_readers(&response),

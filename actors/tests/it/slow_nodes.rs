@@ -8,10 +8,16 @@ use std::{
     time::Duration,
 };
 
-use covault_actors::chain_rpc::{ChainEndpoints, ChainKey, accepted_at};
+use covault_actors::{
+    chain_rpc::{ChainEndpoints, ChainKey, accepted_at},
+    gateway::Caller,
+    operations::{CreateSigningRequest, GetBalance},
+};
 use covault_core::{
     fault::FaultCode,
+    ids::TokenId,
     networks::{FeeLevel, Network, Queries, evm},
+    schema::wire::{self, signing_request::Status},
 };
 use futures::future::join_all;
 use serde_json::{Value, json};
@@ -133,6 +139,50 @@ async fn a_crowd_on_slow_nodes__should_be_refused_and_not_fail_later() {
     );
     // Nodes that do something are used.
     assert!(accepted.len() > 32, "{}", accepted.len());
+}
+
+/// As a node answers at a time when one token has asked for much more than it can do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_on_a_slow_chain__should_leave_turns_for_other_tokens_and_for_balances() {
+    const CROWD: usize = 300;
+    let mut world = World::new();
+    // None is refused, and none has waited for so long that it goes before others.
+    world.settings.signing_deadline_ms = 600_000;
+    (
+        world.settings.tracking_first_ms,
+        world.settings.tracking_most_ms,
+    ) = (60_000, 60_000);
+    // About 13 transfers a second.
+    let node = slow_node(4, Duration::from_millis(50)).await;
+    let chains = chains(ChainKey::evm(CHAIN), endpoints(vec![node], 1_000));
+    let gateway = world.start_with(Arc::clone(&world.store), chains).await;
+    let crowded = evm_wallet(&gateway, vault(&gateway, "crowded").await).await;
+    let quiet = evm_wallet(&gateway, vault(&gateway, "quiet").await).await;
+    let crowd = (0..CROWD).map(|_| create(&gateway, send(&crowded)));
+    let crowd = join_all(crowd).await;
+    let other = Caller {
+        token: TokenId::from_bytes([3; 16]),
+        ..admin()
+    };
+    let asked = wire::GetBalanceRequest {
+        network_type: wire::NetworkType::Evm.into(),
+        chain_id: Some(CHAIN.try_into().unwrap()),
+        wallet_address: quiet.clone(),
+        ..Default::default()
+    };
+    for _ in 0..3 {
+        let balance = call::<GetBalance>(&gateway, &other, asked.clone()).await;
+        assert_eq!(balance.unwrap().balance, "7");
+    }
+    let made = call::<CreateSigningRequest>(&gateway, &other, request(send(&quiet))).await;
+    let made = made.unwrap().signing_request.unwrap();
+    assert_eq!(outcome(&gateway, &made.uuid).await.error, None);
+    let mut waiting = 0;
+    for one in &crowd {
+        let shown = details(&gateway, &one.uuid).await;
+        waiting += usize::from(shown.status() == Status::Pending);
+    }
+    assert!(waiting > CROWD / 2, "{waiting} of {CROWD} wait");
 }
 
 /// How many calls it has now, and how many it had at once at most.

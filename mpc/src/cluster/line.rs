@@ -2,8 +2,7 @@
 //!
 //! Requests of one key's holders and scheme stand in one line: they wait for places among the same
 //! signers. Those that name a client signer stand in another one, since only they wait for it. In a line each party (a vault and who asks for it) has its turns, however much another one
-//! has waiting: the next is of the party that got the least while it waited, by start-time fair queueing
-//! (Goyal, Vin, Cheng, "Start-time Fair Queueing", SIGCOMM 1996). Of one party, who was accepted first comes
+//! has waiting: the next is of the party that got the least while it waited ([`Turns`]). Of one party, who was accepted first comes
 //! first. Who waited for a third of its time goes before all others, so that turns of others cost
 //! nobody its end. Lines have turns likewise, and do not wait for each other.
 
@@ -16,6 +15,7 @@ use covault_core::{
     ids::{RequestId, TokenId, VaultId},
     order::NodeId,
     scheme::Scheme,
+    turns::Turns,
 };
 
 /// Of one line's requests so many that found no place for reasons of their own are passed by, at most, before
@@ -56,51 +56,6 @@ pub(super) enum Served {
     Full,
     /// Nor for anyone else: what there was is given away.
     NoneLeft,
-}
-
-/// Turns that are taken by what each got: who comes late does not catch up what it did not ask for.
-#[derive(Debug)]
-struct Turns<K> {
-    order: BTreeSet<(u64, K)>,
-    got: BTreeMap<K, u64>,
-    /// Where whoever comes now begins.
-    now: u64,
-}
-
-impl<K> Default for Turns<K> {
-    fn default() -> Self {
-        Self {
-            order: BTreeSet::new(),
-            got: BTreeMap::new(),
-            now: 0,
-        }
-    }
-}
-
-impl<K: Ord + Clone> Turns<K> {
-    fn come(&mut self, who: &K) {
-        if !self.got.contains_key(who) {
-            self.got.insert(who.clone(), self.now);
-            self.order.insert((self.now, who.clone()));
-        }
-    }
-
-    fn get(&mut self, who: &K, work: usize) {
-        if let Some(got) = self.got.get_mut(who) {
-            self.order.remove(&(*got, who.clone()));
-            self.now = self.now.max(*got);
-            *got = got.saturating_add(u64::try_from(work).unwrap_or(u64::MAX));
-            self.order.insert((*got, who.clone()));
-        }
-    }
-
-    fn leave(&mut self, who: &K) {
-        if let Some(got) = self.got.remove(who) {
-            // Else it would come back as if it had got nothing.
-            self.now = self.now.max(got);
-            self.order.remove(&(got, who.clone()));
-        }
-    }
 }
 
 /// Who of a party waits.
@@ -144,7 +99,7 @@ impl<T> Line<T> {
         if let Some(oldest) = oldest.filter(|oldest| oldest.overdue_ms <= now_ms) {
             return Some(*oldest);
         }
-        self.turns.order.iter().find_map(|(_, party)| {
+        self.turns.order().iter().find_map(|(_, party)| {
             let mut places = self.parties.get(party)?.by_place.keys();
             places.find(|place| !but.contains(place)).copied()
         })
@@ -332,7 +287,7 @@ impl<T> WaitingLines<T> {
         let none = BTreeSet::new();
         let mut from = Bound::Unbounded;
         loop {
-            let mut lines = self.turns.order.range((from, Bound::Unbounded));
+            let mut lines = self.turns.order().range((from, Bound::Unbounded));
             let Some(turn) = lines.find(|(_, key)| concerns(key)).cloned() else {
                 return;
             };
@@ -466,7 +421,7 @@ mod tests {
         assert_eq!(lines.waiting(&key(1), &party(0)), (0, 0));
         lines.end(&key(1), 3);
         assert!(!lines.waits(&key(1)) && lines.under_way(&key(1)) == 0);
-        assert!(lines.lines.is_empty() && lines.turns.got.is_empty());
+        assert!(lines.lines.is_empty() && lines.turns.order().is_empty());
     }
 
     #[test]

@@ -98,6 +98,8 @@ impl SigningState {
                     }
                     _ => request.created_at_ms,
                 };
+                let token = request.token;
+                let overdue_ms = overdue_ms(&services, accepted_ms);
                 if self.chain_wait.is_none() {
                     let parties = vault::parties(request);
                     self.chain_wait = queue.map(|queue| Arc::new(queue.enter(&parties)));
@@ -221,7 +223,7 @@ impl SigningState {
                 };
                 // Calls that wait for a node wait for as long as anybody wants them.
                 spawn_task(myself, "asking the chain", async move {
-                    let work = chain_rpc::accepted_at(accepted_ms, work);
+                    let work = chain_rpc::of_request(token, accepted_ms, overdue_ms, work);
                     let outcome = tokio::time::timeout(left, work).await;
                     let answered = chain_waits.is_some_and(|wait| wait.is_over());
                     outcome.unwrap_or(Msg::ChainDataArrived(Err(match answered {
@@ -274,6 +276,8 @@ impl SigningState {
                     0 => request.created_at_ms,
                     _ => now_ms,
                 };
+                let token = request.token;
+                let overdue_ms = overdue_ms(&services, accepted_ms);
                 let work = async move {
                     let Some(client) = client else {
                         let reason = "no node is configured for this chain";
@@ -313,7 +317,8 @@ impl SigningState {
                     };
                     Msg::NodeAnswered(answer, sent)
                 };
-                spawn_task(myself, "sending", chain_rpc::accepted_at(accepted_ms, work))
+                let work = chain_rpc::of_request(token, accepted_ms, overdue_ms, work);
+                spawn_task(myself, "sending", work)
             }
             // Folded into other commits; a row cannot stand there.
             (effect, state) => {
@@ -380,6 +385,12 @@ impl SigningState {
 /// What a try comes to that came to no node.
 fn not_sent(answer: BroadcastOutcome) -> Msg {
     Msg::NodeAnswered(answer, SendTry::NOT_SENT)
+}
+
+/// From when on calls of a request go before those of others, as signers count it: when a third of its time is over. In
+/// milliseconds since the Unix epoch.
+fn overdue_ms(services: &Services, accepted_ms: u64) -> u64 {
+    accepted_ms.saturating_add(services.settings.signing_deadline_ms / 3)
 }
 
 /// Has the shares that are in use sign, and says which those were. New shares are waited for

@@ -1,0 +1,128 @@
+//! Who waits for a place at a node, and who is next. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use covault_core::{ids::TokenId, turns::Turns};
+use tokio::{sync::oneshot, time::Instant};
+
+use super::CallPermit;
+
+/// Where requests wait, one call of so many is of what belongs to none.
+const READS_SHARE: usize = 4;
+
+/// What a call belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Class {
+    Request,
+    Read,
+}
+
+/// A place in the line: since when the call is wanted, then the order of coming.
+pub(super) type LinePlace = (u64, u64);
+
+/// A call that waits.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) token: Option<TokenId>,
+    pub(super) overdue: Option<Instant>,
+    pub(super) placed: oneshot::Sender<CallPermit>,
+}
+
+/// Those of one class that wait.
+#[derive(Debug, Default)]
+pub(super) struct WaitingClass {
+    by_place: BTreeMap<LinePlace, Waiter>,
+    pub(super) by_token: BTreeMap<Option<TokenId>, BTreeSet<LinePlace>>,
+    turns: Turns<Option<TokenId>>,
+}
+
+impl WaitingClass {
+    fn come(&mut self, place: LinePlace, waiter: Waiter) {
+        self.turns.come(&waiter.token);
+        let own = self.by_token.entry(waiter.token).or_default();
+        own.insert(place);
+        self.by_place.insert(place, waiter);
+    }
+
+    /// Who is next: the first one that is overdue; else the first one of whose turn it is.
+    fn next(&self, now: Instant) -> Option<LinePlace> {
+        let (first, waiter) = self.by_place.first_key_value()?;
+        if waiter.overdue.is_some_and(|overdue| overdue <= now) {
+            return Some(*first);
+        }
+        let (_, token) = self.turns.order().first()?;
+        self.by_token.get(token)?.first().copied()
+    }
+
+    /// Takes a call out of the line.
+    fn take(&mut self, place: &LinePlace, is_served: bool) -> Option<Waiter> {
+        let waiter = self.by_place.remove(place)?;
+        if is_served {
+            self.turns.get(&waiter.token, 1);
+        }
+        if let Some(own) = self.by_token.get_mut(&waiter.token) {
+            own.remove(place);
+            if own.is_empty() {
+                self.by_token.remove(&waiter.token);
+                self.turns.leave(&waiter.token);
+            }
+        }
+        Some(waiter)
+    }
+}
+
+/// All that wait, costly ones or others.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    pub(super) requests: WaitingClass,
+    reads: WaitingClass,
+    pub(super) turns: Turns<Class>,
+}
+
+impl Waiting {
+    fn class(&mut self, class: Class) -> &mut WaitingClass {
+        match class {
+            Class::Request => &mut self.requests,
+            Class::Read => &mut self.reads,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        let requests = self.requests.by_place.len();
+        requests.saturating_add(self.reads.by_place.len())
+    }
+
+    pub(super) fn come(&mut self, class: Class, place: LinePlace, waiter: Waiter) {
+        self.turns.come(&class);
+        self.class(class).come(place, waiter);
+    }
+
+    pub(super) fn next(&self, now: Instant) -> Option<(Class, LinePlace)> {
+        let (_, class) = self.turns.order().first()?;
+        let place = match class {
+            Class::Request => self.requests.next(now),
+            Class::Read => self.reads.next(now),
+        };
+        Some((*class, place?))
+    }
+
+    pub(super) fn take(
+        &mut self,
+        class: Class,
+        place: &LinePlace,
+        is_served: bool,
+    ) -> Option<Waiter> {
+        let waiter = self.class(class).take(place, is_served)?;
+        if is_served {
+            let cost = match class {
+                Class::Request => 1,
+                Class::Read => READS_SHARE - 1,
+            };
+            self.turns.get(&class, cost);
+        }
+        if self.class(class).by_place.is_empty() {
+            self.turns.leave(&class);
+        }
+        Some(waiter)
+    }
+}
