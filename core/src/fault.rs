@@ -162,7 +162,7 @@ pub struct Fault {
     /// The JSON path of the field that is wrong.
     path: Option<Box<str>>,
     /// With the path first, where there is one.
-    message: String,
+    message: Box<str>,
     execute_code: ExecuteCode,
     #[serde(skip)]
     cause: Option<Box<str>>,
@@ -175,7 +175,7 @@ impl Fault {
             class,
             code: FaultCode::Unspecified,
             path: None,
-            message: message.into(),
+            message: message.into().into_boxed_str(),
             execute_code: ExecuteCode::Unspecified,
             cause: None,
         }
@@ -190,7 +190,7 @@ impl Fault {
     #[must_use]
     pub fn at(mut self, path: impl fmt::Display) -> Self {
         let path = path.to_string();
-        self.message = format!("{path}: {}", self.message);
+        self.message = format!("{path}: {}", self.message).into();
         self.path = Some(path.into());
         self
     }
@@ -246,7 +246,7 @@ impl Fault {
     #[must_use]
     pub fn with_prefix(mut self, prefix: &str) -> Self {
         if self.class == Class::Invalid {
-            self.message = format!("{prefix}.{}", self.message);
+            self.message = format!("{prefix}.{}", self.message).into();
             self.path = self.path.map(|path| format!("{prefix}.{path}").into());
         }
         self
@@ -255,7 +255,7 @@ impl Fault {
     /// The same fault with the texts that peers and stores are trusted with: each one through `text`.
     #[must_use]
     pub fn map_texts(mut self, text: impl Fn(&str) -> String) -> Self {
-        self.message = text(&self.message);
+        self.message = text(&self.message).into();
         self.path = self.path.map(|path| text(&path).into());
         self
     }
