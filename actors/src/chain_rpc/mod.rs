@@ -370,6 +370,18 @@ pub async fn next_number_of_witnesses(
     witnessed(client.next_number(address, ChainMoment::ANY)).await
 }
 
+/// [`ChainClient::sightings`], each as so many nodes say it as it takes to end something for good.
+pub async fn sightings_of_witnesses(
+    client: &dyn ChainClient,
+    transactions: &[TrackedTransaction],
+    now_ms: u64,
+) -> Vec<Result<TransactionSighting, ChainError>> {
+    let said = witnessed(client.sightings(transactions, now_ms));
+    let silent = |_: &TrackedTransaction| Err(ChainError::unknown("a node is silent"));
+    let said = tokio::time::timeout(witnessed::PATIENCE, said).await;
+    said.unwrap_or_else(|_| transactions.iter().map(silent).collect())
+}
+
 /// The chains that can be reached. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct ChainClients {

@@ -22,7 +22,7 @@ use super::{
 /// So many transactions are asked for again at once.
 const AT_ONCE: usize = 16;
 /// How long that may take in all: a node that is silent must not hold up what else is asked. The rest comes next.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 tokio::task_local! {
     static WITNESSED: ();

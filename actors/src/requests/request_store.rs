@@ -441,9 +441,9 @@ async fn try_advance(
         }
     }
     if extras.may_be_kept
-        && let RequestState::Broadcasting { draft, signed, .. } = &request.state
+        && let RequestState::Broadcasting { draft, .. } = &request.state
     {
-        refused_numbers::remember(&mut batch, &next, payload, signed, draft.built_at_ms)?;
+        refused_numbers::remember(&mut batch, request, payload, draft)?;
     }
     let expect = match *version {
         0 => Precondition::Absent,

@@ -3,10 +3,15 @@
 
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
-use covault_actors::gateway::Gateway;
+use async_trait::async_trait;
+use covault_actors::{
+    gateway::Gateway,
+    store::{Batch, Key, KeySpace, Precondition, ReadError, Row, RowMap, Scan, Store},
+    testing::StoreDouble,
+};
 use covault_core::schema::wire::{
     self, create_signing_request_request::Type as Kind, signing_request, transaction_state::Status,
 };
@@ -33,6 +38,8 @@ struct Liar {
     swallows: AtomicBool,
     /// It refuses in words that are true.
     refuses_truly: AtomicBool,
+    /// It says that no block and no mempool has any transaction.
+    hides: AtomicBool,
     /// It says that the account has sent so many.
     counts: AtomicU64,
     kept: Mutex<Vec<Value>>,
@@ -50,6 +57,11 @@ impl Liar {
                     "eth_sendRawTransaction" if liar.refuses_truly.load(Ordering::SeqCst) => {
                         liar.kept.lock().unwrap().push(call["params"].clone());
                         Way::Refused(NO_FUNDS)
+                    }
+                    "eth_getTransactionByHash" | "eth_getTransactionReceipt"
+                        if liar.hides.load(Ordering::SeqCst) =>
+                    {
+                        Way::Answered(Value::Null)
                     }
                     "eth_getTransactionCount" if count > 0 => {
                         Way::Answered(json!(format!("{count:#x}")))
@@ -339,4 +351,192 @@ async fn what_one_node_refuses_while_the_other_is_away__should_fail_once_both_re
     assert_eq!(outcome(&gateway, &next).await.error, None);
     anvil.mine(1).await;
     assert_eq!(anvil.received().await, "0x5");
+}
+
+/// Another payment than [`send`].
+fn other_payment(address: &str) -> Kind {
+    Kind::EvmSendNative(wire::EvmSendNative {
+        value: "6".into(),
+        ..send_native(address)
+    })
+}
+
+/// Waits until a request waits for this.
+async fn waits_for(gateway: &Gateway, uuid: &str, words: &str) {
+    until(async || {
+        let waits = try_outcome(gateway, &admin(), uuid).await;
+        waits.is_err_and(|why| why.message().contains(words))
+    })
+    .await;
+    let shown = details(gateway, uuid).await;
+    assert_eq!(shown.signed_transaction, "");
+}
+
+/// Until a payment has failed as another one of the same is on the chain.
+async fn fails_as_paid(gateway: &Gateway, uuid: &str, refused: &str) {
+    assert!(outcome(gateway, uuid).await.error.is_some());
+    let shown = details(gateway, uuid).await;
+    assert!(
+        shown.failed_reason.contains(refused)
+            && shown.failed_reason.contains("is on the chain after all"),
+        "{}",
+        shown.failed_reason
+    );
+    assert_eq!(shown.signed_transaction, "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_payment_that_its_refused_first_try_replaced__should_not_be_paid_a_second_time() {
+    let (anvil, world) = (Anvil::start().await, World::new());
+    let liar = Arc::new(Liar::default());
+    let (gateway, address, refused) = refused_by_both(&world, &anvil, &liar).await;
+    // With another limit: the double's signatures of the very same transaction are the same.
+    let limited = Kind::EvmSendNative(wire::EvmSendNative {
+        gas_fee: Some(wire::EvmGas {
+            gas_limit: Some("21001".into()),
+            ..Default::default()
+        }),
+        ..send_native(&address)
+    });
+    let again = create(&gateway, limited).await.uuid;
+    assert_eq!(outcome(&gateway, &again).await.error, None);
+    // The first one takes its place, as one with a higher price would.
+    anvil.call("anvil_dropAllTransactions", json!([])).await;
+    liar.sends(&anvil).await;
+    anvil.mine(128).await;
+    until_status(&gateway, &again, Status::Replaced).await;
+    assert_eq!(anvil.received().await, "0x5");
+    let third = create(&gateway, send(&address)).await.uuid;
+    fails_as_paid(&gateway, &third, &refused).await;
+    anvil.mine(1).await;
+    assert_eq!(anvil.received().await, "0x5", "paid once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_payment_made_again__should_wait_while_another_one_has_its_refused_number() {
+    for comes in [true, false] {
+        let (anvil, world) = (Anvil::start().await, World::new());
+        let liar = Arc::new(Liar::default());
+        let (gateway, address, refused) = refused_by_both(&world, &anvil, &liar).await;
+        let other = create(&gateway, other_payment(&address)).await.uuid;
+        assert_eq!(outcome(&gateway, &other).await.error, None);
+        let again = create(&gateway, send(&address)).await.uuid;
+        let words = "the same payment was refused with nonce 0, which request";
+        waits_for(&gateway, &again, words).await;
+        if comes {
+            // The first one takes the place of the other one.
+            anvil.call("anvil_dropAllTransactions", json!([])).await;
+            liar.sends(&anvil).await;
+            anvil.mine(128).await;
+            until_status(&gateway, &other, Status::Replaced).await;
+            fails_as_paid(&gateway, &again, &refused).await;
+            anvil.mine(1).await;
+            assert_eq!(anvil.received().await, "0x5", "paid once");
+        } else {
+            anvil.mine(1).await;
+            assert_eq!(outcome(&gateway, &again).await.error, None);
+            anvil.mine(1).await;
+            assert_eq!(anvil.received().await, "0xb");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_payment_that_was_refused_far_ahead__should_be_paid_when_it_is_made_again_alone() {
+    let (anvil, world) = (Anvil::start().await, World::new());
+    let gateway = Anvil::start_on_all(&world, &[&honest(&anvil).await.0]).await;
+    let address = anvil.wallet(&gateway).await;
+    let empty = json!([address, "0x0"]);
+    anvil.call("anvil_setBalance", empty).await;
+    let ahead = Kind::EvmSendNative(wire::EvmSendNative {
+        nonce: Some(40),
+        ..send_native(&address)
+    });
+    let refused = create(&gateway, ahead).await.uuid;
+    assert!(outcome(&gateway, &refused).await.error.is_some());
+    let funds = json!([address, "0xde0b6b3a7640000"]);
+    anvil.call("anvil_setBalance", funds).await;
+    let again = create(&gateway, send(&address)).await.uuid;
+    assert_eq!(outcome(&gateway, &again).await.error, None);
+    anvil.mine(1).await;
+    assert_eq!(anvil.received().await, "0x5");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_pays_something_else__should_go_on_while_one_node_hides_a_refused_transaction() {
+    let (anvil, world) = (Anvil::start().await, World::new());
+    let liar = Arc::new(Liar::default());
+    let (gateway, address, refused) = refused_by_both(&world, &anvil, &liar).await;
+    liar.sends(&anvil).await;
+    liar.hides.store(true, Ordering::SeqCst);
+    anvil.mine(128).await;
+    let again = create(&gateway, send(&address)).await.uuid;
+    waits_for(&gateway, &again, "nonce 0 is used on the chain, perhaps by").await;
+    let other = create(&gateway, other_payment(&address)).await.uuid;
+    assert_eq!(outcome(&gateway, &other).await.error, None);
+    anvil.mine(1).await;
+    assert_eq!(anvil.received().await, "0xb");
+    liar.hides.store(false, Ordering::SeqCst);
+    fails_as_paid(&gateway, &again, &refused).await;
+}
+
+/// A store that counts questions.
+struct CountingStore {
+    inner: Arc<dyn Store>,
+    questions: AtomicUsize,
+}
+
+#[async_trait]
+impl StoreDouble for CountingStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        self.questions.fetch_add(1, Ordering::SeqCst);
+        self.inner.get(key).await
+    }
+
+    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
+        self.questions.fetch_add(1, Ordering::SeqCst);
+        self.inner.get_all(space, keys).await
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+        self.questions.fetch_add(1, Ordering::SeqCst);
+        self.inner.scan(scan).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_refusals__should_not_cost_the_next_payment_a_question_each() {
+    let (anvil, mut world) = (Anvil::start().await, World::new());
+    let store = Arc::new(CountingStore {
+        inner: Arc::clone(&world.store),
+        questions: AtomicUsize::new(0),
+    });
+    world.store = Arc::clone(&store) as Arc<dyn Store>;
+    let liar = Arc::new(Liar::default());
+    let (gateway, address, _) = refused_by_both(&world, &anvil, &liar).await;
+    let all = Scan::prefix(KeySpace::RefusedNumber, &[], 2_000);
+    let (key, row) = store.inner.scan(&all).await.unwrap().pop().unwrap();
+    let mut more = Batch::new();
+    let name = key.bytes.len() - 16;
+    for request in 0..1_000_u128 {
+        let key = [&key.bytes[..name], &request.to_be_bytes()].concat();
+        let key = Key::new(KeySpace::RefusedNumber, &[&key]);
+        more.put(key, Precondition::Absent, row.value.clone());
+    }
+    store.inner.commit(more).await.unwrap();
+    let before = store.questions.load(Ordering::SeqCst);
+    let again = create(&gateway, send(&address)).await.uuid;
+    assert_eq!(outcome(&gateway, &again).await.error, None);
+    let questions = store.questions.load(Ordering::SeqCst) - before;
+    assert!(questions < 300, "{questions}");
+    // All are forgotten once its number is used for good.
+    anvil.mine(128).await;
+    until_status(&gateway, &again, Status::Final).await;
+    let next = create(&gateway, send(&address)).await.uuid;
+    assert_eq!(outcome(&gateway, &next).await.error, None);
+    assert!(store.inner.scan(&all).await.unwrap().is_empty());
 }

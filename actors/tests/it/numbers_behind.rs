@@ -3,10 +3,12 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_actors::{
     chain_rpc::{ChainClient, ChainClients, ChainKey},
     gateway::Gateway,
     operations::ReplaceTransaction,
+    store::{KeySpace, Scan},
 };
 use covault_core::{
     networks::Network,
@@ -205,6 +207,39 @@ impl Numbered {
         create(&self.gateway, kind).await.uuid
     }
 
+    /// Payments of 5 and of 6, which are refused with two numbers.
+    async fn two_refused(&self) {
+        self.chain.pace_ms.store(u64::MAX, Ordering::SeqCst);
+        let mut refused = Vec::new();
+        for value in ["5", "6"] {
+            let uuid = self.pay_value(value).await;
+            let waits = async || {
+                let waits = try_outcome(&self.gateway, &admin(), &uuid).await;
+                waits.is_err_and(|why| why.message().contains("an earlier one is not there yet"))
+            };
+            until(waits).await;
+            refused.push(uuid);
+        }
+        self.chain.refuses_all.store(true, Ordering::SeqCst);
+        for uuid in &refused {
+            pass(&self.world, GAP_MS);
+            failed(&self.gateway, uuid).await;
+        }
+        self.chain.refuses_all.store(false, Ordering::SeqCst);
+        self.chain.pace_ms.store(0, Ordering::SeqCst);
+    }
+
+    /// Waits until a payment waits for this.
+    async fn waits_for(&self, uuid: &str, words: &str) {
+        let waits = async || {
+            let waits = try_outcome(&self.gateway, &admin(), uuid).await;
+            waits.is_err_and(|why| why.message().contains(words))
+        };
+        until(waits).await;
+        let shown = details(&self.gateway, uuid).await;
+        assert_eq!(shown.signed_transaction, "");
+    }
+
     /// A payment that waits behind a number whose request was refused.
     async fn behind_a_refused_one(&self) -> String {
         self.chain.refuses.store(true, Ordering::SeqCst);
@@ -287,26 +322,12 @@ async fn a_payment_of_stellar_or_ton_after_a_refused_one__should_have_its_number
 async fn a_payment_that_is_made_again__should_have_its_own_number_of_several_that_were_refused() {
     for network in [Network::Stellar, Network::Ton] {
         let it = Numbered::start(network, World::new()).await;
-        it.chain.pace_ms.store(u64::MAX, Ordering::SeqCst);
-        let mut refused = Vec::new();
-        for value in ["5", "6"] {
-            let uuid = it.pay_value(value).await;
-            let waits = async || {
-                let waits = try_outcome(&it.gateway, &admin(), &uuid).await;
-                waits.is_err_and(|why| why.message().contains("an earlier one is not there yet"))
-            };
-            until(waits).await;
-            refused.push(uuid);
-        }
-        it.chain.refuses_all.store(true, Ordering::SeqCst);
-        for uuid in &refused {
-            pass(&it.world, GAP_MS);
-            failed(&it.gateway, uuid).await;
-        }
-        it.chain.refuses_all.store(false, Ordering::SeqCst);
-        it.chain.pace_ms.store(0, Ordering::SeqCst);
+        it.two_refused().await;
         // The second one first: with the number of the first one, its earlier bytes could come besides.
         let second = it.pay_value("6").await;
+        // Alone it would wait on the chain until its time is over.
+        let words = "can still come with nonce 8";
+        it.waits_for(&second, words).await;
         let first = it.pay_value("5").await;
         let mut hashes = Vec::new();
         for uuid in [first, second] {
@@ -316,6 +337,71 @@ async fn a_payment_that_is_made_again__should_have_its_own_number_of_several_tha
         }
         assert_eq!(it.chain.taken(), hashes);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_payment_that_is_made_again_alone__should_go_once_the_refused_one_is_over() {
+    for network in [Network::Stellar, Network::Ton] {
+        let mut world = World::new();
+        world.settings.signing_deadline_ms = 2 * LIFE_MS;
+        let it = Numbered::start(network, world).await;
+        it.two_refused().await;
+        let again = it.pay_value("6").await;
+        it.waits_for(&again, "can still come with nonce 8").await;
+        pass(&it.world, LIFE_MS);
+        let paid = outcome(&it.gateway, &again).await;
+        assert_eq!(paid.error, None, "{network:?}");
+        assert_eq!((it.chain.next(), it.chain.taken()), (8, vec![paid.tx_hash]));
+    }
+}
+
+/// An envelope of another source, of which this address pays itself 5: in XDR by hand.
+fn envelope_of_another(address: &str, sequence: u64, ends_s: u64) -> String {
+    const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+    let (mut bytes, mut bits, mut left) = (Vec::new(), 0_u32, 0);
+    for letter in address.bytes() {
+        let value = LETTERS.iter().position(|it| *it == letter).unwrap();
+        bits = (bits << 5) | u32::try_from(value).unwrap();
+        left += 5;
+        if left >= 8 {
+            left -= 8;
+            bytes.push((bits >> left) as u8);
+            bits &= (1 << left) - 1;
+        }
+    }
+    let own = bytes[1..33].to_vec();
+    let int = |value: u32| value.to_be_bytes().to_vec();
+    let long = |value: u64| value.to_be_bytes().to_vec();
+    // The point of RFC 8032's first test vector.
+    let other = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a";
+    let other = (0..32).map(|at| u8::from_str_radix(&other[2 * at..2 * at + 2], 16).unwrap());
+    let envelope = [
+        [int(2), int(0), other.collect(), int(100), long(sequence)].concat(),
+        // Its time, no memo, one operation of the wallet: Payment of the chain's coin.
+        [int(1), long(0), long(ends_s), int(0), int(1)].concat(),
+        [int(1), int(0), own.clone(), int(1), int(0), own, int(0)].concat(),
+        // No extension, no signatures.
+        [long(5), int(0), int(0)].concat(),
+    ];
+    STANDARD.encode(envelope.concat())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_envelope_of_another_source__should_not_be_a_number_of_the_wallet() {
+    let it = Numbered::start(Network::Stellar, World::new()).await;
+    it.chain.refuses_all.store(true, Ordering::SeqCst);
+    let all = Scan::prefix(KeySpace::RefusedNumber, &[], 10);
+    let remembered = async || it.world.store.scan(&all).await.unwrap().len();
+    let ends_s = it.world.clock_ms() / 1_000 + 300;
+    let theirs = Kind::StellarSendCustom(wire::StellarSendCustom {
+        from: it.from.clone(),
+        tx_base64: envelope_of_another(&it.from, 9, ends_s),
+    });
+    let theirs = create(&it.gateway, theirs).await.uuid;
+    assert!(failed(&it.gateway, &theirs).await.contains("cannot pay"));
+    assert_eq!(remembered().await, 0);
+    failed(&it.gateway, &it.pay().await).await;
+    assert_eq!(remembered().await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -20,7 +20,7 @@ use crate::{
     port::SigningAttempt,
     requests::{
         followed, rebroadcast, recipients,
-        refused_numbers::{self, NextRequest, NumberBlocker},
+        refused_numbers::{self, Demand, NextRequest, NumberBlocker},
         replacing,
         request_store::StoredRequest,
         simulations, tx_builder,
@@ -166,9 +166,11 @@ impl SigningState {
                                 &next,
                                 &candidate_inputs,
                             );
+                            let mut demanded = None;
                             match number.await {
                                 Ok(None) => {}
-                                Ok(Some(number)) => {
+                                Ok(Some(Demand { number, is_own })) => {
+                                    demanded = is_own.then_some(Resource::Nonce(number));
                                     candidate_inputs = vec![Resource::Nonce(number)];
                                     let rules = network.rules();
                                     match rules.with_next_number(chain_data, number) {
@@ -215,6 +217,7 @@ impl SigningState {
                                 payload,
                                 public_key,
                                 chain_data,
+                                demanded,
                                 reply,
                             };
                             allocate(&services, &vault, id, wanted).await
