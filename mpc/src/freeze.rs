@@ -6,7 +6,7 @@
 
 use std::{
     fs, io,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -62,11 +62,12 @@ impl FreezeStore {
     /// [`covault_core::fault::Class::Unavailable`] when the disk fails.
     pub fn freeze(&self, vault: Option<VaultId>) -> Result<(), Fault> {
         let folder = self.folder();
-        // Root may freeze what another user's node has to see.
+        // Root may freeze what another user's node has to see, whatever root's umask is.
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o755)
             .create(&folder)
+            .and_then(|()| fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)))
             .map_err(failed)?;
         Self::sync(&self.node_folder)?;
         fs::OpenOptions::new()
@@ -75,7 +76,10 @@ impl FreezeStore {
             .truncate(false)
             .mode(0o644)
             .open(self.path(vault))
-            .and_then(|file| file.sync_all())
+            .and_then(|file| {
+                file.set_permissions(fs::Permissions::from_mode(0o644))?;
+                file.sync_all()
+            })
             .map_err(failed)?;
         Self::sync(&folder)
     }

@@ -6,7 +6,7 @@
 
 use std::{
     fs, io,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -42,11 +42,12 @@ impl VetoStore {
     pub fn veto(&self, request: RequestId) -> Result<(), Fault> {
         let sync = |path: &Path| fs::File::open(path).and_then(|it| it.sync_all());
         let folder = self.node_folder.join(FOLDER);
-        // Root may veto what another user's node has to see.
+        // Root may veto what another user's node has to see, whatever root's umask is.
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o755)
             .create(&folder)
+            .and_then(|()| fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)))
             .and_then(|()| sync(&self.node_folder))
             .map_err(failed)?;
         fs::OpenOptions::new()
@@ -55,7 +56,10 @@ impl VetoStore {
             .truncate(false)
             .mode(0o644)
             .open(self.path(request))
-            .and_then(|file| file.sync_all())
+            .and_then(|file| {
+                file.set_permissions(fs::Permissions::from_mode(0o644))?;
+                file.sync_all()
+            })
             .and_then(|()| sync(&folder))
             .map_err(failed)
     }
@@ -77,6 +81,23 @@ impl VetoStore {
 #[allow(non_snake_case)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn veto__should_be_seen_by_the_nodes_user_whatever_the_umask_of_root() {
+        let node_folder = tempfile::tempdir().unwrap();
+        let request = RequestId::from_bytes([1; 16]);
+        let folder = node_folder.path().join(FOLDER);
+        let file = folder.join(request.to_string());
+        // What a umask of 077 leaves.
+        fs::DirBuilder::new().mode(0o700).create(&folder).unwrap();
+        fs::write(&file, b"").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        VetoStore::of(node_folder.path()).veto(request).unwrap();
+        for (path, wanted) in [(&folder, 0o755), (&file, 0o644)] {
+            let mode = fs::metadata(path).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, wanted, "{}", path.display());
+        }
+    }
 
     #[test]
     fn veto__should_hold_for_its_request_for_good_and_where_nobody_can_look() {
