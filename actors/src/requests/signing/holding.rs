@@ -68,6 +68,7 @@ impl SigningState {
         }
         match hold {
             Some(SignerHold { until_ms, by }) => {
+                let until_ms = self.believed(until_ms);
                 let (by, until) = (by.join(", "), utc(until_ms));
                 let reason =
                     format!("held by {by} until {until}: until then any approver can reject it");
@@ -89,10 +90,15 @@ impl SigningState {
         Ok(true)
     }
 
-    async fn hold(&mut self, reason: String, until_ms: u64) -> Result<(), Fault> {
+    /// What of a signer's word is believed.
+    fn believed(&self, until_ms: u64) -> u64 {
         let now_ms = self.services.now_ms();
         let (least, most) = BELIEVED_MS;
-        let until_ms = until_ms.clamp(now_ms.saturating_add(least), now_ms.saturating_add(most));
+        until_ms.clamp(now_ms.saturating_add(least), now_ms.saturating_add(most))
+    }
+
+    async fn hold(&mut self, reason: String, until_ms: u64) -> Result<(), Fault> {
+        let until_ms = self.believed(until_ms);
         self.advance(vec![RequestEvent::ApprovalHeld { until_ms, reason }])
             .await
     }

@@ -1,5 +1,7 @@
 //! Payments that signers hold after their approvals.
 
+use covault_core::moment::utc;
+
 use super::*;
 
 async fn held_for(world: &World, hours: u64) {
@@ -168,4 +170,17 @@ async fn held__should_go_on_with_the_same_transaction_where_signers_say_it_late(
     };
     assert_eq!(done.error, None);
     assert_eq!(world.evm.nonces(), [0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn held__should_show_until_when_signers_are_believed_and_not_what_they_say() {
+    let world = World::new();
+    let gateway = world.start().await;
+    held_for(&world, 10_000 * 24).await;
+    let before_ms = world.clock_ms();
+    let uuid = approved_and_held(&world, &gateway, 20).await;
+    let shown = details(&gateway, &uuid).await.approval_wanted;
+    // No policy holds anything for longer than seven days, so a day more is the most.
+    let most = [before_ms, world.clock_ms()].map(|now_ms| utc(now_ms + 8 * 24 * HOUR));
+    assert!(most.iter().any(|it| shown.contains(it)), "{shown}");
 }
