@@ -10,8 +10,8 @@
 //!   those before it have counted: to it, limits of a day are used up until nothing of that counts any more.
 //! - A peer that cheated in a way that leaks key material is banned from that key for good.
 //! - A file that was put back is noticed ([`ClaimsAge`]): other nodes remember how much it had promised.
-//! - How long a payment was held is counted from when each approval of it was verified here first ([`holds`]), also over
-//!   restarts.
+//! - How long a payment was held is counted from when enough approvals of it were verified here first ([`holds`]), also
+//!   over restarts.
 //! - A signing nonce made ahead ([`crate::nonces`]) is given out once: its deletion is in the
 //!   transaction of the claim that uses it.
 //!
@@ -99,8 +99,8 @@ pub enum ClaimError {
     /// The payment is held for a time after its approvals.
     #[error("the payment is held until {}", .0.until_ms)]
     Held(HeldUntil),
-    /// More approvals than can be noted.
-    #[error("too many approvals are noted")]
+    /// Those who have approved it have as many payments held as can be noted of them.
+    #[error("too many held payments are noted")]
     TooManyHeld,
     /// Recent spending is unknown: an older copy of the claims file was restored.
     #[error("claims of this node are missing, so its limits and approvals count as used up")]
@@ -756,7 +756,8 @@ fn commit(
                 }
             }
             WriteJob::NoteApprovals(hold, now_ms, _) => {
-                holds::check(&transaction, windows, hold, age, *now_ms)?.map(|()| Vec::new())
+                let asked = holds::Asked::ToNote;
+                holds::check(&transaction, windows, hold, asked, age, *now_ms)?.map(|_| Vec::new())
             }
             WriteJob::NoteKey(root, note, _) => {
                 key_records::put(&transaction, root, note.as_ref())?;
@@ -849,16 +850,19 @@ fn grant(
                     return Ok(Err(refused));
                 }
                 // Not the latest time of a claim: the clock may have been ahead then.
-                if let Some(hold) = &claim.hold
-                    && let Err(held) = holds::check(transaction, windows, hold, age, claim.now_ms)?
-                {
-                    return Ok(Err(held));
+                let mut holding = None;
+                if let Some(hold) = &claim.hold {
+                    let (asked, now_ms) = (holds::Asked::ToSign, claim.now_ms);
+                    match holds::check(transaction, windows, hold, asked, age, now_ms)? {
+                        Ok(applying) => holding = Some((hold, applying)),
+                        Err(held) => return Ok(Err(held)),
+                    }
                 }
                 if let Err(over) = windows.count(transaction, &claim.spending, now_ms)? {
                     return Ok(Err(over));
                 }
-                if let Some(hold) = &claim.hold {
-                    holds::granted(transaction, hold, now_ms)?;
+                if let Some((hold, applying)) = holding {
+                    holds::granted(transaction, hold, &applying, now_ms)?;
                 }
                 table.insert(request.as_bytes(), digest)?;
                 if let Some((table, id)) = &mut transactions {

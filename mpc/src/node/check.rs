@@ -95,21 +95,19 @@ impl Node {
         // Before it takes a place among the children that are kept ready.
         order.check_path(&record.key.root)?;
         let child = key.child(&order.path)?;
-        // The policy may be replaced beside this: it rests on approvals when either asks for them.
-        let asked = self.check.asks_approvals(order.vault);
-        let checked = self
-            .check
-            .check(order, &record.key.root, &child, self.clock.now_ms());
-        let asked = asked || self.check.asks_approvals(order.vault);
+        // One policy judges all of it, whichever takes its place meanwhile.
+        let current = self.check.current();
+        let check = current.as_deref().unwrap_or(self.check.as_ref());
+        let (root, now_ms) = (&record.key.root, self.clock.now_ms());
+        let asked = check.asks_approvals(order.vault);
+        let checked = check.check(order, root, &child, now_ms);
         let approved = !order.approvals.given.is_empty() && asked;
         let missing = |fault: &Fault| fault.code() == FaultCode::ApprovalsMissing;
         if approved || checked.as_ref().is_err_and(missing) {
             check_quorums(record.threshold, record.holders.len())?;
         }
         let spending = checked?;
-        let hold = self
-            .check
-            .hold(order, &record.key.root, self.clock.now_ms())?;
+        let hold = check.hold(order, root, now_ms)?;
         Ok(CheckedOrder {
             hold,
             key,

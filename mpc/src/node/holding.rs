@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use covault_core::{fault::Fault, ids::RequestId};
+use covault_core::{fault::Fault, ids::RequestId, moment::utc};
 
 use super::{
     Node,
@@ -13,6 +13,7 @@ use crate::{
     claims::ClaimError,
     envelope::EnvelopeHeader,
     message::{OrderReply, SignOrderMsg},
+    policy::HeldUntil,
 };
 
 impl Node {
@@ -26,7 +27,21 @@ impl Node {
         Ok(())
     }
 
-    /// Notes the approvals of a request that has no transaction yet, and answers how long this node would hold it.
+    /// Says which request is held, and until when: those who can reject or veto it may learn of it from nobody else.
+    pub(super) fn log_held(&self, held: &HeldUntil) {
+        let HeldUntil {
+            until_ms,
+            of,
+            request,
+            vault,
+            network,
+            ..
+        } = held;
+        let until = utc(*until_ms);
+        tracing::warn!(node = %self.name, %request, %vault, network = network.name(), %until, %of, "payment held");
+    }
+
+    /// Looks at the approvals of a request that has no transaction yet, and answers how long this node would hold it.
     /// Nothing is signed and no digest is claimed: the order shows none.
     pub(super) fn told_of_approvals(
         self: &Arc<Self>,
@@ -48,6 +63,8 @@ impl Node {
         }
         self.check_thawed(order.vault)?;
         self.check_not_vetoed(order.request)?;
+        // A time that it does not believe is none that a hold begins at.
+        self.check_fit(&key, &[])?;
         order.check_path(&record.key.root)?;
         let child = key.child(&order.path)?;
         order.verify_intent(&record.key.root, &child)?;
@@ -66,14 +83,12 @@ impl Node {
             return Ok(());
         };
         let node = Arc::clone(self);
-        let request = order.request;
         self.runtime.spawn(async move {
             let _room = room;
             let held_until_ms = match node.claims.note_approvals(hold, now_ms).await {
                 Ok(()) => 0,
                 Err(ClaimError::Held(held)) => {
-                    // Those who can reject it may learn of it from nobody else.
-                    tracing::warn!(node = %node.name, %request, until_ms = held.until_ms, of = %held.of, "payment held");
+                    node.log_held(&held);
                     held.until_ms
                 }
                 Err(error) => {

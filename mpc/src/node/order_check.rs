@@ -34,6 +34,11 @@ pub trait OrderCheck: Send + Sync {
         false
     }
 
+    /// The one that is in force, where it can be replaced: all questions about one order are asked of one.
+    fn current(&self) -> Option<Arc<dyn OrderCheck>> {
+        None
+    }
+
     /// What tells whether an order is held that [`OrderCheck::check`] lets through, or that has no transaction yet.
     ///
     /// # Errors
@@ -134,6 +139,10 @@ impl OrderCheck for CurrentPolicy {
 
     fn asks_approvals(&self, vault: VaultId) -> bool {
         self.get().asks_approvals(vault)
+    }
+
+    fn current(&self) -> Option<Arc<dyn OrderCheck>> {
+        Some(self.get())
     }
 
     fn hold(

@@ -551,6 +551,9 @@ impl Node {
                     node.reply(orchestrator, epoch, session, attempt, &OrderReply::NoNonces { of });
                 }
                 Err(error) => {
+                    if let ClaimError::Held(held) = &error {
+                        node.log_held(held);
+                    }
                     let fault = refused_claim(&error).caused_by(&error);
                     node.refuse(orchestrator, epoch, session, attempt, fault);
                 }
@@ -580,7 +583,7 @@ pub(super) fn refused_claim(error: &ClaimError) -> Fault {
         ClaimError::ApprovalsMissing(wants) => approvals_missing(wants),
         ClaimError::Held(until) => held(until),
         ClaimError::TooManyHeld => Fault::unavailable(
-            "a signer has noted as many approvals of payments that it holds as it can",
+            "a signer holds as many payments of those who have approved it as it can note",
         ),
         ClaimError::SpentElsewhere(known_ms) => Fault::field(
             "policy",

@@ -20,9 +20,9 @@ pub(super) const HOLD_HOURS: std::ops::RangeInclusive<i64> = 1..=168;
 /// How a rule of approval holds what it applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hold {
-    /// How long after the approvals, in hours; of [`HOLD_HOURS`].
+    /// How long after enough approvals, in hours; of [`HOLD_HOURS`].
     pub(super) hours: u64,
-    /// Only what pays somebody to whom nothing was signed yet that its people had approved.
+    /// Only what pays somebody to whom nothing was signed yet that the rule applied to.
     pub(super) only_new_recipients: bool,
 }
 
@@ -136,7 +136,7 @@ impl ApprovalRequirement {
     }
 
     /// `None` when it is met; otherwise who is missing.
-    fn missing(&self, verified: &VerifiedApprovals) -> Option<String> {
+    pub(super) fn missing(&self, verified: &VerifiedApprovals) -> Option<String> {
         let counted = verified.approved.iter().filter(|one| self.takes(one));
         // One person with two keys is one person.
         let people: BTreeSet<&str> = counted.map(|one| one.person.as_str()).collect();

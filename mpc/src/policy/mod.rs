@@ -33,6 +33,7 @@ use covault_core::{
 
 pub(crate) use approvals::approvals_missing;
 pub use approvals::{PolicyVerdict, RuleProgress, UnapprovedLimit};
+pub(crate) use holds::HoldingRule;
 pub(crate) use holds::held;
 pub use holds::{HeldUntil, HoldCheck};
 use rules::ScopeRules;

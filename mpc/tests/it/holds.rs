@@ -1,6 +1,9 @@
 //! Real nodes that hold payments after their approvals, and that are told of them before there is a transaction.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use covault_core::{
     approval::testing::TestPasskey,
@@ -11,9 +14,13 @@ use covault_core::{
     port::random_16,
     signature::Curve,
 };
-use covault_mpc::{node::PolicyCheck, policy::Policy, veto::VetoStore};
+use covault_mpc::{cluster::Cluster, node::PolicyCheck, policy::Policy, veto::VetoStore};
+use tracing_subscriber::filter::LevelFilter;
 
-use crate::support::{SystemEntropy, TestBus, TestCluster, now_ms, verify};
+use crate::{
+    support::{SystemEntropy, TestBus, TestCluster, log::LogCapture, now_ms, verify},
+    witness::hostile_cluster,
+};
 
 const HOUR_MS: u64 = 3_600_000;
 
@@ -26,15 +33,28 @@ fn policy(hold: &str) -> Arc<PolicyCheck> {
     Arc::new(PolicyCheck(Policy::parse(&text).unwrap()))
 }
 
-fn approve(mut order: SigningOrder) -> SigningOrder {
+fn approve(order: SigningOrder) -> SigningOrder {
+    approve_for(order, 23)
+}
+
+fn approve_for(mut order: SigningOrder, hours: u64) -> SigningOrder {
     order.request = RequestId::from_random(random_16(&SystemEntropy));
-    order.approvals.valid_until_ms = now_ms() + 23 * HOUR_MS;
+    order.approvals.valid_until_ms = now_ms() + hours * HOUR_MS;
     order.approvals.given = vec![TestPasskey::new("treasurer", 1).approve(&order)];
     order
 }
 
 /// Tells all nodes of the approvals of an order that has no transaction yet; until when they hold it.
 async fn tell(test: &TestCluster, order: &SigningOrder) -> Option<u64> {
+    tell_by(&test.cluster, test, order, 2).await
+}
+
+async fn tell_by(
+    cluster: &Cluster,
+    test: &TestCluster,
+    order: &SigningOrder,
+    threshold: u16,
+) -> Option<u64> {
     let told = SigningOrder {
         chain_data: ChainData::Nothing,
         unsigned: Vec::new(),
@@ -44,13 +64,8 @@ async fn tell(test: &TestCluster, order: &SigningOrder) -> Option<u64> {
     let session = SessionId::from_random(random_16(&SystemEntropy));
     let patience = Duration::from_secs(20);
     let holders = test.holders();
-    let told = test
-        .cluster
-        .tell_of_approvals(&told, session, &holders, (2, None), patience);
-    told.await.unwrap().map(|hold| {
-        assert_eq!(hold.by.len(), 3);
-        hold.until_ms
-    })
+    let told = cluster.tell_of_approvals(&told, session, &holders, (threshold, None), patience);
+    told.await.unwrap().map(|hold| hold.until_ms)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -121,4 +136,53 @@ async fn a_veto__should_stop_a_request_that_an_orchestrator_goes_on_with() {
     // Another request of the same is another decision.
     let other = approve(order);
     verify(&other, &test.sign(&other, 2, 60_000).await.unwrap());
+}
+
+/// Whoever can veto a request has to learn of it, also where an orchestrator tells nobody before it is to be signed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes__should_name_in_their_log_every_request_whose_time_has_begun() {
+    let log = LogCapture::start(LevelFilter::INFO);
+    let test = TestCluster::start_with(TestBus::memory(), 3, policy("hold_hours = 2")).await;
+    test.until_live(3).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    for is_told in [false, true] {
+        let order = approve(test.raw_message(&root, 0, b"what is held"));
+        if is_told {
+            tell(&test, &order).await.unwrap();
+        } else {
+            test.sign(&order, 2, 20_000).await.unwrap_err();
+        }
+        let lines = log.lines(&format!("request={}", order.request));
+        let held = lines.iter().filter(|line| line.contains("payment held"));
+        // A line of each node that counts.
+        assert!(held.count() >= 2, "{}", log.text());
+    }
+}
+
+/// A node that does not believe its clock signs nothing. The time of a hold does not begin by it either: it would be over as
+/// soon as the clock is right again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holds__should_not_begin_by_a_clock_that_is_not_believed() {
+    let log = LogCapture::start(LevelFilter::INFO);
+    let test = TestCluster::start_with(TestBus::memory(), 3, policy("hold_hours = 2")).await;
+    test.until_live(3).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    let back_ms = -12 * 3_600_000;
+    test.nodes[0].moved_ms.store(back_ms, Ordering::Relaxed);
+    let hostile = hostile_cluster(&test, back_ms).await;
+    let mut order = approve_for(test.raw_message(&root, 0, b"what is held"), 11);
+    order.issued_at_ms = order.issued_at_ms.saturating_add_signed(back_ms);
+    order.expires_at_ms = order.expires_at_ms.saturating_add_signed(back_ms);
+    // As if all three were needed, so that the word of one shows.
+    for _ in 0..200 {
+        let held = tell_by(&hostile, &test, &order, 3).await;
+        assert_eq!(held, None, "a hold begins 12 hours ago");
+        let refused = log.lines("order refused");
+        let clock = "the clock of this node was moved by";
+        if refused.iter().any(|line| line.contains(clock)) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{}", log.text());
 }

@@ -308,7 +308,7 @@ async fn node__should_be_noticed_when_it_runs_twice_and_sign_nothing() {
 }
 
 /// A client of the same orchestrator that has a clock of its own.
-async fn hostile_cluster(test: &TestCluster, moved_ms: i64) -> Arc<Cluster> {
+pub(crate) async fn hostile_cluster(test: &TestCluster, moved_ms: i64) -> Arc<Cluster> {
     let moved = Arc::new(std::sync::atomic::AtomicI64::new(moved_ms));
     Cluster::start(ClusterConfig {
         identity: Arc::clone(&test.orchestrator),

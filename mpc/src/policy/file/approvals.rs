@@ -130,6 +130,14 @@ fn approval(
         hold: hold(&mut keys)?,
     };
     keys.finish()?;
+    // It says yes while the transaction is signed: each attempt would begin the time with another request.
+    let is_program =
+        |ways: &BTreeSet<ApprovalWay>| ways.iter().all(|it| *it == ApprovalWay::Client);
+    if rule.hold.is_some() && rule.ways.as_ref().is_some_and(is_program) {
+        let problem =
+            "cannot hold what only client signers approve: they are asked when it is signed";
+        return Err(never("hold_hours", problem));
+    }
     // A rule that nobody can meet would be found only when a payment waits.
     let able = rule.of.iter().filter(|name| {
         let mut keys = approvers.keys_of(name);

@@ -176,7 +176,7 @@ async fn a_hold__should_be_refused_in_words_that_say_until_when_and_who_can_reje
     let fault: Fault = held(&until);
     assert_eq!(
         fault.message(),
-        "holds this payment until 2023-11-15 10:14 UTC, 12 hours after the approvals that it has verified: until then \
+        "holds this payment until 2023-11-15 10:14 UTC, 12 hours after it first verified enough approvals: until then \
          treasurer, controller, director can reject it"
     );
     let until_ms = BEGIN_MS + 12 * HOUR_MS;
@@ -204,7 +204,7 @@ async fn a_hold__should_be_refused_in_words_that_say_until_when_and_who_can_reje
 }
 
 #[tokio::test]
-async fn new_recipients__should_be_known_once_people_have_approved_a_payment_that_was_signed() {
+async fn new_recipients__should_be_known_once_a_payment_that_was_held_is_signed() {
     let always = "[[approval]]\nneeds = 1\nof = [\"treasurer\", \"controller\"]\nhold_hours = 5\nhold_only_new_recipients = true\n";
     let large = format!(
         "{always}above = {{ asset = \"evm:1\", per_request = \"{}\" }}\n",
@@ -252,9 +252,83 @@ async fn new_recipients__should_be_known_once_people_have_approved_a_payment_tha
     let director = &passkeys()[3];
     assert_eq!(node.sign(&pays(3, 1, &[director]), BEGIN_MS).await, None);
     assert_eq!(node.sign(&pays(4, 500, &[one]), BEGIN_MS).await, until);
-    // A little that they have approved does.
+    // Nor does a little that they have approved: who deceives or robs them begins with that.
     assert_eq!(node.sign(&pays(5, 1, &[two]), BEGIN_MS).await, None);
-    assert_eq!(node.sign(&pays(6, 500, &[one]), BEGIN_MS).await, None);
+    assert_eq!(node.sign(&pays(6, 500, &[one]), BEGIN_MS).await, until);
+    // What the rule held makes him known, and that for this rule.
+    let later_ms = BEGIN_MS + 5 * HOUR_MS;
+    assert_eq!(node.sign(&pays(6, 500, &[one]), later_ms).await, None);
+    assert_eq!(node.sign(&pays(7, 500, &[two]), later_ms).await, None);
+    node.policy = Policy::parse(&rules(&large.replace("needs = 1", "needs = 2"))).unwrap();
+    assert_eq!(
+        node.sign(&pays(8, 500, &[one, two]), later_ms).await,
+        Some(later_ms + 5 * HOUR_MS)
+    );
+}
+
+#[tokio::test]
+async fn a_hold__should_not_begin_with_approvals_that_were_told_one_by_one() {
+    let mut node = HoldingNode::new(TWO_HELD);
+    let [one, _, two, three] = &passkeys();
+    let pays = |given: &[&TestPasskey]| approved(1, native(1, BOB, 5), given, BEGIN_MS);
+    // Nobody could see these: they are too few each time.
+    assert_eq!(node.tell(&pays(&[one]), BEGIN_MS).await, None);
+    assert_eq!(node.tell(&pays(&[two]), BEGIN_MS).await, None);
+    let later_ms = BEGIN_MS + 13 * HOUR_MS;
+    let until = Some(later_ms + 12 * HOUR_MS);
+    assert_eq!(node.sign(&pays(&[one, two]), later_ms).await, until);
+    // From then on it is the payment's time, whoever approves it again.
+    let again = approved(1, native(1, BOB, 5), &[two, three], later_ms + 12 * HOUR_MS);
+    assert_eq!(node.sign(&again, later_ms + 12 * HOUR_MS).await, None);
+}
+
+#[tokio::test]
+async fn a_days_sum__should_begin_a_hold_only_from_when_it_is_above_the_rule() {
+    let rule = format!(
+        "[[approval]]\nneeds = 1\nof = [\"treasurer\"]\nhold_hours = 1\n\
+         above = {{ asset = \"evm:1\", per_day = \"{}\" }}\n",
+        FEE + 150
+    );
+    let mut node = HoldingNode::new(&rule);
+    let one = &passkeys()[0];
+    let pays = |number| {
+        let (mut order, payload) = approved(number, native(1, BOB, 75), &[], BEGIN_MS);
+        order.approvals.most_fee = u128::from(FEE);
+        order.approvals.given = vec![one.approve(&order)];
+        (order, payload)
+    };
+    // Nobody is told of a time that begins while nothing holds it.
+    assert_eq!(node.tell(&pays(2), BEGIN_MS).await, None);
+    assert_eq!(node.sign(&pays(1), BEGIN_MS).await, None);
+    let later_ms = BEGIN_MS + 2 * HOUR_MS;
+    assert_eq!(
+        node.sign(&pays(2), later_ms).await,
+        Some(later_ms + HOUR_MS)
+    );
+}
+
+#[tokio::test]
+async fn a_policy_that_is_reread__should_not_sign_what_both_hold() {
+    let held = "[[approval]]\nneeds = 1\nof = [\"treasurer\"]\nhold_hours = 12\n";
+    let node = HoldingNode::new(held);
+    let [one, second, ..] = &passkeys();
+    let (order, payload) = approved(1, native(1, BOB, 5), &[one], BEGIN_MS);
+    let spending = node.policy.check(&order, &root(), &payload, BEGIN_MS);
+    // The treasurer's key was stolen, and is taken out.
+    let [stolen, kept] = [one, second].map(|key| key.line().line().unwrap());
+    let text = rules(held);
+    let reread = text.replace(&format!("\"{stolen}\", \"{kept}\""), &format!("\"{kept}\""));
+    assert_ne!(text, reread);
+    let without = Policy::parse(&reread).unwrap();
+    let hold = without.hold(&order, &root(), &payload, BEGIN_MS).unwrap();
+    let session = (SessionId::from_bytes([1; 16]), 0);
+    let claim =
+        Claim::of_order(session, &order, (spending.unwrap(), true, hold), BEGIN_MS).unwrap();
+    let refused = node.claims.as_ref().unwrap().claim(claim).await;
+    assert!(
+        matches!(refused, Err(ClaimError::ApprovalsMissing(_))),
+        "{refused:?}"
+    );
 }
 
 #[tokio::test]
@@ -320,6 +394,10 @@ fn hold_hours__should_be_checked_and_explained() {
         (
             "hold_hours = 1\nhold_only_new_recipients = 1",
             "approval[0].hold_only_new_recipients: must be true or false",
+        ),
+        (
+            "hold_hours = 1\nway = [\"client\"]",
+            "approval[0].hold_hours: cannot hold what only client signers approve",
         ),
     ] {
         let fault = Policy::parse(&rule(text)).unwrap_err();
