@@ -8,10 +8,14 @@ use redb::{ReadableTable as _, Table, TableDefinition, WriteTransaction};
 use super::{ClaimError, ClaimsAge, windows::SpendingWindows};
 use crate::policy::{HeldUntil, HoldCheck, HoldingRule};
 
+/// The intent, and the rule.
+type HeldKey = (&'static [u8; 32], &'static [u8; 32]);
+/// When, and whose.
+type HeldRow = (u64, &'static str);
+
 /// (intent, rule) -> when one order with all the approvals that the rule needs was verified first, in milliseconds since
 /// the Unix epoch; whose share of the table it is.
-const HELD: TableDefinition<'_, (&[u8; 32], &[u8; 32]), (u64, &str)> =
-    TableDefinition::new("held.1");
+const HELD: TableDefinition<'_, HeldKey, HeldRow> = TableDefinition::new("held.1");
 /// Person -> how many rows are of their share.
 const SHARES: TableDefinition<'_, &str, u64> = TableDefinition::new("held_shares.1");
 /// When old rows were let go last, in milliseconds since the Unix epoch.
@@ -121,12 +125,10 @@ pub(super) fn check<'h>(
     })
 }
 
-type HeldTable<'t> = Table<'t, (&'static [u8; 32], &'static [u8; 32]), (u64, &'static str)>;
-
 /// Whose share a new row is of; `None`: all who have approved it have used theirs up.
 fn person_with_room<'r>(
     transaction: &WriteTransaction,
-    held: &mut HeldTable<'_>,
+    held: &mut Table<'_, HeldKey, HeldRow>,
     rule: &'r HoldingRule,
     now_ms: u64,
 ) -> Result<Option<&'r str>, redb::Error> {
