@@ -373,6 +373,52 @@ async fn a_request__should_wait_on_when_signers_become_slower() {
     assert_eq!(left(), 1_000 - 31);
 }
 
+/// What no block can have any more would only take the time of others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request__should_not_be_signed_once_its_transaction_has_expired() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let solana = wallet(&gateway, vault, NetworkType::Solana).await.address;
+    let aptos = wallet(&gateway, vault, NetworkType::Aptos).await.address;
+    let transfers = [
+        Kind::SolanaSendNative(wire::SolanaSendNative {
+            to: solana.clone(),
+            from: solana,
+            value: "1".into(),
+            chain_id: 101,
+            ..Default::default()
+        }),
+        Kind::AptosSendNative(wire::AptosSendNative {
+            chain_id: 1,
+            from: aptos.clone(),
+            to: aptos,
+            value: "5".into(),
+            gas_fee: Some(wire::AptosGas {
+                max_gas_amount: Some("2000".into()),
+                gas_unit_price: Some("160".into()),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
+    ];
+    for kind in transfers {
+        world.signers.crowded.store(10, Ordering::SeqCst);
+        let left = || world.signers.crowded.load(Ordering::SeqCst);
+        let made = create(&gateway, kind).await;
+        while left() == 10 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        world.pass(1_000_000);
+        let failed = outcome(&gateway, &made.uuid).await;
+        let reason = failed.error.unwrap().message;
+        assert!(reason.contains("expired before it was signed"), "{reason}");
+        // No signer was asked again.
+        assert!(left() > 0, "{}", left());
+    }
+    assert_eq!(world.solana.accepted(), 0);
+}
+
 /// One transaction may be hundreds of signatures.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn create__should_count_all_inputs_that_signers_have_to_sign() {

@@ -34,7 +34,7 @@ use crate::{
 /// After so many tries in vain to send it, what is before it is looked after.
 const TRIES_BEFORE_REBROADCAST: u32 = 3;
 /// Why there is nothing to build on where the nodes have said all.
-const OTHERS: &str = "timed out waiting for other requests of the same wallet";
+pub(super) const OTHERS: &str = "timed out waiting for other requests of the same wallet";
 /// Why nothing is begun outside while another orchestrator may have the vault.
 const UNSURE: &str = "this orchestrator has not reached its store for some time";
 
@@ -230,7 +230,7 @@ impl SigningState {
                     let outcome = tokio::time::timeout(left, work).await;
                     let answered = chain_waits.is_some_and(|wait| wait.is_over());
                     outcome.unwrap_or(Msg::ChainDataArrived(Err(match answered {
-                        true => BuildBlocker::Taken(OTHERS.into()),
+                        true => BuildBlocker::OthersLate,
                         false => BuildBlocker::TimeOver,
                     })))
                 })

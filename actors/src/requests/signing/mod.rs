@@ -99,6 +99,8 @@ pub enum BuildBlocker {
     Behind,
     /// Its time was over before the nodes came to it.
     TimeOver,
+    /// Its time was over while earlier ones of its account had not got their turns.
+    OthersLate,
     /// Its price is higher than what is believed of nodes; in words for people.
     Price(String),
     /// It cannot be built, or something is wrong.
@@ -339,6 +341,9 @@ impl Actor for SigningActor {
                 let reason = reason.unwrap_or_else(|| TOO_MUCH.to_owned());
                 live.give_up(reason, ExecuteCode::Unspecified).await?;
             }
+            Msg::ChainDataArrived(Err(BuildBlocker::OthersLate)) => {
+                live.wait_on_behind_others(&myself).await?;
+            }
             Msg::ChainDataArrived(Err(BuildBlocker::Behind)) => {
                 live.extended_deadline_ms = live.fresh_deadline_ms();
                 let reason = BEHIND.to_owned();
@@ -366,6 +371,9 @@ impl Actor for SigningActor {
                         if matches!(fault.code(), FaultCode::Busy { .. }) && live.may_wait_on() =>
                     {
                         tracing::debug!(request = %live.stored()?.request.id, %session, ?fault, "signers have not come to a request in its time; it waits on");
+                        if live.end_if_expired().await? {
+                            return live.run_effect(&myself);
+                        }
                         live.has_new_time = true;
                         let pause = live.services.backoff(live.tries);
                         live.schedule_retry(&myself, pause);
@@ -554,9 +562,14 @@ impl SigningState {
             }
             _ => return Ok(()),
         };
+        if self.end_if_expired().await? {
+            return Ok(());
+        }
+        let most_ms = self.ends_ms()?.unwrap_or(u64::MAX);
+        let deadline_ms = new_deadline_ms.unwrap_or(deadline_ms);
         let claimed = RequestEvent::SessionClaimed {
             session: self.services.new_session_id(),
-            deadline_ms: new_deadline_ms.unwrap_or(deadline_ms),
+            deadline_ms: deadline_ms.min(most_ms),
         };
         let events = lost.into_iter().chain([claimed]).collect();
         self.advance(events).await

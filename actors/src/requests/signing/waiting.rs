@@ -5,11 +5,12 @@ use std::{sync::Arc, time::Duration};
 
 use covault_core::{
     fault::{ExecuteCode, Fault},
+    networks::ChainData,
     request::{NonceReservation, RequestEvent, RequestState},
 };
 use ractor::ActorRef;
 
-use super::{Msg, SigningState};
+use super::{Msg, SigningState, effects::OTHERS};
 use crate::{
     chain_rpc::{ChainRefusal, SendTry, Standing},
     requests::{
@@ -30,6 +31,13 @@ const MAX_RENEWALS: u32 = 30;
 pub(super) const OVERLOADED_SIGNERS: &str =
     "the signers are overloaded; it waits on, and what was accepted first is signed first";
 pub(super) const OVERLOADED_NODES: &str = "the nodes of its chain are overloaded; it waits on, and what was accepted first is asked first";
+const OVERLOADED_ACCOUNT: &str =
+    "earlier requests of the same wallet are not built yet; it waits on, and comes after them";
+/// How long a Solana transaction can be mined after it was built on the newest blockhash: 150 slots of 0.4 s, and half
+/// as much again where these take longer. In milliseconds.
+const SOLANA_LIFETIME_MS: u64 = 90_000;
+/// Why a request failed that signers came to too late for its chain.
+const EXPIRED_UNSIGNED: &str = "its transaction expired before it was signed; create it again";
 /// Why a request failed whose transaction never comes, where the nodes say no more.
 const VOID: &str = "the time of the transaction is over, and no block has it";
 /// So many tries are no delay that is worth a line in the trail.
@@ -215,6 +223,55 @@ impl SigningState {
         let may = self.renewals < MAX_RENEWALS;
         self.renewals = self.renewals.saturating_add(1);
         may
+    }
+
+    /// Its time was over while it waited for earlier ones of its account: it has only waited, as they do, and keeps
+    /// its place behind them.
+    pub(super) async fn wait_on_behind_others(
+        &mut self,
+        myself: &ActorRef<Msg>,
+    ) -> Result<(), Fault> {
+        if !self.may_wait_on() {
+            return self
+                .give_up(OTHERS.to_owned(), ExecuteCode::Unspecified)
+                .await;
+        }
+        self.extended_deadline_ms = self.fresh_deadline_ms();
+        let pause = self.services.backoff(0);
+        self.schedule_retry(myself, pause);
+        self.note_delay(OVERLOADED_ACCOUNT.to_owned()).await
+    }
+
+    /// Gives up what is built and no block can have any more: signed, it would take the time of those that can still be
+    /// mined. It is never built anew: that would be a second digest. True when it has ended.
+    pub(super) async fn end_if_expired(&mut self) -> Result<bool, Fault> {
+        let ends_ms = self.ends_ms()?;
+        if ends_ms.is_none_or(|ends_ms| ends_ms > self.services.now_ms()) {
+            return Ok(false);
+        }
+        let reason = EXPIRED_UNSIGNED.to_owned();
+        self.give_up(reason, ExecuteCode::Unspecified).await?;
+        Ok(true)
+    }
+
+    /// From when on no block can have its transaction, in milliseconds since the Unix epoch. `None`: by no time that is
+    /// known here.
+    pub(super) fn ends_ms(&self) -> Result<Option<u64>, Fault> {
+        let StoredRequest {
+            request, payload, ..
+        } = self.stored()?;
+        let Some(draft) = request.state.draft() else {
+            return Ok(None);
+        };
+        if matches!(draft.chain_data, ChainData::Solana(_)) {
+            return Ok(Some(draft.built_at_ms.saturating_add(SOLANA_LIFETIME_MS)));
+        }
+        let rules = request.network.rules();
+        let Some(stand_in) = rules.stand_in(payload, &draft.unsigned, &request.public_key)? else {
+            return Ok(None);
+        };
+        let ends = rules.valid_until(&stand_in)?.map(|moment| moment.time_ms);
+        Ok(ends.filter(|ends_ms| *ends_ms > 0))
     }
 
     /// Plans another try, unless the deadline comes first.
