@@ -15,7 +15,7 @@ mod resuming;
 mod slots;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -91,8 +91,8 @@ pub enum Msg {
     Approve(Box<NewApproval>),
     /// Others decide about requests from now on.
     ChangeApprovals(Box<NewRule>, RpcReplyPort<Result<Vault, Fault>>),
-    /// Enough have: it goes on.
-    Agreed(RequestId),
+    /// Enough have: it goes on, with the places that it has had from that commit on.
+    Agreed(RequestId, Box<AdmissionPermit>),
     /// A request waits for people, until this time at most, in milliseconds since the Unix epoch.
     Awaits(u64),
     /// The time of a request may be over that waits for people.
@@ -177,8 +177,9 @@ pub struct VaultState {
     works: life::ReshareWorks,
     proof_queues: Arc<ProofQueues>,
     proving: proving::ProofWork,
-    /// Requests that people have agreed to, and whose actors are just ending.
-    agreed: HashSet<RequestId>,
+    /// The places of requests that people have agreed to, until they have actors: those that they had may be just
+    /// ending.
+    agreed: HashMap<RequestId, AdmissionPermit>,
     expiry: approving::Expiry,
     /// Why keys, or their next shares, are not there yet, as their rows say.
     problems: BTreeMap<Scheme, String>,
@@ -222,7 +223,7 @@ impl Actor for VaultActor {
             keygens: keys::KeygenWorks::new(),
             proof_queues: Arc::default(),
             proving: proving::ProofWork::default(),
-            agreed: HashSet::new(),
+            agreed: HashMap::new(),
             expiry: approving::Expiry::default(),
             problems,
         })
@@ -251,7 +252,7 @@ impl Actor for VaultActor {
             }
             Msg::Approve(approval) => live.approve(&myself, *approval),
             Msg::ChangeApprovals(new, reply) => live.change_approvals(*new, reply).await?,
-            Msg::Agreed(request) => live.agreed(&myself, request).await?,
+            Msg::Agreed(request, room) => live.agreed(&myself, request, *room).await?,
             Msg::Awaits(until_ms) => live.awaits(&myself, until_ms),
             Msg::ExpiryDue => live.expire(&myself),
             Msg::Expired(next_ms) => live.expired(&myself, next_ms),
@@ -308,7 +309,7 @@ impl Actor for VaultActor {
                     live.failures.remove(&request);
                     live.replaced_outputs.remove(&request);
                     live.leave_account_queue(request).await;
-                    if live.agreed.remove(&request) {
+                    if live.agreed.contains_key(&request) {
                         live.load_request(&myself, request).await?;
                     }
                 }

@@ -162,12 +162,13 @@ impl VaultState {
                 deadline_ms,
             };
             let moved = move_on(&services, request, event, Some(&command_commit));
-            let stored = contained(moved).await;
-            let goes_on = |request: &SigningRequest| request.state.effect().is_some();
-            if stored.as_ref().is_ok_and(goes_on) {
-                // Where the vault has ended, the next one finds the request among the live ones.
-                let _ = actor.cast(Msg::Agreed(request));
-            }
+            let stored = contained(moved).await.map(|(approved, room)| {
+                if let Some(room) = room {
+                    // Where the vault has ended, the next one finds the request among the live ones.
+                    let _ = actor.cast(Msg::Agreed(request, Box::new(room)));
+                }
+                approved
+            });
             let _ = reply.send(stored);
         });
     }
@@ -177,10 +178,11 @@ impl VaultState {
         &mut self,
         myself: &ActorRef<Msg>,
         request: RequestId,
+        room: AdmissionPermit,
     ) -> Result<(), Fault> {
+        self.agreed.insert(request, room);
         if self.requests.contains_key(&request) {
             // The actor that it had before is just ending.
-            self.agreed.insert(request);
             return Ok(());
         }
         self.load_request(myself, request).await
@@ -205,8 +207,8 @@ impl VaultState {
         let (services, vault) = (Arc::clone(&self.services), self.vault.id);
         let actor = myself.clone();
         let task = tokio::spawn(async move {
-            let go_on = |request| {
-                let _ = actor.cast(Msg::Agreed(request));
+            let go_on = |request, room| {
+                let _ = actor.cast(Msg::Agreed(request, Box::new(room)));
             };
             let ended = contained(expire(&services, vault, go_on)).await;
             let next = ended.unwrap_or_else(|fault| {
@@ -232,13 +234,13 @@ impl VaultState {
 }
 
 /// Commits an event of a request that waits for people, made of the time that it has for signing from then on. With enough
-/// approvals it goes on.
+/// approvals it goes on, and takes up what is given then.
 async fn move_on(
     services: &Services,
     id: RequestId,
     event: impl Fn(u64) -> RequestEvent,
     command_commit: Option<&CommandCommit>,
-) -> Result<SigningRequest, Fault> {
+) -> Result<(SigningRequest, Option<AdmissionPermit>), Fault> {
     for _ in 0..MAX_CONTENDED_TRIES {
         let found = services.request(id).await?;
         let (request, version) = found.ok_or_else(Fault::invalid_uuid)?;
@@ -270,7 +272,7 @@ async fn move_on(
         })?;
         // What goes on is one of the live ones: where there is no room, or signers or nodes would come to it too late,
         // the approval is refused, and can be repeated.
-        let _room = match step.effect {
+        let room = match step.effect {
             Some(_) => Some(room(services, &request, &step.next).await?),
             None => None,
         };
@@ -284,7 +286,7 @@ async fn move_on(
             ..request.clone()
         };
         match request_store::end(services, request.clone(), version, event, extras).await {
-            Ok(()) => return Ok(approved),
+            Ok(()) => return Ok((approved, room)),
             // Another approval, or a rejection, was faster; or the wallet was changed.
             Err(AdvanceError::Conflict(key))
                 if matches!(key.space, KeySpace::Request | KeySpace::Wallet) => {}
@@ -367,7 +369,7 @@ pub fn not_waiting(state: &RequestState) -> Option<&'static str> {
 async fn expire(
     services: &Services,
     vault: VaultId,
-    go_on: impl Fn(RequestId),
+    go_on: impl Fn(RequestId, AdmissionPermit),
 ) -> Result<Option<u64>, Fault> {
     let all = rows::awaiting_of(vault);
     let mut next = Some(Scan::prefix(all.space, &all.bytes, PAGE));
@@ -390,9 +392,9 @@ async fn expire(
             if request.consent.is_hold_over(services.now_ms()) {
                 let event = |deadline_ms| RequestEvent::HoldEnded { deadline_ms };
                 match move_on(services, id, event, None).await {
-                    Ok(request) if request.state.effect().is_some() => go_on(id),
+                    Ok((_, Some(room))) => go_on(id, room),
                     // People are asked again: it has another row, behind those that are looked at here.
-                    Ok(request) => {
+                    Ok((request, None)) => {
                         let due_ms = request.consent.due_ms();
                         again_ms = Some(again_ms.map_or(due_ms, |ms: u64| ms.min(due_ms)));
                     }

@@ -103,6 +103,7 @@ impl VaultState {
                 self.start_loaded(myself, request, version).await
             }
             found => {
+                self.agreed.remove(&id);
                 self.failures.remove(&id);
                 self.replaced_outputs.remove(&id);
                 if let Some((request, _)) = found {
@@ -139,6 +140,7 @@ impl VaultState {
         version: u64,
     ) -> Result<(), Fault> {
         let id = request.id;
+        let room = self.agreed.remove(&id);
         let signed = matches!(
             request.state,
             RequestState::Signed { .. } | RequestState::Broadcasting { .. }
@@ -160,7 +162,7 @@ impl VaultState {
                 };
             }
         }
-        let admission = AdmissionPermit::readmit(&self.services, &request);
+        let admission = room.unwrap_or_else(|| AdmissionPermit::readmit(&self.services, &request));
         let start = SigningStart::Load {
             request,
             version,

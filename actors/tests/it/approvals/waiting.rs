@@ -1,10 +1,17 @@
 //! Requests that wait: what they take up, and how they are listed.
 
-use covault_actors::store::redb::RedbStore;
+use covault_actors::{
+    store::{Batch, CommitError, Key, ReadError, Row, redb::RedbStore},
+    testing::StoreDouble,
+};
 use covault_core::fault::FaultCode;
 use covault_core::schema::wire::create_signing_request_request::Type as Kind;
 use futures::StreamExt as _;
-use tokio::{sync::Semaphore, time::Instant};
+use std::sync::atomic::AtomicBool;
+use tokio::{
+    sync::{Semaphore, watch},
+    time::Instant,
+};
 
 use super::*;
 
@@ -130,6 +137,73 @@ async fn approvals__should_be_refused_while_signers_or_nodes_could_not_keep_up()
     while approve(&gateway, &uuid, last.clone()).await.is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+    assert_eq!(outcome(&gateway, &uuid).await.error, None);
+}
+
+/// A store that reads no request from the next commit of one on, once it is armed.
+struct ClosedStore {
+    inner: Arc<dyn Store>,
+    armed: AtomicBool,
+    closed: watch::Sender<bool>,
+}
+
+#[async_trait::async_trait]
+impl StoreDouble for ClosedStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        let mut writes = batch.writes().iter();
+        let is_request = writes.any(|write| write.key.space == KeySpace::Request);
+        if is_request && self.armed.swap(false, Ordering::SeqCst) {
+            self.closed.send_replace(true);
+        }
+        self.inner.commit(batch).await
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        if key.space == KeySpace::Request {
+            let mut closed = self.closed.subscribe();
+            closed.wait_for(|closed| !closed).await.unwrap();
+        }
+        self.inner.get(key).await
+    }
+}
+
+/// The vault may take its time to read what people have approved.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn approvals__should_count_from_their_commit_on() {
+    let mut world = World::new();
+    world.settings.max_live_requests = 1;
+    let store = Arc::new(ClosedStore {
+        inner: Arc::clone(&world.store),
+        armed: AtomicBool::new(false),
+        closed: watch::channel(false).0,
+    });
+    let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    let manual = vault_with(&gateway, rule("manual", 1)).await;
+    let from = evm_wallet(&gateway, manual).await;
+    let other = evm_wallet(&gateway, vault(&gateway, "other").await).await;
+    let uuid = create(&gateway, send(&from)).await.uuid;
+    let shown = details(&gateway, &uuid).await;
+    let [treasurer, ..] = persons();
+    let approval = treasurer.approval(&shown, FEE, world.clock_ms() + HOUR);
+    store.armed.store(true, Ordering::SeqCst);
+    let approving = approve(&gateway, &uuid, approval);
+    let meanwhile = async {
+        let mut closed = store.closed.subscribe();
+        closed.wait_for(|closed| *closed).await.unwrap();
+        // It is committed, and not read again yet.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let asked = try_create(&gateway, request(send(&other)), None);
+        let refused = tokio::time::timeout(Duration::from_secs(5), asked).await;
+        store.closed.send_replace(false);
+        let fault = refused.expect("it was let in").unwrap_err();
+        assert_eq!(fault.class(), &Class::Unavailable, "{fault:?}");
+    };
+    let (approved, ()) = tokio::join!(approving, meanwhile);
+    approved.unwrap();
     assert_eq!(outcome(&gateway, &uuid).await.error, None);
 }
 
