@@ -1,5 +1,6 @@
 //! Whether signers and chain nodes can keep up with one request more. What they would come to too late is refused before
-//! it is accepted, or before the approval that lets it go on is: what is accepted never fails because of load.
+//! it is accepted, or before the approval that lets it go on is: what is accepted waits on instead
+//! (docs/decisions/0045-a-crowd-waits.md).
 
 use std::{sync::Arc, time::Duration};
 
