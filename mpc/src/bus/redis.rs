@@ -18,7 +18,7 @@ use std::{
 
 use async_trait::async_trait;
 use covault_core::{backoff::Backoff, order::NodeId};
-use redis::{RedisResult, aio::MultiplexedConnection};
+use redis::{RedisError, RedisResult, aio::MultiplexedConnection};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{Instant, sleep, timeout},
@@ -47,6 +47,9 @@ const EXPIRE: Duration = Duration::from_secs(3600);
 /// Entries an unread stream holds at most, about.
 const MAX_INBOX: usize = 8192;
 const MAX_ANNOUNCEMENTS: usize = 512;
+/// Ids of entries are milliseconds since the Unix epoch. From here on, the year 3000, one is no time: somebody wrote it, so
+/// that the stream has no id left for others.
+const NO_TIME_MS: u64 = 32_503_680_000_000;
 /// What goes into one pipeline at most.
 const BATCH_MESSAGES: usize = 512;
 const BATCH_BYTES: usize = 4 << 20;
@@ -195,18 +198,46 @@ impl RedisWriter {
     }
 
     /// Sends a batch, however long it takes. What was sent but not acknowledged is sent again:
-    /// receivers drop duplicates.
-    async fn deliver(&mut self, mut batch: Vec<QueuedMessage>) {
+    /// receivers drop duplicates. What is for a stream that takes nothing must not hold up the rest.
+    async fn deliver(&mut self, batch: Vec<QueuedMessage>) {
+        let mut batches = vec![batch];
+        while let Some(batch) = batches.pop() {
+            let Some((refused, error)) = self.deliver_whole(batch).await else {
+                continue;
+            };
+            let Some(to) = refused.first().map(|message| message.to) else {
+                continue;
+            };
+            let (of_one, others): (Vec<_>, Vec<_>) =
+                refused.into_iter().partition(|message| message.to == to);
+            if others.is_empty() {
+                let stream = key(&self.prefix, to);
+                tracing::warn!(stream, messages = of_one.len(), %error, "redis: a stream takes no messages; they are dropped");
+            } else {
+                batches.extend([others, of_one]);
+            }
+        }
+    }
+
+    /// Sends a batch. `Some`: a stream of it takes nothing, and which one is not known.
+    async fn deliver_whole(
+        &mut self,
+        mut batch: Vec<QueuedMessage>,
+    ) -> Option<(Vec<QueuedMessage>, RedisError)> {
         let mut failures = 0;
         loop {
             batch.retain(|message| message.queued.elapsed() < STALE);
             if batch.is_empty() {
-                return;
+                return None;
             }
             match self.attempt(&batch).await {
                 Ok(()) => {
                     self.reachable.store(true, Ordering::Relaxed);
-                    return;
+                    return None;
+                }
+                // A server that can do nothing now says so in other codes.
+                Err(error) if matches!(error.code(), Some("ERR" | "WRONGTYPE")) => {
+                    return Some((batch, error));
                 }
                 Err(error) => {
                     self.reachable.store(false, Ordering::Relaxed);
@@ -372,7 +403,29 @@ impl RedisReader {
                 Some(last) => last,
             });
         }
+        self.remove_ended(&mut connection).await?;
         Ok(connection)
+    }
+
+    /// Removes streams that can have no more entries: they begin anew. That loses what is in them, which others send again.
+    async fn remove_ended(&mut self, connection: &mut MultiplexedConnection) -> RedisResult<()> {
+        for cursor in &mut self.streams {
+            if cursor.last.is_none_or(|(time_ms, _)| time_ms < NO_TIME_MS) {
+                continue;
+            }
+            tracing::warn!(
+                stream = cursor.key,
+                "redis: somebody wrote an entry after which there can be no other; the stream begins anew"
+            );
+            // Users of signers may not delete.
+            redis::cmd("EXPIRE")
+                .arg(&cursor.key)
+                .arg(0)
+                .exec_async(connection)
+                .await?;
+            (cursor.last, cursor.trimmed) = (Some((0, 0)), None);
+        }
+        Ok(())
     }
 
     async fn read(&mut self, connection: &mut MultiplexedConnection) -> RedisResult<()> {
@@ -425,7 +478,7 @@ impl RedisReader {
                 }
             }
         }
-        Ok(())
+        self.remove_ended(connection).await
     }
 }
 
@@ -532,6 +585,72 @@ mod tests {
                 .unwrap();
             assert!((1..=3600).contains(&left), "{key}: {left}");
         }
+    }
+
+    /// Whoever may write to a stream can write the last id that there is.
+    async fn end(bus: &RedisBus, address: BusAddress) {
+        let mut connection = bus.servers.open(WRITE_TIMEOUT).await.unwrap();
+        let last = format!("{}-{}", u64::MAX, u64::MAX);
+        redis::cmd("XADD")
+            .arg(key(&bus.prefix, address))
+            .arg(last)
+            .arg("m")
+            .arg("x")
+            .exec_async(&mut connection)
+            .await
+            .unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn redis_bus__should_begin_streams_anew_that_have_no_id_left() {
+        let server = RedisServer::start();
+        let bus = RedisBus::connect(&server.url(), "one").unwrap();
+        let id = NodeId([7; 32]);
+        let mut inbox = bus.subscribe(id, true).await.unwrap();
+        until_received(&bus, id, &mut inbox, b"before").await;
+        end(&bus, BusAddress::Inbox(id)).await;
+        until_received(&bus, id, &mut inbox, b"after").await;
+        end(&bus, BusAddress::Announcements).await;
+        timeout(Duration::from_secs(60), async {
+            loop {
+                bus.publish(BusAddress::Announcements, b"here".to_vec())
+                    .unwrap();
+                match timeout(Duration::from_millis(200), inbox.next()).await {
+                    Ok(Some(message)) if message == b"here" => return,
+                    _ => {}
+                }
+            }
+        })
+        .await
+        .unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn redis_bus__should_deliver_to_others_what_one_stream_takes_nothing_of() {
+        let server = RedisServer::start();
+        let bus = RedisBus::connect(&server.url(), "one").unwrap();
+        // Nobody reads it, and so nobody mends it.
+        let ended = NodeId([8; 32]);
+        end(&bus, BusAddress::Inbox(ended)).await;
+        let id = NodeId([7; 32]);
+        let mut inbox = bus.subscribe(id, false).await.unwrap();
+        for number in 0..100_u8 {
+            bus.publish(BusAddress::Inbox(ended), vec![number]).unwrap();
+            bus.publish(BusAddress::Inbox(id), vec![number]).unwrap();
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        timeout(STALE / 2, async {
+            while seen.len() < 100 {
+                // What was taken beside an error comes again.
+                seen.extend(inbox.next().await.unwrap());
+            }
+        })
+        .await
+        .unwrap();
+        assert!(bus.reachable());
+        // Its owner comes.
+        let mut inbox = bus.subscribe(ended, false).await.unwrap();
+        until_received(&bus, ended, &mut inbox, b"after").await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
