@@ -4,13 +4,11 @@
 //! `frozen/UUID` for a vault. Nothing that comes over the bus makes or removes one. A running node looks at them before
 //! each step of a signature, so that what is on disk holds at once; and what cannot be looked at is frozen.
 
-use std::{
-    fs, io,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
-    path::{Path, PathBuf},
-};
+use std::{io, path::Path};
 
 use covault_core::{fault::Fault, ids::VaultId};
+
+use crate::marks::MarkFolder;
 
 const FOLDER: &str = "frozen";
 const ALL: &str = "all";
@@ -25,35 +23,20 @@ pub struct Frozen {
 }
 
 /// What is frozen on one node.
-pub struct FreezeStore {
-    node_folder: PathBuf,
-}
+pub struct FreezeStore(MarkFolder);
 
 fn failed(cause: io::Error) -> Fault {
     Fault::unavailable("the freeze files of this node cannot be read or written").caused_by(cause)
 }
 
+fn mark(vault: Option<VaultId>) -> String {
+    vault.map_or_else(|| ALL.to_owned(), |vault| vault.to_string())
+}
+
 impl FreezeStore {
     /// Of the node with this folder, which must be there.
     pub fn of(node_folder: &Path) -> Self {
-        Self {
-            node_folder: node_folder.to_owned(),
-        }
-    }
-
-    fn folder(&self) -> PathBuf {
-        self.node_folder.join(FOLDER)
-    }
-
-    fn path(&self, vault: Option<VaultId>) -> PathBuf {
-        let name = vault.map_or_else(|| ALL.to_owned(), |vault| vault.to_string());
-        self.folder().join(name)
-    }
-
-    fn sync(path: &Path) -> Result<(), Fault> {
-        fs::File::open(path)
-            .and_then(|it| it.sync_all())
-            .map_err(failed)
+        Self(MarkFolder::new(node_folder, FOLDER))
     }
 
     /// Freezes a vault, or everything. On disk, and so in force, when it returns.
@@ -61,27 +44,7 @@ impl FreezeStore {
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when the disk fails.
     pub fn freeze(&self, vault: Option<VaultId>) -> Result<(), Fault> {
-        let folder = self.folder();
-        // Root may freeze what another user's node has to see, whatever root's umask is.
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(&folder)
-            .and_then(|()| fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)))
-            .map_err(failed)?;
-        Self::sync(&self.node_folder)?;
-        fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o644)
-            .open(self.path(vault))
-            .and_then(|file| {
-                file.set_permissions(fs::Permissions::from_mode(0o644))?;
-                file.sync_all()
-            })
-            .map_err(failed)?;
-        Self::sync(&folder)
+        self.0.put(&mark(vault)).map_err(failed)
     }
 
     /// Thaws a vault, or what was frozen as everything; false when it was not frozen. A vault stays frozen as long as
@@ -90,12 +53,7 @@ impl FreezeStore {
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when the disk fails.
     pub fn thaw(&self, vault: Option<VaultId>) -> Result<bool, Fault> {
-        match fs::remove_file(self.path(vault)) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            Err(error) => return Err(failed(error)),
-        }
-        Self::sync(&self.folder()).map(|()| true)
+        self.0.take_away(&mark(vault)).map_err(failed)
     }
 
     /// Whether nothing may be signed for a vault.
@@ -103,12 +61,8 @@ impl FreezeStore {
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when that cannot be told: nothing may be signed then either.
     pub fn is_frozen(&self, vault: VaultId) -> Result<bool, Fault> {
-        let is_there = |path| match fs::symlink_metadata(path) {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(failed(error)),
-        };
-        Ok(is_there(self.path(None))? || is_there(self.path(Some(vault)))?)
+        let is_there = |vault| self.0.is_there(&mark(vault)).map_err(failed);
+        Ok(is_there(None)? || is_there(Some(vault))?)
     }
 
     /// What is frozen.
@@ -116,18 +70,11 @@ impl FreezeStore {
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when it cannot be read.
     pub fn list(&self) -> Result<Frozen, Fault> {
-        let entries = match fs::read_dir(self.folder()) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Frozen::default()),
-            Err(error) => return Err(failed(error)),
-        };
         let mut frozen = Frozen::default();
-        for entry in entries {
-            let name = entry.map_err(failed)?.file_name();
-            match name.to_str() {
-                Some(ALL) => frozen.all = true,
-                Some(name) => frozen.vaults.extend(name.parse::<VaultId>()),
-                None => {}
+        for name in self.0.all().map_err(failed)? {
+            match name.as_str() {
+                ALL => frozen.all = true,
+                name => frozen.vaults.extend(name.parse::<VaultId>()),
             }
         }
         frozen.vaults.sort_unstable();
@@ -138,7 +85,7 @@ impl FreezeStore {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
 
     use super::*;
 
@@ -180,9 +127,11 @@ mod tests {
         fs::remove_file(folder.path().join(FOLDER)).unwrap();
         store.freeze(Some(vault(1))).unwrap();
         let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o022;
-        assert_eq!(mode(store.folder()) | mode(store.path(Some(vault(1)))), 0);
+        let frozen = folder.path().join(FOLDER);
+        let marked = frozen.join(vault(1).to_string());
+        assert_eq!(mode(frozen.clone()) | mode(marked), 0);
         // A link to nowhere is there.
-        std::os::unix::fs::symlink("/nowhere", store.path(Some(vault(2)))).unwrap();
+        std::os::unix::fs::symlink("/nowhere", frozen.join(vault(2).to_string())).unwrap();
         assert!(store.is_frozen(vault(2)).unwrap());
     }
 }

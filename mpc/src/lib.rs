@@ -18,6 +18,7 @@ pub mod fuzz;
 pub mod identity;
 pub mod key_records;
 mod loaded_keys;
+mod marks;
 mod message;
 pub mod meter;
 #[cfg(feature = "simulation")]
