@@ -449,6 +449,32 @@ impl<P: Protocol> Client<P> {
         highest.ok_or_else(|| self.disagree(subject))
     }
 
+    /// The highest that as many nodes reach as have to agree, of what only grows: nodes are at different blocks, and two
+    /// questions at different moments.
+    ///
+    /// # Errors
+    /// [`CallError`]; also when too few of them say anything.
+    pub async fn reached<C: Call<P>, T: Ord>(
+        &self,
+        call: C,
+        take: impl Fn(&C::Answer) -> Option<T>,
+    ) -> Result<T, CallError<P::Refusal>> {
+        let subject = call.subject();
+        let (mut said, mut refusal) = (Vec::new(), None);
+        let same =
+            |one: &C::Answer, other: &C::Answer| take(one).is_some() && take(other).is_some();
+        for answer in self.voices(call, same).await? {
+            match answer {
+                Ok(answer) => said.extend(take(&answer)),
+                Err(one) => refusal = Some(one),
+            }
+        }
+        said.sort_unstable_by(|one, other| other.cmp(one));
+        let refusal = refusal.filter(|_| said.is_empty());
+        let none = || refusal.map_or_else(|| self.disagree(subject), CallError::Node);
+        said.into_iter().nth(self.agree() - 1).ok_or_else(none)
+    }
+
     /// That nodes do not agree about something.
     pub fn disagree(&self, subject: &str) -> CallError<P::Refusal> {
         let (chain, agree) = (self.chain(), self.agree());

@@ -148,12 +148,28 @@ pub async fn next_number(
     if !is_any(services, next.account).await.map_err(unread)? {
         return Ok(None);
     }
-    let open = open_rows(services, next, offered).await.map_err(unread)?;
+    let mut open = open_rows(services, next, offered).await.map_err(unread)?;
     if open.is_empty() {
         return Ok(None);
     }
     let said = next_number_of_witnesses(client, &next.account.address).await;
-    let first_unused = said.ok().flatten().unwrap_or_default();
+    let first_unused = match said {
+        Ok(first_unused) => first_unused.unwrap_or_default(),
+        Err(error) => {
+            // With another number than that of the refused one, what pays something else is no second payment.
+            open.retain(|refused| refused.is_same);
+            let may_be_used = |refused: &Refused| {
+                matches!(refused.holder, Holder::Nobody) && refused.number < offered
+            };
+            if open.iter().any(may_be_used) {
+                let reason = error.into_reason();
+                return Err(NumberBlocker::Wait(format!(
+                    "the same payment was refused, and it is not known whether its nonce is used by now: {reason}"
+                )));
+            }
+            0
+        }
+    };
     let (mut used, mut free, mut held) = (Vec::new(), Vec::new(), BTreeSet::new());
     for refused in open {
         match refused.holder {

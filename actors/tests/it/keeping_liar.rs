@@ -16,11 +16,10 @@ use covault_core::schema::wire::{
     self, create_signing_request_request::Type as Kind, signing_request, transaction_state::Status,
 };
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::net::TcpSocket;
 
 use crate::{
     evm_anvil::{Anvil, Way},
-    ports::free_port,
     rebroadcast::noted,
     tracker::{NOT_FINAL_MS, a_while, stuck, until, until_status},
     world::*,
@@ -42,6 +41,8 @@ struct Liar {
     hides: AtomicBool,
     /// It says that the account has sent so many.
     counts: AtomicU64,
+    /// It says nothing.
+    is_silent: AtomicBool,
     kept: Mutex<Vec<Value>>,
 }
 
@@ -54,6 +55,7 @@ impl Liar {
                 let is_kept = liar.swallows.load(Ordering::SeqCst);
                 let count = liar.counts.load(Ordering::SeqCst);
                 match call["method"].as_str().unwrap() {
+                    _ if liar.is_silent.load(Ordering::SeqCst) => Way::Lost,
                     "eth_sendRawTransaction" if liar.refuses_truly.load(Ordering::SeqCst) => {
                         liar.kept.lock().unwrap().push(call["params"].clone());
                         Way::Refused(NO_FUNDS)
@@ -107,13 +109,20 @@ async fn honest(anvil: &Anvil) -> (String, Arc<AtomicBool>) {
     (anvil.behind(way).await, silent)
 }
 
+/// A world in which what waits has time.
+fn patient() -> World {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 600_000;
+    world
+}
+
 async fn status(gateway: &Gateway, uuid: &str) -> signing_request::Status {
     details(gateway, uuid).await.status()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_one_of_two_nodes_refuses_and_sends_later__should_be_paid_once() {
-    let (anvil, world) = (Anvil::start().await, World::new());
+    let (anvil, world) = (Anvil::start().await, patient());
     let liar = Arc::new(Liar::default());
     let (bad, (good, silent)) = (liar.start(&anvil).await, honest(&anvil).await);
     let gateway = Anvil::start_on_all(&world, &[&bad, &good]).await;
@@ -160,7 +169,7 @@ async fn what_one_of_two_nodes_refuses_and_sends_later__should_be_paid_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_one_of_two_nodes_refuses__should_be_sent_to_the_other_one_once_that_is_back() {
-    let (anvil, world) = (Anvil::start().await, World::new());
+    let (anvil, world) = (Anvil::start().await, patient());
     let liar = Arc::new(Liar::default());
     let (bad, (good, silent)) = (liar.start(&anvil).await, honest(&anvil).await);
     let gateway = Anvil::start_on_all(&world, &[&bad, &good]).await;
@@ -183,7 +192,7 @@ async fn what_one_of_two_nodes_refuses__should_be_sent_to_the_other_one_once_tha
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_one_of_two_nodes_swallows__should_get_to_the_other_one_at_once() {
-    let (anvil, world) = (Anvil::start().await, World::new());
+    let (anvil, world) = (Anvil::start().await, patient());
     let liar = Arc::new(Liar::default());
     let (bad, (good, _)) = (liar.start(&anvil).await, honest(&anvil).await);
     let gateway = Anvil::start_on_all(&world, &[&bad, &good]).await;
@@ -197,7 +206,7 @@ async fn what_one_of_two_nodes_swallows__should_get_to_the_other_one_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_one_of_two_nodes_swallows_and_calls_final__should_get_to_the_other_one() {
-    let (anvil, world) = (Anvil::start().await, World::new());
+    let (anvil, world) = (Anvil::start().await, patient());
     let liar = Arc::new(Liar::default());
     let (bad, (good, silent)) = (liar.start(&anvil).await, honest(&anvil).await);
     let gateway = Anvil::start_on_all(&world, &[&bad, &good]).await;
@@ -255,7 +264,7 @@ async fn refused_by_both(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_payment_after_a_refused_one__should_have_its_number_whatever_one_of_two_nodes_says() {
-    let (anvil, world) = (Anvil::start().await, World::new());
+    let (anvil, world) = (Anvil::start().await, patient());
     let liar = Arc::new(Liar::default());
     let (gateway, address, _) = refused_by_both(&world, &anvil, &liar).await;
     liar.counts.store(1, Ordering::SeqCst);
@@ -277,7 +286,7 @@ async fn a_payment_after_a_refused_one__should_have_its_number_whatever_one_of_t
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_payment_that_is_mined_before_it_is_made_again__should_not_be_paid_twice() {
-    let (anvil, world) = (Anvil::start().await, World::new());
+    let (anvil, world) = (Anvil::start().await, patient());
     let liar = Arc::new(Liar::default());
     let (gateway, address, refused) = refused_by_both(&world, &anvil, &liar).await;
     liar.sends(&anvil).await;
@@ -322,10 +331,12 @@ async fn a_refused_payment_that_is_mined_before_it_is_made_again__should_not_be_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_one_node_refuses_while_the_other_is_away__should_fail_once_both_refuse() {
-    let (anvil, world) = (Anvil::start().await, World::new());
+    let (anvil, world) = (Anvil::start().await, patient());
     let (good, _) = honest(&anvil).await;
-    let port = free_port();
-    let away = format!("http://127.0.0.1:{port}");
+    // Bound, so that nobody else gets the port, and not listening yet.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let away = format!("http://{}", socket.local_addr().unwrap());
     let gateway = Anvil::start_on_all(&world, &[&good, &away]).await;
     let address = anvil.wallet(&gateway).await;
     let empty = json!([address, "0x0"]);
@@ -337,7 +348,7 @@ async fn what_one_node_refuses_while_the_other_is_away__should_fail_once_both_re
         signing_request::Status::Pending
     );
     // It is there again, and has never seen the transaction.
-    let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+    let listener = socket.listen(64).unwrap();
     anvil.behind_at(listener, |_| Way::Open);
     until(async || {
         world.pass(1_000);
@@ -387,7 +398,7 @@ async fn fails_as_paid(gateway: &Gateway, uuid: &str, refused: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_payment_that_its_refused_first_try_replaced__should_not_be_paid_a_second_time() {
-    let (anvil, world) = (Anvil::start().await, World::new());
+    let (anvil, world) = (Anvil::start().await, patient());
     let liar = Arc::new(Liar::default());
     let (gateway, address, refused) = refused_by_both(&world, &anvil, &liar).await;
     // With another limit: the double's signatures of the very same transaction are the same.
@@ -415,7 +426,7 @@ async fn a_payment_that_its_refused_first_try_replaced__should_not_be_paid_a_sec
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_payment_made_again__should_wait_while_another_one_has_its_refused_number() {
     for comes in [true, false] {
-        let (anvil, world) = (Anvil::start().await, World::new());
+        let (anvil, world) = (Anvil::start().await, patient());
         let liar = Arc::new(Liar::default());
         let (gateway, address, refused) = refused_by_both(&world, &anvil, &liar).await;
         let other = create(&gateway, other_payment(&address)).await.uuid;
@@ -443,7 +454,7 @@ async fn a_payment_made_again__should_wait_while_another_one_has_its_refused_num
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_payment_that_was_refused_far_ahead__should_be_paid_when_it_is_made_again_alone() {
-    let (anvil, world) = (Anvil::start().await, World::new());
+    let (anvil, world) = (Anvil::start().await, patient());
     let gateway = Anvil::start_on_all(&world, &[&honest(&anvil).await.0]).await;
     let address = anvil.wallet(&gateway).await;
     let empty = json!([address, "0x0"]);
@@ -464,7 +475,7 @@ async fn a_payment_that_was_refused_far_ahead__should_be_paid_when_it_is_made_ag
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_pays_something_else__should_go_on_while_one_node_hides_a_refused_transaction() {
-    let (anvil, world) = (Anvil::start().await, World::new());
+    let (anvil, world) = (Anvil::start().await, patient());
     let liar = Arc::new(Liar::default());
     let (gateway, address, refused) = refused_by_both(&world, &anvil, &liar).await;
     liar.sends(&anvil).await;
@@ -480,10 +491,58 @@ async fn what_pays_something_else__should_go_on_while_one_node_hides_a_refused_t
     fails_as_paid(&gateway, &again, &refused).await;
 }
 
-/// A store that counts questions.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_number_that_is_used__should_not_be_free_because_nodes_count_differently() {
+    let (anvil, world) = (Anvil::start().await, patient());
+    let liar = Arc::new(Liar::default());
+    let (gateway, address, refused) = refused_by_both(&world, &anvil, &liar).await;
+    liar.sends(&anvil).await;
+    anvil.mine(128).await;
+    // As nodes do, too, that are asked before and after a block.
+    liar.counts.store(3, Ordering::SeqCst);
+    let again = create(&gateway, send(&address)).await.uuid;
+    fails_as_paid(&gateway, &again, &refused).await;
+    assert_eq!(anvil.received().await, "0x5", "paid once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_number_that_may_be_used__should_not_be_given_while_a_node_is_silent() {
+    let (anvil, world) = (Anvil::start().await, patient());
+    let liar = Arc::new(Liar::default());
+    let (gateway, address, refused) = refused_by_both(&world, &anvil, &liar).await;
+    liar.sends(&anvil).await;
+    anvil.mine(128).await;
+    liar.is_silent.store(true, Ordering::SeqCst);
+    let again = create(&gateway, send(&address)).await.uuid;
+    waits_for(
+        &gateway,
+        &again,
+        "not known whether its nonce is used by now",
+    )
+    .await;
+    // What pays something else does not wait for the silent one.
+    let other = create(&gateway, other_payment(&address)).await.uuid;
+    assert_eq!(outcome(&gateway, &other).await.error, None);
+    anvil.mine(1).await;
+    assert_eq!(anvil.received().await, "0xb");
+    liar.is_silent.store(false, Ordering::SeqCst);
+    fails_as_paid(&gateway, &again, &refused).await;
+    assert_eq!(anvil.received().await, "0xb", "paid once");
+}
+
+/// A store that counts questions about refused numbers and who has them.
 struct CountingStore {
     inner: Arc<dyn Store>,
     questions: AtomicUsize,
+}
+
+impl CountingStore {
+    /// Others come as time passes.
+    fn count(&self, space: KeySpace) {
+        if matches!(space, KeySpace::RefusedNumber | KeySpace::NonceReservation) {
+            self.questions.fetch_add(1, Ordering::SeqCst);
+        }
+    }
 }
 
 #[async_trait]
@@ -493,24 +552,24 @@ impl StoreDouble for CountingStore {
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
-        self.questions.fetch_add(1, Ordering::SeqCst);
+        self.count(key.space);
         self.inner.get(key).await
     }
 
     async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
-        self.questions.fetch_add(1, Ordering::SeqCst);
+        self.count(space);
         self.inner.get_all(space, keys).await
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
-        self.questions.fetch_add(1, Ordering::SeqCst);
+        self.count(scan.space);
         self.inner.scan(scan).await
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_refusals__should_not_cost_the_next_payment_a_question_each() {
-    let (anvil, mut world) = (Anvil::start().await, World::new());
+    let (anvil, mut world) = (Anvil::start().await, patient());
     let store = Arc::new(CountingStore {
         inner: Arc::clone(&world.store),
         questions: AtomicUsize::new(0),
@@ -532,7 +591,7 @@ async fn a_thousand_refusals__should_not_cost_the_next_payment_a_question_each()
     let again = create(&gateway, send(&address)).await.uuid;
     assert_eq!(outcome(&gateway, &again).await.error, None);
     let questions = store.questions.load(Ordering::SeqCst) - before;
-    assert!(questions < 300, "{questions}");
+    assert!(questions < 100, "{questions}");
     // All are forgotten once its number is used for good.
     anvil.mine(128).await;
     until_status(&gateway, &again, Status::Final).await;
