@@ -175,10 +175,11 @@ pub trait SignerCluster: Send + Sync {
 
     /// Tells live holders of the generation of the approvals that an order carries, which has no transaction yet: those that
     /// hold such payments begin to count the time. `Some`: too few would sign it now, or not the client signer that it
-    /// names. Who does not answer within `patience` says so when it is to sign.
+    /// names.
     ///
     /// # Errors
-    /// When nobody could be asked.
+    /// With [`covault_core::fault::FaultCode::ApprovalsMissing`] where too few would sign it without more approvals, or
+    /// others. [`covault_core::fault::Class::Unavailable`] when too few said anything within `patience` to tell.
     async fn tell_of_approvals(
         &self,
         _order: &SigningOrder,

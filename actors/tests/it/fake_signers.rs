@@ -87,13 +87,17 @@ pub struct FakeSigners {
     pub wait_for_each: Mutex<std::time::Duration>,
     /// This many calls of `sign` are answered with overload.
     pub crowded: AtomicUsize,
+    /// While so many are left, calls of `sign` wait; 0: none waits.
+    pub crowd_stops_at: AtomicUsize,
     /// So many approvals an order has to show.
     pub wants: AtomicUsize,
     /// Until when signers hold what is approved, in milliseconds since the Unix epoch; 0: they do not.
     pub held_until_ms: AtomicU64,
     /// How often they were told of approvals.
     pub told: AtomicUsize,
-    /// They say that they hold it only when they are to sign.
+    /// So many times they cannot be told.
+    pub cannot_be_told: AtomicUsize,
+    /// They say that they hold it, or want more, only when they are to sign.
     pub tells_late: AtomicBool,
 }
 
@@ -265,6 +269,15 @@ impl NodeDisk {
 }
 
 impl FakeSigners {
+    /// Refuses what shows fewer approvals than they want.
+    fn has_enough(&self, shown: usize) -> Result<(), Fault> {
+        if shown >= self.wants.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let sentence = "signer-2 wants 2 of treasurer, controller, director";
+        Err(Fault::field("approvals", sentence).with_code(FaultCode::ApprovalsMissing))
+    }
+
     pub fn is_away(&self, node: &NodeId) -> bool {
         self.away.lock().unwrap().contains(node)
     }
@@ -419,13 +432,7 @@ impl SignerCluster for FakeSigners {
             }
             let shown = order.approvals.given.len();
             seen.approvals.insert(order.request, shown);
-            if shown < self.wants.load(Ordering::SeqCst) {
-                let fault = Fault::field(
-                    "approvals",
-                    "signer-2 wants 2 of treasurer, controller, director",
-                );
-                return Err(fault.with_code(FaultCode::ApprovalsMissing));
-            }
+            self.has_enough(shown)?;
         }
         let until_ms = self.held_until_ms.load(Ordering::SeqCst);
         if until_ms > order.issued_at_ms {
@@ -453,6 +460,10 @@ impl SignerCluster for FakeSigners {
         }
         if take(&self.failing) {
             return Err(Fault::unavailable("not enough signers: missing node-2"));
+        }
+        let left = |count: &AtomicUsize| count.load(Ordering::SeqCst);
+        while left(&self.crowded) > 0 && left(&self.crowded) == left(&self.crowd_stops_at) {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
         if take(&self.crowded) {
             let fault = Fault::unavailable("signers overloaded");
@@ -592,6 +603,12 @@ impl SignerCluster for FakeSigners {
             given.challenge(&id).expect("it is about this order");
         }
         self.told.fetch_add(1, Ordering::SeqCst);
+        if take(&self.cannot_be_told) {
+            return Err(Fault::unavailable("signers could not be told"));
+        }
+        if !self.tells_late.load(Ordering::SeqCst) {
+            self.has_enough(order.approvals.given.len())?;
+        }
         let until_ms = self.held_until_ms.load(Ordering::SeqCst);
         let held = until_ms > order.issued_at_ms && !self.tells_late.load(Ordering::SeqCst);
         Ok(held.then(|| SignerHold {

@@ -61,6 +61,7 @@ pub(super) fn check<'h>(
     now_ms: u64,
 ) -> Result<Result<Vec<&'h HoldingRule>, ClaimError>, redb::Error> {
     let mut applying = Vec::new();
+    let mut wanted = None;
     for rule in &hold.rules {
         if let Some((counter, amount, most)) = &rule.day
             && !windows.is_above(transaction, counter, *amount, *most, now_ms)?
@@ -73,7 +74,9 @@ pub(super) fn check<'h>(
             (Some(wants), Asked::ToSign) => {
                 return Ok(Err(ClaimError::ApprovalsMissing(wants.clone())));
             }
-            (Some(_), Asked::ToNote) => {}
+            (Some(wants), Asked::ToNote) => {
+                wanted.get_or_insert(wants);
+            }
         }
     }
     let known = transaction.open_table(KNOWN)?;
@@ -119,9 +122,11 @@ pub(super) fn check<'h>(
         shares.insert(person, rows.saturating_add(1))?;
         held.insert((&hold.intent, &rule.id), (age.time(now_ms), person))?;
     }
-    Ok(match longest {
-        Some(held) => Err(ClaimError::Held(held)),
-        None => Ok(applying),
+    Ok(match (longest, wanted) {
+        (Some(held), _) => Err(ClaimError::Held(held)),
+        // More of them are asked for before there is a transaction, which may be over before they come.
+        (None, Some(wants)) => Err(ClaimError::ApprovalsMissing(wants.clone())),
+        (None, None) => Ok(applying),
     })
 }
 

@@ -3,7 +3,11 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use covault_core::{fault::Fault, ids::SessionId, order::NodeId, order::SigningOrder};
+use covault_core::{
+    fault::{Class, Fault, FaultCode},
+    ids::SessionId,
+    order::{NodeId, SigningOrder},
+};
 use tokio::time::timeout;
 
 use super::{Cluster, ClusterInner, ExpectedReply, POLL_INTERVAL};
@@ -11,6 +15,9 @@ use crate::{
     envelope::EnvelopeKind,
     message::{OrderReply, SignOrderMsg, encode},
 };
+
+/// When those that had too much to do are told again, in milliseconds.
+const AGAIN_MS: u64 = 200;
 
 /// Until when signers hold a payment, as they say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,11 +31,13 @@ pub struct ClusterHold {
 impl Cluster {
     /// Tells all live `holders` of the approvals that `order` carries, which has no transaction yet
     /// ([`SigningOrder::tells_of_approvals`]). `Some`: fewer than `threshold` of them, or not the one that `must` take
-    /// part, would sign it now. Those that do not answer within `patience` are taken to hold nothing: they say so when
-    /// they are to sign.
+    /// part, would sign it now. Those that are not live are taken to hold nothing: they say so when they are to sign. Those
+    /// that have too much to do, or cannot say it now, are told again until `patience` is over.
     ///
     /// # Errors
-    /// When nobody could be asked.
+    /// With [`FaultCode::ApprovalsMissing`] where so many want more approvals, or others, that the rest are too few; but
+    /// not where one must take part whose own approval comes when it signs. [`Class::Unavailable`] when nobody could be
+    /// asked, or too few said anything to tell.
     pub async fn tell_of_approvals(
         &self,
         order: &SigningOrder,
@@ -57,15 +66,22 @@ impl ClusterInner {
         let mut silent: BTreeSet<NodeId> = holders.iter().copied().collect();
         silent.retain(|node| self.node_registry.live(node));
         let mut unsent = silent.clone();
+        // They are told again.
+        let mut busy: BTreeSet<NodeId> = BTreeSet::new();
         let began_ms = self.clock.now_ms();
+        let mut again_ms = began_ms;
         let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         let ends_ms = began_ms.saturating_add(patience_ms);
         let mut held: Vec<(u64, NodeId)> = Vec::new();
         let mut free: BTreeSet<NodeId> = BTreeSet::new();
+        let mut wants: Vec<String> = Vec::new();
+        let mut refused = 0_usize;
         let needed = usize::from(threshold);
+        let too_few =
+            |wants: &[String]| must.is_none() && holders.len().saturating_sub(wants.len()) < needed;
         while !silent.is_empty() {
             let is_enough = free.len() >= needed && must.is_none_or(|node| free.contains(&node));
-            if unsent.is_empty() && is_enough {
+            if unsent.is_empty() && (is_enough || too_few(&wants)) {
                 // The rest have been told as well.
                 break;
             }
@@ -73,6 +89,10 @@ impl ClusterInner {
             let left_ms = ends_ms.saturating_sub(now_ms);
             if left_ms == 0 {
                 break;
+            }
+            if now_ms >= again_ms {
+                again_ms = now_ms.saturating_add(AGAIN_MS);
+                unsent.append(&mut busy);
             }
             if !unsent.is_empty() {
                 let body = encode(&SignOrderMsg {
@@ -98,15 +118,42 @@ impl ClusterInner {
                         }
                     }
                 }
+                Ok(Some((node, 0, OrderReply::Busy))) if silent.contains(&node) => {
+                    busy.insert(node);
+                }
+                Ok(Some((node, 0, OrderReply::Refused(fault))))
+                    if silent.contains(&node) && *fault.class() == Class::Unavailable =>
+                {
+                    busy.insert(node);
+                }
                 Ok(Some((node, 0, OrderReply::Refused(fault)))) if silent.remove(&node) => {
                     // It says so again when it is to sign; others may sign without it.
                     tracing::info!(?node, ?fault, "a node does not note approvals");
+                    refused = refused.saturating_add(1);
+                    wants.extend(self.wanted_approvals(&node, &fault));
                 }
                 Ok(None) => return Err(Fault::bug("a call without an end")),
                 _ => {}
             }
         }
-        Ok(self.hold_of(held, holders.len(), needed, must))
+        if too_few(&wants) {
+            let missing = Fault::new(Class::Invalid, wants.join("; "));
+            return Err(missing.with_code(FaultCode::ApprovalsMissing));
+        }
+        // Who refuses it signs it at no time.
+        let rest = holders.len().saturating_sub(refused);
+        let hold = self.hold_of(held, rest, needed, must);
+        let is_certain = free.len() >= needed && must.is_none_or(|node| !silent.contains(&node));
+        if hold.is_none() && !is_certain && !silent.is_empty() {
+            // The one transaction that the request can sign would be built before it is known whether it is held.
+            let names = silent.iter().map(|node| self.node_registry.name(node));
+            let names: Vec<String> = names.collect();
+            return Err(Fault::unavailable(format!(
+                "signers could not be told of the approvals: no answer from {}",
+                names.join(", ")
+            )));
+        }
+        Ok(hold)
     }
 
     /// When enough of `all` holders sign of which these hold the payment until then.

@@ -13,7 +13,7 @@ use crate::{
     claims::ClaimError,
     envelope::EnvelopeHeader,
     message::{OrderReply, SignOrderMsg},
-    policy::HeldUntil,
+    policy::{HeldUntil, approvals_missing},
 };
 
 impl Node {
@@ -41,7 +41,8 @@ impl Node {
         tracing::warn!(node = %self.name, %request, %vault, network = network.name(), %until, %of, "payment held");
     }
 
-    /// Looks at the approvals of a request that has no transaction yet, and answers how long this node would hold it.
+    /// Looks at the approvals of a request that has no transaction yet, and answers how long this node would hold it, or
+    /// who has to approve it besides.
     /// Nothing is signed and no digest is claimed: the order shows none.
     pub(super) fn told_of_approvals(
         self: &Arc<Self>,
@@ -83,12 +84,18 @@ impl Node {
             return Ok(());
         };
         let node = Arc::clone(self);
+        let wants = hold.wants();
         self.runtime.spawn(async move {
             let _room = room;
             let held_until_ms = match node.claims.note_approvals(hold, now_ms).await {
                 Ok(()) => 0,
                 Err(ClaimError::Held(held)) => {
                     node.log_held(&held);
+                    // Its time runs while the others are asked.
+                    if let Some(wants) = wants {
+                        let fault = approvals_missing(&wants);
+                        return node.refuse(from, epoch, session, attempt, fault);
+                    }
                     held.until_ms
                 }
                 Err(error) => {

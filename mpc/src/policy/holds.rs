@@ -20,12 +20,12 @@ use super::{
     approvals::{ApplyingRule, ApprovalRequirement},
 };
 
-/// A rule that holds what an order pays.
+/// A rule that holds what an order pays, or, before there is a transaction, one that wants more people.
 #[derive(Clone, Debug)]
 pub(crate) struct HoldingRule {
     /// Tells it from other rules, whatever its hours.
     pub(crate) id: [u8; 32],
-    /// In hours.
+    /// In hours. 0: it holds nothing.
     pub(crate) hours: u64,
     /// Only what pays somebody new.
     pub(crate) only_new_recipients: bool,
@@ -72,6 +72,15 @@ pub struct HeldUntil {
     pub network: Network,
 }
 
+impl HoldCheck {
+    /// Who has to approve besides, by a rule that applies for certain.
+    pub(crate) fn wants(&self) -> Option<String> {
+        let certain = |rule: &&HoldingRule| rule.day.is_none();
+        let mut certain = self.rules.iter().filter(certain);
+        certain.find_map(|rule| rule.missing.clone())
+    }
+}
+
 impl Policy {
     /// Whether a rule holds payments.
     pub(crate) fn holds(&self) -> bool {
@@ -80,7 +89,8 @@ impl Policy {
     }
 
     /// What tells whether a verified order is held: one that [`Policy::check`] lets through, or one that has no
-    /// transaction yet ([`SigningOrder::tells_of_approvals`]). `None`: no rule that applies holds anything.
+    /// transaction yet ([`SigningOrder::tells_of_approvals`]). `None`: no rule that applies holds anything, and before
+    /// there is a transaction, none wants more approvals either.
     ///
     /// # Errors
     /// As [`Policy::check`], but for approvals that are missing.
@@ -91,7 +101,8 @@ impl Policy {
         payload: &Payload,
         now_ms: u64,
     ) -> Result<Option<HoldCheck>, Fault> {
-        if !self.holds() {
+        let is_told = order.tells_of_approvals();
+        if !self.holds() && !is_told {
             return Ok(None);
         }
         let own_wallets = order.own_recipients(root, payload)?;
@@ -104,26 +115,40 @@ impl Policy {
             own_wallets: &own_wallets,
         };
         let most_fee = match payload.pays_fee() {
-            true if order.tells_of_approvals() => U256::from(order.approvals.most_fee),
+            true if is_told => U256::from(order.approvals.most_fee),
             true => order.network.rules().most_fee(&order.unsigned)?,
             false => U256::ZERO,
         };
         // The fee that was approved may be above what this policy allows, and that of the transaction below.
         let verdict = match self.evaluate(&asked(most_fee)) {
-            Err(_) if order.tells_of_approvals() => self.evaluate(&asked(U256::ZERO))?,
+            Err(_) if is_told => self.evaluate(&asked(U256::ZERO))?,
             verdict => verdict?,
         };
-        if verdict.applying.iter().all(|it| it.rule.hold.is_none()) {
+        // For what is above a rule by that fee alone, nobody is asked too early.
+        let least = match is_told {
+            true => self.evaluate(&asked(U256::ZERO))?,
+            false => PolicyVerdict::default(),
+        };
+        let is_held = verdict.applying.iter().any(|it| it.rule.hold.is_some());
+        if !is_held && !least.asks() {
             return Ok(None);
         }
         order.approvals.check_bounds()?;
-        let fee = match order.tells_of_approvals() {
+        let fee = match is_told {
             true => U256::ZERO,
             false => most_fee,
         };
         let verified = self
             .approvers
             .verify(&order.approval(), &order.approvals, fee, now_ms)?;
+        let mut rules = verdict.holding(&verified);
+        if is_told {
+            rules.retain(|rule| rule.missing.is_none());
+            rules.extend(least.unmet(&verified));
+        }
+        if rules.is_empty() {
+            return Ok(None);
+        }
         let outflow = payload.outflow(order.network);
         let (vault, place) = (order.vault, &outflow.place);
         let others = outflow.spends.iter().filter_map(|it| it.recipient.as_ref());
@@ -139,7 +164,7 @@ impl Policy {
             network: order.network,
             recipients: others.map(|it| format!("{vault} {place} {it}")).collect(),
             has_unseen_recipients,
-            rules: verdict.holding(&verified),
+            rules,
         }))
     }
 }
@@ -157,32 +182,65 @@ fn intent(order: &SigningOrder) -> Result<[u8; 32], Fault> {
 impl PolicyVerdict<'_> {
     /// The rules that apply and hold what they apply to.
     fn holding(&self, verified: &VerifiedApprovals) -> Vec<HoldingRule> {
-        let holding = |ApplyingRule { rule, day }: &ApplyingRule<'_>| {
-            let hold = rule.hold?;
-            let counted = day.and_then(|(place, most)| Some((self.spending.get(place)?, most)));
-            let approved = verified.approved.iter().filter(|one| rule.takes(one));
-            Some(HoldingRule {
-                id: rule_id(rule),
-                hours: hold.hours,
-                only_new_recipients: hold.only_new_recipients,
-                of: rule.of.join(", "),
-                approved: approved.map(|one| one.person.clone()).collect(),
-                missing: rule.missing(verified),
-                day: counted.map(|(it, most)| (it.counter.name(), it.amount, most)),
-            })
-        };
-        self.applying.iter().filter_map(holding).collect()
+        let holding = self.applying.iter().filter(|it| it.rule.hold.is_some());
+        holding.map(|it| self.looked_up(it, verified)).collect()
+    }
+
+    /// The rules that apply and want more people.
+    fn unmet(&self, verified: &VerifiedApprovals) -> Vec<HoldingRule> {
+        let mut rules: Vec<_> = self.applying.iter().collect();
+        rules.retain(|it| it.rule.missing(verified).is_some());
+        let rules = rules.into_iter();
+        rules.map(|it| self.looked_up(it, verified)).collect()
+    }
+
+    /// What claims look up of a rule.
+    fn looked_up(
+        &self,
+        ApplyingRule { rule, day }: &ApplyingRule<'_>,
+        verified: &VerifiedApprovals,
+    ) -> HoldingRule {
+        let counted = day.and_then(|(place, most)| Some((self.spending.get(place)?, most)));
+        let approved = verified.approved.iter().filter(|one| rule.takes(one));
+        HoldingRule {
+            id: rule_id(rule),
+            hours: rule.hold.map_or(0, |hold| hold.hours),
+            only_new_recipients: rule.hold.is_some_and(|hold| hold.only_new_recipients),
+            of: rule.of.join(", "),
+            approved: approved.map(|one| one.person.clone()).collect(),
+            missing: rule.missing(verified),
+            day: counted.map(|(it, most)| (it.counter.name(), it.amount, most)),
+        }
     }
 }
 
-/// What claims know a rule by. One whose people, ways or amounts are changed is another rule; its hours are looked up.
+/// What claims know a rule by. One whose people, ways or amounts are changed is another rule; its hours are looked up. By
+/// what a policy file says: other words for people must not begin holds anew.
 fn rule_id(rule: &ApprovalRequirement) -> [u8; 32] {
-    let rule = ApprovalRequirement {
-        hold: None,
-        ..rule.clone()
-    };
-    let hash = Sha256::new().chain_update(b"covault/holding-rule");
-    hash.chain_update(rule.explain()).finalize().into()
+    let mut fields = vec![
+        format!("needs={}", rule.needs),
+        format!("synced_passkeys={}", rule.synced_passkeys),
+    ];
+    let networks = rule.networks.iter().flatten();
+    fields.extend(networks.map(|network| format!("networks={network}")));
+    let kinds = rule.kinds.iter().flatten();
+    fields.extend(kinds.map(|kind| format!("kinds={}", kind.name())));
+    let ways = rule.ways.iter().flatten();
+    fields.extend(ways.map(|way| format!("way={}", way.name())));
+    fields.extend(rule.of.iter().map(|person| format!("of={person}")));
+    if let Some((asset, most)) = &rule.above {
+        fields.push(format!("asset={asset}"));
+        let per_request = most.per_request.iter();
+        fields.extend(per_request.map(|most| format!("per_request={most}")));
+        let per_day = most.per_day.iter();
+        fields.extend(per_day.map(|most| format!("per_day={most}")));
+    }
+    let mut hash = Sha256::new().chain_update(b"covault/holding-rule");
+    for field in fields {
+        hash.update(u64::try_from(field.len()).unwrap_or(u64::MAX).to_le_bytes());
+        hash.update(field);
+    }
+    hash.finalize().into()
 }
 
 /// The refusal of what is held.

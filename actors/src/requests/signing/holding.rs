@@ -4,10 +4,11 @@
 use std::{sync::Arc, time::Duration};
 
 use covault_core::{
-    fault::{Fault, FaultCode},
+    fault::{Class, Fault, FaultCode},
     moment::utc,
     request::{RequestEvent, SigningRequest},
 };
+use ractor::ActorRef;
 use tokio::sync::watch;
 
 use super::{Msg, SigningState};
@@ -32,7 +33,7 @@ pub(super) async fn tell_of_approvals(
 ) -> Msg {
     let shares = in_use.borrow().of(request.network.curve()).cloned();
     let Some(KeyShares { generation, .. }) = shares else {
-        return Msg::ApprovalsTold(None);
+        return Msg::ApprovalsTold(Ok(None));
     };
     let now_ms = services.now_ms();
     let mut order = request.approval_notice(
@@ -42,7 +43,7 @@ pub(super) async fn tell_of_approvals(
     );
     // They may have expired since there were enough.
     if order.approvals.given.is_empty() {
-        return Msg::ApprovalsTold(None);
+        return Msg::ApprovalsTold(Ok(None));
     }
     // Signers hold what pays wallets of the same vault for no new recipient. Else they hold it for too long.
     if let Ok(own) = recipients::own(&services, &request, &[]).await {
@@ -52,29 +53,46 @@ pub(super) async fn tell_of_approvals(
     let client_signer = request.consent.rule.client_signer();
     let signers = &services.signers;
     let told = signers.tell_of_approvals(&order, session, &generation, client_signer, PATIENCE);
-    let hold = told.await.unwrap_or_else(|fault| {
-        tracing::warn!(request = %request.id, ?fault, "failed to tell signers of approvals");
-        None
-    });
-    Msg::ApprovalsTold(hold)
+    Msg::ApprovalsTold(match told.await {
+        Err(fault)
+            if fault.code() != FaultCode::ApprovalsMissing
+                && *fault.class() != Class::Unavailable =>
+        {
+            tracing::warn!(request = %request.id, ?fault, "failed to tell signers of approvals");
+            Ok(None)
+        }
+        told => told,
+    })
 }
 
 impl SigningState {
-    /// Signers hold it, so that it waits; or it goes on.
-    pub(super) async fn approvals_told(&mut self, hold: Option<SignerHold>) -> Result<(), Fault> {
+    /// Signers hold it or want more approvals, so that it waits; or it goes on.
+    pub(super) async fn approvals_told(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        told: Result<Option<SignerHold>, Fault>,
+    ) -> Result<(), Fault> {
+        if let Err(fault) = &told
+            && *fault.class() == Class::Unavailable
+        {
+            let reason = fault.message().to_owned();
+            return self.retry_build(myself, reason, u32::MAX).await;
+        }
         self.told = true;
         if !self.stored()?.request.has_approvals_to_tell() {
             return Ok(());
         }
-        match hold {
-            Some(SignerHold { until_ms, by }) => {
+        match told {
+            Ok(Some(SignerHold { until_ms, by })) => {
                 let until_ms = self.believed(until_ms);
                 let (by, until) = (by.join(", "), utc(until_ms));
                 let reason =
                     format!("held by {by} until {until}: until then any approver can reject it");
                 self.hold(reason, until_ms).await
             }
-            None => Ok(()),
+            Ok(None) => Ok(()),
+            // There is no transaction yet: people take longer than one is good on some chains.
+            Err(wants) => self.ask_people(&wants).await.map(|_| ()),
         }
     }
 

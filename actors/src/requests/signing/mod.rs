@@ -71,8 +71,8 @@ pub enum Msg {
         /// What.
         answer: Result<Vec<Signature>, Fault>,
     },
-    /// Signers were told of the approvals, and hold the payment or not.
-    ApprovalsTold(Option<SignerHold>),
+    /// Signers were told of the approvals, and hold the payment or not; or they want more of them.
+    ApprovalsTold(Result<Option<SignerHold>, Fault>),
     /// The nodes answered, and whether one of them may have the transaction.
     NodeAnswered(BroadcastOutcome, SendTry),
     /// What the nodes say of its transaction, of which nobody knew whether one has it.
@@ -396,7 +396,7 @@ impl Actor for SigningActor {
                     }
                 }
             }
-            Msg::ApprovalsTold(hold) => live.approvals_told(hold).await?,
+            Msg::ApprovalsTold(hold) => live.approvals_told(&myself, hold).await?,
             Msg::NodeAnswered(BroadcastOutcome::Accepted, _) => {
                 live.node_accepted().await?;
             }

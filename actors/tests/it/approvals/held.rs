@@ -103,6 +103,18 @@ async fn held__should_wait_as_a_row_before_it_is_built_and_go_on_after_a_restart
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn held__should_not_be_built_while_signers_cannot_be_told() {
+    let world = World::new();
+    let gateway = world.start().await;
+    held_for(&world, 5).await;
+    world.signers.cannot_be_told.store(5, Ordering::SeqCst);
+    approved_and_held(&world, &gateway, 20).await;
+    assert_eq!(world.signers.told.load(Ordering::SeqCst), 6);
+    assert_eq!(world.signers.requests(), 0);
+    assert_eq!(rows(&world, KeySpace::NonceReservation).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn held__should_end_when_one_who_may_approve_rejects_it() {
     let world = World::new();
     let gateway = world.start().await;

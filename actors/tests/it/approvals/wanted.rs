@@ -68,6 +68,46 @@ async fn signers__should_have_people_asked_again_with_the_same_transaction() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn signers__should_have_people_asked_again_before_there_is_a_transaction() {
+    let world = World::new();
+    let gateway = world.start().await;
+    // The vault wants fewer than its signers.
+    let vault = vault_with(&gateway, rule("manual", 1)).await;
+    let from = evm_wallet(&gateway, vault).await;
+    let [treasurer, _, director] = persons();
+    world.signers.wants.store(2, Ordering::SeqCst);
+    let uuid = create(&gateway, send(&from)).await.uuid;
+    let shown = waits(&gateway, &uuid).await;
+    let until = world.clock_ms() + HOUR;
+    approve(&gateway, &uuid, treasurer.approval(&shown, FEE, until))
+        .await
+        .unwrap();
+    let shown = waits(&gateway, &uuid).await;
+    assert_eq!(
+        shown.approval_wanted,
+        "approvals: signer-2 wants 2 of treasurer, controller, director"
+    );
+    assert_eq!(shown.remaining_approval_count, 1);
+    // A transaction would be over on some chains before the next one comes.
+    assert_eq!((world.signers.requests(), world.pending().await), (0, 0));
+    assert_eq!(rows(&world, KeySpace::NonceReservation).await, 0);
+    let other = create(&gateway, send(&from)).await.uuid;
+    let wanted = waits(&gateway, &other).await;
+    let given = [&treasurer, &director].map(|one| one.approval(&wanted, FEE, until));
+    let [first, second] = given;
+    approve(&gateway, &other, first).await.unwrap();
+    waits(&gateway, &other).await;
+    approve(&gateway, &other, second).await.unwrap();
+    assert_eq!(outcome(&gateway, &other).await.error, None);
+    // The number that it would have had is used by now, and it gets the next one.
+    approve(&gateway, &uuid, director.approval(&shown, FEE, until))
+        .await
+        .unwrap();
+    assert_eq!(outcome(&gateway, &uuid).await.error, None);
+    assert_eq!(world.evm.nonces(), [0, 1]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn signers__should_end_a_request_of_which_nobody_could_approve_more() {
     let world = World::new();
     let gateway = world.start().await;

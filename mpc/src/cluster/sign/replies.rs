@@ -189,6 +189,21 @@ impl ClusterInner {
         self.suspect(missed, failures);
     }
 
+    /// What a signer says that wants more approvals, or others; `None` where it refuses for another reason.
+    pub(in crate::cluster) fn wanted_approvals(
+        &self,
+        node: &NodeId,
+        fault: &Fault,
+    ) -> Option<String> {
+        let verb = match fault.code() {
+            FaultCode::ApprovalsMissing | FaultCode::Held { .. } => "",
+            _ if is_about_approvals(fault) => "refuses ",
+            _ => return None,
+        };
+        let name = self.node_registry.name(node);
+        Some(format!("{name} {verb}{}", fault.message()))
+    }
+
     pub(super) fn give_up(
         &self,
         holders: &[NodeId],
@@ -203,16 +218,8 @@ impl ClusterInner {
         }
         // With more approvals, or others (a higher fee, a later end), these might sign, and no more than can be done
         // without will not.
-        let others = |fault: &Fault| fault.path().is_some_and(|at| at.starts_with("approvals"));
-        let wants = failures.refusals().filter_map(|(node, fault)| {
-            let verb = match fault.code() {
-                FaultCode::ApprovalsMissing | FaultCode::Held { .. } => "",
-                _ if others(fault) => "refuses ",
-                _ => return None,
-            };
-            let name = self.node_registry.name(node);
-            Some(format!("{name} {verb}{}", fault.message()))
-        });
+        let refusals = failures.refusals();
+        let wants = refusals.filter_map(|(node, fault)| self.wanted_approvals(node, fault));
         let wants: Vec<String> = wants.collect();
         let for_good = failures.refusals().count().saturating_sub(wants.len());
         if !wants.is_empty() && for_good < verdict {
@@ -222,7 +229,7 @@ impl ClusterInner {
                 .filter_map(|(_, fault)| match fault.code() {
                     FaultCode::Held { until_ms } => Some(Some(until_ms)),
                     FaultCode::ApprovalsMissing => Some(None),
-                    _ => others(fault).then_some(None),
+                    _ => is_about_approvals(fault).then_some(None),
                 });
             let until_ms = code.collect::<Option<Vec<u64>>>().and_then(|mut until_ms| {
                 until_ms.sort_unstable();
@@ -254,4 +261,8 @@ impl ClusterInner {
         }
         self.node_registry.misbehaved(&culprits)
     }
+}
+
+fn is_about_approvals(fault: &Fault) -> bool {
+    fault.path().is_some_and(|at| at.starts_with("approvals"))
 }
