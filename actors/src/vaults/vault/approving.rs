@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use covault_core::{
     approval::ApprovalProof,
-    fault::{Class, ExecuteCode, Fault},
+    fault::{Class, ExecuteCode, Fault, FaultCode},
     ids::{RequestId, VaultId},
     networks::Payload,
     request::{
@@ -42,6 +42,8 @@ const PAGE: usize = 64;
 const MAX_PAUSE_MS: u64 = 60_000;
 /// When it looks again after the store could not be read or written, in milliseconds.
 const RETRY_MS: u64 = 5_000;
+/// So often a request is looked for of which nobody knows whether its approval is stored.
+const LOOKS: u32 = 8;
 
 /// An approval to be stored. Who makes one has checked its proof.
 pub struct NewApproval {
@@ -162,7 +164,11 @@ impl VaultState {
                 deadline_ms,
             };
             let moved = move_on(&services, request, event, Some(&command_commit));
-            let stored = contained(moved).await.map(|(approved, room)| {
+            let stored = contained(moved).await;
+            if stored.as_ref().is_err_and(is_unknown) {
+                look_again(&services, &actor, request);
+            }
+            let stored = stored.map(|(approved, room)| {
                 if let Some(room) = room {
                     // Where the vault has ended, the next one finds the request among the live ones.
                     let _ = actor.cast(Msg::Agreed(request, Box::new(room)));
@@ -207,8 +213,11 @@ impl VaultState {
         let (services, vault) = (Arc::clone(&self.services), self.vault.id);
         let actor = myself.clone();
         let task = tokio::spawn(async move {
-            let go_on = |request, room| {
-                let _ = actor.cast(Msg::Agreed(request, Box::new(room)));
+            let go_on = |request, room| match room {
+                Some(room) => {
+                    let _ = actor.cast(Msg::Agreed(request, Box::new(room)));
+                }
+                None => look_again(&services, &actor, request),
             };
             let ended = contained(expire(&services, vault, go_on)).await;
             let next = ended.unwrap_or_else(|fault| {
@@ -231,6 +240,22 @@ impl VaultState {
             self.awaits(myself, due_ms);
         }
     }
+}
+
+/// Whether what was to be stored may be stored.
+fn is_unknown(fault: &Fault) -> bool {
+    *fault.class() == Class::Unavailable && !matches!(fault.code(), FaultCode::Busy { .. })
+}
+
+/// Has a request looked for that may go on: it would have no actor until the vault starts again.
+fn look_again(services: &Arc<Services>, actor: &ActorRef<Msg>, request: RequestId) {
+    let (services, actor) = (Arc::clone(services), actor.clone());
+    tokio::spawn(async move {
+        for tries in 0..LOOKS {
+            tokio::time::sleep(services.backoff(tries)).await;
+            let _ = actor.cast(Msg::RestartDue(request));
+        }
+    });
 }
 
 /// Commits an event of a request that waits for people, made of the time that it has for signing from then on. With enough
@@ -364,12 +389,12 @@ pub fn not_waiting(state: &RequestState) -> Option<&'static str> {
     }
 }
 
-/// Ends the requests of a vault for which too few have agreed in time, and has those `go_on` that signers hold no longer.
-/// When the next one is due.
+/// Ends the requests of a vault for which too few have agreed in time, and has those `go_on` that signers hold no longer:
+/// with what they take up, or without it where nobody knows whether that was stored. When the next one is due.
 async fn expire(
     services: &Services,
     vault: VaultId,
-    go_on: impl Fn(RequestId, AdmissionPermit),
+    go_on: impl Fn(RequestId, Option<AdmissionPermit>),
 ) -> Result<Option<u64>, Fault> {
     let all = rows::awaiting_of(vault);
     let mut next = Some(Scan::prefix(all.space, &all.bytes, PAGE));
@@ -392,7 +417,7 @@ async fn expire(
             if request.consent.is_hold_over(services.now_ms()) {
                 let event = |deadline_ms| RequestEvent::HoldEnded { deadline_ms };
                 match move_on(services, id, event, None).await {
-                    Ok((_, Some(room))) => go_on(id, room),
+                    Ok((_, Some(room))) => go_on(id, Some(room)),
                     // People are asked again: it has another row, behind those that are looked at here.
                     Ok((request, None)) => {
                         let due_ms = request.consent.due_ms();
@@ -403,6 +428,9 @@ async fn expire(
                     Err(fault) => {
                         // There is no room for it now, or the store cannot be reached.
                         tracing::info!(request = %id, ?fault, "a request that is no longer held waits");
+                        if is_unknown(&fault) {
+                            go_on(id, None);
+                        }
                         again_ms = Some(services.now_ms().saturating_add(RETRY_MS));
                     }
                 }

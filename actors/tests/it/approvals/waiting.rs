@@ -94,7 +94,7 @@ async fn waiting__should_hold_no_place_and_be_listed_page_by_page() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn approvals__should_be_refused_while_signers_or_nodes_could_not_keep_up() {
     let mut world = World::new();
-    world.settings.signing_deadline_ms = 4_000;
+    world.settings.signing_deadline_ms = 40_000;
     let gateway = world.start().await;
     let manual = vault_with(&gateway, rule("manual", 2)).await;
     let from = evm_wallet(&gateway, manual).await;
@@ -105,7 +105,7 @@ async fn approvals__should_be_refused_while_signers_or_nodes_could_not_keep_up()
     let busy = |refused: Result<wire::SigningRequest, Fault>| {
         matches!(refused.unwrap_err().code(), FaultCode::Busy { .. })
     };
-    *world.signers.wait.lock().unwrap() = Duration::from_secs(3);
+    *world.signers.wait.lock().unwrap() = Duration::from_secs(30);
     // The first one sets nothing going.
     approve(&gateway, &uuid, treasurer.approval(&shown, FEE, until))
         .await
@@ -134,7 +134,8 @@ async fn approvals__should_be_refused_while_signers_or_nodes_could_not_keep_up()
     assert_eq!(waits.remaining_approval_count, 1);
     // What was refused can be repeated.
     places.add_permits(1_000);
-    while approve(&gateway, &uuid, last.clone()).await.is_err() {
+    while let Err(fault) = approve(&gateway, &uuid, last.clone()).await {
+        assert!(matches!(fault.code(), FaultCode::Busy { .. }), "{fault:?}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(outcome(&gateway, &uuid).await.error, None);
@@ -145,6 +146,8 @@ struct ClosedStore {
     inner: Arc<dyn Store>,
     armed: AtomicBool,
     closed: watch::Sender<bool>,
+    /// That commit is stored.
+    landed: watch::Sender<bool>,
 }
 
 #[async_trait::async_trait]
@@ -156,10 +159,15 @@ impl StoreDouble for ClosedStore {
     async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
         let mut writes = batch.writes().iter();
         let is_request = writes.any(|write| write.key.space == KeySpace::Request);
-        if is_request && self.armed.swap(false, Ordering::SeqCst) {
+        let is_it = is_request && self.armed.swap(false, Ordering::SeqCst);
+        if is_it {
             self.closed.send_replace(true);
         }
-        self.inner.commit(batch).await
+        let outcome = self.inner.commit(batch).await;
+        if is_it {
+            self.landed.send_replace(true);
+        }
+        outcome
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
@@ -180,6 +188,7 @@ async fn approvals__should_count_from_their_commit_on() {
         inner: Arc::clone(&world.store),
         armed: AtomicBool::new(false),
         closed: watch::channel(false).0,
+        landed: watch::channel(false).0,
     });
     let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
     let manual = vault_with(&gateway, rule("manual", 1)).await;
@@ -192,12 +201,11 @@ async fn approvals__should_count_from_their_commit_on() {
     store.armed.store(true, Ordering::SeqCst);
     let approving = approve(&gateway, &uuid, approval);
     let meanwhile = async {
-        let mut closed = store.closed.subscribe();
-        closed.wait_for(|closed| *closed).await.unwrap();
+        let mut landed = store.landed.subscribe();
+        landed.wait_for(|landed| *landed).await.unwrap();
         // It is committed, and not read again yet.
-        tokio::time::sleep(Duration::from_millis(200)).await;
         let asked = try_create(&gateway, request(send(&other)), None);
-        let refused = tokio::time::timeout(Duration::from_secs(5), asked).await;
+        let refused = tokio::time::timeout(Duration::from_secs(60), asked).await;
         store.closed.send_replace(false);
         let fault = refused.expect("it was let in").unwrap_err();
         assert_eq!(fault.class(), &Class::Unavailable, "{fault:?}");
@@ -205,6 +213,50 @@ async fn approvals__should_count_from_their_commit_on() {
     let (approved, ()) = tokio::join!(approving, meanwhile);
     approved.unwrap();
     assert_eq!(outcome(&gateway, &uuid).await.error, None);
+}
+
+/// A store whose next commit about what waits for people is taken, and its answer lost, once it is armed.
+struct MuteStore {
+    inner: Arc<dyn Store>,
+    armed: AtomicBool,
+}
+
+#[async_trait::async_trait]
+impl StoreDouble for MuteStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        let mut writes = batch.writes().iter();
+        let is_it = writes.any(|write| write.key.space == KeySpace::Awaiting);
+        let is_lost = is_it && self.armed.swap(false, Ordering::SeqCst);
+        self.inner.commit(batch).await?;
+        match is_lost {
+            true => Err(CommitError::Unavailable("no answer".into())),
+            false => Ok(()),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_people_approved__should_go_on_although_the_answer_of_the_store_was_lost() {
+    let world = World::new();
+    let store = Arc::new(MuteStore {
+        inner: Arc::clone(&world.store),
+        armed: AtomicBool::new(false),
+    });
+    let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    let manual = vault_with(&gateway, rule("manual", 1)).await;
+    let from = evm_wallet(&gateway, manual).await;
+    let uuid = create(&gateway, send(&from)).await.uuid;
+    let shown = details(&gateway, &uuid).await;
+    let approval = persons()[0].approval(&shown, FEE, world.clock_ms() + HOUR);
+    store.armed.store(true, Ordering::SeqCst);
+    let fault = approve(&gateway, &uuid, approval).await.unwrap_err();
+    assert_eq!(fault.class(), &Class::Unavailable);
+    assert_eq!(outcome(&gateway, &uuid).await.error, None);
+    assert_eq!(world.evm.nonces(), [0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
