@@ -345,6 +345,7 @@ async fn a_request__should_wait_on_when_signers_become_slower() {
     let address = evm_wallet(&gateway, vault).await;
     let left = || world.signers.crowded.load(Ordering::SeqCst);
     world.signers.crowded.store(10, Ordering::SeqCst);
+    world.signers.crowd_stops_at.store(5, Ordering::SeqCst);
     let made = create(&gateway, raw(&address)).await;
     let mut seen = 10;
     while left() > 5 {
@@ -359,6 +360,7 @@ async fn a_request__should_wait_on_when_signers_become_slower() {
     assert_eq!(shown.status(), Status::Pending);
     // Also over a restart.
     gateway.stop().await;
+    world.signers.crowd_stops_at.store(0, Ordering::SeqCst);
     let gateway = world.start().await;
     assert_eq!(outcome(&gateway, &made.uuid).await.error, None);
     assert_eq!(left(), 0);
@@ -404,17 +406,19 @@ async fn a_request__should_not_be_signed_once_its_transaction_has_expired() {
     ];
     for kind in transfers {
         world.signers.crowded.store(10, Ordering::SeqCst);
+        world.signers.crowd_stops_at.store(9, Ordering::SeqCst);
         let left = || world.signers.crowded.load(Ordering::SeqCst);
         let made = create(&gateway, kind).await;
         while left() == 10 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         world.pass(1_000_000);
+        world.signers.crowd_stops_at.store(0, Ordering::SeqCst);
         let failed = outcome(&gateway, &made.uuid).await;
         let reason = failed.error.unwrap().message;
         assert!(reason.contains("expired before it was signed"), "{reason}");
-        // No signer was asked again.
-        assert!(left() > 0, "{}", left());
+        // No signer was asked again, but perhaps by the session that had begun.
+        assert!(left() >= 8, "{}", left());
     }
     assert_eq!(world.solana.accepted(), 0);
 }

@@ -99,7 +99,7 @@ pub async fn until(gateway: &Gateway, wanted: impl Fn(&Vault) -> bool) -> Vault 
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    match tokio::time::timeout(Duration::from_secs(20), looking).await {
+    match tokio::time::timeout(Duration::from_secs(120), looking).await {
         Ok(vault) => vault,
         Err(_) => panic!("in vain: {:?}", view(gateway).await),
     }

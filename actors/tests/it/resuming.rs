@@ -164,7 +164,7 @@ async fn a_request__should_have_all_its_time_once_earlier_ones_have_actors() {
     gateway.stop().await;
     world.evm.down.store(false, Ordering::SeqCst);
     // Long enough for two signatures on a machine that has much else to do.
-    world.settings.signing_deadline_ms = 4_000;
+    world.settings.signing_deadline_ms = 8_000;
     let store = Arc::new(HeldReads {
         inner: Arc::clone(&world.store),
         hold: watch::channel(true).0,
@@ -173,10 +173,10 @@ async fn a_request__should_have_all_its_time_once_earlier_ones_have_actors() {
     evm_wallet(&gateway, vault).await;
     let late = signed_transfer(&gateway, &address).await;
     // The vault has not even found what comes before.
-    tokio::time::sleep(Duration::from_millis(4_500)).await;
+    tokio::time::sleep(Duration::from_millis(8_500)).await;
     store.hold.send_replace(false);
     // Now it has, and a thousand are before them.
-    tokio::time::sleep(Duration::from_millis(4_500)).await;
+    tokio::time::sleep(Duration::from_millis(8_500)).await;
     world.signers.silent.store(false, Ordering::SeqCst);
     for (nonce, one) in (0u64..).zip([early, late]) {
         let outcome = outcome(&gateway, &one.uuid).await;

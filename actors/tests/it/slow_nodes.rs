@@ -152,9 +152,9 @@ async fn a_crowd_on_a_slow_chain__should_leave_turns_for_other_tokens_and_for_ba
         world.settings.tracking_first_ms,
         world.settings.tracking_most_ms,
     ) = (60_000, 60_000);
-    // About 13 transfers a second.
-    let node = slow_node(4, Duration::from_millis(50)).await;
-    let chains = chains(ChainKey::evm(CHAIN), endpoints(vec![node], 1_000));
+    // About 6 transfers a second.
+    let node = slow_node(4, Duration::from_millis(100)).await;
+    let chains = chains(ChainKey::evm(CHAIN), endpoints(vec![node], 60_000));
     let gateway = world.start_with(Arc::clone(&world.store), chains).await;
     let crowded = evm_wallet(&gateway, vault(&gateway, "crowded").await).await;
     let quiet = evm_wallet(&gateway, vault(&gateway, "quiet").await).await;
@@ -182,7 +182,8 @@ async fn a_crowd_on_a_slow_chain__should_leave_turns_for_other_tokens_and_for_ba
         let shown = details(&gateway, &one.uuid).await;
         waiting += usize::from(shown.status() == Status::Pending);
     }
-    assert!(waiting > CROWD / 2, "{waiting} of {CROWD} wait");
+    // In the order in which they came, it would be after all of them.
+    assert!(waiting > CROWD / 10, "{waiting} of {CROWD} wait");
 }
 
 /// How many calls it has now, and how many it had at once at most.

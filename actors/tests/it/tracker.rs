@@ -47,12 +47,12 @@ pub async fn until_status(gateway: &Gateway, uuid: &str, status: Status) -> wire
             }
         }
     };
-    let found = tokio::time::timeout(Duration::from_secs(15), search).await;
+    let found = tokio::time::timeout(Duration::from_secs(120), search).await;
     found.unwrap_or_else(|_| panic!("never {status:?}"))
 }
 
 pub async fn until(so: impl AsyncFn() -> bool) {
-    for _ in 0..5_000 {
+    for _ in 0..60_000 {
         if so().await {
             return;
         }
