@@ -26,6 +26,11 @@ openapi:
 test *arguments:
     bash tests/run {{arguments}}
 
+# What is in deploy/: linted, then started with the debug build (`just test` installs the tools)
+deploy:
+    tests/deploy files
+    tests/deploy processes
+
 # Every test there is, also those that the suite leaves out because others do nearly the same
 test-long *arguments:
     cargo nextest run --profile long --workspace --locked --features cggmp24 --no-tests fail {{arguments}}
