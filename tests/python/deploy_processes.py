@@ -94,13 +94,31 @@ def call(base, token, operation, body):
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as refusal:
-        return json.load(refusal)
+        body = refusal.read()
+        try:
+            return json.loads(body)
+        except ValueError:
+            sys.exit(f"tests/deploy: {operation}: {refusal.code} {body[:200]}")
+
+
+def wallet(base, token, vault):
+    made = call(base, token, "createWallet", {"vaultUuid": vault, "networkType": "NETWORK_TYPE_EVM"})
+    return (made.get("details") or sys.exit(f"tests/deploy: createWallet: {made}"))["address"]
+
+
+def refused_payment(base, token, vault):
+    """A payment that no signer's policy allows, to the end."""
+    payment = {"chainId": "1", "from": wallet(base, token, vault), "to": "0x" + "11" * 20, "value": "1", "nonce": "0",
+               "gasFee": {"maxFee": "10", "maxPriorityFee": "1", "gasLimit": "21000"}}  # fmt: skip
+    asked = call(base, token, "createSigningRequest", {"broadcastTx": False, "evmSendNative": payment})
+    request = asked.get("signingRequest") or sys.exit(f"tests/deploy: createSigningRequest: {asked}")
+    done = call(base, token, "executeSigningRequests", {"uuid": request["uuid"]})
+    assert done.get("error") and not done.get("signatures"), done
 
 
 def first_signature(base, token, vault):
     """A wallet, a message, its signature: as the README's first example."""
-    made = call(base, token, "createWallet", {"vaultUuid": vault, "networkType": "NETWORK_TYPE_EVM"})
-    address = (made.get("details") or sys.exit(f"tests/deploy: createWallet: {made}"))["address"]
+    address = wallet(base, token, vault)
     content = base64.b64encode(b"hello").decode()
     asked = call(
         base, token, "createSigningRequest", {"evmMessage": {"chainId": 1, "from": address, "content": content}}
@@ -285,7 +303,7 @@ def image(rootfs):
         script = ROOT / "tests/support/read_only_root"
         process = Process(
             "image",
-            [script, rootfs, data, "/usr/local/bin/covault", "dev", "--data", "/data/dev", "--listen", "127.0.0.1:0"],
+            [script, rootfs, data, "", "/usr/local/bin/covault", "dev", "--data", "/data/dev", "--listen", "127.0.0.1:0"],
             folder,
         )
         told = data / "dev/dev.json"
