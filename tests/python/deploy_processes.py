@@ -2,6 +2,7 @@
 
     deploy_processes.py acl        three signers, `covault serve` and users.acl of deploy/redis/users
     deploy_processes.py image DIR  the rootfs of deploy/image, under chroot as uid 65532 with a read-only root
+    deploy_processes.py sign URL TOKEN-FILE VAULT   a first signature of a service that runs
 """
 
 import base64
@@ -319,6 +320,8 @@ def main():
             acl(covault)
         elif sys.argv[1:2] == ["image"] and len(sys.argv) == 3:
             image(sys.argv[2])
+        elif sys.argv[1:2] == ["sign"] and len(sys.argv) == 5:
+            first_signature(sys.argv[2], Path(sys.argv[3]).read_text().strip(), sys.argv[4])
         else:
             sys.exit(__doc__)
     finally:

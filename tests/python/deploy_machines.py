@@ -1,0 +1,280 @@
+"""docs/five-machines.md on five machines that are network namespaces, and two more for PostgreSQL and Prometheus.
+
+The configurations and the firewall are those that the guide prints, with this machine's paths in them. What systemd does there
+(users, credentials) is done by hand. As root: unshare --net --mount -- python deploy_machines.py COVAULT
+"""
+
+import json
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from deploy_processes import PATIENCE_S, ROOT, Process, run, say, until
+
+GUIDE = ROOT / "docs/five-machines.md"
+MACHINES = {
+    "signer-1": "10.20.0.11",
+    "signer-2": "10.20.0.12",
+    "signer-3": "10.20.0.13",
+    "orchestrator-1": "10.20.0.21",
+    "orchestrator-2": "10.20.0.22",
+    "db": "10.20.0.31",
+    "prometheus": "10.20.0.40",
+}
+SIGNERS = [name for name in MACHINES if name.startswith("signer")]
+ORCHESTRATORS = [name for name in MACHINES if name.startswith("orchestrator")]
+
+
+def block(containing):
+    """The indented block of the guide that has this line."""
+    blocks = re.findall(r"(?:^ {4}.*\n|^\n)+", GUIDE.read_text(), re.MULTILINE)
+    (found,) = [text for text in blocks if f"    {containing}\n" in text]
+    return "".join(line[4:] if line.strip() else "\n" for line in found.splitlines(keepends=True))
+
+
+def private(path, text):
+    path.write_text(text)
+    path.chmod(0o600)
+
+
+class Guide:
+    def __init__(self, covault, folder):
+        self.covault, self.folder = covault, Path(folder)
+        self.folder.chmod(0o755)
+        self.processes = []
+        self.shared = {name: secrets.token_hex(32) for name in ("cluster-secret", "webhook-key")}
+        self.passwords = self.folder / "bus"
+        self.passwords.mkdir(mode=0o700)
+        for name in (*SIGNERS, *ORCHESTRATORS, "operator"):
+            private(self.passwords / f"{name}.password", secrets.token_hex(32))
+
+    def connect(self):
+        """The network: a switch, and a cable to each machine."""
+        # The names of namespaces lie there; here they are this process's own.
+        run(["mount", "-t", "tmpfs", "run", "/run"])
+        run(["ip", "link", "add", "switch", "type", "bridge"])
+        run(["ip", "link", "set", "switch", "up"])
+        for number, (name, ip) in enumerate(MACHINES.items()):
+            run(["ip", "netns", "add", name])
+            run(["ip", "link", "add", f"port{number}", "type", "veth", "peer", "name", "eth0", "netns", name])
+            run(["ip", "link", "set", f"port{number}", "master", "switch", "up"])
+            for words in (("addr", "add", f"{ip}/24", "dev", "eth0"), ("link", "set", "eth0", "up"), ("link", "set", "lo", "up")):
+                run(["ip", "-n", name, *words])
+        hosts = self.folder / "hosts"
+        hosts.write_text(f"127.0.0.1 localhost\n{MACHINES['db']} db.example\n")
+        run(["mount", "--bind", hosts, "/etc/hosts"])
+
+    def at(self, machine, *command):
+        return ["ip", "netns", "exec", machine, *map(str, command)]
+
+    def start(self, name, machine, *command, **options):
+        self.processes.append(Process(name, self.at(machine, *command), self.folder, **options))
+
+    def environment(self, machine):
+        return {**os.environ, "CREDENTIALS_DIRECTORY": str(self.folder / machine / "credentials")}
+
+    def configure(self, machine, text, more):
+        for old, new in (*more, ("/etc/covault", f"{self.folder}/{machine}")):
+            assert old in text or old == "/etc/covault", f"{old} is not in the guide"
+            text = text.replace(old, new)
+        text = text.replace("PASSWORD", (self.passwords / f"{machine}.password").read_text())
+        private(self.folder / machine / "covault.toml", text)
+
+    def prepare(self, machine):
+        for folder in ("", "credentials", "data"):
+            (self.folder / machine / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def signer(self, name, pinned=None):
+        """Step 3, and with the keys of the others step 6."""
+        text = block("[signer]")
+        if pinned:
+            text = re.sub(r"orchestrators = \[\].*", f"orchestrators = {json.dumps(pinned[0])}", text)
+            text = re.sub(r"peers = \[\].*", f"peers = {json.dumps(pinned[1])}", text)
+        paths = [("/var/lib/covault-signer", f"{self.folder}/{name}/data"), ("10.20.0.11", MACHINES[name])]
+        self.configure(name, text, [*paths, ("signer-1", name)])
+
+    def make_signer(self, name):
+        self.prepare(name)
+        private(self.folder / name / "credentials/covault-passphrase", run(["openssl", "rand", "-base64", "24"]))
+        policy = (ROOT / "deploy/policy.toml").read_text().replace("\nmessages = false\n", "\nmessages = true\n")
+        (self.folder / name / "policy.toml").write_text(policy)
+        self.signer(name)
+        command = [self.covault, "node", "init", "--config", self.folder / name / "covault.toml"]
+        run(self.at(name, *command), env=self.environment(name))
+
+    def key_of(self, name):
+        return self.folder / name / "data/identity.pub"
+
+    def orchestrator(self, name):
+        """Step 4."""
+        self.prepare(name)
+        credentials = self.folder / name / "credentials"
+        for secret, text in {**self.shared, "store-url": self.store_url}.items():
+            private(credentials / secret, text)
+        self.configure(
+            name,
+            block("[serve]"),
+            [
+                ("/run/credentials/covault-orchestrator.service", str(credentials)),
+                ("/var/lib/covault-orchestrator", f"{self.folder}/{name}/data"),
+                ("10.20.0.21:9464", f"{MACHINES[name]}:9464"),
+                ("redis://orchestrator-1", f"redis://{name}"),
+                ('name = "orchestrator-1"', f'name = "{name}"'),
+            ],
+        )
+        self.start_orchestrator(name)
+        until(f"{name}'s identity", lambda: self.key_of(name).exists() or None, self.processes)
+
+    def start_orchestrator(self, name):
+        command = [self.covault, "serve", "--config", self.folder / name / "covault.toml"]
+        self.start(name, name, *command, env=self.environment(name))
+
+    def copy_tokens(self):
+        one, two = (self.folder / name / "data" for name in ORCHESTRATORS)
+        for token in ("platform-token", "admin-token"):
+            until(token, lambda: (one / token).exists() and (two / token).exists() or None, self.processes)
+        (process,) = [it for it in self.processes if it.name == ORCHESTRATORS[1]]
+        self.processes.remove(process)
+        process.process.terminate()
+        process.process.wait(PATIENCE_S)
+        for token in ("platform-token", "admin-token"):
+            shutil.copy(one / token, two / token)
+        self.start_orchestrator(ORCHESTRATORS[1])
+
+    def start_postgres(self):
+        folder, binaries = self.folder / "db", next(Path("/usr/lib/postgresql").glob("*/bin"))
+        folder.mkdir(mode=0o700)
+        password = secrets.token_hex(32)
+        private(folder / "password", password)
+        run(
+            ["openssl", "req", "-batch", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc",
+             "-subj", "/CN=db.example", "-addext", "subjectAltName=DNS:db.example", "-addext",
+             "basicConstraints=critical,CA:FALSE", "-keyout", folder / "key", "-out", folder / "crt"]
+        )  # fmt: skip
+        shutil.copy(folder / "crt", self.folder / "db.crt")
+        (self.folder / "db.crt").chmod(0o644)
+        run(["chown", "-R", "postgres:postgres", folder])
+        user = ["setpriv", "--reuid", "postgres", "--regid", "postgres", "--init-groups"]
+        run(
+            [*user, binaries / "initdb", "-D", folder / "data", "-U", "covault", "-E", "UTF8", "--locale", "C", "--no-sync",
+             "--auth", "scram-sha-256", "--pwfile", folder / "password"]
+        )  # fmt: skip
+        with (folder / "data/pg_hba.conf").open("a") as rules:
+            rules.write("hostssl all all 10.20.0.0/24 scram-sha-256\n")
+        settings = [
+            "--ssl=on", f"--ssl_cert_file={folder}/crt", f"--ssl_key_file={folder}/key",
+            "--unix_socket_directories=", f"--listen_addresses={MACHINES['db']}",
+        ]  # fmt: skip
+        self.start("postgres", "db", *user, binaries / "postgres", "-D", folder / "data", *settings)
+        ask = ["psql", "-h", MACHINES["db"], "-U", "covault", "-d", "postgres", "-c", "CREATE DATABASE covault"]
+
+        def database():
+            done = subprocess.run(
+                self.at("db", *ask), env={**os.environ, "PGPASSWORD": password}, capture_output=True, text=True
+            )
+            return True if done.returncode == 0 or "already exists" in done.stderr else None
+
+        until("PostgreSQL", database, self.processes)
+        self.store_url = f"postgres://covault:{password}@db.example/covault?sslrootcert={self.folder}/db.crt"
+
+    def start_redis(self):
+        """Step 5."""
+        users = [f"{name}={self.key_of(name)}" for name in (*ORCHESTRATORS, *SIGNERS)]
+        (self.folder / "users.acl").write_text(run([ROOT / "deploy/redis/users", self.passwords, *users]))
+        text = (ROOT / "deploy/redis/covault-redis.conf").read_text()
+        text = text.replace("bind 127.0.0.1 -::1", f"bind {MACHINES['orchestrator-1']}")
+        (self.folder / "redis.conf").write_text(
+            text.replace("/etc/covault-redis/users.acl", str(self.folder / "users.acl"))
+        )
+        self.start("redis", "orchestrator-1", "redis-server", self.folder / "redis.conf")
+
+    def ceremony(self):
+        """Step 6: everybody compares fingerprints; then each pins the keys of the others."""
+        line = {name: " ".join(self.key_of(name).read_text().split()[:2]) for name in (*SIGNERS, *ORCHESTRATORS)}
+        fingerprints = {run(["ssh-keygen", "-l", "-f", self.key_of(name)]).split()[1] for name in line}
+        assert len(fingerprints) == 5, fingerprints
+        rules = self.folder / "nftables.conf"
+        rules.write_text(block("table inet filter {"))
+        for name in SIGNERS:
+            self.signer(name, ([line[it] for it in ORCHESTRATORS], [line[it] for it in SIGNERS if it != name]))
+            config = self.folder / name / "covault.toml"
+            run(self.at(name, self.covault, "config", "check", "--role", "signer", config))
+            run(self.at(name, "nft", "-f", rules))
+            self.start(name, name, self.covault, "signer", "--config", config, env=self.environment(name))
+
+    def admin(self, *words):
+        config = self.folder / "orchestrator-1/covault.toml"
+        command = self.at("orchestrator-1", self.covault, *words, "--config", config)
+        return run(command, env=self.environment("orchestrator-1"))
+
+    def first_vault(self):
+        """Step 7."""
+        waiting = lambda: len(json.loads(self.admin("node", "list", "--json"))["wantToJoin"]) == 3 or None  # noqa: E731
+        until("three nodes that want to join", waiting, self.processes)
+        for name in SIGNERS:
+            self.admin("node", "admit", self.key_of(name), "--name", name)
+        until("three live nodes", self.live, self.processes)
+        keys = ",".join(str(self.key_of(name)) for name in SIGNERS)
+        made = self.admin(
+            "vault", "create", "--name", "treasury", "--threshold", "2", "--signers", keys, "--approvals", "automatic"
+        )
+        return made.strip().splitlines()[-1]
+
+    def live(self):
+        nodes = json.loads(self.admin("node", "list", "--json"))["nodes"]
+        return True if sum(node["live"] for node in nodes) == 3 else None
+
+    def sign(self, machine, vault):
+        token = self.folder / "orchestrator-1/data/platform-token"
+        script = Path(__file__).with_name("deploy_processes.py")
+        run(self.at(machine, sys.executable, script, "sign", "http://127.0.0.1:8080", token, vault))
+
+    def reaches(self, machine, address, port):
+        """Whether a connection is made within two seconds."""
+        program = f"import socket; socket.create_connection(('{address}', {port}), 2)"
+        done = subprocess.run(self.at(machine, sys.executable, "-c", program), capture_output=True)
+        return done.returncode == 0
+
+    def check_firewall(self):
+        for signer in SIGNERS:
+            assert self.reaches(signer, MACHINES["orchestrator-1"], 6379), f"{signer} does not reach the bus"
+            assert self.reaches("prometheus", MACHINES[signer], 9464), f"Prometheus does not reach {signer}"
+        others = [(MACHINES["db"], 5432), (MACHINES["orchestrator-2"], 9464), (MACHINES["signer-2"], 9464)]
+        for address, port in others:
+            assert not self.reaches("signer-1", address, port), f"signer-1 reaches {address}:{port}"
+        for machine in ("orchestrator-1", "signer-2"):
+            assert not self.reaches(machine, MACHINES["signer-1"], 9464), f"{machine} reaches signer-1"
+
+
+def main(covault):
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="covault-machines-") as folder:
+        guide = Guide(covault, folder)
+        guide.connect()
+        guide.start_postgres()
+        for name in SIGNERS:
+            guide.make_signer(name)
+        for name in ORCHESTRATORS:
+            guide.orchestrator(name)
+        guide.copy_tokens()
+        guide.start_redis()
+        guide.ceremony()
+        vault = guide.first_vault()
+        for name in ORCHESTRATORS:
+            guide.sign(name, vault)
+        guide.check_firewall()
+        seconds = round(time.monotonic() - begun)
+        say(f"docs/five-machines.md: five namespaces sign {seconds} s after the first command, and signers reach Redis alone")
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    finally:
+        Process.end_all()
