@@ -243,8 +243,9 @@ class Guide:
 
     def check_firewall(self):
         for signer in SIGNERS:
-            assert self.reaches(signer, MACHINES["orchestrator-1"], 6379), f"{signer} does not reach the bus"
-            assert self.reaches("prometheus", MACHINES[signer], 9464), f"Prometheus does not reach {signer}"
+            bus = MACHINES["orchestrator-1"]
+            until(f"{signer} to reach the bus", lambda: self.reaches(signer, bus, 6379) or None)
+            until(f"Prometheus to reach {signer}", lambda: self.reaches("prometheus", MACHINES[signer], 9464) or None)
         others = [(MACHINES["db"], 5432), (MACHINES["orchestrator-2"], 9464), (MACHINES["signer-2"], 9464)]
         for address, port in others:
             assert not self.reaches("signer-1", address, port), f"signer-1 reaches {address}:{port}"
