@@ -14,6 +14,7 @@ mod files;
 mod grpc;
 mod health;
 mod http;
+mod identities;
 mod listeners;
 mod metrics;
 mod openapi;

@@ -27,7 +27,7 @@ use covault_mpc::{
     pool::CpuPool,
     preprocess::Watermarks,
 };
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::SecretString;
 use tokio::{signal::unix::Signal, sync::watch};
 
 use crate::{
@@ -41,8 +41,8 @@ use crate::{
     callback::HttpCallback,
     chain_nodes,
     config::{
-        self, CallbackSettings, Config, PrivateKey, ProcessRole, RateLimits, ServeSettings,
-        SignerSettings, StoreKind,
+        self, CallbackSettings, Config, ProcessRole, RateLimits, ServeSettings, SignerSettings,
+        StoreKind,
     },
     console, files, grpc,
     http::{
@@ -99,61 +99,6 @@ pub fn redis_bus(url: &str) -> anyhow::Result<Arc<dyn Bus>> {
     adapters::redis_bus(url, NAMESPACE)
 }
 
-/// Loads an identity, or makes it on first start; its public half is next to it.
-///
-/// # Errors
-/// When the files can be neither read nor made.
-pub fn identity(path: &Path, comment: &str) -> anyhow::Result<Arc<NodeIdentity>> {
-    if let Some(folder) = path.parent() {
-        files::make_folder(folder)?;
-    }
-    let identity = if path.exists() {
-        load_identity(path)?
-    } else {
-        let identity = NodeIdentity::generate(&OsEntropy);
-        identity.save(path).map_err(explain)?;
-        tracing::info!(path = %path.display(), "created a new identity");
-        identity
-    };
-    let public = public_key_path(path);
-    let line = format!("{}\n", identity.openssh_line(comment));
-    if std::fs::read_to_string(&public).ok().as_deref() != Some(line.as_str()) {
-        files::write_public(&public, line.as_bytes())?;
-    }
-    Ok(Arc::new(identity))
-}
-
-/// The identity of a signer node: a client signer's key is where its configuration has it, and is not made.
-///
-/// # Errors
-/// When it cannot be read or made.
-pub fn signer_identity(config: &Config, name: &str) -> anyhow::Result<Arc<NodeIdentity>> {
-    match config.client_signer.private_key() {
-        None => identity(&config.signer.identity_file(), name),
-        Some(_) => existing_identity(config).map(Arc::new),
-    }
-}
-
-/// The same, which is not made in any case.
-///
-/// # Errors
-/// When it cannot be read.
-pub fn existing_identity(config: &Config) -> anyhow::Result<NodeIdentity> {
-    let password = config.client_signer.password();
-    match config.client_signer.private_key() {
-        None => load_identity(&config.signer.identity_file()),
-        Some(PrivateKey::File(path)) => {
-            NodeIdentity::load_encrypted(&path, password.as_ref()).map_err(explain)
-        }
-        Some(PrivateKey::Text(pem)) => {
-            let pem = pem.expose_secret().as_bytes();
-            NodeIdentity::from_openssh(pem, password.as_ref()).map_err(|problem| {
-                anyhow::anyhow!("ssh.private-key (client_signer.private_key) {problem}")
-            })
-        }
-    }
-}
-
 /// What makes a node a client signer.
 ///
 /// # Errors
@@ -168,21 +113,6 @@ pub fn client_signer(
         vault,
         callback: Arc::new(callback),
     })
-}
-
-/// Loads an existing identity.
-///
-/// # Errors
-/// When the file is missing, readable by others, or none.
-pub fn load_identity(path: &Path) -> anyhow::Result<NodeIdentity> {
-    NodeIdentity::load(path).map_err(explain)
-}
-
-/// `identity` -> `identity.pub`.
-pub fn public_key_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_os_string();
-    name.push(".pub");
-    PathBuf::from(name)
 }
 
 /// Threads for the cryptography of one node of `nodes` on this machine.

@@ -30,7 +30,7 @@ use crate::{
     adapters::OsEntropy,
     api::auth::new_token,
     config::{Config, ConsoleSettings},
-    files, metrics, shutdown,
+    files, identities, metrics, shutdown,
     wiring::{self, ApiListeners, SignerParts, TokenPair},
 };
 
@@ -131,7 +131,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     config.serve.data_dir = args.data.join("orchestrator");
     let this_machine = ["127.0.0.0/8", "::1/128"].map(str::to_owned);
     config.webhooks.allow.extend(this_machine);
-    let identity = wiring::identity(&config.serve.identity_file(), "covault-orchestrator")?;
+    let identity = identities::identity(&config.serve.identity_file(), "covault-orchestrator")?;
     let tokens = wiring::tokens(&config.serve)?;
     let bus = match &args.redis {
         Some(url) => wiring::redis_bus(url)?,
@@ -229,7 +229,7 @@ impl SignerNodes {
         bus: Arc<dyn Bus>,
         orchestrator: NodeId,
     ) -> anyhow::Result<()> {
-        let identity = wiring::identity(&folder.join("identity"), &name)?;
+        let identity = identities::identity(&folder.join("identity"), &name)?;
         let passphrase =
             files::secret_or_new(&folder.join("passphrase"), || new_token(&OsEntropy))?;
         self.ids.push(identity.id());

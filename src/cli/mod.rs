@@ -11,6 +11,7 @@ mod config;
 mod deposits;
 mod dev;
 mod doctor;
+mod health;
 mod node;
 mod openapi;
 mod policy;
@@ -88,6 +89,7 @@ enum Command {
     Recover(recover::Args),
     Status(status::Args),
     Doctor(doctor::Args),
+    Health(health::Args),
     /// Configuration files: check one, print the settings in force.
     #[command(subcommand)]
     Config(config::Command),
@@ -136,6 +138,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Openapi(args) => return openapi::run(&args),
         Command::Status(args) => Box::pin(status::run(args)),
         Command::Doctor(args) => Box::pin(doctor::run(args)),
+        Command::Health(args) => Box::pin(health::run(args)),
         Command::Config(command) => return config::run(command),
         Command::Completions(args) => return completions::completions(&args),
         Command::Man(args) => return completions::man(&args),

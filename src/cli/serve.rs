@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use crate::{
     chain_nodes,
     config::{Config, ProcessRole},
-    files, metrics,
+    files, identities, metrics,
     protect::ProcessProtection,
     shutdown,
     wiring::{self, ApiListeners},
@@ -52,7 +52,7 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
     };
     let console = config.cluster.roles.serve_api().then_some(&config.console);
     let listeners = ApiListeners::bind(&serve.listen, |_| grpc, console, &config.tls).await?;
-    let identity = wiring::identity(&serve.identity_file(), "covault-orchestrator")?;
+    let identity = identities::identity(&serve.identity_file(), "covault-orchestrator")?;
     let tokens = wiring::tokens(serve)?;
     let bus = wiring::redis_bus(&config.bus.redis_url)?;
     let running = wiring::orchestrator(&config, bus, identity, &tokens).await?;
@@ -62,7 +62,7 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
         console = listeners.console.as_ref().map(|(_, place)| place.origin.as_str()),
         tls = listeners.tls.is_some(),
         platform_token_file = %serve.platform_token_file().display(),
-        identity = %wiring::public_key_path(&serve.identity_file()).display(),
+        identity = %identities::public_key_path(&serve.identity_file()).display(),
         roles = ?config.cluster.roles,
         id = %running.gateway.orchestrator(),
         "the orchestrator is up"

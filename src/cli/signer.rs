@@ -22,7 +22,7 @@ use super::node;
 use crate::{
     config::{CallbackSettings, Config, SignerSettings},
     files::{self, FolderLock},
-    health, metrics,
+    health, identities, metrics,
     passphrase::{self, Passphrase},
     protect::ProcessProtection,
     resumption::MachineWatch,
@@ -110,7 +110,7 @@ async fn prepare(file: Option<&Path>, asks: bool) -> anyhow::Result<Option<Signe
     signer.check_secure()?;
     let _folder_lock = files::lock_node_folder(&signer.data_dir)?;
     let policy = wiring::policy(signer)?;
-    let identity = wiring::signer_identity(&config, &signer.name)?;
+    let identity = identities::signer_identity(&config, &signer.name)?;
     let passphrase = passphrase::obtain(signer, &node::keyring(signer))?;
     let orchestrators = nodes("signer.orchestrators", &signer.orchestrators, &mut stop);
     let Some(orchestrators) = orchestrators.await? else {

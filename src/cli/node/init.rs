@@ -7,7 +7,7 @@ use covault_mpc::shares::age_file::AgeShareStore;
 use super::print_line;
 use crate::{
     config::{Config, SignerSettings},
-    files, passphrase, wiring,
+    files, identities, passphrase, wiring,
 };
 
 /// Make a signer node: its identity, and a keyring encrypted with a passphrase.
@@ -34,7 +34,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let has_key = config.client_signer.private_key().is_some();
     let keyring = keyring(signer);
     let line = if (has_key || signer.identity_file().exists()) && keyring.exists() {
-        let line = wiring::existing_identity(&config)?.openssh_line(name);
+        let line = identities::existing_identity(&config)?.openssh_line(name);
         eprintln!(
             "the node in {} already exists; nothing was changed",
             signer.data_dir.display()
@@ -45,7 +45,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         let passphrase = passphrase::obtain(signer, &keyring)?;
         AgeShareStore::open(&signer.data_dir, &passphrase.secret, passphrase.work_factor)
             .map_err(wiring::explain)?;
-        let line = wiring::signer_identity(&config, name)?.openssh_line(name);
+        let line = identities::signer_identity(&config, name)?.openssh_line(name);
         eprintln!(
             "created the node in {}; without its passphrase its shares are lost",
             signer.data_dir.display()

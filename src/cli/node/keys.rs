@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use covault_mpc::attest::KeyStatements;
 
 use super::print_line;
-use crate::{config::Config, wiring};
+use crate::{config::Config, identities, wiring};
 
 /// Print the node's identity key, and its signed statements about the keys that it holds shares of.
 ///
@@ -26,7 +26,7 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<()> {
     let (config, _) = Config::load_for_signer(args.config.as_deref())?;
     let signer = &config.signer;
-    let identity = wiring::existing_identity(&config)?;
+    let identity = identities::existing_identity(&config)?;
     let found = KeyStatements::load(&signer.data_dir, &identity.id()).map_err(wiring::explain)?;
     if args.json {
         print_line(serde_json::to_string_pretty(&found)?);

@@ -10,8 +10,9 @@ use super::keyring;
 use crate::{
     config::Config,
     files,
+    identities::existing_identity,
     passphrase::{self, Passphrase},
-    wiring::{existing_identity, explain},
+    wiring::explain,
 };
 
 /// Put shares back into a node's folder, from backups of its own.

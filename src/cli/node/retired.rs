@@ -5,11 +5,7 @@ use std::path::PathBuf;
 use covault_mpc::shares::{ShareStore as _, age_file::AgeShareStore, backup};
 
 use super::{keyring, print_line};
-use crate::{
-    config::Config,
-    files, passphrase,
-    wiring::{existing_identity, explain},
-};
+use crate::{config::Config, files, identities::existing_identity, passphrase, wiring::explain};
 
 /// List the shares of a node that later generations have replaced, and export them for recovery.
 ///
