@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use axum::{Router, extract::State, http::header, response::IntoResponse, routing::get};
 use covault_actors::{
     chain_rpc::EndpointHealth,
-    gateway::{BacklogCounts, FollowCounts, Gateway},
+    gateway::{BacklogCounts, FollowCounts, Gateway, WebhookCounts},
     port::{NodeHalt, NodeView},
 };
 use covault_core::deposit::transfer::FollowedChain;
@@ -119,6 +119,7 @@ pub fn orchestrator_gauges(gateway: Gateway, bus: Arc<dyn Bus>) -> GaugeCollecto
             text.shares(gateway.vault_share());
             text.stuck(&gateway.backlog());
             text.deposits(&gateway.follows());
+            text.webhooks(&gateway.webhook_counts());
             match gateway.unowned_chains().await {
                 Ok(chains) => text.unowned(&chains),
                 Err(fault) => tracing::warn!(?fault, "metrics without who follows the chains"),
@@ -202,6 +203,23 @@ impl PrometheusText {
         for (chain, counts) in follows {
             let stopped = u8::from(counts.is_stopped);
             self.sample(name, &[("chain", &chain.to_string())], stopped);
+        }
+    }
+
+    fn webhooks(&mut self, counts: &WebhookCounts) {
+        let name = "covault_webhooks_total";
+        self.family_of("counter", name, "What came of webhooks that were sent");
+        for (which, count) in [
+            ("delivered", counts.delivered),
+            ("failed", counts.failed),
+            ("dead", counts.dead),
+        ] {
+            self.sample(name, &[("result", which)], count);
+        }
+        if let Some(waiting) = counts.waiting {
+            let name = "covault_webhooks_waiting";
+            self.family(name, "Events that are to be sent to webhooks");
+            self.sample(name, &[], waiting);
         }
     }
 

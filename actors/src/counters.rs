@@ -22,6 +22,21 @@ pub struct Counters {
     /// The transactions that are followed, by chain.
     pub transactions: Mutex<BTreeMap<ChainKey, OpenTransactions>>,
     follows: Mutex<BTreeMap<FollowedChain, FollowCounts>>,
+    /// What came of webhooks that this process has sent.
+    pub webhooks: Mutex<WebhookCounts>,
+}
+
+/// What came of webhooks that this process has sent since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WebhookCounts {
+    /// The receiver has them.
+    pub delivered: u64,
+    /// Tries that have failed.
+    pub failed: u64,
+    /// They were given up.
+    pub dead: u64,
+    /// Events that are due or wait for their next try, of all receivers; `None`: another process sends them.
+    pub waiting: Option<u64>,
 }
 
 /// How far this process has followed the blocks of a chain for deposits.

@@ -18,6 +18,7 @@ use crate::{
         Batch, CommitError, Key, KeySpace, Precondition, Scan,
         rows::{self, OutboxRow, ReservationExpiry},
     },
+    webhooks::expiry,
 };
 
 /// How often it looks.
@@ -77,6 +78,11 @@ impl Actor for RetentionJob {
                 let services = &here;
                 if let Err(fault) = idempotency::delete_expired(services).await {
                     tracing::warn!(?fault, "failed to delete old idempotency records");
+                }
+                if let Some(now_ms) = confirmed_ms
+                    && let Err(fault) = expiry::delete_old(services, now_ms).await
+                {
+                    tracing::warn!(?fault, "failed to delete old webhook events");
                 }
                 if let Some(now_ms) = confirmed_ms
                     && let Err(fault) = free_expired_reservations(services, now_ms).await

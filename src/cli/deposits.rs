@@ -1,6 +1,6 @@
 //! `covault deposits`: the blocks that are followed for deposits.
 
-use covault_actors::operations::RescanDeposits;
+use covault_actors::operations::{RescanDeposits, RestartDeposits};
 use covault_core::schema::admin;
 
 use super::{client::ConnectionArgs, print_line};
@@ -24,31 +24,68 @@ pub enum Command {
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
+    /// Follow a chain anew from a block on, after its nodes have gone to another chain of blocks below one that was final.
+    ///
+    /// Find out first which of the two is right. Transfers that were not final are told as reverted, and those of the new
+    /// blocks as any others. What was told as final stays so: look at it yourself.
+    Restart {
+        /// The chain: the id of an EVM chain, or TRON.
+        #[arg(long, value_name = "CHAIN")]
+        chain: String,
+        /// The block: the first of which the two chains may differ, or one before it; not newer than the newest that was final.
+        #[arg(long, value_name = "NUMBER")]
+        from: u64,
+        #[command(flatten)]
+        orchestrator: ConnectionArgs,
+    },
 }
 
 pub async fn run(command: Command) -> anyhow::Result<()> {
-    let Command::Rescan {
-        chain,
-        from,
-        to,
-        orchestrator,
-    } = command;
-    let (network, chain_id) = match chain.eq_ignore_ascii_case("TRON") {
-        true => ("TRON", String::new()),
-        false => ("EVM", chain),
-    };
-    let request = admin::RescanDepositsRequest {
-        network: network.to_owned(),
-        chain_id,
-        from,
-        to,
-    };
-    orchestrator
-        .client()?
-        .call::<RescanDeposits>(&request)
-        .await?;
-    print_line(format_args!(
-        "blocks {from} to {to} are being looked through"
-    ));
+    match command {
+        Command::Rescan {
+            chain,
+            from,
+            to,
+            orchestrator,
+        } => {
+            let (network, chain_id) = chain_of(chain);
+            let request = admin::RescanDepositsRequest {
+                network,
+                chain_id,
+                from,
+                to,
+            };
+            let client = orchestrator.client()?;
+            client.call::<RescanDeposits>(&request).await?;
+            print_line(format_args!(
+                "blocks {from} to {to} are being looked through"
+            ));
+        }
+        Command::Restart {
+            chain,
+            from,
+            orchestrator,
+        } => {
+            let (network, chain_id) = chain_of(chain);
+            let request = admin::RestartDepositsRequest {
+                network,
+                chain_id,
+                from,
+            };
+            let client = orchestrator.client()?;
+            client.call::<RestartDeposits>(&request).await?;
+            print_line(format_args!(
+                "the chain is followed anew from block {from} on"
+            ));
+        }
+    }
     Ok(())
+}
+
+/// The network and chain id of a chain.
+fn chain_of(chain: String) -> (String, String) {
+    match chain.eq_ignore_ascii_case("TRON") {
+        true => ("TRON".to_owned(), String::new()),
+        false => ("EVM".to_owned(), chain),
+    }
 }

@@ -1,6 +1,9 @@
 //! `covault webhook`: what webhooks are told, and what came of it.
 
-use covault_actors::operations::{ListWebhookEvents, ReplayWebhookEvent};
+use anyhow::bail;
+use covault_actors::operations::{
+    GetWebhookEvent, ListWebhookEvents, ReplayWebhookEvent, TestWebhook,
+};
 use covault_core::schema::admin::{self, WebhookEvent};
 
 use super::{client::ConnectionArgs, print_line};
@@ -31,6 +34,17 @@ pub enum Command {
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
+    /// Send a test event (`webhook.test.v1`) to a webhook now, signed as any other, and say what came of it.
+    Test {
+        /// The sweep token: its id, or its name.
+        #[arg(long, value_name = "TOKEN")]
+        token: String,
+        /// The network whose webhook it is.
+        #[arg(long, value_parser = ["EVM", "TRON"])]
+        network: String,
+        #[command(flatten)]
+        orchestrator: ConnectionArgs,
+    },
     /// Send an event again that was delivered, or given up.
     Replay {
         /// The event (`evt_...`).
@@ -58,14 +72,27 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             Ok(())
         }
         Command::Show { id, orchestrator } => {
-            let request = admin::ListWebhookEventsRequest::default();
+            let request = admin::GetWebhookEventRequest { id };
             let client = orchestrator.client()?;
-            let events = client.call::<ListWebhookEvents>(&request).await?.events;
-            let event = events.iter().find(|event| event.id == id);
-            let event = event
-                .ok_or_else(|| anyhow::anyhow!("{id} is not among the newest 1,000 events"))?;
-            print_line(line(event));
+            let shown = client.call::<GetWebhookEvent>(&request).await?;
+            let event = shown.event.unwrap_or_default();
+            print_line(line(&event));
             print_line(&event.body);
+            Ok(())
+        }
+        Command::Test {
+            token,
+            network,
+            orchestrator,
+        } => {
+            let request = admin::TestWebhookRequest { token, network };
+            let client = orchestrator.client()?;
+            let sent = client.call::<TestWebhook>(&request).await?;
+            print_line(&sent.body);
+            match sent.problem.as_str() {
+                "" => print_line("delivered"),
+                problem => bail!("not delivered: {problem}"),
+            }
             Ok(())
         }
         Command::Replay { id, orchestrator } => {

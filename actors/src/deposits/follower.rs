@@ -229,6 +229,11 @@ impl FollowerState {
             routes: &routes,
             window: self.window,
         };
+        let mut known = known;
+        if follow.restart(&mut known).await? {
+            self.known = Some(known);
+            return Ok(Progress::Behind);
+        }
         let looked = follow.look(known).await;
         self.window = match source.take_longest() {
             long if long > LONG_ANSWER => 1,
@@ -263,7 +268,7 @@ pub(super) struct Follow<'a> {
     pub(super) services: &'a Services,
     pub(super) chain: FollowedChain,
     policy: FollowPolicy,
-    source: &'a dyn BlockSource,
+    pub(super) source: &'a dyn BlockSource,
     routes: &'a Routes,
     window: u64,
 }
@@ -437,13 +442,18 @@ impl Follow<'_> {
             match ring.search(&at) {
                 ForkSearch::Ancestor(block) => return Ok(block),
                 ForkSearch::Ask(parent) => at = self.source.header_of(&parent).await?,
-                ForkSearch::BelowFinal => break,
+                ForkSearch::BelowFinal => {
+                    let finalized = ring.finalized().block.number;
+                    return Err(FollowError::Stopped(format!(
+                        "the nodes are on another chain of blocks than before, from before block {finalized}, which was \
+                         final; nothing is told until they are back, or covault deposits restart is called"
+                    )));
+                }
             }
         }
-        let finalized = ring.finalized().block.number;
         Err(FollowError::Stopped(format!(
-            "the nodes are on another chain of blocks than before, from before block {finalized}, which was final; nothing \
-             is told until they are back"
+            "the nodes have replaced more than {LONGEST_FORK} blocks that were not final yet; nothing is told until they \
+             are back, or covault deposits restart is called"
         )))
     }
 
@@ -472,6 +482,10 @@ impl Follow<'_> {
                 let key = deposit_rows::transfer(&transfer);
                 let stored = self.services.load::<TransferRow>(&key).await?;
                 let stored = stored.map(|(row, _)| row);
+                // After a restart: what was told for good is not told again.
+                if stored.as_ref().is_some_and(|row| row.state.is_final()) {
+                    continue;
+                }
                 let is_open = open.contains_key(&transfer.key());
                 if is_open || !may_be_included(stored.as_ref()) {
                     let hash = hex::encode(transfer.transfer.tx);

@@ -7,6 +7,7 @@ pub mod follower;
 mod followers;
 mod known;
 pub mod rescan;
+pub mod restart;
 mod routes;
 pub mod start;
 

@@ -85,10 +85,11 @@ impl Follow<'_> {
             return Ok(Progress::AtHead);
         };
         let last = row.last.min(ring.finalized().block.number);
-        let blocks = match row.next > last {
-            true => Vec::new(),
-            false => self.blocks(row.next, last).await?,
-        };
+        // After a restart further back: these blocks are followed anew first.
+        if row.next > last {
+            return Ok(Progress::AtHead);
+        }
+        let blocks = self.blocks(row.next, last).await?;
         let follows = blocks
             .iter()
             .zip(blocks.iter().skip(1))

@@ -66,7 +66,7 @@ pub use crate::{
         answer::{IdempotencyKey, OperationResponse},
         caller::{Caller, Person, VaultScope},
     },
-    counters::{DroppedCounts, FollowCounts, OpenTransactions},
+    counters::{DroppedCounts, FollowCounts, OpenTransactions, WebhookCounts},
     limits::{Share, Shares},
 };
 
@@ -403,6 +403,11 @@ impl Gateway {
     /// How far the blocks of chains were followed for deposits, by this process.
     pub fn follows(&self) -> BTreeMap<FollowedChain, FollowCounts> {
         self.inner.services.counters.follows()
+    }
+
+    /// What came of webhooks that this process has sent.
+    pub fn webhook_counts(&self) -> WebhookCounts {
+        *self.inner.services.counters.webhooks.lock()
     }
 
     /// The chains that any process is to follow, and whether none does now.

@@ -201,6 +201,8 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::WebhookKey
         | KeySpace::Rescan
         | KeySpace::ChainStart
+        | KeySpace::ChainRestart
+        | KeySpace::NoticeAge
         | KeySpace::Restore
         | KeySpace::User
         | KeySpace::UserName

@@ -30,6 +30,7 @@ mod get_signing_request_details;
 mod get_signing_request_list;
 mod get_wallet_info;
 mod get_wallet_list;
+mod get_webhook_event;
 mod let_clients_in;
 mod link_user;
 mod list_audit_chains;
@@ -51,11 +52,13 @@ mod replay_webhook_event;
 mod rescan_deposits;
 mod reshare_vault;
 mod resimulation;
+mod restart_deposits;
 mod revoke_token;
 mod revoke_user;
 mod several;
 mod show_sweep;
 mod sign_out_user;
+mod test_webhook;
 mod update_wallet;
 
 use std::{collections::BTreeMap, marker::PhantomData, sync::LazyLock};
@@ -115,6 +118,7 @@ operations! {
     get_signing_request_list::GetSigningRequestList,
     get_wallet_info::GetWalletInfo,
     get_wallet_list::GetWalletList,
+    get_webhook_event::GetWebhookEvent,
     let_clients_in::LetClientsIn,
     link_user::LinkUser,
     list_audit_chains::ListAuditChains,
@@ -134,10 +138,12 @@ operations! {
     reshare_vault::ReshareVault,
     rescan_deposits::RescanDeposits,
     resimulation::Resimulation,
+    restart_deposits::RestartDeposits,
     revoke_token::RevokeToken,
     revoke_user::RevokeUser,
     show_sweep::ShowSweep,
     sign_out_user::SignOutUser,
+    test_webhook::TestWebhook,
     update_wallet::UpdateWallet,
 }
 

@@ -41,6 +41,13 @@ pub struct RescanRow {
     pub last: u64,
 }
 
+/// From which block a chain is to be followed anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestartRow {
+    /// Its number.
+    pub from: u64,
+}
+
 /// Where a transfer stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TransferRow {
@@ -90,6 +97,14 @@ pub enum Delivery {
 }
 
 impl NoticeRow {
+    /// When it was over, in milliseconds since the Unix epoch; `None` while it waits.
+    pub fn over_at_ms(&self) -> Option<u64> {
+        match self.delivery {
+            Delivery::Waiting { .. } => None,
+            Delivery::Delivered { at_ms } | Delivery::Dead { at_ms, .. } => Some(at_ms),
+        }
+    }
+
     /// Whether what comes after it may be sent.
     pub fn is_over(&self) -> bool {
         !matches!(self.delivery, Delivery::Waiting { .. })
@@ -142,6 +157,22 @@ pub fn cursor(chain: FollowedChain) -> Key {
 /// [`KeySpace::ChainStart`].
 pub fn chain_start(chain: FollowedChain) -> Key {
     Key::new(KeySpace::ChainStart, &[&chain.key()])
+}
+
+/// [`KeySpace::ChainRestart`].
+pub fn chain_restart(chain: FollowedChain) -> Key {
+    Key::new(KeySpace::ChainRestart, &[&chain.key()])
+}
+
+/// [`KeySpace::NoticeAge`].
+pub fn notice_age(at_ms: u64, id: EventId) -> Key {
+    Key::new(KeySpace::NoticeAge, &[&at_ms.to_be_bytes(), &id.0])
+}
+
+/// When the event of a row of [`KeySpace::NoticeAge`] was over, in milliseconds since the Unix epoch, and which it is.
+pub fn event_of_age(key: &Key) -> Option<(u64, EventId)> {
+    let (at_ms, id) = key.bytes.split_first_chunk::<8>()?;
+    Some((u64::from_be_bytes(*at_ms), EventId(id.try_into().ok()?)))
 }
 
 /// [`KeySpace::Rescan`].

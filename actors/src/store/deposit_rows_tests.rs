@@ -67,6 +67,7 @@ fn rows_of_deposits__should_load_for_ever() {
     };
     check("chain-cursor-v1", &cursor);
     check("rescan-v1", &RescanRow { next: 1, last: 2 });
+    check("chain-restart-v1", &RestartRow { from: 4 });
     check("chain-start-v1", &ChainStartRow { since_ms: 3 });
     let header = BlockHeader {
         block: block(),
@@ -161,6 +162,7 @@ fn keys_of_deposits__should_say_what_they_are_of() {
     };
     let id = EventId::of(&owned(), &tell);
     assert_eq!(event_of_notice(&notice(id)), Some(id));
+    assert_eq!(event_of_age(&notice_age(7, id)), Some((7, id)));
     let token = owner().token;
     let due = notice_due(token, DepositNetwork::Evm, 25, id);
     assert_eq!(due_event(&due), Some((25, id)));

@@ -127,11 +127,15 @@ pub enum KeySpace {
     UsedChallenges = 65,
     /// Nothing -> what the challenges of the console are marked with.
     ConsoleKey = 66,
+    /// Chain -> the block from which it is to be followed anew.
+    ChainRestart = 67,
+    /// Time, event id -> nothing: events that are over, by when they were.
+    NoticeAge = 68,
 }
 
 impl KeySpace {
     /// Every kind, in order.
-    pub const ALL: [Self; 60] = [
+    pub const ALL: [Self; 62] = [
         Self::Vault,
         Self::VaultName,
         Self::Wallet,
@@ -192,6 +196,8 @@ impl KeySpace {
         Self::UserSession,
         Self::UsedChallenges,
         Self::ConsoleKey,
+        Self::ChainRestart,
+        Self::NoticeAge,
     ];
 
     /// The kind of a number.

@@ -41,6 +41,8 @@ const LEAST_TRIES: u32 = 20;
 const LATE_INTERVAL_MS: u64 = 60_000;
 /// Rows that one scan reads.
 const PAGE: usize = 1_000;
+/// Pages of what waits that are counted at most.
+const MOST_COUNTED_PAGES: usize = 100;
 /// Most characters of a problem that are kept.
 const MAX_PROBLEM: usize = 300;
 /// How often a commit is tried while rows change.
@@ -178,6 +180,7 @@ impl DeliveryState {
     async fn look(&mut self, myself: &ActorRef<Msg>) -> Result<(), Fault> {
         let lease = self.services.held_leases.get(LeaseScope::Webhooks);
         let (Some(lease), Some((keys, sender))) = (lease, self.means.clone()) else {
+            self.services.counters.webhooks.lock().waiting = None;
             return Ok(());
         };
         let version = lease.version();
@@ -195,6 +198,8 @@ impl DeliveryState {
             .is_none_or(|at_ms| monotonic_ms.saturating_sub(at_ms) >= LATE_INTERVAL_MS);
         if looks_late {
             self.looked_late_at_ms = Some(monotonic_ms);
+            let waiting = waiting(&services).await?;
+            services.counters.webhooks.lock().waiting = Some(waiting);
         }
         let mut next = Some(Scan::prefix(KeySpace::SweepRoute, &[], PAGE));
         while let Some(scan) = next {
@@ -341,6 +346,19 @@ impl DeliveryState {
     }
 }
 
+/// How many events are due or wait for their next try.
+async fn waiting(services: &Services) -> Result<u64, Fault> {
+    let mut waiting = 0_u64;
+    let mut next = Some(Scan::prefix(KeySpace::NoticeDue, &[], PAGE));
+    for _ in 0..MOST_COUNTED_PAGES {
+        let Some(scan) = next else { break };
+        let page = services.store.scan(&scan).await?;
+        waiting = waiting.saturating_add(u64::try_from(page.len()).unwrap_or(u64::MAX));
+        next = scan.rest(&page);
+    }
+    Ok(waiting)
+}
+
 /// Sends one event, and tells the actor what came of it.
 fn begin(attempt: Attempt, myself: ActorRef<Msg>) {
     let (destination, id) = (attempt.destination, attempt.id);
@@ -401,13 +419,12 @@ impl Attempt {
     /// Writes what came of it, with what is sent after it.
     async fn write(&self, sent: &Result<(), String>, began_ms: u64) -> Result<(), Fault> {
         for _ in 0..TRIES {
-            match self
-                .services
-                .store
-                .commit(self.outcome(sent, began_ms).await?)
-                .await
-            {
-                Ok(()) => return Ok(()),
+            let (batch, delivery) = self.outcome(sent, began_ms).await?;
+            match self.services.store.commit(batch).await {
+                Ok(()) => {
+                    self.count(delivery.as_ref());
+                    return Ok(());
+                }
                 // What comes after it was just written, or an operator has changed it.
                 Err(CommitError::Conflict(_)) => {}
                 Err(error) => return Err(error.into()),
@@ -418,7 +435,27 @@ impl Attempt {
         ))
     }
 
-    async fn outcome(&self, sent: &Result<(), String>, began_ms: u64) -> Result<Batch, Fault> {
+    fn count(&self, delivery: Option<&Delivery>) {
+        let mut counts = self.services.counters.webhooks.lock();
+        match delivery {
+            None => {}
+            Some(Delivery::Delivered { .. }) => {
+                counts.delivered = counts.delivered.saturating_add(1);
+            }
+            Some(Delivery::Waiting { .. }) => counts.failed = counts.failed.saturating_add(1),
+            Some(Delivery::Dead { .. }) => {
+                counts.failed = counts.failed.saturating_add(1);
+                counts.dead = counts.dead.saturating_add(1);
+            }
+        }
+    }
+
+    /// What is written, and what the event is then.
+    async fn outcome(
+        &self,
+        sent: &Result<(), String>,
+        began_ms: u64,
+    ) -> Result<(Batch, Option<Delivery>), Fault> {
         let services = &self.services;
         let (token, network) = self.destination;
         let now_ms = services.now_ms();
@@ -427,10 +464,10 @@ impl Attempt {
         batch.delete(due, Precondition::Any);
         let key = deposit_rows::notice(self.id);
         let Some((mut row, version)) = services.load::<NoticeRow>(&key).await? else {
-            return Ok(batch);
+            return Ok((batch, None));
         };
         if row.is_over() {
-            return Ok(batch);
+            return Ok((batch, None));
         }
         let first_ms = *row.first_tried_at_ms.get_or_insert(began_ms);
         let tries = row.attempts;
@@ -449,7 +486,9 @@ impl Attempt {
                 }
             }
         };
-        if row.is_over() {
+        if let Some(over_at_ms) = row.over_at_ms() {
+            let age = deposit_rows::notice_age(over_at_ms, self.id);
+            batch.put(age, Precondition::Any, rows::encode(&())?);
             if let Delivery::Dead { problem, .. } = &row.delivery {
                 tracing::error!(id = %self.id, %token, problem, "a webhook is given up; covault webhook replay sends it again");
             }
@@ -474,7 +513,7 @@ impl Attempt {
             batch.put(due, Precondition::Any, rows::encode(&())?);
         }
         batch.put(key, Precondition::Version(version), rows::encode(&row)?);
-        Ok(batch)
+        Ok((batch, Some(row.delivery)))
     }
 
     /// It is not due any more.

@@ -8,10 +8,12 @@
 //! | `sender.rs` | one POST |
 //! | `budget.rs` | how much is sent to one receiver at a time |
 //! | `deliver.rs` | what is due, and what comes of it |
+//! | `expiry.rs` | what was told long ago |
 //! | `view.rs` | what operators see of it |
 
 mod budget;
 mod deliver;
+pub mod expiry;
 mod guard;
 mod published;
 mod sender;
@@ -23,7 +25,8 @@ use std::sync::Arc;
 pub use deliver::WebhookDelivery;
 pub use guard::TargetRules;
 pub use published::shown_keys;
-pub use sign::{WebhookKeys, WebhookSecret, key_set};
+pub use sender::WebhookSender;
+pub use sign::{WebhookKeys, WebhookSecret, headers, key_set};
 pub use view::{DeliveryFilter, event_message};
 
 /// What webhooks are sent with.

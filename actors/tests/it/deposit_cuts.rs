@@ -4,18 +4,19 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use covault_actors::{
-    operations::{AddSweepAsset, RescanDeposits},
+    operations::{AddSweepAsset, RescanDeposits, RestartDeposits},
     store::memory::MemoryStore,
 };
 use covault_core::{
+    deposit::transfer::FollowedChain,
     fault::{Class, Fault},
-    schema::admin::{AddSweepAssetRequest, RescanDepositsRequest},
+    schema::admin::{AddSweepAssetRequest, RescanDepositsRequest, RestartDepositsRequest},
 };
 
 use crate::{
     deposit_chain::{
-        FAKE, Receiver, Shop, USDT, chains, confirmed, finalized, log, node, pay, pay_token, value,
-        world,
+        FAKE, Receiver, Shop, USDT, chains, confirmed, finalized, log, node, pay, pay_token,
+        reverted, value, world,
     },
     faulty_store::{FaultyStore, StoreFault},
     world::*,
@@ -164,4 +165,62 @@ async fn rescan__should_tell_what_was_not_known_then_and_nothing_twice() {
     let expected = [log(&known), log(&unknown)].map(|of| (of, vec![confirmed(), finalized()]));
     assert_eq!(receiver.stages(), BTreeMap::from(expected));
     assert_eq!(receiver.requests().len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restart__should_follow_the_other_chain_after_a_fork_below_what_was_final() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let shop = Shop::open(&receiver, &[&anvil.url], 1).await;
+    let first = pay(&anvil, &shop.address, 5).await;
+    anvil.mine(10).await;
+    shop.until("it is final", async |_| receiver.events().len() == 2)
+        .await;
+    // Confirmed, and not final: it is gone with the others.
+    let second = pay(&anvil, &shop.address, 6).await;
+    anvil.mine(2).await;
+    shop.until("it is confirmed", async |_| receiver.events().len() == 3)
+        .await;
+    let raw = anvil
+        .call("eth_getRawTransactionByHash", serde_json::json!([first]))
+        .await;
+    anvil.call("anvil_reorg", serde_json::json!([12, []])).await;
+    anvil
+        .call("anvil_dropAllTransactions", serde_json::json!([]))
+        .await;
+    anvil.mine(1).await;
+    let is_stopped = |shop: &Shop| shop.gateway.follows()[&FollowedChain::Evm(CHAIN)].is_stopped;
+    shop.until("it is stopped", async |shop| is_stopped(shop))
+        .await;
+    let restart = async |from: u64| {
+        let request = RestartDepositsRequest {
+            network: "EVM".into(),
+            chain_id: CHAIN.to_string(),
+            from,
+        };
+        call::<RestartDeposits>(&shop.gateway, &admin(), request).await
+    };
+    let fault = restart(30).await.unwrap_err();
+    assert_eq!(
+        (fault.class(), fault.path()),
+        (&Class::Invalid, Some("from"))
+    );
+    restart(15).await.unwrap();
+    shop.until("it goes on", async |shop| !is_stopped(shop))
+        .await;
+    // The first one is in another block now, and another payment comes.
+    anvil
+        .call("eth_sendRawTransaction", serde_json::json!([raw]))
+        .await;
+    anvil.mine(1).await;
+    let third = pay(&anvil, &shop.address, 7).await;
+    anvil.mine(12).await;
+    shop.until("all is told", async |_| receiver.events().len() >= 6)
+        .await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let expected = BTreeMap::from([
+        (value(&first), vec![confirmed(), finalized()]),
+        (value(&second), vec![confirmed(), reverted()]),
+        (value(&third), vec![confirmed(), finalized()]),
+    ]);
+    assert_eq!(receiver.stages(), expected);
 }

@@ -3,12 +3,21 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use covault_actors::{
+    operations::{GetWebhookEvent, TestWebhook},
     store::{Batch, Key, KeySpace, Precondition, Scan},
     webhooks::WebhookKeys,
 };
-use covault_core::ids::TokenId;
+use covault_core::{
+    fault::Class,
+    ids::TokenId,
+    schema::admin::{GetWebhookEventRequest, TestWebhookRequest},
+};
+use serde_json::Value;
 
-use crate::deposit_chain::{Receiver, Shop, confirmed, finalized, node, pay, value};
+use crate::{
+    deposit_chain::{Receiver, Shop, confirmed, finalized, node, pay, value},
+    world::{admin, call},
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn event_that_cannot_be_read__should_not_hold_up_the_others() {
@@ -89,4 +98,70 @@ async fn clock_that_jumps__should_not_give_events_up() {
     })
     .await;
     assert!(receiver.requests().len() >= 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn show__should_find_an_event_that_is_not_among_the_newest() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let shop = Shop::open(&receiver, &[&anvil.url], 1).await;
+    pay(&anvil, &shop.address, 5).await;
+    anvil.mine(2).await;
+    shop.until("it is confirmed", async |shop| {
+        shop.events("delivered").await.len() == 1
+    })
+    .await;
+    let all = Scan::prefix(KeySpace::TransferNotice, &[], 10);
+    let stored = shop.world.store.scan(&all).await.unwrap().remove(0);
+    let mut batch = Batch::new();
+    for number in 0..1_000_u16 {
+        let id = [&[0_u8; 14] as &[u8], &number.to_be_bytes()].concat();
+        let notice = Key::new(KeySpace::TransferNotice, &[&id]);
+        batch.put(notice, Precondition::Absent, stored.1.value.clone());
+    }
+    shop.world.store.commit(batch).await.unwrap();
+    let id = format!("evt_{}", hex::encode(&stored.0.bytes));
+    assert!(shop.events("").await.iter().all(|event| event.id != id));
+    let show = async |id: &str| {
+        let request = GetWebhookEventRequest { id: id.to_owned() };
+        call::<GetWebhookEvent>(&shop.gateway, &admin(), request).await
+    };
+    let shown = show(&id).await.unwrap().event.unwrap();
+    assert_eq!((shown.id, shown.state.as_str()), (id, "delivered"));
+    for unknown in ["evt_1", "evt_ffffffffffffffffffffffffffffffff"] {
+        let fault = show(unknown).await.unwrap_err();
+        assert_eq!((fault.class(), fault.path()), (&Class::Invalid, Some("id")));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn test_event__should_be_signed_and_sent_at_once() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let shop = Shop::open(&receiver, &[&anvil.url], 1).await;
+    let test = async |network: &str| {
+        let request = TestWebhookRequest {
+            token: shop.token.clone(),
+            network: network.to_owned(),
+        };
+        call::<TestWebhook>(&shop.gateway, &admin(), request).await
+    };
+    let sent = test("EVM").await.unwrap();
+    assert_eq!(sent.problem, "");
+    let got = receiver.requests().remove(0);
+    assert_eq!(
+        got.json(),
+        serde_json::from_str::<Value>(&sent.body).unwrap()
+    );
+    assert_eq!(got.json()["event"], "webhook.test.v1");
+    assert_eq!(got.header("webhook-id"), got.json()["id"].as_str());
+    for header in ["Signature", "webhook-timestamp", "webhook-signature"] {
+        assert!(got.header(header).is_some(), "{header}");
+    }
+    receiver.answer(500);
+    let refused = test("EVM").await.unwrap();
+    assert!(refused.problem.contains("500"), "{}", refused.problem);
+    for network in ["TRON", "SOLANA"] {
+        let fault = test(network).await.unwrap_err();
+        assert_eq!(fault.path(), Some("network"), "{fault}");
+    }
+    assert_eq!(receiver.requests().len(), 2);
 }

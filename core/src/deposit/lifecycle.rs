@@ -133,6 +133,11 @@ impl TransferState {
         }
     }
 
+    /// Whether it was told for good.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Finalized { .. })
+    }
+
     /// Whether blocks to come can change it.
     pub fn is_open(&self) -> bool {
         matches!(self, Self::Seen { .. } | Self::Confirmed { .. })

@@ -1,0 +1,109 @@
+//! Follows a chain anew from a block on: the way out once its nodes have gone to another chain of blocks below one that
+//! was final, and somebody has found out that they are right.
+
+use covault_core::{
+    audit::AuditChain,
+    deposit::{ring::HeaderRing, transfer::FollowedChain},
+    fault::{Class, Fault},
+};
+
+use super::{
+    change::ChainChange,
+    follower::{Follow, FollowError},
+    known::Known,
+};
+use crate::{
+    audit::{AuditActor, AuditNote},
+    commands::caller::Caller,
+    services::Services,
+    store::{
+        Batch, CommitError, Precondition,
+        deposit_rows::{self, CursorRow, RestartRow},
+        rows,
+    },
+};
+
+/// Most blocks that are followed anew by one call: a slip of the pen would have a node read for weeks.
+const MOST: u64 = 10_000_000;
+
+/// Has a chain followed anew from a block on, which is looked through too, by the process that follows it.
+///
+/// # Errors
+/// [`Class::Invalid`] naming the field, [`Class::WrongState`] while another restart of the chain waits.
+pub async fn begin(
+    services: &Services,
+    caller: &Caller,
+    chain: FollowedChain,
+    from: u64,
+) -> Result<(), Fault> {
+    let cursor = deposit_rows::cursor(chain);
+    let Some((cursor, _)) = services.load::<CursorRow>(&cursor).await? else {
+        return Err(Fault::field(
+            "chainId",
+            "is of a chain that is not followed",
+        ));
+    };
+    let newest = cursor.finalized.number;
+    if from > newest {
+        let problem = format!(
+            "must be at most {newest}, the newest block that was final: nothing may be left out"
+        );
+        return Err(Fault::field("from", problem));
+    }
+    if cursor.head.number.saturating_sub(from) >= MOST {
+        let problem = format!("must not be {MOST} blocks below the newest one");
+        return Err(Fault::field("from", problem));
+    }
+    let key = deposit_rows::chain_restart(chain);
+    let mut batch = Batch::new();
+    let row = rows::encode(&RestartRow { from })?;
+    batch.put(key.clone(), Precondition::Absent, row);
+    let subject = format!("chain:{chain}");
+    AuditNote::new(&AuditActor::caller(caller), subject, "DepositsRestarted")
+        .fact("from", from)
+        .fact("final", newest)
+        .fact("head", cursor.head.number)
+        .add_to(&mut batch, AuditChain::Service, services.now_ms())?;
+    match services.store.commit(batch).await {
+        Ok(()) => Ok(()),
+        Err(CommitError::Conflict(conflict)) if conflict == key => Err(Fault::new(
+            Class::WrongState,
+            "chainId: another restart of the chain waits for its nodes",
+        )),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl Follow<'_> {
+    /// Does what [`begin`] has asked for; whether there was anything.
+    pub(super) async fn restart(&self, known: &mut Known) -> Result<bool, FollowError> {
+        let key = deposit_rows::chain_restart(self.chain);
+        let wanted = self.services.load::<RestartRow>(&key).await?;
+        let (Some((row, row_version)), Some((version, ring))) = (wanted, &known.followed) else {
+            return Ok(false);
+        };
+        // The block before it, so that what the block itself moves is found in whatever chain of blocks it is now.
+        let header = self.source.header_at(row.from.saturating_sub(1)).await?;
+        let mut change = ChainChange::default();
+        for number in ring.finalized().block.number..=ring.head().block.number {
+            change.drop_header(number);
+        }
+        change.add_header(header);
+        change.revert(&mut known.open, &header.block)?;
+        let cursor = CursorRow {
+            head: header.block,
+            finalized: header.block,
+        };
+        let done = |batch: &mut Batch| {
+            batch.delete(key.clone(), Precondition::Version(row_version));
+            Ok(())
+        };
+        let expect = Precondition::Version(*version);
+        change
+            .commit(self.services, (self.chain, &cursor), expect, done)
+            .await?;
+        tracing::warn!(chain = %self.chain, from = row.from, "deposits are followed anew, as an operator has said");
+        known.followed = Some((version.saturating_add(1), HeaderRing::new(header)));
+        Ok(true)
+    }
+}
