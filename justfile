@@ -48,6 +48,11 @@ crash-long rounds="400":
 crash rounds="200":
     COVAULT_LONG_SUITE=1 COVAULT_CRASH_ROUNDS={{rounds}} cargo nextest run --profile long --workspace --features cggmp24 --test it --no-capture -E 'test(/^crash::(rounds|partitions|faults)/)'
 
+# A thousand transfers of every kind to three hundred wallets under kill -9, on both stores and with two orchestrators:
+# what receivers are told is compared with the chain. COVAULT_DEPOSIT_SEED=seed just deposits-long rolls the same dice again
+deposits-long transfers="1000" wallets="300" kills="30":
+    COVAULT_DEPOSIT_TRANSFERS={{transfers}} COVAULT_DEPOSIT_WALLETS={{wallets}} COVAULT_DEPOSIT_KILLS={{kills}} cargo nextest run --profile long --workspace --features cggmp24 --test it --no-capture deposit_oracle::
+
 # kill -9 at every step around the use of a signing nonce: twenty thousand seeded runs, not a thousand
 nonce-crash-long runs="20000" seed="1":
     COVAULT_NONCE_RUNS={{runs}} COVAULT_NONCE_SEED={{seed}} cargo nextest run --profile long --workspace --features cggmp24 --test it --no-capture nonce_crash::

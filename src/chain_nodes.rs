@@ -66,6 +66,8 @@ fn endpoints(chain: ChainKey, config: &ChainNodes) -> anyhow::Result<ChainEndpoi
         confirmations,
         final_after,
         deposit_poll_ms,
+        traces,
+        receipts,
         header_files,
         login_files,
     } = config;
@@ -77,6 +79,8 @@ fn endpoints(chain: ChainKey, config: &ChainNodes) -> anyhow::Result<ChainEndpoi
         confirmations: given(*confirmations),
         final_after: given(*final_after),
         poll_ms: *deposit_poll_ms,
+        traces: *traces,
+        receipts: *receipts,
     };
     for (name, files) in [("header_files", header_files), ("login_files", login_files)] {
         if files.len() > rpc.len() {

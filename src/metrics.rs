@@ -118,7 +118,9 @@ pub fn orchestrator_gauges(gateway: Gateway, bus: Arc<dyn Bus>) -> GaugeCollecto
             text.chain_nodes(&gateway.chain_nodes());
             text.shares(gateway.vault_share());
             text.stuck(&gateway.backlog());
-            text.deposits(&gateway.follows());
+            let follows = gateway.follows();
+            text.deposits(&follows);
+            text.balances(&follows);
             text.webhooks(&gateway.webhook_counts());
             match gateway.unowned_chains().await {
                 Ok(chains) => text.unowned(&chains),
@@ -203,6 +205,41 @@ impl PrometheusText {
         for (chain, counts) in follows {
             let stopped = u8::from(counts.is_stopped);
             self.sample(name, &[("chain", &chain.to_string())], stopped);
+        }
+    }
+
+    fn balances(&mut self, follows: &BTreeMap<FollowedChain, FollowCounts>) {
+        let done = follows.iter().filter_map(|(chain, counts)| {
+            let (at_ms, counts) = counts.reconciled?;
+            Some((chain.to_string(), at_ms, counts))
+        });
+        let done: Vec<_> = done.collect();
+        let name = "covault_deposits_block_timestamp_seconds";
+        self.family(name, "When the newest block that was followed was made");
+        for (chain, counts) in follows.iter().filter(|(_, counts)| counts.head_ms > 0) {
+            let seconds = counts.head_ms / 1_000;
+            self.sample(name, &[("chain", &chain.to_string())], seconds);
+        }
+        let name = "covault_deposits_traces";
+        self.family(name, "How nodes tell what contracts pass on");
+        for (chain, counts) in follows {
+            self.sample(
+                name,
+                &[("chain", &chain.to_string()), ("by", counts.traces)],
+                1,
+            );
+        }
+        let name = "covault_deposits_unexplained";
+        self.family(name, "Balances that the transfers do not explain");
+        for (chain, _, counts) in &done {
+            for (which, count) in [("found", counts.found), ("missing", counts.missing)] {
+                self.sample(name, &[("chain", chain), ("which", which)], count);
+            }
+        }
+        let name = "covault_deposits_reconciled_timestamp_seconds";
+        self.family(name, "When all balances were last compared");
+        for (chain, at_ms, _) in &done {
+            self.sample(name, &[("chain", chain)], at_ms / 1_000);
         }
     }
 

@@ -11,7 +11,7 @@ use std::{
 use covault_core::deposit::transfer::FollowedChain;
 use parking_lot::Mutex;
 
-use crate::chain_rpc::ChainKey;
+use crate::{chain_rpc::ChainKey, store::deposit_rows::ReconciliationCounts};
 
 /// What this process has counted since its start.
 #[derive(Default)]
@@ -52,6 +52,12 @@ pub struct FollowCounts {
     pub failures: u64,
     /// The nodes are on another chain than before, below what was final.
     pub is_stopped: bool,
+    /// When the newest block that was followed was made, in milliseconds since the Unix epoch.
+    pub head_ms: u64,
+    /// How the nodes tell what contracts pass on.
+    pub traces: &'static str,
+    /// What the last whole round over the balances has come to, and when that was, in milliseconds since the Unix epoch.
+    pub reconciled: Option<(u64, ReconciliationCounts)>,
 }
 
 /// The counts of a chain, to be changed.
@@ -69,6 +75,21 @@ impl FollowCounter<'_> {
             counts.newest = newest;
             counts.is_stopped = false;
         });
+    }
+
+    /// The newest block was made then, in milliseconds since the Unix epoch.
+    pub fn seen(&self, head_ms: u64) {
+        self.change(|counts| counts.head_ms = head_ms);
+    }
+
+    /// The nodes tell in this way what contracts pass on.
+    pub fn traced(&self, by: &'static str) {
+        self.change(|counts| counts.traces = by);
+    }
+
+    /// Balances were compared.
+    pub fn reconciled(&self, done: Option<(u64, ReconciliationCounts)>) {
+        self.change(|counts| counts.reconciled = done);
     }
 
     /// A look has failed. A chain that was stopped stays so until a look finds it well: nodes that are silent say

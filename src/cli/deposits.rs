@@ -1,6 +1,6 @@
 //! `covault deposits`: the blocks that are followed for deposits.
 
-use covault_actors::operations::{RescanDeposits, RestartDeposits};
+use covault_actors::operations::{ReconcileDeposits, RescanDeposits, RestartDeposits, StopRescan};
 use covault_core::schema::admin;
 
 use super::{client::ConnectionArgs, print_line};
@@ -16,11 +16,24 @@ pub enum Command {
         #[arg(long, value_name = "CHAIN")]
         chain: String,
         /// The first block.
-        #[arg(long, value_name = "NUMBER")]
-        from: u64,
+        #[arg(long, value_name = "NUMBER", required_unless_present = "stop")]
+        from: Option<u64>,
         /// The last block, which must be final.
-        #[arg(long, value_name = "NUMBER")]
-        to: u64,
+        #[arg(long, value_name = "NUMBER", required_unless_present = "stop")]
+        to: Option<u64>,
+        /// End the rescan that is in progress instead, where it is.
+        #[arg(long, conflicts_with_all = ["from", "to"])]
+        stop: bool,
+        #[command(flatten)]
+        orchestrator: ConnectionArgs,
+    },
+    /// Compare what all deposit wallets have on a chain with what is known of their transfers, now and not in an hour.
+    ///
+    /// What is more is told as a deposit. What is less is in the log, and in covault_deposits_unexplained.
+    Reconcile {
+        /// The chain: the id of an EVM chain, or TRON.
+        #[arg(long, value_name = "CHAIN")]
+        chain: String,
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
@@ -46,9 +59,18 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             chain,
             from,
             to,
+            stop,
             orchestrator,
         } => {
             let (network, chain_id) = chain_of(chain);
+            if stop {
+                let request = admin::StopRescanRequest { network, chain_id };
+                let client = orchestrator.client()?;
+                client.call::<StopRescan>(&request).await?;
+                print_line("the rescan has ended");
+                return Ok(());
+            }
+            let (from, to) = (from.unwrap_or_default(), to.unwrap_or_default());
             let request = admin::RescanDepositsRequest {
                 network,
                 chain_id,
@@ -60,6 +82,16 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             print_line(format_args!(
                 "blocks {from} to {to} are being looked through"
             ));
+        }
+        Command::Reconcile {
+            chain,
+            orchestrator,
+        } => {
+            let (network, chain_id) = chain_of(chain);
+            let request = admin::ReconcileDepositsRequest { network, chain_id };
+            let client = orchestrator.client()?;
+            client.call::<ReconcileDeposits>(&request).await?;
+            print_line("the balances are being compared");
         }
         Command::Restart {
             chain,

@@ -110,6 +110,8 @@ pub struct ChainNodes {
     /// 0: what the nodes call final.
     pub final_after: u64,
     pub deposit_poll_ms: u64,
+    pub traces: bool,
+    pub receipts: bool,
     pub header_files: Vec<PathBuf>,
     pub login_files: Vec<PathBuf>,
 }
@@ -128,6 +130,8 @@ impl Default for ChainNodes {
             confirmations: 0,
             final_after: 0,
             deposit_poll_ms: 1_000,
+            traces: false,
+            receipts: false,
             header_files: Vec::new(),
             login_files: Vec::new(),
         }
@@ -160,6 +164,8 @@ pub(super) fn empty_chain() -> Table {
         confirmations,
         final_after,
         deposit_poll_ms,
+        traces,
+        receipts,
         header_files: _,
         login_files: _,
     } = ChainNodes::default();
@@ -176,6 +182,8 @@ pub(super) fn empty_chain() -> Table {
         ("confirmations", number(confirmations)),
         ("final_after", number(final_after)),
         ("deposit_poll_ms", number(deposit_poll_ms)),
+        ("traces", Value::Boolean(traces)),
+        ("receipts", Value::Boolean(receipts)),
         ("header_files", list()),
         ("login_files", list()),
     ]

@@ -12,9 +12,10 @@ use axum::{
     Router,
     body::Bytes,
     extract::State,
-    http::{HeaderMap, StatusCode},
+    http::{HeaderMap, HeaderName, StatusCode},
 };
 use serde_json::{Value, json};
+use standardwebhooks::Webhook;
 
 use super::support::*;
 
@@ -25,10 +26,10 @@ const TOKEN: &str = "0x00000000000000000000000000000000000d0111";
 const CODE: &str = "0x602035600052600035337fddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef60206000a300";
 
 /// Webhooks as they came, in the form that the verifiers take.
-type Webhooks = Arc<Mutex<Vec<Value>>>;
+pub type Webhooks = Arc<Mutex<Vec<Value>>>;
 
 /// A receiver that says 200, and its address.
-async fn receiver() -> (Webhooks, String) {
+pub async fn receiver() -> (Webhooks, String) {
     let webhooks = Webhooks::default();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/hook?key=1", listener.local_addr().unwrap());
@@ -64,17 +65,13 @@ fn events(webhooks: &Webhooks) -> Vec<Value> {
     events
 }
 
-/// What the verifiers of docs/ print about a webhook.
-fn verified(webhook: &Value) -> [String; 2] {
+/// What each of these programs prints about a webhook.
+fn said<const N: usize>(programs: [&[&str]; N], webhook: &Value) -> [String; N] {
     let project = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let python = project.join("tests/python/venv/bin/python");
-    [
-        (Path::new("node"), "docs/verify-webhook.mjs"),
-        (&python, "docs/verify_webhook.py"),
-    ]
-    .map(|(program, file)| {
-        let mut child = Command::new(program)
-            .arg(project.join(file))
+    programs.map(|words| {
+        let mut child = Command::new(words[0])
+            .args(&words[1..])
+            .current_dir(project)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -91,8 +88,67 @@ fn verified(webhook: &Value) -> [String; 2] {
     })
 }
 
+const PYTHON: &str = "tests/python/venv/bin/python";
+
+/// The verifier in Go, built in a folder: that takes a while.
+fn go_verifier(folder: &Path) -> String {
+    let program = folder.join("verify").display().to_string();
+    let built = Command::new("go")
+        .args(["build", "-o", &program, "docs/verify_webhook.go"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env("GOCACHE", folder.join("go-cache"))
+        .env("GOFLAGS", "")
+        .env("GO111MODULE", "off")
+        .output()
+        .expect("go: bash tests/run installs it");
+    let said = String::from_utf8_lossy(&built.stderr);
+    assert!(built.status.success(), "{said}");
+    program
+}
+
+/// What the verifiers of docs/ print about a webhook.
+fn verified(webhook: &Value, go: &str) -> [String; 3] {
+    let programs: [&[&str]; 3] = [
+        &["node", "docs/verify-webhook.mjs"],
+        &[PYTHON, "docs/verify_webhook.py"],
+        &[go],
+    ];
+    said(programs, webhook)
+}
+
+/// What the libraries of Standard Webhooks of three languages, and those for Ed25519, make of a webhook.
+fn verified_by_libraries(webhook: &Value) -> [String; 3] {
+    let programs: [&[&str]; 2] = [
+        &["node", "tests/node/standard-webhooks.mjs"],
+        &[PYTHON, "tests/python/standard_webhooks.py"],
+    ];
+    let [node, python] = said(programs, webhook);
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let headers: HeaderMap = webhook["headers"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .map(|(name, value)| {
+            (
+                name.parse::<HeaderName>().unwrap(),
+                text(value).parse().unwrap(),
+            )
+        })
+        .collect();
+    let body = text(&webhook["body"]);
+    let rust = Webhook::new(&text(&webhook["secret"])).unwrap();
+    let rust = match rust.verify(body.as_bytes(), &headers) {
+        Ok(()) => {
+            let event: Value = serde_json::from_str(&body).unwrap();
+            text(&event["id"])
+        }
+        Err(error) => format!("refused: {error}"),
+    };
+    [node, python, rust]
+}
+
 /// An operator's command against the orchestrator of a cluster, which must succeed; what it prints.
-fn operator(cluster: &TestCluster, arguments: &[&str]) -> String {
+pub fn operator(cluster: &TestCluster, arguments: &[&str]) -> String {
     let mut command = covault();
     command.args(arguments).arg("--config");
     let config = cluster.folder.path().join("serve.toml");
@@ -111,6 +167,7 @@ async fn send(anvil: &Anvil, transaction: Value) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deposits__should_reach_their_receiver_signed_also_over_a_crash() {
     let chain_folder = tempfile::tempdir().unwrap();
+    let go = go_verifier(chain_folder.path());
     let anvil = Anvil::start(chain_folder.path(), 31337).await;
     anvil.call("anvil_mine", json!(["0x50"])).await;
     anvil.call("anvil_setCode", json!([TOKEN, CODE])).await;
@@ -231,23 +288,37 @@ async fn deposits__should_reach_their_receiver_signed_also_over_a_crash() {
         .unwrap();
     assert_eq!(keys.status(), 200);
     let keys: Value = keys.json().await.unwrap();
-    let mut webhook = webhooks.lock().unwrap()[0].clone();
+    // One that was sent just now: five minutes are not long on a busy machine.
+    let before = webhooks.lock().unwrap().len();
+    let test = ["webhook", "test", "--token", "shop", "--network", "EVM"];
+    operator(&cluster, &test);
+    let mut webhook = webhooks.lock().unwrap()[before].clone();
     let event: Value = serde_json::from_str(webhook["body"].as_str().unwrap()).unwrap();
     let id = event["id"].as_str().unwrap().to_owned();
     webhook["secret"] = json!(secret);
     webhook["keys"] = keys;
-    assert_eq!(verified(&webhook), [id.clone(), id]);
+    let all = [id.clone(), id.clone(), id];
+    assert_eq!(verified(&webhook, &go), all);
+    assert_eq!(verified_by_libraries(&webhook), all);
     let mut others = vec![webhook.clone(); 5];
     others[0]["body"] = json!(format!("{} ", webhook["body"].as_str().unwrap()));
     others[1]["secret"] = json!("whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=");
     others[2]["keys"]["keys"][0]["x"] = json!("11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo");
     others[3]["headers"]["webhook-timestamp"] = json!("1700000000");
     others[4]["headers"]["webhook-id"] = json!("evt_00");
-    for other in others {
-        for said in verified(&other) {
+    for other in &others {
+        for said in verified(other, &go) {
             assert!(said.starts_with("refused: "), "{said}: {other}");
         }
     }
+    // What `v1` covers.
+    for other in [&others[0], &others[1], &others[3], &others[4]] {
+        for said in verified_by_libraries(other) {
+            assert!(said.starts_with("refused: "), "{said}: {other}");
+        }
+    }
+    let [by_ed25519, ..] = verified_by_libraries(&others[2]);
+    assert_eq!(by_ed25519, "refused: v1a is wrong");
     let listed = operator(&cluster, &["webhook", "list", "--token", "shop"]);
     assert_eq!(listed.matches("  delivered  ").count(), 4, "{listed}");
 }

@@ -23,6 +23,7 @@ mod cluster;
 mod console;
 mod crash;
 mod crowd;
+mod deposit_oracle;
 mod deposits;
 mod dev;
 mod enrolment;

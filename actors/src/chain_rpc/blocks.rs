@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
-use covault_core::deposit::transfer::{Account, BlockHeader, BlockRef, Candidate, Transfer};
+use covault_core::{
+    deposit::transfer::{Account, BlockHeader, BlockRef, Candidate, Transfer},
+    fault::ExecuteCode,
+};
 
 use super::ChainError;
 
@@ -14,6 +17,15 @@ pub struct ChainBlock {
     pub header: BlockHeader,
     /// Of the coin, and of the tokens that were asked for. [`BlockSource::confirm`] tells which of them happened.
     pub candidates: Vec<Candidate>,
+}
+
+/// Balances as of a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockBalances {
+    /// Its number.
+    pub block: u64,
+    /// In the order of the questions, in the smallest unit, big-endian; `None` where a token gives none.
+    pub balances: Vec<Option<[u8; 32]>>,
 }
 
 /// How far the newest blocks of nodes that are well may be apart. Where they are further, all nodes are asked.
@@ -54,6 +66,11 @@ pub trait BlockSource: Send + Sync {
         0
     }
 
+    /// How the nodes tell what contracts pass on: the name of the method, or `none`; `unknown` before they were asked.
+    fn traces(&self) -> &'static str {
+        "unknown"
+    }
+
     /// The block with a number, with the transfers of these tokens; `None` when there is none yet.
     ///
     /// # Errors
@@ -85,6 +102,24 @@ pub trait BlockSource: Send + Sync {
         block: &BlockRef,
         candidates: &[Candidate],
     ) -> Result<Vec<Transfer>, ChainError>;
+
+    /// Whether nodes say what accounts had after a block ([`BlockSource::balances`]).
+    fn has_balances(&self) -> bool {
+        false
+    }
+
+    /// What accounts have of a token, or of the coin (`None`), after a final block.
+    ///
+    /// # Errors
+    /// [`ChainError::Refused`] when the nodes do not have it any more, or never; else as [`BlockSource::block`].
+    async fn balances(
+        &self,
+        _block: u64,
+        _of: &[(Account, Option<Account>)],
+    ) -> Result<BlockBalances, ChainError> {
+        let reason = "nodes of this network do not say what accounts had after a block";
+        Err(ChainError::refused(reason, ExecuteCode::Unspecified))
+    }
 }
 
 #[cfg(test)]

@@ -117,6 +117,10 @@ pub struct FollowPolicy {
     pub final_after: Option<u64>,
     /// How often nodes are asked for the next block, in milliseconds.
     pub poll_ms: u64,
+    /// Nodes that can trace blocks are asked what contracts pass on.
+    pub traces: bool,
+    /// Nodes are asked for all receipts of a block, and not for the logs of tokens and some receipts.
+    pub receipts: bool,
 }
 
 impl Default for FollowPolicy {
@@ -125,6 +129,8 @@ impl Default for FollowPolicy {
             confirmations: None,
             final_after: None,
             poll_ms: 1_000,
+            traces: false,
+            receipts: false,
         }
     }
 }

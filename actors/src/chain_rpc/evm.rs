@@ -3,6 +3,7 @@
 mod blocks;
 mod fees;
 mod refusals;
+mod tracing;
 
 use std::collections::BTreeMap;
 
@@ -28,11 +29,12 @@ use self::{
         judge, knows_no_such_block, refused_call, reverted, speaks_of_another, speaks_of_load,
         speaks_of_number,
     },
+    tracing::Tracing,
 };
 use super::{
     BlockSource, BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal,
-    EndpointHealth, FeeEstimate, Inclusion, NodePool, Objection, ObjectionKind, SimulationOutcome,
-    SimulationRequest, Standing, TrackedTransaction, TransactionSighting,
+    EndpointHealth, FeeEstimate, FollowPolicy, Inclusion, NodePool, Objection, ObjectionKind,
+    SimulationOutcome, SimulationRequest, Standing, TrackedTransaction, TransactionSighting,
     client::{Call, Client, Refusal as _},
     exchange::short,
     jsonrpc::{JsonRpc, RpcCall, RpcCallError, RpcCalls, RpcError, quantity},
@@ -88,11 +90,13 @@ pub struct EvmNode {
     eip1559: OnceCell<()>,
     /// Set once nodes have named a block `finalized`: from then on no other one counts as final.
     finalized: OnceCell<()>,
+    follow: FollowPolicy,
+    tracing: Tracing,
 }
 
 impl EvmNode {
     /// The chain `chain_id`, through its nodes.
-    pub fn new(chain_id: u64, pool: NodePool) -> Self {
+    pub fn new(chain_id: u64, pool: NodePool, follow: FollowPolicy) -> Self {
         let rpc = Client::new(pool, JsonRpc::default());
         Self {
             chain_id,
@@ -104,6 +108,8 @@ impl EvmNode {
             }),
             eip1559: OnceCell::new(),
             finalized: OnceCell::new(),
+            follow,
+            tracing: Tracing::default(),
         }
     }
 

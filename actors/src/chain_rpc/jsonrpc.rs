@@ -38,10 +38,18 @@ impl Refusal for RpcError {
 }
 
 /// Methods for which a node runs a program.
-const COSTLY: [&str; 3] = ["eth_call", "eth_estimateGas", "simulateTransaction"];
+const COSTLY: [&str; 5] = [
+    "eth_call",
+    "eth_estimateGas",
+    "simulateTransaction",
+    "debug_traceBlockByHash",
+    "trace_block",
+];
 
 /// Methods whose answers are whole blocks, or as much as anybody puts into one.
-const OF_BLOCKS: [&str; 4] = [
+const OF_BLOCKS: [&str; 6] = [
+    "debug_traceBlockByHash",
+    "trace_block",
     "eth_getBlockByNumber",
     "eth_getBlockReceipts",
     "eth_getLogs",

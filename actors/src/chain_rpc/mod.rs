@@ -38,7 +38,7 @@ use futures::future::join_all;
 
 pub use covault_core::request::{Inclusion, TransactionPart};
 
-pub use blocks::{BlockSource, ChainBlock};
+pub use blocks::{APART, BlockBalances, BlockSource, ChainBlock};
 pub use client::{Call, CallError, Client, Protocol, Refusal, everywhere};
 pub use endpoints::{
     ChainEndpoints, ChainKey, ChainsConfig, FollowPolicy, NodeAuth, NodeEndpoint, SpeedUpPolicy,
@@ -405,7 +405,7 @@ impl ChainClients {
     pub fn connect(config: &ChainsConfig, ports: &PoolPorts) -> Result<Self, Fault> {
         let connect = |(chain, endpoints): (&ChainKey, &ChainEndpoints)| {
             let pool = NodePool::new(*chain, endpoints, ports.clone())?;
-            Ok((*chain, client(*chain, pool)?))
+            Ok((*chain, client(*chain, pool, endpoints.deposits)?))
         };
         let most_price = |(chain, endpoints): (&ChainKey, &ChainEndpoints)| {
             endpoints.most_price.map(|most| (*chain, most))
@@ -533,12 +533,16 @@ impl ChainClients {
 }
 
 /// The registry of clients: the one match that a new network has to be in.
-fn client(chain: ChainKey, pool: NodePool) -> Result<Arc<dyn ChainClient>, Fault> {
+fn client(
+    chain: ChainKey,
+    pool: NodePool,
+    follow: Option<FollowPolicy>,
+) -> Result<Arc<dyn ChainClient>, Fault> {
     let needs_more = pool.witnesses_needed() > pool.agree();
     let client: Arc<dyn ChainClient> = match chain.network {
         Network::Evm => {
             let id = chain.chain_id.ok_or_else(|| Fault::bug("no chain id"))?;
-            Arc::new(evm::EvmNode::new(id, pool))
+            Arc::new(evm::EvmNode::new(id, pool, follow.unwrap_or_default()))
         }
         Network::Solana => Arc::new(solana::SolanaNode::new(chain, pool)),
         Network::Aptos => {

@@ -18,6 +18,7 @@ use super::{message_of, sweep_token};
 use crate::{
     audit::{self, AuditActor, AuditNote},
     commands::caller::Caller,
+    leases,
     services::Services,
     store::{Batch, CommitError, Precondition, rows},
 };
@@ -81,6 +82,19 @@ pub async fn change(
         return Err(Fault::field("token", "was revoked"));
     }
     if let Some(minimum) = minimum {
+        // A slip of the pen would be told to nobody.
+        let known = leases::unowned_chains(services).await?;
+        if !known.contains_key(&asset.chain) {
+            let problem = match asset.chain {
+                FollowedChain::Evm(id) => format!(
+                    "no orchestrator follows this chain: name its nodes ([chains.evm.{id}]), without deposits = false"
+                ),
+                FollowedChain::Tron => {
+                    "no orchestrator follows TRON: name its nodes ([chains.tron]), without deposits = false".to_owned()
+                }
+            };
+            return Err(Fault::field("chainId", problem));
+        }
         parse_u256(minimum).map_err(|error| Fault::field("minimum", error))?;
     }
     let key = rows::sweep_route(token.id, asset.chain.network());

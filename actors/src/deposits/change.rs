@@ -134,6 +134,30 @@ impl ChainChange {
         Ok(())
     }
 
+    /// A transfer that was told for good is in this block: in another one than before, after a restart.
+    pub fn move_final(
+        &mut self,
+        open: &mut OpenTransfers,
+        row: &TransferRow,
+        header: &BlockHeader,
+    ) {
+        let TransferState::Finalized { block, round } = row.state else {
+            return;
+        };
+        if block == header.block {
+            return;
+        }
+        let moved = TransferRow {
+            state: TransferState::Finalized {
+                block: header.block,
+                round,
+            },
+            timestamp_ms: header.timestamp_ms,
+            ..row.clone()
+        };
+        self.put(open, row.transfer.key(), Some(row.clone()), Some(moved));
+    }
+
     /// Blocks after this one were replaced.
     ///
     /// # Errors
@@ -151,23 +175,30 @@ impl ChainChange {
         Ok(())
     }
 
-    /// Tells what is deep enough or final by now, the oldest block first.
+    /// Tells what is deep enough or final by now, the oldest block first, of so many transfers at most; whether those were
+    /// all.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Bug`] when that cannot be.
-    pub fn settle(&mut self, open: &mut OpenTransfers, view: &ChainView) -> Result<(), Fault> {
+    pub fn settle(
+        &mut self,
+        open: &mut OpenTransfers,
+        view: &ChainView,
+        most: usize,
+    ) -> Result<bool, Fault> {
         let mut due: Vec<_> = open
             .iter()
             .filter(|(_, row)| view.next(&row.state).is_some())
             .map(|(key, row)| (row.state.block().map(|block| block.number), key.clone()))
             .collect();
         due.sort_unstable();
-        for (_, key) in due {
+        let are_all = due.len() <= most;
+        for (_, key) in due.into_iter().take(most) {
             while let Some(event) = open.get(&key).and_then(|row| view.next(&row.state)) {
                 self.advance(open, &key, event)?;
             }
         }
-        Ok(())
+        Ok(are_all)
     }
 
     fn advance(
@@ -192,6 +223,9 @@ impl ChainChange {
     }
 
     fn tell(&mut self, row: &TransferRow, tell: &Tell) {
+        if !row.transfer.is_told() {
+            return;
+        }
         let id = |tell: &Tell| EventId::of(&row.transfer, tell);
         self.notices.push(NewNotice {
             id: id(tell),

@@ -94,13 +94,13 @@ async fn confirmed(services: &Services) -> ChainChange {
     first
         .include(&mut open, transfer(), None, &header(10))
         .unwrap();
-    first.settle(&mut open, &view(9)).unwrap();
+    first.settle(&mut open, &view(9), usize::MAX).unwrap();
     let nothing = |_: &mut Batch| Ok(());
     let cursor = cursor(10);
     let written = first.commit(services, (CHAIN, &cursor), Precondition::Absent, nothing);
     written.await.unwrap();
     let mut next = ChainChange::default();
-    next.settle(&mut open, &view(10)).unwrap();
+    next.settle(&mut open, &view(10), usize::MAX).unwrap();
     assert_eq!(next.notices.len(), 1);
     next
 }
@@ -117,6 +117,31 @@ async fn notices(services: &Services) -> Vec<(Key, NoticeRow, u64)> {
 async fn count(services: &Services, space: KeySpace) -> usize {
     let all = Scan::prefix(space, &[], 10);
     services.store.scan(&all).await.unwrap().len()
+}
+
+#[test]
+fn settling__should_go_on_in_several_commits() {
+    let mut open = OpenTransfers::new();
+    let mut first = ChainChange::default();
+    for number in 0..5 {
+        let mut one = transfer();
+        one.transfer.tx = [number; 32];
+        let block = header(u64::from(12 - number));
+        first.include(&mut open, one, None, &block).unwrap();
+    }
+    let mut told = Vec::new();
+    for (round, are_all) in [(0, false), (1, false), (2, true), (3, true)] {
+        let mut change = ChainChange::default();
+        assert_eq!(
+            change.settle(&mut open, &view(0), 2).unwrap(),
+            are_all,
+            "{round}"
+        );
+        let blocks = change.notices.iter();
+        told.extend(blocks.map(|new| new.notice.block.number));
+    }
+    // Each once, the oldest first.
+    assert_eq!(told, [8, 9, 10, 11, 12]);
 }
 
 #[tokio::test]

@@ -1,21 +1,14 @@
 //! Follows the blocks of one chain, for as long as this process has the lease of it: block after block by the hash of
 //! the parent, all that changes in one commit with the cursor. What fails is begun again from the store.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use covault_core::{
     deposit::{
         lifecycle::{ChainView, default_confirmations},
         ring::{ForkSearch, HeaderRing, Succession},
-        transfer::{
-            Account, AddressOwner, BlockHeader, BlockRef, DepositAddress, FollowedChain,
-            OwnedTransfer,
-        },
+        transfer::{BlockHeader, BlockRef, FollowedChain},
     },
     fault::Fault,
 };
@@ -23,13 +16,15 @@ use futures::future::join_all;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use super::{
+    books::Books,
     change::{ChainChange, OpenTransfers, may_be_included},
     known::Known,
+    progress::{FollowError, Progress},
     routes::Routes,
     start,
 };
 use crate::{
-    chain_rpc::{BlockSource, ChainBlock, ChainError, FollowPolicy},
+    chain_rpc::{APART, BlockSource, ChainBlock, FollowPolicy},
     leases::LeaseScope,
     services::Services,
     store::{
@@ -44,11 +39,12 @@ const WINDOW: u64 = 16;
 const LONG_ANSWER: usize = 4 << 20;
 /// Blocks that become final in one commit, at most.
 const MOST_FINALIZED: u64 = 1_000;
-/// Rows that one question to the store names.
-const KEYS: usize = 1_000;
-/// How far the clock of who asks for an address to be watched and that of who makes the next block may be apart, in
-/// milliseconds: nothing that comes after the call is to be left out.
-const CLOCKS_APART_MS: u64 = 60_000;
+/// Transfers of new blocks in one commit, at most; of one block all.
+const MOST_TAKEN: usize = 4_000;
+/// Transfers that are told in one commit, at most.
+const MOST_SETTLED: usize = 4_000;
+/// A newest block that is older than this is told in the log, in milliseconds.
+const STILL_MS: u64 = 10 * 60 * 1_000;
 /// Blocks that a search for a common ancestor goes back at most in one look.
 const LONGEST_FORK: usize = 10_000;
 
@@ -69,40 +65,13 @@ pub struct FollowerState {
     failures: u32,
     /// Blocks that are asked for at the same time now.
     window: u64,
-}
-
-/// What a look came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// There is more to do at once.
-    Behind,
-    /// The newest block was followed.
-    AtHead,
-    /// It is not to be done here.
-    Idle,
-}
-
-/// Why nothing came of a look.
-#[derive(Debug)]
-pub enum FollowError {
-    /// The nodes do not answer, or are not believed: another look may help.
-    Nodes(String),
-    /// The store, or a bug.
-    Service(Fault),
-    /// Nothing can be said of this chain until somebody has looked at it.
-    Stopped(String),
-}
-
-impl From<Fault> for FollowError {
-    fn from(fault: Fault) -> Self {
-        Self::Service(fault)
-    }
-}
-
-impl From<ChainError> for FollowError {
-    fn from(error: ChainError) -> Self {
-        Self::Nodes(error.into_reason())
-    }
+    books: Books,
+    rescans: Books,
+    restarts: Books,
+    /// Whether anybody takes deposits here: that is not asked before the nodes are, once it was so.
+    has_routes: bool,
+    /// Whether it was said that the chain stands still.
+    is_still: bool,
 }
 
 #[async_trait]
@@ -146,6 +115,11 @@ impl FollowerState {
             said: None,
             failures: 0,
             window: WINDOW,
+            books: Books::default(),
+            rescans: Books::default(),
+            restarts: Books::default(),
+            has_routes: false,
+            is_still: false,
         }
     }
 
@@ -170,7 +144,6 @@ impl FollowerState {
             }
             Err(error) => error,
         };
-        self.known = None;
         self.failures = self.failures.saturating_add(1);
         let is_stopped = matches!(error, FollowError::Stopped(_));
         self.services.counters.follow(self.chain).failed(is_stopped);
@@ -212,10 +185,15 @@ impl FollowerState {
         };
         let lease_version = lease.version();
         let services = self.services.with_lease(lease);
-        let routes = Routes::load(&services, chain.network()).await?;
-        if routes.is_empty() {
-            return Ok(Progress::Idle);
+        if !self.has_routes {
+            self.has_routes = !Routes::load(&services, chain.network()).await?.is_empty();
+            if !self.has_routes {
+                return Ok(Progress::Idle);
+            }
         }
+        let newest = source.newest().await?;
+        // Read after it: what was paid in blocks up to that one, was paid after what is configured by now.
+        let routes = Routes::load(&services, chain.network()).await?;
         let known = self.known.take();
         let known = match known.filter(|known| known.lease_version == lease_version) {
             Some(known) => known,
@@ -230,26 +208,68 @@ impl FollowerState {
             window: self.window,
         };
         let mut known = known;
-        if follow.restart(&mut known).await? {
-            self.known = Some(known);
-            return Ok(Progress::Behind);
+        match follow.restart(&mut known).await {
+            Ok(false) => self.restarts.said = None,
+            Ok(true) => {
+                self.known = Some(known);
+                return Ok(Progress::Behind);
+            }
+            // It is followed as before until the nodes can, or another block is named.
+            Err(FollowError::Nodes(reason)) => {
+                if self.restarts.said.as_ref() != Some(&reason) {
+                    tracing::warn!(%chain, reason, "the chain cannot be followed anew now; trying again");
+                    self.restarts.said = Some(reason);
+                }
+            }
+            Err(error) => return Err(error),
         }
-        let looked = follow.look(known).await;
+        let asked = follow.ask(&known, newest).await;
         self.window = match source.take_longest() {
             long if long > LONG_ANSWER => 1,
             _ => self.window.saturating_mul(2).min(WINDOW),
         };
-        let (mut known, progress) = looked?;
+        let asked = match asked {
+            Ok(asked) => asked,
+            // What is known was not touched, and is as good the next time.
+            Err(error) => {
+                self.known = Some(known);
+                return Err(error);
+            }
+        };
+        let (mut known, progress) = follow.look(known, asked).await?;
         let progress = match progress {
-            Progress::AtHead => follow.rescan(&mut known).await?,
+            Progress::AtHead => {
+                let rescan = follow.look_at_rescan(&mut self.rescans, &mut known);
+                rescan.await?
+            }
             other => other,
         };
+        let progress = match progress {
+            Progress::AtHead => follow.look_at_books(&mut self.books, &mut known).await?,
+            other => other,
+        };
+        self.tell_age(&known);
         self.known = Some(known);
         Ok(progress)
     }
 }
 
 impl FollowerState {
+    /// Says once that a chain has no new blocks, which is no failure, and may be that of all its nodes.
+    fn tell_age(&mut self, known: &Known) {
+        let Some((_, ring)) = &known.followed else {
+            return;
+        };
+        let head = ring.head();
+        let age_ms = self.services.now_ms().saturating_sub(head.timestamp_ms);
+        let is_still = age_ms > STILL_MS;
+        if is_still && !self.is_still {
+            let (number, seconds) = (head.block.number, age_ms / 1_000);
+            tracing::warn!(chain = %self.chain, block = number, seconds, "the newest block that the nodes give is old");
+        }
+        self.is_still = is_still;
+    }
+
     /// Notes that payments are to be told from now on, as soon as anybody takes deposits here: whoever has the lease, and
     /// whether the nodes answer or not.
     async fn note_start(&self) -> Result<(), Fault> {
@@ -269,8 +289,18 @@ pub(super) struct Follow<'a> {
     pub(super) chain: FollowedChain,
     policy: FollowPolicy,
     pub(super) source: &'a dyn BlockSource,
-    routes: &'a Routes,
+    pub(super) routes: &'a Routes,
     window: u64,
+}
+
+/// What the nodes say of a chain now.
+struct Asked {
+    newest: u64,
+    finality: Finality,
+    /// Those that come next.
+    blocks: Vec<ChainBlock>,
+    /// The block at the height of the newest one that was followed, where that is another one by now.
+    replaced_by: Option<BlockHeader>,
 }
 
 /// The newest final block, as it is told.
@@ -282,23 +312,55 @@ enum Finality {
 }
 
 impl Follow<'_> {
-    async fn look(&self, mut known: Known) -> Result<(Known, Progress), FollowError> {
-        let newest = self.source.newest().await?;
+    /// The same, for other routes.
+    pub(super) fn with_routes<'a>(&'a self, routes: &'a Routes) -> Follow<'a> {
+        Follow { routes, ..*self }
+    }
+
+    async fn ask(&self, known: &Known, newest: u64) -> Result<Asked, FollowError> {
         let finality = self.finality().await?;
+        let (mut blocks, mut replaced_by) = (Vec::new(), None);
+        if let Some((_, ring)) = &known.followed {
+            let head = ring.head().block;
+            blocks = self.blocks(head.number.saturating_add(1), newest).await?;
+            let is_told =
+                |row: &TransferRow| row.state.block() == Some(head) && row.state.is_told();
+            // What was told of the newest block is taken back as soon as it can be, and not with the next one.
+            if blocks.is_empty() && known.open.values().any(is_told) {
+                let there = self.source.header_at(head.number).await;
+                replaced_by = there.ok().filter(|there| there.block != head);
+            }
+        }
+        Ok(Asked {
+            newest,
+            finality,
+            blocks,
+            replaced_by,
+        })
+    }
+
+    async fn look(&self, mut known: Known, asked: Asked) -> Result<(Known, Progress), FollowError> {
+        let Asked {
+            newest,
+            finality,
+            blocks,
+            replaced_by,
+        } = asked;
         let Some((version, mut ring)) = known.followed else {
             known.followed = Some(self.begin(newest, finality).await?);
             return Ok((known, Progress::Behind));
         };
         let before = (ring.head().block, ring.finalized().block);
         let mut change = ChainChange::default();
-        let next = before.0.number.saturating_add(1);
-        let blocks = self.blocks(next, newest).await?;
-        let mut forked = false;
+        let mut other = replaced_by;
         if let Some(first) = blocks.first()
             && ring.succession(&first.header)? == Succession::Forks
         {
-            forked = true;
-            let ancestor = self.ancestor(&ring, first.header).await?;
+            other = Some(first.header);
+        }
+        let forked = other.is_some();
+        if let Some(other) = other {
+            let ancestor = self.ancestor(&ring, other).await?;
             let replaced = ring.cut(&ancestor)?;
             tracing::warn!(
                 chain = %self.chain, blocks = replaced.len(), from = ancestor.number.saturating_add(1),
@@ -333,23 +395,20 @@ impl Follow<'_> {
             finalized: ring.finalized().block.number,
             confirmations: self.confirmations(),
         };
-        if !forked {
-            change.settle(&mut known.open, &view)?;
-        }
+        let is_settled = forked || change.settle(&mut known.open, &view, MOST_SETTLED)?;
         let version = if change.is_empty() && before == (head, ring.finalized().block) {
             version
         } else {
             self.commit(&change, &ring, Precondition::Version(version))
                 .await?
         };
-        self.services.counters.follow(self.chain).followed(
-            head.number,
-            ring.finalized().block.number,
-            newest,
-        );
+        let counter = self.services.counters.follow(self.chain);
+        counter.followed(head.number, ring.finalized().block.number, newest);
+        counter.traced(self.source.traces());
+        counter.seen(ring.head().timestamp_ms);
         // A node that names a block that nobody has is asked no more often than others.
         let has_moved = forked || head != before.0;
-        let progress = match has_moved && (forked || head.number < newest) {
+        let progress = match !is_settled || (has_moved && (forked || head.number < newest)) {
             true => Progress::Behind,
             false => Progress::AtHead,
         };
@@ -414,6 +473,7 @@ impl Follow<'_> {
         first: u64,
         last: u64,
     ) -> Result<Vec<ChainBlock>, FollowError> {
+        let newest = last;
         let last = last.min(first.saturating_add(self.window.saturating_sub(1)));
         let tokens = self.routes.tokens(self.chain);
         let numbers = first..=last;
@@ -422,6 +482,12 @@ impl Follow<'_> {
         for answer in asked {
             match answer {
                 Ok(Some(block)) => blocks.push(block),
+                // The newest ones may not be everywhere yet.
+                Ok(None) if blocks.is_empty() && first.saturating_add(APART) < newest => {
+                    let reason =
+                        format!("the nodes name block {newest}, and do not have block {first}");
+                    return Err(FollowError::Nodes(reason));
+                }
                 Ok(None) => break,
                 // Those before it are as good.
                 Err(error) if blocks.is_empty() => return Err(error.into()),
@@ -468,8 +534,9 @@ impl Follow<'_> {
         // Read after the blocks: an address is told after it was written, so whatever was sent to it is found.
         let owners = self.owners(blocks).await?;
         let head = ring.head().block;
+        let mut taken = 0_usize;
         for block in blocks {
-            if ring.succession(&block.header)? == Succession::Forks {
+            if ring.succession(&block.header)? == Succession::Forks || taken >= MOST_TAKEN {
                 break;
             }
             let transfers = match self.transfers(block, &owners).await {
@@ -478,12 +545,23 @@ impl Follow<'_> {
                 Err(FollowError::Nodes(_)) if head != ring.head().block => break,
                 Err(error) => return Err(error),
             };
+            taken = taken.saturating_add(transfers.len());
+            let was_restarted = !transfers.is_empty() && self.was_restarted().await?;
             for transfer in transfers {
                 let key = deposit_rows::transfer(&transfer);
                 let stored = self.services.load::<TransferRow>(&key).await?;
                 let stored = stored.map(|(row, _)| row);
-                // After a restart: what was told for good is not told again.
-                if stored.as_ref().is_some_and(|row| row.state.is_final()) {
+                // After a restart: what was told for good is not told again, be it in another block now.
+                if let Some(row) = stored.as_ref().filter(|row| row.state.is_final()) {
+                    change.move_final(open, row, &block.header);
+                    continue;
+                }
+                let number = block.header.block.number;
+                if was_restarted
+                    && stored.is_none()
+                    && self.may_be_in_balance(&transfer, number).await?
+                {
+                    tracing::warn!(chain = %self.chain, block = number, "a transfer is not told that may have been told by a balance");
                     continue;
                 }
                 let is_open = open.contains_key(&transfer.key());
@@ -499,72 +577,6 @@ impl Follow<'_> {
             change.add_header(block.header);
         }
         Ok(())
-    }
-
-    /// Who is told of the accounts that are named in blocks.
-    pub(super) async fn owners(
-        &self,
-        blocks: &[ChainBlock],
-    ) -> Result<BTreeMap<Account, Vec<AddressOwner>>, Fault> {
-        let network = self.chain.network();
-        let candidates = blocks.iter().flat_map(|block| &block.candidates);
-        let accounts = candidates.flat_map(|candidate| [candidate.from, candidate.to]);
-        let accounts: BTreeSet<_> = accounts.collect();
-        let accounts: Vec<_> = accounts.into_iter().collect();
-        let mut owners = BTreeMap::new();
-        for some in accounts.chunks(KEYS) {
-            let keys = some
-                .iter()
-                .map(|account| deposit_rows::deposit_address(network, *account));
-            let keys: Vec<_> = keys.collect();
-            let found = self.services.load_all::<DepositAddress>(&keys).await?;
-            for (account, address) in some.iter().zip(found) {
-                if let Some(address) = address? {
-                    owners.insert(*account, address.owners);
-                }
-            }
-        }
-        Ok(owners)
-    }
-
-    /// The transfers of a block that anybody is told of.
-    pub(super) async fn transfers(
-        &self,
-        block: &ChainBlock,
-        owners: &BTreeMap<Account, Vec<AddressOwner>>,
-    ) -> Result<Vec<OwnedTransfer>, FollowError> {
-        let told = |account: &Account, asset: Option<Account>| {
-            let owners = owners.get(account).into_iter().flatten();
-            owners.filter(move |owner| {
-                let seen_ms = block.header.timestamp_ms.saturating_add(CLOCKS_APART_MS);
-                owner.since_ms <= seen_ms && self.routes.tells(owner, self.chain, asset)
-            })
-        };
-        let matched = block.candidates.iter().filter(|candidate| {
-            let sides = [candidate.from, candidate.to];
-            let mut sides = sides.iter();
-            sides.any(|account| told(account, candidate.asset).next().is_some())
-        });
-        let matched: Vec<_> = matched.copied().collect();
-        if matched.is_empty() {
-            return Ok(Vec::new());
-        }
-        let confirmed = self.source.confirm(&block.header.block, &matched).await?;
-        let mut transfers = Vec::new();
-        for transfer in confirmed {
-            if !transfer.moves_something() {
-                continue;
-            }
-            for (account, is_send) in [(transfer.to, false), (transfer.from, true)] {
-                transfers.extend(told(&account, transfer.asset).map(|owner| OwnedTransfer {
-                    chain: self.chain,
-                    transfer,
-                    is_send,
-                    owner: owner.clone(),
-                }));
-            }
-        }
-        Ok(transfers)
     }
 
     /// Writes it all. The new version of the cursor's row.

@@ -2,10 +2,14 @@
 
 pub mod addresses;
 pub mod assets;
+mod books;
 mod change;
 pub mod follower;
 mod followers;
 mod known;
+mod matching;
+mod progress;
+pub mod reconcile;
 pub mod rescan;
 pub mod restart;
 mod routes;

@@ -7,9 +7,12 @@ use covault_core::{
 };
 
 use super::{
+    books::Books,
     change::{ChainChange, OpenTransfers, may_be_included},
-    follower::{Follow, FollowError, Progress},
+    follower::Follow,
     known::Known,
+    progress::{FollowError, Progress},
+    routes::Routes,
 };
 use crate::{
     audit::{AuditActor, AuditNote},
@@ -22,6 +25,10 @@ use crate::{
     },
 };
 
+/// For how long blocks are not asked for again that nodes did not give, in milliseconds.
+const PAUSE_MS: u64 = 30_000;
+/// How often an end is tried to be written while the rescan goes on.
+const TRIES: usize = 8;
 /// Most blocks of one call.
 const MOST: u64 = 10_000_000;
 
@@ -75,21 +82,88 @@ pub async fn begin(
     }
 }
 
+/// Ends a rescan where it is.
+///
+/// # Errors
+/// [`Class::WrongState`] when there is none.
+pub async fn stop(services: &Services, caller: &Caller, chain: FollowedChain) -> Result<(), Fault> {
+    let key = deposit_rows::rescan(chain);
+    // The follower writes it after each window.
+    for _ in 0..TRIES {
+        let Some((row, version)) = services.load::<RescanRow>(&key).await? else {
+            return Err(Fault::new(
+                Class::WrongState,
+                "chainId: no rescan of the chain is in progress",
+            ));
+        };
+        let mut batch = Batch::new();
+        batch.delete(key.clone(), Precondition::Version(version));
+        let subject = format!("chain:{chain}");
+        AuditNote::new(&AuditActor::caller(caller), subject, "RescanStopped")
+            .fact("next", row.next)
+            .fact("to", row.last)
+            .add_to(&mut batch, AuditChain::Service, services.now_ms())?;
+        match services.store.commit(batch).await {
+            Ok(()) => return Ok(()),
+            Err(CommitError::Conflict(conflict)) if conflict == key => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Fault::new(
+        Class::Conflict,
+        "the rescan goes on just now; retry",
+    ))
+}
+
 impl Follow<'_> {
-    /// Looks through the next blocks of a rescan, when there is one and nothing newer is to be followed.
-    pub(super) async fn rescan(&self, known: &mut Known) -> Result<Progress, FollowError> {
+    /// Looks through the next blocks of a rescan, when there is one and nothing newer is to be followed. Blocks that the
+    /// nodes do not give are asked for again later: the chain is followed as before.
+    pub(super) async fn look_at_rescan(
+        &self,
+        books: &mut Books,
+        known: &mut Known,
+    ) -> Result<Progress, FollowError> {
+        let now_ms = self.services.monotonic.elapsed_ms();
+        if now_ms < books.not_before_ms {
+            return Ok(Progress::AtHead);
+        }
+        match self.rescan(known).await {
+            Ok(progress) => {
+                books.said = None;
+                Ok(progress)
+            }
+            Err(FollowError::Nodes(reason)) => {
+                books.not_before_ms = now_ms.saturating_add(PAUSE_MS);
+                if books.said.as_ref() != Some(&reason) {
+                    tracing::warn!(chain = %self.chain, reason, "the rescan cannot go on now; trying again");
+                    books.said = Some(reason);
+                }
+                Ok(Progress::AtHead)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn rescan(&self, known: &mut Known) -> Result<Progress, FollowError> {
         let key = deposit_rows::rescan(self.chain);
         let wanted = self.services.load::<RescanRow>(&key).await?;
         let (Some((row, row_version)), Some((version, ring))) = (wanted, &mut known.followed)
         else {
             return Ok(Progress::AtHead);
         };
+        // What was configured before it was asked for is looked for, too.
+        let routes = Routes::load(self.services, self.chain.network()).await?;
+        let this = self.with_routes(&routes);
         let last = row.last.min(ring.finalized().block.number);
         // After a restart further back: these blocks are followed anew first.
         if row.next > last {
             return Ok(Progress::AtHead);
         }
-        let blocks = self.blocks(row.next, last).await?;
+        let blocks = this.blocks(row.next, last).await?;
+        if blocks.is_empty() {
+            let reason = format!("the nodes do not have block {}, which is final", row.next);
+            return Err(FollowError::Nodes(reason));
+        }
         let follows = blocks
             .iter()
             .zip(blocks.iter().skip(1))
@@ -99,14 +173,25 @@ impl Follow<'_> {
             return Err(FollowError::Nodes(reason.into()));
         }
         let (mut change, mut found) = (ChainChange::default(), OpenTransfers::new());
-        let owners = self.owners(&blocks).await?;
+        let owners = this.owners(&blocks).await?;
+        let was_restarted = self.was_restarted().await?;
         for block in &blocks {
-            for transfer in self.transfers(block, &owners).await? {
+            let transfers = this.transfers(block, &owners).await?;
+            let number = block.header.block.number;
+            let transfers: Vec<_> = transfers.into_iter().map(|it| (number, it)).collect();
+            let reconciled = self.reconciled(&transfers).await?;
+            for ((_, transfer), is_reconciled) in transfers.into_iter().zip(reconciled) {
+                if is_reconciled {
+                    continue;
+                }
                 let key = deposit_rows::transfer(&transfer);
                 let stored = self.services.load::<TransferRow>(&key).await?;
                 let stored = stored.map(|(row, _)| row);
                 let is_open = known.open.contains_key(&transfer.key());
-                if !is_open && may_be_included(stored.as_ref()) {
+                let is_told = was_restarted
+                    && stored.is_none()
+                    && self.may_be_in_balance(&transfer, number).await?;
+                if !is_open && !is_told && may_be_included(stored.as_ref()) {
                     change.include(&mut found, transfer, stored, &block.header)?;
                 }
             }
@@ -116,7 +201,7 @@ impl Follow<'_> {
             finalized: ring.finalized().block.number,
             confirmations: self.confirmations(),
         };
-        change.settle(&mut found, &view)?;
+        change.settle(&mut found, &view, usize::MAX)?;
         let cursor = CursorRow {
             head: ring.head().block,
             finalized: ring.finalized().block,
@@ -132,7 +217,13 @@ impl Follow<'_> {
                     let row = rows::encode(&RescanRow { next, ..row })?;
                     batch.put(key.clone(), expect, row)
                 }
-                None => batch.delete(key.clone(), expect),
+                None => {
+                    let subject = format!("chain:{}", self.chain);
+                    AuditNote::new(&AuditActor::service(), subject, "RescanEnded")
+                        .fact("to", row.last)
+                        .add_to(batch, AuditChain::Service, self.services.now_ms())?;
+                    batch.delete(key.clone(), expect)
+                }
             };
             Ok(())
         };

@@ -7,18 +7,14 @@ use covault_core::{
     fault::{Class, Fault},
 };
 
-use super::{
-    change::ChainChange,
-    follower::{Follow, FollowError},
-    known::Known,
-};
+use super::{change::ChainChange, follower::Follow, known::Known, progress::FollowError};
 use crate::{
     audit::{AuditActor, AuditNote},
     commands::caller::Caller,
     services::Services,
     store::{
         Batch, CommitError, Precondition,
-        deposit_rows::{self, CursorRow, RestartRow},
+        deposit_rows::{self, CursorRow, ReconciliationRow, RestartRow},
         rows,
     },
 };
@@ -29,7 +25,7 @@ const MOST: u64 = 10_000_000;
 /// Has a chain followed anew from a block on, which is looked through too, by the process that follows it.
 ///
 /// # Errors
-/// [`Class::Invalid`] naming the field, [`Class::WrongState`] while another restart of the chain waits.
+/// [`Class::Invalid`] naming the field, [`Class::Conflict`] when another call changes it at the same time.
 pub async fn begin(
     services: &Services,
     caller: &Caller,
@@ -55,9 +51,14 @@ pub async fn begin(
         return Err(Fault::field("from", problem));
     }
     let key = deposit_rows::chain_restart(chain);
+    // One that waits for nodes that do not have its block is replaced.
+    let expect = match services.load::<RestartRow>(&key).await? {
+        Some((_, version)) => Precondition::Version(version),
+        None => Precondition::Absent,
+    };
     let mut batch = Batch::new();
     let row = rows::encode(&RestartRow { from })?;
-    batch.put(key.clone(), Precondition::Absent, row);
+    batch.put(key.clone(), expect, row);
     let subject = format!("chain:{chain}");
     AuditNote::new(&AuditActor::caller(caller), subject, "DepositsRestarted")
         .fact("from", from)
@@ -67,8 +68,8 @@ pub async fn begin(
     match services.store.commit(batch).await {
         Ok(()) => Ok(()),
         Err(CommitError::Conflict(conflict)) if conflict == key => Err(Fault::new(
-            Class::WrongState,
-            "chainId: another restart of the chain waits for its nodes",
+            Class::Conflict,
+            "the restart of the chain was changed at the same time; look again",
         )),
         Err(error) => Err(error.into()),
     }
@@ -94,8 +95,20 @@ impl Follow<'_> {
             head: header.block,
             finalized: header.block,
         };
+        // What balances were compared with may be gone: all is added up again.
+        let books = deposit_rows::reconciliation(self.chain);
+        let (stored, expect_books) = match self.services.load::<ReconciliationRow>(&books).await? {
+            Some((row, version)) => (row, Precondition::Version(version)),
+            None => (ReconciliationRow::default(), Precondition::Absent),
+        };
         let done = |batch: &mut Batch| {
             batch.delete(key.clone(), Precondition::Version(row_version));
+            let row = ReconciliationRow {
+                restarts: stored.restarts.saturating_add(1),
+                next: None,
+                ..stored.clone()
+            };
+            batch.put(books.clone(), expect_books, rows::encode(&row)?);
             Ok(())
         };
         let expect = Precondition::Version(*version);

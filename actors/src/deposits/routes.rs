@@ -61,6 +61,17 @@ impl Routes {
         named.chain(watched_token(chain)).collect()
     }
 
+    /// The coin, and the tokens of a chain that the wallets of an API token take.
+    pub fn assets_of(
+        &self,
+        token: TokenId,
+        chain: FollowedChain,
+    ) -> impl Iterator<Item = Option<Account>> + '_ {
+        let route = self.0.get(&token).into_iter();
+        let tokens = route.flat_map(move |route| route.tokens(chain)).map(Some);
+        std::iter::once(None).chain(tokens)
+    }
+
     /// Whether an owner is told of transfers of this: the coin always; tokens that its API token names, of a watched
     /// address USDT alone.
     pub fn tells(

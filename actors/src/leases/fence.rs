@@ -203,6 +203,7 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::ChainStart
         | KeySpace::ChainRestart
         | KeySpace::NoticeAge
+        | KeySpace::BalanceCheck
         | KeySpace::Restore
         | KeySpace::User
         | KeySpace::UserName

@@ -43,6 +43,7 @@ mod list_vaults;
 mod list_webhook_events;
 mod lookup;
 mod person;
+mod reconcile_deposits;
 mod reject_signing_request;
 mod reject_signing_requests;
 mod remove_node;
@@ -58,6 +59,7 @@ mod revoke_user;
 mod several;
 mod show_sweep;
 mod sign_out_user;
+mod stop_rescan;
 mod test_webhook;
 mod update_wallet;
 
@@ -129,6 +131,7 @@ operations! {
     list_users::ListUsers,
     list_vaults::ListVaults,
     list_webhook_events::ListWebhookEvents,
+    reconcile_deposits::ReconcileDeposits,
     reject_signing_request::RejectSigningRequest,
     reject_signing_requests::RejectSigningRequests,
     remove_node::RemoveNode,
@@ -143,6 +146,7 @@ operations! {
     revoke_user::RevokeUser,
     show_sweep::ShowSweep,
     sign_out_user::SignOutUser,
+    stop_rescan::StopRescan,
     test_webhook::TestWebhook,
     update_wallet::UpdateWallet,
 }

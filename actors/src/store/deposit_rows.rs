@@ -48,6 +48,45 @@ pub struct RestartRow {
     pub from: u64,
 }
 
+/// How far the balances of a chain's deposit wallets were compared with what is known of their transfers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReconciliationRow {
+    /// An operator wants another round.
+    pub is_wanted: bool,
+    /// The key of the address from which a round goes on; `None` between two rounds.
+    pub next: Option<Vec<u8>>,
+    /// What the round has come to yet.
+    pub round: ReconciliationCounts,
+    /// What the last whole round has come to, and when that was, in milliseconds since the Unix epoch.
+    pub done: Option<(u64, ReconciliationCounts)>,
+    /// How often the chain was followed anew: balances that were compared before count no more.
+    pub restarts: u32,
+}
+
+/// What a round over the balances of a chain has come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReconciliationCounts {
+    /// Balances with more than the transfers make them, which was told.
+    pub found: u64,
+    /// Balances with less, or with more by no more than fees that were paid.
+    pub missing: u64,
+}
+
+/// What a deposit wallet has of a coin or token, beside what is known of its transfers. Nothing is to be swept from it
+/// while something is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BalanceRow {
+    /// The newest block after which its transfers have explained the balance; 0 when they never did.
+    pub block: u64,
+    /// The balance after that block, in the smallest unit, big-endian.
+    pub balance: [u8; 32],
+    /// As [`ReconciliationRow::restarts`] was then.
+    pub restarts: u32,
+    /// How much is for people to look at, big-endian; 0: nothing. It is missing, or it is more, and no more than fees that
+    /// were paid.
+    pub missing: [u8; 32],
+}
+
 /// Where a transfer stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TransferRow {
@@ -162,6 +201,45 @@ pub fn chain_start(chain: FollowedChain) -> Key {
 /// [`KeySpace::ChainRestart`].
 pub fn chain_restart(chain: FollowedChain) -> Key {
     Key::new(KeySpace::ChainRestart, &[&chain.key()])
+}
+
+/// The part of [`KeySpace::BalanceCheck`] that says how far a chain is.
+pub fn reconciliation(chain: FollowedChain) -> Key {
+    Key::new(KeySpace::BalanceCheck, &[&chain.key()])
+}
+
+/// [`KeySpace::BalanceCheck`] of what an account has of a token, or of the coin.
+pub fn balance(chain: FollowedChain, account: Account, asset: Option<Account>) -> Key {
+    let asset = asset.map(|asset| asset.0);
+    let asset = asset.as_ref().map_or(&[] as &[u8], |asset| asset);
+    Key::new(KeySpace::BalanceCheck, &[&chain.key(), &account.0, asset])
+}
+
+/// The part of [`KeySpace::DepositAddress`] that a network has.
+pub fn deposit_addresses(network: DepositNetwork) -> Key {
+    Key::new(KeySpace::DepositAddress, &[&[network.number()]])
+}
+
+/// The account of a row of [`KeySpace::DepositAddress`].
+pub fn account_of_address(key: &Key) -> Option<Account> {
+    let (_, account) = key.bytes.split_first()?;
+    Some(Account(account.try_into().ok()?))
+}
+
+/// The part of [`KeySpace::TransferIndex`] in which the transfers of an account on a chain follow in the order of their
+/// blocks, and where those from a block on begin.
+pub fn transfers_from(chain: FollowedChain, account: Account, number: u64) -> (Key, Vec<u8>) {
+    let network = chain.network().number();
+    let parts: &[&[u8]] = &[&[network], &account.0, &chain.key()];
+    let all = Key::new(KeySpace::TransferIndex, parts);
+    let from = [all.bytes.as_slice(), &number.to_be_bytes()].concat();
+    (all, from)
+}
+
+/// The row of the transfer of a row of [`KeySpace::TransferIndex`].
+pub fn transfer_of_index(key: &Key) -> Option<Key> {
+    let transfer = key.bytes.get(1 + 20 + 9 + 8..)?;
+    Some(Key::new(KeySpace::Transfer, &[transfer]))
 }
 
 /// [`KeySpace::NoticeAge`].

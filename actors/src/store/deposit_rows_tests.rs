@@ -68,6 +68,25 @@ fn rows_of_deposits__should_load_for_ever() {
     check("chain-cursor-v1", &cursor);
     check("rescan-v1", &RescanRow { next: 1, last: 2 });
     check("chain-restart-v1", &RestartRow { from: 4 });
+    let counts = ReconciliationCounts {
+        found: 27,
+        missing: 28,
+    };
+    let reconciliation = ReconciliationRow {
+        is_wanted: true,
+        next: Some(vec![29]),
+        round: counts,
+        done: Some((30, counts)),
+        restarts: 31,
+    };
+    check("reconciliation-v1", &reconciliation);
+    let balance = BalanceRow {
+        block: 32,
+        balance: [33; 32],
+        restarts: 34,
+        missing: [35; 32],
+    };
+    check("balance-check-v1", &balance);
     check("chain-start-v1", &ChainStartRow { since_ms: 3 });
     let header = BlockHeader {
         block: block(),
@@ -154,6 +173,18 @@ fn keys_of_deposits__should_say_what_they_are_of() {
     assert!(
         open.bytes
             .starts_with(&open_transfers(FollowedChain::Evm(1)).bytes)
+    );
+    let index = transfer_index(&owned(), 7);
+    assert_eq!(transfer_of_index(&index), Some(transfer(&owned())));
+    let of = |number| transfers_from(FollowedChain::Evm(1), owned().account(), number);
+    let (all, from) = of(7);
+    assert!(index.bytes.starts_with(&all.bytes) && index.bytes >= from && index.bytes < of(8).1);
+    let address = deposit_address(DepositNetwork::Evm, Account([5; 20]));
+    assert_eq!(account_of_address(&address), Some(Account([5; 20])));
+    assert!(
+        address
+            .bytes
+            .starts_with(&deposit_addresses(DepositNetwork::Evm).bytes)
     );
     let tell = Tell {
         stage: Stage::Confirmed,

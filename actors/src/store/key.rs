@@ -131,11 +131,14 @@ pub enum KeySpace {
     ChainRestart = 67,
     /// Time, event id -> nothing: events that are over, by when they were.
     NoticeAge = 68,
+    /// Chain -> how far its balances were compared with the transfers; chain, account, token (nothing: the coin) -> what
+    /// came of that.
+    BalanceCheck = 69,
 }
 
 impl KeySpace {
     /// Every kind, in order.
-    pub const ALL: [Self; 62] = [
+    pub const ALL: [Self; 63] = [
         Self::Vault,
         Self::VaultName,
         Self::Wallet,
@@ -198,6 +201,7 @@ impl KeySpace {
         Self::ConsoleKey,
         Self::ChainRestart,
         Self::NoticeAge,
+        Self::BalanceCheck,
     ];
 
     /// The kind of a number.

@@ -4,55 +4,46 @@
 //! commit, with what is sent after it: so an order holds per transfer, also over crashes, and nothing is lost. A crash
 //! between the answer and the commit sends the same once more, under the same id.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use covault_core::{
-    deposit::{DepositNetwork, SweepRoute, event::EventId, lifecycle::Stage},
+    deposit::{SweepRoute, event::EventId},
     fault::Fault,
-    ids::TokenId,
 };
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use reqwest::Url;
 
 use super::{
+    attempt::{Attempt, AttemptEnd, Destination, pause_ms},
     budget::DeliveryBudget,
     published,
     sender::WebhookSender,
-    sign::{WebhookKeys, WebhookSecret, headers},
+    sign::WebhookKeys,
 };
 use crate::{
     leases::LeaseScope,
     services::{Services, skip_unreadable},
-    store::{
-        Batch, CommitError, KeySpace, Precondition, Scan,
-        deposit_rows::{self, Delivery, NoticeAfterRow, NoticeRow, WebhookSecretRow},
-        rows,
-    },
+    store::{KeySpace, Scan, deposit_rows, rows},
 };
 
 /// How often it is looked what is due, when nobody says so.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// For how long a notice is tried, in milliseconds.
-const PATIENCE_MS: u64 = 3 * 24 * 60 * 60 * 1_000;
-/// How often it is tried at least, whatever the clock says.
-const LEAST_TRIES: u32 = 20;
 /// How often it is looked for what is due later than anything can be, in milliseconds.
 const LATE_INTERVAL_MS: u64 = 60_000;
 /// Rows that one scan reads.
 const PAGE: usize = 1_000;
 /// Pages of what waits that are counted at most.
 const MOST_COUNTED_PAGES: usize = 100;
-/// Most characters of a problem that are kept.
-const MAX_PROBLEM: usize = 300;
-/// How often a commit is tried while rows change.
-const TRIES: usize = 8;
-/// Why nothing was sent.
-const NO_SECRET: &str =
-    "the token has no webhook secret: make one with covault sweep configure --new-webhook-secret";
-
-/// Where something is sent.
-type Destination = (TokenId, DepositNetwork);
+/// Most that is on its way to all receivers: each is a socket, and a question to the resolver.
+const MOST_ON_THE_WAY: usize = 256;
 
 pub enum Msg {
     /// It is time to look.
@@ -63,19 +54,6 @@ pub enum Msg {
         id: EventId,
         end: AttemptEnd,
     },
-}
-
-/// What came of a try.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttemptEnd {
-    /// The receiver has it.
-    Delivered,
-    /// The receiver does not have it.
-    Refused,
-    /// Nothing was sent, and the store says so.
-    NotSent,
-    /// What came of it was not written: the store is away, or has something that cannot be read.
-    NotWritten,
 }
 
 /// An event that is not to be begun now.
@@ -104,6 +82,16 @@ pub struct DeliveryState {
     means: Option<(Arc<WebhookKeys>, Arc<WebhookSender>)>,
     budgets: HashMap<Destination, DeliveryBudget>,
     held: HashMap<EventId, Held>,
+    /// How much is on its way.
+    on_the_way: usize,
+    /// A look was asked for, and not begun yet.
+    is_look_due: Arc<AtomicBool>,
+    /// The last look had no room for all receivers.
+    left_out: bool,
+    /// The receiver that the next look begins after, so that each has its turn.
+    last_served: Option<Destination>,
+    /// Receivers whose address cannot be read, so that it is said once.
+    unreadable: HashSet<Destination>,
     /// When the keys were last published, in milliseconds of the monotonic clock, and under which version of the lease.
     published: Option<(u64, u64)>,
     /// When it was last looked for what is due too late, in milliseconds of the monotonic clock.
@@ -131,16 +119,26 @@ impl Actor for WebhookDelivery {
             means,
             budgets: HashMap::new(),
             held: HashMap::new(),
+            on_the_way: 0,
+            is_look_due: Arc::default(),
+            left_out: false,
+            last_served: None,
+            unreadable: HashSet::new(),
             published: None,
             looked_late_at_ms: None,
             is_failing: false,
             services: Arc::clone(&services),
         };
+        let looks = Arc::clone(&state.is_look_due);
         if state.means.is_some() {
             myself.send_interval(INTERVAL, || Msg::LookDue);
             tokio::spawn(async move {
                 loop {
                     services.notices_due.notified().await;
+                    // One look is for all that came before it.
+                    if looks.swap(true, Ordering::AcqRel) {
+                        continue;
+                    }
                     if myself.cast(Msg::LookDue).is_err() {
                         return;
                     }
@@ -158,6 +156,7 @@ impl Actor for WebhookDelivery {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             Msg::LookDue => {
+                state.is_look_due.store(false, Ordering::Release);
                 let looked = state.look(&myself).await;
                 if let Err(fault) = &looked
                     && !state.is_failing
@@ -170,7 +169,20 @@ impl Actor for WebhookDelivery {
                 destination,
                 id,
                 end,
-            } => state.ended(destination, id, end),
+            } => {
+                let is_delivered = end == AttemptEnd::Delivered;
+                state.ended(destination, id, end);
+                // What comes after it is its receiver's, unless others wait for room.
+                if is_delivered {
+                    let looked = match state.left_out {
+                        true => state.look(&myself).await,
+                        false => state.look_at(destination, &myself).await,
+                    };
+                    if let Err(fault) = looked {
+                        tracing::debug!(?fault, "webhooks cannot be sent now");
+                    }
+                }
+            }
         }
         Ok(())
     }
@@ -201,6 +213,7 @@ impl DeliveryState {
             let waiting = waiting(&services).await?;
             services.counters.webhooks.lock().waiting = Some(waiting);
         }
+        let mut targets = Vec::new();
         let mut next = Some(Scan::prefix(KeySpace::SweepRoute, &[], PAGE));
         while let Some(scan) = next {
             let page = services.store.scan(&scan).await?;
@@ -210,20 +223,74 @@ impl DeliveryState {
                 };
                 let route = rows::decode::<SweepRoute>(&row.value);
                 let route = skip_unreadable(route, "where webhooks are sent")?;
-                let Some(webhook) = route.and_then(|route| route.webhook) else {
-                    continue;
-                };
-                let Ok(url) = Url::parse(&webhook.0) else {
-                    continue;
-                };
-                let means = (&keys, &sender);
-                let target = (destination, &url);
-                self.send_due(&services, means, myself, target, looks_late)
-                    .await?;
+                let url = route.and_then(|route| self.url_of(destination, &route));
+                targets.extend(url.map(|url| (destination, url)));
             }
             next = scan.rest(&page);
         }
+        // Where there is no room for all, those that were left out are first the next time.
+        let last = self.last_served;
+        let first = targets.iter().position(|(of, _)| Some(*of) == last);
+        let first = first.map_or(0, |first| first.saturating_add(1));
+        let first = first.min(targets.len());
+        targets.rotate_left(first);
+        self.left_out = false;
+        for (destination, url) in targets {
+            if self.on_the_way >= MOST_ON_THE_WAY {
+                self.left_out = true;
+                break;
+            }
+            let means = (&keys, &sender);
+            let target = (destination, &url);
+            self.send_due(&services, means, myself, target, looks_late)
+                .await?;
+            self.last_served = Some(destination);
+        }
         Ok(())
+    }
+
+    /// Sends one receiver what is due.
+    async fn look_at(
+        &mut self,
+        destination: Destination,
+        myself: &ActorRef<Msg>,
+    ) -> Result<(), Fault> {
+        let lease = self.services.held_leases.get(LeaseScope::Webhooks);
+        let (Some(lease), Some((keys, sender))) = (lease, self.means.clone()) else {
+            return Ok(());
+        };
+        let services = Arc::new(self.services.with_lease(lease));
+        let (token, network) = destination;
+        let key = rows::sweep_route(token, network);
+        let route = services.load::<SweepRoute>(&key).await?;
+        let url = route.and_then(|(route, _)| self.url_of(destination, &route));
+        let Some(url) = url else {
+            return Ok(());
+        };
+        let target = (destination, &url);
+        self.send_due(&services, (&keys, &sender), myself, target, false)
+            .await
+    }
+
+    /// Where a receiver is; `None` when there is none.
+    fn url_of(&mut self, destination: Destination, route: &SweepRoute) -> Option<Url> {
+        let webhook = route.webhook.as_ref()?;
+        match Url::parse(&webhook.0) {
+            Ok(url) => {
+                self.unreadable.remove(&destination);
+                Some(url)
+            }
+            Err(_) => {
+                if self.unreadable.insert(destination) {
+                    let (token, network) = destination;
+                    tracing::error!(
+                        %token, network = network.name(),
+                        "the address of a webhook cannot be read: nothing is sent there; set it with covault sweep configure"
+                    );
+                }
+                None
+            }
+        }
     }
 
     /// Sends as much as one receiver may get now.
@@ -238,6 +305,7 @@ impl DeliveryState {
         for (due_ms, id, failures) in self.due(services, destination, looks_late).await? {
             self.held.insert(id, Held::OnTheWay { failures });
             self.budgets.entry(destination).or_default().begin();
+            self.on_the_way = self.on_the_way.saturating_add(1);
             let attempt = Attempt {
                 services: Arc::clone(services),
                 keys: Arc::clone(keys),
@@ -261,14 +329,16 @@ impl DeliveryState {
         looks_late: bool,
     ) -> Result<Vec<(u64, EventId, u32)>, Fault> {
         let budget = self.budgets.get(&destination).copied().unwrap_or_default();
+        let free = MOST_ON_THE_WAY.saturating_sub(self.on_the_way);
+        let free = free.min(budget.free());
         let mut due = Vec::new();
-        if budget.free() == 0 {
+        if free == 0 {
             return Ok(due);
         }
         let (token, network) = destination;
         let all = deposit_rows::due_notices(token, network);
         // Those on their way are due too, until they have come to their end.
-        let limit = budget.free().saturating_add(budget.on_the_way());
+        let limit = free.saturating_add(budget.on_the_way());
         let now_ms = services.now_ms();
         // No pause is longer: a clock that was wrong has said so.
         let latest_ms = now_ms.saturating_add(services.settings.webhook_retry_most_ms);
@@ -295,7 +365,7 @@ impl DeliveryState {
                     if let Some(failures) = self.may_begin(id) {
                         due.push((due_ms, id, failures));
                     }
-                    if due.len() == budget.free() {
+                    if due.len() == free {
                         return Ok(due);
                     }
                 }
@@ -339,10 +409,8 @@ impl DeliveryState {
                 None
             }
         };
+        self.on_the_way = self.on_the_way.saturating_sub(1);
         self.budgets.entry(destination).or_default().end(success);
-        if success == Some(true) {
-            self.services.notices_due.notify_one();
-        }
     }
 }
 
@@ -362,182 +430,44 @@ async fn waiting(services: &Services) -> Result<u64, Fault> {
 /// Sends one event, and tells the actor what came of it.
 fn begin(attempt: Attempt, myself: ActorRef<Msg>) {
     let (destination, id) = (attempt.destination, attempt.id);
+    let told = EndToBeTold {
+        myself,
+        destination,
+        id,
+        // Also when it panics: its place must be given back.
+        end: AttemptEnd::NotWritten,
+    };
     tokio::spawn(async move {
-        let end = attempt.run().await.unwrap_or_else(|fault| {
+        // All of it, and not its field alone, is of this task.
+        let mut told = told;
+        told.end = attempt.run().await.unwrap_or_else(|fault| {
             tracing::warn!(%id, ?fault, "what came of a webhook was not written; it is sent again");
             AttemptEnd::NotWritten
-        });
-        let _ = myself.cast(Msg::Ended {
-            destination,
-            id,
-            end,
         });
     });
 }
 
-/// One try.
-struct Attempt {
-    services: Arc<Services>,
-    keys: Arc<WebhookKeys>,
-    sender: Arc<WebhookSender>,
+/// Tells the actor what came of a try, once it is dropped.
+struct EndToBeTold {
+    myself: ActorRef<Msg>,
     destination: Destination,
-    url: Url,
     id: EventId,
-    due_ms: u64,
+    end: AttemptEnd,
 }
 
-impl Attempt {
-    async fn run(self) -> Result<AttemptEnd, Fault> {
-        let services = &self.services;
-        let (token, _) = self.destination;
-        let row = services
-            .load::<NoticeRow>(&deposit_rows::notice(self.id))
-            .await?;
-        let Some((row, _)) = row.filter(|(row, _)| !row.is_over()) else {
-            self.forget().await?;
-            return Ok(AttemptEnd::NotSent);
-        };
-        let secret = services
-            .load::<WebhookSecretRow>(&deposit_rows::webhook_secret(token))
-            .await?;
-        let began_ms = services.now_ms();
-        let Some((secret, _)) = secret else {
-            self.write(&Err(NO_SECRET.into()), began_ms).await?;
-            return Ok(AttemptEnd::NotSent);
-        };
-        let secret = WebhookSecret::new(secret.secret);
-        let body = row.notice.body(self.id)?;
-        let headers = headers(&self.keys, &secret, &self.id.to_string(), began_ms, &body)?;
-        let sent = self.sender.send(&self.url, &headers, body).await;
-        self.write(&sent, began_ms).await?;
-        Ok(match sent {
-            Ok(()) => AttemptEnd::Delivered,
-            Err(_) => AttemptEnd::Refused,
-        })
+impl Drop for EndToBeTold {
+    fn drop(&mut self) {
+        let Self {
+            myself,
+            destination,
+            id,
+            end,
+        } = self;
+        // It may have ended.
+        let _ = myself.cast(Msg::Ended {
+            destination: *destination,
+            id: *id,
+            end: *end,
+        });
     }
-
-    /// Writes what came of it, with what is sent after it.
-    async fn write(&self, sent: &Result<(), String>, began_ms: u64) -> Result<(), Fault> {
-        for _ in 0..TRIES {
-            let (batch, delivery) = self.outcome(sent, began_ms).await?;
-            match self.services.store.commit(batch).await {
-                Ok(()) => {
-                    self.count(delivery.as_ref());
-                    return Ok(());
-                }
-                // What comes after it was just written, or an operator has changed it.
-                Err(CommitError::Conflict(_)) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Err(Fault::unavailable(
-            "the rows of a webhook change all the time",
-        ))
-    }
-
-    fn count(&self, delivery: Option<&Delivery>) {
-        let mut counts = self.services.counters.webhooks.lock();
-        match delivery {
-            None => {}
-            Some(Delivery::Delivered { .. }) => {
-                counts.delivered = counts.delivered.saturating_add(1);
-            }
-            Some(Delivery::Waiting { .. }) => counts.failed = counts.failed.saturating_add(1),
-            Some(Delivery::Dead { .. }) => {
-                counts.failed = counts.failed.saturating_add(1);
-                counts.dead = counts.dead.saturating_add(1);
-            }
-        }
-    }
-
-    /// What is written, and what the event is then.
-    async fn outcome(
-        &self,
-        sent: &Result<(), String>,
-        began_ms: u64,
-    ) -> Result<(Batch, Option<Delivery>), Fault> {
-        let services = &self.services;
-        let (token, network) = self.destination;
-        let now_ms = services.now_ms();
-        let mut batch = Batch::new();
-        let due = deposit_rows::notice_due(token, network, self.due_ms, self.id);
-        batch.delete(due, Precondition::Any);
-        let key = deposit_rows::notice(self.id);
-        let Some((mut row, version)) = services.load::<NoticeRow>(&key).await? else {
-            return Ok((batch, None));
-        };
-        if row.is_over() {
-            return Ok((batch, None));
-        }
-        let first_ms = *row.first_tried_at_ms.get_or_insert(began_ms);
-        let tries = row.attempts;
-        row.attempts = tries.saturating_add(1);
-        row.delivery = match sent {
-            Ok(()) => Delivery::Delivered { at_ms: now_ms },
-            Err(problem) => {
-                let problem: String = problem.chars().take(MAX_PROBLEM).collect();
-                let is_over = now_ms.saturating_sub(first_ms) >= PATIENCE_MS;
-                match is_over && row.attempts >= LEAST_TRIES {
-                    true => Delivery::Dead {
-                        at_ms: now_ms,
-                        problem,
-                    },
-                    false => Delivery::Waiting { problem },
-                }
-            }
-        };
-        if let Some(over_at_ms) = row.over_at_ms() {
-            let age = deposit_rows::notice_age(over_at_ms, self.id);
-            batch.put(age, Precondition::Any, rows::encode(&())?);
-            if let Delivery::Dead { problem, .. } = &row.delivery {
-                tracing::error!(id = %self.id, %token, problem, "a webhook is given up; covault webhook replay sends it again");
-            }
-            let after = deposit_rows::notice_after(self.id);
-            let is_last = row.notice.stage == Stage::Finalized;
-            match services.load::<NoticeAfterRow>(&after).await? {
-                Some((NoticeAfterRow::Next(next), version)) => {
-                    batch.delete(after, Precondition::Version(version));
-                    let due = deposit_rows::notice_due(token, network, now_ms, next);
-                    batch.put(due, Precondition::Any, rows::encode(&())?);
-                }
-                // Whoever writes one now finds this one over.
-                None if !is_last => {
-                    let over = rows::encode(&NoticeAfterRow::Over)?;
-                    batch.put(after, Precondition::Absent, over);
-                }
-                Some((NoticeAfterRow::Over, _)) | None => {}
-            }
-        } else {
-            let at_ms = now_ms.saturating_add(pause_ms(services, tries));
-            let due = deposit_rows::notice_due(token, network, at_ms, self.id);
-            batch.put(due, Precondition::Any, rows::encode(&())?);
-        }
-        batch.put(key, Precondition::Version(version), rows::encode(&row)?);
-        Ok((batch, Some(row.delivery)))
-    }
-
-    /// It is not due any more.
-    async fn forget(&self) -> Result<(), Fault> {
-        let (token, network) = self.destination;
-        let due = deposit_rows::notice_due(token, network, self.due_ms, self.id);
-        let mut batch = Batch::new();
-        batch.delete(due, Precondition::Any);
-        Ok(self.services.store.commit(batch).await?)
-    }
-}
-
-/// The pause after so many tries, in milliseconds: anything up to a length that doubles, so that what failed together
-/// does not come back together.
-fn pause_ms(services: &Services, tries: u32) -> u64 {
-    let settings = &services.settings;
-    let longest = settings
-        .webhook_retry_first_ms
-        .saturating_mul(1 << tries.min(20))
-        .min(settings.webhook_retry_most_ms);
-    let mut random = [0; 8];
-    services.entropy.fill(&mut random);
-    // At least a twentieth: nothing is sent without a pause.
-    let least = longest / 20;
-    let span = longest.saturating_sub(least).saturating_add(1);
-    least.saturating_add(u64::from_be_bytes(random) % span)
 }

@@ -7,10 +7,12 @@
 //! | `published.rs` | which public keys are shown |
 //! | `sender.rs` | one POST |
 //! | `budget.rs` | how much is sent to one receiver at a time |
-//! | `deliver.rs` | what is due, and what comes of it |
+//! | `attempt.rs` | one try, and what comes of it |
+//! | `deliver.rs` | what is due |
 //! | `expiry.rs` | what was told long ago |
 //! | `view.rs` | what operators see of it |
 
+mod attempt;
 mod budget;
 mod deliver;
 pub mod expiry;

@@ -59,8 +59,13 @@ pub async fn shown_keys(services: &Services) -> Result<Vec<[u8; 32]>, Fault> {
     Ok(keys)
 }
 
+/// How far the clocks of processes are believed to be apart at most, in milliseconds.
+const CLOCKS_APART_MS: u64 = 10 * 60 * 1_000;
+
 fn is_shown(row: &WebhookKeyRow, now_ms: u64) -> bool {
-    now_ms.saturating_sub(row.used_at_ms) < SHOWN_MS
+    // Of a clock that was ahead, or of somebody who wants it shown for ever.
+    let is_possible = row.used_at_ms <= now_ms.saturating_add(CLOCKS_APART_MS);
+    is_possible && now_ms.saturating_sub(row.used_at_ms) < SHOWN_MS
 }
 
 async fn stored(services: &Services) -> Result<Vec<([u8; 32], WebhookKeyRow)>, Fault> {

@@ -93,7 +93,8 @@ impl Receiver {
     pub fn stages(&self) -> BTreeMap<(String, String), Vec<String>> {
         let mut stages: BTreeMap<_, Vec<String>> = BTreeMap::new();
         for event in self.events() {
-            let text = |field: &str| event[field].as_str().unwrap().to_owned();
+            // What only a balance shows has no hash.
+            let text = |field: &str| event[field].as_str().unwrap_or_default().to_owned();
             let of = stages.entry((text("tx_hash"), text("index"))).or_default();
             of.push(text("event"));
         }
@@ -127,16 +128,28 @@ pub fn world() -> World {
     world
 }
 
+/// What contracts pass on is found by balances alone.
+pub fn policy() -> FollowPolicy {
+    FollowPolicy {
+        confirmations: Some(2),
+        final_after: None,
+        poll_ms: 50,
+        traces: false,
+        receipts: false,
+    }
+}
+
 pub fn chains(world: &World, urls: &[&str], agree: usize) -> ChainClients {
+    chains_with(world, urls, agree, policy())
+}
+
+fn chains_with(world: &World, urls: &[&str], agree: usize, policy: FollowPolicy) -> ChainClients {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let endpoints = ChainEndpoints {
         agree,
-        timeout_ms: 2_000,
-        deposits: Some(FollowPolicy {
-            confirmations: Some(2),
-            final_after: None,
-            poll_ms: 50,
-        }),
+        // A busy machine is not a node that is silent.
+        timeout_ms: 30_000,
+        deposits: Some(policy),
         ..ChainEndpoints::new(urls.iter().map(|url| (*url).to_owned()).collect())
     };
     ChainClients::connect(&[(ChainKey::evm(CHAIN), endpoints)].into(), &world.ports()).unwrap()
@@ -169,6 +182,16 @@ impl Shop {
         shop
     }
 
+    /// A shop whose chain is followed in this way.
+    pub async fn open_following(receiver: &Receiver, urls: &[&str], policy: FollowPolicy) -> Self {
+        let world = world();
+        let chains = chains_with(&world, urls, 1, policy);
+        let shop = Self::open_on(world, receiver, chains).await;
+        shop.until("blocks are followed", async |shop| shop.head() > 0)
+            .await;
+        shop
+    }
+
     /// A shop whose chain need not answer.
     pub async fn open_unfollowed(
         world: World,
@@ -177,6 +200,10 @@ impl Shop {
         agree: usize,
     ) -> Self {
         let chains = chains(&world, urls, agree);
+        Self::open_on(world, receiver, chains).await
+    }
+
+    async fn open_on(world: World, receiver: &Receiver, chains: ChainClients) -> Self {
         let gateway = world.start_with(Arc::clone(&world.store), chains).await;
         let vault = vault(&gateway, "main").await;
         let token = make(&gateway, new_token("shop", TokenKind::Sweep)).await;
@@ -237,13 +264,16 @@ impl Shop {
     }
 
     pub async fn until(&self, what: &str, is_so: impl AsyncFn(&Self) -> bool) {
-        for _ in 0..600 {
+        for _ in 0..2_400 {
             if is_so(self).await {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        panic!("not within 30 s: {what}; {:?}", self.gateway.follows());
+        panic!(
+            "not within two minutes: {what}; {:?}",
+            self.gateway.follows()
+        );
     }
 
     pub async fn restart(&mut self, urls: &[&str]) {
@@ -402,6 +432,27 @@ async fn reorganisations__should_take_back_what_was_told_and_tell_nothing_of_the
         (value(&first), vec![confirmed(), reverted()]),
         (value(&third), vec![confirmed(), finalized()]),
     ]);
+    assert_eq!(receiver.stages(), expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn newest_block__should_be_taken_back_when_another_one_has_its_number() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let at_once = FollowPolicy {
+        confirmations: Some(1),
+        ..policy()
+    };
+    let shop = Shop::open_following(&receiver, &[&anvil.url], at_once).await;
+    let coin = pay(&anvil, &shop.address, 5).await;
+    anvil.mine(1).await;
+    shop.until("it is confirmed", async |_| receiver.events().len() == 1)
+        .await;
+    anvil.call("anvil_reorg", json!([1, []])).await;
+    anvil.call("anvil_dropAllTransactions", json!([])).await;
+    // No block comes after it.
+    shop.until("it is taken back", async |_| receiver.events().len() == 2)
+        .await;
+    let expected = BTreeMap::from([(value(&coin), vec![confirmed(), reverted()])]);
     assert_eq!(receiver.stages(), expected);
 }
 

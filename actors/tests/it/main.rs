@@ -26,9 +26,11 @@ mod chain_double;
 mod coin_control;
 #[path = "../../../tests/support/delayed_port.rs"]
 mod delayed_port;
+mod deposit_balances;
 mod deposit_chain;
 mod deposit_cuts;
 mod deposit_nodes;
+mod deposit_traces;
 mod deposit_tron;
 mod deposit_webhooks;
 mod deposits;

@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     lifecycle::{Stage, Tell},
-    transfer::{BlockRef, OwnedTransfer},
+    transfer::{BlockRef, OwnedTransfer, TransferIndex},
 };
 use crate::fault::Fault;
 
@@ -78,7 +78,7 @@ struct Body<'a> {
     event: &'static str,
     network: &'static str,
     chain_id: Option<String>,
-    tx_hash: String,
+    tx_hash: Option<String>,
     index: String,
     block_number: String,
     address: String,
@@ -86,7 +86,7 @@ struct Body<'a> {
     token_address: Option<String>,
     amount: String,
     is_send: bool,
-    from: String,
+    from: Option<String>,
     to: String,
     timestamp: String,
 }
@@ -106,16 +106,18 @@ impl TransferNotice {
         let network = owned.chain.network();
         let transfer = &owned.transfer;
         let hash = hex::encode(transfer.tx);
+        // What only a balance shows was moved by nobody knows which transaction.
+        let is_seen = transfer.index != TransferIndex::Balance;
         let body = Body {
             id: id.to_string(),
             event: stage.event(),
             network: network.name(),
             chain_id: owned.chain.chain_id().map(|id| id.to_string()),
-            tx_hash: match network {
+            tx_hash: is_seen.then(|| match network {
                 super::DepositNetwork::Evm => format!("0x{hash}"),
                 // As TRON's own programs write it.
                 super::DepositNetwork::Tron => hash,
-            },
+            }),
             index: transfer.index.to_string(),
             block_number: block.number.to_string(),
             address: owned.account().text(network),
@@ -123,7 +125,7 @@ impl TransferNotice {
             token_address: transfer.asset.map(|token| token.text(network)),
             amount: transfer.amount_text(),
             is_send: owned.is_send,
-            from: transfer.from.text(network),
+            from: is_seen.then(|| transfer.from.text(network)),
             to: transfer.to.text(network),
             timestamp: timestamp_ms.to_string(),
         };
@@ -138,7 +140,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        deposit::transfer::{Account, AddressOwner, FollowedChain, Transfer, TransferIndex},
+        deposit::transfer::{Account, AddressOwner, FollowedChain, Transfer},
         ids::TokenId,
     };
 
@@ -254,6 +256,14 @@ mod tests {
             r#""to":"0x0202020202020202020202020202020202020202","timestamp":"1700000000000"}"#,
         );
         assert_eq!(String::from_utf8(body).unwrap(), expected);
+        let mut found = notice(FollowedChain::Evm(1));
+        found.transfer.transfer.index = TransferIndex::Balance;
+        let body = String::from_utf8(found.body(id).unwrap()).unwrap();
+        assert!(
+            body.contains(r#""tx_hash":null,"index":"balance""#),
+            "{body}"
+        );
+        assert!(body.contains(r#""from":null,"to":"0x0202"#), "{body}");
         // Of TRON, with a reference of the longest kind: what a key in a vault of keys can sign is 4 KiB.
         let mut tron = notice(FollowedChain::Tron);
         tron.transfer.owner.reference = "x".repeat(crate::deposit::MAX_REF);

@@ -133,6 +133,11 @@ impl TransferState {
         }
     }
 
+    /// Whether its owner was told of it in the block that has it.
+    pub fn is_told(&self) -> bool {
+        matches!(self, Self::Confirmed { .. } | Self::Finalized { .. })
+    }
+
     /// Whether it was told for good.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Finalized { .. })

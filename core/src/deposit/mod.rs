@@ -6,10 +6,12 @@
 //! | `transfer.rs` | a transfer as a block of a chain has it |
 //! | `lifecycle.rs` | what becomes of a transfer: seen, confirmed, finalized, reverted |
 //! | `ring.rs` | the blocks of a chain that are not final: which block follows, and where a chain forks |
+//! | `balance.rs` | what an address must have by its transfers, beside what it has |
 //! | `event.rs` | what the owner of an address is told, and the id that stays the same |
 //!
 //! Public sentences are the reasons of the API, word for word: they name no field.
 
+pub mod balance;
 pub mod event;
 pub mod lifecycle;
 pub mod ring;

@@ -98,6 +98,9 @@ impl Account {
     }
 }
 
+/// The other side where there is none, or none that is known.
+pub const NOBODY: Account = Account([0; 20]);
+
 /// A block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockRef {
@@ -127,6 +130,10 @@ pub enum TransferIndex {
     Log(u32),
     /// The coin that a contract passes on: the internal transaction with this number, from 0.
     Internal(u32),
+    /// What the sender has paid for the transaction. It is not told.
+    Fee,
+    /// What a balance has more than all transfers that are known make it.
+    Balance,
 }
 
 impl TransferIndex {
@@ -136,19 +143,23 @@ impl TransferIndex {
             TransferIndex::Value => (1, 0),
             TransferIndex::Log(number) => (2, number),
             TransferIndex::Internal(number) => (3, number),
+            TransferIndex::Fee => (4, 0),
+            TransferIndex::Balance => (5, 0),
         };
         let [a, b, c, d] = u32::to_be_bytes(number);
         [kind, a, b, c, d]
     }
 }
 
-/// As events have it: `value`, `log-3`, `internal-0`.
+/// As events have it: `value`, `log-3`, `internal-0`, `balance`.
 impl fmt::Display for TransferIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             TransferIndex::Value => f.write_str("value"),
             TransferIndex::Log(number) => write!(f, "log-{number}"),
             TransferIndex::Internal(number) => write!(f, "internal-{number}"),
+            TransferIndex::Fee => f.write_str("fee"),
+            TransferIndex::Balance => f.write_str("balance"),
         }
     }
 }
@@ -175,6 +186,8 @@ pub struct Candidate {
 pub enum CandidatePlace {
     /// It is what the transaction itself moves, if that succeeds.
     Value,
+    /// It is what the sender pays for the transaction, whatever becomes of it. How much, its receipt says.
+    Fee,
     /// It is the log with this number, counted over the whole block.
     LogOfBlock(u64),
     /// It has happened, and which transfer of the transaction it is, is known.
@@ -182,6 +195,26 @@ pub enum CandidatePlace {
 }
 
 impl Candidate {
+    /// What the sender of a transaction pays for it.
+    pub fn fee(tx: [u8; 32], sender: Account) -> Self {
+        Self {
+            tx,
+            place: CandidatePlace::Fee,
+            from: sender,
+            to: NOBODY,
+            asset: None,
+            amount: [0; 32],
+        }
+    }
+
+    /// Whether it is a fee: of interest to who keeps the books of the sender, and to nobody else.
+    pub fn is_fee(&self) -> bool {
+        matches!(
+            self.place,
+            CandidatePlace::Fee | CandidatePlace::Certain(TransferIndex::Fee)
+        )
+    }
+
     /// As [`Transfer::moves_something`].
     pub fn moves_something(&self) -> bool {
         self.amount != [0; 32] && self.from != self.to
@@ -327,6 +360,8 @@ mod tests {
             TransferIndex::Log(1),
             TransferIndex::Log(u32::MAX),
             TransferIndex::Internal(0),
+            TransferIndex::Fee,
+            TransferIndex::Balance,
         ];
         for (at, one) in all.iter().enumerate() {
             assert!(

@@ -6,8 +6,13 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use covault_core::{
     deposit::transfer::{Account, BlockHeader, BlockRef, Candidate, Transfer},
-    networks::evm::transfers::{
-        BlockError, EvmBlock, TRANSFER_TOPIC, TokenLogs, TransferReceipt, read_header, tokens_of,
+    fault::ExecuteCode,
+    networks::evm::{
+        balances,
+        transfers::{
+            BlockError, EvmBlock, TRANSFER_TOPIC, TokenLogs, TransferReceipt, read_header,
+            tokens_of,
+        },
     },
 };
 use futures::future::try_join_all;
@@ -15,9 +20,9 @@ use serde_json::{Value, json};
 
 use super::{EvmNode, knows_no_such_block};
 use crate::chain_rpc::{
-    BlockSource, ChainBlock, ChainError,
+    BlockBalances, BlockSource, ChainBlock, ChainError,
     blocks::{APART, final_blocks, newest_of},
-    client::Call as _,
+    client::{Call as _, Refusal as _},
     exchange::ParsedResponse,
     jsonrpc::{RpcCall, RpcCallError, RpcCalls, quantity},
 };
@@ -47,6 +52,9 @@ impl EvmNode {
         if tokens.is_empty() {
             return Ok(Vec::new());
         }
+        if self.follow.receipts {
+            return Ok(tokens_of(&self.all_receipts(block).await?, tokens));
+        }
         let hash = |hash: &[u8]| format!("0x{}", hex::encode(hash));
         let addresses: Vec<_> = tokens.iter().map(|token| hash(&token.0)).collect();
         let filter = json!({
@@ -62,11 +70,20 @@ impl EvmNode {
         }
         // A node that has the block, and not its logs yet, answers with none. Only the receipts can tell that from a
         // filter that is wrong.
-        let moved = tokens_of(&self.all_receipts(block).await?, tokens);
-        match logs.moved.iter().all(|one| moved.contains(one)) {
-            true => Ok(moved),
-            false => Err(unknown(BlockError("the receipts of the block lack a log"))),
+        let receipts = self.all_receipts(block).await?;
+        let read: BTreeSet<_> = receipts.iter().map(|receipt| receipt.tx).collect();
+        let mut moved: BTreeSet<_> = tokens_of(&receipts, tokens).into_iter().collect();
+        for one in logs.moved {
+            match read.contains(&one.tx) {
+                // Of a transaction that the block does not list, as those of state syncs: its own receipt confirms it.
+                false => {
+                    moved.insert(one);
+                }
+                true if moved.contains(&one) => {}
+                true => return Err(unknown(BlockError("the receipts of the block lack a log"))),
+            }
         }
+        Ok(moved.into_iter().collect())
     }
 
     /// The receipts of all transactions of a block: in one call, or one by one where the nodes do not have that.
@@ -75,7 +92,11 @@ impl EvmNode {
         let call = RpcCall("eth_getBlockReceipts", json!([hash]));
         let call = call.reading(|receipts: &Value| taken(block.receipts(receipts)));
         match self.rpc.agreed(call, Vec::eq).await {
-            Ok(receipts) => Ok(receipts),
+            Ok(mut receipts) => {
+                let missing = block.without_receipt(&receipts);
+                receipts.extend(self.receipts_of(&block.header.block, &missing).await?);
+                Ok(receipts)
+            }
             Err(RpcCallError::Node(_)) => {
                 let transactions: Vec<_> = block.transactions.iter().map(|it| it.hash).collect();
                 self.receipts_of(&block.header.block, &transactions).await
@@ -143,8 +164,10 @@ impl BlockSource for EvmNode {
         let said = self.rpc.voices(call, same).await?;
         let numbers = said.into_iter().collect::<Result<Vec<_>, _>>();
         let numbers = numbers.map_err(RpcCallError::Node)?;
-        newest_of(numbers, self.rpc.agree())
-            .ok_or_else(|| self.rpc.disagree("the newest block").into())
+        let newest = newest_of(numbers, self.rpc.agree());
+        let newest = newest.ok_or_else(|| self.rpc.disagree("the newest block"))?;
+        self.newest_is(newest);
+        Ok(newest)
     }
 
     async fn newest_final(&self) -> Result<Vec<BlockRef>, ChainError> {
@@ -179,6 +202,10 @@ impl BlockSource for EvmNode {
         }
     }
 
+    fn traces(&self) -> &'static str {
+        self.trace_method()
+    }
+
     fn take_longest(&self) -> usize {
         self.rpc.take_longest()
     }
@@ -202,8 +229,9 @@ impl BlockSource for EvmNode {
         let Some(block) = self.rpc.seconded_or_none(call).await? else {
             return Ok(None);
         };
-        let mut candidates: Vec<_> = block.values().collect();
+        let mut candidates: Vec<_> = block.values().chain(block.fees()).collect();
         candidates.extend(self.token_logs(&block, tokens).await?);
+        candidates.extend(self.passed_on(&block).await);
         Ok(Some(ChainBlock {
             header: block.header,
             candidates,
@@ -252,5 +280,34 @@ impl BlockSource for EvmNode {
             transfers.extend(transfer.map_err(unknown)?);
         }
         Ok(transfers)
+    }
+
+    fn has_balances(&self) -> bool {
+        true
+    }
+
+    async fn balances(
+        &self,
+        block: u64,
+        of: &[(Account, Option<Account>)],
+    ) -> Result<BlockBalances, ChainError> {
+        let mut found = Vec::with_capacity(of.len());
+        for some in of.chunks(balances::MOST) {
+            let params = json!([{"data": balances::call_data(some)}, format!("{block:#x}")]);
+            let call = RpcCall("eth_call", params)
+                .reading(|returned: &Value| taken(balances::read(returned, some.len())));
+            match self.rpc.agreed(call, Vec::eq).await {
+                Ok(balances) => found.extend(balances),
+                // Most nodes keep the state of the last blocks only.
+                Err(RpcCallError::Node(error)) => {
+                    return Err(ChainError::refused(error.words(), ExecuteCode::Unspecified));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(BlockBalances {
+            block,
+            balances: found,
+        })
     }
 }

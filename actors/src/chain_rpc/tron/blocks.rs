@@ -83,6 +83,10 @@ impl BlockSource for TronNode {
         Ok(final_blocks(said, self.http.agree()))
     }
 
+    fn traces(&self) -> &'static str {
+        "gettransactioninfobyblocknum"
+    }
+
     fn take_longest(&self) -> usize {
         self.http.take_longest()
     }
@@ -148,7 +152,7 @@ impl BlockSource for TronNode {
                 asset: candidate.asset,
                 amount: candidate.amount,
             }),
-            CandidatePlace::Value | CandidatePlace::LogOfBlock(_) => {
+            CandidatePlace::Value | CandidatePlace::Fee | CandidatePlace::LogOfBlock(_) => {
                 Err(ChainError::unknown("a transfer whose result is not known"))
             }
         };

@@ -6,12 +6,14 @@
 
 mod action;
 mod address;
+pub mod balances;
 pub mod calls;
 mod chain_data;
 mod coins;
 mod effect;
 pub(super) mod payload;
 mod rules;
+pub mod traces;
 pub mod transfers;
 mod tx;
 mod typed_data;

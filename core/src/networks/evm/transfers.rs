@@ -66,6 +66,8 @@ pub struct TransferReceipt {
     pub tx: [u8; 32],
     /// Whether it did what it was to do.
     pub success: bool,
+    /// What its sender has paid for it, in wei, big-endian; `None` where the node does not say.
+    pub fee: Option<[u8; 32]>,
     /// Its logs in order: the number within the block, and what it moves if it is one of a transfer.
     logs: Vec<(u64, Option<LogTransfer>)>,
 }
@@ -147,6 +149,12 @@ impl EvmBlock {
         })
     }
 
+    /// What the senders of the transactions pay for them, whatever becomes of those.
+    pub fn fees(&self) -> impl Iterator<Item = Candidate> {
+        let transactions = self.transactions.iter();
+        transactions.map(|transaction| Candidate::fee(transaction.hash, transaction.from))
+    }
+
     /// What the logs of these contracts say was moved (`eth_getLogs` by the hash of the block). A log may be of a
     /// transaction that the block does not list, as those of Polygon's state syncs are: whether there is one, its receipt
     /// says.
@@ -203,10 +211,11 @@ impl EvmBlock {
         has(&token.0) && has(&event)
     }
 
-    /// Every receipt of the block (`eth_getBlockReceipts`).
+    /// The receipts of the block (`eth_getBlockReceipts`). [`EvmBlock::without_receipt`] says which are missing: nodes of
+    /// Polygon leave out those of state syncs.
     ///
     /// # Errors
-    /// [`BlockError`] when one is missing, of another block, or cannot be read.
+    /// [`BlockError`] when one is of another block, there twice, or cannot be read.
     pub fn receipts(&self, receipts: &Value) -> Result<Vec<TransferReceipt>, BlockError> {
         let listed = receipts.as_array();
         let listed = listed.ok_or(BlockError("the answer is no list of receipts"))?;
@@ -218,10 +227,14 @@ impl EvmBlock {
         if named.len() != receipts.len() {
             return Err(BlockError("two receipts are of the same transaction"));
         }
-        match self.transactions.iter().all(|it| named.contains(&it.hash)) {
-            true => Ok(receipts),
-            false => Err(BlockError("a receipt of the block is missing")),
-        }
+        Ok(receipts)
+    }
+
+    /// The transactions of the block that have none of these receipts, in their order.
+    pub fn without_receipt(&self, receipts: &[TransferReceipt]) -> Vec<[u8; 32]> {
+        let named: BTreeSet<_> = receipts.iter().map(|receipt| receipt.tx).collect();
+        let hashes = self.transactions.iter().map(|it| it.hash);
+        hashes.filter(|hash| !named.contains(hash)).collect()
     }
 }
 
@@ -283,9 +296,19 @@ impl TransferReceipt {
         if self.tx != candidate.tx {
             return Err(BlockError("the receipt is of another transaction"));
         }
+        let mut amount = candidate.amount;
         let index = match candidate.place {
+            CandidatePlace::Fee => match self.fee {
+                Some(fee) => {
+                    amount = fee;
+                    TransferIndex::Fee
+                }
+                None => return Ok(None),
+            },
             CandidatePlace::Value if !self.success => return Ok(None),
             CandidatePlace::Value => TransferIndex::Value,
+            // Its trace is wrong: the balance tells what there is.
+            CandidatePlace::Certain(_) if !self.success => return Ok(None),
             CandidatePlace::Certain(index) => index,
             CandidatePlace::LogOfBlock(number) => {
                 let of = |(at, (is, _)): (usize, &(u64, _))| (*is == number).then_some(at);
@@ -313,7 +336,7 @@ impl TransferReceipt {
             from: candidate.from,
             to: candidate.to,
             asset: candidate.asset,
-            amount: candidate.amount,
+            amount,
         }))
     }
 
@@ -344,9 +367,28 @@ impl TransferReceipt {
         Ok(Self {
             tx,
             success,
+            fee: fee(receipt),
             logs: logs.iter().map(read).collect::<Result<_, _>>()?,
         })
     }
+}
+
+/// The gas that was used at the price that was paid, and what rollups charge beside it (`l1Fee` of OP stack chains and
+/// others) for the data on the chain below. Not known on Mantle, whose `l1Fee` is in the gas too.
+fn fee(receipt: &Value) -> Option<[u8; 32]> {
+    if receipt.get("tokenRatio").is_some() {
+        return None;
+    }
+    let number = |field: &str| {
+        let amount = amount(receipt.get(field)?)?;
+        Some(U256::from_be_bytes(amount))
+    };
+    let gas = number("gasUsed")?.checked_mul(number("effectiveGasPrice")?)?;
+    let data = match receipt.get("l1Fee") {
+        None | Some(Value::Null) => U256::ZERO,
+        Some(_) => number("l1Fee")?,
+    };
+    Some(gas.checked_add(data)?.to_be_bytes())
 }
 
 /// The transaction of a log, its number within the block, and what it moves if it is one of a transfer of EIP-20:
@@ -395,7 +437,7 @@ fn hash(value: &Value) -> Option<[u8; 32]> {
     Some(bytes)
 }
 
-fn hash_in(object: &Value, field: &str) -> Option<[u8; 32]> {
+pub(super) fn hash_in(object: &Value, field: &str) -> Option<[u8; 32]> {
     hash(object.get(field)?)
 }
 
@@ -405,7 +447,7 @@ fn account(value: &Value) -> Option<Account> {
     Some(Account(bytes))
 }
 
-fn account_in(object: &Value, field: &str) -> Option<Account> {
+pub(super) fn account_in(object: &Value, field: &str) -> Option<Account> {
     account(object.get(field)?)
 }
 
@@ -416,7 +458,7 @@ fn account_of_word(word: [u8; 32]) -> Option<Account> {
     is_address.then_some(Account(*account))
 }
 
-fn amount(value: &Value) -> Option<[u8; 32]> {
+pub(super) fn amount(value: &Value) -> Option<[u8; 32]> {
     let digits = value.as_str()?.strip_prefix("0x")?;
     let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     if !is_hex || !(1..=64).contains(&digits.len()) {

@@ -27,8 +27,16 @@ pub struct BlockError(pub &'static str);
 pub struct TronBlock {
     /// Its place in the chain.
     pub header: BlockHeader,
-    /// Ids of its transactions, and what they move by themselves if that has succeeded.
-    transactions: BTreeMap<[u8; 32], Option<Moved>>,
+    /// Its transactions by their ids.
+    transactions: BTreeMap<[u8; 32], BlockTransaction>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct BlockTransaction {
+    /// Who has made it; `None` where the kind of the transaction is not known.
+    owner: Option<Account>,
+    /// What it moves by itself, if that has succeeded.
+    moved: Option<Moved>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,11 +93,24 @@ impl TronBlock {
                 .map(Vec::as_slice)
                 .ok_or(BlockError("the block has no list of transactions"))?,
         };
+        // java-tron writes zeros for an empty block, or nothing.
+        let root = block.pointer("/block_header/raw_data/txTrieRoot");
+        let root = root.and_then(Value::as_str).unwrap_or_default();
+        if listed.is_empty() && root.bytes().any(|digit| digit != b'0') {
+            return Err(BlockError(
+                "the block has transactions by its root, and none are listed",
+            ));
+        }
         let mut transactions = BTreeMap::new();
         for transaction in listed {
             let id = transaction.get("txID").and_then(hash);
             let id = id.ok_or(BlockError("a transaction of the block has no id"))?;
-            if transactions.insert(id, moved(transaction)?).is_some() {
+            let owner = transaction.pointer("/raw_data/contract/0/parameter/value/owner_address");
+            let read = BlockTransaction {
+                owner: owner.and_then(account),
+                moved: moved(transaction)?,
+            };
+            if transactions.insert(id, read).is_some() {
                 return Err(BlockError("the block has a transaction twice"));
             }
         }
@@ -121,13 +142,23 @@ impl TronBlock {
             if number != Some(self.header.block.number) || time != Some(self.header.timestamp_ms) {
                 return Err(BlockError("a result is of another block"));
             }
-            let Some(value) = self.transactions.get(&id) else {
+            let Some(transaction) = self.transactions.get(&id) else {
                 return Err(BlockError(
                     "a result is of a transaction that the block does not have",
                 ));
             };
             if !seen.insert(id) {
                 return Err(BlockError("two results are of the same transaction"));
+            }
+            if let (Some(owner), Some(fee)) = (transaction.owner, info.get("fee")) {
+                let amount = sun(fee).ok_or(BlockError("the fee of a result cannot be read"))?;
+                let place = CandidatePlace::Certain(TransferIndex::Fee);
+                let fee = Candidate::fee(id, owner);
+                found.push(Candidate {
+                    place,
+                    amount,
+                    ..fee
+                });
             }
             // Of what has failed nothing was moved, whatever its logs say.
             if info.get("result").and_then(Value::as_str) == Some("FAILED") {
@@ -141,8 +172,8 @@ impl TronBlock {
                 asset,
                 amount: moved.amount,
             };
-            if let Some(moved) = value {
-                found.push(candidate(TransferIndex::Value, *moved, None));
+            if let Some(moved) = transaction.moved {
+                found.push(candidate(TransferIndex::Value, moved, None));
             }
             for (number, log) in numbered(info, "log")? {
                 let Some((asset, moved)) = token_moved(log)? else {

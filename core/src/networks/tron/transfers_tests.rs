@@ -256,3 +256,18 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn transactions__should_not_be_none_where_the_root_says_otherwise() {
+    let with = |transactions: Vec<Value>, root: Value| {
+        let mut block = block(transactions);
+        block["block_header"]["raw_data"]["txTrieRoot"] = root;
+        TronBlock::read(&block)
+    };
+    let error = with(vec![], json!(id(1))).unwrap_err();
+    assert!(error.0.contains("none are listed"), "{error}");
+    for none in [json!(id(0)), json!(""), Value::Null] {
+        assert!(with(vec![], none).is_ok());
+    }
+    assert!(with(vec![trx(1, 1, 2, 3, "SUCCESS")], json!(id(1))).is_ok());
+}

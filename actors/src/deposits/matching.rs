@@ -1,0 +1,92 @@
+//! Which transfers of blocks anybody is told of.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use covault_core::{
+    deposit::transfer::{Account, AddressOwner, DepositAddress, OwnedTransfer, TransferIndex},
+    fault::Fault,
+};
+
+use super::{follower::Follow, progress::FollowError};
+use crate::{chain_rpc::ChainBlock, store::deposit_rows};
+
+/// Rows that one question to the store names.
+const KEYS: usize = 1_000;
+/// How far the clock of who asks for an address to be watched and that of who makes the next block may be apart, in
+/// milliseconds: nothing that comes after the call is to be left out.
+const CLOCKS_APART_MS: u64 = 60_000;
+
+impl Follow<'_> {
+    /// Who is told of the accounts that are named in blocks.
+    pub(super) async fn owners(
+        &self,
+        blocks: &[ChainBlock],
+    ) -> Result<BTreeMap<Account, Vec<AddressOwner>>, Fault> {
+        let network = self.chain.network();
+        let candidates = blocks.iter().flat_map(|block| &block.candidates);
+        let accounts = candidates.flat_map(|candidate| [candidate.from, candidate.to]);
+        let accounts: BTreeSet<_> = accounts.collect();
+        let accounts: Vec<_> = accounts.into_iter().collect();
+        let mut owners = BTreeMap::new();
+        for some in accounts.chunks(KEYS) {
+            let keys = some
+                .iter()
+                .map(|account| deposit_rows::deposit_address(network, *account));
+            let keys: Vec<_> = keys.collect();
+            let found = self.services.load_all::<DepositAddress>(&keys).await?;
+            for (account, address) in some.iter().zip(found) {
+                if let Some(address) = address? {
+                    owners.insert(*account, address.owners);
+                }
+            }
+        }
+        Ok(owners)
+    }
+
+    /// The transfers of a block that anybody is told of.
+    pub(super) async fn transfers(
+        &self,
+        block: &ChainBlock,
+        owners: &BTreeMap<Account, Vec<AddressOwner>>,
+    ) -> Result<Vec<OwnedTransfer>, FollowError> {
+        let told = |account: &Account, asset: Option<Account>, is_fee: bool| {
+            let owners = owners.get(account).into_iter().flatten();
+            owners.filter(move |owner| {
+                let seen_ms = block.header.timestamp_ms.saturating_add(CLOCKS_APART_MS);
+                // Nobody keeps the books of an address that is only watched.
+                let is_kept = !is_fee || owner.wallet.is_some();
+                is_kept && owner.since_ms <= seen_ms && self.routes.tells(owner, self.chain, asset)
+            })
+        };
+        let matched = block.candidates.iter().filter(|candidate| {
+            let sides = [candidate.from, candidate.to];
+            let mut sides = sides.iter();
+            sides.any(|account| {
+                let mut owners = told(account, candidate.asset, candidate.is_fee());
+                owners.next().is_some()
+            })
+        });
+        let matched: Vec<_> = matched.copied().collect();
+        if matched.is_empty() {
+            return Ok(Vec::new());
+        }
+        let confirmed = self.source.confirm(&block.header.block, &matched).await?;
+        let mut transfers = Vec::new();
+        for transfer in confirmed {
+            if !transfer.moves_something() {
+                continue;
+            }
+            let is_fee = transfer.index == TransferIndex::Fee;
+            for (account, is_send) in [(transfer.to, false), (transfer.from, true)] {
+                let owners = told(&account, transfer.asset, is_fee);
+                transfers.extend(owners.map(|owner| OwnedTransfer {
+                    chain: self.chain,
+                    transfer,
+                    is_send,
+                    owner: owner.clone(),
+                }));
+            }
+        }
+        Ok(transfers)
+    }
+}

@@ -1,0 +1,610 @@
+//! Compares what the chain says that deposit wallets have with what is known of their transfers. What is more was paid in
+//! a way that nobody sees, as by a contract on nodes without traces, or was hidden: it is told. What is less is for people.
+
+use std::collections::BTreeMap;
+
+use covault_core::{
+    audit::AuditChain,
+    deposit::{
+        DepositNetwork,
+        balance::{Comparison, Ledger, unexplained},
+        lifecycle::ChainView,
+        transfer::{
+            Account, AddressOwner, DepositAddress, FollowedChain, OwnedTransfer, TransferIndex,
+        },
+    },
+    fault::{Class, Fault},
+};
+
+use super::{
+    books::Books,
+    change::{ChainChange, OpenTransfers, may_be_included},
+    follower::Follow,
+    known::Known,
+    progress::{FollowError, Progress},
+    start,
+};
+use crate::{
+    audit::{AuditActor, AuditNote},
+    chain_rpc::{BlockBalances, ChainError},
+    commands::caller::Caller,
+    services::{Services, skip_unreadable},
+    store::{
+        Batch, CommitError, Key, KeySpace, Precondition, Scan,
+        deposit_rows::{
+            self, BalanceRow, CursorRow, ReconciliationCounts, ReconciliationRow, TransferRow,
+        },
+        rows,
+    },
+};
+
+/// How often all balances are compared, in milliseconds.
+const INTERVAL_MS: u64 = 60 * 60 * 1_000;
+/// For how long nothing is asked again that has failed, in milliseconds.
+const PAUSE_MS: u64 = 60 * 1_000;
+/// Addresses of one look.
+const ADDRESSES: usize = 50;
+/// Differences of one balance that are told one by one; what is left is told as one.
+const DIFFERENCES: usize = 8;
+/// Rows that one question to the store names.
+const KEYS: usize = 1_000;
+
+/// Has all balances of a chain compared by the process that follows it.
+///
+/// # Errors
+/// [`Class::Invalid`] naming the field, [`Class::Conflict`] when the follower writes at the same time.
+pub async fn begin(
+    services: &Services,
+    caller: &Caller,
+    chain: FollowedChain,
+) -> Result<(), Fault> {
+    if chain.network() == DepositNetwork::Tron {
+        return Err(Fault::field(
+            "network",
+            "balances are not compared on TRON, whose nodes do not say what accounts had after a block",
+        ));
+    }
+    let cursor = deposit_rows::cursor(chain);
+    if services.load::<CursorRow>(&cursor).await?.is_none() {
+        return Err(Fault::field(
+            "chainId",
+            "is of a chain that is not followed",
+        ));
+    }
+    let key = deposit_rows::reconciliation(chain);
+    let (row, expect) = stored(services, &key).await?;
+    let row = ReconciliationRow {
+        is_wanted: true,
+        ..row
+    };
+    let mut batch = Batch::new();
+    batch.put(key.clone(), expect, rows::encode(&row)?);
+    let subject = format!("chain:{chain}");
+    AuditNote::new(&AuditActor::caller(caller), subject, "ReconciliationWanted").add_to(
+        &mut batch,
+        AuditChain::Service,
+        services.now_ms(),
+    )?;
+    match services.store.commit(batch).await {
+        Ok(()) => Ok(()),
+        Err(CommitError::Conflict(conflict)) if conflict == key => Err(Fault::new(
+            Class::Conflict,
+            "balances of the chain are being compared just now; retry",
+        )),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn stored(
+    services: &Services,
+    key: &Key,
+) -> Result<(ReconciliationRow, Precondition), Fault> {
+    Ok(match services.load::<ReconciliationRow>(key).await? {
+        Some((row, version)) => (row, Precondition::Version(version)),
+        None => (ReconciliationRow::default(), Precondition::Absent),
+    })
+}
+
+/// What somebody has of a coin or token.
+struct Holding {
+    owner: AddressOwner,
+    account: Account,
+    asset: Option<Account>,
+    key: Key,
+    /// What was found the last time, where it still counts.
+    before: Option<BalanceRow>,
+}
+
+impl Holding {
+    fn question(&self) -> (Account, Option<Account>) {
+        (self.account, self.asset)
+    }
+
+    /// What it was after a block.
+    fn base(&self) -> (u64, [u8; 32]) {
+        self.before
+            .map_or((0, [0; 32]), |row| (row.block, row.balance))
+    }
+}
+
+/// A transfer as the books have it.
+struct Entry {
+    block: u64,
+    is_send: bool,
+    is_fee: bool,
+    is_final: bool,
+    amount: [u8; 32],
+}
+
+/// Where more is there.
+struct More {
+    /// The newest block after which it was not there, as far as is known.
+    since: u64,
+    /// The block after which it was there.
+    block: u64,
+    amount: [u8; 32],
+}
+
+/// What comes of a comparison.
+struct Finding {
+    /// What is to be told: after which block how much more is there.
+    more: Vec<(u64, [u8; 32])>,
+    /// How much is for people to look at; 0: nothing.
+    unclear: [u8; 32],
+}
+
+fn ledger(base: [u8; 32], entries: &[Entry], to: u64) -> Ledger {
+    let mut ledger = Ledger::new(base);
+    for entry in entries.iter().filter(|entry| entry.block <= to) {
+        ledger.add(entry.is_send, entry.amount);
+    }
+    ledger
+}
+
+/// Whether what is more may be fees that were less than the nodes have said: nothing is told that nobody has paid.
+fn may_be_fees(entries: &[Entry], more: &More) -> bool {
+    let mut fees = Ledger::default();
+    let of = |entry: &&Entry| entry.is_fee && entry.block > more.since && entry.block <= more.block;
+    for entry in entries.iter().filter(of) {
+        fees.add(false, entry.amount);
+    }
+    matches!(
+        fees.compare(more.amount),
+        Comparison::Equal | Comparison::Less(_)
+    )
+}
+
+impl Follow<'_> {
+    /// Compares some balances, when it is time to. Nodes that do not answer are asked again later: nothing else waits for
+    /// that.
+    pub(super) async fn look_at_books(
+        &self,
+        books: &mut Books,
+        known: &mut Known,
+    ) -> Result<Progress, FollowError> {
+        let now_ms = self.services.monotonic.elapsed_ms();
+        if !self.source.has_balances() || now_ms < books.not_before_ms {
+            return Ok(Progress::AtHead);
+        }
+        match self.reconcile(known).await {
+            Ok(progress) => {
+                books.said = None;
+                Ok(progress)
+            }
+            Err(FollowError::Nodes(reason)) => {
+                books.not_before_ms = now_ms.saturating_add(PAUSE_MS);
+                if books.said.as_ref() != Some(&reason) {
+                    tracing::warn!(chain = %self.chain, reason, "balances of deposit wallets cannot be compared now");
+                    books.said = Some(reason);
+                }
+                Ok(Progress::AtHead)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Compares the balances of the next addresses, when a round is due or in progress.
+    async fn reconcile(&self, known: &mut Known) -> Result<Progress, FollowError> {
+        let services = self.services;
+        let key = deposit_rows::reconciliation(self.chain);
+        let (mut row, expect) = stored(services, &key).await?;
+        services.counters.follow(self.chain).reconciled(row.done);
+        let Some((version, ring)) = &mut known.followed else {
+            return Ok(Progress::AtHead);
+        };
+        let now_ms = services.now_ms();
+        let last_ms = match row.done {
+            Some((at_ms, _)) => at_ms,
+            None => start::since_ms(services, self.chain).await?,
+        };
+        if row.next.is_none() {
+            if !row.is_wanted && now_ms.saturating_sub(last_ms) < INTERVAL_MS {
+                return Ok(Progress::AtHead);
+            }
+            row.is_wanted = false;
+            row.round = ReconciliationCounts::default();
+        }
+        let network = self.chain.network();
+        let all = deposit_rows::deposit_addresses(network);
+        let scan = Scan {
+            from: row.next.take(),
+            ..Scan::prefix(all.space, &all.bytes, ADDRESSES)
+        };
+        let page = services.store.scan(&scan).await.map_err(Fault::from)?;
+        let mut holdings = Vec::new();
+        for (key, stored) in &page {
+            let address = rows::decode::<DepositAddress>(&stored.value);
+            let address = skip_unreadable(address, "who is told of an address")?;
+            if let Some((account, address)) = deposit_rows::account_of_address(key).zip(address) {
+                let some = self.holdings(account, &address, row.restarts).await?;
+                holdings.extend(some);
+            }
+        }
+        let questions: Vec<_> = holdings.iter().map(Holding::question).collect();
+        // By its number alone it may be one of another fork.
+        let there = self.source.header_at(ring.finalized().block.number).await?;
+        if there.block != ring.finalized().block {
+            let reason = "the nodes are on another chain of blocks than the one that was followed";
+            return Err(FollowError::Nodes(reason.into()));
+        }
+        let finalized = ring.finalized().block.number;
+        let found = match questions.is_empty() {
+            true => BlockBalances {
+                block: finalized,
+                balances: Vec::new(),
+            },
+            false => self.source.balances(finalized, &questions).await?,
+        };
+        if found.block > ring.head().block.number || found.balances.len() != questions.len() {
+            let reason = "the nodes give balances of a block that was not followed yet";
+            return Err(FollowError::Nodes(reason.into()));
+        }
+        let (mut change, mut told) = (ChainChange::default(), OpenTransfers::new());
+        let mut written = Vec::new();
+        for (holding, balance) in holdings.iter().zip(&found.balances) {
+            // A token that gives none, as one that is no contract.
+            let Some(balance) = *balance else { continue };
+            let entries = self.entries(holding).await?;
+            // After a restart it is followed anew up to there first.
+            if entries
+                .iter()
+                .any(|entry| entry.is_final && entry.block > found.block)
+            {
+                continue;
+            }
+            let finding = self
+                .compare(holding, entries, (found.block, balance))
+                .await?;
+            for (number, amount) in &finding.more {
+                row.round.found = row.round.found.saturating_add(1);
+                let of = (*number, *amount);
+                self.include(holding, of, &known.open, (&mut change, &mut told))
+                    .await?;
+            }
+            let is_unclear = finding.unclear != [0; 32];
+            if is_unclear {
+                row.round.missing = row.round.missing.saturating_add(1);
+                self.alert(holding, finding.unclear, found.block);
+            }
+            let (block, base) = match is_unclear {
+                true => holding.base(),
+                false => (found.block, balance),
+            };
+            let after = BalanceRow {
+                block,
+                balance: base,
+                restarts: row.restarts,
+                missing: finding.unclear,
+            };
+            written.push((holding.key.clone(), rows::encode(&after)?));
+        }
+        let view = ChainView {
+            head: ring.head().block.number,
+            finalized,
+            confirmations: self.confirmations(),
+        };
+        change.settle(&mut told, &view, usize::MAX)?;
+        row.next = scan.rest(&page).and_then(|scan| scan.from);
+        let is_over = row.next.is_none();
+        if is_over {
+            row.done = Some((now_ms, row.round));
+        }
+        let cursor = CursorRow {
+            head: ring.head().block,
+            finalized: ring.finalized().block,
+        };
+        let progress = |batch: &mut Batch| {
+            batch.put(key.clone(), expect, rows::encode(&row)?);
+            for (key, row) in &written {
+                batch.put(key.clone(), Precondition::Any, row.clone());
+            }
+            Ok(())
+        };
+        change
+            .commit(
+                services,
+                (self.chain, &cursor),
+                Precondition::Version(*version),
+                progress,
+            )
+            .await?;
+        *version = version.saturating_add(1);
+        known.open.append(&mut told);
+        services.counters.follow(self.chain).reconciled(row.done);
+        Ok(match is_over {
+            true => Progress::AtHead,
+            false => Progress::Behind,
+        })
+    }
+
+    /// What the wallets of an address may have.
+    async fn holdings(
+        &self,
+        account: Account,
+        address: &DepositAddress,
+        restarts: u32,
+    ) -> Result<Vec<Holding>, Fault> {
+        let wallets = address.owners.iter().filter(|owner| owner.wallet.is_some());
+        let mut holdings = Vec::new();
+        for owner in wallets {
+            for asset in self.routes.assets_of(owner.token, self.chain) {
+                let key = deposit_rows::balance(self.chain, account, asset);
+                holdings.push(Holding {
+                    owner: owner.clone(),
+                    account,
+                    asset,
+                    key,
+                    before: None,
+                });
+            }
+        }
+        let keys: Vec<_> = holdings.iter().map(|holding| holding.key.clone()).collect();
+        let found = self.services.load_all::<BalanceRow>(&keys).await?;
+        for (holding, row) in holdings.iter_mut().zip(found) {
+            let row = skip_unreadable(row, "a balance that was compared")?.flatten();
+            holding.before = row.filter(|row| row.restarts == restarts);
+        }
+        Ok(holdings)
+    }
+
+    /// What the books have of a holding since it was last compared.
+    async fn entries(&self, holding: &Holding) -> Result<Vec<Entry>, Fault> {
+        let (block, _) = holding.base();
+        let first = block.saturating_add(1);
+        let (all, from) = deposit_rows::transfers_from(self.chain, holding.account, first);
+        let mut entries = Vec::new();
+        let mut next = Some(Scan {
+            from: Some(from),
+            ..Scan::prefix(KeySpace::TransferIndex, &all.bytes, KEYS)
+        });
+        while let Some(scan) = next {
+            let page = self.services.store.scan(&scan).await?;
+            let keys = page
+                .iter()
+                .filter_map(|(key, _)| deposit_rows::transfer_of_index(key));
+            let keys: Vec<_> = keys.collect();
+            for row in self.services.load_all::<TransferRow>(&keys).await? {
+                let row =
+                    row?.ok_or_else(|| Fault::bug("a transfer of an address without a row"))?;
+                let is_it = row.transfer.transfer.asset == holding.asset
+                    && row.transfer.owner.token == holding.owner.token;
+                if let Some(block) = row.state.block().filter(|_| is_it) {
+                    entries.push(Entry {
+                        block: block.number,
+                        is_send: row.transfer.is_send,
+                        is_fee: !row.transfer.is_told(),
+                        is_final: row.state.is_final(),
+                        amount: row.transfer.transfer.amount,
+                    });
+                }
+            }
+            next = scan.rest(&page);
+        }
+        Ok(entries)
+    }
+
+    /// Compares a balance after a block with the books. What is more is looked for, block by block, as far as nodes still
+    /// have the state of old blocks.
+    async fn compare(
+        &self,
+        holding: &Holding,
+        mut entries: Vec<Entry>,
+        (at, balance): (u64, [u8; 32]),
+    ) -> Result<Finding, FollowError> {
+        let (mut from, base) = holding.base();
+        let mut finding = Finding {
+            more: Vec::new(),
+            unclear: [0; 32],
+        };
+        loop {
+            let rest = match ledger(base, &entries, at).compare(balance) {
+                Comparison::Equal => return Ok(finding),
+                Comparison::Less(missing) => {
+                    finding.unclear = missing;
+                    return Ok(finding);
+                }
+                Comparison::More(rest) => rest,
+            };
+            let more = match finding.more.len() < DIFFERENCES {
+                true => {
+                    self.first_more(holding, (base, &entries), (from, at))
+                        .await?
+                }
+                false => None,
+            };
+            let more = more.unwrap_or(More {
+                since: from,
+                block: at,
+                amount: rest,
+            });
+            // An old state with more than is there by now is not believed.
+            let is_wrong = more.amount > rest;
+            if is_wrong || (holding.asset.is_none() && may_be_fees(&entries, &more)) {
+                finding.unclear = rest;
+                return Ok(finding);
+            }
+            let More { block, amount, .. } = more;
+            finding.more.push((block, amount));
+            entries.push(Entry {
+                block,
+                is_send: false,
+                is_fee: false,
+                is_final: false,
+                amount,
+            });
+            from = block;
+        }
+    }
+
+    /// The first block after which more is there than the books say, of those that the nodes know; `None`: the last.
+    async fn first_more(
+        &self,
+        holding: &Holding,
+        (base, entries): ([u8; 32], &[Entry]),
+        (mut low, mut high): (u64, u64),
+    ) -> Result<Option<More>, FollowError> {
+        let (mut more, mut since) = (None, low);
+        while high.saturating_sub(low) > 1 {
+            let middle = low.midpoint(high);
+            let found = self.source.balances(middle, &[holding.question()]).await;
+            let balance = match found {
+                // Nodes that do not have old states.
+                Ok(found) if found.block != middle => return Ok(None),
+                Ok(found) => found.balances.first().copied().flatten(),
+                Err(ChainError::Refused(_)) => None,
+                Err(error) => return Err(error.into()),
+            };
+            // Where nothing is known, or less is there, what is more came later.
+            match balance.map(|balance| ledger(base, entries, middle).compare(balance)) {
+                Some(Comparison::More(amount)) => {
+                    more = Some((middle, amount));
+                    high = middle;
+                }
+                Some(Comparison::Equal | Comparison::Less(_)) => {
+                    low = middle;
+                    since = middle;
+                }
+                None => low = middle,
+            }
+        }
+        Ok(more.map(|(block, amount)| More {
+            since,
+            block,
+            amount,
+        }))
+    }
+
+    /// Adds what is told of a holding.
+    async fn include(
+        &self,
+        holding: &Holding,
+        (number, amount): (u64, [u8; 32]),
+        open: &OpenTransfers,
+        (change, told): (&mut ChainChange, &mut OpenTransfers),
+    ) -> Result<(), FollowError> {
+        let header = self.source.header_at(number).await?;
+        let transfer = OwnedTransfer {
+            chain: self.chain,
+            transfer: unexplained(self.chain, holding.question(), number, amount),
+            is_send: false,
+            owner: holding.owner.clone(),
+        };
+        let key = deposit_rows::transfer(&transfer);
+        let stored = self.services.load::<TransferRow>(&key).await?;
+        let stored = stored.map(|(row, _)| row);
+        if open.contains_key(&transfer.key()) || !may_be_included(stored.as_ref()) {
+            return Err(Fault::bug("a balance that was told is not in the books").into());
+        }
+        tracing::warn!(
+            chain = %self.chain, block = number, address = holding.account.text(self.chain.network()),
+            "a deposit wallet has more than its transfers explain: told as a deposit"
+        );
+        change.include(told, transfer, stored, &header)?;
+        Ok(())
+    }
+
+    /// Whether a transfer may have been told by a balance already: the wallet has such an entry of the asset, of its block
+    /// or a later one. That can be only where blocks are looked through again; what is left out wrongly is told by the
+    /// next balance.
+    pub(super) async fn may_be_in_balance(
+        &self,
+        transfer: &OwnedTransfer,
+        number: u64,
+    ) -> Result<bool, Fault> {
+        let (all, from) = deposit_rows::transfers_from(self.chain, transfer.account(), number);
+        let mut next = Some(Scan {
+            from: Some(from),
+            ..Scan::prefix(KeySpace::TransferIndex, &all.bytes, KEYS)
+        });
+        while let Some(scan) = next {
+            let page = self.services.store.scan(&scan).await?;
+            let keys = page
+                .iter()
+                .filter_map(|(key, _)| deposit_rows::transfer_of_index(key));
+            let keys: Vec<_> = keys.collect();
+            for row in self.services.load_all::<TransferRow>(&keys).await? {
+                let of = row?.map(|row| row.transfer);
+                let is_it = of.is_some_and(|of| {
+                    of.transfer.index == TransferIndex::Balance
+                        && of.transfer.asset == transfer.transfer.asset
+                        && of.owner.token == transfer.owner.token
+                });
+                if is_it {
+                    return Ok(true);
+                }
+            }
+            next = scan.rest(&page);
+        }
+        Ok(false)
+    }
+
+    /// Whether the chain was ever followed anew from an earlier block.
+    pub(super) async fn was_restarted(&self) -> Result<bool, Fault> {
+        let books = deposit_rows::reconciliation(self.chain);
+        let (books, _) = stored(self.services, &books).await?;
+        Ok(books.restarts > 0)
+    }
+
+    fn alert(&self, holding: &Holding, difference: [u8; 32], block: u64) {
+        let network = self.chain.network();
+        if holding.before.is_some_and(|row| row.missing == difference) {
+            return;
+        }
+        tracing::error!(
+            chain = %self.chain, block, address = holding.account.text(network),
+            token = holding.asset.map(|asset| asset.text(network)).unwrap_or_default(),
+            difference = covault_core::amount::U256::from_be_bytes(difference).to_string(),
+            "a deposit wallet has less than its transfers explain, or more by no more than fees that it has paid; look at it"
+        );
+    }
+
+    /// Which of these transfers of final blocks are in balances that were compared: what was not told of them one by one
+    /// was told as a balance.
+    pub(super) async fn reconciled(
+        &self,
+        transfers: &[(u64, OwnedTransfer)],
+    ) -> Result<Vec<bool>, Fault> {
+        let books = deposit_rows::reconciliation(self.chain);
+        let (books, _) = stored(self.services, &books).await?;
+        let keys = transfers.iter().map(|(_, transfer)| {
+            let asset = transfer.transfer.asset;
+            deposit_rows::balance(self.chain, transfer.account(), asset)
+        });
+        let keys: Vec<_> = keys.collect();
+        let found = self.services.load_all::<BalanceRow>(&keys).await?;
+        let mut known = BTreeMap::new();
+        for (key, row) in keys.iter().zip(found) {
+            let row = skip_unreadable(row, "a balance that was compared")?.flatten();
+            known.insert(
+                key.bytes.clone(),
+                row.filter(|row| row.restarts == books.restarts),
+            );
+        }
+        let is_in = |(key, (number, transfer)): (&Key, &(u64, OwnedTransfer))| {
+            let row = known.get(&key.bytes).copied().flatten();
+            // An address that is only watched has no books.
+            transfer.owner.wallet.is_some() && row.is_some_and(|row| *number <= row.block)
+        };
+        Ok(keys.iter().zip(transfers).map(is_in).collect())
+    }
+}

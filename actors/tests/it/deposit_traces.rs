@@ -1,0 +1,157 @@
+//! What contracts pass on, by nodes that trace blocks, on anvil.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use covault_actors::chain_rpc::FollowPolicy;
+use serde_json::{Value, json};
+
+use crate::{
+    deposit_balances::{FORWARDER, counted, forward, put_forwarder, reconcile},
+    deposit_chain::{
+        PAYER, Receiver, Shop, USDT, confirmed, finalized, log, node, pay, pay_token, policy, value,
+    },
+    evm_anvil::Way,
+};
+
+fn internal(hash: &str) -> (String, String) {
+    (hash.to_owned(), "internal-0".to_owned())
+}
+
+fn tracing() -> FollowPolicy {
+    FollowPolicy {
+        traces: true,
+        ..policy()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn coins_that_contracts_pass_on__should_be_told_by_each_way_to_trace() {
+    for without in ["", "debug_traceBlockByHash"] {
+        let (anvil, receiver) = (node().await, Receiver::start().await);
+        put_forwarder(&anvil).await;
+        let url = anvil
+            .behind(move |call| match call["method"].as_str() {
+                Some(method) if method == without => {
+                    Way::Refused("the method does not exist/is not available")
+                }
+                _ => Way::Open,
+            })
+            .await;
+        let shop = Shop::open_following(&receiver, &[&url], tracing()).await;
+        let to = &shop.address;
+        let passed = forward(&anvil, to, 7).await;
+        let coin = pay(&anvil, to, 5).await;
+        // A contract that fails after it has passed everything on.
+        let code = json!([FORWARDER, "0x6000600060006000346000355af160006000fd"]);
+        anvil.mine(1).await;
+        anvil.call("anvil_setCode", code).await;
+        forward(&anvil, to, 11).await;
+        anvil.mine(10).await;
+        shop.until("both are final", async |_| receiver.events().len() >= 4)
+            .await;
+        let expected =
+            [internal(&passed), value(&coin)].map(|of| (of, vec![confirmed(), finalized()]));
+        assert_eq!(receiver.stages(), BTreeMap::from(expected), "{without}");
+        // And it is in the books.
+        assert_eq!(reconcile(&shop, &anvil).await, counted(0, 0));
+        assert_eq!(receiver.events().len(), 4);
+        let events = receiver.events();
+        let told = events.iter().find(|event| event["index"] == "internal-0");
+        let from = covault_core::networks::evm::parse_address(FORWARDER).unwrap();
+        assert_eq!(told.unwrap()["from"], json!(from.to_checksum(None)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn blocks__should_be_followed_without_traces_when_nodes_refuse_or_lose_them() {
+    for way in [
+        || Way::Refused("missing trie node"),
+        || Way::Lost,
+        || Way::Answered(Value::Null),
+    ] {
+        let (anvil, receiver) = (node().await, Receiver::start().await);
+        let url = anvil
+            .behind(move |call| match call["method"].as_str() {
+                Some("debug_traceBlockByHash" | "trace_block") => way(),
+                _ => Way::Open,
+            })
+            .await;
+        let shop = Shop::open_following(&receiver, &[&url], tracing()).await;
+        let coin = pay(&anvil, &shop.address, 5).await;
+        anvil.mine(10).await;
+        shop.until("it is final", async |_| receiver.events().len() >= 2)
+            .await;
+        let expected = BTreeMap::from([(value(&coin), vec![confirmed(), finalized()])]);
+        assert_eq!(receiver.stages(), expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn receipts_of_blocks__should_be_as_good_as_logs() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let url = anvil
+        .behind(|call| match call["method"].as_str() {
+            Some("eth_getLogs") => Way::Refused("not here"),
+            _ => Way::Open,
+        })
+        .await;
+    let receipts = FollowPolicy {
+        receipts: true,
+        ..policy()
+    };
+    let shop = Shop::open_following(&receiver, &[&url], receipts).await;
+    let coin = pay(&anvil, &shop.address, 5).await;
+    let token = pay_token(&anvil, USDT, &shop.address, 5).await;
+    pay_token(&anvil, USDT, PAYER, 5).await;
+    anvil.mine(10).await;
+    shop.until("both are final", async |_| receiver.events().len() >= 4)
+        .await;
+    let expected = [value(&coin), log(&token)].map(|of| (of, vec![confirmed(), finalized()]));
+    assert_eq!(receiver.stages(), BTreeMap::from(expected));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn block_that_cannot_be_traced__should_be_taken_without_beside_others_that_can() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    put_forwarder(&anvil).await;
+    let are_lost = Arc::new(AtomicBool::new(false));
+    let lost = Arc::clone(&are_lost);
+    let traced = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&traced);
+    let url = anvil
+        .behind(move |call| match call["method"].as_str() {
+            // Every second one.
+            Some("debug_traceBlockByHash")
+                if lost.load(Ordering::SeqCst) && count.fetch_add(1, Ordering::SeqCst) % 2 == 0 =>
+            {
+                Way::Lost
+            }
+            _ => Way::Open,
+        })
+        .await;
+    let shop = Shop::open_following(&receiver, &[&url], tracing()).await;
+    // The method is found.
+    let passed = forward(&anvil, &shop.address, 7).await;
+    anvil.mine(10).await;
+    shop.until("it is final", async |_| receiver.events().len() == 2)
+        .await;
+    are_lost.store(true, Ordering::SeqCst);
+    let mut expected = vec![internal(&passed)];
+    for amount in 1..6 {
+        expected.push(value(&pay(&anvil, &shop.address, amount).await));
+        anvil.mine(1).await;
+    }
+    anvil.mine(10).await;
+    shop.until("all are final", async |_| receiver.events().len() >= 12)
+        .await;
+    let expected = expected
+        .into_iter()
+        .map(|of| (of, vec![confirmed(), finalized()]));
+    assert_eq!(receiver.stages(), expected.collect());
+}
