@@ -564,7 +564,11 @@ impl Node {
         }
         let received_ms = self.clock.now_ms();
         let node = Arc::clone(self);
-        self.pool.spawn(Priority::Signing, move || {
+        let priority = match kind {
+            EnvelopeKind::Protocol => self.sessions.priority_of(&envelope.header),
+            _ => Priority::Signing,
+        };
+        self.pool.spawn(priority, move || {
             node.admitted(from, size);
             // It may have ended while this waited, and orders wait behind it.
             if kind == EnvelopeKind::Protocol && node.sessions.is_over(&envelope.header) {
@@ -597,7 +601,7 @@ impl Node {
                     });
                 }
                 Ok(opened) if kind == EnvelopeKind::Protocol => {
-                    node.protocol(envelope.header, opened)
+                    node.protocol(envelope.header, opened, priority)
                 }
                 Ok(opened) => node.order(&envelope.header, &opened, received_ms),
                 Err(error) => node.drop_message(&from, error.into()),

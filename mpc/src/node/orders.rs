@@ -1,5 +1,7 @@
 //! What a node does with orders.
 
+mod keygen;
+
 use std::{
     collections::{HashMap, HashSet},
     fmt::Display,
@@ -10,29 +12,28 @@ use covault_core::{
     derive::RootKey,
     fault::{Class, Fault, FaultCode},
     ids::SessionId,
-    order::{KeygenOrder, NodeId},
+    order::NodeId,
 };
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use super::{
     Node,
-    check::{CheckedOrder, check_quorums},
+    check::CheckedOrder,
     refusals::{refused, wrong_epoch},
-    sessions::{MAX_ATTEMPT_MS, MAX_KEYGEN_MS, SessionJob, SessionStart},
+    sessions::{MAX_ATTEMPT_MS, SessionJob, SessionStart},
 };
 use crate::{
-    backend::{self, KeygenSetup, PreprocessedNonce, SignSetup, SignerIndex},
+    backend::{PreprocessedNonce, SignSetup, SignerIndex},
     claims::{Claim, ClaimError},
     envelope::{EnvelopeHeader, EnvelopeKind, OpenedEnvelope},
-    message::{KeygenOrderMsg, OrderReply, SKEW_MS, SignOrderMsg, decode, encode},
+    message::{OrderReply, SKEW_MS, SignOrderMsg, decode, encode},
     meter,
     policy::{SpendingCounter, approvals_missing, held, over_day},
     pool::Priority,
     preprocess::{NamedNonces, NonceLookupError, NonceSelection},
-    primes,
     runner::ProtocolRun,
-    shares::{FIRST_EPOCH, ShareLineage, ShareRecord},
+    shares::ShareRecord,
 };
 
 /// An order that has waited here for longer than this part of its time, about what an attempt takes, is
@@ -66,20 +67,24 @@ impl Node {
             EnvelopeKind::SigningOrder => {
                 decode(&opened.body)
                     .ok_or_else(unreadable)
-                    .and_then(|request: SignOrderMsg| {
-                        let attempt_ms = request.attempt_ms.min(MAX_ATTEMPT_MS);
-                        let until_ms = received_ms
-                            .saturating_add(attempt_ms)
-                            .min(request.order.expires_at_ms);
-                        let root = request.order.root_public_key.clone();
-                        let (signers, nonces) = (request.signers.clone(), request.nonces.clone());
-                        let waited_ms = self.clock.now_ms().saturating_sub(received_ms);
-                        if waited_ms.saturating_mul(BUSY_PART) > attempt_ms {
-                            self.busy(header, format_args!("it has waited {waited_ms} ms here"));
-                            return Ok(());
+                    .map(|request: SignOrderMsg| {
+                        let key = self.keys.get(&request.order.root_public_key);
+                        let priority = key.map_or(Priority::Signing, |key| {
+                            Priority::SigningWith(key.record.scheme)
+                        });
+                        let (from, size) = (header.from, opened.body.len());
+                        // It waits once more, now in the turn of its scheme.
+                        if let Err(refusal) = self.admit(from, size) {
+                            return self.drop_message(&from, refusal);
                         }
-                        self.signing_order(header, opened.fingerprint, request, until_ms)
-                            .inspect_err(|_| self.preprocessor.burn_named(&root, &signers, &nonces))
+                        let (node, header) = (Arc::clone(self), *header);
+                        let fingerprint = opened.fingerprint;
+                        self.pool.go_on(priority, move || {
+                            node.admitted(from, size);
+                            let outcome =
+                                node.read_order(&header, fingerprint, request, received_ms);
+                            node.answer_refusal(&header, outcome);
+                        });
                     })
             }
             EnvelopeKind::ReshareOrder => decode(&opened.body)
@@ -98,6 +103,34 @@ impl Node {
                 .ok_or_else(unreadable)
                 .and_then(|request| self.keygen_order(header, request, received_ms)),
         };
+        self.answer_refusal(header, outcome);
+    }
+
+    /// Begins what a signing order asks for, unless it has waited here for too long.
+    fn read_order(
+        self: &Arc<Self>,
+        header: &EnvelopeHeader,
+        fingerprint: [u8; 32],
+        request: SignOrderMsg,
+        received_ms: u64,
+    ) -> Result<(), Fault> {
+        let attempt_ms = request.attempt_ms.min(MAX_ATTEMPT_MS);
+        let until_ms = received_ms
+            .saturating_add(attempt_ms)
+            .min(request.order.expires_at_ms);
+        let root = request.order.root_public_key.clone();
+        let (signers, nonces) = (request.signers.clone(), request.nonces.clone());
+        let waited_ms = self.clock.now_ms().saturating_sub(received_ms);
+        if waited_ms.saturating_mul(BUSY_PART) > attempt_ms {
+            self.busy(header, format_args!("it has waited {waited_ms} ms here"));
+            return Ok(());
+        }
+        self.signing_order(header, fingerprint, request, until_ms)
+            .inspect_err(|_| self.preprocessor.burn_named(&root, &signers, &nonces))
+    }
+
+    /// Says why an order is not carried out, where it is not.
+    fn answer_refusal(&self, header: &EnvelopeHeader, outcome: Result<(), Fault>) {
         if let Err(fault) = outcome {
             let EnvelopeHeader {
                 epoch,
@@ -312,7 +345,12 @@ impl Node {
         {
             return Ok(());
         }
-        let (epoch, what) = (order.epoch, (order.vault, order.request));
+        let (epoch, scheme) = (order.epoch, key.record.scheme);
+        let job = SessionJob::Sign {
+            vault: order.vault,
+            request: order.request,
+            scheme,
+        };
         let begin = move |own| {
             Ok(SessionStart {
                 room,
@@ -321,7 +359,7 @@ impl Node {
                 orchestrator,
                 epoch,
                 until_ms,
-                job: SessionJob::Sign(what),
+                job,
             })
         };
         let uses = Some(order.root_public_key);
@@ -330,7 +368,7 @@ impl Node {
             take,
             uses,
             orchestrator,
-            (epoch, Priority::Signing),
+            (epoch, Priority::SigningWith(scheme)),
             begin,
         );
         Ok(())
@@ -375,118 +413,6 @@ impl Node {
         pairs
             .filter(|(signer, _)| *signer != self.codec.id())
             .collect()
-    }
-
-    fn keygen_order(
-        self: &Arc<Self>,
-        header: &EnvelopeHeader,
-        request: KeygenOrderMsg,
-        received_ms: u64,
-    ) -> Result<(), Fault> {
-        let (from, session) = (header.from, header.session);
-        let KeygenOrderMsg { order, sent_at_ms } = request;
-        let context: [u8; 32] = Sha256::digest(order.canonical_bytes()?).into();
-        if order.session != session {
-            return Err(Fault::field("session", "the order is for another session"));
-        }
-        self.check_own_vault(order.vault)?;
-        if header.epoch != FIRST_EPOCH {
-            return Err(wrong_epoch());
-        }
-        if let Some(key) = self.keys.of_session(session) {
-            // It has succeeded before.
-            let record = &key.record;
-            let other = [
-                ("vault", record.vault != order.vault),
-                ("scheme", record.scheme != order.scheme),
-                ("threshold", record.threshold != order.threshold),
-                ("signers", record.holders != order.signers),
-            ];
-            if let Some((field, _)) = other.iter().find(|(_, other)| *other) {
-                return Err(Fault::field(*field, "the session made a key with another"));
-            }
-            self.reply(from, header.epoch, session, 0, &self.key_made(&key));
-            return Ok(());
-        }
-        if self.sessions.accepted((session, 0)).is_some() {
-            // Claimed, running, or just over: the answer is on its way.
-            return Ok(());
-        }
-        self.check_time(sent_at_ms, order.issued_at_ms, order.expires_at_ms)?;
-        self.check_not_duplicated()?;
-        self.check_peers(order.vault, "signers", &order.signers)?;
-        let limits = self.rules.limits(order.vault);
-        limits.check(order.threshold, order.signers.len(), None)?;
-        if self.check.asks_approvals(order.vault) {
-            check_quorums(order.threshold, order.signers.len())?;
-        }
-        let room = self.reserve_for_key(from, order.vault)?;
-        // By our clock, which may not be theirs.
-        let left_ms = order.expires_at_ms.saturating_sub(sent_at_ms);
-        let until_ms = received_ms.saturating_add(left_ms.min(MAX_KEYGEN_MS));
-        let KeygenOrder {
-            vault,
-            scheme,
-            threshold,
-            signers,
-            ..
-        } = order;
-        let parties = SignerIndex::try_from(signers.len())
-            .map_err(|_| Fault::field("signers", "are too many"))?;
-        let indices: Vec<SignerIndex> = (1..=parties).collect();
-        let mut distinct = signers.clone();
-        distinct.sort_unstable();
-        distinct.dedup();
-        if distinct.len() != signers.len() {
-            return Err(Fault::field("signers", "name a node twice"));
-        }
-        let place = signers.iter().position(|signer| *signer == self.codec.id());
-        let me = place
-            .and_then(|place| indices.get(place).copied())
-            .ok_or_else(|| Fault::field("signers", "must include this node"))?;
-        let setup = KeygenSetup {
-            context,
-            me,
-            threshold: SignerIndex::try_from(threshold)
-                .map_err(|_| Fault::field("threshold", "is too high"))?,
-            parties,
-        };
-        let backend = backend::of(scheme)?;
-        if backend.needs_primes() && self.primes.count()? == 0 {
-            return Err(refused(primes::NONE_LEFT));
-        }
-        let primes = Arc::clone(&self.primes);
-        let source = Box::new(move || primes.take());
-        let run = ProtocolRun::keygen(
-            backend::private::keygen(backend, setup, source)?,
-            self.peers(&signers, &indices),
-        );
-        let record = move |key| ShareRecord {
-            vault,
-            epoch: FIRST_EPOCH,
-            scheme,
-            session,
-            threshold,
-            holders: signers,
-            order: None,
-            lineage: ShareLineage::default(),
-            restored: false,
-            key,
-        };
-        if !self.sessions.accept((session, 0), context, until_ms) {
-            return Ok(());
-        }
-        let begin = SessionStart {
-            room,
-            key: (session, 0),
-            run,
-            orchestrator: from,
-            epoch: FIRST_EPOCH,
-            until_ms,
-            job: SessionJob::Keygen(Box::new(record)),
-        };
-        self.claim_plain(begin);
-        Ok(())
     }
 
     /// As [`Node::claim_then_begin`], for a run that uses no nonces and spends nothing.

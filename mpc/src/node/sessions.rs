@@ -12,6 +12,7 @@ use covault_core::{
     fault::Fault,
     ids::{RequestId, SessionId, VaultId},
     order::{NodeId, ReshareOrder},
+    scheme::Scheme,
 };
 
 pub(super) use self::table::Sessions;
@@ -57,8 +58,12 @@ struct RunningSession {
 
 /// What a session is for, with what its outcome needs.
 pub(super) enum SessionJob {
-    /// Of which vault.
-    Sign((VaultId, RequestId)),
+    /// Of which vault, with which scheme.
+    Sign {
+        vault: VaultId,
+        request: RequestId,
+        scheme: Scheme,
+    },
     /// What to store with the share.
     Keygen(Box<dyn FnOnce(KeyShare) -> ShareRecord + Send>),
     /// The order for a new generation of shares.
@@ -69,7 +74,7 @@ impl SessionJob {
     /// As metrics call it.
     fn kind(&self) -> &'static str {
         match self {
-            Self::Sign(_) => "sign",
+            Self::Sign { .. } => "sign",
             Self::Keygen(_) => "keygen",
             Self::Reshare(_) => "reshare",
         }
@@ -78,7 +83,7 @@ impl SessionJob {
     /// Before what its work goes in the pool.
     pub(super) fn priority(&self) -> Priority {
         match self {
-            Self::Sign(_) => Priority::Signing,
+            Self::Sign { scheme, .. } => Priority::SigningWith(*scheme),
             Self::Keygen(_) | Self::Reshare(_) => Priority::Keygen,
         }
     }
@@ -97,8 +102,13 @@ pub(super) struct SessionStart {
 }
 
 impl Node {
-    /// Takes a protocol message, whose sender is certain, on a pool thread.
-    pub(super) fn protocol(self: &Arc<Self>, header: EnvelopeHeader, opened: OpenedEnvelope) {
+    /// Takes a protocol message, whose sender is certain, on a pool thread that works with this priority.
+    pub(super) fn protocol(
+        self: &Arc<Self>,
+        header: EnvelopeHeader,
+        opened: OpenedEnvelope,
+        thread: Priority,
+    ) {
         let EnvelopeHeader {
             epoch,
             session,
@@ -152,8 +162,7 @@ impl Node {
             mail.scheduled = true;
             let priority = mail.priority;
             drop(mail);
-            if priority == Priority::Signing {
-                // We are on a pool thread already.
+            if priority == thread {
                 self.guarded(&cell, || self.drain_mailbox(&cell));
             } else {
                 self.schedule(priority, cell);
@@ -321,7 +330,7 @@ impl Node {
     /// How a session ends that must not go on: a party is banned, or its vault was frozen.
     fn stopped(&self, running: &RunningSession) -> Option<RunFailure> {
         let frozen = match running.job {
-            SessionJob::Sign((vault, request)) => {
+            SessionJob::Sign { vault, request, .. } => {
                 let thawed = self.check_thawed(vault);
                 thawed.and_then(|()| self.check_not_vetoed(request)).err()
             }

@@ -2,16 +2,17 @@
 
 pub(crate) mod queues;
 
-use std::{sync::Arc, thread};
+use std::{sync::Arc, thread, time::Duration};
 
 use covault_core::fault::Fault;
 use parking_lot::{Condvar, Mutex};
+use rustix::time::{ClockId, clock_gettime};
 
 #[cfg(feature = "simulation")]
 use crate::simulated::SimMachine;
 
-use queues::JobQueues;
 pub use queues::{Job, Priority};
+use queues::{JobQueues, Next};
 
 /// A fixed number of threads and a queue per lane. Nodes of one process share a pool, or threads
 /// would outnumber cores. Threads end when the last handle is dropped and the queues are empty.
@@ -102,15 +103,28 @@ impl CpuPool {
         if let Some(machine) = &self.machine {
             return (machine.run)(priority, Box::new(job));
         }
-        let mut queues = self.shared.queues.lock();
-        match priority {
-            Priority::Signing => queues.signing.push_back(Box::new(job)),
-            Priority::Keygen => queues.keygen.push_back(Box::new(job)),
-            Priority::Idle => queues.idle.push_back(Box::new(job)),
-        }
-        drop(queues);
+        self.shared.queues.lock().push(priority, Box::new(job));
         self.shared.wake.notify_one();
     }
+
+    /// Goes on with a signing job of which it has turned out on a thread of the pool with which scheme it signs: at
+    /// once where no other waits.
+    pub(crate) fn go_on(&self, priority: Priority, job: impl FnOnce() + Send + 'static) {
+        #[cfg(feature = "simulation")]
+        if self.machine.is_some() {
+            return job();
+        }
+        if self.shared.queues.lock().is_signing_waiting() {
+            self.spawn(priority, job);
+        } else {
+            job();
+        }
+    }
+}
+
+/// How long this thread has worked.
+fn worked() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 impl Drop for CpuPool {
@@ -125,14 +139,23 @@ impl PoolInner {
         let mut queues = self.queues.lock();
         loop {
             match queues.next() {
-                Some((job, idle)) => {
+                Some(next) => {
                     drop(queues);
+                    let (job, is_idle, running) = match next {
+                        Next::Signing(job, running) => (job, false, Some((running, worked()))),
+                        Next::Keygen(job) => (job, false, None),
+                        Next::Idle(job) => (job, true, None),
+                    };
                     // A job that panics must not take its thread with it.
                     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
                         tracing::error!("a cryptography job panicked");
                     }
+                    let took = running.map(|(_, began)| worked().saturating_sub(began));
                     queues = self.queues.lock();
-                    if idle {
+                    if let (Some((running, _)), Some(took)) = (running, took) {
+                        queues.done(running, took);
+                    }
+                    if is_idle {
                         // The next one is this thread's, unless something else has come.
                         queues.idling = false;
                     }
@@ -191,19 +214,16 @@ mod tests {
     fn keygen_lane__should_have_its_turn_however_much_is_to_be_signed() {
         let mut queues = JobQueues::default();
         let (done, order) = mpsc::channel();
-        for _ in 0..3 * MAX_SIGNING_IN_A_ROW {
-            let done = done.clone();
-            queues
-                .signing
-                .push_back(Box::new(move || done.send("signing").unwrap()));
+        for (priority, name, count) in [
+            (Priority::Signing, "signing", 3 * MAX_SIGNING_IN_A_ROW),
+            (Priority::Keygen, "keygen", 2),
+        ] {
+            for _ in 0..count {
+                let done = done.clone();
+                queues.push(priority, Box::new(move || done.send(name).unwrap()));
+            }
         }
-        for _ in 0..2 {
-            let done = done.clone();
-            queues
-                .keygen
-                .push_back(Box::new(move || done.send("keygen").unwrap()));
-        }
-        while let Some((job, _)) = queues.next() {
+        while let Some(Next::Signing(job, _) | Next::Keygen(job)) = queues.next() {
             job();
         }
         let names: Vec<_> = order.try_iter().collect();
@@ -218,18 +238,20 @@ mod tests {
     fn idle_lane__should_have_its_turn_however_much_is_to_be_signed() {
         let mut queues = JobQueues::default();
         for _ in 0..3 * MAX_LIVE_IN_A_ROW {
-            queues.signing.push_back(Box::new(|| {}));
+            queues.push(Priority::Signing, Box::new(|| {}));
         }
         for _ in 0..2 {
-            queues.idle.push_back(Box::new(|| {}));
+            queues.push(Priority::Idle, Box::new(|| {}));
         }
         let mut turns = Vec::new();
         let mut at = 0;
-        while let Some((_, idle)) = queues.next() {
-            if idle {
+        while let Some(job) = queues.next() {
+            if matches!(job, Next::Idle(_)) {
                 turns.push(at);
                 // Until it is done there is no other one.
-                let next = queues.next().is_none_or(|(_, idle)| !idle);
+                let next = queues
+                    .next()
+                    .is_none_or(|next| !matches!(next, Next::Idle(_)));
                 assert!(next);
                 queues.idling = false;
                 at += 1;

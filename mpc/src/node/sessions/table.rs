@@ -213,6 +213,22 @@ impl Sessions {
                 .is_some_and(|peers| peers.contains(&header.from))
     }
 
+    /// With which priority a message of a session is read: that of its scheme, once a session with its sender has
+    /// begun to sign. Messages that make keys are read as all others are, so that a round of many is not late.
+    pub(in crate::node) fn priority_of(&self, header: &EnvelopeHeader) -> Priority {
+        let table = lock(&self.table);
+        let cell = table.cells.get(&(header.session, header.attempt));
+        let priority = cell.and_then(|cell| {
+            let mail = lock(&cell.mail);
+            let is_peer = mail.peers.as_ref()?.contains(&header.from);
+            is_peer.then_some(mail.priority)
+        });
+        match priority {
+            Some(Priority::SigningWith(scheme)) => Priority::SigningWith(scheme),
+            _ => Priority::Signing,
+        }
+    }
+
     /// The fingerprint of the order that was accepted for this attempt.
     pub(in crate::node) fn accepted(&self, key: AttemptId) -> Option<[u8; 32]> {
         lock(&self.accepted)
@@ -237,10 +253,35 @@ impl Sessions {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use covault_core::ids::SessionId;
+    use covault_core::{ids::SessionId, scheme::Scheme};
 
     use super::*;
     use crate::envelope::EnvelopeKind;
+
+    #[test]
+    fn message__should_be_read_in_the_turn_of_its_scheme_once_its_session_signs() {
+        let sessions = Sessions::default();
+        let of = |from| EnvelopeHeader {
+            session: SessionId::from_bytes([1; 16]),
+            ..EnvelopeHeader::outside_sessions(
+                EnvelopeKind::Protocol,
+                NodeId([from; 32]),
+                NodeId([9; 32]),
+            )
+        };
+        assert_eq!(sessions.priority_of(&of(1)), Priority::Signing);
+        let cell = lock(&sessions.table).cell((of(1).session, of(1).attempt), 1_000);
+        assert_eq!(sessions.priority_of(&of(1)), Priority::Signing);
+        let signing = Priority::SigningWith(Scheme::Dkls23);
+        for (priority, read) in [(signing, signing), (Priority::Keygen, Priority::Signing)] {
+            let mut mail = lock(&cell.mail);
+            (mail.peers, mail.priority) = (Some(vec![NodeId([1; 32])]), priority);
+            drop(mail);
+            assert_eq!(sessions.priority_of(&of(1)), read);
+            // A stranger takes nothing of its time.
+            assert_eq!(sessions.priority_of(&of(2)), Priority::Signing);
+        }
+    }
 
     #[test]
     fn session__should_be_over_from_its_end_until_it_is_forgotten() {
