@@ -38,16 +38,21 @@ impl AnswerBody {
         self.has_waited
     }
 
-    /// Waits until there is room for so many bytes more.
-    pub async fn make_room(&mut self, more: usize) {
+    /// Takes room for so many bytes more, if there is some.
+    pub fn has_room(&mut self, more: usize) -> bool {
         let length = self.len().saturating_add(more);
         if length > SHORT && self.long.is_none() {
             self.long = LONG.try_acquire().ok();
-            if self.long.is_none() {
-                self.has_waited = true;
-                // It is never closed.
-                self.long = LONG.acquire().await.ok();
-            }
+        }
+        length <= SHORT || self.long.is_some()
+    }
+
+    /// Waits until there is room for so many bytes more.
+    pub async fn make_room(&mut self, more: usize) {
+        if !self.has_room(more) {
+            self.has_waited = true;
+            // It is never closed.
+            self.long = LONG.acquire().await.ok();
         }
     }
 

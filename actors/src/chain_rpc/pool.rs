@@ -38,7 +38,7 @@ use super::{
     endpoints::{ChainEndpoints, ChainKey, NodeAuth, NodeEndpoint},
     exchange::{NodeRequest, NodeRequestBody, NodeResponse, ParsedResponse},
     health::{EndpointHealth, NodeHealth},
-    line::{CallLine, CallsOf, is_of_request},
+    line::{CallLine, CallPermit, CallsOf, is_of_request},
     witnessed::is_witnessed,
 };
 
@@ -739,7 +739,7 @@ impl PoolNode {
         }
         let now_ms = self.ports.clock.now_ms();
         let place = self.line.enter(CallsOf::present(), now_ms, call.is_costly);
-        let mut permit = match patience {
+        let permit = match patience {
             None => place.await,
             Some(patience) => tokio::time::timeout(patience, place).await.map_err(|_| {
                 NodeFailure::Crowded("the node has more calls than it answers".into())
@@ -751,7 +751,9 @@ impl PoolNode {
             true => time.min(self.timeout),
             false => time,
         });
-        let answer = self.send(call, within).await.map(|(answer, _held)| {
+        let mut permit = Some(permit);
+        let answer = self.send(call, within, &mut permit).await;
+        let answer = answer.map(|(answer, _held)| {
             let is_too_much = TOO_MUCH.contains(&answer.status);
             let bytes = answer.body.len();
             (is_too_much, answers::read_aside(bytes, || read(&answer)))
@@ -763,7 +765,10 @@ impl PoolNode {
                 ParsedResponse::Value(_) | ParsedResponse::Malformed(_)
             ))
         );
-        permit.ended(was_taken, within.unwrap_or(self.timeout));
+        // Where it has waited for long answers of others, its time says nothing of the node.
+        if let Some(mut permit) = permit {
+            permit.ended(was_taken, within.unwrap_or(self.timeout));
+        }
         answer.map(|(_, said)| said)
     }
 
@@ -771,6 +776,7 @@ impl PoolNode {
         &self,
         call: &NodeRequest,
         within: Option<Duration>,
+        permit: &mut Option<CallPermit>,
     ) -> Result<(NodeResponse, AnswerBody), NodeFailure> {
         // Without the URL, which may hold an access key.
         let silent = |error: reqwest::Error| {
@@ -814,7 +820,9 @@ impl PoolNode {
                 return Err(NodeFailure::Lost(TOO_LONG.into()));
             }
             // What requests wait for does not wait for blocks.
-            if call.is_of_blocks() {
+            if call.is_of_blocks() && !body.has_room(chunk.len()) {
+                // Nor are calls of requests kept from the node meanwhile.
+                permit.take();
                 body.make_room(chunk.len()).await;
             }
             body.add(&chunk);
@@ -898,6 +906,10 @@ fn describe(error: &reqwest::Error) -> String {
         format!("talking to the node failed ({error})")
     }
 }
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod long_answers;
 
 #[cfg(test)]
 #[allow(non_snake_case)]
