@@ -101,6 +101,8 @@ pub enum Msg {
     Expired(Option<u64>),
     /// A request that queued up when it was admitted is ready for its turn.
     RequestSlot(RequestId, Box<SlotRequest>),
+    /// More requests of an account may be ready for their turns.
+    SlotsDue(ChainAccount),
     /// What the request's transaction uses up is on disk.
     Claimed(RequestId),
     /// The request cannot be built now; others need not wait for it.
@@ -248,7 +250,8 @@ impl Actor for VaultActor {
             }
             Msg::Admit(request) => live.admit(&myself, *request).await?,
             Msg::Reject(request, reason, command_commit, reply) => {
-                live.reject(request, reason, command_commit, reply).await
+                live.reject(&myself, request, reason, command_commit, reply)
+                    .await
             }
             Msg::Approve(approval) => live.approve(&myself, *approval),
             Msg::ChangeApprovals(new, reply) => live.change_approvals(*new, reply).await?,
@@ -260,19 +263,20 @@ impl Actor for VaultActor {
                 if live.waits_for_resumption(request) {
                     let _ = wanted.reply.send(Err(BuildBlocker::Behind));
                 } else if let Some(account) = live.account_queues.mark_ready(request, *wanted) {
-                    live.dispatch(&account).await;
+                    live.dispatch(&myself, &account).await;
                 }
             }
             Msg::Claimed(request) => {
                 if let Some(account) = live.account_queues.claimed(request) {
-                    live.dispatch(&account).await;
+                    live.dispatch(&myself, &account).await;
                 }
             }
             Msg::MoveToBack(request) => {
                 if let Some(account) = live.account_queues.move_to_back(request) {
-                    live.dispatch(&account).await;
+                    live.dispatch(&myself, &account).await;
                 }
             }
+            Msg::SlotsDue(account) => live.dispatch(&myself, &account).await,
             Msg::RetryKeygen(by, reply) => {
                 let vault = live.retry_keygen(&myself, &by).await;
                 let failed = vault.as_ref().err().cloned();
@@ -308,7 +312,7 @@ impl Actor for VaultActor {
                 if let Some(request) = live.forget(actor.get_id()) {
                     live.failures.remove(&request);
                     live.replaced_outputs.remove(&request);
-                    live.leave_account_queue(request).await;
+                    live.leave_account_queue(&myself, request).await;
                     if live.agreed.contains_key(&request) {
                         live.load_request(&myself, request).await?;
                     }
@@ -317,7 +321,7 @@ impl Actor for VaultActor {
             SupervisionEvent::ActorFailed(actor, error) => {
                 if let Some(request) = live.forget(actor.get_id()) {
                     tracing::error!(%request, %error, "the actor of a request failed; it starts again from the store");
-                    live.leave_account_queue(request).await;
+                    live.leave_account_queue(&myself, request).await;
                     // It starts again in any case.
                     live.agreed.remove(&request);
                     live.actor_failed(&myself, request, &error).await;

@@ -9,9 +9,9 @@ use covault_core::{
     schema::wire,
     wallet::{WalletChange, WalletStatus},
 };
-use ractor::RpcReplyPort;
+use ractor::{ActorRef, RpcReplyPort};
 
-use super::VaultState;
+use super::{Msg, VaultState};
 use crate::{
     audit::AuditNote,
     commands::command_commit::CommandCommit,
@@ -77,10 +77,10 @@ impl VaultState {
 
     /// Removes a request from its queue, unless it has been given a number or outputs there: those that
     /// were settled after it build on them, so that a gap would hold them up for ever.
-    async fn withdraw(&mut self, request: RequestId) -> bool {
+    async fn withdraw(&mut self, myself: &ActorRef<Msg>, request: RequestId) -> bool {
         let (free, account) = self.account_queues.withdraw(request);
         if let Some(account) = account {
-            self.dispatch(&account).await;
+            self.dispatch(myself, &account).await;
         }
         free
     }
@@ -90,19 +90,20 @@ impl VaultState {
     /// transaction: its actor does nothing more.
     pub(super) async fn reject(
         &mut self,
+        myself: &ActorRef<Msg>,
         id: RequestId,
         reason: String,
         command_commit: CommandCommit,
         reply: RpcReplyPort<Result<(), Fault>>,
     ) {
-        match self.give_up_handed_over(id, &command_commit).await {
+        match self.give_up_handed_over(myself, id, &command_commit).await {
             Ok(false) => {}
             outcome => {
                 let _ = reply.send(outcome.map(|_| ()));
                 return;
             }
         }
-        if !self.withdraw(id).await {
+        if !self.withdraw(myself, id).await {
             let _ = reply.send(Err(not_rejected("it is being signed")));
             return;
         }
@@ -121,6 +122,7 @@ impl VaultState {
     /// False where it is another one.
     async fn give_up_handed_over(
         &mut self,
+        myself: &ActorRef<Msg>,
         id: RequestId,
         command_commit: &CommandCommit,
     ) -> Result<bool, Fault> {
@@ -141,7 +143,7 @@ impl VaultState {
             match request_store::end(&self.services, request, version, event, extras).await {
                 Ok(()) => {
                     // Its actor may not be gone yet.
-                    self.leave_account_queue(id).await;
+                    self.leave_account_queue(myself, id).await;
                     return Ok(true);
                 }
                 // Another process was faster, or a claim has got another holder in between.

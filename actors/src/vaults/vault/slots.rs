@@ -8,9 +8,9 @@ use covault_core::{
     ids::RequestId,
     networks::{Allocation, ChainData, Payload, Resource},
 };
-use ractor::RpcReplyPort;
+use ractor::{ActorRef, RpcReplyPort};
 
-use super::VaultState;
+use super::{Msg, VaultState};
 use crate::{
     account::ChainAccount,
     requests::{replacing, reservations, signing::BuildBlocker},
@@ -19,6 +19,9 @@ use crate::{
 
 /// Most outputs or objects that are looked up at once.
 const LOOK_AHEAD: usize = 1_000;
+
+/// Turns that are dealt out before other messages are looked at: each may ask the store.
+const AT_ONCE: usize = 16;
 
 /// What a request brings to its turn.
 pub struct SlotRequest {
@@ -44,15 +47,18 @@ enum SlotOutcome {
 
 impl VaultState {
     /// The request leaves its account queue.
-    pub(super) async fn leave_account_queue(&mut self, request: RequestId) {
+    pub(super) async fn leave_account_queue(&mut self, myself: &ActorRef<Msg>, request: RequestId) {
         if let Some(account) = self.account_queues.leave(request) {
-            self.dispatch(&account).await;
+            self.dispatch(myself, &account).await;
         }
     }
 
     /// Allocates slots to the requests that are first in the queue and have asked.
-    pub(super) async fn dispatch(&mut self, account: &ChainAccount) {
-        while let Some((request, wanted)) = self.account_queues.next(account) {
+    pub(super) async fn dispatch(&mut self, myself: &ActorRef<Msg>, account: &ChainAccount) {
+        for _ in 0..AT_ONCE {
+            let Some((request, wanted)) = self.account_queues.next(account) else {
+                return;
+            };
             let turn = contained(self.allocate(account, request, &wanted)).await;
             let settled = match turn {
                 Ok(SlotOutcome::Go(chain_data, reservations, replaced)) => {
@@ -78,6 +84,7 @@ impl VaultState {
                 self.account_queues.join(account.clone(), request);
             }
         }
+        let _ = myself.cast(Msg::SlotsDue(account.clone()));
     }
 
     /// Keeps others from building on outputs that go with what a request is to replace, also as long as the store does
