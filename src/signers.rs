@@ -16,6 +16,7 @@ use covault_core::{
         BackupOrder, Generation, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder,
         ReshareOutcome, ReshareProof, SigningOrder,
     },
+    rate::Unsigned,
     scheme::Scheme,
     signature::Signature,
 };
@@ -53,6 +54,7 @@ impl SignerCluster for ClusterSigners {
             threshold,
             deadline_ms,
             token,
+            turn,
             client_signer,
         } = attempt;
         let task = SigningTask {
@@ -62,6 +64,7 @@ impl SignerCluster for ClusterSigners {
             threshold: *threshold,
             deadline_ms: *deadline_ms,
             token: *token,
+            turn: *turn,
             client_signer: *client_signer,
         };
         self.cluster.sign(order, task).await
@@ -110,7 +113,7 @@ impl SignerCluster for ClusterSigners {
         of: &Generation,
         party: (VaultId, TokenId),
         client_signer: Option<NodeId>,
-        unsigned: usize,
+        unsigned: Unsigned,
     ) -> Option<Duration> {
         let (holders, threshold) = (&of.holders, of.threshold);
         self.cluster

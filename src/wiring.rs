@@ -340,6 +340,7 @@ pub async fn orchestrator(
         chains: ChainClients::connect(&chains, &ports).map_err(explain)?,
         settings: Settings {
             signing_deadline_ms: serve.signing_deadline_ms,
+            most_wait_ms: serve.most_wait_ms,
             max_live_requests: serve.max_live_requests,
             max_live_bytes: serve.max_live_bytes,
             message_domain: serve.message_domain.clone(),

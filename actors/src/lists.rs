@@ -4,7 +4,7 @@ use covault_core::fault::Fault;
 use prost::Message;
 
 use crate::{
-    services::Services,
+    operations::OperationCall,
     store::{Key, Row, Scan},
 };
 
@@ -94,11 +94,12 @@ impl PageRange {
 /// # Errors
 /// When the store cannot be read.
 pub async fn page(
-    services: &Services,
+    call: &OperationCall<'_>,
     all: &Key,
     reverse: bool,
     page: PageRange,
 ) -> Result<Vec<(Key, Row)>, Fault> {
+    let services = call.services;
     let rows = |from, skip, limit| Scan {
         reverse,
         from,
@@ -108,14 +109,7 @@ pub async fn page(
     let mut left = page.before;
     let mut from = None;
     let _turn = if left > STRIDE {
-        Some(
-            services
-                .limits
-                .far_pages
-                .acquire()
-                .await
-                .map_err(Fault::bug)?,
-        )
+        Some(services.limits.far_pages.turn(call.caller.token).await?)
     } else {
         None
     };

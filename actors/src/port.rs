@@ -12,8 +12,10 @@ use covault_core::{
         BackupOrder, Generation, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder,
         ReshareOutcome, ReshareProof, SigningOrder,
     },
+    rate::Unsigned,
     scheme::Scheme,
     signature::Signature,
+    turns::RequestTurn,
 };
 use serde::{Deserialize, Serialize};
 
@@ -44,8 +46,10 @@ pub struct SigningAttempt {
     pub threshold: u16,
     /// Milliseconds since the Unix epoch after which the attempt has failed.
     pub deadline_ms: u64,
-    /// Who asked for it. Each vault and token has its turns.
+    /// Who asked for it. Each token has its turns, and of a token each vault.
     pub token: TokenId,
+    /// Where it stands among those.
+    pub turn: RequestTurn,
     /// The client signer that has to approve it and to take part. Others sign nothing.
     pub client_signer: Option<NodeId>,
 }
@@ -201,7 +205,7 @@ pub trait SignerCluster: Send + Sync {
     }
 
     /// How long it may be at the present rate until what a party's vault has to sign with these shares is signed,
-    /// with `unsigned` inputs accepted and not signed, and the same again for what the party has waiting; where each
+    /// with so much accepted and not signed, and the same again for what the token has waiting; where each
     /// team has this client signer, if any.
     /// `None`: nobody knows yet.
     fn expected_wait(
@@ -210,7 +214,7 @@ pub trait SignerCluster: Send + Sync {
         _of: &Generation,
         _party: (VaultId, TokenId),
         _client_signer: Option<NodeId>,
-        _unsigned: usize,
+        _unsigned: Unsigned,
     ) -> Option<Duration> {
         Some(Duration::ZERO)
     }

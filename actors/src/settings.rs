@@ -69,6 +69,9 @@ pub struct Settings {
     /// How long a request may take from its approval to its signatures, in milliseconds.
     /// After that it ends FAILED.
     pub signing_deadline_ms: u64,
+    /// How long a new request may have to wait for signers before it is refused with 503, in milliseconds; never
+    /// longer than half of `signing_deadline_ms`.
+    pub most_wait_ms: u64,
     /// How long one key generation may take, in milliseconds; [`Scheme::patience`] times as long with
     /// a slow scheme. After that a new one starts.
     ///
@@ -77,7 +80,7 @@ pub struct Settings {
     /// Most signing requests that may be live at once; more are refused with 503. Those that are
     /// signed and wait for a chain node do not count.
     pub max_live_requests: usize,
-    /// Most bytes of payloads and notes that live requests may hold; more are refused with 503.
+    /// Most bytes that live requests may hold: their payloads and notes, and 8 KiB of each; more are refused with 503.
     pub max_live_bytes: usize,
     /// The domain that a message is signed for which names none (tonMessage); empty: none.
     pub message_domain: String,
@@ -119,6 +122,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             signing_deadline_ms: 60_000,
+            most_wait_ms: 5_000,
             keygen_deadline_ms: 120_000,
             max_live_requests: 10_000,
             max_live_bytes: 256 << 20,

@@ -52,7 +52,8 @@ impl<P: Copy + Eq + Hash> Shares<P> {
         })
     }
 
-    /// Takes places that count for each of the parties.
+    /// Takes places that count for each of the parties, the first of which asks. What others have taken of another
+    /// one's share (of a vault, other tokens) leaves it a sixteenth of what is free.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when there are too few, or one of the parties has its share.
@@ -64,7 +65,11 @@ impl<P: Copy + Eq + Hash> Shares<P> {
         }
         let unreserved = free.saturating_sub(self.most / RESERVED);
         let has_its_share = |held| held > 0 && (held > unreserved || places > unreserved);
-        if parties.iter().any(|party| has_its_share(taken.held(party))) {
+        let own = parties.first().map_or(0, |asks| taken.held(asks));
+        let is_small = own == 0 || own.saturating_add(places) <= unreserved / RESERVED;
+        let has_its_share =
+            |(at, party): (usize, &P)| (at == 0 || !is_small) && has_its_share(taken.held(party));
+        if parties.iter().enumerate().any(has_its_share) {
             return Err(Fault::unavailable(
                 "too many requests of this token or vault are in progress, and the remaining capacity is reserved \
                  for others; try again later",
@@ -199,10 +204,11 @@ mod tests {
 
     #[test]
     fn shares__should_count_for_each_party() {
-        let shares = Shares::new(4);
+        let shares = Shares::new(5);
         let _one = shares.take(&[1, 10], 2).expect("free");
-        assert!(shares.take(&[1, 11], 3).is_err(), "more than there is");
+        assert!(shares.take(&[1, 11], 4).is_err(), "more than there is");
         let _other = shares.take(&[1, 11], 1).expect("no more than is free");
+        let _of_vault = shares.take(&[2, 10], 1).expect("it has none");
         for parties in [[1, 12], [2, 10]] {
             let full = shares.take(&parties, 1).err();
             assert!(full.is_some_and(|fault| fault.message().contains("for others")));
@@ -211,5 +217,22 @@ mod tests {
         let _accepted = shares.retake(&[2, 12], 7);
         assert_eq!((shares.held(&12), shares.held(&1)), (8, 3));
         assert!(shares.take(&[3, 13], 1).is_err());
+    }
+
+    #[test]
+    fn tokens_of_one_vault__should_not_keep_each_other_from_having_some() {
+        let shares = Shares::new(10_000);
+        let of_vault = |token| {
+            let more = || shares.take(&[token, 100], 1).ok();
+            std::iter::from_fn(more).collect::<Vec<_>>()
+        };
+        let first = of_vault(1);
+        assert_eq!(first.len(), 4_688);
+        let others = (2..=8).map(of_vault);
+        let others: Vec<_> = others.collect();
+        let few = others.iter().map(Vec::len).min();
+        assert!(few > Some(150), "{few:?}");
+        // Most of what is left is for other vaults.
+        shares.take(&[9, 101], 2_000).map(drop).expect("free");
     }
 }

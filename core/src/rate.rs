@@ -85,6 +85,16 @@ impl Rate {
     }
 }
 
+/// What is accepted and not signed yet with the keys of one curve, in inputs: one for each request of which it is not
+/// known yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unsigned {
+    /// Of a vault.
+    pub of_vault: usize,
+    /// Of that, what one token asked for.
+    pub of_token: usize,
+}
+
 /// A number to divide by, or to be divided.
 pub fn count(number: usize) -> f64 {
     f64::from(u32::try_from(number).unwrap_or(u32::MAX))

@@ -142,6 +142,7 @@ pub struct ServeSettings {
     admin_token_file: PathBuf,
     pub policy_file: PathBuf,
     pub signing_deadline_ms: u64,
+    pub most_wait_ms: u64,
     pub execute_wait_ms: u64,
     pub grpc_timeout_ms: u64,
     pub header_timeout_ms: u64,

@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use covault_core::rate::{Rate, count};
+use covault_core::{
+    ids::TokenId,
+    rate::{Rate, count},
+};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -71,16 +74,16 @@ impl ChainQueue {
         }
     }
 
-    /// About how long one of these parties waits that comes now: until all are answered that wait, and once more what
-    /// the party has waiting, so that who floods is refused before others. The last sixteenth of the time is for
-    /// parties that have nothing waiting. No time where there is no crowd; `None`: nobody knows, and more wait than may.
-    pub fn expected_wait(&self, parties: &[Party]) -> Option<Duration> {
+    /// About how long a request of this token waits that comes now: until all are answered that wait, and once more
+    /// what the token has waiting, so that who floods is refused before others, also of the same vault. The last
+    /// sixteenth of the time is for tokens that have nothing waiting. No time where there is no crowd; `None`: nobody
+    /// knows, and more wait than may.
+    pub fn expected_wait(&self, token: TokenId) -> Option<Duration> {
         let all = self.waiting.taken();
         if all < CROWD {
             return Some(Duration::ZERO);
         }
-        let own = parties.iter().map(|party| self.waiting.held(party)).max();
-        let own = own.unwrap_or_default();
+        let own = self.waiting.held(&Party::Token(token));
         let ahead = all.saturating_add(own);
         let now = Instant::now();
         let progress = self.progress.lock();
@@ -171,14 +174,14 @@ impl Drop for ChainWait {
 mod tests {
     use std::collections::VecDeque;
 
-    use covault_core::ids::{TokenId, VaultId};
+    use covault_core::ids::VaultId;
 
     use super::*;
 
     /// A token with a vault of its own.
     fn party(number: u8) -> [Party; 2] {
         [
-            Party::Token(TokenId::from_bytes([number; 16])),
+            Party::Token(token(number)),
             Party::Vault(VaultId::from_bytes([number; 16])),
         ]
     }
@@ -195,31 +198,31 @@ mod tests {
         (queue, waits)
     }
 
-    fn seconds(queue: &ChainQueue, party: [Party; 2]) -> f64 {
-        queue.expected_wait(&party).unwrap().as_secs_f64()
+    fn token(number: u8) -> TokenId {
+        TokenId::from_bytes([number; 16])
+    }
+
+    fn seconds(queue: &ChainQueue, number: u8) -> f64 {
+        queue.expected_wait(token(number)).unwrap().as_secs_f64()
     }
 
     #[tokio::test(start_paused = true)]
     async fn queue__should_say_how_long_the_next_one_waits() {
         let (queue, mut waits) = crowd(party(1), 1_000).await;
-        let other = seconds(&queue, party(2));
+        let other = seconds(&queue, 2);
         assert!((42.0..52.0).contains(&other), "{other}");
         // What it has waiting counts twice, and the last sixteenth is not for it.
-        let own = seconds(&queue, party(1));
+        let own = seconds(&queue, 1);
         assert!(
             (own / other - 2.0 * 16.0 / 15.0).abs() < 0.01,
             "{own} {other}"
         );
-        // Its token, with another vault, is no other party.
-        let [token, _] = party(1);
-        let [_, vault] = party(2);
-        assert!((seconds(&queue, [token, vault]) - own).abs() < 0.01);
         // What ends without an answer is not done.
         waits.truncate(500);
-        let half = seconds(&queue, party(2));
+        let half = seconds(&queue, 2);
         assert!((20.0..26.0).contains(&half), "{half}");
         waits.truncate(CROWD - 1);
-        assert_eq!(seconds(&queue, party(1)), 0.0);
+        assert_eq!(seconds(&queue, 1), 0.0);
     }
 
     #[tokio::test(start_paused = true)]
@@ -229,7 +232,7 @@ mod tests {
         // 600 would take all of the time.
         let mut refused = 0;
         for number in (1..=40).cycle().take(4_000) {
-            match queue.expected_wait(&party(number)).unwrap() > half {
+            match queue.expected_wait(token(number)).unwrap() > half {
                 true => refused += 1,
                 false => waits.push_back(queue.enter(&party(number))),
             }
@@ -237,7 +240,7 @@ mod tests {
         assert!(refused > 3_000, "{refused}");
         for number in 41..=60 {
             assert!(
-                queue.expected_wait(&party(number)).unwrap() <= half,
+                queue.expected_wait(token(number)).unwrap() <= half,
                 "{number}"
             );
             waits.push_back(queue.enter(&party(number)));
@@ -249,16 +252,16 @@ mod tests {
         let queue = Arc::new(ChainQueue::default());
         let enter = |_: usize| queue.enter(&party(1));
         let mut waits: Vec<ChainWait> = (0..8 * CROWD).map(enter).collect();
-        assert_eq!(seconds(&queue, party(2)), 0.0);
+        assert_eq!(seconds(&queue, 2), 0.0);
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert!((7.0..9.0).contains(&seconds(&queue, party(2))));
+        assert!((7.0..9.0).contains(&seconds(&queue, 2)));
         waits.extend((8 * CROWD..MOST_UNMEASURED).map(enter));
-        assert_eq!(queue.expected_wait(&party(2)), None);
+        assert_eq!(queue.expected_wait(token(2)), None);
         // Another day, of which nobody has waited.
         waits.clear();
         tokio::time::advance(Duration::from_secs(100)).await;
         waits.extend((0..CROWD).map(enter));
-        assert_eq!(seconds(&queue, party(2)), 0.0);
+        assert_eq!(seconds(&queue, 2), 0.0);
     }
 
     #[tokio::test(start_paused = true)]
@@ -268,12 +271,12 @@ mod tests {
         // In this time the service wrote down that it has them.
         tokio::time::advance(Duration::from_secs(2)).await;
         burst.pop_front().unwrap().answered();
-        assert_eq!(seconds(&queue, party(1)), 0.0);
+        assert_eq!(seconds(&queue, 1), 0.0);
         for _ in 0..MEASURES {
             tokio::time::advance(Duration::from_millis(10)).await;
             burst.pop_front().unwrap().answered();
         }
-        let then = seconds(&queue, party(1));
+        let then = seconds(&queue, 1);
         assert!((10.0..45.0).contains(&then), "{then}");
     }
 
@@ -288,14 +291,14 @@ mod tests {
             tokio::time::advance(Duration::from_secs(1)).await;
         }
         let mut burst: VecDeque<ChainWait> = (0..1_000).map(|_| queue.enter(&party(1))).collect();
-        let first = seconds(&queue, party(2));
+        let first = seconds(&queue, 2);
         assert!((6.0..7.0).contains(&first), "{first}");
         // They do 100 a second.
         for _ in 0..200 {
             tokio::time::advance(Duration::from_millis(10)).await;
             burst.pop_front().unwrap().answered();
         }
-        let then = seconds(&queue, party(2));
+        let then = seconds(&queue, 2);
         assert!((7.0..9.0).contains(&then), "{then}");
     }
 

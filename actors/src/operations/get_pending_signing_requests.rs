@@ -77,8 +77,7 @@ impl Operation for GetPendingSigningRequests {
             from = [last.bytes.as_slice(), &[0]].concat();
             // Long lists are for few callers at once.
             if turn.is_none() {
-                let next = services.limits.far_pages.acquire().await;
-                turn = Some(next.map_err(Fault::bug)?);
+                turn = Some(services.limits.far_pages.turn(caller.token).await?);
             }
         }
         Ok(wire::GetPendingSigningRequestsResponse {

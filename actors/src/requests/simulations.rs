@@ -14,7 +14,7 @@ use covault_core::{
 };
 
 use crate::{
-    chain_rpc::{ChainClient, SimulationRequest},
+    chain_rpc::{ChainClient, ChainKey, SimulationRequest},
     commands::command_commit::CommandCommit,
     services::Services,
     store::{
@@ -43,7 +43,8 @@ pub fn start(
     let Some(client) = client.cloned() else {
         return;
     };
-    let Ok(admission) = Arc::clone(&services.limits.simulations).try_acquire_owned() else {
+    let chain = ChainKey::of(request.network, payload.chain_id());
+    let Ok(admission) = services.limits.simulations.take(&[chain], 1) else {
         tracing::debug!(request = %request.id, "too many simulations run; this one is left out");
         return;
     };
@@ -127,7 +128,8 @@ pub async fn resimulate(
     let Some(client) = client.cloned() else {
         return refused("no node is configured for its chain");
     };
-    let Ok(_place) = services.limits.simulations.try_acquire() else {
+    let chain = ChainKey::of(request.network, payload.chain_id());
+    let Ok(_place) = services.limits.simulations.take(&[chain], 1) else {
         return Err(Fault::unavailable(
             "too many simulations in progress; try again later",
         ));

@@ -9,6 +9,7 @@ use covault_core::{
     ids::TokenId,
     networks::{Network, Payload},
     order::NodeId,
+    rate::Unsigned,
     wallet::vault::Vault,
 };
 
@@ -20,6 +21,14 @@ use crate::{
 
 /// The longest that a client is asked to stay away, in seconds: rates change.
 const MOST_RETRY_AFTER: u32 = 60;
+
+/// How much of its time a request may have to wait for signers, in eighths.
+const NEW: u64 = 4;
+const AGREED: u64 = 5;
+
+/// Fewer inputs of a vault than these are no crowd: they are refused for what half of their time is too short for, and
+/// not because signers are slow, or others have much to sign.
+const FEW: usize = 64;
 
 /// A request that is to go on now.
 pub struct Demand<'a> {
@@ -38,17 +47,42 @@ pub struct Demand<'a> {
 }
 
 impl Demand<'_> {
-    /// Refuses what signers or nodes would come to when half of its time is over, or later.
+    /// Refuses what signers would come to later than anybody should wait, or nodes when half of its time is over.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] with [`FaultCode::Busy`], which says when to try again.
     pub fn check(&self, services: &Services) -> Result<(), Fault> {
+        self.check_within(services, NEW)
+    }
+
+    /// The same for a request that people have agreed to: as what they have done is not to be refused for what the same
+    /// token creates meanwhile, there may be a quarter more before it at the signers.
+    ///
+    /// # Errors
+    /// As [`Demand::check`].
+    pub fn check_agreed(&self, services: &Services) -> Result<(), Fault> {
+        self.check_within(services, AGREED)
+    }
+
+    fn check_within(&self, services: &Services, eighths: u64) -> Result<(), Fault> {
+        let settings = &services.settings;
+        // The rest of its time is for what nobody knows yet, so that what is accepted is signed, however many others
+        // come.
+        let part_ms = settings.signing_deadline_ms.saturating_mul(eighths) / 8;
+        let most_ms = match self.unsigned(services).of_vault < FEW {
+            true => part_ms,
+            false => settings.most_wait_ms.saturating_mul(eighths) / NEW,
+        };
         if let Some(queue) = self.queue(services) {
-            let wait = queue.expected_wait(&self.parties());
-            check_wait(services, "nodes of this chain", wait)?;
+            let wait = queue.expected_wait(self.token);
+            check_wait(
+                "nodes of this chain",
+                wait,
+                settings.signing_deadline_ms / 2,
+            )?;
         }
         let signers = self.signers_wait(services).unwrap_or_default();
-        check_wait(services, "signers", Some(signers))
+        check_wait("signers", Some(signers), part_ms.min(most_ms))
     }
 
     /// Its place among those that wait for their chain's nodes: from here on the next one waits for it, too.
@@ -66,9 +100,14 @@ impl Demand<'_> {
         queue.filter(|_| self.asks)
     }
 
+    fn unsigned(&self, services: &Services) -> Unsigned {
+        let curve = self.network.curve();
+        services.limits.unsigned(self.vault.id, curve, self.token)
+    }
+
     /// How long the signers need before they come to a request that comes now, where somebody knows.
     fn signers_wait(&self, services: &Services) -> Option<Duration> {
-        let unsigned = services.limits.unsigned(self.vault.id);
+        let unsigned = self.unsigned(services);
         let (scheme, of) = self.vault.shares(self.network.curve())?;
         let party = (self.vault.id, self.token);
         let named = self.client_signer;
@@ -77,12 +116,10 @@ impl Demand<'_> {
     }
 }
 
-/// The second half of its time is for what nobody knows yet, so that what is accepted is signed, however many others
-/// come. `None`: nobody knows, and it is too long.
-fn check_wait(services: &Services, who: &str, wait: Option<Duration>) -> Result<(), Fault> {
-    let half = Duration::from_millis(services.settings.signing_deadline_ms / 2);
+/// `None`: nobody knows how long, and it is too long.
+fn check_wait(who: &str, wait: Option<Duration>, most_ms: u64) -> Result<(), Fault> {
     let over = match wait {
-        Some(wait) => wait.saturating_sub(half),
+        Some(wait) => wait.saturating_sub(Duration::from_millis(most_ms)),
         // It may be known in a moment.
         None => Duration::from_secs(1),
     };

@@ -22,8 +22,10 @@ use covault_core::{
         BackupOrder, Generation, KeygenOrder, LaterGenerations, NodeId, ProvenGeneration,
         ReshareOrder, ReshareOutcome, ReshareProof, SigningOrder,
     },
+    rate::Unsigned,
     scheme::Scheme,
     signature::{Curve, Signature},
+    turns::RequestTurn,
 };
 use curve25519_dalek::{constants::ED25519_BASEPOINT_TABLE, scalar::Scalar};
 use sha2::{Digest as _, Sha256, Sha512};
@@ -121,6 +123,8 @@ struct SignCalls {
     vaults: BTreeSet<VaultId>,
     /// How long signers have for what they were asked last.
     times_ms: BTreeMap<RequestId, u64>,
+    /// Where each stood when they were asked, in order.
+    turns: BTreeMap<RequestId, Vec<RequestTurn>>,
 }
 
 /// What is on the nodes' disks.
@@ -341,6 +345,11 @@ impl FakeSigners {
         seen.times_ms[&request.parse().unwrap()]
     }
 
+    /// Where a request stood each time when signers were asked.
+    pub fn turns(&self, request: &str) -> Vec<RequestTurn> {
+        self.seen.lock().unwrap().turns[&request.parse().unwrap()].clone()
+    }
+
     /// How many approvals the last order of a request showed.
     pub fn shown(&self, uuid: &str) -> Option<usize> {
         let seen = self.seen.lock().unwrap();
@@ -425,6 +434,8 @@ impl SignerCluster for FakeSigners {
             }
             let time = attempt.deadline_ms.saturating_sub(order.issued_at_ms);
             seen.times_ms.insert(order.request, time);
+            let turns = seen.turns.entry(order.request).or_default();
+            turns.push(attempt.turn);
             order.approvals.check_bounds().expect("so many fit");
             let id = order.approval().id().unwrap();
             for given in &order.approvals.given {
@@ -486,11 +497,11 @@ impl SignerCluster for FakeSigners {
         of: &Generation,
         _party: (VaultId, TokenId),
         _client_signer: Option<NodeId>,
-        unsigned: usize,
+        unsigned: Unsigned,
     ) -> Option<std::time::Duration> {
         assert!(!of.holders.is_empty());
         let for_each = *self.wait_for_each.lock().unwrap();
-        let wait = for_each.saturating_mul(unsigned.try_into().unwrap());
+        let wait = for_each.saturating_mul(unsigned.of_vault.try_into().unwrap());
         Some(wait.saturating_add(*self.wait.lock().unwrap()))
     }
 

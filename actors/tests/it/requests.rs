@@ -423,6 +423,57 @@ async fn a_request__should_not_be_signed_once_its_transaction_has_expired() {
     assert_eq!(world.solana.accepted(), 0);
 }
 
+/// Whatever the deadline is, what is accepted is signed soon; a few are no crowd.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn create__should_be_refused_where_a_crowd_waits_for_longer_than_it_should() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 600_000;
+    world.settings.most_wait_ms = 5_000;
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let evm = evm_wallet(&gateway, vault).await;
+    *world.signers.wait_for_each.lock().unwrap() = Duration::from_millis(200);
+    let mut accepted = 0;
+    let fault = loop {
+        match try_create(&gateway, request(raw(&evm)), None).await {
+            Ok(_) => accepted += 1,
+            Err(fault) => break fault,
+        }
+    };
+    // 64 wait for 12.8 seconds.
+    assert_eq!(accepted, 64);
+    assert_eq!(fault.code(), FaultCode::Busy { seconds: 8 });
+    gateway.stop().await;
+}
+
+/// The key of the other curve has signers' time of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn create__should_not_count_inputs_of_the_other_curve() {
+    let world = World::new();
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let evm = evm_wallet(&gateway, vault).await;
+    let solana = wallet(&gateway, vault, wire::NetworkType::Solana).await;
+    *world.signers.wait_for_each.lock().unwrap() = Duration::from_secs(1);
+    let mut accepted = 0;
+    let fault = loop {
+        match try_create(&gateway, request(raw(&evm)), None).await {
+            Ok(_) => accepted += 1,
+            Err(fault) => break fault,
+        }
+    };
+    assert!(matches!(fault.code(), FaultCode::Busy { .. }), "{fault:?}");
+    assert_eq!(accepted, 11, "half of the deadline, and one more");
+    for _ in 0..accepted {
+        create(&gateway, raw(&solana.address)).await;
+    }
+    let fault = try_create(&gateway, request(raw(&solana.address)), None).await;
+    assert!(matches!(fault.unwrap_err().code(), FaultCode::Busy { .. }));
+    gateway.stop().await;
+}
+
 /// One transaction may be hundreds of signatures.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn create__should_count_all_inputs_that_signers_have_to_sign() {
@@ -471,4 +522,35 @@ pub fn code(error: &wire::Error) -> wire::ExecuteSigningRequestsErrorCode {
         Some(Code::ExecuteSigningRequestsErrorCode(code)) => code.try_into().unwrap(),
         other => panic!("{other:?}"),
     }
+}
+
+/// There may be any number of those: their live places were given back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_no_node_takes__should_count_what_they_cost() {
+    let mut world = World::new();
+    world.settings.max_live_bytes = 40 * 9_000;
+    world.evm.stuck.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let mut made = Vec::new();
+    let fault = loop {
+        match try_create(&gateway, request(send(&address)), None).await {
+            Ok(one) => made.push(created(one)),
+            Err(fault) => break fault,
+        }
+        assert!(made.len() < 40, "there is no bound");
+    };
+    assert!(fault.message().contains("for others"), "{fault}");
+    assert!(made.len() > 10, "{}", made.len());
+    world.evm.stuck.store(false, Ordering::SeqCst);
+    for one in &made {
+        assert_eq!(outcome(&gateway, &one.uuid).await.error, None);
+    }
+    created(
+        try_create(&gateway, request(send(&address)), None)
+            .await
+            .unwrap(),
+    );
+    gateway.stop().await;
 }

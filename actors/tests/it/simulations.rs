@@ -102,7 +102,7 @@ async fn simulation__should_hold_up_neither_requests_nor_the_end() {
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let from = evm_wallet(&gateway, vault).await;
-    // More than may be tried at once: the others go without, as long as these are waited for.
+    // More than may be tried at once on one chain: the others go without, as long as these are waited for.
     let begun = tokio::time::Instant::now();
     let mut uuids = Vec::new();
     for _ in 0..80 {
@@ -114,9 +114,9 @@ async fn simulation__should_hold_up_neither_requests_nor_the_end() {
     }
     assert_eq!(world.evm.accepted(), 80);
     let tried = world.evm.tried.lock().unwrap().len();
-    assert!(tried >= 64, "{tried}");
+    assert!(tried >= 61, "{tried}");
     if begun.elapsed() < std::time::Duration::from_secs(5) {
-        assert_eq!(tried, 64);
+        assert_eq!(tried, 61);
     }
     gateway.stop().await;
     // None of it keeps the store open any longer.

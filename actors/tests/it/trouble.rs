@@ -148,19 +148,19 @@ async fn one_client_of_a_chain_that_hangs__should_leave_places_for_others() {
     };
     assert_eq!(fault.class(), &Class::Unavailable);
     assert_eq!(taken, 10, "half of them");
-    // Neither its token nor its vault gets more.
+    // Its token gets no more, for whatever vault; another one does, also of its vault.
     let other = Caller {
         token: TokenId::from_bytes([3; 16]),
         ..admin()
     };
-    for (caller, from) in [(&admin(), &well), (&other, &hung)] {
-        let refused = call::<CreateSigningRequest>(&gateway, caller, request(raw(from))).await;
+    for from in [&hung, &well] {
+        let refused = call::<CreateSigningRequest>(&gateway, &admin(), request(raw(from))).await;
         assert!(refused.unwrap_err().message().contains("for others"));
-    }
-    for _ in 0..20 {
-        let made = call::<CreateSigningRequest>(&gateway, &other, request(raw(&well))).await;
-        let made = made.unwrap().signing_request.unwrap();
-        assert_eq!(outcome(&gateway, &made.uuid).await.error, None);
+        for _ in 0..20 {
+            let made = call::<CreateSigningRequest>(&gateway, &other, request(raw(from))).await;
+            let made = made.unwrap().signing_request.unwrap();
+            assert_eq!(outcome(&gateway, &made.uuid).await.error, None);
+        }
     }
 }
 
@@ -219,10 +219,29 @@ async fn requests__should_wait_on_while_nodes_answer_others() {
     }
 }
 
+/// The nodes have answered what the later ones asked, and those only wait for the earlier ones.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_of_one_wallet__should_wait_on_while_earlier_ones_are_not_built() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 500;
+    let pace = (Arc::new(Semaphore::new(1)), Duration::from_millis(700));
+    *world.evm.pace.lock().unwrap() = Some(pace);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let mut made = Vec::new();
+    for _ in 0..15 {
+        made.push(create(&gateway, send(&address)).await.uuid);
+    }
+    for uuid in made {
+        assert_eq!(outcome(&gateway, &uuid).await.error, None);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn create__should_refuse_more_bytes_than_the_settings_allow() {
     let mut world = World::new();
-    world.settings.max_live_bytes = 1_000;
+    world.settings.max_live_bytes = 9_300;
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let address = evm_wallet(&gateway, vault).await;
@@ -240,7 +259,7 @@ async fn create__should_refuse_more_bytes_than_the_settings_allow() {
         outcome(&gateway, &made.uuid).await;
     }
     let mut noted = request(raw(&address));
-    noted.notes = Some("n".repeat(1_000));
+    noted.notes = Some("n".repeat(1_200));
     let fault = try_create(&gateway, noted, None).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Unavailable);
 }
@@ -287,7 +306,8 @@ async fn limits__should_count_what_was_live_before_a_restart() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits__should_count_bytes_that_wait_for_a_node_after_a_restart_too() {
     let mut world = World::new();
-    world.settings.max_live_bytes = 1_000;
+    // One, with what it costs beside its notes.
+    world.settings.max_live_bytes = 9_300;
     world.evm.stuck.store(true, Ordering::SeqCst);
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;

@@ -84,6 +84,7 @@ impl World {
             entropy: Arc::default(),
             settings: Settings {
                 signing_deadline_ms: 20_000,
+                most_wait_ms: 600_000,
                 settling_ms: 100,
                 tracking_first_ms: 5,
                 tracking_most_ms: 40,

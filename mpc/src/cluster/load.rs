@@ -1,6 +1,6 @@
 //! What one signer has to do with one scheme, and how soon it answers. Pure.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, ops::Bound, time::Duration};
 
 use tokio::time::Instant;
 
@@ -106,37 +106,54 @@ impl SignerLoad {
             Overdraft::One => 1,
             Overdraft::Half => (size / 2).max(1),
         };
-        let (own_late, others_late) = self.late_work(now, of);
+        let (own_late, others_late, beyond_part) = self.late_work(now, of, part);
+        let at_work = self.at_work.saturating_sub(beyond_part);
         let has_room = match of {
             // A second team is a way out of that.
             Some(of) if of.is_failing && overdraft == Overdraft::None => {
                 let own = self.held.values().filter(|held| held.line == of.line);
                 let own: usize = own.map(|held| held.work).sum();
-                own.saturating_add(others_late) < part && self.at_work < size
+                // One place there is beside late ones: its next attempt may go well.
+                own.saturating_add(others_late.min(part.saturating_sub(1))) < part && at_work < size
             }
             _ => {
                 let uncounted = others_late.saturating_sub(own_late).min(part);
-                self.at_work.saturating_sub(uncounted) < size.saturating_add(beyond)
+                at_work.saturating_sub(uncounted) < size.saturating_add(beyond)
             }
         };
         has_room && self.busy_until.is_none_or(|until| now >= until)
     }
 
-    /// Inputs of attempts that are late: of the line, and of others.
-    fn late_work(&self, now: Instant, of: Option<LineStanding>) -> (usize, usize) {
+    /// Inputs of attempts that are late: of the line; of others, no more than `most` of one attempt; and those beyond
+    /// that. One that waits takes no more of a signer for being large.
+    fn late_work(
+        &self,
+        now: Instant,
+        of: Option<LineStanding>,
+        most: usize,
+    ) -> (usize, usize, usize) {
         let late = self.held.range(..=(now, u64::MAX));
-        late.fold((0, 0), |(own, others), (_, held)| {
-            match of.is_some_and(|of| of.line == held.line) {
-                true => (own.saturating_add(held.work), others),
-                false => (own, others.saturating_add(held.work)),
-            }
-        })
+        late.fold(
+            (0, 0, 0),
+            |(own, others, beyond): (usize, usize, usize), (_, held)| {
+                if of.is_some_and(|of| of.line == held.line) {
+                    return (own.saturating_add(held.work), others, beyond);
+                }
+                let counted = held.work.min(most);
+                (
+                    own,
+                    others.saturating_add(counted),
+                    beyond.saturating_add(held.work.saturating_sub(counted)),
+                )
+            },
+        )
     }
 
-    /// Whether an attempt with it is late.
-    pub(super) fn has_late(&self, now: Instant) -> bool {
-        let first = self.held.first_key_value();
-        first.is_some_and(|((late_at, _), _)| *late_at <= now)
+    /// Whether an attempt with it has become late between these.
+    pub(super) fn became_late(&self, since: Instant, now: Instant) -> bool {
+        let (after, until) = (Bound::Excluded((since, u64::MAX)), (now, u64::MAX));
+        let mut late = self.held.range((after, Bound::Included(until)));
+        late.next().is_some()
     }
 
     /// Inputs that it works on.
@@ -331,7 +348,8 @@ mod tests {
         let mut held: Vec<_> = (0..8).map(|it| load.begin(began, it, (1, 0, 1))).collect();
         assert!(!room(&load, began + ms(99), of(2)));
         let now = began + ms(100);
-        assert!(load.has_late(now) && room(&load, now, of(2)) && !room(&load, now, of(1)));
+        assert!(load.became_late(began, now) && !load.became_late(now, now + ms(50)));
+        assert!(room(&load, now, of(2)) && !room(&load, now, of(1)));
         for attempt in 8..12 {
             assert!(room(&load, now, of(2)));
             load.begin(now, attempt, (2, 0, 1));
@@ -358,15 +376,41 @@ mod tests {
     }
 
     #[test]
+    fn late_attempt_of_many_inputs__should_leave_half_of_the_window() {
+        for inputs in [12, 252] {
+            let (mut load, began) = (SignerLoad::new(2), Instant::now());
+            answered(&mut [&mut load], 0, ms(20));
+            let of = |line, is_failing| LineStanding { line, is_failing };
+            let room = |load: &SignerLoad, now, of| load.has_room(now, Overdraft::None, Some(of));
+            load.begin(began, 1, (1, 0, inputs));
+            assert!(!room(&load, began, of(2, false)) && !room(&load, began, of(2, true)));
+            let now = began + ms(100);
+            assert!(!room(&load, now, of(1, false)) && !room(&load, now, of(1, true)));
+            // A line that had one attempt in vain gets one place beside it.
+            assert!(room(&load, now, of(3, true)));
+            let held = load.begin(now, 2, (3, 0, 1));
+            assert!(!room(&load, now, of(3, true)));
+            load.end(&held);
+            for attempt in 0..load.window.size() as u64 {
+                assert!(room(&load, now, of(2, false)), "{inputs} {attempt}");
+                load.begin(now, 10 + attempt, (2, 0, 1));
+            }
+            assert!(!room(&load, now, of(2, false)) && !room(&load, now, of(3, true)));
+            load.end(&(began + ms(100), 1));
+            assert_eq!(load.at_work(), 8);
+        }
+    }
+
+    #[test]
     fn large_attempt__should_be_late_later() {
         let (mut load, now) = (SignerLoad::new(1), Instant::now());
         answered(&mut [&mut load], 0, ms(100));
         load.begin(now, 1, (1, 3, 8));
-        assert!(!load.has_late(now + ms(2_399)) && load.has_late(now + ms(2_400)));
+        assert!(!load.became_late(now, now + ms(2_399)) && load.became_late(now, now + ms(2_400)));
         // Of which nothing is known.
         let mut load = SignerLoad::new(1);
         load.begin(now, 1, (1, 0, 1));
-        assert!(!load.has_late(now + ms(999)) && load.has_late(now + ms(1_000)));
+        assert!(!load.became_late(now, now + ms(999)) && load.became_late(now, now + ms(1_000)));
     }
 
     #[test]

@@ -24,8 +24,10 @@ use covault_core::{
     ids::{SessionId, TokenId, VaultId},
     order::{KeygenOrder, NodeId, SigningOrder},
     port::{Clock, Entropy},
+    rate::Unsigned,
     scheme::Scheme,
     signature::Signature,
+    turns::RequestTurn,
 };
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{task::JoinHandle, time::sleep};
@@ -124,6 +126,8 @@ pub struct SigningTask<'a> {
     pub deadline_ms: u64,
     /// Who asks for it. Each has its turns.
     pub token: TokenId,
+    /// Where it stands among those.
+    pub turn: RequestTurn,
     /// The client signer that has to approve it and to take part. Others sign nothing.
     pub client_signer: Option<NodeId>,
 }
@@ -232,9 +236,9 @@ impl Cluster {
     }
 
     /// How long it may be at the present rate until what the vault's keys of this scheme have to sign is signed,
-    /// where `unsigned` inputs of the vault are accepted and not signed, and the same again for what this
-    /// token has waiting: so nobody alone takes more than half of what time there is. `None`: some wait,
-    /// and nothing was signed yet by which it could be told.
+    /// where so much of the vault is accepted and not signed, and the same again for what this
+    /// token has waiting, so that nobody alone takes more than half of what time there is; the last sixteenth of it is
+    /// for tokens that have nothing waiting. `None`: some wait, and nothing was signed yet by which it could be told.
     pub fn expected_wait(
         &self,
         scheme: Scheme,
@@ -242,7 +246,7 @@ impl Cluster {
         threshold: u16,
         (vault, token): (VaultId, TokenId),
         client_signer: Option<NodeId>,
-        unsigned: usize,
+        unsigned: Unsigned,
     ) -> Option<Duration> {
         let needed = usize::from(threshold);
         let ask = SigningAsk::new(scheme, holders, needed, (vault, token), 1)

@@ -34,6 +34,8 @@ use crate::{
 const MAX_TEAMS: usize = 3;
 /// How often a second team is asked for that there was none for.
 const SECOND_TEAM_INTERVAL: Duration = Duration::from_millis(50);
+/// So many attempts of a request may fail because of a crowd. More say something about the request, or its signers.
+const MAY_FAIL: u32 = 1;
 /// A request fails at once when it would be too late even if signers were this many times as fast as now.
 const HOPELESS: u32 = 2;
 
@@ -52,6 +54,8 @@ struct SigningRun<'a> {
     order: &'a SigningOrder,
     session: SessionId,
     ask: SigningAsk,
+    /// When its last attempt failed, or it began.
+    since: Instant,
     deadline_ms: u64,
     call: CallGuard<'a>,
     failures: AttemptFailures,
@@ -106,6 +110,7 @@ impl ClusterInner {
             threshold,
             deadline_ms,
             token,
+            turn,
             client_signer,
         } = task;
         let needed = usize::from(threshold);
@@ -122,10 +127,11 @@ impl ClusterInner {
         let mut run = SigningRun {
             order,
             session,
+            since: Instant::now(),
             deadline_ms,
             call: self.call(wanted, order.epoch, session, holders)?,
             failures: AttemptFailures::default(),
-            place: self.node_registry.come(&ask, order.request, deadline_ms),
+            place: self.node_registry.come(&ask, turn),
             ask,
             // The schemes of the other curve make nothing ahead.
             preprocess: order.network.curve() == Curve::Ed25519,
@@ -141,16 +147,7 @@ impl ClusterInner {
         loop {
             let now_ms = self.clock.now_ms();
             if now_ms >= run.deadline_ms {
-                // Signers that failed say more than that the last try came too late.
-                return Err(match run.crowded && run.failures.is_empty() {
-                    true => crowded(None),
-                    false => self.node_registry.too_few(
-                        holders,
-                        needed,
-                        &run.failures,
-                        Some((order.vault, client_signer)),
-                    ),
-                });
+                return Err(self.not_in_time(&run, run.crowded, client_signer));
             }
             if is_future(order.issued_at_ms, now_ms) {
                 // Nobody would take it for as long as that was. An order of now is taken.
@@ -162,7 +159,12 @@ impl ClusterInner {
             let team = match self.place(&mut run, left).await {
                 Placement::Team(team) => team,
                 Placement::Signed(signatures) => return Ok(signatures),
-                Placement::Hopeless(wait) => return Err(crowded(wait)),
+                Placement::Hopeless(Some(wait)) if run.failures.is_empty() => {
+                    return Err(crowded(Some(wait)));
+                }
+                Placement::Hopeless(_) => {
+                    return Err(self.not_in_time(&run, true, client_signer));
+                }
                 Placement::None(NoSigningSet::Never) => {
                     let signing_for = (order.vault, client_signer);
                     return Err(self.give_up(holders, needed, run.failures, signing_for));
@@ -198,6 +200,34 @@ impl ClusterInner {
                     }
                 }
             }
+        }
+    }
+
+    /// Why a request is not signed in its time. Signers that failed say more than that it came too late: those of its
+    /// own attempts, and where it has only waited in line, those of the line's last attempt. But in a crowd one attempt
+    /// may fail because of that: where the line has got on since, it is what the request waits for.
+    fn not_in_time(
+        &self,
+        run: &SigningRun<'_>,
+        has_waited: bool,
+        client_signer: Option<NodeId>,
+    ) -> Fault {
+        let too_few = |failures: &AttemptFailures| {
+            let (holders, needed) = (run.ask.holders(), run.ask.needed());
+            let signing_for = Some((run.order.vault, client_signer));
+            self.node_registry
+                .too_few(holders, needed, failures, signing_for)
+        };
+        let gets_on = self.node_registry.gets_on(&run.ask, run.since);
+        if has_waited && gets_on && run.failed <= MAY_FAIL {
+            return crowded(None);
+        }
+        if !has_waited || !run.failures.is_empty() {
+            return too_few(&run.failures);
+        }
+        match self.node_registry.silent_in_line(&run.ask) {
+            Some(silent) => too_few(&AttemptFailures::of_silent(&silent)),
+            None => crowded(None),
         }
     }
 
@@ -322,8 +352,11 @@ impl ClusterInner {
     /// all have failed, the run's failures say why.
     async fn await_attempts(&self, run: &mut SigningRun<'_>) -> Result<AttemptOutcome, Fault> {
         loop {
-            while let Some(place) = self.expired(run) {
-                self.node_registry.line_failed(&run.ask);
+            while let Some((place, silent)) = self.expired(run) {
+                // That a node is gone says nothing of the others, with which the next one may go well.
+                if let Some(silent) = silent {
+                    self.node_registry.line_failed(&run.ask, &silent);
+                }
                 self.end_attempt(run, place, true);
             }
             if run.running.is_empty() {
@@ -402,8 +435,9 @@ impl ClusterInner {
         Ok(None)
     }
 
-    /// An attempt whose time is over, or whose signers are gone.
-    fn expired(&self, run: &mut SigningRun<'_>) -> Option<usize> {
+    /// An attempt whose time is over, and who of it said nothing; `None` instead of those where some of its signers
+    /// are gone.
+    fn expired(&self, run: &mut SigningRun<'_>) -> Option<(usize, Option<Vec<NodeId>>)> {
         let now_ms = self.clock.now_ms();
         let live = |node: &NodeId| self.node_registry.live(node);
         let over = |attempt: &Attempt| {
@@ -420,7 +454,7 @@ impl ClusterInner {
         if !gone.is_empty() {
             // Do not penalise signers that are still live.
             self.suspect(&gone, &mut run.failures);
-            return Some(place);
+            return Some((place, None));
         }
         // With nonces made ahead only the collector has anything to say: the others are done once
         // they have sent their shares.
@@ -434,7 +468,10 @@ impl ClusterInner {
             .copied()
             .collect();
         self.failed(signers, &silent, &mut run.failures);
-        Some(place)
+        // With those whom others have missed.
+        let mut silent = run.failures.silent();
+        silent.retain(|node| signers.contains(node));
+        Some((place, Some(silent)))
     }
 
     /// An attempt has ended without signatures: its places are free. `failed`: its team does not work.
@@ -442,6 +479,7 @@ impl ClusterInner {
         meter::attempted(false);
         let attempt = run.running.remove(place);
         if failed {
+            run.since = Instant::now();
             run.failures.failed(&attempt.team.signers);
         }
     }

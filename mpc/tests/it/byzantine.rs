@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::support::{SystemEntropy, TestBus, TestCluster, announcement, now_ms};
+use crate::support::{
+    SystemEntropy, TestBus, TestCluster, announcement, announcement_of_client_signer, now_ms,
+};
 use covault_core::{fault::Class, ids::SessionId, order::NodeId, signature::Curve};
 use covault_mpc::{
     envelope::{EVERYONE, Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
@@ -26,6 +28,8 @@ pub enum Misbehavior {
     Flood,
     /// Says that it has too much to do.
     Busy,
+    /// Says so, and that it is a client signer.
+    BusyClientSigner,
     /// Does nothing for the first attempt, and says of the others that it has too much to do.
     SilentThenBusy,
 }
@@ -46,7 +50,10 @@ pub async fn impersonate(test: &TestCluster, place: usize, manner: Misbehavior) 
         loop {
             tokio::select! {
                 _ = heartbeat.tick() => {
-                    let body = announcement("byzantine node", now_ms());
+                    let body = match manner {
+                        Misbehavior::BusyClientSigner => announcement_of_client_signer("byzantine node", now_ms()),
+                        _ => announcement("byzantine node", now_ms()),
+                    };
                     let session = SessionId::from_bytes([0; 16]);
                     let header = header(EnvelopeKind::Announcement, session, 0, EVERYONE);
                     codec.send(header, &body).unwrap();
@@ -71,6 +78,7 @@ pub async fn impersonate(test: &TestCluster, place: usize, manner: Misbehavior) 
                             | Misbehavior::FalseSignature
                             | Misbehavior::Flood
                             | Misbehavior::Busy
+                            | Misbehavior::BusyClientSigner
                             | Misbehavior::SilentThenBusy => {}
                         }
                     }
@@ -91,7 +99,7 @@ pub async fn impersonate(test: &TestCluster, place: usize, manner: Misbehavior) 
                         }
                     }
                     let is_busy = match manner {
-                        Misbehavior::Busy => true,
+                        Misbehavior::Busy | Misbehavior::BusyClientSigner => true,
                         Misbehavior::SilentThenBusy => attempt > 0,
                         _ => false,
                     };

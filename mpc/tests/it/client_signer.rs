@@ -31,6 +31,7 @@ use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 
+use crate::byzantine::{Misbehavior, impersonate};
 use crate::support::{SystemEntropy, TestBus, TestCluster, now_ms, task, verify};
 
 /// Answers what it was told to, a yes when that is used up, and notes what it is asked.
@@ -389,6 +390,27 @@ impl SigningCallback for SlowCallback {
         self.inside.lock().remove(&request.uuid);
         Ok(())
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_signer_with_too_many_questions__should_be_waited_for() {
+    let callback = Arc::new(ScriptedCallback::default());
+    let (mut test, client) = world(&callback, lax()).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    test.stop_node(2).await;
+    test.until_live(2).await;
+    let _busy = impersonate(&test, 2, Misbehavior::BusyClientSigner).await;
+    test.until_live(3).await;
+    let order = test.order(&root);
+    let holders = test.holders();
+    let session = SessionId::from_random(random_16(&SystemEntropy));
+    let scheme = Scheme::default_of(Curve::Ed25519);
+    let named = SigningTask {
+        client_signer: Some(client),
+        ..task(scheme, session, &holders, 2, now_ms() + 1_500)
+    };
+    let fault = test.cluster.sign(&order, named).await.unwrap_err();
+    assert!(matches!(fault.code(), FaultCode::Busy { .. }), "{fault:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

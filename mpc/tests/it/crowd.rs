@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -13,15 +16,17 @@ use covault_core::{
     networks::Network,
     order::{BackupOrder, NodeId},
     port::random_16,
+    rate::Unsigned,
     scheme::Scheme,
     signature::Curve,
 };
 use covault_mpc::{
     bus::{Bus, BusAddress, BusError, double::BusDouble, memory::MemoryBus},
     envelope::{Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
-    pool::Priority,
+    pool::{CpuPool, Priority},
 };
 use futures::future::join_all;
+use rustix::time::{ClockId, clock_gettime};
 use tokio::{runtime::Handle, time::sleep};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -178,8 +183,12 @@ async fn request__should_fail_at_once_when_what_came_before_takes_longer() {
         sleep(Duration::from_millis(500)).await;
         let scheme = Scheme::Dkls23;
         let party = (test.vault, TokenId::from_bytes([1; 16]));
-        let wait = |of: &[NodeId], unsigned| {
+        let wait = |of: &[NodeId], of_vault| {
             let cluster = &test.cluster;
+            let unsigned = Unsigned {
+                of_vault,
+                of_token: 0,
+            };
             cluster.expected_wait(scheme, of, 2, party, None, unsigned)
         };
         let ours = test.holders();
@@ -188,7 +197,11 @@ async fn request__should_fail_at_once_when_what_came_before_takes_longer() {
         assert!(wait(&ours, 100_000).unwrap() > full * 2);
         // Another token has nothing here, so that it is heard for longer.
         let other = (test.vault, TokenId::from_bytes([2; 16]));
-        let half = test.cluster.expected_wait(scheme, &ours, 2, other, None, 0);
+        let half = {
+            let none = Unsigned::default();
+            test.cluster
+                .expected_wait(scheme, &ours, 2, other, None, none)
+        };
         assert!(half.unwrap() < full * 3 / 4);
         assert!(full > Duration::from_secs(1), "{full:?}");
         let order = test.order(&root);
@@ -301,6 +314,47 @@ async fn silent_holder_of_one_vault__should_not_take_the_places_of_others() {
     );
 }
 
+/// How long this thread has worked.
+fn worked() -> Duration {
+    clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap()
+}
+
+/// Steps of sessions with the other curve, each followed by another one.
+#[derive(Default)]
+struct Steps {
+    done: AtomicUsize,
+    over: AtomicBool,
+}
+
+fn step(pool: Arc<CpuPool>, steps: Arc<Steps>) {
+    let again = Arc::clone(&pool);
+    pool.spawn(Priority::SigningWith(Scheme::FrostEd25519), move || {
+        if steps.over.load(Ordering::Relaxed) {
+            return;
+        }
+        let began = worked();
+        while worked() - began < Duration::from_micros(200) {}
+        steps.done.fetch_add(1, Ordering::Relaxed);
+        step(again, steps);
+    });
+}
+
+/// Where all waited in one line, each round of a session came after all steps of the other curve that waited.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn crowd_of_one_curve__should_leave_time_of_a_signers_threads_to_the_other() {
+    let (_bus, test, root) = cluster(2, Curve::Secp256k1).await;
+    times(&test, &root, 5).await;
+    let steps = Arc::new(Steps::default());
+    const WAITING: usize = 40_000;
+    (0..WAITING).for_each(|_| step(Arc::clone(&test.pool), Arc::clone(&steps)));
+    let signed = (0..40).map(|_| test.sign_well(&root, 2));
+    join_all(signed).await;
+    steps.over.store(true, Ordering::Relaxed);
+    // About as much time as the signatures take, and that of waiting for a disk; each round would be as much.
+    let done = steps.done.load(Ordering::Relaxed);
+    assert!(done < 5 * WAITING, "{done}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn busy_signers__should_say_so_and_be_asked_again() {
     let counters = CounterCapture::start();
@@ -352,6 +406,24 @@ async fn request__should_name_who_was_silent_also_when_it_is_busy_in_the_end() {
     let fault = test.sign(&test.order(&root), 2, 8_000).await.unwrap_err();
     assert!(!is_busy(&fault), "{fault:?}");
     assert!(fault.message().contains(&line), "{fault:?}");
+}
+
+/// Those that only wait in the line of a silent signer wait for nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request__should_name_the_silent_signer_when_its_line_is_hopeless() {
+    let (bus, test, root) = cluster(2, Curve::Ed25519).await;
+    times(&test, &root, 20).await;
+    let silent = test.nodes[1].identity.id();
+    bus.deaf.lock().unwrap().insert(silent);
+    let crowd = (0..200).map(|_| async {
+        let order = test.order(&root);
+        test.sign(&order, 2, 8_000).await.unwrap_err()
+    });
+    let line = test.nodes[1].identity.openssh_line("");
+    for fault in join_all(crowd).await {
+        assert!(!is_busy(&fault), "{fault:?}");
+        assert!(fault.message().contains(&line), "{fault:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

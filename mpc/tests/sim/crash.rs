@@ -16,6 +16,7 @@ use covault_core::{
     port::{Clock as _, random_16},
     scheme::Scheme,
     signature::Signature,
+    turns::RequestTurn,
 };
 use covault_mpc::{
     bus::{Bus, BusAddress, BusError, double::BusDouble, memory::MemoryBus},
@@ -206,6 +207,7 @@ impl CrashPair {
                     threshold: 2,
                     deadline_ms,
                     token: TokenId::from_bytes([1; 16]),
+                    turn: RequestTurn::new(order.request.time_ms(), deadline_ms),
                 },
             )
             .await

@@ -21,6 +21,7 @@ use covault_core::{
     order::{NodeId, SigningOrder},
     port::{Clock as _, random_16},
     schema::wire,
+    turns::RequestTurn,
 };
 use covault_mpc::{cluster::SigningTask, node::PolicyCheck, policy::Policy};
 use tokio::time::{sleep, timeout};
@@ -435,6 +436,7 @@ impl Attack {
             threshold: world.first.threshold,
             deadline_ms: at_ms + patience_ms,
             token: TokenId::from_bytes([1; 16]),
+            turn: RequestTurn::new(order.request.time_ms(), at_ms + patience_ms),
         };
         let outcome = timeout(ms(patience_ms + SLACK_MS), cluster.sign(order, task)).await;
         match outcome {

@@ -10,6 +10,7 @@ use covault_core::{
     port::{Clock as _, random_16},
     scheme::Scheme,
     signature::Signature,
+    turns::RequestTurn,
 };
 use covault_mpc::{
     bus::{Bus as _, BusAddress},
@@ -95,6 +96,7 @@ pub async fn once(
             threshold: *threshold,
             deadline_ms,
             token: TokenId::from_bytes([1; 16]),
+            turn: RequestTurn::new(order.request.time_ms(), deadline_ms),
         },
     );
     let Ok(outcome) = timeout(ms(left_ms + SLACK_MS), call).await else {

@@ -30,6 +30,7 @@ use covault_core::{
     schema::wire,
     scheme::Scheme,
     signature::{Curve, Signature},
+    turns::RequestTurn,
 };
 use covault_mpc::{
     attest::KeyStatements,
@@ -174,6 +175,7 @@ pub fn task(
         threshold,
         deadline_ms,
         token: TokenId::from_bytes([1; 16]),
+        turn: RequestTurn::new(now_ms(), deadline_ms),
     }
 }
 
@@ -396,18 +398,12 @@ impl TestCluster {
     ) -> Result<Vec<Signature>, Fault> {
         let session = SessionId::from_random(random_16(&SystemEntropy));
         let deadline_ms = now_ms() + patience_ms;
-        self.cluster
-            .sign(
-                order,
-                task(
-                    Scheme::default_of(order.network.curve()),
-                    session,
-                    &self.holders(),
-                    threshold,
-                    deadline_ms,
-                ),
-            )
-            .await
+        let (scheme, holders) = (Scheme::default_of(order.network.curve()), self.holders());
+        let task = SigningTask {
+            turn: RequestTurn::new(order.request.time_ms(), deadline_ms),
+            ..task(scheme, session, &holders, threshold, deadline_ms)
+        };
+        self.cluster.sign(order, task).await
     }
 
     /// Signs a fresh order and verifies the signature.
@@ -480,9 +476,18 @@ pub fn raw_message(vault: VaultId, root: &RootKey, wallet: u32, content: &[u8]) 
 
 /// The body of an announcement, as a node that is not ours would write it.
 pub fn announcement(name: &str, at_ms: u64) -> Vec<u8> {
+    announcement_with(name, at_ms, Vec::new())
+}
+
+pub fn announcement_of_client_signer(name: &str, at_ms: u64) -> Vec<u8> {
+    // HaltReason::ClientSigner, in BCS.
+    announcement_with(name, at_ms, vec![4])
+}
+
+fn announcement_with(name: &str, at_ms: u64, halted: Vec<u8>) -> Vec<u8> {
     let (leaving, boot, version, keys) = (false, [9_u8; 16], "0", 1_u32);
     let bans: Vec<([u8; 8], NodeId)> = Vec::new();
-    let (count, height, halted, others) = (at_ms, 0_u64, Vec::<u8>::new(), Vec::<[u8; 16]>::new());
+    let (count, height, others) = (at_ms, 0_u64, Vec::<[u8; 16]>::new());
     let claims = (count, height, halted, others, 1_u16, Vec::<VaultId>::new());
     bcs::to_bytes(&(name, at_ms, leaving, boot, version, keys, bans, claims)).unwrap()
 }

@@ -68,7 +68,7 @@ impl SigningState {
             // What cannot be built is refused at once, also where people are asked first.
             let draft = self.draft(chain_data?, broadcast, deadline_ms)?;
             if at_once {
-                events.extend(self.built_events(draft.clone()));
+                events.extend(self.built_events(draft.clone())?);
                 built = Some(draft);
             }
         }

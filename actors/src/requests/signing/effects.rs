@@ -8,6 +8,7 @@ use covault_core::{
     networks::{ChainData, Resource},
     request::{RequestEffect, RequestState, SigningRequest},
     signature::Signature,
+    turns::RequestTurn,
 };
 use futures::FutureExt as _;
 use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort, rpc::CallResult};
@@ -92,14 +93,19 @@ impl SigningState {
                 let account = ChainAccount::of(request, payload);
                 let public_key = request.public_key.clone();
                 // One that waited for people comes now, and not before all that came meanwhile.
-                let accepted_ms = match request.state {
+                let signing_ms = services.settings.signing_deadline_ms;
+                let (accepted_ms, deadline_ms) = match request.state {
                     RequestState::Preparing { deadline_ms, .. } => {
-                        deadline_ms.saturating_sub(services.settings.signing_deadline_ms)
+                        (deadline_ms.saturating_sub(signing_ms), deadline_ms)
                     }
-                    _ => request.created_at_ms,
+                    _ => (
+                        request.created_at_ms,
+                        request.created_at_ms.saturating_add(signing_ms),
+                    ),
                 };
                 let token = request.token;
-                let overdue_ms = overdue_ms(&services, accepted_ms);
+                let deadline_ms = deadline_ms.max(self.extended_deadline_ms);
+                let overdue_ms = overdue_ms(&services, deadline_ms, self.renewals > 0);
                 if self.chain_wait.is_none() {
                     let parties = vault::parties(request);
                     self.chain_wait = queue.map(|queue| Arc::new(queue.enter(&parties)));
@@ -237,12 +243,14 @@ impl SigningState {
             }
             (Some(RequestEffect::Sign), RequestState::Signing { draft, session, .. }) => {
                 let (session, deadline_ms) = (*session, draft.deadline_ms);
+                let turn = turn(&services, request, deadline_ms, self.renewals > 0);
                 let in_use = self.in_use.clone();
                 let request = request.clone();
                 let strangers = self.strangers.clone();
                 spawn_task(myself, "signing", async move {
+                    let until = (session, deadline_ms);
                     let (epoch, answer) =
-                        sign(&services, in_use, &request, strangers, session, deadline_ms).await;
+                        sign(&services, in_use, &request, strangers, until, turn).await;
                     Msg::SignersAnswered {
                         session,
                         epoch,
@@ -280,7 +288,8 @@ impl SigningState {
                     _ => now_ms,
                 };
                 let token = request.token;
-                let overdue_ms = overdue_ms(&services, accepted_ms);
+                let deadline_ms = accepted_ms.saturating_add(services.settings.signing_deadline_ms);
+                let overdue_ms = overdue_ms(&services, deadline_ms, false);
                 let work = async move {
                     let Some(client) = client else {
                         let reason = "no node is configured for this chain";
@@ -390,10 +399,32 @@ fn not_sent(answer: BroadcastOutcome) -> Msg {
     Msg::NodeAnswered(answer, SendTry::NOT_SENT)
 }
 
-/// From when on calls of a request go before those of others, as signers count it: when a third of its time is over. In
-/// milliseconds since the Unix epoch.
-fn overdue_ms(services: &Services, accepted_ms: u64) -> u64 {
-    accepted_ms.saturating_add(services.settings.signing_deadline_ms / 3)
+/// From when on a request goes before the turns of others, at nodes and at signers: when a third of the time that it has
+/// now is over, and of what waits on, and so gets new time anyway, two thirds: else what one token has waiting would be
+/// before all others for as long as it takes. In milliseconds since the Unix epoch.
+fn overdue_ms(services: &Services, deadline_ms: u64, waits_on: bool) -> u64 {
+    let third_ms = services.settings.signing_deadline_ms / 3;
+    let left_ms = match waits_on {
+        true => third_ms,
+        false => third_ms.saturating_mul(2),
+    };
+    deadline_ms.saturating_sub(left_ms)
+}
+
+/// Where a request that is built stands among those that wait for signers. What people approved late was accepted then,
+/// and not when it was created: it does not go before all that came meanwhile. No new time changes it.
+fn turn(
+    services: &Services,
+    request: &SigningRequest,
+    deadline_ms: u64,
+    waits_on: bool,
+) -> RequestTurn {
+    let built_ms = request.state.draft().map_or(0, |draft| draft.built_at_ms);
+    let earliest_ms = built_ms.saturating_sub(services.settings.signing_deadline_ms);
+    RequestTurn {
+        accepted_ms: request.created_at_ms.max(earliest_ms),
+        overdue_ms: overdue_ms(services, deadline_ms, waits_on),
+    }
 }
 
 /// Has the shares that are in use sign, and says which those were. New shares are waited for
@@ -403,8 +434,8 @@ async fn sign(
     mut in_use: watch::Receiver<SharesInUse>,
     request: &SigningRequest,
     strangers: Vec<Key>,
-    session: SessionId,
-    deadline_ms: u64,
+    (session, deadline_ms): (SessionId, u64),
+    turn: RequestTurn,
 ) -> (Option<u32>, Result<Vec<Signature>, Fault>) {
     let curve = request.network.curve();
     let patience = || {
@@ -437,6 +468,7 @@ async fn sign(
         threshold: generation.threshold,
         deadline_ms,
         token: request.token,
+        turn,
         client_signer: request.consent.rule.client_signer(),
     };
     if !services.is_lease_fresh() {

@@ -9,7 +9,10 @@ use covault_core::{
 };
 use ractor::ActorRef;
 
-use super::{Msg, SigningState, waiting::MAX_CONTENDED_TRIES};
+use super::{
+    Msg, SigningState,
+    waiting::{MAX_CONTENDED_TRIES, ends_ms},
+};
 use crate::{
     requests::{
         recipients,
@@ -48,7 +51,7 @@ impl SigningState {
                 .advance(vec![RequestEvent::ApprovalWanted { reason }])
                 .await;
         }
-        let events = self.built_events(draft.clone());
+        let events = self.built_events(draft.clone())?;
         let (network, payload) = (stored.request.network, &stored.payload);
         let queries = tx_builder::queries(&services, network, payload);
         let assigned = network.rules().is_sequenced(&queries);
@@ -98,25 +101,29 @@ impl SigningState {
             .await
     }
 
-    pub(super) fn built_events(&self, draft: Draft) -> Vec<RequestEvent> {
+    pub(super) fn built_events(&self, draft: Draft) -> Result<Vec<RequestEvent>, Fault> {
         // What a chain took of its time is not to be missing for signers: thousands may come to them at once
         // when it answers again.
         let half_ms = self.services.settings.signing_deadline_ms / 2;
-        let latest_ms = self.services.now_ms().saturating_add(half_ms);
-        let deadline_ms = if draft.deadline_ms < latest_ms {
+        let now_ms = self.services.now_ms();
+        let deadline_ms = if draft.deadline_ms < now_ms.saturating_add(half_ms) {
             self.fresh_deadline_ms()
         } else {
             draft.deadline_ms
         };
-        vec![
+        // A session lasts no longer than the transaction, where that is not over already.
+        let stored = self.stored()?;
+        let ends_ms = ends_ms(&stored.request, &stored.payload, &draft)?;
+        let most_ms = ends_ms.filter(|ends_ms| *ends_ms > now_ms);
+        Ok(vec![
             RequestEvent::Built {
                 draft: draft.into(),
             },
             RequestEvent::SessionClaimed {
                 session: self.services.new_session_id(),
-                deadline_ms,
+                deadline_ms: deadline_ms.min(most_ms.unwrap_or(u64::MAX)),
             },
-        ]
+        ])
     }
 
     pub(super) fn draft(

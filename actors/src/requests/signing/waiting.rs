@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use covault_core::{
     fault::{ExecuteCode, Fault},
-    networks::ChainData,
-    request::{NonceReservation, RequestEvent, RequestState},
+    networks::{ChainData, Payload},
+    request::{Draft, NonceReservation, RequestEvent, RequestState, SigningRequest},
 };
 use ractor::ActorRef;
 
@@ -63,6 +63,10 @@ impl SigningState {
     ) -> Result<(), Fault> {
         self.tries = self.tries.min(most_tries);
         if !self.retry_before_deadline(myself)? {
+            if reason == OTHERS {
+                // They have new time as well.
+                return self.wait_on_behind_others(myself).await;
+            }
             return self.give_up(reason, ExecuteCode::Unspecified).await;
         }
         let request = self.stored()?.request.id;
@@ -260,18 +264,10 @@ impl SigningState {
         let StoredRequest {
             request, payload, ..
         } = self.stored()?;
-        let Some(draft) = request.state.draft() else {
-            return Ok(None);
-        };
-        if matches!(draft.chain_data, ChainData::Solana(_)) {
-            return Ok(Some(draft.built_at_ms.saturating_add(SOLANA_LIFETIME_MS)));
+        match request.state.draft() {
+            Some(draft) => ends_ms(request, payload, draft),
+            None => Ok(None),
         }
-        let rules = request.network.rules();
-        let Some(stand_in) = rules.stand_in(payload, &draft.unsigned, &request.public_key)? else {
-            return Ok(None);
-        };
-        let ends = rules.valid_until(&stand_in)?.map(|moment| moment.time_ms);
-        Ok(ends.filter(|ends_ms| *ends_ms > 0))
     }
 
     /// Plans another try, unless the deadline comes first.
@@ -304,4 +300,22 @@ impl SigningState {
         let plan = self.plan;
         myself.send_after(pause, move || Msg::EffectDue(plan));
     }
+}
+
+/// From when on no block can have a transaction that is built like this, in milliseconds since the Unix epoch. `None`: by
+/// no time that is known here.
+pub(super) fn ends_ms(
+    request: &SigningRequest,
+    payload: &Payload,
+    draft: &Draft,
+) -> Result<Option<u64>, Fault> {
+    if matches!(draft.chain_data, ChainData::Solana(_)) {
+        return Ok(Some(draft.built_at_ms.saturating_add(SOLANA_LIFETIME_MS)));
+    }
+    let rules = request.network.rules();
+    let Some(stand_in) = rules.stand_in(payload, &draft.unsigned, &request.public_key)? else {
+        return Ok(None);
+    };
+    let ends = rules.valid_until(&stand_in)?.map(|moment| moment.time_ms);
+    Ok(ends.filter(|ends_ms| *ends_ms > 0))
 }

@@ -369,7 +369,7 @@ async fn room(
     };
     // As when it was made: it frees what waits behind the transaction that it replaces.
     if request.replaces.is_none() {
-        demand.check(services)?;
+        demand.check_agreed(services)?;
     }
     let mut room = AdmissionPermit::new(services, request)?;
     room.chain_wait = demand.enter(services);

@@ -9,17 +9,22 @@ use covault_core::{
 
 use crate::{
     chain_rpc::ChainWait,
-    limits::{Party, Share},
+    limits::{Party, Share, SigningParty},
     services::Services,
 };
+
+/// About what a live request takes of memory beside its payload and notes, in bytes: its actor, what is built, what is
+/// signed, and what follows it.
+const FOOTPRINT: usize = 8 << 10;
 
 /// What a live request takes up.
 pub struct AdmissionPermit {
     /// One of the live requests. Given back once it is signed: a chain node that is down must
     /// not keep others from signing.
     place: Option<Share<Party>>,
-    /// The inputs beyond the first that signers have to sign; once they are known.
-    more_inputs: Option<Share<Party>>,
+    /// What signers have to sign: one input until it is known, and those beyond it.
+    inputs: Option<Share<SigningParty>>,
+    more_inputs: Option<Share<SigningParty>>,
     /// Its place among those that wait for the chain's nodes, from when it is accepted.
     pub chain_wait: Option<Arc<ChainWait>>,
     /// Its bytes in memory.
@@ -35,9 +40,10 @@ impl AdmissionPermit {
         let (limits, parties) = (&services.limits, parties(request));
         Ok(Self {
             place: Some(limits.live.take(&parties, 1)?),
+            _bytes: limits.live_bytes.take(&parties, size(request))?,
+            inputs: Some(limits.unsigned.retake(&signing_parties(request), 1)),
             more_inputs: None,
             chain_wait: None,
-            _bytes: limits.live_bytes.take(&parties, size(request))?,
         })
     }
 
@@ -51,6 +57,7 @@ impl AdmissionPermit {
         );
         Self {
             place: (!signed).then(|| limits.live.retake(&parties, 1)),
+            inputs: (!signed).then(|| limits.unsigned.retake(&signing_parties(request), 1)),
             more_inputs: None,
             chain_wait: None,
             _bytes: limits.live_bytes.retake(&parties, size(request)),
@@ -61,14 +68,14 @@ impl AdmissionPermit {
     pub fn built(&mut self, services: &Services, request: &SigningRequest) {
         let more = inputs(request).saturating_sub(1);
         if more > 0 && self.place.is_some() && self.more_inputs.is_none() {
-            let all = &services.limits.more_inputs;
-            self.more_inputs = Some(all.retake(&parties(request), more));
+            let all = &services.limits.unsigned;
+            self.more_inputs = Some(all.retake(&signing_parties(request), more));
         }
     }
 
     /// Signers have nothing more to do for it.
     pub fn signed(&mut self) {
-        (self.place, self.more_inputs) = (None, None);
+        (self.place, self.inputs, self.more_inputs) = (None, None, None);
     }
 }
 
@@ -83,7 +90,14 @@ pub fn parties(request: &SigningRequest) -> [Party; 2] {
     [Party::Token(request.token), Party::Vault(request.vault)]
 }
 
-/// In bytes.
+/// Whose signatures it waits for.
+pub fn signing_parties(request: &SigningRequest) -> [SigningParty; 2] {
+    SigningParty::of(request.vault, request.network.curve(), request.token)
+}
+
+/// In bytes. Also of what is signed, and taken by no node: there may be any number of those.
 fn size(request: &SigningRequest) -> usize {
-    request.payload.len() + request.notes.as_ref().map_or(0, String::len)
+    let notes = request.notes.as_ref().map_or(0, String::len);
+    let own = request.payload.len().saturating_add(notes);
+    own.saturating_add(FOOTPRINT)
 }

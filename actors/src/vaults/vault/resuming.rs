@@ -18,11 +18,15 @@ use covault_core::{
 };
 use ractor::ActorRef;
 
-use super::{Msg, VaultState, parties, permit::inputs, requests::ActorFailures};
+use super::{
+    Msg, VaultState, parties,
+    permit::{inputs, signing_parties},
+    requests::ActorFailures,
+};
 use crate::{
     account::ChainAccount,
     chain_rpc::ChainWait,
-    limits::{Party, Share},
+    limits::{Party, Share, SigningParty},
     requests::tx_builder,
     services::{Services, skip_unreadable},
     store::{KeySpace, Scan, rows},
@@ -59,7 +63,7 @@ pub struct LiveRequest {
 pub struct Unstarted {
     id: RequestId,
     /// Among those that are not signed.
-    _unsigned: Option<Share<Party>>,
+    _unsigned: Option<Share<SigningParty>>,
     /// Among those that wait for what their chain's nodes say.
     _chain_wait: Option<ChainWait>,
 }
@@ -206,8 +210,10 @@ impl VaultState {
         };
         Unstarted {
             id: request.id,
-            _unsigned: is_unsigned
-                .then(|| services.limits.unstarted.retake(&parties, inputs(request))),
+            _unsigned: is_unsigned.then(|| {
+                let unsigned = &services.limits.unsigned;
+                unsigned.retake(&signing_parties(request), inputs(request))
+            }),
             _chain_wait: queue.map(|queue| queue.enter(&parties)),
         }
     }

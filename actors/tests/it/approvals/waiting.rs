@@ -141,6 +141,54 @@ async fn approvals__should_be_refused_while_signers_or_nodes_could_not_keep_up()
     assert_eq!(outcome(&gateway, &uuid).await.error, None);
 }
 
+/// What the same token creates must not keep its people from having what they agree to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn approvals__should_go_before_new_requests_of_the_same_token() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 600_000;
+    let gateway = world.start().await;
+    let manual = vault_with(&gateway, rule("manual", 1)).await;
+    let from = evm_wallet(&gateway, manual).await;
+    let uuid = create(&gateway, send(&from)).await.uuid;
+    let shown = details(&gateway, &uuid).await;
+    *world.signers.wait.lock().unwrap() = Duration::from_secs(350);
+    let new = try_create(&gateway, request(send(&from)), None).await;
+    assert!(matches!(new.unwrap_err().code(), FaultCode::Busy { .. }));
+    let [treasurer, ..] = persons();
+    let approval = treasurer.approval(&shown, FEE, world.clock_ms() + HOUR);
+    approve(&gateway, &uuid, approval).await.unwrap();
+    assert_eq!(outcome(&gateway, &uuid).await.error, None);
+}
+
+/// What people approve late, and what waits on, is not before all that came meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_made_long_ago__should_not_keep_those_of_today_waiting() {
+    const DEADLINE: u64 = 600_000;
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = DEADLINE;
+    let gateway = world.start().await;
+    let manual = vault_with(&gateway, rule("manual", 1)).await;
+    let from = evm_wallet(&gateway, manual).await;
+    let uuid = create(&gateway, send(&from)).await.uuid;
+    let shown = details(&gateway, &uuid).await;
+    world.pass(2 * HOUR);
+    world.signers.crowded.store(2, Ordering::SeqCst);
+    let [treasurer, ..] = persons();
+    let now_ms = world.clock_ms();
+    let approval = treasurer.approval(&shown, FEE, now_ms + HOUR);
+    approve(&gateway, &uuid, approval).await.unwrap();
+    assert_eq!(outcome(&gateway, &uuid).await.error, None);
+    let turns = world.signers.turns(&uuid);
+    let [first, .., last] = turns.as_slice() else {
+        panic!("it was to wait on: {turns:?}");
+    };
+    assert!(first.accepted_ms >= now_ms - DEADLINE);
+    assert_eq!(first.accepted_ms, last.accepted_ms);
+    // After a third of its time, and where it gets new time after two thirds.
+    assert!(first.overdue_ms >= now_ms + DEADLINE / 3);
+    assert!(last.overdue_ms >= now_ms + DEADLINE / 3 * 2);
+}
+
 /// A store that reads no request from the next commit of one on, once it is armed.
 struct ClosedStore {
     inner: Arc<dyn Store>,

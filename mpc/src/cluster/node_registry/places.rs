@@ -11,7 +11,12 @@ use std::{
     time::Duration,
 };
 
-use covault_core::{ids::RequestId, order::NodeId, rate::Rate, scheme::Scheme};
+use covault_core::{
+    order::NodeId,
+    rate::{Rate, Unsigned, count},
+    scheme::Scheme,
+    turns::RequestTurn,
+};
 use tokio::{runtime::Handle, sync::oneshot, time::Instant};
 
 use super::{NodeRegistry, lock};
@@ -34,6 +39,8 @@ const MOST_CREDIT: u32 = 160;
 /// Of more lines than these, those are forgotten that were not used for so long.
 const GROUPS: usize = 1_000;
 const FORGOTTEN: Duration = Duration::from_secs(600);
+/// Of the time in which what is accepted has to be signed, one part of so many is for tokens that have nothing waiting.
+const RESERVED: usize = 16;
 /// How often it is looked, while somebody waits, whether attempts have become late, so that others may have places.
 const LATE_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -110,6 +117,8 @@ struct Group {
     number: u64,
     /// The last attempt came to nothing in its time.
     is_failing: bool,
+    /// Who did not answer in it.
+    silent: Vec<NodeId>,
     paces: Paces,
     rate: Rate,
     /// First attempts that were made.
@@ -132,6 +141,7 @@ impl Group {
         Self {
             number,
             is_failing: false,
+            silent: Vec::new(),
             paces: Paces::default(),
             rate: Rate::default(),
             attempts: 0,
@@ -203,6 +213,17 @@ impl Places {
         rate.time_for(inputs, at_once, Instant::now().into_std())
     }
 
+    /// Signers with attempts that have become late in between.
+    fn late_since(&self, since: Instant, now: Instant) -> BTreeMap<Scheme, Vec<NodeId>> {
+        let mut late = BTreeMap::<_, Vec<NodeId>>::new();
+        for ((node, scheme), load) in &self.loads {
+            if load.became_late(since, now) {
+                late.entry(*scheme).or_default().push(*node);
+            }
+        }
+        late
+    }
+
     /// Whether none of these has room for anything.
     fn are_full(&self, scheme: Scheme, nodes: &[NodeId]) -> bool {
         let now = Instant::now();
@@ -218,6 +239,24 @@ impl Places {
             {
                 load.window.was_full();
             }
+        }
+    }
+}
+
+/// Looks for attempts that become late. Should it end by a panic, another one begins with the next request that waits.
+struct LateWatch(Weak<NodeRegistry>);
+
+impl LateWatch {
+    /// It has ended in order.
+    fn end(&mut self) {
+        self.0 = Weak::new();
+    }
+}
+
+impl Drop for LateWatch {
+    fn drop(&mut self) {
+        if let Some(registry) = self.0.upgrade() {
+            lock(&registry.state).places.watches = false;
         }
     }
 }
@@ -288,14 +327,9 @@ impl Drop for Ticket {
 
 impl NodeRegistry {
     /// A request's place in the lines, to be kept for all of its attempts.
-    pub(in crate::cluster) fn come(
-        &self,
-        ask: &SigningAsk,
-        request: RequestId,
-        deadline_ms: u64,
-    ) -> LinePlace {
+    pub(in crate::cluster) fn come(&self, ask: &SigningAsk, turn: RequestTurn) -> LinePlace {
         let lines = &mut lock(&self.state).places.lines;
-        lines.come(request, ask.party, deadline_ms)
+        lines.come(turn, ask.party)
     }
 
     /// Signers for an attempt that is sent at once.
@@ -409,41 +443,64 @@ impl NodeRegistry {
         if std::mem::replace(&mut places.watches, true) {
             return;
         }
-        let registry = Arc::downgrade(self);
+        let mut watch = LateWatch(Arc::downgrade(self));
         runtime.spawn(async move {
+            let mut looked_at = Instant::now();
             loop {
                 tokio::time::sleep(LATE_INTERVAL).await;
-                let Some(registry) = Weak::upgrade(&registry) else {
+                let Some(registry) = watch.0.upgrade() else {
                     return;
                 };
                 let now = Instant::now();
-                let is_late = {
+                let late = {
                     let places = &mut lock(&registry.state).places;
                     if places.lines.len() == 0 {
                         places.watches = false;
+                        watch.end();
                         return;
                     }
-                    places.loads.values().any(|load| load.has_late(now))
+                    places.late_since(looked_at, now)
                 };
-                if is_late {
-                    registry.serve(None);
+                looked_at = now;
+                for (scheme, nodes) in late {
+                    registry.serve(Some((scheme, &nodes)));
                 }
             }
         });
     }
 
-    /// An attempt came to nothing in its time.
-    pub(in crate::cluster) fn line_failed(&self, ask: &SigningAsk) {
-        lock(&self.state).places.group(&ask.key).is_failing = true;
+    /// An attempt came to nothing in its time, in which these did not answer.
+    pub(in crate::cluster) fn line_failed(&self, ask: &SigningAsk, silent: &[NodeId]) {
+        let mut state = lock(&self.state);
+        let group = state.places.group(&ask.key);
+        (group.is_failing, group.silent) = (true, silent.to_vec());
     }
 
-    /// About how long a request at this place waits for its turn, at the present rate. `None`: unknown.
+    /// Who did not answer in the last attempt of the line, where that came to nothing.
+    pub(in crate::cluster) fn silent_in_line(&self, ask: &SigningAsk) -> Option<Vec<NodeId>> {
+        let mut state = lock(&self.state);
+        let group = state.places.group(&ask.key);
+        group.is_failing.then(|| group.silent.clone())
+    }
+
+    /// Whether an attempt of the line has signed that was sent since then.
+    pub(in crate::cluster) fn gets_on(&self, ask: &SigningAsk, since: Instant) -> bool {
+        let mut state = lock(&self.state);
+        let newest = state.places.group(&ask.key).newest_done;
+        newest.is_some_and(|sent| sent >= since)
+    }
+
+    /// About how long a request at this place waits for its turn, at the present rate. `None`: unknown, as where the
+    /// line's last attempt came to nothing: then its rate says only that nothing is done.
     pub(in crate::cluster) fn expected_wait(
         &self,
         ask: &SigningAsk,
         place: LinePlace,
     ) -> Option<Duration> {
         let mut state = lock(&self.state);
+        if state.places.group(&ask.key).is_failing {
+            return None;
+        }
         let before = state.places.lines.before(&ask.key, place);
         state.places.time_for(&ask.key, before)
     }
@@ -452,16 +509,25 @@ impl NodeRegistry {
     pub(in crate::cluster) fn wait_of_newcomer(
         &self,
         ask: &SigningAsk,
-        unsigned: usize,
+        unsigned: Unsigned,
     ) -> Option<Duration> {
         let mut state = lock(&self.state);
         let places = &mut state.places;
-        let (all, own) = places.lines.waiting(&ask.key, &ask.party);
+        let (vault, token) = &ask.party;
+        let (all, own) = places.lines.waiting(&ask.key, token);
         // What is being built, or waits for its chain, comes later, and maybe all at once.
-        let elsewhere = places.lines.waiting_elsewhere(&ask.key, ask.party.0);
+        let elsewhere = places.lines.waiting_elsewhere(&ask.key, *vault);
         let known = places.lines.under_way(&ask.key).saturating_add(elsewhere);
-        let ahead = all.max(unsigned.saturating_sub(known));
-        places.time_for(&ask.key, ahead.saturating_add(own))
+        let ahead = all.max(unsigned.of_vault.saturating_sub(known));
+        let own = own.max(unsigned.of_token.saturating_sub(known));
+        let wait = places.time_for(&ask.key, ahead.saturating_add(own))?;
+        Some(match own {
+            0 => wait,
+            _ => {
+                let seconds = wait.as_secs_f64() * count(RESERVED) / count(RESERVED - 1);
+                Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+            }
+        })
     }
 
     /// What is known of the times of such attempts.

@@ -3,12 +3,19 @@
 use std::sync::atomic::Ordering;
 
 use covault_core::{
-    ids::{RequestId, TokenId, VaultId},
+    ids::{TokenId, VaultId},
+    rate::Unsigned,
     scheme::Scheme,
     testing::ManualClock,
+    turns::RequestTurn,
 };
 
 use super::{places::SigningAsk, *};
+
+const TURN: RequestTurn = RequestTurn {
+    accepted_ms: 0,
+    overdue_ms: u64::MAX,
+};
 
 fn party() -> (VaultId, TokenId) {
     (VaultId::from_bytes([1; 16]), TokenId::from_bytes([1; 16]))
@@ -72,7 +79,7 @@ fn node__should_be_named_when_it_runs_twice_and_not_for_a_restart_or_a_replay() 
     assert!(!twice());
     let signing_set = |node_registry: &Arc<NodeRegistry>| {
         let ask = SigningAsk::new(Scheme::Dkls23, &[node], 1, party(), 1);
-        let place = node_registry.come(&ask, RequestId::from_bytes([1; 16]), u64::MAX);
+        let place = node_registry.come(&ask, TURN);
         node_registry
             .take_place(&ask, place, &AttemptFailures::default())
             .is_ok()
@@ -162,7 +169,7 @@ fn stranger__should_not_count_before_it_is_admitted() {
     assert_eq!(wanting, [stranger]);
     // Nobody is picked who is not admitted.
     let ask = SigningAsk::new(Scheme::Dkls23, &[ours, stranger], 2, party(), 1);
-    let place = node_registry.come(&ask, RequestId::from_bytes([1; 16]), u64::MAX);
+    let place = node_registry.come(&ask, TURN);
     let choice = node_registry.take_place(&ask, place, &AttemptFailures::default());
     assert!(choice.is_err());
 
@@ -183,7 +190,7 @@ async fn second_team__should_go_beyond_full_windows_further_when_later_attempts_
     }
     let ask = SigningAsk::new(Scheme::Dkls23, &nodes, 2, party(), 1);
     let none = AttemptFailures::default();
-    let place = node_registry.come(&ask, RequestId::from_bytes([1; 16]), u64::MAX);
+    let place = node_registry.come(&ask, TURN);
     let sent = tokio::time::Instant::now();
     let mut sets = Vec::new();
     while let Ok(set) = node_registry.take_place(&ask, place, &none) {
@@ -221,7 +228,7 @@ async fn second_team__should_not_begin_later_because_slow_signers_are_tried() {
     let [_, _, slow] = nodes;
     let mut tries = 0;
     for round in 0..400 {
-        let place = node_registry.come(&ask, RequestId::from_bytes([1; 16]), u64::MAX);
+        let place = node_registry.come(&ask, TURN);
         let team = node_registry.take_place(&ask, place, &none).unwrap();
         let tried = team.signers.contains(&slow);
         // At first nobody knows.
@@ -241,7 +248,7 @@ async fn second_team__should_cost_nothing_when_it_was_not_sent() {
     let (node_registry, nodes) = registry_of::<3>();
     let ask = SigningAsk::new(Scheme::Dkls23, &nodes, 2, party(), 1);
     let none = AttemptFailures::default();
-    let place = node_registry.come(&ask, RequestId::from_bytes([1; 16]), u64::MAX);
+    let place = node_registry.come(&ask, TURN);
     let first = node_registry.take_place(&ask, place, &none).unwrap();
     let sent = tokio::time::Instant::now();
     let second = || node_registry.second_team(&ask, &[first.signers.as_slice()], sent, &none);
@@ -268,7 +275,7 @@ async fn second_team__should_go_beyond_no_window_where_others_have_room() {
     let of =
         |scheme, holders: &[NodeId], needed| SigningAsk::new(scheme, holders, needed, party(), 1);
     let take = |ask: &SigningAsk| {
-        let place = node_registry.come(ask, RequestId::from_bytes([1; 16]), u64::MAX);
+        let place = node_registry.come(ask, TURN);
         node_registry.take_place(ask, place, &none).ok()
     };
     // The third has as much of this scheme as it may; the fourth has more to do, of another one.
@@ -300,7 +307,7 @@ async fn a_free_place__should_be_offered_to_few_of_a_thousand_lines() {
         }
     }
     assert!(lines.len() > 1_000);
-    let come = |ask: &SigningAsk| node_registry.come(ask, RequestId::from_bytes([1; 16]), u64::MAX);
+    let come = |ask: &SigningAsk| node_registry.come(ask, TURN);
     let mut sets = Vec::new();
     let mut tickets = Vec::new();
     for ask in &lines {
@@ -322,12 +329,107 @@ async fn a_free_place__should_be_offered_to_few_of_a_thousand_lines() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn late_attempts__should_be_offered_once_to_a_thousand_lines() {
+    let (node_registry, nodes) = registry_of::<14>();
+    let none = AttemptFailures::default();
+    let come = |ask: &SigningAsk| node_registry.come(ask, TURN);
+    let (mut sets, mut tickets) = (Vec::new(), Vec::new());
+    for set in 0..1_u32 << nodes.len() {
+        let holders = nodes.iter().zip(0..).filter(|(_, bit)| set >> bit & 1 == 1);
+        let holders: Vec<NodeId> = holders.map(|(node, _)| *node).collect();
+        if holders.len() != 4 {
+            continue;
+        }
+        let ask = SigningAsk::new(Scheme::Dkls23, &holders, 2, party(), 1);
+        while let Ok(set) = node_registry.take_place(&ask, come(&ask), &none) {
+            sets.push(set);
+        }
+        tickets.push(node_registry.wait(&ask, come(&ask), &none));
+    }
+    assert!(tickets.len() > 1_000);
+    let before = node_registry.choices();
+    // All of them are late after a second, and what is begun then after another one.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let placed = tickets
+        .iter_mut()
+        .filter_map(|it| it.placed.try_recv().ok());
+    let placed: Vec<_> = placed.collect();
+    assert!(placed.len() >= sets.len() / 4);
+    let choices = node_registry.choices() - before;
+    assert!(choices < 100 * sets.len(), "{choices} for {}", sets.len());
+    let before = node_registry.choices();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(node_registry.choices(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn newcomer__should_wait_for_all_that_its_token_has_waiting() {
+    let (node_registry, [one, other]) = registry_of::<2>();
+    let ask = |vault, token| {
+        let party = (
+            VaultId::from_bytes([vault; 16]),
+            TokenId::from_bytes([token; 16]),
+        );
+        SigningAsk::new(Scheme::Dkls23, &[one, other], 2, party, 1)
+    };
+    let none = AttemptFailures::default();
+    let come = |ask: &SigningAsk| node_registry.come(ask, TURN);
+    let first = node_registry
+        .take_place(&ask(1, 1), come(&ask(1, 1)), &none)
+        .ok()
+        .unwrap();
+    node_registry.answered(&ask(1, 1), &first, Duration::from_millis(100), false);
+    let _tickets: Vec<_> = (0..60)
+        .map(|vault| node_registry.wait(&ask(vault, 1), come(&ask(vault, 1)), &none))
+        .collect();
+    let wait = |ask: &SigningAsk, of_vault, of_token| {
+        let unsigned = Unsigned { of_vault, of_token };
+        node_registry
+            .wait_of_newcomer(ask, unsigned)
+            .unwrap()
+            .as_secs_f64()
+    };
+    let others = wait(&ask(100, 2), 0, 0);
+    let own = wait(&ask(100, 1), 0, 0);
+    assert!(
+        (own / others - 2.0 * 16.0 / 15.0).abs() < 0.01,
+        "{own} {others}"
+    );
+    // What is built now, of this vault: of others, and its own.
+    let others = wait(&ask(100, 2), 601, 0);
+    let own = wait(&ask(100, 2), 601, 601);
+    assert!(
+        (own / others - 2.0 * 16.0 / 15.0).abs() < 0.01,
+        "{own} {others}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn line__should_be_known_to_get_on_once_a_later_attempt_has_signed() {
+    let (node_registry, [one, other]) = registry_of::<2>();
+    let ask = SigningAsk::new(Scheme::Dkls23, &[one, other], 2, party(), 1);
+    let none = AttemptFailures::default();
+    let place = node_registry.come(&ask, TURN);
+    let failed = tokio::time::Instant::now();
+    node_registry.line_failed(&ask, &[other]);
+    assert_eq!(node_registry.silent_in_line(&ask), Some(vec![other]));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let team = node_registry.take_place(&ask, place, &none).ok().unwrap();
+    // It was sent before, and ends now.
+    node_registry.answered(&ask, &team, Duration::from_millis(1_001), false);
+    assert!(!node_registry.gets_on(&ask, failed));
+    node_registry.answered(&ask, &team, Duration::from_millis(10), false);
+    assert!(node_registry.gets_on(&ask, failed));
+    assert_eq!(node_registry.silent_in_line(&ask), None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_waits__should_get_places_once_attempts_of_another_line_are_late() {
     let (node_registry, [shared, silent, good]) = registry_of::<3>();
     let none = AttemptFailures::default();
     let ask = |of| SigningAsk::new(Scheme::Dkls23, &[shared, of], 2, party(), 1);
     let (hung, healthy) = (ask(silent), ask(good));
-    let come = |ask: &SigningAsk| node_registry.come(ask, RequestId::from_bytes([1; 16]), u64::MAX);
+    let come = |ask: &SigningAsk| node_registry.come(ask, TURN);
     let take = |ask: &SigningAsk| node_registry.take_place(ask, come(ask), &none).ok();
     let first = take(&healthy).unwrap();
     node_registry.answered(&healthy, &first, Duration::from_millis(10), false);
@@ -351,7 +453,7 @@ async fn who_waits__should_get_places_once_attempts_of_another_line_are_late() {
     drop(sets);
     third.placed.try_recv().unwrap().unwrap();
     // What came to nothing is begun again, and has half of the places.
-    node_registry.line_failed(&hung);
+    node_registry.line_failed(&hung, &[]);
     drop((stuck, waits));
     let again: Vec<_> = std::iter::from_fn(|| take(&hung)).collect();
     assert_eq!(again.len(), 2);
@@ -376,7 +478,7 @@ async fn request_for_a_slow_client_signer__should_hold_up_none_that_names_nobody
     let none = AttemptFailures::default();
     let plain = SigningAsk::new(Scheme::Dkls23, &nodes, 2, party(), 1);
     let named = plain.clone().with_client_signer(Some(client));
-    let come = |ask: &SigningAsk| node_registry.come(ask, RequestId::from_bytes([1; 16]), u64::MAX);
+    let come = |ask: &SigningAsk| node_registry.come(ask, TURN);
     let take = |ask: &SigningAsk| node_registry.take_place(ask, come(ask), &none).ok();
     let sets: Vec<_> = std::iter::from_fn(|| take(&named)).collect();
     assert!(!sets.is_empty());

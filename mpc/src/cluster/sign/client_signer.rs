@@ -9,6 +9,7 @@ use covault_core::{
 };
 use tokio::time::timeout;
 
+use super::crowded;
 use crate::{
     cluster::{
         ClusterInner, ExpectedReply, POLL_INTERVAL, SigningTask, not_sent,
@@ -63,6 +64,8 @@ impl ClusterInner {
         // When it is to be put next, and which start of the node it was put to.
         let (mut due_ms, mut asked) = (0, None);
         let mut silent = true;
+        // It has answered that it has too many questions, and was not asked since.
+        let mut busy = false;
         // Why it could not answer, when it was asked last.
         let mut cannot = None;
         loop {
@@ -70,6 +73,9 @@ impl ClusterInner {
             if now_ms >= deadline_ms {
                 if let Some(sentence) = cannot {
                     return Err(Fault::unavailable(sentence));
+                }
+                if busy {
+                    return Err(crowded(None));
                 }
                 return Err(match silent {
                     true => self.node_registry.too_few(
@@ -97,6 +103,7 @@ impl ClusterInner {
                 })?;
                 silent = self.try_send(EnvelopeKind::SigningOrder, place, signer, &body)?;
                 if silent {
+                    busy = false;
                     (due_ms, asked) = (now_ms.saturating_add(REPEAT_MS), Some(start));
                 }
             }
@@ -143,6 +150,7 @@ impl ClusterInner {
                         .with_execute_code(fault.execute_code()));
                 }
                 OrderReply::Busy => {
+                    busy = true;
                     due_ms = self.clock.now_ms().saturating_add(RETRY_MS);
                 }
                 _ => {}
