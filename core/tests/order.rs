@@ -229,6 +229,7 @@ mod order {
                 sui_address_balance: 0,
                 coins,
                 coin_address_balance: 0,
+                required: Vec::new(),
                 validity: None,
             })
         };

@@ -80,6 +80,7 @@ impl super::NetworkVectors for NetworkVectors {
             } else {
                 0
             },
+            required: Vec::new(),
             validity: validity(context)?,
         };
         Ok((

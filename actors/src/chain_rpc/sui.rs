@@ -213,6 +213,7 @@ impl SuiNode {
             sui_address_balance,
             coins,
             coin_address_balance: coin_balance,
+            required: Vec::new(),
             validity: Some(SuiValidity {
                 epoch,
                 chain_identifier: chain,

@@ -158,7 +158,7 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::Idempotency
         | KeySpace::RecordAge
         | KeySpace::NonceReservation
-        | KeySpace::RefusedNumber
+        | KeySpace::RefusedTransaction
         | KeySpace::Claim
         | KeySpace::ReservationExpiry
         | KeySpace::Batch

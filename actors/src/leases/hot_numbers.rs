@@ -1,5 +1,5 @@
 //! Which numbers of an account requests hold, and which are remembered because nodes refused the transaction that had
-//! them ([`rows::refused_numbers_name`], of these only the numbers), as it was last read under the lease of the account's vault.
+//! them ([`rows::refused_name`], of these only the numbers), as it was last read under the lease of the account's vault.
 //!
 //! Nobody else takes or frees them while the lease lasts, and what this process changes passes through
 //! [`LeaseFence`](super::LeaseFence). It is a hint: what is handed out by it is taken by a commit that demands that
@@ -27,7 +27,7 @@ const OF_ALL: usize = 200_000;
 /// What an account counts for beside its numbers.
 const ACCOUNT: usize = 10;
 
-/// See the module. Accounts are named as their rows are ([`rows::account`], [`rows::refused_numbers_name`]).
+/// See the module. Accounts are named as their rows are ([`rows::account`], [`rows::refused_name`]).
 #[derive(Default)]
 pub struct HotNumbers(Mutex<Remembered>);
 
@@ -112,10 +112,10 @@ impl HotNumbers {
             is_done: false,
         };
         for write in batch.writes() {
-            if let KeySpace::RefusedNumber = write.key.space
-                && let Some((account, ..)) = rows::split_refused_number(&write.key)
+            if let KeySpace::RefusedTransaction = write.key.space
+                && let Some((account, ..)) = rows::split_refused(&write.key)
             {
-                change.others.push(rows::refused_numbers_name(account));
+                change.others.push(rows::refused_name(account));
             }
             if write.key.space != KeySpace::NonceReservation || write.change == RowChange::Check {
                 continue;

@@ -4,7 +4,7 @@ pub mod account_queues;
 pub mod followed;
 pub mod rebroadcast;
 pub mod recipients;
-pub mod refused_numbers;
+pub mod refused;
 pub mod replacement_claim;
 pub mod replacing;
 pub mod request_store;

@@ -16,7 +16,7 @@ use crate::{
     account::ChainAccount,
     commands::command_commit::CommandCommit,
     requests::{
-        followed, refused_numbers,
+        followed, refused,
         replacement_claim::ReplacementClaim,
         reservations::{self, PassedClaim},
     },
@@ -443,7 +443,7 @@ async fn try_advance(
     if extras.may_be_kept
         && let RequestState::Broadcasting { draft, .. } = &request.state
     {
-        refused_numbers::remember(&mut batch, request, payload, draft)?;
+        refused::remember(&mut batch, request, payload, draft)?;
     }
     let expect = match *version {
         0 => Precondition::Absent,

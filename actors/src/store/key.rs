@@ -78,9 +78,9 @@ pub enum KeySpace {
     RuleChanges = 36,
     /// Request id -> what an operator did to a vault.
     Management = 37,
-    /// Network, chain id (0 without one), address, nonce, request id -> transaction that nodes refused, whose nonce was
-    /// free then.
-    RefusedNumber = 38,
+    /// Network, chain id (0 without one), address, nonce (0 where there are none), request id -> transaction that nodes
+    /// refused, and that can still come.
+    RefusedTransaction = 38,
     /// What a lease is for -> who has it. Never deleted: its version is the fencing token.
     Lease = 40,
     /// Orchestrator id -> that it is there; its version grows as long as it is.
@@ -175,7 +175,7 @@ impl KeySpace {
         Self::Awaiting,
         Self::RuleChanges,
         Self::Management,
-        Self::RefusedNumber,
+        Self::RefusedTransaction,
         Self::Lease,
         Self::Member,
         Self::NodeStatus,

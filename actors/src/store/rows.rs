@@ -88,7 +88,7 @@ impl TransactionRow {
     }
 }
 
-/// A transaction that nodes refused after they had got it, as is remembered of its number.
+/// A transaction that nodes refused after they had got it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedRow {
     /// The transaction.
@@ -106,7 +106,7 @@ pub struct LateRow {
     pub at_ms: u64,
     /// The request that failed for it, so that its client hears of it.
     pub told: RequestId,
-    /// Whether a block has it; else its number is used, and nodes do not show by what.
+    /// Whether a block has it; else nodes do not show what became of it.
     pub is_certain: bool,
 }
 
@@ -365,26 +365,27 @@ pub fn split_nonce_claim(key: &Key) -> Option<(&[u8], u64)> {
     Some((account, u64::from_be_bytes(*nonce)))
 }
 
-/// [`KeySpace::RefusedNumber`]. Its rows begin with the [`account`], and follow in the order of the numbers.
-pub fn refused_number(of: &ChainAccount, number: u64, request: RequestId) -> Key {
+/// [`KeySpace::RefusedTransaction`]. Its rows begin with the [`account`], and follow in the order of the
+/// numbers; 0 where the network has none.
+pub fn refused(of: &ChainAccount, number: u64, request: RequestId) -> Key {
     let name = account(of);
     Key::new(
-        KeySpace::RefusedNumber,
+        KeySpace::RefusedTransaction,
         &[&name, &number.to_be_bytes(), request.as_bytes()],
     )
 }
 
-/// The account of a row of [`KeySpace::RefusedNumber`], its number and its request.
-pub fn split_refused_number(key: &Key) -> Option<(&[u8], u64, RequestId)> {
+/// The account of a row of [`KeySpace::RefusedTransaction`], its number and its request.
+pub fn split_refused(key: &Key) -> Option<(&[u8], u64, RequestId)> {
     let (rest, request) = key.bytes.split_last_chunk::<16>()?;
     let (account, number) = rest.split_last_chunk::<8>()?;
     let request = RequestId::from_bytes(*request);
     Some((account, u64::from_be_bytes(*number), request))
 }
 
-/// What the refused numbers of an account are known by, apart from those that requests hold: an [`account`] ends
+/// What the refused transactions of an account are known by, apart from those that requests hold: an [`account`] ends
 /// with a 0.
-pub fn refused_numbers_name(account: &[u8]) -> Vec<u8> {
+pub fn refused_name(account: &[u8]) -> Vec<u8> {
     [account, &[1]].concat()
 }
 

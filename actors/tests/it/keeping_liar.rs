@@ -453,24 +453,46 @@ async fn a_payment_made_again__should_wait_while_another_one_has_its_refused_num
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_payment_that_was_refused_far_ahead__should_be_paid_when_it_is_made_again_alone() {
+async fn a_payment_that_was_refused_far_ahead__should_wait_when_it_is_made_again_with_another_number()
+ {
     let (anvil, world) = (Anvil::start().await, patient());
     let gateway = Anvil::start_on_all(&world, &[&honest(&anvil).await.0]).await;
     let address = anvil.wallet(&gateway).await;
     let empty = json!([address, "0x0"]);
     anvil.call("anvil_setBalance", empty).await;
-    let ahead = Kind::EvmSendNative(wire::EvmSendNative {
-        nonce: Some(40),
-        ..send_native(&address)
-    });
-    let refused = create(&gateway, ahead).await.uuid;
+    let with_nonce = |nonce| {
+        Kind::EvmSendNative(wire::EvmSendNative {
+            nonce: Some(nonce),
+            ..send_native(&address)
+        })
+    };
+    let refused = create(&gateway, with_nonce(40)).await.uuid;
     assert!(outcome(&gateway, &refused).await.error.is_some());
     let funds = json!([address, "0xde0b6b3a7640000"]);
     anvil.call("anvil_setBalance", funds).await;
+    // With the next number it could be paid twice, once the wallet gets to that of the refused one.
     let again = create(&gateway, send(&address)).await.uuid;
+    let words = "can still come with nonce 40, and 40 nonces before it are not used";
+    waits_for(&gateway, &again, words).await;
+    let named = create(&gateway, with_nonce(0)).await.uuid;
+    assert!(outcome(&gateway, &named).await.error.is_some());
+    let shown = details(&gateway, &named).await;
+    let words = format!("the same payment of request {refused} was refused with nonce 40");
+    assert!(
+        shown.failed_reason.contains(&words) && shown.failed_reason.contains("or name nonce 40"),
+        "{}",
+        shown.failed_reason
+    );
+    assert_eq!(shown.signed_transaction, "");
+    // Another amount is another payment.
+    let other = create(&gateway, other_payment(&address)).await.uuid;
+    assert_eq!(outcome(&gateway, &other).await.error, None);
+    // With its own number the chain takes one of the two.
+    let own = create(&gateway, with_nonce(40)).await.uuid;
+    assert_eq!(outcome(&gateway, &own).await.error, None);
     assert_eq!(outcome(&gateway, &again).await.error, None);
     anvil.mine(1).await;
-    assert_eq!(anvil.received().await, "0x5");
+    assert_eq!(anvil.received().await, "0xb");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -577,13 +599,13 @@ async fn a_thousand_refusals__should_not_cost_the_next_payment_a_question_each()
     world.store = Arc::clone(&store) as Arc<dyn Store>;
     let liar = Arc::new(Liar::default());
     let (gateway, address, _) = refused_by_both(&world, &anvil, &liar).await;
-    let all = Scan::prefix(KeySpace::RefusedNumber, &[], 2_000);
+    let all = Scan::prefix(KeySpace::RefusedTransaction, &[], 2_000);
     let (key, row) = store.inner.scan(&all).await.unwrap().pop().unwrap();
     let mut more = Batch::new();
     let name = key.bytes.len() - 16;
     for request in 0..1_000_u128 {
         let key = [&key.bytes[..name], &request.to_be_bytes()].concat();
-        let key = Key::new(KeySpace::RefusedNumber, &[&key]);
+        let key = Key::new(KeySpace::RefusedTransaction, &[&key]);
         more.put(key, Precondition::Absent, row.value.clone());
     }
     store.inner.commit(more).await.unwrap();

@@ -119,7 +119,9 @@ async fn the_number_of_an_expired_transaction__should_stay_with_another_one_that
         let Kind::AptosSendNative(payment) = pay_aptos(&address) else {
             unreachable!()
         };
+        // Not the payment that was refused, which would have to have that one's number.
         let longer = Kind::AptosSendNative(wire::AptosSendNative {
+            value: "6".into(),
             sequence_number: Some(1),
             expiration_timestamp_secs: Some(world.clock_ms() / 1_000 + 3_000),
             ..payment
@@ -390,7 +392,7 @@ fn envelope_of_another(address: &str, sequence: u64, ends_s: u64) -> String {
 async fn a_refused_envelope_of_another_source__should_not_be_a_number_of_the_wallet() {
     let it = Numbered::start(Network::Stellar, World::new()).await;
     it.chain.refuses_all.store(true, Ordering::SeqCst);
-    let all = Scan::prefix(KeySpace::RefusedNumber, &[], 10);
+    let all = Scan::prefix(KeySpace::RefusedTransaction, &[], 10);
     let remembered = async || it.world.store.scan(&all).await.unwrap().len();
     let ends_s = it.world.clock_ms() / 1_000 + 300;
     let theirs = Kind::StellarSendCustom(wire::StellarSendCustom {

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -39,11 +39,18 @@ pub struct SuiDouble {
     pub handed: Mutex<BTreeSet<String>>,
     /// Transactions that wanted a coin in a version that is no more.
     pub conflicts: AtomicUsize,
+    /// It refuses what it gets, and keeps it.
+    pub refuses: AtomicBool,
+    pub kept: Mutex<Vec<BroadcastRequest>>,
 }
 
 fn digest(object: &str, version: u64) -> String {
     let digest = Sha256::digest(format!("{object} {version}"));
     bs58::encode(digest).into_string()
+}
+
+fn id(number: u8) -> String {
+    format!("0x{}", hex::encode([number; 32]))
 }
 
 impl SuiDouble {
@@ -53,11 +60,20 @@ impl SuiDouble {
 
     /// Gives this many coins to every address.
     pub fn fund(&self, count: u8, balance: u64) {
-        let coins = (1..=count).map(|number| {
-            let id = format!("0x{}", hex::encode([number; 32]));
-            (id, (1, balance))
-        });
+        let coins = (1..=count).map(|number| (id(number), (1, balance)));
         self.coins.lock().unwrap().extend(coins);
+    }
+
+    /// Gives every address another coin.
+    pub fn add(&self, number: u8, balance: u64) {
+        self.coins.lock().unwrap().insert(id(number), (1, balance));
+    }
+
+    /// The balance of a coin in its first version.
+    pub fn balance_of(&self, number: u8) -> Option<u64> {
+        let coins = self.coins.lock().unwrap();
+        let (version, balance) = coins.get(&id(number)).copied()?;
+        (version == 1).then_some(balance)
     }
 
     pub fn executed(&self) -> usize {
@@ -88,6 +104,7 @@ impl ChainClient for SuiDouble {
             sui_address_balance: 0,
             coins: Vec::new(),
             coin_address_balance: 0,
+            required: Vec::new(),
             validity: Some(SuiValidity {
                 epoch: 1,
                 chain_identifier: digest("chain", 0),
@@ -105,6 +122,13 @@ impl ChainClient for SuiDouble {
             .insert(signed.transaction.clone());
         if self.done.lock().unwrap().contains(&signed.tx_hash) {
             return BroadcastOutcome::Accepted;
+        }
+        if self.refuses.load(Ordering::SeqCst) {
+            self.kept.lock().unwrap().push(broadcast_request.clone());
+            return BroadcastOutcome::Refused(ChainRefusal {
+                reason: "the sender cannot pay".into(),
+                code: ExecuteCode::InsufficientFunds,
+            });
         }
         let signed: serde_json::Value = serde_json::from_str(&signed.transaction).unwrap();
         let bytes = STANDARD.decode(signed["txBytes"].as_str().unwrap());
@@ -144,7 +168,14 @@ impl ChainClient for SuiDouble {
         transactions: &[TrackedTransaction],
         _now_ms: u64,
     ) -> Vec<Result<TransactionSighting, ChainError>> {
-        transactions.iter().map(|_| Ok(FINAL)).collect()
+        // What it never had is nowhere.
+        let (done, handed) = (self.done.lock().unwrap(), self.kept.lock().unwrap());
+        let is_kept = |hash: &str| handed.iter().any(|kept| kept.signed.tx_hash == hash);
+        let sighted = |one: &TrackedTransaction| match one.signed.tx_hash.as_str() {
+            hash if is_kept(hash) && !done.contains(hash) => TransactionSighting::Missing,
+            _ => FINAL,
+        };
+        transactions.iter().map(|one| Ok(sighted(one))).collect()
     }
 
     async fn balance(&self, _address: &str, _token: Option<&str>) -> Result<String, ChainError> {

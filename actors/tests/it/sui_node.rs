@@ -346,6 +346,7 @@ fn signed(outside: bool) -> Signed {
         sui_address_balance: if outside { 10_000 } else { 0 },
         coins: vec![],
         coin_address_balance: 0,
+        required: Vec::new(),
         validity: Some(SuiValidity {
             epoch: EPOCH,
             chain_identifier: LOCALNET.into(),
@@ -436,6 +437,7 @@ async fn facts__should_be_what_the_node_says() {
         sui_address_balance: 7,
         coins: vec![coin(COIN.into(), 3, 30, Some(origin))],
         coin_address_balance: 3,
+        required: Vec::new(),
         validity: Some(SuiValidity {
             epoch: EPOCH,
             chain_identifier: LOCALNET.into(),

@@ -47,6 +47,10 @@ pub struct UtxoDouble {
     /// Two different transactions wanted one output.
     pub conflicts: AtomicUsize,
     pub refuse: AtomicBool,
+    /// The hashes of what it has refused so.
+    refused: Mutex<BTreeSet<String>>,
+    /// No block has what was sent.
+    pub unmined: AtomicBool,
     /// What was made by transactions that others have replaced is offered for longer, as by nodes that are behind.
     pub behind: AtomicBool,
     gone: Mutex<BTreeMap<OutPoint, (ScriptBuf, u64)>>,
@@ -192,6 +196,8 @@ impl ChainClient for UtxoDouble {
             })
         };
         if self.refuse.load(Ordering::SeqCst) {
+            let hash = handed.tx_hash.clone();
+            self.refused.lock().unwrap().insert(hash);
             return refusal("min relay fee not met");
         }
         let mut unspent = self.unspent.lock().unwrap();
@@ -232,15 +238,15 @@ impl ChainClient for UtxoDouble {
         transactions: &[TrackedTransaction],
         _now_ms: u64,
     ) -> Vec<Result<TransactionSighting, ChainError>> {
-        let lost = self.lost.load(Ordering::SeqCst);
-        let sighted = || {
-            if lost {
-                TransactionSighting::Missing
-            } else {
-                FINAL
-            }
+        let (sent, refused) = (self.sent.lock().unwrap(), self.refused.lock().unwrap());
+        let is_sent = |hash: &str| sent.iter().any(|txid| txid.to_string() == hash);
+        let sighted = |one: &TrackedTransaction| match one.signed.tx_hash.as_str() {
+            _ if self.lost.load(Ordering::SeqCst) => TransactionSighting::Missing,
+            hash if refused.contains(hash) && !is_sent(hash) => TransactionSighting::Missing,
+            _ if self.unmined.load(Ordering::SeqCst) => TransactionSighting::Waiting,
+            _ => FINAL,
         };
-        transactions.iter().map(|_| Ok(sighted())).collect()
+        transactions.iter().map(|one| Ok(sighted(one))).collect()
     }
 
     async fn balance(&self, address: &str, _token: Option<&str>) -> Result<String, ChainError> {

@@ -83,6 +83,16 @@ pub trait DynNetworkRules: Sync {
     /// As there.
     fn with_next_number(&self, chain_data: ChainData, number: u64) -> Result<ChainData, Fault>;
 
+    /// See [`NetworkRules::with_inputs`]: as it is also for chain data of other networks.
+    ///
+    /// # Errors
+    /// As there.
+    fn with_inputs(
+        &self,
+        chain_data: ChainData,
+        inputs: &BTreeSet<Resource>,
+    ) -> Result<ChainData, Fault>;
+
     /// See [`NetworkRules::outbid`].
     ///
     /// # Errors
@@ -159,6 +169,12 @@ pub trait DynNetworkRules: Sync {
     /// As there.
     fn sent_inputs(&self, signed: &Signed) -> Result<Vec<Resource>, Fault>;
 
+    /// See [`NetworkRules::exclusive_inputs`].
+    ///
+    /// # Errors
+    /// As there.
+    fn exclusive_inputs(&self, signed: &Signed) -> Result<Vec<Resource>, Fault>;
+
     /// See [`NetworkRules::sent_outputs`].
     ///
     /// # Errors
@@ -231,6 +247,15 @@ pub trait DynNetworkRules: Sync {
     /// # Errors
     /// As there.
     fn valid_until(&self, signed: &Signed) -> Result<Option<ChainMoment>, Fault>;
+
+    /// See [`NetworkRules::longest_life_ms`].
+    ///
+    /// # Errors
+    /// As there.
+    fn longest_life_ms(&self, signed: &Signed) -> Result<Option<u64>, Fault>;
+
+    /// See [`NetworkRules::IS_NUMBERED`].
+    fn is_numbered(&self) -> bool;
 }
 
 impl<R> DynNetworkRules for R
@@ -298,6 +323,17 @@ where
     fn with_next_number(&self, chain_data: ChainData, number: u64) -> Result<ChainData, Fault> {
         match R::ChainData::of(&chain_data) {
             Some(own) => Ok(NetworkRules::with_next_number(self, own.clone(), number)?.into()),
+            None => Ok(chain_data),
+        }
+    }
+
+    fn with_inputs(
+        &self,
+        chain_data: ChainData,
+        inputs: &BTreeSet<Resource>,
+    ) -> Result<ChainData, Fault> {
+        match R::ChainData::of(&chain_data) {
+            Some(own) => Ok(NetworkRules::with_inputs(self, own.clone(), inputs)?.into()),
             None => Ok(chain_data),
         }
     }
@@ -398,6 +434,10 @@ where
 
     fn sent_inputs(&self, signed: &Signed) -> Result<Vec<Resource>, Fault> {
         NetworkRules::sent_inputs(self, signed)
+    }
+
+    fn exclusive_inputs(&self, signed: &Signed) -> Result<Vec<Resource>, Fault> {
+        NetworkRules::exclusive_inputs(self, signed)
     }
 
     fn sent_outputs(&self, signed: &Signed) -> Result<Vec<Resource>, Fault> {
@@ -512,6 +552,14 @@ where
 
     fn valid_until(&self, signed: &Signed) -> Result<Option<ChainMoment>, Fault> {
         NetworkRules::valid_until(self, signed)
+    }
+
+    fn longest_life_ms(&self, signed: &Signed) -> Result<Option<u64>, Fault> {
+        NetworkRules::longest_life_ms(self, signed)
+    }
+
+    fn is_numbered(&self) -> bool {
+        R::IS_NUMBERED
     }
 }
 

@@ -164,6 +164,9 @@ pub trait NetworkRules: Sync {
     const PRICE_UNIT: &'static str = "";
     /// Whether the hash of a transaction is the same whatever its signatures are.
     const HASH_BEFORE_SIGNING: bool = false;
+    /// Whether the transactions of an account have numbers that follow each other: of two with one number the chain
+    /// takes one.
+    const IS_NUMBERED: bool = false;
     /// How long a transaction may wait for a block before it is listed as stuck, in milliseconds.
     const PATIENCE_MS: u64 = 600_000;
     /// How long a transaction may be in a block before it is final, before it is listed as stuck, in milliseconds: far
@@ -271,6 +274,20 @@ pub trait NetworkRules: Sync {
         Ok(chain_data)
     }
 
+    /// The same chain data where the transaction spends these of the outputs or objects that nodes offered, whatever
+    /// else it spends.
+    /// As it is, unless the network says otherwise: its transactions spend none.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when they are not named as the network names them.
+    fn with_inputs(
+        &self,
+        chain_data: Self::ChainData,
+        _inputs: &BTreeSet<Resource>,
+    ) -> Result<Self::ChainData, Fault> {
+        Ok(chain_data)
+    }
+
     /// The outputs or objects that the node offered: what others hold of them can be looked up at
     /// once. Empty when it offered none.
     /// None, unless the network says otherwise.
@@ -344,6 +361,16 @@ pub trait NetworkRules: Sync {
     /// [`crate::fault::Class::Bug`] when it cannot be read.
     fn sent_inputs(&self, _signed: &Signed) -> Result<Vec<Resource>, Fault> {
         Ok(Vec::new())
+    }
+
+    /// The outputs or objects that a transaction of this module uses up for certain: of two that use up one of them the
+    /// chain takes one.
+    /// Those of [`NetworkRules::sent_inputs`], unless the network says otherwise.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when it cannot be read.
+    fn exclusive_inputs(&self, signed: &Signed) -> Result<Vec<Resource>, Fault> {
+        self.sent_inputs(signed)
     }
 
     /// The outputs that a transaction of this module makes and others of the same wallet can spend before a block has
@@ -472,11 +499,30 @@ pub trait NetworkRules: Sync {
     fn valid_until(&self, _signed: &Signed) -> Result<Option<ChainMoment>, Fault> {
         Ok(None)
     }
+
+    /// For how long after it was built a block can have a signed transaction at most, in milliseconds, however slow the
+    /// chain is. `None`: until what it uses is used otherwise.
+    /// For ever, unless the network says otherwise.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when it is not what [`NetworkRules::assemble`] made.
+    fn longest_life_ms(&self, _signed: &Signed) -> Result<Option<u64>, Fault> {
+        Ok(None)
+    }
 }
 
 /// The fault of a network's `build` whose facts are missing or of another network.
 pub(crate) fn unexpected_chain_data() -> Fault {
     Fault::bug("the chain data does not match the queries")
+}
+
+/// The names of outputs or objects among what is used up.
+pub(super) fn objects(resources: &BTreeSet<Resource>) -> Vec<String> {
+    let name = |resource: &Resource| match resource {
+        Resource::Object(name) => Some(name.clone()),
+        Resource::Nonce(_) | Resource::TxHash(_) => None,
+    };
+    resources.iter().filter_map(name).collect()
 }
 
 /// The lowest nonce or sequence number from `floor` up that is not taken.

@@ -532,7 +532,7 @@ impl RequestState {
                 // What it would have used goes to other requests: what takes it on the chain is
                 // then also what makes this transaction void for ever. A node that has lied has the bytes, so the
                 // next request of the account has to get this number, whatever that node offers
-                // (`requests/refused_numbers.rs` of the orchestrator).
+                // (`requests/refused/` of the orchestrator).
                 claim = Some(ReservationChange::Free(Box::new(draft)));
                 RequestState::Failed {
                     reason,

@@ -646,6 +646,7 @@ fn priced(network: Network, chain_id: u64, price: u64) -> (SigningOrder, Payload
                 sui_address_balance: 0,
                 coins: Vec::new(),
                 coin_address_balance: 0,
+                required: Vec::new(),
                 validity: None,
             }),
         ),

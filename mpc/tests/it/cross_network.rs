@@ -187,6 +187,7 @@ fn payment(root: &RootKey, vault: VaultId, network: Network) -> SigningOrder {
                 sui_address_balance: 0,
                 coins: Vec::new(),
                 coin_address_balance: 0,
+                required: Vec::new(),
                 validity: None,
             }),
         ),

@@ -21,7 +21,7 @@ use crate::{
     port::SigningAttempt,
     requests::{
         followed, rebroadcast, recipients,
-        refused_numbers::{self, Demand, NextRequest, NumberBlocker},
+        refused::{self, Demand, NextRequest, RepeatBlocker},
         replacing,
         request_store::StoredRequest,
         simulations, tx_builder,
@@ -89,6 +89,8 @@ impl SigningState {
                 });
                 let vault = self.vault.clone();
                 let id = request.id;
+                // It is in the chain instead of what it replaces, whatever else was refused.
+                let is_replacement = request.replaces.is_some();
                 let (network, checked) = (request.network, payload.clone());
                 let account = ChainAccount::of(request, payload);
                 let public_key = request.public_key.clone();
@@ -126,6 +128,19 @@ impl SigningState {
                             ChainError::Unknown("no node is configured for this chain".into()),
                         )));
                     };
+                    let next = NextRequest {
+                        request: id,
+                        payload: &checked,
+                        account: &account,
+                    };
+                    let earlier = match is_replacement {
+                        true => Ok(Vec::new()),
+                        false => refused::still_open(&services, &*client, &next).await,
+                    };
+                    let earlier = match earlier {
+                        Ok(earlier) => earlier,
+                        Err(blocker) => return not_now(blocker),
+                    };
                     let mut chain_data = client.chain_data(&queries, services.now_ms()).await;
                     // Only who names a number or outputs can want to replace what has them.
                     let named = network.rules().named_inputs(&checked);
@@ -143,6 +158,23 @@ impl SigningState {
                             }
                         }
                     }
+                    let mut demanded = Vec::new();
+                    if let (Ok(found), false) = (chain_data.as_mut(), earlier.is_empty()) {
+                        let required =
+                            refused::required_inputs(&services, &*client, &next, &earlier, found);
+                        let required = match required.await {
+                            Ok(required) => required,
+                            Err(blocker) => return not_now(blocker),
+                        };
+                        let data = std::mem::replace(found, ChainData::Nothing);
+                        match network.rules().with_inputs(data, &required) {
+                            Ok(data) => *found = data,
+                            Err(fault) => {
+                                return Msg::ChainDataArrived(Err(BuildBlocker::Wrong(fault)));
+                            }
+                        }
+                        demanded.extend(required);
+                    }
                     let problem = chain_data.as_ref().ok().and_then(|chain_data| {
                         services.chains.price_problem(network, &checked, chain_data)
                     });
@@ -151,7 +183,27 @@ impl SigningState {
                     }
                     Msg::ChainDataArrived(match (chain_data, ask) {
                         (Err(error), _) => Err(BuildBlocker::Chain(error)),
-                        (Ok(chain_data), None) => Ok(chain_data),
+                        (Ok(chain_data), None) => {
+                            let uses = || {
+                                tx_builder::candidate_inputs(
+                                    network,
+                                    &checked,
+                                    &chain_data,
+                                    &public_key,
+                                )
+                            };
+                            let checked_number = match is_replacement {
+                                true => Ok(()),
+                                false => {
+                                    refused::check_named_number(&services, &*client, &next, uses)
+                                        .await
+                                }
+                            };
+                            match checked_number {
+                                Ok(()) => Ok(chain_data),
+                                Err(blocker) => return not_now(blocker),
+                            }
+                        }
                         (Ok(mut chain_data), Some((account_queue, public_key, payload))) => {
                             let mut candidate_inputs = tx_builder::candidate_inputs(
                                 account_queue.network,
@@ -161,22 +213,12 @@ impl SigningState {
                             );
                             // Whatever has these is to be replaced, and not to be sent again.
                             candidate_inputs.retain(|resource| !named.contains(resource));
-                            let next = NextRequest {
-                                request: id,
-                                payload: &payload,
-                                account: &account_queue,
-                            };
-                            let number = refused_numbers::next_number(
-                                &services,
-                                &*client,
-                                &next,
-                                &candidate_inputs,
-                            );
-                            let mut demanded = None;
+                            let number =
+                                refused::next_number(&services, &*client, &next, &candidate_inputs);
                             match number.await {
                                 Ok(None) => {}
                                 Ok(Some(Demand { number, is_own })) => {
-                                    demanded = is_own.then_some(Resource::Nonce(number));
+                                    demanded.extend(is_own.then_some(Resource::Nonce(number)));
                                     candidate_inputs = vec![Resource::Nonce(number)];
                                     let rules = network.rules();
                                     match rules.with_next_number(chain_data, number) {
@@ -187,13 +229,7 @@ impl SigningState {
                                         }
                                     }
                                 }
-                                Err(NumberBlocker::Wait(reason)) => {
-                                    return Msg::ChainDataArrived(Err(BuildBlocker::Taken(reason)));
-                                }
-                                Err(NumberBlocker::PaidBefore(reason)) => {
-                                    let fault = Fault::new(Class::Invalid, reason);
-                                    return Msg::ChainDataArrived(Err(BuildBlocker::Wrong(fault)));
-                                }
+                                Err(blocker) => return not_now(blocker),
                             }
                             let found = rebroadcast::rebroadcast_dropped(
                                 &services,
@@ -392,6 +428,14 @@ impl SigningState {
         }
         Ok(())
     }
+}
+
+/// What comes of a request that may not be built while, or because, the same payment was refused.
+fn not_now(blocker: RepeatBlocker) -> Msg {
+    Msg::ChainDataArrived(Err(match blocker {
+        RepeatBlocker::Wait(reason) => BuildBlocker::Repeated(reason),
+        RepeatBlocker::Refuse(reason) => BuildBlocker::Wrong(Fault::new(Class::Invalid, reason)),
+    }))
 }
 
 /// What a try comes to that came to no node.

@@ -95,6 +95,8 @@ pub enum BuildBlocker {
     Chain(ChainError),
     /// Other requests hold what there is; in words for people.
     Taken(String),
+    /// The same payment was refused, and can still come; in words for people.
+    Repeated(String),
     /// Earlier ones of its account were not taken up again yet: until then its time does not run.
     Behind,
     /// Its time was over before the nodes came to it.
@@ -349,6 +351,9 @@ impl Actor for SigningActor {
                 let reason = BEHIND.to_owned();
                 live.retry_build(&myself, reason, MAX_CONTENDED_TRIES)
                     .await?;
+            }
+            Msg::ChainDataArrived(Err(BuildBlocker::Repeated(reason))) => {
+                live.wait_for_refused(&myself, reason).await?;
             }
             Msg::ChainDataArrived(Err(
                 BuildBlocker::Taken(reason) | BuildBlocker::Price(reason),

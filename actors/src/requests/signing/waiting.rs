@@ -75,6 +75,23 @@ impl SigningState {
         self.note_delay(reason).await
     }
 
+    /// The same payment was refused, and can still come: gets new time, as it only waits for that, and asks again later.
+    /// What nodes refused ends within minutes on most networks.
+    pub(super) async fn wait_for_refused(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        reason: String,
+    ) -> Result<(), Fault> {
+        if let RequestState::Preparing { deadline_ms, .. } = self.stored()?.request.state {
+            let deadline_ms = deadline_ms.max(self.extended_deadline_ms);
+            let left_ms = deadline_ms.saturating_sub(self.services.now_ms());
+            if left_ms < self.services.settings.signing_deadline_ms / 4 && self.may_wait_on() {
+                self.extended_deadline_ms = self.fresh_deadline_ms();
+            }
+        }
+        self.retry_build(myself, reason, MAX_CONTENDED_TRIES).await
+    }
+
     /// Nobody knows whether a node took the transaction: sends it again, soon at first, and then when the nodes
     /// say that none has it.
     pub(super) async fn retry_broadcast(

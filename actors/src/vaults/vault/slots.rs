@@ -31,8 +31,8 @@ pub struct SlotRequest {
     pub public_key: Vec<u8>,
     /// What the chain said.
     pub chain_data: ChainData,
-    /// What it has to get, or wait for.
-    pub demanded: Option<Resource>,
+    /// What it has to get, all of it, or wait for.
+    pub demanded: Vec<Resource>,
     /// Where the facts go that it may build on.
     pub reply: RpcReplyPort<Result<ChainData, BuildBlocker>>,
 }
@@ -139,13 +139,13 @@ impl VaultState {
             };
             let unsigned = chain.build(payload, &chain_data, public_key)?;
             let reservations = chain.reservations(payload, &unsigned)?;
-            if let Some(demanded) = wanted.demanded.as_ref()
-                && !reservations.contains(demanded)
-            {
+            let mut demanded = wanted.demanded.iter();
+            if let Some(demanded) = demanded.find(|it| !reservations.contains(it)) {
                 let holder = reserved.get(demanded);
                 let reason = holder.map(|it| reservations::describe_holder(demanded, *it));
                 return Ok(SlotOutcome::Wait(reason.unwrap_or_else(|| {
-                    "the nonce that the same payment was refused with is in use".to_owned()
+                    "the nonce that the same payment was refused with, or what it spends, is in use"
+                        .to_owned()
                 })));
             }
             let mut held = reservations::held(&self.services, account, &reservations).await?;

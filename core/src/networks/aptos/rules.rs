@@ -43,6 +43,7 @@ impl NetworkRules for Aptos {
     type ChainData = ChainData;
 
     const NETWORK: Network = Network::Aptos;
+    const IS_NUMBERED: bool = true;
     /// 1 APT.
     const DEFAULT_MOST_FEE: u64 = 100_000_000;
     const PRICE_UNIT: &'static str = "octa per unit of gas";

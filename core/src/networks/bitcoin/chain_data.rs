@@ -31,6 +31,9 @@ pub struct ChainData {
     /// The transactions in the mempool whose place the transaction would take, where a level was asked
     /// for; `None` when there are none.
     pub replaced: Option<ReplacedFees>,
+    /// Those of the outputs, as `txid:vout`, that the transaction spends whatever else it spends: the orchestrator
+    /// says so, where the chain must not take another transaction that spends one of them as well.
+    pub required: Vec<String>,
 }
 
 /// Transactions that a block must have before another one.

@@ -19,7 +19,7 @@ use crate::{
         network::Network,
         rules::{
             Allocation, NetworkRules, Replacement, Resource, Signed, SigningInput, Unsigned,
-            unexpected_chain_data,
+            objects, unexpected_chain_data,
         },
     },
     signature::{Curve, Signature},
@@ -104,6 +104,17 @@ impl NetworkRules for Bitcoin {
         }
         // `build` says what is missing.
         Ok(Allocation::ChainData(chain_data))
+    }
+
+    fn with_inputs(
+        &self,
+        chain_data: ChainData,
+        inputs: &BTreeSet<Resource>,
+    ) -> Result<ChainData, Fault> {
+        Ok(ChainData {
+            required: objects(inputs),
+            ..chain_data
+        })
     }
 
     fn candidate_inputs(&self, chain_data: &ChainData) -> Result<Vec<Resource>, Fault> {

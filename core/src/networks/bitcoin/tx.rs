@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     fault::{ExecuteCode, Fault},
-    networks::rules::{Signed, unexpected_chain_data},
+    networks::rules::Signed,
     signature::Signature,
 };
 
@@ -36,6 +36,8 @@ pub(super) struct SpendableOutput {
     pub(super) outpoint: OutPoint,
     /// satoshi.
     pub(super) value: u64,
+    /// See [`ChainData::required`].
+    pub(super) is_required: bool,
 }
 
 impl From<&SpendableOutput> for UnspentOutput {
@@ -54,6 +56,10 @@ pub(super) fn coins(chain_data: &ChainData) -> Result<Vec<SpendableOutput>, Faul
     let mut seen = BTreeSet::new();
     let mut sum: u64 = 0;
     let mut coins = Vec::with_capacity(chain_data.outputs.len());
+    let required = chain_data.required.iter().map(|name| name.parse());
+    let required: BTreeSet<OutPoint> = required
+        .collect::<Result<_, _>>()
+        .map_err(|_| Fault::bug("a required output is not named as txid:vout"))?;
     for UnspentOutput { txid, vout, value } in &chain_data.outputs {
         let txid: Txid = txid
             .parse()
@@ -66,6 +72,7 @@ pub(super) fn coins(chain_data: &ChainData) -> Result<Vec<SpendableOutput>, Faul
         coins.push(SpendableOutput {
             outpoint,
             value: *value,
+            is_required: required.contains(&outpoint),
         });
     }
     if sum > Amount::MAX_MONEY.to_sat() {
@@ -99,7 +106,7 @@ impl CoinSelection {
     }
 }
 
-/// All coins that the payload names, and the smallest number of the first others that pays for amounts and fee
+/// All coins that the payload names or that are required, and the smallest number of the first others that pays for amounts and fee
 /// without change. Change is what is left of them, if its own output can be paid for and is not dust.
 pub(super) fn choose(
     payload: &BitcoinPayload,
@@ -111,29 +118,26 @@ pub(super) fn choose(
     let (wanted_coins, others): (Vec<SpendableOutput>, Vec<SpendableOutput>) = coins
         .iter()
         .copied()
-        .partition(|coin| named.contains(&coin.outpoint));
-    if wanted_coins.len() < named.len() {
-        let is_missing = |outpoint: &OutPoint| coins.iter().all(|coin| coin.outpoint != *outpoint);
-        let missing = payment.inputs.iter().position(is_missing);
-        return Err(match missing {
-            Some(index) => Fault::field(
-                format_args!("inputs[{index}]"),
-                "is not an output of the wallet that can be spent",
-            ),
-            None => unexpected_chain_data(),
-        });
+        .partition(|coin| coin.is_required || named.contains(&coin.outpoint));
+    let is_missing = |outpoint: &OutPoint| coins.iter().all(|coin| coin.outpoint != *outpoint);
+    if let Some(index) = payment.inputs.iter().position(is_missing) {
+        return Err(Fault::field(
+            format_args!("inputs[{index}]"),
+            "is not an output of the wallet that can be spent",
+        ));
     }
     let wants = |inputs, change| {
         let fee = tariff.fee(inputs, change);
         payment.amount().saturating_add(fee)
     };
     let short = |problem: String| Fault::field(payload.amount_field(), problem);
-    let (mut sum, mut wanted) = (0, wants(named.len().max(1), false));
+    let least = wanted_coins.len();
+    let (mut sum, mut wanted) = (0, wants(least.max(1), false));
     let in_order = wanted_coins.iter().chain(&others).copied();
     for (count, coin) in (1..).zip(in_order.clone()) {
         // The sum of all is at most 21 million bitcoin.
         sum += coin.value;
-        if count < named.len() {
+        if count < least {
             continue;
         }
         wanted = wants(count, false);

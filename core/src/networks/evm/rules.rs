@@ -36,6 +36,7 @@ impl NetworkRules for Evm {
     type ChainData = ChainData;
 
     const NETWORK: Network = Network::Evm;
+    const IS_NUMBERED: bool = true;
     /// 0.1 of the coin.
     const DEFAULT_MOST_FEE: u64 = 100_000_000_000_000_000;
     const PRICE_UNIT: &'static str = "wei per unit of gas";

@@ -9,6 +9,7 @@ use super::{
     address::parse_key,
     chain_data::{ChainData, ComputeQueries, Queries},
     cost, effect,
+    lifetime::TransactionLifetime,
     payload::{SolanaCustom, SolanaPayload},
     token::TokenQueries,
     transfer::{field_key, input, send_native, send_token},
@@ -23,6 +24,9 @@ use crate::{
     },
     signature::Signature,
 };
+
+/// 150 slots, of up to a second each, in milliseconds.
+const BLOCKHASH_LIFE_MS: u64 = 150_000;
 
 /// The Solana rules.
 pub struct Solana;
@@ -194,6 +198,22 @@ impl NetworkRules for Solana {
             transaction: texts.join(SEPARATOR),
             tx_hash: hashes.join(SEPARATOR),
         })
+    }
+
+    /// That of its blockhash; that of a durable nonce has no end.
+    fn longest_life_ms(&self, signed: &Signed) -> Result<Option<u64>, Fault> {
+        let unreadable = || Fault::bug("the signed transaction cannot be read");
+        let mut lives = Vec::new();
+        for (text, _) in each(signed).ok_or_else(unreadable)? {
+            let bytes = STANDARD.decode(text).map_err(Fault::bug)?;
+            let parsed = WireTransaction::parse(&bytes).map_err(Fault::bug)?;
+            lives.push(match TransactionLifetime::of(&parsed) {
+                TransactionLifetime::Blockhash(_) => Some(BLOCKHASH_LIFE_MS),
+                TransactionLifetime::Nonce(_) => None,
+            });
+        }
+        let all = lives.into_iter().collect::<Option<Vec<_>>>();
+        Ok(all.and_then(|all| all.into_iter().max()))
     }
 }
 

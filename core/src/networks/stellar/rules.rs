@@ -40,6 +40,7 @@ impl NetworkRules for Stellar {
     type ChainData = ChainData;
 
     const NETWORK: Network = Network::Stellar;
+    const IS_NUMBERED: bool = true;
     const HASH_BEFORE_SIGNING: bool = true;
     /// 10 XLM.
     const DEFAULT_MOST_FEE: u64 = 100_000_000;

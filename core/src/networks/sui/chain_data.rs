@@ -40,6 +40,9 @@ pub struct ChainData {
     pub coins: Vec<CoinObject>,
     /// The token that lies in no coin object (SIP-58), in its smallest unit; 0 for SUI.
     pub coin_address_balance: u64,
+    /// Those of the coin objects, as `objectId:version`, that the transaction takes whatever else it takes. The
+    /// orchestrator alone uses it, to choose: what a transaction is built with has none.
+    pub required: Vec<String>,
     /// Epoch and chain, for what is paid out of address balances. A node is always asked.
     pub validity: Option<SuiValidity>,
 }

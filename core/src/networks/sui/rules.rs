@@ -16,7 +16,9 @@ use super::{
     chain_data::{ChainData, Queries, SuiValidity},
     coins::{self, CoinObject},
     payload::SuiPayload,
-    selection, tx,
+    selection,
+    sent::read_sent,
+    tx,
 };
 use crate::{
     amount::U256,
@@ -25,7 +27,7 @@ use crate::{
         network::Network,
         rules::{
             Allocation, NetworkRules, Resource, Signed, SigningInput, Unsigned, lowest_free,
-            unexpected_chain_data,
+            objects, unexpected_chain_data,
         },
     },
     signature::{Curve, Signature},
@@ -42,6 +44,9 @@ pub fn simulation(queries: &Queries, chain_data: &ChainData) -> Result<Vec<u8>, 
     let chain_data = selection::simulated(&queries.payment, chain_data);
     tx::encode(&tx::simulation(&queries.payment, &chain_data)?)
 }
+
+/// Two epochs, and a day more, in milliseconds.
+const LONGEST_LIFE_MS: u64 = 3 * 86_400_000;
 
 /// The Sui rules.
 pub struct Sui;
@@ -122,6 +127,17 @@ impl NetworkRules for Sui {
             None => Allocation::Wait(
                 "the required coins are reserved by other transactions of this wallet".into(),
             ),
+        })
+    }
+
+    fn with_inputs(
+        &self,
+        chain_data: ChainData,
+        inputs: &BTreeSet<Resource>,
+    ) -> Result<ChainData, Fault> {
+        Ok(ChainData {
+            required: objects(inputs),
+            ..chain_data
         })
     }
 
@@ -263,6 +279,18 @@ impl NetworkRules for Sui {
             transaction: text.map_err(Fault::bug)?,
             tx_hash: transaction.digest().to_base58(),
         })
+    }
+
+    fn exclusive_inputs(&self, signed: &Signed) -> Result<Vec<Resource>, Fault> {
+        let sent = read_sent(&signed.transaction)?;
+        let transaction = tx::decode(&sent.transaction).ok_or_else(unreadable)?;
+        Ok(object_resources(&transaction, true, true))
+    }
+
+    /// Its last epoch is the one after that in which it was built. An epoch takes a day, and may begin late.
+    fn longest_life_ms(&self, signed: &Signed) -> Result<Option<u64>, Fault> {
+        let sent = read_sent(&signed.transaction)?;
+        Ok(sent.last_epoch.map(|_| LONGEST_LIFE_MS))
     }
 }
 

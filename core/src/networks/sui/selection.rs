@@ -45,6 +45,7 @@ pub(super) fn choose(
     };
     chosen.sui_coins = coins;
     chosen.sui_address_balance = address_balance;
+    chosen.required = Vec::new();
     Ok(Some(chosen))
 }
 
@@ -76,7 +77,7 @@ fn tokens(payment: &SuiPayment, coins: &[CoinObject], all: &ChainData) -> Option
         true => total,
         false => total.saturating_sub(outside),
     };
-    fewest(coins, needed, usize::MAX)
+    fewest(coins, needed, usize::MAX, &all.required)
 }
 
 /// The coin objects of SUI, and what of the address balance goes with them. `None`: `coins` are not enough.
@@ -92,16 +93,19 @@ fn sui(
         // Of gas, either one pays all.
         return match outside >= budget {
             true => Some((Vec::new(), balance)),
-            false => Some((fewest(coins, budget, MAX_GAS_OBJECTS)?, balance)),
+            false => Some((
+                fewest(coins, budget, MAX_GAS_OBJECTS, &all.required)?,
+                balance,
+            )),
         };
     }
     let need = budget.saturating_add(u128::from(payment.total()));
     if sum(&richest(&all.sui_coins, MAX_GAS_OBJECTS)) >= need {
-        return Some((fewest(coins, need, MAX_GAS_OBJECTS)?, 0));
+        return Some((fewest(coins, need, MAX_GAS_OBJECTS, &all.required)?, 0));
     }
     // The address balance takes one of the places.
     let room = MAX_GAS_OBJECTS.saturating_sub(1);
-    let coins = fewest(coins, need.saturating_sub(outside), room)?;
+    let coins = fewest(coins, need.saturating_sub(outside), room, &all.required)?;
     let rest = need.saturating_sub(sum(&coins));
     Some((coins, u64::try_from(rest).ok()?))
 }
@@ -117,12 +121,25 @@ fn richest(coins: &[CoinObject], most: usize) -> Vec<CoinObject> {
     coins
 }
 
-/// As few coins as hold `need` together, and the last of them the smallest that does; in the order in which they
-/// came. `None` when `most` of them are not enough.
-fn fewest(coins: &[CoinObject], need: u128, most: usize) -> Option<Vec<CoinObject>> {
-    let sorted = richest(coins, usize::MAX);
-    let mut missing = need;
-    let mut names = BTreeSet::new();
+/// Those that are required, and as few others as hold `need` with them, the last of these the smallest that does; in the
+/// order in which they came. `None` when `most` of them are not enough.
+fn fewest(
+    coins: &[CoinObject],
+    need: u128,
+    most: usize,
+    required: &[String],
+) -> Option<Vec<CoinObject>> {
+    let is_required = |coin: &&CoinObject| {
+        let name = coin.object_resource();
+        name.is_ok_and(|name| required.contains(&name))
+    };
+    let first: Vec<_> = coins.iter().filter(is_required).collect();
+    let mut names: BTreeSet<_> = first.iter().map(|coin| &coin.object_id).collect();
+    let held = first.iter().map(|coin| u128::from(coin.balance)).sum();
+    let mut missing = need.saturating_sub(held);
+    let most = most.checked_sub(first.len())?;
+    let mut sorted = richest(coins, usize::MAX);
+    sorted.retain(|coin| !is_required(&coin));
     for (index, coin) in sorted.iter().take(most).enumerate() {
         if missing == 0 {
             break;

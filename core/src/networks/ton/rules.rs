@@ -43,6 +43,7 @@ impl NetworkRules for Ton {
     type ChainData = ChainData;
 
     const NETWORK: Network = Network::Ton;
+    const IS_NUMBERED: bool = true;
     /// 0.5 TON.
     const DEFAULT_MOST_FEE: u64 = 500_000_000;
     const PRICE_UNIT: &'static str = "nanoton per unit of gas";

@@ -165,6 +165,11 @@ impl NetworkRules for Tron {
     fn valid_until(&self, signed: &Signed) -> Result<Option<ChainMoment>, Fault> {
         Ok(Some(ChainMoment::at_ms(tx::expires_ms(signed)?)))
     }
+
+    /// Nodes take none that expires later.
+    fn longest_life_ms(&self, _signed: &Signed) -> Result<Option<u64>, Fault> {
+        Ok(Some(86_400_000))
+    }
 }
 
 #[cfg(test)]

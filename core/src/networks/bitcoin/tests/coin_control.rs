@@ -424,6 +424,7 @@ proptest! {
             fee_rate: Some(rate),
             ancestors: ancestors.map(|(vsize, fees)| Ancestors { vsize: vsize.into(), fees: fees.into() }),
             replaced: replaced.map(|(fees, rate)| ReplacedFees { fees: fees.into(), rate: rate.into() }),
+            required: Vec::new(),
         };
         let chain_data = networks::ChainData::Bitcoin(facts.clone());
         let Ok(_) = build(&payload, &chain_data) else { return Ok(()) };
@@ -449,4 +450,35 @@ proptest! {
             prop_assert_eq!(build(&payload, &settled), build(&payload, &chain_data));
         }
     }
+}
+
+#[test]
+fn required_outputs__should_be_spent_whatever_else_is() {
+    let coins = unspent(&[5_000, 60_000, 200_000]);
+    let object = |coin: &UnspentOutput| Resource::Object(format!("{}:{}", coin.txid, coin.vout));
+    let required = |coin: &UnspentOutput| {
+        let inputs = BTreeSet::from([object(coin)]);
+        BITCOIN.with_inputs(said(&coins, |_| ()), &inputs).unwrap()
+    };
+    // It pays 50,000.
+    let payload = fixed(&[], 1);
+    assert_eq!(spent(&payload, &said(&coins, |_| ())), [200_000]);
+    assert_eq!(spent(&payload, &required(&coins[1])), [60_000]);
+    assert_eq!(spent(&payload, &required(&coins[0])), [5_000, 200_000]);
+    // Beside what the client names.
+    let both = spent(&fixed(&[&coins[0]], 1), &required(&coins[1]));
+    assert_eq!(both, [60_000, 5_000]);
+    // What is chosen is what it is built with. One that another one holds is not taken, which the orchestrator sees.
+    let chosen = |taken: &[&UnspentOutput]| {
+        let taken = taken.iter().map(|coin| object(coin)).collect();
+        match BITCOIN
+            .allocate(&payload, required(&coins[0]), &taken)
+            .unwrap()
+        {
+            Allocation::ChainData(chosen) => spent(&payload, &chosen),
+            Allocation::Wait(reason) => panic!("{reason}"),
+        }
+    };
+    assert_eq!(chosen(&[]), [5_000, 200_000]);
+    assert_eq!(chosen(&[&coins[0]]), [200_000]);
 }

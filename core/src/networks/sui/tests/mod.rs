@@ -117,6 +117,7 @@ fn chain_data(sui: &[u64], tokens: &[u64]) -> ChainData {
             .map(|(n, one)| coin(TOKEN, n, *one))
             .collect(),
         coin_address_balance: 0,
+        required: Vec::new(),
         validity: Some(SuiValidity {
             epoch: 5,
             chain_identifier: Digest::new(CHAIN).to_base58(),

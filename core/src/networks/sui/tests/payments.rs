@@ -279,6 +279,7 @@ fn simulation__should_be_the_sdks() {
         sui_address_balance: 0,
         coins: vec![coin(0x21, 3, 8, 300), coin(0x22, 4, 9, 500)],
         coin_address_balance: 0,
+        required: Vec::new(),
         validity: Some(SuiValidity {
             epoch: 1024,
             chain_identifier: Digest::new([7; 32]).to_base58(),

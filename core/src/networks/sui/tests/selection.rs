@@ -196,3 +196,40 @@ fn gas__should_be_enough_for_the_coins_that_are_merged() {
     let built = read(&build(&open, &more).unwrap());
     assert_eq!(built.gas_payment.budget, 10_000 + 5 + 2 + 3 * 10 * 10);
 }
+
+#[test]
+fn required_coins__should_be_taken_whatever_else_is() {
+    // The budget is 1,000.
+    let all = chain_data(&[5_000, 100, 9_000], &[]);
+    let requiring = |all: &ChainData, index: usize| {
+        let coin = all.sui_coins.iter().chain(&all.coins).nth(index).unwrap();
+        let object = Resource::Object(format!("{}:{}", coin.object_id, coin.version));
+        let asked = SUI_CHAIN.with_inputs(all.clone().into(), &BTreeSet::from([object]));
+        match asked.unwrap() {
+            networks::ChainData::Sui(asked) => asked,
+            other => panic!("{other:?}"),
+        }
+    };
+    for (value, index, expected) in [
+        (1, 0, vec![5_000]),
+        (1, 1, vec![5_000, 100]),
+        (1, 2, vec![9_000]),
+        (8_500, 0, vec![5_000, 9_000]),
+    ] {
+        let found = facts(&native(value), &requiring(&all, index), &[]);
+        assert_eq!(balances(&found.sui_coins), expected, "{value} {index}");
+        assert!(found.required.is_empty(), "what signers see has none");
+    }
+    let tokens = chain_data(&[5_000, 1_500], &[10, 40, 20]);
+    let found = facts(&token(1), &requiring(&tokens, 3), &[]);
+    assert_eq!(balances(&found.coins), [40]);
+    let found = facts(&token(1), &requiring(&tokens, 0), &[]);
+    assert_eq!(
+        (balances(&found.coins), balances(&found.sui_coins)),
+        (vec![10], vec![5_000])
+    );
+    // One that another one holds is not taken, which the orchestrator sees.
+    let held = Resource::Object(requiring(&all, 0).required.remove(0));
+    let found = facts(&native(1), &requiring(&all, 0), &[held]);
+    assert_eq!(balances(&found.sui_coins), [9_000]);
+}

@@ -1,0 +1,133 @@
+//! TRON, Solana and Sonic SVM in memory: a block can have a transaction for some time after it was built, and none later.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use covault_actors::chain_rpc::{
+    BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, TrackedTransaction,
+    TransactionSighting,
+};
+use covault_core::{
+    fault::ExecuteCode,
+    networks::{ChainData, Queries, solana, tron},
+    port::Clock as _,
+    testing::ShiftedClock,
+};
+
+use crate::chain_double::FINAL;
+
+/// Longer than any of its transactions can come, in milliseconds.
+pub const LIFE_MS: u64 = 200_000;
+
+/// See the module.
+pub struct TimedDouble {
+    clock: Arc<ShiftedClock>,
+    /// All that it was sent, with the time at which it came first.
+    sent: Mutex<BTreeMap<String, u64>>,
+    blocks: Mutex<BTreeSet<String>>,
+    /// It refuses what it gets, and keeps it.
+    pub refuses: AtomicBool,
+    /// Its nodes do not agree on where a transaction is.
+    pub is_blind: AtomicBool,
+}
+
+impl TimedDouble {
+    pub fn new(clock: Arc<ShiftedClock>) -> Arc<Self> {
+        Arc::new(Self {
+            clock,
+            sent: Mutex::default(),
+            blocks: Mutex::default(),
+            refuses: AtomicBool::new(false),
+            is_blind: AtomicBool::new(false),
+        })
+    }
+
+    /// The hashes of all that it was ever sent.
+    pub fn sent(&self) -> Vec<String> {
+        self.sent.lock().unwrap().keys().cloned().collect()
+    }
+
+    /// What blocks have.
+    pub fn blocks(&self) -> Vec<String> {
+        self.blocks.lock().unwrap().iter().cloned().collect()
+    }
+
+    /// A node that has kept a transaction brings it into a block. False where it is too late.
+    pub fn takes_what_it_kept(&self, hash: &str) -> bool {
+        let in_time = !self.is_over(hash);
+        if in_time {
+            self.blocks.lock().unwrap().insert(hash.to_owned());
+        }
+        in_time
+    }
+
+    fn is_over(&self, hash: &str) -> bool {
+        let sent = self.sent.lock().unwrap();
+        let since = sent.get(hash).map(|at_ms| self.clock.now_ms() - at_ms);
+        since.is_some_and(|since_ms| since_ms >= LIFE_MS - 50_000)
+    }
+}
+
+#[async_trait]
+impl ChainClient for TimedDouble {
+    async fn chain_data(&self, queries: &Queries, now_ms: u64) -> Result<ChainData, ChainError> {
+        let number = (now_ms / 1_000).to_be_bytes();
+        Ok(match queries {
+            Queries::Tron(_) => ChainData::Tron(
+                tron::Block {
+                    number: now_ms / 1_000,
+                    id: [&number[..], &[7; 24]].concat().try_into().unwrap(),
+                    timestamp_ms: now_ms,
+                }
+                .into(),
+            ),
+            Queries::Solana(_) => ChainData::Solana(solana::ChainData {
+                recent_blockhash: bs58::encode([&number[..], &[7; 24]].concat()).into_string(),
+                token: None,
+                compute: None,
+            }),
+            other => panic!("nothing is known about {other:?}"),
+        })
+    }
+
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
+        let hash = broadcast_request.signed.tx_hash.clone();
+        let mut sent = self.sent.lock().unwrap();
+        sent.entry(hash.clone()).or_insert(self.clock.now_ms());
+        if self.refuses.load(Ordering::SeqCst) {
+            return BroadcastOutcome::Refused(ChainRefusal {
+                reason: "the sender cannot pay".into(),
+                code: ExecuteCode::InsufficientFunds,
+            });
+        }
+        self.blocks.lock().unwrap().insert(hash);
+        BroadcastOutcome::Accepted
+    }
+
+    async fn sightings(
+        &self,
+        transactions: &[TrackedTransaction],
+        _now_ms: u64,
+    ) -> Vec<Result<TransactionSighting, ChainError>> {
+        let blocks = self.blocks();
+        let sight = |one: &TrackedTransaction| match &one.signed.tx_hash {
+            _ if self.is_blind.load(Ordering::SeqCst) => {
+                Err(ChainError::Unknown("the nodes do not agree".into()))
+            }
+            hash if blocks.contains(hash) => Ok(FINAL),
+            hash if self.is_over(hash) => Ok(TransactionSighting::Expired),
+            _ => Ok(TransactionSighting::Missing),
+        };
+        transactions.iter().map(sight).collect()
+    }
+
+    async fn balance(&self, _address: &str, _token: Option<&str>) -> Result<String, ChainError> {
+        Ok("0".into())
+    }
+}
