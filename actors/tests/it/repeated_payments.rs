@@ -13,7 +13,7 @@ use covault_actors::{
     store::{KeySpace, Scan},
 };
 use covault_core::{
-    networks::{ChainData, Network, Signed},
+    networks::{ChainData, Network, Payload, Signed, WireKind},
     schema::wire::{
         self, NetworkType, create_signing_request_request::Type as Kind, signing_request,
         transaction_state::Status,
@@ -477,4 +477,15 @@ async fn a_payment_that_bitcoin_nodes_refuse__should_be_paid_once_when_it_is_mad
         let found = node.call("scantxoutset", wanted).await;
         assert_eq!(found["total_amount"], json!(0.004), "paid once: {found}");
     }
+}
+
+/// Two of them cost a fee and no payment: none waits for an earlier one that was refused.
+#[test]
+fn what_fills_a_gap__should_be_known_by_what_it_is() {
+    let from = "0x00000000000000000000000000000000000000bb";
+    let payload = Payload::parse(&WireKind::EvmSendNative(send_native(from))).unwrap();
+    let rules = Network::Evm.rules();
+    let filler = rules.gap_filler(&payload).unwrap();
+    assert_ne!(filler, payload);
+    assert_eq!(rules.gap_filler(&filler), Some(filler));
 }

@@ -199,6 +199,11 @@ fn is_same(
 }
 
 fn pays_the_same(next: &NextRequest<'_>, earlier: &SigningRequest) -> bool {
+    // What only uses a number up pays nobody.
+    let rules = next.account.network.rules();
+    if rules.gap_filler(next.payload).as_ref() == Some(next.payload) {
+        return false;
+    }
     let payload = match Payload::decode(&earlier.payload) {
         Ok(payload) => payload,
         Err(error) => {

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     chain_rpc::{
-        ChainClient, TrackedTransaction, TransactionSighting, next_number_of_witnesses,
+        ChainClient, ChainError, TrackedTransaction, TransactionSighting, next_number_of_witnesses,
         sightings_of_witnesses,
     },
     requests::reservations,
@@ -93,9 +93,7 @@ pub async fn next_number(
         }
     }
     settle(services, client, next, used).await?;
-    for (number, holder) in held {
-        wait_for_holder(services, client, next, number, holder).await?;
-    }
+    wait_for_holders(services, client, next, held).await?;
     let Some(lowest) = free.first().map(|refused| refused.number) else {
         return Ok(None);
     };
@@ -107,6 +105,14 @@ pub async fn next_number(
     }
     let first = free.first().filter(|refused| refused.number < offered);
     Ok(first.map(|refused| demand(next, refused, offered)))
+}
+
+/// Why what pays the same waits where the nodes do not say which numbers are used.
+fn unsaid(error: ChainError) -> String {
+    let reason = error.into_reason();
+    format!(
+        "the same payment was refused, and it is not known whether its nonce is used by now: {reason}"
+    )
 }
 
 fn demand(next: &NextRequest<'_>, refused: &Refused, offered: u64) -> Demand {
@@ -174,13 +180,14 @@ pub async fn check_named_number(
         return Ok(());
     }
     let said = next_number_of_witnesses(client, &next.account.address).await;
-    let first_unused = said.ok().flatten().unwrap_or_default();
-    let mut used = Vec::new();
+    let said = said.map_err(|error| RepeatBlocker::Wait(unsaid(error)))?;
+    let first_unused = said.unwrap_or_default();
+    let (mut used, mut held) = (Vec::new(), BTreeSet::new());
     for refused in open {
         let (number, id) = (refused.number, refused.request);
         match refused.holder {
             Holder::Other(holder) => {
-                wait_for_holder(services, client, next, number, holder).await?;
+                held.insert((number, holder));
             }
             Holder::Nobody if number >= first_unused => {
                 return Err(RepeatBlocker::Refuse(format!(
@@ -191,7 +198,8 @@ pub async fn check_named_number(
             Holder::Nobody | Holder::Replaced => used.push(refused),
         }
     }
-    settle(services, client, next, used).await
+    settle(services, client, next, used).await?;
+    wait_for_holders(services, client, next, held).await
 }
 
 /// Those that matter to a request to which nodes offer this number: the same payment, or lower ones that nobody has.
@@ -321,36 +329,49 @@ async fn settle(
     paid.or(wait).map_or(Ok(()), Err)
 }
 
-/// Waits while a request that pays something else has the number of the same payment, until as many nodes as it takes
-/// to end something say that a block has its transaction: the refused one could still come in its place.
-async fn wait_for_holder(
+/// Waits while requests that pay something else have the numbers of the same payment, until as many nodes as it takes
+/// to end something say that blocks have their transactions: the refused ones could still come in their place.
+async fn wait_for_holders(
     services: &Services,
     client: &dyn ChainClient,
     next: &NextRequest<'_>,
-    number: u64,
-    holder: RequestId,
+    held: BTreeSet<(u64, RequestId)>,
 ) -> Result<(), RepeatBlocker> {
-    let found = services.request(holder).await.map_err(unread)?;
-    let signed = found.as_ref().and_then(|(found, _)| found.state.signed());
-    if let (Some((found, _)), Some(signed)) = (&found, signed) {
+    let wait = |(number, holder): (u64, RequestId)| {
+        RepeatBlocker::Wait(format!(
+            "the same payment was refused with nonce {number}, which request {holder} has now, and could still come in \
+             its place; waiting until that one is in a block; where it never comes, give it up, or pay another amount"
+        ))
+    };
+    let (mut asked, mut tracked) = (Vec::new(), Vec::new());
+    for (number, holder) in held {
+        let found = services.request(holder).await.map_err(unread)?;
+        let signed = found.as_ref().and_then(|(found, _)| found.state.signed());
+        let (Some((found, _)), Some(signed)) = (&found, signed) else {
+            return Err(wait((number, holder)));
+        };
+        // Of these two the chain takes one.
         if pays_the_same(next, found) {
-            // Of these two the chain takes one.
-            return Ok(());
+            continue;
         }
-        let tracked = TrackedTransaction {
+        asked.push((number, holder));
+        tracked.push(TrackedTransaction {
             signed: signed.clone(),
             from: next.account.address.clone(),
             sent_at_ms: found.created_at_ms,
-        };
-        let said = sightings_of_witnesses(client, &[tracked], services.now_ms()).await;
-        if let Some(Ok(TransactionSighting::Mined(_) | TransactionSighting::Final(_))) =
-            said.first()
-        {
-            return Ok(());
+        });
+    }
+    if tracked.is_empty() {
+        return Ok(());
+    }
+    let said = sightings_of_witnesses(client, &tracked, services.now_ms()).await;
+    for (held, said) in asked.into_iter().zip(said) {
+        if !matches!(
+            said,
+            Ok(TransactionSighting::Mined(_) | TransactionSighting::Final(_))
+        ) {
+            return Err(wait(held));
         }
     }
-    Err(RepeatBlocker::Wait(format!(
-        "the same payment was refused with nonce {number}, which request {holder} has now, and could still come in its \
-         place; waiting until that one is in a block"
-    )))
+    Ok(())
 }
