@@ -70,6 +70,11 @@ class Compose:
         before = self.made()
         run([setup, self.secrets])
         assert before == self.made(), "a second run of deploy/compose/setup changes something"
+        for name in ADDRESSES:
+            if name.startswith("orchestrator"):
+                lines = before[f"{name}.toml"].splitlines()
+                listens = [line for line in lines if line.startswith(("listen =", "grpc_listen ="))]
+                assert len(listens) == 2 and "0.0.0.0" not in "".join(listens), f"{name} listens in every network"
         for name in self.services:
             self.mount(name)
         (self.folder / "all").mkdir()

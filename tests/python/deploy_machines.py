@@ -34,7 +34,7 @@ ORCHESTRATORS = [name for name in MACHINES if name.startswith("orchestrator")]
 def block(containing):
     """The indented block of the guide that has this line."""
     blocks = re.findall(r"(?:^ {4}.*\n|^\n)+", GUIDE.read_text(), re.MULTILINE)
-    (found,) = [text for text in blocks if f"    {containing}\n" in text]
+    (found,) = [text for text in blocks if f"{containing}\n" in text]
     return "".join(line[4:] if line.strip() else "\n" for line in found.splitlines(keepends=True))
 
 
@@ -193,30 +193,54 @@ class Guide:
             text.replace("/etc/covault-redis/users.acl", str(self.folder / "users.acl"))
         )
         self.start("redis", "orchestrator-1", "redis-server", self.folder / "redis.conf")
+        for name in ORCHESTRATORS:
+            self.protect(name, "orchestrator")
 
     def ceremony(self):
         """Step 6: everybody compares fingerprints; then each pins the keys of the others."""
         line = {name: " ".join(self.key_of(name).read_text().split()[:2]) for name in (*SIGNERS, *ORCHESTRATORS)}
         fingerprints = {run(["ssh-keygen", "-l", "-f", self.key_of(name)]).split()[1] for name in line}
         assert len(fingerprints) == 5, fingerprints
-        rules = self.folder / "nftables.conf"
-        rules.write_text(block("table inet filter {"))
         for name in SIGNERS:
             self.signer(name, ([line[it] for it in ORCHESTRATORS], [line[it] for it in SIGNERS if it != name]))
             config = self.folder / name / "covault.toml"
             run(self.at(name, self.covault, "config", "check", "--role", "signer", config))
-            run(self.at(name, "nft", "-f", rules))
+            self.protect(name, "signer")
             self.start(name, name, self.covault, "signer", "--config", config, env=self.environment(name))
 
-    def admin(self, *words):
+    def protect(self, name, role):
+        """Its firewall, loaded twice as an administrator may."""
+        rules = self.folder / f"{name}.nft"
+        rules.write_text(block(f"table inet {role} {{"))
+        listed = []
+        for _ in range(2):
+            run(self.at(name, "nft", "-f", rules))
+            listed.append(run(self.at(name, "nft", "list", "ruleset")))
+        assert listed[0] == listed[1], f"a second load of {name}'s firewall changes it"
+
+    def admin_command(self, *words):
         config = self.folder / "orchestrator-1/covault.toml"
-        command = self.at("orchestrator-1", self.covault, *words, "--config", config)
-        return run(command, env=self.environment("orchestrator-1"))
+        return self.at("orchestrator-1", self.covault, *words, "--config", config)
+
+    def admin(self, *words):
+        return run(self.admin_command(*words), env=self.environment("orchestrator-1"))
+
+    def nodes(self):
+        """What `node list` says; nothing while it cannot be asked."""
+        command, environment = self.admin_command("node", "list", "--json"), self.environment("orchestrator-1")
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        return json.loads(done.stdout) if done.returncode == 0 else {"wantToJoin": [], "nodes": []}
+
+    def ready(self, name):
+        program = "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/readyz', timeout=5)"
+        done = subprocess.run(self.at(name, sys.executable, "-c", program), capture_output=True)
+        return True if done.returncode == 0 else None
 
     def first_vault(self):
         """Step 7."""
-        waiting = lambda: len(json.loads(self.admin("node", "list", "--json"))["wantToJoin"]) == 3 or None  # noqa: E731
-        until("three nodes that want to join", waiting, self.processes)
+        for name in ORCHESTRATORS:
+            until(f"{name} being ready", lambda: self.ready(name), self.processes)
+        until("three nodes that want to join", lambda: len(self.nodes()["wantToJoin"]) == 3 or None, self.processes)
         for name in SIGNERS:
             self.admin("node", "admit", self.key_of(name), "--name", name)
         until("three live nodes", self.live, self.processes)
@@ -227,8 +251,7 @@ class Guide:
         return made.strip().splitlines()[-1]
 
     def live(self):
-        nodes = json.loads(self.admin("node", "list", "--json"))["nodes"]
-        return True if sum(node["live"] for node in nodes) == 3 else None
+        return True if sum(node["live"] for node in self.nodes()["nodes"]) == 3 else None
 
     def sign(self, machine, vault):
         token = self.folder / "orchestrator-1/data/platform-token"
@@ -241,11 +264,39 @@ class Guide:
         done = subprocess.run(self.at(machine, sys.executable, "-c", program), capture_output=True)
         return done.returncode == 0
 
+    def tunnels(self, one, other):
+        """Whether a packet from one machine's port of WireGuard arrives at the other's."""
+        program = "import socket, sys; it = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); it.bind(('', 51820)); "
+        hear = program + "it.settimeout(20); print('bound', flush=True); it.recv(9)"
+        send = program + f"it.sendto(b'hello', ('{MACHINES[other]}', 51820))"
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(self.at(other, sys.executable, "-c", hear), **pipes) as hearer:
+            hearer.stdout.readline()
+            sent = subprocess.run(self.at(one, sys.executable, "-c", send), capture_output=True, text=True)
+            assert sent.returncode == 0, f"{one} may not send to {other}'s tunnel: {sent.stderr}"
+            hearer.communicate()
+            return True if hearer.returncode == 0 else None
+
+    def load_users(self, vault):
+        """The commands of step 5 for later: the users anew, and who was refused. Then all sign again."""
+        said = run(self.at("orchestrator-1", "sh", "-c", block("ACL LOAD")), cwd=self.folder).split()
+        # Nobody was refused.
+        assert said == ["OK"], said
+        for name in ORCHESTRATORS:
+            self.sign(name, vault)
+
     def check_firewall(self):
         for signer in SIGNERS:
             bus = MACHINES["orchestrator-1"]
             until(f"{signer} to reach the bus", lambda: self.reaches(signer, bus, 6379) or None)
             until(f"Prometheus to reach {signer}", lambda: self.reaches("prometheus", MACHINES[signer], 9464) or None)
+        for name in ORCHESTRATORS:
+            until(f"Prometheus to reach {name}", lambda: self.reaches("prometheus", MACHINES[name], 9464) or None)
+        for name, port in (("orchestrator-1", 6379), ("orchestrator-1", 9464), ("orchestrator-2", 9464)):
+            assert not self.reaches("db", MACHINES[name], port), f"db reaches {name}:{port}"
+        # WireGuard's packets, from machine to machine.
+        for one, other in (("signer-1", "signer-2"), ("signer-3", "orchestrator-1"), ("orchestrator-2", "signer-1")):
+            until(f"a packet of {one}'s tunnel to reach {other}", lambda: self.tunnels(one, other))
         others = [(MACHINES["db"], 5432), (MACHINES["orchestrator-2"], 9464), (MACHINES["signer-2"], 9464)]
         for address, port in others:
             assert not self.reaches("signer-1", address, port), f"signer-1 reaches {address}:{port}"
@@ -270,8 +321,9 @@ def main(covault):
         for name in ORCHESTRATORS:
             guide.sign(name, vault)
         guide.check_firewall()
+        guide.load_users(vault)
         seconds = round(time.monotonic() - begun)
-        say(f"docs/five-machines.md: five namespaces sign {seconds} s after the first command, and signers reach Redis alone")
+        say(f"docs/five-machines.md: five namespaces sign {seconds} s after the first command; signers reach Redis alone, and nobody else Redis")
 
 
 if __name__ == "__main__":

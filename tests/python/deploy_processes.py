@@ -1,6 +1,6 @@
 """What deploy/ starts, started: covault (of the path in COVAULT) with a real Redis. Run by tests/deploy.
 
-    deploy_processes.py acl        three signers, `covault serve` and users.acl of deploy/redis/users
+    deploy_processes.py acl        three signers, `covault serve` and users.acl of deploy/redis/users, in a network of its own
     deploy_processes.py image DIR  the rootfs of deploy/image, under chroot as uid 65532 with a read-only root
     deploy_processes.py sign URL TOKEN-FILE VAULT   a first signature of a service that runs
 """
@@ -11,7 +11,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,12 +26,6 @@ PATIENCE_S = 180
 
 def say(text):
     print(f"tests/deploy: {text}", flush=True)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def until(what, ask, alive=()):
@@ -132,15 +125,17 @@ def first_signature(base, token, vault):
 
 
 class Cluster:
-    """Three signers and an orchestrator of deploy/*.toml, each with its own user of a Redis that has only these."""
+    """Three signers and an orchestrator of deploy/*.toml, each with its own user of a Redis that has only these.
+
+    In a network of its own: the ports are those of the samples, and nobody else's.
+    """
 
     SIGNERS = ("signer-1", "signer-2", "signer-3")
     ORCHESTRATOR = "orchestrator-1"
+    BASE = "http://127.0.0.1:8080"
 
     def __init__(self, covault, folder):
         self.covault, self.folder = covault, Path(folder)
-        self.redis_port, self.port = free_port(), free_port()
-        self.base = f"http://127.0.0.1:{self.port}"
         self.passwords = self.folder / "passwords"
         self.passwords.mkdir(mode=0o700)
         for name in (*self.SIGNERS, self.ORCHESTRATOR, "operator"):
@@ -163,11 +158,9 @@ class Cluster:
 
     def configure(self, sample, user):
         text = (ROOT / f"deploy/{sample}.toml").read_text()
-        url = f"redis://{user}:{self.password(user)}@127.0.0.1:{self.redis_port}"
+        url = f"redis://{user}:{self.password(user)}@127.0.0.1:6379"
         for old, new in (
             ("redis://127.0.0.1:6379", url),
-            ("127.0.0.1:8080", f"127.0.0.1:{self.port}"),
-            ("127.0.0.1:8081", f"127.0.0.1:{free_port()}"),
             ("./deploy/policy.toml", f"{self.folder}/policy.toml"),
             ("./data/", f"{self.folder}/data/"),
         ):
@@ -197,12 +190,11 @@ class Cluster:
         users.write_text(run(command))
         text = (ROOT / "deploy/redis/covault-redis.conf").read_text()
         text = text.replace("aclfile /etc/covault-redis/users.acl", f"aclfile {users}")
-        text = text.replace("port 6379", f"port {self.redis_port}")
         (self.folder / "redis.conf").write_text(text)
         self.processes.append(Process("redis", ["redis-server", "redis.conf"], self.folder))
 
     def redis(self, user, *words):
-        command = ["redis-cli", "-p", str(self.redis_port), "--user", user, "--json", "-3", *words]
+        command = ["redis-cli", "--user", user, "--json", "-3", *words]
         done = subprocess.run(
             command, capture_output=True, text=True, env={**os.environ, "REDISCLI_AUTH": self.password(user)}
         )
@@ -232,7 +224,7 @@ def acl(covault):
         serve = cluster.processes
         until("redis", lambda: "PONG" in cluster.redis("operator", "PING") or None, serve)
         keys = [str(cluster.identity(name)) for name in cluster.SIGNERS]
-        until("the API", lambda: answers(f"{cluster.base}/livez"), serve)
+        until("the API", lambda: answers(f"{cluster.BASE}/livez"), serve)
         cluster.admin("node", "admit", *keys)
         until("three live signers", cluster.live, serve)
         vault = cluster.admin(
@@ -240,7 +232,7 @@ def acl(covault):
             "--approvals", "automatic",
         ).strip().splitlines()[-1]  # fmt: skip
         token = (Path(folder) / "data/orchestrator/platform-token").read_text().strip()
-        first_signature(cluster.base, token, vault)
+        first_signature(cluster.BASE, token, vault)
         refused = cluster.redis("operator", "ACL", "LOG")
         # Nothing that they do is refused.
         assert refused == "[]", refused
@@ -281,10 +273,20 @@ def acl(covault):
         for words in (("XREVRANGE", theirs, "+", "-"), ("FLUSHALL",), ("CONFIG", "GET", "*"), ("ACL", "SETUSER", "x")):
             said = cluster.redis("operator", *words)
             assert "NOPERM" in said, f"the operator's user may {' '.join(words)}: {said}"
-        without = run(["redis-cli", "-p", str(cluster.redis_port), "PING"])
+        without = run(["redis-cli", "PING"])
         assert "NOAUTH" in without, without
-        first_signature(cluster.base, token, vault)
-        say("a signer's user reads no inbox but its own, empties nothing, and asks for nothing else")
+        # What it may do, as whoever may write has to: docs/threat-model.md says so. The others sign on.
+        announcements = "covault:{covault}:announcements"
+        for words in (
+            ("XADD", theirs, "MAXLEN", "0", "*", "m", "x"),
+            ("EXPIRE", theirs, "0"),
+            ("EXPIRE", inbox["orchestrator-1"], "0"),
+            ("EXPIRE", announcements, "0"),
+        ):
+            said = cluster.redis("signer-1", *words)
+            assert "NOPERM" not in said and "ERR" not in said, f"{' '.join(words)}: {said}"
+        first_signature(cluster.BASE, token, vault)
+        say("a signer's user reads no inbox but its own; it can disturb, drop and fill, and the others sign on")
 
 
 def answers(url):
