@@ -193,7 +193,12 @@ class Compose:
 
     def start_proxy(self):
         run(["mount", "--bind", self.folder / "all", self.fake_secrets()])
-        there = {"/etc/covault/nginx.conf": ROOT / "deploy/compose/nginx.conf"}
+        # Its /tmp is the container's own.
+        own = self.folder / "proxy-files"
+        own.mkdir()
+        conf = (ROOT / "deploy/compose/nginx.conf").read_text()
+        (own / "nginx.conf").write_text(conf.replace("/tmp/", f"{own}/"))
+        there = {"/etc/covault/nginx.conf": own / "nginx.conf"}
         self.start("proxy", [there.get(word, word) for word in self.services["proxy"]["entrypoint"]])
         until("the proxy", lambda: answers("http://127.0.0.1:8079/"), self.processes)
 

@@ -1,7 +1,7 @@
 """docs/five-machines.md on five machines that are network namespaces, and two more for PostgreSQL and Prometheus.
 
-The configurations and the firewall are those that the guide prints, with this machine's paths in them. What systemd does there
-(users, credentials) is done by hand. As root: unshare --net --mount -- python deploy_machines.py COVAULT
+The configurations and the firewall are those that the guide prints, with this machine's paths in them; the proxy is the sample, changed
+as the guide says. What systemd does there (users, credentials) is done by hand. As root: unshare --net --mount -- python deploy_machines.py COVAULT
 """
 
 import json
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from deploy_processes import PATIENCE_S, ROOT, Process, run, say, until
@@ -53,6 +54,11 @@ class Guide:
         self.passwords.mkdir(mode=0o700)
         for name in (*SIGNERS, *ORCHESTRATORS, "operator"):
             private(self.passwords / f"{name}.password", secrets.token_hex(32))
+        # Step 2, with what most systems have for a umask.
+        own = self.passwords / "signer-1.password"
+        own.unlink()
+        run(["sh", "-c", "umask 022\n" + block("openssl rand -hex 32 > signer-1.password")], cwd=self.passwords)
+        assert own.stat().st_mode & 0o777 == 0o600, "others can read the password of step 2"
 
     def connect(self):
         """The network: a switch, and a cable to each machine."""
@@ -83,7 +89,7 @@ class Guide:
         for old, new in (*more, ("/etc/covault", f"{self.folder}/{machine}")):
             assert old in text or old == "/etc/covault", f"{old} is not in the guide"
             text = text.replace(old, new)
-        text = text.replace("PASSWORD", (self.passwords / f"{machine}.password").read_text())
+        text = text.replace("PASSWORD", (self.passwords / f"{machine}.password").read_text().strip())
         private(self.folder / machine / "covault.toml", text)
 
     def prepare(self, machine):
@@ -135,6 +141,35 @@ class Guide:
         command = [self.covault, "serve", "--config", self.folder / name / "covault.toml"]
         self.start(name, name, *command, env=self.environment(name))
 
+    def certificate(self, folder, names):
+        """`key` and `crt` there, for a server with these names, signed by itself."""
+        run(
+            ["openssl", "req", "-batch", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc",
+             "-subj", "/CN=server", "-addext", f"subjectAltName={names}", "-addext",
+             "basicConstraints=critical,CA:FALSE", "-keyout", folder / "key", "-out", folder / "crt"]
+        )  # fmt: skip
+
+    def start_proxy(self, name):
+        """The end of step 4."""
+        folder = self.folder / f"{name}-proxy"
+        folder.mkdir(mode=0o755)
+        self.certificate(folder, f"IP:{MACHINES[name]}")
+        text = (ROOT / "deploy/compose/nginx.conf").read_text()
+        text, upstreams = re.subn(r"(?: +server orchestrator-\d:(808\d) .*\n)+", r"server 127.0.0.1:\1;\n", text)
+        assert upstreams == 2, text
+        for old, new in (
+            ("/tmp/", f"{folder}/"),
+            ("listen 8443 ssl http2;", "listen 443 ssl http2;"),
+            ("/run/secrets/tls.crt", f"{folder}/crt"),
+            ("/run/secrets/tls.key", f"{folder}/key"),
+        ):
+            assert old in text, old
+            text = text.replace(old, new)
+        (folder / "nginx.conf").write_text(text)
+        self.start(f"{name}-proxy", name, "nginx", "-g", "daemon off;", "-c", folder / "nginx.conf")
+        listens = lambda: self.reaches("prometheus", MACHINES[name], 443) or None  # noqa: E731
+        until(f"{name}'s proxy", listens, self.processes)
+
     def copy_tokens(self):
         one, two = (self.folder / name / "data" for name in ORCHESTRATORS)
         for token in ("platform-token", "admin-token"):
@@ -152,11 +187,7 @@ class Guide:
         folder.mkdir(mode=0o700)
         password = secrets.token_hex(32)
         private(folder / "password", password)
-        run(
-            ["openssl", "req", "-batch", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc",
-             "-subj", "/CN=db.example", "-addext", "subjectAltName=DNS:db.example", "-addext",
-             "basicConstraints=critical,CA:FALSE", "-keyout", folder / "key", "-out", folder / "crt"]
-        )  # fmt: skip
+        self.certificate(folder, "DNS:db.example")
         shutil.copy(folder / "crt", self.folder / "db.crt")
         (self.folder / "db.crt").chmod(0o644)
         run(["chown", "-R", "postgres:postgres", folder])
@@ -253,10 +284,14 @@ class Guide:
     def live(self):
         return True if sum(node["live"] for node in self.nodes()["nodes"]) == 3 else None
 
-    def sign(self, machine, vault):
+    def sign(self, name, vault):
+        """A client's request, through this orchestrator's proxy."""
         token = self.folder / "orchestrator-1/data/platform-token"
         script = Path(__file__).with_name("deploy_processes.py")
-        run(self.at(machine, sys.executable, script, "sign", "http://127.0.0.1:8080", token, vault))
+        trusted = {**os.environ, "SSL_CERT_FILE": str(self.folder / f"{name}-proxy/crt")}
+        # Where nothing else runs that a client has.
+        command = self.at("prometheus", sys.executable, script, "sign", f"https://{MACHINES[name]}", token, vault)
+        run(command, env=trusted)
 
     def reaches(self, machine, address, port):
         """Whether a connection is made within two seconds."""
@@ -292,16 +327,24 @@ class Guide:
             until(f"Prometheus to reach {signer}", lambda: self.reaches("prometheus", MACHINES[signer], 9464) or None)
         for name in ORCHESTRATORS:
             until(f"Prometheus to reach {name}", lambda: self.reaches("prometheus", MACHINES[name], 9464) or None)
-        for name, port in (("orchestrator-1", 6379), ("orchestrator-1", 9464), ("orchestrator-2", 9464)):
-            assert not self.reaches("db", MACHINES[name], port), f"db reaches {name}:{port}"
         # WireGuard's packets, from machine to machine.
         for one, other in (("signer-1", "signer-2"), ("signer-3", "orchestrator-1"), ("orchestrator-2", "signer-1")):
             until(f"a packet of {one}'s tunnel to reach {other}", lambda: self.tunnels(one, other))
-        others = [(MACHINES["db"], 5432), (MACHINES["orchestrator-2"], 9464), (MACHINES["signer-2"], 9464)]
-        for address, port in others:
-            assert not self.reaches("signer-1", address, port), f"signer-1 reaches {address}:{port}"
-        for machine in ("orchestrator-1", "signer-2"):
-            assert not self.reaches(machine, MACHINES["signer-1"], 9464), f"{machine} reaches signer-1"
+        closed = (
+            ("db", "orchestrator-1", 6379),
+            ("db", "orchestrator-1", 9464),
+            ("db", "orchestrator-2", 9464),
+            ("signer-1", "db", 5432),
+            ("signer-1", "orchestrator-2", 9464),
+            ("signer-1", "signer-2", 9464),
+            ("orchestrator-1", "signer-1", 9464),
+            ("signer-2", "signer-1", 9464),
+        )
+        # At once, as each takes its two seconds.
+        with ThreadPoolExecutor(len(closed)) as pool:
+            answers = pool.map(lambda way: self.reaches(way[0], MACHINES[way[1]], way[2]), closed)
+            wrong = [way for way, reached in zip(closed, answers) if reached]
+        assert not wrong, f"a firewall lets through {wrong}"
 
 
 def main(covault):
@@ -319,6 +362,7 @@ def main(covault):
         guide.ceremony()
         vault = guide.first_vault()
         for name in ORCHESTRATORS:
+            guide.start_proxy(name)
             guide.sign(name, vault)
         guide.check_firewall()
         guide.load_users(vault)
