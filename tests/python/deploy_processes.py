@@ -277,11 +277,14 @@ def acl(covault):
         assert "NOAUTH" in without, without
         # What it may do, as whoever may write has to: docs/threat-model.md says so. The others sign on.
         announcements = "covault:{covault}:announcements"
+        last = "18446744073709551615-18446744073709551615"
         for words in (
             ("XADD", theirs, "MAXLEN", "0", "*", "m", "x"),
             ("EXPIRE", theirs, "0"),
             ("EXPIRE", inbox["orchestrator-1"], "0"),
             ("EXPIRE", announcements, "0"),
+            # The last id that there is: whoever reads the stream begins it anew.
+            *(("XADD", stream, last, "m", "x") for stream in (theirs, inbox["orchestrator-1"], announcements)),
         ):
             said = cluster.redis("signer-1", *words)
             assert "NOPERM" not in said and "ERR" not in said, f"{' '.join(words)}: {said}"

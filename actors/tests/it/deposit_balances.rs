@@ -8,9 +8,8 @@ use std::{
     },
 };
 
-use covault_actors::{
-    operations::{AddSweepAsset, ReconcileDeposits, RescanDeposits, RestartDeposits},
-    store::deposit_rows::ReconciliationCounts,
+use covault_actors::operations::{
+    AddSweepAsset, ReconcileDeposits, RescanDeposits, RestartDeposits,
 };
 use covault_core::{
     deposit::transfer::FollowedChain,
@@ -72,11 +71,14 @@ async fn height(anvil: &Anvil) -> u64 {
     u64::from_str_radix(height, 16).unwrap()
 }
 
+/// How many balances the last whole round has found with more, and with less.
+type Counts = (u64, u64);
+
 /// What the last whole round has come to.
-fn counts(shop: &Shop) -> Option<ReconciliationCounts> {
+fn counts(shop: &Shop) -> Option<Counts> {
     let follows = shop.gateway.follows();
     let (_, counts) = follows.get(&FollowedChain::Evm(CHAIN))?.reconciled?;
-    Some(counts)
+    Some((counts.found, counts.missing))
 }
 
 fn finalized_block(shop: &Shop) -> u64 {
@@ -84,7 +86,7 @@ fn finalized_block(shop: &Shop) -> u64 {
 }
 
 /// A round over all balances, once all that was made until now is final.
-pub async fn reconcile(shop: &Shop, anvil: &Anvil) -> ReconciliationCounts {
+pub async fn reconcile(shop: &Shop, anvil: &Anvil) -> Counts {
     let made = height(anvil).await;
     anvil.mine(10).await;
     shop.until("it is final", async |shop| finalized_block(shop) >= made)
@@ -145,8 +147,8 @@ fn of_balance(events: &[Value]) -> Vec<Value> {
     found
 }
 
-pub fn counted(found: u64, missing: u64) -> ReconciliationCounts {
-    ReconciliationCounts { found, missing }
+pub fn counted(found: u64, missing: u64) -> Counts {
+    (found, missing)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
