@@ -25,6 +25,9 @@ RARE = {
     "covault_deposits_block",
     "covault_deposits_failures_total",
     "covault_deposits_stopped",
+    "covault_deposits_reconciled_timestamp_seconds",
+    "covault_deposits_traces",
+    "covault_webhooks_waiting",
 }
 
 

@@ -3,6 +3,7 @@
 mod blocks;
 mod fees;
 mod refusals;
+mod tokens;
 mod tracing;
 
 use std::collections::BTreeMap;
@@ -34,7 +35,8 @@ use self::{
 use super::{
     BlockSource, BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal,
     EndpointHealth, FeeEstimate, FollowPolicy, Inclusion, NodePool, Objection, ObjectionKind,
-    SimulationOutcome, SimulationRequest, Standing, TrackedTransaction, TransactionSighting,
+    SimulationOutcome, SimulationRequest, Standing, TokenFacts, TrackedTransaction,
+    TransactionSighting,
     client::{Call, Client, Refusal as _},
     exchange::short,
     jsonrpc::{JsonRpc, RpcCall, RpcCallError, RpcCalls, RpcError, quantity},
@@ -817,6 +819,19 @@ impl ChainClient for EvmNode {
             Err(RpcCallError::Node(error)) if reverted(&error) => Err(not_a_token()),
             answer => answer?.ok_or_else(not_a_token),
         }
+    }
+
+    async fn token_facts(&self, token: &str) -> Result<TokenFacts, ChainError> {
+        let ask = |data: &'static str| {
+            let call = RpcCall("eth_call", json!([{"to": token, "data": data}, "latest"]));
+            let read = |answer: &Value| Some(answer.as_str()?.to_owned());
+            self.rpc.query_quorum(call, read)
+        };
+        let decimals = ask(tokens::DECIMALS).await?;
+        // Some tokens have none.
+        let symbol = ask(tokens::SYMBOL).await.unwrap_or_default();
+        let facts = tokens::facts(&decimals, &symbol);
+        facts.ok_or_else(|| ChainError::unknown("the contract does not say its decimals"))
     }
 
     /// By `eth_call` of the whole transaction on the latest block.

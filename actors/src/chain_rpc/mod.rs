@@ -254,6 +254,15 @@ impl ChainError {
     }
 }
 
+/// What a token's contract says of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenFacts {
+    /// How many of the digits of an amount in the smallest unit are behind the point.
+    pub decimals: u8,
+    /// What it calls itself; may be empty. Anybody can make a token that calls itself like another one.
+    pub symbol: String,
+}
+
 /// A chain, through its nodes.
 #[async_trait]
 pub trait ChainClient: Send + Sync {
@@ -341,6 +350,16 @@ pub trait ChainClient: Send + Sync {
     /// A balance in the smallest unit, decimal: of the chain's coin, or of a token. Both texts are
     /// in canonical form.
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError>;
+
+    /// What a token's contract says of it. Its word, and that of nodes: nothing is decided by it.
+    ///
+    /// # Errors
+    /// [`ChainError::Unknown`] when nobody says it now, which is so for ever unless the network says otherwise.
+    async fn token_facts(&self, _token: &str) -> Result<TokenFacts, ChainError> {
+        Err(ChainError::Unknown(
+            "the nodes of this chain are not asked for it".into(),
+        ))
+    }
 
     /// What a transaction would do now, as one node says that is asked once. `None` where that
     /// cannot be said; it is dropped when it takes long. Nothing is decided by it.
@@ -468,6 +487,11 @@ impl ChainClients {
         let policy = self.follows.get(&chain)?;
         let client = self.get(chain.network().network(), chain.chain_id())?;
         Some((*policy, Arc::clone(client)))
+    }
+
+    /// The chains, in order.
+    pub fn keys(&self) -> impl Iterator<Item = ChainKey> + '_ {
+        self.clients.keys().copied()
     }
 
     /// The client of a chain, where one is configured.

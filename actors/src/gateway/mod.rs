@@ -3,6 +3,7 @@
 mod answers;
 pub mod command_bus;
 mod commands;
+mod pages;
 mod ready;
 mod routing;
 
@@ -58,8 +59,11 @@ use crate::{
     webhooks,
 };
 
-pub use self::answers::{BacklogCounts, RequestBody};
 use self::{answers::Encoding, commands::ClientCommand, ready::Readiness, routing::GatewayHandler};
+pub use self::{
+    answers::{BacklogCounts, RequestBody},
+    pages::{OwnWallet, Pages, RecipientHistory, RequestRule},
+};
 pub use crate::{
     changes::{Change, ChangeListener, Heard, Position, Start},
     commands::{
@@ -356,6 +360,11 @@ impl Gateway {
     /// The accounts of people who use the console.
     pub fn accounts(&self) -> Accounts<'_> {
         Accounts(&self.inner.services)
+    }
+
+    /// What pages of the console read in the name of this person.
+    pub fn pages<'a>(&'a self, caller: &'a Caller) -> Pages<'a> {
+        Pages::new(&self.inner.services, caller)
     }
 
     /// Listens to what changes of the requests that a caller may see, behind a position or from now on. Waits while the

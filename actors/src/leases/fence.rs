@@ -182,6 +182,7 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::Probe
         | KeySpace::Simulation
         | KeySpace::RequestIndex
+        | KeySpace::RequestTerm
         | KeySpace::Management
         | KeySpace::Token
         | KeySpace::SweepRoute

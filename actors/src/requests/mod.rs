@@ -9,6 +9,7 @@ pub mod replacement_claim;
 pub mod replacing;
 pub mod request_store;
 pub mod reservations;
+pub mod search_terms;
 pub mod signing;
 pub mod simulations;
 pub mod tracker;

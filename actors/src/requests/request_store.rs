@@ -19,6 +19,7 @@ use crate::{
         followed, refused,
         replacement_claim::ReplacementClaim,
         reservations::{self, PassedClaim},
+        search_terms,
     },
     services::Services,
     store::{
@@ -500,6 +501,12 @@ async fn try_advance(
         let index = rows::request_index(next.vault, next.created_at_ms, next.id);
         batch.put(index, Precondition::Any, rows::encode(&())?);
     }
+    search_terms::add(
+        &mut batch,
+        (*version > 0).then_some(&*request),
+        &next,
+        payload,
+    )?;
     pass_on(&mut batch, extras.passed_on)?;
     if let Some(replacement) = extras.replacement {
         replacement.add_to(&mut batch, next.id)?;

@@ -134,11 +134,14 @@ pub enum KeySpace {
     /// Chain -> how far its balances were compared with the transfers; chain, account, token (nothing: the coin) -> what
     /// came of that.
     BalanceCheck = 69,
+    /// Vault id, hash of a word, time of creation, request id -> nothing: the requests of a vault by whom they pay, and by
+    /// the hashes of their transactions.
+    RequestTerm = 70,
 }
 
 impl KeySpace {
     /// Every kind, in order.
-    pub const ALL: [Self; 63] = [
+    pub const ALL: [Self; 64] = [
         Self::Vault,
         Self::VaultName,
         Self::Wallet,
@@ -202,6 +205,7 @@ impl KeySpace {
         Self::ChainRestart,
         Self::NoticeAge,
         Self::BalanceCheck,
+        Self::RequestTerm,
     ];
 
     /// The kind of a number.

@@ -561,7 +561,10 @@ struct CountingStore {
 impl CountingStore {
     /// Others come as time passes.
     fn count(&self, space: KeySpace) {
-        if matches!(space, KeySpace::RefusedTransaction | KeySpace::NonceReservation) {
+        if matches!(
+            space,
+            KeySpace::RefusedTransaction | KeySpace::NonceReservation
+        ) {
             self.questions.fetch_add(1, Ordering::SeqCst);
         }
     }

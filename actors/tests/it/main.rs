@@ -43,6 +43,7 @@ mod evm_word;
 mod failures;
 mod fake_signers;
 mod faulty_store;
+mod found_again;
 mod giving_up;
 mod held_store;
 mod http_double;

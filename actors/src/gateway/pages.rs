@@ -1,0 +1,257 @@
+//! What pages of the console read beside what operations answer: names, whom a payment goes to, what a token's contract
+//! says of itself. None of it changes anything, and nobody reaches it over the API.
+
+use std::time::Duration;
+
+use covault_core::{
+    amount::U256,
+    fault::Fault,
+    ids::{RequestId, VaultId},
+    networks::{Network, Payload, outflow::Asset},
+    request::{RequestState, SigningRequest},
+    schema::admin,
+    wallet::vault::Vault,
+};
+
+use crate::{
+    chain_rpc::{ChainKey, TokenFacts},
+    commands::caller::{Caller, VaultScope, in_scope},
+    requests::search_terms,
+    services::{Services, skip_unreadable},
+    store::{KeySpace, Scan, rows},
+    vaults::vault::vault_message,
+};
+
+/// Rows of an index that are read at once.
+const CHUNK: usize = 1_000;
+/// How long a contract may take to say what its token is.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a page reads in the name of a person.
+pub struct Pages<'a> {
+    services: &'a Services,
+    caller: &'a Caller,
+}
+
+/// What a vault had to do with an address before, as far as was looked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecipientHistory {
+    /// Requests that paid it and were signed.
+    pub signed: usize,
+    /// Of the asset that is asked about, what they paid it together, in the smallest unit.
+    pub amount: U256,
+    /// When the newest of them was made, in milliseconds since the Unix epoch.
+    pub last_at_ms: Option<u64>,
+    /// Requests that were to pay it and are not signed: they wait, or have failed.
+    pub others: usize,
+    /// There may be more, which were not looked at.
+    pub is_cut: bool,
+}
+
+/// A wallet of the service's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnWallet {
+    /// Its vault.
+    pub vault: VaultId,
+    /// What it is called; may be empty.
+    pub name: String,
+    /// The client's reference; may be empty.
+    pub reference: String,
+}
+
+/// Who has to agree to one request: the rule of its vault when it came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestRule {
+    /// In words.
+    pub words: String,
+    /// Who may approve and has not, so that it counts now.
+    pub missing: Vec<String>,
+    /// Until when signers hold it, in milliseconds since the Unix epoch; 0: they do not.
+    pub held_until_ms: u64,
+}
+
+impl<'a> Pages<'a> {
+    pub(super) fn new(services: &'a Services, caller: &'a Caller) -> Self {
+        Self { services, caller }
+    }
+
+    /// The vaults that the person sees, by their names.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn vault_names(&self) -> Result<Vec<(VaultId, String)>, Fault> {
+        let services = self.services;
+        let mut found = Vec::new();
+        match &self.caller.vaults {
+            VaultScope::Only(ids) => {
+                let keys: Vec<_> = ids.iter().map(|id| rows::vault(*id)).collect();
+                for vault in services.load_all::<Vault>(&keys).await? {
+                    found.extend(vault?.map(|vault| (vault.id, vault.name)));
+                }
+                found.sort_by(|one, other| one.1.cmp(&other.1));
+            }
+            VaultScope::All => {
+                let mut next = Some(Scan::prefix(KeySpace::VaultName, &[], CHUNK));
+                while let Some(scan) = next {
+                    let page = services.store.scan(&scan).await?;
+                    for (key, row) in &page {
+                        let name = String::from_utf8_lossy(&key.bytes).into_owned();
+                        found.push((rows::decode(&row.value)?, name));
+                    }
+                    next = scan.rest(&page);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// A vault that the person sees.
+    ///
+    /// # Errors
+    /// `Invalid uuid` when there is none.
+    pub async fn vault(&self, uuid: &str) -> Result<admin::Vault, Fault> {
+        let id: VaultId = uuid.parse()?;
+        let seen = in_scope(self.caller, id);
+        let vault = match seen {
+            true => self.services.vault(id).await?,
+            false => None,
+        };
+        let (vault, _) = vault.ok_or_else(Fault::invalid_uuid)?;
+        vault_message(self.services, &vault).await
+    }
+
+    /// The chains of which nodes are configured.
+    pub fn chains(&self) -> Vec<ChainKey> {
+        self.services.chains.keys().collect()
+    }
+
+    /// The requests of a vault that pay an address, or whose transaction has a hash: the newest first, `most` of them.
+    ///
+    /// # Errors
+    /// `Invalid uuid` when the person does not see the vault.
+    pub async fn requests_with(
+        &self,
+        vault: VaultId,
+        term: &str,
+        most: usize,
+    ) -> Result<Vec<RequestId>, Fault> {
+        if !in_scope(self.caller, vault) {
+            return Err(Fault::invalid_uuid());
+        }
+        let part = search_terms::requests_with(vault, term);
+        let scan = Scan {
+            reverse: true,
+            ..Scan::prefix(part.space, &part.bytes, most)
+        };
+        let page = self.services.store.scan(&scan).await?;
+        let ids = page
+            .iter()
+            .filter_map(|(key, _)| rows::indexed_request(key));
+        Ok(ids.collect())
+    }
+
+    /// What a vault had to do with an address before, by the newest `most` of its requests that pay it; `but` is not
+    /// counted, nor what is newer.
+    ///
+    /// # Errors
+    /// As [`Pages::requests_with`].
+    pub async fn history_of(
+        &self,
+        but: (VaultId, RequestId, u64),
+        address: &str,
+        asset: &Asset,
+        most: usize,
+    ) -> Result<RecipientHistory, Fault> {
+        let (vault, but, before_ms) = but;
+        let ids = self.requests_with(vault, address, most).await?;
+        let mut history = RecipientHistory {
+            signed: 0,
+            amount: U256::ZERO,
+            last_at_ms: None,
+            others: 0,
+            is_cut: ids.len() >= most,
+        };
+        let keys: Vec<_> = ids.iter().map(|id| rows::request(*id)).collect();
+        for (id, found) in ids
+            .iter()
+            .zip(self.services.load_all::<SigningRequest>(&keys).await?)
+        {
+            let found = skip_unreadable(found, format_args!("request {id}"))?;
+            let Some(request) = found.flatten() else {
+                continue;
+            };
+            if request.id == but
+                || request.created_at_ms > before_ms
+                || request.network != asset.place.network
+            {
+                continue;
+            }
+            if !matches!(request.state, RequestState::Succeeded { .. }) {
+                history.others = history.others.saturating_add(1);
+                continue;
+            }
+            history.signed = history.signed.saturating_add(1);
+            history.last_at_ms = history.last_at_ms.max(Some(request.created_at_ms));
+            let Ok(payload) = Payload::decode(&request.payload) else {
+                continue;
+            };
+            for spend in payload.outflow(request.network).spends {
+                if spend.asset == *asset && spend.recipient.as_deref() == Some(address) {
+                    history.amount = history.amount.saturating_add(spend.amount);
+                }
+            }
+        }
+        Ok(history)
+    }
+
+    /// The wallet that an address is of, where the person sees its vault.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn own_wallet(
+        &self,
+        network: Network,
+        address: &str,
+    ) -> Result<Option<OwnWallet>, Fault> {
+        let row = rows::wallet_address(address);
+        let found = self.services.wallet_by(&row).await?;
+        let found = found.map(|(wallet, _)| wallet);
+        let seen = found.filter(|it| it.network == network && in_scope(self.caller, it.vault));
+        Ok(seen.map(|wallet| OwnWallet {
+            vault: wallet.vault,
+            name: wallet.name,
+            reference: wallet.reference,
+        }))
+    }
+
+    /// Who has to agree to a request that the person sees; `None` for what no client has asked for.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn rule_of(&self, uuid: &str) -> Result<Option<RequestRule>, Fault> {
+        let found = self.services.request(uuid.parse()?).await?;
+        let Some((request, _)) = found.filter(|(it, _)| in_scope(self.caller, it.vault)) else {
+            return Ok(None);
+        };
+        let consent = &request.consent;
+        let terms = consent.terms(self.services.now_ms());
+        let has_given = |name: &str| {
+            let counts = terms.iter().flat_map(|terms| consent.under(terms));
+            counts.into_iter().any(|it| it.person == name)
+        };
+        let of = consent.rule.of.iter().map(|it| it.name.clone());
+        Ok(Some(RequestRule {
+            words: consent.rule.describe(),
+            missing: of.filter(|name| !has_given(name)).collect(),
+            held_until_ms: consent.held_until_ms,
+        }))
+    }
+
+    /// What the contract of a token says of it, through the nodes of its chain, which may lie. `None` where they do not
+    /// say it now.
+    pub async fn token_facts(&self, chain: ChainKey, token: &str) -> Option<TokenFacts> {
+        let client = self.services.chains.get(chain.network, chain.chain_id)?;
+        let said = tokio::time::timeout(PATIENCE, client.token_facts(token)).await;
+        said.ok()?.ok()
+    }
+}

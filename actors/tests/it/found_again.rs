@@ -1,0 +1,200 @@
+//! Requests are found again by whom they pay and by the hash of their transaction.
+
+use std::sync::{Arc, Mutex, atomic::Ordering};
+
+use async_trait::async_trait;
+use covault_actors::{
+    gateway::{Caller, Gateway, RecipientHistory, VaultScope},
+    operations::RejectSigningRequest,
+    store::{Batch, CommitError, Key, KeySpace, Precondition, Scan, Store},
+    testing::StoreDouble,
+};
+use covault_core::{
+    amount::U256,
+    ids::{RequestId, VaultId},
+    networks::{
+        Network,
+        outflow::{Asset, ChainScope},
+    },
+    schema::wire::{self, create_signing_request_request::Type as Kind},
+};
+
+use crate::world::*;
+
+const TO: &str = "0x00000000000000000000000000000000c0ffEE19";
+const MOST: usize = 100;
+
+/// A store that notes which commits had rows of the index, each by how many.
+struct NotingStore {
+    inner: Arc<dyn Store>,
+    commits: Mutex<Vec<usize>>,
+}
+
+#[async_trait]
+impl StoreDouble for NotingStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        let writes = batch.writes().iter();
+        let rows = writes.filter(|write| write.key.space == KeySpace::RequestTerm);
+        let rows = rows.count();
+        if rows > 0 {
+            self.commits.lock().unwrap().push(rows);
+        }
+        self.inner.commit(batch).await
+    }
+}
+
+fn payment(from: &str, value: &str) -> Kind {
+    Kind::EvmSendNative(wire::EvmSendNative {
+        to: TO.into(),
+        value: value.into(),
+        ..send_native(from)
+    })
+}
+
+/// The requests of a vault that have a word, the newest first.
+async fn found(gateway: &Gateway, vault: VaultId, term: &str) -> Vec<String> {
+    let caller = admin();
+    let found = gateway
+        .pages(&caller)
+        .requests_with(vault, term, MOST)
+        .await;
+    found.unwrap().iter().map(RequestId::to_string).collect()
+}
+
+/// What the vault had to do with [`TO`] before the request.
+async fn history(gateway: &Gateway, vault: VaultId, before: &str, most: usize) -> RecipientHistory {
+    let coin = Asset::coin(ChainScope {
+        network: Network::Evm,
+        chain_id: Some(CHAIN),
+    });
+    let but = (vault, before.parse().unwrap(), u64::MAX);
+    let caller = admin();
+    let pages = gateway.pages(&caller);
+    pages.history_of(but, TO, &coin, most).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests__should_be_found_by_whom_they_pay_and_by_their_hash_from_the_commits_that_say_so()
+{
+    let world = World::new();
+    let store = Arc::new(NotingStore {
+        inner: Arc::clone(&world.store),
+        commits: Mutex::default(),
+    });
+    let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    let vault_id = vault(&gateway, "main").await;
+    let other = vault(&gateway, "other").await;
+    let from = evm_wallet(&gateway, vault_id).await;
+    assert_eq!(*store.commits.lock().unwrap(), [0_usize; 0]);
+
+    let mut made = Vec::new();
+    for value in ["5", "7"] {
+        world.clock.ahead_ms.fetch_add(1, Ordering::SeqCst);
+        let request = create(&gateway, payment(&from, value)).await;
+        let hash = outcome(&gateway, &request.uuid).await.tx_hash;
+        made.insert(0, (request.uuid, hash));
+    }
+    // One row in the commit of each request, and one in that of its success.
+    assert_eq!(*store.commits.lock().unwrap(), [1; 4]);
+    let uuids: Vec<_> = made.iter().map(|(uuid, _)| uuid.clone()).collect();
+    for term in [TO.to_owned(), TO.to_lowercase(), TO.to_uppercase()] {
+        assert_eq!(found(&gateway, vault_id, &term).await, uuids, "{term}");
+    }
+    for (uuid, hash) in &made {
+        assert_eq!(found(&gateway, vault_id, hash).await, [uuid.as_str()]);
+    }
+    // Neither a beginning of a word, nor another vault.
+    assert!(found(&gateway, vault_id, &TO[..20]).await.is_empty());
+    assert!(found(&gateway, vault_id, "").await.is_empty());
+    assert!(found(&gateway, other, TO).await.is_empty());
+    let stranger = Caller {
+        vaults: VaultScope::Only(vec![other]),
+        ..admin()
+    };
+    let hidden = gateway
+        .pages(&stranger)
+        .requests_with(vault_id, TO, MOST)
+        .await;
+    assert_eq!(hidden.unwrap_err().message(), "Invalid uuid");
+
+    // Messages pay nobody and have no hash.
+    let message = create(&gateway, raw(&from)).await;
+    outcome(&gateway, &message.uuid).await;
+    assert_eq!(store.commits.lock().unwrap().len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn history_of_a_recipient__should_count_what_was_signed_and_leave_out_what_cannot_be_read() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault_id = vault(&gateway, "main").await;
+    let from = evm_wallet(&gateway, vault_id).await;
+    let nobody = "00000000-0000-4000-8000-000000000000";
+    let none = history(&gateway, vault_id, nobody, MOST).await;
+    assert_eq!((none.signed, none.others, none.last_at_ms), (0, 0, None));
+
+    let mut uuids = Vec::new();
+    for value in ["5", "7", "11"] {
+        world.clock.ahead_ms.fetch_add(1, Ordering::SeqCst);
+        let request = create(&gateway, payment(&from, value)).await;
+        outcome(&gateway, &request.uuid).await;
+        uuids.push(request.uuid);
+    }
+    let all = history(&gateway, vault_id, nobody, MOST).await;
+    assert_eq!((all.signed, all.amount), (3, U256::from(23_u8)));
+    assert!(!all.is_cut && all.last_at_ms.is_some(), "{all:?}");
+    // What is asked about is not counted.
+    let but_last = history(&gateway, vault_id, &uuids[2], MOST).await;
+    assert_eq!((but_last.signed, but_last.amount), (2, U256::from(12_u8)));
+    assert!(but_last.last_at_ms < all.last_at_ms);
+    let newest = history(&gateway, vault_id, nobody, 2).await;
+    assert_eq!((newest.signed, newest.amount), (2, U256::from(18_u8)));
+    assert!(newest.is_cut);
+
+    // A row that cannot be read hides no other.
+    let id: RequestId = uuids[1].parse().unwrap();
+    let mut batch = Batch::new();
+    let row = Key::new(KeySpace::Request, &[id.as_bytes()]);
+    assert!(world.store.get(&row).await.unwrap().is_some());
+    batch.put(row, Precondition::Any, vec![255; 9]);
+    world.store.commit(batch).await.unwrap();
+    let rest = history(&gateway, vault_id, nobody, MOST).await;
+    assert_eq!((rest.signed, rest.amount), (2, U256::from(16_u8)));
+    // Nor does a row of the index whose key is none.
+    let part = Scan::prefix(KeySpace::RequestTerm, vault_id.as_bytes(), 1);
+    let (key, _) = world.store.scan(&part).await.unwrap().remove(0);
+    let prefix = &key.bytes[..32];
+    let mut batch = Batch::new();
+    let torn = Key::new(KeySpace::RequestTerm, &[prefix, &[255; 3]]);
+    batch.put(torn, Precondition::Any, vec![255]);
+    world.store.commit(batch).await.unwrap();
+    assert_eq!(history(&gateway, vault_id, nobody, MOST).await, rest);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn history_of_a_recipient__should_not_count_a_rejected_request_as_a_payment() {
+    let world = World::new();
+    world.evm.down.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault_id = vault(&gateway, "main").await;
+    let from = evm_wallet(&gateway, vault_id).await;
+    let request = create(&gateway, payment(&from, "5")).await;
+    let nobody = "00000000-0000-4000-8000-000000000000";
+    let waiting = history(&gateway, vault_id, nobody, MOST).await;
+    assert_eq!((waiting.signed, waiting.others), (0, 1));
+    let reject = wire::RejectSigningRequestRequest {
+        uuid: request.uuid,
+        rejection: None,
+    };
+    let rejected = call::<RejectSigningRequest>(&gateway, &admin(), reject).await;
+    rejected.unwrap();
+    let failed = history(&gateway, vault_id, nobody, MOST).await;
+    assert_eq!(
+        (failed.signed, failed.others, failed.amount),
+        (0, 1, U256::ZERO)
+    );
+}
