@@ -19,7 +19,8 @@ use covault_core::{
 };
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OnceCell};
+use zeroize::Zeroizing;
 
 use crate::{
     chain_rpc::ChainClients,
@@ -130,6 +131,8 @@ pub struct Shared {
     pub notices_due: Notify,
     /// What they are sent with.
     pub webhooks: WebhookParts,
+    /// What challenges of the console are marked with, once it was read.
+    pub console_key: OnceCell<Zeroizing<[u8; 32]>>,
     /// Tasks that nobody waits for.
     pub tasks: Tasks,
     /// Who is told what happens.
@@ -168,6 +171,7 @@ impl Services {
             noted_chains: Mutex::default(),
             notices_due: Notify::new(),
             webhooks,
+            console_key: OnceCell::new(),
             tasks: Tasks::default(),
             listeners,
         };

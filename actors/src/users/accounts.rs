@@ -242,6 +242,17 @@ impl Accounts<'_> {
 
     /// What only processes on this store can write.
     async fn mark(&self, bytes: &[u8]) -> Result<Hmac<Sha256>, Fault> {
+        // It never changes. Strangers who try to sign in must not have it read each time.
+        let key = self.0.console_key.get_or_try_init(|| self.console_key());
+        let key = key.await?;
+        let mut mark = Hmac::<Sha256>::new_from_slice(key.as_slice()).map_err(Fault::bug)?;
+        mark.update(b"covault/console-challenge");
+        mark.update(bytes);
+        Ok(mark)
+    }
+
+    /// The key of the store that challenges are marked with, made where there is none.
+    async fn console_key(&self) -> Result<Zeroizing<[u8; 32]>, Fault> {
         let services = self.0;
         let name = rows::console_key();
         let mut found = services.load::<[u8; 32]>(&name).await?;
@@ -257,11 +268,7 @@ impl Accounts<'_> {
             found = services.load(&name).await?;
         }
         let (key, _) = found.ok_or_else(|| Fault::bug("the console has no key"))?;
-        let key = Zeroizing::new(key);
-        let mut mark = Hmac::<Sha256>::new_from_slice(key.as_slice()).map_err(Fault::bug)?;
-        mark.update(b"covault/console-challenge");
-        mark.update(bytes);
-        Ok(mark)
+        Ok(Zeroizing::new(key))
     }
 
     /// The nonce of a challenge of ours that has not expired, and when it does.
@@ -370,8 +377,10 @@ impl Accounts<'_> {
             .add_to(&mut batch, AuditChain::Service, now_ms)?;
         match services.store.commit(batch).await {
             Ok(()) => {}
+            // Nothing was wrong with the passkey.
             Err(CommitError::Conflict(_)) => {
-                return Err(not_signed_in("signed in at the same time"));
+                let problem = "you signed in elsewhere at the same moment: try again";
+                return Err(Fault::new(Class::Conflict, problem));
             }
             Err(error) => return Err(error.into()),
         }
@@ -427,7 +436,9 @@ impl Accounts<'_> {
                 // Another request of the session was faster, or has ended it.
                 Err(CommitError::Conflict(_)) => {
                     let found = services.load::<Session>(&name).await?;
-                    session = found.map(|(session, _)| session).ok_or_else(over)?;
+                    let found = found.map(|(session, _)| session);
+                    let found = found.filter(|session| session.holds(now_ms));
+                    session = found.ok_or_else(over)?;
                 }
                 Err(error) => return Err(error.into()),
             }
