@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use tokio::net::TcpListener;
 
 use crate::{
-    config::{ConsoleOrigin, ConsoleSettings, TlsSettings},
+    config::{ConsoleOrigin, ConsoleSettings, ShownSetting, TlsSettings},
     tls::ServerTls,
 };
 
@@ -18,6 +18,8 @@ pub struct ApiListeners {
     pub grpc: Option<TcpListener>,
     /// The console, where there is one.
     pub console: Option<(TcpListener, ConsoleOrigin)>,
+    /// The settings that it shows.
+    pub settings: Vec<ShownSetting>,
     /// The certificate of all; without it they are in the clear.
     pub tls: Option<ServerTls>,
 }
@@ -51,6 +53,7 @@ impl ApiListeners {
             http,
             grpc,
             console,
+            settings: Vec::new(),
             tls,
         })
     }

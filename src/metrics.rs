@@ -25,6 +25,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     api::meter as calls,
+    console,
     http::server::{self, HttpVersion, ServerLimits},
     shutdown::StopSignal,
     tls::ServerTls,
@@ -63,6 +64,7 @@ pub async fn start(
         .context("metrics cannot be recorded")?;
     meter::describe();
     calls::describe();
+    console::describe();
     tracing::info!(address = %listener.local_addr()?, "metrics are served");
     let upkeep = recorder.clone();
     let exporter = Arc::new(MetricsExporter { recorder, gauges });

@@ -513,7 +513,7 @@ impl RunningOrchestrator {
             .map(|listener| serve(listener, grpc, HttpVersion::Http2, proxies));
         let console = listeners.console.map(|(listener, origin)| {
             let proxies = origin.trusted_proxies;
-            let pages = console::router(&self.api, origin, &end);
+            let pages = console::router(&self.api, origin, listeners.settings, &end);
             serve(listener, pages, HttpVersion::Http1, proxies)
         });
         let served = |listener| async move {

@@ -167,13 +167,18 @@ impl Api {
     }
 }
 
-/// What an operation answers; our fault when it panics.
-async fn unless_it_panics<T>(answer: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+/// What an operation, or a page, answers; our fault when it panics.
+///
+/// # Errors
+/// Its own; [`Class::Bug`] when it panicked.
+pub async fn unless_it_panics<T, E: From<Fault>>(
+    answer: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
     // The panic hook has said where. Nothing of ours is shared with the operation.
     AssertUnwindSafe(answer)
         .catch_unwind()
         .await
-        .unwrap_or_else(|_| Err(Fault::bug("the operation panicked")))
+        .unwrap_or_else(|_| Err(Fault::bug("the operation panicked").into()))
 }
 
 /// Says in the headers of a response what the idempotency key did.
@@ -203,7 +208,9 @@ mod tests {
     #[tokio::test]
     async fn panic__should_be_our_fault() {
         let panics = async { panic!("on purpose") };
-        let fault = unless_it_panics::<()>(panics).await.expect_err("panics");
+        let fault = unless_it_panics::<(), Fault>(panics)
+            .await
+            .expect_err("panics");
         assert_eq!(*fault.class(), Class::Bug);
     }
 }

@@ -81,9 +81,11 @@ pub struct Args {
 
 fn console_address(text: &str) -> Result<SocketAddr, String> {
     let address: Option<SocketAddr> = text.parse().ok();
-    // Passkeys are made for the port, too.
-    let fixed = address.filter(|address| address.port() != 0);
-    fixed.ok_or_else(|| "use IP:PORT with a port of its own, e.g. 127.0.0.1:8082".to_owned())
+    // Passkeys are made for the port, too. Sessions in the clear stay on this machine.
+    let fixed = address.filter(|address| address.port() != 0 && address.ip().is_loopback());
+    fixed.ok_or_else(|| {
+        "use an address of this machine with a port of its own, e.g. 127.0.0.1:8082".to_owned()
+    })
 }
 
 fn chains_help() -> String {
@@ -158,10 +160,15 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         let uuid = vault.uuid;
         publish_info(&info, &addresses, &uuid, &tokens)?;
         if !config.console.listen.is_empty() {
-            let link = console_link(&gateway).await?;
-            print_line(format_args!(
-                "\nThis link enrols a passkey of {USER} for the console, once, within 15 minutes:\n\n  {link}"
-            ));
+            match console_link(&gateway).await {
+                Ok(link) => print_line(format_args!(
+                    "\nThis link enrols a passkey of {USER} for the console, once, within 15 minutes:\n\n  {link}"
+                )),
+                // Those that are enrolled go on signing in.
+                Err(error) => print_line(format_args!(
+                    "\nThere is no new link for {USER} and the console: {error:#}"
+                )),
+            }
         }
         tokio::select! {
             ended = nodes.ended() => return Err(ended),
@@ -423,7 +430,13 @@ mod tests {
         };
         assert_eq!(settings("127.0.0.1:8082").unwrap(), "http://localhost:8082");
         assert_eq!(settings("[::1]:80").unwrap(), "http://localhost");
-        for text in ["127.0.0.1:0", "localhost:8082", "8082"] {
+        for text in [
+            "127.0.0.1:0",
+            "localhost:8082",
+            "8082",
+            "0.0.0.0:8082",
+            "192.0.2.1:8082",
+        ] {
             assert!(settings(text).is_err(), "{text}");
         }
     }

@@ -51,7 +51,10 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
         String::new()
     };
     let console = config.cluster.roles.serve_api().then_some(&config.console);
-    let listeners = ApiListeners::bind(&serve.listen, |_| grpc, console, &config.tls).await?;
+    let mut listeners = ApiListeners::bind(&serve.listen, |_| grpc, console, &config.tls).await?;
+    if listeners.console.is_some() {
+        listeners.settings = Config::shown(args.config.as_deref())?;
+    }
     let identity = identities::identity(&serve.identity_file(), "covault-orchestrator")?;
     let tokens = wiring::tokens(serve)?;
     let bus = wiring::redis_bus(&config.bus.redis_url)?;

@@ -7,10 +7,23 @@
 use std::{collections::HashMap, net::IpAddr};
 
 use covault_core::fault::{Class, Fault};
+use metrics::{counter, describe_counter};
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
-use crate::api::address::network;
+use crate::api::{address::network, admission::Refusal};
+
+/// Tries that failed, and those that were not made because too many had.
+const WRONG_TRIES: &str = "covault_console_wrong_tries_total";
+
+/// Tells the recorder what the number means.
+pub fn describe() {
+    describe_counter!(
+        WRONG_TRIES,
+        "Wrong tries to sign in or enrol on the console, by what was tried with (passkey, link) and outcome (wrong; \
+         waits: refused after too many)"
+    );
+}
 
 /// Tries with one passkey that may fail.
 const TRIES: u32 = 5;
@@ -34,6 +47,13 @@ impl Tried {
     /// To sign in with the passkey of a credential id.
     pub fn passkey(credential_id: &[u8]) -> Self {
         Self::Passkey(Sha256::digest(credential_id).into())
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Passkey(_) => "passkey",
+            Self::Link => "link",
+        }
     }
 
     fn most(self) -> u32 {
@@ -65,7 +85,7 @@ impl LockOut {
     ///
     /// # Errors
     /// [`Class::Limited`] after too many wrong tries.
-    pub fn check(&self, tried: Tried, address: Option<IpAddr>, now_ms: u64) -> Result<(), Fault> {
+    pub fn check(&self, tried: Tried, address: Option<IpAddr>, now_ms: u64) -> Result<(), Refusal> {
         let mut all = self.0.lock();
         let place = place(tried, address);
         match all.get(&place) {
@@ -73,16 +93,21 @@ impl LockOut {
                 all.remove(&place);
                 Ok(())
             }
-            Some(tries) if tries.count >= tried.most() => Err(Fault::new(
-                Class::Limited,
-                "too many wrong tries: wait 15 minutes",
-            )),
+            Some(tries) if tries.count >= tried.most() => {
+                counter!(WRONG_TRIES, "with" => tried.name(), "outcome" => "waits").increment(1);
+                let until_ms = tries.last_ms.saturating_add(WAIT_MS);
+                Err(Refusal {
+                    fault: Fault::new(Class::Limited, "too many wrong tries: wait 15 minutes"),
+                    retry_after: Some(until_ms.saturating_sub(now_ms).div_ceil(1000)),
+                })
+            }
             _ => Ok(()),
         }
     }
 
     /// A wrong try.
     pub fn wrong(&self, tried: Tried, address: Option<IpAddr>, now_ms: u64) {
+        counter!(WRONG_TRIES, "with" => tried.name(), "outcome" => "wrong").increment(1);
         let mut all = self.0.lock();
         let place = place(tried, address);
         if all.len() >= REMEMBERED && !all.contains_key(&place) {
@@ -126,7 +151,8 @@ mod tests {
             assert!(lock.check(me, here, now).is_ok());
             lock.wrong(me, here, now);
         }
-        assert!(lock.check(me, here, 5).is_err());
+        let refusal = lock.check(me, here, 5).unwrap_err();
+        assert_eq!(refusal.retry_after, Some(WAIT_MS / 1000));
         assert!(lock.check(me, there, 5).is_ok(), "its person is elsewhere");
         assert!(lock.check(other, here, 5).is_ok());
         assert!(lock.check(me, here, 4 + WAIT_MS - 1).is_err());

@@ -6,22 +6,37 @@
 //! [docs/console.md]: ../../../docs/console.md
 
 mod assets;
+mod audit;
+mod csv;
 mod enrolment;
 mod events;
+mod facts;
 mod gestures;
+mod history;
 mod listing;
 mod lockout;
 mod pages;
+mod people;
 mod requests;
 mod response;
 mod sessions;
+mod settings;
 mod standing;
 #[cfg(test)]
 mod tests;
 mod text;
+mod totals;
+mod vaults;
 mod views;
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use axum::{
     Router,
@@ -37,19 +52,21 @@ use covault_actors::{
     users::{Browser, SignedIn},
 };
 use covault_core::fault::{Class, Fault};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use self::{
+    facts::KnownTokens,
     lockout::LockOut,
     response::{Answer, Refused},
 };
 use crate::{
     api::{
-        Api,
+        self, Api,
         address::{self, Peer, network},
         headers::{self, REQUEST_ID},
         meter::{Measured, Transport},
     },
-    config::ConsoleOrigin,
+    config::{ConsoleOrigin, ShownSetting},
     shutdown::StopSignal,
 };
 
@@ -61,7 +78,13 @@ const MAX_STRANGERS_BODY: usize = 8 << 10;
 const STRANGERS_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many of their requests are in progress at once, shared by their addresses. The API's places are not touched.
 const STRANGERS: usize = 256;
+/// How many read long lists at once, to check or to export them.
+const LONG_READS: usize = 2;
+/// How many look at a history at once; others wait.
+const HISTORIES: usize = 4;
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+pub use lockout::describe;
 
 /// What every page needs.
 pub struct Console {
@@ -69,16 +92,34 @@ pub struct Console {
     place: ConsoleOrigin,
     lock_out: LockOut,
     strangers: Arc<Shares<Option<IpAddr>>>,
+    /// What applies, without secrets.
+    settings: Vec<ShownSetting>,
+    known_tokens: KnownTokens,
+    long_reads: Arc<Semaphore>,
+    /// Those who look at a history: one may be read in parts of some MiB.
+    histories: Semaphore,
+    /// It was said that a proxy stands before it which no setting names.
+    proxy_was_named: AtomicBool,
     stop: StopSignal,
 }
 
 /// The routes. Streams end with `stop`.
-pub fn router(api: &Arc<Api>, place: ConsoleOrigin, stop: &StopSignal) -> Router {
+pub fn router(
+    api: &Arc<Api>,
+    place: ConsoleOrigin,
+    settings: Vec<ShownSetting>,
+    stop: &StopSignal,
+) -> Router {
     let console = Arc::new(Console {
         api: Arc::clone(api),
         place,
         lock_out: LockOut::default(),
         strangers: Shares::new(STRANGERS),
+        settings,
+        known_tokens: KnownTokens::default(),
+        long_reads: Arc::new(Semaphore::new(LONG_READS)),
+        histories: Semaphore::new(HISTORIES),
+        proxy_was_named: AtomicBool::new(false),
         stop: stop.clone(),
     });
     Router::new().fallback(serve).with_state(console)
@@ -103,6 +144,17 @@ impl Call<'_> {
 
     fn now_ms(&self) -> u64 {
         self.console.api.clock.now_ms()
+    }
+
+    /// Takes one of the places of long lists.
+    ///
+    /// # Errors
+    /// [`Class::Unavailable`] when they are taken.
+    fn long_read(&self) -> Result<OwnedSemaphorePermit, Fault> {
+        let places = Arc::clone(&self.console.long_reads);
+        places.try_acquire_owned().map_err(|_| {
+            Fault::unavailable("others are reading long lists now; try again in a minute")
+        })
     }
 
     fn origin(&self) -> &str {
@@ -161,7 +213,7 @@ async fn serve(State(console): State<Arc<Console>>, request: Request) -> Respons
     let path = headers::shown_path(&head.uri);
     let (method, began) = (head.method.clone(), api.clock.now_ms());
     let measured = Measured::begin(Transport::Console, name_of(&head).into());
-    let answer = answer(&console, &head, body, &id).await;
+    let answer = api::unless_it_panics(answer(&console, &head, body, &id)).await;
     let answer = answer.unwrap_or_else(|refused| refused.answer(&head, &id));
     let mut response = answer.into_response();
     protect(response.headers_mut(), &console.place.origin);
@@ -178,9 +230,23 @@ async fn serve(State(console): State<Arc<Console>>, request: Request) -> Respons
 /// What a request is called in metrics: a fixed list, however many paths are made up.
 fn name_of(head: &Parts) -> &'static str {
     let first = head.uri.path().split('/').nth(1).unwrap_or_default();
-    const NAMES: [&str; 11] = [
-        "approve", "audit", "enrol", "events", "history", "nodes", "reject", "requests", "sign-in",
-        "static", "vaults",
+    const NAMES: [&str; 16] = [
+        "approve",
+        "audit",
+        "enrol",
+        "events",
+        "history",
+        "history.csv",
+        "nodes",
+        "reject",
+        "requests",
+        "settings",
+        "sign-in",
+        "static",
+        "tokens",
+        "users",
+        "vaults",
+        "wallets",
     ];
     let known = NAMES.into_iter().find(|name| *name == first);
     known.unwrap_or("pages")
@@ -196,6 +262,11 @@ async fn answer(
     let peer = head.extensions.get::<Peer>();
     let address =
         peer.map(|Peer(peer)| address::of(peer.ip(), &head.headers, console.place.trusted_proxies));
+    note_proxy(
+        &console.proxy_was_named,
+        console.place.trusted_proxies,
+        head,
+    );
     if let Some(address) = address {
         api.admission.address(address)?;
     }
@@ -234,6 +305,7 @@ async fn answer(
     let signed_in = sessions::signed_in(&call).await?;
     let token = call.caller(&signed_in).token;
     api.admission.token(&token)?;
+    api.admission.may_ask(token)?;
     in_flight.belongs_to(token)?;
     if !is_read {
         in_flight.hold(announced(head).min(MAX_BODY))?;
@@ -241,15 +313,21 @@ async fn answer(
     }
     let answer = match (is_read, path.as_slice()) {
         (true, [""]) => listing::inbox(&call, &signed_in).await,
-        (true, ["history"]) => listing::history(&call, &signed_in).await,
+        (true, ["history"]) => history::page(&call, &signed_in).await,
+        (true, ["history.csv"]) => csv::export(&call, &signed_in).await,
         (true, ["requests", uuid]) => {
             requests::page(&call, &signed_in, &[(*uuid).to_owned()]).await
         }
         (true, ["requests"]) => requests::chosen(&call, &signed_in).await,
-        (true, ["vaults"]) => pages::vaults(&call, &signed_in).await,
-        (true, ["vaults", uuid]) => pages::wallets(&call, &signed_in, uuid).await,
+        (true, ["vaults"]) => vaults::list(&call, &signed_in).await,
+        (true, ["vaults", uuid]) => vaults::page(&call, &signed_in, uuid).await,
+        (true, ["wallets", address]) => vaults::wallet(&call, &signed_in, address).await,
         (true, ["nodes"]) => pages::nodes(&call, &signed_in).await,
-        (true, ["audit"]) => pages::audit(&call, &signed_in).await,
+        (true, ["tokens"]) => people::tokens(&call, &signed_in).await,
+        (true, ["users"]) => people::users(&call, &signed_in).await,
+        (true, ["settings"]) => settings::page(&call, &signed_in),
+        (true, ["audit"]) => audit::page(&call, &signed_in).await,
+        (true, ["audit", "verify"]) => audit::verify(&call, &signed_in).await,
         (true, ["account"]) => pages::account(&call, &signed_in).await,
         (true, ["events"]) => events::stream(&call, signed_in).await,
         (false, ["approve", "begin"]) => gestures::begin_approval(&call, &signed_in).await,
@@ -323,6 +401,20 @@ async fn read(head: &Parts, body: Body, limit: usize, within: Duration) -> Resul
         )
     })?;
     read.map_err(|_| too_large())
+}
+
+/// Says once that requests come through a proxy which no setting names: all people share an address then, its limits and
+/// its wrong tries. Whether it was said now.
+fn note_proxy(was_said: &AtomicBool, trusted_proxies: usize, head: &Parts) -> bool {
+    let is_named = head.headers.contains_key("x-forwarded-for");
+    let is_new = trusted_proxies == 0 && is_named && !was_said.swap(true, Ordering::Relaxed);
+    if is_new {
+        tracing::warn!(
+            "requests to the console have X-Forwarded-For, and console.trusted_proxies is 0: behind a proxy all people \
+             share one address, its limits and its wrong tries; set console.trusted_proxies to the number of proxies"
+        );
+    }
+    is_new
 }
 
 /// Refuses what another site has a browser send: the origin must be the console's own, whole, and so must be what the

@@ -1,16 +1,16 @@
 //! The page of one request, and of several that were chosen together.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use axum::http::StatusCode;
 use covault_actors::{operations::GetSigningRequestDetails, users::SignedIn};
 use covault_core::{
-    amount::{U256, parse_u128},
+    amount::parse_u128,
     approval::{MAX_LIST, words},
     fault::Fault,
     networks::{
         Network, Payload,
-        outflow::{Asset, ContentKind},
+        outflow::{ContentKind, Spend},
     },
     schema::{json, wire},
     user::UserRole,
@@ -19,12 +19,13 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Call,
+    Call, facts,
     pages::vault_names,
     response::{Answer, Refused},
-    standing::{Standing, leading},
-    text::{SpendView, Text, Time, coin, coins, in_units},
-    views::{ApprovalView, FeeView, RequestView, RequestsPage, Shell, TotalView},
+    standing::{Standing, is_held, leading},
+    text::{SpendView, Text, Time, coin, coins},
+    totals,
+    views::{ApprovalView, FeeView, RequestView, RequestsPage, Shell},
 };
 use crate::approving::{self, contents};
 
@@ -55,28 +56,19 @@ pub async fn page(
     uuids: &[String],
 ) -> Result<Answer, Refused> {
     let names = vault_names(call, signed_in).await?;
-    let mut requests = Vec::new();
-    let mut totals: BTreeMap<Asset, U256> = BTreeMap::new();
+    let mut found = Vec::new();
     for uuid in uuids {
         let request = details(call, signed_in, uuid).await?;
-        if let Ok(decoded) = approving::decode(&request) {
-            let outflow = decoded.payload.outflow(decoded.network);
-            for spend in outflow.spends {
-                let total = totals.entry(spend.asset).or_default();
-                *total = total.saturating_add(spend.amount);
-            }
-        }
         let vault = request.vault_uuid.clone().unwrap_or_default();
         let name = names.get(&vault).cloned().unwrap_or_default();
-        requests.push(view(&request, &name, &signed_in.user.name, call.now_ms()));
+        let view = view(&request, &name, &signed_in.user.name, call.now_ms());
+        found.push((request, view));
     }
-    let totals = totals.into_iter().map(|(asset, amount)| TotalView {
-        amount: in_units(&asset, amount),
-        smallest: amount.to_string(),
-        asset: Text::new(asset.to_string()),
-    });
+    facts::add(call, signed_in, &mut found).await;
+    let mut requests: Vec<_> = found.into_iter().map(|(_, view)| view).collect();
+    totals::mark_high_fees(&mut requests);
     let may_approve = signed_in.user.role == UserRole::Approver;
-    let can_approve = may_approve && requests.iter().all(|it| it.waits && !it.is_mine);
+    let can_approve = may_approve && requests.iter().all(RequestView::is_offered);
     let can_reject = may_approve && can_be_rejected(&requests);
     let one_vault = requests
         .iter()
@@ -84,7 +76,7 @@ pub async fn page(
     Answer::page(&RequestsPage {
         shell: Shell::new(signed_in, "inbox"),
         has_totals: requests.len() > 1,
-        totals: totals.collect(),
+        totals: totals::of(&requests),
         can_approve,
         is_again: matches!(requests.as_slice(), [alone] if !alone.again.is_empty()),
         can_reject: can_reject && one_vault,
@@ -134,7 +126,7 @@ pub fn view(
     let fields = match decoded {
         Ok(decoded) => {
             let outflow = decoded.payload.outflow(decoded.network);
-            spends = outflow.spends.iter().map(SpendView::new).collect();
+            spends = spends_of(&outflow.spends, &decoded.fields);
             caution = match outflow.nature {
                 ContentKind::Transfer | ContentKind::Message => "",
                 ContentKind::Custom => {
@@ -152,6 +144,9 @@ pub fn view(
                 fee = Some(FeeView {
                     unit,
                     decimals,
+                    place: outflow.place.to_string(),
+                    known,
+                    is_high: false,
                     value: known.map(|fee| coins(fee, decimals)).unwrap_or_default(),
                 });
             }
@@ -165,12 +160,7 @@ pub fn view(
         Err(_) => {
             let fields = payload_of(request);
             if let Some((payload, of)) = parse(&fields) {
-                spends = payload
-                    .outflow(of)
-                    .spends
-                    .iter()
-                    .map(SpendView::new)
-                    .collect();
+                spends = spends_of(&payload.outflow(of).spends, &fields);
                 network = Text::new(of.name());
                 wallet = Text::new(payload.from());
             }
@@ -203,6 +193,7 @@ pub fn view(
         status: status.to_ascii_lowercase(),
         waits: request.approval_subject.is_some() && problem.is_empty(),
         is_mine: standing == Standing::Counts,
+        is_held: request.approval_subject.is_some() && is_held(request),
         again: match standing {
             Standing::Again(why) => why,
             Standing::None | Standing::Counts => "",
@@ -229,7 +220,8 @@ pub fn view(
         required: request.required_approval_count,
         remaining: request.remaining_approval_count,
         wanted: Text::new(&request.approval_wanted),
-        simulation: Text::new(String::from_utf8_lossy(&request.simulation)),
+        simulation: simulation_of(&request.simulation),
+        rule: None,
         function: Text::new(call.map(|call| call.function.as_str()).unwrap_or_default()),
         arguments: call
             .map(|call| call.args.iter())
@@ -248,6 +240,35 @@ pub fn view(
         replaces: Text::new(&request.replaces_uuid),
         problem,
     }
+}
+
+/// What leaves the wallet, with the decimals that the request names for its token, if it does.
+fn spends_of(spends: &[Spend], fields: &Value) -> Vec<SpendView> {
+    let kind = fields.as_object().and_then(|fields| fields.values().next());
+    let decimals = kind.and_then(|kind| kind.get("decimals"));
+    let decimals = decimals.and_then(|it| match it {
+        Value::String(text) => text.parse().ok(),
+        other => other.as_u64(),
+    });
+    let decimals = decimals.and_then(|it| usize::try_from(it).ok());
+    // More fit no amount.
+    let decimals = decimals.filter(|decimals| *decimals <= 77);
+    let spends = spends.iter().map(SpendView::new);
+    spends.map(|it| it.with_decimals(decimals)).collect()
+}
+
+/// What a chain node said when it tried the transaction; as it is where it is no JSON.
+fn simulation_of(bytes: &[u8]) -> Vec<(Text, Text)> {
+    let mut found = Vec::new();
+    match serde_json::from_slice::<Value>(bytes) {
+        Ok(json) => flatten("", &json, &mut found),
+        Err(_) if bytes.is_empty() => {}
+        Err(_) => found.push((
+            Text::new("result"),
+            Text::new(String::from_utf8_lossy(bytes)),
+        )),
+    }
+    found
 }
 
 fn approval(given: &wire::GivenApproval, fee: Option<&FeeView>) -> ApprovalView {

@@ -105,7 +105,7 @@ pub fn fixed(path: &[&str], query: Option<&str>) -> Option<Answer> {
 #[derive(Debug)]
 pub struct Refused {
     status: StatusCode,
-    fault: Fault,
+    refusal: Refusal,
 }
 
 impl Refused {
@@ -113,19 +113,30 @@ impl Refused {
     pub fn new(status: StatusCode, problem: &str) -> Self {
         Self {
             status,
-            fault: Fault::new(Class::Invalid, problem),
+            refusal: Fault::new(Class::Invalid, problem).into(),
         }
     }
 
     /// As a page, as JSON for the script, or as the way to the page on which one signs in.
     pub fn answer(self, head: &Parts, id: &str) -> Answer {
-        let Self { status, fault } = self;
+        let Self {
+            status,
+            refusal: Refusal { fault, retry_after },
+        } = self;
+        let answer = Self::say(status, &fault, head, id);
+        match retry_after {
+            Some(seconds) => answer.with_header(header::RETRY_AFTER, seconds.into()),
+            None => answer,
+        }
+    }
+
+    fn say(status: StatusCode, fault: &Fault, head: &Parts, id: &str) -> Answer {
         if status.is_server_error() {
             tracing::warn!(request_id = id, ?fault, "a page of the console failed");
         } else {
             tracing::info!(request_id = id, ?fault, "refused");
         }
-        let sentence = api::sentence(&fault, id);
+        let sentence = api::sentence(fault, id);
         let accept = head.headers.get(header::ACCEPT);
         let is_script = accept.is_some_and(|it| it.as_bytes() == b"application/json");
         if is_script {
@@ -148,16 +159,16 @@ impl Refused {
 
 impl From<Fault> for Refused {
     fn from(fault: Fault) -> Self {
-        Self {
-            status: error::status(fault.class()),
-            fault,
-        }
+        Refusal::from(fault).into()
     }
 }
 
 impl From<Refusal> for Refused {
     fn from(refusal: Refusal) -> Self {
-        refusal.fault.into()
+        Self {
+            status: error::status(refusal.fault.class()),
+            refusal,
+        }
     }
 }
 
@@ -174,6 +185,10 @@ pub fn json<T: DeserializeOwned>(call: &Call<'_>) -> Result<T, Refused> {
     }
     serde_json::from_slice(&call.body).map_err(|error| {
         let fault = Fault::new(Class::Invalid, "the form is not as this page sends it");
-        fault.caused_by(error).into()
+        // Not the whole of it: what is wrong may be a link or a signature.
+        let (line, column) = (error.line(), error.column());
+        fault
+            .caused_by(format_args!("line {line}, column {column}"))
+            .into()
     })
 }

@@ -25,6 +25,11 @@ pub fn leading(request: &wire::SigningRequest, now_ms: u64) -> Option<&wire::Giv
     held.max_by_key(|it| together(request, it))
 }
 
+/// Whether signers hold it: enough have approved, and it goes on by itself. A signer that wants more lacks an approval.
+pub fn is_held(request: &wire::SigningRequest) -> bool {
+    !request.approval_wanted.is_empty() && request.remaining_approval_count == 0
+}
+
 /// How the approval of one person stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
@@ -46,7 +51,7 @@ impl Standing {
         if !holds(mine, now_ms) {
             return Self::Again("Your approval is over and counts no more.");
         }
-        if !request.approval_wanted.is_empty() {
+        if !request.approval_wanted.is_empty() && !is_held(request) {
             return Self::Again("You have approved it, but a signer wants more than that.");
         }
         let others = request.approvals.iter();
@@ -118,6 +123,15 @@ mod tests {
         // A signer wants more.
         let mut wanted = one;
         wanted.approval_wanted = "the fee is too low".into();
-        assert!(is_again(&wanted, "a"));
+        wanted.remaining_approval_count = 1;
+        assert!(is_again(&wanted, "a") && !is_held(&wanted));
+    }
+
+    #[test]
+    fn held_payment__should_be_shown_as_held_and_not_be_asked_for_again() {
+        let mut held = request(&[("a", "1", LATER_MS)]);
+        held.approval_wanted = "held by signer-1 until 2026-11-26 04:00 UTC".into();
+        assert!(is_held(&held));
+        assert_eq!(Standing::of(&held, "a", NOW_MS), Standing::Counts);
     }
 }

@@ -83,6 +83,22 @@ pub struct SpendView {
     pub asset: Text,
     /// To whom; empty where nobody can tell.
     pub recipient: Text,
+    /// As the request's own decimals have it, which are not part of what is signed; empty without any.
+    pub by_payload: String,
+    /// As the contract of the token says, through nodes that may lie; empty where they do not.
+    pub by_chain: Text,
+    /// The service's own wallet that the recipient is; empty where it is none that the person sees.
+    pub whose: Text,
+    /// What the vault had to do with the recipient before, in a sentence; empty where that is not looked up.
+    pub history: String,
+    /// The vault has paid the recipient nothing yet, as far as was looked.
+    pub is_new: bool,
+    /// Of which asset.
+    pub of: Asset,
+    /// How much, in the smallest unit.
+    pub units: U256,
+    /// To whom, as it is signed.
+    pub to: Option<String>,
 }
 
 impl SpendView {
@@ -93,7 +109,24 @@ impl SpendView {
             smallest: spend.amount.to_string(),
             asset: Text::new(spend.asset.to_string()),
             recipient: Text::new(spend.recipient.as_deref().unwrap_or_default()),
+            by_payload: String::new(),
+            by_chain: Text::default(),
+            whose: Text::default(),
+            history: String::new(),
+            is_new: false,
+            of: spend.asset.clone(),
+            units: spend.amount,
+            to: spend.recipient.clone(),
         }
+    }
+
+    /// The same with what the request takes for the token's decimals.
+    #[must_use]
+    pub fn with_decimals(mut self, decimals: Option<usize>) -> Self {
+        if let (Some(decimals), Some(_)) = (decimals, &self.of.token) {
+            self.by_payload = in_decimals(self.units, decimals);
+        }
+        self
     }
 }
 
@@ -103,7 +136,7 @@ pub fn in_units(asset: &Asset, amount: U256) -> String {
         return String::new();
     }
     let (symbol, decimals) = coin(&asset.place);
-    format!("{} {symbol}", decimal(amount, decimals))
+    format!("{} {symbol}", in_decimals(amount, decimals))
 }
 
 /// The symbol of a chain's coin, and how many decimals it has.
@@ -127,7 +160,7 @@ pub fn coin(place: &ChainScope) -> (&'static str, usize) {
 }
 
 /// Digits with a point, without zeros at the end. Never a float.
-fn decimal(amount: U256, decimals: usize) -> String {
+pub fn in_decimals(amount: U256, decimals: usize) -> String {
     let digits = amount.to_string();
     let padded = format!("{digits:0>width$}", width = decimals.saturating_add(1));
     let (whole, part) = padded.split_at(padded.len().saturating_sub(decimals));
@@ -150,7 +183,7 @@ pub fn smallest(text: &str, decimals: usize) -> Option<u128> {
 
 /// `1234` as coins, the way [`smallest`] reads them.
 pub fn coins(amount: u128, decimals: usize) -> String {
-    decimal(U256::from(amount), decimals)
+    in_decimals(U256::from(amount), decimals)
 }
 
 #[cfg(test)]

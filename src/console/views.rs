@@ -27,8 +27,9 @@ pub struct PersonView {
     pub name: Text,
     pub role: &'static str,
     pub form_token: String,
-    pub sees_nodes: bool,
-    pub sees_audit: bool,
+    /// Nodes, tokens, users and settings.
+    pub is_operator: bool,
+    pub is_auditor: bool,
 }
 
 impl Shell {
@@ -43,8 +44,8 @@ impl Shell {
                 name: Text::new(&signed_in.user.name),
                 role: role.name(),
                 form_token: form_token_of(signed_in),
-                sees_nodes: role == UserRole::Operator,
-                sees_audit: role == UserRole::Auditor,
+                is_operator: role == UserRole::Operator,
+                is_auditor: role == UserRole::Auditor,
             }),
         }
     }
@@ -118,6 +119,8 @@ pub struct RequestView {
     pub waits: bool,
     /// This person has approved it, and that counts.
     pub is_mine: bool,
+    /// Signers hold it: enough have approved, and it goes on by itself unless somebody rejects it.
+    pub is_held: bool,
     /// Why this person may approve it again; empty otherwise.
     pub again: &'static str,
     pub vault: Text,
@@ -138,7 +141,10 @@ pub struct RequestView {
     pub required: u32,
     pub remaining: u32,
     pub wanted: Text,
-    pub simulation: Text,
+    /// What a chain node says that the transaction would do, field by field.
+    pub simulation: Vec<(Text, Text)>,
+    /// Who has to agree, and how the signers are doing; where the page is about this request alone.
+    pub rule: Option<RuleView>,
     pub function: Text,
     pub arguments: Vec<(Text, Text)>,
     /// `None`: it pays none.
@@ -151,11 +157,16 @@ pub struct RequestView {
 }
 
 impl RequestView {
+    /// Whether an approval by this person would do something.
+    pub fn is_offered(&self) -> bool {
+        self.waits && !self.is_mine && !self.is_held
+    }
+
     /// As lists show it: long texts are cut, and what only its own page shows is left out.
     pub fn in_a_list(mut self) -> Self {
         self.fields = Vec::new();
         self.arguments = Vec::new();
-        self.simulation = Text::default();
+        self.simulation = Vec::new();
         self.contents = self.contents.into_iter().map(Text::shortened).collect();
         self.notes = self.notes.shortened();
         self.failed = self.failed.shortened();
@@ -163,10 +174,28 @@ impl RequestView {
     }
 }
 
+/// Who has to agree to a request.
+pub struct RuleView {
+    /// The vault's rule when the request came.
+    pub words: Text,
+    /// Who may approve and has not, so that it counts now.
+    pub missing: Text,
+    pub held_until: Option<Time>,
+    pub threshold: u32,
+    /// Names, and how they are doing.
+    pub signers: Vec<(Text, String)>,
+}
+
 /// The highest fee that is asked for.
 pub struct FeeView {
     pub unit: &'static str,
     pub decimals: usize,
+    /// Whose coin it is: `evm:1`.
+    pub place: String,
+    /// What others have approved, in the smallest unit.
+    pub known: Option<u128>,
+    /// It is far above those of the other requests of the page.
+    pub is_high: bool,
     /// What others have approved, in coins; empty without any.
     pub value: String,
 }
@@ -194,11 +223,11 @@ pub struct RequestsPage {
     pub can_reject: bool,
 }
 
-/// What leaves the wallets together, of one asset.
+/// What leaves the wallets together, of one asset or as fees.
 pub struct TotalView {
     pub amount: String,
     pub smallest: String,
-    pub asset: Text,
+    pub what: Text,
 }
 
 /// A vault to choose.
@@ -206,100 +235,6 @@ pub struct ChoiceView {
     pub uuid: String,
     pub name: Text,
     pub chosen: bool,
-}
-
-#[derive(Template)]
-#[template(path = "history.html")]
-pub struct HistoryPage {
-    pub shell: Shell,
-    pub vaults: Vec<ChoiceView>,
-    pub statuses: Vec<ChoiceView>,
-    pub search: Text,
-    pub requests: Vec<RequestView>,
-    /// What was looked through.
-    pub seen: String,
-    /// The address of the next page, where there may be one.
-    pub next: Option<String>,
-}
-
-#[derive(Template)]
-#[template(path = "vaults.html")]
-pub struct VaultsPage {
-    pub shell: Shell,
-    pub vaults: Vec<VaultView>,
-}
-
-/// A vault.
-pub struct VaultView {
-    pub uuid: String,
-    pub name: Text,
-    pub threshold: u32,
-    pub signers: usize,
-    pub ready: bool,
-    pub problem: Text,
-    /// `2 of treasurer, controller`
-    pub rule: Text,
-}
-
-#[derive(Template)]
-#[template(path = "wallets.html")]
-pub struct WalletsPage {
-    pub shell: Shell,
-    pub vault: Text,
-    pub vault_uuid: String,
-    pub wallets: Vec<WalletView>,
-    pub next: Option<i64>,
-}
-
-/// A wallet.
-pub struct WalletView {
-    pub network: Text,
-    pub address: Text,
-    pub name: Text,
-    pub reference: Text,
-    pub status: String,
-    pub proven: bool,
-}
-
-#[derive(Template)]
-#[template(path = "nodes.html")]
-pub struct NodesPage {
-    pub shell: Shell,
-    pub nodes: Vec<NodeView>,
-    pub waiting: usize,
-}
-
-/// A signer node.
-pub struct NodeView {
-    pub name: Text,
-    pub key: Text,
-    pub live: bool,
-    pub seen: Option<Time>,
-    pub version: Text,
-    pub keys: u32,
-    pub clock_ms: i64,
-    pub halted: Text,
-    pub frozen_vaults: usize,
-}
-
-#[derive(Template)]
-#[template(path = "audit.html")]
-pub struct AuditPage {
-    pub shell: Shell,
-    pub chains: Vec<ChoiceView>,
-    pub entries: Vec<AuditView>,
-    pub older: Option<u64>,
-    pub chain: Text,
-}
-
-/// An entry of the audit log.
-pub struct AuditView {
-    pub number: u64,
-    pub at: Time,
-    pub by: Text,
-    pub event: Text,
-    pub subject: Text,
-    pub facts: Vec<(Text, Text)>,
 }
 
 #[derive(Template)]

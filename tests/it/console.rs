@@ -231,9 +231,45 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
     let outcome = api.execute(&uuid).await;
     assert_eq!(outcome["error"], Value::Null, "{outcome}");
     assert_eq!(anvil.balance(TO).await, ETHER + ETHER / 2);
+    let hash = outcome["txHash"].as_str().unwrap().to_owned();
+
+    // It is found again, by whom it paid and by its hash, as a page and as a file.
+    for search in [TO, &TO.to_lowercase(), &hash, &uuid] {
+        let path = format!("/history?vault={vault}&search={search}");
+        let found = people.ask("open", "treasurer", json!({"path": path}));
+        let text = found["text"].as_str().unwrap();
+        assert!(
+            text.contains("Found 1.") && text.contains(TO),
+            "{search}: {text}"
+        );
+    }
+    let path = format!("/history?vault={vault}");
+    let file = people.ask("download", "treasurer", json!({"path": path}));
+    assert_eq!(file["name"], "requests.csv");
+    let text = file["text"].as_str().unwrap();
+    assert!(text.contains(&hash) && text.contains(&uuid), "{text}");
+    let wallet = people.ask(
+        "open",
+        "treasurer",
+        json!({"path": format!("/wallets/{from}")}),
+    );
+    let text = wallet["text"].as_str().unwrap();
+    assert!(text.contains("evm:31337") && text.contains("8.4"), "{text}");
 
     // Rejected, with a reason; and approved on a page that is older than that.
     let uuid = api.create(payment(&from, 1, "")).await;
+    let shown = people.ask(
+        "open",
+        "treasurer",
+        json!({"path": format!("/requests/{uuid}")}),
+    );
+    let shown = shown["text"].as_str().unwrap();
+    for part in [
+        "One payment to this address was signed before: 1.5 coins of this chain",
+        "2 of treasurer, controller, director",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
     people.ask("look", "controller", json!({"uuid": uuid}));
     let rejected = people.ask(
         "reject",
@@ -272,6 +308,39 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
         assert_eq!(outcome["error"], Value::Null, "{outcome}");
     }
 
+    // Two tabs of one person are one person. A browser whose clock is an hour off approves all the same: what counts is the
+    // service's. On the way back the page is a new one, and offers nothing that was done.
+    for (off_ms, second) in [
+        (3_600_000_i64, "withClock"),
+        (-3_600_000, "withClock"),
+        (0, "back"),
+    ] {
+        let uuid = api.create(payment(&from, 1, "")).await;
+        let twice = people.ask("twoTabs", "treasurer", json!({"uuid": uuid, "fee": FEE}));
+        for said in twice["said"].as_array().unwrap() {
+            assert_eq!(
+                said["outcomes"][0], "approved; 1 more to approve it",
+                "{twice}"
+            );
+        }
+        let ask = json!({"uuid": uuid, "fee": FEE, "offMs": off_ms});
+        let mut done = people.ask(second, "controller", ask);
+        if second == "back" {
+            assert_eq!(
+                (&done["before"], &done["offered"]),
+                (&json!(1), &json!(0)),
+                "{done}"
+            );
+            done = done["done"].take();
+        }
+        assert_eq!(
+            done["outcomes"][0], "approved; the signers sign it next",
+            "{done}"
+        );
+        let outcome = api.execute(&uuid).await;
+        assert_eq!(outcome["error"], Value::Null, "{outcome}");
+    }
+
     // A device that has not verified its user approves nothing.
     let uuid = api.create(message(&from, "unverified")).await;
     people.ask("verified", "controller", json!({"isUserVerified": false}));
@@ -303,7 +372,11 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
     let auditor = create(&cluster, "auditor", "auditor");
     people.ask("enrol", "auditor", json!({"link": auditor}));
     people.ask("signIn", "auditor", json!({}));
-    let vault_page = format!("/vaults/{vault}");
+    let other = api.create(payment(&from, 7, "for the same")).await;
+    let vault_page = format!("/vaults/{vault}?balances=1");
+    let wallet_page = format!("/wallets/{from}");
+    let two_page = format!("/requests?uuid={uuid}&uuid={other}");
+    let found_page = format!("/history?vault={vault}&search={TO}");
     let request_page = format!("/requests/{uuid}");
     for (who, path, name) in [
         ("treasurer", "/", "inbox"),
@@ -311,10 +384,17 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
         ("treasurer", "/history", "history"),
         ("treasurer", "/vaults", "vaults"),
         ("treasurer", vault_page.as_str(), "wallets"),
+        ("treasurer", wallet_page.as_str(), "wallet"),
+        ("treasurer", two_page.as_str(), "together"),
+        ("treasurer", found_page.as_str(), "found"),
         ("treasurer", "/account", "account"),
         ("treasurer", "/enrol", "enrol"),
         ("operator", "/nodes", "nodes"),
+        ("operator", "/tokens", "tokens"),
+        ("operator", "/users", "users"),
+        ("operator", "/settings", "settings"),
         ("auditor", "/audit", "audit"),
+        ("auditor", "/audit/verify?chain=service", "verify"),
         ("stranger", "/sign-in", "sign-in"),
     ] {
         let looked = people.ask("picture", who, json!({"path": path, "name": name}));
@@ -326,6 +406,32 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
             .filter(|it| !it.as_str().unwrap().contains("Failed to load resource"))
             .collect();
         assert!(problems.is_empty(), "{name}: {problems:?}");
+    }
+    // By the keyboard alone from the top of a page to what it is about.
+    for (who, path, name) in [
+        (
+            "treasurer",
+            request_page.as_str(),
+            "Approve with your passkey",
+        ),
+        ("treasurer", "/history", "Search"),
+        ("treasurer", wallet_page.as_str(), "Show"),
+        ("auditor", "/audit", "Check that the entries fit together"),
+    ] {
+        let reached = people.ask("tabTo", who, json!({"path": path, "name": name}));
+        assert_ne!(reached["tabs"], 0, "{path}: {name}");
+    }
+    // Without scripts every page can be read.
+    for (who, path, part) in [
+        ("treasurer", "/", "Waiting for approval"),
+        ("treasurer", found_page.as_str(), TO),
+        ("treasurer", vault_page.as_str(), "can sign"),
+        ("operator", "/users", "treasurer@key-1"),
+        ("auditor", "/audit/verify?chain=service", "is the last one"),
+    ] {
+        let bare = people.ask("withoutScript", who, json!({"path": path}));
+        let text = bare["text"].as_str().unwrap();
+        assert!(text.contains(part), "{path}: {text}");
     }
     let bare = people.ask("withoutScript", "treasurer", json!({"path": request_page}));
     let text = bare["text"].as_str().unwrap();

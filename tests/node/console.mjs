@@ -42,6 +42,30 @@ const said = async (page) => {
   return line.textContent();
 };
 
+// Another tab of a person: the same session, and the same passkeys, which belong to a page here.
+const anotherTab = async ({ context, cdp, authenticatorId }) => {
+  const page = await context.newPage();
+  const session = await context.newCDPSession(page);
+  await session.send('WebAuthn.enable');
+  const added = await session.send('WebAuthn.addVirtualAuthenticator', {
+    options: {
+      protocol: 'ctap2', transport: 'internal', hasResidentKey: true, hasUserVerification: true,
+      isUserVerified: true, automaticPresenceSimulation: true,
+    },
+  });
+  const { credentials } = await cdp.send('WebAuthn.getCredentials', { authenticatorId });
+  for (const credential of credentials) {
+    await session.send('WebAuthn.addCredential', { authenticatorId: added.authenticatorId, credential });
+  }
+  return page;
+};
+
+const fillFees = async (page, fee) => {
+  for (const field of await page.locator('[data-fee]').all()) {
+    if ((await field.inputValue()) === '') await field.fill(fee);
+  }
+};
+
 // What became of the requests of the page, and of all.
 const outcome = async (page) => ({
   said: await said(page),
@@ -89,9 +113,7 @@ const commands = {
     const { page } = await person(who);
     const query = uuids.map((uuid) => `uuid=${uuid}`).join('&');
     await page.goto(uuids.length === 1 ? `${origin}/requests/${uuids[0]}` : `${origin}/requests?${query}`);
-    for (const field of await page.locator('[data-fee]').all()) {
-      if ((await field.inputValue()) === '') await field.fill(fee);
-    }
+    await fillFees(page, fee);
     await page.getByRole('button', { name: /^Approve/ }).click();
     return outcome(page);
   },
@@ -121,6 +143,68 @@ const commands = {
     const { page } = await person(who);
     await page.getByRole('button', { name: /^Approve/ }).click();
     return outcome(page);
+  },
+  // Two tabs show the same request, and both approve it.
+  async twoTabs({ who, uuid, fee }) {
+    const known = await person(who);
+    const tabs = [await anotherTab(known), await anotherTab(known)];
+    const said = [];
+    for (const page of tabs) await page.goto(`${origin}/requests/${uuid}`);
+    for (const page of tabs) {
+      await fillFees(page, fee);
+      await page.getByRole('button', { name: /^Approve/ }).click();
+      said.push(await outcome(page));
+    }
+    for (const page of tabs) await page.close();
+    return { said };
+  },
+  // A browser whose clock is an hour off approves.
+  async withClock({ who, uuid, fee, offMs }) {
+    const page = await anotherTab(await person(who));
+    await page.clock.setFixedTime(Date.now() + offMs);
+    await page.goto(`${origin}/requests/${uuid}`);
+    await fillFees(page, fee);
+    await page.getByRole('button', { name: /^Approve/ }).click();
+    const done = await outcome(page);
+    await page.close();
+    return done;
+  },
+  // Approved, on to the inbox, and back.
+  async back({ who, uuid }) {
+    const { page } = await person(who);
+    await page.goto(`${origin}/requests/${uuid}`);
+    const before = await page.getByRole('button', { name: /^Approve/ }).count();
+    await fillFees(page, '0.001');
+    await page.getByRole('button', { name: /^Approve/ }).click();
+    const done = await outcome(page);
+    await page.getByRole('link', { name: 'Inbox' }).click();
+    await page.waitForURL(`${origin}/`);
+    await page.goBack();
+    await page.waitForURL(`${origin}/requests/${uuid}`);
+    const offered = await page.getByRole('button', { name: /^Approve/ }).filter({ visible: true }).count();
+    return { before, done, offered };
+  },
+  // A file that a link downloads.
+  async download({ who, path }) {
+    const { page } = await person(who);
+    await page.goto(`${origin}${path}`);
+    const download = page.waitForEvent('download');
+    await page.getByRole('link', { name: 'Export as CSV' }).click();
+    const file = await (await download).createReadStream();
+    let text = '';
+    for await (const part of file) text += part;
+    return { name: (await download).suggestedFilename(), text };
+  },
+  // From the top of a page to its main content, by the keyboard alone.
+  async tabTo({ who, path, name }) {
+    const { page } = await person(who);
+    await page.goto(`${origin}${path}`);
+    for (let tabs = 1; tabs < 60; tabs += 1) {
+      await page.keyboard.press('Tab');
+      const here = await page.evaluate(() => document.activeElement.textContent.trim());
+      if (here.startsWith(name)) return { tabs };
+    }
+    return { tabs: 0 };
   },
   // The inbox loads again by itself.
   async waitForTitle({ who, title }) {

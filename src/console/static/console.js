@@ -24,11 +24,11 @@ const base64 = (buffer) => btoa(String.fromCharCode(...new Uint8Array(buffer)))
 
 // Browsers before 2025 lack the helpers for JSON.
 const withBytes = (options) => {
-  const ids = (list) => (list ?? []).map((it) => ({ ...it, id: bytes(it.id) }));
   const read = { ...options, challenge: bytes(options.challenge) };
   if (options.user) read.user = { ...options.user, id: bytes(options.user.id) };
-  if (options.allowCredentials) read.allowCredentials = ids(options.allowCredentials);
-  if (options.excludeCredentials) read.excludeCredentials = ids(options.excludeCredentials);
+  for (const list of ['allowCredentials', 'excludeCredentials']) {
+    if (options[list]) read[list] = options[list].map((it) => ({ ...it, id: bytes(it.id) }));
+  }
   return read;
 };
 const toGet = (options) => PublicKeyCredential.parseRequestOptionsFromJSON?.(options) ?? withBytes(options);
@@ -68,8 +68,16 @@ on(one('data-sign-in'), async () => {
   location.assign(next);
 });
 
+// The link is a secret: it does not stay in the address bar, where histories and extensions read it.
+let link = '';
+const takeLink = () => {
+  if (!one('data-enrol') || !location.hash) return;
+  link = location.hash.slice(1);
+  history.replaceState(null, '', '/enrol');
+};
+takeLink();
+addEventListener('hashchange', takeLink);
 on(one('data-enrol-start'), async () => {
-  const link = location.hash.slice(1);
   const begun = await post('/enrol/begin', { link });
   const made = await navigator.credentials.create({ publicKey: toCreate(begun.publicKey) });
   const publicKey = made.response.getPublicKey();
@@ -84,7 +92,6 @@ on(one('data-enrol-start'), async () => {
   const proof = await post('/enrol/prove', passkey);
   const credential = await assertion(proof.publicKey);
   const done = await post('/enrol', { link, passkey, credential });
-  history.replaceState(null, '', '/enrol');
   one('data-line').value = done.line;
   one('data-words').textContent = done.words;
   one('data-enrol').hidden = true;

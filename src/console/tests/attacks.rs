@@ -455,3 +455,17 @@ async fn pages__should_count_as_unread_answers() {
     assert!(page.extensions().get::<AnswerShare>().is_some());
     assert_eq!(load().await.status(), 200);
 }
+
+#[test]
+fn console__should_say_that_a_proxy_is_not_trusted() {
+    let head = |name: &str| {
+        let request = Request::builder().uri("/").header(name, "192.0.2.1");
+        request.body(()).unwrap().into_parts().0
+    };
+    let was_said = AtomicBool::new(false);
+    assert!(!note_proxy(&was_said, 0, &head("accept")));
+    assert!(!note_proxy(&was_said, 1, &head("x-forwarded-for")));
+    assert!(note_proxy(&was_said, 0, &head("x-forwarded-for")));
+    // Once.
+    assert!(!note_proxy(&was_said, 0, &head("x-forwarded-for")));
+}

@@ -61,3 +61,25 @@ async fn history__should_show_a_vault_with_large_requests() {
         assert_eq!(named(&page, &uuids).len(), expected, "{search}");
     }
 }
+
+#[tokio::test]
+async fn search__should_end_behind_large_requests_and_say_how_many_it_has_looked_at() {
+    let (world, person, vault, _) = with_large_requests().await;
+    let from = world.wallet(&vault, "more").await;
+    for _ in 0..100 {
+        world.message(&from, "small", "").await;
+    }
+    for _ in 0..26 {
+        world.message(&from, &"x".repeat(690_000), "").await;
+    }
+    let path = format!("/history?vault={vault}&search=nothing-of-it");
+    let page = world.get(&path, &person.cookie).await;
+    assert_eq!(page.status, 200, "{}", page.text);
+    // The first hundred are 18 MB: nothing behind them is read.
+    assert!(
+        page.text.contains("the newest 100 requests"),
+        "{}",
+        page.text
+    );
+    assert!(page.text.len() < 20_000);
+}

@@ -5,6 +5,7 @@
 mod attacks;
 mod gestures;
 mod lists;
+mod pages;
 mod people;
 
 use axum::{
@@ -104,7 +105,21 @@ impl World {
             rp_id: RP_ID.to_owned(),
             trusted_proxies,
         };
-        let app = router(&api, place, &never());
+        let setting = |path: &str, value: &str, origin: &str| ShownSetting {
+            path: path.to_owned(),
+            value: value.to_owned(),
+            origin: origin.to_owned(),
+        };
+        let settings = vec![
+            setting("serve.listen", "\"127.0.0.1:8080\"", "default"),
+            setting("serve.simulate", "false", "covault.toml"),
+            setting(
+                "bus.redis_url",
+                "\"redis://redis:6379/(hidden)\"",
+                "COVAULT_BUS_REDIS_URL",
+            ),
+        ];
+        let app = router(&api, place, settings, &never());
         Self { api, app }
     }
 
@@ -276,6 +291,30 @@ impl World {
             .details
             .unwrap()
             .address
+    }
+
+    /// A payment of so many wei that waits for people, on a chain without nodes.
+    pub async fn payment(&self, from: &str, to: &str, wei: u128, notes: &str) -> String {
+        let kind = wire::create_signing_request_request::Type::EvmSendNative(wire::EvmSendNative {
+            chain_id: 987_654_321,
+            from: from.into(),
+            to: to.into(),
+            value: wei.to_string(),
+            gas_fee: Some(wire::EvmGas {
+                max_fee: Some("100".into()),
+                max_priority_fee: Some("1".into()),
+                gas_limit: Some("21000".into()),
+                ..Default::default()
+            }),
+            nonce: Some(0),
+        });
+        let request = wire::CreateSigningRequestRequest {
+            notes: Some(notes.into()),
+            r#type: Some(kind),
+            ..Default::default()
+        };
+        let made = self.call::<CreateSigningRequest>(&request).await;
+        made.signing_request.unwrap().uuid
     }
 
     /// A message of this wallet that waits for people.

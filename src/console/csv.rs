@@ -1,0 +1,233 @@
+//! The history as a file for spreadsheets (RFC 4180), one row for each payment of a request.
+
+use std::{collections::HashSet, sync::Arc};
+
+use axum::{
+    body::{Body, Bytes},
+    http::{HeaderValue, Response, header},
+};
+use covault_actors::{gateway::Caller, users::SignedIn};
+use covault_core::fault::Fault;
+use futures::stream;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{
+    Call, Console,
+    history::{Filter, goes_on, list, search},
+    listing::shown,
+    response::{Answer, Refused},
+    sessions,
+    views::RequestView,
+};
+
+/// Most requests of a file, the newest.
+const REQUESTS: usize = 10_000;
+/// Requests that are read at once.
+const PAGE: i64 = 100;
+const COLUMNS: [&str; 16] = [
+    "created",
+    "uuid",
+    "vault",
+    "kind",
+    "status",
+    "network",
+    "from",
+    "to",
+    "amount",
+    "amount in the smallest unit",
+    "asset",
+    "transaction",
+    "failed",
+    "approved by",
+    "notes",
+    "replaces",
+];
+
+/// What is left to write.
+struct Export {
+    console: Arc<Console>,
+    caller: Caller,
+    who: SignedIn,
+    cookie: String,
+    filter: Filter,
+    vault: String,
+    /// The page that is read next; 0: the head is written first.
+    page: i64,
+    written: usize,
+    /// What was written: a new request shifts those behind it.
+    known: HashSet<String>,
+    is_over: bool,
+    _place: OwnedSemaphorePermit,
+}
+
+/// The requests that the history shows with the same filter, as a download.
+pub async fn export(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+    let place = call.long_read()?;
+    let filter = Filter::of(call, signed_in).await?;
+    let body = match (&filter.vault, filter.search.is_empty()) {
+        (Some(vault), true) => {
+            let export = Export {
+                console: Arc::clone(call.console),
+                caller: call.caller(signed_in),
+                who: signed_in.clone(),
+                cookie: sessions::cookie_of(call),
+                vault: vault.clone(),
+                filter,
+                page: 0,
+                written: 0,
+                known: HashSet::new(),
+                is_over: false,
+                _place: place,
+            };
+            Body::from_stream(stream::unfold(export, Export::next))
+        }
+        _ => {
+            let (found, _) = search(call, signed_in, &filter).await?;
+            let mut text = head();
+            found.iter().for_each(|view| text.push_str(&rows(view)));
+            Body::from(text)
+        }
+    };
+    let mut response = Response::new(body);
+    for (name, value) in [
+        (header::CONTENT_TYPE, "text/csv; charset=utf-8"),
+        (
+            header::CONTENT_DISPOSITION,
+            "attachment; filename=\"requests.csv\"",
+        ),
+    ] {
+        let value = HeaderValue::from_static(value);
+        response.headers_mut().insert(name, value);
+    }
+    Ok(Answer::stream(response))
+}
+
+impl Export {
+    /// The next part; an error cuts the download off, so that nobody takes a part for the whole.
+    async fn next(mut self) -> Option<(Result<Bytes, Fault>, Self)> {
+        if self.is_over {
+            return None;
+        }
+        let part = self.part().await;
+        self.is_over |= part.is_err();
+        Some((part.map(Bytes::from), self))
+    }
+
+    async fn part(&mut self) -> Result<String, Fault> {
+        if self.page == 0 {
+            self.page = 1;
+            return Ok(head());
+        }
+        if !sessions::recheck(&self.cookie, &self.console, &self.who).await {
+            return Err(Fault::unauthenticated());
+        }
+        let gateway = &self.console.api.gateway;
+        let now_ms = self.console.api.clock.now_ms();
+        let (known, filter, who) = (&mut self.known, &self.filter, &self.who);
+        let mut text = String::new();
+        let page = (self.page, PAGE);
+        let page = list(gateway, &self.caller, &self.vault, page, |request| {
+            if known.insert(request.uuid.clone()) && filter.fits(&request) {
+                let view = shown(&request, &filter.names, who, now_ms);
+                text.push_str(&rows(&view));
+            }
+        });
+        let page = page.await?;
+        self.page = self.page.saturating_add(1);
+        let before = (self.page.saturating_sub(1)).saturating_mul(PAGE);
+        self.is_over = !goes_on(gateway, &self.caller, &self.vault, before).await?;
+        self.written = self.written.saturating_add(page.requests);
+        if !self.is_over && self.written >= REQUESTS {
+            self.is_over = true;
+            let said = format!("only the newest {REQUESTS} requests are in this file");
+            text.push_str(&line([said.as_str()]));
+        }
+        Ok(text)
+    }
+}
+
+fn head() -> String {
+    line(COLUMNS)
+}
+
+/// One row for each payment; one for a request that pays nobody.
+fn rows(view: &RequestView) -> String {
+    let row = |payment: [&str; 4]| {
+        let [to, amount, smallest, asset] = payment;
+        let RequestView {
+            uuid,
+            vault,
+            kind,
+            status,
+            network,
+            wallet,
+            notes,
+            created,
+            tx_hash,
+            failed,
+            replaces,
+            approvals,
+            ..
+        } = view;
+        let approved: Vec<_> = approvals.iter().map(|it| it.person.to_string()).collect();
+        line([
+            created.machine.as_str(),
+            uuid,
+            &vault.to_string(),
+            &kind.to_string(),
+            status,
+            &network.to_string(),
+            &wallet.to_string(),
+            to,
+            amount,
+            smallest,
+            asset,
+            &tx_hash.to_string(),
+            &failed.to_string(),
+            &approved.join(", "),
+            &notes.to_string(),
+            &replaces.to_string(),
+        ])
+    };
+    if view.spends.is_empty() {
+        return row(["", "", "", ""]);
+    }
+    let spends = view.spends.iter().map(|spend| {
+        row([
+            &spend.recipient.to_string(),
+            &spend.amount,
+            &spend.smallest,
+            &spend.asset.to_string(),
+        ])
+    });
+    spends.collect()
+}
+
+/// A line. What a spreadsheet would take for a formula is made a text by an apostrophe.
+fn line<'a>(fields: impl IntoIterator<Item = &'a str>) -> String {
+    let fields = fields.into_iter().map(|field| {
+        let is_formula = field.starts_with(['=', '+', '-', '@', '\t', '\r', '\n']);
+        let mark = if is_formula { "'" } else { "" };
+        format!("\"{mark}{}\"", field.replace('"', "\"\""))
+    });
+    let fields: Vec<_> = fields.collect();
+    format!("{}\r\n", fields.join(","))
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line__should_let_no_text_become_a_formula_or_another_cell() {
+        let evil = [
+            "=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "a\"b", "a,b\r\nc", "",
+        ];
+        assert_eq!(
+            line(evil),
+            "\"'=1+1\",\"'+1\",\"'-1\",\"'@SUM(A1)\",\"'\t=1\",\"a\"\"b\",\"a,b\r\nc\",\"\"\r\n"
+        );
+        assert_eq!(COLUMNS.len(), head().matches(',').count() + 1);
+    }
+}

@@ -1,0 +1,352 @@
+//! What is known beside the bytes that are signed: whom a payment goes to, what the contract of its token says, who has to
+//! agree, and how its signers are doing. All of it is this service's word, or that of a chain's nodes: pages say so.
+
+use std::collections::HashMap;
+
+use covault_actors::{
+    chain_rpc::{ChainKey, TokenFacts},
+    gateway::{Pages, RecipientHistory},
+    operations::ListNodes,
+    users::SignedIn,
+};
+use covault_core::{
+    amount::U256,
+    ids::{RequestId, VaultId},
+    networks::outflow::Asset,
+    schema::{admin, wire},
+};
+use futures::future::join_all;
+use parking_lot::Mutex;
+
+use super::{
+    Call,
+    pages::{halt_in_words, vault_names},
+    text::{SpendView, Text, Time, in_decimals, in_units},
+    views::{RequestView, RuleView},
+};
+
+/// Earlier requests to a recipient that are looked at: on the page of one request, and of several.
+const LOOKED_AT: usize = 100;
+const LOOKED_AT_TOGETHER: usize = 5;
+/// Spends of a page about which something is found out.
+const SPENDS: usize = 100;
+/// Tokens that are remembered.
+const TOKENS: usize = 1_000;
+/// How long it is remembered that a contract says nothing, in milliseconds.
+const SILENCE_MS: u64 = 30_000;
+
+/// A chain, and the contract of a token there.
+type TokenName = (ChainKey, String);
+
+/// What contracts have said of their tokens. They say the same for ever, or are not worth listening to.
+#[derive(Default)]
+pub struct KnownTokens(Mutex<HashMap<TokenName, TokenAnswer>>);
+
+struct TokenAnswer {
+    /// `None`: it said nothing.
+    facts: Option<TokenFacts>,
+    at_ms: u64,
+}
+
+impl KnownTokens {
+    fn find(&self, token: &TokenName, now_ms: u64) -> Option<Option<TokenFacts>> {
+        let all = self.0.lock();
+        let TokenAnswer { facts, at_ms } = all.get(token)?;
+        let holds = facts.is_some() || now_ms.saturating_sub(*at_ms) < SILENCE_MS;
+        holds.then(|| facts.clone())
+    }
+
+    fn remember(&self, token: TokenName, facts: Option<TokenFacts>, at_ms: u64) {
+        let mut all = self.0.lock();
+        if all.len() >= TOKENS {
+            all.clear();
+        }
+        all.insert(token, TokenAnswer { facts, at_ms });
+    }
+}
+
+/// What a contract says of its token.
+#[derive(Clone, Debug)]
+pub struct SaidOfToken(TokenFacts);
+
+impl SaidOfToken {
+    /// An amount as the contract would write it. Its symbol is a text of a stranger's.
+    pub fn in_units(&self, amount: U256) -> String {
+        let TokenFacts { decimals, symbol } = &self.0;
+        format!(
+            "{} {}",
+            in_decimals(amount, usize::from(*decimals)),
+            Text::new(symbol)
+        )
+    }
+}
+
+/// What the contract of a token says of it, as the nodes of its chain tell.
+pub async fn token(
+    call: &Call<'_>,
+    signed_in: &SignedIn,
+    chain: ChainKey,
+    token: &str,
+) -> Option<SaidOfToken> {
+    let known = &call.console.known_tokens;
+    let name = (chain, token.to_owned());
+    if let Some(facts) = known.find(&name, call.now_ms()) {
+        return facts.map(SaidOfToken);
+    }
+    let caller = call.caller(signed_in);
+    let pages = call.gateway().pages(&caller);
+    let facts = pages.token_facts(chain, token).await;
+    known.remember(name, facts.clone(), call.now_ms());
+    facts.map(SaidOfToken)
+}
+
+/// Adds to the pages of requests what is known beside them. Nothing is left out of a page because that is not known.
+pub async fn add(
+    call: &Call<'_>,
+    signed_in: &SignedIn,
+    requests: &mut [(wire::SigningRequest, RequestView)],
+) {
+    let caller = call.caller(signed_in);
+    let pages = call.gateway().pages(&caller);
+    let names = vault_names(call, signed_in).await.unwrap_or_default();
+    let is_alone = requests.len() == 1;
+    let most = if is_alone {
+        LOOKED_AT
+    } else {
+        LOOKED_AT_TOGETHER
+    };
+    let mut places = Vec::new();
+    for (place, (request, view)) in requests.iter().enumerate() {
+        for (spend, _) in view.spends.iter().enumerate() {
+            places.push((place, spend, request));
+        }
+    }
+    places.truncate(SPENDS);
+    let mut each = Vec::new();
+    for (place, spend, request) in places.iter().copied() {
+        let view = requests.get(place).map(|(_, view)| view);
+        let spend = view.and_then(|view| view.spends.get(spend));
+        let found = spend.map(|spend| found(call, signed_in, &pages, &names, request, spend, most));
+        each.push(async move { Some(found?.await) });
+    }
+    let found = join_all(each).await;
+    let places: Vec<_> = places
+        .iter()
+        .map(|(place, spend, _)| (*place, *spend))
+        .collect();
+    for ((place, spend), found) in places.into_iter().zip(found) {
+        let view = requests.get_mut(place).map(|(_, view)| view);
+        let spend = view.and_then(|view| view.spends.get_mut(spend));
+        if let (Some(spend), Some(found)) = (spend, found) {
+            spend.by_chain = found.by_chain;
+            spend.whose = found.whose;
+            spend.history = found.history;
+            spend.is_new = found.is_new;
+        }
+    }
+    if let ([(request, view)], true) = (requests, is_alone) {
+        view.rule = rule(call, &pages, request).await;
+    }
+}
+
+/// What is known of one payment.
+struct Found {
+    by_chain: Text,
+    whose: Text,
+    history: String,
+    is_new: bool,
+}
+
+async fn found(
+    call: &Call<'_>,
+    signed_in: &SignedIn,
+    pages: &Pages<'_>,
+    names: &HashMap<String, String>,
+    request: &wire::SigningRequest,
+    spend: &SpendView,
+    most: usize,
+) -> Found {
+    let mut found = Found {
+        by_chain: Text::default(),
+        whose: Text::default(),
+        history: String::new(),
+        is_new: false,
+    };
+    let place = &spend.of.place;
+    let mut of_token = None;
+    if let Some(contract) = &spend.of.token {
+        let chain = ChainKey::of(place.network, place.chain_id);
+        of_token = token(call, signed_in, chain, contract).await;
+    }
+    if let Some(said) = &of_token {
+        found.by_chain = Text::new(said.in_units(spend.units));
+    }
+    let Some(address) = &spend.to else {
+        return found;
+    };
+    if let Ok(Some(own)) = pages.own_wallet(place.network, address).await {
+        let vault = names.get(&own.vault.to_string());
+        let vault = vault.map(String::as_str).unwrap_or_default();
+        let name = [&own.name, &own.reference]
+            .into_iter()
+            .find(|it| !it.is_empty());
+        found.whose = Text::new(match name {
+            Some(name) => format!("wallet {name} of vault {vault}"),
+            None => format!("a wallet of vault {vault}"),
+        });
+    }
+    let vault = request.vault_uuid.as_deref().unwrap_or_default();
+    let ids = (vault.parse::<VaultId>(), request.uuid.parse::<RequestId>());
+    if let (Ok(vault), Ok(id)) = ids {
+        let but = (vault, id, request.creation_timestamp);
+        if let Ok(history) = pages.history_of(but, address, &spend.of, most).await {
+            let units = |amount| match &of_token {
+                Some(said) => said.in_units(amount),
+                None => units(&spend.of, amount),
+            };
+            found.history = in_words(&history, most, units);
+            found.is_new = history.signed == 0;
+        }
+    }
+    found
+}
+
+fn units(asset: &Asset, amount: U256) -> String {
+    match in_units(asset, amount) {
+        text if text.is_empty() => format!("{amount} in the smallest unit"),
+        text => text,
+    }
+}
+
+/// What a vault had to do with a recipient, in a sentence.
+fn in_words(history: &RecipientHistory, most: usize, units: impl Fn(U256) -> String) -> String {
+    let RecipientHistory {
+        signed,
+        amount,
+        last_at_ms,
+        others,
+        is_cut,
+    } = history;
+    let among = match is_cut {
+        true => format!(" among the newest {most} requests to it"),
+        false => String::new(),
+    };
+    let failed = match others {
+        0 => String::new(),
+        1 => " Not signed so far: 1 more request to pay it.".to_owned(),
+        others => format!(" Not signed so far: {others} more requests to pay it."),
+    };
+    match (signed, last_at_ms) {
+        (0, _) => {
+            format!("First payment to this address: this vault has signed none{among}.{failed}")
+        }
+        (1, Some(last)) => format!(
+            "One payment to this address was signed before{among}: {} of this asset, on {}.{failed}",
+            units(*amount),
+            Time::new(*last).people
+        ),
+        (several, last) => format!(
+            "{several} payments to this address were signed before{among}: {} of this asset together, the last on {}.{failed}",
+            units(*amount),
+            Time::new(last.unwrap_or_default()).people
+        ),
+    }
+}
+
+/// Who has to agree to a request, and whether its signers are there.
+async fn rule(
+    call: &Call<'_>,
+    pages: &Pages<'_>,
+    request: &wire::SigningRequest,
+) -> Option<RuleView> {
+    let rule = pages.rule_of(&request.uuid).await.ok()??;
+    let vault = request.vault_uuid.as_deref().unwrap_or_default();
+    let vault = pages.vault(vault).await.ok()?;
+    let nodes = call.look_up::<ListNodes>(&admin::ListNodesRequest {});
+    let nodes = nodes.await.unwrap_or_default().nodes;
+    let signers = vault.signers.iter().map(|key| {
+        let node = nodes.iter().find(|node| node.public_key == *key);
+        let state = match node {
+            None => "not admitted".to_owned(),
+            Some(node) if !node.live => "away".to_owned(),
+            Some(node) if node.frozen_vaults.contains(&vault.uuid) => "frozen".to_owned(),
+            Some(node) => match node.halted.first() {
+                Some(halt) => halt_in_words(halt),
+                None => "live".to_owned(),
+            },
+        };
+        let name = node.map(|node| node.name.as_str());
+        (Text::new(name.unwrap_or("a node without a name")), state)
+    });
+    Some(RuleView {
+        words: Text::new(rule.words),
+        missing: Text::new(rule.missing.join(", ")),
+        held_until: (rule.held_until_ms > 0).then(|| Time::new(rule.held_until_ms)),
+        threshold: vault.threshold,
+        signers: signers.collect(),
+    })
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use covault_core::networks::Network;
+
+    use super::*;
+
+    fn said(signed: usize, others: usize, is_cut: bool) -> String {
+        let history = RecipientHistory {
+            signed,
+            amount: U256::from(15),
+            last_at_ms: (signed > 0).then_some(1_764_108_642_999),
+            others,
+            is_cut,
+        };
+        in_words(&history, 100, |amount| format!("{amount} X"))
+    }
+
+    #[test]
+    fn history__should_say_whether_it_is_the_first_payment_and_how_far_it_looked() {
+        assert_eq!(
+            said(0, 0, false),
+            "First payment to this address: this vault has signed none."
+        );
+        assert_eq!(
+            said(0, 100, true),
+            "First payment to this address: this vault has signed none among the newest 100 requests to it. Not signed \
+             so far: 100 more requests to pay it."
+        );
+        assert_eq!(
+            said(1, 0, false),
+            "One payment to this address was signed before: 15 X of this asset, on 2025-11-25 22:10 UTC."
+        );
+        assert_eq!(
+            said(3, 1, false),
+            "3 payments to this address were signed before: 15 X of this asset together, the last on 2025-11-25 22:10 \
+             UTC. Not signed so far: 1 more request to pay it."
+        );
+    }
+
+    #[test]
+    fn token__should_be_remembered_and_silence_only_for_a_while() {
+        let known = KnownTokens::default();
+        let token = |name: &str| (ChainKey::of(Network::Evm, Some(1)), name.to_owned());
+        let facts = TokenFacts {
+            decimals: 6,
+            symbol: "USD\u{202e}T".to_owned(),
+        };
+        known.remember(token("a"), Some(facts.clone()), 5);
+        known.remember(token("b"), None, 5);
+        assert_eq!(known.find(&token("a"), u64::MAX), Some(Some(facts.clone())));
+        assert_eq!(known.find(&token("b"), 6), Some(None));
+        assert_eq!(known.find(&token("b"), 5 + SILENCE_MS), None);
+        assert_eq!(known.find(&token("c"), 6), None);
+        // Its name is a stranger's.
+        let said = SaidOfToken(facts).in_units(U256::from(1_500_000));
+        assert_eq!(said, "1.5 USD\\u{202e}T");
+        for number in 0..=TOKENS {
+            known.remember(token(&number.to_string()), None, 7);
+        }
+        assert!(known.0.lock().len() <= TOKENS);
+    }
+}

@@ -1,0 +1,183 @@
+//! API tokens and users, for operators: those that have something to do with the vaults that the operator sees. They are
+//! made and revoked with the command line, whose token no browser has.
+
+use std::collections::HashMap;
+
+use askama::Template;
+use covault_actors::{
+    operations::{ListTokens, ListUsers},
+    users::SignedIn,
+};
+use covault_core::{schema::admin, token::TokenVaults, user::UserRole};
+
+use super::{
+    Call, forbidden,
+    pages::vault_names,
+    response::{Answer, Refused},
+    text::{Text, Time},
+    views::Shell,
+};
+
+/// Rows of a page.
+const PAGE: usize = 100;
+
+#[derive(Template)]
+#[template(path = "tokens.html")]
+struct TokensPage {
+    shell: Shell,
+    tokens: Vec<TokenView>,
+    /// The last one, where another page follows.
+    next: Option<String>,
+}
+
+/// An API token, without its secret.
+struct TokenView {
+    name: Text,
+    kind: Text,
+    access: Text,
+    vaults: Text,
+    allow: Text,
+    created: Time,
+    expires: Option<Time>,
+    /// `active`, `expired`, `revoked`
+    state: &'static str,
+}
+
+#[derive(Template)]
+#[template(path = "users.html")]
+struct UsersPage {
+    shell: Shell,
+    users: Vec<UserView>,
+    next: Option<String>,
+}
+
+/// A user of the console.
+struct UserView {
+    name: Text,
+    role: Text,
+    vaults: Text,
+    created: Time,
+    passkeys: Vec<(Text, Time)>,
+    sessions: usize,
+    seen: Option<Time>,
+    link_until: Option<Time>,
+    is_revoked: bool,
+}
+
+fn check(signed_in: &SignedIn) -> Result<(), Refused> {
+    match signed_in.user.role {
+        UserRole::Operator => Ok(()),
+        _ => Err(forbidden("only operators see tokens and users")),
+    }
+}
+
+/// The vaults of a token or user in words; nothing when it has nothing to do with those that the operator sees.
+fn reached(
+    signed_in: &SignedIn,
+    names: &HashMap<String, String>,
+    all_vaults: bool,
+    vaults: &[String],
+) -> Option<Text> {
+    if all_vaults {
+        return Some(Text::new("all vaults"));
+    }
+    let mut seen: Vec<_> = vaults.iter().filter_map(|uuid| names.get(uuid)).collect();
+    if seen.is_empty() && signed_in.user.vaults != TokenVaults::All {
+        return None;
+    }
+    seen.sort_unstable();
+    let mut words: Vec<_> = seen.iter().map(|name| name.as_str()).collect();
+    if seen.len() < vaults.len() {
+        words.push("others");
+    }
+    Some(Text::new(words.join(", ")))
+}
+
+pub async fn tokens(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+    check(signed_in)?;
+    let names = vault_names(call, signed_in).await?;
+    let after = Some(call.parameter("after")).filter(|after| !after.is_empty());
+    let found = call
+        .look_up::<ListTokens>(&admin::ListTokensRequest { after })
+        .await?;
+    let now_ms = found.now_ms;
+    let (mut tokens, mut next) = (Vec::new(), None);
+    let mut last = String::new();
+    for token in found.tokens {
+        if tokens.len() >= PAGE {
+            next = Some(last);
+            break;
+        }
+        last = token.id;
+        let vaults = reached(signed_in, &names, token.all_vaults, &token.vaults);
+        let Some(vaults) = vaults else {
+            continue;
+        };
+        let is_expired = token.expires_at_ms.is_some_and(|end| end <= now_ms);
+        tokens.push(TokenView {
+            name: Text::new(&token.name),
+            kind: Text::new(&token.kind),
+            access: Text::new(&token.access),
+            vaults,
+            allow: Text::new(token.allow.join(", ")),
+            created: Time::new(token.created_at_ms),
+            expires: token.expires_at_ms.map(Time::new),
+            state: match (token.revoked_at_ms, is_expired) {
+                (Some(_), _) => "revoked",
+                (None, true) => "expired",
+                (None, false) => "active",
+            },
+        });
+    }
+    Answer::page(&TokensPage {
+        shell: Shell::new(signed_in, "tokens"),
+        tokens,
+        next,
+    })
+}
+
+pub async fn users(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+    check(signed_in)?;
+    let names = vault_names(call, signed_in).await?;
+    let after = Some(call.parameter("after")).filter(|after| !after.is_empty());
+    let found = call
+        .look_up::<ListUsers>(&admin::ListUsersRequest { after })
+        .await?;
+    let (mut users, mut next) = (Vec::new(), None);
+    let mut last = String::new();
+    for user in found.users {
+        if users.len() >= PAGE {
+            next = Some(last);
+            break;
+        }
+        last.clone_from(&user.name);
+        let vaults = reached(signed_in, &names, user.all_vaults, &user.vaults);
+        let Some(vaults) = vaults else {
+            continue;
+        };
+        let passkeys = user.passkeys.iter();
+        users.push(UserView {
+            name: Text::new(&user.name),
+            role: Text::new(&user.role),
+            vaults,
+            created: Time::new(user.created_at_ms),
+            passkeys: passkeys
+                .map(|key| (Text::new(&key.name), Time::new(key.created_at_ms)))
+                .collect(),
+            sessions: user.sessions.len(),
+            seen: user
+                .sessions
+                .iter()
+                .map(|it| it.last_seen_ms)
+                .max()
+                .map(Time::new),
+            link_until: user.link_expires_at_ms.map(Time::new),
+            is_revoked: user.revoked_at_ms.is_some(),
+        });
+    }
+    Answer::page(&UsersPage {
+        shell: Shell::new(signed_in, "users"),
+        users,
+        next,
+    })
+}

@@ -1,0 +1,268 @@
+//! Pages beside those of gestures: who sees which, and what they say.
+
+use covault_actors::operations::CreateToken;
+
+use super::*;
+
+const TO: &str = "0x00000000000000000000000000000000c0ffEE19";
+
+/// Someone who approves, a vault of the name, and a wallet in it.
+async fn world(vault: &str) -> (World, PersonWithPasskey, String, String) {
+    let world = World::new().await;
+    let person = world.person("treasurer", "approver", &[]).await;
+    let vault = world.vault(vault, 1, &[("treasurer", &person.line)]).await;
+    let from = world.wallet(&vault, "cash").await;
+    (world, person, vault, from)
+}
+
+#[tokio::test]
+async fn operators__should_see_tokens_and_users_of_their_vaults_and_settings_without_secrets() {
+    let (world, approver, first, _) = world("first").await;
+    let second = world
+        .vault("second", 1, &[("treasurer", &approver.line)])
+        .await;
+    let operator = world.person("operator", "operator", &[]).await;
+    let of_second = world.person("of-second", "operator", &[&second]).await;
+    world.person("of-first", "viewer", &[&first]).await;
+    for (name, vault) in [("first-token", &first), ("second-token", &second)] {
+        let request = admin::CreateTokenRequest {
+            name: name.into(),
+            kind: "platform".into(),
+            vaults: vec![vault.clone()],
+            access: "full".into(),
+            ..Default::default()
+        };
+        world.call::<CreateToken>(&request).await;
+    }
+    for path in ["/tokens", "/users", "/settings"] {
+        assert_eq!(
+            world.get(path, &approver.cookie).await.status,
+            403,
+            "{path}"
+        );
+    }
+    let tokens = world.get("/tokens", &operator.cookie).await.text;
+    assert!(
+        tokens.contains("first-token") && tokens.contains("second-token"),
+        "{tokens}"
+    );
+    let tokens = world.get("/tokens", &of_second.cookie).await.text;
+    assert!(
+        !tokens.contains("first-token") && tokens.contains("second-token"),
+        "{tokens}"
+    );
+    let users = world.get("/users", &operator.cookie).await.text;
+    for name in ["treasurer", "operator", "of-second", "of-first"] {
+        assert!(
+            users.contains(&format!("<bdi>{name}</bdi>")),
+            "{name}: {users}"
+        );
+    }
+    let users = world.get("/users", &of_second.cookie).await.text;
+    assert!(
+        users.contains("of-second") && !users.contains("of-first"),
+        "{users}"
+    );
+    let settings = world.get("/settings", &operator.cookie).await;
+    assert_eq!(settings.status, 200);
+    for part in [
+        "serve.listen",
+        "redis://redis:6379/(hidden)",
+        "COVAULT_BUS_REDIS_URL",
+        "covault.toml",
+    ] {
+        assert!(settings.text.contains(part), "{part}: {}", settings.text);
+    }
+    // They are those of the whole service.
+    assert_eq!(world.get("/settings", &of_second.cookie).await.status, 403);
+}
+
+#[tokio::test]
+async fn vault_and_wallet__should_show_signers_rule_and_balances_to_those_who_see_them() {
+    let (world, approver, vault, from) = world("treasury").await;
+    let other = world
+        .vault("other", 1, &[("treasurer", &approver.line)])
+        .await;
+    let viewer = world.person("viewer", "viewer", &[&other]).await;
+    for query in ["", "?balances=1"] {
+        let page = world
+            .get(&format!("/vaults/{vault}{query}"), &approver.cookie)
+            .await;
+        assert_eq!(page.status, 200, "{}", page.text);
+        for part in ["any 2 of 3", "1 of treasurer", "72 hours", "away", &from] {
+            assert!(page.text.contains(part), "{part}: {}", page.text);
+        }
+    }
+    let wallet = world
+        .get(&format!("/wallets/{from}"), &approver.cookie)
+        .await;
+    for part in [
+        "treasury",
+        &from,
+        "cash",
+        "No node of its chain is configured",
+    ] {
+        assert!(wallet.text.contains(part), "{part}: {}", wallet.text);
+    }
+    for path in [format!("/vaults/{vault}"), format!("/wallets/{from}")] {
+        let refused = world.get(&path, &viewer.cookie).await;
+        assert_eq!(refused.status, 400, "{path}: {}", refused.text);
+    }
+}
+
+#[tokio::test]
+async fn audit_log__should_be_checked_by_auditors_alone() {
+    let (world, approver, vault, _) = world("treasury").await;
+    let auditor = world.person("auditor", "auditor", &[]).await;
+    for chain in ["service".to_owned(), format!("vault:{vault}")] {
+        let path = format!("/audit/verify?chain={chain}");
+        let page = world.get(&path, &auditor.cookie).await;
+        assert_eq!(page.status, 200, "{}", page.text);
+        assert!(page.text.contains("is the last one"), "{}", page.text);
+        assert_eq!(world.get(&path, &approver.cookie).await.status, 403);
+        // From somewhere behind the beginning it fits only with what comes before.
+        let wrong = format!("{path}&from=2&hash={}", "ab".repeat(32));
+        let page = world.get(&wrong, &auditor.cookie).await;
+        assert!(page.text.contains("does not follow"), "{}", page.text);
+    }
+}
+
+#[tokio::test]
+async fn request_page__should_say_whether_the_recipient_was_paid_before_and_who_it_is() {
+    let (world, approver, vault, from) = world("treasury").await;
+    let own = world.wallet(&vault, "savings").await;
+    let page = async |uuid: &str| {
+        let path = format!("/requests/{uuid}");
+        world.get(&path, &approver.cookie).await.text
+    };
+    let first = world.payment(&from, TO, 5, "").await;
+    let shown = page(&first).await;
+    for part in [
+        "First payment to this address: this vault has signed none.",
+        "1 of treasurer",
+        "May still approve",
+        "any 2 of:",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    // A failed or waiting one is no payment.
+    let second = world.payment(&from, TO, 5, "").await;
+    let shown = page(&second).await;
+    assert!(
+        shown.contains("Not signed so far: 1 more request to pay it"),
+        "{shown}"
+    );
+    let third = world.payment(&from, &own, 5, "").await;
+    let shown = page(&third).await;
+    assert!(
+        shown.contains("wallet savings of vault treasury"),
+        "{shown}"
+    );
+    // Several together say it, too.
+    let path = format!("/requests?uuid={first}&uuid={third}");
+    let shown = world.get(&path, &approver.cookie).await.text;
+    assert_eq!(
+        shown.matches("First payment to this address").count(),
+        2,
+        "{shown}"
+    );
+}
+
+#[tokio::test]
+async fn search__should_find_by_address_and_uuid_behind_any_number_of_newer_requests() {
+    let (world, approver, vault, from) = world("treasury").await;
+    let other = world
+        .vault("other", 1, &[("treasurer", &approver.line)])
+        .await;
+    let viewer = world.person("viewer", "viewer", &[&other]).await;
+    let uuid = world.payment(&from, TO, 5, "rent of March").await;
+    for number in 0..501 {
+        world.message(&from, &format!("message {number}"), "").await;
+    }
+    let finds = async |query: &str, cookie: &str| {
+        let page = world.get(&format!("/history?{query}"), cookie).await;
+        assert_eq!(page.status, 200, "{}", page.text);
+        page.text.contains(&format!("/requests/{uuid}\""))
+    };
+    for search in [TO, &TO.to_lowercase(), &uuid, &uuid.to_uppercase()] {
+        for chosen in [vault.as_str(), "every"] {
+            let query = format!("vault={chosen}&search={search}");
+            assert!(finds(&query, &approver.cookie).await, "{query}");
+            assert!(!finds(&query, &viewer.cookie).await, "{query}");
+        }
+        let failed = format!("vault={vault}&status=failed&search={search}");
+        assert!(!finds(&failed, &approver.cookie).await);
+        let elsewhere = format!("vault={other}&search={search}");
+        // A uuid names one request, wherever it is.
+        assert_eq!(
+            finds(&elsewhere, &approver.cookie).await,
+            !search.starts_with("0x")
+        );
+    }
+    // Notes are looked for among the newest alone, and the page says so.
+    let path = format!("/history?vault={vault}&search=rent");
+    let page = world.get(&path, &approver.cookie).await.text;
+    assert!(
+        page.contains("Found 0.") && page.contains("the newest 500 requests"),
+        "{page}"
+    );
+}
+
+#[tokio::test]
+async fn export__should_be_whole_and_hold_no_formula() {
+    let (world, approver, vault, from) = world("treasury").await;
+    let uuid = world
+        .payment(
+            &from,
+            TO,
+            1_500_000_000_000_000_000,
+            "=HYPERLINK(\"http://evil\")",
+        )
+        .await;
+    for number in 0..120 {
+        world.message(&from, "hello", &format!("+{number}")).await;
+    }
+    let file = world
+        .get(&format!("/history.csv?vault={vault}"), &approver.cookie)
+        .await;
+    assert_eq!(file.status, 200);
+    assert_eq!(file.headers["content-type"], "text/csv; charset=utf-8");
+    let disposition = file.headers["content-disposition"].to_str().unwrap();
+    assert!(disposition.starts_with("attachment"), "{disposition}");
+    let lines: Vec<_> = file.text.lines().collect();
+    // The head; then the requests, and with them the vault and its two keys.
+    assert_eq!(lines.len(), 1 + 121 + 3, "{}", file.text);
+    let payment = lines.iter().find(|line| line.contains(&uuid)).unwrap();
+    for part in [
+        TO,
+        "\"1500000000000000000\"",
+        "\"'=HYPERLINK(\"\"http://evil\"\")\"",
+        "\"treasury\"",
+    ] {
+        assert!(payment.contains(part), "{part}: {payment}");
+    }
+    assert_eq!(file.text.matches("\"'+").count(), 120);
+    // The same filter as the page.
+    let path = format!("/history.csv?vault={vault}&search={TO}");
+    let file = world.get(&path, &approver.cookie).await;
+    assert_eq!(file.text.lines().count(), 2, "{}", file.text);
+    let none = world.get("/history.csv", "").await;
+    assert_eq!(none.status, 303);
+}
+
+#[tokio::test]
+async fn pages__should_be_small() {
+    let (world, approver, vault, from) = world("treasury").await;
+    for number in 1..=60 {
+        world.payment(&from, TO, number, "for the office").await;
+    }
+    let kept = assets::STYLE.text.len() + assets::SCRIPT.text.len();
+    for path in ["/".to_owned(), format!("/history?vault={vault}")] {
+        let page = world.get(&path, &approver.cookie).await.text;
+        assert!(
+            page.len() + kept < 200_000,
+            "{path}: {} and {kept}",
+            page.len()
+        );
+    }
+}
