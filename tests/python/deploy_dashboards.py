@@ -28,6 +28,7 @@ RARE = {
     "covault_deposits_reconciled_timestamp_seconds",
     "covault_deposits_traces",
     "covault_webhooks_waiting",
+    "covault_console_wrong_tries_total",
 }
 
 
