@@ -279,6 +279,7 @@ impl CallLine {
             let waiter = Waiter {
                 token: of.token,
                 overdue: Instant::now().checked_add(left),
+                overdue_ms: of.overdue_ms.max(since_ms),
                 placed: sender,
             };
             state.waiting(is_costly).come(class, place, waiter);

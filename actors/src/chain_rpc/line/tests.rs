@@ -76,6 +76,22 @@ async fn line__should_serve_first_what_has_waited_for_long() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn line__should_serve_first_who_is_overdue_also_where_an_older_one_is_not() {
+    let of = |number, accepted_ms, overdue_ms| CallsOf {
+        overdue_ms,
+        ..of_token(number, accepted_ms)
+    };
+    // The oldest one has got new time.
+    let mut calls = vec![(of(1, 0, 1_000_000), 1)];
+    calls.extend([(of(2, 10, 0), 2); 10]);
+    for number in 3..43 {
+        calls.extend([(of(number, 11, 600_000), number); 10]);
+    }
+    let order = order_of(calls).await;
+    assert_eq!(order[..10], [2; 10]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_belongs_to_no_request__should_have_a_quarter_of_the_calls() {
     let mut calls = vec![(accepted(0), 1); 100];
     calls.extend([(CallsOf::SERVICE, 2); 5]);

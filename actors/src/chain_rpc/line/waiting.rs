@@ -24,7 +24,10 @@ pub(super) type LinePlace = (u64, u64);
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) token: Option<TokenId>,
+    /// When it goes before all others.
     pub(super) overdue: Option<Instant>,
+    /// The same, or when it was accepted where that is later, in milliseconds since the Unix epoch.
+    pub(super) overdue_ms: u64,
     pub(super) placed: oneshot::Sender<CallPermit>,
 }
 
@@ -32,6 +35,8 @@ pub(super) struct Waiter {
 #[derive(Debug, Default)]
 pub(super) struct WaitingClass {
     by_place: BTreeMap<LinePlace, Waiter>,
+    /// Each with the time from which on it goes before all others.
+    overdue: BTreeSet<(u64, LinePlace)>,
     pub(super) by_token: BTreeMap<Option<TokenId>, BTreeSet<LinePlace>>,
     turns: Turns<Option<TokenId>>,
 }
@@ -41,12 +46,15 @@ impl WaitingClass {
         self.turns.come(&waiter.token);
         let own = self.by_token.entry(waiter.token).or_default();
         own.insert(place);
+        self.overdue.insert((waiter.overdue_ms, place));
         self.by_place.insert(place, waiter);
     }
 
-    /// Who is next: the first one that is overdue; else the first one of whose turn it is.
+    /// Who is next: whoever has been overdue for longest; else the first one of whose turn it is.
     fn next(&self, now: Instant) -> Option<LinePlace> {
-        let (first, waiter) = self.by_place.first_key_value()?;
+        // Not the oldest: that one may have got new time, and be overdue long after others.
+        let (_, first) = self.overdue.first()?;
+        let waiter = self.by_place.get(first)?;
         if waiter.overdue.is_some_and(|overdue| overdue <= now) {
             return Some(*first);
         }
@@ -57,6 +65,7 @@ impl WaitingClass {
     /// Takes a call out of the line.
     fn take(&mut self, place: &LinePlace, is_served: bool) -> Option<Waiter> {
         let waiter = self.by_place.remove(place)?;
+        self.overdue.remove(&(waiter.overdue_ms, *place));
         if is_served {
             self.turns.get(&waiter.token, 1);
         }

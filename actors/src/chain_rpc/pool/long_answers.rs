@@ -49,7 +49,7 @@ async fn blocks_that_wait_for_each_other__should_keep_no_places_from_requests() 
     let node = Arc::clone(&pool.nodes[0]);
     // Another chain's node is slow with a long answer.
     let mut other = AnswerBody::default();
-    assert!(other.has_room(SHORT + 1));
+    other.make_room(SHORT + 1).await;
     let call = |node: Arc<PoolNode>, call: NodeRequest| async move {
         let mut taken = |_: &NodeResponse| ParsedResponse::Value(());
         let answer = node.exchange(None, &call, &mut taken).await;

@@ -107,7 +107,8 @@ impl SigningState {
                 };
                 let token = request.token;
                 let deadline_ms = deadline_ms.max(self.extended_deadline_ms);
-                let overdue_ms = overdue_ms(&services, deadline_ms, self.renewals > 0);
+                let time = (accepted_ms, deadline_ms);
+                let overdue_ms = overdue_ms(signing_ms, time, self.renewals > 0);
                 if self.chain_wait.is_none() {
                     let parties = vault::parties(request);
                     self.chain_wait = queue.map(|queue| Arc::new(queue.enter(&parties)));
@@ -324,8 +325,9 @@ impl SigningState {
                     _ => now_ms,
                 };
                 let token = request.token;
-                let deadline_ms = accepted_ms.saturating_add(services.settings.signing_deadline_ms);
-                let overdue_ms = overdue_ms(&services, deadline_ms, false);
+                let signing_ms = services.settings.signing_deadline_ms;
+                let time = (accepted_ms, accepted_ms.saturating_add(signing_ms));
+                let overdue_ms = overdue_ms(signing_ms, time, false);
                 let work = async move {
                     let Some(client) = client else {
                         let reason = "no node is configured for this chain";
@@ -445,9 +447,10 @@ fn not_sent(answer: BroadcastOutcome) -> Msg {
 
 /// From when on a request goes before the turns of others, at nodes and at signers: when a third of the time that it has
 /// now is over, and of what waits on, and so gets new time anyway, two thirds: else what one token has waiting would be
-/// before all others for as long as it takes. In milliseconds since the Unix epoch.
-fn overdue_ms(services: &Services, deadline_ms: u64, waits_on: bool) -> u64 {
-    let third_ms = services.settings.signing_deadline_ms / 3;
+/// before all others for as long as it takes. That time is `signing_ms`, or all that there is between `from_ms` and
+/// `deadline_ms`: what expires soon by its client's own wish is not overdue at once. In milliseconds since the Unix epoch.
+fn overdue_ms(signing_ms: u64, (from_ms, deadline_ms): (u64, u64), waits_on: bool) -> u64 {
+    let third_ms = signing_ms.min(deadline_ms.saturating_sub(from_ms)) / 3;
     let left_ms = match waits_on {
         true => third_ms,
         false => third_ms.saturating_mul(2),
@@ -464,10 +467,11 @@ fn turn(
     waits_on: bool,
 ) -> RequestTurn {
     let built_ms = request.state.draft().map_or(0, |draft| draft.built_at_ms);
-    let earliest_ms = built_ms.saturating_sub(services.settings.signing_deadline_ms);
+    let signing_ms = services.settings.signing_deadline_ms;
+    let earliest_ms = built_ms.saturating_sub(signing_ms);
     RequestTurn {
         accepted_ms: request.created_at_ms.max(earliest_ms),
-        overdue_ms: overdue_ms(services, deadline_ms, waits_on),
+        overdue_ms: overdue_ms(signing_ms, (built_ms, deadline_ms), waits_on),
     }
 }
 
@@ -570,5 +574,21 @@ async fn allocate(
     match vault.call(ask, services.call_timeout()).await {
         Ok(CallResult::Success(settled)) => settled,
         _ => Err(BuildBlocker::Taken(OTHERS.into())),
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_expires_soon__should_not_be_overdue_at_once() {
+        let overdue = |deadline_ms, waits_on| overdue_ms(60_000, (100_000, deadline_ms), waits_on);
+        assert_eq!(overdue(160_000, false), 120_000);
+        assert_eq!(overdue(130_000, false), 110_000);
+        assert_eq!(overdue(130_000, true), 120_000);
+        // It has got new time.
+        assert_eq!(overdue(400_000, true), 380_000);
     }
 }
