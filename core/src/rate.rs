@@ -31,10 +31,7 @@ pub struct Rate {
 impl Rate {
     /// Callers wait, or the last one has stopped waiting.
     pub fn waits(&mut self, waits: bool, now: Instant) {
-        let rested = |(until, waited): (Instant, bool)| {
-            !waited && now.saturating_duration_since(until) > PAUSE
-        };
-        if waits && self.until.is_some_and(rested) {
+        if waits && self.until.is_some_and(|until| rested(until, now)) {
             (self.before, self.now, self.until) = (Stretch::default(), Stretch::default(), None);
         }
         if self.until.is_none_or(|(_, waited)| waited != waits) {
@@ -76,13 +73,23 @@ impl Rate {
             Some((until, true)) => now.saturating_duration_since(until),
             _ => Duration::ZERO,
         };
-        let lasted = self.before.lasted + self.now.lasted + since;
-        let done = self.before.units.saturating_add(self.now.units);
+        // As for a crowd that has just come, where it is long that one was there.
+        let (before, latest) = match self.until {
+            Some(until) if rested(until, now) => Default::default(),
+            _ => (self.before, self.now),
+        };
+        let lasted = before.lasted + latest.lasted + since;
+        let done = before.units.saturating_add(latest.units);
         let seconds = lasted.as_secs_f64() + self.attempt?;
         let done = count(done.saturating_add(under_way).max(1));
         let seconds = seconds * count(units) / done;
         Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
     }
+}
+
+/// Whether nobody has waited for so long that what was done before says nothing.
+fn rested((until, waited): (Instant, bool), now: Instant) -> bool {
+    !waited && now.saturating_duration_since(until) > PAUSE
 }
 
 /// What is accepted and not signed yet with the keys of one curve, in inputs: one for each request of which it is not
@@ -133,6 +140,22 @@ mod tests {
         rate.waits(true, now);
         assert!(alike(rate.time_for(400, 8, now), ms(1_000)));
         assert_eq!(rate.time_for(0, 8, now), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn rate__should_forget_the_last_crowd_once_nobody_waits() {
+        let (mut rate, mut now) = (Rate::default(), Instant::now());
+        rate.waits(true, now);
+        for _ in 0..20 {
+            now += ms(400);
+            rate.done(1, ms(20), now);
+        }
+        rate.waits(false, now);
+        assert!(rate.time_for(200, 12, now).unwrap() > ms(30_000));
+        assert!(alike(
+            rate.time_for(200, 12, now + ms(3_600_000)),
+            ms(20) * 200 / 12
+        ));
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub struct Turns<K> {
     got: BTreeMap<K, u64>,
     /// What those got that waited until lately, where it is more than `now`.
     left: BTreeMap<K, u64>,
+    /// Of so many, at most, it is not looked again who is to be forgotten.
+    kept: usize,
     /// Where whoever comes now begins: where the last one stood that got something, before it did.
     now: u64,
 }
@@ -45,6 +47,7 @@ impl<K> Default for Turns<K> {
             order: BTreeSet::new(),
             got: BTreeMap::new(),
             left: BTreeMap::new(),
+            kept: 0,
             now: 0,
         }
     }
@@ -78,9 +81,17 @@ impl<K: Ord + Clone> Turns<K> {
             if got > self.now {
                 self.left.insert(who.clone(), got);
             }
-            if self.left.len() > self.got.len().saturating_mul(2).max(REMEMBERED) {
+            if self.got.is_empty() {
+                // Nobody is ahead of anybody: the end of a busy period.
+                self.now = self.left.values().copied().fold(self.now, u64::max);
+                self.left.clear();
+                self.kept = 0;
+            }
+            let most = self.got.len().saturating_mul(2).max(REMEMBERED);
+            if self.left.len() > most.max(self.kept) {
                 let now = self.now;
                 self.left.retain(|_, got| *got > now);
+                self.kept = self.left.len().saturating_mul(2);
             }
         }
     }
@@ -138,6 +149,20 @@ mod tests {
         next(&mut turns, 4_000, 100);
         turns.come(&100);
         assert!((19..=21).contains(&next(&mut turns, 100, 100)));
+    }
+
+    #[test]
+    fn turns__should_forget_all_once_nobody_waits() {
+        let mut turns = Turns::default();
+        (0..10_000).for_each(|who| turns.come(&who));
+        for who in 0..10_000 {
+            turns.get(&who, 1);
+            turns.leave(&who);
+        }
+        assert!(turns.left.is_empty() && turns.got.is_empty());
+        // Nobody has an advantage of it, or a disadvantage.
+        (9_999..10_001).for_each(|who| turns.come(&who));
+        assert_eq!(next(&mut turns, 10, 10_000), 5);
     }
 
     #[test]
