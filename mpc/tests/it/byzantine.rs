@@ -30,6 +30,8 @@ pub enum Misbehavior {
     Busy,
     /// Says so, and that it is a client signer.
     BusyClientSigner,
+    /// Says so once, and is silent then.
+    BusyOnceClientSigner,
     /// Does nothing for the first attempt, and says of the others that it has too much to do.
     SilentThenBusy,
 }
@@ -47,11 +49,12 @@ pub async fn impersonate(test: &TestCluster, place: usize, manner: Misbehavior) 
     let mut inbox = bus.subscribe(codec.id(), false).await.unwrap();
     tokio::spawn(async move {
         let mut heartbeat = interval(Duration::from_millis(200));
+        let mut was_busy = false;
         loop {
             tokio::select! {
                 _ = heartbeat.tick() => {
                     let body = match manner {
-                        Misbehavior::BusyClientSigner => announcement_of_client_signer("byzantine node", now_ms()),
+                        Misbehavior::BusyClientSigner | Misbehavior::BusyOnceClientSigner => announcement_of_client_signer("byzantine node", now_ms()),
                         _ => announcement("byzantine node", now_ms()),
                     };
                     let session = SessionId::from_bytes([0; 16]);
@@ -79,6 +82,7 @@ pub async fn impersonate(test: &TestCluster, place: usize, manner: Misbehavior) 
                             | Misbehavior::Flood
                             | Misbehavior::Busy
                             | Misbehavior::BusyClientSigner
+                            | Misbehavior::BusyOnceClientSigner
                             | Misbehavior::SilentThenBusy => {}
                         }
                     }
@@ -100,6 +104,7 @@ pub async fn impersonate(test: &TestCluster, place: usize, manner: Misbehavior) 
                     }
                     let is_busy = match manner {
                         Misbehavior::Busy | Misbehavior::BusyClientSigner => true,
+                        Misbehavior::BusyOnceClientSigner => !std::mem::replace(&mut was_busy, true),
                         Misbehavior::SilentThenBusy => attempt > 0,
                         _ => false,
                     };

@@ -13,6 +13,7 @@ use covault_core::{
         ApprovalProof, GivenApproval,
         testing::{TestSshKey, TestSshKind},
     },
+    derive::RootKey,
     fault::{Class, ExecuteCode, Fault, FaultCode},
     ids::{SessionId, VaultId},
     order::{NodeId, SigningOrder},
@@ -399,15 +400,24 @@ async fn client_signer_with_too_many_questions__should_be_waited_for() {
     let root = test.keygen(Curve::Ed25519, 2).await;
     test.stop_node(2).await;
     test.until_live(2).await;
-    let _busy = impersonate(&test, 2, Misbehavior::BusyClientSigner).await;
+    let busy = impersonate(&test, 2, Misbehavior::BusyClientSigner).await;
     test.until_live(3).await;
-    let order = test.order(&root);
+    question_is_busy(&test, &root, client).await;
+    busy.abort();
+    // Also where its time ends between a question and its answer.
+    let _busy = impersonate(&test, 2, Misbehavior::BusyOnceClientSigner).await;
+    question_is_busy(&test, &root, client).await;
+}
+
+/// Asks the client signer for longer than it takes to ask it twice.
+async fn question_is_busy(test: &TestCluster, root: &RootKey, client: NodeId) {
+    let order = test.order(root);
     let holders = test.holders();
     let session = SessionId::from_random(random_16(&SystemEntropy));
     let scheme = Scheme::default_of(Curve::Ed25519);
     let named = SigningTask {
         client_signer: Some(client),
-        ..task(scheme, session, &holders, 2, now_ms() + 1_500)
+        ..task(scheme, session, &holders, 2, now_ms() + 3_000)
     };
     let fault = test.cluster.sign(&order, named).await.unwrap_err();
     assert!(matches!(fault.code(), FaultCode::Busy { .. }), "{fault:?}");

@@ -345,14 +345,16 @@ async fn crowd_of_one_curve__should_leave_time_of_a_signers_threads_to_the_other
     let (_bus, test, root) = cluster(2, Curve::Secp256k1).await;
     times(&test, &root, 5).await;
     let steps = Arc::new(Steps::default());
-    const WAITING: usize = 40_000;
-    (0..WAITING).for_each(|_| step(Arc::clone(&test.pool), Arc::clone(&steps)));
+    // Four seconds of work, of however many threads.
+    let threads = std::thread::available_parallelism().unwrap().get();
+    let waiting = 20_000 * threads;
+    (0..waiting).for_each(|_| step(Arc::clone(&test.pool), Arc::clone(&steps)));
     let signed = (0..40).map(|_| test.sign_well(&root, 2));
     join_all(signed).await;
     steps.over.store(true, Ordering::Relaxed);
     // About as much time as the signatures take, and that of waiting for a disk; each round would be as much.
     let done = steps.done.load(Ordering::Relaxed);
-    assert!(done < 5 * WAITING, "{done}");
+    assert!(done < 5 * waiting, "{done}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -415,6 +417,8 @@ async fn request__should_name_the_silent_signer_when_its_line_is_hopeless() {
     times(&test, &root, 20).await;
     let silent = test.nodes[1].identity.id();
     bus.deaf.lock().unwrap().insert(silent);
+    // From then on no rate is asked.
+    test.sign(&test.order(&root), 2, 1_500).await.unwrap_err();
     let crowd = (0..200).map(|_| async {
         let order = test.order(&root);
         test.sign(&order, 2, 8_000).await.unwrap_err()

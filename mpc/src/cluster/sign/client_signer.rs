@@ -64,8 +64,9 @@ impl ClusterInner {
         // When it is to be put next, and which start of the node it was put to.
         let (mut due_ms, mut asked) = (0, None);
         let mut silent = true;
-        // It has answered that it has too many questions, and was not asked since.
-        let mut busy = false;
+        // When it has answered that it has too many questions. It counts until an answer to what was asked since then is
+        // overdue.
+        let mut busy_at_ms = None;
         // Why it could not answer, when it was asked last.
         let mut cannot = None;
         loop {
@@ -74,7 +75,7 @@ impl ClusterInner {
                 if let Some(sentence) = cannot {
                     return Err(Fault::unavailable(sentence));
                 }
-                if busy {
+                if busy_at_ms.is_some_and(|at_ms: u64| now_ms < at_ms.saturating_add(REPEAT_MS)) {
                     return Err(crowded(None));
                 }
                 return Err(match silent {
@@ -103,7 +104,6 @@ impl ClusterInner {
                 })?;
                 silent = self.try_send(EnvelopeKind::SigningOrder, place, signer, &body)?;
                 if silent {
-                    busy = false;
                     (due_ms, asked) = (now_ms.saturating_add(REPEAT_MS), Some(start));
                 }
             }
@@ -135,7 +135,7 @@ impl ClusterInner {
                         || *fault.class() == Class::Unavailable
                         || fault.code() == FaultCode::Time
                     {
-                        cannot = Some(sentence);
+                        (cannot, busy_at_ms) = (Some(sentence), None);
                         due_ms = self.clock.now_ms().saturating_add(RETRY_MS);
                         continue;
                     }
@@ -150,8 +150,9 @@ impl ClusterInner {
                         .with_execute_code(fault.execute_code()));
                 }
                 OrderReply::Busy => {
-                    busy = true;
-                    due_ms = self.clock.now_ms().saturating_add(RETRY_MS);
+                    let now_ms = self.clock.now_ms();
+                    busy_at_ms = Some(now_ms);
+                    due_ms = now_ms.saturating_add(RETRY_MS);
                 }
                 _ => {}
             }
