@@ -74,8 +74,9 @@ impl Node {
                         });
                         let (from, size) = (header.from, opened.body.len());
                         // It waits once more, now in the turn of its scheme.
-                        if let Err(refusal) = self.admit(from, size) {
-                            return self.drop_message(&from, refusal);
+                        if self.admit(from, size).is_err() {
+                            // It is good: whoever sent it must not take this signer for silent.
+                            return self.busy(header, "too many messages in its name wait here");
                         }
                         let (node, header) = (Arc::clone(self), *header);
                         let fingerprint = opened.fingerprint;
