@@ -29,6 +29,8 @@ pub struct Limits {
     /// Inputs of requests that are accepted and not signed, of any number of them: one for each request at first, as
     /// many as it has once it is built.
     pub unsigned: Arc<Shares<SigningParty>>,
+    /// Of those, what wants nothing more of its chain's nodes: it can come to signers now.
+    pub ready: Arc<Shares<SigningParty>>,
     /// Bytes of live requests.
     pub live_bytes: Arc<Shares<Party>>,
     /// Pages far behind the first.
@@ -43,6 +45,7 @@ impl Limits {
         Self {
             live: Shares::new(settings.max_live_requests),
             unsigned: Shares::new(usize::MAX),
+            ready: Shares::new(usize::MAX),
             live_bytes: Shares::new(settings.max_live_bytes),
             far_pages: FarPages::default(),
             simulations: Shares::new(SIMULATIONS),
@@ -51,27 +54,43 @@ impl Limits {
 
     /// What of a vault waits for signatures of a curve, and what of that a token asked for.
     pub fn unsigned(&self, vault: VaultId, curve: Curve, token: TokenId) -> Unsigned {
-        let [of_vault, of_token] = SigningParty::of(vault, curve, token);
-        Unsigned {
-            of_vault: self.unsigned.held(&of_vault),
-            of_token: self.unsigned.held(&of_token),
-        }
+        held(&self.unsigned, SigningParty::of(vault, curve, token))
+    }
+
+    /// What of that can come to signers now.
+    pub fn ready(&self, vault: VaultId, curve: Curve, token: TokenId) -> Unsigned {
+        held(&self.ready, SigningParty::of(vault, curve, token))
+    }
+
+    /// What of a token, in whatever vaults, can come to signers of a curve now.
+    pub fn ready_of_token(&self, vault: VaultId, curve: Curve, token: TokenId) -> usize {
+        let [_, _, all] = SigningParty::of(vault, curve, token);
+        self.ready.held(&all)
+    }
+}
+
+fn held(of: &Shares<SigningParty>, [vault, token, _]: [SigningParty; 3]) -> Unsigned {
+    Unsigned {
+        of_vault: of.held(&vault),
+        of_token: of.held(&token),
     }
 }
 
 /// Whose keys sign, and for whom: each curve has a key, and so signers' time, of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SigningParty {
-    vault: VaultId,
+    /// `None`: all vaults.
+    vault: Option<VaultId>,
     curve: Curve,
     /// `None`: all tokens.
     token: Option<TokenId>,
 }
 
 impl SigningParty {
-    /// The vault's, and the token's in it.
-    pub fn of(vault: VaultId, curve: Curve, token: TokenId) -> [Self; 2] {
-        [None, Some(token)].map(|token| Self {
+    /// The vault's, the token's in it, and the token's in all vaults.
+    pub fn of(vault: VaultId, curve: Curve, token: TokenId) -> [Self; 3] {
+        let (vault, token) = (Some(vault), Some(token));
+        [(vault, None), (vault, token), (None, token)].map(|(vault, token)| Self {
             vault,
             curve,
             token,

@@ -70,7 +70,8 @@ pub struct Settings {
     /// After that it ends FAILED.
     pub signing_deadline_ms: u64,
     /// How long a new request may have to wait for signers before it is refused with 503, in milliseconds; never
-    /// longer than half of `signing_deadline_ms`.
+    /// longer than half of `signing_deadline_ms`, and five eighths of it for what people approved. For a token with less than
+    /// 64 inputs to sign that is all.
     pub most_wait_ms: u64,
     /// How long one key generation may take, in milliseconds; [`Scheme::patience`] times as long with
     /// a slow scheme. After that a new one starts.

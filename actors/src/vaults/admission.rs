@@ -168,8 +168,7 @@ pub async fn admit(
     {
         return Err(no_node(&payload, request.network, asks));
     }
-    let mut admission = AdmissionPermit::new(services, &request)?;
-    admission.chain_wait = chain_wait;
+    let admission = AdmissionPermit::new(services, &request, chain_wait)?;
     let actor = vaults.vault(request.vault).await?;
     let account_queue = tx_builder::account_queue(&request, &payload, &queries);
     let (vault, id) = (request.vault, request.id);

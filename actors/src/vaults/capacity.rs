@@ -26,8 +26,8 @@ const MOST_RETRY_AFTER: u32 = 60;
 const NEW: u64 = 4;
 const AGREED: u64 = 5;
 
-/// Fewer inputs of a vault than these are no crowd: they are refused for what half of their time is too short for, and
-/// not because signers are slow, or others have much to sign.
+/// Fewer inputs of a token than these, in whatever vaults, are no crowd: they are refused for what half of their time is
+/// too short for, and not because signers are slow, or others have much to sign.
 const FEW: usize = 64;
 
 /// A request that is to go on now.
@@ -69,10 +69,6 @@ impl Demand<'_> {
         // The rest of its time is for what nobody knows yet, so that what is accepted is signed, however many others
         // come.
         let part_ms = settings.signing_deadline_ms.saturating_mul(eighths) / 8;
-        let most_ms = match self.unsigned(services).of_vault < FEW {
-            true => part_ms,
-            false => settings.most_wait_ms.saturating_mul(eighths) / NEW,
-        };
         if let Some(queue) = self.queue(services) {
             let wait = queue.expected_wait(self.token);
             check_wait(
@@ -81,8 +77,18 @@ impl Demand<'_> {
                 settings.signing_deadline_ms / 2,
             )?;
         }
-        let signers = self.signers_wait(services).unwrap_or_default();
-        check_wait("signers", Some(signers), part_ms.min(most_ms))
+        let (vault, curve, token) = (self.vault.id, self.network.curve(), self.token);
+        let limits = &services.limits;
+        let signers = |unsigned| self.signers_wait(services, unsigned).unwrap_or_default();
+        let all = signers(limits.unsigned(vault, curve, token));
+        check_wait("signers", Some(all), part_ms)?;
+        if limits.ready_of_token(vault, curve, token) < FEW {
+            return Ok(());
+        }
+        // Only what they could sign now: a chain that hangs must not keep others of the vault from signers.
+        let soon = signers(limits.ready(vault, curve, token));
+        let most_ms = settings.most_wait_ms.saturating_mul(eighths) / NEW;
+        check_wait("signers", Some(soon), part_ms.min(most_ms))
     }
 
     /// Its place among those that wait for their chain's nodes: from here on the next one waits for it, too.
@@ -100,14 +106,9 @@ impl Demand<'_> {
         queue.filter(|_| self.asks)
     }
 
-    fn unsigned(&self, services: &Services) -> Unsigned {
-        let curve = self.network.curve();
-        services.limits.unsigned(self.vault.id, curve, self.token)
-    }
-
-    /// How long the signers need before they come to a request that comes now, where somebody knows.
-    fn signers_wait(&self, services: &Services) -> Option<Duration> {
-        let unsigned = self.unsigned(services);
+    /// How long the signers need before they come to a request that comes now, after so much of its vault, where
+    /// somebody knows.
+    fn signers_wait(&self, services: &Services, unsigned: Unsigned) -> Option<Duration> {
         let (scheme, of) = self.vault.shares(self.network.curve())?;
         let party = (self.vault.id, self.token);
         let named = self.client_signer;

@@ -447,6 +447,51 @@ async fn create__should_be_refused_where_a_crowd_waits_for_longer_than_it_should
     gateway.stop().await;
 }
 
+/// A token has no more for having many vaults.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn create__should_count_a_token_once_however_many_vaults_it_has() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 600_000;
+    world.settings.most_wait_ms = 5_000;
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let mut wallets = Vec::new();
+    for name in ["one", "two", "three"] {
+        wallets.push(evm_wallet(&gateway, vault(&gateway, name).await).await);
+    }
+    *world.signers.wait_for_each.lock().unwrap() = Duration::from_secs(1);
+    let mut accepted = 0;
+    let fault = loop {
+        let from = &wallets[accepted % wallets.len()];
+        match try_create(&gateway, request(raw(from)), None).await {
+            Ok(_) => accepted += 1,
+            Err(fault) => break fault,
+        }
+    };
+    assert_eq!(accepted, 64);
+    assert!(matches!(fault.code(), FaultCode::Busy { .. }), "{fault:?}");
+    gateway.stop().await;
+}
+
+/// What waits for a chain that hangs is no work for signers yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_chain_that_hangs__should_not_make_signers_look_overloaded() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 600_000;
+    world.settings.most_wait_ms = 5_000;
+    world.evm.down.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let evm = evm_wallet(&gateway, vault).await;
+    *world.signers.wait_for_each.lock().unwrap() = Duration::from_millis(100);
+    for _ in 0..100 {
+        create(&gateway, send(&evm)).await;
+    }
+    let made = create(&gateway, raw(&evm)).await;
+    assert_eq!(outcome(&gateway, &made.uuid).await.error, None);
+    gateway.stop().await;
+}
+
 /// The key of the other curve has signers' time of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn create__should_not_count_inputs_of_the_other_curve() {

@@ -4,7 +4,7 @@
 //! signers. In a line each token has its turns, however many vaults it has, and of a token each vault, however much
 //! another one has waiting: the next is of the one that got the least while it waited ([`Turns`]). Of one vault and
 //! token, who was accepted first comes first. Who waited for a third of its time goes before all others, so that turns
-//! of others cost nobody its end. Those that name a client signer may find no place where others find one: they are
+//! of others cost nobody its end: of several, whoever has been overdue for longest. Those that name a client signer may find no place where others find one: they are
 //! passed by then, and counted apart. Lines have turns likewise, and do not wait for each other.
 
 use std::{
@@ -81,6 +81,8 @@ pub(super) enum Served {
 struct Named {
     /// All that wait.
     places: BTreeSet<LinePlace>,
+    /// The same, each with the time from which on it goes before all others.
+    overdue: BTreeSet<(u64, LinePlace)>,
     /// Inputs of those, by token.
     work: usize,
     of_tokens: BTreeMap<TokenId, usize>,
@@ -141,18 +143,16 @@ struct Passed {
 impl<T> Line<T> {
     /// Who is next, but for these.
     fn next(&self, now_ms: u64, but: &Passed) -> Option<(Option<NodeId>, LinePlace)> {
-        let others = || {
-            let named = self.named.iter();
-            named.filter(|(named, _)| !but.named.contains(*named))
-        };
-        let oldest = others().filter_map(|(named, of)| {
-            let mut places = of.places.iter();
-            let oldest = places.find(|place| !but.places.contains(place))?;
-            Some((*oldest, *named))
+        let named = self.named.iter();
+        let others = named.filter(|(named, _)| !but.named.contains(*named));
+        // Not the oldest: that one may have got new time, and be overdue long after others.
+        let overdue = others.filter_map(|(named, of)| {
+            let mut first = of.overdue.iter();
+            let (since_ms, place) = first.find(|(_, place)| !but.places.contains(place))?;
+            (*since_ms <= now_ms).then_some((*since_ms, *place, *named))
         });
-        let (oldest, named) = oldest.min()?;
-        if oldest.overdue_ms <= now_ms {
-            return Some((named, oldest));
+        if let Some((_, place, named)) = overdue.min() {
+            return Some((named, place));
         }
         self.turns.order().iter().find_map(|(_, token)| {
             let of_token = self.tokens.get(token)?;
@@ -224,6 +224,7 @@ impl<T> WaitingLines<T> {
         let named = line.named.entry(key.client_signer).or_default();
         named.work = named.work.saturating_add(work);
         named.places.insert(place);
+        named.overdue.insert((place.overdue_ms, place));
         let of_token = named.of_tokens.entry(token).or_default();
         *of_token = of_token.saturating_add(work);
         line.turns.come(&token);
@@ -264,6 +265,7 @@ impl<T> WaitingLines<T> {
         }
         if let Some(named) = line.named.get_mut(&key.client_signer) {
             named.places.remove(&place);
+            named.overdue.remove(&(place.overdue_ms, place));
             named.work = named.work.saturating_sub(work);
             let left = named.of_tokens.get(&token).copied().unwrap_or_default();
             match left.saturating_sub(work) {

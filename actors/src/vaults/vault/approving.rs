@@ -371,9 +371,7 @@ async fn room(
     if request.replaces.is_none() {
         demand.check_agreed(services)?;
     }
-    let mut room = AdmissionPermit::new(services, request)?;
-    room.chain_wait = demand.enter(services);
-    Ok(room)
+    AdmissionPermit::new(services, request, demand.enter(services))
 }
 
 /// Why a request in this state takes no approval; `None` while it does.

@@ -24,7 +24,9 @@ pub struct AdmissionPermit {
     place: Option<Share<Party>>,
     /// What signers have to sign: one input until it is known, and those beyond it.
     inputs: Option<Share<SigningParty>>,
-    more_inputs: Option<Share<SigningParty>>,
+    more_inputs: Option<[Share<SigningParty>; 2]>,
+    /// The first of them, once it wants nothing more of its chain's nodes.
+    ready: Option<Share<SigningParty>>,
     /// Its place among those that wait for the chain's nodes, from when it is accepted.
     pub chain_wait: Option<Arc<ChainWait>>,
     /// Its bytes in memory.
@@ -32,18 +34,26 @@ pub struct AdmissionPermit {
 }
 
 impl AdmissionPermit {
-    /// That of a new request.
+    /// That of a new request, which waits for its chain's nodes where it has a place there.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when there is no place for it.
-    pub fn new(services: &Services, request: &SigningRequest) -> Result<Self, Fault> {
+    pub fn new(
+        services: &Services,
+        request: &SigningRequest,
+        chain_wait: Option<Arc<ChainWait>>,
+    ) -> Result<Self, Fault> {
         let (limits, parties) = (&services.limits, parties(request));
+        let signing = signing_parties(request);
         Ok(Self {
             place: Some(limits.live.take(&parties, 1)?),
             _bytes: limits.live_bytes.take(&parties, size(request))?,
-            inputs: Some(limits.unsigned.retake(&signing_parties(request), 1)),
+            inputs: Some(limits.unsigned.retake(&signing, 1)),
             more_inputs: None,
-            chain_wait: None,
+            ready: chain_wait
+                .is_none()
+                .then(|| limits.ready.retake(&signing, 1)),
+            chain_wait,
         })
     }
 
@@ -59,6 +69,7 @@ impl AdmissionPermit {
             place: (!signed).then(|| limits.live.retake(&parties, 1)),
             inputs: (!signed).then(|| limits.unsigned.retake(&signing_parties(request), 1)),
             more_inputs: None,
+            ready: None,
             chain_wait: None,
             _bytes: limits.live_bytes.retake(&parties, size(request)),
         }
@@ -66,16 +77,24 @@ impl AdmissionPermit {
 
     /// What is built says how much there is to sign.
     pub fn built(&mut self, services: &Services, request: &SigningRequest) {
+        if self.place.is_none() || request.state.draft().is_none() {
+            return;
+        }
+        let (limits, signing) = (&services.limits, signing_parties(request));
+        if self.ready.is_none() {
+            self.ready = Some(limits.ready.retake(&signing, 1));
+        }
         let more = inputs(request).saturating_sub(1);
-        if more > 0 && self.place.is_some() && self.more_inputs.is_none() {
-            let all = &services.limits.unsigned;
-            self.more_inputs = Some(all.retake(&signing_parties(request), more));
+        if more > 0 && self.more_inputs.is_none() {
+            let counts = [&limits.unsigned, &limits.ready];
+            self.more_inputs = Some(counts.map(|all| all.retake(&signing, more)));
         }
     }
 
     /// Signers have nothing more to do for it.
     pub fn signed(&mut self) {
-        (self.place, self.inputs, self.more_inputs) = (None, None, None);
+        (self.place, self.inputs) = (None, None);
+        (self.more_inputs, self.ready) = (None, None);
     }
 }
 
@@ -91,7 +110,7 @@ pub fn parties(request: &SigningRequest) -> [Party; 2] {
 }
 
 /// Whose signatures it waits for.
-pub fn signing_parties(request: &SigningRequest) -> [SigningParty; 2] {
+pub fn signing_parties(request: &SigningRequest) -> [SigningParty; 3] {
     SigningParty::of(request.vault, request.network.curve(), request.token)
 }
 

@@ -64,6 +64,7 @@ pub struct Unstarted {
     id: RequestId,
     /// Among those that are not signed.
     _unsigned: Option<Share<SigningParty>>,
+    _ready: Option<Share<SigningParty>>,
     /// Among those that wait for what their chain's nodes say.
     _chain_wait: Option<ChainWait>,
 }
@@ -213,6 +214,10 @@ impl VaultState {
             _unsigned: is_unsigned.then(|| {
                 let unsigned = &services.limits.unsigned;
                 unsigned.retake(&signing_parties(request), inputs(request))
+            }),
+            _ready: (is_unsigned && queue.is_none()).then(|| {
+                let ready = &services.limits.ready;
+                ready.retake(&signing_parties(request), inputs(request))
             }),
             _chain_wait: queue.map(|queue| queue.enter(&parties)),
         }

@@ -276,6 +276,30 @@ fn line__should_serve_first_who_has_waited_for_a_third_of_its_time() {
 }
 
 #[test]
+fn line__should_serve_first_who_is_overdue_also_where_an_older_one_is_not() {
+    let mut lines = WaitingLines::default();
+    let mut wait = |of: u8, accepted_ms, overdue_ms| {
+        let turn = RequestTurn {
+            accepted_ms,
+            overdue_ms,
+        };
+        let place = lines.come(turn, party(of));
+        lines.wait(&key(1), place, 1, of);
+    };
+    // The oldest one has got new time.
+    wait(1, 0, 100_000);
+    (0..10).for_each(|_| wait(2, 10, 20_000));
+    for of in 3..43 {
+        (0..10).for_each(|_| wait(of, 11, 60_000));
+    }
+    // Older than all those, and overdue after them.
+    (0..5).for_each(|_| wait(50, 5, 20_001));
+    assert_eq!(serve_some(&mut lines, 20_001, 10), [2; 10]);
+    assert_eq!(serve_some(&mut lines, 20_001, 5), [50; 5]);
+    assert!(!serve_some(&mut lines, 20_001, 40).contains(&50));
+}
+
+#[test]
 fn a_party_that_comes__should_wait_for_one_turn_of_each_other() {
     let mut lines = WaitingLines::default();
     for of in 0..40 {

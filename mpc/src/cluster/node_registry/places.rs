@@ -425,7 +425,14 @@ impl NodeRegistry {
         lines.wait(&ask.key, place, ask.work, waiter);
         meter::waiting(lines.len());
         state.places.note_waiting(&ask.key);
-        self.watch_late(&mut state.places);
+        let runtime = Handle::try_current().ok();
+        let runtime = runtime.filter(|_| !std::mem::replace(&mut state.places.watches, true));
+        let looked_at = Instant::now();
+        // A runtime that is being closed drops the watch at once, and that needs the lock.
+        drop(state);
+        if let Some(runtime) = runtime {
+            self.watch_late(&runtime, looked_at);
+        }
         Ticket {
             registry: Arc::clone(self),
             key: ask.key.clone(),
@@ -436,16 +443,9 @@ impl NodeRegistry {
 
     /// Serves those that wait when attempts of others become late, for as long as somebody waits: nothing else tells
     /// that there are places.
-    fn watch_late(self: &Arc<Self>, places: &mut Places) {
-        let Ok(runtime) = Handle::try_current() else {
-            return;
-        };
-        if std::mem::replace(&mut places.watches, true) {
-            return;
-        }
+    fn watch_late(self: &Arc<Self>, runtime: &Handle, mut looked_at: Instant) {
         let mut watch = LateWatch(Arc::downgrade(self));
         runtime.spawn(async move {
-            let mut looked_at = Instant::now();
             loop {
                 tokio::time::sleep(LATE_INTERVAL).await;
                 let Some(registry) = watch.0.upgrade() else {

@@ -459,6 +459,30 @@ async fn who_waits__should_get_places_once_attempts_of_another_line_are_late() {
     assert_eq!(again.len(), 2);
 }
 
+#[test]
+fn who_begins_to_wait__should_not_hang_while_the_runtime_closes() {
+    let (node_registry, [one, other]) = registry_of::<2>();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let handle = runtime.handle().clone();
+    runtime.shutdown_background();
+    while !handle.spawn(std::future::pending::<()>()).is_finished() {
+        std::thread::yield_now();
+    }
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let _inside = handle.enter();
+        let ask = SigningAsk::new(Scheme::Dkls23, &[one, other], 2, party(), 1);
+        let place = node_registry.come(&ask, TURN);
+        drop(node_registry.wait(&ask, place, &AttemptFailures::default()));
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(Duration::from_secs(60)).unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn request_for_a_slow_client_signer__should_hold_up_none_that_names_nobody() {
     let (clock, node_registry) = node_registry();
