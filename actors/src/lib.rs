@@ -33,5 +33,6 @@ mod tokens;
 mod tracking;
 pub mod users;
 mod vaults;
+mod void_answers;
 mod waiters;
 pub mod webhooks;

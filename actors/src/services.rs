@@ -35,6 +35,7 @@ use crate::{
     store::{Key, Store, rows},
     tasks::Tasks,
     tracking::{GapSuspect, SpeedUpDue, TrackedRequest, WorkQueue},
+    void_answers::RefusedVoid,
     webhooks::WebhookParts,
 };
 
@@ -135,6 +136,8 @@ pub struct Shared {
     pub console_key: OnceCell<Zeroizing<[u8; 32]>>,
     /// Tasks that nobody waits for.
     pub tasks: Tasks,
+    /// What nodes have said of refused transactions that never come.
+    pub refused_void: RefusedVoid,
     /// Who is told what happens.
     pub listeners: Listeners,
 }
@@ -173,6 +176,7 @@ impl Services {
             webhooks,
             console_key: OnceCell::new(),
             tasks: Tasks::default(),
+            refused_void: RefusedVoid::default(),
             listeners,
         };
         Self {

@@ -220,6 +220,8 @@ pub fn connect(nodes: Vec<NodeEndpoint>, agree: usize) -> Arc<dyn ChainClient> {
     let endpoints = ChainEndpoints {
         nodes,
         agree,
+        // A real node beside other work may be slow.
+        timeout_ms: 60_000,
         ..ChainEndpoints::new(Vec::new())
     };
     let chains =

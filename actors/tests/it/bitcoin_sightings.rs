@@ -193,6 +193,34 @@ async fn a_block_that_spends_what_a_bitcoin_transaction_spends__should_stand_bef
     assert_eq!(sighted(7 * HOUR_MS).await, replaced);
 }
 
+/// What it spends was the change of one that was sped up: it will never be there.
+#[tokio::test]
+async fn a_transaction__should_be_void_where_the_maker_of_its_output_was_replaced_for_good() {
+    let sent = payment("1");
+    let (height, depth) = (Arc::new(AtomicI64::new(100)), Arc::new(AtomicI64::new(-5)));
+    let node = async || {
+        let depth = Arc::clone(&depth);
+        let says = move |method: &str, params: &Value| match method {
+            "gettransaction" if params[0] == json!("1".repeat(64)) => {
+                Some(json!({"confirmations": depth.load(Ordering::SeqCst)}))
+            }
+            "gettxout" => Some(Value::Null),
+            _ => None,
+        };
+        bitcoind(&height, Box::new(says)).await
+    };
+    let client = client(vec![node().await, node().await]);
+    for (confirmations, expected) in [
+        (0, TransactionSighting::Missing),
+        (-5, TransactionSighting::Missing),
+        (-6, TransactionSighting::Replaced(None)),
+    ] {
+        depth.store(confirmations, Ordering::SeqCst);
+        let sighted = client.sightings(std::slice::from_ref(&sent), 0).await;
+        assert_eq!(sighted, [Ok(expected)], "{confirmations}");
+    }
+}
+
 #[tokio::test]
 async fn a_bitcoin_transaction__should_be_in_no_block_that_only_one_of_three_nodes_has() {
     let sent = payment("1");

@@ -99,7 +99,7 @@ impl Liar {
 }
 
 /// Another node before anvil, and whether it is silent.
-async fn honest(anvil: &Anvil) -> (String, Arc<AtomicBool>) {
+pub async fn honest(anvil: &Anvil) -> (String, Arc<AtomicBool>) {
     let silent = Arc::new(AtomicBool::new(false));
     let is_silent = Arc::clone(&silent);
     let way = move |_: &Value| match is_silent.load(Ordering::SeqCst) {
@@ -110,7 +110,7 @@ async fn honest(anvil: &Anvil) -> (String, Arc<AtomicBool>) {
 }
 
 /// A world in which what waits has time.
-fn patient() -> World {
+pub fn patient() -> World {
     let mut world = World::new();
     world.settings.signing_deadline_ms = 600_000;
     world

@@ -7,6 +7,7 @@ use bitcoin::{Transaction, consensus::encode::deserialize_hex};
 use covault_actors::{
     chain_rpc::{
         BroadcastOutcome, BroadcastRequest, ChainClient, ChainClients, ChainKey, NodeEndpoint,
+        TransactionSighting,
     },
     gateway::Gateway,
     operations::RejectSigningRequest,
@@ -24,9 +25,11 @@ use serde_json::{Value, json};
 use crate::{
     bitcoin_node::{Bitcoind, connect},
     coin_control::names,
+    evm_anvil::Anvil,
     http_double::{self, HttpResponse},
+    keeping_liar::{honest, patient},
     reservations::pay,
-    timed_double::{LIFE_MS, TimedDouble},
+    timed_double::TimedDouble,
     tracker::{until, until_status},
     world::*,
 };
@@ -86,7 +89,9 @@ impl Timed {
             (ChainKey::SOLANA, NetworkType::Solana),
             (ChainKey::SONIC, NetworkType::Solana),
         ] {
-            let world = World::new();
+            let mut world = World::new();
+            world.settings.signing_deadline_ms = 300_000;
+            world.settings.settling_ms = 180_000;
             let chain = TimedDouble::new(Arc::clone(&world.clock));
             let client = Arc::clone(&chain) as Arc<dyn ChainClient>;
             let chains = ChainClients::default().with(key, client);
@@ -114,7 +119,7 @@ impl Timed {
             }),
             _ => {
                 let payment = wire::SolanaSendNative {
-                    chain_id: self.key.chain_id.unwrap_or_default().try_into().unwrap(),
+                    chain_id: self.key.chain_id.unwrap_or_default(),
                     from,
                     to: "CxvTXCepdDTH4PXUwU2Pf3FBi87L7VwXtzsgeAm1xVsS".into(),
                     value,
@@ -142,6 +147,21 @@ impl Timed {
         assert_eq!(sent.len(), 1);
         (refused, sent.remove(0))
     }
+
+    /// Lets as much time pass as it takes that a request which waits for this refused one gets new time, and waits until it
+    /// has looked again. False once it waits no more.
+    async fn goes_on(&self, uuid: &str, hash: &str) -> bool {
+        let is_over = async || {
+            let status = details(&self.gateway, uuid).await.status();
+            status != signing_request::Status::Pending
+        };
+        self.world
+            .pass(self.world.settings.signing_deadline_ms / 5 * 4);
+        // A look that has begun before is one of them.
+        let seen = self.chain.looks(hash) + 2;
+        until(async || self.chain.looks(hash) >= seen || is_over().await).await;
+        !is_over().await
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -151,13 +171,15 @@ async fn a_payment_made_again__should_go_by_itself_once_the_refused_one_can_no_l
         let again = it.pay("5").await;
         waits_for(&it.gateway, &again, "can still come with the transaction").await;
         // Longer than a request has to be built: it only waits.
-        it.world.pass(it.world.settings.signing_deadline_ms + 1_000);
+        for _ in 0..2 {
+            assert!(it.goes_on(&again, &hash).await, "{}", it.key);
+        }
         waits_for(&it.gateway, &again, &hash).await;
         // What pays something else does not wait.
         let other = it.pay("6").await;
         assert_eq!(outcome(&it.gateway, &other).await.error, None, "{}", it.key);
         assert_eq!(it.chain.sent().len(), 2, "{}", it.key);
-        it.world.pass(LIFE_MS);
+        while it.goes_on(&again, &hash).await {}
         let paid = outcome(&it.gateway, &again).await;
         assert_eq!(paid.error, None, "{}", it.key);
         // The node that has kept the first one comes too late.
@@ -199,16 +221,60 @@ async fn a_payment_made_again__should_fail_unsigned_where_nodes_never_agree_on_t
         it.chain.is_blind.store(true, Ordering::SeqCst);
         let again = it.pay("5").await;
         waits_for(&it.gateway, &again, "can still come with the transaction").await;
-        until(async || {
-            it.world.pass(it.world.settings.signing_deadline_ms);
-            let status = details(&it.gateway, &again).await.status();
-            status == signing_request::Status::Failed
-        })
-        .await;
+        while it.goes_on(&again, &hash).await {}
         let reason = failed(&it.gateway, &again).await;
         assert!(reason.contains(&hash), "{reason}");
         assert_eq!(it.chain.sent(), [hash], "{}", it.key);
     }
+}
+
+/// Nothing ties two transactions of TRON together, and its node is asked in several calls, which several nodes behind one
+/// address may answer: one that is behind says that it is nowhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_payment__should_not_be_over_by_one_look() {
+    let mut all = Timed::all().await.into_iter();
+    let it = all.find(|it| it.key.network == Network::Tron).unwrap();
+    let (refused, hash) = it.refused().await;
+    assert!(it.chain.takes_what_it_kept(&hash));
+    let said = [
+        TransactionSighting::Expired,
+        TransactionSighting::Expired,
+        TransactionSighting::Expired,
+    ];
+    it.chain.says.lock().unwrap().extend(said);
+    let again = it.pay("5").await;
+    let reason = failed(&it.gateway, &again).await;
+    let words = format!("the transaction {hash} of request {refused}");
+    assert!(reason.contains(&words), "{reason}");
+    assert_eq!(it.chain.sent(), [hash], "paid once");
+}
+
+/// Its client counts by itself, and pays the same twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn equal_payments_with_numbers_of_their_own__should_be_made_again_after_both_were_refused() {
+    let (anvil, world) = (Anvil::start().await, patient());
+    let gateway = Anvil::start_on_all(&world, &[&honest(&anvil).await.0]).await;
+    let address = anvil.wallet(&gateway).await;
+    let funds = |value: &str| anvil.call("anvil_setBalance", json!([address, value]));
+    let with_nonce = |nonce| {
+        Kind::EvmSendNative(wire::EvmSendNative {
+            nonce: Some(nonce),
+            ..send_native(&address)
+        })
+    };
+    funds("0x0").await;
+    for nonce in [0, 1] {
+        let refused = create(&gateway, with_nonce(nonce)).await.uuid;
+        failed(&gateway, &refused).await;
+    }
+    funds("0xde0b6b3a7640000").await;
+    assert_eq!(remembered(&world).await, 2);
+    for nonce in [0, 1] {
+        let again = create(&gateway, with_nonce(nonce)).await.uuid;
+        assert_eq!(outcome(&gateway, &again).await.error, None, "{nonce}");
+    }
+    anvil.mine(1).await;
+    assert_eq!(anvil.received().await, "0xa");
 }
 
 /// The transactions that the double of Bitcoin was handed, with their hashes.
@@ -299,7 +365,7 @@ async fn a_bitcoin_payment_made_again__should_spend_besides_what_its_client_name
     world.bitcoin.fund(&address, 2, 1_000_000);
     let other = succeeds(&gateway, pay(&address, 20_000)).await;
     let change = format!("{other}:1");
-    let again = names(&address, 10_000, &[change.clone()], Some(3));
+    let again = names(&address, 10_000, std::slice::from_ref(&change), Some(3));
     let again = succeeds(&gateway, again).await;
     let mut inputs = spent(&world, &again);
     inputs.sort();
@@ -438,7 +504,8 @@ async fn a_payment_that_bitcoin_nodes_refuse__should_be_paid_once_when_it_is_mad
         let node = Bitcoind::rich(folder.path(), &["-minrelaytxfee=0.0001"]).await;
         let kept = Arc::default();
         let nodes = vec![keeping(&node, &kept).await, node.endpoint()];
-        let world = World::new();
+        let mut world = World::new();
+        world.settings.signing_deadline_ms = 600_000;
         let chain = ChainKey::of(Network::Bitcoin, None);
         let chains = ChainClients::default().with(chain, connect(nodes, 1));
         let gateway = world.start_with(Arc::clone(&world.store), chains).await;

@@ -1,7 +1,7 @@
 //! TRON, Solana and Sonic SVM in memory: a block can have a transaction for some time after it was built, and none later.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -23,7 +23,7 @@ use covault_core::{
 use crate::chain_double::FINAL;
 
 /// Longer than any of its transactions can come, in milliseconds.
-pub const LIFE_MS: u64 = 200_000;
+pub const LIFE_MS: u64 = 1_000_000;
 
 /// See the module.
 pub struct TimedDouble {
@@ -35,6 +35,10 @@ pub struct TimedDouble {
     pub refuses: AtomicBool,
     /// Its nodes do not agree on where a transaction is.
     pub is_blind: AtomicBool,
+    /// What it says first where a transaction is, whatever is true.
+    pub says: Mutex<VecDeque<TransactionSighting>>,
+    /// How often it was asked where each one is.
+    looks: Mutex<BTreeMap<String, usize>>,
 }
 
 impl TimedDouble {
@@ -45,12 +49,19 @@ impl TimedDouble {
             blocks: Mutex::default(),
             refuses: AtomicBool::new(false),
             is_blind: AtomicBool::new(false),
+            says: Mutex::default(),
+            looks: Mutex::default(),
         })
     }
 
     /// The hashes of all that it was ever sent.
     pub fn sent(&self) -> Vec<String> {
         self.sent.lock().unwrap().keys().cloned().collect()
+    }
+
+    /// How often it was asked where this one is.
+    pub fn looks(&self, hash: &str) -> usize {
+        self.looks.lock().unwrap().get(hash).copied().unwrap_or(0)
     }
 
     /// What blocks have.
@@ -116,6 +127,13 @@ impl ChainClient for TimedDouble {
         _now_ms: u64,
     ) -> Vec<Result<TransactionSighting, ChainError>> {
         let blocks = self.blocks();
+        for one in transactions {
+            let mut looks = self.looks.lock().unwrap();
+            *looks.entry(one.signed.tx_hash.clone()).or_default() += 1;
+        }
+        if let Some(said) = self.says.lock().unwrap().pop_front() {
+            return transactions.iter().map(|_| Ok(said.clone())).collect();
+        }
         let sight = |one: &TrackedTransaction| match &one.signed.tx_hash {
             _ if self.is_blind.load(Ordering::SeqCst) => {
                 Err(ChainError::Unknown("the nodes do not agree".into()))

@@ -144,7 +144,8 @@ impl BitcoinNode {
         Some((*by).to_owned())
     }
 
-    /// Whether a block has spent what a transaction spends that no node has, and this one did not: some node
+    /// Whether a block has spent what a transaction spends that no node has, and this one did not, or has replaced what was
+    /// to make that: some node
     /// may never have seen it, so that its wallet knows of no conflict. Which block that is nodes do not say: so it counts
     /// once they have said so for six blocks or for an hour.
     async fn is_spent_for_good(
@@ -184,16 +185,18 @@ impl BitcoinNode {
             // Where the node's wallet knows what has taken its place, that one's own depth decides: see `place`.
             let rival = in_wallet.as_ref().map_or(0, depth).min(0);
             let (outputs, makers) = of_inputs.split_at(of_inputs.len() / 2);
-            let is_spent = |(output, maker): (&BitcoinRpcResult, &BitcoinRpcResult)| {
-                output.as_ref().is_ok_and(Value::is_null)
-                    && maker
-                        .as_ref()
-                        .is_ok_and(|maker| depth(maker) >= FINAL_BLOCKS)
-            };
-            let is_spent = rival < 0 || outputs.iter().zip(makers).any(is_spent);
+            let of_inputs = || outputs.iter().zip(makers);
+            let is_gone = |output: &BitcoinRpcResult| output.as_ref().is_ok_and(Value::is_null);
+            let maker_depth = |maker: &BitcoinRpcResult| maker.as_ref().map_or(0, depth);
+            // Another one has taken the place of what was to make it.
+            let is_unmade = of_inputs()
+                .any(|(output, maker)| is_gone(output) && maker_depth(maker) <= -FINAL_BLOCKS);
+            let is_used = of_inputs()
+                .any(|(output, maker)| is_gone(output) && maker_depth(maker) >= FINAL_BLOCKS);
             let trace = height.map(|height| SpentTrace {
                 height,
-                is_spent: is_spent && !is_here,
+                is_spent: (rival < 0 || is_used || is_unmade) && !is_here,
+                is_unmade: is_unmade && !is_here,
                 is_young: (1 - FINAL_BLOCKS..0).contains(&rival),
             });
             found_in(said, trace)
@@ -223,7 +226,10 @@ impl BitcoinNode {
             asked_ms: now_ms,
         });
         since.asked_ms = now_ms;
-        let stands = first.saturating_sub(since.height) >= FINAL_BLOCKS - 1
+        // Six blocks are on what is there instead of the maker.
+        let unmade = spent.iter().filter(|trace| trace.is_unmade).count();
+        let stands = unmade >= agree
+            || first.saturating_sub(since.height) >= FINAL_BLOCKS - 1
             || now_ms.saturating_sub(since.at_ms) >= FINAL_MS;
         let over = said.iter().map(|trace| trace.is_over());
         Ok(stands && self.rpc.agreed_of(&over.collect::<Vec<_>>()) == Some(true))
@@ -236,6 +242,8 @@ struct SpentTrace {
     height: i64,
     /// A block has spent some of it otherwise.
     is_spent: bool,
+    /// Or what was to make it was replaced for good.
+    is_unmade: bool,
     /// By one that its wallet knows, and that is not final.
     is_young: bool,
 }

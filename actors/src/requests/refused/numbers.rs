@@ -175,7 +175,15 @@ pub async fn check_named_number(
     }
     let uses = uses();
     let mut open = open_rows(services, next, 0).await.map_err(unread)?;
-    open.retain(|refused| !uses.contains(&Resource::Nonce(refused.number)));
+    // It takes the place of one of the refused ones: of several that pay the same each has its own number.
+    let is_named = |refused: &Refused| uses.contains(&Resource::Nonce(refused.number));
+    if open
+        .iter()
+        .any(|refused| refused.is_same && is_named(refused))
+    {
+        return Ok(());
+    }
+    open.retain(|refused| !is_named(refused));
     if open.is_empty() {
         return Ok(());
     }

@@ -10,7 +10,7 @@ use covault_core::{
     fault::Fault,
     ids::RequestId,
     moment::utc,
-    networks::{ChainData, Resource},
+    networks::{ChainData, Network, Resource},
     request::{SigningRequest, TransactionState},
 };
 
@@ -111,7 +111,7 @@ async fn tie(
 ) -> Result<Option<Resource>, RepeatBlocker> {
     let rules = next.account.network.rules();
     let mut wanted: Vec<Resource> = earlier.inputs.iter().cloned().collect();
-    let mut holder = None;
+    let (mut holder, mut users) = (None, Vec::new());
     for _ in 0..MOST_STEPS {
         let held = reservations::held(services, next.account, &wanted).await;
         let held = held.map_err(unread)?;
@@ -122,8 +122,8 @@ async fn tie(
         // Those who spend one of them are in the chain instead of it, and so is what spends what they make.
         let mut made = Vec::new();
         for input in held.keys() {
-            let users = reservations::users(services, next.account, input).await;
-            for user in users.map_err(unread)? {
+            let of_input = reservations::users(services, next.account, input).await;
+            for user in of_input.map_err(unread)? {
                 let found = services.request(user).await.map_err(unread)?;
                 let Some((found, _)) = found else { continue };
                 holder.get_or_insert((input.clone(), user));
@@ -134,16 +134,26 @@ async fn tie(
                 if !spends.contains(input) {
                     continue;
                 }
-                if pays_the_same(next, &found) || is_in_block(services, client, &found).await {
+                if pays_the_same(next, &found) {
                     return Ok(None);
                 }
                 made.extend(rules.sent_outputs(signed).map_err(unread)?);
+                users.push(TrackedTransaction {
+                    signed: signed.clone(),
+                    from: found.address,
+                    sent_at_ms: found.created_at_ms,
+                });
             }
         }
         if made.is_empty() {
             break;
         }
         wanted = made;
+    }
+    // A block that has a later one has the first ones, too.
+    users.truncate(ASKED);
+    if is_one_in_block(services, client, &users).await {
+        return Ok(None);
     }
     let EarlierPayment {
         request, tx_hash, ..
@@ -170,27 +180,23 @@ fn name(input: &Resource) -> &str {
     }
 }
 
-/// Whether a block has the transaction of a request, as many nodes say as it takes to end something.
-async fn is_in_block(
+/// Whether a block has one of these, as many nodes say as it takes to end something. All are asked about at once: a silent
+/// node holds that up by its time only once.
+async fn is_one_in_block(
     services: &Services,
     client: &dyn ChainClient,
-    request: &SigningRequest,
+    transactions: &[TrackedTransaction],
 ) -> bool {
-    let Some(signed) = request.state.signed() else {
+    if transactions.is_empty() {
         return false;
-    };
-    let tracked = TrackedTransaction {
-        signed: signed.clone(),
-        from: request.address.clone(),
-        sent_at_ms: request.created_at_ms,
-    };
-    let said = sightings_of_witnesses(client, &[tracked], services.now_ms()).await;
-    matches!(
-        said.first(),
-        Some(Ok(
-            TransactionSighting::Mined(_) | TransactionSighting::Final(_)
-        ))
-    )
+    }
+    let said = sightings_of_witnesses(client, transactions, services.now_ms()).await;
+    said.iter().any(|said| {
+        matches!(
+            said,
+            Ok(TransactionSighting::Mined(_) | TransactionSighting::Final(_))
+        )
+    })
 }
 
 /// Those that pay the same. Forgets the others that can no longer come: the transaction of a request here has used what
@@ -296,6 +302,24 @@ fn waits_for_its_time(
     ))
 }
 
+/// Whether it counts that nodes say of a refused transaction that it never comes. They are asked in several calls; behind
+/// one address there may be several nodes, and one that is behind says that it is nowhere while another one says that its time
+/// is over. Who keeps it may send it in that moment. So they have to say so for some time, or its end be that long ago.
+fn never_comes(services: &Services, next: &NextRequest<'_>, refused: &Refused) -> bool {
+    let network = next.account.network;
+    // Their answers fit together by themselves: by blocks that were put on another one, or by the slot of each.
+    if matches!(network, Network::Bitcoin | Network::Solana) {
+        return true;
+    }
+    let settling_ms = services.settings.settling_ms;
+    let end = network.rules().valid_until(&refused.row.signed);
+    let end_ms = end.ok().flatten().map(|end| end.time_ms);
+    let is_past = |end_ms: u64| end_ms.saturating_add(settling_ms) <= services.now_ms();
+    // Counted in any case.
+    let is_said = services.refused_void.add(refused.request, settling_ms);
+    is_said || end_ms.is_some_and(is_past)
+}
+
 /// Finds out what became of refused transactions that pay the same: forgets those that never come, and returns those
 /// that can.
 async fn settle(
@@ -314,10 +338,18 @@ async fn settle(
         _ => Vec::new(),
     };
     for (refused, said) in unsettled.into_iter().zip(said) {
+        if !matches!(
+            said,
+            Ok(TransactionSighting::Replaced(_) | TransactionSighting::Expired)
+        ) {
+            services.refused_void.clear(refused.request);
+        }
         let (hash, id) = (&refused.row.signed.tx_hash, refused.request);
         // Whether it has come for good, and where.
         let late = match said {
-            Ok(TransactionSighting::Replaced(_) | TransactionSighting::Expired) => {
+            Ok(TransactionSighting::Replaced(_) | TransactionSighting::Expired)
+                if never_comes(services, next, &refused) =>
+            {
                 over.push(refused);
                 continue;
             }

@@ -9,13 +9,12 @@ use crate::{
     chain_rpc::TransactionSighting,
     store::rows::TransactionRow,
     tracking::{TrackedRequest, Verdict},
+    void_answers::VoidAnswers,
 };
 
 /// How long no node has had a transaction before it is sent again, and before it is sent once more, in
 /// milliseconds.
 const RESEND_MS: u64 = 60_000;
-/// So many answers one after the other have to say that a transaction never comes before that counts.
-const VOID_ANSWERS: u32 = 4;
 /// So many of the longest pauses pass at most between two looks whose transaction was seen in the place of one: an hour,
 /// by default.
 const LOOK_PAUSES: u32 = 60;
@@ -28,13 +27,6 @@ const NOT_SAID: &str = "the nodes do not say where it is, or do not agree; compa
 const NOT_TAKEN: &str = "no node takes it again";
 /// So many blocks may the nodes of a chain be apart.
 const MAX_NODES_APART: u64 = 64;
-
-/// Answers that say, one after the other, that a transaction never comes.
-#[derive(Clone, Copy)]
-pub struct VoidAnswers {
-    since: Instant,
-    count: u32,
-}
 
 /// When it is looked whose transaction has taken the place of one that nobody here has.
 #[derive(Default)]
@@ -128,12 +120,8 @@ impl Entry {
             self.void = None;
             return true;
         }
-        let void = self.void.get_or_insert_with(|| VoidAnswers {
-            since: Instant::now(),
-            count: 0,
-        });
-        void.count = void.count.saturating_add(1);
-        void.count >= VOID_ANSWERS && void.since.elapsed() >= Duration::from_millis(settling_ms)
+        let void = self.void.get_or_insert_with(VoidAnswers::new);
+        void.add(settling_ms)
     }
 
     /// The nodes say nothing now: what they said before does not go on.
