@@ -149,6 +149,14 @@ async fn transact(anvil: &Anvil, dice: &mut Dice, wallet: &str, other: &str) {
     }
 }
 
+/// What anvil answers once it has it.
+async fn once_there(ask: impl AsyncFn() -> Value) -> Value {
+    eventually("anvil has it", async || {
+        Some(ask().await).filter(|answer| !answer.is_null())
+    })
+    .await
+}
+
 /// What the chain has, by its own word.
 async fn on_chain(anvil: &Anvil, wallets: &BTreeSet<String>) -> BTreeMap<Of, Told> {
     let mut found = BTreeMap::new();
@@ -169,13 +177,13 @@ async fn on_chain(anvil: &Anvil, wallets: &BTreeSet<String>) -> BTreeMap<Of, Tol
     };
     let newest = hex_number(&anvil.call("eth_blockNumber", json!([])).await);
     for number in 0..=newest {
-        let number = format!("{number:#x}");
-        let block = anvil
-            .call("eth_getBlockByNumber", json!([number, true]))
-            .await;
+        // anvil says a moment before it has them that there are so many blocks.
+        let asked = json!([format!("{number:#x}"), true]);
+        let block = once_there(async || anvil.call("eth_getBlockByNumber", asked.clone()).await);
+        let block = block.await;
         for transaction in block["transactions"].as_array().unwrap() {
             let hash = transaction["hash"].as_str().unwrap();
-            let receipt = anvil.receipt(hash).await;
+            let receipt = once_there(async || anvil.receipt(hash).await).await;
             if receipt["status"] != "0x1" {
                 continue;
             }

@@ -100,7 +100,7 @@ fn go_verifier(folder: &Path) -> String {
         .env("GOFLAGS", "")
         .env("GO111MODULE", "off")
         .output()
-        .expect("go: bash tests/run installs it");
+        .unwrap_or_else(|why| panic!("go: bash tests/run installs it: {why}"));
     let said = String::from_utf8_lossy(&built.stderr);
     assert!(built.status.success(), "{said}");
     program

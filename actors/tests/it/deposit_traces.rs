@@ -128,7 +128,8 @@ async fn block_that_cannot_be_traced__should_be_taken_without_beside_others_that
         .behind(move |call| match call["method"].as_str() {
             // Every second one.
             Some("debug_traceBlockByHash")
-                if lost.load(Ordering::SeqCst) && count.fetch_add(1, Ordering::SeqCst) % 2 == 0 =>
+                if lost.load(Ordering::SeqCst)
+                    && count.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) =>
             {
                 Way::Lost
             }
