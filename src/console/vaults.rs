@@ -384,7 +384,7 @@ pub async fn wallet(
     signed_in: &SignedIn,
     address: &str,
 ) -> Result<Answer, Refused> {
-    // As the link has it: addresses of TON and Stellar have characters that paths do not.
+    // As the link has it: addresses of some networks have characters that paths do not.
     let address = form_urlencoded::parse(format!("a={address}").as_bytes())
         .next()
         .map(|(_, address)| address.into_owned())

@@ -11,7 +11,7 @@ use covault_actors::{
     },
     gateway::Gateway,
     operations::RejectSigningRequest,
-    store::{KeySpace, Scan},
+    store::{Batch, Key, KeySpace, Precondition, Scan},
 };
 use covault_core::{
     networks::{ChainData, Network, Payload, Signed, WireKind},
@@ -263,10 +263,20 @@ async fn equal_payments_with_numbers_of_their_own__should_be_made_again_after_bo
         })
     };
     funds("0x0").await;
-    for nonce in [0, 1] {
-        let refused = create(&gateway, with_nonce(nonce)).await.uuid;
-        failed(&gateway, &refused).await;
-    }
+    let refused = create(&gateway, with_nonce(0)).await.uuid;
+    failed(&gateway, &refused).await;
+    // As if another one had been on its way with the next number when the nodes refused this one.
+    let all = Scan::prefix(KeySpace::RefusedTransaction, &[], 10);
+    let (key, row) = world.store.scan(&all).await.unwrap().pop().unwrap();
+    let (account, request) = key.bytes.split_last_chunk::<16>().unwrap();
+    let (account, _) = account.split_last_chunk::<8>().unwrap();
+    let mut batch = Batch::new();
+    let next = Key::new(
+        KeySpace::RefusedTransaction,
+        &[account, &1_u64.to_be_bytes(), request],
+    );
+    batch.put(next, Precondition::Absent, row.value);
+    world.store.commit(batch).await.unwrap();
     funds("0xde0b6b3a7640000").await;
     assert_eq!(remembered(&world).await, 2);
     for nonce in [0, 1] {

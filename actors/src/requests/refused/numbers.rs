@@ -1,4 +1,4 @@
-//! Networks whose accounts number their transactions: EVM, Aptos, Movement, Stellar, TON.
+//! Networks whose accounts number their transactions.
 //!
 //! The next request of the account gets the number of a refused transaction, whatever a node offers, and one that pays
 //! the same gets that of the one which was refused, also where it is higher. While something else holds that number, what
