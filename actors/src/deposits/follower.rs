@@ -16,7 +16,7 @@ use futures::future::join_all;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use super::{
-    books::Books,
+    beside::Beside,
     change::{ChainChange, OpenTransfers, may_be_included},
     known::Known,
     progress::{FollowError, Progress},
@@ -65,9 +65,9 @@ pub struct FollowerState {
     failures: u32,
     /// Blocks that are asked for at the same time now.
     window: u64,
-    books: Books,
-    rescans: Books,
-    restarts: Books,
+    books: Beside,
+    rescans: Beside,
+    restarts: Beside,
     /// Whether anybody takes deposits here: that is not asked before the nodes are, once it was so.
     has_routes: bool,
     /// Whether it was said that the chain stands still.
@@ -115,9 +115,9 @@ impl FollowerState {
             said: None,
             failures: 0,
             window: WINDOW,
-            books: Books::default(),
-            rescans: Books::default(),
-            restarts: Books::default(),
+            books: Beside::default(),
+            rescans: Beside::default(),
+            restarts: Beside::default(),
             has_routes: false,
             is_still: false,
         }
@@ -209,17 +209,15 @@ impl FollowerState {
         };
         let mut known = known;
         match follow.restart(&mut known).await {
-            Ok(false) => self.restarts.said = None,
+            Ok(false) => self.restarts.went_well(),
             Ok(true) => {
                 self.known = Some(known);
                 return Ok(Progress::Behind);
             }
             // It is followed as before until the nodes can, or another block is named.
             Err(FollowError::Nodes(reason)) => {
-                if self.restarts.said.as_ref() != Some(&reason) {
-                    tracing::warn!(%chain, reason, "the chain cannot be followed anew now; trying again");
-                    self.restarts.said = Some(reason);
-                }
+                let what = "the chain cannot be followed anew now; trying again";
+                self.restarts.failed(chain, what, reason, 0);
             }
             Err(error) => return Err(error),
         }

@@ -2,7 +2,7 @@
 
 pub mod addresses;
 pub mod assets;
-mod books;
+mod beside;
 mod change;
 pub mod follower;
 mod followers;

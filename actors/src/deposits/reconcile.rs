@@ -17,7 +17,7 @@ use covault_core::{
 };
 
 use super::{
-    books::Books,
+    beside::Beside,
     change::{ChainChange, OpenTransfers, may_be_included},
     follower::Follow,
     known::Known,
@@ -179,28 +179,16 @@ impl Follow<'_> {
     /// that.
     pub(super) async fn look_at_books(
         &self,
-        books: &mut Books,
+        books: &mut Beside,
         known: &mut Known,
     ) -> Result<Progress, FollowError> {
         let now_ms = self.services.monotonic.elapsed_ms();
-        if !self.source.has_balances() || now_ms < books.not_before_ms {
+        if !self.source.has_balances() || books.is_paused(now_ms) {
             return Ok(Progress::AtHead);
         }
-        match self.reconcile(known).await {
-            Ok(progress) => {
-                books.said = None;
-                Ok(progress)
-            }
-            Err(FollowError::Nodes(reason)) => {
-                books.not_before_ms = now_ms.saturating_add(PAUSE_MS);
-                if books.said.as_ref() != Some(&reason) {
-                    tracing::warn!(chain = %self.chain, reason, "balances of deposit wallets cannot be compared now");
-                    books.said = Some(reason);
-                }
-                Ok(Progress::AtHead)
-            }
-            Err(error) => Err(error),
-        }
+        let what = "balances of deposit wallets cannot be compared now";
+        let again_ms = now_ms.saturating_add(PAUSE_MS);
+        books.settle(self.reconcile(known).await, self.chain, what, again_ms)
     }
 
     /// Compares the balances of the next addresses, when a round is due or in progress.

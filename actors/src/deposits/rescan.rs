@@ -7,7 +7,7 @@ use covault_core::{
 };
 
 use super::{
-    books::Books,
+    beside::Beside,
     change::{ChainChange, OpenTransfers, may_be_included},
     follower::Follow,
     known::Known,
@@ -120,28 +120,16 @@ impl Follow<'_> {
     /// nodes do not give are asked for again later: the chain is followed as before.
     pub(super) async fn look_at_rescan(
         &self,
-        books: &mut Books,
+        rescans: &mut Beside,
         known: &mut Known,
     ) -> Result<Progress, FollowError> {
         let now_ms = self.services.monotonic.elapsed_ms();
-        if now_ms < books.not_before_ms {
+        if rescans.is_paused(now_ms) {
             return Ok(Progress::AtHead);
         }
-        match self.rescan(known).await {
-            Ok(progress) => {
-                books.said = None;
-                Ok(progress)
-            }
-            Err(FollowError::Nodes(reason)) => {
-                books.not_before_ms = now_ms.saturating_add(PAUSE_MS);
-                if books.said.as_ref() != Some(&reason) {
-                    tracing::warn!(chain = %self.chain, reason, "the rescan cannot go on now; trying again");
-                    books.said = Some(reason);
-                }
-                Ok(Progress::AtHead)
-            }
-            Err(error) => Err(error),
-        }
+        let what = "the rescan cannot go on now; trying again";
+        let again_ms = now_ms.saturating_add(PAUSE_MS);
+        rescans.settle(self.rescan(known).await, self.chain, what, again_ms)
     }
 
     async fn rescan(&self, known: &mut Known) -> Result<Progress, FollowError> {
