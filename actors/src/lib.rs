@@ -2,6 +2,7 @@
 //! clients of chain nodes. `src/` reaches it through [`gateway`] only.
 
 mod account;
+mod appointments;
 pub mod audit;
 pub mod backup;
 mod balances;

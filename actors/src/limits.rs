@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, Semaphore, SemaphorePermit};
 
 pub use crate::shares::{Party, Share, Shares, too_many};
-use crate::{chain_rpc::ChainKey, settings::Settings};
+use crate::{appointments::Appointments, chain_rpc::ChainKey, settings::Settings};
 
 /// Pages far behind the first that are looked for at once; others wait.
 const MAX_FAR_PAGES: usize = 2;
@@ -37,6 +37,8 @@ pub struct Limits {
     pub far_pages: FarPages,
     /// Simulations of transactions, shared by chains: nodes of one that hang must not take all.
     pub simulations: Arc<Shares<ChainKey>>,
+    /// When those may come again whom signers have no time for.
+    pub appointments: Appointments,
 }
 
 impl Limits {
@@ -49,6 +51,7 @@ impl Limits {
             live_bytes: Shares::new(settings.max_live_bytes),
             far_pages: FarPages::default(),
             simulations: Shares::new(SIMULATIONS),
+            appointments: Appointments::default(),
         }
     }
 

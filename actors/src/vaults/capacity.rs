@@ -71,24 +71,43 @@ impl Demand<'_> {
         let part_ms = settings.signing_deadline_ms.saturating_mul(eighths) / 8;
         if let Some(queue) = self.queue(services) {
             let wait = queue.expected_wait(self.token);
-            check_wait(
-                "nodes of this chain",
-                wait,
-                settings.signing_deadline_ms / 2,
-            )?;
+            let over = beyond(wait, settings.signing_deadline_ms / 2);
+            over.map_or(Ok(()), |over| Err(overloaded("nodes of this chain", over)))?;
         }
         let (vault, curve, token) = (self.vault.id, self.network.curve(), self.token);
         let limits = &services.limits;
         let signers = |unsigned| self.signers_wait(services, unsigned).unwrap_or_default();
-        let all = signers(limits.unsigned(vault, curve, token));
-        check_wait("signers", Some(all), part_ms)?;
+        let all = limits.unsigned(vault, curve, token);
+        if let Some(over) = self.beyond_signers(services, all, signers(all), part_ms) {
+            return Err(overloaded("signers", over));
+        }
         if limits.ready_of_token(vault, curve, token) < FEW {
             return Ok(());
         }
         // Only what they could sign now: a chain that hangs must not keep others of the vault from signers.
-        let soon = signers(limits.ready(vault, curve, token));
+        let soon = limits.ready(vault, curve, token);
         let most_ms = settings.most_wait_ms.saturating_mul(eighths) / NEW;
-        check_wait("signers", Some(soon), part_ms.min(most_ms))
+        let most_ms = part_ms.min(most_ms);
+        match self.beyond_signers(services, soon, signers(soon), most_ms) {
+            Some(over) => Err(overloaded("signers", over)),
+            None => Ok(()),
+        }
+    }
+
+    /// For how long to stay away where signers come to it later than that.
+    fn beyond_signers(
+        &self,
+        services: &Services,
+        before: Unsigned,
+        wait: Duration,
+        most_ms: u64,
+    ) -> Option<Duration> {
+        let over = beyond(Some(wait), most_ms)?;
+        let inputs = u32::try_from(before.of_token).unwrap_or(u32::MAX);
+        let who = (self.vault.id, self.network.curve(), self.token);
+        let now_ms = services.monotonic.elapsed_ms();
+        let appointments = &services.limits.appointments;
+        Some(appointments.next(who, now_ms, over, wait / inputs.max(1)))
     }
 
     /// Its place among those that wait for their chain's nodes: from here on the next one waits for it, too.
@@ -117,18 +136,19 @@ impl Demand<'_> {
     }
 }
 
-/// `None`: nobody knows how long, and it is too long.
-fn check_wait(who: &str, wait: Option<Duration>, most_ms: u64) -> Result<(), Fault> {
+/// How much longer than that it is. `None`: nobody knows, and it is too long.
+fn beyond(wait: Option<Duration>, most_ms: u64) -> Option<Duration> {
     let over = match wait {
         Some(wait) => wait.saturating_sub(Duration::from_millis(most_ms)),
         // It may be known in a moment.
         None => Duration::from_secs(1),
     };
-    if over.is_zero() {
-        return Ok(());
-    }
-    let seconds = u32::try_from(over.as_millis().div_ceil(1_000)).unwrap_or(u32::MAX);
+    (!over.is_zero()).then_some(over)
+}
+
+fn overloaded(who: &str, away: Duration) -> Fault {
+    let seconds = u32::try_from(away.as_millis().div_ceil(1_000)).unwrap_or(u32::MAX);
     let seconds = seconds.clamp(1, MOST_RETRY_AFTER);
     let sentence = format!("the {who} are overloaded; retry in {seconds} seconds");
-    Err(Fault::unavailable(sentence).with_code(FaultCode::Busy { seconds }))
+    Fault::unavailable(sentence).with_code(FaultCode::Busy { seconds })
 }
