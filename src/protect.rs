@@ -4,7 +4,10 @@
 //! Landlock and the rest of what holds for one thread and those that it starts are set before there
 //! are others.
 
-use std::{fs, path::Path};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
 
 use landlock::{
     ABI, Access as _, AccessFs, BitFlags, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _,
@@ -92,7 +95,7 @@ impl ProcessProtection {
     pub fn confine(mut self, folder: &Path, file: &Path) -> Self {
         // What it says in words is read from its source's folder in debug builds: now, or never.
         let _ = age::DecryptError::DecryptionFailed.to_string();
-        self.files = match confine(folder, file) {
+        self.files = match confine(folder, file, &named_roots()) {
             Ok(RulesetStatus::FullyEnforced) => "its own only (landlock)".to_owned(),
             Ok(RulesetStatus::PartiallyEnforced) => {
                 "its own only, as far as this old kernel can (landlock)".to_owned()
@@ -125,7 +128,15 @@ impl ProcessProtection {
     }
 }
 
-fn confine(folder: &Path, file: &Path) -> Result<RulesetStatus, RulesetError> {
+/// The certificates of roots that the environment names: public, and read by whatever asks over https.
+fn named_roots() -> Vec<PathBuf> {
+    let file = env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    let folders = env::var_os("SSL_CERT_DIR").unwrap_or_default();
+    let named = file.into_iter().chain(env::split_paths(&folders));
+    named.filter(|path| !path.as_os_str().is_empty()).collect()
+}
+
+fn confine(folder: &Path, file: &Path, roots: &[PathBuf]) -> Result<RulesetStatus, RulesetError> {
     let read: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
     // On systems that have it elsewhere.
     let resolver = fs::canonicalize("/etc/resolv.conf").ok();
@@ -136,6 +147,7 @@ fn confine(folder: &Path, file: &Path) -> Result<RulesetStatus, RulesetError> {
         .create()?
         .add_rules(path_beneath_rules(system, read))?
         .add_rules(path_beneath_rules([file], read))?
+        .add_rules(path_beneath_rules(roots, read))?
         .add_rules(path_beneath_rules(
             ["/dev/null"],
             read | AccessFs::WriteFile,
@@ -165,8 +177,10 @@ mod tests {
             fs::write(path.join("secret"), "x").unwrap();
         }
         fs::write(other.join("shown"), "x").unwrap();
+        fs::write(other.join("roots.pem"), "r").unwrap();
         let confined = thread::spawn(move || {
-            let status = confine(&own, &other.join("shown")).unwrap();
+            let roots = [other.join("roots.pem")];
+            let status = confine(&own, &other.join("shown"), &roots).unwrap();
             let inner = thread::spawn(move || {
                 fs::write(own.join("new"), "y").unwrap();
                 fs::create_dir(own.join("folder")).unwrap();
@@ -175,6 +189,7 @@ mod tests {
                 fs::remove_file(own.join("secret")).unwrap();
                 fs::read("/etc/passwd").unwrap();
                 assert_eq!(fs::read(other.join("shown")).unwrap(), b"x");
+                assert_eq!(fs::read(other.join("roots.pem")).unwrap(), b"r");
                 [
                     fs::write(other.join("shown"), "z"),
                     fs::read(other.join("secret")).map(|_| ()),
