@@ -1,3 +1,5 @@
+use std::collections::{BTreeSet, VecDeque};
+
 use async_trait::async_trait;
 use covault_core::{
     fault::Fault,
@@ -17,7 +19,12 @@ use crate::{
     store::{Key, KeySpace, Scan, rows},
 };
 
-/// Lists the requests that wait for people, of a vault or of all that the token opens: all of them, or a page. A page goes
+/// Vaults of which the lists are merged.
+const VAULTS: usize = 256;
+/// Fewest rows of a vault that are read at once.
+const LEAST: usize = 16;
+
+/// Lists the requests that wait for people, of a vault or of all that the token opens, those first that are due first: all of them, or a page. A page goes
 /// on where the one before it has ended: it takes as long however many there are.
 pub struct GetPendingSigningRequests;
 
@@ -38,24 +45,24 @@ impl Operation for GetPendingSigningRequests {
             return Err(Fault::field("limit", format!("must be 1 to {MAX_PAGE}")));
         }
         let limit = usize::try_from(limit).map_err(Fault::bug)?;
-        let mut from = match message.after_uuid.as_str() {
-            "" => Vec::new(),
+        let after = match message.after_uuid.as_str() {
+            "" => None,
             uuid => {
                 let last = uuid.parse().map_err(|fault: Fault| fault.at("afterUuid"))?;
                 let last = request(services, caller, last).await;
                 let last = last.map_err(|fault| fault.at("afterUuid"))?;
-                let key = rows::awaiting(last.vault, last.consent.due_ms(), last.id);
-                [key.bytes.as_slice(), &[0]].concat()
+                Some(rows::awaiting(last.vault, last.consent.due_ms(), last.id))
             }
         };
+        let mut lists = Lists::new(services, parts, after, limit);
         let (mut signing_requests, mut bytes) = (Vec::new(), PageBytes::default());
         let mut turn = None;
         'list: loop {
-            let page = page(services, &parts, from, limit).await?;
+            let page = lists.page(limit).await?;
             for part in page.chunks(READ_CHUNK) {
-                let keys: Vec<_> = part.iter().map(|(_, id)| rows::request(*id)).collect();
+                let keys: Vec<_> = part.iter().map(|id| rows::request(*id)).collect();
                 let found = services.load_all::<SigningRequest>(&keys).await?;
-                for ((_, id), found) in part.iter().zip(found) {
+                for (id, found) in part.iter().zip(found) {
                     let found = skip_unreadable(found, format_args!("request {id}"))?;
                     let Some(request) = found.flatten() else {
                         continue;
@@ -71,10 +78,9 @@ impl Operation for GetPendingSigningRequests {
                     }
                 }
             }
-            let Some((last, _)) = page.last().filter(|_| is_whole && page.len() == limit) else {
+            if !is_whole || page.len() < limit {
                 break;
-            };
-            from = [last.bytes.as_slice(), &[0]].concat();
+            }
             // Long lists are for few callers at once.
             if turn.is_none() {
                 turn = Some(services.limits.far_pages.turn(caller.token).await?);
@@ -87,10 +93,10 @@ impl Operation for GetPendingSigningRequests {
     }
 }
 
-/// The parts of the index that are meant, in order.
+/// The vaults that are meant.
 async fn parts(services: &Services, caller: &Caller, uuid: &str) -> Result<Vec<Key>, Fault> {
     let vaults: &[VaultId] = match (&caller.vaults, uuid) {
-        (VaultScope::All, "") => return Ok(vec![Key::new(KeySpace::Awaiting, &[])]),
+        (VaultScope::All, "") => return with_requests(services).await,
         (VaultScope::Only(vaults), "") => vaults,
         _ => {
             let vault = vault_in_scope(caller, uuid)?;
@@ -100,34 +106,100 @@ async fn parts(services: &Services, caller: &Caller, uuid: &str) -> Result<Vec<K
             &[vault]
         }
     };
-    let mut parts: Vec<_> = vaults.iter().copied().map(rows::awaiting_of).collect();
-    parts.sort_unstable();
+    let parts: BTreeSet<_> = vaults.iter().copied().map(rows::awaiting_of).collect();
+    Ok(parts.into_iter().collect())
+}
+
+/// The vaults of which something waits. Beyond so many all that wait are one part, vault after vault.
+async fn with_requests(services: &Services) -> Result<Vec<Key>, Fault> {
+    let all = Key::new(KeySpace::Awaiting, &[]);
+    let mut scan = Scan::prefix(all.space, &all.bytes, 1);
+    let mut parts = Vec::new();
+    while let Some((key, _)) = services.store.scan(&scan).await?.pop() {
+        if parts.len() >= VAULTS {
+            return Ok(vec![all]);
+        }
+        let Some(vault) = key.bytes.first_chunk::<16>() else {
+            break;
+        };
+        scan.from = Some([vault.as_slice(), &[u8::MAX; 25]].concat());
+        parts.push(rows::awaiting_of(VaultId::from_bytes(*vault)));
+    }
     Ok(parts)
 }
 
-/// The first so many requests in these parts of the index, from a key on.
-async fn page(
-    services: &Services,
-    parts: &[Key],
-    from: Vec<u8>,
-    limit: usize,
-) -> Result<Vec<(Key, RequestId)>, Fault> {
-    let mut page = Vec::with_capacity(limit);
-    for part in parts {
-        let mut scan = Scan::prefix(part.space, &part.bytes, limit.saturating_sub(page.len()));
-        if from.starts_with(&part.bytes) {
-            scan.from = Some(from.clone());
-        } else if from > part.bytes {
-            continue;
-        }
-        let rows = services.store.scan(&scan).await?;
-        page.extend(rows.into_iter().filter_map(|(key, _)| {
-            let (_, id) = rows::awaited(&key)?;
-            Some((key, id))
-        }));
-        if page.len() >= limit {
-            break;
+/// What waits in several vaults, as one list: what is due first comes first, so that a vault of which much waits hides
+/// no other.
+struct Lists<'a> {
+    services: &'a Services,
+    parts: Vec<Part>,
+    /// Rows of a vault that are read at once.
+    chunk: usize,
+}
+
+struct Part {
+    prefix: Key,
+    /// Where to read on.
+    from: Option<Vec<u8>>,
+    /// What was read and not listed.
+    rows: VecDeque<(u64, RequestId)>,
+    is_over: bool,
+}
+
+impl<'a> Lists<'a> {
+    fn new(services: &'a Services, prefixes: Vec<Key>, after: Option<Key>, limit: usize) -> Self {
+        let chunk = limit
+            .checked_div(prefixes.len())
+            .unwrap_or(limit)
+            .max(LEAST);
+        let parts = prefixes.into_iter().map(|prefix| Part {
+            // The same place in each list.
+            from: after.as_ref().and_then(|after| {
+                let place = after.bytes.get(prefix.bytes.len()..)?;
+                Some([&prefix.bytes, place, &[0]].concat())
+            }),
+            prefix,
+            rows: VecDeque::new(),
+            is_over: false,
+        });
+        Self {
+            services,
+            parts: parts.collect(),
+            chunk,
         }
     }
-    Ok(page)
+
+    /// The next so many.
+    async fn page(&mut self, limit: usize) -> Result<Vec<RequestId>, Fault> {
+        let mut page = Vec::new();
+        while page.len() < limit {
+            for part in &mut self.parts {
+                part.read(self.services, self.chunk).await?;
+            }
+            let parts = self.parts.iter_mut().filter(|part| !part.rows.is_empty());
+            let Some(first) = parts.min_by_key(|part| part.rows.front().copied()) else {
+                break;
+            };
+            page.extend(first.rows.pop_front().map(|(_, id)| id));
+        }
+        Ok(page)
+    }
+}
+
+impl Part {
+    /// Reads on where all that was read is listed.
+    async fn read(&mut self, services: &Services, most: usize) -> Result<(), Fault> {
+        while self.rows.is_empty() && !self.is_over {
+            let mut scan = Scan::prefix(self.prefix.space, &self.prefix.bytes, most);
+            scan.from = self.from.take();
+            let rows = services.store.scan(&scan).await?;
+            self.is_over = rows.len() < most;
+            self.from = rows
+                .last()
+                .map(|(key, _)| [key.bytes.as_slice(), &[0]].concat());
+            self.rows
+                .extend(rows.iter().filter_map(|(key, _)| rows::awaited(key)));
+        }
+        Ok(())
+    }
 }

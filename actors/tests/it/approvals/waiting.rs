@@ -90,6 +90,48 @@ async fn waiting__should_hold_no_place_and_be_listed_page_by_page() {
     );
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_vault_of_which_much_waits__should_hide_no_other() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let mut wallets = Vec::new();
+    assert!(admit(&gateway).await);
+    for name in ["first", "second", "third"] {
+        let request = admin::CreateVaultRequest {
+            approvals: Some(rule("manual", 1)),
+            ..vault_request(name)
+        };
+        let made = call::<CreateVault>(&gateway, &admin(), request).await;
+        let vault = made.unwrap().vault.unwrap().uuid.parse().unwrap();
+        ready(&gateway, name).await;
+        wallets.push((vault, evm_wallet(&gateway, vault).await));
+    }
+    let mut made = Vec::new();
+    for number in 0..75 {
+        // Most of them are of one vault.
+        let (_, from) = &wallets[[0, 0, 1, 0, 2][number % 5]];
+        made.push(create(&gateway, send(from)).await.uuid);
+        world.pass(1);
+    }
+    let some = Caller {
+        vaults: VaultScope::Only(wallets.iter().map(|(vault, _)| *vault).collect()),
+        ..admin()
+    };
+    for caller in [admin(), some] {
+        assert_eq!(pending(&gateway, &caller, "", "", 0).await.unwrap(), made);
+        for most in [1, 7, 100] {
+            let (mut found, mut after) = (Vec::new(), String::new());
+            loop {
+                let page = pending(&gateway, &caller, "", &after, most).await.unwrap();
+                let Some(last) = page.last() else { break };
+                after.clone_from(last);
+                found.extend(page);
+            }
+            assert_eq!(found, made);
+        }
+    }
+}
+
 /// What waits for people is in nobody's line; once they approve, it is as if it had just come.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn approvals__should_be_refused_while_signers_or_nodes_could_not_keep_up() {
