@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use anyhow::{Context as _, bail};
 
 use super::{Finding, client::url_of, config::Role, print_line};
-use crate::{config::Config, tls::pinned_client};
+use crate::{approving::visible, config::Config, tls::pinned_client};
 
 /// Shorter than the patience of those who ask every few seconds.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -67,7 +67,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     }
     let said: serde_json::Value = answer.json().await.unwrap_or_default();
     let reason = said.get("reason").and_then(serde_json::Value::as_str);
-    let reason = reason.map_or_else(|| format!("{url} answers {status}"), str::to_owned);
+    let reason = reason.map_or_else(|| format!("{url} answers {status}"), visible);
     Err(Finding::cannot_sign(reason).into())
 }
 

@@ -1,4 +1,4 @@
-//! Style and script: one file each, in the program.
+//! Style and scripts, in the program.
 
 use std::sync::LazyLock;
 
@@ -39,12 +39,18 @@ pub static SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
     let text = include_str!("static/console.js");
     Asset::new("text/javascript; charset=utf-8", text)
 });
+/// How they notice changes.
+pub static LIVE: LazyLock<Asset> = LazyLock::new(|| {
+    let text = include_str!("static/live.js");
+    Asset::new("text/javascript; charset=utf-8", text)
+});
 
 /// What a path names.
 pub fn fixed(path: &[&str]) -> Option<&'static Asset> {
     match path {
         ["static", "console.css"] => Some(&STYLE),
         ["static", "console.js"] => Some(&SCRIPT),
+        ["static", "live.js"] => Some(&LIVE),
         _ => None,
     }
 }

@@ -17,6 +17,7 @@ use super::{
     listing::shown,
     response::{Answer, Refused},
     sessions,
+    text::Text,
     views::RequestView,
 };
 
@@ -24,7 +25,7 @@ use super::{
 const REQUESTS: usize = 10_000;
 /// Requests that are read at once.
 const PAGE: i64 = 100;
-const COLUMNS: [&str; 16] = [
+const COLUMNS: [&str; 18] = [
     "created",
     "uuid",
     "vault",
@@ -41,6 +42,8 @@ const COLUMNS: [&str; 16] = [
     "approved by",
     "notes",
     "replaces",
+    "on the chain",
+    "replaced by",
 ];
 
 /// What is left to write.
@@ -82,9 +85,15 @@ pub async fn export(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Ref
             Body::from_stream(stream::unfold(export, Export::next))
         }
         _ => {
-            let (found, _) = search(call, signed_in, &filter).await?;
+            let found = search(call, signed_in, &filter).await?;
             let mut text = head();
-            found.iter().for_each(|view| text.push_str(&rows(view)));
+            found
+                .requests
+                .iter()
+                .for_each(|view| text.push_str(&rows(view)));
+            if !found.is_whole {
+                text.push_str(&line([found.said.as_str()]));
+            }
             Body::from(text)
         }
     };
@@ -166,10 +175,13 @@ fn rows(view: &RequestView) -> String {
             tx_hash,
             failed,
             replaces,
+            replaced_by,
+            on_chain,
             approvals,
             ..
         } = view;
         let approved: Vec<_> = approvals.iter().map(|it| it.person.to_string()).collect();
+        let replaced_by: Vec<_> = replaced_by.iter().map(Text::to_string).collect();
         line([
             created.machine.as_str(),
             uuid,
@@ -187,6 +199,8 @@ fn rows(view: &RequestView) -> String {
             &approved.join(", "),
             &notes.to_string(),
             &replaces.to_string(),
+            on_chain.as_ref().map_or("", |it| it.word),
+            &replaced_by.join(", "),
         ])
     };
     if view.spends.is_empty() {
@@ -200,13 +214,20 @@ fn rows(view: &RequestView) -> String {
             &spend.asset.to_string(),
         ])
     });
-    spends.collect()
+    let more = match view.more_spends {
+        0 => String::new(),
+        more => row([&format!("and {more} more payments"), "", "", ""]),
+    };
+    spends.chain([more]).collect()
 }
 
 /// A line. What a spreadsheet would take for a formula is made a text by an apostrophe.
 fn line<'a>(fields: impl IntoIterator<Item = &'a str>) -> String {
     let fields = fields.into_iter().map(|field| {
-        let is_formula = field.starts_with(['=', '+', '-', '@', '\t', '\r', '\n']);
+        // Some spreadsheets take the wide forms of these for the same.
+        let is_formula = field
+            .trim_start_matches(' ')
+            .starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠']);
         let mark = if is_formula { "'" } else { "" };
         format!("\"{mark}{}\"", field.replace('"', "\"\""))
     });
@@ -222,11 +243,11 @@ mod tests {
     #[test]
     fn line__should_let_no_text_become_a_formula_or_another_cell() {
         let evil = [
-            "=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "a\"b", "a,b\r\nc", "",
+            "=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "＝1", " =1", "a\"b", "a,b\r\nc", "",
         ];
         assert_eq!(
             line(evil),
-            "\"'=1+1\",\"'+1\",\"'-1\",\"'@SUM(A1)\",\"'\t=1\",\"a\"\"b\",\"a,b\r\nc\",\"\"\r\n"
+            "\"'=1+1\",\"'+1\",\"'-1\",\"'@SUM(A1)\",\"'\t=1\",\"'＝1\",\"' =1\",\"a\"\"b\",\"a,b\r\nc\",\"\"\r\n"
         );
         assert_eq!(COLUMNS.len(), head().matches(',').count() + 1);
     }

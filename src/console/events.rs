@@ -44,10 +44,9 @@ pub async fn stream(call: &Call<'_>, who: SignedIn) -> Result<Answer, Refused> {
     let (listener, _) = timeout(PATIENCE, listener)
         .await
         .map_err(|_| Fault::unavailable("the store cannot be read now"))?;
-    // Counted after it listens: nothing is missed in between.
-    let pending = listing::pending(call, &who, "", listing::INBOX)
-        .await?
-        .len();
+    // Read after it listens: nothing is missed in between.
+    let pending = listing::pending(call, &who, "", listing::INBOX).await?;
+    let pending = listing::mark(&pending);
     let guard = call.head.extensions.get::<RequestGuard>().cloned();
     let listening = Listening {
         console: Arc::clone(call.console),
@@ -56,7 +55,7 @@ pub async fn stream(call: &Call<'_>, who: SignedIn) -> Result<Answer, Refused> {
         cookie: sessions::cookie_of(call),
         _held: (place, guard),
     };
-    let first = Event::default().event("pending").data(pending.to_string());
+    let first = Event::default().event("pending").data(pending);
     let first = stream::iter([Ok::<_, Infallible>(first)]);
     let events = stream::unfold(listening, |mut listening| async move {
         listening.changed().await?;

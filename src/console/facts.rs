@@ -1,7 +1,7 @@
 //! What is known beside the bytes that are signed: whom a payment goes to, what the contract of its token says, who has to
 //! agree, and how its signers are doing. All of it is this service's word, or that of a chain's nodes: pages say so.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map::Entry};
 
 use covault_actors::{
     chain_rpc::{ChainKey, TokenFacts},
@@ -15,7 +15,7 @@ use covault_core::{
     networks::outflow::Asset,
     schema::{admin, wire},
 };
-use futures::future::join_all;
+use futures::{StreamExt as _, stream};
 use parking_lot::Mutex;
 
 use super::{
@@ -28,8 +28,10 @@ use super::{
 /// Earlier requests to a recipient that are looked at: on the page of one request, and of several.
 const LOOKED_AT: usize = 100;
 const LOOKED_AT_TOGETHER: usize = 5;
-/// Spends of a page about which something is found out.
-const SPENDS: usize = 100;
+/// Recipients of a page about whom something is found out.
+const RECIPIENTS: usize = 50;
+/// Of them at once.
+const AT_ONCE: usize = 8;
 /// Tokens that are remembered.
 const TOKENS: usize = 1_000;
 /// How long it is remembered that a contract says nothing, in milliseconds.
@@ -115,32 +117,45 @@ pub async fn add(
     } else {
         LOOKED_AT_TOGETHER
     };
-    let mut places = Vec::new();
-    for (place, (request, view)) in requests.iter().enumerate() {
-        for (spend, _) in view.spends.iter().enumerate() {
-            places.push((place, spend, request));
+    // Each recipient of an asset once, in the order of the page.
+    let mut questions: Vec<(usize, SpendView)> = Vec::new();
+    let mut known: HashMap<(usize, Asset, Option<String>), usize> = HashMap::new();
+    for (place, (_, view)) in requests.iter().enumerate() {
+        for spend in &view.spends {
+            let about = (place, spend.of.clone(), spend.to.clone());
+            if let Entry::Vacant(entry) = known.entry(about) {
+                entry.insert(questions.len());
+                questions.push((place, spend.clone()));
+            }
         }
     }
-    places.truncate(SPENDS);
+    questions.truncate(RECIPIENTS);
+    // Few look at once, and those that only list go on beside them.
+    let turn = call.console.histories.acquire().await;
     let mut each = Vec::new();
-    for (place, spend, request) in places.iter().copied() {
-        let view = requests.get(place).map(|(_, view)| view);
-        let spend = view.and_then(|view| view.spends.get(spend));
-        let found = spend.map(|spend| found(call, signed_in, &pages, &names, request, spend, most));
-        each.push(async move { Some(found?.await) });
+    for (place, spend) in &questions {
+        if let Some((request, _)) = requests.get(*place) {
+            each.push(found(call, signed_in, &pages, &names, request, spend, most));
+        }
     }
-    let found = join_all(each).await;
-    let places: Vec<_> = places
-        .iter()
-        .map(|(place, spend, _)| (*place, *spend))
-        .collect();
-    for ((place, spend), found) in places.into_iter().zip(found) {
-        let view = requests.get_mut(place).map(|(_, view)| view);
-        let spend = view.and_then(|view| view.spends.get_mut(spend));
-        if let (Some(spend), Some(found)) = (spend, found) {
-            spend.by_chain = found.by_chain;
-            spend.whose = found.whose;
-            spend.history = found.history;
+    let found: Vec<_> = stream::iter(each).buffered(AT_ONCE).collect().await;
+    drop(turn);
+    for (place, (_, view)) in requests.iter_mut().enumerate() {
+        for spend in &mut view.spends {
+            let about = (place, spend.of.clone(), spend.to.clone());
+            let Some(found) = known.get(&about).and_then(|place| found.get(*place)) else {
+                spend.history = format!(
+                    "Whether this address was paid before was not looked up: only the first {RECIPIENTS} of a page are."
+                );
+                spend.is_new = true;
+                continue;
+            };
+            spend.by_chain = match &found.of_token {
+                Some(said) => Text::new(said.in_units(spend.units)),
+                None => Text::default(),
+            };
+            spend.whose.clone_from(&found.whose);
+            spend.history.clone_from(&found.history);
             spend.is_new = found.is_new;
         }
     }
@@ -151,7 +166,7 @@ pub async fn add(
 
 /// What is known of one payment.
 struct Found {
-    by_chain: Text,
+    of_token: Option<SaidOfToken>,
     whose: Text,
     history: String,
     is_new: bool,
@@ -167,19 +182,15 @@ async fn found(
     most: usize,
 ) -> Found {
     let mut found = Found {
-        by_chain: Text::default(),
+        of_token: None,
         whose: Text::default(),
         history: String::new(),
         is_new: false,
     };
     let place = &spend.of.place;
-    let mut of_token = None;
     if let Some(contract) = &spend.of.token {
         let chain = ChainKey::of(place.network, place.chain_id);
-        of_token = token(call, signed_in, chain, contract).await;
-    }
-    if let Some(said) = &of_token {
-        found.by_chain = Text::new(said.in_units(spend.units));
+        found.of_token = token(call, signed_in, chain, contract).await;
     }
     let Some(address) = &spend.to else {
         return found;
@@ -191,8 +202,10 @@ async fn found(
             .into_iter()
             .find(|it| !it.is_empty());
         found.whose = Text::new(match name {
-            Some(name) => format!("wallet {name} of vault {vault}"),
-            None => format!("a wallet of vault {vault}"),
+            Some(name) => {
+                format!("of vault {vault}: the wallet that is called \u{201c}{name}\u{201d}")
+            }
+            None => format!("of vault {vault}: a wallet without a name"),
         });
     }
     let vault = request.vault_uuid.as_deref().unwrap_or_default();
@@ -200,11 +213,11 @@ async fn found(
     if let (Ok(vault), Ok(id)) = ids {
         let but = (vault, id, request.creation_timestamp);
         if let Ok(history) = pages.history_of(but, address, &spend.of, most).await {
-            let units = |amount| match &of_token {
+            let units = |amount| match &found.of_token {
                 Some(said) => said.in_units(amount),
                 None => units(&spend.of, amount),
             };
-            found.history = in_words(&history, most, units);
+            found.history = in_words(&history, units);
             found.is_new = history.signed == 0;
         }
     }
@@ -219,22 +232,23 @@ fn units(asset: &Asset, amount: U256) -> String {
 }
 
 /// What a vault had to do with a recipient, in a sentence.
-fn in_words(history: &RecipientHistory, most: usize, units: impl Fn(U256) -> String) -> String {
+fn in_words(history: &RecipientHistory, units: impl Fn(U256) -> String) -> String {
     let RecipientHistory {
         signed,
         amount,
         last_at_ms,
         others,
+        looked,
         is_cut,
     } = history;
     let among = match is_cut {
-        true => format!(" among the newest {most} requests to it"),
+        true => format!(" among the newest {looked} requests to it"),
         false => String::new(),
     };
     let failed = match others {
         0 => String::new(),
-        1 => " Not signed so far: 1 more request to pay it.".to_owned(),
-        others => format!(" Not signed so far: {others} more requests to pay it."),
+        1 => " Not paid so far: 1 more request to pay it.".to_owned(),
+        others => format!(" Not paid so far: {others} more requests to pay it."),
     };
     match (signed, last_at_ms) {
         (0, _) => {
@@ -300,9 +314,10 @@ mod tests {
             amount: U256::from(15),
             last_at_ms: (signed > 0).then_some(1_764_108_642_999),
             others,
+            looked: 100,
             is_cut,
         };
-        in_words(&history, 100, |amount| format!("{amount} X"))
+        in_words(&history, |amount| format!("{amount} X"))
     }
 
     #[test]
@@ -313,8 +328,8 @@ mod tests {
         );
         assert_eq!(
             said(0, 100, true),
-            "First payment to this address: this vault has signed none among the newest 100 requests to it. Not signed \
-             so far: 100 more requests to pay it."
+            "First payment to this address: this vault has signed none among the newest 100 requests to it. Not paid so \
+             far: 100 more requests to pay it."
         );
         assert_eq!(
             said(1, 0, false),
@@ -323,7 +338,7 @@ mod tests {
         assert_eq!(
             said(3, 1, false),
             "3 payments to this address were signed before: 15 X of this asset together, the last on 2025-11-25 22:10 \
-             UTC. Not signed so far: 1 more request to pay it."
+             UTC. Not paid so far: 1 more request to pay it."
         );
     }
 

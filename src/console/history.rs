@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use askama::Template;
+use axum::http::StatusCode;
 use covault_actors::{
     gateway::{Caller, Gateway},
     operations::GetSigningRequestList,
@@ -74,8 +75,8 @@ impl Filter {
     /// Of the query of a page.
     ///
     /// # Errors
-    /// When the store cannot be read.
-    pub async fn of(call: &Call<'_>, signed_in: &SignedIn) -> Result<Self, Fault> {
+    /// When the store cannot be read, and for a vault that the person does not see: another one's list is none of it.
+    pub async fn of(call: &Call<'_>, signed_in: &SignedIn) -> Result<Self, Refused> {
         let names = vault_names(call, signed_in).await?;
         let wanted = call.parameter("vault");
         let mut by_name: Vec<_> = names.iter().collect();
@@ -87,7 +88,11 @@ impl Filter {
             vault: match names.contains_key(&wanted) {
                 true => Some(wanted),
                 false if wanted == EVERY && !search.is_empty() => None,
-                false => first,
+                false if wanted.is_empty() || wanted == EVERY => first,
+                false => {
+                    let problem = "you see no such vault";
+                    return Err(Refused::new(StatusCode::NOT_FOUND, problem));
+                }
             },
             status: match STATUSES.contains(&status.as_str()) {
                 true => status,
@@ -139,7 +144,11 @@ pub async fn page(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refus
     let place = call.console.histories.acquire().await;
     let _place = place.map_err(Fault::bug)?;
     if !filter.search.is_empty() {
-        (found, seen) = search(call, signed_in, &filter).await?;
+        Found {
+            requests: found,
+            said: seen,
+            ..
+        } = search(call, signed_in, &filter).await?;
     } else if let Some(vault) = &filter.vault {
         let caller = call.caller(signed_in);
         let gateway = call.gateway();
@@ -200,7 +209,10 @@ pub async fn page(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refus
     let export = !filter.names.is_empty();
     Answer::page(&HistoryPage {
         shell: Shell::new(signed_in, "history"),
-        requests: found,
+        requests: found
+            .into_iter()
+            .map(RequestView::with_few_spends)
+            .collect(),
         vaults,
         statuses: STATUSES
             .into_iter()
@@ -213,6 +225,16 @@ pub async fn page(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refus
     })
 }
 
+/// What a search has found.
+pub struct Found {
+    /// The newest first.
+    pub requests: Vec<RequestView>,
+    /// What was looked at, in words.
+    pub said: String,
+    /// There is nothing more that the search is for.
+    pub is_whole: bool,
+}
+
 /// What is searched for, the newest first, and what was looked through: by uuid, address and hash among all requests, by
 /// any other text among the newest of a vault.
 ///
@@ -222,7 +244,7 @@ pub async fn search(
     call: &Call<'_>,
     signed_in: &SignedIn,
     filter: &Filter,
-) -> Result<(Vec<RequestView>, String), Refused> {
+) -> Result<Found, Refused> {
     let caller = call.caller(signed_in);
     let (gateway, pages) = (call.gateway(), call.gateway().pages(&caller));
     let mut ids = BTreeSet::new();
@@ -260,7 +282,7 @@ pub async fn search(
             add(request);
         }
     }
-    let mut looked = 0_usize;
+    let (mut looked, mut is_whole) = (0_usize, true);
     if let Some(vault) = &filter.vault {
         let mut bytes = 0_usize;
         for place in 1..=SEARCHED / SEARCH_PAGE {
@@ -273,6 +295,7 @@ pub async fn search(
             looked = looked.saturating_add(page.requests);
             bytes = bytes.saturating_add(page.bytes);
             let is_full = i64::try_from(page.requests).is_ok_and(|len| len >= SEARCH_PAGE);
+            is_whole = !is_full;
             if !is_full || bytes >= SEARCHED_BYTES {
                 break;
             }
@@ -295,7 +318,11 @@ pub async fn search(
         "Found {}. Looked at {newest} that have this uuid or transaction hash, or pay this address{text}.{without}",
         found.len()
     );
-    Ok((found, seen))
+    Ok(Found {
+        requests: found,
+        said: seen,
+        is_whole: !is_cut && left_out == 0 && is_whole,
+    })
 }
 
 /// What a text may be: the address of a network in its canonical form, or a hash as it is.

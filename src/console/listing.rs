@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use covault_actors::{operations::GetPendingSigningRequests, users::SignedIn};
 use covault_core::{fault::Class, schema::wire, user::UserRole};
 use futures::future::join_all;
+use sha2::{Digest as _, Sha256};
 
 use super::{
     Call,
@@ -46,7 +48,7 @@ pub async fn inbox(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refu
             Err(fault) => return Err(fault.into()),
         }
     }
-    let waiting = call.parameter("after").is_empty().then_some(page.len());
+    let waiting = call.parameter("after").is_empty().then(|| mark(&page));
     let mine = requests
         .iter()
         .filter(|it| !it.is_mine && !it.is_held)
@@ -58,10 +60,21 @@ pub async fn inbox(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refu
             false => mine.to_string(),
         },
         pending: waiting,
-        requests,
+        requests: requests
+            .into_iter()
+            .map(RequestView::with_few_spends)
+            .collect(),
         next,
         may_approve: signed_in.user.role == UserRole::Approver,
     })
+}
+
+/// Which requests these are: another one of them is another mark.
+pub fn mark(page: &[wire::SigningRequest]) -> String {
+    let mut hash = Sha256::new();
+    page.iter().for_each(|request| hash.update(&request.uuid));
+    let hash: [u8; 32] = hash.finalize().into();
+    BASE64_URL_SAFE_NO_PAD.encode(hash)
 }
 
 /// A page of what waits, behind this request: so many at most, and fewer where they are large.

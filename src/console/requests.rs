@@ -1,16 +1,16 @@
 //! The page of one request, and of several that were chosen together.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::http::StatusCode;
 use covault_actors::{operations::GetSigningRequestDetails, users::SignedIn};
 use covault_core::{
-    amount::parse_u128,
+    amount::{U256, parse_u128},
     approval::{MAX_LIST, words},
     fault::Fault,
     networks::{
         Network, Payload,
-        outflow::{ContentKind, Spend},
+        outflow::{Asset, ContentKind, Spend},
     },
     schema::{json, wire},
     user::UserRole,
@@ -25,10 +25,12 @@ use super::{
     standing::{Standing, is_held, leading},
     text::{SpendView, Text, Time, coin, coins},
     totals,
-    views::{ApprovalView, FeeView, RequestView, RequestsPage, Shell},
+    views::{ApprovalView, FeeView, OnChainView, RequestView, RequestsPage, Shell},
 };
 use crate::approving::{self, contents};
 
+/// Payments of a request that are listed. More are in no batch; a call of a contract may have thousands.
+const SPENDS: usize = 300;
 /// What of a request's JSON is not its payload.
 const NOT_PAYLOAD: [&str; 7] = [
     "approvalSubject",
@@ -64,6 +66,7 @@ pub async fn page(
         let view = view(&request, &name, &signed_in.user.name, call.now_ms());
         found.push((request, view));
     }
+    let left_out = leave_out(&mut found);
     facts::add(call, signed_in, &mut found).await;
     let mut requests: Vec<_> = found.into_iter().map(|(_, view)| view).collect();
     totals::mark_high_fees(&mut requests);
@@ -77,11 +80,34 @@ pub async fn page(
         shell: Shell::new(signed_in, "inbox"),
         has_totals: requests.len() > 1,
         totals: totals::of(&requests),
+        left_out,
         can_approve,
         is_again: matches!(requests.as_slice(), [alone] if !alone.again.is_empty()),
         can_reject: can_reject && one_vault,
         requests,
     })
+}
+
+/// Takes those out that this person cannot approve (any more), where there are others that one gesture is to approve:
+/// their uuids, and why.
+fn leave_out(found: &mut Vec<(wire::SigningRequest, RequestView)>) -> Vec<(String, &'static str)> {
+    if !found.iter().any(|(_, view)| view.is_offered()) {
+        return Vec::new();
+    }
+    let (others, left): (Vec<_>, Vec<_>) = std::mem::take(found)
+        .into_iter()
+        .partition(|(_, view)| !view.is_offered());
+    *found = left;
+    let why = |view: RequestView| match &view {
+        it if it.is_mine => "you have approved it",
+        it if it.is_held => "it is held, and enough have approved it",
+        it if !it.problem.is_empty() => "it cannot be shown",
+        _ => "it does not wait any more",
+    };
+    let said = others
+        .into_iter()
+        .map(|(request, view)| (request.uuid, why(view)));
+    said.collect()
 }
 
 /// Whether all of them wait: what cannot be shown, and so not be approved, most needs to be rejected.
@@ -119,6 +145,7 @@ pub fn view(
     let (mut spends, mut caution, mut fee, mut payload_hash, mut payload_words) =
         (Vec::new(), "", None, String::new(), String::new());
     let (mut network, mut wallet) = (Text::default(), Text::default());
+    let mut all_spends = Vec::new();
     let problem = match &decoded {
         Err(error) if request.approval_subject.is_some() => Text::new(format!("{error:#}")),
         _ => Text::default(),
@@ -127,6 +154,7 @@ pub fn view(
         Ok(decoded) => {
             let outflow = decoded.payload.outflow(decoded.network);
             spends = spends_of(&outflow.spends, &decoded.fields);
+            all_spends = outflow.spends;
             caution = match outflow.nature {
                 ContentKind::Transfer | ContentKind::Message => "",
                 ContentKind::Custom => {
@@ -160,7 +188,8 @@ pub fn view(
         Err(_) => {
             let fields = payload_of(request);
             if let Some((payload, of)) = parse(&fields) {
-                spends = spends_of(&payload.outflow(of).spends, &fields);
+                all_spends = payload.outflow(of).spends;
+                spends = spends_of(&all_spends, &fields);
                 network = Text::new(of.name());
                 wallet = Text::new(payload.from());
             }
@@ -203,6 +232,8 @@ pub fn view(
         network,
         wallet,
         spends,
+        more_spends: all_spends.len().saturating_sub(SPENDS),
+        sums: sums_of(&all_spends),
         caution,
         fields: flat,
         contents: said,
@@ -237,9 +268,76 @@ pub fn view(
         fee,
         failed: Text::new(&request.failed_reason),
         tx_hash: Text::new(&request.tx_hash),
+        on_chain: request.transaction_state.as_ref().and_then(on_chain),
+        replaced_by: request.replaced_by_uuids.iter().map(Text::new).collect(),
         replaces: Text::new(&request.replaces_uuid),
         problem,
     }
+}
+
+/// What a request that was signed came to: "succeeded" says that it was sent, not that anybody was paid.
+fn on_chain(state: &wire::TransactionState) -> Option<OnChainView> {
+    use wire::transaction_state::Status;
+    let block = state.block.map_or_else(
+        || "in a block".to_owned(),
+        |block| format!("in block {block}"),
+    );
+    let is_good = state.success != Some(false);
+    let (word, is_bad, sentence) = match state.status() {
+        Status::Unspecified => return None,
+        Status::Pending => ("pending", false, "sent, and in no block yet".to_owned()),
+        Status::Mined if is_good => (
+            "mined",
+            false,
+            format!("{block}, which the chain may still drop"),
+        ),
+        Status::Final if is_good => ("final", false, format!("{block}, for good")),
+        Status::Mined => (
+            "reverted",
+            true,
+            format!(
+                "{block}, which the chain may still drop: it failed there and only paid its fee"
+            ),
+        ),
+        Status::Final => (
+            "reverted",
+            true,
+            format!("{block}, for good: it failed there and only paid its fee"),
+        ),
+        Status::Replaced => (
+            "replaced",
+            true,
+            match state.replaced_by.as_str() {
+                "" => "another transaction took its place: it will never be in a block".to_owned(),
+                by => format!("{by} took its place: it will never be in a block"),
+            },
+        ),
+        Status::Dropped => (
+            "dropped",
+            true,
+            "expired: it will never be in a block".to_owned(),
+        ),
+        Status::Partial => (
+            "partial",
+            true,
+            "some of its transactions are on the chain for good, others never will be".to_owned(),
+        ),
+    };
+    Some(OnChainView {
+        word,
+        sentence: Text::new(sentence),
+        is_bad,
+    })
+}
+
+fn sums_of(spends: &[Spend]) -> Vec<(Asset, U256)> {
+    let mut sums: BTreeMap<&Asset, U256> = BTreeMap::new();
+    for spend in spends {
+        let sum = sums.entry(&spend.asset).or_default();
+        *sum = sum.saturating_add(spend.amount);
+    }
+    let sums = sums.into_iter();
+    sums.map(|(asset, sum)| (asset.clone(), sum)).collect()
 }
 
 /// What leaves the wallet, with the decimals that the request names for its token, if it does.
@@ -253,7 +351,7 @@ fn spends_of(spends: &[Spend], fields: &Value) -> Vec<SpendView> {
     let decimals = decimals.and_then(|it| usize::try_from(it).ok());
     // More fit no amount.
     let decimals = decimals.filter(|decimals| *decimals <= 77);
-    let spends = spends.iter().map(SpendView::new);
+    let spends = spends.iter().take(SPENDS).map(SpendView::new);
     spends.map(|it| it.with_decimals(decimals)).collect()
 }
 

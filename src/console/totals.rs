@@ -17,9 +17,9 @@ const FEW: usize = 3;
 /// What leaves the wallets, by asset; and the highest fees that others have approved, by chain.
 pub fn of(requests: &[RequestView]) -> Vec<TotalView> {
     let mut spends: BTreeMap<&Asset, U256> = BTreeMap::new();
-    for spend in requests.iter().flat_map(|it| &it.spends) {
-        let total = spends.entry(&spend.of).or_default();
-        *total = total.saturating_add(spend.units);
+    for (asset, sum) in requests.iter().flat_map(|it| &it.sums) {
+        let total = spends.entry(asset).or_default();
+        *total = total.saturating_add(*sum);
     }
     let mut fees: BTreeMap<&str, (U256, &str, usize)> = BTreeMap::new();
     for fee in requests.iter().filter_map(|it| it.fee.as_ref()) {

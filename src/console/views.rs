@@ -3,12 +3,15 @@
 use askama::Template;
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use covault_actors::users::SignedIn;
-use covault_core::user::UserRole;
+use covault_core::{amount::U256, networks::outflow, user::UserRole};
 
 use super::{
-    assets::{Asset, SCRIPT, STYLE},
-    text::{SpendView, Text, Time},
+    assets::{Asset, LIVE, SCRIPT, STYLE},
+    text::{SpendView, Text, Time, in_units},
 };
+
+/// Payments of a request that a table shows.
+const FEW: usize = 10;
 
 /// What surrounds every page.
 pub struct Shell {
@@ -16,6 +19,8 @@ pub struct Shell {
     pub style: &'static Asset,
     /// What it does.
     pub script: &'static Asset,
+    /// How it notices changes.
+    pub live: &'static Asset,
     /// Which part of the console it is.
     pub part: &'static str,
     /// Who has signed in.
@@ -39,6 +44,7 @@ impl Shell {
         Self {
             style: &STYLE,
             script: &SCRIPT,
+            live: &LIVE,
             part,
             person: Some(PersonView {
                 name: Text::new(&signed_in.user.name),
@@ -55,6 +61,7 @@ impl Shell {
         Self {
             style: &STYLE,
             script: &SCRIPT,
+            live: &LIVE,
             part: "",
             person: None,
         }
@@ -98,8 +105,8 @@ pub struct InboxPage {
     pub shell: Shell,
     /// How many wait for this person, `100+` where there are more.
     pub count: String,
-    /// How many this page was made of, where it is the first.
-    pub pending: Option<usize>,
+    /// Which ones this page was made of ([`super::listing::mark`]), where it is the first.
+    pub pending: Option<String>,
     pub requests: Vec<RequestView>,
     /// The last request, where another page follows.
     pub next: Option<String>,
@@ -128,6 +135,10 @@ pub struct RequestView {
     pub network: Text,
     pub wallet: Text,
     pub spends: Vec<SpendView>,
+    /// How many more there are.
+    pub more_spends: usize,
+    /// What leaves in all of them, by asset.
+    pub sums: Vec<(outflow::Asset, U256)>,
     /// A sentence, where more may happen than is listed; empty otherwise.
     pub caution: &'static str,
     pub fields: Vec<(Text, Text)>,
@@ -151,15 +162,37 @@ pub struct RequestView {
     pub fee: Option<FeeView>,
     pub failed: Text,
     pub tx_hash: Text,
+    /// What became of its transaction on its chain; `None` until a chain node has accepted it.
+    pub on_chain: Option<OnChainView>,
     pub replaces: Text,
+    /// The requests that were made to replace its transaction.
+    pub replaced_by: Vec<Text>,
     /// Why it cannot be shown and approved; empty otherwise.
     pub problem: Text,
 }
 
 impl RequestView {
+    /// What leaves in all of its payments, in words.
+    pub fn all_sums(&self) -> Vec<TotalView> {
+        let sum = |(asset, amount): &(outflow::Asset, U256)| TotalView {
+            what: Text::new(asset.to_string()),
+            amount: in_units(asset, *amount),
+            smallest: amount.to_string(),
+        };
+        self.sums.iter().map(sum).collect()
+    }
+
     /// Whether an approval by this person would do something.
     pub fn is_offered(&self) -> bool {
         self.waits && !self.is_mine && !self.is_held
+    }
+
+    /// As tables show it: of many payments only the first.
+    pub fn with_few_spends(mut self) -> Self {
+        let cut = self.spends.len().saturating_sub(FEW);
+        self.more_spends = self.more_spends.saturating_add(cut);
+        self.spends.truncate(FEW);
+        self
     }
 
     /// As lists show it: long texts are cut, and what only its own page shows is left out.
@@ -172,6 +205,15 @@ impl RequestView {
         self.failed = self.failed.shortened();
         self
     }
+}
+
+/// What became of a transaction on its chain.
+pub struct OnChainView {
+    /// `pending`, `mined`, `final`, `reverted`, `replaced`, `dropped`, `partial`
+    pub word: &'static str,
+    pub sentence: Text,
+    /// It did not do what was asked for.
+    pub is_bad: bool,
 }
 
 /// Who has to agree to a request.
@@ -217,6 +259,8 @@ pub struct RequestsPage {
     pub requests: Vec<RequestView>,
     pub has_totals: bool,
     pub totals: Vec<TotalView>,
+    /// Those that were chosen, too, and cannot be approved by this person; why.
+    pub left_out: Vec<(String, &'static str)>,
     pub can_approve: bool,
     /// The only one was approved by this person before.
     pub is_again: bool,

@@ -7,7 +7,10 @@ use covault_core::{
     amount::U256,
     fault::Fault,
     ids::{RequestId, VaultId},
-    networks::{Network, Payload, outflow::Asset},
+    networks::{
+        Network, Payload,
+        outflow::{Asset, Spend},
+    },
     request::{RequestState, SigningRequest},
     schema::admin,
     wallet::vault::Vault,
@@ -18,10 +21,16 @@ use crate::{
     commands::caller::{Caller, VaultScope, in_scope},
     requests::search_terms,
     services::{Services, skip_unreadable},
-    store::{KeySpace, Scan, rows},
+    store::{
+        KeySpace, Scan,
+        rows::{self, TransactionRow},
+    },
     vaults::vault::vault_message,
 };
 
+/// Requests of a history that are read at once, and bytes of payloads after which no more are.
+const AT_ONCE: usize = 10;
+const LOOKED_AT_BYTES: usize = 256 << 10;
 /// Rows of an index that are read at once.
 const CHUNK: usize = 1_000;
 /// How long a contract may take to say what its token is.
@@ -36,14 +45,16 @@ pub struct Pages<'a> {
 /// What a vault had to do with an address before, as far as was looked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecipientHistory {
-    /// Requests that paid it and were signed.
+    /// Requests that paid it on the asset's chain and were signed, but for those whose transactions came to nothing.
     pub signed: usize,
     /// Of the asset that is asked about, what they paid it together, in the smallest unit.
     pub amount: U256,
     /// When the newest of them was made, in milliseconds since the Unix epoch.
     pub last_at_ms: Option<u64>,
-    /// Requests that were to pay it and are not signed: they wait, or have failed.
+    /// Requests that were to pay it and did not: they wait, or have failed, or their transactions came to nothing.
     pub others: usize,
+    /// Requests to it that were looked at, the newest.
+    pub looked: usize,
     /// There may be more, which were not looked at.
     pub is_cut: bool,
 }
@@ -169,37 +180,59 @@ impl<'a> Pages<'a> {
             amount: U256::ZERO,
             last_at_ms: None,
             others: 0,
+            looked: 0,
             is_cut: ids.len() >= most,
         };
-        let keys: Vec<_> = ids.iter().map(|id| rows::request(*id)).collect();
-        for (id, found) in ids
-            .iter()
-            .zip(self.services.load_all::<SigningRequest>(&keys).await?)
-        {
-            let found = skip_unreadable(found, format_args!("request {id}"))?;
-            let Some(request) = found.flatten() else {
-                continue;
-            };
-            if request.id == but
-                || request.created_at_ms > before_ms
-                || request.network != asset.place.network
-            {
-                continue;
-            }
-            if !matches!(request.state, RequestState::Succeeded { .. }) {
-                history.others = history.others.saturating_add(1);
-                continue;
-            }
-            history.signed = history.signed.saturating_add(1);
-            history.last_at_ms = history.last_at_ms.max(Some(request.created_at_ms));
-            let Ok(payload) = Payload::decode(&request.payload) else {
-                continue;
-            };
-            for spend in payload.outflow(request.network).spends {
-                if spend.asset == *asset && spend.recipient.as_deref() == Some(address) {
-                    history.amount = history.amount.saturating_add(spend.amount);
+        let mut bytes = 0_usize;
+        'all: for part in ids.chunks(AT_ONCE) {
+            let keys: Vec<_> = part.iter().map(|id| rows::request(*id)).collect();
+            let places: Vec<_> = part.iter().map(|id| rows::transaction(*id)).collect();
+            let requests = self.services.load_all::<SigningRequest>(&keys).await?;
+            let outcomes = self.services.load_all::<TransactionRow>(&places).await?;
+            for ((id, found), outcome) in part.iter().zip(requests).zip(outcomes) {
+                // One that pays thousands, or has the same bytes for other reasons, takes as long to read as hundreds.
+                if bytes >= LOOKED_AT_BYTES {
+                    history.is_cut = true;
+                    break 'all;
+                }
+                let found = skip_unreadable(found, format_args!("request {id}"))?;
+                let Some(request) = found.flatten() else {
+                    continue;
+                };
+                history.looked = history.looked.saturating_add(1);
+                if request.id == but
+                    || request.created_at_ms > before_ms
+                    || request.network != asset.place.network
+                {
+                    continue;
+                }
+                let outcome = skip_unreadable(outcome, format_args!("the transaction of {id}"))?;
+                bytes = bytes.saturating_add(request.payload.len());
+                let in_vain = outcome.flatten().is_some_and(|it| it.state.is_in_vain());
+                let payload = Payload::decode(&request.payload).ok();
+                let spends = payload.map(|it| it.outflow(request.network).spends);
+                // What cannot be read was a payment of some kind.
+                if let Some(spends) = &spends {
+                    let here = |it: &Spend| {
+                        it.asset.place == asset.place && it.recipient.as_deref() == Some(address)
+                    };
+                    if !spends.iter().any(here) {
+                        continue;
+                    }
+                }
+                if in_vain || !matches!(request.state, RequestState::Succeeded { .. }) {
+                    history.others = history.others.saturating_add(1);
+                    continue;
+                }
+                history.signed = history.signed.saturating_add(1);
+                history.last_at_ms = history.last_at_ms.max(Some(request.created_at_ms));
+                for spend in spends.unwrap_or_default() {
+                    if spend.asset == *asset && spend.recipient.as_deref() == Some(address) {
+                        history.amount = history.amount.saturating_add(spend.amount);
+                    }
                 }
             }
+            tokio::task::yield_now().await;
         }
         Ok(history)
     }

@@ -16,6 +16,7 @@ use covault_core::{
         Network,
         outflow::{Asset, ChainScope},
     },
+    request::{Inclusion, TransactionState},
     schema::wire::{self, create_signing_request_request::Type as Kind},
 };
 
@@ -67,9 +68,19 @@ async fn found(gateway: &Gateway, vault: VaultId, term: &str) -> Vec<String> {
 
 /// What the vault had to do with [`TO`] before the request.
 async fn history(gateway: &Gateway, vault: VaultId, before: &str, most: usize) -> RecipientHistory {
+    history_on(CHAIN, gateway, vault, before, most).await
+}
+
+async fn history_on(
+    chain: u64,
+    gateway: &Gateway,
+    vault: VaultId,
+    before: &str,
+    most: usize,
+) -> RecipientHistory {
     let coin = Asset::coin(ChainScope {
         network: Network::Evm,
-        chain_id: Some(CHAIN),
+        chain_id: Some(chain),
     });
     let but = (vault, before.parse().unwrap(), u64::MAX);
     let caller = admin();
@@ -154,6 +165,35 @@ async fn history_of_a_recipient__should_count_what_was_signed_and_leave_out_what
     let newest = history(&gateway, vault_id, nobody, 2).await;
     assert_eq!((newest.signed, newest.amount), (2, U256::from(18_u8)));
     assert!(newest.is_cut);
+
+    // On another chain the same address may be somebody else's.
+    let elsewhere = history_on(CHAIN + 1, &gateway, vault_id, nobody, MOST).await;
+    assert_eq!((elsewhere.signed, elsewhere.others), (0, 0));
+
+    // What was signed and came to nothing was no payment.
+    let at = |success| Inclusion { block: 9, success };
+    for (state, signed) in [
+        (TransactionState::Pending, 3),
+        (TransactionState::Final(at(true)), 3),
+        (TransactionState::Mined(at(false)), 2),
+        (TransactionState::Final(at(false)), 2),
+        (TransactionState::Dropped, 2),
+        (TransactionState::Replaced { by: None }, 2),
+        (TransactionState::Pending, 3),
+    ] {
+        let id: RequestId = uuids[0].parse().unwrap();
+        let row = Key::new(KeySpace::Transaction, &[id.as_bytes()]);
+        let value = bcs::to_bytes(&(0_u8, &state, 0_u64, None::<String>, None::<u64>)).unwrap();
+        let mut batch = Batch::new();
+        batch.put(row, Precondition::Any, value);
+        world.store.commit(batch).await.unwrap();
+        let found = history(&gateway, vault_id, nobody, MOST).await;
+        assert_eq!(
+            (found.signed, found.others),
+            (signed, 3 - signed),
+            "{state:?}"
+        );
+    }
 
     // A row that cannot be read hides no other.
     let id: RequestId = uuids[1].parse().unwrap();

@@ -58,6 +58,15 @@ impl TransactionState {
         }
     }
 
+    /// Whether, as far as is known, it did nothing of what it was to do.
+    pub fn is_in_vain(&self) -> bool {
+        match self {
+            TransactionState::Pending | TransactionState::Partial(_) => false,
+            TransactionState::Mined(at) | TransactionState::Final(at) => !at.success,
+            TransactionState::Replaced { .. } | TransactionState::Dropped => true,
+        }
+    }
+
     /// Its name, for logs, metrics and the audit log.
     pub fn name(&self) -> &'static str {
         match self {

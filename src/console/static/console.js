@@ -1,4 +1,4 @@
-// What only a script can do: ask a passkey, and notice changes. Every text goes in as text, never as HTML.
+// What only a script can do: ask a passkey. Every text goes in as text, never as HTML.
 'use strict';
 const one = (name, under = document) => under.querySelector(`[${name}]`);
 const all = (name, under = document) => [...under.querySelectorAll(`[${name}]`)];
@@ -134,22 +134,4 @@ for (const time of document.querySelectorAll('time[datetime]')) {
   const at = new Date(time.dateTime);
   time.title = time.textContent;
   time.textContent = at.toLocaleString(undefined, { dateStyle: 'medium', timeStyle: 'short' });
-}
-
-const live = one('data-live');
-if (live) {
-  // Nothing is taken away from a person who is choosing or reading: only a list that nobody has touched loads again.
-  const touched = () => form || document.querySelector('input:checked');
-  // A page that nobody looks at must not keep its session alive.
-  const note = () => { sessionStorage.used = Date.now(); };
-  ['keydown', 'pointerdown'].forEach((kind) => addEventListener(kind, note));
-  if (!sessionStorage.used) note();
-  const left = () => Date.now() - sessionStorage.used > 20 * 60_000;
-  const changed = () => (touched() || left() ? (live.hidden = false) : location.reload());
-  const events = new EventSource('/events');
-  events.addEventListener('changed', changed);
-  // What has come between the page and the stream.
-  events.addEventListener('pending', ({ data }) => {
-    if ('pending' in live.dataset && live.dataset.pending !== data) changed();
-  });
 }

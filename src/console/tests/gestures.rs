@@ -179,6 +179,23 @@ async fn several__should_be_approved_with_one_gesture_and_stand_for_themselves()
             .text
             .contains("2 signing requests")
     );
+    // What ended is left out of a page of several, and of its gesture: the others can be approved.
+    let page = format!(
+        "/requests?uuid={}&uuid={}&uuid={}",
+        uuids[0], uuids[1], uuids[2]
+    );
+    let page = world.get(&page, &controller.cookie).await.text;
+    for said in [
+        "2 signing requests",
+        "it does not wait any more",
+        "data-approve>",
+    ] {
+        assert!(page.contains(said), "{said}: {page}");
+    }
+    assert!(
+        !page.contains(&format!("data-request=\"{}\"", uuids[1])),
+        "{page}"
+    );
     for query in ["/requests", "/requests?uuid=x"] {
         assert_eq!(world.get(query, &controller.cookie).await.status, 400);
     }

@@ -20,6 +20,54 @@ async fn with_large_requests() -> (World, PersonWithPasskey, String, BTreeSet<St
     (world, person, vault, uuids)
 }
 
+#[tokio::test]
+async fn pages__should_stay_small_whatever_payments_are_in_them() {
+    let world = World::new().await;
+    let person = world.person("treasurer", "approver", &[]).await;
+    let vault = world
+        .vault("treasury", 1, &[("treasurer", &person.line)])
+        .await;
+    let from = world.wallet(&vault, "cash").await;
+    let mut uuids = Vec::new();
+    for to in 1..=5 {
+        uuids.push(world.many_payments(&from, to, 2_000).await);
+    }
+    for path in ["/", "/history"] {
+        let page = world.get(path, &person.cookie).await;
+        assert_eq!(page.status, 200, "{}", page.text);
+        assert!(page.text.len() < 100_000, "{}", page.text.len());
+        assert!(page.text.contains("and 1991 more"), "{}", page.text);
+    }
+    let page = world
+        .get(&format!("/requests/{}", uuids[0]), &person.cookie)
+        .await;
+    assert!(
+        page.text.contains("1701 more payments are not listed here"),
+        "{}",
+        page.text
+    );
+    assert!(
+        page.text.contains("2000 in the smallest unit"),
+        "{}",
+        page.text
+    );
+    // Each recipient is looked up once, so none is left out.
+    assert!(!page.text.contains("was not looked up"), "{}", page.text);
+    assert_eq!(
+        page.text.matches("First payment to this address").count(),
+        300
+    );
+    let path = format!("/requests?uuid={}&uuid={}", uuids[0], uuids[1]);
+    let together = world.get(&path, &person.cookie).await.text;
+    assert!(together.contains(">4000</td>"), "{together}");
+    let csv = world
+        .get(&format!("/history.csv?vault={vault}"), &person.cookie)
+        .await;
+    // With the vault and its two keys.
+    assert_eq!(csv.text.lines().count(), 1 + 5 * 301 + 3, "{}", csv.text);
+    assert!(csv.text.contains("and 1701 more payments"));
+}
+
 fn named(page: &Said, uuids: &BTreeSet<String>) -> BTreeSet<String> {
     let shown = |uuid: &&String| page.text.contains(&format!("/requests/{uuid}\""));
     uuids.iter().filter(shown).cloned().collect()

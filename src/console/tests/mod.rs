@@ -18,6 +18,7 @@ use covault_actors::operations::{
     RevokeUser, SignOutUser,
 };
 use covault_core::{
+    amount::U256,
     approval::{
         PasskeyPublicKey, WebAuthnAssertion,
         testing::{ORIGIN, RP_ID, TestPasskey},
@@ -310,6 +311,38 @@ impl World {
         });
         let request = wire::CreateSigningRequestRequest {
             notes: Some(notes.into()),
+            r#type: Some(kind),
+            ..Default::default()
+        };
+        let made = self.call::<CreateSigningRequest>(&request).await;
+        made.signing_request.unwrap().uuid
+    }
+
+    /// A call of a contract that pays an address a wei so many times, which waits for people.
+    pub async fn many_payments(&self, from: &str, to: u8, times: u64) -> String {
+        let word = |number: u64| U256::from(number).to_be_bytes::<32>();
+        let mut data = hex::decode("e63d38ed").unwrap();
+        for number in [64, 64 + 32 * (times + 1), times] {
+            data.extend(word(number));
+        }
+        (0..times).for_each(|_| data.extend(word(to.into())));
+        data.extend(word(times));
+        (0..times).for_each(|_| data.extend(word(1)));
+        let kind = wire::create_signing_request_request::Type::EvmSendCustom(wire::EvmSendCustom {
+            chain_id: 987_654_321,
+            from: from.into(),
+            to: "0xD152f549545093347A162Dce210e7293f1452150".into(),
+            value: times.to_string(),
+            input: data,
+            gas_fee: Some(wire::EvmGas {
+                max_fee: Some("100".into()),
+                max_priority_fee: Some("1".into()),
+                gas_limit: Some("2100000".into()),
+                ..Default::default()
+            }),
+            nonce: Some(0),
+        });
+        let request = wire::CreateSigningRequestRequest {
             r#type: Some(kind),
             ..Default::default()
         };
