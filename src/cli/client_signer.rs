@@ -14,7 +14,8 @@ use crate::protect::ProcessProtection;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Configuration file: YAML (.yml, .yaml), or TOML.
-    #[arg(long, value_name = "FILE")]
+    // The alias is the option of the public product's client signer: a container is started as before.
+    #[arg(long, value_name = "FILE", visible_alias = "config-path")]
     config: PathBuf,
 }
 

@@ -215,7 +215,8 @@ impl World {
 
     fn launch(config: &Path) -> Process {
         let mut command = covault();
-        command.args(["client-signer", "--config"]).arg(config);
+        // As the public product's client signer is started.
+        command.args(["client-signer", "--config-path"]).arg(config);
         Process::start(&mut command, &config.with_file_name("client.log"))
     }
 
@@ -393,6 +394,25 @@ async fn client_signer__should_decide_with_its_callback_and_be_asked_once() {
     assert!(done && listed.contains("client signer"), "{listed}{err}");
 }
 
+/// The program in Go, built in a folder with Debian's Go packages.
+fn go_callback(folder: &Path) -> PathBuf {
+    let program = folder.join("callback");
+    let built = Command::new("go")
+        .args(["build", "-o"])
+        .arg(&program)
+        .arg("tests/go/callback.go")
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env("GOCACHE", folder.join("go-cache"))
+        .env("GOFLAGS", "")
+        .env("GO111MODULE", "off")
+        .env("GOPATH", "/usr/share/gocode")
+        .output()
+        .unwrap_or_else(|why| panic!("go: bash tests/run installs it: {why}"));
+    let said = String::from_utf8_lossy(&built.stderr);
+    assert!(built.status.success(), "{said}");
+    program
+}
+
 /// A program in another language that decodes with the schema as it is committed.
 async fn callback_program(folder: &Path, name: &str) -> (Process, String) {
     let port = free_port();
@@ -406,11 +426,14 @@ async fn callback_program(folder: &Path, name: &str) -> (Process, String) {
             let project = Path::new(env!("CARGO_MANIFEST_DIR"));
             let schema = folder.join("schema.fds");
             fs::write(&schema, DESCRIPTOR_SET).unwrap();
-            let mut command = Command::new(project.join("tests/python/venv/bin/python"));
-            command
-                .arg(project.join("tests/python/callback.py"))
-                .arg(port.to_string())
-                .arg(schema);
+            let mut command = if name == "go" {
+                Command::new(go_callback(folder))
+            } else {
+                let mut command = Command::new(project.join("tests/python/venv/bin/python"));
+                command.arg(project.join("tests/python/callback.py"));
+                command
+            };
+            command.arg(port.to_string()).arg(schema);
             command
         }
     };
@@ -429,7 +452,11 @@ async fn client_signer__should_be_decided_for_by_programs_in_other_languages() {
     let api = world.cluster.api.clone();
     let folder = world.config.parent().unwrap().to_owned();
     let mut before = world.program.url.clone();
-    for (name, kind) in [("python", "evm_message"), ("node", "evmMessage")] {
+    for (name, kind) in [
+        ("python", "evm_message"),
+        ("node", "evmMessage"),
+        ("go", "evm_message"),
+    ] {
         let (program, url) = callback_program(&folder, name).await;
         let text = fs::read_to_string(&world.config).unwrap();
         write_secret(&world.config, &text.replace(&before, &url));
