@@ -151,9 +151,14 @@ impl Written {
             })
             .collect();
         let mut batch = Batch::new();
+        let mut news = Vec::new();
         for node in heard.into_iter().chain(silent) {
             let row = self.nodes.get(&node.id);
             if row.is_none_or(|row| has_changed(&row.node, &node)) {
+                news.extend(
+                    row.and_then(|row| News::of(&row.node, &node))
+                        .map(|it| (it, node.clone())),
+                );
                 let row = NodeStatusRow { at_ms, node };
                 let key = rows::node_status(row.node.id);
                 batch.put(key, Precondition::Any, rows::encode(&row)?);
@@ -173,7 +178,33 @@ impl Written {
         if !batch.writes().is_empty() {
             services.store.commit(batch).await?;
         }
+        news.iter().for_each(|(news, node)| news.log(node));
         Ok(())
+    }
+}
+
+/// What people want to read in the log of a node, once for each time that it happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    Away,
+    Back,
+}
+
+impl News {
+    fn of(before: &NodeView, now: &NodeView) -> Option<Self> {
+        match (before.live, now.live) {
+            (true, false) => Some(Self::Away),
+            (false, true) => Some(Self::Back),
+            _ => None,
+        }
+    }
+
+    fn log(self, node: &NodeView) {
+        let (name, key) = (&node.name, node.id.openssh_line(""));
+        match self {
+            Self::Away => tracing::warn!(%name, node = key, "a node is away"),
+            Self::Back => tracing::info!(%name, node = key, "a node is back"),
+        }
     }
 }
 
@@ -280,6 +311,16 @@ mod tests {
         let name = String::new();
         let id = id(number);
         world.change(NodeChange::Admit { id, name }).await;
+    }
+
+    #[test]
+    fn news__should_be_that_a_node_has_left_or_come_back() {
+        let (here, away) = (live(1, 5), NodeView::unseen(id(1)));
+        let later = live(1, 6);
+        assert_eq!(News::of(&here, &away), Some(News::Away));
+        assert_eq!(News::of(&away, &here), Some(News::Back));
+        assert_eq!(News::of(&here, &later), None);
+        assert_eq!(News::of(&away, &away), None);
     }
 
     #[tokio::test]

@@ -531,6 +531,16 @@ async fn try_advance(
         Err(CommitError::Conflict(key)) => return Err(AdvanceError::Conflict(key)),
         Err(error) => return Err(AdvanceError::Fatal(error.into())),
     }
+    if matches!(next.state, RequestState::Failed { .. }) {
+        // The reason may hold addresses and amounts: it is for those who may see the request.
+        tracing::warn!(
+            request = %next.id,
+            vault = %next.vault,
+            kind = payload.map(Payload::kind),
+            during = request.state.name(),
+            "a request has failed; covault request show says why"
+        );
+    }
     *request = next;
     *version = number;
     *delayed = *delayed && !goes_on;

@@ -1,10 +1,13 @@
 //! What the log says of transactions that may need an operator: one WARN line each.
 
+use std::sync::atomic::Ordering;
+
 use covault_actors::{
     chain_rpc::{Inclusion, Standing, TransactionSighting},
     gateway::Gateway,
+    operations::RejectSigningRequest,
 };
-use covault_core::schema::wire::transaction_state::Status;
+use covault_core::schema::wire::{self, transaction_state::Status};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::{
@@ -129,6 +132,36 @@ async fn warnings__should_say_once_what_became_of_a_transaction() {
     let gap = "a transaction waits behind a nonce that no request uses";
     let line = log.until(gap, || {}).await;
     assert!(line.contains(&behind), "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_that_failed__should_be_told_once_without_whom_it_was_to_pay() {
+    let log = LogCapture::start(LevelFilter::WARN);
+    let world = World::new();
+    world.evm.down.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let uuid = create(&gateway, send(&address)).await.uuid;
+    let request = wire::RejectSigningRequestRequest {
+        uuid: uuid.clone(),
+        rejection: None,
+    };
+    call::<RejectSigningRequest>(&gateway, &admin(), request)
+        .await
+        .unwrap();
+    let vault = vault.to_string();
+    let words = [
+        "a request has failed",
+        &uuid,
+        &vault,
+        "evmSendNative",
+        "during",
+    ];
+    warned(&log, &words).await;
+    for line in log.lines("a request has failed") {
+        assert!(!line.contains(&address), "{line}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

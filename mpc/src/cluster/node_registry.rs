@@ -32,6 +32,8 @@ const REPLAY_MS: u64 = 2 * SKEW_MS;
 const MISTRUST_MS: u64 = 3_600_000;
 /// How long a node that was slow or silent is asked last.
 const SUSPECT_MS: u64 = 30_000;
+/// How often it is said that a node's clock is off, in milliseconds.
+const CLOCK_REMINDER_MS: u64 = 3_600_000;
 /// How long a node that ran twice is named after it was last seen to, in milliseconds.
 const DUPLICATE_MS: u64 = 10_000;
 /// Starts of one node that are compared.
@@ -120,6 +122,25 @@ struct State {
     places: Places,
     /// Starts of each node that name other ones.
     starts: HashMap<NodeId, BootHistory>,
+    /// Nodes whose clocks are off, and when that was last said.
+    clocks_off: HashMap<NodeId, u64>,
+}
+
+impl State {
+    /// Notes how far an admitted node's clock is away; whether there is something to say about it: once, and each hour
+    /// for as long as it lasts.
+    fn clock_is_news(&mut self, node: NodeId, apart_ms: u64, now_ms: u64) -> bool {
+        if apart_ms <= SKEW_MS {
+            self.clocks_off.remove(&node);
+            return false;
+        }
+        let said = self.clocks_off.get(&node);
+        let news = said.is_none_or(|said_ms| now_ms.abs_diff(*said_ms) >= CLOCK_REMINDER_MS);
+        if news && self.clocks_off.len() < MAX_NODES {
+            self.clocks_off.insert(node, now_ms);
+        }
+        news
+    }
 }
 
 /// Which starts of a node have named which others. Two that name each other run at one time: a start
@@ -186,12 +207,14 @@ impl NodeRegistry {
             admitted,
             unadmitted,
             starts,
+            clocks_off,
             places,
             ..
         } = &mut *state;
         let nodes: HashSet<NodeId> = nodes.iter().copied().collect();
         known.retain(|node, _| nodes.contains(node));
         starts.retain(|node, _| nodes.contains(node));
+        clocks_off.retain(|node, _| nodes.contains(node));
         places.retain(|node| nodes.contains(node));
         for node in &nodes {
             unadmitted.forget(node);
@@ -236,8 +259,8 @@ impl NodeRegistry {
             }
             return;
         }
-        if apart_ms > SKEW_MS {
-            tracing::warn!(?node, apart_ms, "a node's clock differs; check the clocks");
+        if state.clock_is_news(node, apart_ms, now_ms) {
+            tracing::warn!(name = %announced.name, node = %node.openssh_line(""), apart_ms, "a node's clock differs; check the clocks");
         }
         if apart_ms > REPLAY_MS {
             return;

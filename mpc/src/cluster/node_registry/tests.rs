@@ -48,6 +48,23 @@ fn node_registry() -> (Arc<ManualClock>, Arc<NodeRegistry>) {
 }
 
 #[test]
+fn clock__should_be_told_once_and_each_hour_while_it_is_off() {
+    let (mut state, node) = (State::default(), NodeId([1; 32]));
+    let other = NodeId([2; 32]);
+    let off_ms = SKEW_MS + 1;
+    assert!(!state.clock_is_news(node, SKEW_MS, 0));
+    assert!(state.clock_is_news(node, off_ms, 1_000));
+    for now_ms in [2_000, 3_000, CLOCK_REMINDER_MS] {
+        assert!(!state.clock_is_news(node, off_ms, now_ms));
+    }
+    assert!(state.clock_is_news(other, off_ms, 3_000));
+    assert!(state.clock_is_news(node, off_ms, 1_000 + CLOCK_REMINDER_MS));
+    // Right, and wrong again.
+    assert!(!state.clock_is_news(node, 0, 2_000 + CLOCK_REMINDER_MS));
+    assert!(state.clock_is_news(node, off_ms, 3_000 + CLOCK_REMINDER_MS));
+}
+
+#[test]
 fn node_registry__should_not_take_a_replay_for_a_sign_of_life() {
     let (clock, node_registry) = node_registry();
     let node = NodeId([1; 32]);
