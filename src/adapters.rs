@@ -1,13 +1,8 @@
-//! The machine's clock, its randomness, and the bus over Redis.
+//! The machine's clock, and its randomness.
 
-use std::{
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::Context as _;
 use covault_core::port::{Clock, Entropy};
-use covault_mpc::bus::{Bus, redis::RedisBus};
 use rand::{TryRng as _, rngs::SysRng};
 
 /// The machine's clock.
@@ -40,17 +35,4 @@ impl Entropy for OsEntropy {
             std::process::abort();
         }
     }
-}
-
-/// A bus over Redis, which need not be there yet, in a namespace.
-///
-/// # Errors
-/// When the URL is invalid.
-pub fn redis_bus(url: &str, namespace: &str) -> anyhow::Result<Arc<dyn Bus>> {
-    // The URL may hold a password: it is not repeated.
-    let bus = RedisBus::connect(url, namespace).context(
-        "the Redis URL must look like redis://[user:password@]host:port, or \
-         redis-sentinel://[user:password@]host:port,host:port,host:port/name",
-    )?;
-    Ok(bus)
 }

@@ -37,15 +37,15 @@ impl ApiListeners {
         tls: &TlsSettings,
     ) -> anyhow::Result<Self> {
         let tls = ServerTls::load(tls)?;
-        let http = listen(http).await?;
+        let http = listen(http).await.context("serve.listen")?;
         let grpc = match grpc(http.local_addr()?).as_str() {
             "" => None,
-            address => Some(listen(address).await.context("the gRPC API")?),
+            address => Some(listen(address).await.context("serve.grpc_listen")?),
         };
         let console = match console.filter(|console| !console.listen.is_empty()) {
             None => None,
             Some(console) => {
-                let listener = listen(&console.listen).await.context("the console")?;
+                let listener = listen(&console.listen).await.context("console.listen")?;
                 console.origin()?.map(|origin| (listener, origin))
             }
         };

@@ -11,14 +11,9 @@ use covault_actors::{
 use covault_mpc::identity::NodeIdentity;
 
 use crate::{
-    adapters::{self, OsEntropy},
-    command_bus::RedisCommandBus,
-    config::Config,
-    files,
+    adapters::OsEntropy, command_bus::RedisCommandBus, config::Config, files,
+    redis_access::RedisAccess,
 };
-
-/// Separates the keys of the command bus from those of the signers' bus.
-const NAMESPACE: &str = "covault-commands";
 
 /// As the configuration says.
 ///
@@ -32,7 +27,7 @@ pub fn from_config(
     let command_bus: Arc<dyn CommandBus> = match cluster.secret_file() {
         Some(path) => {
             let secret = files::read_secret(path).context("cluster.secret_file")?;
-            let bus = adapters::redis_bus(&config.bus.redis_url, NAMESPACE)?;
+            let bus = RedisAccess::load(&config.bus)?.command_bus()?;
             let command_bus = RedisCommandBus::new(bus, Arc::new(OsEntropy), &secret);
             Arc::new(command_bus.with_context(|| format!("{}", path.display()))?)
         }

@@ -32,7 +32,7 @@ use tokio::{signal::unix::Signal, sync::watch};
 
 use crate::{
     abis,
-    adapters::{self, OsEntropy, SystemClock},
+    adapters::{OsEntropy, SystemClock},
     api::{
         Api,
         admission::{Admission, AdmissionLimits, Rate},
@@ -58,8 +58,6 @@ use crate::{
 
 pub use crate::listeners::{ApiListeners, listen};
 
-/// Separates Covault's keys from others on a Redis that is shared.
-const NAMESPACE: &str = "covault";
 /// How often nodes announce themselves, how long that counts, and how long one set of signers
 /// has before another is tried.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -89,14 +87,6 @@ pub fn explain(fault: Fault) -> anyhow::Error {
 /// A bus within this process.
 pub fn memory_bus() -> Arc<dyn Bus> {
     MemoryBus::new()
-}
-
-/// A bus over Redis, which need not be there yet.
-///
-/// # Errors
-/// When the URL is invalid.
-pub fn redis_bus(url: &str) -> anyhow::Result<Arc<dyn Bus>> {
-    adapters::redis_bus(url, NAMESPACE)
 }
 
 /// What makes a node a client signer.

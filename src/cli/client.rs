@@ -1,6 +1,10 @@
 //! A client of the admin API, for the commands that ask a running orchestrator.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context as _, bail};
 use covault_actors::operations::{self, Operation};
@@ -114,6 +118,16 @@ impl ConnectionArgs {
 }
 
 fn local_url(listen: &str, tls: bool) -> anyhow::Result<String> {
+    /// Whether anything is named.
+    pub fn is_named(&self) -> bool {
+        self.config.is_some() || self.url.is_some()
+    }
+
+    /// The configuration file, where that is what is named.
+    pub fn config_file(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
     let address: SocketAddr = listen.parse().with_context(|| {
         format!("serve.listen is {listen}; name the orchestrator with --url and --token-file")
     })?;

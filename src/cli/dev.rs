@@ -30,7 +30,9 @@ use crate::{
     adapters::OsEntropy,
     api::auth::new_token,
     config::{Config, ConsoleSettings},
-    files, identities, metrics, shutdown,
+    files, identities, metrics,
+    redis_access::RedisAccess,
+    shutdown,
     wiring::{self, ApiListeners, SignerParts, TokenPair},
 };
 
@@ -136,7 +138,10 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let identity = identities::identity(&config.serve.identity_file(), "covault-orchestrator")?;
     let tokens = wiring::tokens(&config.serve)?;
     let bus = match &args.redis {
-        Some(url) => wiring::redis_bus(url)?,
+        Some(url) => {
+            config.bus.redis_url.clone_from(url);
+            RedisAccess::load(&config.bus)?.bus()?
+        }
         None => wiring::memory_bus(),
     };
     let mut nodes = SignerNodes::prepare(&args.data, &bus, identity.id())?;

@@ -89,7 +89,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let mut checks = files::checks(&config, args.role);
     // Together they take as long as the slowest.
     let (bus, chains) = tokio::join!(
-        neighbours::bus(&config.bus.redis_url),
+        neighbours::bus(&config.bus),
         neighbours::chains(&config, args.role)
     );
     checks.extend(bus);

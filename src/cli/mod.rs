@@ -18,6 +18,7 @@ mod policy;
 mod progress;
 mod recover;
 mod request;
+mod redis_acl;
 mod serve;
 mod signer;
 mod status;
@@ -97,6 +98,7 @@ enum Command {
     #[command(subcommand)]
     Policy(policy::Command),
     /// Print the OpenAPI document of the API. A running service serves it at /openapi.json, and a page to read and
+    RedisAcl(redis_acl::Args),
     /// try it at /docs.
     Openapi(openapi::Args),
     Completions(completions::CompletionsArgs),
@@ -147,6 +149,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+        Command::RedisAcl(args) => Box::pin(redis_acl::run(args)),
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

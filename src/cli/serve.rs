@@ -9,7 +9,8 @@ use crate::{
     config::{Config, ProcessRole},
     files, identities, metrics,
     protect::ProcessProtection,
-    shutdown,
+    redis_access::RedisAccess,
+    service_manager, shutdown,
     wiring::{self, ApiListeners},
 };
 
@@ -44,6 +45,9 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
     if serve.policy_file.as_os_str().is_empty() {
         shutdown::ignore_hangups(hangup);
     }
+    // Before the first file is made.
+    let redis = RedisAccess::load(&config.bus)?;
+    redis.servers()?;
     let _folder_lock = files::lock_folder(&serve.data_dir)?;
     let grpc = if config.cluster.roles.serve_api() {
         serve.grpc_listen.clone()
@@ -57,8 +61,13 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
     }
     let identity = identities::identity(&serve.identity_file(), "covault-orchestrator")?;
     let tokens = wiring::tokens(serve)?;
-    let bus = wiring::redis_bus(&config.bus.redis_url)?;
+    let bus = redis.bus()?;
     let running = wiring::orchestrator(&config, bus, identity, &tokens).await?;
+    let gauges = metrics::orchestrator_gauges(running.gateway.clone(), Arc::clone(&running.bus));
+    let tls = listeners.tls.clone();
+    let metrics = metrics::start(&serve.metrics_listen, tls, gauges, stop.clone())
+        .await
+        .context("serve.metrics_listen")?;
     tracing::info!(
         address = %listeners.http.local_addr()?,
         grpc_address = listeners.grpc_address()?.map(tracing::field::display),
@@ -78,9 +87,7 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
              a payment made twice, or never; name a second node of another operator in rpc (docs/threat-model.md)"
         );
     }
-    let gauges = metrics::orchestrator_gauges(running.gateway.clone(), Arc::clone(&running.bus));
-    let tls = listeners.tls.clone();
-    let metrics = metrics::start(&serve.metrics_listen, tls, gauges, stop.clone()).await?;
+    service_manager::ready(stop.clone());
     running.serve(listeners, stop).await?;
     if let Some(metrics) = metrics {
         metrics.await.context("the metrics server failed")??;

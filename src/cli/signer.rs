@@ -25,7 +25,9 @@ use crate::{
     health, identities, metrics,
     passphrase::{self, Passphrase},
     protect::ProcessProtection,
+    redis_access::RedisAccess,
     resumption::MachineWatch,
+    service_manager,
     shutdown::{self, StopSignal},
     tls::ServerTls,
     wiring::{self, SignerParts},
@@ -54,6 +56,7 @@ struct SignerSetup {
     _folder_lock: FolderLock,
     policy: Policy,
     callback: Option<CallbackSettings>,
+    redis: RedisAccess,
     identity: Arc<NodeIdentity>,
     passphrase: Passphrase,
     orchestrators: Vec<NodeId>,
@@ -108,6 +111,8 @@ async fn prepare(file: Option<&Path>, asks: bool) -> anyhow::Result<Option<Signe
     check_initialized(&config)?;
     check_orchestrators(signer)?;
     signer.check_secure()?;
+    let redis = RedisAccess::load(&config.bus)?;
+    redis.servers()?;
     let _folder_lock = files::lock_node_folder(&signer.data_dir)?;
     let policy = wiring::policy(signer)?;
     let identity = identities::signer_identity(&config, &signer.name)?;
@@ -131,6 +136,7 @@ async fn prepare(file: Option<&Path>, asks: bool) -> anyhow::Result<Option<Signe
         _folder_lock,
         policy,
         callback,
+        redis,
         identity,
         passphrase,
         orchestrators,
@@ -145,6 +151,7 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
         _folder_lock,
         policy,
         callback,
+        redis,
         identity,
         passphrase,
         orchestrators,
@@ -187,15 +194,19 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
     if named || policy_file.exists() {
         wiring::reread(&current, || wiring::policy_again(signer));
     }
-    let bus = wiring::redis_bus(&config.bus.redis_url)?;
+    let bus = redis.bus()?;
     let gauges = metrics::signer_gauges(Arc::clone(&bus));
     let tls = ServerTls::load(&config.tls)?;
-    let metrics = metrics::start(&signer.metrics_listen, tls, gauges, stop.clone()).await?;
+    let metrics = metrics::start(&signer.metrics_listen, tls, gauges, stop.clone())
+        .await
+        .context("signer.metrics_listen")?;
     let client = callback
         .map(|callback| wiring::client_signer(callback, &identity))
         .transpose()?;
     let health = match &client {
-        Some(_) => health::start(&config.client_signer.health_listen, stop.clone()).await?,
+        Some(_) => health::start(&config.client_signer.health_listen, stop.clone())
+            .await
+            .context("client_signer.health_listen")?,
         None => None,
     };
     let node = wiring::node_config(SignerParts {
@@ -223,7 +234,9 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
             unused_keys: signer.unused_keys,
         },
     });
-    Node::run(node, stop).await.map_err(wiring::explain)?;
+    let told = stop.clone();
+    let run = Node::run_and_tell(node, stop, || service_manager::ready(told));
+    run.await.map_err(wiring::explain)?;
     if let Some(metrics) = metrics {
         metrics.await.context("the metrics server failed")??;
     }

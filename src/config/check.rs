@@ -40,6 +40,7 @@ impl Config {
         if !health.is_empty() && !is_address(health) && !is_address(&format!("0.0.0.0{health}")) {
             problems.push(not_an_address("client_signer.health_listen", health));
         }
+        problems.extend(self.bus.problems());
         if self.store.timeout_ms < LEAST_STORE_TIMEOUT_MS {
             problems.push(format!(
                 "store.timeout_ms: must be at least {LEAST_STORE_TIMEOUT_MS}"
@@ -97,7 +98,7 @@ fn is_address(text: &str) -> bool {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use super::*;
+    use super::{super::bus::DEFAULT_REDIS, *};
 
     fn problem(file: &str) -> String {
         let file = ("a.toml".to_owned(), file.to_owned());
@@ -138,6 +139,34 @@ mod tests {
                 "signer.nonce_pool_high: 8 is below",
             ),
             (
+                "[bus]\nredis_url = \"http://u:hunter2@a\"",
+                "bus.redis_url: the bus is not reachable",
+            ),
+            (
+                "[bus]\nredis_url = \"redis://a\"\nredis_url_file = \"b\"",
+                "bus.redis_url and bus.redis_url_file are both set",
+            ),
+            (
+                "[bus]\nca_file = \"a\"",
+                "bus.ca_file: is for TLS, and bus.redis_url has none",
+            ),
+            (
+                "[bus]\nredis_url = \"rediss://a\"\nkey_file = \"a\"",
+                "bus.certificate_file and bus.key_file: set both",
+            ),
+            (
+                "[bus]\nnamespace = \"Staging\"",
+                "bus.namespace: \"Staging\" cannot be used",
+            ),
+            (
+                "[bus]\nnamespace = \"\"",
+                "bus.namespace: \"\" cannot be used",
+            ),
+            (
+                "[bus]\nnamespace = \"covault-commands\"",
+                "bus.namespace: \"covault-commands\"",
+            ),
+            (
                 "[chains.evm.1]\nrpc = [\"http://a\"]\nagree = 2",
                 "chains.evm.1.agree: 2",
             ),
@@ -148,12 +177,18 @@ mod tests {
         ] {
             let problem = problem(file);
             assert!(problem.contains(words), "{file}: {problem}");
+            assert!(!problem.contains("hunter2"), "{file}: {problem}");
         }
         for level in ["off", "info,covault_mpc=trace", "WARN"] {
             let file = format!("[log]\nlevel = \"{level}\"");
             let layered = Config::layer(Some(("a.toml".to_owned(), file)), Vec::new());
             assert!(layered.is_ok(), "{level}");
         }
+        let over_tls = "[bus]\nredis_url_file = \"a\"\nca_file = \"b\"\nnamespace = \"staging-2\"";
+        let layered = Config::layer(Some(("a.toml".to_owned(), over_tls.to_owned())), Vec::new());
+        assert!(layered.is_ok(), "{layered:?}");
+        let (default, _) = Config::layer(None, Vec::new()).unwrap();
+        assert_eq!(default.bus.redis_url, DEFAULT_REDIS);
         for listen in [
             "localhost:80",
             "[::1]:80",

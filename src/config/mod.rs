@@ -1,5 +1,6 @@
 //! Configuration, in layers: the defaults file, the operator's file, the environment.
 
+mod bus;
 mod chains;
 mod check;
 mod client_signer;
@@ -25,6 +26,7 @@ use toml::{Table, Value};
 
 use self::chains::{chain_id, empty_chain};
 pub use self::{
+    bus::BusSettings,
     chains::{ChainNodes, ChainSettings},
     client_signer::{CallbackFormat, CallbackSettings, ClientSignerSettings, PrivateKey},
     cluster::{ClusterSettings, ProcessRole},
@@ -94,18 +96,6 @@ pub struct LogSettings {
 pub enum LogFormat {
     Text,
     Json,
-}
-
-#[derive(Clone, Deserialize)]
-pub struct BusSettings {
-    pub redis_url: String,
-}
-
-/// A Redis URL may hold a password.
-impl std::fmt::Debug for BusSettings {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Bus")
-    }
 }
 
 #[derive(Clone, Deserialize)]

@@ -49,6 +49,7 @@ mod primes;
 mod protect;
 mod restore;
 mod secrets;
+mod service_manager;
 mod simulation;
 mod support;
 mod tokens;

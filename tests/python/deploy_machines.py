@@ -216,8 +216,9 @@ class Guide:
 
     def start_redis(self):
         """Step 5."""
-        users = [f"{name}={self.key_of(name)}" for name in (*ORCHESTRATORS, *SIGNERS)]
-        (self.folder / "users.acl").write_text(run([ROOT / "deploy/redis/users", self.passwords, *users]))
+        users = [f"--orchestrator={name}={self.key_of(name)}" for name in ORCHESTRATORS]
+        users += [f"--signer={name}={self.key_of(name)}" for name in SIGNERS]
+        (self.folder / "users.acl").write_text(run([self.covault, "redis-acl", "--passwords", self.passwords, *users]))
         text = (ROOT / "deploy/redis/covault-redis.conf").read_text()
         text = text.replace("bind 127.0.0.1 -::1", f"bind {MACHINES['orchestrator-1']}")
         (self.folder / "redis.conf").write_text(

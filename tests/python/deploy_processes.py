@@ -1,6 +1,6 @@
 """What deploy/ starts, started: covault (of the path in COVAULT) with a real Redis. Run by tests/deploy.
 
-    deploy_processes.py acl        three signers, `covault serve` and users.acl of deploy/redis/users, in a network of its own
+    deploy_processes.py acl        three signers, `covault serve` and the users of `covault redis-acl`, in a network of its own
     deploy_processes.py image DIR  the rootfs of deploy/image, under chroot as uid 65532 with a read-only root
     deploy_processes.py sign URL TOKEN-FILE VAULT   a first signature of a service that runs
 """
@@ -183,11 +183,21 @@ class Cluster:
             path = self.identity(name)
             until(f"{path}", lambda: path.exists() and path.read_text() or None, self.processes)
 
+    def users(self):
+        """Before there is a bus: those of the identities that are named. The script without the program says the same."""
+        names = (self.ORCHESTRATOR, *self.SIGNERS)
+        command = [self.covault, "redis-acl", "--passwords", self.passwords]
+        for name in names:
+            kind = "--orchestrator" if name == self.ORCHESTRATOR else "--signer"
+            command += [kind, f"{name}={self.identity(name)}"]
+        made = run(command)
+        script = run([ROOT / "deploy/redis/users", self.passwords, *(f"{name}={self.identity(name)}" for name in names)])
+        assert sorted(made.splitlines()) == sorted(script.splitlines()), f"{made}\n{script}"
+        return made
+
     def start_redis(self):
-        command = [ROOT / "deploy/redis/users", self.passwords]
-        command += [f"{name}={self.identity(name)}" for name in (self.ORCHESTRATOR, *self.SIGNERS)]
         users = self.folder / "users.acl"
-        users.write_text(run(command))
+        users.write_text(self.users())
         text = (ROOT / "deploy/redis/covault-redis.conf").read_text()
         text = text.replace("aclfile /etc/covault-redis/users.acl", f"aclfile {users}")
         (self.folder / "redis.conf").write_text(text)
@@ -233,6 +243,11 @@ def acl(covault):
         ).strip().splitlines()[-1]  # fmt: skip
         token = (Path(folder) / "data/orchestrator/platform-token").read_text().strip()
         first_signature(cluster.BASE, token, vault)
+        # The same of the nodes that are admitted by now, by their names.
+        known = cluster.admin(
+            "redis-acl", "--passwords", cluster.passwords, "--orchestrator", f"{cluster.ORCHESTRATOR}={cluster.identity(cluster.ORCHESTRATOR)}"
+        )  # fmt: skip
+        assert known == Path(folder, "users.acl").read_text(), known
         refused = cluster.redis("operator", "ACL", "LOG")
         # Nothing that they do is refused.
         assert refused == "[]", refused

@@ -9,7 +9,7 @@ pub mod conformance;
 pub mod double;
 pub mod memory;
 pub mod redis;
-mod servers;
+pub mod servers;
 
 use std::sync::Arc;
 

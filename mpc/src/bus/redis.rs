@@ -7,11 +7,13 @@
 //!
 //! An identity has one reader at a time: a second one would miss what the first has trimmed. So
 //! every process has an identity of its own.
+//!
+//! Who cannot read announces nothing: a node that is announced and deaf would be chosen to sign, and would not.
 
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -26,7 +28,7 @@ use tokio::{
 
 use super::{
     Bus, BusAddress, BusError, MAX_MESSAGE, QUEUE, QUEUE_BYTES, Subscription, SubscriptionSender,
-    servers::RedisServers,
+    servers::{RedisServers, RedisTls},
 };
 
 /// How long a read blocks in Redis.
@@ -53,6 +55,8 @@ const NO_TIME_MS: u64 = 32_503_680_000_000;
 /// What goes into one pipeline at most.
 const BATCH_MESSAGES: usize = 512;
 const BATCH_BYTES: usize = 4 << 20;
+/// Different reasons for a failure that are logged before it works again.
+const MAX_REASONS: usize = 8;
 
 /// A bus over one Redis server at a time.
 pub struct RedisBus {
@@ -62,6 +66,8 @@ pub struct RedisBus {
     /// Room for what waits to be sent, in bytes.
     room: Arc<Semaphore>,
     reachable: Arc<AtomicBool>,
+    /// Subscriptions that cannot be read now.
+    deaf: Arc<AtomicUsize>,
 }
 
 struct QueuedMessage {
@@ -83,6 +89,14 @@ impl RedisBus {
         Self::connect_for(url, namespace, EXPIRE)
     }
 
+    /// As [`RedisBus::connect`]; over TLS where the URL begins with `rediss://` or `rediss-sentinel://`.
+    ///
+    /// # Errors
+    /// As [`RedisBus::connect`]; when the certificates cannot be used, or are for a URL without TLS.
+    pub fn connect_with(url: &str, namespace: &str, tls: &RedisTls) -> Result<Arc<Self>, BusError> {
+        Ok(Self::over(RedisServers::of(url, tls)?, namespace, EXPIRE))
+    }
+
     /// As [`RedisBus::connect`]; keys expire `expire` (whole seconds) after their last message.
     ///
     /// # Errors
@@ -92,7 +106,11 @@ impl RedisBus {
         namespace: &str,
         expire: Duration,
     ) -> Result<Arc<Self>, BusError> {
-        let servers = RedisServers::of(url)?;
+        let servers = RedisServers::of(url, &RedisTls::default())?;
+        Ok(Self::over(servers, namespace, expire))
+    }
+
+    fn over(servers: RedisServers, namespace: &str, expire: Duration) -> Arc<Self> {
         let (queue, outgoing) = mpsc::channel(QUEUE);
         let bus = Arc::new(Self {
             servers: servers.clone(),
@@ -100,6 +118,7 @@ impl RedisBus {
             queue,
             room: Arc::new(Semaphore::new(QUEUE_BYTES)),
             reachable: Arc::new(AtomicBool::new(false)),
+            deaf: Arc::default(),
         });
         let writer = RedisWriter {
             servers,
@@ -107,9 +126,10 @@ impl RedisBus {
             expire,
             reachable: Arc::clone(&bus.reachable),
             connection: None,
+            reasons: SaidReasons::default(),
         };
         tokio::spawn(writer.run(outgoing));
-        Ok(bus)
+        bus
     }
 }
 
@@ -125,6 +145,10 @@ impl Bus for RedisBus {
     fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
         if message.len() > MAX_MESSAGE {
             return Err(BusError::Refused("too large"));
+        }
+        if to == BusAddress::Announcements && self.deaf.load(Ordering::Relaxed) > 0 {
+            // The next one is a second away.
+            return Ok(());
         }
         let size = u32::try_from(message.len()).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.room)
@@ -159,10 +183,12 @@ impl Bus for RedisBus {
             sender,
             count: READ_COUNT,
             slow: 0,
+            hearing: Hearing::new(Arc::clone(&self.deaf)),
+            reasons: SaidReasons::default(),
         };
         // The position is taken before this returns, so that nothing sent from now on is missed;
         // with Redis away, there is nothing to miss.
-        let connection = timeout(READ_TIMEOUT, reader.connect())
+        let connection = timeout(READ_TIMEOUT, reader.connect_and_read())
             .await
             .ok()
             .and_then(Result::ok);
@@ -171,7 +197,56 @@ impl Bus for RedisBus {
     }
 
     fn reachable(&self) -> bool {
-        self.reachable.load(Ordering::Relaxed)
+        self.reachable.load(Ordering::Relaxed) && self.deaf.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// The reasons of failures, each of which is said once until it works again.
+#[derive(Default)]
+struct SaidReasons(Vec<String>);
+
+impl SaidReasons {
+    fn is_new(&mut self, error: &RedisError) -> bool {
+        let reason = error.to_string();
+        if self.0.len() >= MAX_REASONS || self.0.contains(&reason) {
+            return false;
+        }
+        self.0.push(reason);
+        true
+    }
+
+    /// It works; whether anything was said since it last did.
+    fn clear(&mut self) -> bool {
+        !std::mem::take(&mut self.0).is_empty()
+    }
+}
+
+/// Whether one subscription can be read. It cannot before it was.
+struct Hearing {
+    deaf: Arc<AtomicUsize>,
+    hears: bool,
+}
+
+impl Hearing {
+    fn new(deaf: Arc<AtomicUsize>) -> Self {
+        deaf.fetch_add(1, Ordering::Relaxed);
+        Self { deaf, hears: false }
+    }
+
+    fn set(&mut self, hears: bool) {
+        match (self.hears, hears) {
+            (false, true) => self.deaf.fetch_sub(1, Ordering::Relaxed),
+            (true, false) => self.deaf.fetch_add(1, Ordering::Relaxed),
+            _ => return,
+        };
+        self.hears = hears;
+    }
+}
+
+impl Drop for Hearing {
+    fn drop(&mut self) {
+        // What nobody reads any more holds nothing up.
+        self.set(true);
     }
 }
 
@@ -181,6 +256,7 @@ struct RedisWriter {
     expire: Duration,
     reachable: Arc<AtomicBool>,
     connection: Option<MultiplexedConnection>,
+    reasons: SaidReasons,
 }
 
 impl RedisWriter {
@@ -233,6 +309,9 @@ impl RedisWriter {
             match self.attempt(&batch).await {
                 Ok(()) => {
                     self.reachable.store(true, Ordering::Relaxed);
+                    if self.reasons.clear() {
+                        tracing::info!("redis: it takes messages again");
+                    }
                     return None;
                 }
                 // A server that can do nothing now says so in other codes.
@@ -241,8 +320,8 @@ impl RedisWriter {
                 }
                 Err(error) => {
                     self.reachable.store(false, Ordering::Relaxed);
-                    if failures == 0 {
-                        tracing::warn!(%error, "redis: publish failed; retrying");
+                    if self.reasons.is_new(&error) {
+                        tracing::warn!(server = self.servers.place(), %error, "redis: publish failed; retrying");
                     }
                     self.connection = None;
                     sleep(RETRIES.pause(failures)).await;
@@ -323,6 +402,8 @@ struct RedisReader {
     count: usize,
     /// Reads in a row that did not arrive in time.
     slow: u32,
+    hearing: Hearing,
+    reasons: SaidReasons,
 }
 
 type StreamEntry = (String, Vec<Vec<u8>>);
@@ -333,8 +414,8 @@ impl RedisReader {
         let mut failures = 0;
         while !self.sender.is_closed() {
             let outcome = match &mut connection {
-                Some(connection) => self.read(connection).await,
-                empty => match self.connect().await {
+                Some(connection) => self.read(connection, Some(BLOCK)).await,
+                empty => match self.connect_and_read().await {
                     Ok(fresh) => {
                         *empty = Some(fresh);
                         Ok(())
@@ -345,17 +426,16 @@ impl RedisReader {
             match outcome {
                 Ok(()) => {
                     self.reachable.store(true, Ordering::Relaxed);
+                    if self.reasons.clear() {
+                        tracing::info!("redis: messages can be read again");
+                    }
                     failures = 0;
                 }
                 Err(error) => {
                     self.reachable.store(false, Ordering::Relaxed);
-                    if error.is_timeout() && connection.is_some() {
-                        // Perhaps it was too much at once.
-                        self.slow = self.slow.saturating_add(u32::from(self.count == 1));
-                        self.count = 1;
-                    }
-                    if failures == 0 {
-                        tracing::warn!(%error, "redis: read failed; retrying");
+                    self.hearing.set(false);
+                    if self.reasons.is_new(&error) {
+                        tracing::warn!(server = self.servers.place(), %error, "redis: read failed; nothing is announced until it succeeds; retrying");
                     }
                     connection = None;
                     sleep(RETRIES.pause(failures)).await;
@@ -363,6 +443,13 @@ impl RedisReader {
                 }
             }
         }
+    }
+
+    /// A connection that was read from: who may write and not read finds out here.
+    async fn connect_and_read(&mut self) -> RedisResult<MultiplexedConnection> {
+        let mut connection = self.connect().await?;
+        self.read(&mut connection, None).await?;
+        Ok(connection)
     }
 
     /// A connection, with every cursor at a place that the server knows: the end when we have
@@ -428,7 +515,12 @@ impl RedisReader {
         Ok(())
     }
 
-    async fn read(&mut self, connection: &mut MultiplexedConnection) -> RedisResult<()> {
+    /// Reads what there is, waiting so long for it.
+    async fn read(
+        &mut self,
+        connection: &mut MultiplexedConnection,
+        block: Option<Duration>,
+    ) -> RedisResult<()> {
         let mut pipe = redis::pipe();
         for cursor in &mut self.streams {
             if cursor.own && cursor.trimmed != cursor.last {
@@ -443,14 +535,12 @@ impl RedisReader {
                 }
             }
         }
-        let block = u64::try_from(BLOCK.as_millis()).unwrap_or(1000);
-        let read = pipe
-            .cmd("XREAD")
-            .arg("COUNT")
-            .arg(self.count)
-            .arg("BLOCK")
-            .arg(block)
-            .arg("STREAMS");
+        let read = pipe.cmd("XREAD").arg("COUNT").arg(self.count);
+        if let Some(block) = block {
+            let block_ms = u64::try_from(block.as_millis()).unwrap_or(1000);
+            read.arg("BLOCK").arg(block_ms);
+        }
+        read.arg("STREAMS");
         for cursor in &self.streams {
             read.arg(&cursor.key);
         }
@@ -458,9 +548,16 @@ impl RedisReader {
             let (time, sequence) = cursor.last.unwrap_or_default();
             read.arg(format!("{time}-{sequence}"));
         }
-        let (streams,): (Option<StreamReply>,) = pipe.query_async(connection).await?;
+        let answered: RedisResult<(Option<StreamReply>,)> = pipe.query_async(connection).await;
+        if answered.as_ref().is_err_and(RedisError::is_timeout) {
+            // Perhaps it was too much at once.
+            self.slow = self.slow.saturating_add(u32::from(self.count == 1));
+            self.count = 1;
+        }
+        let (streams,) = answered?;
         self.count = self.count.saturating_mul(2).min(READ_COUNT);
         self.slow = 0;
+        self.hearing.set(true);
         for (key, entries) in streams.unwrap_or_default() {
             let Some(cursor) = self.streams.iter_mut().find(|cursor| cursor.key == key) else {
                 continue;
@@ -493,180 +590,4 @@ mod redis_server;
 
 #[cfg(test)]
 #[allow(non_snake_case)]
-mod tests {
-    use super::{redis_server::RedisServer, *};
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn redis_bus__should_conform() {
-        let server = RedisServer::start();
-        super::super::conformance::run(|| RedisBus::connect(&server.url(), "one").unwrap()).await;
-    }
-
-    async fn until_received(bus: &RedisBus, id: NodeId, inbox: &mut Subscription, text: &[u8]) {
-        // What was sent while Redis was away may be lost; what is sent later may not.
-        timeout(Duration::from_secs(20), async {
-            loop {
-                bus.publish(BusAddress::Inbox(id), text.to_vec()).unwrap();
-                match timeout(Duration::from_millis(200), inbox.next()).await {
-                    Ok(Some(message)) if message == text => return,
-                    _ => {}
-                }
-            }
-        })
-        .await
-        .unwrap();
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn redis_bus__should_survive_a_restart_that_loses_everything() {
-        let mut server = RedisServer::start();
-        let bus = RedisBus::connect(&server.url(), "one").unwrap();
-        let id = NodeId([7; 32]);
-        let mut inbox = bus.subscribe(id, true).await.unwrap();
-        until_received(&bus, id, &mut inbox, b"before").await;
-        server.restart();
-        until_received(&bus, id, &mut inbox, b"after").await;
-        assert!(bus.reachable());
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn redis_bus__should_wait_for_a_server_that_comes_later() {
-        let mut server = RedisServer::start();
-        server.stop();
-        let bus = RedisBus::connect(&server.url(), "one").unwrap();
-        let id = NodeId([7; 32]);
-        let mut inbox = bus.subscribe(id, false).await.unwrap();
-        assert!(!bus.reachable());
-        server.restart();
-        until_received(&bus, id, &mut inbox, b"hello").await;
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn redis_bus__should_trim_behind_the_reader_and_expire_every_key() {
-        let server = RedisServer::start();
-        let bus = RedisBus::connect(&server.url(), "one").unwrap();
-        let id = NodeId([7; 32]);
-        let mut inbox = bus.subscribe(id, true).await.unwrap();
-        for number in 0..100_u8 {
-            bus.publish(BusAddress::Inbox(id), vec![number]).unwrap();
-        }
-        bus.publish(BusAddress::Announcements, vec![200]).unwrap();
-        for _ in 0..101 {
-            inbox.next().await.unwrap();
-        }
-        let mut connection = bus.servers.open(WRITE_TIMEOUT).await.unwrap();
-        let key = key(&bus.prefix, BusAddress::Inbox(id));
-        timeout(Duration::from_secs(10), async {
-            loop {
-                let length: usize = redis::cmd("XLEN")
-                    .arg(&key)
-                    .query_async(&mut connection)
-                    .await
-                    .unwrap();
-                if length == 0 {
-                    return;
-                }
-                sleep(Duration::from_millis(20)).await;
-            }
-        })
-        .await
-        .unwrap();
-        let keys: Vec<String> = redis::cmd("KEYS")
-            .arg("*")
-            .query_async(&mut connection)
-            .await
-            .unwrap();
-        assert_eq!(keys.len(), 2);
-        for key in keys {
-            let left: i64 = redis::cmd("TTL")
-                .arg(&key)
-                .query_async(&mut connection)
-                .await
-                .unwrap();
-            assert!((1..=3600).contains(&left), "{key}: {left}");
-        }
-    }
-
-    /// Whoever may write to a stream can write the last id that there is.
-    async fn end(bus: &RedisBus, address: BusAddress) {
-        let mut connection = bus.servers.open(WRITE_TIMEOUT).await.unwrap();
-        let last = format!("{}-{}", u64::MAX, u64::MAX);
-        redis::cmd("XADD")
-            .arg(key(&bus.prefix, address))
-            .arg(last)
-            .arg("m")
-            .arg("x")
-            .exec_async(&mut connection)
-            .await
-            .unwrap();
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn redis_bus__should_begin_streams_anew_that_have_no_id_left() {
-        let server = RedisServer::start();
-        let bus = RedisBus::connect(&server.url(), "one").unwrap();
-        let id = NodeId([7; 32]);
-        let mut inbox = bus.subscribe(id, true).await.unwrap();
-        until_received(&bus, id, &mut inbox, b"before").await;
-        end(&bus, BusAddress::Inbox(id)).await;
-        until_received(&bus, id, &mut inbox, b"after").await;
-        end(&bus, BusAddress::Announcements).await;
-        timeout(Duration::from_secs(60), async {
-            loop {
-                bus.publish(BusAddress::Announcements, b"here".to_vec())
-                    .unwrap();
-                match timeout(Duration::from_millis(200), inbox.next()).await {
-                    Ok(Some(message)) if message == b"here" => return,
-                    _ => {}
-                }
-            }
-        })
-        .await
-        .unwrap();
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn redis_bus__should_deliver_to_others_what_one_stream_takes_nothing_of() {
-        let server = RedisServer::start();
-        let bus = RedisBus::connect(&server.url(), "one").unwrap();
-        // Nobody reads it, and so nobody mends it.
-        let ended = NodeId([8; 32]);
-        end(&bus, BusAddress::Inbox(ended)).await;
-        let id = NodeId([7; 32]);
-        let mut inbox = bus.subscribe(id, false).await.unwrap();
-        for number in 0..100_u8 {
-            bus.publish(BusAddress::Inbox(ended), vec![number]).unwrap();
-            bus.publish(BusAddress::Inbox(id), vec![number]).unwrap();
-        }
-        let mut seen = std::collections::BTreeSet::new();
-        timeout(STALE / 2, async {
-            while seen.len() < 100 {
-                // What was taken beside an error comes again.
-                seen.extend(inbox.next().await.unwrap());
-            }
-        })
-        .await
-        .unwrap();
-        assert!(bus.reachable());
-        // Its owner comes.
-        let mut inbox = bus.subscribe(ended, false).await.unwrap();
-        until_received(&bus, ended, &mut inbox, b"after").await;
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn redis_bus__should_keep_namespaces_apart() {
-        let server = RedisServer::start();
-        let one = RedisBus::connect(&server.url(), "one").unwrap();
-        let two = RedisBus::connect(&server.url(), "two").unwrap();
-        let id = NodeId([7; 32]);
-        let mut inbox = two.subscribe(id, true).await.unwrap();
-        one.publish(BusAddress::Inbox(id), b"from one".to_vec())
-            .unwrap();
-        until_received(&two, id, &mut inbox, b"from two").await;
-        assert!(
-            timeout(Duration::from_millis(300), inbox.next())
-                .await
-                .is_err()
-        );
-    }
-}
+mod tests;

@@ -221,7 +221,19 @@ impl Node {
     /// # Errors
     /// When it cannot start (folder, keyring or claims unusable, or the bus refuses), when its claims
     /// can no longer be written, and when its machine was resumed. A bad message or order never ends it.
-    pub async fn run(config: NodeConfig, mut shutdown: watch::Receiver<bool>) -> Result<(), Fault> {
+    pub async fn run(config: NodeConfig, shutdown: watch::Receiver<bool>) -> Result<(), Fault> {
+        Self::run_and_tell(config, shutdown, || {}).await
+    }
+
+    /// As [`Node::run`]; calls `up` once the node has opened its files and takes orders.
+    ///
+    /// # Errors
+    /// As [`Node::run`].
+    pub async fn run_and_tell(
+        config: NodeConfig,
+        mut shutdown: watch::Receiver<bool>,
+        up: impl FnOnce() + Send,
+    ) -> Result<(), Fault> {
         let bus = Arc::clone(&config.bus);
         let heartbeat = config.heartbeat;
         let node = Arc::new(Self::open(config).await?);
@@ -238,6 +250,7 @@ impl Node {
         let mut expire_sessions = interval(EXPIRE_INTERVAL);
         expire_sessions.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tracing::info!(node = %node.name, keys = node.keys.count(), "signer node is up");
+        up();
         node.preprocessor.replenish(true);
         loop {
             if *shutdown.borrow() {

@@ -13,26 +13,39 @@ mod ports;
 pub struct RedisServer {
     folder: tempfile::TempDir,
     port: u16,
+    tls: bool,
     child: Option<Child>,
 }
 
 impl RedisServer {
     /// Starts one and waits until it takes connections. Panics when redis-server is not installed.
     pub fn start() -> Self {
+        Self::launch(false)
+    }
+
+    /// As [`RedisServer::start`]; over TLS, with the certificate tests/tls/a.pem and for tests/tls/client.pem alone.
+    #[allow(dead_code)]
+    pub fn start_tls() -> Self {
+        Self::launch(true)
+    }
+
+    fn launch(tls: bool) -> Self {
         let port = ports::free_port();
         let folder = tempfile::tempdir().unwrap();
         let mut server = Self {
             folder,
             port,
+            tls,
             child: None,
         };
         server.restart();
         server
     }
 
-    /// `redis://127.0.0.1:port`.
+    /// `redis://127.0.0.1:port`, or `rediss://` over TLS.
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        let scheme = if self.tls { "rediss" } else { "redis" };
+        format!("{scheme}://127.0.0.1:{}", self.port)
     }
 
     /// Kills it.
@@ -47,8 +60,23 @@ impl RedisServer {
     #[allow(clippy::disallowed_methods)]
     pub fn restart(&mut self) {
         self.stop();
-        let child = Command::new("redis-server")
-            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
+        let port = self.port.to_string();
+        let mut command = Command::new("redis-server");
+        if self.tls {
+            let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/tls");
+            command.args(["--port", "0", "--tls-port", &port]);
+            for (setting, file) in [
+                ("--tls-cert-file", "a.pem"),
+                ("--tls-key-file", "a.key"),
+                ("--tls-ca-cert-file", "client.pem"),
+            ] {
+                command.arg(setting).arg(format!("{fixtures}/{file}"));
+            }
+        } else {
+            command.args(["--port", &port]);
+        }
+        let child = command
+            .args(["--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no", "--dir"])
             .arg(self.folder.path())
             .stdout(Stdio::null())

@@ -12,11 +12,12 @@ use reqwest::Url;
 use secrecy::ExposeSecret as _;
 use tokio::{net::TcpStream, time::Instant};
 
-use super::{super::config::Role, Check, within};
+use super::{super::config::Role, Check, PATIENCE, within};
 use crate::{
     adapters::{OsEntropy, SystemClock},
     chain_nodes,
-    config::Config,
+    config::{BusSettings, Config},
+    redis_access::RedisAccess,
     wiring,
 };
 
@@ -30,17 +31,14 @@ const LEAST_BULK: u64 = 5 << 20;
 const BUS: &str = "bus";
 
 /// The bus, its settings, and its clock.
-pub(super) async fn bus(url: &str) -> Vec<Check> {
-    if url.starts_with("redis-sentinel") {
-        return vec![Check::warn(
-            BUS,
-            "behind Redis Sentinel, which this command does not ask",
-            "look at it with redis-cli",
-        )];
-    }
+pub(super) async fn bus(settings: &BusSettings) -> Vec<Check> {
+    let servers = RedisAccess::load(settings).and_then(|access| access.servers());
+    let servers = match servers {
+        Ok(servers) => servers,
+        Err(error) => return vec![Check::fail(BUS, format!("{error:#}"), "mend the setting")],
+    };
     let connected = within(async {
-        let client = redis::Client::open(url).map_err(|_| "bus.redis_url is no URL of Redis")?;
-        let connection = client.get_multiplexed_async_connection().await;
+        let connection = servers.open(PATIENCE).await;
         connection.map_err(|error| error.to_string())
     });
     let mut connection = match connected.await {
@@ -48,8 +46,8 @@ pub(super) async fn bus(url: &str) -> Vec<Check> {
         Err(error) => {
             return vec![Check::fail(
                 BUS,
-                format!("cannot be reached: {error}"),
-                "start Redis, or mend bus.redis_url or the network",
+                format!("{} cannot be reached: {error}", servers.place()),
+                "start Redis, or mend bus.redis_url (or what bus.redis_url_file holds), its certificates or the network",
             )];
         }
     };

@@ -327,25 +327,49 @@ impl DevProcess {
 pub struct Redis {
     process: Process,
     port: u16,
+    tls: bool,
     folder: PathBuf,
 }
 
 impl Redis {
     pub async fn start(folder: &Path) -> Self {
+        Self::start_with(folder, false).await
+    }
+
+    /// Over TLS, with the certificate tests/tls/a.pem and for tests/tls/client.pem alone.
+    pub async fn start_tls(folder: &Path) -> Self {
+        Self::start_with(folder, true).await
+    }
+
+    async fn start_with(folder: &Path, tls: bool) -> Self {
         let port = free_port();
-        let process = Self::launch(folder, port).await;
+        let process = Self::launch(folder, port, tls).await;
         Self {
             process,
             port,
+            tls,
             folder: folder.to_owned(),
         }
     }
 
-    async fn launch(folder: &Path, port: u16) -> Process {
+    async fn launch(folder: &Path, port: u16, tls: bool) -> Process {
+        let mut command = Command::new("redis-server");
+        let number = port.to_string();
+        if tls {
+            command.args(["--port", "0", "--tls-port", &number]);
+            for (setting, file) in [
+                ("--tls-cert-file", "a.pem"),
+                ("--tls-key-file", "a.key"),
+                ("--tls-ca-cert-file", "client.pem"),
+            ] {
+                command.arg(setting).arg(tls_fixture(file));
+            }
+        } else {
+            command.args(["--port", &number]);
+        }
         let mut process = Process::start(
-            Command::new("redis-server")
-                .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
-                .args(["--save", "", "--appendonly", "no"])
+            command
+                .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
                 .arg("--dir")
                 .arg(folder),
             &folder.join("redis.log"),
@@ -365,12 +389,31 @@ impl Redis {
 
     pub async fn restart(&mut self) {
         self.stop();
-        self.process = Self::launch(&self.folder, self.port).await;
+        self.process = Self::launch(&self.folder, self.port, self.tls).await;
     }
 
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        let scheme = if self.tls { "rediss" } else { "redis" };
+        format!("{scheme}://127.0.0.1:{}", self.port)
     }
+
+    /// What `redis-cli` prints.
+    pub fn cli(&self, words: &[&str]) -> String {
+        let mut command = Command::new("redis-cli");
+        command.args(["-h", "127.0.0.1", "-p", &self.port.to_string()]);
+        if self.tls {
+            command.args(["--tls", "--cacert", &tls_fixture("a.pem")]);
+            command.args(["--cert", &tls_fixture("client.pem")]);
+            command.args(["--key", &tls_fixture("client.key")]);
+        }
+        let (done, out, err) = outcome_of(command.args(words));
+        assert!(done, "{words:?}: {err}");
+        out
+    }
+}
+
+fn tls_fixture(name: &str) -> String {
+    format!("{}/tests/tls/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
 /// A real EVM node.

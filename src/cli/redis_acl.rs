@@ -1,0 +1,296 @@
+//! `covault redis-acl`: the users of the bus.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, bail};
+use covault_actors::operations::ListNodes;
+use covault_core::{order::NodeId, schema::admin};
+use secrecy::{ExposeSecret as _, SecretString};
+use sha2::{Digest as _, Sha256};
+
+use super::{client::ConnectionArgs, print_line, public_key};
+use crate::{
+    adapters::OsEntropy, api::auth::new_token, config::Config, files, identities,
+    redis_access::commands_namespace, wiring::explain,
+};
+
+/// Print the users of Redis (aclfile): one for each process of the cluster, which reads its own inbox alone.
+///
+/// A process may write to any inbox and announce itself, read its own inbox and the announcements, and trim its own.
+/// Whoever may write can also disturb the bus, drop what is in any inbox, and fill Redis; it reads nothing of others.
+/// Orchestrators may also forward commands to each other. "operator" is the user for people.
+///
+/// With --config (or --url and --token-file) there is a user for each admitted node, by its name, and with --config
+/// one for this orchestrator. Without, only for those named here: so the first users are made, before there is a bus.
+///
+/// FOLDER/NAME.password holds a user's password, and is made (mode 0600) where it is missing: bring it to that
+/// process's machine, for bus.redis_url_file (redis://NAME:PASSWORD@HOST:6379), and delete it here. What is printed has
+/// only its SHA-256.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The folder of the passwords.
+    #[arg(long, value_name = "FOLDER")]
+    passwords: PathBuf,
+    /// A signer node: the name of its user, and its public key (an OpenSSH line or a .pub file). Can be repeated.
+    #[arg(long, value_name = "NAME=KEY")]
+    signer: Vec<String>,
+    /// An orchestrator, likewise.
+    #[arg(long, value_name = "NAME=KEY")]
+    orchestrator: Vec<String>,
+    /// bus.namespace of the cluster [default: that of --config, else covault]
+    #[arg(long, value_name = "NAME")]
+    namespace: Option<String>,
+    #[command(flatten)]
+    connection: ConnectionArgs,
+}
+
+/// A user of Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Process {
+    Signer(NodeId),
+    Orchestrator(NodeId),
+    /// The user for people.
+    Person,
+}
+
+const OPERATOR: &str = "operator";
+const DEFAULT_NAMESPACE: &str = "covault";
+
+/// Runs the command.
+///
+/// # Errors
+/// When a name or key cannot be used, or the orchestrator does not answer.
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let mut users = Users::default();
+    for (entries, of) in [
+        (
+            &args.orchestrator,
+            Process::Orchestrator as fn(NodeId) -> Process,
+        ),
+        (&args.signer, Process::Signer),
+    ] {
+        for entry in entries {
+            let (name, id) = named_key(entry)?;
+            users.add(name, of(id))?;
+        }
+    }
+    let mut namespace = args.namespace;
+    if let Some(file) = args.connection.config_file() {
+        let (config, _) = Config::load(Some(file))?;
+        users.add_own(&config)?;
+        namespace.get_or_insert(config.bus.namespace);
+    }
+    if args.connection.is_named() {
+        let client = args.connection.client()?;
+        let nodes = client
+            .call::<ListNodes>(&admin::ListNodesRequest {})
+            .await?;
+        for node in nodes.nodes {
+            let id = NodeId::parse_openssh_line(&node.public_key).map_err(explain)?;
+            users.add_unless_named(&node.name, Process::Signer(id))?;
+        }
+    }
+    if users.0.is_empty() {
+        bail!(
+            "name the processes (--orchestrator, --signer), or an orchestrator that knows its nodes (--config)"
+        );
+    }
+    users.add(OPERATOR, Process::Person)?;
+    files::make_folder(&args.passwords)?;
+    let namespace = namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
+    let mut text = String::from("user default off resetkeys resetchannels -@all");
+    for (name, process) in &users.0 {
+        let password = password(&args.passwords, name)?;
+        text.push('\n');
+        text.push_str(&line(name, *process, &password, &namespace));
+    }
+    print_line(text);
+    Ok(())
+}
+
+/// By name.
+#[derive(Default)]
+struct Users(BTreeMap<String, Process>);
+
+impl Users {
+    fn add(&mut self, name: &str, process: Process) -> anyhow::Result<()> {
+        let is_letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if name.is_empty() || !name.chars().all(is_letter) || name == "default" {
+            bail!(
+                "{name:?} cannot be the name of a user of Redis: use small letters, digits and \"-\" \
+                 (--signer NAME=KEY gives a node another name)"
+            );
+        }
+        if name == OPERATOR && process != Process::Person {
+            bail!(
+                "{OPERATOR} is the user for people: name the process otherwise (--signer NAME=KEY)"
+            );
+        }
+        if self
+            .0
+            .insert(name.to_owned(), process)
+            .is_some_and(|other| other != process)
+        {
+            bail!("two processes are named {name}: give one another name (--signer NAME=KEY)");
+        }
+        Ok(())
+    }
+
+    /// Adds a process that has not got a name on the command line.
+    fn add_unless_named(&mut self, name: &str, process: Process) -> anyhow::Result<()> {
+        if self.0.values().any(|known| *known == process) {
+            return Ok(());
+        }
+        self.add(name, process)
+    }
+
+    /// Adds the orchestrator of a configuration.
+    fn add_own(&mut self, config: &Config) -> anyhow::Result<()> {
+        let path = identities::public_key_path(&config.serve.identity_file());
+        let line = std::fs::read_to_string(&path).with_context(|| {
+            format!("cannot read {}, which covault serve makes", path.display())
+        })?;
+        let id = NodeId::parse_openssh_line(&line).map_err(explain)?;
+        let name = match config.cluster.name.as_str() {
+            "" => "orchestrator",
+            name => name,
+        };
+        self.add_unless_named(name, Process::Orchestrator(id))
+    }
+}
+
+fn named_key(entry: &str) -> anyhow::Result<(&str, NodeId)> {
+    let (name, key) = entry
+        .split_once('=')
+        .with_context(|| format!("{entry}: NAME=KEY is expected"))?;
+    let id = NodeId::parse_openssh_line(&public_key(key)?).map_err(explain);
+    Ok((name, id.with_context(|| entry.to_owned())?))
+}
+
+/// A user's password, which is made where it is missing.
+fn password(folder: &Path, name: &str) -> anyhow::Result<SecretString> {
+    let path = folder.join(format!("{name}.password"));
+    files::secret_or_new(&path, || new_token(&OsEntropy))
+}
+
+/// The line of `users.acl`. Commands that read and commands that trim are in selectors of their own, so that leave to write
+/// to all inboxes is none to read them (docs/decisions/0080-what-deploy-holds.md).
+fn line(name: &str, process: Process, password: &SecretString, namespace: &str) -> String {
+    let hash = hex::encode(Sha256::digest(password.expose_secret()));
+    let mut line = format!("user {name} on #{hash} resetkeys resetchannels -@all");
+    let (id, is_orchestrator) = match process {
+        Process::Person => {
+            // Who was refused, who is slow. It reads no message and changes nothing but the users, anew from the file.
+            line.push_str(
+                " +ping +hello +info +acl|log +acl|load +acl|whoami +slowlog|get +client|list",
+            );
+            return line;
+        }
+        Process::Signer(id) => (hex::encode(id.0), false),
+        Process::Orchestrator(id) => (hex::encode(id.0), true),
+    };
+    let bus = format!("covault:{{{namespace}}}");
+    let commands = format!("covault:{{{}}}", commands_namespace(namespace));
+    // Writing to a String cannot fail.
+    let _ = write!(
+        line,
+        " +ping +hello +time +role +multi +exec (+xadd +expire %W~{bus}:inbox:* %W~{bus}:announcements) \
+         (+xread +xrevrange %R~{bus}:inbox:{id} %R~{bus}:announcements) (+xtrim %W~{bus}:inbox:{id})"
+    );
+    if is_orchestrator {
+        // An inbox there is named anew with every start of its process.
+        let _ = write!(
+            line,
+            " (+xadd +expire +xread +xrevrange +xtrim ~{commands}:*)"
+        );
+    }
+    line
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    const ID: NodeId = NodeId([7; 32]);
+
+    #[test]
+    fn line__should_let_a_process_read_its_own_inbox_alone() {
+        let password = SecretString::from("hunter2");
+        let signer = line("signer-1", Process::Signer(ID), &password, "staging");
+        let own = format!("covault:{{staging}}:inbox:{}", "07".repeat(32));
+        assert_eq!(
+            signer,
+            format!(
+                "user signer-1 on #f52fbd32b2b3b86ff88ef6c490628285f482af15ddcb29541f94bcf526a3f6c7 resetkeys \
+                 resetchannels -@all +ping +hello +time +role +multi +exec (+xadd +expire \
+                 %W~covault:{{staging}}:inbox:* %W~covault:{{staging}}:announcements) (+xread +xrevrange %R~{own} \
+                 %R~covault:{{staging}}:announcements) (+xtrim %W~{own})"
+            )
+        );
+        let orchestrator = line("o", Process::Orchestrator(ID), &password, "staging");
+        assert!(
+            orchestrator.ends_with(
+                " (+xadd +expire +xread +xrevrange +xtrim ~covault:{staging-commands}:*)"
+            ),
+            "{orchestrator}"
+        );
+        let person = line(OPERATOR, Process::Person, &password, "staging");
+        assert!(!person.contains('~'), "{person}");
+    }
+
+    #[test]
+    fn users__should_have_names_of_their_own_that_redis_takes() {
+        let mut users = Users::default();
+        let other = Process::Signer(NodeId([8; 32]));
+        users.add("vienna", Process::Signer(ID)).unwrap();
+        users.add_unless_named("wien", Process::Signer(ID)).unwrap();
+        users.add_unless_named("graz", other).unwrap();
+        assert_eq!(users.0.keys().collect::<Vec<_>>(), ["graz", "vienna"]);
+        // A node chooses its name: it may be anything.
+        for name in [
+            "",
+            "vienna",
+            "a b",
+            "a\nuser x on",
+            "Vienna",
+            "default",
+            "operator",
+            "é",
+        ] {
+            let third = Process::Signer(NodeId([9; 32]));
+            assert!(users.add_unless_named(name, third).is_err(), "{name:?}");
+        }
+        assert!(users.add("graz", Process::Orchestrator(ID)).is_err());
+    }
+
+    #[test]
+    fn named_key__should_be_refused_where_it_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.pub");
+        std::fs::write(&file, "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA").unwrap();
+        let short = format!("a={}", file.display());
+        for entry in ["a", "a=/none.pub", short.as_str(), "a=ssh-rsa AAAA"] {
+            assert!(named_key(entry).is_err(), "{entry}");
+        }
+        let line = ID.openssh_line("");
+        let good = format!("a={line}");
+        assert_eq!(named_key(&good).unwrap(), ("a", ID));
+    }
+
+    #[test]
+    fn password__should_be_made_once_for_its_owner_alone() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let first = password(folder.path(), "a").unwrap();
+        assert_eq!(first.expose_secret().len(), 64);
+        let again = password(folder.path(), "a").unwrap();
+        assert_eq!(first.expose_secret(), again.expose_secret());
+        let mode = std::fs::metadata(folder.path().join("a.password")).unwrap();
+        assert_eq!(mode.permissions().mode() & 0o777, 0o600);
+    }
+}
