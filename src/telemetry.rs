@@ -8,6 +8,12 @@ use tracing_subscriber::{
 
 use crate::config::{LogFormat, LogSettings};
 
+/// On a terminal, unless its user wants none (no-color.org).
+fn shows_colors() -> bool {
+    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    std::io::stderr().is_terminal() && !unwanted
+}
+
 /// Starts logging.
 ///
 /// # Errors
@@ -23,7 +29,7 @@ pub fn init(log: &LogSettings) -> anyhow::Result<()> {
             .with(
                 fmt::layer()
                     .with_writer(std::io::stderr)
-                    .with_ansi(std::io::stderr().is_terminal()),
+                    .with_ansi(shows_colors()),
             )
             .try_init(),
         LogFormat::Json => registry

@@ -11,7 +11,13 @@ use covault_actors::operations::{self, Operation};
 use covault_core::schema::json;
 use secrecy::{ExposeSecret as _, SecretString};
 
-use crate::{api::headers::CODE, config::Config, files, tls::pinned_client, wiring::explain};
+use crate::{
+    api::headers::CODE,
+    config::{Config, ServeSettings},
+    files,
+    tls::pinned_client,
+    wiring::explain,
+};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -27,6 +33,35 @@ pub struct ConnectionArgs {
     /// The file that holds the admin token.
     #[arg(long, value_name = "FILE", requires = "url")]
     token_file: Option<PathBuf>,
+}
+
+/// Where the platform API is: the orchestrator's configuration file, or its URL and a token.
+#[derive(Debug, clap::Args)]
+pub struct PlatformConnectionArgs {
+    /// The orchestrator's configuration file, on the machine that it runs on; its first platform token is used.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "token_file"])]
+    config: Option<PathBuf>,
+    /// The service's URL, e.g. http://127.0.0.1:8080
+    #[arg(long, value_name = "URL", requires = "token_file")]
+    url: Option<String>,
+    /// The file that holds a token of the platform API (covault token create).
+    #[arg(long, value_name = "FILE", requires = "url")]
+    token_file: Option<PathBuf>,
+}
+
+impl PlatformConnectionArgs {
+    /// A client for it.
+    ///
+    /// # Errors
+    /// When configuration or token cannot be read.
+    pub fn client(self) -> anyhow::Result<AdminClient> {
+        let connection = ConnectionArgs {
+            config: self.config,
+            url: self.url,
+            token_file: self.token_file,
+        };
+        connection.connect(ServeSettings::platform_token_file)
+    }
 }
 
 /// The API of one orchestrator.
@@ -83,11 +118,25 @@ impl ConnectionArgs {
         Ok(Config::load(self.config.as_deref())?.0)
     }
 
+    /// Whether anything is named.
+    pub fn is_named(&self) -> bool {
+        self.config.is_some() || self.url.is_some()
+    }
+
+    /// The configuration file, where that is what is named.
+    pub fn config_file(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
     /// A client for it.
     ///
     /// # Errors
     /// When configuration or token cannot be read.
     pub fn client(self) -> anyhow::Result<AdminClient> {
+        self.connect(ServeSettings::admin_token_file)
+    }
+
+    fn connect(self, token: fn(&ServeSettings) -> PathBuf) -> anyhow::Result<AdminClient> {
         // A redirect would take the token with it.
         let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
         let (base, token_file, builder) = match (self.url, self.token_file) {
@@ -106,7 +155,7 @@ impl ConnectionArgs {
                 } else {
                     builder
                 };
-                (base, config.serve.admin_token_file(), builder)
+                (base, token(&config.serve), builder)
             }
         };
         Ok(AdminClient {
@@ -118,16 +167,6 @@ impl ConnectionArgs {
 }
 
 fn local_url(listen: &str, tls: bool) -> anyhow::Result<String> {
-    /// Whether anything is named.
-    pub fn is_named(&self) -> bool {
-        self.config.is_some() || self.url.is_some()
-    }
-
-    /// The configuration file, where that is what is named.
-    pub fn config_file(&self) -> Option<&Path> {
-        self.config.as_deref()
-    }
-
     let address: SocketAddr = listen.parse().with_context(|| {
         format!("serve.listen is {listen}; name the orchestrator with --url and --token-file")
     })?;

@@ -1,7 +1,7 @@
 //! `covault doctor`: what of a machine, its files and its neighbours would keep a process from working well.
 
 mod files;
-mod neighbours;
+pub(super) mod neighbours;
 
 use std::{path::PathBuf, time::Duration};
 

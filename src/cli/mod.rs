@@ -4,6 +4,7 @@ mod address;
 mod approve;
 mod audit;
 mod backup;
+mod chain;
 mod client;
 mod client_signer;
 mod completions;
@@ -17,8 +18,8 @@ mod openapi;
 mod policy;
 mod progress;
 mod recover;
-mod request;
 mod redis_acl;
+mod request;
 mod serve;
 mod signer;
 mod status;
@@ -26,6 +27,7 @@ mod sweep;
 mod token;
 mod user;
 mod vault;
+mod wallet;
 mod webhook;
 
 use anyhow::Context as _;
@@ -63,9 +65,15 @@ enum Command {
     /// Users of the console: create, link, list, revoke (calls a running orchestrator).
     #[command(subcommand)]
     User(user::Command),
-    /// Signing requests: list those that make no progress (calls a running orchestrator).
+    /// Signing requests: list, show, watch; those that make no progress (calls a running orchestrator).
     #[command(subcommand)]
     Request(request::Command),
+    /// Wallets: create, list (calls a running orchestrator).
+    #[command(subcommand)]
+    Wallet(wallet::Command),
+    /// Chains: which have nodes, and how these answer.
+    #[command(subcommand)]
+    Chain(chain::Command),
     Approve(approve::ApproveArgs),
     Reject(approve::RejectArgs),
     Pending(approve::PendingArgs),
@@ -90,6 +98,7 @@ enum Command {
     Recover(recover::Args),
     Status(status::Args),
     Doctor(doctor::Args),
+    RedisAcl(redis_acl::Args),
     Health(health::Args),
     /// Configuration files: check one, print the settings in force.
     #[command(subcommand)]
@@ -98,7 +107,6 @@ enum Command {
     #[command(subcommand)]
     Policy(policy::Command),
     /// Print the OpenAPI document of the API. A running service serves it at /openapi.json, and a page to read and
-    RedisAcl(redis_acl::Args),
     /// try it at /docs.
     Openapi(openapi::Args),
     Completions(completions::CompletionsArgs),
@@ -126,6 +134,8 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Token(command) => Box::pin(token::run(command)),
         Command::User(command) => Box::pin(user::run(command)),
         Command::Request(command) => Box::pin(request::run(command)),
+        Command::Wallet(command) => Box::pin(wallet::run(command)),
+        Command::Chain(command) => Box::pin(chain::run(command)),
         Command::Approve(args) => Box::pin(approve::approve(args)),
         Command::Reject(args) => Box::pin(approve::reject(args)),
         Command::Pending(args) => Box::pin(approve::pending(args)),
@@ -139,6 +149,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Policy(command) => Box::pin(policy::run(command)),
         Command::Openapi(args) => return openapi::run(&args),
         Command::Status(args) => Box::pin(status::run(args)),
+        Command::RedisAcl(args) => Box::pin(redis_acl::run(args)),
         Command::Doctor(args) => Box::pin(doctor::run(args)),
         Command::Health(args) => Box::pin(health::run(args)),
         Command::Config(command) => return config::run(command),
@@ -149,7 +160,6 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-        Command::RedisAcl(args) => Box::pin(redis_acl::run(args)),
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -219,6 +229,24 @@ fn answer_json<T: prost::Message + prost::Name>(message: &T) -> anyhow::Result<(
     let json: serde_json::Value = serde_json::from_str(&text)?;
     print_line(format_args!("{json:#}"));
     Ok(())
+}
+
+/// A text of the service's as part of a line.
+fn one_line(text: &str) -> String {
+    approve::visible(text).replace('\n', " ")
+}
+
+/// A table for people: the header, then a line for each row.
+fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let mut table = comfy_table::Table::new();
+    table
+        .load_style(comfy_table::presets::NOTHING)
+        .set_header(header);
+    for row in rows {
+        table.add_row(row);
+    }
+    let lines = table.lines().map(|line| line.trim_end().to_owned());
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Prints a command's answer.

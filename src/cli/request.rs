@@ -1,14 +1,89 @@
 //! `covault request`: signing requests, as operators look after them.
 
-use comfy_table::{Table, presets::NOTHING};
-use covault_actors::operations::ListStuckRequests;
-use covault_core::schema::admin::{self, ListStuckRequestsResponse};
+use std::time::Duration;
 
-use super::{ago, answer_json, client::ConnectionArgs, print_line};
+use anyhow::Context as _;
+use covault_actors::operations::{GetSigningRequestList, ListStuckRequests};
+use covault_core::{
+    moment,
+    schema::{
+        admin::{self, ListStuckRequestsResponse},
+        json,
+        wire::{
+            self, SigningRequest, get_signing_request_list_request::SortOrder,
+            signing_request::Status, transaction_state,
+        },
+    },
+};
+use serde_json::Value;
+
+use super::{
+    Finding, ago, answer_json,
+    approve::{details, visible},
+    client::{ConnectionArgs, PlatformConnectionArgs},
+    one_line, print_line, table,
+};
+use crate::wiring::explain;
+
+/// How often a request that is watched is asked for.
+const WATCH: Duration = Duration::from_secs(1);
+/// Fields with messages of their own that are not the payload.
+const OTHER_MESSAGES: [&str; 5] = [
+    "evmInputDataDecode",
+    "signatures",
+    "source",
+    "transactionState",
+    "approvalSubject",
+];
 
 /// Signing requests.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
+    /// List a vault's requests, the newest first.
+    List {
+        /// The vault (covault vault list).
+        #[arg(long, value_name = "UUID")]
+        vault: String,
+        /// The page, from 1.
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        page: i64,
+        /// Requests per page, 1 to 100.
+        #[arg(long, value_name = "N", default_value_t = 20)]
+        limit: i64,
+        /// The oldest first.
+        #[arg(long)]
+        oldest: bool,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        service: PlatformConnectionArgs,
+    },
+    /// Show a request: its status, what it waits for, and its transaction.
+    Show {
+        /// The request.
+        #[arg(value_name = "UUID")]
+        uuid: String,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        service: PlatformConnectionArgs,
+    },
+    /// Show a request whenever it changes, until it has succeeded or failed. A transaction may then still fail on its
+    /// chain.
+    ///
+    /// Exit code 0: it succeeded; 1: it failed.
+    Watch {
+        /// The request.
+        #[arg(value_name = "UUID")]
+        uuid: String,
+        /// Print the request as JSON at its end, and nothing before.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        service: PlatformConnectionArgs,
+    },
     /// List what makes no progress: waiting requests and unmined transactions, the oldest first, with the reason.
     /// docs/stuck-transactions.md says what to do.
     Stuck {
@@ -21,47 +96,217 @@ pub enum Command {
 }
 
 pub async fn run(command: Command) -> anyhow::Result<()> {
-    let Command::Stuck { json, orchestrator } = command;
-    let request = admin::ListStuckRequestsRequest {};
-    let client = orchestrator.client()?;
-    let stuck = client.call::<ListStuckRequests>(&request).await?;
-    if json {
-        return answer_json(&stuck);
+    match command {
+        Command::List {
+            vault,
+            page,
+            limit,
+            oldest,
+            json,
+            service,
+        } => {
+            let order = if oldest {
+                SortOrder::Asc
+            } else {
+                SortOrder::Desc
+            };
+            let request = wire::GetSigningRequestListRequest {
+                vault_uuid: vault,
+                page: Some(page),
+                limit: Some(limit),
+                sort_order: order.into(),
+            };
+            let client = service.client()?;
+            let list = client.call::<GetSigningRequestList>(&request).await?;
+            if json {
+                return answer_json(&list);
+            }
+            if list.signing_requests.is_empty() {
+                eprintln!("no requests on page {page}");
+                return Ok(());
+            }
+            print_line(requests(&list.signing_requests));
+            Ok(())
+        }
+        Command::Show {
+            uuid,
+            json,
+            service,
+        } => {
+            let request = details(&service.client()?, &uuid).await?;
+            if json {
+                return answer_json(&request);
+            }
+            lines(&request)?.into_iter().for_each(print_line);
+            Ok(())
+        }
+        Command::Watch {
+            uuid,
+            json,
+            service,
+        } => watch(&service.client()?, &uuid, json).await,
+        Command::Stuck { json, orchestrator } => {
+            let request = admin::ListStuckRequestsRequest {};
+            let client = orchestrator.client()?;
+            let stuck = client.call::<ListStuckRequests>(&request).await?;
+            if json {
+                return answer_json(&stuck);
+            }
+            if stuck.requests.is_empty() {
+                eprintln!("no request is stuck");
+                return Ok(());
+            }
+            print_line(stuck_requests(&stuck));
+            Ok(())
+        }
     }
-    if stuck.requests.is_empty() {
-        eprintln!("no request is stuck");
-        return Ok(());
-    }
-    print_line(table(&stuck));
-    Ok(())
 }
 
-fn table(response: &ListStuckRequestsResponse) -> String {
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header([
-        "AGE",
-        "REQUEST",
-        "NETWORK",
-        "ADDRESS",
-        "TRANSACTION",
-        "REASON",
-    ]);
-    for request in &response.requests {
+async fn watch(client: &super::client::AdminClient, uuid: &str, json: bool) -> anyhow::Result<()> {
+    let mut last = String::new();
+    loop {
+        let request = details(client, uuid).await?;
+        let ended = match request.status() {
+            Status::Succeeded => Some(Ok(())),
+            Status::Failed => {
+                let reason = visible(&request.failed_reason);
+                let failed = Finding::error(format!("the request failed: {reason}"));
+                Some(Err(failed.into()))
+            }
+            Status::Pending | Status::Unspecified => None,
+        };
+        let now = state(&request);
+        if !json && now != last {
+            print_line(format_args!("{}  {now}", visible(&request.uuid)));
+            last = now;
+        }
+        if let Some(ended) = ended {
+            if json {
+                answer_json(&request)?;
+            }
+            return ended;
+        }
+        tokio::time::sleep(WATCH).await;
+    }
+}
+
+/// Status, and what is waited for.
+fn state(request: &SigningRequest) -> String {
+    let missing = request.remaining_approval_count;
+    let chain = request.transaction_state.as_ref();
+    match request.status() {
+        Status::Pending if !request.approval_wanted.is_empty() => {
+            format!("pending: {}", one_line(&request.approval_wanted))
+        }
+        Status::Pending if missing > 0 => format!("pending: {missing} more to approve"),
+        Status::Pending | Status::Unspecified => "pending".to_owned(),
+        Status::Failed => "failed".to_owned(),
+        Status::Succeeded => match chain.map(|state| on_chain(state.status())) {
+            Some(state) => format!("succeeded: {state}"),
+            None => "succeeded".to_owned(),
+        },
+    }
+}
+
+fn on_chain(status: transaction_state::Status) -> &'static str {
+    use transaction_state::Status;
+    match status {
+        Status::Unspecified => "unknown",
+        Status::Pending => "in no block yet",
+        Status::Mined => "in a block",
+        Status::Final => "final",
+        Status::Replaced => "replaced by another transaction",
+        Status::Dropped => "expired",
+        Status::Partial => "in part on the chain",
+    }
+}
+
+/// Its payload as JSON, and the name of that.
+fn payload(request: &SigningRequest) -> anyhow::Result<(String, Value)> {
+    let shown: Value = serde_json::from_str(&json::encode(request).map_err(explain)?)?;
+    let fields = shown.as_object().into_iter().flatten();
+    let mut messages = fields
+        .filter(|(name, value)| value.is_object() && !OTHER_MESSAGES.contains(&name.as_str()));
+    let (name, payload) = messages.next().context("the request shows no payload")?;
+    Ok((name.clone(), payload.clone()))
+}
+
+/// The minute in which it was.
+fn time(ms: u64) -> String {
+    moment::utc(ms.saturating_sub(ms % 60_000))
+}
+
+fn requests(list: &[SigningRequest]) -> String {
+    let rows = list.iter().map(|request| {
+        [
+            time(request.creation_timestamp),
+            one_line(&request.uuid),
+            payload(request).map_or_else(|_| "-".to_owned(), |(kind, _)| kind),
+            state(request),
+            match request.tx_hash.as_str() {
+                "" => "-".to_owned(),
+                hash => one_line(hash),
+            },
+        ]
+    });
+    table(
+        ["CREATED", "REQUEST", "KIND", "STATUS", "TRANSACTION"],
+        rows,
+    )
+}
+
+/// A request for a person, a line for each thing there is to say.
+fn lines(request: &SigningRequest) -> anyhow::Result<Vec<String>> {
+    let (kind, payload) = payload(request)?;
+    let approvals = request.approvals.iter().map(|it| it.person.as_str());
+    let list = |words: Vec<&str>| words.join(", ");
+    let fields = [
+        ("request", request.uuid.clone()),
+        ("kind", kind),
+        ("status", state(request)),
+        ("reason", request.failed_reason.clone()),
+        ("created", time(request.creation_timestamp)),
+        ("vault", request.vault_uuid.clone().unwrap_or_default()),
+        ("transaction", request.tx_hash.clone()),
+        ("replaces", request.replaces_uuid.clone()),
+        ("replaced by", request.replaced_by_uuids.join(", ")),
+        ("approved by", list(approvals.collect())),
+        ("notes", request.notes.clone().unwrap_or_default()),
+    ];
+    let set = fields.into_iter().filter(|(_, value)| !value.is_empty());
+    let mut lines: Vec<String> = set
+        .map(|(name, value)| format!("{name:<12} {}", visible(&value)))
+        .collect();
+    lines.push(visible(&format!("{:<12} {payload}", "payload")));
+    Ok(lines)
+}
+
+fn stuck_requests(response: &ListStuckRequestsResponse) -> String {
+    let rows = response.requests.iter().map(|request| {
         let hash = match request.tx_hash.as_str() {
             "" => "not sent",
             hash => hash,
         };
-        table.add_row([
-            &ago(response.now_ms.saturating_sub(request.created_ms)),
-            &request.uuid,
-            &request.network,
-            &request.address,
-            hash,
-            &request.reason,
-        ]);
-    }
-    let lines = table.lines().map(|line| line.trim_end().to_owned());
-    lines.collect::<Vec<_>>().join("\n")
+        [
+            ago(response.now_ms.saturating_sub(request.created_ms)),
+            request.uuid.clone(),
+            request.network.clone(),
+            request.address.clone(),
+            hash.to_owned(),
+            request.reason.clone(),
+        ]
+    });
+    table(
+        [
+            "AGE",
+            "REQUEST",
+            "NETWORK",
+            "ADDRESS",
+            "TRANSACTION",
+            "REASON",
+        ],
+        rows,
+    )
 }
 
 #[cfg(test)]
@@ -70,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn table__should_say_what_is_stuck_and_why() {
+    fn stuck_requests__should_say_what_is_stuck_and_why() {
         let request = |tx_hash: &str, reason: &str| admin::StuckRequest {
             uuid: "0190".into(),
             network: "EVM".into(),
@@ -80,7 +325,7 @@ mod tests {
             reason: reason.into(),
             ..Default::default()
         };
-        let shown = table(&ListStuckRequestsResponse {
+        let shown = stuck_requests(&ListStuckRequestsResponse {
             requests: vec![
                 request("", "no chain node answered"),
                 request("0x12", "no node has it"),
@@ -95,6 +340,55 @@ mod tests {
         );
         assert!(
             lines[2].contains("0x12") && lines[2].ends_with("no node has it"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn requests__should_be_shown_with_kind_and_state_and_nothing_that_moves_a_terminal() {
+        let payment = SigningRequest {
+            uuid: "0190".into(),
+            status: Status::Succeeded.into(),
+            creation_timestamp: 1_700_000_000_000,
+            tx_hash: "0x12".into(),
+            r#type: Some(wire::signing_request::Type::EvmSendNative(
+                wire::EvmSendNative::default(),
+            )),
+            transaction_state: Some(wire::TransactionState {
+                status: transaction_state::Status::Mined.into(),
+                ..Default::default()
+            }),
+            notes: Some("for \u{1b}[2Jrent".into()),
+            ..Default::default()
+        };
+        let waiting = SigningRequest {
+            uuid: "0191".into(),
+            status: Status::Pending.into(),
+            remaining_approval_count: 2,
+            r#type: Some(wire::signing_request::Type::VaultCreation(
+                wire::VaultCreation::default(),
+            )),
+            ..Default::default()
+        };
+        let shown = requests(&[payment.clone(), waiting]);
+        let rows: Vec<_> = shown.lines().collect();
+        assert!(rows[0].trim_start().starts_with("CREATED"), "{shown}");
+        for words in [
+            "2023-11-14 22:13 UTC",
+            "evmSendNative",
+            "succeeded: in a block",
+            "0x12",
+        ] {
+            assert!(rows[1].contains(words), "{words}: {shown}");
+        }
+        for words in ["vaultCreation", "pending: 2 more to approve"] {
+            assert!(rows[2].contains(words), "{words}: {shown}");
+        }
+        let shown = lines(&payment).unwrap().join("\n");
+        assert!(shown.contains("kind         evmSendNative"), "{shown}");
+        assert!(shown.contains("notes        for "), "{shown}");
+        assert!(
+            !shown.contains('\u{1b}') && !shown.contains("reason"),
             "{shown}"
         );
     }

@@ -172,3 +172,88 @@ fn config_check__should_name_every_problem_and_touch_nothing() {
         "only the file"
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wallet_and_request__should_be_listed_shown_and_watched() {
+    let folder = tempfile::tempdir().unwrap();
+    let anvil = Anvil::start(folder.path(), 31337).await;
+    let chain = anvil.chain_argument();
+    // Where nothing listens: a payment waits.
+    let arguments = ["--chain", "31337=http://127.0.0.1:1"];
+    let dev = DevProcess::start(&folder.path().join("dev"), &arguments).await;
+    let token = folder.path().join("platform-token");
+    write_secret(&token, dev.info["platformToken"].as_str().unwrap());
+    let run = |words: &[&str]| {
+        let mut command = covault();
+        command.args(words).args(["--url", &dev.api.base]);
+        said(command.arg("--token-file").arg(&token).output())
+    };
+    let vault = dev.vault.as_str();
+    let words = ["wallet", "create", "--vault", vault, "--network"];
+    let (code, wallet, err) = run(&[&words[..], &["evm", "--name", "till"]].concat());
+    let wallet = wallet.trim();
+    assert!(code == 0 && wallet.starts_with("0x"), "{wallet}{err}");
+    assert_eq!(run(&[&words[..], &["ethereum"]].concat()).0, 2);
+    let (_, list, _) = run(&["wallet", "list", "--vault", vault]);
+    let lines: Vec<_> = list.lines().collect();
+    assert!(lines[0].contains("ADDRESS"), "{list}");
+    let till = lines.iter().find(|line| line.contains(wallet)).unwrap();
+    assert!(till.contains("active") && till.contains("till"), "{list}");
+    let (_, list, _) = run(&["wallet", "list", "--vault", vault, "--json"]);
+    let list: Value = serde_json::from_str(&list).unwrap();
+    assert_eq!(list["detailsList"][0]["address"], wallet);
+
+    let content = base64("hello");
+    let message =
+        serde_json::json!({"evmMessage": {"chainId": 1, "from": wallet, "content": content}});
+    let request = dev.api.create(message).await;
+    let (code, watched, err) = run(&["request", "watch", &request]);
+    assert_eq!(code, 0, "{watched}{err}");
+    assert!(watched.trim_end().ends_with("succeeded"), "{watched}");
+    let payment = serde_json::json!({"evmSendNative": {"chainId": 31337, "from": wallet, "to": wallet, "value": "1"}});
+    let waiting = dev.api.create(payment).await;
+    let (code, rejected, err) = run(&["reject", &waiting]);
+    assert_eq!(code, 0, "{rejected}{err}");
+    let (code, watched, err) = run(&["request", "watch", &waiting]);
+    assert_eq!(code, 1, "{watched}{err}");
+    assert!(err.contains("the request failed"), "{err}");
+    let (_, shown, _) = run(&["request", "show", &waiting]);
+    assert!(shown.contains("kind         evmSendNative"), "{shown}");
+    assert!(shown.contains("status       failed"), "{shown}");
+    let (_, list, _) = run(&["request", "list", "--vault", vault]);
+    assert!(list.lines().next().unwrap().contains("CREATED"), "{list}");
+    for words in [
+        request.as_str(),
+        "evmMessage",
+        "succeeded",
+        "evmSendNative",
+        "failed",
+    ] {
+        assert!(list.contains(words), "{words}: {list}");
+    }
+    let (_, json, _) = run(&["request", "list", "--vault", vault, "--oldest", "--json"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert!(
+        json["signingRequests"].as_array().unwrap().len() >= 2,
+        "{json}"
+    );
+
+    let (id, node) = chain.split_once('=').unwrap();
+    let file = folder.path().join("chains.toml");
+    let chains = |id: &str, nodes: &str| {
+        fs::write(&file, format!("[chains.evm.{id}]\nrpc = [{nodes}]")).unwrap();
+        let mut command = covault();
+        said(
+            command
+                .args(["chain", "list", "--config"])
+                .arg(&file)
+                .output(),
+        )
+    };
+    let (code, out, err) = chains(id, &format!("{node:?}"));
+    assert!(code == 0 && out.contains("at block"), "{out}{err}");
+    let (code, out, _) = chains(id, &format!("{node:?}, \"http://127.0.0.1:1/secret\""));
+    assert!(code == 5 && !out.contains("secret"), "{out}");
+    let (code, out, _) = chains("1", &format!("{node:?}"));
+    assert!(code == 6 && out.contains("FAIL"), "{out}");
+}

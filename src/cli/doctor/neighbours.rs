@@ -157,6 +157,46 @@ fn settings_of_redis(known: &BTreeMap<&str, String>) -> Vec<Check> {
     checks
 }
 
+/// A node of a chain, as it answers.
+pub(in crate::cli) struct ChainNodeState {
+    pub chain: ChainKey,
+    /// Its place among the nodes of the chain, from 1.
+    pub number: usize,
+    /// Its host: what is behind it in its URL may be a key.
+    pub host: String,
+    /// Where it is, or why it does not answer.
+    pub answer: Result<String, String>,
+}
+
+/// Asks each node of each chain of the configuration, all at once.
+///
+/// # Errors
+/// When the configuration cannot be used.
+pub(in crate::cli) async fn ask_nodes(config: &Config) -> anyhow::Result<Vec<ChainNodeState>> {
+    let chains = chain_nodes::from_config(&config.chains)?;
+    let nodes = chains.iter().flat_map(|(chain, endpoints)| {
+        let nodes = endpoints.nodes.iter().zip(1..);
+        nodes.map(move |(node, number)| async move {
+            ChainNodeState {
+                chain: *chain,
+                number,
+                host: host_of(&node.url),
+                answer: ask_node(*chain, endpoints, node).await,
+            }
+        })
+    });
+    Ok(join_all(nodes).await)
+}
+
+fn host_of(url: &str) -> String {
+    let url = Url::parse(url).ok();
+    let host = url.as_ref().and_then(Url::host_str).unwrap_or("?");
+    match url.as_ref().and_then(Url::port) {
+        Some(port) => format!("{host}:{port}"),
+        None => host.to_owned(),
+    }
+}
+
 /// Each node of each chain: whether it answers, for the chain that it is configured for, and where it is.
 pub(super) async fn chains(config: &Config, role: Role) -> Vec<Check> {
     if role == Role::Signer {
@@ -194,6 +234,21 @@ async fn chain_node(
     number: usize,
 ) -> Check {
     let what = format!("node {number} of {chain}");
+    match ask_node(chain, endpoints, node).await {
+        Ok(found) => Check::ok(what, found),
+        Err(error) => Check::fail(
+            &what,
+            error,
+            format!("mend the node, or take it out of {}.rpc", chain.setting()),
+        ),
+    }
+}
+
+async fn ask_node(
+    chain: ChainKey,
+    endpoints: &ChainEndpoints,
+    node: &NodeEndpoint,
+) -> Result<String, String> {
     let alone = ChainEndpoints {
         nodes: vec![node.clone()],
         agree: 1,
@@ -204,20 +259,13 @@ async fn chain_node(
         entropy: Arc::new(OsEntropy),
         calls_per_node: 1,
     };
-    let answered = within(async {
+    within(async {
         let clients = ChainClients::connect(&[(chain, alone)].into(), &ports);
         let clients = clients.map_err(|fault| fault.message().to_owned())?;
         let client = clients.get(chain.network, chain.chain_id);
         where_it_is(client.ok_or("no such chain")?.as_ref()).await
-    });
-    match answered.await {
-        Ok(found) => Check::ok(what, found),
-        Err(error) => Check::fail(
-            &what,
-            error,
-            format!("mend the node, or take it out of {}.rpc", chain.setting()),
-        ),
-    }
+    })
+    .await
 }
 
 async fn where_it_is(client: &dyn ChainClient) -> Result<String, String> {
