@@ -130,13 +130,10 @@ impl Users {
                 "{OPERATOR} is the user for people: name the process otherwise (--signer NAME=KEY)"
             );
         }
-        if self
-            .0
-            .insert(name.to_owned(), process)
-            .is_some_and(|other| other != process)
-        {
+        if self.0.get(name).is_some_and(|other| *other != process) {
             bail!("two processes are named {name}: give one another name (--signer NAME=KEY)");
         }
+        self.0.insert(name.to_owned(), process);
         Ok(())
     }
 
@@ -277,9 +274,11 @@ mod tests {
         for entry in ["a", "a=/none.pub", short.as_str(), "a=ssh-rsa AAAA"] {
             assert!(named_key(entry).is_err(), "{entry}");
         }
-        let line = ID.openssh_line("");
-        let good = format!("a={line}");
-        assert_eq!(named_key(&good).unwrap(), ("a", ID));
+        // The base point of Ed25519: not every 32 bytes are a key.
+        let mut key = [0x66; 32];
+        key[0] = 0x58;
+        let good = format!("a={}", NodeId(key).openssh_line(""));
+        assert_eq!(named_key(&good).unwrap(), ("a", NodeId(key)));
     }
 
     #[test]
